@@ -126,10 +126,15 @@ def test_every_software_ships_with_physical_parameters():
     found = software_profiles()
     assert tuple(found) == SOFTWARE_NAMES
     largest = {each.name: each.largest for each in PRIORS}
-    for each in found.values():
-        assert all(0 < value <= largest[name] for name, value in each.values.items()), each.name
-        assert each.record is not None
-        assert each.log_half_width > 0
+    beyond = [
+        (each.name, name)
+        for each in found.values()
+        for name, value in each.values.items()
+        if not 0 < value <= largest[name]
+    ]
+    assert beyond == []
+    assert min(each.log_half_width for each in found.values()) > 0
+    assert min(len(each.values) for each in found.values()) > 40
 
 
 def step_s(name, model, chip, precision):
