@@ -10,6 +10,7 @@ from typing import Final
 
 import polars as pl
 
+from equipoise.calibration import forecast_record
 from equipoise.calibration.curves import CurveQuestion
 from equipoise.calibration.forecasts import results_of
 from equipoise.calibration.profiles import CalibratedModel, model_for, with_links
@@ -26,6 +27,7 @@ from equipoise.decide.estimators.model import (
 )
 from equipoise.decide.estimators.published import (
     PublishedEvidence,
+    as_new_submitter,
     at_users_level,
     carried_by_model,
     largest_known,
@@ -336,6 +338,9 @@ def _collected(
         budget.samples is None
     ):  # ratios of its times may carry published ones; they are of another amount of work
         modelled = None
+    # The user's own times state the user's level: no spread of other submitters is left.
+    if submitted is not None and inputs.query.submitter == "new" and inputs.user.runs is None:
+        submitted = as_new_submitter(submitted, forecast_record.shipped().submitters)
     if submitted is not None and measured is not None and inputs.user.runs is not None:
         ran = {each.num_accelerators for each in inputs.user.runs.on(system.accelerator)}
         submitted = at_users_level(submitted, measured, sorted(ran))

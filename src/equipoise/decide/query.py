@@ -21,6 +21,7 @@ from equipoise.units import HOUR_S
 Objective: TypeAlias = Literal["balance", "time", "cost", "energy", "value_of_time"]
 OBJECTIVES: Final[tuple[Objective, ...]] = get_args(Objective)
 Ask: TypeAlias = Literal["tokens", "model"]
+Submitter: TypeAlias = Literal["best", "new"]
 
 ALL: Final[tuple[Verb, ...]] = ("advise", "plan", "predict", "allocate")
 _DECIDE: Final[tuple[Verb, ...]] = ("advise", "plan")
@@ -448,6 +449,15 @@ class TrainingQuery:
         group="evidence",
         verbs=("predict",),
         unset="the accelerator's newest",
+    )
+    submitter: Submitter = _asked(
+        "submitter",
+        "choice",
+        "Whose times published results state: the best submitter's of each size, or a new one's.",
+        group="evidence",
+        verbs=("advise", "predict"),
+        default="best",
+        choices=get_args(Submitter),
     )
     fixed: tuple[str, ...] = _asked(
         "fix",
