@@ -141,24 +141,24 @@ def test_a_token_travels_once_to_a_rank_or_node_where_it_meets_several_experts()
 
 
 @pytest.mark.parametrize(
-    ("experts", "top_k", "groups", "top_groups", "places", "expected"),
+    ("experts", "top_k", "groups", "places", "expected"),
     [
-        (256, 8, 0, 0, 8, 8 * (1 - math.comb(224, 8) / math.comb(256, 8))),  # 5.29
+        (256, 8, (0, 0), 8, 8 * (1 - math.comb(224, 8) / math.comb(256, 8))),  # 5.29
         # DeepSeek-V3: four of eight nodes, 32 experts each; the choice is among 128.
-        (256, 8, 8, 4, 8, 4 * (1 - math.comb(96, 8) / math.comb(128, 8))),
-        (256, 8, 8, 4, 2, 2 * (1 - math.comb(128, 8) / math.comb(256, 8))),
-        (8, 2, 0, 0, 8, 2.0),
-        (8, 2, 0, 0, 1, 1.0),
-        (4, 4, 0, 0, 2, 2.0),
+        (256, 8, (8, 4), 8, 4 * (1 - math.comb(96, 8) / math.comb(128, 8))),
+        (256, 8, (8, 4), 2, 2 * (1 - math.comb(128, 8) / math.comb(256, 8))),
+        (8, 2, (0, 0), 8, 2.0),
+        (8, 2, (0, 0), 1, 1.0),
+        (4, 4, (0, 0), 2, 2.0),
     ],
 )
-def test_destinations_of_a_token_are_counted_once(experts, top_k, groups, top_groups, places, expected):
+def test_destinations_of_a_token_are_counted_once(experts, top_k, groups, places, expected):
     load = replace(
         MIXTURE_LOAD,
         experts=float(experts),
         top_k=float(top_k),
-        expert_groups=float(groups),
-        top_groups=float(top_groups),
+        expert_groups=float(groups[0]),
+        top_groups=float(groups[1]),
     )
     assert float(token_destinations(load, np.array(float(places)))) == pytest.approx(expected)
 

@@ -136,8 +136,8 @@ class Transformer:
             self.experts % self.expert_groups or not 0 < self.top_groups <= self.expert_groups
         ):
             raise SpecError(
-                f"transformer: expert_groups={self.expert_groups}, top_groups={self.top_groups}; expected groups "
-                f"that divide experts={self.experts}, and of these as many as a token may use"
+                f"transformer: expert_groups={self.expert_groups}, top_groups={self.top_groups}; expected "
+                f"groups that divide experts={self.experts}, and of these as many as a token may use"
             )
         if not 0 < self.predicted_fraction <= 1:
             raise SpecError(
