@@ -181,9 +181,9 @@ def test_what_cannot_be_read_is_refused_with_its_place(read, content, words):
 def test_what_is_no_file_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"nothing\.csv: "):
         read_measurements(tmp_path / "nothing.csv")
-    with pytest.raises(DataError, match=re.escape(f"{tmp_path}: ") + ".*regular file"):
+    with pytest.raises(DataError, match=re.escape(f"{tmp_path}: ") + r".*regular file"):
         read_measurements(tmp_path)
-    with pytest.raises(DataError, match="/dev/zero: .*regular file"):
+    with pytest.raises(DataError, match=r"/dev/zero: .*regular file"):
         read_measurements(Path("/dev/zero"))
 
 
