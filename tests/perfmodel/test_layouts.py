@@ -1,5 +1,6 @@
 """Layouts of a space: no legal strategy missing, no illegal one among them, none twice."""
 
+import re
 from itertools import product
 
 import pytest
@@ -115,18 +116,18 @@ def test_what_is_illegal_is_counted_by_its_reason():
 @pytest.mark.parametrize(
     ("choices", "words"),
     [
-        ({"tp": (3,)}, "tp as chosen cannot make dp x tp x pp x cp = 8"),
-        ({"dp": (8,), "tp": (8,)}, "dp, tp as chosen cannot make dp x tp x pp x cp = 8"),
-        ({"ep": (2,)}, "the chosen ep is not among 1, which"),
-        ({"microbatch_samples": (7,)}, "the chosen microbatch does not divide"),
-        ({"pp": (1,), "interleave": (4,)}, "the chosen interleave needs pp above 1"),
+        ({"tp": (3,)}, r"^tp .*dp x tp x pp x cp = 8"),
+        ({"dp": (8,), "tp": (8,)}, r"^dp, tp .*dp x tp x pp x cp = 8"),
+        ({"ep": (2,)}, r"\bep .*\b1,"),
+        ({"microbatch_samples": (7,)}, r"\bmicrobatch\b.*\bdivide"),
+        ({"pp": (1,), "interleave": (4,)}, r"\binterleave\b.*\bpp above 1"),
     ],
 )
 def test_values_that_nothing_has_are_a_reason(choices, words):
     space = Space(num_accelerators=8, global_batches=(16,), choices=choices)
     found = legal_strategies(space, SMALL, most_elements=500)
     assert not found.meshes
-    assert any(words in each for each in found.faults)
+    assert any(re.search(words, each) for each in found.faults)
 
 
 def test_divisors_come_in_order():
