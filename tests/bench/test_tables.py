@@ -49,7 +49,8 @@ def test_every_run_has_a_row_and_its_steps(sweep):
     assert [name for name in tables.runs["source_uri"] if not (sweep / name).exists()] == []
     assert tables.runs.filter(pl.col("num_accelerators") == 1)["strategy"].null_count() == 4
     failed = tables.runs.filter(pl.col("global_batch_samples") == 64)
-    assert all(re.match("failed: rank 1 .*SIGKILL", status) for status in failed["status"])
+    (status,) = set(failed["status"])
+    assert re.match("failed: rank 1 .*SIGKILL", status)
     two = tables.runs.filter(
         (pl.col("num_accelerators") == 2) & (pl.col("status") == "success") & (pl.col("strategy") == "ddp")
     )

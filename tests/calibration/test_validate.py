@@ -172,7 +172,7 @@ def test_every_row_has_a_verdict_in_its_own_unit(write):
     assert second.low < second.predicted < second.high
     assert first.error == pytest.approx(abs(first.predicted / 400 - 1))
     assert third.predicted is third.low is third.error is None
-    assert "column measured: found 'soon'" in third.reason
+    assert "measured: found 'soon'" in third.reason
     assert "catalogue" in fourth.reason
     assert "hardware 'abacus'" in fifth.reason
     assert (found.num_expressed, found.num_executions, found.errors.num_clusters) == (2, 1, 1)

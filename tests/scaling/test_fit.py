@@ -140,7 +140,7 @@ def test_order_and_unit_of_time_do_not_matter():
 
 
 def test_one_size_asks_for_two_more():
-    with pytest.raises(FitError, match=r"needs 3 distinct sizes; got \[8\]") as refused:
+    with pytest.raises(FitError, match=r"\b3 distinct .*\[8\]") as refused:
         fit(measured_times([8, 8, 8], [10.0, 11.0, 10.5]))
     assert len(refused.value.missing) == 2
 
