@@ -54,6 +54,7 @@ def test_without_torch_the_text_says_what_each_extra_would_add(monkeypatch):
 
 def test_missing_equipment_does_not_spoil_the_verdict():
     shown = text(checks(), [{**equipment()[0], "works": False, "found": None, "install": "buy one"}])
-    assert "need a hand" not in shown
-    assert "0 of 1 can be used" in shown
+    verdict = text(checks(), equipment()).split("\n\n")[1]
+    assert shown.split("\n\n")[1] == verdict
+    assert "0 of 1 " in shown
     assert "buy one" in shown
