@@ -107,10 +107,8 @@ def test_a_model_of_samples_shares_out_data_and_layers_only():
 def test_what_is_illegal_is_counted_by_its_reason():
     space = Space(num_accelerators=3, global_batches=(4,), choices={"precision": ("fp8",)})
     faults = legal_strategies(space, SMALL, most_elements=500).faults
-    assert faults["tp does not divide heads=4 and hidden=64"] == 1
-    assert faults["2 cp does not divide sequence=64"] == 1
-    assert faults["dp does not divide the global batch"] == 1
-    assert faults["the chip states no rate for precision=fp8"] == 1
+    for reason in (r"^tp .*heads=4 .*hidden=64", r"^2 cp .*sequence=64", r"^dp .*batch", r"precision=fp8"):
+        assert [number for fault, number in faults.items() if re.search(reason, fault)] == [1], reason
 
 
 @pytest.mark.parametrize(
