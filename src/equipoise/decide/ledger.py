@@ -418,6 +418,20 @@ class Running:
     level: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerReport:
+    """Entries of a ledger and how wrong they were.
+
+    running: None where nothing was measured of any. num_added: measurements that this call added; None where
+    it was to add none.
+    """
+
+    ledger: Ledger
+    entries: tuple[LedgerEntry, ...]
+    running: Running | None
+    num_added: int | None
+
+
 def running(
     path: Path | None = None, *, workload: str | None = None, accelerator: str | None = None
 ) -> Running | None:

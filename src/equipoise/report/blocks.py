@@ -128,15 +128,17 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column of a table. is_wide: left out of 80 characters. meaning: shown on demand.
+    """One column of a table. is_wide: left out of a terminal of less than 120. meaning: shown on demand.
 
-    is_header: what names a row, where that is not the first column of words.
+    is_header: what names a row, where that is not the first column of words. is_cut: a terminal cuts it
+    where there is no room, to keep a row on one line.
     """
 
     title: str
     is_number: bool = False
     is_header: bool = False
     is_wide: bool = False
+    is_cut: bool = False
     meaning: str | None = None
 
 
@@ -305,3 +307,19 @@ class Page(Generic[Shown]):
         """Titles of the sections for which there are no data."""
         wanted = [each for each in self.sections if not each.is_extra]
         return [section.title for section in wanted if not section.applies(findings)]
+
+
+def short_page(
+    *,
+    headline: Callable[[Shown], str],
+    blocks: Callable[[Shown], Iterable[Block]],
+    about: Callable[[Shown], str] = lambda _: "",
+) -> Page[Shown]:
+    """A page of one section, which every form shows whole."""
+    return Page(
+        title=headline,
+        about=about,
+        headline=headline,
+        sections=(Section(name="answer", title="Answer", blocks=blocks),),
+        brief=lambda found, _: blocks(found),
+    )

@@ -1,0 +1,178 @@
+"""What `list` lists: rounds, workloads and accelerators as the data have them, and what can be named."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, Final, get_args, get_type_hints
+
+import polars as pl
+
+from equipoise import glossary
+from equipoise.bench.methods import METHODS
+from equipoise.bench.models import ZOO
+from equipoise.runs.store import Tables
+from equipoise.scaling.laws import LAWS
+from equipoise.spec.catalogue import Catalogue
+from equipoise.spec.mlperf import round_order
+from equipoise.spec.strategy import Strategy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """All things of a kind. rows: one each. sources: the data that were counted."""
+
+    kind: str
+    rows: list[dict[str, Any]]
+    sources: str
+
+
+def listing(kind: str, tables: Tables, catalogue: Catalogue, *, sources: str) -> Listing:
+    """Everything of a kind of LISTED."""
+    return Listing(kind=kind, rows=LISTED[kind](tables, catalogue), sources=sources)
+
+
+def rounds(tables: Tables, _catalogue: Catalogue) -> list[dict[str, Any]]:
+    """One record a round, oldest first."""
+    by_round = tables.scores.group_by("campaign").agg(
+        num_entries=pl.len(),
+        num_scored=pl.col("score_s").count(),
+        num_workloads=pl.col("workload").n_unique(),
+        num_accelerator_kinds=pl.col("accelerator").n_unique(),
+        max_accelerators=pl.col("num_accelerators").max(),
+    )
+    num_runs = tables.runs.group_by("campaign").agg(num_runs=pl.len())
+    joined = by_round.join(num_runs, on="campaign", how="full", coalesce=True).rename({"campaign": "round"})
+    zeros = joined.with_columns(pl.col("num_entries", "num_scored", "num_runs").fill_null(0))
+    return sorted(zeros.to_dicts(), key=lambda row: round_order(row["round"]))
+
+
+def workloads(tables: Tables, catalogue: Catalogue) -> list[dict[str, Any]]:
+    """One record a workload of the catalogue, with what the data have of it."""
+    return [
+        {"workload": one.slug, "title": one.title, **_seen(tables.scores, "workload", one.slug)}
+        for one in catalogue.workloads()
+    ]
+
+
+def accelerators(tables: Tables, catalogue: Catalogue) -> list[dict[str, Any]]:
+    """One record an accelerator of the catalogue, with what the data have of it."""
+    return [
+        {
+            "accelerator": one.slug,
+            "title": one.title,
+            "vendor": one.vendor,
+            "kind": one.kind,
+            "year": one.year,
+            "memory_bytes": one.memory_bytes,
+            "peak_bf16_flop_per_s": one.peak_bf16_flop_per_s,
+            "achievable_fraction": one.achievable_fraction,
+            "achievable_is_measured": one.achievable_is_measured,
+            "power_w": one.power_w,
+            "node_size": one.node_size,
+            "topology": one.topology,
+            "link_byte_per_s": one.link_byte_per_s,
+            "host_byte_per_s": one.host_byte_per_s,
+            "inter_byte_per_s": one.inter_byte_per_s,
+            "node_source": one.node_source,
+            "source": one.source,
+            "confidence": one.confidence,
+            **_seen(tables.scores, "accelerator", one.slug),
+        }
+        for one in catalogue.accelerators()
+    ]
+
+
+def clusters(_tables: Tables, catalogue: Catalogue) -> list[dict[str, Any]]:
+    """One record a system of the catalogue, its links as one accelerator sees them."""
+    return [
+        {
+            "cluster": one.slug,
+            "title": one.title,
+            "accelerators": list(one.accelerators),
+            "node_size": whole.node_size,
+            "num_nics": whole.num_nics,
+            "topology": whole.topology,
+            "intra_byte_per_s": whole.intra.byte_per_s,
+            "intra_latency_s": whole.intra.latency_s,
+            "inter_byte_per_s": whole.inter.byte_per_s,
+            "inter_latency_s": whole.inter.latency_s,
+            "shared_host_byte_per_s": whole.shared_host_byte_per_s,
+            "source": one.source,
+            "confidence": one.confidence,
+        }
+        for one in catalogue.systems()
+        for whole in [catalogue.cluster(one.slug)]
+    ]
+
+
+def strategies(_tables: Tables, _catalogue: Catalogue) -> list[dict[str, Any]]:
+    """One record per parameter of a strategy: how it is written, its values, and what it means."""
+    hints = get_type_hints(Strategy)
+    return [
+        {
+            "parameter": field.name.removesuffix("_samples"),
+            "default": None if field.default is MISSING else field.default,
+            "values": list(get_args(hints[field.name]))
+            or ([False, True] if hints[field.name] is bool else None),
+            "meaning": glossary.explain(field.name).meaning,
+        }
+        for field in fields(Strategy)
+    ]
+
+
+def laws(_tables: Tables, _catalogue: Catalogue) -> list[dict[str, Any]]:
+    """One record a law that `predict --law` knows."""
+    pooled = {
+        "law": "pooled",
+        "params": [],
+        "assumes": "curves of a workload share their shape across accelerators and rounds",
+        "source": "docs/experiments/0002-pooled-law.md",
+    }
+    single = [
+        {"law": one.name, "params": list(one.params), "assumes": one.assumes, "source": one.source}
+        for one in LAWS
+    ]
+    return [pooled, *single]
+
+
+def methods(_tables: Tables, _catalogue: Catalogue) -> list[dict[str, Any]]:
+    """One record a way to train that `bench --strategy` knows."""
+    return [
+        {
+            "method": one.name,
+            "example": None if one.takes is None else f"{one.name}:{one.takes.example}",
+            "needs_argument": one.takes is not None and one.takes.needed,
+            "argument": None if one.takes is None else one.takes.meaning,
+            "meaning": one.meaning,
+            "source": one.source,
+        }
+        for one in METHODS
+    ]
+
+
+def models(_tables: Tables, _catalogue: Catalogue) -> list[dict[str, Any]]:
+    """One record a model that `bench` trains by name."""
+    return [
+        {"model": one.name, "title": one.title, "params": one.params, "data": one.data, "source": one.source}
+        for one in ZOO
+    ]
+
+
+def _seen(scores: pl.DataFrame, column: str, slug: str) -> dict[str, Any]:
+    """How many entries there are of it, and in which rounds."""
+    having = scores.filter(pl.col(column) == slug)
+    return {
+        "num_entries": having.height,
+        "rounds": sorted(having["campaign"].drop_nulls().unique(), key=round_order),
+    }
+
+
+LISTED: Final[Mapping[str, Callable[[Tables, Catalogue], list[dict[str, Any]]]]] = {
+    "rounds": rounds,
+    "workloads": workloads,
+    "accelerators": accelerators,
+    "clusters": clusters,
+    "strategies": strategies,
+    "methods": methods,
+    "models": models,
+    "laws": laws,
+}
