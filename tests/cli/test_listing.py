@@ -2,14 +2,14 @@
 
 import pytest
 
+from equipoise.cli.listing import LISTED
 from equipoise.cli.output import page_text
-from equipoise.report.pages.orientation import LISTING
+from equipoise.report.pages.orientation import LISTING, Listing
 from equipoise.runs.embedded import tables
 from equipoise.runs.store import Tables
 from equipoise.spec.catalogue import shipped
 from equipoise.spec.cluster import cluster
 from equipoise.spec.strategy import Strategy, strategy
-from equipoise.study.listing import LISTED, listing
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def test_accelerators_say_whether_their_achievable_share_was_measured(data) -> N
 @pytest.mark.parametrize("kind", LISTED)
 def test_every_line_of_a_list_fits_the_terminal(kind, data, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    found = listing(kind, data, shipped(), sources="a dataset")
+    found = Listing(kind=kind, rows=LISTED[kind](data, shipped()), sources="a dataset")
     lines = page_text(LISTING, found, full=False).splitlines()
     assert len(lines) > len(found.rows) > 0
     assert max(map(len, lines)) <= 80

@@ -23,19 +23,14 @@ def list_(
     """List rounds, workloads, accelerators, clusters, strategies, ways to train, models or laws."""
     catalogue = catalogue_of(hardware, workloads)
     with answering("list", as_json=as_json, json_out=json_out) as answer:
-        from equipoise.report.json import plain
-        from equipoise.report.pages.orientation import LISTING
+        from equipoise.cli.listing import LISTED
+        from equipoise.report.pages.orientation import LISTING, Listing
         from equipoise.runs import embedded
-        from equipoise.study.listing import listing
 
+        rows = LISTED[kind](embedded.tables(data=data, also=also or ()), catalogue)
         first = f"embedded dataset {embedded.version()}" if data is None else str(data)
-        found = listing(
-            kind,
-            embedded.tables(data=data, also=also or ()),
-            catalogue,
-            sources=", ".join([first, *map(str, also or ())]),
-        )
-        answer.give_page(LISTING, found, lambda found: {kind: plain(found.rows)}, full=False)
+        found = Listing(kind=kind, rows=rows, sources=", ".join([first, *map(str, also or ())]))
+        answer.give_page(LISTING, found, lambda found: {kind: found.rows}, full=False)
 
 
 def _terms_from(incomplete: str) -> list[str]:
@@ -56,21 +51,16 @@ def explain(
     """Explain a word in two sentences with its formula."""
     with answering("explain", as_json=as_json, json_out=json_out) as answer:
         from equipoise import glossary
-        from equipoise.report.json import plain
-        from equipoise.report.pages.orientation import TERM, TERMS
+        from equipoise.report.pages.orientation import TERM, TERMS, Explanation
 
-        if term is None:
-            answer.give_page(TERMS, glossary.terms(), lambda found: {"terms": plain(found)}, full=False)
-        else:
-            found = glossary.explain(term)
-            answer.give_page(TERM, found, lambda found: {"terms": [plain(found)]}, full=False)
+        terms = glossary.terms() if term is None else (glossary.explain(term),)
+        answer.give_page(TERMS if term is None else TERM, Explanation(terms=terms), full=False)
 
 
 def doctor(*, as_json: AsJson = False, json_out: JsonOut = None) -> None:
     """Say what works here and what to install for the rest."""
     with answering("doctor", as_json=as_json, json_out=json_out) as answer:
         from equipoise.bench.equipment import installation
-        from equipoise.report.json import fields_of
         from equipoise.report.pages.orientation import DOCTOR
 
-        answer.give_page(DOCTOR, installation(), fields_of, full=False)
+        answer.give_page(DOCTOR, installation(), full=False)

@@ -40,20 +40,21 @@ class VerbOutput:
         self,
         page: "Page[Shown]",
         record: "Shown",
-        fields: Callable[["Shown"], Mapping[str, Any]],
+        fields: Callable[["Shown"], Mapping[str, Any]] | None = None,
         *,
         full: bool = True,
     ) -> None:
         """Write a record in the forms asked for: its page as HTML and as text, and its document.
 
-        fields: of the document. full: the whole page as text; else one screen, where it has a short form.
+        fields: of the document; those of the record unless given. full: the whole page as text; else one
+        screen, where it has a short form.
         """
         if self.html is not None:
             from equipoise.report.html import render
 
             with written_aside(self.html) as file:
                 file.write(render(page, record).encode())
-        self.give(lambda: fields(record), lambda: page_text(page, record, full=full))
+        self.give(lambda: (fields or _fields_of)(record), lambda: page_text(page, record, full=full))
 
     def give(self, fields: Callable[[], Mapping[str, Any]], show: Callable[[], str | bytes]) -> None:
         """Write the answer; `fields` and `show` are only called where their form is wanted.
@@ -75,6 +76,12 @@ class VerbOutput:
                 file.write(encoded)
         if self.as_json:
             write(encoded)
+
+
+def _fields_of(record: object) -> Mapping[str, Any]:
+    from equipoise.report.json import fields_of
+
+    return fields_of(record)
 
 
 def page_text(page: "Page[Shown]", record: "Shown", *, full: bool = True) -> str:

@@ -8,6 +8,7 @@ import typer
 from equipoise.cli.options import AsJson, JsonOut
 from equipoise.cli.output import answering
 from equipoise.errors import UsageError
+from equipoise.units import duration_s
 
 if TYPE_CHECKING:
     from equipoise.decide.ledger import Ledger, LedgerEntry, MeasuredResult
@@ -38,13 +39,7 @@ def record(
 ) -> None:
     """Compare your own predictions with what was measured."""
     with answering("record", as_json=as_json, json_out=json_out) as answer:
-        from equipoise.decide.ledger import (
-            LedgerReport,
-            add_measured,
-            ledger_path,
-            read_ledger,
-            running_of,
-        )
+        from equipoise.decide.ledger import LedgerReport, add_measured, ledger_path, read_ledger
         from equipoise.report.json import ledger_fields
         from equipoise.report.pages.ledger import LEDGER
 
@@ -63,12 +58,7 @@ def record(
             add_measured(path, new)
             found = read_ledger(path)
         chosen = tuple(each for each in found.entries if _is_of(each, workload, accelerator))
-        shown = LedgerReport(
-            ledger=found,
-            entries=chosen,
-            running=running_of(found.path, chosen),
-            num_added=len(new) if adds else None,
-        )
+        shown = LedgerReport(ledger=found, entries=chosen, num_added=len(new) if adds else None)
         answer.give_page(LEDGER, shown, ledger_fields, full=False)
 
 
@@ -108,7 +98,7 @@ def _stated(
         )
     entry = found.entry(id_)
     quantity = entry.prediction.quantity
-    value = _rate(measured) if quantity == "samples_per_s" else _duration_s(measured)
+    value = _rate(measured) if quantity == "samples_per_s" else duration_s(measured)
     if value is None:
         expected = (
             "a rate such as '1200 samples/s'" if quantity == "samples_per_s" else "a time such as '3.1 h'"
@@ -117,16 +107,8 @@ def _stated(
     return ((entry.id, MeasuredResult(quantity=quantity, value=value)),)
 
 
-def _duration_s(text: str) -> float | None:
-    from equipoise.units import duration_s
-
-    return duration_s(text)
-
-
 def _rate(text: str) -> float | None:
     """Samples per second of a text such as `1200 samples/s`."""
-    from equipoise.units import duration_s
-
     amount, slash, _ = text.strip().lower().partition("/s")
     number = amount.removesuffix("samples").strip()
     # The number is read as that of a duration in seconds is.

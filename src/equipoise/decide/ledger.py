@@ -420,16 +420,16 @@ class Running:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerReport:
-    """Entries of a ledger and how wrong they were.
-
-    running: None where nothing was measured of any. num_added: measurements that this call added; None where
-    it was to add none.
-    """
+    """Entries of a ledger. num_added: measurements that this call added; None where it was to add none."""
 
     ledger: Ledger
     entries: tuple[LedgerEntry, ...]
-    running: Running | None
     num_added: int | None
+
+    @property
+    def running(self) -> Running | None:
+        """How wrong they were; None where nothing was measured of any."""
+        return running_of(self.ledger.path, self.entries)
 
 
 def running(

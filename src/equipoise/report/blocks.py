@@ -5,7 +5,7 @@ Sections of blocks (prose, tables, tiles, figures). html.py and terminal.py rend
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 
 from equipoise.report.charts import BarChart, Chart
 from equipoise.report.format import ABSENT, count, sentence, usable
@@ -187,6 +187,20 @@ class Table:
     def __post_init__(self) -> None:
         """Every row has a cell a column."""
         assert all(len(row) == len(self.columns) for row in self.rows), self.name
+
+
+ColumnOf: TypeAlias = tuple[Column, Callable[[Any], Cell]]
+
+
+def table_of(name: str, columns: Iterable[ColumnOf], items: Iterable[Any]) -> Table:
+    """A row per item; each column has the function that makes its cells."""
+    heads, cells = zip(*columns, strict=True)
+    return Table(
+        name=name,
+        caption="",
+        columns=heads,
+        rows=tuple(tuple(cell(each) for cell in cells) for each in items),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,21 +1,22 @@
 """The page of `record`: predictions, what was measured of them, and how wrong they were."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from equipoise.decide.ledger import LedgerEntry, LedgerReport
 from equipoise.report.blocks import (
+    SCREEN_ROWS,
     Block,
     Cell,
     Column,
-    Page,
-    Section,
-    Table,
+    ColumnOf,
     code,
     named,
     note,
     number,
     prose,
+    short_page,
+    table_of,
 )
 from equipoise.report.format import digits, duration, duration_range, ends, plural, printable
 from equipoise.stats import Interval
@@ -28,8 +29,6 @@ def _about(found: LedgerReport) -> str:
 
 def _headline(found: LedgerReport) -> str:
     """How many there are, and what this call added."""
-    if not found.entries:
-        return "No such prediction."
     if found.num_added:
         return f"{plural(found.num_added, 'measurement')} added."
     if found.num_added is not None:
@@ -37,9 +36,9 @@ def _headline(found: LedgerReport) -> str:
     return f"{plural(len(found.entries), 'prediction')}."
 
 
-def _blocks(found: LedgerReport, num_rows: int) -> Iterator[Block]:
-    earlier = len(found.entries) - num_rows
-    yield _table(found.entries[-num_rows:])
+def _blocks(found: LedgerReport) -> Iterator[Block]:
+    earlier = len(found.entries) - SCREEN_ROWS
+    yield table_of("ledger", _COLUMNS, found.entries[-SCREEN_ROWS:])
     yield note(f"And {plural(earlier, 'earlier one')}: --json lists all." if earlier > 0 else "")
     if found.ledger.num_damaged:
         lines = plural(found.ledger.num_damaged, "line")
@@ -47,36 +46,15 @@ def _blocks(found: LedgerReport, num_rows: int) -> Iterator[Block]:
     yield _closing(found)
 
 
-def _table(entries: tuple[LedgerEntry, ...]) -> Table:
-    return Table(
-        name="ledger",
-        caption="",
-        columns=(
-            Column(title="Id", is_header=True),
-            Column(title="N", is_number=True, meaning="number of accelerators"),
-            Column(title="Predicted (range)", is_number=True),
-            Column(title="Measured", is_number=True),
-            Column(title="Off", is_number=True, meaning="predicted over measured time, minus 1"),
-            Column(title="What"),
-        ),
-        rows=tuple(map(_row, entries)),
-    )
-
-
-def _row(each: LedgerEntry) -> tuple[Cell, ...]:
+def _predicted(each: LedgerEntry) -> Cell:
     about = each.prediction
-    is_rate = about.quantity == "samples_per_s"
-    form = _rate if is_rate else duration
     amount = Interval(value=about.value, low=about.low, high=about.high, level=about.level)
-    between = ends(amount, _rate) if is_rate else duration_range(amount)
-    return (
-        named(each.id),
-        number(about.num_accelerators),
-        number(about.value, lambda value: f"{form(value)} ({between})"),
-        number(each.outcome, form),
-        number(each.error, _signed),
-        named(f"{about.verb} {about.workload or 'own'}"),
-    )
+    between = ends(amount, _rate) if _form(each) is _rate else duration_range(amount)
+    return number(about.value, lambda value: f"{_form(each)(value)} ({between})")
+
+
+def _form(each: LedgerEntry) -> Callable[[float], str]:
+    return _rate if each.prediction.quantity == "samples_per_s" else duration
 
 
 def _rate(samples_per_s: float) -> str:
@@ -85,6 +63,19 @@ def _rate(samples_per_s: float) -> str:
 
 def _signed(error: float) -> str:
     return f"{'+' if error >= 0 else '-'}{_rounded(abs(error))}"
+
+
+_COLUMNS: Final[tuple[ColumnOf, ...]] = (
+    (Column(title="Id", is_header=True), lambda each: named(each.id)),
+    (Column(title="N", is_number=True), lambda each: number(each.prediction.num_accelerators)),
+    (Column(title="Predicted (range)", is_number=True), _predicted),
+    (Column(title="Measured", is_number=True), lambda each: number(each.outcome, _form(each))),
+    (Column(title="Off", is_number=True), lambda each: number(each.error, _signed)),
+    (
+        Column(title="What"),
+        lambda each: named(f"{each.prediction.verb} {each.prediction.workload or 'own'}"),
+    ),
+)
 
 
 def _closing(found: LedgerReport) -> Block:
@@ -116,14 +107,4 @@ def _rounded(share: float) -> str:
     return format_percent(round(share, 3))
 
 
-LEDGER: Final[Page[LedgerReport]] = Page(
-    title=_about,
-    about=_about,
-    headline=_headline,
-    sections=(
-        Section(
-            name="ledger", title="Predictions", blocks=lambda found: _blocks(found, len(found.entries) or 1)
-        ),
-    ),
-    brief=_blocks,
-)
+LEDGER: Final = short_page(about=_about, headline=_headline, blocks=_blocks)

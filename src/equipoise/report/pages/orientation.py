@@ -1,51 +1,62 @@
 """The pages of `list`, `explain` and `doctor`."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from equipoise.bench.equipment import Check, Installation
-from equipoise.glossary import Term
 from equipoise.report.blocks import (
     Block,
     Cell,
     Column,
+    ColumnOf,
     Fact,
     Facts,
     Heading,
     Span,
-    Table,
     code,
     named,
     note,
     number,
     prose,
     short_page,
+    table_of,
 )
 from equipoise.report.format import ABSENT, count, plural, sentence
-from equipoise.study.listing import Listing
 from equipoise.units import format_si
 
+if TYPE_CHECKING:
+    from equipoise.bench.equipment import Check, Installation
+    from equipoise.glossary import Term
+
 _Row: TypeAlias = dict[str, Any]
-_ColumnOf: TypeAlias = tuple[Column, Callable[[_Row], Cell]]
 
 
 # --- list
 
 
-def _words(title: str, key: str) -> _ColumnOf:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """All things of a kind. rows: one each. sources: the data that were counted."""
+
+    kind: str
+    rows: list[_Row]
+    sources: str
+
+
+def _words(title: str, key: str) -> ColumnOf:
     return Column(title=title), lambda row: named(str(row[key]))
 
 
-def _name(title: str, key: str) -> _ColumnOf:
+def _name(title: str, key: str) -> ColumnOf:
     return Column(title=title, is_header=True), lambda row: named(row[key])
 
 
-def _number(title: str, key: str, form: Callable[[float], str] = count) -> _ColumnOf:
+def _number(title: str, key: str, form: Callable[[float], str] = count) -> ColumnOf:
     return Column(title=title, is_number=True), lambda row: number(row[key], form)
 
 
-def _quantity(title: str, key: str, unit: str) -> _ColumnOf:
+def _quantity(title: str, key: str, unit: str) -> ColumnOf:
     return _number(title, key, lambda value: format_si(value, unit))
 
 
@@ -56,7 +67,7 @@ def _span(row: _Row) -> Cell:
 
 
 _SEEN: Final = (_number("Entries", "num_entries"), (Column(title="Rounds"), _span))
-_COLUMNS: Final[Mapping[str, tuple[_ColumnOf, ...]]] = {
+_COLUMNS: Final[Mapping[str, tuple[ColumnOf, ...]]] = {
     "rounds": (
         _name("Round", "round"),
         _number("Entries", "num_entries"),
@@ -135,13 +146,7 @@ def _listing_blocks(found: Listing) -> Iterator[Block]:
     if found.kind in _FACTS:
         yield Facts(items=tuple(map(_FACTS[found.kind], found.rows)))
     else:
-        columns = _COLUMNS[found.kind]
-        yield Table(
-            name=found.kind,
-            caption="",
-            columns=tuple(column for column, _ in columns),
-            rows=tuple(tuple(cell(row) for _, cell in columns) for row in found.rows),
-        )
+        yield table_of(found.kind, _COLUMNS[found.kind], found.rows)
     yield note(*_REMARKS.get(found.kind, ()))
 
 
@@ -151,28 +156,37 @@ LISTING: Final = short_page(headline=_listing_headline, blocks=_listing_blocks)
 # --- explain
 
 
-def _term_blocks(term: Term) -> Iterator[Block]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """The term that was asked for, or all."""
+
+    terms: "tuple[Term, ...]"
+
+
+def _term_blocks(found: Explanation) -> Iterator[Block]:
+    (term,) = found.terms
     facts = {"Formula": term.formula, "Source": term.source, "See also": ", ".join(term.see)}
     yield prose(term.meaning)
     yield Facts(items=tuple(Fact(label=label, spans=(text,)) for label, text in facts.items() if text))
 
 
-def _terms_blocks(terms: tuple[Term, ...]) -> Iterator[Block]:
-    by_group = groupby(terms, key=lambda term: term.group)
+def _terms_blocks(found: Explanation) -> Iterator[Block]:
+    by_group = groupby(found.terms, key=lambda term: term.group)
     names = {group: ", ".join(term.name for term in members) for group, members in by_group}
     yield Facts(items=tuple(Fact(label=group, spans=(listed,)) for group, listed in names.items()))
 
 
-TERM: Final = short_page(headline=lambda term: term.name, blocks=_term_blocks)
+TERM: Final = short_page(headline=lambda found: found.terms[0].name, blocks=_term_blocks)
 TERMS: Final = short_page(
-    headline=lambda terms: f"{len(terms)} terms; `equipoise explain TERM` explains one.", blocks=_terms_blocks
+    headline=lambda found: f"{len(found.terms)} terms; `equipoise explain TERM` explains one.",
+    blocks=_terms_blocks,
 )
 
 
 # --- doctor
 
 
-def _doctor_headline(found: Installation) -> str:
+def _doctor_headline(found: "Installation") -> str:
     failing = sum(not each.works for each in found.checks)
     usable = sum(each.works for each in found.measuring)
     num_checks = len(found.checks)
@@ -180,7 +194,7 @@ def _doctor_headline(found: Installation) -> str:
     return f"{core}; for measuring, {usable} of {len(found.measuring)} can be used here."
 
 
-def _doctor_blocks(found: Installation) -> Iterator[Block]:
+def _doctor_blocks(found: "Installation") -> Iterator[Block]:
     groups = {"Required": found.checks, "Measuring": found.measuring}
     yield Facts(
         items=tuple(
@@ -193,7 +207,7 @@ def _doctor_blocks(found: Installation) -> Iterator[Block]:
     yield from _missing("extras", "Extras that are not installed", found.missing_extras)
 
 
-def _missing(name: str, title: str, checks: Sequence[Check]) -> tuple[Block, ...]:
+def _missing(name: str, title: str, checks: "Sequence[Check]") -> tuple[Block, ...]:
     """What to do for each, and what it is for."""
     facts = (
         Fact(label=one.name, spans=(code(sentence(one.install or "missing")), f"; for {one.needed_for}"))

@@ -1,6 +1,6 @@
 """The pages of `ingest` and `scores`: what was read, and entries with their efficiency."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -11,16 +11,17 @@ from equipoise.report.blocks import (
     Block,
     Cell,
     Column,
+    ColumnOf,
     Fact,
     Facts,
     Heading,
     Page,
-    Table,
     code,
     named,
     note,
     number,
     short_page,
+    table_of,
 )
 from equipoise.report.format import ABSENT, count, entry_name, plural, printable, ratio, sentence
 from equipoise.runs.ingest import IngestReport
@@ -32,6 +33,17 @@ _Entry: TypeAlias = dict[str, Any]
 # --- ingest
 
 _MOST_NAMES: Final = 20  # a round of another kind may know hundreds; the document lists all
+_REJECTED: Final[tuple[ColumnOf, ...]] = (
+    (Column(title="Refused or worth a look", is_header=True), lambda row: named(row["kind"])),
+    (Column(title="Count", is_number=True), lambda row: number(row["count"])),
+    (Column(title="The first"), lambda row: named(row["first"], detail=f"in {printable(row['where'])}")),
+)
+_UNKNOWN_NAMES: Final[tuple[ColumnOf, ...]] = (
+    (Column(title="Unknown name, kept", is_header=True), lambda name: named(name.raw)),
+    (Column(title="Kind"), lambda name: named(name.kind)),
+    (Column(title="Entries", is_number=True), lambda name: number(name.count)),
+    (Column(title="Add it to"), lambda name: named(name.edit)),
+)
 
 
 def ingest_page(into: Path | None) -> Page[IngestReport]:
@@ -52,38 +64,9 @@ def _entries(num_entries: int, num_unscored: int) -> str:
 
 
 def _ingest_blocks(found: IngestReport, into: Path | None) -> Iterator[Block]:
-    yield Table(
-        name="rejected",
-        caption="Refused or worth a look",
-        columns=(
-            Column(title="Refused or worth a look", is_header=True),
-            Column(title="Count", is_number=True),
-            Column(title="The first"),
-        ),
-        rows=tuple(
-            (
-                named(row["kind"]),
-                number(row["count"]),
-                named(row["first"], detail=f"in {printable(row['where'])}"),
-            )
-            for row in found.rejected.rows()
-        ),
-    )
+    yield table_of("rejected", _REJECTED, found.rejected.rows())
+    yield table_of("unknown-names", _UNKNOWN_NAMES, found.unknown_names[:_MOST_NAMES])
     more = len(found.unknown_names) - _MOST_NAMES
-    yield Table(
-        name="unknown-names",
-        caption="Names that are not known, kept as they are",
-        columns=(
-            Column(title="Unknown name", is_header=True),
-            Column(title="Kind"),
-            Column(title="Entries", is_number=True),
-            Column(title="Add it to"),
-        ),
-        rows=tuple(
-            (named(each.raw), named(each.kind), number(each.count), named(each.edit))
-            for each in found.unknown_names[:_MOST_NAMES]
-        ),
-    )
     yield note(f"And {plural(more, 'more name')}: --json lists all." if more > 0 else "")
     if into is not None and found.num_entries_kept:
         tables = ", ".join(str(into / f"{schema.name}.parquet") for schema in (RUNS, SCORES))
@@ -92,10 +75,8 @@ def _ingest_blocks(found: IngestReport, into: Path | None) -> Iterator[Block]:
 
 # --- scores
 
-_ColumnOf: TypeAlias = tuple[Column, Callable[[_Entry], Cell]]
 
-
-def _ratio(title: str, key: str, *, is_wide: bool = False) -> _ColumnOf:
+def _ratio(title: str, key: str, *, is_wide: bool = False) -> ColumnOf:
     return Column(title=title, is_number=True, is_wide=is_wide), lambda entry: number(entry[key], ratio)
 
 
@@ -105,15 +86,15 @@ def _name(entry: _Entry) -> Cell:
     return named(f"{reason}{entry_name(entry['submitter'], entry['system'])}")
 
 
-_ABOUT: Final[_ColumnOf] = (
+_ABOUT: Final[ColumnOf] = (
     Column(title="Workload", is_header=True),
     lambda entry: named(" ".join(filter(None, _about(entry)))),
 )
-_ACCELERATOR: Final[_ColumnOf] = (
+_ACCELERATOR: Final[ColumnOf] = (
     Column(title="Accelerator", is_header=True),
     lambda entry: named(entry["accelerator"] or ABSENT),
 )
-_COLUMNS: Final[tuple[_ColumnOf, ...]] = (
+_COLUMNS: Final[tuple[ColumnOf, ...]] = (
     (Column(title="N", is_number=True), lambda entry: number(entry["num_accelerators"])),
     (
         Column(title="Minutes", is_number=True),
@@ -124,7 +105,7 @@ _COLUMNS: Final[tuple[_ColumnOf, ...]] = (
     (Column(title="System", is_cut=True), _name),
 )
 # Where there is one table: below several, what had no room would be named again and again.
-_MORE_COLUMNS: Final[tuple[_ColumnOf, ...]] = (
+_MORE_COLUMNS: Final[tuple[ColumnOf, ...]] = (
     _ratio("Speedup", "speedup"),
     (
         Column(title="Samples", is_number=True, is_wide=True),
@@ -153,25 +134,19 @@ def _about(entry: _Entry) -> tuple[str | None, str | None]:
 def _scores_blocks(entries: Sequence[_Entry], *, is_sorted: bool) -> Iterator[Block]:
     groups = [entries] if is_sorted else [list(group) for _, group in groupby(entries, key=_about)]
     for place, group in enumerate(groups if entries else ()):
-        shared = {entry["accelerator"] for entry in group}
-        kind = f"on {shared.pop()}" if len(shared) == 1 else None
+        kinds = {entry["accelerator"] for entry in group}
+        kind = kinds.pop() if len(kinds) == 1 else None
         is_mixed = len(set(map(_about, group))) > 1
-        about = () if is_mixed else _about(group[0])
-        title = sentence(" ".join(filter(None, (*about, kind))))
-        if title:
-            yield Heading(name=f"scores-{place}", text=title)
+        title = (*(() if is_mixed else _about(group[0])), kind and f"on {kind}")
+        if any(title):
+            yield Heading(name=f"scores-{place}", text=sentence(" ".join(filter(None, title))))
         columns = (
             *((_ABOUT,) if is_mixed else ()),
             *(() if kind else (_ACCELERATOR,)),
             *_COLUMNS,
             *(_MORE_COLUMNS if len(groups) == 1 else ()),
         )
-        yield Table(
-            name=f"scores-table-{place}",
-            caption="",
-            columns=tuple(column for column, _ in columns),
-            rows=tuple(tuple(cell(entry) for _, cell in columns) for entry in group),
-        )
+        yield table_of(f"scores-table-{place}", columns, group)
     if entries:
         yield note(
             "E' is against one reference a workload, E against the smallest entry of the same accelerator in "

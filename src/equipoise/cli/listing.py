@@ -1,7 +1,7 @@
 """What `list` lists: rounds, workloads and accelerators as the data have them, and what can be named."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, fields
 from typing import Any, Final, get_args, get_type_hints
 
 import polars as pl
@@ -14,20 +14,6 @@ from equipoise.scaling.laws import LAWS
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.mlperf import round_order
 from equipoise.spec.strategy import Strategy
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
-    """All things of a kind. rows: one each. sources: the data that were counted."""
-
-    kind: str
-    rows: list[dict[str, Any]]
-    sources: str
-
-
-def listing(kind: str, tables: Tables, catalogue: Catalogue, *, sources: str) -> Listing:
-    """Everything of a kind of LISTED."""
-    return Listing(kind=kind, rows=LISTED[kind](tables, catalogue), sources=sources)
 
 
 def rounds(tables: Tables, _catalogue: Catalogue) -> list[dict[str, Any]]:
@@ -167,12 +153,6 @@ def _seen(scores: pl.DataFrame, column: str, slug: str) -> dict[str, Any]:
 
 
 LISTED: Final[Mapping[str, Callable[[Tables, Catalogue], list[dict[str, Any]]]]] = {
-    "rounds": rounds,
-    "workloads": workloads,
-    "accelerators": accelerators,
-    "clusters": clusters,
-    "strategies": strategies,
-    "methods": methods,
-    "models": models,
-    "laws": laws,
+    rows_of.__name__: rows_of
+    for rows_of in (rounds, workloads, accelerators, clusters, strategies, methods, models, laws)
 }
