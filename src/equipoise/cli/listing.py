@@ -15,6 +15,12 @@ from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.mlperf import round_order
 from equipoise.spec.strategy import Strategy
 
+_ACCELERATOR_FACTS: Final = (
+    *("title", "vendor", "kind", "year", "memory_bytes", "peak_bf16_flop_per_s", "achievable_fraction"),
+    *("achievable_is_measured", "power_w", "node_size", "topology", "link_byte_per_s", "host_byte_per_s"),
+    *("inter_byte_per_s", "node_source", "source", "confidence"),
+)
+
 
 def rounds(tables: Tables, _catalogue: Catalogue) -> list[dict[str, Any]]:
     """One record a round, oldest first."""
@@ -44,23 +50,7 @@ def accelerators(tables: Tables, catalogue: Catalogue) -> list[dict[str, Any]]:
     return [
         {
             "accelerator": one.slug,
-            "title": one.title,
-            "vendor": one.vendor,
-            "kind": one.kind,
-            "year": one.year,
-            "memory_bytes": one.memory_bytes,
-            "peak_bf16_flop_per_s": one.peak_bf16_flop_per_s,
-            "achievable_fraction": one.achievable_fraction,
-            "achievable_is_measured": one.achievable_is_measured,
-            "power_w": one.power_w,
-            "node_size": one.node_size,
-            "topology": one.topology,
-            "link_byte_per_s": one.link_byte_per_s,
-            "host_byte_per_s": one.host_byte_per_s,
-            "inter_byte_per_s": one.inter_byte_per_s,
-            "node_source": one.node_source,
-            "source": one.source,
-            "confidence": one.confidence,
+            **{fact: getattr(one, fact) for fact in _ACCELERATOR_FACTS},
             **_seen(tables.scores, "accelerator", one.slug),
         }
         for one in catalogue.accelerators()

@@ -328,12 +328,13 @@ def short_page(
     headline: Callable[[Shown], str],
     blocks: Callable[[Shown], Iterable[Block]],
     about: Callable[[Shown], str] = lambda _: "",
+    brief: Callable[[Shown, int], Iterable[Block]] | None = None,
 ) -> Page[Shown]:
-    """A page of one section, which every form shows whole."""
+    """A page of one section, which every form shows whole unless `brief` makes less of it for one screen."""
     return Page(
         title=headline,
         about=about,
         headline=headline,
         sections=(Section(name="answer", title="Answer", blocks=blocks),),
-        brief=lambda found, _: blocks(found),
+        brief=brief or (lambda found, _: blocks(found)),
     )

@@ -205,7 +205,7 @@ def _facts(block: Facts, console: Console) -> None:
         for place, line in enumerate(shown.wrap(console, console.width - first)):
             line.rstrip()
             label = f"{each.label:<{first}}" if place == 0 and not are_above else " " * first
-            console.print(Text(label, "bold") + line, highlight=False)
+            console.print(Text.assemble((label, "bold"), line), highlight=False)
 
 
 def _badges(badges: tuple[Badge, ...]) -> Text:
@@ -240,7 +240,7 @@ def _table(block: Table, console: Console) -> None:
         table.add_column(
             _as_ascii(title) if plain else title,
             justify="right" if column.is_number else "left",
-            overflow="ellipsis" if column.is_cut else "fold",
+            overflow=("crop" if plain else "ellipsis") if column.is_cut else "fold",
             no_wrap=column.is_cut,
             width=width,
         )

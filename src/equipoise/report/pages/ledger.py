@@ -5,7 +5,6 @@ from typing import Final
 
 from equipoise.decide.ledger import LedgerEntry, LedgerReport
 from equipoise.report.blocks import (
-    SCREEN_ROWS,
     Block,
     Cell,
     Column,
@@ -36,9 +35,9 @@ def _headline(found: LedgerReport) -> str:
     return f"{plural(len(found.entries), 'prediction')}."
 
 
-def _blocks(found: LedgerReport) -> Iterator[Block]:
-    earlier = len(found.entries) - SCREEN_ROWS
-    yield table_of("ledger", _COLUMNS, found.entries[-SCREEN_ROWS:])
+def _blocks(found: LedgerReport, num_rows: int) -> Iterator[Block]:
+    earlier = len(found.entries) - num_rows
+    yield table_of("ledger", _COLUMNS, found.entries[-num_rows:])
     yield note(f"And {plural(earlier, 'earlier one')}: --json lists all." if earlier > 0 else "")
     if found.ledger.num_damaged:
         lines = plural(found.ledger.num_damaged, "line")
@@ -107,4 +106,9 @@ def _rounded(share: float) -> str:
     return format_percent(round(share, 3))
 
 
-LEDGER: Final = short_page(about=_about, headline=_headline, blocks=_blocks)
+LEDGER: Final = short_page(
+    about=_about,
+    headline=_headline,
+    blocks=lambda found: _blocks(found, len(found.entries)),
+    brief=_blocks,
+)
