@@ -2,11 +2,12 @@
 
 import re
 import tomllib
-from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from textwrap import fill
+
+from msgspec import Struct, to_builtins
 
 from equipoise.errors import SpecError
 
@@ -15,8 +16,7 @@ _LINE_CHARS = 80
 _SPACES = re.compile(r"[\s_]+")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Term:
+class Term(Struct, frozen=True, kw_only=True):
     """One word: what it means, its formula and who defined it."""
 
     name: str
@@ -60,7 +60,7 @@ def explain(term: str) -> Term:
 
 def fields(term: Term) -> dict[str, object]:
     """A term as JSON has it."""
-    return asdict(term)
+    return dict(to_builtins(term))
 
 
 def text(term: Term) -> str:

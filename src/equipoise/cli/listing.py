@@ -1,11 +1,12 @@
 """What `equipoise list` prints: each kind of thing, with how often the data have it."""
 
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields
 from textwrap import fill
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
 
 import polars as pl
+from msgspec import Struct
+from msgspec.structs import fields
 
 from equipoise import glossary
 from equipoise.bench.methods import METHODS
@@ -95,16 +96,14 @@ def clusters(_tables: Tables, catalogue: Catalogue) -> list[dict[str, Any]]:
 
 def strategies(_tables: Tables, _catalogue: Catalogue) -> list[dict[str, Any]]:
     """One record per parameter of a strategy: how it is written, its values, and what it means."""
-    hints = get_type_hints(Strategy)
     return [
         {
-            "parameter": field.name.removesuffix("_samples"),
-            "default": None if field.default is MISSING else field.default,
-            "values": list(get_args(hints[field.name]))
-            or ([False, True] if hints[field.name] is bool else None),
-            "meaning": glossary.explain(field.name).meaning,
+            "parameter": each.name.removesuffix("_samples"),
+            "default": None if each.required else each.default,
+            "values": list(get_args(each.type)) or ([False, True] if each.type is bool else None),
+            "meaning": glossary.explain(each.name).meaning,
         }
-        for field in fields(Strategy)
+        for each in fields(Strategy)
     ]
 
 
@@ -155,8 +154,7 @@ def _seen(scores: pl.DataFrame, column: str, slug: str) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedKind:
+class ListedKind(Struct, frozen=True, kw_only=True):
     """One kind that can be listed: its rows as in the JSON document, and the columns people see of them."""
 
     kind: str

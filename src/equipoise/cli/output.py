@@ -9,12 +9,12 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
 from typing import IO, TYPE_CHECKING, Any
 
 import typer
+from msgspec import Struct
 
 from equipoise import errors
 
@@ -26,8 +26,7 @@ _COLUMN_GAP = "  "
 _STDOUT, _STDERR = 1, 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerbOutput:
+class VerbOutput(Struct, frozen=True, kw_only=True):
     """Where the answer of one verb goes.
 
     as_json: the document goes to standard output instead of text. json_out: it goes to this file besides.

@@ -1,11 +1,11 @@
 """The verb `record`: predictions that were made, what was measured later, and how wrong they were."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from msgspec import Struct, to_builtins
 
 from equipoise.cli.options import AsJson, JsonOut
 from equipoise.cli.output import answering, counted, paragraph, table_text
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 _MOST_SHOWN = 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class Shown(Struct, frozen=True, kw_only=True):
     """What to show of a ledger. num_added: measurements that this call added; None where it was not to."""
 
     ledger: "Ledger"
@@ -40,7 +39,7 @@ def fields(shown: Shown) -> dict[str, Any]:
         else {
             "num_predictions": running.num_predictions,
             "num_measured": running.num_measured,
-            **asdict(running.record),
+            **to_builtins(running.record),
             "bias": running.bias,
             "level": running.level,
         },
@@ -54,7 +53,7 @@ def _prediction(each: "LedgerEntry") -> dict[str, Any]:
     return {
         "id": each.id,
         "made": each.made,
-        **asdict(each.prediction),
+        **to_builtins(each.prediction),
         "measured": each.outcome,
         "num_measured": len(each.measured),
         "error": each.error,

@@ -6,12 +6,12 @@ Entries in columns that fit, frames as files, what `ingest` read.
 import io
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import polars as pl
+from msgspec import Struct
 
 from equipoise import errors
 from equipoise.cli.output import clipped, counted, printable, table_text, width_columns, written_aside
@@ -84,8 +84,7 @@ def _names(unknown: tuple[UnknownName, ...]) -> str:
 _WIDE_COLUMNS = 120  # from this width on, the columns that explain an efficiency fit next to it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Column:
+class _Column(Struct, frozen=True, kw_only=True):
     """One printed column: head, alignment, how an entry fills it, and whether it needs a wide terminal."""
 
     head: str
