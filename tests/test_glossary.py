@@ -2,7 +2,6 @@
 
 import re
 from collections import Counter
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -37,7 +36,7 @@ def test_every_word_that_is_shown_is_explained(word: str) -> None:
     assert glossary.explain(word).meaning
 
 
-@pytest.mark.parametrize("parameter", [field.name for field in fields(Strategy)])
+@pytest.mark.parametrize("parameter", list(Strategy.__struct_fields__))
 def test_every_parameter_of_a_strategy_is_explained(parameter: str) -> None:
     assert glossary.explain(parameter).meaning
 

@@ -2,10 +2,11 @@
 
 import re
 import tomllib
-from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
+
+from msgspec import Struct
 
 from equipoise.errors import SpecError
 
@@ -14,8 +15,7 @@ _SHOWN_CHARS = 80
 _SPACES = re.compile(r"[\s_]+")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Term:
+class Term(Struct, frozen=True, kw_only=True):
     """One word: what it means, its formula and who defined it."""
 
     name: str

@@ -1,9 +1,8 @@
 """Repetitions put together: medians, intervals that hold, cycles, phases that sum, equal arms told apart."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from equipoise.bench.phases import EXPOSED, PARTS, STEP
 from equipoise.bench.store import FinishedTrial

@@ -1,10 +1,10 @@
 """The pages of `scores` and `record` on entries made here: what is unknown, what is shared, what fits a screen."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 import pytest
+from msgspec.structs import replace
 
 from equipoise.cli.output import page_text
 from equipoise.decide.ledger import Ledger, LedgerEntry, LedgerReport, MeasuredResult, RecordedPrediction

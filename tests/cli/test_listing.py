@@ -19,7 +19,7 @@ def data() -> Tables:
 
 def test_every_listed_parameter_and_value_is_read_back(data) -> None:
     rows = LISTED["strategies"](data, shipped())
-    assert len(rows) == len(Strategy.__dataclass_fields__)
+    assert len(rows) == len(Strategy.__struct_fields__)
     for row in rows:
         for value in row["values"] or [1]:
             given = {"global_batch": 8, row["parameter"]: str(value).lower()}

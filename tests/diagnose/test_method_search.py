@@ -1,10 +1,10 @@
 """The search for the fastest way to train: what it tries, when it stops, what it reports as unknown."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from equipoise.bench.methods import METHODS
 from equipoise.bench.store import FAILED, SUCCESS, FinishedTrial

@@ -1,8 +1,7 @@
 """Each section shows what was found, and why where nothing was."""
 
-from dataclasses import replace
-
 import polars as pl
+from msgspec.structs import replace
 
 from equipoise.report import blocks
 from equipoise.report.pages import accuracy

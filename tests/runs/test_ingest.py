@@ -8,11 +8,11 @@ import subprocess
 import sys
 import tarfile
 import textwrap
-from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 import pytest
+from msgspec.structs import replace
 from polars.testing import assert_frame_equal
 
 from equipoise.cli.output import page_text

@@ -1,12 +1,12 @@
 """Equilibria against their closed forms, whose limit ends a search, and the words for them."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from equipoise.errors import UsageError
 from equipoise.scaling.equilibrium import (

@@ -4,8 +4,10 @@ import os
 import platform
 import shutil
 import sys
-from dataclasses import dataclass, field
 from importlib import metadata
+from typing import ClassVar
+
+from msgspec import Struct
 
 from equipoise import __version__
 from equipoise.bench import counters
@@ -17,8 +19,7 @@ from equipoise.bench.launchers.slurm import slurm
 from equipoise.runs import embedded
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class Check(Struct, frozen=True, kw_only=True):
     """One thing that may be there. found: what was, None where it does not work; install: then what to do."""
 
     name: str
@@ -28,13 +29,14 @@ class Check:
     install: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Installation:
+class Installation(Struct, frozen=True, kw_only=True):
     """What every verb needs, what measuring here can use, and the extras of the package that are missing."""
+
+    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("missing_extras",)
 
     checks: tuple[Check, ...]
     measuring: tuple[Check, ...]
-    missing_extras: tuple[Check, ...] = field(default=(), metadata={"json": False})
+    missing_extras: tuple[Check, ...] = ()
 
 
 def installation() -> Installation:

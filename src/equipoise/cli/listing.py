@@ -1,10 +1,10 @@
 """What `list` lists: rounds, workloads and accelerators as the data have them, and what can be named."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields
-from typing import Any, Final, get_args, get_type_hints
+from typing import Any, Final, get_args
 
 import polars as pl
+from msgspec.structs import fields
 
 from equipoise import glossary
 from equipoise.bench.methods import METHODS
@@ -82,16 +82,14 @@ def clusters(_tables: Tables, catalogue: Catalogue) -> list[dict[str, Any]]:
 
 def strategies(_tables: Tables, _catalogue: Catalogue) -> list[dict[str, Any]]:
     """One record per parameter of a strategy: how it is written, its values, and what it means."""
-    hints = get_type_hints(Strategy)
     return [
         {
-            "parameter": field.name.removesuffix("_samples"),
-            "default": None if field.default is MISSING else field.default,
-            "values": list(get_args(hints[field.name]))
-            or ([False, True] if hints[field.name] is bool else None),
-            "meaning": glossary.explain(field.name).meaning,
+            "parameter": each.name.removesuffix("_samples"),
+            "default": None if each.required else each.default,
+            "values": list(get_args(each.type)) or ([False, True] if each.type is bool else None),
+            "meaning": glossary.explain(each.name).meaning,
         }
-        for field in fields(Strategy)
+        for each in fields(Strategy)
     ]
 
 

@@ -9,11 +9,11 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import typer
+from msgspec import Struct
 
 from equipoise import errors
 
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 _STDOUT, _STDERR = 1, 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerbOutput:
+class VerbOutput(Struct, frozen=True, kw_only=True):
     """Where the answer of one verb goes.
 
     as_json: the document goes to standard output instead of text. json_out: it goes to this file besides.

@@ -4,8 +4,9 @@ Sections of blocks (prose, tables, tiles, figures). html.py and terminal.py rend
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
+
+from msgspec import Struct
 
 from equipoise.report.charts import BarChart, Chart
 from equipoise.report.format import ABSENT, count, sentence, usable
@@ -14,15 +15,13 @@ from equipoise.stats import Interval
 Tone: TypeAlias = Literal["good", "bad", "plain", "quiet"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Strong:
+class Strong(Struct, frozen=True, kw_only=True):
     """Words that carry the sentence."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Code:
+class Code(Struct, frozen=True, kw_only=True):
     """Something to type, or a path."""
 
     text: str
@@ -41,8 +40,7 @@ def code(text: str) -> Code:
     return Code(text=text)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prose:
+class Prose(Struct, frozen=True, kw_only=True):
     """One paragraph. A note is an aside in smaller type."""
 
     spans: tuple[Span, ...]
@@ -65,8 +63,7 @@ def more_note(*parts: str) -> Prose:
     return note(f"More with --full: {kept}." if kept else "More with --full.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heading:
+class Heading(Struct, frozen=True, kw_only=True):
     """A title inside a section; `name` is its anchor, unique in the report. is_minor: below another one."""
 
     name: str
@@ -74,8 +71,7 @@ class Heading:
     is_minor: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bullets:
+class Bullets(Struct, frozen=True, kw_only=True):
     """A list of short paragraphs."""
 
     items: tuple[tuple[Span, ...], ...]
@@ -86,16 +82,14 @@ def bullets(items: Iterable[str]) -> Bullets:
     return Bullets(items=tuple((each,) for each in items))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Badge:
+class Badge(Struct, frozen=True, kw_only=True):
     """A word that judges, in a tone that shows it: never by colour alone."""
 
     text: str
     tone: Tone
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tile:
+class Tile(Struct, frozen=True, kw_only=True):
     """One configuration or number that stands out: what it is for, its value, and why in a sentence."""
 
     label: str
@@ -104,30 +98,26 @@ class Tile:
     words: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tiles:
+class Tiles(Struct, frozen=True, kw_only=True):
     """A few tiles side by side."""
 
     items: tuple[Tile, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fact:
+class Fact(Struct, frozen=True, kw_only=True):
     """One line of an answer: what it is about, and what it comes to."""
 
     label: str
     spans: tuple[Span, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Facts(Struct, frozen=True, kw_only=True):
     """A few lines under each other, their labels in a separate column."""
 
     items: tuple[Fact, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class Column(Struct, frozen=True, kw_only=True):
     """One column of a table. is_wide: left out of a terminal of less than 120. meaning: shown on demand.
 
     is_header: what names a row, where that is not the first column of words. is_cut: a terminal cuts it
@@ -142,8 +132,7 @@ class Column:
     meaning: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class Cell(Struct, frozen=True, kw_only=True):
     """One cell. key: what it sorts by, None when it has no value. detail: a second, quieter line."""
 
     text: str
@@ -174,8 +163,7 @@ def amount(
     return number(found.value, form, detail=None if ends is None else ends(found))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class Table(Struct, frozen=True, kw_only=True):
     """Rows that can be sorted by each column. marked: the row to find first, by its place; None of none."""
 
     name: str
@@ -203,8 +191,7 @@ def table_of(name: str, columns: Iterable[ColumnOf], items: Iterable[Any]) -> Ta
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PairMatrix:
+class PairMatrix(Struct, frozen=True, kw_only=True):
     """A word for every pair, drawn close, its tone as the ground; None where there is no pair.
 
     rows: name, a second name for who points at it, and a word a head. legend: what words mean.
@@ -221,16 +208,14 @@ class PairMatrix:
         assert all(len(words) == len(self.heads) for _, _, words in self.rows), self.name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Panels:
+class Panels(Struct, frozen=True, kw_only=True):
     """Figures side by side that share their series, hence their legend."""
 
     charts: tuple[Chart | BarChart, ...]
     legend: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fold:
+class Fold(Struct, frozen=True, kw_only=True):
     """Blocks behind a title. is_long: too long for a terminal, which then names where to find it.
 
     is_aside: for readers who want to check; neither in a terminal nor on paper.
@@ -244,8 +229,7 @@ class Fold:
     is_aside: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CodeListing:
+class CodeListing(Struct, frozen=True, kw_only=True):
     """Lines to run or paste, as they are."""
 
     code: str
@@ -265,8 +249,7 @@ def filled(blocks: Iterable[Block]) -> tuple[Block, ...]:
 Shown = TypeVar("Shown")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section(Generic[Shown]):
+class Section(Struct, Generic[Shown], frozen=True, kw_only=True):
     """One section of a page that shows findings of one kind, e.g. `Section[Findings]`.
 
     name: its anchor. needs: fields of the findings without which it is left out. blocks: the content
@@ -290,8 +273,7 @@ class Section(Generic[Shown]):
 SCREEN_ROWS: Final = 16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page(Generic[Shown]):
+class Page(Struct, Generic[Shown], frozen=True, kw_only=True):
     """One kind of page, for findings of one kind.
 
     title: of the window. about: what the page is about, above the headline. headline: one sentence with

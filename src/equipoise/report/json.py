@@ -3,11 +3,11 @@
 import datetime as dt
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from msgspec import Struct
 
 from equipoise.decide.answer import Alternative, Answer, Candidate, Estimate, EstimatorName
 from equipoise.report.document import schema_id
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from equipoise.runs.ingest import IngestReport
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightedSource:
+class WeightedSource(Struct, frozen=True, kw_only=True):
     """One source. kind: the estimator that has it. weight: in the time; weights of all sources sum to 1.
 
     ref: an entry, a run; of an estimator that names no source, its own name.
@@ -96,16 +95,18 @@ _UNITS = {"cost": "usd", "energy": "j"}
 
 
 def fields_of(record: object, **names: str | None) -> dict[str, Any]:
-    """A frozen dataclass as JSON: properties named in its `JSON_PROPERTIES` first, then its fields.
+    """A record as JSON: properties named in its `JSON_PROPERTIES` first, then its fields.
 
-    Tuples become lists, paths and strategies text, what is not finite null. Left out: fields with metadata
-    `json=False`, functions and arrays. names: what the document calls a field; None leaves it out.
+    Tuples become lists, paths and strategies text, what is not finite null. Left out: fields
+    named in its `NOT_IN_JSON`, functions and arrays. names: what the document calls a field; None leaves
+    it out.
     """
-    assert is_dataclass(record)
+    assert isinstance(record, Struct)
     found = {name: plain(getattr(record, name)) for name in getattr(record, "JSON_PROPERTIES", ())}
-    for each in fields(record):
-        value, name = getattr(record, each.name), names.get(each.name, each.name)
-        is_written = each.metadata.get("json", True) and name is not None
+    left_out = getattr(record, "NOT_IN_JSON", ())
+    for field in record.__struct_fields__:
+        value, name = getattr(record, field), names.get(field, field)
+        is_written = field not in left_out and name is not None
         if is_written and not isinstance(value, np.ndarray) and not _is_function(value):
             found[str(name)] = plain(value)
     return found
@@ -118,7 +119,7 @@ def candidate_fields(candidate: Candidate) -> dict[str, Any]:
 
 
 def _is_function(value: object) -> bool:
-    return callable(value) and not is_dataclass(value)
+    return callable(value) and not isinstance(value, Struct)
 
 
 def plain(value: Any) -> Any:  # noqa: ANN401 - any JSON value
@@ -128,7 +129,7 @@ def plain(value: Any) -> Any:  # noqa: ANN401 - any JSON value
     form = next((write for kind, write in _FORMS if isinstance(value, kind)), None)
     if form is not None:
         return form(value)
-    if is_dataclass(value):
+    if isinstance(value, Struct):
         return fields_of(value)
     if isinstance(value, Mapping):
         return {str(key): plain(each) for key, each in value.items()}

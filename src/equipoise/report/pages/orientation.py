@@ -1,9 +1,10 @@
 """The pages of `list`, `explain` and `doctor`."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from msgspec import Struct
 
 from equipoise.report.blocks import (
     Block,
@@ -35,8 +36,7 @@ _Row: TypeAlias = dict[str, Any]
 # --- list
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
+class Listing(Struct, frozen=True, kw_only=True):
     """All things of a kind. rows: one each. sources: the data that were counted."""
 
     kind: str
@@ -156,8 +156,7 @@ LISTING: Final = short_page(headline=_listing_headline, blocks=_listing_blocks)
 # --- explain
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
+class Explanation(Struct, frozen=True, kw_only=True):
     """The term that was asked for, or all."""
 
     terms: "tuple[Term, ...]"
