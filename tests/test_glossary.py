@@ -88,13 +88,6 @@ def test_any_text_is_explained_or_refused(word: str) -> None:
             glossary.explain(word)
 
 
-def test_a_term_fits_the_terminal() -> None:
-    for term in TERMS:
-        lines = glossary.text(term).splitlines()
-        assert lines[0] == term.name
-        assert all(len(line) <= 80 or line.startswith(("  Formula:", "  Source:")) for line in lines)
-
-
 def test_the_page_of_the_documentation_is_up_to_date() -> None:
     page = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
     assert page == glossary.markdown(), "run `python -m equipoise.glossary` in the root of the repository"

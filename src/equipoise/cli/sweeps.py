@@ -18,7 +18,7 @@ from equipoise.bench.models import known_name
 from equipoise.bench.store import Store
 from equipoise.bench.sweep import AdaptiveSweep, Progress, Scaling, planned
 from equipoise.bench.trial import Trial
-from equipoise.cli.output import counted, printable
+from equipoise.cli.output import printable
 from equipoise.diagnose.method_search import EXACT, FoundMethod, MethodSpace, default_methods, effect, tuned
 from equipoise.errors import DataError, EquipoiseError, UsageError
 from equipoise.spec.catalogue import Catalogue
@@ -312,6 +312,7 @@ def kept(store: Store, *, num_cells: int, catalogue: Catalogue | None = None) ->
 
 def _say_what_is_kept(store: Store, num_cells: int, catalogue: Catalogue | None) -> None:
     from equipoise.bench.tables import write_sweep_tables
+    from equipoise.report.format import plural
 
     # The reason why the sweep stopped is shown; a second one of the same kind would hide it.
     with suppress(EquipoiseError, OSError):
@@ -320,7 +321,7 @@ def _say_what_is_kept(store: Store, num_cells: int, catalogue: Catalogue | None)
     num_kept = store.num_finished()
     if not num_kept:
         return
-    runs = counted(num_cells, "run", "runs")
+    runs = plural(num_cells, "run")
     folder = printable(str(store.folder))
     sys.stderr.write(f"{num_kept} of {runs} are kept in {folder}; the same command with --resume goes on\n")
     sys.stderr.flush()

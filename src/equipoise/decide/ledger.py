@@ -414,6 +414,19 @@ class Running(Struct, frozen=True, kw_only=True):
     level: float
 
 
+class LedgerReport(Struct, frozen=True, kw_only=True):
+    """Entries of a ledger. num_added: measurements that this call added; None where it was to add none."""
+
+    ledger: Ledger
+    entries: tuple[LedgerEntry, ...]
+    num_added: int | None
+
+    @property
+    def running(self) -> Running | None:
+        """How wrong they were; None where nothing was measured of any."""
+        return running_of(self.ledger.path, self.entries)
+
+
 def running(
     path: Path | None = None, *, workload: str | None = None, accelerator: str | None = None
 ) -> Running | None:

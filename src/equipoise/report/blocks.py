@@ -4,7 +4,7 @@ Sections of blocks (prose, tables, tiles, figures). html.py and terminal.py rend
 """
 
 from collections.abc import Callable, Iterable
-from typing import Final, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 
 from msgspec import Struct
 
@@ -118,15 +118,17 @@ class Facts(Struct, frozen=True, kw_only=True):
 
 
 class Column(Struct, frozen=True, kw_only=True):
-    """One column of a table. is_wide: left out of 80 characters. meaning: shown on demand.
+    """One column of a table. is_wide: left out of a terminal of less than 120. meaning: shown on demand.
 
-    is_header: what names a row, where that is not the first column of words.
+    is_header: what names a row, where that is not the first column of words. is_cut: a terminal cuts it
+    where there is no room, to keep a row on one line.
     """
 
     title: str
     is_number: bool = False
     is_header: bool = False
     is_wide: bool = False
+    is_cut: bool = False
     meaning: str | None = None
 
 
@@ -173,6 +175,20 @@ class Table(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Every row has a cell a column."""
         assert all(len(row) == len(self.columns) for row in self.rows), self.name
+
+
+ColumnOf: TypeAlias = tuple[Column, Callable[[Any], Cell]]
+
+
+def table_of(name: str, columns: Iterable[ColumnOf], items: Iterable[Any]) -> Table:
+    """A row per item; each column has the function that makes its cells."""
+    heads, cells = zip(*columns, strict=True)
+    return Table(
+        name=name,
+        caption="",
+        columns=heads,
+        rows=tuple(tuple(cell(each) for cell in cells) for each in items),
+    )
 
 
 class PairMatrix(Struct, frozen=True, kw_only=True):
@@ -287,3 +303,20 @@ class Page(Struct, Generic[Shown], frozen=True, kw_only=True):
         """Titles of the sections for which there are no data."""
         wanted = [each for each in self.sections if not each.is_extra]
         return [section.title for section in wanted if not section.applies(findings)]
+
+
+def short_page(
+    *,
+    headline: Callable[[Shown], str],
+    blocks: Callable[[Shown], Iterable[Block]],
+    about: Callable[[Shown], str] = lambda _: "",
+    brief: Callable[[Shown, int], Iterable[Block]] | None = None,
+) -> Page[Shown]:
+    """A page of one section, which every form shows whole unless `brief` makes less of it for one screen."""
+    return Page(
+        title=headline,
+        about=about,
+        headline=headline,
+        sections=(Section(name="answer", title="Answer", blocks=blocks),),
+        brief=brief or (lambda found, _: blocks(found)),
+    )

@@ -5,12 +5,14 @@ Axes, series and marks. figures.py turns it into Plotly's JSON, textplot.py into
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from msgspec import Struct
 
 from equipoise.stats import Interval
-from equipoise.study.findings import Findings
+
+if TYPE_CHECKING:
+    from equipoise.study.findings import Findings
 
 Symbol: TypeAlias = Literal["circle", "square", "diamond", "triangle-up", "cross", "x", "star", "pentagon"]
 SYMBOLS: Final[tuple[Symbol, ...]] = (
@@ -160,7 +162,7 @@ class BarChart(Struct, frozen=True, kw_only=True):
         return sum(min(each, 0.0) for each in heights), sum(max(each, 0.0) for each in heights)
 
 
-def accelerator_marks(findings: Findings) -> dict[str | None, Mark]:
+def accelerator_marks(findings: "Findings") -> dict[str | None, Mark]:
     """A mark for each accelerator: colours for those with the most entries, quiet grey for the rest.
 
     Symbols repeat the colours' order, so that neither colour blindness nor grey paper hides a series.
@@ -172,7 +174,7 @@ def accelerator_marks(findings: Findings) -> dict[str | None, Mark]:
     return {slug: series_mark(place) for place, slug in enumerate(ranked)}
 
 
-def workload_marks(findings: Findings) -> dict[str, Mark]:
+def workload_marks(findings: "Findings") -> dict[str, Mark]:
     """A mark for each workload, in the order of the findings."""
     return {workload.workload: series_mark(place) for place, workload in enumerate(findings.workloads)}
 

@@ -16,11 +16,14 @@ from equipoise.spec.cluster import Cluster
 from equipoise.spec.strategy import Strategy
 from equipoise.spec.workload import Workload
 from equipoise.stats import Interval
+from equipoise.units import significant
 
 if TYPE_CHECKING:
     from equipoise.decide.allocation.allocate import Allocation, JobShare
+    from equipoise.decide.ledger import LedgerEntry, LedgerReport
     from equipoise.decide.prediction import Prediction
     from equipoise.decide.solve_for import Reaches
+    from equipoise.runs.ingest import IngestReport
 
 
 class WeightedSource(Struct, frozen=True, kw_only=True):
@@ -270,4 +273,48 @@ def _share(each: "JobShare") -> dict[str, Any]:
             {"num_accelerators": size, **fields_of(time)}
             for size, time in zip(each.times.sizes, each.times.time_s, strict=True)
         ],
+    }
+
+
+def ledger_fields(found: "LedgerReport") -> dict[str, Any]:
+    """The document of `record`."""
+    running = found.running
+    whole = {
+        "ledger": str(found.ledger.path),
+        "predictions": [_ledger_entry(each) for each in found.entries],
+        "running": running
+        and {
+            "num_predictions": running.num_predictions,
+            "num_measured": running.num_measured,
+            **plain(running.record),
+            "bias": running.bias,
+            "level": running.level,
+        },
+        "num_added": found.num_added,
+        "num_damaged_lines": found.ledger.num_damaged,
+    }
+    return {name: significant(value) for name, value in whole.items()}
+
+
+def _ledger_entry(each: "LedgerEntry") -> dict[str, Any]:
+    return {
+        "id": each.id,
+        "made": each.made,
+        **fields_of(each.prediction),
+        "measured": each.outcome,
+        "num_measured": len(each.measured),
+        "error": each.error,
+        "held": each.is_covered,
+        "sources": [one.source for one in each.measured],
+    }
+
+
+def ingest_fields(found: "IngestReport") -> dict[str, Any]:
+    """The document of `ingest`: counts, what was refused with its first example, names nobody knows."""
+    return {
+        "rounds": list(found.rounds),
+        "entries": {"kept": found.num_entries_kept, "unscored": found.num_entries_unscored},
+        "runs": {"kept": found.num_runs_kept, "rejected": found.num_runs_rejected},
+        "rejected": found.rejected.rows(),
+        "unknown_names": plain(found.unknown_names),
     }
