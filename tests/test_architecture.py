@@ -35,6 +35,7 @@ ORDER = {
     "bench": (
         *("trial", "environment", "trace", "meters", "models", "phases", "topology", "store"),
         *("launchers", "counters", "methods", "zoo", "summary", "collectives", "devices", "tables"),
+        "equipment",
         *("interference", "interference_rank", "metering", "stopwatch", "sweep", "timed_steps"),
         *("training", "watching", "worker"),
     ),
@@ -57,6 +58,7 @@ ORDER = {
     "report.pages": (
         *("accuracy", "answer", "steps", "backtest", "collectives", "find", "topology", "trace"),
         *("validation", "study", "allocate", "prediction", "reach", "sweep", "comparison", "watch"),
+        *("ledger", "orientation", "tables"),
     ),
     "runs": (
         *("reader", "queries", "scoring", "sources", "store", "writers", "probe", "readers"),

@@ -216,15 +216,17 @@ def test_ingested_rounds_take_the_place_of_the_embedded_ones(ingested):
 
 
 def test_the_list_names_the_data_it_counted(ingested):
-    assert equipoise("list", "rounds", "--data", ingested).stdout.endswith(f"\n1 round; {ingested}.\n")
+    words = equipoise("list", "rounds", "--data", ingested).stdout
+    assert f"1round;{ingested}.Round" in "".join(words.split())
 
 
 def test_a_sorted_table_shows_the_system_where_what_all_share_stands_above():
     ended = equipoise("scores", "--round", "v4.1", "--workload", "bert", "--sort", "-score_s")
-    heading, heads, first, *_ = ended.stdout.splitlines()
-    assert heading == "v4.1 bert"
-    assert heads.split() == ["N", "accelerator", "minutes", "speedup", "E'", "E", "submitter/system"]
-    assert "tinycorp/" in first  # the slowest BERT of v4.1: tinybox red, 397 minutes
+    lines = ended.stdout.splitlines()
+    assert "v4.1 bert" in lines
+    heads = next(place for place, line in enumerate(lines) if line.startswith("Accelerator"))
+    assert lines[heads].split() == ["Accelerator", "N", "Minutes", "E'", "E", "System"]
+    assert "tinycorp /" in lines[heads + 2]  # the slowest BERT of v4.1: tinybox red, 397 minutes
 
 
 def test_ingested_rounds_are_added_to_the_embedded_ones(ingested):

@@ -5,11 +5,11 @@ import os
 import signal
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from command_line import equipoise
+from msgspec.structs import replace
 
 from equipoise.bench.collectives.documents import reading_in
 from equipoise.bench.collectives.files import read_files

@@ -1,10 +1,10 @@
 """Repetitions put together: medians, intervals that hold, cycles, phases that sum, equal arms told apart."""
 
 import re
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from equipoise.bench.phases import EXPOSED, PARTS, STEP
 from equipoise.bench.store import FinishedTrial

@@ -3,7 +3,6 @@
 import math
 import re
 import tomllib
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 from hypothesis import given as drawn_from
 from hypothesis import settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from equipoise import plan
 from equipoise.bench.collectives.records import CollectiveRun, Timing

@@ -2,7 +2,6 @@
 
 import math
 import re
-from dataclasses import replace
 
 import polars as pl
 import pytest
@@ -21,6 +20,7 @@ from asking import (
     by_size,
     published_scores,
 )
+from msgspec.structs import replace
 
 from equipoise.decide.answer import LEAST_LOG_SD
 from equipoise.decide.decision import rule_of

@@ -1,10 +1,10 @@
 """What belongs to a choice: when alternatives win, what to measure, records; against the candidates' own numbers."""
 
 import re
-from dataclasses import replace
 
 import pytest
 from asking import A100, B200, H100, H200, KINDS, LORA, PRETRAINING, RTX, SMALL, ask, by_size
+from msgspec.structs import replace
 
 from equipoise.units import HOUR_S
 

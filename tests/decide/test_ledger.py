@@ -7,12 +7,12 @@ import re
 import signal
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import to_builtins
 
 from equipoise.decide.ledger import (
     SCHEMA,
@@ -164,7 +164,11 @@ def test_a_prediction_that_is_none_is_refused(wrong):
 
 
 def test_lines_of_schema_1_are_read(path):
-    facts = asdict(prediction()) | {"kind": "modelled", "id": "5b1f0c2e", "made": "2026-03-02T09:14:05+00:00"}
+    facts = to_builtins(prediction()) | {
+        "kind": "modelled",
+        "id": "5b1f0c2e",
+        "made": "2026-03-02T09:14:05+00:00",
+    }
     path.write_text(json.dumps({"schema": "equipoise.ledger/1", "line": "prediction"} | facts) + "\n")
     (entry,) = read_ledger(path).entries
     assert (entry.id, entry.prediction) == ("5b1f0c2e", prediction(kind="model"))

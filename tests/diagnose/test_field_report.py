@@ -2,11 +2,11 @@
 
 import importlib.util
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from equipoise.diagnose.pairs import LEAST_GAIN
 from equipoise.errors import UsageError

@@ -2,10 +2,10 @@
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from equipoise.bench.methods import METHODS
 from equipoise.bench.store import FAILED, SUCCESS, FinishedTrial

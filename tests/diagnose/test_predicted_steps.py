@@ -1,10 +1,9 @@
 """Steps predicted from those of one device: limits, bytes by hand, and the limits of the evidence."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
+from msgspec.structs import replace
 
 from equipoise.bench.interference import SCHEMA
 from equipoise.bench.methods import METHODS

@@ -1,12 +1,12 @@
 """Interrupted runs against a run by hand, published ones, runs played through at random, and limits."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from equipoise.economics.interruptions import (
     best_interval_s,

@@ -3,7 +3,6 @@
 import importlib.util
 import sys
 import tomllib
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from equipoise.errors import DataError, EvidenceError
 from equipoise.perfmodel.collectives import (

@@ -1,11 +1,10 @@
 """The law from few accelerators to many: limits, order and scale by hand; a fit that finds what made the data."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from equipoise.errors import FitError
 from equipoise.perfmodel.machine import Wire, Wires

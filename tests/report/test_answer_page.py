@@ -2,10 +2,10 @@
 
 import io
 import re
-from dataclasses import replace
 
 import pytest
 from made_answer import SIZES, candidate, made_answer, time_s
+from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.console import Console
 

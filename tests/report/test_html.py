@@ -4,9 +4,9 @@ import base64
 import hashlib
 import json
 import re
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from equipoise.report import html
 from equipoise.report.pages.study import SECTIONS, STUDY

@@ -2,11 +2,11 @@
 
 import os
 import re
-from dataclasses import replace
 from io import StringIO
 
 import polars as pl
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from equipoise import study

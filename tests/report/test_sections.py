@@ -1,9 +1,9 @@
 """Each section shows what was found, and why where nothing was."""
 
 import re
-from dataclasses import replace
 
 import polars as pl
+from msgspec.structs import replace
 
 from equipoise.report import blocks
 from equipoise.report.format import capital

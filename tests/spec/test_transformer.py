@@ -3,7 +3,6 @@
 import csv
 import tomllib
 from collections import defaultdict
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from equipoise.errors import SpecError
 from equipoise.spec.transformer import CompressedKeys, Transformer

@@ -2,12 +2,12 @@
 
 import csv
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from equipoise.errors import SpecError
 from equipoise.spec.workload import (
