@@ -72,7 +72,7 @@ def test_an_unknown_word_gets_the_nearest() -> None:
         glossary.explain("balence")
     with pytest.raises(SpecError, match=r"'mean'.*olympic mean"):
         glossary.explain("mean")
-    with pytest.raises(SpecError, match="alone lists every word"):
+    with pytest.raises(SpecError, match=r"'zzzzzzzz'.*`equipoise explain`"):
         glossary.explain("zzzzzzzz")
 
 
@@ -84,7 +84,7 @@ def test_any_text_is_explained_or_refused(word: str) -> None:
     }:
         assert glossary.explain(word)
     else:
-        with pytest.raises(SpecError, match="not in the glossary"):
+        with pytest.raises(SpecError, match="glossary"):
             glossary.explain(word)
 
 

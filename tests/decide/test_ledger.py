@@ -1,7 +1,9 @@
 """The ledger: what is written stays, whoever writes and whatever is killed; errors by hand."""
 
+import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -193,7 +195,7 @@ def test_a_ledger_that_cannot_be_is_refused_in_words(tmp_path):
     for wrong in (tmp_path, Path("/dev/null")):
         with pytest.raises(DataError, match="ledger"):
             add_predictions(wrong, [prediction()])
-        with pytest.raises(DataError, match="not a regular file"):
+        with pytest.raises(DataError, match=re.escape(str(wrong))):
             read_ledger(wrong)
 
 
@@ -283,6 +285,6 @@ def test_a_full_disk_leaves_the_ledger_as_it_was(path, monkeypatch):
 
     real = os.write
     monkeypatch.setattr(os, "write", write)
-    with pytest.raises(DataError, match="No space left on device"):
+    with pytest.raises(DataError, match=os.strerror(errno.ENOSPC)):
         append(path, [{"schema": SCHEMA}] * 40)
     assert path.read_bytes() == before

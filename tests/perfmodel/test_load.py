@@ -93,7 +93,7 @@ def test_tables_apart_are_refused_with_what_to_do():
 
 
 def test_a_sequence_without_tokens_is_refused():
-    with pytest.raises(SpecError, match="sequence=0; expected at least 1"):
+    with pytest.raises(SpecError, match=r"sequence=0; .* 1 token"):
         transformer_load(LLAMA, sequence=0)
 
 
