@@ -13,11 +13,11 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
 
+from msgspec import Struct
 from two_hosts import timed
 
 from equipoise.bench.interference import interference
@@ -49,8 +49,7 @@ def space(model: str) -> MethodSpace:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobOutcome:
+class JobOutcome(Struct, frozen=True, kw_only=True):
     """One search held against trying everything."""
 
     rate: str

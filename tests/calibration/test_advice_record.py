@@ -1,5 +1,7 @@
 """Errors of advised numbers by hand, and what ships of them."""
 
+import re
+
 import pytest
 
 from equipoise.calibration.advice_backtest import HeldOutAdvice, Loss, advice_errors
@@ -80,8 +82,8 @@ def test_balance_is_advised_within_a_doubling_as_promised():
 
 def test_the_record_shown_is_of_the_jump_in_question():
     near, far = (shipped_advice().record("balance", jump=jump) for jump in (1.0, 16.0))
-    assert near.of == "the largest size of a group held out, up to 4x the largest known"
-    assert far.of == "the larger half of a group's sizes held out, beyond 4x the largest known"
+    assert re.search(r"largest size .*, up to 4x", near.of)
+    assert re.search(r"larger half .*, beyond 4x", far.of)
     assert 0 < near.num_compared <= near.num_groups
 
 

@@ -69,18 +69,18 @@ def test_arms_are_cells_of_their_own_and_trainings_have_their_seeds():
     [
         ({"sizes": "1,0"}, "--sizes '0'"),
         ({"sizes": "8"}, "6 cores"),
-        ({"sizes": "1.5"}, "expected whole numbers"),
-        ({"sizes": "1,2..", "binds_here": False}, "devices are not known here; name every size"),
+        ({"sizes": "1.5"}, "'1.5'"),
+        ({"sizes": "1,2..", "binds_here": False}, "1,2.."),
         ({"batches": ""}, "expected 1 to 100 values"),
-        ({"batches": "9" * 40}, "expected whole numbers"),
-        ({"batches": "3", "sizes": "2"}, "take a multiple of 2"),
+        ({"batches": "9" * 40}, "9" * 40),
+        ({"batches": "3", "sizes": "2"}, "multiple of 2"),
         ({"strategies": "ddpp"}, " ddp"),
         ({"strategies": "accumulate"}, "write accumulate:4"),
         ({"precisions": "fp8"}, "fp32, tf32, bf16"),
         ({"workloads": ("resnet",)}, "resnet50"),
         ({"workloads": ("[red]\x1b[31m:f",)}, "expected module:function"),
         ({"workloads": ("no_such_module_here:f",)}, "'no_such_module_here'"),
-        ({"train_samples": 8}, "expected at least a batch, 32"),
+        ({"train_samples": 8}, "a batch, 32"),
     ],
 )
 def test_what_cannot_be_run_is_refused_before_anything_is(changes, words):
@@ -91,7 +91,7 @@ def test_what_cannot_be_run_is_refused_before_anything_is(changes, words):
 
 def test_more_cells_than_anybody_waits_for_are_refused(monkeypatch):
     monkeypatch.setattr(sweeps, "_MOST_CELLS", 3)
-    with pytest.raises(UsageError, match="4 runs; a sweep has at most 3"):
+    with pytest.raises(UsageError, match=r"\b4 runs; .*\b3"):
         cells_of(asked(sizes="1,2", num_repetitions=2))
 
 

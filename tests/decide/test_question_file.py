@@ -97,7 +97,7 @@ def test_paths_are_from_the_folder_of_the_file(ask, tmp_path):
         ('ask = "fame"', "tokens, model"),
         ('html = "a.html"', "'html'"),
         ('law = "amdahl"', "'law'.*predict"),
-        ('buy = "yes"', "true or false"),
+        ('buy = "yes"', "buy.*true .*false"),
         ("also = [1]", "also = 1"),
         ('runs = ["a", "b"]', "runs.*DIR"),
         ('runs = "a\\u0000b"', "runs.*text"),
@@ -124,7 +124,7 @@ def test_a_file_without_a_workload_says_what_to_add(ask):
 def test_what_may_never_end_is_not_read(tmp_path):
     pipe = tmp_path / "job.toml"
     os.mkfifo(pipe)
-    with pytest.raises(DataError, match="not a regular file"):
+    with pytest.raises(DataError, match=re.escape(str(pipe))):
         file_values(pipe, verb="advise")
     long = tmp_path / "long.toml"
     long.write_text("#" * 2**20 + "\n")
@@ -157,5 +157,4 @@ def test_every_field_of_a_verb_is_a_key(tmp_path):
             text = "true" if field.kind == "flag" else '"1"'
             path.write_text(f"{field.key} = {text}\n")
             message = refusal(path, verb)
-            assert "is no field" not in message
-            assert "is not asked" not in message
+            assert repr(field.key) not in message  # so are unknown keys named

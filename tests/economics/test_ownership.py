@@ -156,7 +156,7 @@ def test_what_is_no_amount_or_unknown_is_refused():
         ownership(_purchase(), _rates(), utilisation=exact(1.5))
     with pytest.raises(UsageError, match="--horizon"):
         ownership(_purchase(), _rates(), horizon_months=math.inf)
-    with pytest.raises(EvidenceError, match="no price to rent"):
+    with pytest.raises(EvidenceError, match="no price"):
         ownership(
             _purchase(),
             Rates(price=None, grid=economics.grid(), accelerator_power_w=700.0, system_power=SYSTEM_POWER),

@@ -154,7 +154,7 @@ def test_adapters_over_a_model_that_is_cut_have_no_options_there():
     megatron, torchtitan = found[-2:]
     for each in (megatron, torchtitan):
         assert each.code == ""
-        assert each.title.startswith("Not expressible in")
+        assert each.title.startswith("Not expressible")
         assert "adapters" in each.inexpressible[0]
 
 
@@ -206,5 +206,5 @@ def test_every_snippet_has_a_reason_and_shell_lines_fit_a_terminal():
 
 
 def test_accelerators_that_torch_does_not_start_are_refused():
-    with pytest.raises(SpecError, match="is a tpu"):
+    with pytest.raises(SpecError, match=r"tpu-v4.*tpu"):
         launch_snippets(strategy("dp=4 microbatch=1 global_batch=4"), cluster("tpu-v4", num_accelerators=4))

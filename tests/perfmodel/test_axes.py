@@ -1,12 +1,12 @@
 """The context and the expert axis against counts by hand, and laws that hold for any model."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from equipoise.perfmodel.compute import layer_time
 from equipoise.perfmodel.estimate import cp_layer_s, ep_layer_s, estimate, token_destinations

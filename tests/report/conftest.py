@@ -1,11 +1,11 @@
 """Small findings made by hand, with names as hostile as a test wants them; a parser of pages."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from html.parser import HTMLParser
 
 import polars as pl
 import pytest
+from msgspec.structs import replace
 
 from equipoise.calibration.curves import LawUsed, TimeCurve
 from equipoise.calibration.forecast_record import BacktestSummary, Shipped

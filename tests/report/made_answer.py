@@ -1,6 +1,6 @@
 """Answers made by hand, whose numbers follow from few: T(N) = serial + parallel / N, money and energy by the hour."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from equipoise.decide.answer import (
     Alternative,

@@ -35,7 +35,7 @@ def test_examples_of_trackers_give_their_runs(name, columns):
     # By hand: a million samples at 412 a second take 2427.18 s.
     assert found.time_s[0] == pytest.approx(2427.18, abs=0.01)
     assert np.allclose(1e6 / found.time_s, RATES)
-    assert any(note.endswith("lack a value: 1.") for note in found.notes)
+    assert any(name in note and note.endswith(": 1.") for note in found.notes)
 
 
 def test_the_time_a_run_took_is_a_time_to_train_where_the_user_is_reported():
@@ -75,7 +75,7 @@ def test_two_columns_that_look_the_same_are_not_chosen_between(tmp_path):
     path.write_text(
         "Name,State,Created,Runtime,num_gpus,world_size,samples_per_second\na,finished,x,1,8,8,100\n"
     )
-    with pytest.raises(DataError, match="both look like num_accelerators; choose one with --column"):
+    with pytest.raises(DataError, match=r"num_accelerators;.*--column"):
         exported(path)
     assert exported(path, {"num_accelerators": "world_size"}).rows[0].cells["num_accelerators"] == "8"
 

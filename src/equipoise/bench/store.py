@@ -7,13 +7,14 @@ import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice, pairwise
 from pathlib import Path
 from secrets import token_hex
 from statistics import median
 from typing import Any
+
+from msgspec import Struct
 
 from equipoise.bench.trial import Trial, trial_from
 from equipoise.errors import DataError, UsageError
@@ -31,8 +32,7 @@ SUCCESS = "success"
 FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinishedTrial:
+class FinishedTrial(Struct, frozen=True, kw_only=True):
     """A trial that was run: its status, why it failed if it did, and what was measured.
 
     result: empty when failed. conditions: those of the machine while it ran. file: inside the sweep's folder.
@@ -43,7 +43,7 @@ class FinishedTrial:
     reason: str | None
     conditions: Mapping[str, Any]
     result: Mapping[str, Any]
-    file: str = field(default="", compare=False)
+    file: str = ""
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -253,8 +253,7 @@ _MOST_ENTRIES = 2000
 _MOST_PLANS = 256
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepProgress:
+class SweepProgress(Struct, frozen=True, kw_only=True):
     """How far the sweep in a folder is.
 
     is_running: whether a process holds it. left_s: seconds that the rest takes at the pace of the latest

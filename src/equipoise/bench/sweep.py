@@ -7,10 +7,11 @@ import random
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from equipoise.bench.environment import conditions, core_sets, refuse_unlike
 from equipoise.bench.interference import InterferenceTask, interference
@@ -188,8 +189,7 @@ def _refuse_other_machine(store: Store, launch_with: Launcher) -> None:
 _PLAN_SCHEMA = "equipoise.trials/1"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdaptiveSweep:
+class AdaptiveSweep(Struct, frozen=True, kw_only=True):
     """A folder of runs that are chosen on the way. most_ranks: by which cores are shared out."""
 
     folder: Path

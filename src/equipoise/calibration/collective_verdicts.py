@@ -5,11 +5,11 @@ A verdict holds a measurement against the performance model under its priors and
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from equipoise.bench.collectives.records import CollectiveRun, CollectiveRuns, Timing, bus_fraction
 from equipoise.calibration.collective_curves import LEVEL, CollectiveCurve, fit_curve
@@ -38,8 +38,7 @@ _KNOWN_STEPS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
 _Z = 1.6448536269514722  # a normal distribution has LEVEL of its mass within so many deviations
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveFit:
+class CollectiveFit(Struct, frozen=True, kw_only=True):
     """One run and the curve through it."""
 
     run: CollectiveRun
@@ -61,8 +60,7 @@ class CollectiveFit:
         return tuple((size, median(shares)) for size, shares in sorted(by_size.items()))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(Struct, frozen=True, kw_only=True):
     """Whether one measured figure is normal.
 
     quantity: `bus_byte_per_s` of a large message, or `latency_s` of a small one. verdict: `normal`, `slow`,
@@ -84,8 +82,7 @@ class Verdict:
     evidence: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Links:
+class Links(Struct, frozen=True, kw_only=True):
     """What files of timed collectives hold: fits, runs that allow none (with the reason), verdicts."""
 
     reading: CollectiveRuns
@@ -202,8 +199,7 @@ def _network_words(run: CollectiveRun, payload_bytes: int, link: str) -> Mapping
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Belief:
+class _Belief(Struct, frozen=True, kw_only=True):
     """What the model expects under its priors: seconds between low_s and high_s with LEVEL."""
 
     seconds: float

@@ -1,7 +1,6 @@
 """Records that ship: settings and errors of the pooled law, and how right recommended numbers were."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 import orjson
+from msgspec import Struct, to_builtins
 
 from equipoise.calibration.curves import ForecastRecord
 from equipoise.errors import DataError
@@ -40,8 +40,7 @@ HELD_OUT_PARTS: Mapping[HeldOutPart, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BacktestSummary:
+class BacktestSummary(Struct, frozen=True, kw_only=True):
     """The errors of one backtest on the embedded data, and of the baselines."""
 
     protocol: Protocol
@@ -50,8 +49,7 @@ class BacktestSummary:
     baselines: Mapping[str, scaling.BacktestRecord]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shipped:
+class Shipped(Struct, frozen=True, kw_only=True):
     """Settings by whether batches are given, and the record of the law; dataset: the version both are of."""
 
     dataset: str
@@ -138,7 +136,7 @@ def forecast_document() -> dict[str, Any]:
         "dataset": embedded.version(),
         "settings": pooled.fit(best).settings(),
         "settings_given_batch": pooled.fit(best, given_batch=True).settings(),
-        "backtests": [asdict(each) for each in summaries],
+        "backtests": [to_builtins(each) for each in summaries],
     }
 
 
@@ -150,8 +148,7 @@ def write_record(name: str, document: Mapping[str, Any], *, num_digits: int = _N
     Path(str(files("equipoise") / "data" / name)).write_bytes(encoded)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class Way(Struct, frozen=True, kw_only=True):
     """How right one way to choose a number was. within_doubling, doublings: of the numbers compared.
 
     regret: what the numbers compared lose against those found, on the curve of all sizes; measured_regret:
@@ -166,8 +163,7 @@ class Way:
     p90_measured_regret: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdviceErrors:
+class AdviceErrors(Struct, frozen=True, kw_only=True):
     """The errors for one objective where sizes were held out in one way, at some jumps in size.
 
     num_compared: groups where the number advised and the one found lie inside the sizes. Of the others:
@@ -188,8 +184,7 @@ class AdviceErrors:
     ways: Mapping[str, Way]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdviceRecord:
+class AdviceRecord(Struct, frozen=True, kw_only=True):
     """How right numbers like this one were. of: over what, in words; the rest as in AdviceErrors."""
 
     objective: Objective
@@ -202,8 +197,7 @@ class AdviceRecord:
     coverage: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShippedAdvice:
+class ShippedAdvice(Struct, frozen=True, kw_only=True):
     """The record that ships; dataset: the version it is of."""
 
     dataset: str

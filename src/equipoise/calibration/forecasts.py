@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
 import polars as pl
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from equipoise.calibration import forecast_record
 from equipoise.calibration.curves import (
@@ -111,8 +112,7 @@ def workload_in(scores: pl.DataFrame, name: str, catalogue: Catalogue) -> str:
     return catalogue.workload_slug(name) or name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Results:
+class Results(Struct, frozen=True, kw_only=True):
     """Published results: the best per size of every group.
 
     laws: the pooled laws already fitted, by the round they know nothing of (None: they know all) and whether
@@ -138,8 +138,7 @@ class Results:
         return self.best.filter(pl.col("campaign").is_in(earlier))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Entries:
+class _Entries(Struct, frozen=True, eq=False):
     """Rows that are the same where they hold the same."""
 
     rows: pl.DataFrame

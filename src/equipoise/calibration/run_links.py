@@ -1,7 +1,9 @@
 """The links that a run of timed collectives was over: which machine it was on, and what they should carry."""
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.bench.collectives.records import CollectiveRun
 from equipoise.errors import SpecError, UsageError
@@ -27,8 +29,7 @@ def is_like(one: str, other: str) -> bool:
     return one.rpartition("-")[0] == other.rpartition("-")[0]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunLinks:
+class RunLinks(Struct, frozen=True, kw_only=True):
     """The links of a run's ranks.
 
     link: in words. bus_byte_per_s: the most that busbw could be with rings: of the link inside a node, or of

@@ -2,11 +2,11 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from equipoise.bench.collectives.records import CollectiveRun
@@ -25,8 +25,7 @@ _SHOWN = 60
 _MOST_FILES = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimedCollectives:
+class TimedCollectives(Struct, frozen=True, kw_only=True):
     """What files of timed collectives hold. notes: what was refused of them, one sentence each.
 
     catalogue: what the names of devices in them mean.
@@ -34,19 +33,17 @@ class TimedCollectives:
 
     runs: tuple[CollectiveRun, ...]
     notes: tuple[str, ...] = ()
-    catalogue: Catalogue = field(default_factory=shipped, repr=False)
+    catalogue: Catalogue = field(default_factory=shipped)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApplicableRun:
+class ApplicableRun(Struct, frozen=True, kw_only=True):
     """A run that applies to a cluster, and how its ranks sit on the cluster's nodes."""
 
     run: CollectiveRun
     group: Group
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApplicableRuns:
+class ApplicableRuns(Struct, frozen=True, kw_only=True):
     """The runs that apply to a cluster; notes: what does not and why, and what contradicts it."""
 
     used: tuple[ApplicableRun, ...]
@@ -186,8 +183,7 @@ MOST_SIZES = 200
 RINGS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimedOperation:
+class TimedOperation(Struct, frozen=True, kw_only=True):
     """One operation over one group: sizes from the smallest, the median time of each; (n_sizes,)."""
 
     operation: str

@@ -6,12 +6,12 @@ Their options are made from the declarations of the fields: decide/query.py.
 import inspect
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol, TypeAlias
 
 import typer
+from msgspec import Struct
 from typer.core import TyperCommand
 
 from equipoise.cli.options import (
@@ -49,8 +49,7 @@ _COMPLETIONS: Final[Mapping[str, Callable[[str], list[str]]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Output:
+class Output(Struct, frozen=True, kw_only=True):
     """Where an answer goes and how much of it is printed: the same options for every question.
 
     html: a page of it is written there too. full: all of it is printed, not one screen. recorded: its

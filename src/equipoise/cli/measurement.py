@@ -2,11 +2,11 @@
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from msgspec import Struct
 
 from equipoise.bench.collectives.documents import reading_in
 from equipoise.bench.collectives.files import named_operation, read_files
@@ -29,8 +29,7 @@ from equipoise.report.document import encode
 MEASURED = "measured here"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Wanted(Struct, frozen=True, kw_only=True):
     """What a user asked for: files to read, or what to measure, with None for what was not given."""
 
     files: tuple[Path, ...]

@@ -5,10 +5,11 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 from pathlib import Path
 from statistics import fmean
+
+from msgspec import Struct, field
 
 from equipoise.bench.devices import AvailableDevices, available_devices, device
 from equipoise.bench.launchers import Launcher
@@ -17,7 +18,7 @@ from equipoise.bench.models import known_name
 from equipoise.bench.store import Store
 from equipoise.bench.sweep import AdaptiveSweep, Progress, Scaling, planned
 from equipoise.bench.trial import Trial
-from equipoise.cli.output import counted, printable
+from equipoise.cli.output import printable
 from equipoise.diagnose.method_search import EXACT, FoundMethod, MethodSpace, default_methods, effect, tuned
 from equipoise.errors import DataError, EquipoiseError, UsageError
 from equipoise.spec.catalogue import Catalogue
@@ -32,8 +33,7 @@ _MOST_RANKS_UNASKED = 8
 _WHOLE = re.compile(r"[0-9]{1,12}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepOptions:
+class SweepOptions(Struct, frozen=True, kw_only=True):
     """The options as they were given: lists are still text. binds_here: whether ranks run on this machine."""
 
     workloads: tuple[str, ...]
@@ -150,8 +150,7 @@ def _whole(item: str, option: str, most: int) -> int:
     return int(item)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Looked:
+class Looked(Struct, frozen=True, kw_only=True):
     """How to look: runs on several ranks, repetitions of the best few, whether only for what is exact."""
 
     num_trials: int
@@ -223,8 +222,7 @@ def _show(what: str, done: int, total: int) -> None:
         sys.stderr.write(f"{printable(what)}\n")
 
 
-@dataclass(slots=True)
-class Pace:
+class Pace(Struct):
     """What runs took, by number of ranks, and what the rest may take."""
 
     took_s: dict[int, list[float]] = field(default_factory=dict)
@@ -288,8 +286,7 @@ def shown(cells: Sequence[Trial], store: Store) -> Iterator[Progress | None]:
         yield show
 
 
-@dataclass(slots=True)
-class _RunningBar:
+class _RunningBar(Struct):
     """The run that is under way, and since when."""
 
     cell: Trial | None = None
@@ -315,6 +312,7 @@ def kept(store: Store, *, num_cells: int, catalogue: Catalogue | None = None) ->
 
 def _say_what_is_kept(store: Store, num_cells: int, catalogue: Catalogue | None) -> None:
     from equipoise.bench.tables import write_sweep_tables
+    from equipoise.report.format import plural
 
     # The reason why the sweep stopped is shown; a second one of the same kind would hide it.
     with suppress(EquipoiseError, OSError):
@@ -323,7 +321,7 @@ def _say_what_is_kept(store: Store, num_cells: int, catalogue: Catalogue | None)
     num_kept = store.num_finished()
     if not num_kept:
         return
-    runs = counted(num_cells, "run", "runs")
+    runs = plural(num_cells, "run")
     folder = printable(str(store.folder))
     sys.stderr.write(f"{num_kept} of {runs} are kept in {folder}; the same command with --resume goes on\n")
     sys.stderr.flush()

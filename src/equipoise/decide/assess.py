@@ -5,10 +5,11 @@ What a system is assessed to be depends on the question and on nothing else that
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Final
 
 import polars as pl
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from equipoise.calibration.curves import CurveQuestion
 from equipoise.calibration.forecasts import results_of
@@ -61,8 +62,7 @@ _SMALL: Final = 16  # up to so many accelerators every number is tried
 _NUM_STRATEGIES: Final = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SizeRange:
+class SizeRange(Struct, frozen=True, kw_only=True):
     """Sizes tried, ascending, and those that may be taken: from `fewest` to `most`, or `listed` alone.
 
     limited_by: whose limit `most` is. next_usual: the one beyond `most` that is shown, whatever `most` is
@@ -102,8 +102,7 @@ class SizeRange:
         return self.next_usual in {None, num_accelerators}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assessment:
+class Assessment(Struct, frozen=True, kw_only=True):
     """All that is known of one system for the question.
 
     cluster: with links as the tables or the user's files state them. survey: None where the model cannot
@@ -123,11 +122,10 @@ class Assessment:
     bounds: Mapping[int, tuple[OrderBound, ...]] = field(default_factory=dict)
     traces: tuple[TraceCheck, ...] = ()
     missing: tuple[str, ...] = ()
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inputs:
+class Inputs(Struct, frozen=True, kw_only=True):
     """What every system of a question is assessed with.
 
     scores: None where nothing published may be used. also_sizes: to estimate besides those that the question

@@ -1,10 +1,11 @@
 """A question to its answer, in the order of reading: training, systems, estimates, candidates, choice."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import NoReturn
 
 import polars as pl
+from msgspec import Struct
+from msgspec.structs import replace
 from threadpoolctl import threadpool_limits
 
 from equipoise.decide.answer import Answer, Candidate, Refusal, Relaxation, Renting, SystemAnswer
@@ -57,8 +58,7 @@ def answer(
         return answer_with(query, known, scores)[0]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Collected:
+class Collected(Struct, frozen=True, kw_only=True):
     """The candidates of a question before any choice. refused: why systems have none."""
 
     inputs: Inputs

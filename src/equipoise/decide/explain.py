@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from equipoise.calibration.curves import ForecastRecord
 from equipoise.calibration.forecast_record import COMBINED, PUBLISHED, shipped_advice

@@ -9,13 +9,14 @@ import math
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 from secrets import token_hex
 from statistics import median
 from typing import Any, Final, Literal, TypeAlias, get_args
+
+from msgspec import Struct, to_builtins
 
 from equipoise import __version__
 from equipoise.calibration.curves import ForecastRecord
@@ -32,8 +33,7 @@ _MAX_SAMPLES: Final = 10**12
 _ZERO_STAGES: Final[Mapping[str, tuple[int, ...]]] = {"ddp": (0,), "static_graph": (0,), "fsdp": (2, 3)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedPrediction:
+class RecordedPrediction(Struct, frozen=True, kw_only=True):
     """One predicted number: by which verb, of which set-up, with its interval at `level`.
 
     strategy, global_batch_samples: None where the prediction is of any. kind, ref: the estimator that has
@@ -91,8 +91,7 @@ class RecordedPrediction:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredResult:
+class MeasuredResult(Struct, frozen=True, kw_only=True):
     """What a run took. source: its name, by which it counts once; None where it has none."""
 
     quantity: Quantity
@@ -107,8 +106,7 @@ class MeasuredResult:
             raise UsageError(f"source={self.source!r}; expected the name of a run")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerEntry:
+class LedgerEntry(Struct, frozen=True, kw_only=True):
     """A prediction of the ledger with what was measured of it since. made: when, ISO 8601 in UTC."""
 
     id: str
@@ -196,8 +194,7 @@ _P90: Final = 0.9
 _MOST_NAMES: Final = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ledger:
+class Ledger(Struct, frozen=True, kw_only=True):
     """What a ledger has. num_damaged: lines that are not its own, such as one that a kill cut short."""
 
     path: Path
@@ -239,7 +236,7 @@ def add_predictions(path: Path, predictions: Sequence[RecordedPrediction]) -> tu
     append(
         path,
         [
-            {**_head("prediction"), "id": id_, **asdict(each)}
+            {**_head("prediction"), "id": id_, **to_builtins(each)}
             for id_, each in zip(ids, predictions, strict=True)
         ],
     )
@@ -248,7 +245,7 @@ def add_predictions(path: Path, predictions: Sequence[RecordedPrediction]) -> tu
 
 def add_measured(path: Path, found: Sequence[tuple[str, MeasuredResult]]) -> None:
     """Add what was measured of predictions, by their ids, to a ledger. Raises DataError likewise."""
-    append(path, [{**_head("measurement"), "prediction": id_, **asdict(each)} for id_, each in found])
+    append(path, [{**_head("measurement"), "prediction": id_, **to_builtins(each)} for id_, each in found])
 
 
 def read_ledger(path: Path) -> Ledger:
@@ -261,11 +258,11 @@ def read_ledger(path: Path) -> Ledger:
             if document["line"] == "prediction":
                 document["kind"] = _KINDS.get(document["kind"], document["kind"])
                 prediction = RecordedPrediction(
-                    **{each.name: document[each.name] for each in fields(RecordedPrediction)}
+                    **{name: document[name] for name in RecordedPrediction.__struct_fields__}
                 )
                 found.setdefault(_text(document["id"]), (_text(document["made"]), prediction, {}))
             else:
-                one = MeasuredResult(**{each.name: document[each.name] for each in fields(MeasuredResult)})
+                one = MeasuredResult(**{name: document[name] for name in MeasuredResult.__struct_fields__})
                 _, prediction, measured = found[_text(document["prediction"])]
                 _check_same_quantity(one, prediction)
                 measured.setdefault(number if one.source is None else one.source, one)
@@ -402,8 +399,7 @@ def matches(ledger: Ledger, runs: Iterable[Mapping[str, Any]]) -> Iterator[tuple
                 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Running:
+class Running(Struct, frozen=True, kw_only=True):
     """How wrong the predictions of a ledger were.
 
     record: their errors; bias: median of predicted over measured time. num_predictions: in the ledger;
@@ -416,6 +412,19 @@ class Running:
     record: ForecastRecord
     bias: float
     level: float
+
+
+class LedgerReport(Struct, frozen=True, kw_only=True):
+    """Entries of a ledger. num_added: measurements that this call added; None where it was to add none."""
+
+    ledger: Ledger
+    entries: tuple[LedgerEntry, ...]
+    num_added: int | None
+
+    @property
+    def running(self) -> Running | None:
+        """How wrong they were; None where nothing was measured of any."""
+        return running_of(self.ledger.path, self.entries)
 
 
 def running(

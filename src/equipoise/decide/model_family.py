@@ -2,8 +2,10 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from equipoise.decide.answer import Candidate
 from equipoise.decide.assess import Inputs, assess
@@ -125,8 +127,7 @@ _BATCH_FACTOR: Final = 0.292
 _BATCH_POWER: Final = 0.3271
 
 
-@dataclass(slots=True, kw_only=True)
-class ModelFamily:
+class ModelFamily(Struct, kw_only=True):
     """Models in the proportions of the workload's, on one system. tried: by parameters asked for."""
 
     query: TrainingQuery
@@ -213,8 +214,7 @@ class ModelFamily:
         return fits
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TriedModel:
+class TriedModel(Struct, frozen=True, kw_only=True):
     """A model, the candidates of its training, and the least fraction of budget or deadline that one uses.
 
     used: by end of the intervals, the larger of both fractions.

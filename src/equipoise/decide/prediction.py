@@ -4,10 +4,10 @@ Also the predictions that a ledger keeps of an answer or of such times.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import polars as pl
+from msgspec import Struct
 from threadpoolctl import threadpool_limits
 
 from equipoise.calibration.curves import (
@@ -49,8 +49,7 @@ from equipoise.stats import Interval
 _ALONE: Final = "your accelerators"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
+class Prediction(Struct, frozen=True, kw_only=True):
     """Times by size. work: what they are for. candidates: of the sizes asked about, ascending.
 
     outside: by size, in words, why a time is an extrapolation; sizes not in it lie in the domain. law: behind

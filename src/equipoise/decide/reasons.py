@@ -5,9 +5,10 @@ One sentence per part of it, each with what it rests on; the closest published w
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.decide.answer import Candidate, EvidenceSource, Reason
 from equipoise.decide.assess import Assessment, Inputs
@@ -29,8 +30,7 @@ from equipoise.spec.workload import Workload, workload
 from equipoise.units import format_count, format_duration, format_percent, format_si, format_step
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkUncertainty:
+class LinkUncertainty(Struct, frozen=True, kw_only=True):
     """How uncertain links leave a step, all else known: standard deviations of its logarithm.
 
     usual_log_sd: by the tables; timed_log_sd: as the user timed them.
@@ -60,8 +60,7 @@ _FARTHEST_OCTAVES = 6.0
 _EXPERIMENT = "docs/experiments/0022-similar-workloads.md"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSize:
+class ModelSize(Struct, frozen=True, kw_only=True):
     """What makes workloads similar. flop_per_sample: of a sample's way forward and back."""
 
     params: float
@@ -73,8 +72,7 @@ class ModelSize:
         return f"{format_si(self.params)} parameters and {format_si(self.flop_per_sample, 'FLOP')} a sample"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimilarWorkload:
+class SimilarWorkload(Struct, frozen=True, kw_only=True):
     """The published workload closest to another. octaves: how far. plans: how wrong those of it were."""
 
     workload: Workload

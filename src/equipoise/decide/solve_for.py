@@ -5,10 +5,11 @@ The candidates are those of `decision`: asking for the amount found gives the bu
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
 import polars as pl
+from msgspec import Struct
+from msgspec.structs import replace
 from threadpoolctl import threadpool_limits
 
 from equipoise.decide.answer import Candidate
@@ -49,8 +50,7 @@ _NUM_DIGITS: Final = 6
 _MOST_STEPS: Final = 60
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Within:
+class Within(Struct, frozen=True, kw_only=True):
     """What one number of accelerators does within budget and deadline. amount: tokens or samples."""
 
     amount: Interval
@@ -58,8 +58,7 @@ class Within:
     limit: ReachLimit
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetReach:
+class BudgetReach(Struct, frozen=True, kw_only=True):
     """What budget and deadline allow on one system.
 
     ask: for tokens of the workload's model, or for a model of its family. training_budget: how many tokens
@@ -88,8 +87,7 @@ class BudgetReach:
         return self.params if self.ask == "model" and self.params is not None else self.training_budget
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reaches:
+class Reaches(Struct, frozen=True, kw_only=True):
     """What budget and deadline allow on the system that gets furthest, and on the others, the furthest first.
 
     chosen_for_you: what the question left open and was chosen, in words.
@@ -203,8 +201,7 @@ def _fastest_of_the_best(within: Sequence[Within]) -> Within:
     return min(good, key=time_per_token_s)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _SizeSolver:
+class _SizeSolver(Struct, frozen=True, kw_only=True):
     """One size of a system. start: its candidate for as many samples as `inputs` state."""
 
     query: TrainingQuery

@@ -3,10 +3,12 @@
 import stat
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeGuard, TypeVar
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from equipoise import economics
 from equipoise.bench.topology import Topology, here, read
@@ -28,8 +30,7 @@ Value = TypeVar("Value")
 _JOINT = "+"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestedSystem:
+class RequestedSystem(Struct, frozen=True, kw_only=True):
     """A system to choose from, with what the question states of it.
 
     name: in the catalogue; what the machine calls itself where cluster is None. cluster: one node of it.

@@ -1,11 +1,13 @@
 """The fastest way to train a model on this machine, in few trials: predicted for all, measured for few."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
 from itertools import product
 from math import exp, log
 from pathlib import Path
 from statistics import median
+
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from equipoise.bench.methods import method
 from equipoise.bench.store import SUCCESS, FinishedTrial
@@ -36,8 +38,7 @@ EVIDENCED_METHODS = ("fp16", "bf16", "accumulate:2", "localsgd:8", "localsgd_fp1
 EVIDENCE = "docs/experiments/0013-convergence.md"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MethodSpace:
+class MethodSpace(Struct, frozen=True, kw_only=True):
     """What may be tried. methods: of several ranks, as texts. batches: samples of a step over all ranks."""
 
     workload: str
@@ -51,8 +52,7 @@ class MethodSpace:
     seed: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class Refused(Struct, frozen=True, kw_only=True):
     """What cannot be tried here, and why."""
 
     method: str
@@ -125,8 +125,7 @@ _MOST_FINALISTS = 3
 Measure = Callable[[Sequence[Trial]], Sequence[FinishedTrial]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MethodCandidate:
+class MethodCandidate(Struct, frozen=True, kw_only=True):
     """One way to train: what it does to learning, what was predicted of it, and what was measured.
 
     predicted_step: None where the evidence was too thin, `not_predicted` is why. runs: samples per
@@ -154,8 +153,7 @@ class MethodCandidate:
         return log(speed / self.predicted_step.samples_per_s)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundMethod:
+class FoundMethod(Struct, frozen=True, kw_only=True):
     """What a search found. tried: every candidate, fastest first, those measured before those predicted.
 
     best: the fastest measured, one device alone among them. alone, plain: the fastest of one device and of
@@ -385,7 +383,7 @@ def tuned(
     sizes = [size for size in space.sizes if size > 1]
     if not sizes:
         raise UsageError("--find with one device: expected --sizes with at least 2, such as 1,2")
-    settings = {**asdict(space), "num_trials": num_trials, "num_repetitions": num_repetitions}
+    settings = {**to_builtins(space), "num_trials": num_trials, "num_repetitions": num_repetitions}
     trials.begin({**settings, "launcher": trials.launch_with.name}, resume=resume)
     gradient_bytes = one_device(trials.measured(alone_cells(space))).gradient_bytes
     costs = {}

@@ -5,10 +5,11 @@ Speedup over one device, what costs it, whether more devices pay.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
+
+from msgspec import Struct
 
 from equipoise.bench.phases import EXPOSED, PARTS
 from equipoise.bench.store import SUCCESS, FinishedTrial, Store, SweepProgress, sweep_progress
@@ -22,8 +23,7 @@ _FEWEST_WITH_SPREAD = 2
 PLAIN = "ddp"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
+class Judgement(Struct, frozen=True, kw_only=True):
     """One configuration against the same work on one device and under plain data parallelism.
 
     speedup, over_plain: ratios of samples per second; None without such a run. lost: seconds of a step above
@@ -52,8 +52,7 @@ class Judgement:
         return self.summary.trial.num_ranks == 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FalseDifferences:
+class FalseDifferences(Struct, frozen=True, kw_only=True):
     """How many pairs of equal arms were called different, and the rate of it with its interval.
 
     are_arms: whether arms were run as such, and are no halves of repetitions.
@@ -198,8 +197,7 @@ _CAUSES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Swept:
+class Swept(Struct, frozen=True, kw_only=True):
     """A sweep as far as it went, and what is made of it.
 
     num_planned: cells of its plan. meanings: sentences.
@@ -369,8 +367,7 @@ def false_difference_words(found: FalseDifferences) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
+class Trained(Struct, frozen=True, kw_only=True):
     """The ends of the trainings of one configuration, one a seed: medians with their intervals.
 
     accuracy: None where the workload has none.
@@ -384,8 +381,7 @@ class Trained:
     accuracy: Spread | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class Failure(Struct, frozen=True, kw_only=True):
     """One reason why cells failed. cell: the first of them."""
 
     cell: Trial
@@ -393,8 +389,7 @@ class Failure:
     num_cells: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepNow:
+class SweepNow(Struct, frozen=True, kw_only=True):
     """One sweep as it is now."""
 
     sweep_progress: SweepProgress

@@ -5,9 +5,11 @@ Rates with sources, goodput.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from statistics import fmean, stdev
+from typing import ClassVar
+
+from msgspec import Struct
 
 from equipoise.economics.costs import table
 from equipoise.errors import UsageError
@@ -15,8 +17,7 @@ from equipoise.stats import LEVEL, MOST_EXPONENT, Bar, Input, Interval, moved, n
 from equipoise.units import DAY_S, HOUR_S, format_duration
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObservedCluster:
+class ObservedCluster(Struct, frozen=True, kw_only=True):
     """What one cluster saw: hours of one accelerator between two interruptions."""
 
     name: str
@@ -25,8 +26,7 @@ class ObservedCluster:
     source: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpotTrace:
+class SpotTrace(Struct, frozen=True, kw_only=True):
     """What spot capacity did to one job: waves of losses per hour while so many nodes were held.
 
     share: of the nodes held that a wave took, on average; None where only the rate of one node is known.
@@ -40,8 +40,7 @@ class SpotTrace:
     source: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hazards:
+class Hazards(Struct, frozen=True, kw_only=True):
     """Rates of interruption, and what an interruption costs.
 
     hours_between: of one accelerator with its share of host and network, between failures; infinite for
@@ -173,8 +172,7 @@ _RARE = 0.05
 _REACH = 1.645
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interrupted:
+class Interrupted(Struct, frozen=True, kw_only=True):
     """A training with all that interrupts it.
 
     work: time of the steps alone. time_s: work / goodput, without a queue; None where it cannot be
@@ -184,7 +182,9 @@ class Interrupted:
     checkpoints, repeated work and restarts. bars: inputs moved alone, with the time at their ends.
     """
 
-    work: Interval = field(metadata={"json": False})
+    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("work", "bars", "assumes")
+
+    work: Interval
     time_s: Interval | None
     goodput: Interval | None
     num_interruptions: float | None
@@ -193,8 +193,8 @@ class Interrupted:
     checkpoint_bytes: float | None
     checkpoint_s: float
     lost: Mapping[str, float]
-    bars: tuple[Bar, ...] = field(metadata={"json": False})
-    assumes: tuple[str, ...] = field(metadata={"json": False})
+    bars: tuple[Bar, ...]
+    assumes: tuple[str, ...]
     why: str | None = None
 
 
@@ -283,8 +283,7 @@ def interrupted(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Job:
+class _Job(Struct, frozen=True, kw_only=True):
     """What a job is, whatever its rates of interruption."""
 
     num_accelerators: int
@@ -293,8 +292,7 @@ class _Job:
     is_spot: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Outcome:
+class _Outcome(Struct, frozen=True, kw_only=True):
     """A run at one set of rates. weight: of what interruptions cost on average, loss_s."""
 
     work_s: float

@@ -1,10 +1,10 @@
 """Hardware bought or rented: when buying pays, the return by a horizon, and its largest sensitivities."""
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from equipoise.economics.costs import SYSTEM_POWER, Electricity, Rates, electricity, table
@@ -34,8 +34,7 @@ _MOST_MONTHS = 240
 USUAL_UTILISATION = Interval(value=0.5, low=0.25, high=0.85, level=LEVEL)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Purchase:
+class Purchase(Struct, frozen=True, kw_only=True):
     """What it takes to own one accelerator with its share of host and network.
 
     usd: of the whole, per accelerator. hosting_usd_per_month: room and rack, without electricity.
@@ -54,8 +53,7 @@ class Purchase:
     in_office: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ownership:
+class Ownership(Struct, frozen=True, kw_only=True):
     """Owning one accelerator against renting one for the hours it is used.
 
     months_to_break_even: infinite where renting stays cheaper. return_usd: what owning saved by the horizon,
@@ -187,8 +185,7 @@ def ownership(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Flows:
+class _Flows(Struct, frozen=True, kw_only=True):
     """Money by month, of values by name. power_kw: rated, of one accelerator."""
 
     power_kw: float

@@ -3,8 +3,9 @@
 Torchrun, Slurm, environment, `equipoise bench`, and the training script.
 """
 
-from dataclasses import dataclass
 from shlex import quote
+
+from msgspec import Struct
 
 from equipoise.bench.models import known_name
 from equipoise.bench.trial import PRECISIONS
@@ -26,8 +27,7 @@ from equipoise.spec.strategy import Strategy
 from equipoise.spec.workload import Workload
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snippet:
+class Snippet(Struct, frozen=True, kw_only=True):
     """What to run or paste.
 
     target: the program it is for. code: empty where the target cannot run the strategy at all. why: what it

@@ -1,7 +1,8 @@
 """Settings of NCCL and the runtime that have a ground on a topology, each with how to check it."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from equipoise.bench.topology.topology import Topology
 from equipoise.spec.cluster import Cluster
@@ -33,8 +34,7 @@ _LAST_ONE_CONNECTION_YEAR = 2023
 _UNSAFE_PEERS = ("rtx-4090-pcie-24gb",)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class Setting(Struct, frozen=True, kw_only=True):
     """One setting: its reason on this machine, where that is documented or measured, and how to check it.
 
     value: None where it depends on what only the machine's owner knows; the reason states when it is needed.
@@ -51,8 +51,7 @@ class Setting:
     is_for_a_look: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class Placement(Struct, frozen=True, kw_only=True):
     """Where ranks run, on how many hosts. is_staged: bytes between two pass through the host's memory."""
 
     cluster: Cluster

@@ -4,7 +4,8 @@ The rules of their parsers: megatron_options.toml, torchtitan_options.toml.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from equipoise.spec.strategy import Strategy
 from equipoise.spec.transformer import Transformer
@@ -13,8 +14,7 @@ _FSDP_STRATEGIES = {2: "optim_grads", 3: "optim_grads_params"}
 _FP8_RECIPES = {"fp8": "tensorwise", "mxfp8": "mxfp8"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Translation:
+class Translation(Struct, frozen=True, kw_only=True):
     """Options that set a strategy in another program, one an entry, and what it has no option for."""
 
     options: tuple[str, ...]

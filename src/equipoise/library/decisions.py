@@ -163,7 +163,7 @@ def _row(each: Candidate, *, is_best: bool) -> dict[str, Any]:
     row: dict[str, Any] = {
         name: getattr(each, name)
         for name in CANDIDATE_COLUMNS
-        if name in {"id", "accelerator_hours", "feasible"} or name in Candidate.__dataclass_fields__
+        if name in {"id", "accelerator_hours", "feasible"} or name in Candidate.__struct_fields__
     }
     for name in _AMOUNTS:
         amount = usable(getattr(each, name))

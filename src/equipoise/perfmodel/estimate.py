@@ -3,9 +3,9 @@
 Arrays in and out.
 """
 
-from dataclasses import dataclass, fields, replace
-
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.perfmodel.collectives import (
     all_gather_s,
@@ -116,7 +116,7 @@ def cp_layer_s(
     return exposed_s(np.asarray(traffic), overlapped_s, parameters.cp_overlap)
 
 
-def token_destinations(load: Load, places: Numbers) -> Numbers:
+def token_destinations(load: Load, places: Floats) -> Numbers:
     """Expected number of places, with equal shares of the experts, among which a token's experts are.
 
     places: ranks or nodes that the experts are spread over. Assumes every choice of top_k experts is equally
@@ -243,8 +243,7 @@ def _tensor_by_tensor_s(ranks: Group, machine: Machine, parameters: Parameters) 
     return np.asarray((_TENSORS - 1) * empty + copies)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stages:
+class Stages(Struct, frozen=True, kw_only=True):
     """Layers of the stages of a pipeline: the fullest, and the last, which also computes logits."""
 
     fullest: Numbers
@@ -294,8 +293,7 @@ _OFFLOAD_NONE = CODES["offload"].index("none")
 _OFFLOAD_ALL = CODES["offload"].index("optimizer_and_params")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seconds:
+class Seconds(Struct, frozen=True, kw_only=True):
     """A step's seconds by cause on the busiest rank; arrays that broadcast, and that sum to the step.
 
     compute: layers, logits and loss, recomputation included. host: what launching adds. tp, cp, ep, pp, dp:
@@ -317,8 +315,7 @@ class Seconds:
     other: Numbers
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepEstimates:
+class StepEstimates(Struct, frozen=True, kw_only=True):
     """What a grid of strategies takes: seconds of a step, by cause, and bytes of memory, by kind."""
 
     step_s: Numbers
@@ -410,10 +407,10 @@ def _with_waiting(
 
     Source: the largest of n normal deviates is about sqrt(2 ln n) standard deviations above the mean.
     """
-    parts = [getattr(seconds, each.name) for each in fields(Seconds)]
+    parts = [getattr(seconds, name) for name in Seconds.__struct_fields__]
     total = sum(parts[1:], start=parts[0])
     waiting = total * (parameters.rank_jitter * np.sqrt(2 * np.log(grid.num_accelerators)))
-    named = {each.name: part for each, part in zip(fields(Seconds), parts, strict=True)}
+    named = dict(zip(Seconds.__struct_fields__, parts, strict=True))
     return StepEstimates(
         step_s=total + waiting,
         seconds=Seconds(**(named | {"waiting": waiting})),

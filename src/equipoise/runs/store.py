@@ -9,12 +9,12 @@ import stat
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
 from typing import IO, Literal, TypeAlias
 
 import polars as pl
+from msgspec import Struct
 
 from equipoise.errors import DataError
 from equipoise.units import MIB
@@ -22,8 +22,7 @@ from equipoise.units import MIB
 Kind: TypeAlias = Literal["str", "int", "float"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ColumnSchema:
+class ColumnSchema(Struct, frozen=True, kw_only=True):
     """One column: its name (which ends in its unit), kind, and meaning in one sentence."""
 
     name: str
@@ -31,8 +30,7 @@ class ColumnSchema:
     meaning: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableSchema:
+class TableSchema(Struct, frozen=True, kw_only=True):
     """One table: its name, what a row is, its columns in order, and those that sort and identify a row."""
 
     name: str
@@ -274,8 +272,7 @@ _PROBE_S = 60.0
 _ENTRY = ("campaign", "submitter", "system", "workload")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tables:
+class Tables(Struct, frozen=True, kw_only=True):
     """The two tables of one set of evidence."""
 
     runs: pl.DataFrame

@@ -6,10 +6,10 @@ them in posterior.py.
 """
 
 import math
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import ArrayLike
 
 from equipoise.errors import DataError, FitError
@@ -42,8 +42,7 @@ _MOST_LISTED = 8
 _SILVER = 0.41421356237309503  # sqrt(2) - 1: as even as the golden ratio, and unlike it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredTimes:
+class MeasuredTimes(Struct, frozen=True, kw_only=True):
     """Measured times: one run an item.
 
     num_accelerators, time_s: (n_runs,), at least 1 and above 0. entry: (n_runs,) whole numbers; runs of one
@@ -91,8 +90,7 @@ class MeasuredTimes:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LawFit:
+class LawFit(Struct, frozen=True, kw_only=True):
     """One law fitted to the points.
 
     weight: how likely this law is, among those compared. values: the likeliest parameters; covariance:
@@ -109,8 +107,7 @@ class LawFit:
     noise: FloatArray
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
+class Fit(Struct, frozen=True, kw_only=True):
     """The laws that explain the points, the heaviest first.
 
     outliers: (n_runs,) runs left out as too far from any law.
@@ -136,8 +133,7 @@ class Fit:
         return np.concatenate([each.law.times_s(each.draws, sizes) for each in self.laws])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LawPrediction:
+class LawPrediction(Struct, frozen=True, kw_only=True):
     """Time at some sizes, all (n_sizes,): the median and the bounds that hold it with probability `level`.
 
     extrapolation: how many times beyond the nearest measured size; 1.0 inside the measured range.

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from equipoise.errors import EvidenceError, UsageError
@@ -32,8 +32,7 @@ STABLE_RAND_INDEX = 0.8
 LOOSE_RAND_INDEX = 0.65
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SystemGroup:
+class SystemGroup(Struct, frozen=True, kw_only=True):
     """One group of systems; `cluster` is its number in the entries' column of that name, smallest first."""
 
     cluster: int
@@ -47,8 +46,7 @@ class SystemGroup:
     words: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grouping:
+class Grouping(Struct, frozen=True, kw_only=True):
     """The groups of one workload's systems, with how they were found.
 
     features: what the distance is measured in. scaling: what was done to each feature.
@@ -253,8 +251,7 @@ def _grouping_words(groups: Sequence[SystemGroup], stability: Interval) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharedSystems:
+class SharedSystems(Struct, frozen=True, kw_only=True):
     """Systems with a score in every chosen workload, and machine families with the same sizes in every one.
 
     table: one row a system and workload: submitter, system, accelerator, num_accelerators, workload, score_s,

@@ -4,10 +4,10 @@ What a law is, each with its formula, what it assumes and where it comes from.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from equipoise.errors import SpecError
@@ -15,16 +15,14 @@ from equipoise.errors import SpecError
 FloatArray: TypeAlias = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Domain:
+class Domain(Struct, frozen=True, kw_only=True):
     """The range of sizes that was measured: fewest and most accelerators."""
 
     smallest: float
     largest: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Law:
+class Law(Struct, frozen=True, kw_only=True):
     """A formula of the time for a fixed amount of training against the number of accelerators.
 
     params: names; those in `_s` are in seconds and scale with the amount of training, the others are ratios.

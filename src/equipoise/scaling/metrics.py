@@ -3,10 +3,10 @@
 A `scores` frame in, the same with columns out.
 """
 
-from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import polars as pl
+from msgspec import Struct
 
 # What `equipoise.scores()` returns and `equipoise scores --json` prints, in this order.
 SCORE_COLUMNS = (
@@ -291,8 +291,7 @@ RULE = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pointer:
+class Pointer(Struct, frozen=True, kw_only=True):
     """One configuration worth a look, for what purpose; `words` say why."""
 
     workload: str

@@ -4,12 +4,14 @@ Facts: clusters.toml, hardware.toml.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from statistics import fmean
 from types import MappingProxyType
 from typing import TypedDict, Unpack
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.errors import SpecError
 from equipoise.spec.facts import (
@@ -39,8 +41,7 @@ CLUSTERS_FILE = Path(__file__).with_name("clusters.toml")
 EDIT = "src/equipoise/spec/clusters.toml, or a file given with --hardware"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class Link(Struct, frozen=True, kw_only=True):
     """A link as one accelerator sees it: byte/s one way, and the time of an empty message over one hop."""
 
     byte_per_s: float
@@ -55,8 +56,7 @@ class Link:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
+class Cluster(Struct, frozen=True, kw_only=True):
     """So many accelerators of one kind, `node_size` to a node.
 
     node_size: accelerators connected by the fast links (an NVLink domain, a TPU pod), which may span hosts.
@@ -123,8 +123,7 @@ _NEEDED = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class System:
+class System(Struct, frozen=True, kw_only=True):
     """A kind of machine, without a size: its accelerators, and how its nodes differ from the usual.
 
     accelerators: slugs; the first is meant unless another is named. None: as the accelerator usually sits.
@@ -149,8 +148,7 @@ class System:
     aliases: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Systems:
+class Systems(Struct, frozen=True, kw_only=True):
     """The named systems and every spelling that leads to them. Built by `load_systems`; read-only.
 
     hardware: the accelerators that they consist of.

@@ -1,13 +1,13 @@
 """A transformer by its published sizes: what follows from them in parameters and FLOP. No durations."""
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.errors import SpecError
 from equipoise.spec.facts import FactBlock
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompressedKeys:
+class CompressedKeys(Struct, frozen=True, kw_only=True):
     """Attention blocks that see a short window, and further back only compressed keys (DeepSeek-V4 2026).
 
     sparse_layers, sparse_ratio, top_k: blocks that keep one key of `sparse_ratio` tokens, and look at
@@ -54,8 +54,7 @@ class CompressedKeys:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transformer:
+class Transformer(Struct, frozen=True, kw_only=True):
     """A stack of layers by its published sizes; zero experts, state layers or ranks mean the model has none.
 
     layers: what pipeline stages share out. In a plain model each holds an attention and a feed-forward

@@ -5,12 +5,12 @@ The claims are a table, published.toml: which quantity is compared with what. On
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
 from typing import Any, Final, Literal, TypeAlias
 
 import polars as pl
+from msgspec import Struct, field
 
 from equipoise.errors import EvidenceError
 from equipoise.spec.workload import workload_title
@@ -32,8 +32,7 @@ _BOUNDS: Final[dict[str, Callable[[float, float], bool]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class Comparison(Struct, frozen=True, kw_only=True):
     """What one quantity is compared with.
 
     compares: the quantity in words. quantity: its name in `QUANTITIES`, taken with these options. holds,
@@ -62,8 +61,7 @@ class Comparison:
         return "reverses" if self.reverses and _within(value, self.reverses) else "not supported"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Statement:
+class Statement(Struct, frozen=True, kw_only=True):
     """One statement that data can test: it holds or reverses where all compared values do.
 
     workload: the only one of its claim's that it is about; None for each of them, or for all together where
@@ -99,8 +97,7 @@ class Statement:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stated:
+class Stated(Struct, frozen=True, kw_only=True):
     """One claim as the study makes it.
 
     workloads: slugs it is stated for; empty for all. of_others: its wording where it is applied to workloads
@@ -115,8 +112,7 @@ class Stated:
     of_others: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimReading:
+class ClaimReading(Struct, frozen=True, kw_only=True):
     """One way of testing: its verdict, the figures it rests on, and one sentence on what was seen."""
 
     verdict: Verdict
@@ -124,8 +120,7 @@ class ClaimReading:
     words: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimPart:
+class ClaimPart(Struct, frozen=True, kw_only=True):
     """One testable statement of a claim with its printed rule, tested both ways.
 
     workload: the slug it was tested on; None where it compares workloads.
@@ -138,8 +133,7 @@ class ClaimPart:
     like_for_like: ClaimReading
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class Claim(Struct, frozen=True, kw_only=True):
     """One claim of the study on this data.
 
     number: 1..6 as the study's conclusions are listed. source: where the study has it.

@@ -5,12 +5,12 @@ Factors come from scaling.metrics; nothing is fitted here.
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 from typing import Any, TypeAlias
 
 import polars as pl
+from msgspec import Struct
 
 from equipoise.units import format_count, format_duration, format_percent
 
@@ -28,8 +28,7 @@ NUM_PEERS = 2
 MARGINAL_GAIN = 0.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Diagnosis:
+class Diagnosis(Struct, frozen=True, kw_only=True):
     """One symptom of one entry or curve. subject: an entry_id, or the slug of an accelerator for a curve."""
 
     symptom: str
@@ -37,8 +36,7 @@ class Diagnosis:
     words: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Symptom:
+class Symptom(Struct, frozen=True, kw_only=True):
     """A symptom of an entry. rule: when it is reported. words: the sentence, or None when not so.
 
     words takes the row of the entry, that of its like-for-like baseline, and the scores of other entries

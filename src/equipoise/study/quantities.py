@@ -4,12 +4,12 @@ Each quantity raises EvidenceError where the entries do not carry it.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from equipoise.errors import EvidenceError
 from equipoise.scaling.groups import families
@@ -22,8 +22,7 @@ Way: TypeAlias = Literal["their way", "like for like"]
 MIN_SIZES_OF_PEAK = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class View(Struct, frozen=True, kw_only=True):
     """The comparable entries of a workload with one efficiency.
 
     entries: all of them, with metrics and factors. points: entry_id, accelerator, num_accelerators, score_s,
@@ -86,8 +85,7 @@ def _of_most_sizes(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.join(chosen, on="accelerator", how="semi")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+class Figure(Struct, frozen=True, kw_only=True):
     """One number a verdict rests on: name, value, unit ("" for a ratio), and the entries behind it."""
 
     name: str
@@ -96,8 +94,7 @@ class Figure:
     entry_ids: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredQuantity:
+class MeasuredQuantity(Struct, frozen=True, kw_only=True):
     """A quantity: the values to be judged, the figures they rest on, and what was seen, in words."""
 
     values: tuple[float, ...]

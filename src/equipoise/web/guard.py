@@ -4,11 +4,12 @@ import hmac
 import ipaddress
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
-from dataclasses import dataclass, field
 from hashlib import sha256
 from http.cookies import CookieError, SimpleCookie
 from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl, quote, urlencode
+
+from msgspec import Struct
 
 from equipoise.report.html import Html, element
 
@@ -50,16 +51,14 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RefusedRequest:
+class RefusedRequest(Struct, frozen=True, kw_only=True):
     """Why a request is not answered."""
 
     status: int
     words: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Guard:
+class Guard(Struct, frozen=True, kw_only=True):
     """What stands before every page.
 
     names: hosts that a browser may name, in lower case, without port. any_address: addresses as numbers are
@@ -70,7 +69,7 @@ class Guard:
     app: App
     names: frozenset[str] = LOOPBACK_NAMES
     any_address: bool = False
-    token: str | None = field(default=None, repr=False)
+    token: str | None = None
     cookie: str = "equipoise"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -2,8 +2,9 @@
 
 import secrets
 import socket
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct
 
 from equipoise.errors import UsageError
 from equipoise.web.guard import TOKEN_FIELD, is_loopback
@@ -13,13 +14,12 @@ _BACKLOG: Final = 512
 _ANY: Final = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - compared, not bound
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListenAddress:
+class ListenAddress(Struct, frozen=True, kw_only=True):
     """Where the dashboard listens. token: what a visitor must know; names: further ones of the machine."""
 
     host: str
     port: int
-    token: str | None = field(default=None, repr=False)
+    token: str | None = None
     names: tuple[str, ...] = ()
 
     @property

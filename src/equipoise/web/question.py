@@ -5,8 +5,10 @@ Read from its address, as the controls of its form, with the labels of its field
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.decide.field import GROUPS, Field, Verb
 from equipoise.decide.query import FIELDS, TrainingQuery, default_of, fields_of, query
@@ -160,8 +162,7 @@ _NOTHING_CHOSEN: Final[Mapping[str, str]] = {"ask": "accelerators to take", "run
 _LISTED: Final = frozenset({"fixed", "price", "terms", "stock"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuestionFields:
+class QuestionFields(Struct, frozen=True, kw_only=True):
     """The question of an address. runs: the name of a folder of the server, not yet looked up."""
 
     training: TrainingQuery
@@ -277,8 +278,7 @@ def _folds(form: "_Form", fields: Mapping[str, Field], in_sight: Sequence[str]) 
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Form:
+class _Form(Struct, frozen=True, kw_only=True):
     """Makes the control of each field. runs: names of the user's runs."""
 
     given: Given

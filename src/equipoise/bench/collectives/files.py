@@ -3,9 +3,10 @@
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from equipoise.bench.collectives.documents import (
     FITTED_SCHEMA,

@@ -14,12 +14,13 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
+
+from msgspec import Struct
 
 from equipoise.bench.environment import core_sets_by_node, kernel_id
 from equipoise.bench.launchers.folder import (
@@ -87,8 +88,7 @@ _RETRY_S = 0.2
 PORTS = range(20_000, 32_000)  # below those that Linux gives away
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class Member(Struct, frozen=True, kw_only=True):
     """This process among those started together: its number, how many they are, and by what.
 
     address: of the host of member 0. port: where its listener is, or the store that has that port.

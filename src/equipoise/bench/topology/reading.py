@@ -8,8 +8,9 @@ import shutil
 import subprocess
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from equipoise.bench.environment import file_text
 from equipoise.bench.topology import vendors

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
+
+from msgspec import Struct, field
 
 from equipoise.bench.topology.topology import Device, DeviceLink, MissingRow, Nic, Topology, pairs
 from equipoise.spec.links import PEER_WORDS, link_class
@@ -29,8 +30,7 @@ _AFFINITY = re.compile(r"(?:\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*,?|N/A|0x[0-9a-f,]+)",
 Kind: TypeAlias = Literal["name", "cell", "head", "legend", "other"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MatrixWord:
+class MatrixWord(Struct, frozen=True, kw_only=True):
     """One word of the text, of what kind, and the line it stands on."""
 
     text: str
@@ -38,8 +38,7 @@ class MatrixWord:
     line: int
 
 
-@dataclass(slots=True, kw_only=True)
-class LinkRow:
+class LinkRow(Struct, kw_only=True):
     """A row as read: cells from the left; what stands behind them on its line."""
 
     name: str
@@ -49,8 +48,7 @@ class LinkRow:
     ends_text: bool = False
 
 
-@dataclass(slots=True, kw_only=True)
-class LinkMatrix:
+class LinkMatrix(Struct, kw_only=True):
     """A matrix as read: columns as headed (none where the heads are cut off), and rows in order.
 
     heads: of the affinities, in order.
@@ -233,8 +231,7 @@ _OF_MEMORY = frozenset({"r", "w", "rw", "p"})
 _ACCELERATOR = "GPU"
 
 
-@dataclass(slots=True, kw_only=True)
-class _Cells:
+class _Cells(Struct, kw_only=True):
     """Words of a matrix by row and column, the rows that are not whole, and what was left out."""
 
     names: list[str]
@@ -448,8 +445,7 @@ _XGMI_HOP_WEIGHT = 15
 _ONE_NODE_WEIGHT, _ONE_NODE_HOPS = 40, 2
 
 
-@dataclass(slots=True, kw_only=True)
-class _AmdTable:
+class _AmdTable(Struct, kw_only=True):
     """One titled table: heads of its columns, and rows by name, cells from the left."""
 
     columns: list[str] = field(default_factory=list)

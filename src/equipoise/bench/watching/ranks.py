@@ -5,9 +5,10 @@ Like steps, the slowest rank's, warm-up left out; the run in some lines.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
+
+from msgspec import Struct
 
 from equipoise.bench.phases import (
     BACKWARD,
@@ -32,8 +33,7 @@ _CHECKED_EVERY = 4
 _MOST_WARM_UP = 120
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CombinedRun:
+class CombinedRun(Struct, frozen=True, kw_only=True):
     """One run as the tables hold it.
 
     steps: seconds by phase of each step that counts, of its slowest rank; their numbers in `numbers`.

@@ -5,9 +5,10 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from msgspec import Struct, field
 
 from equipoise.bench.phases import STEP
 from equipoise.bench.store import WATCHED, content, write_whole
@@ -26,8 +27,7 @@ _ECHO = 40
 _NAMED = ("workload", "device", "precision", "strategy")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankRecord:
+class RankRecord(Struct, frozen=True, kw_only=True):
     """What one rank left of one run.
 
     about: what it ran on and with. steps: as `written_step` gave them, in order; warm-up is among them.

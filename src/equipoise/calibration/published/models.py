@@ -3,7 +3,9 @@ refused.
 """
 
 import re
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.calibration.published.quantities import count, number, stated
 from equipoise.errors import DataError
@@ -25,8 +27,7 @@ _NARROWEST, _WIDEST = 2.0, 8.0
 _MOST_WORDS = 24
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
+class Model(Struct, frozen=True, kw_only=True):
     """What a row trains: its sizes where it is a transformer, its entry in the catalogue where it has one.
 
     notes: what was assumed of it, in sentences.

@@ -4,8 +4,9 @@ Nothing is converted.
 """
 
 import re
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
+
+from msgspec import Struct
 
 from equipoise.errors import DataError
 from equipoise.runs.readers.cells import MAX_TEXT, TextRow, echo
@@ -131,8 +132,7 @@ Kind: TypeAlias = Literal[
 Counted: TypeAlias = Literal["model", "executed"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quantity:
+class Quantity(Struct, frozen=True, kw_only=True):
     """What a figure is: its kind, and one unit of it in SI.
 
     per_accelerator: whether it is of one accelerator; None where the unit does not say.

@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal, TypeAlias
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from equipoise.calibration.published.models import Model, collective_of, is_matrix_product, model_of
 from equipoise.calibration.published.quantities import Quantity, count, number, quantity, stated
@@ -22,8 +24,7 @@ _BACKWARD_FACTOR = 2.0
 _MOST_KEPT = 4096
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conversion:
+class Conversion(Struct, frozen=True, kw_only=True):
     """How a figure becomes seconds: factor x figure, or factor / figure where it is a rate.
 
     >>> Conversion(factor=100.0, is_rate=True).seconds(50.0)
@@ -184,8 +185,7 @@ _FEWEST_HUNDREDTHS = 10
 _PEAK = re.compile(r"\bpeak\b", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedRow:
+class PublishedRow(Struct, frozen=True, kw_only=True):
     """One row: its cells, and what follows from them.
 
     file, row: where it stands; row is the 1-based data row. cells: as written, for splits by any column.
@@ -216,7 +216,7 @@ class PublishedRow:
     conversion: Conversion | None = None
     notes: tuple[str, ...] = ()
     reason: str | None = None
-    catalogue: Catalogue = field(default_factory=shipped, repr=False, compare=False)
+    catalogue: Catalogue = field(default_factory=shipped)
     execution: int = -1
     cluster: int = -1
 

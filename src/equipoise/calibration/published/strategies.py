@@ -1,7 +1,8 @@
 """The strategy of a row: axes and batches from their columns, options from words; assumptions are noted."""
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from equipoise.calibration.published.quantities import count, count_at, count_in, stated
 from equipoise.errors import DataError
@@ -12,8 +13,7 @@ _MAX_CHUNKS = 1000
 _NO = "no|false|off|0"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StrategyWords:
+class StrategyWords(Struct, frozen=True, kw_only=True):
     """What words say of a strategy; None is what they leave open.
 
     shard_group: ranks over which states are sharded, where that is not all of dp. is_interleaved: several
@@ -187,8 +187,7 @@ _MAX_BATCH = 10**12
 _USUAL_RANK = 16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatedStrategy:
+class StatedStrategy(Struct, frozen=True, kw_only=True):
     """A strategy, and in sentences what of it was assumed."""
 
     strategy: Strategy

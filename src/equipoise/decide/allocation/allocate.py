@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.decide.allocation.jobs import JobRequest
 from equipoise.decide.allocation.problem import (
@@ -22,8 +24,7 @@ from equipoise.stats import Interval
 from equipoise.units import HOUR_S
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobShare:
+class JobShare(Struct, frozen=True, kw_only=True):
     """What one job gets: the candidate of its size, and when it starts.
 
     times: what it would take on other sizes. end_s: when it is done, at both ends with all jobs as slow, or
@@ -47,16 +48,14 @@ class JobShare:
         return self.candidate.time_s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rival:
+class Rival(Struct, frozen=True, kw_only=True):
     """A simpler way to share the pool. value: of the objective; None where it misses a deadline or room."""
 
     words: str
     value: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Allocation:
+class Allocation(Struct, frozen=True, kw_only=True):
     """The answer. value: of the objective, in its unit; solved: how it was found, and what bounds it.
 
     is_feasible: whether all deadlines are kept; otherwise the shares are those of the schedule whose latest

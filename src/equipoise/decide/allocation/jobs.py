@@ -5,10 +5,11 @@ import re
 import stat
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
 
 from equipoise.decide.allocation.problem import HOURS, Tariff
 from equipoise.decide.field import MAX_ACCELERATORS, MAX_SIZES
@@ -41,8 +42,7 @@ _OF_JOB = frozenset(
 _OF_FILE = frozenset({"job", "electricity_usd_per_kwh", "begin"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobRequest:
+class JobRequest(Struct, frozen=True, kw_only=True):
     """One training as stated. where: the file and job, for messages.
 
     times: measured seconds by size; file: measured times; else workload is what to estimate. sizes: numbers
@@ -65,8 +65,7 @@ class JobRequest:
     precision: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobsFile:
+class JobsFile(Struct, frozen=True, kw_only=True):
     """What a JOBS.toml states. usd_per_kwh, begin_s (after midnight): None where it does not."""
 
     jobs: tuple[JobRequest, ...]
@@ -148,8 +147,7 @@ def _prices(found: object, whole: "_JobFields") -> tuple[float, ...]:
     return tuple(float(each) for each in right)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _JobFields:
+class _JobFields(Struct, frozen=True, kw_only=True):
     """One table of the file: where it is, and its fields, all known."""
 
     where: str

@@ -5,9 +5,10 @@ Sizes and starts by branch and bound; schedules replayed with other times.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from equipoise.decide.allocation.problem import ROUNDING, Placed, SharingProblem, Solved, is_after, used_at
 from equipoise.scaling.laws import FloatArray
@@ -255,8 +256,7 @@ def _fits(problem: SharingProblem, spans: Sequence[Span], size: int, start_s: fl
     return all(used_at(within, moment) + size <= problem.num_accelerators for moment in moments)
 
 
-@dataclass(slots=True, kw_only=True)
-class _Search:
+class _Search(Struct, kw_only=True):
     """One search: the best whole schedule so far, and how many more partial ones it may look at."""
 
     problem: SharingProblem

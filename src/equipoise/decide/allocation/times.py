@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from statistics import median
 from typing import Final
 
 import polars as pl
+from msgspec import Struct
+from msgspec.structs import replace
 from threadpoolctl import threadpool_limits
 
 from equipoise.decide.allocation.jobs import JobRequest
@@ -27,8 +28,7 @@ from equipoise.units import format_count
 USER_TIMES: Final = "your own times"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobTimes:
+class JobTimes(Struct, frozen=True, kw_only=True):
     """What one job may take: a candidate of each size that it may have, ascending, none beyond the pool.
 
     A time that was stated once has its value for both ends of its interval.

@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias, TypedDict
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
 from equipoise.bench.methods import method
@@ -41,8 +41,7 @@ from equipoise.units import format_count
 _LEAST_SLOWDOWN = 0.97
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SmallRun:
+class SmallRun(Struct, frozen=True, kw_only=True):
     """A training step as a user measured it: its seconds, on how many accelerators, samples of a micro-batch.
 
     num_accumulated: micro-batches that gradients are gathered over before they are exchanged.
@@ -63,8 +62,7 @@ class SmallRun:
                 raise UsageError(f"measured step: {name} = {value}; expected a number above 0")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScaledSteps:
+class ScaledSteps(Struct, frozen=True, kw_only=True):
     """Steps of the same set-up on other numbers of accelerators; every field of shape (n_sizes,).
 
     step_s, low_s, high_s: seconds and 90 % bounds. samples_per_s: over all. efficiency: that over perfect

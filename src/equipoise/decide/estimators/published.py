@@ -6,10 +6,11 @@ the pooled law, beyond those by the model's ratio; a chip without any, from the 
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.calibration.curves import CurveQuestion, PredictedTime, TimeCurve
 from equipoise.calibration.forecasts import published_curve, results_of
@@ -38,8 +39,7 @@ FARTHEST = 4.0
 _MOST_RESULTS = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedEvidence:
+class PublishedEvidence(Struct, frozen=True, kw_only=True):
     """What is published of a workload on one accelerator.
 
     at_size: the comparable results of each size, the best first. curve: by the pooled law; None where it has

@@ -5,10 +5,11 @@ At their level, or with its parameters fitted to them.
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from statistics import median
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.calibration.accuracy import half_width
 from equipoise.calibration.profiles import USER_CALIBRATION, CalibratedModel, CalibrationRecord
@@ -40,8 +41,7 @@ _NUDGE = 1e-3
 _SEED = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserFit:
+class UserFit(Struct, frozen=True, kw_only=True):
     """A model fitted to the user's steps, and how wrong it was about those held out of it.
 
     model: to search with. error, level_error: median of |predicted / measured - 1| of steps held out, by the
@@ -165,8 +165,7 @@ def _beliefs(start: CalibratedModel) -> tuple[Prior, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Fitting:
+class _Fitting(Struct, frozen=True, kw_only=True):
     """What is fitted, and from where. names: the parameters that any of the steps depends on."""
 
     start: Parameters
@@ -227,8 +226,7 @@ _LOG_SD_A_DOUBLING = 0.06
 _UNCALIBRATED_LOG_SD = 0.2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserLevel:
+class UserLevel(Struct, frozen=True, kw_only=True):
     """How many times longer the user's steps take than modelled: the median over set-ups.
 
     log_sd: of that level. steps: from which it is. why: in words, why no more than it was fitted.

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from equipoise.bench.methods import method
@@ -35,8 +36,7 @@ _MOST_FOLDERS = 1000
 _SET_UP = ("workload", "accelerator", "num_accelerators", "strategy", "precision", "global_batch_samples")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserRuns:
+class UserRuns(Struct, frozen=True, kw_only=True):
     """What a folder holds of one workload. trainings: whole trainings, where some were timed.
 
     machines: raw names of what they ran on. num_other: runs of other workloads.
@@ -196,8 +196,7 @@ _NOTICED = 0.02
 _KNOWN = frozenset({"single", "ddp", "static_graph", "accumulate", "fsdp", "fp16", "bf16", "localsgd"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserSteps:
+class UserSteps(Struct, frozen=True, kw_only=True):
     """Set-ups that the model expresses. measured_s: of a step; sizes: accelerators; all (n_set_ups,)."""
 
     rows: StepRows
@@ -221,8 +220,7 @@ class UserSteps:
         return np.asarray(np.log(self.measured_s / self.rows.step_s(parameters)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recast:
+class Recast(Struct, frozen=True, kw_only=True):
     """From a set-up that ran to the strategy advised on as many accelerators: the training's time there over
     here, by the model, and how unsure its parameters leave that, of its logarithm.
     """

@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.bench.trace.rank import RankTrace
 from equipoise.calibration.user_collectives import TimedCollectives, given_collectives, refuse_unnamed
@@ -42,16 +43,14 @@ _FEW_STEPS_LOG_SD = 0.2
 _FEWEST_STEPS = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TracedAs:
+class TracedAs(Struct, frozen=True, kw_only=True):
     """What a user states of traced runs: ranks that traces do not hold, and parameters of the strategy."""
 
     num_ranks: int | None = None
     parameters: tuple[tuple[str, int | str | bool], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserTrace:
+class UserTrace(Struct, frozen=True, kw_only=True):
     """One traced run: the mean over its ranks of the median step.
 
     num_traced: ranks that were traced, of num_ranks; None where these are not known. device: as it calls
@@ -315,8 +314,7 @@ def named(files: Sequence[str]) -> str:
 _EXPOSED = ("tp", "cp", "ep", "pp", "dp", "waiting")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceCheck:
+class TraceCheck(Struct, frozen=True, kw_only=True):
     """A traced run and the modelled step of its strategy; None where there is none."""
 
     trace: UserTrace
@@ -382,8 +380,7 @@ def _check(trace: UserTrace, load: Load | None, nodes: Cluster, parameters: Para
     return TraceCheck(trace=trace, modelled_step_s=step_s, modelled_exposed_share=exposed_s / step_s)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserEvidence:
+class UserEvidence(Struct, frozen=True, kw_only=True):
     """What the user measured. runs, collectives: None where none were given."""
 
     runs: UserRuns | None = None

@@ -1,10 +1,10 @@
 """The page of entries of one round and workload side by side."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Final
 
 import polars as pl
+from msgspec.structs import replace
 
 from equipoise.economics import Bill
 from equipoise.report.blocks import (

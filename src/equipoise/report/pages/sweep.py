@@ -2,10 +2,11 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
 from typing import Final
+
+from msgspec.structs import replace
 
 from equipoise.bench.phases import EXPOSED, OVERLAPPED, TOTAL
 from equipoise.bench.summary import LEVEL, Spread, interval_method

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from equipoise.bench.summary import LEVEL
 from equipoise.diagnose.watched_runs import RankSeen, WatchedNow, WatchedRun

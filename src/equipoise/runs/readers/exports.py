@@ -7,10 +7,11 @@ lines), and plain CSV or Parquet. Columns are recognised by exact names; any oth
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from equipoise.errors import DataError
 from equipoise.runs.readers.cells import (
@@ -48,8 +49,7 @@ _DURATION = "duration"
 _LINE_BYTES = 64 * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exported:
+class Exported(Struct, frozen=True, kw_only=True):
     """Rows under our names."""
 
     header: tuple[str, ...]

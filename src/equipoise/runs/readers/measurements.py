@@ -5,11 +5,11 @@ Units are read from the column's name. Nothing is guessed: what cannot be read i
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from equipoise.errors import DataError
@@ -50,8 +50,7 @@ _SERIES: Mapping[str, Callable[[Catalogue, str], str | None]] = {
 _QUANTITIES = ("time_to_train", "samples", "step")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measurements:
+class Measurements(Struct, frozen=True, kw_only=True):
     """Times for one fixed amount of work, one run an item.
 
     where: the file's name. work: the fixed amount, in words. is_time_to_train: whether it is a training.
@@ -71,8 +70,7 @@ class Measurements:
     work_samples: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Timed:
+class _Timed(Struct, frozen=True, kw_only=True):
     """The column that holds the times: its name, what it measures, and one unit of it in seconds."""
 
     name: str

@@ -3,8 +3,9 @@
 import os
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from equipoise.errors import DataError
 from equipoise.runs.reader import Blob, RowRejection
@@ -106,8 +107,7 @@ def single_file(path: Path, gate: Gate) -> Iterator[Blob]:
         yield Blob(path=path.name, data=blob.data)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceKind:
+class SourceKind(Struct, frozen=True, kw_only=True):
     """A kind of source: whether a path is one, and its files. Functions can be pickled: workers run them."""
 
     name: str
@@ -124,8 +124,7 @@ SOURCE_KINDS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataSource:
+class DataSource(Struct, frozen=True, kw_only=True):
     """One thing to read, picklable. `rejections` holds what the last pass over `files` refused."""
 
     path: Path

@@ -3,9 +3,10 @@
 import importlib
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from equipoise.errors import SpecError
 
@@ -14,8 +15,7 @@ RAISED = (Exception, SystemExit)
 EXPECTED = "a function that returns model, batch or model, batch, loss or model, batch, loss, held-out batch"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Factory:
+class Factory(Struct, frozen=True, kw_only=True):
     """A user's function and the name it was requested by; called without arguments."""
 
     reference: str

@@ -1,10 +1,10 @@
 """Why efficiency is lost: the causes of every loss on the best curves, and each symptom in words."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Final
 
 import polars as pl
+from msgspec.structs import replace
 
 from equipoise.report.blocks import (
     Block,

@@ -8,9 +8,9 @@ Source: MLPerf Training rules, appendix on power, as applied by the official res
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import orjson
+from msgspec import Struct
 
 _TOKEN = b":::MLLOG"
 _START = "power_measurement_start"
@@ -24,24 +24,21 @@ _KEYS = frozenset({_START, _STOP, _READING, _EFFICIENCY, _ESTIMATE})
 _MAX_POWER_W = 100_000_000.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Meter:
+class Meter(Struct, frozen=True, kw_only=True):
     """What one power log states: mean watts after conversion, or why there are none."""
 
     power_w: float | None
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Energy:
+class Energy(Struct, frozen=True, kw_only=True):
     """Energy of a run or an entry in joules, or why there is none."""
 
     energy_j: float | None
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Event:
+class _Event(Struct, frozen=True, kw_only=True):
     """One line of a power log: milliseconds since the epoch, key, and the value if it is a finite number."""
 
     time_ms: float

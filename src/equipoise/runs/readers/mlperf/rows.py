@@ -6,8 +6,9 @@ Entries to rows of `runs` and `scores`, judged, scored and averaged.
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from equipoise.runs.reader import Blob, Reader, ReaderResult, Row, RowRejection, SourceFacts, Tally
 from equipoise.runs.readers.mlperf.entries import (
@@ -92,8 +93,7 @@ _OPEN_INIT_LIMIT_S = 4 * HOUR_S
 _FIRST_WITH_OPEN_LIMIT = 2.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntryRun:
+class EntryRun(Struct, frozen=True, kw_only=True):
     """One log of an entry, judged: official clock, why it failed if it did, what it needed and consumed."""
 
     log: Log
@@ -147,8 +147,7 @@ def _first(*values: str | None) -> str | None:
     return next(found, None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JudgedEntry:
+class JudgedEntry(Struct, frozen=True, kw_only=True):
     """An entry with mapped names, judged runs and its score."""
 
     entry: ResultEntry
