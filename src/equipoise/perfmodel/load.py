@@ -45,7 +45,8 @@ class Load(Struct, frozen=True, kw_only=True):
     A layer is the mean layer of the stack; *_flop are of one token's way forward, before any sharding. What
     predicts later tokens counts as a part of every layer.
     layers, hidden, heads, kv_heads, experts: sizes that limit sharding; hidden is 0 for what has no tensor
-    axis. top_k: experts a token meets. sequence: tokens of a sample (1 where a sample is not text: a "token"
+    axis. top_k: experts a token meets; expert_groups, top_groups: of so many groups, in so
+    many at most (0: in any). sequence: tokens of a sample (1 where a sample is not text: a "token"
     is a sample). vocabulary: columns of the output matrix. dense_flop, num_dense_products: matrix products
     that every token passes, and how many there are in a layer. again_flop: those among them that recomputing
     operation by operation does again.
@@ -76,6 +77,8 @@ class Load(Struct, frozen=True, kw_only=True):
     kv_heads: Floats
     experts: Floats
     top_k: Floats
+    expert_groups: Floats
+    top_groups: Floats
     sequence: Floats
     vocabulary: Floats
     dense_flop: Floats
@@ -151,6 +154,8 @@ def transformer_load(model: Transformer, *, sequence: int) -> Load:
         kv_heads=float(model.kv_heads),
         experts=float(model.experts),
         top_k=float(model.top_k),
+        expert_groups=float(model.expert_groups),
+        top_groups=float(model.top_groups),
         sequence=float(sequence),
         vocabulary=float(model.vocabulary),
         dense_flop=stack.flop + 4 * hidden * hidden * further / layers,

@@ -66,6 +66,8 @@ class Transformer(Struct, frozen=True, kw_only=True):
     query_rank, kv_rank, rope_head_size, value_head_size: latent attention (DeepSeek-V2 2024).
     kv_shared: one projection makes both keys and values. output_rank, output_groups: the output projection in
     two steps, of groups of heads to output_rank values each, and of those to the hidden size.
+    expert_groups, top_groups: the experts of one token are of `top_groups` of `expert_groups` groups at most
+    (node-limited routing: DeepSeek-V3 2024, section 2.1.2); 0 where a token may go to any.
     expert_latent: the width experts work in, where tokens are projected down for them; else the hidden size.
     windowed_layers, window: attention layers that look back `window` tokens only.
     state_*: Mamba-2 blocks (Dao and Gu 2024): heads, their size, the state size, groups.
@@ -102,6 +104,8 @@ class Transformer(Struct, frozen=True, kw_only=True):
     compressed: CompressedKeys | None = None
     experts: int = 0
     top_k: int = 0
+    expert_groups: int = 0
+    top_groups: int = 0
     expert_ffn_hidden: int = 0
     shared_expert_ffn_hidden: int = 0
     expert_latent: int = 0
@@ -126,6 +130,13 @@ class Transformer(Struct, frozen=True, kw_only=True):
             raise SpecError(
                 f"transformer: experts={self.experts}, top_k={self.top_k}; "
                 "expected both, and top_k at most experts"
+            )
+        if self.expert_groups and (
+            self.experts % self.expert_groups or not 0 < self.top_groups <= self.expert_groups
+        ):
+            raise SpecError(
+                f"transformer: expert_groups={self.expert_groups}, top_groups={self.top_groups}; expected "
+                f"groups that divide experts={self.experts}, and of these as many as a token may use"
             )
         if not 0 < self.predicted_fraction <= 1:
             raise SpecError(
