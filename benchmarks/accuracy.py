@@ -180,7 +180,7 @@ class Result(Struct, frozen=True, kw_only=True):
     def expressed(self) -> float:
         """Share of the rows that ask for a prediction and got one."""
         asked = len(self.found.verdicts) - self.found.num_given
-        return self.found.num_expressed / asked
+        return self.found.num_modelled / asked
 
     def words(self) -> list[tuple[str, float, float]]:
         """Every figure with a bound: its name, its value, the bound."""

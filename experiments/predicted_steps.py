@@ -132,8 +132,8 @@ def compared(out: Path, parts: Sequence[str]) -> Iterator[tuple[Row, PredictedSt
                 yield row, step, each.phases
 
 
-def _step(cell: Trial, one: OneDevice, costs: ExchangeCosts) -> PredictedStep:
-    return predict_step(cell.method, num_ranks=2, batch_samples=cell.batch_samples, one=one, costs=costs)
+def _step(trial: Trial, one: OneDevice, costs: ExchangeCosts) -> PredictedStep:
+    return predict_step(trial.method, num_ranks=2, batch_samples=trial.batch_samples, one=one, costs=costs)
 
 
 def _without_messages(costs: ExchangeCosts) -> ExchangeCosts:

@@ -40,7 +40,7 @@ def test_validate_says_what_scripts_rely_on(tmp_path):
     assert found["schema"] == "equipoise.validate/1"
     promised = [
         "num_rows",
-        "num_expressed",
+        "num_modelled",
         "num_executions",
         "num_clusters",
         "mape",
@@ -142,4 +142,4 @@ def test_accelerators_of_ones_own_take_part(mine):
     assert in_process("validate", rows).returncode == 3
     ended = in_process("validate", rows, "--hardware", own, "--json")
     assert ended.returncode == 0, ended.stderr
-    assert document(ended)["summary"]["num_expressed"] == 1
+    assert document(ended)["summary"]["num_modelled"] == 1

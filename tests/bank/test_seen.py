@@ -449,7 +449,7 @@ def launched(workload, *options, accelerator=H100, number=64, tokens="1e12"):
     )
     # What a program has no word for is said beside its options.
     pieces = [
-        "\n".join([each["code"], *(f"not expressible: {what}" for what in each["inexpressible"])])
+        "\n".join([each["code"], *(f"not expressible: {what}" for what in each["unsupported"])])
         for each in document["snippets"]
     ]
     found = [[text for text in pieces if word in text] for word in (MEGATRON, TORCHTITAN)]

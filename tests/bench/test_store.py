@@ -133,7 +133,7 @@ def test_a_damaged_trial_is_named(tmp_path):
     run_sweep(trials(), tmp_path, instant([]), limit_s=1.0)
     damaged = next(tmp_path.glob("trials/*.json"))
     damaged.write_text("{")
-    with pytest.raises(DataError, match=rf"{damaged.name}: no JSON"):
+    with pytest.raises(DataError, match=rf"{damaged.name}: not valid JSON"):
         Store(tmp_path).finished()
 
 

@@ -55,14 +55,14 @@ def test_censored_groups_are_counted_apart():
     whole, near, far = advice_errors(results)
     assert (whole.jump, whole.num_groups, whole.num_compared) == ("all", 6, 2)
     assert (whole.num_both_beyond, whole.num_advised_beyond, whole.num_found_beyond) == (1, 1, 2)
-    ours = whole.ways[OURS]
+    ours = whole.methods[OURS]
     assert ours.within_doubling == 0.5
     assert ours.median_doublings == pytest.approx(1.5)
     assert ours.median_regret == pytest.approx(0.04)
     assert ours.mean_measured_regret == pytest.approx(0.8 / 6)
     assert whole.coverage == pytest.approx(4 / 6)
     assert (near.num_groups, far.num_groups, far.num_compared) == (5, 1, 0)
-    assert far.ways[OURS].within_doubling is None
+    assert far.methods[OURS].within_doubling is None
 
 
 def test_what_ships_is_of_the_embedded_dataset():
@@ -75,8 +75,8 @@ def test_balance_is_advised_within_a_doubling_as_promised():
         for each in shipped_advice().errors
         if (each.objective, each.held_out, each.jump) == ("balance", "largest", "all")
     )
-    assert whole.ways[OURS].within_doubling >= 0.9
-    assert whole.ways[OURS].median_regret <= 0.05
+    assert whole.methods[OURS].within_doubling >= 0.9
+    assert whole.methods[OURS].median_regret <= 0.05
     assert whole.num_groups == 162
 
 
@@ -95,6 +95,6 @@ def test_the_joint_number_is_within_a_doubling_as_promised():
         for each in shipped.errors
         if (each.objective, each.held_out, each.jump) == ("balance", "largest", "all")
     )
-    assert whole.ways[OURS].within_doubling >= 0.9
-    assert whole.ways[OURS].median_regret <= 0.05
+    assert whole.methods[OURS].within_doubling >= 0.9
+    assert whole.methods[OURS].median_regret <= 0.05
     assert shipped.record("cost") is None

@@ -27,11 +27,11 @@ def test_settings_that_ship_are_those_of_the_law(given_batch):
 )
 def test_jumps_hold_every_result_of_the_summary(protocol, given_batch):
     summary = shipped().summary(protocol, given_batch=given_batch)
-    by_jump = summary.ours.by_jump
+    by_jump = summary.pooled_law.by_jump
     near, far = by_jump["up to 4x"], by_jump["beyond 4x"]
-    assert near.num_groups + far.num_groups == summary.ours.num_groups
-    held = sum(each.coverage * each.num_groups for each in (near, far)) / summary.ours.num_groups
-    assert held == pytest.approx(summary.ours.coverage, abs=1e-4)
+    assert near.num_groups + far.num_groups == summary.pooled_law.num_groups
+    held = sum(each.coverage * each.num_groups for each in (near, far)) / summary.pooled_law.num_groups
+    assert held == pytest.approx(summary.pooled_law.coverage, abs=1e-4)
     assert "perfect" in summary.baselines
 
 

@@ -175,7 +175,7 @@ def test_every_row_has_a_verdict_in_its_own_unit(write):
     assert "measured: found 'soon'" in third.reason
     assert "catalogue" in fourth.reason
     assert "hardware 'abacus'" in fifth.reason
-    assert (found.num_expressed, found.num_executions, found.errors.num_clusters) == (2, 1, 1)
+    assert (found.num_modelled, found.num_executions, found.errors.num_clusters) == (2, 1, 1)
     assert sum(count for _, count in found.reasons) == 3
 
 
@@ -233,7 +233,7 @@ def test_collectives_are_predicted_from_their_own_machine(write):
         seconds = 20e-6 + size * 2 * 7 / 8 / 100e9
         rows.append(f"all_reduce,,,,DGX A100,8,,,,{size},,,{seconds * 1e6:.3f},us\n")
     found = validate([write(*rows)], split="leave-half-of-bytes-out")
-    assert found.num_expressed == len(sizes)
+    assert found.num_modelled == len(sizes)
     assert found.errors.median < 0.05
 
 

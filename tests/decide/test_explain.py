@@ -54,10 +54,10 @@ def test_measurements_that_are_named_would_narrow_the_interval(question):
     assert found.to_measure
     for each in found.to_measure:
         assert (
-            each.narrowed.high / each.narrowed.low
+            each.expected_time_s.high / each.expected_time_s.low
             < found.recommended.time_s.high / found.recommended.time_s.low
         )
-        assert each.narrowed.value == found.recommended.time_s.value
+        assert each.expected_time_s.value == found.recommended.time_s.value
         assert "50 steps on" in each.words
 
 

@@ -104,7 +104,7 @@ def test_paths_are_from_the_folder_of_the_file(ask, tmp_path):
         ("deadline = inf", "deadline.*inf"),
         ("deadline = 1979-05-27", "deadline"),
         ("price = [[1]]", "price.*number"),
-        ("workload = [", "no TOML"),
+        ("workload = [", "not valid TOML"),
         ('workload = "other.toml"', "other.toml"),
     ],
 )
@@ -143,7 +143,7 @@ def test_without_a_file_the_options_are_the_question():
 def test_money_and_limits_are_asked_in_a_file_too(ask):
     found = ask(WHOLE + 'ask = "model"\nbudget = 500\ntokens_per_param = 100\n')
     assert (found.ask, found.tokens_per_param, found.budget_usd) == ("model", 100.0, 500.0)
-    with pytest.raises(UsageError, match="two answers"):
+    with pytest.raises(UsageError, match="--ask tokens and --buy"):
         ask(WHOLE + 'ask = "tokens"\nbuy = true\n')
 
 

@@ -150,7 +150,7 @@ def test_crossovers_are_ordered_or_unknown(behind_a_host_bridge):
 def test_contradictions_and_gaps_are_said():
     torn = read(b"\tGPU0\tGPU1\tGPU2\nGPU0\t X \tNV2\tSYS\nGPU1\tPHB\t X \tSYS\n", where="pasted")
     text = "\n".join(gaps(torn))
-    assert re.search(r"GPU0 and GPU1: .*GPU0.* NV2.*GPU1 PHB", text)
+    assert re.search(r"GPU0 and GPU1: .*GPU0.* NV2.*GPU1 has PHB", text)
     assert "Missing rows: GPU2" in text
 
 

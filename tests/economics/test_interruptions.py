@@ -154,7 +154,7 @@ def test_without_hazards_all_time_is_work(is_spot):
     found = _run(is_spot=is_spot, rates=NEVER)
     assert found.goodput.value == 1.0
     assert found.time_s == found.work
-    assert found.num_interruptions == found.chance_of_any == 0.0
+    assert found.num_interruptions == found.probability_of_any == 0.0
     assert found.checkpoint_interval_s is None
 
 
@@ -163,7 +163,7 @@ def test_a_run_too_short_to_be_interrupted_writes_no_checkpoint_and_loses_nothin
     found = _run(exact(300.0), size=1024)
     assert found.checkpoint_interval_s is None
     assert found.goodput.value == pytest.approx(1.0, abs=1e-4)
-    assert found.time_s.high == found.time_s.value or found.chance_of_any > 1e-4
+    assert found.time_s.high == found.time_s.value or found.probability_of_any > 1e-4
 
 
 @pytest.mark.law
@@ -219,7 +219,7 @@ def test_what_cannot_be_estimated_is_reported(seconds):
     found = _run(rates=replace(hazards(), hours_between=exact(64 * seconds / 3600)))
     assert "estimated: " in found.why
     assert found.time_s is found.goodput is found.num_interruptions is None
-    assert found.chance_of_any == pytest.approx(1.0)
+    assert found.probability_of_any == pytest.approx(1.0)
 
 
 def test_a_time_known_within_a_factor_of_a_hundred_is_not_shown():

@@ -219,10 +219,10 @@ def test_what_a_program_cannot_express_is_said():
     chosen = made_answer().recommended
     pipelined = replace(chosen, strategy=replace(chosen.strategy, dp=16, pp=2))
     answer = made_answer(recommended=pipelined)
-    inexpressible = [each for each in answer.snippets if each.inexpressible]
-    assert inexpressible
+    unsupported = [each for each in answer.snippets if each.unsupported]
+    assert unsupported
     page = html.render(ANSWER, answer)
-    assert all(f"{each.target} cannot express: {each.inexpressible[0]}" in page for each in inexpressible)
+    assert all(f"{each.target} cannot express: {each.unsupported[0]}" in page for each in unsupported)
 
 
 def test_the_notebook_shows_the_same_numbers():

@@ -102,11 +102,11 @@ def test_without_any_record_every_section_is_left_out():
 # --- a sweep
 
 
-def finished(cell, step_s, reason=None):
+def finished(trial, step_s, reason=None):
     split = {"input": 0.0, "forward": 0.25, "backward": 0.5, "optimizer": 0.25, "rest": 0.0, "step": 1.0}
     steps = [{name: share * step_s for name, share in split.items()}] * 10
     return FinishedTrial(
-        trial=cell,
+        trial=trial,
         status="failed" if reason else "success",
         reason=reason,
         conditions={},
@@ -117,12 +117,12 @@ def finished(cell, step_s, reason=None):
 @pytest.fixture
 def sweep(tmp_path):
     """One rank takes 4 ms a step, two take 2.5 ms, four 2 ms; one run of four failed."""
-    cells = planned(workloads=["mlp"], methods=["ddp"], sizes=[1, 2, 4], batches=[64], num_repetitions=2)
+    trials = planned(workloads=["mlp"], methods=["ddp"], sizes=[1, 2, 4], batches=[64], num_repetitions=2)
     store = Store(tmp_path / "mine")
-    with store.opened(cells, resume=False):
-        for cell in cells:
-            failed = HOSTILE if (cell.num_ranks, cell.repetition) == (4, 2) else None
-            store.add(finished(cell, {1: 0.004, 2: 0.0025, 4: 0.002}[cell.num_ranks], failed))
+    with store.opened(trials, resume=False):
+        for trial in trials:
+            failed = HOSTILE if (trial.num_ranks, trial.repetition) == (4, 2) else None
+            store.add(finished(trial, {1: 0.004, 2: 0.0025, 4: 0.002}[trial.num_ranks], failed))
     return tmp_path / "mine"
 
 
@@ -148,13 +148,13 @@ def test_a_sweep_shows_speedups_phases_and_failures(sweep):
 
 
 def test_how_far_a_sweep_is_comes_from_its_folder(tmp_path):
-    cells = planned(workloads=["mlp"], methods=["ddp"], sizes=[1], batches=[1, 2, 3, 4], num_repetitions=1)
+    trials = planned(workloads=["mlp"], methods=["ddp"], sizes=[1], batches=[1, 2, 3, 4], num_repetitions=1)
     store = Store(tmp_path / "deep" / "mine")
-    with store.opened(cells, resume=False):
+    with store.opened(trials, resume=False):
         (store.folder / "running-1").mkdir()
-        for number, cell in enumerate(cells[:3]):
-            store.add(finished(cell, 0.004))
-            path = store.path(cell)
+        for number, trial in enumerate(trials[:3]):
+            store.add(finished(trial, 0.004))
+            path = store.path(trial)
             os.utime(path, (1e9 + 10 * number, 1e9 + 10 * number))
         now = sweep_progress(store.folder)
     assert (now.num_planned, now.num_finished, now.is_running, now.is_whole) == (4, 3, True, False)

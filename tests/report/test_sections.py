@@ -79,7 +79,7 @@ def test_a_claim_shows_both_verdicts_its_rule_and_its_figures(findings):
     said = text(claims.claims_blocks(findings))
     part = findings.claims[0].parts[0]
     for words in (
-        f": {part.their_way.verdict}",
+        f": {part.study_method.verdict}",
         f": {part.like_for_like.verdict}",
         part.rule,
         part.like_for_like.words,
@@ -100,7 +100,7 @@ def test_figures_others_attribute_to_the_study_have_a_table(findings):
 
 
 def test_a_claim_nobody_could_test_says_what_is_missing(findings):
-    assert findings.claims[1].their_way.words in text(claims.claims_blocks(findings))
+    assert findings.claims[1].study_method.words in text(claims.claims_blocks(findings))
 
 
 def test_a_claim_tested_on_other_workloads_is_set_apart(findings):

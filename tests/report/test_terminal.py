@@ -42,7 +42,7 @@ def test_it_says_what_the_page_says(findings):
         findings.headline,
         *(section.title for section, _ in STUDY.content(findings)),
         "64 \N{MULTIPLICATION SIGN} H100 SXM5 80 GB",
-        f"study: {part.their_way.verdict}, ",
+        f"study: {part.study_method.verdict}, ",
         f": {part.like_for_like.verdict}",
         part.rule,
         "10.000",

@@ -84,13 +84,13 @@ def test_two_columns_that_look_the_same_are_not_chosen_between(tmp_path):
     ("line", "words"),
     [
         ('{"params": {"p": 8}}', "expected"),
-        ('{"params": {}, "value": 1}', "no params"),
+        ('{"params": {}, "value": 1}', "params"),
         ('{"params": {"p": "8"}, "value": 1}', "found '8'"),
         ('{"params": {"p": 8}, "value": [1, null]}', "found 'None'"),
         ('{"params": {"p": 8}, "value": 1e999}', "found 'inf'"),
-        ('{"params": {"p": 8}, "value": 1, "metric": 3}', "no texts"),
-        ('{"params": ' + "[" * 5000, "no JSON"),
-        ("{]", "no JSON"),
+        ('{"params": {"p": 8}, "value": 1, "metric": 3}', "not text"),
+        ('{"params": ' + "[" * 5000, "not valid JSON"),
+        ("{]", "not valid JSON"),
     ],
 )
 def test_lines_that_are_no_measurement_are_refused_with_their_place(tmp_path, line, words):

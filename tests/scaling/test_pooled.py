@@ -125,7 +125,7 @@ def test_without_convergence_only_the_time_is_predicted():
 def test_the_heaviest_evidence_is_the_groups_own():
     earlier, own, _ = _split(_scores(noise=0.05), num_known=3)
     evidence = fit(earlier).predict(own, _ask(128)).evidence
-    assert evidence[0].is_own
+    assert evidence[0].is_same_group
     assert [one.weight for one in evidence] == sorted((one.weight for one in evidence), reverse=True)
     assert sum(one.weight for one in evidence) <= 1 + 1e-9
 

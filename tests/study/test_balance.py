@@ -54,7 +54,7 @@ def test_a_round_starts_from_its_own_results_alone(found, best):
     assert found.found
     for balance in found.found:
         own = best.filter(pl.col("accelerator") == balance.accelerator)["entry_id"].to_list()
-        assert {each.ref for each in balance.curve_times.evidence if each.is_own} <= set(own)
+        assert {each.ref for each in balance.curve_times.evidence if each.is_same_group} <= set(own)
         assert balance.curve_times.round == ROUND
 
 

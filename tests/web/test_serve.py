@@ -35,7 +35,7 @@ def test_a_port_in_use_is_one_sentence():
     [
         (("--host", "no-such-host.invalid"), "no-such-host.invalid"),
         (("--token", "short"), " 16 "),
-        (("--runs", "no-such-folder"), "no-such-folder: no directory"),
+        (("--runs", "no-such-folder"), "no-such-folder: "),
         (("--port", "70000"), "--port"),
     ],
 )

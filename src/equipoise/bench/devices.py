@@ -83,9 +83,7 @@ def _cpu_why_not() -> str | None:
 
 def _cpu_refusal(precision: str) -> str | None:
     if precision == "tf32":
-        return (
-            "tf32 is arithmetic of NVIDIA's and AMD's matrix units; a processor has none: take fp32 or bf16"
-        )
+        return "tf32 needs the matrix units of an NVIDIA or AMD accelerator: use fp32 or bf16 on a processor"
     return None
 
 
@@ -187,7 +185,7 @@ def accelerator_index(local_rank: int, num_visible: int) -> int:
     if local_rank >= num_visible:
         raise UsageError(
             f"rank {local_rank} of this node sees {num_visible} accelerators; take at most "
-            f"{num_visible} ranks a node"
+            f"{num_visible} ranks per node"
         )
     return local_rank
 

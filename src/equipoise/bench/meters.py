@@ -187,7 +187,7 @@ Share = Mapping[str, Any]  # what one rank read in the window
 def utilisation(shares: Sequence[Share], *, of_accelerators: bool) -> dict[str, Any]:
     """How busy processors, accelerators and network were in the window.
 
-    shares: one a rank. Fractions are means over ranks or accelerators. Bytes are those sent by the network
+    shares: one per rank. Fractions are means over ranks or accelerators. Bytes are those sent by the network
     that sent most: over wires where ranks see several networks, over the loopback where processors share
     one; accelerators of one node exchange where no network counts, and one rank exchanges nothing: None.
     Assumes one window. Source: definition; docs/measure/phases.md.
@@ -223,7 +223,7 @@ def energy(shares: Sequence[Share], *, of_accelerators: bool) -> dict[str, Any]:
     return {
         "energy_j": sum(part["energy_j"] for part in counted) if measured else None,
         "meter": " + ".join(sorted({part["meter"] for part in counted})) if measured else None,
-        "reason": None if measured else "; ".join(missing) or "nothing here counts energy",
+        "reason": None if measured else "; ".join(missing) or "this machine has no energy counter",
         "left_out": missing if measured else [],
         "disagreements": [part["disagreement"] for part in counted if part["disagreement"]],
         "parts": [{**part, "node": share["node"]} for share in metering for part in share["drawn"]],

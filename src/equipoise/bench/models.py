@@ -191,7 +191,7 @@ def known_name(name: str) -> bool:
     if ":" not in name and name not in known:
         near = get_close_matches(name, known, n=3)
         listed = f"did you mean {' or '.join(near)}?" if near else f"expected one of {', '.join(known)}"
-        raise UsageError(f"model {name!r} is unknown; {listed}, or module:function of your own")
+        raise UsageError(f"model {name!r} is unknown; {listed}, or your own module:function")
     return name in known
 
 

@@ -142,8 +142,8 @@ def timed_run(finished: FinishedTrial) -> TimedRun | None:
         return None
     if not isinstance(steps, list) or not all(map(_is_split, steps)):
         raise DataError(
-            f"{finished.file}: steps that are no positive seconds by phase; "
-            "delete it to measure the trial again"
+            f"{finished.file}: steps whose phases are not positive seconds; delete it to measure "
+            "the trial again"
         )
     period: int = finished.result.get("period") or 1
     cycles = [steps[first : first + period] for first in range(0, len(steps) - period + 1, period)]

@@ -172,7 +172,8 @@ def _refuse_full(folder: Path, reason: str = "") -> None:
 
 def _full(folder: Path) -> DataError:
     return DataError(
-        f"{folder}: {os.strerror(errno.ENOSPC)}; finished trials are kept: make room and go on with --resume"
+        f"{folder}: {os.strerror(errno.ENOSPC)}; finished trials are stored: free disk space and "
+        "continue with --resume"
     )
 
 
@@ -213,10 +214,10 @@ class AdaptiveSweep(Struct, frozen=True, kw_only=True):
             write_whole(path, encoded(document))
             return
         if not resume:
-            raise UsageError(f"{self.folder}: holds trials; take another --out or go on with --resume")
+            raise UsageError(f"{self.folder}: has trials; use another --out or continue with --resume")
         if _read(path) != json.loads(encoded(document)):
             raise UsageError(
-                f"{self.folder}: holds trials of other options; resume with those, or take another --out"
+                f"{self.folder}: has trials of other options; resume with those, or use another --out"
             )
 
     def measured(self, trials: Sequence[Trial]) -> tuple[FinishedTrial, ...]:

@@ -286,7 +286,7 @@ def _errors(kept: Sequence[HeldOutAdvice], jump: str) -> AdviceErrors:
         num_advised_beyond=beyond.count((True, False)),
         num_found_beyond=beyond.count((False, True)),
         coverage=float(np.mean([one.is_covered for one in kept])),
-        ways={name: _way(kept, name) for name in kept[0].losses},
+        methods={name: _way(kept, name) for name in kept[0].losses},
     )
 
 

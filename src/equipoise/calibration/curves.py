@@ -61,7 +61,7 @@ class CurveEvidence(Struct, frozen=True, kw_only=True):
     num_accelerators: int
     time_s: float
     weight: float | None
-    is_own: bool
+    is_same_group: bool
     source_uri: str | None = None
     source_line: int | None = None
 
@@ -197,7 +197,7 @@ def _outlier_notes(fitted: Fit) -> tuple[str, ...]:
     sizes = ", ".join(
         format_count(size) for size in np.unique(fitted.points.num_accelerators[fitted.outliers])
     )
-    return (f"{far} runs lie too far from any law and were left out (at {sizes} accelerators).",)
+    return (f"{far} runs are too far from any law and were excluded (at {sizes} accelerators).",)
 
 
 def _record(data: MeasuredTimes, laws: tuple[Law, ...], noise: Noise) -> ForecastRecord | None:

@@ -27,7 +27,7 @@ _HELD_OUT = {"largest": "the largest size of a group", "new_round": "all but the
 
 HeldOutPart: TypeAlias = Literal["largest", "half"]
 Objective: TypeAlias = Literal["answer", "balance", "marginal", "floor", "cost"]
-OURS: Final = "ours"
+OURS: Final = "equipoise"
 ALL_JUMPS = "all"
 # Of numbers sought on the curves of published results alone, and on those combined with the model's
 # (decide/records/combined_advice.py).
@@ -45,7 +45,7 @@ class BacktestSummary(Struct, frozen=True, kw_only=True):
 
     protocol: Protocol
     given_batch: bool
-    ours: scaling.BacktestRecord
+    pooled_law: scaling.BacktestRecord
     baselines: Mapping[str, scaling.BacktestRecord]
 
 
@@ -71,7 +71,7 @@ class Shipped(Struct, frozen=True, kw_only=True):
         """The errors at sizes so many times the largest known; None where none was held out."""
         found = self.summary(protocol, given_batch=given_batch)
         for name, above, most in JUMPS:
-            errors = found and found.ours.by_jump.get(name)
+            errors = found and found.pooled_law.by_jump.get(name)
             if errors and above < jump <= most and errors.coverage is not None:
                 far = f"up to {most:g}" if np.isfinite(most) else f"more than {above:g}"
                 return ForecastRecord(
@@ -105,7 +105,7 @@ def _summary(found: Mapping[str, Any]) -> BacktestSummary:
     return BacktestSummary(
         protocol=found["protocol"],
         given_batch=found["given_batch"],
-        ours=_errors_record(found["ours"]),
+        pooled_law=_errors_record(found["pooled_law"]),
         baselines={name: _errors_record(each) for name, each in found["baselines"].items()},
     )
 
@@ -129,7 +129,10 @@ def forecast_document() -> dict[str, Any]:
         result = scaling.backtest(best, protocol=protocol, given_batch=given_batch)
         summaries.append(
             BacktestSummary(
-                protocol=protocol, given_batch=given_batch, ours=result.ours, baselines=result.baselines
+                protocol=protocol,
+                given_batch=given_batch,
+                pooled_law=result.pooled_law,
+                baselines=result.baselines,
             )
         )
     return {
@@ -169,7 +172,7 @@ class AdviceErrors(Struct, frozen=True, kw_only=True):
     num_compared: groups where the number advised and the one found lie inside the sizes. Of the others:
     num_both_beyond lie at the largest size or beyond; num_advised_beyond and num_found_beyond, only one of
     the two; the rest lie at the smallest or below. coverage: how often the 90 % interval held.
-    ways: ours and the simple rules, over the same groups.
+    methods: advice and the simple rules, over the same groups.
     """
 
     objective: Objective
@@ -181,7 +184,7 @@ class AdviceErrors(Struct, frozen=True, kw_only=True):
     num_advised_beyond: int
     num_found_beyond: int
     coverage: float
-    ways: Mapping[str, Way]
+    methods: Mapping[str, Way]
 
 
 class AdviceRecord(Struct, frozen=True, kw_only=True):
@@ -212,7 +215,7 @@ class ShippedAdvice(Struct, frozen=True, kw_only=True):
         (near, _, most), (far, _, _) = ADVICE_JUMPS
         part, name = ("largest", near) if jump <= most else ("half", far)
         for each in self.errors:
-            ours = each.ways[OURS]
+            ours = each.methods[OURS]
             if (each.objective, each.held_out, each.jump) != (objective, part, name):
                 continue
             if ours.within_doubling is None or ours.median_regret is None or ours.p90_regret is None:
@@ -246,5 +249,5 @@ def shipped_advice(name: str = PUBLISHED) -> ShippedAdvice:
 
 
 def _read_errors(found: Mapping[str, Any]) -> AdviceErrors:
-    ways = {name: Way(**each) for name, each in found["ways"].items()}
-    return AdviceErrors(**{**found, "ways": ways})
+    methods = {name: Way(**each) for name, each in found["methods"].items()}
+    return AdviceErrors(**{**found, "methods": methods})

@@ -168,7 +168,7 @@ def fold_names(rows: Sequence[PublishedRow], split: Split) -> list[str]:
     distinct = sorted(set(found), key=_order)
     if len(distinct) == 1:
         raise EvidenceError(
-            f"every row has {column} = {str(distinct[0])[:80]}: nothing is left to calibrate on",
+            f"every row has {column} = {str(distinct[0])[:80]}: no rows remain to calibrate on",
             missing=(f"rows with another {column}",),
         )
     if split.is_half:
@@ -184,7 +184,7 @@ def _values(rows: Sequence[PublishedRow], column: str) -> list[object]:
         return [value(row) for row in rows]
     if not any(column in row.cells for row in rows):
         known = dict.fromkeys((*_VALUES, *(name for row in rows[:1] for name in row.cells)))
-        raise UsageError(f"--split leave-{column}-out: no such column; found {listed([*known])}")
+        raise UsageError(f"--split leave-{column}-out: column not found; found {listed([*known])}")
     return [row.cells.get(column, "").strip() for row in rows]
 
 

@@ -119,7 +119,7 @@ class CalibrationRule(Struct, frozen=True, kw_only=True):
 _PLURALS: Mapping[Architecture, str] = {
     "dense transformer": "all dense transformers",
     "mixture of experts": "all mixtures of experts",
-    "other": "all models that are no transformers",
+    "other": "all models that are not transformers",
 }
 # Everything that no rule names is estimated with the medians of the priors.
 RULES: tuple[CalibrationRule, ...] = (
@@ -226,7 +226,7 @@ def model_for(chip: Accelerator, workload: Workload, *, name: str | None = None)
 @cache
 def prior_model() -> CalibratedModel:
     """The model before any measurement: the medians of the priors, and draws from them."""
-    words = "no calibration: the medians of all priors; the range is what the priors leave open"
+    words = "no calibration: the medians of the priors; the range comes from the priors"
     return CalibratedModel(
         parameters=Parameters(),
         draws=_draws({}, {}),

@@ -73,7 +73,8 @@ def checked_link(word: str) -> str:
     named = word.strip().lower() if network_reach(word) else link_class(word)
     if named is None:
         raise UsageError(
-            f"--link {word[:40]!r}: no class of link; expected one of NV#, {', '.join(KINDS[1:])}, or the "
+            f"--link {word[:40]!r}: unknown class of link; expected one of NV#, "
+            f"{', '.join(KINDS[1:])}, or the "
             "rate of a network such as 10gbit"
         )
     return named
@@ -114,10 +115,10 @@ def run_links(
 def _over_gloo(run: CollectiveRun, link: str | None) -> str:
     """Why nothing is known of the machine of a run over gloo."""
     if run.num_nodes == 1:
-        return "gloo between processes of one host is its processors and memory: no link to compare with"
+        return "gloo between processes of one host uses its processors and memory: no link to compare with"
     if link is None:
-        return "gloo over a network whose rate nobody stated: give --link, e.g. 10gbit"
-    return "nothing is published of gloo to compare with"
+        return "gloo over a network of unknown rate: give --link, e.g. 10gbit"
+    return "no published values for gloo"
 
 
 def reach_of(run: CollectiveRun, found: RunLinks | str, link: str | None) -> LinkReach | None:

@@ -108,11 +108,11 @@ def _load(row: PublishedRow) -> Load:
     """What the model of a row asks for. Raises SpecError where its sizes are not known."""
     model = row.model
     if model is None:
-        raise SpecError(f"workload {echo(row.workload)}: neither sizes nor a name of the catalogue")
+        raise SpecError(f"workload {echo(row.workload)}: neither model sizes nor a name of the catalogue")
     if model.transformer is None and model.known is not None:
         return _workload_load(model.known)
     if model.transformer is None or model.sequence is None:
-        raise SpecError(f"workload {echo(row.workload)}: tokens a sample are not stated")
+        raise SpecError(f"workload {echo(row.workload)}: tokens per sample are not stated")
     return _transformer_load(model.transformer, model.sequence)
 
 

@@ -41,9 +41,9 @@ from equipoise.spec.catalogue import Catalogue
 
 BasisOf: TypeAlias = Callable[[PublishedRow], Basis | None]
 
-_NOTHING_TO_FIT = "no row of the calibration files can be expressed, so nothing can be fitted to them"
-_TO_FIT = ("a calibration file with rows that can be expressed",)
-_NOT_FINITE = "the model gives no finite time for it"
+_NOTHING_TO_FIT = "no row of the calibration files can be modelled, so nothing can be fitted to them"
+_TO_FIT = ("a calibration file with rows that can be modelled",)
+_NOT_FINITE = "the model has no finite time for it"
 
 
 class ValidatedRow(Struct, frozen=True, kw_only=True):
@@ -83,7 +83,7 @@ class Validation(Struct, frozen=True, kw_only=True):
     calibrated_on: tuple[str, ...]
     in_sample: bool
     verdicts: tuple[ValidatedRow, ...]
-    num_expressed: int
+    num_modelled: int
     num_given: int
     num_executions: int
     errors: TimeErrors
@@ -141,8 +141,8 @@ class _Outcomes(Struct, frozen=True, kw_only=True):
         if row.reason is not None:
             return row.reason
         if row.execution in self.given:
-            return "given: others are predicted from it"
-        return self.reasons.get(row.execution) or (row.notes[0] if row.notes else "nothing predicts it")
+            return "given: other rows are predicted from it"
+        return self.reasons.get(row.execution) or (row.notes[0] if row.notes else "no estimate for it")
 
 
 def validate(
@@ -294,7 +294,7 @@ def _validation(
         calibrated_on=calibrated_on,
         in_sample=in_sample,
         verdicts=verdicts,
-        num_expressed=sum(each.predicted is not None for each in verdicts),
+        num_modelled=sum(each.predicted is not None for each in verdicts),
         num_given=sum(each.is_given for each in verdicts),
         num_executions=len(found),
         errors=_errors(found),

@@ -41,9 +41,7 @@ def ingest(
         Path | None, typer.Option(metavar="DIR", help="Write runs.parquet and scores.parquet there.")
     ] = None,
     column: Columns = None,
-    workload: Annotated[
-        str | None, typer.Option(help="Of the runs of an export that has no such column.")
-    ] = None,
+    workload: Annotated[str | None, typer.Option(help="For an export without such a column.")] = None,
     accelerator: Annotated[str | None, typer.Option(help="Likewise.")] = None,
     hardware: Hardware = None,
     workloads: Workloads = None,
@@ -63,7 +61,8 @@ def ingest(
         exports = [path for path in paths if path.suffix.lower() in SUFFIXES and path.is_file()]
         if exports and len(exports) < len(paths):
             raise UsageError(
-                f"{exports[0].name} is an export, {len(paths) - len(exports)} others are not; call twice"
+                f"{exports[0].name} is an export, {len(paths) - len(exports)} others are not; "
+                "ingest them separately"
             )
         constants = {"workload": workload, "accelerator": accelerator}
         if exports:
@@ -76,7 +75,9 @@ def ingest(
                 catalogue=catalogue,
             )
         elif column or any(constants.values()):
-            raise UsageError("--column, --workload and --accelerator are of exports: .csv, .parquet, .jsonl")
+            raise UsageError(
+                "--column, --workload and --accelerator apply to exports only: .csv, .parquet, .jsonl"
+            )
         else:
             with progress_bar() as progress:
                 report = read(paths, into=into, progress=progress, catalogue=catalogue)
@@ -91,12 +92,14 @@ def scores(
     round_: Round = None,
     workload: Workload = None,
     accelerator: Accelerator = None,
-    submitter: Annotated[str | None, typer.Option(help="An organisation, as its folder is named.")] = None,
-    division: Annotated[str | None, typer.Option(help="closed or open; both unless given.")] = None,
-    sort: Annotated[str | None, typer.Option(metavar="COLUMN", help="Sort by it, -COLUMN descends.")] = None,
+    submitter: Annotated[str | None, typer.Option(help="An organisation, by the name of its folder.")] = None,
+    division: Annotated[str | None, typer.Option(help="closed or open; default both.")] = None,
+    sort: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Sort by a column; -COLUMN in descending order.")
+    ] = None,
     format_: Annotated[
         Literal["table", "csv", "parquet", "jsonl"] | None,
-        typer.Option("--format", help="How to print the entries; a table unless given."),
+        typer.Option("--format", help="Output format; default a table."),
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write there instead of printing.")] = None,
     data: Data = None,
@@ -136,8 +139,10 @@ def report(
     *,
     round_: Round = None,
     workload: SeveralWorkloads = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write one HTML file.")] = None,
-    k: Annotated[int | None, typer.Option(help="Number of groups; by silhouette unless given.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Write the study as one HTML file.")
+    ] = None,
+    k: Annotated[int | None, typer.Option(help="Number of groups; default by silhouette.")] = None,
     data: Data = None,
     also: Also = None,
     hardware: Hardware = None,

@@ -23,7 +23,7 @@ _ACCELERATOR_FACTS: Final = (
 
 
 def rounds(tables: Tables, _catalogue: Catalogue) -> list[dict[str, Any]]:
-    """One record a round, oldest first."""
+    """One record per round, oldest first."""
     by_round = tables.scores.group_by("campaign").agg(
         num_entries=pl.len(),
         num_scored=pl.col("score_s").count(),

@@ -150,7 +150,7 @@ def expect_place(path: Path) -> None:
     if path.is_dir():
         raise errors.UsageError(f"{path}: a directory; expected the name of a file to write")
     if not path.parent.is_dir():
-        raise errors.UsageError(f"{path}: the directory {str(path.parent)!r} does not exist; make it first")
+        raise errors.UsageError(f"{path}: the directory {str(path.parent)!r} does not exist; create it first")
 
 
 @contextmanager

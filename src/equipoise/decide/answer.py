@@ -229,7 +229,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
     because no better chip of a maker is slower.
     """
 
-    JSON_PROPERTIES: ClassVar[tuple[str, ...]] = ("id", "accelerator_hours", "feasible", "pays_usd_per_hour")
+    JSON_PROPERTIES: ClassVar[tuple[str, ...]] = ("id", "accelerator_hours", "feasible", "usd_per_hour")
 
     system: str
     title: str
@@ -283,7 +283,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
         return self.time_s is not None and all(each.is_kept for each in self.constraints)
 
     @property
-    def pays_usd_per_hour(self) -> float | None:
+    def usd_per_hour(self) -> float | None:
         """US dollars per hour of elapsed time, all accelerators together; None without a price."""
         return None if self.price is None else self.num_accelerators * self.price.usd_per_accelerator_hour
 
@@ -368,11 +368,11 @@ class Reason(Struct, frozen=True, kw_only=True):
 
 
 class Measurement(Struct, frozen=True, kw_only=True):
-    """What to measure to reduce the uncertainty. narrowed: the interval of the time that it would leave."""
+    """What to measure to reduce the uncertainty. expected_time_s: the interval of the time after it."""
 
     words: str
     command: str | None
-    narrowed: Interval | None
+    expected_time_s: Interval | None
 
 
 class SystemAnswer(Struct, frozen=True, kw_only=True):
@@ -381,7 +381,7 @@ class SystemAnswer(Struct, frozen=True, kw_only=True):
     name: as the catalogue has it. cluster: None where the catalogue does not have it (a machine at hand).
     topology: of its node, where the user gave it or the machine at hand has it.
     estimates: of each estimator. equilibria: over its sizes on its first terms; balance_size: the first
-    reason to stop. calibration, learnt: of the performance model, in words, and what the user's own steps
+    reason to stop. calibration, run_fit: of the performance model, in words, and what the user's own steps
     made of it.
     best_strategies: of the recommended size, the fastest first, each as a candidate that has this strategy.
     """
@@ -404,7 +404,7 @@ class SystemAnswer(Struct, frozen=True, kw_only=True):
     records: tuple[ErrorRecord, ...]
     calibration: str | None
     transferred_from: str | None
-    learnt: str | None
+    run_fit: str | None
     num_considered: int
     num_fitting: int
     search_s: float

@@ -373,11 +373,11 @@ def _ran_in(
 ) -> Precision | None:
     """The precision that the time is of; None where nobody states it, as published results do not.
 
-    Steps of the user that the model learnt from are of the strategy that is advised.
+    Steps of the user that the model was fitted to are of the strategy that is advised.
     """
     if timed is None or grade in {"published", "carried"}:
         return None
-    if grade == "measured" and assessment.learnt is None:
+    if grade == "measured" and assessment.run_fit is None:
         return next((each for each in PRECISIONS if run is not None and each == run.precision), None)
     return timed.strategy.precision
 

@@ -205,9 +205,9 @@ class Ledger(Struct, frozen=True, kw_only=True):
         """The entry of an id or of its beginning. Raises UsageError where none or several have it."""
         found = [each for each in self.entries if each.id.startswith(id_)] if id_ else []
         if len(found) != 1:
-            number = "no prediction" if not found else f"{len(found)} predictions"
+            number = "0 predictions" if not found else f"{len(found)} predictions"
             raise UsageError(
-                f"--for {id_!r}: {number} of {self.path} have that id; `equipoise record` lists them"
+                f"--for {id_!r}: {number} in {self.path} have that id; `equipoise record` lists them"
             )
         return found[0]
 
@@ -288,18 +288,18 @@ def _head(line: str) -> dict[str, str]:
 def _document(line: bytes) -> dict[str, Any]:
     """One line as a document of this schema. Raises ValueError or TypeError for any other."""
     if len(line) > _MAX_LINE_BYTES:
-        raise ValueError("a line longer than any of a ledger")
+        raise ValueError("a line too long for a ledger")
     found = json.loads(line)
     if not isinstance(found, dict) or found.get("schema") not in _READ_SCHEMAS:
-        raise ValueError("another schema")
+        raise ValueError("an unknown schema")
     if found.get("line") not in {"prediction", "measurement"}:
-        raise ValueError("another kind of line")
+        raise ValueError("an unknown kind of line")
     return found
 
 
 def _text(value: object) -> str:
     if not isinstance(value, str) or not is_text(value) or not value:
-        raise TypeError("no text")
+        raise TypeError("not text")
     return value
 
 
@@ -331,7 +331,7 @@ def append(path: Path, documents: Sequence[Mapping[str, Any]]) -> None:
     except (OSError, ValueError) as err:
         reason = err.strerror if isinstance(err, OSError) and err.strerror else str(err)
         raise DataError(
-            f"{path}: the ledger cannot be written: {reason}; EQUIPOISE_LEDGER names another"
+            f"{path}: the ledger cannot be written: {reason}; set EQUIPOISE_LEDGER to use another file"
         ) from err
 
 
@@ -357,7 +357,7 @@ def lines(path: Path) -> list[bytes]:
         _check_regular(status, path)
         if status.st_size > MAX_FILE_BYTES:
             raise DataError(
-                f"{path}: {status.st_size} bytes; a ledger has at most {MAX_FILE_BYTES}: begin another"
+                f"{path}: {status.st_size} bytes; a ledger has at most {MAX_FILE_BYTES}: start a new one"
             )
         data = path.read_bytes()
     except FileNotFoundError:
@@ -365,7 +365,7 @@ def lines(path: Path) -> list[bytes]:
     except (OSError, ValueError) as err:
         reason = err.strerror if isinstance(err, OSError) and err.strerror else str(err)
         raise DataError(
-            f"{path}: the ledger cannot be read: {reason}; EQUIPOISE_LEDGER names another"
+            f"{path}: the ledger cannot be read: {reason}; set EQUIPOISE_LEDGER to use another file"
         ) from err
     return [line for line in data.split(b"\n") if line.strip()]
 
@@ -453,14 +453,14 @@ def running_of(path: Path, entries: Sequence[LedgerEntry]) -> Running | None:
         return None
     measured = [each for each in entries if each.error is not None]
     sizes = sorted(abs(error) for error in errors)
-    names = sorted({each.prediction.workload or "your own model" for each in measured})
+    names = sorted({each.prediction.workload or "your model" for each in measured})
     more = " and others" if len(names) > _MOST_NAMES else ""
     return Running(
         path=path,
         num_predictions=len(entries),
         num_measured=len(errors),
         record=ForecastRecord(
-            of=f"your own ledger, {', '.join(names[:_MOST_NAMES])}{more}",
+            of=f"your ledger, {', '.join(names[:_MOST_NAMES])}{more}",
             num_held_out=len(errors),
             median_abs_error=median(sizes),
             p90_abs_error=_quantile(sizes, _P90) if len(errors) > 1 else None,

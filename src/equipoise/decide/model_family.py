@@ -37,7 +37,9 @@ def of_size(shape: Transformer, params: float) -> Transformer:
     Source: Llama 3 (2024, table 3) and GPT-3 (2020, table 2.1) widen and deepen together, with heads of 128.
     """
     if shape.state_layers or shape.compressed is not None:
-        raise SpecError("a hybrid transformer has no one way to grow; name a plain one, or a mixture")
+        raise SpecError(
+            "a hybrid transformer can grow in several ways; name a dense transformer or a mixture of experts"
+        )
     shared = shape.heads // shape.kv_heads
     step = _FEW_HEADS if shape.heads % _FEW_HEADS == 0 and _FEW_HEADS % shared == 0 else shared
     heads = _heads(shape, params, step)

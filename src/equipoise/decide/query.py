@@ -68,7 +68,7 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
         _field(
             "workload",
             "text",
-            "What to train: of `list workloads`, or a torch function that returns model and batch.",
+            "What to train: a name from `list workloads`, or a torch function that returns model and batch.",
             group="training",
             verbs=_TRAIN,
             metavar="WORKLOAD|MODULE:FUNCTION",
@@ -111,7 +111,7 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
             unit="samples",
             least=1,
             most=1_000_000_000,
-            unset="that of your own model, else chosen",
+            unset="that of your model, else chosen",
         ),
     ] = None
     precision: Annotated[
@@ -141,7 +141,11 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
     here: Annotated[
         bool,
         _field(
-            "here", "flag", "Look this machine over, and answer for it.", group="systems", verbs=("advise",)
+            "here",
+            "flag",
+            "Detect this machine's hardware and answer for it.",
+            group="systems",
+            verbs=("advise",),
         ),
     ] = False
     max_accelerators: Annotated[
@@ -149,7 +153,7 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
         _field(
             "max-accelerators",
             "count",
-            "The most accelerators that may be taken.",
+            "Maximum number of accelerators.",
             group="systems",
             verbs=("advise",),
             unit="accelerators",
@@ -163,7 +167,7 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
         _field(
             "accelerators",
             "sizes",
-            "Numbers of accelerators: 64, 8..512 or 8,16,32.",
+            "Numbers of accelerators to compare: 64, 8..512 or 8,16,32.",
             group="systems",
             verbs=_TRAIN,
             unit="accelerators",
@@ -179,7 +183,7 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
         _field(
             "nodes",
             "count",
-            "How many nodes, in place of a number of accelerators.",
+            "Number of nodes, instead of a number of accelerators.",
             group="systems",
             verbs=("plan",),
             unit="nodes",
@@ -205,7 +209,7 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
         _field(
             "topology",
             "path",
-            "What joins the accelerators of a node: the output of `nvidia-smi topo -m`.",
+            "Links inside a node: a file with the output of `nvidia-smi topo -m`.",
             group="systems",
             metavar="FILE",
         ),
@@ -215,7 +219,7 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
         _field(
             "stock",
             "per_system",
-            "How many there are of a system: h100=64; may be repeated.",
+            "Number of accelerators available of a system: h100=64; may be repeated.",
             group="systems",
             verbs=("advise",),
             value_kind="count",
@@ -230,7 +234,7 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
         _field(
             "power-cap",
             "number",
-            "Watts that one accelerator may draw.",
+            "Power limit per accelerator, in watts.",
             group="systems",
             unit="W",
             least=0,
@@ -243,7 +247,7 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
         _field(
             "objective",
             "choice",
-            "What decides between candidates.",
+            "What the recommendation is optimised for.",
             group="objective",
             choices=OBJECTIVES,
             verbs=_DECIDE,
@@ -254,7 +258,7 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
         _field(
             "value-of-time",
             "number",
-            "What an hour until the end of the training is worth to you.",
+            "What finishing one hour earlier is worth to you.",
             group="objective",
             verbs=_TRAIN,
             unit="USD per hour",
@@ -270,7 +274,7 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
         _field(
             "deadline",
             "duration",
-            "The longest that the training may take: 12 (hours), 90min, 7d.",
+            "Maximum time for the training: 12 (hours), 90min, 7d.",
             group="limits",
             verbs=_TRAIN,
             unit="s",
@@ -285,7 +289,7 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
         _field(
             "budget",
             "amount",
-            "The most that it may cost, e.g. 60k.",
+            "Maximum cost of the training in US dollars, e.g. 60k.",
             group="limits",
             unit="USD",
             least=0,
@@ -329,7 +333,7 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
         _field(
             "terms",
             "per_system",
-            "How a system is rented: spot, or h100=spot; several with commas are compared.",
+            "Rental terms of a system: spot, or h100=spot; several with commas are compared.",
             group="money",
             verbs=("advise",),
             value_kind="list",
@@ -343,7 +347,7 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
         _field(
             "electricity",
             "number",
-            "What a kilowatt-hour of your own electricity costs.",
+            "Price of your electricity per kilowatt-hour.",
             group="money",
             verbs=("advise",),
             unit="USD per kWh",
@@ -358,7 +362,7 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
         _field(
             "pue",
             "number",
-            "Power of the building over that of its machines, for machines of your own.",
+            "Power usage effectiveness of your building: its total power over that of the machines.",
             group="money",
             verbs=("advise",),
             unit="ratio",
@@ -367,7 +371,14 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
         ),
     ] = None
     region: Annotated[
-        str, _field("region", "text", "Whose electricity the carbon is of.", group="money", verbs=ALL)
+        str,
+        _field(
+            "region",
+            "text",
+            "Electricity grid for the carbon emissions.",
+            group="money",
+            verbs=ALL,
+        ),
     ] = DEFAULT_GRID
     buy: Annotated[
         bool, _field("buy", "flag", "Compare renting with buying.", group="buying", verbs=("advise",))
@@ -377,7 +388,7 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
         _field(
             "purchase",
             "amount",
-            "What one accelerator costs to buy, with its share of host and network.",
+            "Purchase price per accelerator, including its share of host and network.",
             group="buying",
             verbs=("advise",),
             unit="USD",
@@ -392,7 +403,7 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
         _field(
             "utilisation",
             "number",
-            "Share of all hours that an owned machine works.",
+            "Fraction of all hours in which an owned machine is in use.",
             group="buying",
             verbs=("advise",),
             unit="ratio",
@@ -408,14 +419,14 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
         _field(
             "hosting",
             "number",
-            "Room per owned accelerator and month, without power; 0 in your own.",
+            "Hosting cost per owned accelerator per month, without power; 0 on your premises.",
             group="buying",
             verbs=("advise",),
             unit="USD per month",
             least=0,
             most=1e8,
             metavar="USD",
-            unset="as usual",
+            unset="typical hosting price",
         ),
     ] = None
     horizon_months: Annotated[
@@ -423,7 +434,7 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
         _field(
             "horizon",
             "number",
-            "By when buying has to pay.",
+            "Months after which the return of buying is reported.",
             group="buying",
             verbs=("advise",),
             unit="months",
@@ -439,7 +450,7 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
         _field(
             "runs",
             "path",
-            "Your own runs: a folder of `bench --out` or `watch`, or CSV files.",
+            "Your runs: a folder of `bench --out` or `watch`, or CSV files.",
             group="evidence",
             verbs=("advise",),
             metavar="DIR",
@@ -450,7 +461,7 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
         _field(
             "collectives",
             "paths",
-            "Your own nccl-tests output, or of `collectives --measure`.",
+            "Output of nccl-tests, or of `collectives --measure`, on your machines.",
             group="evidence",
             metavar="FILE",
         ),
@@ -460,7 +471,7 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
         _field(
             "trace",
             "paths",
-            "Traces of your own training by torch.profiler; may be repeated.",
+            "Traces of your training by torch.profiler; may be repeated.",
             group="evidence",
             verbs=("advise",),
             metavar="FILE",
@@ -471,7 +482,7 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
         _field(
             "traced-as",
             "text",
-            'What traces do not state: "ranks=8 global_batch=64 precision=bf16".',
+            'How the traced run was configured: "ranks=8 global_batch=64 precision=bf16".',
             group="evidence",
             verbs=("advise",),
             metavar="NAME=VALUE ...",
@@ -482,7 +493,7 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
         _field(
             "from",
             "path",
-            "Your own times by size (CSV, Parquet, exports of trackers).",
+            "Your measured times by size (CSV, Parquet, exports of experiment trackers).",
             group="evidence",
             verbs=("predict",),
             metavar="FILE",
@@ -493,7 +504,7 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
         _field(
             "column",
             "texts",
-            "What a column of FILE means, as num_accelerators=world_size.",
+            "Name of a column in FILE: num_accelerators=world_size.",
             group="evidence",
             verbs=("predict",),
             metavar="OURS=THEIRS",
@@ -504,7 +515,7 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
         _field(
             "strategy",
             "text",
-            "Which rows of FILE to take, where it has several strategies, e.g. ddp.",
+            "Use only the rows of FILE with this strategy, e.g. ddp.",
             group="evidence",
             verbs=("predict",),
         ),
@@ -514,7 +525,7 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
         _field(
             "law",
             "text",
-            "One law alone, e.g. amdahl; `pooled` for published results.",
+            "Fit only this scaling law, e.g. amdahl; `pooled` for published results.",
             group="evidence",
             verbs=("predict",),
             unset="all, weighted",
@@ -525,7 +536,7 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
         _field(
             "round",
             "text",
-            "The MLPerf round to start from.",
+            "MLPerf round whose results the prediction starts from.",
             group="evidence",
             verbs=("predict",),
             unset="the accelerator's newest",
@@ -536,7 +547,7 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
         _field(
             "fix",
             "texts",
-            "What a parameter of the strategy may be: tp=8, zero_stage=2..3, offload=none,optimizer.",
+            "Restrict a parameter of the strategy: tp=8, zero_stage=2..3, offload=none,optimizer.",
             group="strategy",
             metavar="NAME=VALUES",
         ),
@@ -568,7 +579,7 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
         _field(
             "ask",
             "choice",
-            "Rather: how many tokens, or how large a model, budget and deadline allow.",
+            "Find instead how many tokens, or how large a model, budget and deadline allow.",
             group="objective",
             verbs=("advise",),
             choices=get_args(Ask),
@@ -579,7 +590,7 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
         _field(
             "tokens-per-param",
             "number",
-            "Tokens per parameter of the model that --ask model looks for.",
+            "Tokens per parameter of the model that --ask model searches for.",
             group="objective",
             verbs=("advise",),
             unit="tokens per parameter",
@@ -593,7 +604,7 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
         _field(
             "data",
             "path",
-            "Read what `ingest --into DIR` wrote in place of the embedded data.",
+            "Read the tables that `ingest --into DIR` wrote instead of the embedded data.",
             group="catalogue",
             verbs=ALL,
             metavar="DIR",
@@ -604,7 +615,7 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
         _field(
             "also",
             "paths",
-            "Read it in addition to the other data; may be repeated.",
+            "Read these tables in addition to the other data; may be repeated.",
             group="catalogue",
             verbs=ALL,
             metavar="DIR",
@@ -641,17 +652,15 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
                 raise UsageError(f"{options} both state {what}; keep one")
         if self.queue_s is not None and self.deadline_s is not None and self.queue_s >= self.deadline_s:
             raise UsageError(
-                f"--queue of {self.queue_s / HOUR_S:g} hours leaves nothing of the --deadline of "
+                f"--queue of {self.queue_s / HOUR_S:g} hours leaves no time before the --deadline of "
                 f"{self.deadline_s / HOUR_S:g} hours"
             )
         if self.objective == "value_of_time" and self.value_of_time_usd_per_hour is None:
-            raise UsageError("--objective value_of_time needs --value-of-time USD: what an hour is worth")
+            raise UsageError("--objective value_of_time needs --value-of-time USD, in US dollars per hour")
         if self.ask is not None and self.is_buying:
-            raise UsageError(f"--ask {self.ask} and --buy ask for two answers; keep one")
+            raise UsageError(f"--ask {self.ask} and --buy are two different questions; keep one")
         if self.ask is not None and self.deadline_s is None and self.budget_usd is None:
-            raise UsageError(
-                f"--ask {self.ask} needs --budget or --deadline: how much money or time there is"
-            )
+            raise UsageError(f"--ask {self.ask} needs --budget or --deadline")
         if self.value_of_time_usd_per_hour is not None and self.objective == "balance":
             force_setattr(self, "objective", "value_of_time")
 
@@ -730,11 +739,11 @@ def unknown(name: str, verb: Verb | None = None) -> str:
     key = name.replace("-", "_").removesuffix("_")
     if verb is not None and key in ATTRIBUTES:
         others = ", ".join(each for each in ALL if each in FIELDS[ATTRIBUTES[key]].verbs)
-        return f"{name!r} is not asked by {verb}, but by {others}"
+        return f"{name!r} is not a field of {verb}; it is one of {others}"
     known = [key for key, attribute in ATTRIBUTES.items() if verb is None or verb in FIELDS[attribute].verbs]
     near = get_close_matches(key, known, n=1)
     hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(sorted(known))}"
-    return f"{name!r} is no field of a question; {hint}"
+    return f"{name!r} is not a field of a question; {hint}"
 
 
 def question(found: Mapping[str, Any]) -> TrainingQuery:

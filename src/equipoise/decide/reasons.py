@@ -69,7 +69,7 @@ class ModelSize(Struct, frozen=True, kw_only=True):
     @property
     def words(self) -> str:
         """Both amounts."""
-        return f"{format_si(self.params)} parameters and {format_si(self.flop_per_sample, 'FLOP')} a sample"
+        return f"{format_si(self.params)} parameters and {format_si(self.flop_per_sample, 'FLOP')} per sample"
 
 
 class SimilarWorkload(Struct, frozen=True, kw_only=True):
@@ -82,7 +82,7 @@ class SimilarWorkload(Struct, frozen=True, kw_only=True):
 
 
 def closest_workload(about: Workload) -> SimilarWorkload | None:
-    """The published workload closest in parameters and FLOP a sample; None where none is close.
+    """The published workload closest in parameters and FLOP per sample; None where none is close.
 
     Source: the Euclidean distance of both logarithms.
     """
@@ -104,7 +104,7 @@ def closest_workload(about: Workload) -> SimilarWorkload | None:
 
 
 def sizes_of(about: Workload) -> ModelSize | None:
-    """Its parameters and FLOP a sample; None where the catalogue does not know them."""
+    """Its parameters and FLOP per sample; None where the catalogue does not know them."""
     try:
         load = workload_load(about)
     except SpecError:
@@ -154,8 +154,8 @@ _OBJECTIVES = {
     "value_of_time": "the least money and value of time together",
 }
 _LIMITERS = {
-    "data": "the data end there",
-    "catalogue": "larger sizes are only tried when asked for (--max-accelerators)",
+    "data": "there are no data beyond",
+    "catalogue": "larger sizes are only tried with --max-accelerators",
     "question": "that is your limit",
 }
 
@@ -168,7 +168,7 @@ def reasons(
         _size(inputs, selection, best),
         _time(best),
         *_measured(assessment, best),
-        *_learnt(assessment),
+        *_run_fit(assessment),
         *_strategy(assessment, best),
         *_batch(inputs, best),
         *_money(best, rates),
@@ -311,10 +311,10 @@ def _share(share: float) -> str:
     return format_percent(round(share, 2))
 
 
-def _learnt(assessment: Assessment) -> Iterator[Reason]:
+def _run_fit(assessment: Assessment) -> Iterator[Reason]:
     """What the user's own steps made of the model."""
-    if assessment.learnt is not None:
-        sentence = assessment.learnt.sentence
+    if assessment.run_fit is not None:
+        sentence = assessment.run_fit.sentence
         yield Reason(
             words=f"{sentence[:1].upper()}{sentence[1:]}.",
             formula="maximum a posteriori; docs/decide/advice.md, your own runs",

@@ -121,8 +121,9 @@ def training_budget(query: TrainingQuery, workload: Workload, scores: pl.DataFra
         growth = batch_growth(entries.rename({"campaign": "round"}), level=LEVEL)
     except EvidenceError as err:
         unknown = (
-            f"How many samples the target takes is not known ({err}): the model compares strategies and "
-            "sizes, but gives no time by itself. State --samples or --tokens for another training budget."
+            f"How many samples the target takes is not known ({err}): the model compares "
+            "strategies and sizes, but gives no time. State --samples or --tokens for another "
+            "training budget."
         )
         return TrainingBudget(
             work=target_words(workload),

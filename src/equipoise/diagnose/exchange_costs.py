@@ -137,7 +137,9 @@ class ExchangeCosts(Struct, frozen=True, kw_only=True):
             if method(each)[0].name == name
         }
         if not similar:
-            raise EvidenceError(f"the own work of {name} was not measured", missing=(f"own work of {name}",))
+            raise EvidenceError(
+                f"the local work of {name} was not measured", missing=(f"own work of {name}",)
+            )
         wanted = float(argument or 0) if name == found.name else 0.0
         given = sorted(similar)
         seconds = [similar[each].seconds(gradient_bytes, num_tensors) for each in given]

@@ -100,18 +100,21 @@ class PredictedStep(Struct, frozen=True, kw_only=True):
         return self.batch_samples / self.step_s.value
 
 
-def one_device(cells: Iterable[FinishedTrial]) -> OneDevice:
-    """One workload on one device, from cells of one rank. Raises EvidenceError without steps or gradients."""
+def one_device(trials: Iterable[FinishedTrial]) -> OneDevice:
+    """One workload on one device, from trials of one rank.
+
+    Raises EvidenceError without steps or gradients.
+    """
     timed = [
         each
-        for each in cells
+        for each in trials
         if each.status == SUCCESS and each.trial.num_ranks == 1 and each.result.get("steps")
     ]
     described = [each for each in timed if each.result.get("gradients")]
     if not described:
         raise EvidenceError(
             "no steps of one device with their gradients",
-            missing=("a run with --sizes 1 of this version",),
+            missing=("a run of this version with --sizes 1",),
         )
     by_batch: dict[int, list[Mapping[str, float]]] = {}
     for each in timed:

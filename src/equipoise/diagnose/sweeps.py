@@ -43,8 +43,8 @@ class Judgement(Struct, frozen=True, kw_only=True):
     @property
     def subject(self) -> tuple[str, str, str]:
         """What it trained: workload, precision and device."""
-        cell = self.summary.trial
-        return (cell.workload, cell.precision, cell.device)
+        trial = self.summary.trial
+        return (trial.workload, trial.precision, trial.device)
 
     @property
     def is_alone(self) -> bool:
@@ -95,9 +95,9 @@ def _match(
 ) -> ConfigurationSummary | None:
     """The configuration of so many ranks, trained that way, that does the same work."""
 
-    def work(cell: Trial) -> tuple[object, ...]:
-        batch = cell.batch_samples if scaling == "strong" else cell.rank_batch_samples
-        return (cell.workload, cell.precision, cell.device, cell.train_samples, cell.num_steps, batch)
+    def work(trial: Trial) -> tuple[object, ...]:
+        batch = trial.batch_samples if scaling == "strong" else trial.rank_batch_samples
+        return (trial.workload, trial.precision, trial.device, trial.train_samples, trial.num_steps, batch)
 
     same_work = (
         each
@@ -200,7 +200,7 @@ _CAUSES = {
 class Swept(Struct, frozen=True, kw_only=True):
     """A sweep as far as it went, and what is made of it.
 
-    num_planned: cells of its plan. meanings: sentences.
+    num_planned: trials of its plan. meanings: sentences.
     """
 
     folder: Path
@@ -232,7 +232,7 @@ class Swept(Struct, frozen=True, kw_only=True):
 def swept(
     folder: Path, finished: Sequence[FinishedTrial], *, num_planned: int, settings: Mapping[str, str]
 ) -> Swept:
-    """Findings of the finished cells of a sweep; settings: `scaling` decides what is the same work.
+    """Findings of the finished trials of a sweep; settings: `scaling` decides what is the same work.
 
     Raises DataError where repetitions of one configuration ran under unlike conditions.
     """
@@ -251,7 +251,7 @@ def swept(
 
 
 def _launched(finished: Sequence[FinishedTrial]) -> dict[str, str]:
-    """The launcher that ran the cells, where `auto` was chosen."""
+    """The launcher that ran the trials, where `auto` was chosen."""
     name = next((one.conditions.get("launcher") for one in finished), None)
     return {"launcher": str(name)} if name else {}
 
@@ -323,9 +323,9 @@ def _blame(best: Judgement) -> str:
 
 
 def _way(each: Judgement) -> str:
-    cell = each.summary.trial
-    where = "one device" if cell.num_ranks == 1 else f"{cell.num_ranks} ranks"
-    return f"{cell.method} on {where} at batch {cell.batch_samples}"
+    trial = each.summary.trial
+    where = "one device" if trial.num_ranks == 1 else f"{trial.num_ranks} ranks"
+    return f"{trial.method} on {where} at batch {trial.batch_samples}"
 
 
 def _is_slower(each: Judgement) -> bool:
@@ -368,12 +368,12 @@ def false_difference_words(found: FalseDifferences) -> str:
 
 
 class Trained(Struct, frozen=True, kw_only=True):
-    """The ends of the trainings of one configuration, one a seed: medians with their intervals.
+    """The ends of the trainings of one configuration, one per seed: medians with their intervals.
 
     accuracy: None where the workload has none.
     """
 
-    cell: Trial
+    trial: Trial
     num_seeds: int
     num_samples: int
     seconds: Spread
@@ -382,11 +382,11 @@ class Trained(Struct, frozen=True, kw_only=True):
 
 
 class Failure(Struct, frozen=True, kw_only=True):
-    """One reason why cells failed. cell: the first of them."""
+    """One reason why trials failed. trial: the first of them."""
 
-    cell: Trial
+    trial: Trial
     reason: str
-    num_cells: int
+    num_trials: int
 
 
 class SweepNow(Struct, frozen=True, kw_only=True):
@@ -418,7 +418,7 @@ def _trained(summary: ConfigurationSummary) -> Trained:
     runs = summary.trained
     accuracies = [run.accuracy for run in runs if run.accuracy is not None]
     return Trained(
-        cell=summary.trial,
+        trial=summary.trial,
         num_seeds=len(runs),
         num_samples=runs[0].num_samples,
         seconds=spread([run.seconds for run in runs]),
@@ -440,4 +440,6 @@ def _failures(failed: Sequence[FinishedTrial]) -> tuple[Failure, ...]:
         )
         first.setdefault(key, one)
         counts[key] += 1
-    return tuple(Failure(cell=one.trial, reason=key[-1], num_cells=counts[key]) for key, one in first.items())
+    return tuple(
+        Failure(trial=one.trial, reason=key[-1], num_trials=counts[key]) for key, one in first.items()
+    )

@@ -97,14 +97,14 @@ def offers(accelerator: str) -> tuple[Offer, ...]:
 def _user_price(accelerator: str, usd: float, terms: PriceTerms) -> Price:
     if not 0 <= usd < _MOST_USD:
         raise UsageError(
-            f"--price is {usd!r}; expected US dollars per accelerator and hour, from 0, below {_MOST_USD:g}"
+            f"--price is {usd!r}; expected US dollars per accelerator-hour, from 0, below {_MOST_USD:g}"
         )
     return Price(
         accelerator=accelerator,
         usd_per_accelerator_hour=usd,
         low=usd,
         high=usd,
-        basis="your own price" if usd else "your own price of 0: a machine that you own",
+        basis="your price" if usd else "your price of 0: your own machine",
         terms=terms,
     )
 
@@ -267,7 +267,7 @@ def electricity(
     """
     if usd_per_kwh is not None and not 0 < usd_per_kwh < _MOST_USD_PER_KWH:
         raise UsageError(
-            f"--electricity is {usd_per_kwh!r}; expected US dollars a kWh, above 0, "
+            f"--electricity is {usd_per_kwh!r}; expected US dollars per kWh, above 0, "
             f"below {_MOST_USD_PER_KWH:g}"
         )
     if pue is not None and not 1 <= pue < _MOST_PUE:
@@ -285,7 +285,7 @@ def electricity(
     return Electricity(
         usd_per_kwh=stated(usual["usd_per_kwh"]) if usd_per_kwh is None else exact(usd_per_kwh),
         pue=stated(usual[place]) if pue is None else exact(pue),
-        basis="; ".join(sources) or "your own figures",
+        basis="; ".join(sources) or "your values",
         is_user_pue=pue is not None,
     )
 
@@ -396,7 +396,7 @@ def rates(
     """
     paid = price(accelerator.slug, usd_per_accelerator_hour=user_price, terms=terms)
     if paid is not None and user_price == 0.0:
-        kept = "electricity is what an hour costs" if power else "no price of electricity is given"
+        kept = "an hour costs only electricity" if power else "no price of electricity is given"
         paid = replace(paid, basis=f"{paid.basis}; {kept}")
     return Rates(
         price=paid,

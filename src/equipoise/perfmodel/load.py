@@ -137,7 +137,7 @@ def transformer_load(model: Transformer, *, sequence: int) -> Load:
     Source: parameters and FLOP as in `Transformer`; bytes as of each block.
     """
     if sequence < 1:
-        raise SpecError(f"sequence={sequence}; expected at least 1 token a sample")
+        raise SpecError(f"sequence={sequence}; expected at least 1 token per sample")
     layers, hidden = float(model.layers), float(model.hidden)
     further = model.prediction_layers
     # Shared weights are read once more for each further prediction, and stored once.

@@ -94,7 +94,7 @@ class Correction(Struct, frozen=True, kw_only=True, eq=False):
     """Log(measured / modelled) of one operation by size, for the groups it was measured on.
 
     log_factor: (n_groups, n_sizes) at SIZES, or (n_draws, n_groups, n_sizes). log_inside, log_nodes:
-    (n_groups,) ranks a node and nodes of each, in octaves. log_octave: what each octave away from a group
+    (n_groups,) ranks per node and nodes of each, in octaves. log_octave: what each octave away from a group
     measured adds; shape (n_draws, 1) where there are draws.
     """
 

@@ -139,7 +139,7 @@ class BarChart(Struct, frozen=True, kw_only=True):
 
     limits: lowest and highest end of a bar on the axis, so that charts side by side share their scale.
     level: where a dashed line crosses all bars; the subtitle has its meaning.
-    is_across: bars lie, a row a name, each part from `origin` on by itself; labels are then left to a table.
+    is_across: horizontal bars, a row per name, each part from `origin` by itself; labels are left to a table.
     """
 
     name: str

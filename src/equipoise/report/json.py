@@ -251,7 +251,7 @@ def allocation_fields(found: "Allocation") -> dict[str, Any]:
         "makespan_s": found.makespan_s,
         "total_time_s": found.total_s,
         "proof": {**fields_of(solved, placed=None, value=None, is_proved="proved"), "gap": solved.gap},
-        "rivals": plain(found.rivals),
+        "simpler_schedules": plain(found.simpler_schedules),
         "electricity_usd_per_kwh": tariff and fields_of(tariff, usd_per_kwh="by_hour"),
         "notes": list(found.notes),
     }

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, TypeAlias, Union, get_args, get_origin, 
 import orjson
 from msgspec import Struct
 
-from equipoise.decide.allocation.allocate import Rival
+from equipoise.decide.allocation.allocate import SimplerSchedule
 from equipoise.decide.allocation.problem import ObjectiveName
 from equipoise.decide.answer import Alternative, Answer, Candidate
 from equipoise.decide.prediction import Prediction
@@ -189,7 +189,13 @@ def _allocation(definitions: _Definitions) -> Schema:
         "candidate": definitions.of(Candidate),
         "times_s": {"type": "array", "items": _object(size)},
     }
-    proof = {"method": _TEXT, "proved": _PLAIN[bool], "bound": _NUMBER, "gap": _NUMBER, "num_looked": _WHOLE}
+    proof = {
+        "method": _TEXT,
+        "proved": _PLAIN[bool],
+        "bound": _NUMBER,
+        "gap": _NUMBER,
+        "num_explored": _WHOLE,
+    }
     tariff = _object({"by_hour": {"type": "array", "items": _NUMBER}, "begin_s": _NUMBER})
     pool = {"accelerator": _TEXT, "num_accelerators": _WHOLE, "node_size": _WHOLE}
     return {
@@ -205,7 +211,7 @@ def _allocation(definitions: _Definitions) -> Schema:
         "makespan_s": _NUMBER,
         "total_time_s": _NUMBER,
         "proof": _object(proof),
-        "rivals": {"type": "array", "items": definitions.of(Rival)},
+        "simpler_schedules": {"type": "array", "items": definitions.of(SimplerSchedule)},
         "electricity_usd_per_kwh": {"anyOf": [tariff, _PLAIN[types.NoneType]]},
         "notes": {"type": "array", "items": _TEXT},
     }

@@ -144,7 +144,7 @@ def _x_labels(scale: "_Scale", num_columns: int, indent: int) -> str:
 
 
 def _grid_plot(chart: Chart, canvas: Canvas) -> Text:
-    """A row a name, a column a size; a cell has the symbol of its group and how many systems share it."""
+    """A row per name, a column a size; a cell has the symbol of its group and how many systems share it."""
     sizes = sorted({value for series in chart.series for value in series.x})
     name_columns = min(MOST_NAME_CHARACTERS, max(map(len, chart.y.categories)) + 1)
     most = (canvas.columns - name_columns) // SIZE_CHARACTERS

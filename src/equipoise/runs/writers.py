@@ -43,8 +43,8 @@ def _extra_p_write(frame: pl.DataFrame, file: IO[bytes]) -> None:
     sizes = {path: {row[_SIZE] for row in rows} for path, rows in paths.items()}
     if len(set(map(frozenset, sizes.values()))) > 1:
         raise UsageError(
-            f"extra-p: {len(paths)} groups of workload, accelerator and round, at different sizes; Extra-P "
-            "reads a file only where all share theirs: choose with --workload, --accelerator and --round"
+            f"extra-p: {len(paths)} groups of workload, accelerator and round, at different sizes; "
+            "Extra-P needs the same sizes in all groups: choose with --workload, --accelerator and --round"
         )
     metrics = [name for name in _METRICS if name in frame.columns]
     for path, rows in paths.items():

@@ -89,7 +89,7 @@ class Backtest(Struct, frozen=True, kw_only=True):
 
     protocol: Protocol
     given_batch: bool
-    ours: BacktestRecord
+    pooled_law: BacktestRecord
     baselines: dict[str, BacktestRecord]
     groups: tuple[HeldOut, ...]
 
@@ -129,7 +129,7 @@ def backtest(
     return Backtest(
         protocol=protocol,
         given_batch=given_batch,
-        ours=_record(held_out, lambda one: one.predicted_s, with_interval=True),
+        pooled_law=_record(held_out, lambda one: one.predicted_s, with_interval=True),
         baselines={
             name: _record(held_out, predicted_s)
             for name, predicted_s in _BASELINES.items()

@@ -150,7 +150,7 @@ class LawPrediction(Struct, frozen=True, kw_only=True):
 def measured_times(
     num_accelerators: ArrayLike, time_s: ArrayLike, *, entry: ArrayLike | None = None
 ) -> MeasuredTimes:
-    """Times measured at some sizes. entry: labels of any kind, one a run."""
+    """Times measured at some sizes. entry: labels of any kind, one per run."""
     sizes = np.asarray(num_accelerators, dtype=float)
     label = sizes if entry is None else np.asarray(entry)
     return MeasuredTimes(
@@ -299,11 +299,11 @@ def _no_dependence(data: MeasuredTimes, laws: tuple[Law, ...], odds: float) -> F
         missing.insert(0, f"{_ENOUGH_REPETITIONS} repetitions at each of {_listed(again)} accelerators")
     ends_s = [float(np.median(data.time_s[data.num_accelerators == size])) for size in sizes[[0, -1]]]
     if len(laws) == 1:
-        what = f"follow the law {laws[0].name} no better than none; all laws together may show more"
+        what = f"fit the law {laws[0].name} no better than a constant; all laws together may show more"
     elif ends_s[1] > ends_s[0]:
-        what = "do not fall: more accelerators only made it slower, if they changed anything"
+        what = "do not fall: more accelerators made it slower or changed nothing"
     else:
-        what = "may as well not depend on that number"
+        what = "show no dependence on that number"
     return FitError(
         f"the times at {_listed(sizes)} accelerators {what}: the odds for a law against a constant are "
         f"{odds:.2g} to 1, and {LEAST_ODDS:g} to 1 are needed.",

@@ -62,12 +62,12 @@ class Question(Struct, frozen=True, kw_only=True):
 
 
 class WeightedEntry(Struct, frozen=True, kw_only=True):
-    """An entry that bore on the answer. weight: its share of all; is_own: of the group in question."""
+    """An entry that bore on the answer. weight: its share of all; is_same_group: of the group in question."""
 
     entry_id: str
     num_accelerators: int
     weight: float
-    is_own: bool
+    is_same_group: bool
 
 
 class PooledPrediction(Struct, frozen=True, kw_only=True):
@@ -316,7 +316,7 @@ def _evidence(past: pl.DataFrame, own: pl.DataFrame, weights: Floats) -> tuple[W
             entry_id=str(ids[i]),
             num_accelerators=int(sizes[i]),
             weight=float(shares[i]),
-            is_own=bool(i >= len(past)),
+            is_same_group=bool(i >= len(past)),
         )
         for i in heaviest
     )

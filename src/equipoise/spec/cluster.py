@@ -197,7 +197,7 @@ class Systems(Struct, frozen=True, kw_only=True):
         near = self.hardware.near(name)[:3]
         near += [self.names[each] for each in close_names(name, self.names)]
         hint = nearest_or_edit(list(dict.fromkeys(near))[:5], EDIT)
-        raise SpecError(f"cluster {shown(name)} is no known system or accelerator; {hint}")
+        raise SpecError(f"cluster {shown(name)} is not a known system or accelerator; {hint}")
 
 
 def cluster(
@@ -243,7 +243,7 @@ def build_cluster(
     missing = [field for field in _NEEDED if node[field] is None]
     if missing:
         raise SpecError(
-            f"cluster of {chip.slug}: nothing states {', '.join(missing)}; add them to "
+            f"cluster of {chip.slug}: {', '.join(missing)} are not known; add them to "
             f"[accelerator.{chip.slug}] in {HARDWARE_EDIT} (there intra_byte_per_s is link_byte_per_s, or "
             "host_byte_per_s where topology is host)"
         )
@@ -323,7 +323,7 @@ def mixture(chips: tuple[Accelerator, ...]) -> Accelerator:
         title=title,
         vendor=" + ".join(dict.fromkeys(chip.vendor for chip in chips)),
         kind=chips[0].kind,
-        source=f"the least of each figure of {title}",
+        source=f"the lowest of each value of {title}",
         confidence=max((chip.confidence for chip in chips), key=CONFIDENCES.index),
         power_w=_of_all(chips, "power_w", fmean),
         topology="host" if hosted else chips[0].topology,

@@ -249,7 +249,7 @@ _BITS_PER_BYTE = 8
 _MAX_DIGITS = 4
 _NEAR_CHARS = 30
 _LARGEST_HOST = 16
-_CARD_EACH_BYTE_PER_S = 100 * SI_PREFIXES["G"] / _BITS_PER_BYTE  # slower cards are one a node
+_CARD_EACH_BYTE_PER_S = 100 * SI_PREFIXES["G"] / _BITS_PER_BYTE  # slower cards are one per node
 _PER_NODE = re.compile(
     r"\b(\d{1,4}) (?:gpus?|accelerators?|cards?|chips?) (?:per |a |each )?(?:nodes?|servers?|hosts?)\b"
 )

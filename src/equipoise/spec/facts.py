@@ -100,7 +100,7 @@ class FactBlock(Struct, frozen=True, kw_only=True):
         if value is None:
             return None
         if not isinstance(value, str) or not value.strip():
-            raise self.refuse(key, "a text")
+            raise self.refuse(key, "text in quotes")
         return value
 
     def number(self, key: str, *, zero: bool = False) -> float | None:

@@ -93,8 +93,8 @@ class Strategy(Struct, frozen=True, kw_only=True):
         per_round = self.dp * self.microbatch_samples
         if self.global_batch_samples % per_round:
             raise SpecError(
-                f"strategy {self.text()!r}: global_batch_samples={self.global_batch_samples} is no multiple "
-                f"of dp x microbatch_samples = {per_round}; every rank has to take the same share"
+                f"strategy {self.text()!r}: global_batch_samples={self.global_batch_samples} is "
+                f"not a multiple of dp x microbatch_samples = {per_round}; every rank needs the same share"
             )
         if (self.dp * self.tp * self.cp) % self.ep:
             raise SpecError(
@@ -191,7 +191,7 @@ def read_option(text: str, *, where: str) -> tuple[str, int | str | bool]:
         near = get_close_matches(name, (*known, *_SHORT), n=1)
         near = [f"{near[0]}=VALUE"] if near and not equals else near
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}"
-        raise SpecError(f"{where}: {text!r} is no name=value of a strategy; {hint}")
+        raise SpecError(f"{where}: {text!r} is not name=value of a strategy; {hint}")
     choices = CHOICES.get(name)
     if choices is not None:
         if value not in choices:

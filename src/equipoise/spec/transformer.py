@@ -123,7 +123,7 @@ class Transformer(Struct, frozen=True, kw_only=True):
                 raise SpecError(f"transformer: {name}={getattr(self, name)}; expected at least 1")
         if self.heads % self.kv_heads:
             raise SpecError(
-                f"transformer: heads={self.heads} is no multiple of kv_heads={self.kv_heads}; "
+                f"transformer: heads={self.heads} is not a multiple of kv_heads={self.kv_heads}; "
                 "each group of queries shares one key"
             )
         if bool(self.experts) != bool(self.top_k) or self.top_k > self.experts:
@@ -310,5 +310,7 @@ def _assumed(block: FactBlock) -> dict[str, object]:
     if not hidden or not heads:
         return {}
     if hidden % heads and "head_size" not in block.fields:
-        raise block.refuse("head_size", f"this size, since hidden={hidden} is no multiple of heads={heads}")
+        raise block.refuse(
+            "head_size", f"this size, since hidden={hidden} is not a multiple of heads={heads}"
+        )
     return {"kv_heads": heads, "head_size": hidden // heads, "ffn_hidden": 4 * hidden}

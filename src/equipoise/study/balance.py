@@ -31,7 +31,7 @@ DEADLINE_FACTOR = 2.0
 FEWEST_SIZES = 2
 _STEPS_PER_OCTAVE = 3
 _MOST_STEPS = 40
-_ONE_SIZE = "where returns diminish needs times at two sizes or more of this accelerator"
+_ONE_SIZE = "times of this accelerator at two sizes or more are needed to find where returns diminish"
 
 RULE = (
     f"cost and energy: the size of least total that takes at most {DEADLINE_FACTOR:g} times the fastest time "

@@ -133,12 +133,13 @@ def headline(label: str, entries_by_workload: Mapping[str, pl.DataFrame], claims
         scaling = "no accelerator was measured at two sizes, so there is no like-for-like comparison"
     elif len(kept) == 1:
         scaling = (
-            f"the largest system works at {format_percent(kept[0])} of the efficiency of its small sibling"
+            f"the largest system works at {format_percent(kept[0])} of the efficiency of the "
+            "smallest one with its accelerator"
         )
     else:
         scaling = (
             f"the largest systems work at {format_percent(min(kept))} to {format_percent(max(kept))} of the "
-            "efficiency of their small siblings"
+            "efficiency of the smallest ones with their accelerators"
         )
     return f"{label}: {scaling}; {_tally(claims)}."
 
@@ -195,7 +196,7 @@ def _generation_words(names: Mapping[str, str], largest: Mapping[str, dict[str, 
     workload = max(apart, key=lambda slug: abs(apart[slug] - 1))
     row = largest[workload]
     return (
-        f"One reference a workload mixes generations of hardware: {names[workload]} on "
+        f"One reference per workload mixes generations of hardware: {names[workload]} on "
         f"{format_count(row['num_accelerators'])} accelerators has E' {row['relative_efficiency']:.3g} "
         f"against the workload's reference, and {row['like_for_like_efficiency']:.2g} against the smallest "
         "system of its own kind."

@@ -129,7 +129,7 @@ def _batch_starved(row: Row, baseline: Row, _: Iterable[float]) -> str | None:
     if here > STARVED_BATCH_FRACTION * there:
         return None
     return (
-        f"batch starvation: {here:.3g} samples an accelerator and step against {there:.3g} in its baseline; "
+        f"batch starvation: {here:.3g} samples per accelerator and step against {there:.3g} in its baseline; "
         f"throughput per accelerator is {format_percent(row['throughput'])} of the baseline's"
     )
 
@@ -180,7 +180,7 @@ SYMPTOMS = (
         name="batch_starvation",
         title="batch starvation",
         rule=f"E below {HEALTHY_EFFICIENCY}, throughput below {STARVED_THROUGHPUT}, and at most "
-        f"{STARVED_BATCH_FRACTION} of the baseline's samples an accelerator and step",
+        f"{STARVED_BATCH_FRACTION} of the baseline's samples per accelerator and step",
         words=_batch_starved,
     ),
     Symptom(
@@ -193,7 +193,7 @@ SYMPTOMS = (
     Symptom(
         name="set_up_bound",
         title="set-up-bound",
-        rule=f"at least {SET_UP_FRACTION} of the clock lies outside training and evaluation, where the log "
+        rule=f"at least {SET_UP_FRACTION} of the clock is outside training and evaluation, where the log "
         "separates them",
         words=_set_up_bound,
     ),

@@ -174,7 +174,7 @@ def _count_difference(
     if unscored:
         names = "; ".join(entry.words for entry in unscored)
         return (f"{counted}; {len(unscored)} of ours have no score: {names}",)
-    return (f"{counted}; all of ours have a score, and the study does not state which ones it took",)
+    return (f"{counted}; all of ours have a score, and the study does not state which ones it used",)
 
 
 def _reference_differences(found: Reference | None, published: Published) -> tuple[str, ...]:

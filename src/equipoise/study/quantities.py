@@ -18,7 +18,7 @@ from equipoise.spec.hardware import accelerator_title
 from equipoise.spec.workload import workload_title
 from equipoise.units import format_count, format_duration, format_percent
 
-Way: TypeAlias = Literal["their way", "like for like"]
+Way: TypeAlias = Literal["study's method", "like for like"]
 MIN_SIZES_OF_PEAK = 3
 
 
@@ -44,18 +44,18 @@ class View(Struct, frozen=True, kw_only=True):
     @property
     def about(self) -> str:
         """What was looked at, for a sentence."""
-        if self.way == "their way" or self.points.is_empty():
+        if self.way == "study's method" or self.points.is_empty():
             return "All systems"
         return f"{accelerator_title(self.points['accelerator'][0])} only"
 
 
-def their_view(workload: str, entries: pl.DataFrame) -> View:
+def study_view(workload: str, entries: pl.DataFrame) -> View:
     """All entries with E', whatever their accelerator.
 
     entries: a frame with metrics and factors, of one round, workload and division.
     """
     points = _points(entries, "relative_efficiency", pl.col("is_reference"))
-    return View(way="their way", workload=workload, entries=entries, points=points)
+    return View(way="study's method", workload=workload, entries=entries, points=points)
 
 
 def like_for_like_view(workload: str, entries: pl.DataFrame) -> View:
@@ -194,7 +194,7 @@ def _place_of_balance(view: View) -> MeasuredQuantity:
     first, last = best["num_accelerators"][0], best["num_accelerators"][-1]
     where = "at its lower end" if place == 0 else "inside the range"
     if place == best.height - 1:
-        where = "at its upper end: the balance may lie beyond the data"
+        where = "at its upper end: the balance may be beyond the data"
     return MeasuredQuantity(
         values=(place / (best.height - 1),),
         figures=(Figure(name="size with the highest E x S", value=size, unit="accelerators", entry_ids=ids),),
@@ -254,7 +254,7 @@ def _over_common_sizes(first: View, second: View) -> MeasuredQuantity:
     """E of the first workload over the second's, over the sizes that both have on one accelerator.
 
     The accelerator is the one with the most common sizes (ties: widest range); both curves start from the
-    smallest common size, best entry a size; the value is the geometric mean.
+    smallest common size, best entry per size; the value is the geometric mean.
     """
     own, other = curves(first.entries), curves(second.entries)
     common = own.join(other, on=("accelerator", "num_accelerators"), suffix="_second")
@@ -326,7 +326,7 @@ def _top(rows: pl.DataFrame) -> dict[str, Any]:
 
 
 def _symbol(view: View) -> str:
-    return "E'" if view.way == "their way" else "E"
+    return "E'" if view.way == "study's method" else "E"
 
 
 def _efficiency(view: View, row: dict[str, Any]) -> Figure:

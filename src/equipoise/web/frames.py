@@ -128,7 +128,7 @@ def _drawn(name: str, answer: PageAnswer, **values: Any) -> Halves:  # noqa: ANN
     return before.encode("utf-8", "replace"), after.encode("utf-8", "replace")
 
 
-WORDS: Final = "Computing this answer for the first time. It takes some seconds and is then kept."
+WORDS: Final = "Computing this answer for the first time. It takes some seconds and is then cached."
 
 
 def waiting(title: str, address: str, *, shares_form: bool) -> PageAnswer:

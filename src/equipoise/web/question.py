@@ -43,11 +43,11 @@ LABELS: Final[Mapping[str, str]] = {
     "systems": "On",
     "max_accelerators": "Accelerators, at most",
     "node_size": "Accelerators per node",
-    "stock": "How many there are",
+    "stock": "Accelerators available",
     "power_cap_w": "Power cap, W",
     "objective": "Choose by",
     "value_of_time_usd_per_hour": "Value of an hour, USD",
-    "ask": "How many",
+    "ask": "How much can be trained",
     "tokens_per_param": "Tokens per parameter",
     "deadline_s": "Deadline, hours",
     "queue_s": "Queue, hours",
@@ -56,11 +56,11 @@ LABELS: Final[Mapping[str, str]] = {
     "terms": "Rented",
     "electricity_usd_per_kwh": "Electricity, USD per kWh",
     "pue": "PUE of the building",
-    "region": "Carbon of electricity in",
+    "region": "Electricity grid",
     "buy": "Buying",
-    "purchase_usd": "To buy one, USD",
+    "purchase_usd": "Purchase price, USD per accelerator",
     "utilisation": "Utilisation, 0 to 1",
-    "hosting_usd_per_month": "Room, USD per month",
+    "hosting_usd_per_month": "Hosting, USD per accelerator per month",
     "horizon_months": "Horizon, months",
     "runs": "Your runs",
     "fixed": "Fixed parameters",
@@ -207,7 +207,7 @@ def question(
     for key, texts in _filled(given).items():
         name = names.get(key)
         if name is None:
-            wrong.append(f"{printable(key)}={printable(texts[0])!r} is no field of this page")
+            wrong.append(f"{printable(key)}={printable(texts[0])!r} is not a field of this page")
             continue
         try:
             value = _value(name, fields[name], texts)

@@ -199,7 +199,7 @@ def _pieces(
     order: random.Random,
     found: list[dict[str, Any]],
 ) -> Iterator[int]:
-    """Fills `found` with a row a size; yields the size before each piece of work."""
+    """Fills `found` with a row per size; yields the size before each piece of work."""
     ready: list[tuple[Exercise, dict[str, Any]]] = []
     for payload_bytes in task.sizes_bytes:
         yield payload_bytes

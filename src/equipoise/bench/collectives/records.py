@@ -48,8 +48,8 @@ class CollectivesTask(Struct, frozen=True, kw_only=True):
         for size in self.sizes_bytes:
             if not WIDTH_BYTES * self.num_ranks <= size <= MOST_BYTES:
                 raise UsageError(
-                    f"--sizes {size}: expected at least {WIDTH_BYTES * self.num_ranks} bytes, an element a "
-                    f"rank, and at most {MOST_BYTES}"
+                    f"--sizes {size}: expected at least {WIDTH_BYTES * self.num_ranks} bytes, one "
+                    f"element per rank, and at most {MOST_BYTES}"
                 )
         for operation in self.operations:
             if operation not in OPERATIONS:

@@ -40,7 +40,7 @@ class WorkerTask(Protocol):
 class LaunchJob(Struct, frozen=True, kw_only=True):
     """A trial, or another task, to run: where its processes leave their files, on which cores, how long.
 
-    folder: empty, the job's own. core_sets: one a rank; none where the launcher does not bind here.
+    folder: empty, the job's own. core_sets: one per rank; none where the launcher does not bind here.
     limit_s: it is ended after so many seconds. most_ranks: of the largest trial of its sweep, by which cores
     and devices are shared out; 0 for its own. report: called with what happens on the way, as "queued".
     """
@@ -141,7 +141,7 @@ def outcome(
     if result is not None and len(ends) == job.task.num_ranks and not failed:
         return JobOutcome(result=result)
     if ran_out:
-        return JobOutcome(reason=f"hung: ended after {job.limit_s:g} s (--limit gives it longer)")
+        return JobOutcome(reason=f"hung: ended after {job.limit_s:g} s (--limit for more)")
     if not failed:
         return JobOutcome(reason="ended without a result")
     # A rank that is killed takes others with it, and word of them may be here first.

@@ -164,7 +164,7 @@ def command(job: LaunchJob, rank: int) -> Command:
 
 
 def run_commands(job: LaunchJob, commands: Sequence[Command], *, by_agent: bool = False) -> JobOutcome:
-    """What came of a job run by these commands: one a rank, or one agent that starts the ranks itself."""
+    """What came of a job run by these commands: one per rank, or one agent that starts the ranks itself."""
     leave(job.folder, INSTRUCTIONS, instructions(job, job.core_sets))
     kills_before = num_memory_kills()
     with started(commands) as processes:

@@ -87,7 +87,7 @@ def shared(world_size: int, backend: str) -> str | None:
     if world_size < 2:  # noqa: PLR2004 - one has nobody to exchange with
         return f"needs at least 2 ranks; got {world_size}; use single"
     if backend not in OFFERED_BACKENDS:
-        return f"was never tried over {backend}; offered over {' and '.join(OFFERED_BACKENDS)}"
+        return f"was not tested over {backend}; available over {' and '.join(OFFERED_BACKENDS)}"
     return None
 
 
@@ -226,7 +226,7 @@ METHODS = (
     ),
     Method(
         name="localsgd",
-        meaning="each rank trains alone; weights are averaged every so many steps",
+        meaning="each rank trains independently; weights are averaged every few steps",
         begins="local:begin_localsgd",
         source="Stich 2019, Local SGD, arXiv 1805.09767",
         takes=_PERIOD,

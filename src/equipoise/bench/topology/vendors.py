@@ -251,9 +251,9 @@ def read_nvidia(lines: Sequence[str]) -> Topology | None:
     cells = _cells((links or peers)[0]) if links or peers else _Cells(names=sorted(listed, key=_by_number))
     notes = [*cells.notes, *_others(links)]
     if listed and not links:
-        notes.append("No matrix of links is in the text; `nvidia-smi topo -m` prints it.")
+        notes.append("The text has no matrix of links; `nvidia-smi topo -m` prints it.")
     if peers and not links:
-        notes.append("The text has who reaches whose memory, not by which links; `nvidia-smi topo -m` does.")
+        notes.append("The text states peer access, but not the links; `nvidia-smi topo -m` prints them.")
     names = sorted((name for name in cells.names if name.startswith(_ACCELERATOR)), key=_by_number)
     strange = [name for name in listed if name not in names]
     if strange:
@@ -305,8 +305,8 @@ def _others(links: Sequence[LinkMatrix]) -> Iterator[str]:
     for other in links[1:]:
         if _cells(other).words != _cells(links[0]).words:
             yield (
-                f"A further matrix of links, from line {other.line}, differs from the first, and is left "
-                "out: give one machine at a time."
+                f"A further matrix of links, from line {other.line}, differs from the first and is "
+                "not used: give one machine at a time."
             )
 
 
@@ -322,7 +322,7 @@ def _cells(matrix: LinkMatrix) -> _Cells:
             continue
         trouble = _trouble(row, cells.names, seen)
         if trouble:
-            cells.notes.append(f"Row {row.name}, line {row.line}: {trouble}; it is left out.")
+            cells.notes.append(f"Row {row.name}, line {row.line}: {trouble}; it is not used.")
             continue
         seen[row.name] = row
     _add_rows(cells, seen)
@@ -366,7 +366,7 @@ def _add_rows(cells: _Cells, rows: dict[str, LinkRow]) -> None:
     cells.names = columns + [name for name in rows if name not in columns]
     strange = {word for word in cells.words.values() if link_class(word) is None} - PEER_WORDS.keys()
     if strange:
-        cells.notes.append(f"No class of link that is known here: {', '.join(sorted(strange)[:5])}.")
+        cells.notes.append(f"Unknown classes of link: {', '.join(sorted(strange)[:5])}.")
 
 
 def _drop_cut_cell(cells: _Cells, row: LinkRow) -> int:
@@ -562,6 +562,6 @@ def _missing(
 
 def _notes(tables: dict[str, _AmdTable]) -> Iterator[str]:
     if "type" not in tables:
-        yield "The table of link types is missing; without it no class of link is known."
+        yield "The table of link types is missing; without it the classes of links are not known."
     elif "weight" not in tables:
-        yield "The table of weights is missing; without it XGMI links may be of more than one hop."
+        yield "The table of weights is missing; without it the number of hops of XGMI links is not known."

@@ -316,7 +316,7 @@ class Activity(Struct, kw_only=True):
         if found is None:
             if len(self.devices) >= MAX_DEVICES:
                 raise DataError(
-                    f"{self.where}: more than {MAX_DEVICES} devices in one trace; expected one a rank"
+                    f"{self.where}: more than {MAX_DEVICES} devices in one trace; expected one per rank"
                 )
             found = self.devices[key] = DeviceActivity()
         return found

@@ -171,7 +171,7 @@ class RankTrace(Struct, frozen=True, kw_only=True):
 
 
 def rank_traces(pieces: Iterator[bytes], where: str) -> list[RankTrace]:
-    """The trace of one file: one record a device, most often one.
+    """The trace of one file: one record per device, most often one.
 
     pieces: the bytes of the file in order. where: names it in messages; it may name the rank too.
     Raises DataError where it is no trace, or nothing in it took time.
@@ -206,8 +206,8 @@ def rank_traces(pieces: Iterator[bytes], where: str) -> list[RankTrace]:
 
 
 _LAGGING = (
-    "the device runs behind the host, so steps are as the device comes to them: from the first work "
-    "launched in one to that of the next"
+    "the device runs behind the host, so a step is measured on the device: from the first "
+    "work launched in one step to that of the next"
 )
 
 
@@ -218,9 +218,9 @@ def _has_communication(activity: Activity) -> bool:
 
 def _notes(activity: Activity, *, is_cut: bool) -> Iterator[str]:
     if is_cut:
-        yield "the file is cut before its end; what came before was read"
+        yield "the file is cut before its end; everything before was read"
     if activity.num_odd:
-        yield f"{activity.num_odd} events whose times are no numbers were left out"
+        yield f"{activity.num_odd} events without numeric times were excluded"
     if not activity.devices and _has_communication(activity):
         yield (
             "only the host was traced: computation is the time in operators, communication that of the "
@@ -310,7 +310,7 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 
 
 class Traces(Struct, frozen=True, kw_only=True):
-    """What was read: one record a rank and device, in order of ranks, and what was refused."""
+    """What was read: one record per rank and device, in order of ranks, and what was refused."""
 
     ranks: tuple[RankTrace, ...]
     rejected: Tally

@@ -108,7 +108,7 @@ def status_of(watched: CombinedRun, records: Sequence[RankRecord]) -> str:
     """`success`, or what went wrong; steps that were seen before it stand."""
     for record in records:
         if not record.end:
-            return f"failed: rank {record.rank} did not come to its end"
+            return f"failed: rank {record.rank} did not finish"
         if record.end.get("reason"):
             return f"failed: rank {record.rank} {record.end['reason']}"
     if not watched.steps:
@@ -216,7 +216,7 @@ def _lives(path: Path, status: os.stat_result) -> bool:
 def run_now(files: RunFiles) -> RunNow:
     """What a run saw so far. Raises DataError where a file is damaged, or no rank left one."""
     if not files.ranks:
-        raise DataError(f"{files.folder}: no rank left a file; expected rank-0.jsonl")
+        raise DataError(f"{files.folder}: no rank wrote a file; expected rank-0.jsonl")
     each_bytes = _MOST_BYTES // len(files.ranks)
     records = tuple(rank_record(path, most_bytes=each_bytes) for path in files.ranks)
     if len({record.rank for record in records}) < len(records):

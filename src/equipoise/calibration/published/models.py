@@ -63,7 +63,7 @@ def model_of(row: TextRow, catalogue: Catalogue | None = None) -> Model:
             return Model(transformer=catalogued, known=known, sequence=sequence)
         if catalogued.attention_layers is None and catalogued.expert_layers is None:
             scaled = replace(catalogued, layers=layers or catalogued.layers)
-            note = f"{catalogued.layers} layers in the catalogue, {layers} in the row: the row's hold"
+            note = f"{catalogued.layers} layers in the catalogue, {layers} in the row: the row's are used"
             return Model(transformer=scaled, known=None, sequence=sequence, notes=(note,))
     if layers is None or hidden is None or heads is None:
         raise DataError(

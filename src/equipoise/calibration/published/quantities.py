@@ -275,7 +275,7 @@ def _message_rate(text: str) -> Quantity | None:
 
 
 def _flop_rate(text: str) -> Quantity | None:
-    """FLOP a second; a word in the unit or in brackets may say which are counted."""
+    """FLOP per second; a word in the unit or in brackets may say which are counted."""
     plain = _plain(text)
     rest, per_accelerator = _spread(plain)
     if per_accelerator is None and _ALL.search(text):

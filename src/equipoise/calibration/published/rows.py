@@ -46,7 +46,7 @@ class Conversion(Struct, frozen=True, kw_only=True):
 def step_conversion(
     quantity: Quantity, strategy: Strategy, model: Model, *, peak_flop_per_s: float | None
 ) -> Conversion:
-    """How a figure becomes seconds a step.
+    """How a figure becomes seconds per step.
 
     peak_flop_per_s: of one accelerator in the precision of the row, for shares of the peak.
     Raises DataError where the row lacks what its unit needs.
@@ -71,7 +71,7 @@ def step_conversion(
                     raise DataError("unit is a share of the peak, and no peak of this accelerator is known")
                 work /= peak_flop_per_s
         case _:
-            raise DataError(f"unit: {quantity.kind} is not a figure of a training step")
+            raise DataError(f"unit: {quantity.kind} is not a quantity of a training step")
     if quantity.is_rate:
         return Conversion(factor=work / quantity.si, is_rate=True)
     return Conversion(factor=work * quantity.si, is_rate=False)
@@ -79,7 +79,7 @@ def step_conversion(
 
 def _sequence(model: Model) -> int:
     if model.sequence is None:
-        raise DataError("column seq: empty; the unit counts tokens, so tokens a sample have to be known")
+        raise DataError("column seq: empty; the unit counts tokens, so tokens per sample have to be known")
     return model.sequence
 
 
@@ -165,7 +165,7 @@ def collective_conversion(
             factor=payload_bytes * _BUS_FACTORS[operation](num_ranks) / quantity.si, is_rate=True
         )
     raise DataError(
-        f"unit: {quantity.kind} is not a figure of a collective; expected a time or busbw or algbw GB/s"
+        f"unit: {quantity.kind} is not a quantity of a collective; expected a time or busbw or algbw GB/s"
     )
 
 
@@ -328,7 +328,7 @@ def _of_kind(row: TextRow, seen: PublishedRow) -> PublishedRow:
         raise DataError("column unit: empty")
     if is_matrix_product(seen.workload):
         return replace(
-            seen, kind="matmul", reason="a rate of matrix products alone, not of training or a collective"
+            seen, kind="matmul", reason="a rate of matrix products only, not of training or a collective"
         )
     if unit.kind in {"bus", "payload"} or collective_of(seen.workload):
         return _collective(row, seen, unit)
@@ -336,7 +336,7 @@ def _of_kind(row: TextRow, seen: PublishedRow) -> PublishedRow:
         return replace(
             seen,
             kind="efficiency",
-            reason="a share of perfect scaling: the time it compares with is not stated",
+            reason="a share of perfect scaling: the reference time is not stated",
         )
     if unit.kind == "items":
         return _throughput(seen, unit, "the unit does not say what is counted")
@@ -388,7 +388,7 @@ def _collective(row: TextRow, seen: PublishedRow, unit: Quantity) -> PublishedRo
     operation = collective_of(seen.workload)
     if operation is None:
         # Bandwidths of the bus are defined so that collectives can be compared with each other.
-        notes.append("no collective named: taken as all_reduce")
+        notes.append("no collective named: all_reduce is assumed")
         operation = "all_reduce"
     payload = number(row, "global_batch", most=_LARGEST_MESSAGE_BYTES)
     if payload is None and _PEAK.search(seen.workload):

@@ -174,7 +174,7 @@ def _interleaving(text: str) -> tuple[bool, int | None]:
         chunks = int(match[1]) if match else 1
         if not 1 <= chunks <= _MAX_CHUNKS:
             raise DataError(
-                f"column parallel_config: {chunks} chunks a pipeline rank; expected 1 to {_MAX_CHUNKS}"
+                f"column parallel_config: {chunks} chunks per pipeline rank; expected 1 to {_MAX_CHUNKS}"
             )
         return chunks > 1, chunks
     negated = _has(text, r"(?:no|non|not|without)[- ]interleav(?:ing|ed)")
@@ -208,7 +208,7 @@ def strategy_of(row: TextRow, *, num_accelerators: int, layers: int | None) -> S
     if words.precision is None:
         notes.append("precision not stated: bf16")
     if words.shard_group is not None and words.shard_group < dp:
-        notes.append(f"sharded over groups of {words.shard_group} ranks: taken as over all {dp}")
+        notes.append(f"sharded over groups of {words.shard_group} ranks: treated as over all {dp}")
     found = Strategy(
         global_batch_samples=whole,
         microbatch_samples=micro,
@@ -271,7 +271,7 @@ def _batches(row: TextRow, words: StrategyWords, *, dp: int, pp: int, notes: lis
                 f"column global_batch: empty; a pipeline of pp={pp} needs the number of micro-batches"
             )
         if accumulated is None:
-            notes.append("global_batch not stated: one micro-batch a rank")
+            notes.append("global_batch not stated: one micro-batch per rank")
         return micro, micro * dp * (accumulated or 1)
     if whole is None:
         raise DataError("columns micro_batch and global_batch: both empty; a step is not known without one")
@@ -281,8 +281,8 @@ def _batches(row: TextRow, words: StrategyWords, *, dp: int, pp: int, notes: lis
         notes.append("micro_batch not stated: 1 sample")
         return 1, whole
     if whole % dp:
-        raise DataError(f"global_batch = {whole} is no multiple of dp = {dp}")
-    notes.append("micro_batch not stated: a rank's whole share")
+        raise DataError(f"global_batch = {whole} is not a multiple of dp = {dp}")
+    notes.append("micro_batch not stated: all samples of a rank")
     return whole // dp, whole
 
 

@@ -48,7 +48,7 @@ class JobShare(Struct, frozen=True, kw_only=True):
         return self.candidate.time_s
 
 
-class Rival(Struct, frozen=True, kw_only=True):
+class SimplerSchedule(Struct, frozen=True, kw_only=True):
     """A simpler way to share the pool. value: of the objective; None where it misses a deadline or room."""
 
     words: str
@@ -69,7 +69,7 @@ class Allocation(Struct, frozen=True, kw_only=True):
     solved: Solved
     is_feasible: bool
     is_certain: bool
-    rivals: tuple[Rival, ...]
+    simpler_schedules: tuple[SimplerSchedule, ...]
     makespan_s: float
     total_s: float
     notes: tuple[str, ...]
@@ -108,7 +108,7 @@ def allocate(
         solved=solved,
         is_feasible=is_feasible,
         is_certain=is_certain,
-        rivals=_rivals(problem),
+        simpler_schedules=_simpler_schedules(problem),
         makespan_s=max(each.end_s.value for each in shares),
         total_s=math.fsum(each.job.weight * (each.end_s.value - each.job.start_s) for each in shares),
         notes=tuple(
@@ -229,14 +229,16 @@ def _share(
     )
 
 
-def _rivals(problem: SharingProblem) -> tuple[Rival, ...]:
+def _simpler_schedules(problem: SharingProblem) -> tuple[SimplerSchedule, ...]:
     """What simpler ways would give."""
     best_split = split(problem)
     equal = _equal_shares(problem)
     return (
-        Rival(words="best split, all at once", value=None if best_split is None else best_split.value),
-        Rival(words="equal shares, all at once", value=equal),
-        Rival(words="one after another", value=in_turn(problem)),
+        SimplerSchedule(
+            words="best split, all at once", value=None if best_split is None else best_split.value
+        ),
+        SimplerSchedule(words="equal shares, all at once", value=equal),
+        SimplerSchedule(words="one after another", value=in_turn(problem)),
     )
 
 

@@ -177,7 +177,7 @@ class _JobFields(Struct, frozen=True, kw_only=True):
             or len(value) > _MAX_TEXT
             or not value.isprintable()
         ):
-            raise self.refuse(key, "a text")
+            raise self.refuse(key, "text in quotes")
         return value.strip()
 
     def number(self, key: str) -> float | None:
@@ -283,7 +283,7 @@ def _is_number(value: object) -> bool:
 
 def _echo(value: object) -> str:
     """A value of the file, short and on one line."""
-    text = ascii(value) if not isinstance(value, int) or abs(value) < _MOST else "a huge number"
+    text = ascii(value) if not isinstance(value, int) or abs(value) < _MOST else "a very large number"
     return text if len(text) <= _ECHO else f"{text[:_ECHO]}..."
 
 
@@ -300,4 +300,4 @@ def _document(path: Path) -> dict[str, Any]:
     except RecursionError as err:
         raise DataError(f"{path}: nested too deeply; expected a TOML file of jobs") from err
     except ValueError as err:
-        raise DataError(f"{path}: no TOML: {err}; expected a file of [[job]] tables") from err
+        raise DataError(f"{path}: not valid TOML: {err}; expected a file of [[job]] tables") from err

@@ -33,7 +33,7 @@ class Tariff(Struct, frozen=True, kw_only=True):
         if len(self.usd_per_kwh) != HOURS or not all(math.isfinite(each) for each in self.usd_per_kwh):
             raise UsageError(
                 f"electricity prices of {len(self.usd_per_kwh)} hours; expected {HOURS} finite numbers, US "
-                "dollars a kWh"
+                "dollars per kWh"
             )
 
     def usd_per_w(self, start_s: float, end_s: float) -> float:
@@ -221,7 +221,7 @@ class SharingProblem(Struct, frozen=True, kw_only=True):
 class Solved(Struct, frozen=True, kw_only=True):
     """A schedule, in the order of the jobs. value: of the objective; bound: no schedule is below it.
 
-    is_proved: whether no schedule is better. num_looked: partial schedules that were looked at. method: in
+    is_proved: whether no schedule is better. num_explored: partial schedules that were looked at. method: in
     words.
     """
 
@@ -229,7 +229,7 @@ class Solved(Struct, frozen=True, kw_only=True):
     value: float
     bound: float
     is_proved: bool
-    num_looked: int
+    num_explored: int
     method: str
 
     @property

@@ -54,7 +54,7 @@ def split(problem: SharingProblem) -> Solved | None:
         value=value,
         bound=value,
         is_proved=True,
-        num_looked=entries,
+        num_explored=entries,
         method="dynamic programming",
     )
 
@@ -98,7 +98,7 @@ def greedy_split(problem: SharingProblem) -> Solved | None:
     left = problem.num_accelerators - sum(
         problem.jobs[job].sizes[choices[0]] for job, choices in enumerate(allowed)
     )
-    num_looked = 0
+    num_explored = 0
     while left > 0:
         best: tuple[float, int, int] | None = None
         worst = max(_worth(problem, job, allowed[job][at[job]]) for job in range(len(at)))
@@ -107,7 +107,7 @@ def greedy_split(problem: SharingProblem) -> Solved | None:
             if not problem.is_sum and now < worst:
                 continue
             for step in range(at[job] + 1, len(choices)):
-                num_looked += 1
+                num_explored += 1
                 sizes = problem.jobs[job].sizes
                 more = sizes[choices[step]] - sizes[choices[at[job]]]
                 gain = (now - _worth(problem, job, choices[step])) / more
@@ -131,7 +131,7 @@ def greedy_split(problem: SharingProblem) -> Solved | None:
         value=problem.value(placed),
         bound=math.fsum(least) if problem.is_sum else max(least),
         is_proved=False,
-        num_looked=num_looked,
+        num_explored=num_explored,
         method="marginal gains",
     )
 
@@ -189,7 +189,7 @@ def schedule(problem: SharingProblem, *, most_looked: int = MOST_LOOKED) -> Solv
         value=value,
         bound=bound,
         is_proved=is_proved,
-        num_looked=most_looked - max(search.left, 0),
+        num_explored=most_looked - max(search.left, 0),
         method="branch and bound",
     )
 

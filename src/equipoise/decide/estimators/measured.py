@@ -99,7 +99,7 @@ def scaled(
     sizes = np.atleast_1d(np.asarray(num_accelerators, dtype=np.intp))
     if (sizes < run.num_accelerators).any():
         raise UsageError(
-            f"{int(sizes.min())} accelerators asked for, {run.num_accelerators} measured; "
+            f"{int(sizes.min())} accelerators in the question, {run.num_accelerators} measured; "
             "expected at least as many"
         )
     found = scaled_up(
@@ -298,10 +298,13 @@ def _why(run: UserRun, size: int, recast: Recast | None) -> str:
     way = f" ({run.strategy})" if run.strategy else ""
     batch = format_count(run.global_batch_samples)
     if size == run.num_accelerators and recast is not None and recast.is_other:
-        return f"{at}{way} at batch {batch}; trained as advised, {recast.factor:.2f} times, by the model"
+        return (
+            f"{at}{way} at batch {batch}; for the recommended strategy {recast.factor:.2f} "
+            "times, by the model"
+        )
     if size == run.num_accelerators:
         return f"{at}{way} at batch {batch}, as measured"
     return (
-        f"{at}{way} at batch {batch}, with what more ranks add: waiting, exchange, input "
+        f"{at}{way} at batch {batch}, plus what more ranks add: waiting, communication, input "
         "(docs/experiments/0009)"
     )

@@ -74,7 +74,7 @@ class TransferRecord(Struct, frozen=True, kw_only=True):
     def of(self) -> str:
         """What was held out, in words."""
         what = "the same chip in another form" if self.nearness == "chip" else "another chip of its maker"
-        return f"results of {self.num_chips} chips held out whole, carried over from {what}"
+        return f"results of {self.num_chips} held-out chips, carried over from {what}"
 
 
 @cache

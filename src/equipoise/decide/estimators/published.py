@@ -108,7 +108,9 @@ def published_estimates(evidence: PublishedEvidence) -> Estimates | None:
     found: dict[int, Estimate] = {}
     grade: dict[int, Grade] = {}
     curve = evidence.curve
-    is_users = curve is not None and any(each.is_own and each.kind == "measured" for each in curve.evidence)
+    is_users = curve is not None and any(
+        each.is_same_group and each.kind == "measured" for each in curve.evidence
+    )
     if curve is not None:
         largest = _largest(evidence, curve)
         for each in curve.predictions:
@@ -118,7 +120,7 @@ def published_estimates(evidence: PublishedEvidence) -> Estimates | None:
             spread = combined_record().at(size / largest).published_scale * log_sd(each.time)
             found[size] = Estimate(
                 estimator="measured" if is_users else "published",
-                name="your own trainings, with the shape of published ones"
+                name="your trainings, with the scaling of published ones"
                 if is_users
                 else "carried from published results at other sizes",
                 time_s=each.time,
@@ -135,7 +137,7 @@ def published_estimates(evidence: PublishedEvidence) -> Estimates | None:
     domain = None if curve is None else _asked_domain(curve.domain, sizes[-1] / 2.0)
     return Estimates(
         estimator="measured" if is_users else "published",
-        name="your own trainings, with the shape of published ones" if is_users else "published results",
+        name="your trainings, with the scaling of published ones" if is_users else "published results",
         by_size={size: found[size] for size in sizes},
         grade=grade,
         sources=_sources(evidence),
@@ -164,7 +166,7 @@ def carried_by_model(published: Estimates, model: Estimates) -> Estimates:
             name=f"carried from published results at {format_count(nearest)} by the model",
             time_s=with_log_sd(ratio * start.time_s.value, spread),
             log_sd=spread,
-            why=f"times carried so far by the model were off by {format_percent(round(spread, 2))} "
+            why=f"times carried this far by the model were off by {format_percent(round(spread, 2))} "
             "(standard deviation)",
             sources=(),
         )
@@ -266,7 +268,7 @@ def _asked_domain(known: Domain, most: float) -> Domain:
 
 def _largest(evidence: PublishedEvidence, curve: TimeCurve) -> float:
     """The largest size with a result of the group itself."""
-    own = [each.num_accelerators for each in curve.evidence if each.is_own]
+    own = [each.num_accelerators for each in curve.evidence if each.is_same_group]
     return float(max((*own, *evidence.at_size), default=curve.domain.largest))
 
 

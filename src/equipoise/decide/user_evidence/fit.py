@@ -62,15 +62,15 @@ class UserFit(Struct, frozen=True, kw_only=True):
         """What was fitted, and how wrong it was, in one sentence."""
         return (
             f"fitted to {_set_ups(self.steps)}; with {self.held_out} held out it was off by "
-            f"{format_percent(round(self.error, 3))} (median), its level alone by "
+            f"{format_percent(round(self.error, 3))} (median), with only its level set by "
             f"{format_percent(round(self.level_error, 3))}"
         )
 
     @property
     def sentence(self) -> str:
-        """What was learnt, with links that are not as stated."""
+        """What was fitted, with links that are not as stated."""
         found = [
-            f"links {where} turned out {factor:.2g} times as fast as stated"
+            f"links {where} are {factor:.2g} times as fast as stated"
             for where, factor in (("inside nodes", self.intra), ("between nodes", self.inter))
             if not 1.0 / _NOTICED < factor < _NOTICED
         ]
@@ -87,8 +87,8 @@ def user_fit(steps: UserSteps, start: CalibratedModel) -> UserFit | str:
     num_sizes = len(np.unique(steps.sizes))
     if len(steps.measured_s) < _FEWEST_SET_UPS or num_sizes < _FEWEST_SIZES:
         return (
-            f"{_set_ups(steps)} give its level alone: parameters take {_FEWEST_SET_UPS} set-ups or more, on "
-            f"{_FEWEST_SIZES} sizes or more"
+            f"{_set_ups(steps)} only set its level: fitting parameters needs {_FEWEST_SET_UPS} "
+            f"set-ups or more, on {_FEWEST_SIZES} sizes or more"
         )
     fitting = _Fitting(start=start.parameters, beliefs=_beliefs(start), names=())
     fitting = replace(fitting, names=fitting.sensitive(steps))
@@ -99,7 +99,7 @@ def user_fit(steps: UserSteps, start: CalibratedModel) -> UserFit | str:
     if np.mean(np.abs(ours)) > np.mean(np.abs(levels)):
         wrong, less = (format_percent(round(_median_error(each), 3)) for each in (ours, levels))
         return (
-            f"{_set_ups(steps)} give its level alone: with {what} held out, fitted parameters were off by "
+            f"{_set_ups(steps)} only set its level: with {what} held out, fitted parameters were off by "
             f"{wrong} (median), the level by {less}"
         )
     found = fitting.calibrated(steps)
@@ -239,8 +239,8 @@ class UserLevel(Struct, frozen=True, kw_only=True):
 
     @property
     def sentence(self) -> str:
-        """What was learnt, and why no more."""
-        return f"the model is set to your level, {self.factor:.2f} times its own: {self.why}"
+        """What was fitted, and why no more."""
+        return f"the model is scaled to your runs, {self.factor:.2f} times its time: {self.why}"
 
 
 def user_level(steps: UserSteps, model: CalibratedModel, why: str) -> UserLevel:
@@ -286,12 +286,12 @@ def levelled_estimates(estimates: Estimates, survey: Survey, level: UserLevel) -
         )
         # Never more certain about a distant size than the model without the runs.
         spreads[size] = min(spread, max(log_sd(each.time_s), level.log_sd))
-    why = f"your steps take {level.factor:.2f} times what is modelled; {level.why}"
+    why = f"your steps take {level.factor:.2f} times the modelled time; {level.why}"
     return _changed(
         estimates,
         level.steps,
         spreads,
-        name="the performance model, at the level of your runs",
+        name="the performance model, scaled to your runs",
         why=why,
         factor=level.factor,
     )

@@ -68,7 +68,8 @@ def user_runs(folder: Path, workload: str, accelerators: Sequence[str]) -> UserR
     if not frames and not files:
         raise DataError(
             f"--runs {folder}: neither {_TABLE} nor a CSV file of measurements; expected a folder that "
-            "`equipoise bench --out DIR` wrote, or one with files as `equipoise predict --from` takes them"
+            "`equipoise bench --out DIR` wrote, or a folder with files as `equipoise predict "
+            "--from` takes them"
         )
     set_ups: list[UserRun] = []
     trainings: Measurements | None = None
@@ -105,7 +106,7 @@ def _asked(runs: pl.DataFrame, workload: str, notes: list[str]) -> str:
     names = runs["workload"].drop_nulls().unique().to_list()
     if ":" not in workload or workload in names or len(names) != 1:
         return workload
-    notes.append(f"The runs are of {names[0]}; they are taken for {workload}, being of no other workload.")
+    notes.append(f"The runs are of {names[0]}, the only workload there; they are used for {workload}.")
     return str(names[0])
 
 
@@ -150,7 +151,7 @@ def _trainings(runs: pl.DataFrame, where: str) -> Measurements | None:
     batch = whole["global_batch_samples"].cast(pl.Float64).fill_null(math.nan).to_numpy()
     return Measurements(
         where=where,
-        work="the whole training",
+        work="the complete training",
         is_time_to_train=True,
         num_accelerators=whole["num_accelerators"].cast(pl.Float64).to_numpy(),
         time_s=whole["time_to_train_s"].to_numpy(),

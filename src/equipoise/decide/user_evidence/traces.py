@@ -157,14 +157,16 @@ def _one(
         missing.extend(_unstated(num_ranks, stated))
     if strategy is not None and others:
         notes.append(
-            f"The trace has collectives of more than data parallelism ({', '.join(others)}): it counts at "
-            f"{format_count(strategy.num_accelerators)} ranks alone. State of what they are for more, e.g. "
+            f"The trace has collectives of more than data parallelism ({', '.join(others)}): it is "
+            f"used only at {format_count(strategy.num_accelerators)} ranks. State the other "
+            "parallel axes to use it for more, e.g. "
             '--traced-as "zero_stage=3" or "pp=2".'
         )
     slug = None if first.device_name is None else catalogue.accelerator_slug(first.device_name)
     if first.device_name is not None and slug is None:
         notes.append(
-            f"The device {first.device_name[:60]!r} is not known: taken for the accelerator asked about."
+            f"The device {first.device_name[:60]!r} is not known: it is treated as the accelerator "
+            "of the question."
         )
     compute, exposed, idle = _shares(ranks)
     return UserTrace(
@@ -198,7 +200,7 @@ def _contradictions(world: int | None, stated: TracedAs) -> Iterator[str]:
     if world and stated.num_ranks is not None and stated.num_ranks != world:
         yield (
             f"--traced-as states {format_count(stated.num_ranks)} ranks, the trace {format_count(world)}: "
-            "the trace is believed."
+            "the trace is used."
         )
 
 
@@ -298,8 +300,8 @@ def refuse_unnamed_traces(traces: Sequence[UserTrace], accelerators: Sequence[st
     unnamed = next((each for each in traces if each.accelerator is None), None)
     if unnamed is not None and len(set(accelerators)) > 1:
         raise UsageError(
-            f"--trace {named(unnamed.files)}: it names no accelerator that is known, and "
-            f"{len(set(accelerators))} are asked about: ask about the one it ran on"
+            f"--trace {named(unnamed.files)}: it names no known accelerator, and the question has "
+            f"{len(set(accelerators))}: give only the one it ran on"
         )
 
 
@@ -401,7 +403,7 @@ def user_evidence(
     for path in query.collectives:
         if not path.exists():
             raise DataError(
-                f"--collectives {path}: no such file; expected output of nccl-tests or rccl-tests"
+                f"--collectives {path}: file not found; expected output of nccl-tests or rccl-tests"
             )
     timed = given_collectives(query.collectives, catalogue) if query.collectives else None
     if timed is not None:

@@ -85,7 +85,7 @@ def _ranks_table(found: TraceSteps, most: int) -> Table:
             Column(title="Rank", is_header=True),
             Column(title="Steps", is_number=True),
             *_PARTS[:-2],
-            Column(title="Late, ms", is_number=True, meaning="how long the others wait, the median step"),
+            Column(title="Late, ms", is_number=True, meaning="wait of the other ranks in the median step"),
             *_PARTS[-2:],
         ),
         rows=tuple(_rank_row(trace, ranks, late.get(id(trace))) for trace in ranks[:most]),

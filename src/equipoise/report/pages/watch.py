@@ -149,8 +149,8 @@ def _runs_blocks(found: WatchedNow) -> tuple[Block, ...]:
             Column(title="Step, ms", is_number=True, meaning="median over measured steps; its range below"),
             Column(title="Samples/s", is_number=True, meaning="of all ranks together"),
             Column(title="Steps", is_number=True, meaning="measured: after warm-up, of the usual size"),
-            Column(title="Warm-up", is_number=True, is_wide=True, meaning="first steps, which are left out"),
-            Column(title="Left out", is_number=True, is_wide=True, meaning="steps of another size than most"),
+            Column(title="Warm-up", is_number=True, is_wide=True, meaning="first steps, excluded"),
+            Column(title="Excluded", is_number=True, is_wide=True, meaning="steps of another size than most"),
         ),
         rows=tuple(map(_row, found.runs)),
     )

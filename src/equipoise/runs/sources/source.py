@@ -60,7 +60,7 @@ def _blob(root: bytes, raw: bytes, gate: Gate, status: os.stat_result) -> Blob |
         gate.refuse("unreadable", path, f"{err.strerror or err}")
         return None
     if len(data) > MAX_FILE_BYTES:
-        gate.refuse("too_large", path, f"a file of more than {MAX_FILE_BYTES} bytes, which are read at most")
+        gate.refuse("too_large", path, f"a file of more than {MAX_FILE_BYTES} bytes, the most that is read")
         return None
     return Blob(path=path, data=data)
 

@@ -59,7 +59,7 @@ def load_factory(reference: str) -> Factory:
     module_name, colon, name = reference.partition(":")
     if not colon or not all(part.isidentifier() for part in (*module_name.split("."), name)):
         raise SpecError(
-            f"{reference!r} names no function; expected module:function, "
+            f"{reference!r} does not name a function; expected module:function, "
             "such as train:model for def model() in train.py"
         )
     module = _imported(reference, module_name)

@@ -281,7 +281,7 @@ class _Round(Struct):
         uri = "/".join((*where.folder, parts[-1]))
         if where.nested:
             self.refuse_log(
-                "nested_log", uri, "a log deeper than <system>/<benchmark>; the rules know no such place"
+                "nested_log", uri, "a log deeper than <system>/<benchmark>; the rules have no such folder"
             )
         elif log.num_events == 0 and where.system is None:
             self.refuse_log(

@@ -99,7 +99,7 @@ def node_meter(data: bytes) -> Meter:
     stop_ms = stops[-1] if stops and stops[-1] != start_ms else math.inf
     if stop_ms < start_ms:
         return Meter(
-            power_w=None, reason=f"{_STOP} at {stop_ms:.0f} ms lies before {_START} at {start_ms:.0f} ms"
+            power_w=None, reason=f"{_STOP} at {stop_ms:.0f} ms is before {_START} at {start_ms:.0f} ms"
         )
     readings = [
         (event.time_ms, event.value)
@@ -114,7 +114,7 @@ def node_meter(data: bytes) -> Meter:
         before_ms = time_ms
     end_ms = before_ms if math.isinf(stop_ms) else stop_ms
     if end_ms <= start_ms:
-        return Meter(power_w=None, reason=f"all readings carry the stamp of {_START}")
+        return Meter(power_w=None, reason=f"all readings have the timestamp of {_START}")
     return _checked(_efficiency(events) * sum_w_ms / (end_ms - start_ms))
 
 

@@ -250,10 +250,12 @@ def _global_batch(entry: ResultEntry, workload: str, rejected: Tally, catalogue:
         batch for log in entry.logs if (batch := in_samples(workload, log.facts.global_batch)) is not None
     )
     if len(seen) > 1:
-        detail = f"global batches {sorted(seen)}; that of most logs is taken"
+        detail = f"global batches {sorted(seen)}; that of most logs is used"
         rejected.add(RowRejection(kind="conflicting_batch", where=entry.uri, detail=detail))
     if logged and not seen:
-        detail = f"global_batch_size={min(logged):g} is no number of samples of {workload}; left out"
+        detail = (
+            f"global_batch_size={min(logged):g} is not a possible number of samples of {workload}; not used"
+        )
         rejected.add(RowRejection(kind="batch_not_in_samples", where=entry.uri, detail=detail))
     return min(seen, key=lambda batch: (-seen[batch], batch), default=None)
 
@@ -393,7 +395,7 @@ def _note_identical_logs(entries: Sequence[ResultEntry], rejected: Tally) -> Non
             other = first.setdefault((entry.round.label, log.facts.fingerprint), uri)
             if other != uri:
                 rejected.add(
-                    RowRejection(kind="identical_log", where=uri, detail=f"kept; the same log as {other}")
+                    RowRejection(kind="identical_log", where=uri, detail=f"used; the same log as {other}")
                 )
 
 
