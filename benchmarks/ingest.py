@@ -16,10 +16,10 @@ import sys
 import tarfile
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import zstandard
+from msgspec import Struct
 
 ROUND = "4.1"
 SAMPLE_S = 0.005
@@ -27,8 +27,7 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 WINDOW_LOG = 31  # the archives were compressed with a long window
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
+class Timing(Struct, frozen=True, kw_only=True):
     """Wall seconds of each repetition, and the largest memory of all."""
 
     wall_s: tuple[float, ...]

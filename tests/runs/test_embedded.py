@@ -65,7 +65,7 @@ def test_a_damaged_dataset_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(embedded, "_DATA", tmp_path)
     embedded.load.cache_clear()
     try:
-        with pytest.raises(DataError, match=r"runs.parquet differs from dataset.toml; reinstall the package"):
+        with pytest.raises(DataError, match=r"runs\.parquet .*dataset\.toml"):
             embedded.load()
     finally:
         embedded.load.cache_clear()
@@ -85,7 +85,7 @@ def test_making_it_again_gives_the_same_bytes_and_the_shipped_rows(tmp_path, dat
 
 def test_archives_without_any_round_make_no_dataset(tmp_path):
     (tmp_path / "round.tar").write_bytes(bytes(1024))
-    with pytest.raises(DataError, match=r"round.tar: no entry of any round; expected archives of rounds"):
+    with pytest.raises(DataError, match=r"round\.tar: "):
         embedded.build([tmp_path / "round.tar"], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

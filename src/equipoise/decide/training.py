@@ -5,11 +5,11 @@ Workload, budget of work, batch, and what may be chosen of strategies.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from equipoise.decide.answer import DEVIATE, LEVEL, EvidenceSource
 from equipoise.decide.query import TrainingQuery
@@ -77,8 +77,7 @@ def _between(text: str, field: str, first: Value, last: Value) -> range:
 TRAINING_ALONE = "The time is of training steps; evaluation and start-up, which MLPerf counts, come on top."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingBudget:
+class TrainingBudget(Struct, frozen=True, kw_only=True):
     """How many samples a training takes. work: what the time is for, as in "the time to ...".
 
     samples: global batches -> samples; None where results state how long the training takes, not how many
@@ -122,8 +121,9 @@ def training_budget(query: TrainingQuery, workload: Workload, scores: pl.DataFra
         growth = batch_growth(entries.rename({"campaign": "round"}), level=LEVEL)
     except EvidenceError as err:
         unknown = (
-            f"How many samples the target takes is not known ({err}): the model compares strategies and "
-            "sizes, but gives no time by itself. State --samples or --tokens for another training budget."
+            f"How many samples the target takes is not known ({err}): the model compares "
+            "strategies and sizes, but gives no time. State --samples or --tokens for another "
+            "training budget."
         )
         return TrainingBudget(
             work=target_words(workload),
@@ -212,8 +212,7 @@ _MUCH_LONGER: Final = 10.0
 USUAL_LORA_RANK: Final = 16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
+class Training(Struct, frozen=True, kw_only=True):
     """What is trained. name: as asked. budget: how much of it.
 
     global_batch_samples: stated by the user or by the user's own model; None where it is to be chosen.

@@ -3,10 +3,9 @@
 The pooled law is of the best at each size; this separates any other submitter from it. Reads no files.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from equipoise.errors import EvidenceError
 from equipoise.scaling.points import GROUP, Floats
@@ -18,8 +17,7 @@ _DEVIATIONS_AT_LEVEL = 1.6449  # the normal distribution holds 90 % within as ma
 _FEWEST_RESULTS = 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubmitterSpread:
+class SubmitterSpread(Struct, frozen=True, kw_only=True):
     """Time of a submitter over that of the best of the others, log-normal.
 
     factor: the median. log_sd: 90 % of the results lie within 1.645 of them around it. coverage: how often

@@ -1,10 +1,11 @@
 """MLPerf Training: its rounds in order, and the spellings of its results as slugs (names.toml)."""
 
 import re
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
+
+from msgspec import Struct
 
 from equipoise.errors import DataError
 from equipoise.spec.facts import canonical, claim_name, read_blocks
@@ -68,16 +69,14 @@ _VERSION = re.compile(r"v?\d[\w.]*|git[0-9a-f]+|[0-9a-f]{7,40}", re.IGNORECASE)
 _VERSION_BEHIND = re.compile(r"(?<=[a-z])v?\d+(?:\.\w+)*$", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrameworkName:
+class FrameworkName(Struct, frozen=True, kw_only=True):
     """The frameworks of a raw text: slugs with + between them, or None; and the words that no table has."""
 
     slug: str | None
     unknown: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Names:
+class _Names(Struct, frozen=True, kw_only=True):
     """names.toml, read: canonical spelling to slug for each kind."""
 
     availability: MappingProxyType[str, str]

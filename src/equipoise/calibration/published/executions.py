@@ -6,8 +6,9 @@ are counted, and folds of a split are cut, by cluster.
 
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from equipoise.calibration.published.rows import PublishedRow, read_rows
 

@@ -6,10 +6,11 @@ the pooled law, beyond those by the model's ratio; a chip without any, from the 
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.calibration.curves import CurveQuestion, PredictedTime, TimeCurve
 from equipoise.calibration.forecasts import published_curve, results_of
@@ -39,8 +40,7 @@ FARTHEST = 4.0
 _MOST_RESULTS = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedEvidence:
+class PublishedEvidence(Struct, frozen=True, kw_only=True):
     """What is published of a workload on one accelerator.
 
     at_size: the comparable results of each size, the best first. curve: by the pooled law; None where it has
@@ -109,7 +109,9 @@ def published_estimates(evidence: PublishedEvidence) -> Estimates | None:
     found: dict[int, Estimate] = {}
     grade: dict[int, Grade] = {}
     curve = evidence.curve
-    is_users = curve is not None and any(each.is_own and each.kind == "measured" for each in curve.evidence)
+    is_users = curve is not None and any(
+        each.is_same_group and each.kind == "measured" for each in curve.evidence
+    )
     if curve is not None:
         largest = _largest(evidence, curve)
         for each in curve.predictions:
@@ -119,7 +121,7 @@ def published_estimates(evidence: PublishedEvidence) -> Estimates | None:
             spread = combined_record().at(size / largest).published_scale * log_sd(each.time)
             found[size] = Estimate(
                 estimator="measured" if is_users else "published",
-                name="your own trainings, with the shape of published ones"
+                name="your trainings, with the scaling of published ones"
                 if is_users
                 else "carried from published results at other sizes",
                 time_s=each.time,
@@ -136,7 +138,7 @@ def published_estimates(evidence: PublishedEvidence) -> Estimates | None:
     domain = None if curve is None else _asked_domain(curve.domain, sizes[-1] / 2.0)
     return Estimates(
         estimator="measured" if is_users else "published",
-        name="your own trainings, with the shape of published ones" if is_users else "published results",
+        name="your trainings, with the scaling of published ones" if is_users else "published results",
         by_size={size: found[size] for size in sizes},
         grade=grade,
         sources=_sources(evidence),
@@ -165,7 +167,7 @@ def carried_by_model(published: Estimates, model: Estimates) -> Estimates:
             name=f"carried from published results at {format_count(nearest)} by the model",
             time_s=with_log_sd(ratio * start.time_s.value, spread),
             log_sd=spread,
-            why=f"times carried so far by the model were off by {format_percent(round(spread, 2))} "
+            why=f"times carried this far by the model were off by {format_percent(round(spread, 2))} "
             "(standard deviation)",
             sources=(),
         )
@@ -293,7 +295,7 @@ def _asked_domain(known: Domain, most: float) -> Domain:
 
 def _largest(evidence: PublishedEvidence, curve: TimeCurve) -> float:
     """The largest size with a result of the group itself."""
-    own = [each.num_accelerators for each in curve.evidence if each.is_own]
+    own = [each.num_accelerators for each in curve.evidence if each.is_same_group]
     return float(max((*own, *evidence.at_size), default=curve.domain.largest))
 
 

@@ -175,17 +175,21 @@ def _returns_blocks(found: Prediction) -> tuple[Block, ...]:
     items: list[tuple[Span, ...]] = [
         (strong(f"{capital(each.kind)}: "), sentence(f"{point_words(each)}.")) for each in ordered
     ]
-    return (prose("The first reason to stop comes first."), Bullets(items=tuple(items)), *_values(found))
+    return (
+        prose("The smallest size at which returns diminish comes first."),
+        Bullets(items=tuple(items)),
+        *_values(found),
+    )
 
 
 def _values(found: Prediction) -> Iterator[Block]:
     """Which size costs least at which value of an hour."""
     if len(found.time_values) > 1:
         sizes = [
-            f"{each.candidate.split('/')[1]} from {each.from_usd_per_hour:,.2g} USD on"
+            f"{each.candidate.split('/')[1]} from {each.from_usd_per_hour:,.2g} USD per hour"
             for each in found.time_values
         ]
-        yield note(f"Least money and time together, by what an hour is worth: {listed(sizes)}.")
+        yield note(f"Size with the least money and time together, by the value of an hour: {listed(sizes)}.")
 
 
 def _evidence_blocks(found: Prediction) -> tuple[Block, ...]:

@@ -120,11 +120,11 @@ def _chosen(answer: Answer, best: Candidate) -> Iterator[str]:
 def _buying(found: Ownership) -> str:
     """What buying one accelerator brings against renting it."""
     value, after = found.return_usd, amounts.months(found.horizon_months)
-    ahead = "cheaper" if value.value >= 0.0 else "dearer"
+    ahead = "cheaper" if value.value >= 0.0 else "more expensive"
     return (
-        f"After {after} one bought is {amounts.money(abs(value.value))} {ahead} than one rented "
+        f"After {after} buying is {amounts.money(abs(value.value))} {ahead} per accelerator than renting "
         f"({amounts.digits(value.low)} to {amounts.money(value.high)}); "
-        f"pays within its lifetime: {amounts.probability(found.chance_in_lifetime)} chance"
+        f"{amounts.probability(found.break_even_probability)} chance to break even within the lifetime"
     )
 
 
@@ -403,7 +403,7 @@ def refusal_blocks(answer: Answer) -> tuple[Block, ...]:
     tiles = tuple(_tile(answer, label, each) for label, each in shown if each is not None)
     return (
         *((Tiles(items=tiles),) if tiles else ()),
-        prose("What would do:"),
+        prose("Changes that would be enough:"),
         Bullets(items=tuple((each,) for each in relaxed(answer))),
     )
 
@@ -416,7 +416,7 @@ def relaxed(answer: Answer) -> Iterator[str]:
         name, unit = CONSTRAINTS[each.constraint]
         taken = "" if each.candidate is None else f": {title_of(answer.candidate(each.candidate))}"
         needed, limit = (amounts.quantity(value, unit) for value in (each.needed, each.limit))
-        yield f"{capital(name)} of {needed} in place of {limit}{taken}."
+        yield f"{capital(name)} of {needed} instead of {limit}{taken}."
     if refusal.joint:
         parts = []
         for each in refusal.joint:
