@@ -298,10 +298,10 @@ def combined_curves(
 ) -> tuple[Curves, Domain] | None:
     """Equally likely curves of time, over that at the smallest size, and the sizes they hold for.
 
-    None where no estimator has a curve. The sizes are those of `domain`; unless given, from the smallest
-    that any of them knows without a gap to the largest of the surest. The curves go on to twice the largest. Slopes are combined, not times: where one estimator of
-    another level ends, times would leave a step. An estimator that is only shown for reference counts
-    where no other has one.
+    None where no estimator has a curve. The sizes are those of `domain`; unless given, from the smallest that
+    any of them knows without a gap, to the largest of the surest. The curves go on to twice the largest.
+    Slopes are combined, not times: where one estimator of another level ends, times would leave a step. An
+    estimator that is only shown for reference counts where no other has one.
     Assumes draws of different estimators are independent.
     Source: docs/decide/advice.md; weights as `shares`.
     """
