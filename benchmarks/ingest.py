@@ -98,7 +98,7 @@ def main() -> None:
     parser.add_argument("--tree", type=Path, help=f"an unpacked round v{ROUND}")
     parser.add_argument("--official", default=sys.executable, help="an interpreter with mlperf-logging")
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--no-archives", action="store_true", help="leave out the twelve archives")
+    parser.add_argument("--no-archives", action="store_true", help="leave out the thirteen archives")
     chosen = parser.parse_args()
     root = Path(__file__).resolve().parents[1]
     data = Path(os.environ.get("EQUIPOISE_DATA", root.parent / "shared" / "data")) / "mlperf"

@@ -135,7 +135,9 @@ def test_the_accuracy_table_of_the_readme_states_the_records():
     advice = data("combined_advice.json")["errors"][0]
     assert (advice["objective"], advice["held_out"], advice["jump"]) == ("answer", "largest", "all")
     error, coverage = row("combined_advice.json")
-    assert re.findall(r"[\d.]+ %", error) == [f"{100 * advice['methods']['equipoise']['within_doubling']:.0f} %"]
+    assert re.findall(r"[\d.]+ %", error) == [
+        f"{100 * advice['methods']['equipoise']['within_doubling']:.0f} %"
+    ]
     assert coverage == _coverage(advice)
     chips = data("transfer.json")["records"]
     assert row("transfer.json") == ("; ".join(map(_median, chips)), "; ".join(map(_coverage, chips)))

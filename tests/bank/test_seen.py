@@ -359,8 +359,8 @@ def test_fixed_parameters_and_measured_links_are_those_of_the_question():
 
 
 def test_a_question_without_its_budget_of_work_is_refused():
-    assert "--tokens" in refused_input("advise", "llama31_8b", "--accelerator", H100)
-    assert "--tokens" in refused_input("plan", "llama31_8b", "--accelerator", H100, "--accelerators", "64")
+    assert "--tokens" in refused_input("advise", "qwen3_8b", "--accelerator", H100)
+    assert "--tokens" in refused_input("plan", "qwen3_8b", "--accelerator", H100, "--accelerators", "64")
 
 
 @pytest.mark.parametrize(("short", "name"), [("h100", H100), ("rtx4090", RTX)])

@@ -77,7 +77,7 @@ def test_balance_is_advised_within_a_doubling_as_promised():
     )
     assert whole.methods[OURS].within_doubling >= 0.9
     assert whole.methods[OURS].median_regret <= 0.05
-    assert whole.num_groups == 162
+    assert whole.num_groups == 177
 
 
 def test_the_record_shown_is_of_the_jump_in_question():

@@ -16,6 +16,7 @@ from equipoise.scaling.equilibrium import Equilibrium, NextStep
 from equipoise.scaling.groups import Grouping, SharedSystems, SystemGroup
 from equipoise.scaling.laws import Domain
 from equipoise.scaling.metrics import ENTRY_COLUMNS, Pointer
+from equipoise.scaling.submitters import SubmitterSpread
 from equipoise.stats import Interval
 from equipoise.study.balance import Balance, Balances, Unanswered
 from equipoise.study.claims import Claim, ClaimPart, ClaimReading
@@ -260,7 +261,8 @@ def _shipped() -> Shipped:
         pooled_law=record(0.06, 0.88),
         baselines={"perfect": record(0.35, None)},
     )
-    return Shipped(dataset="2030.1", by_batch={}, summaries=(summary,))
+    spread = SubmitterSpread(factor=1.02, log_sd=0.1, num_results=50, num_held_out=40, coverage=0.9)
+    return Shipped(dataset="2030.1", by_batch={}, summaries=(summary,), submitters=spread)
 
 
 def make_findings(

@@ -13,10 +13,11 @@ from msgspec import Struct, to_builtins
 from equipoise.calibration.curves import ForecastRecord
 from equipoise.errors import DataError
 from equipoise.runs import embedded
-from equipoise.runs.queries import best_per_size
+from equipoise.runs.queries import best_per_size, comparable
 from equipoise.scaling import backtest as scaling
 from equipoise.scaling import pooled
 from equipoise.scaling.backtest import JUMPS, Protocol
+from equipoise.scaling.submitters import SubmitterSpread, submitter_spread
 from equipoise.units import significant
 
 FORECAST = "forecast.json"
@@ -50,11 +51,15 @@ class BacktestSummary(Struct, frozen=True, kw_only=True):
 
 
 class Shipped(Struct, frozen=True, kw_only=True):
-    """Settings by whether batches are given, and the record of the law; dataset: the version both are of."""
+    """Settings by whether batches are given, the record of the law and the spread of submitters.
+
+    dataset: the version they are of.
+    """
 
     dataset: str
     by_batch: Mapping[bool, Mapping[str, Sequence[float]]]
     summaries: tuple[BacktestSummary, ...]
+    submitters: SubmitterSpread
 
     def settings(self, *, given_batch: bool) -> Mapping[str, Sequence[float]]:
         """The settings of the pooled law, as `pooled.fit` takes them."""
@@ -94,6 +99,7 @@ def shipped() -> Shipped:
             dataset=found["dataset"],
             by_batch={False: found["settings"], True: found["settings_given_batch"]},
             summaries=tuple(_summary(each) for each in found["backtests"]),
+            submitters=SubmitterSpread(**found["submitters"]),
         )
     except (OSError, ValueError, KeyError, TypeError) as err:
         raise DataError(
@@ -123,7 +129,8 @@ def _errors_record(found: Mapping[str, Any]) -> scaling.BacktestRecord:
 
 def forecast_document() -> dict[str, Any]:
     """Settings and record of the embedded data, as they ship."""
-    best = best_per_size(embedded.load().scores)
+    scores = embedded.load().scores
+    best = best_per_size(scores)
     summaries = []
     for protocol, given_batch in _PROTOCOLS:
         result = scaling.backtest(best, protocol=protocol, given_batch=given_batch)
@@ -140,6 +147,7 @@ def forecast_document() -> dict[str, Any]:
         "settings": pooled.fit(best).settings(),
         "settings_given_batch": pooled.fit(best, given_batch=True).settings(),
         "backtests": [to_builtins(each) for each in summaries],
+        "submitters": to_builtins(submitter_spread(comparable(scores))),
     }
 
 

@@ -11,6 +11,7 @@ import polars as pl
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from equipoise.calibration import forecast_record
 from equipoise.calibration.curves import CurveQuestion
 from equipoise.calibration.forecasts import results_of
 from equipoise.calibration.profiles import CalibratedModel, model_for, with_links
@@ -27,6 +28,7 @@ from equipoise.decide.estimators.model import (
 )
 from equipoise.decide.estimators.published import (
     PublishedEvidence,
+    as_new_submitter,
     at_users_level,
     carried_by_model,
     largest_known,
@@ -334,6 +336,9 @@ def _collected(
         budget.samples is None
     ):  # ratios of its times may carry published ones; they are of another amount of work
         modelled = None
+    # The user's own times state the user's level: no spread of other submitters is left.
+    if submitted is not None and inputs.query.submitter == "new" and inputs.user.runs is None:
+        submitted = as_new_submitter(submitted, forecast_record.shipped().submitters)
     if submitted is not None and measured is not None and inputs.user.runs is not None:
         ran = {each.num_accelerators for each in inputs.user.runs.on(system.accelerator)}
         submitted = at_users_level(submitted, measured, sorted(ran))

@@ -298,18 +298,25 @@ def combined_curves(
 ) -> tuple[Curves, Domain] | None:
     """Equally likely curves of time, over that at the smallest size, and the sizes they hold for.
 
-    None where no estimator has a curve. The sizes are those of `domain`, of the surest estimator unless
-    given; the curves go on to twice the largest. Slopes are combined, not times: where one estimator of
-    another level ends, times would leave a step. An estimator that is only shown for reference counts
-    where no other has one.
+    None where no estimator has a curve. The sizes are those of `domain`; unless given, from the smallest that
+    any of them knows without a gap, to the largest of the surest. The curves go on to twice the largest.
+    Slopes are combined, not times: where one estimator of another level ends, times would leave a step. An
+    estimator that is only shown for reference counts where no other has one.
     Assumes draws of different estimators are independent.
     Source: docs/decide/advice.md; weights as `shares`.
     """
     wide = [each for each in _with_curves(estimators) if _is_wide(each)]
     if not wide:
         return None
-    domain = domain or min(wide, key=_mean_log_sd).domain
-    assert domain is not None
+    if domain is None:
+        # Steps begin at the smallest size that some estimator knows; they end where the surest does.
+        surest = min(wide, key=_mean_log_sd).domain
+        assert surest is not None
+        smallest = surest.smallest
+        for each in sorted((each.domain for each in wide if each.domain), key=lambda each: -each.smallest):
+            if 2.0 * each.largest >= smallest:
+                smallest = min(smallest, each.smallest)
+        domain = Domain(smallest=smallest, largest=surest.largest)
     grid_log2 = _grid(domain)
     slopes = np.stack([_slopes(each, grid_log2) for each in wide])
     spreads = np.stack([_log_sds(each, grid_log2) for each in wide])

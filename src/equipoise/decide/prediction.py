@@ -85,6 +85,11 @@ def predict(
     known = catalogue or catalogue_of(query.hardware, query.workloads)
     with threadpool_limits(limits=1):  # the matrices are small: threads would only wait for each other
         own = _user_times(query, known)
+        if query.submitter == "new" and (own is not None or query.law not in {None, POOLED}):
+            raise UsageError(
+                "--submitter new is of published results by the pooled law; leave out --from and --law, or "
+                "--submitter"
+            )
         if own is not None and not _joins(query, own, scores, known):
             if query.law == POOLED:
                 raise UsageError(

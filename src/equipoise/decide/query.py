@@ -21,6 +21,7 @@ from equipoise.units import HOUR_S
 Objective: TypeAlias = Literal["balance", "time", "cost", "energy", "value_of_time"]
 OBJECTIVES: Final[tuple[Objective, ...]] = get_args(Objective)
 Ask: TypeAlias = Literal["tokens", "model"]
+Submitter: TypeAlias = Literal["best", "new"]
 
 ALL: Final[tuple[Verb, ...]] = ("advise", "plan", "predict", "allocate")
 _DECIDE: Final[tuple[Verb, ...]] = ("advise", "plan")
@@ -542,6 +543,17 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
             unset="the accelerator's newest",
         ),
     ] = None
+    submitter: Annotated[
+        Submitter,
+        _field(
+            "submitter",
+            "choice",
+            "Whose time to expect from published results: the best submitter's of each size, or a new one's.",
+            group="evidence",
+            verbs=("advise", "predict"),
+            choices=get_args(Submitter),
+        ),
+    ] = "best"
     fixed: Annotated[
         tuple[str, ...],
         _field(

@@ -206,6 +206,9 @@ def _evidence(growth: BatchGrowth, entries: pl.DataFrame) -> tuple[EvidenceSourc
 # Batches of pretraining runs of language models whose samples against batch nobody has published: 4 Mi
 # tokens, as all sizes of LLaMA and Llama 2 had (Touvron et al. 2023, in both papers).
 _USUAL_BATCH_TOKENS: Final = 2**22
+# A training so many times as long as the longest published one tolerates a larger batch: the critical batch
+# grows with the square root of its length, nearly (Zhang et al. 2024, arXiv:2410.21676: exponent 0.47).
+_MUCH_LONGER: Final = 10.0
 USUAL_LORA_RANK: Final = 16
 
 
@@ -247,7 +250,7 @@ def training(query: TrainingQuery, catalogue: Catalogue, scores: pl.DataFrame | 
     else:
         about = catalogue.workload(query.workload)
     budget = training_budget(query, about, scores)
-    published = _published_batch(about, scores) if batch is None and not budget.is_to_target else None
+    published = _published_batch(about, budget, scores) if batch is None and not budget.is_to_target else None
     if published is not None:
         batch = published
         chosen.append(
@@ -290,13 +293,23 @@ def usual_batch(about: Workload) -> int:
     return max(1, _USUAL_BATCH_TOKENS // about.sequence_tokens)
 
 
-def _published_batch(about: Workload, scores: pl.DataFrame | None) -> int | None:
-    """The median global batch of the workload's comparable results; None where none states one."""
+def _published_batch(about: Workload, budget: TrainingBudget, scores: pl.DataFrame | None) -> int | None:
+    """The median global batch of the workload's comparable results; None where none states one.
+
+    None too where the training is of so many more samples that the usual batch is the better guess.
+    """
     if scores is None:
         return None
-    batches = comparable(scores, workload=about.slug)["global_batch_samples"].drop_nulls()
-    middle = batches.median()
-    return round(float(middle)) if isinstance(middle, (int, float)) else None
+    known = comparable(scores, workload=about.slug)
+    middle = known["global_batch_samples"].median()
+    if not isinstance(middle, (int, float)):
+        return None
+    longest = known["samples_to_target"].max()
+    if isinstance(longest, (int, float)) and _has_usual_batch(about) and budget.samples is not None:
+        usual = usual_batch(about)
+        if usual > middle and (budget.samples_at(usual) or 0.0) > _MUCH_LONGER * longest:
+            return None
+    return round(float(middle))
 
 
 def _batch_of_tokens(about: Workload, budget: TrainingBudget) -> int:

@@ -40,7 +40,7 @@ from equipoise.report.textplot import Canvas, style, symbol, text_plot
 # What stands for the characters this package itself writes where only ASCII can be shown.
 ASCII: Final = str.maketrans({TIMES: "x", DASH: "-", "…": "...", "·": "-", "≤": "<=", "≥": ">=", "→": "->"})
 SCREEN_LINES: Final = 25
-LEAST_ROWS: Final = 3
+LEAST_ROWS: Final = 2
 COLUMN_GAP: Final = 3
 READABLE_COLUMNS: Final = 14
 WIDE_COLUMNS: Final = 120

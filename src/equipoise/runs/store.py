@@ -254,7 +254,7 @@ STEPS = TableSchema(
 
 TABLES = (RUNS, SCORES, STEPS)
 
-# The twelve rounds v0.5 to v5.0 take 2 MB and 15,000 rows; a hostile file must not fill the memory.
+# The thirteen rounds v0.5 to v5.1 take 2 MB and 15,000 rows; a hostile file must not fill the memory.
 MAX_TABLE_BYTES = 256 * MIB
 MAX_TABLE_ROWS = 1_000_000
 

@@ -30,6 +30,7 @@ from equipoise.errors import EvidenceError
 from equipoise.runs.queries import comparable, published_results
 from equipoise.runs.readers.measurements import Measurements
 from equipoise.scaling.laws import Domain, FloatArray
+from equipoise.scaling.submitters import SubmitterSpread
 from equipoise.units import format_count, format_percent
 
 # Beyond so many times the largest size known no number is advised, only times.
@@ -174,6 +175,32 @@ def carried_by_model(published: Estimates, model: Estimates) -> Estimates:
     return replace(published, by_size={size: found[size] for size in sorted(found)}, grade=grade)
 
 
+def as_new_submitter(published: Estimates, spread: SubmitterSpread) -> Estimates:
+    """The estimates for a submitter who is new to a size, in place of the best one there.
+
+    As wrong besides as submitters differ. Where returns diminish does not change: the factor is one for all.
+    """
+    found = {}
+    for size, each in published.by_size.items():
+        wide = math.hypot(each.log_sd, spread.log_sd)
+        found[size] = replace(
+            each,
+            name=f"{each.name}, for a new submitter",
+            time_s=with_log_sd(spread.factor * each.time_s.value, wide),
+            log_sd=wide,
+            why=f"{each.why}; others take {spread.factor:.2f} times as long as the best of a size, and "
+            f"differ by {format_percent(round(spread.log_sd, 2))} (standard deviation, {spread.num_results} "
+            "results)",
+        )
+    curves_s = published.curves_s
+    return replace(
+        published,
+        name=f"{published.name}, for a new submitter",
+        by_size=found,
+        curves_s=None if curves_s is None else _times(curves_s, spread.factor),
+    )
+
+
 def at_users_level(published: Estimates, measured: Estimates, sizes: Sequence[int]) -> Estimates:
     """The published estimates as far as they apply to the user's machine: at the level of the user's runs.
 
@@ -241,7 +268,7 @@ def _submitted(results: Sequence[PublishedResult], size: int) -> Estimate:
         name="published results",
         time_s=with_log_sd(best.score_s, LEAST_LOG_SD),
         log_sd=LEAST_LOG_SD,
-        why=f"submitted in {best.round}{more}; submissions of one system differ by "
+        why=f"the best submitter's time, in {best.round}{more}; submissions of one system differ by "
         f"{format_percent(LEAST_LOG_SD)}",
         sources=tuple(
             EvidenceSource(
@@ -281,7 +308,7 @@ def _carried_why(each: PredictedTime) -> str:
     record = each.record
     assert record is not None
     error = format_percent(record.median_abs_error)
-    return f"{record.num_held_out} held out ({record.of}): off by {error} (median)"
+    return f"the best submitter's time; {record.num_held_out} held out ({record.of}): off by {error} (median)"
 
 
 def _sources(evidence: PublishedEvidence) -> tuple[EvidenceSource, ...]:
