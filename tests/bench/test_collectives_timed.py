@@ -216,7 +216,7 @@ def test_the_verb_measures_and_keeps_what_it_measured(tmp_path):
     [
         ((), "--measure"),
         (("log.txt", "--measure"), "--measure"),
-        (("log.txt", "--sizes", "1K"), "--sizes is for --measure"),
+        (("log.txt", "--sizes", "1K"), "--sizes"),
         (("--measure", "--sizes", "some"), "'some'"),
         (("--measure", "--ops", "telepathy"), "telepathy"),
         (("--measure", "--out", "nowhere/x.json"), "nowhere"),

@@ -55,7 +55,5 @@ def test_a_known_spread_is_found_and_covers_at_its_rate():
 
 
 def test_too_few_results_have_no_spread():
-    with pytest.raises(
-        EvidenceError, match="2 results at sizes of two submitters or more; a spread needs 20"
-    ):
+    with pytest.raises(EvidenceError, match=r"^2 .* 20"):
         submitter_spread(_frame([("v1.0", "A", 8, 100.0), ("v1.0", "B", 8, 110.0)]))
