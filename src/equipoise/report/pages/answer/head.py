@@ -57,7 +57,7 @@ def about(answer: Answer) -> str:
 
 
 def headline(answer: Answer) -> str:
-    """What to take, or that nothing meets the limits."""
+    """What to take, or that nothing meets the limits; whether the time rests on no measurement."""
     best = answer.recommended
     if best is None:
         reason = "meets your limits" if answer.refusal is not None else "can be estimated"
@@ -67,7 +67,8 @@ def headline(answer: Answer) -> str:
     parts = [] if best.time_s is None else [amounts.duration(best.time_s.value)]
     usd = amounts.usable(best.usd)
     parts += [] if usd is None else [amounts.money(usd.value)]
-    return f"{taken}: {', '.join(parts)}" if parts else taken
+    guess = " (uncalibrated)" if best.grade == "priors" else ""
+    return f"{taken}: {', '.join(parts)}{guess}" if parts else taken
 
 
 def facts(answer: Answer, best: Candidate, *, is_brief: bool = False) -> Facts:
