@@ -9,10 +9,10 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 
 from equipoise.calibration.accuracy import TimeErrors, time_errors
 from equipoise.calibration.published.quantities import number
@@ -27,8 +27,7 @@ VTRAIN = ("vtrain_single", "vtrain_multi")
 Wanted = Callable[[ValidatedRow], bool]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+class Figure(Struct, frozen=True, kw_only=True):
     """One figure of a line: its name, how it is read off the errors, and what it may be at most."""
 
     name: str
@@ -45,8 +44,7 @@ def at_most(figure: tuple[str, Callable[[TimeErrors], float]], most: float) -> F
     return Figure(name=figure[0], read=figure[1], most=most)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class Target(Struct, frozen=True, kw_only=True):
     """What is held out of which files, which rows count, and how wrong they may be.
 
     others: what other tools reached, in words. folds: whether every fold has to reach the bound too.
@@ -170,8 +168,7 @@ TARGETS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class Result(Struct, frozen=True, kw_only=True):
     """A target with what was reached."""
 
     target: Target
@@ -183,7 +180,7 @@ class Result:
     def expressed(self) -> float:
         """Share of the rows that ask for a prediction and got one."""
         asked = len(self.found.verdicts) - self.found.num_given
-        return self.found.num_expressed / asked
+        return self.found.num_modelled / asked
 
     def words(self) -> list[tuple[str, float, float]]:
         """Every figure with a bound: its name, its value, the bound."""

@@ -23,8 +23,8 @@ def show(each: AdviceErrors) -> None:
         f"{each.num_compared} compared; beyond the sizes: both {each.num_both_beyond}, advised "
         f"{each.num_advised_beyond}, found {each.num_found_beyond}; 90 % interval held {each.coverage:.1%}"
     )
-    ours = each.ways[OURS]
-    for name, way in each.ways.items():
+    ours = each.methods[OURS]
+    for name, way in each.methods.items():
         if way.within_doubling is None or way.median_regret is None or way.p90_regret is None:
             continue
         print(

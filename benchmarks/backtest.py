@@ -30,11 +30,11 @@ def show(result: Backtest, seconds: float) -> None:
     batch = ", given batch" if result.given_batch else ""
     print(f"{result.protocol}{batch}: {seconds:.1f} s")
     print("               held   median     mean      p90 coverage")
-    print(line("pooled", result.ours))
+    print(line("pooled", result.pooled_law))
     for name, record in result.baselines.items():
         print(line(name, record))
     for title in ("by_jump", "by_cause", "by_workload", "by_round"):
-        for name, errors in getattr(result.ours, title).items():
+        for name, errors in getattr(result.pooled_law, title).items():
             if errors.num_groups:
                 print(
                     f"    {title[3:]:8} {name:20} {errors.num_groups:4} {errors.median_abs_error:8.1%} "

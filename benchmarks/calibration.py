@@ -8,10 +8,10 @@ are held out in every line. docs/experiments/0006-calibration.md tells what was 
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from equipoise.calibration.accuracy import cluster_weights
@@ -50,8 +50,7 @@ NAMES = (
 Numbers = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
+class Rows(Struct, frozen=True, kw_only=True):
     """Measured steps as arrays, with what they are grouped by."""
 
     arrays: StepRows

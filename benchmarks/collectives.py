@@ -10,12 +10,13 @@ printed in. docs/experiments/0005-collectives.md has the results.
 import argparse
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
@@ -119,8 +120,7 @@ WAYS: tuple[tuple[str, Prediction], ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
+class Split(Struct, frozen=True, kw_only=True):
     """What is known and what is asked, and how the pair is called."""
 
     name: str

@@ -5,13 +5,13 @@ Its figures and the profile, each input with its source, are in field_report.tom
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from equipoise.diagnose.pairs import LEAST_GAIN, LEVEL, Cases, Pair, Subjects, cases, seconds, speedups
@@ -33,8 +33,7 @@ BATCHES = (8, 16, 32, 64)
 _NVLINK = "NV2"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reported:
+class Reported(Struct, frozen=True, kw_only=True):
     """A model of the report: hours on one and on two, and what a replica of it exchanges."""
 
     workload: Workload
@@ -48,8 +47,7 @@ class Reported:
         return self.one_s / self.two_s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sweep:
+class Sweep(Struct, frozen=True, kw_only=True):
     """Samples per second by global batch, and how many tensors networks of that size have."""
 
     params: float
@@ -59,16 +57,14 @@ class Sweep:
     tensors: tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Statement:
+class Statement(Struct, frozen=True, kw_only=True):
     """What the report says, and what of its own figures speaks against it."""
 
     says: str
     against: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(Struct, frozen=True, kw_only=True):
     """The report. profile: the inputs that stand for its machine, and the source of each."""
 
     profile: Mapping[str, Any]
@@ -159,8 +155,7 @@ def _reported(block: Mapping[str, Any]) -> Reported:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(Struct, frozen=True, kw_only=True):
     """One model: what the report measured and what the profile predicts.
 
     parts: milliseconds of a step on two by cause, and `one` of the whole step on one; keys as ReplicaSeconds.
@@ -182,8 +177,7 @@ class Row:
         return "two" if self.predicted.value >= LEAST_GAIN else "one"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sensitivity:
+class Sensitivity(Struct, frozen=True, kw_only=True):
     """One chip and batch of the sensitivity: how many of the models are chosen right, and the crossover."""
 
     accelerator: str
@@ -194,8 +188,7 @@ class Sensitivity:
     speedups: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reproduction:
+class Reproduction(Struct, frozen=True, kw_only=True):
     """The report and what the profile predicts. crossovers: parameters from which two gain LEAST_GAIN."""
 
     report: Report
@@ -280,8 +273,7 @@ def sensitivity(known: Report, links: Sequence[str] = ("PHB",)) -> tuple[Sensiti
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepRow:
+class SweepRow(Struct, frozen=True, kw_only=True):
     """Two of a sweep predicted from its own steps on one: seconds, with few tensors and with many."""
 
     params: float

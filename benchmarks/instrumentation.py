@@ -22,13 +22,13 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from time import perf_counter, process_time
 from types import FunctionType
 
 import numpy as np
+from msgspec import Struct
 
 from equipoise.bench.devices import DeviceKind, device
 from equipoise.bench.environment import prompt_wakeups
@@ -98,8 +98,7 @@ def started(workload: str, num_ranks: int, num_pairs: int, *, script: str = __fi
             sys.exit(1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rank:
+class Rank(Struct, frozen=True, kw_only=True):
     """A rank that has joined: what it trains, on what, and how."""
 
     number: int

@@ -1,8 +1,9 @@
 """Settings that somebody recommends, judged one by one: which have a ground on a machine."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
+
+from msgspec import Struct
 
 from equipoise.errors import UsageError
 from equipoise.launch.settings import NCCL_PAGE, Placement
@@ -19,8 +20,7 @@ _DEFAULT_BUFFER_BYTES = 4 * MIB
 _CAUTION = "NCCL's guide lists it under debugging: forced values keep NCCL from choosing the best by itself"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class Judged(Struct, frozen=True, kw_only=True):
     """A setting and what is to be said of it.
 
     verdict: no effect, as things are so already; not valid: NCCL takes another value; no ground: NCCL chooses

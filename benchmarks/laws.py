@@ -13,11 +13,11 @@ import argparse
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 from numpy.typing import NDArray
 from scipy.optimize import OptimizeWarning, curve_fit
 from scipy.stats import t as student_t
@@ -37,8 +37,7 @@ REGIMES = ("where it shows", "wide", "textbook")
 Way = Callable[[Law, FloatArray, FloatArray, FloatArray], tuple[FloatArray, FloatArray, FloatArray] | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class Case(Struct, frozen=True, kw_only=True):
     """One synthetic experiment: a true law and the runs measured of it."""
 
     law: Law
@@ -126,8 +125,7 @@ def ours(*, knows_law: bool = False, knows_no_stray: bool = False) -> Way:
     return way
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plain:
+class Plain(Struct, frozen=True, kw_only=True):
     """One law fitted by scipy.optimize.curve_fit, errors being relative."""
 
     law: Law

@@ -20,12 +20,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
+from msgspec.structs import replace
 from threadpoolctl import threadpool_limits
 
 from equipoise.decide.assess import Inputs, size_range, start_model
@@ -63,8 +64,7 @@ VERBS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class Case(Struct, frozen=True, kw_only=True):
     """A question of one system, and what both searches are given."""
 
     asked: TrainingQuery

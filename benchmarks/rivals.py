@@ -20,11 +20,11 @@ import tempfile
 import venv
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 from scipy.optimize import OptimizeWarning, curve_fit
 
 from equipoise.runs import embedded
@@ -61,8 +61,7 @@ print(json.dumps(found))
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class Task(Struct, frozen=True, kw_only=True):
     """A held-out entry and the smaller sizes of its group, (n_sizes,), smallest first."""
 
     held_out: HeldOut

@@ -12,7 +12,6 @@ import csv
 import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 
@@ -25,6 +24,7 @@ from field_report import (
     swept_rows,
 )
 from judged import judged
+from msgspec import Struct
 from threshold import choice, said
 
 from equipoise.diagnose.pairs import LEAST_GAIN
@@ -38,8 +38,7 @@ ALONE = "single"
 MILLION, MS = SI_PREFIXES["M"], 1e3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class Case(Struct, frozen=True, kw_only=True):
     """One choice: what a step (or a training) takes on one and on two, and the speed-up predicted of two."""
 
     machine: str

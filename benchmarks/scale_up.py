@@ -6,10 +6,10 @@ Needs measured/nvidia_deeplearningexamples.csv in $EQUIPOISE_DATA (default ../sh
 import os
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 

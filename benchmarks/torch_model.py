@@ -13,9 +13,9 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
+from msgspec import Struct
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
@@ -28,8 +28,7 @@ NUM_STEPS = 5
 KEPT_LIMIT, PEAK_LIMIT = 0.01, 0.40
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class Case(Struct, frozen=True, kw_only=True):
     """A model and a batch for it; of a family, each is larger than the one before."""
 
     family: str

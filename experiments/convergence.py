@@ -23,7 +23,6 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from math import inf, isfinite
 from pathlib import Path
@@ -31,6 +30,8 @@ from statistics import StatisticsError, mean, median, stdev
 from typing import Any
 
 from curves import figure, last_loss, mean_curve, reached_s, sample_rate, samples_to, with_error
+from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.bench.launchers import LaunchJob, launcher
 from equipoise.bench.trial import Trial, trial_from
@@ -67,8 +68,7 @@ STAGES = ("steps", "tune", "final", "kinds", "rig-once", "kinds-rig", "rig", "wr
 KINDS_MODEL, KINDS_BATCH, KINDS_RATE, KINDS_SEEDS = "mlp", 64, 0.05, (1, 2, 3, 4, 5)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class Family(Struct, frozen=True, kw_only=True):
     """A model, its budget of samples, and the grids that one device and two are chosen from."""
 
     name: str
@@ -328,8 +328,7 @@ def time_steps(done: Trainings, family: Family) -> None:
             done.run_on_rig(rate, [paced(family, batch, 2)])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class Choice(Struct, frozen=True, kw_only=True):
     """What was chosen on tuning seeds: its first trial, its mean loss there and the standard error of one."""
 
     trial: Trial

@@ -8,9 +8,10 @@
 import argparse
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
+
+from msgspec import Struct
 
 PAGE = Path(__file__).parents[1] / "docs" / "experiments" / "0019-costs.md"
 EXTRA_POWER_USD = 45.0
@@ -33,16 +34,14 @@ ROUNDED_USD = 2.5
 _ROUNDING = 1e-8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Range:
+class Range(Struct, frozen=True, kw_only=True):
     """An amount known by its ends: of a rounded figure, what rounds to it."""
 
     low: float
     high: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Consistent:
+class Consistent(Struct, frozen=True, kw_only=True):
     """Values and costs with which returns follow from savings.
 
     usd_per_unit: of what one unit of saving is worth. costs_usd: what each return has less, the same for all.
@@ -111,8 +110,7 @@ def _keeps(edges: Sequence[tuple[float, float, float]], *, value: float, cost: f
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class Reading(Struct, frozen=True, kw_only=True):
     """Which models the sizes are, and what they have in common."""
 
     models: tuple[str, str, str]

@@ -13,11 +13,11 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
 
+from msgspec import Struct
 from two_hosts import timed
 
 from equipoise.bench.interference import interference
@@ -27,7 +27,13 @@ from equipoise.bench.summary import timed_run
 from equipoise.bench.sweep import in_random_order
 from equipoise.bench.trial import Trial
 from equipoise.diagnose.exchange_costs import exchange_costs, needed
-from equipoise.diagnose.method_search import FoundMethod, MethodSpace, alone_cells, candidates, search_methods
+from equipoise.diagnose.method_search import (
+    FoundMethod,
+    MethodSpace,
+    candidates,
+    one_device_trials,
+    search_methods,
+)
 from equipoise.errors import UsageError
 
 RATES = ("1gbit", "10gbit")
@@ -49,8 +55,7 @@ def space(model: str) -> MethodSpace:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobOutcome:
+class JobOutcome(Struct, frozen=True, kw_only=True):
     """One search held against trying everything."""
 
     rate: str
@@ -70,7 +75,7 @@ def planned(num_ranks: int) -> tuple[Trial, ...]:
     wanted = {}
     for model in MODELS:
         asked = space(model)
-        for trial in (*alone_cells(asked), *candidates(asked)[0]):
+        for trial in (*one_device_trials(asked), *candidates(asked)[0]):
             if trial.num_ranks == num_ranks:
                 wanted[trial.trial_id] = trial
     return tuple(wanted.values())

@@ -17,12 +17,12 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
 from hashlib import sha256
 from math import isfinite
 from pathlib import Path
 
 import polars as pl
+from msgspec import Struct, to_builtins
 
 from equipoise.bench.store import SUCCESS, FinishedTrial, Store
 
@@ -45,8 +45,7 @@ ORPHAN_S = 10.0
 _LOOK_S = 0.0005
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kill:
+class Kill(Struct, frozen=True, kw_only=True):
     """One kill and what it left. num_orphans: processes that outlived their driver by ORPHAN_S."""
 
     sweep: int
@@ -61,8 +60,7 @@ class Kill:
     num_orphans: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Whole:
+class Whole(Struct, frozen=True, kw_only=True):
     """One sweep at its end: what is wrong with it. num_failed: trials that say a rank was killed."""
 
     sweep: int
@@ -133,13 +131,13 @@ class Rig:
     def add(self, kill: Kill) -> None:
         """Record a kill."""
         self.kills.append(kill)
-        _append(self.folder / "kills.jsonl", asdict(kill))
+        _append(self.folder / "kills.jsonl", to_builtins(kill))
 
     def close(self) -> None:
         """Record the sweep that has ended."""
         whole = checked(self.sweep, self.out)
         self.wholes.append(whole)
-        _append(self.folder / "wholes.jsonl", asdict(whole))
+        _append(self.folder / "wholes.jsonl", to_builtins(whole))
 
 
 def processes_of(folder: Path) -> Iterator[tuple[int, str]]:

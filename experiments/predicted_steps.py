@@ -11,13 +11,14 @@ import csv
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
 from itertools import chain, product
 from math import exp, log
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 from two_hosts import PARTS, RATES, undisturbed
 
 from equipoise.bench.store import SUCCESS, FinishedTrial, Store
@@ -33,8 +34,7 @@ DOCS = Path(__file__).parents[1] / "docs" / "experiments"
 PAGE, DATA = DOCS / "0012-predicted-steps.md", DOCS / "data" / "0012-predicted.csv"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(Struct, frozen=True, kw_only=True):
     """One step predicted and measured."""
 
     rate: str
@@ -132,8 +132,8 @@ def compared(out: Path, parts: Sequence[str]) -> Iterator[tuple[Row, PredictedSt
                 yield row, step, each.phases
 
 
-def _step(cell: Trial, one: OneDevice, costs: ExchangeCosts) -> PredictedStep:
-    return predict_step(cell.method, num_ranks=2, batch_samples=cell.batch_samples, one=one, costs=costs)
+def _step(trial: Trial, one: OneDevice, costs: ExchangeCosts) -> PredictedStep:
+    return predict_step(trial.method, num_ranks=2, batch_samples=trial.batch_samples, one=one, costs=costs)
 
 
 def _without_messages(costs: ExchangeCosts) -> ExchangeCosts:
@@ -215,9 +215,9 @@ def main() -> None:
     print(errors(rows))
     if chosen.write:
         with DATA.open("w", newline="") as file:
-            writer = csv.DictWriter(file, [each.name for each in fields(Row)])
+            writer = csv.DictWriter(file, list(Row.__struct_fields__))
             writer.writeheader()
-            writer.writerows(asdict(row) for row in rows)
+            writer.writerows(to_builtins(row) for row in rows)
         page = PAGE.read_text()
         for name, table in (("errors", errors(rows)), ("steps", steps(rows))):
             head, mark, rest = page.partition(f"<!-- {name} -->\n")

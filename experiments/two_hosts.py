@@ -17,7 +17,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -25,6 +24,7 @@ from statistics import median
 from tempfile import TemporaryFile
 from typing import Any
 
+from msgspec import Struct
 from quiet import in_quiet
 
 from equipoise.bench.collectives.measure import timed_document
@@ -76,8 +76,7 @@ PAYLOADS_BYTES = tuple(2**power for power in range(10, 26))
 NUM_STARTS, NUM_ROUNDS = 1, 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asking:
+class Asking(Struct, frozen=True, kw_only=True):
     """One workload at one global batch, to be timed on one device at that and at half of it, and on two."""
 
     workload: str

@@ -1,8 +1,9 @@
 """One figure as SVG: lines over a logarithmic axis of sizes, and the level 1."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import ceil, floor, log10
+
+from msgspec import Struct
 
 _WIDTH, _HEIGHT = 640, 380
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 170, 20, 50
@@ -10,8 +11,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 170, 20, 50
 _COLOURS = ("#0072b2", "#56b4e9", "#d55e00", "#e69f00", "#009e73", "#cc79a7", "#f0e442", "#999999")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class Line(Struct, frozen=True, kw_only=True):
     """Points (x, y) with a name."""
 
     name: str

@@ -12,7 +12,6 @@ import random
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
 from math import exp, log
 from pathlib import Path
@@ -20,6 +19,7 @@ from statistics import median
 from typing import Any, get_type_hints
 
 from growing import num_params
+from msgspec import Struct, to_builtins
 from predicted import compared
 from two_hosts import IMAGE_BATCH, PARTS, RATES, SWEPT_BATCHES, SWEPT_WIDTHS, TABLE_BATCH, undisturbed
 from two_hosts_figure import Line, svg
@@ -46,8 +46,7 @@ FIELD_REPORT = ((1.2e6, 0.66), (3.5e6, 0.80), (25e6, 1.18), (60e6, 1.60), (307e6
 MS = 1e3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timed:
+class Timed(Struct, frozen=True, kw_only=True):
     """One repetition of one configuration; link `single`: one device."""
 
     part: str
@@ -69,8 +68,7 @@ class Timed:
     communication_overlapped_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Predicted:
+class Predicted(Struct, frozen=True, kw_only=True):
     """One two-device step that was predicted from one device and the link."""
 
     link: str
@@ -129,7 +127,7 @@ def measured(out: Path) -> list[Timed]:
 def predicted_rows(out: Path) -> list[Predicted]:
     """What advice.predicted_steps says of every two-device step that was measured."""
     return [
-        Predicted(**{field.name: getattr(row, field.name, row.rate) for field in fields(Predicted)})
+        Predicted(**{name: getattr(row, name, row.rate) for name in Predicted.__struct_fields__})
         for row, _, _ in compared(out, list(PARTS))
         if row.method == "ddp"
     ]
@@ -139,7 +137,10 @@ def kept(path: Path, kind: type[Any], rows: Iterable[Any]) -> list[Any]:
     """The rows, written to a file of the repository; those in it where there are no new ones."""
     hints = get_type_hints(kind)
     written = [
-        {name: f"{value:.6g}" if isinstance(value, float) else value for name, value in asdict(row).items()}
+        {
+            name: f"{value:.6g}" if isinstance(value, float) else value
+            for name, value in to_builtins(row).items()
+        }
         for row in rows
     ]
     if written:

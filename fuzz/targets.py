@@ -12,10 +12,10 @@ import tarfile
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
+from msgspec import Struct
 
 from equipoise.bench.collectives.files import read_files
 from equipoise.bench.store import Store
@@ -52,8 +52,7 @@ _MOST_CHARS = 2000
 _SCRATCH = Path(tempfile.mkdtemp(prefix=f"equipoise-fuzz-{os.getpid()}-"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class Target(Struct, frozen=True, kw_only=True):
     """One reader. read: lets it read bytes. seeds: contents to begin from. is_slow: takes a process each."""
 
     name: str

@@ -120,7 +120,10 @@ def test_the_accuracy_table_of_the_readme_states_the_records():
         return json.loads((ROOT / "src" / "equipoise" / "data" / file).read_text())
 
     largest = next(each for each in data("forecast.json")["backtests"] if each["protocol"] == "largest")
-    ours, power, perfect = largest["ours"], *(largest["baselines"][name] for name in ("power_law", "perfect"))
+    ours, power, perfect = (
+        largest["pooled_law"],
+        *(largest["baselines"][name] for name in ("power_law", "perfect")),
+    )
     medians = [f"{100 * each['median_abs_error']:.1f} %" for each in (ours, power, perfect)]
     error, coverage = row("forecast.json")
     assert re.findall(r"[\d.]+ %", error) == medians
@@ -132,7 +135,9 @@ def test_the_accuracy_table_of_the_readme_states_the_records():
     advice = data("combined_advice.json")["errors"][0]
     assert (advice["objective"], advice["held_out"], advice["jump"]) == ("answer", "largest", "all")
     error, coverage = row("combined_advice.json")
-    assert re.findall(r"[\d.]+ %", error) == [f"{100 * advice['ways']['ours']['within_doubling']:.0f} %"]
+    assert re.findall(r"[\d.]+ %", error) == [
+        f"{100 * advice['methods']['equipoise']['within_doubling']:.0f} %"
+    ]
     assert coverage == _coverage(advice)
     chips = data("transfer.json")["records"]
     assert row("transfer.json") == ("; ".join(map(_median, chips)), "; ".join(map(_coverage, chips)))

@@ -51,7 +51,7 @@ def test_plan_is_read_in_eighty_columns(options):
     assert re.search(r"^Take \d+ ", ended.stdout, re.MULTILINE)
     for word in ("Time", "Money", "Strategy", "Batch", "Returns", "recommended"):
         assert word in ended.stdout
-    assert ("Where returns diminish" in ended.stdout) == bool(options)
+    assert (" diminish" in ended.stdout) == bool(options)
 
 
 def test_what_does_not_fit_is_an_answer_with_a_way_out():
@@ -97,7 +97,8 @@ def test_a_training_budget_or_batch_that_nobody_states_is_refused():
     assert "--tokens N" in missing.stderr
     refused = in_process("plan", "resnet152", "--accelerator", "a100-sxm4-80gb", "--samples", "1e6", "--json")
     assert refused.returncode == 3
-    assert json.loads(refused.stdout)["missing"] == ["the global batch: --global-batch N"]
+    (missing,) = json.loads(refused.stdout)["missing"]
+    assert missing.endswith(": --global-batch N")
 
 
 def test_what_a_function_prints_is_no_part_of_the_answer(tmp_path):
@@ -129,13 +130,13 @@ def test_what_a_function_prints_is_no_part_of_the_answer(tmp_path):
         (["bert", "--accelerator", "h100-sxm5-81gb"], "h100-sxm5-80gb"),
         (["bert", "--accelerator", "a100"], "a100-sxm4-40gb, a100-sxm4-80gb, a100-pcie-40gb"),
         (["bert"], "--accelerator"),
-        ([*BERT, "--accelerators", "many"], "expected a whole number"),
+        ([*BERT, "--accelerators", "many"], "'many'"),
         ([*BERT, "--accelerators", "8..2"], "8..2"),
         ([*BERT, "--accelerators", "0"], "from 1 to"),
         ([*BERT, "--accelerators", "2", "--nodes", "1"], "keep one"),
         ([*BERT, "--fix", "shards=3"], "zero_stage"),
         ([*BERT, "--fix", "zero_stage=four"], "whole number"),
-        ([*BERT, "--fix", "tp=4..2"], "the smaller first"),
+        ([*BERT, "--fix", "tp=4..2"], "4..2"),
         ([*BERT, "--fix", "recompute=none..full"], "two numbers"),
         ([*BERT, "--fix", "tp=2", "--fix", "tp=4"], "given twice"),
         ([*BERT, "--fix", "global_batch=2"], "--global-batch"),

@@ -57,9 +57,10 @@ def test_conformal_half_width_counts_a_cluster_once():
 
 
 def test_too_few_clusters_for_a_level_say_how_many_are_missing():
-    with pytest.raises(EvidenceError, match=r"7 clusters were held out; .* needs 9") as caught:
+    with pytest.raises(EvidenceError, match=r"\b7 clusters .*\b9\b") as caught:
         conformal_half_width(np.ones(70), np.repeat(np.arange(7), 10), level=0.9)
-    assert caught.value.missing == ("2 more groups of measurements",)
+    (missing,) = caught.value.missing
+    assert missing.startswith("2 more groups")
     assert conformal_half_width(np.ones(9), np.arange(9), level=0.9) == pytest.approx(1.0)
 
 

@@ -1,3 +1,4 @@
+import re
 import tomllib
 from pathlib import Path
 
@@ -64,7 +65,13 @@ def test_table_one_of_v41(v41, row):
     assert found.published.num_entries == row["num_entries_published"]
     assert found.published.score_minutes == row["minutes_published"]
     counts_differ = row["num_entries"] != row["num_entries_published"]
-    assert any("the study counts" in difference for difference in found.differences) == counts_differ
+    assert (
+        any(
+            f"{row['num_entries_published']}" in re.findall(r"\d+", difference)
+            for difference in found.differences
+        )
+        == counts_differ
+    )
 
 
 @pytest.mark.truth
@@ -257,19 +264,18 @@ def test_a_later_folder_replaces_the_same_entry(folder):
 
 def test_two_entries_are_too_few_and_the_message_says_what_is_missing(folder):
     path = folder(_line("bert", (1, 100.0), (2, 60.0), (4, None)))
-    with pytest.raises(
-        EvidenceError, match="needs 3 entries of a workload with a score; bert has 2"
-    ) as caught:
+    with pytest.raises(EvidenceError, match=r"\b3 entries .*\bbert .*\b2$") as caught:
         study(data=path)
-    assert caught.value.missing == ("scored closed entries in v9.0",)
+    assert [missing.rpartition(" ")[2] for missing in caught.value.missing] == ["v9.0"]
     with pytest.raises(EvidenceError) as caught:
         study(workloads=["bert"], data=path)
-    assert caught.value.missing == ("scored closed entries of bert in v9.0",)
+    (missing,) = caught.value.missing
+    assert re.search(r"\bbert\b.*\bv9\.0$", missing)
 
 
 def test_open_entries_are_not_studied(folder):
     path = folder([row | {"division": "open"} for row in _line("bert", (1, 100.0), (2, 60.0), (4, 40.0))])
-    with pytest.raises(EvidenceError, match="it has no entries"):
+    with pytest.raises(EvidenceError, match="no entries"):
         study(data=path)
     assert scores(data=path)["relative_efficiency"][0] == 1.0
 
@@ -282,7 +288,7 @@ def test_empty_data_are_too_little_evidence(folder):
 def test_three_entries_of_one_size_are_studied_without_groups_or_claims(folder):
     found = study(data=folder(_line("bert", (8, 100.0), (8, 100.0), (8, 100.0))))
     assert found.workloads[0].grouping is None
-    assert "1 systems that differ" in found.workloads[0].grouping_missing
+    assert "1 systems" in found.workloads[0].grouping_missing
     assert {claim.verdict for claim in found.claims} == {"not enough evidence"}
 
 

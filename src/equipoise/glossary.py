@@ -1,22 +1,21 @@
-"""The words of this project, each in two sentences. They live in glossary.toml; this finds and shows them."""
+"""The words of this project, each in two sentences. They live in glossary.toml; this finds them."""
 
 import re
 import tomllib
-from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from textwrap import fill
+
+from msgspec import Struct
 
 from equipoise.errors import SpecError
 
 GLOSSARY_FILE = Path(__file__).with_name("glossary.toml")
-_LINE_CHARS = 80
+_SHOWN_CHARS = 80
 _SPACES = re.compile(r"[\s_]+")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Term:
+class Term(Struct, frozen=True, kw_only=True):
     """One word: what it means, its formula and who defined it."""
 
     name: str
@@ -54,26 +53,8 @@ def explain(term: str) -> Term:
     close = [by_word[near].name for near in get_close_matches(word[:80], by_word, n=5)]
     near = list(dict.fromkeys((*inside, *close)))[:5]
     hint = f"did you mean {', '.join(near)}?" if near else "`equipoise explain` alone lists every word"
-    shown = term if len(term) <= _LINE_CHARS else f"{term[:_LINE_CHARS]}..."
+    shown = term if len(term) <= _SHOWN_CHARS else f"{term[:_SHOWN_CHARS]}..."
     raise SpecError(f"{shown!r} is not in the glossary; {hint}")
-
-
-def fields(term: Term) -> dict[str, object]:
-    """A term as JSON has it."""
-    return asdict(term)
-
-
-def text(term: Term) -> str:
-    """A term as the terminal shows it, in 80 columns."""
-    lines = [term.name, fill(term.meaning, _LINE_CHARS, initial_indent="  ", subsequent_indent="  ")]
-    if term.formula is not None:
-        lines.append(f"  Formula: {term.formula}")
-    lines.append(f"  Source: {term.source}")
-    if term.see:
-        lines.append(
-            fill(f"See also: {', '.join(term.see)}", 80, initial_indent="  ", subsequent_indent="  ")
-        )
-    return "\n".join(lines) + "\n"
 
 
 def markdown() -> str:

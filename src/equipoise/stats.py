@@ -5,13 +5,13 @@ No frames, no files, no random numbers.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from statistics import NormalDist
 from types import ModuleType
 from typing import TypeAlias
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
 from equipoise.errors import EvidenceError
@@ -19,8 +19,7 @@ from equipoise.errors import EvidenceError
 _ROUNDING = 1e-10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
+class Interval(Struct, frozen=True, kw_only=True):
     """A value between two bounds that are meant to hold with probability `level`."""
 
     value: float
@@ -200,8 +199,7 @@ _SEED = 1
 MOST_EXPONENT = 700.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Input:
+class Input(Struct, frozen=True, kw_only=True):
     """One input of a calculation: its name, its unit, and what it may be."""
 
     name: str
@@ -209,8 +207,7 @@ class Input:
     interval: Interval
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
+class Bar(Struct, frozen=True, kw_only=True):
     """One input moved alone from one end of its interval to the other. at_low, at_high: the result then."""
 
     name: str
@@ -228,8 +225,7 @@ class Bar:
         return abs(self.at_high - self.at_low)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tornado:
+class Tornado(Struct, frozen=True, kw_only=True):
     """A result with its interval, and what moves it: the bars of its inputs, the largest effect first."""
 
     name: str

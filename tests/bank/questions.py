@@ -27,8 +27,9 @@ import tempfile
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 BANK = Path(__file__).resolve().parent
 ROOT = BANK.parents[1]
@@ -41,8 +42,7 @@ sys.path.append(str(ROOT / "tests" / "processes"))
 from command_line import equipoise  # noqa: E402 - it is on no path before
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class Question(Struct, frozen=True, kw_only=True):
     """One question, as the module describes."""
 
     theme: str

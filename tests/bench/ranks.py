@@ -6,12 +6,12 @@ Usage: ranks.py STORE OUT SCENARIO...; rank and number of ranks come from RANK a
 import os
 import sys
 import time
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from msgspec.structs import replace
 
 from equipoise.bench.methods import method
 from equipoise.bench.models import OptimizerSettings, Trainee, trainee

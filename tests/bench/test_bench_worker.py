@@ -102,9 +102,9 @@ def test_two_ranks_are_timed_by_phases_that_sum_to_the_step(here, by):
 @pytest.mark.parametrize(
     ("workload", "words"),
     [
-        ("models:crashing", r"rank 1 raised ValueError: no such layer"),
-        ("models:killed", r"rank 1 was killed by SIGKILL"),
-        ("models:huge", r"rank \d ran out of memory"),
+        ("models:crashing", r"rank 1 .*ValueError: .*layer"),
+        ("models:killed", r"rank 1 .*SIGKILL"),
+        ("models:huge", r"rank \d .*memory"),
     ],
 )
 @pytest.mark.usefixtures("here")
@@ -117,7 +117,7 @@ def test_a_failing_rank_marks_its_trial_with_the_reason(workload, words):
 def test_a_hung_trial_is_ended_and_leaves_no_process(here):
     for limit_s in (6, 60):  # a busy machine takes longer to have both ranks there
         (one,) = swept("models:hanging", limit_s=float(limit_s))
-        assert one.reason.startswith(f"hung: ended after {limit_s} s")
+        assert re.match(rf"hung: .*\b{limit_s} s\b", one.reason)
         pids = [int(path.read_text() or 0) for path in here.glob("hanging-*")]
         if len(pids) == 2:
             break
@@ -147,7 +147,7 @@ def test_no_rank_outlives_a_sweep_that_is_killed(here, by):
 
 
 def test_an_unknown_launcher_lists_those_there_are():
-    with pytest.raises(UsageError, match="expected auto, inprocess, torchrun"):
+    with pytest.raises(UsageError, match=r"'slurmm'.* auto, inprocess, torchrun"):
         launcher("slurmm")
 
 

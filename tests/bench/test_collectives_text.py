@@ -202,10 +202,10 @@ def test_copies_that_announce_themselves_are_told(read):
 @pytest.mark.parametrize(
     ("line", "kind", "words"),
     [
-        ("     1048576  262144  float  sum  -1   47.38   22.13   22.13    5    46.84   22.39   22.39   0", "wrong_results", "came out wrong"),
+        ("     1048576  262144  float  sum  -1   47.38   22.13   22.13    5    46.84   22.39   22.39   0", "wrong_results", "#wrong"),
         ("     1048576  262144  float  sum  -1   47.38   22.13   22.1x    0    46.84   22.39   22.39   0", "broken_row", "'22.1x'"),
-        ("     1048576  262144  float  sum  -1   47.38   22.13", "broken_row", "ends after its first columns"),
-        ("           0       0  float  sum  -1   47.38    0.00    0.00    0    46.84    0.00    0.00   0", "empty", "nothing was sent"),
+        ("     1048576  262144  float  sum  -1   47.38   22.13", "broken_row", "columns"),
+        ("           0       0  float  sum  -1   47.38    0.00    0.00    0    46.84    0.00    0.00   0", "empty", "sent"),
     ],
 )  # fmt: skip
 def test_rows_that_cannot_be_used_are_counted_with_the_reason(line, kind, words, read):
@@ -353,15 +353,15 @@ def test_launch_times_in_json_are_refused(read):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "no row of nccl-tests"),
-        (b"\x00\x01\x02" * 500, "no row of nccl-tests"),
-        (b"hello\n" * 10, "no row of nccl-tests"),
-        (b"{}", "without a list `results`"),
-        (b"[1]", "no row of nccl-tests"),
-        (b'{"results": [' + b"[" * 5000, "broken or cut JSON"),
-        (gzip.compress(bytes(2**27)), "expand to more than"),
-        (b"\x1f\x8b\x08garbage", "damaged or cut gzip"),
-        (b"PK\x03\x04....", "unpack it first"),
+        (b"", "nccl-tests"),
+        (b"\x00\x01\x02" * 500, "nccl-tests"),
+        (b"hello\n" * 10, "nccl-tests"),
+        (b"{}", "`results`"),
+        (b"[1]", "nccl-tests"),
+        (b'{"results": [' + b"[" * 5000, "JSON"),
+        (gzip.compress(bytes(2**27)), "more than"),
+        (b"\x1f\x8b\x08garbage", "gzip"),
+        (b"PK\x03\x04....", "unpack"),
     ],
 )
 def test_files_that_hold_no_collectives_are_refused_in_one_sentence(content, words, read):
@@ -396,7 +396,7 @@ def test_any_text_is_read_or_refused(text, tmp_path_factory):
 
 def test_names_of_operations_are_checked():
     assert named_operation("reduce-scatter") == "reduce_scatter"
-    with pytest.raises(UsageError, match="expected one of all_gather, all_reduce"):
+    with pytest.raises(UsageError, match=r"'allgathered'.* all_gather, all_reduce"):
         named_operation("allgathered")
 
 

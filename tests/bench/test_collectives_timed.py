@@ -5,11 +5,11 @@ import os
 import signal
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from command_line import equipoise
+from msgspec.structs import replace
 
 from equipoise.bench.collectives.documents import reading_in
 from equipoise.bench.collectives.files import read_files
@@ -152,7 +152,7 @@ def test_a_collective_that_hangs_is_ended_and_said_and_the_others_are_measured()
 def test_ranks_that_cannot_be_started_are_told_of():
     pytest.importorskip("torch", reason="torch is not installed")
     broken = replace(INPROCESS, launch=lambda job: INPROCESS.launch(replace(job, limit_s=0.1)))
-    with pytest.raises(EvidenceError, match="could not be measured: hung"):
+    with pytest.raises(EvidenceError, match="hung"):
         timed_document(CollectivesTask(), broken, num_starts=1)
 
 
@@ -167,7 +167,7 @@ def test_sizes_are_read_as_nccl_tests_reads_them():
 
 @pytest.mark.parametrize("text", ["", "1X", "-1", "1e3", "9" * 13, "1K,,2K", "B", "K"])
 def test_sizes_that_are_none_are_refused(text):
-    with pytest.raises(UsageError, match="expected bytes such as 1024, 64K"):
+    with pytest.raises(UsageError, match=r"--sizes '.*1024, 64K"):
         sizes_of(text)
 
 
@@ -175,10 +175,10 @@ def test_sizes_that_are_none_are_refused(text):
     ("asked", "words"),
     [
         ({"num_ranks": 1}, "expected 2 to"),
-        ({"sizes_bytes": (4,)}, "an element a rank"),
+        ({"sizes_bytes": (4,)}, "--sizes 4: .*8 bytes"),
         ({"sizes_bytes": (2**60,)}, "at most"),
-        ({"operations": ("hypercube",)}, "not measured; expected of all_reduce"),
-        ({"device": "abacus"}, "expected one of cpu, cuda"),
+        ({"operations": ("hypercube",)}, "'hypercube'.* all_reduce"),
+        ({"device": "abacus"}, "'abacus'.* cpu, cuda"),
     ],
 )
 def test_what_no_ranks_can_do_is_refused(asked, words):
@@ -214,12 +214,12 @@ def test_the_verb_measures_and_keeps_what_it_measured(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "give files, or --measure"),
-        (("log.txt", "--measure"), "files and --measure"),
-        (("log.txt", "--sizes", "1K"), "--sizes is for --measure"),
-        (("--measure", "--sizes", "some"), "expected bytes such as"),
-        (("--measure", "--ops", "telepathy"), "no such operation"),
-        (("--measure", "--out", "nowhere/x.json"), "does not exist"),
+        ((), "--measure"),
+        (("log.txt", "--measure"), "--measure"),
+        (("log.txt", "--sizes", "1K"), "--sizes"),
+        (("--measure", "--sizes", "some"), "'some'"),
+        (("--measure", "--ops", "telepathy"), "telepathy"),
+        (("--measure", "--out", "nowhere/x.json"), "nowhere"),
         (("log.txt", "--ops", "all_reduce,broadcast"), "one operation"),
     ],
 )

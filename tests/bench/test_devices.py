@@ -34,14 +34,14 @@ class Reached:
 
 
 def test_an_unknown_device_lists_those_there_are():
-    with pytest.raises(UsageError, match="expected one of cpu, cuda"):
+    with pytest.raises(UsageError, match=r"'tpu'.* cpu, cuda"):
         device("tpu")
 
 
 def test_a_processor_has_no_tf32_and_says_what_to_take():
     assert device("cpu").why_not() is None
     assert device("cpu").refusal("bf16") is None
-    assert "take fp32 or bf16" in device("cpu").refusal("tf32")
+    assert " fp32 or bf16" in device("cpu").refusal("tf32")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="an accelerator is here")
@@ -52,7 +52,7 @@ def test_where_torch_finds_no_accelerator_the_reason_says_what_to_do():
 def test_ranks_beyond_the_accelerators_of_a_node_are_refused():
     assert [accelerator_index(rank, 4) for rank in range(4)] == [0, 1, 2, 3]
     assert accelerator_index(5, 1) == 0  # shown one alone
-    with pytest.raises(UsageError, match="rank 4 of this node sees 4 accelerators"):
+    with pytest.raises(UsageError, match=r"rank 4 .* 4 accelerators"):
         accelerator_index(4, 4)
 
 

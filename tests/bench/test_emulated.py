@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -144,7 +145,7 @@ def test_ranks_train_on_emulated_hosts_and_one_killed_there_fails_its_trial(tmp_
     ]
     found = run_sweep(trials, Path("out"), launcher("emulated:1gbit"), limit_s=90.0)
     by_kind = {(one.trial.workload, one.trial.num_ranks): one for one in found}
-    assert by_kind["models:killed", 2].reason == "rank 1 was killed by SIGKILL"
+    assert re.search("rank 1 .*SIGKILL", by_kind["models:killed", 2].reason)
     for num_ranks in (1, 2):
         one = by_kind["models:model", num_ranks]
         assert one.status == "success", one.reason
@@ -160,5 +161,5 @@ def test_ranks_train_on_emulated_hosts_and_one_killed_there_fails_its_trial(tmp_
     "name", ["emulated", "emulated:", "emulated:fast", "emulated:0gbit", "emulated:1.2.3gbit"]
 )
 def test_a_rate_that_is_none_is_refused(name):
-    with pytest.raises(UsageError, match="expected the rate of the link"):
+    with pytest.raises(UsageError, match=re.escape(repr(name)) + ".*rate"):
         launcher(name)

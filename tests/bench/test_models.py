@@ -176,7 +176,7 @@ def test_a_users_model_may_bring_its_own_loss():
 @pytest.mark.usefixtures("own")
 @pytest.mark.parametrize(
     ("function", "words"),
-    [("pair", "expected a tensor with one number"), ("scalar", "first dim is the batch"), ("no", "it has")],
+    [("pair", "tensor"), ("scalar", "first dim"), ("no", "it has")],
 )
 def test_a_function_that_cannot_be_trained_says_what_is_missing(function, words):
     def first_loss():
@@ -188,12 +188,12 @@ def test_a_function_that_cannot_be_trained_says_what_is_missing(function, words)
 
 
 def test_unknown_models_name_the_nearest():
-    with pytest.raises(UsageError, match="did you mean resnet50"):
+    with pytest.raises(UsageError, match=r"'resnet51'.* resnet50"):
         trainee("resnet51", batch_samples=4, seed=1)
 
 
 def test_a_batch_that_ranks_cannot_share_is_refused():
-    with pytest.raises(UsageError, match="expected a multiple of 4"):
+    with pytest.raises(UsageError, match=r"6.* 4\b"):
         trainee("mlp", batch_samples=6, seed=1, num_ranks=4)
 
 

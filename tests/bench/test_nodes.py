@@ -1,5 +1,6 @@
 """What several nodes share: cores by hand, conditions as a set, messages, and who is to blame for a failure."""
 
+import re
 import select
 import socket
 from pathlib import Path
@@ -58,16 +59,16 @@ def job(folder):
     ("ends", "ran_out", "reason"),
     [
         # The peer of a killed rank may be heard of first: it only saw that the other was gone.
-        (((0, 1, "raised X: Connection closed by peer"), (1, -9, "was killed by SIGKILL")), False, "rank 1 on b was"),
-        (((0, 1, "raised X: Connection reset by peer"), (1, 1, "raised ValueError")), False, "rank 1 on b raised V"),
-        (((1, 1, "raised ValueError"), (0, 1, "raised TypeError")), False, "rank 1 on b raised V"),
-        (((0, 0, None),), True, "hung: ended after 9 s"),
-        (((0, 0, None), (1, 0, None)), False, "ended without a result"),
+        (((0, 1, "raised X: Connection closed by peer"), (1, -9, "was killed by SIGKILL")), False, "rank 1 on b .*SIGKILL"),
+        (((0, 1, "raised X: Connection reset by peer"), (1, 1, "raised ValueError")), False, "rank 1 on b .*ValueError"),
+        (((1, 1, "raised ValueError"), (0, 1, "raised TypeError")), False, "rank 1 on b .*ValueError"),
+        (((0, 0, None),), True, r"hung: .*\b9 s"),
+        (((0, 0, None), (1, 0, None)), False, ".*result"),
     ],
 )  # fmt: skip
 def test_the_rank_that_failed_first_is_named_with_its_host(tmp_path, ends, ran_out, reason):
     found = [End(rank=rank, code=code, why=why) for rank, code, why in ends]
-    assert outcome(job(tmp_path), found, hosts=HOSTS, ran_out=ran_out).reason.startswith(reason)
+    assert re.match(reason, outcome(job(tmp_path), found, hosts=HOSTS, ran_out=ran_out).reason)
 
 
 def test_a_result_counts_only_when_every_rank_ended_well(tmp_path):

@@ -119,11 +119,11 @@ def test_two_nodes_of_ray_train_though_a_rank_and_a_node_are_killed(swept):
     status, reason, _ = found["trials"]["models:rank_killed"]
     assert status == "failed"
     assert reason.startswith("rank 1 on "), reason
-    assert "was killed by SIGKILL" in reason, reason
+    assert "SIGKILL" in reason, reason
     status, reason, _ = found["trials"]["models:node_killed"]
     assert status == "failed"
     assert reason.startswith("rank 1 on "), reason
-    assert reason.endswith(" is gone: its node failed"), reason
+    assert "node failed" in reason, reason
     assert set(found["groups"]) == {"REMOVED"}
     assert not found["left"], "asking for a cluster connects to it: Ray ends such a process with its cluster"
     assert not Path(f"/proc/{(folder / 'pid-1').read_text()}").exists()

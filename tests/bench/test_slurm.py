@@ -1,6 +1,7 @@
 """Real jobs of a real Slurm with two nodes, started here on free ports and stopped by process id."""
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -217,7 +218,7 @@ def test_trials_are_jobs_on_two_nodes_and_those_whose_task_or_node_is_killed_fai
         trials, Path("out"), launcher("slurm"), limit_s=120, progress=lambda what, *_: told.append(what)
     )
     by_name = {one.trial.workload: one for one in finished}
-    assert any(what.startswith("queued as job") for what in told)
+    assert any(re.search(r"\bjob \d+", what) for what in told)
     trained = by_name["mlp"]
     assert (trained.status, trained.reason) == ("success", None)
     assert trained.result["steps"]
@@ -225,7 +226,8 @@ def test_trials_are_jobs_on_two_nodes_and_those_whose_task_or_node_is_killed_fai
         assert sum(split[name] for name in PARTS) == pytest.approx(split[STEP], rel=1e-6)
     assert [node["ranks"] for node in trained.result["nodes"]] == [[0], [1]]
     task, node = by_name["models:task_killed"], by_name["models:node_killed"]
-    assert (task.status, task.reason) == ("failed", "rank 1 on n2: its task ended: killed")
+    assert task.status == "failed"
+    assert re.match("rank 1 on n2: .*killed", task.reason)
     assert (node.status, node.reason) == ("failed", "node n2 failed")
     begun = [pid for name in ("task", "node") for pair in pids(name) for pid in pair]
     assert len(begun) == 8

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from equipoise.bench.launchers.folder import JobOutcome, Launcher
 from equipoise.bench.store import FinishedTrial, Store, write_whole
@@ -94,16 +96,16 @@ def test_a_failed_trial_keeps_its_reason_and_the_sweep_goes_on(tmp_path):
 
 def test_another_plan_or_none_asked_to_resume_is_refused(tmp_path):
     run_sweep(trials(), tmp_path, instant([]), limit_s=1.0)
-    with pytest.raises(UsageError, match="holds a sweep; take another --out or go on with --resume"):
+    with pytest.raises(UsageError, match=r"--out .*--resume"):
         run_sweep(trials(), tmp_path, instant([]), limit_s=1.0)
-    with pytest.raises(UsageError, match="1 of them or of these 4 differ"):
+    with pytest.raises(UsageError, match=r"\b1 .*\b4 "):
         run_sweep(trials(4), tmp_path, instant([]), limit_s=1.0, resume=True)
 
 
 def test_a_folder_of_watched_runs_is_refused(tmp_path):
     (tmp_path / "watched").mkdir()
     with (
-        pytest.raises(UsageError, match="holds watched runs"),
+        pytest.raises(UsageError, match="watched runs"),
         Store(tmp_path).opened(trials(), resume=False),
     ):
         pass
@@ -112,7 +114,7 @@ def test_a_folder_of_watched_runs_is_refused(tmp_path):
 def test_two_sweeps_never_share_a_folder(tmp_path):
     with (
         Store(tmp_path).opened(trials(), resume=False),
-        pytest.raises(UsageError, match="another sweep is writing there"),
+        pytest.raises(UsageError, match=re.escape(str(tmp_path)) + ".*another sweep"),
         Store(tmp_path).opened(trials(), resume=True),
     ):
         pass
@@ -131,7 +133,7 @@ def test_a_damaged_trial_is_named(tmp_path):
     run_sweep(trials(), tmp_path, instant([]), limit_s=1.0)
     damaged = next(tmp_path.glob("trials/*.json"))
     damaged.write_text("{")
-    with pytest.raises(DataError, match=rf"{damaged.name}: no JSON"):
+    with pytest.raises(DataError, match=rf"{damaged.name}: not valid JSON"):
         Store(tmp_path).finished()
 
 
@@ -151,7 +153,7 @@ def test_a_result_that_no_worker_leaves_is_named(tmp_path, result):
     run_sweep(trials(1), tmp_path, instant([]), limit_s=1.0)
     (path,) = tmp_path.glob("trials/*.json")
     path.write_text(json.dumps({**json.loads(path.read_bytes()), "result": result}))
-    with pytest.raises(DataError, match=rf"{path.name}.*delete it to measure the trial again"):
+    with pytest.raises(DataError, match=rf"{path.name}.*delete "):
         summaries(Store(tmp_path).finished())
 
 
@@ -161,7 +163,7 @@ def test_a_disk_that_is_full_is_said_and_leaves_what_was_there(tmp_path):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
     try:
-        with pytest.raises(DataError, match=r"trial\.json: cannot be written: .*go on with --resume"):
+        with pytest.raises(DataError, match=r"trial\.json: .*--resume"):
             write_whole(path, b"x" * 8192)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -191,7 +193,9 @@ def test_a_stored_trial_comes_back(tmp_path):
     )
     with Store(tmp_path).opened([trial], resume=False) as store:
         store.add(finished)
-    assert Store(Path(tmp_path)).finished() == (finished,)
+    (found,) = Store(Path(tmp_path)).finished()
+    assert replace(found, file="") == finished
+    assert found.file == f"trials/{trial.trial_id}.json"
 
 
 def test_a_sweep_of_an_earlier_version_is_read_and_resumed(tmp_path):
@@ -206,7 +210,8 @@ def test_a_sweep_of_an_earlier_version_is_read_and_resumed(tmp_path):
         renamed["schema"] = found["schema"].replace("trial", "cell")
         path.write_text(json.dumps(renamed))
     files[-1].unlink()
-    assert run_sweep(plan, tmp_path, instant(run_ids), limit_s=1.0, resume=True) == before
+    resumed = run_sweep(plan, tmp_path, instant(run_ids), limit_s=1.0, resume=True)
+    assert [replace(one, file="") for one in resumed] == [replace(one, file="") for one in before]
     assert len(run_ids) == 4
     assert not (tmp_path / "trials").exists()
     assert {one.file for one in Store(tmp_path).finished()} == {

@@ -1,9 +1,10 @@
 """Repetitions put together: medians, intervals that hold, cycles, phases that sum, equal arms told apart."""
 
-from dataclasses import replace
+import re
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from equipoise.bench.phases import EXPOSED, PARTS, STEP
 from equipoise.bench.store import FinishedTrial
@@ -177,9 +178,9 @@ def test_what_a_step_loses_is_split_by_phase_and_sums():
 @pytest.mark.parametrize(
     ("step_s", "words"),
     [
-        (0.0051, "several devices are faster than one: ddp on 2 ranks at batch 32 reaches 1.96x"),
-        (0.0200, "several devices are slower than one: at best ddp on 2 ranks at batch 32 reaches 0.50x"),
-        (0.0101, "no significant gain over one device"),
+        (0.0051, r"faster .*\bddp .*\b2 ranks .*\b32 .*\b1\.96x"),
+        (0.0200, r"slower .*\bddp .*\b2 ranks .*\b32 .*\b0\.50x"),
+        (0.0101, r"significant .*\bddp .*\b2 ranks .*\b32 .*\b0\.99x"),
     ],
 )
 def test_the_meaning_is_said_in_words(step_s, words):
@@ -189,17 +190,20 @@ def test_the_meaning_is_said_in_words(step_s, words):
         for make, base in ((single, 0.01), (run, step_s))
         for n, by in enumerate(noise, 1)
     ]
-    assert words in " ".join(meanings(judged(summaries(runs), scaling="strong")))
+    (found,) = meanings(judged(summaries(runs), scaling="strong"))
+    assert re.search(words, found)
 
 
 def test_exposed_communication_is_blamed_where_it_is_to_blame():
     runs = [single(0.010), run(0.012, exposed=0.006)]
     said = " ".join(meanings(judged(summaries(runs), scaling="strong")))
-    assert "most of it in exposed communication (85.7 %)" in said
+    assert re.search(r"exposed communication \(85\.7 %\)", said)
     assert "measured once" in said
 
 
 def test_a_sweep_without_a_run_on_one_device_says_so(tmp_path):
     found = swept(tmp_path, [run(), single(0.01, reason="no")], num_planned=2, settings={})
-    assert "no run of the same work on one device" in found.meanings[0]
+    (several,) = (each for each in found.judgements if each.summary.timed)
+    assert several.speedup is None
+    assert "one device" in found.meanings[0]
     assert len(found.failed) == 1

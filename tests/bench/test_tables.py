@@ -1,6 +1,7 @@
 """The tables of a sweep: made from its trials, accepted by the verbs that read tables, honest about scores."""
 
 import json
+import re
 
 import command_line
 import polars as pl
@@ -48,7 +49,8 @@ def test_every_run_has_a_row_and_its_steps(sweep):
     assert [name for name in tables.runs["source_uri"] if not (sweep / name).exists()] == []
     assert tables.runs.filter(pl.col("num_accelerators") == 1)["strategy"].null_count() == 4
     failed = tables.runs.filter(pl.col("global_batch_samples") == 64)
-    assert set(failed["status"]) == {"failed: rank 1 was killed by SIGKILL"}
+    (status,) = set(failed["status"])
+    assert re.match("failed: rank 1 .*SIGKILL", status)
     two = tables.runs.filter(
         (pl.col("num_accelerators") == 2) & (pl.col("status") == "success") & (pl.col("strategy") == "ddp")
     )
@@ -84,7 +86,7 @@ def test_verbs_take_a_sweep_as_data_and_as_a_users_times(sweep):
     assert (code, len(json.loads(out)["entries"])) == (0, 10)
     code, _, err = equipoise("predict", "--from", sweep / "runs.parquet")
     assert code == 2
-    assert "column strategy holds several, 'ddp', 'fp16'; choose one with --strategy" in err
+    assert re.search("column strategy .*'ddp', 'fp16'; .*--strategy", err)
     arguments = ("--from", sweep / "runs.parquet", "--strategy", "ddp", "--law", "amdahl", "--at", "8")
     code, out, err = equipoise("predict", *arguments, "--json")
     assert code == 0, err
@@ -94,9 +96,9 @@ def test_verbs_take_a_sweep_as_data_and_as_a_users_times(sweep):
 
 
 def test_facts_that_no_column_takes_are_refused(tmp_path):
-    with pytest.raises(DataError, match="table runs: no column speed"):
+    with pytest.raises(DataError, match=r"table runs: .*column speed"):
         run_row({"run_id": "a", "speed": 1.0})
     row = run_row({"run_id": "a", "campaign": "c", "num_accelerators": 1, "status": "success"})
     assert set(row) == set(RUNS.names)
-    with pytest.raises(DataError, match="rows share names"):
+    with pytest.raises(DataError, match=r"2 rows .*'a'"):
         write(tmp_path, [row, row], [])

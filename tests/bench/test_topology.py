@@ -176,9 +176,8 @@ def test_rows_that_contradict_each_other_are_reported_and_not_decided():
 def test_a_row_that_lost_a_cell_is_left_out_and_named():
     found = topology("\tGPU0\tGPU1\tGPU2\nGPU0\t X \tNV2\tSYS\nGPU1\tX\tNV2\tSYS\nGPU2\tSYS\tSYS\tX\n")
     assert [row.name for row in found.missing_rows] == ["GPU1"]
-    assert found.notes == (
-        "Row GPU1, line 3: its cells do not line up with the heads of the columns; it is left out.",
-    )
+    (note,) = found.notes
+    assert note.startswith("Row GPU1, line 3: ")
     assert classes(found) == ["NV2", "SYS", "SYS"]
 
 
@@ -192,20 +191,21 @@ def test_a_cell_in_which_the_text_ends_is_not_believed(end):
 def test_without_heads_the_x_tells_the_columns():
     found = topology("GPU0\t X \tNV2\tSYS\t0-11\nGPU1\tNV2\t X \tSYS\t0-11\nGPU2\tSYS\tSYS\t X \t12-23\n")
     assert classes(found) == ["NV2", "SYS", "SYS"]
-    assert "heads of the columns are missing" in found.notes[0]
+    assert "heads" in found.notes[0]
 
 
 def test_a_class_of_some_later_driver_is_named_and_not_translated():
     found = topology("\tGPU0\tGPU1\nGPU0\t X \tC2C\nGPU1\tC2C\t X \n")
     assert classes(found) == [None]
-    assert found.notes == ("No class of link that is known here: C2C.",)
+    (note,) = found.notes
+    assert note.endswith(": C2C.")
 
 
 def test_a_second_machine_in_one_text_is_said_to_be_left_out():
     one = "\tGPU0\tGPU1\nGPU0\t X \t{0}\nGPU1\t{0}\t X \n\nLegend:\n\n  X    = Self\n\n"
     found = topology(one.format("NV2") + one.format("SYS"))
     assert classes(found) == ["NV2"]
-    assert "line 9, differs from the first, and is left out" in found.notes[0]
+    assert "line 9" in found.notes[0]
     assert topology(one.format("NV2") * 2).notes == ()
 
 
@@ -234,17 +234,18 @@ def test_one_accelerator_is_a_topology_too():
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "x.txt: empty; expected what `nvidia-smi topo -m`"),
-        (b"hello world", "no matrix of links and no list of accelerators"),
+        (b"", "`nvidia-smi topo -m`"),
+        (b"hello world", "no matrix"),
         (b"\x7fELF\0\0", "line 1: a NUL byte"),
         (b"GPU0 " * 1_000_000, "more than 4,000,000 bytes"),
         (b"GPU0 X\n" * 30_000, "30,001 lines"),
-        (b"x" * 50_000, "the longest of 50,000 characters"),
+        (b"x" * 50_000, "50,000 characters"),
     ],
 )
 def test_what_is_no_topology_is_refused_in_one_sentence(content, words):
     with pytest.raises(DataError) as refused:
         read(content, where="x.txt")
+    assert str(refused.value).startswith("x.txt: ")
     assert words in str(refused.value)
     assert "\n" not in str(refused.value)
 

@@ -89,7 +89,7 @@ def test_a_machine_without_accelerators_shows_its_sockets_and_says_so(kernel):
     ]
     assert [link.link_class for link in found.links] == ["SYS"]
     assert [(nic.name, nic.byte_per_s) for nic in found.nics] == [("eth0", 3.125e9), ("eth1", None)]
-    assert "No accelerator was found here" in found.notes[0]
+    assert "No accelerator" in found.notes[0]
 
 
 def test_a_kernel_that_tells_nothing_is_no_error(kernel):

@@ -70,7 +70,7 @@ def test_what_holds_nothing_out_is_refused(tmp_path, monkeypatch):
     short = trial("single", num_ranks=1, workload="models:model", train_samples=64)
     (one,) = run_sweep([short], tmp_path / "out", launcher("inprocess"), limit_s=120)
     assert one.status == "failed"
-    assert "holds no data out" in one.reason
+    assert "no held-out data" in one.reason
 
 
 def test_losses_are_taken_at_ends_of_cycles_and_at_the_end():

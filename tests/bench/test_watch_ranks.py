@@ -101,7 +101,7 @@ def test_two_ranks_give_the_phases_of_the_sweep(tmp_path, scenario, started_by, 
     for rank in range(2):
         assert_no_evaluation_is_in_a_step(tmp_path, rank, passes_per_step=2 if scenario == "trainer" else 1)
     assert "on 2 ranks" in (tmp_path / "summary-0").read_text()
-    assert "as rank 1 saw it" in (tmp_path / "summary-1").read_text()
+    assert "rank 1" in (tmp_path / "summary-1").read_text()
 
 
 def test_a_rank_that_dies_hangs_nobody_and_loses_nothing_of_the_others(tmp_path):

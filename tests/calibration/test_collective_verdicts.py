@@ -99,7 +99,7 @@ def test_what_the_sizes_leave_open_is_none():
     small = fit_curve(SIZES[:8], [20e-6 + size / 100e9 for size in SIZES[:8]])
     large = fit_curve(SIZES[-5:], [20e-6 + size / 100e9 for size in SIZES[-5:]])
     assert (small.byte_per_s, large.latency_s) == (None, None)
-    with pytest.raises(EvidenceError, match="2 message sizes; latency and rate need at least 3"):
+    with pytest.raises(EvidenceError, match=r"\b2 message sizes; .*\b3$"):
         fit_curve([8, 16, 8], [1e-5, 1e-5, 1e-5])
 
 
@@ -140,7 +140,7 @@ def test_machines_of_vendors_are_normal(name, accelerator, data_dir):
 def test_one_size_gives_a_verdict_and_no_fit(data_dir):
     links = judged(read_files([data_dir / "nccl" / "oracle_mlperf40_h100x8_run0.txt"]))
     assert links.fits == ()
-    assert "need at least 3" in links.unfitted[0][1]
+    assert links.unfitted[0][1].endswith(" 3")
     assert bandwidth(links).measured == pytest.approx(327e9, rel=1e-3)
 
 
@@ -150,11 +150,11 @@ H100 = "NVIDIA H100 80GB HBM3"
 @pytest.mark.parametrize(
     ("rate", "options", "verdict", "words"),
     [
-        (470e9, {"device": H100}, "normal", "more than the link carries one way"),
+        (470e9, {"device": H100}, "normal", "one way"),
         (365e9, {"device": H100}, "slow", "NVLink SHARP"),
-        (40e9, {"device": H100}, "slow", "no more than the host's PCIe carries"),
-        (150e9, {}, "slow", "50% of what NVLink 3 carries"),
-        (500e9, {}, "fast", "number of ranks"),
+        (40e9, {"device": H100}, "slow", "host's PCIe"),
+        (150e9, {}, "slow", "NVLink 3"),
+        (500e9, {}, "fast", "ranks"),
     ],
 )
 def test_a_rate_is_judged_with_what_it_resembles(rate, options, verdict, words):
@@ -166,8 +166,9 @@ def test_a_rate_is_judged_with_what_it_resembles(rate, options, verdict, words):
 def test_over_nodes_one_card_is_recognised():
     slow = run_of(at_bus_rate(45e9, num_ranks=16), device=H100, num_ranks=16, num_nodes=2)
     found = bandwidth(links_of(slow))
-    assert (found.verdict, found.link) == ("slow", "the network of 2 nodes")
-    assert "one network card" in found.because
+    assert found.verdict == "slow"
+    assert "2 nodes" in found.link
+    assert "network card" in found.because
 
 
 def test_a_published_figure_decides_where_there_is_one():
@@ -212,11 +213,11 @@ def test_what_nothing_is_known_of_is_unknown_and_says_what_to_give():
 
 def test_wrong_names_are_refused():
     run = run_of(at_bus_rate(235e9))
-    with pytest.raises(SpecError, match="no known system or accelerator"):
+    with pytest.raises(SpecError, match="'mill-9000'"):
         links_of(run, accelerator="mill-9000")
-    with pytest.raises(UsageError, match="expected one of NV#, XGMI, PIX"):
+    with pytest.raises(UsageError, match=r"'USB'.* NV#, XGMI, PIX"):
         links_of(run, link="USB")
-    with pytest.raises(EvidenceError, match="no row of the files can be used"):
+    with pytest.raises(EvidenceError, match="no row"):
         judged(CollectiveRuns(runs=(), rejected=Tally()))
 
 

@@ -3,7 +3,6 @@
 import math
 import re
 import tomllib
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 from hypothesis import given as drawn_from
 from hypothesis import settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from equipoise import plan
 from equipoise.bench.collectives.records import CollectiveRun, Timing
@@ -119,7 +119,6 @@ def test_links_that_nothing_was_timed_on_stay_of_the_catalogue():
     assert (found.inside, found.between) == (True, False)
     text = " ".join(link_words(found, nodes))
     assert re.search(r"catalogue.*between nodes, 25 GB/s", text)
-    assert "catalogue is contradicted" in text
 
 
 def test_collectives_between_nodes_leave_the_links_inside_alone():
@@ -127,7 +126,8 @@ def test_collectives_between_nodes_leave_the_links_inside_alone():
     wires, before = machine(nodes).wires, MODEL.parameters.collective
     assert all_reduce_s(1e8, group(8, 2), wires, found.parameters) == pytest.approx(1e8 / 5e9, rel=0.02)
     assert all_reduce_s(1e8, group(8), wires, found.parameters) == all_reduce_s(1e8, group(8), wires, before)
-    assert "Of the catalogue still: links inside a node" in " ".join(link_words(found, nodes))
+    assert (found.inside, found.between) == (False, True)
+    assert re.search("catalogue.*: .*inside", " ".join(link_words(found, nodes)))
 
 
 def test_draws_agree_about_what_was_timed_and_less_the_farther_from_it():
@@ -191,9 +191,9 @@ def test_one_long_message_tells_the_rate_and_not_the_latency():
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"device": "NVIDIA H100 80GB HBM3"}, "Not used for NVIDIA A100 SXM4 80 GB: own.txt: timed on"),
-        ({"device": PCIE}, "timed on NVIDIA A100 PCIe"),
-        ({"operation": "gather"}, "gather is no operation of the model"),
+        ({"device": "NVIDIA H100 80GB HBM3"}, "NVIDIA A100 SXM4 80 GB: own.txt: .*H100"),
+        ({"device": PCIE}, "own.txt: .*NVIDIA A100 PCIe"),
+        ({"operation": "gather"}, r"own.txt: .*\bgather\b"),
     ],
 )
 def test_what_speaks_of_something_else_is_not_used_and_that_is_said(changed, words):
@@ -201,8 +201,8 @@ def test_what_speaks_of_something_else_is_not_used_and_that_is_said(changed, wor
     assert found.figures == ()
     assert found.parameters == MODEL.parameters.collective
     text = " ".join((*link_words(found, nodes), *found.notes))
-    assert words in text
-    assert "all are of the catalogue" in text
+    assert re.search(words, text)
+    assert "catalogue" in text
 
 
 def test_copies_in_each_others_way_and_processors_are_not_used():
@@ -215,8 +215,9 @@ def test_copies_in_each_others_way_and_processors_are_not_used():
 def test_a_file_without_a_name_is_taken_for_the_one_asked_about_and_not_for_two():
     unnamed = run(line(30e-6, 20e9), device=None)
     found, _ = own(unnamed)
-    assert found.notes == ("own.txt names no accelerator: taken for NVIDIA A100 SXM4 80 GB.",)
-    with pytest.raises(UsageError, match=r"names no accelerator.*\b2 are"):
+    (note,) = found.notes
+    assert re.match(r"own\.txt .*: .*NVIDIA A100 SXM4 80 GB", note)
+    with pytest.raises(UsageError, match=r"own\.txt.*\b2\b"):
         refuse_unnamed(given(unnamed), ["a100-sxm4-80gb", "h100-sxm5-80gb"])
     refuse_unnamed(given(unnamed), ["a100-sxm4-80gb"])
     refuse_unnamed(given(run(line(1e-6, 1e9))), ["a100-sxm4-80gb", "h100-sxm5-80gb"])
@@ -224,16 +225,16 @@ def test_a_file_without_a_name_is_taken_for_the_one_asked_about_and_not_for_two(
 
 def test_more_ranks_on_a_host_than_a_node_has_is_told():
     found, _ = own(run(line(30e-6, 20e9), num_ranks=8), num_accelerators=8, node_size=4)
-    assert any(re.search(r"\b8 ranks on one host.*\b4 to a node", note) for note in found.notes)
+    assert any(re.search(r"\b8 ranks .*\b4 ", note) for note in found.notes)
 
 
 def test_a_file_without_a_usable_row_is_no_evidence(tmp_path):
     table = tmp_path / "all_reduce.txt"
     side = "30.00   0.03   0.06   7 "
     table.write_text(f"        1024           256     float     sum      -1    {side} {side}\n")
-    with pytest.raises(EvidenceError, match="no row of the files can be used") as refused:
+    with pytest.raises(EvidenceError, match="no row") as refused:
         given_collectives([table])
-    assert "came out wrong" in refused.value.missing[0]
+    assert re.match("1 row .*#wrong", refused.value.missing[0])
 
 
 FIXED = ["tp=8", "pp=1", "cp=1", "sequence_parallel=false", "tp_overlap=false", "recompute=none"]

@@ -2,14 +2,14 @@
 
 import pytest
 
-from equipoise.cli.listing import LISTINGS
+from equipoise.cli.listing import LISTED
+from equipoise.cli.output import page_text
+from equipoise.report.pages.orientation import LISTING, Listing
 from equipoise.runs.embedded import tables
 from equipoise.runs.store import Tables
 from equipoise.spec.catalogue import shipped
 from equipoise.spec.cluster import cluster
 from equipoise.spec.strategy import Strategy, strategy
-
-BY_KIND = {listing.kind: listing for listing in LISTINGS}
 
 
 @pytest.fixture(scope="module")
@@ -18,8 +18,8 @@ def data() -> Tables:
 
 
 def test_every_listed_parameter_and_value_is_read_back(data) -> None:
-    rows = BY_KIND["strategies"].rows(data, shipped())
-    assert len(rows) == len(Strategy.__dataclass_fields__)
+    rows = LISTED["strategies"](data, shipped())
+    assert len(rows) == len(Strategy.__struct_fields__)
     for row in rows:
         for value in row["values"] or [1]:
             given = {"global_batch": 8, row["parameter"]: str(value).lower()}
@@ -28,27 +28,30 @@ def test_every_listed_parameter_and_value_is_read_back(data) -> None:
 
 
 def test_listed_defaults_are_those_of_a_strategy(data) -> None:
-    defaults = {row["parameter"]: row["default"] for row in BY_KIND["strategies"].rows(data, shipped())}
+    defaults = {row["parameter"]: row["default"] for row in LISTED["strategies"](data, shipped())}
     assert defaults.pop("global_batch") is None
     text = " ".join(f"{parameter}={str(value).lower()}" for parameter, value in defaults.items())
     assert strategy(f"global_batch=8 {text}") == Strategy(global_batch_samples=8)
 
 
 def test_every_listed_cluster_is_one(data) -> None:
-    rows = BY_KIND["clusters"].rows(data, shipped())
+    rows = LISTED["clusters"](data, shipped())
     assert rows
     for row in rows:
         assert cluster(row["cluster"]).node_size == row["node_size"]
 
 
 def test_accelerators_say_whether_their_achievable_share_was_measured(data) -> None:
-    rows = {row["accelerator"]: row for row in BY_KIND["accelerators"].rows(data, shipped())}
+    rows = {row["accelerator"]: row for row in LISTED["accelerators"](data, shipped())}
     assert rows["a100-sxm4-80gb"]["achievable_is_measured"]
     assert not rows["l40s-pcie-48gb"]["achievable_is_measured"]
     assert all(0.4 < row["achievable_fraction"] < 1 for row in rows.values())
 
 
-@pytest.mark.parametrize("kind", BY_KIND)
-def test_every_line_of_a_list_fits_the_terminal(kind, data) -> None:
-    listing = BY_KIND[kind]
-    assert max(map(len, listing.text(listing.rows(data, shipped())).splitlines())) <= 80
+@pytest.mark.parametrize("kind", LISTED)
+def test_every_line_of_a_list_fits_the_terminal(kind, data, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    found = Listing(kind=kind, rows=LISTED[kind](data, shipped()), sources="a dataset")
+    lines = page_text(LISTING, found, full=False).splitlines()
+    assert len(lines) > len(found.rows) > 0
+    assert max(map(len, lines)) <= 80

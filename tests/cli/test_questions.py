@@ -15,7 +15,7 @@ from equipoise.decide.field import GROUPS
 from equipoise.decide.query import FIELDS, fields_of
 
 VERBS = {"advise": advise, "plan": plan, "predict": predict, "allocate": allocate}
-OUTPUTS = set(Output.__dataclass_fields__)
+OUTPUTS = set(Output.__struct_fields__)
 OWN = {"allocate": {"jobs", "objective", "electricity_by_hour", "begin"}}
 
 

@@ -85,9 +85,9 @@ def test_runs_of_a_folder_count_once(equipoise, tmp_path):
     ("arguments", "words"),
     [
         (("add",), "needs MEASURED and --for ID"),
-        (("add", "3 h", "--for", "zz"), "no prediction of"),
-        (("list", "3 h"), "record list shows"),
-        (("--runs", "nowhere"), "No such file"),
+        (("add", "3 h", "--for", "zz"), "'zz'"),
+        (("list", "3 h"), "record list"),
+        (("--runs", "nowhere"), "nowhere"),
     ],
 )
 def test_what_cannot_be_added_is_refused(equipoise, arguments, words):

@@ -4,11 +4,11 @@ import pytest
 
 from equipoise.bench.trial import Trial
 from equipoise.cli import sweeps
-from equipoise.cli.sweeps import Pace, SweepOptions, cells_of
+from equipoise.cli.sweeps import Pace, SweepOptions, trials_of
 from equipoise.errors import UsageError
 
 
-def asked(**changes):
+def options(**changes):
     plain = {
         "workloads": ("mlp",),
         "sizes": None,
@@ -28,7 +28,7 @@ def asked(**changes):
 
 
 def sizes(**changes):
-    return [cell.num_ranks for cell in cells_of(asked(**changes))]
+    return [trial.num_ranks for trial in trials_of(options(**changes))]
 
 
 @pytest.fixture(autouse=True)
@@ -47,21 +47,21 @@ def test_sizes_double_up_to_the_devices():
 
 def test_work_is_shared_or_grows():
     def batches(scaling):
-        return {c.num_ranks: c.batch_samples for c in cells_of(asked(sizes="1,2,4", scaling=scaling))}
+        return {c.num_ranks: c.batch_samples for c in trials_of(options(sizes="1,2,4", scaling=scaling))}
 
     assert batches("strong") == {1: 32, 2: 32, 4: 32}
     assert batches("weak") == {1: 32, 2: 64, 4: 128}
 
 
 def test_one_rank_runs_once_and_single_runs_on_one_rank():
-    cells = cells_of(asked(sizes="1,2", strategies="single,ddp,fp16"))
-    assert sorted((c.num_ranks, c.method) for c in cells) == [(1, "single"), (2, "ddp"), (2, "fp16")]
+    trials = trials_of(options(sizes="1,2", strategies="single,ddp,fp16"))
+    assert sorted((c.num_ranks, c.method) for c in trials) == [(1, "single"), (2, "ddp"), (2, "fp16")]
 
 
-def test_arms_are_cells_of_their_own_and_trainings_have_their_seeds():
-    assert len({c.trial_id for c in cells_of(asked(sizes="1", num_arms=2, num_repetitions=3))}) == 6
-    cells = cells_of(asked(sizes="1", train_samples=64, num_repetitions=3))
-    assert [c.seed for c in cells] == [1, 2, 3]
+def test_arms_are_trials_of_their_own_and_trainings_have_their_seeds():
+    assert len({c.trial_id for c in trials_of(options(sizes="1", num_arms=2, num_repetitions=3))}) == 6
+    trials = trials_of(options(sizes="1", train_samples=64, num_repetitions=3))
+    assert [c.seed for c in trials] == [1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -69,30 +69,30 @@ def test_arms_are_cells_of_their_own_and_trainings_have_their_seeds():
     [
         ({"sizes": "1,0"}, "--sizes '0'"),
         ({"sizes": "8"}, "6 cores"),
-        ({"sizes": "1.5"}, "expected whole numbers"),
-        ({"sizes": "1,2..", "binds_here": False}, "devices are not known here; name every size"),
+        ({"sizes": "1.5"}, "'1.5'"),
+        ({"sizes": "1,2..", "binds_here": False}, "1,2.."),
         ({"batches": ""}, "expected 1 to 100 values"),
-        ({"batches": "9" * 40}, "expected whole numbers"),
-        ({"batches": "3", "sizes": "2"}, "take a multiple of 2"),
+        ({"batches": "9" * 40}, "9" * 40),
+        ({"batches": "3", "sizes": "2"}, "multiple of 2"),
         ({"strategies": "ddpp"}, " ddp"),
         ({"strategies": "accumulate"}, "write accumulate:4"),
         ({"precisions": "fp8"}, "fp32, tf32, bf16"),
         ({"workloads": ("resnet",)}, "resnet50"),
         ({"workloads": ("[red]\x1b[31m:f",)}, "expected module:function"),
         ({"workloads": ("no_such_module_here:f",)}, "'no_such_module_here'"),
-        ({"train_samples": 8}, "expected at least a batch, 32"),
+        ({"train_samples": 8}, "a batch, 32"),
     ],
 )
 def test_what_cannot_be_run_is_refused_before_anything_is(changes, words):
     with pytest.raises(UsageError) as refused:
-        cells_of(asked(**changes))
+        trials_of(options(**changes))
     assert words in str(refused.value)
 
 
-def test_more_cells_than_anybody_waits_for_are_refused(monkeypatch):
-    monkeypatch.setattr(sweeps, "_MOST_CELLS", 3)
-    with pytest.raises(UsageError, match="4 runs; a sweep has at most 3"):
-        cells_of(asked(sizes="1,2", num_repetitions=2))
+def test_more_trials_than_anybody_waits_for_are_refused(monkeypatch):
+    monkeypatch.setattr(sweeps, "_MOST_TRIALS", 3)
+    with pytest.raises(UsageError, match=r"\b4 runs; .*\b3"):
+        trials_of(options(sizes="1,2", num_repetitions=2))
 
 
 def test_time_left_goes_by_runs_of_as_many_ranks():

@@ -4,10 +4,10 @@
 """
 
 import math
-from dataclasses import dataclass, fields
 
 import numpy as np
 from hypothesis import strategies as st
+from msgspec import Struct
 
 from equipoise.decide.answer import Candidate, Constraint
 from equipoise.decide.select import Rule, SizeCurve, figures_of, select, time_values
@@ -24,8 +24,7 @@ NUMBERS = ("time_s", "usd", "energy_j")
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 256)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Selected:
+class Selected(Struct, frozen=True, kw_only=True):
     """What was selected, in plain data.
 
     recommended, cheapest, fastest: rows, or None. relaxations: by limit, what would do. judged: every row by its
@@ -110,7 +109,7 @@ def exact(value):
 def _candidate(made, limits):
     """The row as a candidate: what a choice looks at, and nothing that it does not."""
     return Candidate(
-        **dict.fromkeys((each.name for each in fields(Candidate)), None)
+        **dict.fromkeys((name for name in Candidate.__struct_fields__), None)
         | {
             "system": made["system"],
             "title": made["system"],

@@ -2,7 +2,6 @@
 
 import math
 import re
-from dataclasses import replace
 
 import polars as pl
 import pytest
@@ -21,6 +20,7 @@ from asking import (
     by_size,
     published_scores,
 )
+from msgspec.structs import replace
 
 from equipoise.decide.answer import LEAST_LOG_SD
 from equipoise.decide.decision import rule_of
@@ -289,9 +289,9 @@ def test_a_price_belongs_to_a_system():
         assert (one.usd == other.usd) == (one.system == H100)
         assert one.time_s == other.time_s
     assert by_size(dearer, B200)[64].price.usd_per_accelerator_hour == 100.0
-    with pytest.raises(UsageError, match=rf"--price 2\.5 names no system.*--price {H100}=2.5"):
+    with pytest.raises(UsageError, match=rf"--price 2\.5 .*--price {H100}=2\.5"):
         ask(PRETRAINING, **systems, price="2.5")
-    with pytest.raises(UsageError, match=f"{H200} is not asked about"):
+    with pytest.raises(UsageError, match=rf"--price {H200}=2\.5: .*{H100}"):
         ask(PRETRAINING, **systems, price=f"{H200}=2.5")
 
 
@@ -312,7 +312,7 @@ def test_a_stock_is_a_limit_of_its_system_alone():
 
 
 def test_a_budget_needs_a_price():
-    with pytest.raises(UsageError, match=r"--budget needs a price of mi100.*--price mi100-pcie-32gb=USD"):
+    with pytest.raises(UsageError, match=r"--budget .*mi100.*--price mi100-pcie-32gb=USD"):
         ask(SMALL, accelerator=["mi100-pcie-32gb"], budget=5)
 
 
@@ -363,8 +363,9 @@ def test_a_topology_file_states_the_node(tmp_path):
 
 def test_a_batch_that_does_not_divide_by_the_cards_is_named_with_batches_that_would():
     found = ask(SMALL, accelerator=["3x rtx4090"], global_batch=32)
-    assert any({"32", "3", "30", "33"} <= set(re.findall(r"\d+", note)) for note in found.notes)
-    assert not any("does not divide" in note for note in ask(SMALL).notes)
+    (note,) = (note for note in found.notes if "divide" in note)
+    assert {"32", "3", "30", "33"} <= set(re.findall(r"\d+", note))
+    assert not any("divide" in note for note in ask(SMALL).notes)
 
 
 # Refusals and notes.

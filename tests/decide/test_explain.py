@@ -1,10 +1,10 @@
 """What belongs to a choice: when alternatives win, what to measure, records; against the candidates' own numbers."""
 
 import re
-from dataclasses import replace
 
 import pytest
 from asking import A100, B200, H100, H200, KINDS, LORA, PRETRAINING, RTX, SMALL, ask, by_size
+from msgspec.structs import replace
 
 from equipoise.units import HOUR_S
 
@@ -23,7 +23,7 @@ def test_a_faster_dearer_size_wins_where_an_hour_is_worth_the_difference():
     larger = [
         each for each in found.alternatives if each.candidate.time_s.value < found.recommended.time_s.value
     ]
-    priced = [each for each in larger if "an hour is worth more than" in each.wins_when]
+    priced = [each for each in larger if re.search(rf"\bhour .*more than {NUMBER}", each.wins_when)]
     assert priced
     for each in priced:
         saved_h = (found.recommended.time_s.value - each.candidate.time_s.value) / HOUR_S
@@ -54,10 +54,10 @@ def test_measurements_that_are_named_would_narrow_the_interval(question):
     assert found.to_measure
     for each in found.to_measure:
         assert (
-            each.narrowed.high / each.narrowed.low
+            each.expected_time_s.high / each.expected_time_s.low
             < found.recommended.time_s.high / found.recommended.time_s.low
         )
-        assert each.narrowed.value == found.recommended.time_s.value
+        assert each.expected_time_s.value == found.recommended.time_s.value
         assert "50 steps on" in each.words
 
 
@@ -95,7 +95,7 @@ def test_strategies_of_the_recommended_size_are_candidates_of_their_own():
 def test_the_cost_of_the_recommended_is_sensitive_to_time_and_price():
     sensitivity = ask(SMALL).sensitivity
     names = {each.name for each in sensitivity.bars}
-    assert names == {"time of the training", "price per accelerator-hour"}
+    assert {name.partition(" ")[0] for name in names} == {"time", "price"}
     free = ask(SMALL, accelerator=["mi100-pcie-32gb"])
     assert free.recommended.usd is None
     assert any(re.search("price .*mi100-pcie-32gb", note) for note in free.notes)

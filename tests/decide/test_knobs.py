@@ -19,9 +19,9 @@ def test_values_are_one_several_or_a_range():
 @pytest.mark.parametrize(
     ("fixed", "words"),
     [
-        (["tp=2", "tp=4"], "tp is given twice"),
-        (["tp=4..2"], "the smaller first"),
-        (["recompute=none..full"], "expected two numbers"),
+        (["tp=2", "tp=4"], r"\btp .*twice"),
+        (["tp=4..2"], r"tp=4\.\.2"),
+        (["recompute=none..full"], r"recompute=none\.\.full.*numbers"),
         (["tp=1..1000000"], "at most 10,000 values"),
         (["global_batch=2"], "give --global-batch"),
         (["tp"], "tp=VALUE"),
@@ -35,5 +35,5 @@ def test_what_fixes_nothing_is_refused(fixed, words):
 
 
 def test_a_precision_is_stated_once():
-    with pytest.raises(UsageError, match="precision is given twice"):
+    with pytest.raises(UsageError, match=r"precision .*twice"):
         parameter_choices(["precision=bf16"], precision=("fp8",))

@@ -1,16 +1,18 @@
 """The ledger: what is written stays, whoever writes and whatever is killed; errors by hand."""
 
+import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import to_builtins
 
 from equipoise.decide.ledger import (
     SCHEMA,
@@ -162,7 +164,11 @@ def test_a_prediction_that_is_none_is_refused(wrong):
 
 
 def test_lines_of_schema_1_are_read(path):
-    facts = asdict(prediction()) | {"kind": "modelled", "id": "5b1f0c2e", "made": "2026-03-02T09:14:05+00:00"}
+    facts = to_builtins(prediction()) | {
+        "kind": "modelled",
+        "id": "5b1f0c2e",
+        "made": "2026-03-02T09:14:05+00:00",
+    }
     path.write_text(json.dumps({"schema": "equipoise.ledger/1", "line": "prediction"} | facts) + "\n")
     (entry,) = read_ledger(path).entries
     assert (entry.id, entry.prediction) == ("5b1f0c2e", prediction(kind="model"))
@@ -189,7 +195,7 @@ def test_a_ledger_that_cannot_be_is_refused_in_words(tmp_path):
     for wrong in (tmp_path, Path("/dev/null")):
         with pytest.raises(DataError, match="ledger"):
             add_predictions(wrong, [prediction()])
-        with pytest.raises(DataError, match="not a regular file"):
+        with pytest.raises(DataError, match=re.escape(str(wrong))):
             read_ledger(wrong)
 
 
@@ -279,6 +285,6 @@ def test_a_full_disk_leaves_the_ledger_as_it_was(path, monkeypatch):
 
     real = os.write
     monkeypatch.setattr(os, "write", write)
-    with pytest.raises(DataError, match="No space left on device"):
+    with pytest.raises(DataError, match=os.strerror(errno.ENOSPC)):
         append(path, [{"schema": SCHEMA}] * 40)
     assert path.read_bytes() == before

@@ -97,14 +97,14 @@ def test_paths_are_from_the_folder_of_the_file(ask, tmp_path):
         ('ask = "fame"', "tokens, model"),
         ('html = "a.html"', "'html'"),
         ('law = "amdahl"', "'law'.*predict"),
-        ('buy = "yes"', "true or false"),
+        ('buy = "yes"', "buy.*true .*false"),
         ("also = [1]", "also = 1"),
         ('runs = ["a", "b"]', "runs.*DIR"),
         ('runs = "a\\u0000b"', "runs.*text"),
         ("deadline = inf", "deadline.*inf"),
         ("deadline = 1979-05-27", "deadline"),
         ("price = [[1]]", "price.*number"),
-        ("workload = [", "no TOML"),
+        ("workload = [", "not valid TOML"),
         ('workload = "other.toml"', "other.toml"),
     ],
 )
@@ -124,7 +124,7 @@ def test_a_file_without_a_workload_says_what_to_add(ask):
 def test_what_may_never_end_is_not_read(tmp_path):
     pipe = tmp_path / "job.toml"
     os.mkfifo(pipe)
-    with pytest.raises(DataError, match="not a regular file"):
+    with pytest.raises(DataError, match=re.escape(str(pipe))):
         file_values(pipe, verb="advise")
     long = tmp_path / "long.toml"
     long.write_text("#" * 2**20 + "\n")
@@ -143,7 +143,7 @@ def test_without_a_file_the_options_are_the_question():
 def test_money_and_limits_are_asked_in_a_file_too(ask):
     found = ask(WHOLE + 'ask = "model"\nbudget = 500\ntokens_per_param = 100\n')
     assert (found.ask, found.tokens_per_param, found.budget_usd) == ("model", 100.0, 500.0)
-    with pytest.raises(UsageError, match="two answers"):
+    with pytest.raises(UsageError, match="--ask tokens and --buy"):
         ask(WHOLE + 'ask = "tokens"\nbuy = true\n')
 
 
@@ -157,5 +157,4 @@ def test_every_field_of_a_verb_is_a_key(tmp_path):
             text = "true" if field.kind == "flag" else '"1"'
             path.write_text(f"{field.key} = {text}\n")
             message = refusal(path, verb)
-            assert "is no field" not in message
-            assert "is not asked" not in message
+            assert repr(field.key) not in message  # so are unknown keys named

@@ -89,7 +89,7 @@ def test_what_is_no_topology_is_refused(tmp_path, content):
     asked = query({"workload": "bert", "accelerator": ["rtx4090"], "topology": file})
     with pytest.raises(EquipoiseError, match=r"topology\.txt|topo -m"):
         requested_systems(asked, catalogue())
-    with pytest.raises(EquipoiseError, match="not a regular file"):
+    with pytest.raises(EquipoiseError, match="regular file"):
         requested_systems(
             query({"workload": "bert", "accelerator": ["rtx4090"], "topology": tmp_path}), catalogue()
         )

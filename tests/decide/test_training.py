@@ -39,6 +39,16 @@ def test_a_language_model_of_no_published_batch_takes_the_usual_one_and_names_it
     assert any("4 Mi tokens" in words for words in found.chosen_for_you)
 
 
+def test_the_batch_of_short_published_trainings_is_not_that_of_a_long_one():
+    # Results of Llama 3.1 8B (v5.1) are of 180,000 to 344,000 sequences of 8,192 tokens, at a median batch of 32
+    short = trained("llama31_8b", tokens=2e9, scores=published_scores())
+    assert short.global_batch_samples == 32
+    assert any("32: " in words and "published" in words for words in short.chosen_for_you)
+    assert trained("llama31_8b", tokens=1e12, scores=published_scores()).global_batch_samples == 512
+    # those of the 405B model are already larger than the usual one
+    assert trained("llama31_405b", tokens=15e12, scores=published_scores()).global_batch_samples == 1152
+
+
 def test_a_batch_that_results_span_is_left_to_be_chosen():
     assert trained("bert", scores=published_scores()).global_batch_samples is None
 

@@ -1,10 +1,11 @@
 """The search for the fastest way to train: what it tries, when it stops, what it reports as unknown."""
 
 import json
-from dataclasses import replace
+import re
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from equipoise.bench.methods import METHODS
 from equipoise.bench.store import FAILED, SUCCESS, FinishedTrial
@@ -16,10 +17,10 @@ from equipoise.diagnose.method_search import (
     LOSSY,
     OTHER,
     MethodSpace,
-    alone_cells,
     candidates,
     default_methods,
     effect,
+    one_device_trials,
     search_methods,
 )
 from equipoise.errors import EvidenceError, UsageError
@@ -57,19 +58,19 @@ class Machine:
         self.failing = failing
         self.measured = []
 
-    def __call__(self, cells):
-        return [self._finished(cell) for cell in cells]
+    def __call__(self, trials):
+        return [self._finished(trial) for trial in trials]
 
-    def _finished(self, cell):
-        self.measured.append(cell)
-        if cell.method in self.failing:
-            return FinishedTrial(trial=cell, status=FAILED, reason="hung", conditions={}, result={})
-        step_s = 1e-3 * cell.rank_batch_samples + self.exchange_s.get(cell.method, 0.0)
+    def _finished(self, trial):
+        self.measured.append(trial)
+        if trial.method in self.failing:
+            return FinishedTrial(trial=trial, status=FAILED, reason="hung", conditions={}, result={})
+        step_s = 1e-3 * trial.rank_batch_samples + self.exchange_s.get(trial.method, 0.0)
         # Repetitions differ by a thousandth.
-        step_s *= 1 + 1e-3 * cell.repetition
+        step_s *= 1 + 1e-3 * trial.repetition
         split = {"forward": step_s / 3, "backward": step_s / 2, "optimizer": step_s / 6, "step": step_s}
         result = {"steps": [split] * 16, "gradients": GRADIENTS, "buffers": [], "steady": True, "period": 1}
-        return FinishedTrial(trial=cell, status=SUCCESS, reason=None, conditions={}, result=result)
+        return FinishedTrial(trial=trial, status=SUCCESS, reason=None, conditions={}, result=result)
 
 
 # As predicted from 4 MiB at 100 MB/s: 42 ms; half with fp16; a fourth and an eighth of it for the others.
@@ -89,32 +90,32 @@ def test_every_method_says_what_it_does_to_learning():
 
 
 def test_candidates_are_every_combination_that_can_run():
-    cells, refused = candidates(replace(SPACE, batches=(32, 33)))
-    assert {(cell.method, cell.num_ranks, cell.batch_samples) for cell in cells} == {
+    trials, refused = candidates(replace(SPACE, batches=(32, 33)))
+    assert {(trial.method, trial.num_ranks, trial.batch_samples) for trial in trials} == {
         ("single", 1, 32),
         ("single", 1, 33),
         *((text, 2, 32) for text in SPACE.methods),
     }
     assert {(each.method, each.batch_samples) for each in refused} == {(text, 33) for text in SPACE.methods}
-    assert "33 cannot be shared equally by 2 ranks" in refused[0].reason
+    assert re.search("33 .*2 ranks", refused[0].reason)
 
 
 def test_what_a_backend_cannot_run_is_listed_with_its_reason():
-    cells, refused = candidates(replace(SPACE, backend="mpi"))
-    assert {cell.num_ranks for cell in cells} == {1}
+    trials, refused = candidates(replace(SPACE, backend="mpi"))
+    assert {trial.num_ranks for trial in trials} == {1}
     assert "over mpi" in refused[0].reason
 
 
 def test_one_device_is_measured_at_every_share():
-    assert [cell.batch_samples for cell in alone_cells(SPACE)] == [16, 32, 64]
+    assert [trial.batch_samples for trial in one_device_trials(SPACE)] == [16, 32, 64]
 
 
 def test_the_fastest_is_found_in_fewer_runs_than_there_are():
     machine = Machine(TRUE_S)
     found = search_methods(SPACE, machine, costs(), num_trials=20, num_repetitions=1)
-    assert (found.best.cell.method, found.best.cell.batch_samples) == ("localsgd:8", 64)
+    assert (found.best.trial.method, found.best.trial.batch_samples) == ("localsgd:8", 64)
     assert found.num_trials < 8
-    assert "no other is faster" in found.stopped
+    assert "interval" in found.stopped
     assert found.alone.samples_per_s == pytest.approx(1000, rel=0.01)
     assert found.median_error_fraction < 0.05
     assert found.over_alone is None
@@ -125,7 +126,7 @@ def test_plain_ddp_is_always_among_what_is_tried():
     assert found.plain is not None
     assert found.plain.runs
     assert found.num_trials == 1
-    assert found.stopped == "1 trials were spent"
+    assert " 1 trial" in found.stopped
 
 
 def test_a_wrong_prediction_is_learned_from():
@@ -133,8 +134,8 @@ def test_a_wrong_prediction_is_learned_from():
     found = search_methods(
         SPACE, Machine({**TRUE_S, "localsgd:8": 0.3}), costs(), num_trials=20, num_repetitions=1
     )
-    assert found.best.cell.method == "accumulate:4"
-    wrong = [each for each in found.tried if each.cell.method == "localsgd:8" and each.runs]
+    assert found.best.trial.method == "accumulate:4"
+    wrong = [each for each in found.tried if each.trial.method == "localsgd:8" and each.runs]
     assert wrong
     assert wrong[0].error_log < -1
 
@@ -151,10 +152,10 @@ def test_repetitions_give_gains_their_intervals():
 def test_what_failed_is_told_and_not_tried_again():
     machine = Machine(TRUE_S, failing={"localsgd:8"})
     found = search_methods(SPACE, machine, costs(), num_trials=20, num_repetitions=2)
-    assert found.best.cell.method == "accumulate:4"
+    assert found.best.trial.method == "accumulate:4"
     failed = [each for each in found.tried if each.failed]
     assert {each.failed for each in failed} == {"hung"}
-    runs = [cell.trial_id for cell in machine.measured]
+    runs = [trial.trial_id for trial in machine.measured]
     assert len(runs) == len(set(runs))
 
 
@@ -162,9 +163,9 @@ def test_one_device_can_be_the_fastest():
     found = search_methods(
         SPACE, Machine(dict.fromkeys(TRUE_S, 10.0)), costs(1e5), num_trials=20, num_repetitions=1
     )
-    assert found.best.cell.num_ranks == 1
+    assert found.best.trial.num_ranks == 1
     # Of the others, nothing was predicted to be faster: only plain ddp was tried.
-    assert [each.cell.method for each in found.tried if each.runs and each.cell.num_ranks > 1] == ["ddp"]
+    assert [each.trial.method for each in found.tried if each.runs and each.trial.num_ranks > 1] == ["ddp"]
 
 
 def test_nothing_is_found_without_one_device_or_trials():
@@ -198,7 +199,7 @@ def test_a_recorded_machine_is_searched_as_a_real_one():
     )
     found = search_methods(
         space,
-        lambda cells: [known[cell.trial_id] for cell in cells],
+        lambda trials: [known[trial.trial_id] for trial in trials],
         {2: exchange_costs(recorded["interference"], str(path))},
         num_trials=6,
         num_repetitions=1,

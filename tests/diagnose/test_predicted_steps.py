@@ -1,10 +1,9 @@
 """Steps predicted from those of one device: limits, bytes by hand, and the limits of the evidence."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
+from msgspec.structs import replace
 
 from equipoise.bench.interference import SCHEMA
 from equipoise.bench.methods import METHODS
@@ -153,8 +152,9 @@ def test_ranks_wait_for_the_slowest():
 def test_beyond_what_was_measured_nothing_is_predicted():
     with pytest.raises(EvidenceError, match="measured are 16 to 32") as raised:
         _predicted("ddp", batch=128, byte_per_s=1e9)
-    assert raised.value.missing == ("steps of one device at batch 64",)
-    with pytest.raises(EvidenceError, match="4 ranks; messages were measured between 2"):
+    (missing,) = raised.value.missing
+    assert missing.endswith("batch 64")
+    with pytest.raises(EvidenceError, match=r"4 ranks; .*\b2\b"):
         predict_step("ddp", num_ranks=4, batch_samples=64, one=ONE, costs=costs(byte_per_s=1e9))
     large = replace(ONE, gradients=(replace(ONE.gradients[0], grad_bytes=2**34),))
     with pytest.raises(EvidenceError, match="16384 MiB"):

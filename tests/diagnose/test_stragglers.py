@@ -1,7 +1,6 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from equipoise.bench.trace.rank import Collectives, RankTrace, TraceStep, read_traces
 from equipoise.diagnose.stragglers import lateness

@@ -67,10 +67,10 @@ def test_an_owned_machine_costs_its_electricity():
     bill = economics.bill(8, 1800, rates)
     assert bill.usd == pytest.approx(0.6608)
     assert bill.money == bill.electricity
-    assert "electricity is what an hour costs" in rates.price.basis
+    assert "electricity" in rates.price.basis
     free = economics.rates(chip, user_price=0.0)
     assert economics.bill(8, 1800, free).usd == 0.0
-    assert "no price of electricity" in free.price.basis
+    assert "no price" in free.price.basis
 
 
 def test_measured_energy_is_taken_as_it_is():
@@ -119,13 +119,13 @@ def test_electricity_has_sources_and_ordered_ends():
 
 
 def test_an_unknown_region_names_the_file_to_edit():
-    with pytest.raises(SpecError, match=r"region 'atlantis' is not known.*grids\.toml"):
+    with pytest.raises(SpecError, match=r"region 'atlantis'.*grids\.toml"):
         economics.grid("atlantis")
 
 
 @pytest.mark.parametrize("price", [-1.0, float("nan"), 1e9])
 def test_a_price_that_is_none_is_refused(price):
-    with pytest.raises(UsageError, match="expected US dollars per accelerator and hour"):
+    with pytest.raises(UsageError, match=r"--price.*US dollars"):
         economics.price("h100-sxm5-80gb", usd_per_accelerator_hour=price)
 
 

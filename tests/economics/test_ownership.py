@@ -55,14 +55,14 @@ def test_the_use_from_which_owning_returns_by_hand():
     found = ownership(_purchase(), _rates(), utilisation=exact(0.5))
     by_hand = (250 + 100 + 730.5 * 0.2 * 1.18 * 0.25) / (730.5 * (2 - 0.2 * 1.18 * 0.75))
     assert by_hand == pytest.approx(0.2951, abs=1e-4)
-    assert found.even_at_utilisation == pytest.approx(by_hand, abs=1e-3)
+    assert found.break_even_utilisation == pytest.approx(by_hand, abs=1e-3)
 
 
 def test_where_renting_stays_cheaper_it_never_pays():
     found = ownership(_purchase(), _rates(usd=0.2), utilisation=exact(0.5))
     assert math.isinf(found.months_to_break_even.value)
-    assert found.even_at_utilisation is None
-    assert found.chance_in_lifetime == 0.0
+    assert found.break_even_utilisation is None
+    assert found.break_even_probability == 0.0
 
 
 @pytest.mark.law
@@ -156,7 +156,7 @@ def test_what_is_no_amount_or_unknown_is_refused():
         ownership(_purchase(), _rates(), utilisation=exact(1.5))
     with pytest.raises(UsageError, match="--horizon"):
         ownership(_purchase(), _rates(), horizon_months=math.inf)
-    with pytest.raises(EvidenceError, match="no price to rent"):
+    with pytest.raises(EvidenceError, match="no price"):
         ownership(
             _purchase(),
             Rates(price=None, grid=economics.grid(), accelerator_power_w=700.0, system_power=SYSTEM_POWER),

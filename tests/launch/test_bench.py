@@ -70,7 +70,7 @@ def test_fewer_accelerators_have_as_much_work_each():
 def test_a_model_that_is_cut_has_no_command(axis):
     found = bench_command(strategy(f"dp=2 {axis}=2 microbatch=1 global_batch=2"), "mlp")
     assert found.code == ""
-    assert axis in found.inexpressible[0]
+    assert axis in found.unsupported[0]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_a_model_that_is_cut_has_no_command(axis):
 )
 def test_what_bench_cannot_do_is_reported(text, words):
     base = "dp=2 global_batch=8" if "microbatch" in text else "dp=2 microbatch=4 global_batch=8"
-    assert words in " / ".join(bench_command(strategy(f"{base} {text}"), "mlp").inexpressible)
+    assert words in " / ".join(bench_command(strategy(f"{base} {text}"), "mlp").unsupported)
 
 
 def test_the_command_trains_the_batch_of_the_plan(tmp_path):

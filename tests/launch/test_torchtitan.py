@@ -15,8 +15,8 @@ def options(text, model=LLAMA):
     return given(torchtitan_options(strategy(text), model).code)
 
 
-def inexpressible(text, model=LLAMA):
-    return " / ".join(torchtitan_options(strategy(text), model).inexpressible)
+def unsupported(text, model=LLAMA):
+    return " / ".join(torchtitan_options(strategy(text), model).unsupported)
 
 
 def test_the_table_states_which_version_was_read():
@@ -72,7 +72,7 @@ def test_compilation_and_recomputation_are_the_plan_s():
 def test_chunks_other_than_the_default_need_layers_a_stage():
     text = "pp=7 interleave=3 microbatch=1 global_batch=28"
     assert options(text)["parallelism.pipeline_parallel_layers_per_stage"] == ["6"]  # 126 / 21
-    assert "chunks a rank" in inexpressible(text, None)
+    assert "chunks" in unsupported(text, None)
 
 
 @pytest.mark.parametrize(
@@ -84,14 +84,14 @@ def test_chunks_other_than_the_default_need_layers_a_stage():
         ("zero_stage=1", "ZeRO stage 1"),
         ("optimizer=adam_8bit", "adam_8bit"),
         ("compression=topk", "topk"),
-        ("sync_period=4", "averaging of weights"),
-        ("ep=4", "experts are spread"),
+        ("sync_period=4", "averaging"),
+        ("ep=4", "experts"),
     ],
 )
 def test_what_has_no_option_is_reported(text, words):
-    assert words in inexpressible(f"dp=8 tp=2 microbatch=1 global_batch=8 {text}")
+    assert words in unsupported(f"dp=8 tp=2 microbatch=1 global_batch=8 {text}")
 
 
 def test_adapters_print_no_options():
     assert not options("dp=4 tp=2 microbatch=1 global_batch=8 trained=lora lora_rank=8")[""]
-    assert "adapters" in inexpressible("dp=4 tp=2 microbatch=1 global_batch=8 trained=lora lora_rank=8")
+    assert "adapters" in unsupported("dp=4 tp=2 microbatch=1 global_batch=8 trained=lora lora_rank=8")

@@ -5,10 +5,10 @@ Tests check the search against it; benchmarks time it.
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from equipoise.perfmodel.estimate import StepEstimates, estimate
@@ -25,8 +25,7 @@ Objective: TypeAlias = Callable[[StrategyGrid, StepEstimates], Numbers]
 _Mask: TypeAlias = NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LegalStrategies:
+class LegalStrategies(Struct, frozen=True, kw_only=True):
     """meshes: of shape (layouts, layer options, state options), every element legal, none twice.
 
     faults: why layouts were left out, with their number.
@@ -52,12 +51,12 @@ def strategy_at(grid: StrategyGrid, index: int) -> Strategy:
     """The strategy at a flat index of a grid's broadcast shape."""
     position = np.unravel_index(index, grid.shape)
     stated: dict[str, Any] = {}
-    for each in fields(grid):
-        value = np.broadcast_to(getattr(grid, each.name), grid.shape)[position]
-        if each.name in CODES:
-            stated[each.name] = CODES[each.name][int(value)]
+    for name in grid.__struct_fields__:
+        value = np.broadcast_to(getattr(grid, name), grid.shape)[position]
+        if name in CODES:
+            stated[name] = CODES[name][int(value)]
         else:
-            stated[each.name] = bool(value) if each.name in FLAGS else int(value)
+            stated[name] = bool(value) if name in FLAGS else int(value)
     return Strategy(**stated)
 
 
@@ -98,8 +97,7 @@ def search(
     )
 
 
-@dataclass(slots=True)
-class _Memories:
+class _Memories(Struct):
     """The least memory so far."""
 
     least_bytes: float = np.inf
@@ -124,8 +122,7 @@ class _Memories:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Point:
+class _Point(Struct, frozen=True, kw_only=True):
     """An element of a mesh, with its worth."""
 
     worth: tuple[float, ...]
@@ -137,8 +134,7 @@ class _Point:
         return FoundStrategy(strategy=strategy_at(self.mesh, self.element), worth=self.worth)
 
 
-@dataclass(slots=True)
-class _Pool:
+class _Pool(Struct):
     """The best for each sizes of the axes, of the meshes so far."""
 
     by_axes: dict[tuple[float, ...], _Point] = field(default_factory=dict)

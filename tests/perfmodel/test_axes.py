@@ -1,14 +1,15 @@
 """The context and the expert axis against counts by hand, and laws that hold for any model."""
 
-from dataclasses import replace
+import math
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from equipoise.perfmodel.compute import layer_time
-from equipoise.perfmodel.estimate import cp_layer_s, ep_layer_s, estimate
+from equipoise.perfmodel.estimate import cp_layer_s, ep_layer_s, estimate, token_destinations
 from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.load import stacked, transformer_load, workload_load
 from equipoise.perfmodel.machine import machine
@@ -119,9 +120,13 @@ def test_one_expert_rank_sends_nothing():
     assert ep_exposed_s(1) == 0
 
 
+# Ways of choosing 8 of 128 experts that leave out one of eight ranks, or nodes, with 16 of them.
+REACHED = 8 * (1 - math.comb(112, 8) / math.comb(128, 8))
+
+
 def test_tokens_travel_there_and_back_on_both_passes():
-    # 4096 tokens of 2048 values of 2 bytes, 8 copies, 7/8 of them to other ranks, 4 trips at 450 GB/s.
-    expected_s = 4 * 4096 * 2048 * 2 * 8 * 7 / 8 / 450e9
+    # 4096 tokens of 2048 values of 2 bytes, to the ranks reached, 7/8 of them others, 4 trips at 450 GB/s.
+    expected_s = 4 * 4096 * 2048 * 2 * REACHED * 7 / 8 / 450e9
     assert ep_exposed_s(8) == pytest.approx(expected_s, rel=1e-6)
 
 
@@ -129,18 +134,42 @@ def test_recomputing_a_layer_sends_its_tokens_again():
     assert ep_exposed_s(8, recompute="full") == pytest.approx(1.5 * ep_exposed_s(8), rel=1e-6)
 
 
-def test_a_token_travels_once_to_a_rank_with_several_of_its_experts():
-    more = replace(MIXTURE_LOAD, top_k=MIXTURE_LOAD.top_k * 3)
-    assert ep_exposed_s(8, load=more) == pytest.approx(ep_exposed_s(8))
-
-
-def test_a_token_crosses_once_to_a_node_where_it_meets_several_experts():
-    # 8 copies over 8 nodes, 7/8 of them to others, 4 trips at 50 GB/s: more experts add nothing between nodes.
-    expected_s = 4 * 4096 * 2048 * 2 * 8 * 7 / 8 / 50e9
+def test_a_token_travels_once_to_a_rank_or_node_where_it_meets_several_experts():
+    # Between nodes: to the nodes reached, 7/8 of them others, 4 trips at 50 GB/s.
+    expected_s = 4 * 4096 * 2048 * 2 * REACHED * 7 / 8 / 50e9
     assert ep_exposed_s(64) == pytest.approx(expected_s, rel=1e-6)
-    assert ep_exposed_s(64, load=replace(MIXTURE_LOAD, top_k=MIXTURE_LOAD.top_k * 3)) == pytest.approx(
-        expected_s, rel=1e-6
+
+
+@pytest.mark.parametrize(
+    ("experts", "top_k", "groups", "places", "expected"),
+    [
+        (256, 8, (0, 0), 8, 8 * (1 - math.comb(224, 8) / math.comb(256, 8))),  # 5.29
+        # DeepSeek-V3: four of eight nodes, 32 experts each; the choice is among 128.
+        (256, 8, (8, 4), 8, 4 * (1 - math.comb(96, 8) / math.comb(128, 8))),
+        (256, 8, (8, 4), 2, 2 * (1 - math.comb(128, 8) / math.comb(256, 8))),
+        (8, 2, (0, 0), 8, 2.0),
+        (8, 2, (0, 0), 1, 1.0),
+        (4, 4, (0, 0), 2, 2.0),
+    ],
+)
+def test_destinations_of_a_token_are_counted_once(experts, top_k, groups, places, expected):
+    load = replace(
+        MIXTURE_LOAD,
+        experts=float(experts),
+        top_k=float(top_k),
+        expert_groups=float(groups[0]),
+        top_groups=float(groups[1]),
     )
+    assert float(token_destinations(load, np.array(float(places)))) == pytest.approx(expected)
+
+
+@given(st.integers(1, 8), st.integers(0, 6))
+def test_more_experts_a_token_never_reach_fewer_ranks(top_k, power):
+    counts = [
+        float(token_destinations(replace(MIXTURE_LOAD, top_k=float(k)), np.array(2.0**power)))
+        for k in (top_k, top_k + 1)
+    ]
+    assert 1 <= counts[0] <= counts[1] <= min(top_k + 1, 2**power)
 
 
 @settings(deadline=None)  # the first call reads the catalogue

@@ -92,12 +92,12 @@ def test_campaigns_have_their_own_software_and_share_their_machine():
 
 
 def test_without_rows_there_is_nothing_to_calibrate_on():
-    with pytest.raises(FitError, match="no measured step to calibrate on"):
+    with pytest.raises(FitError, match="measured step"):
         calibrate(lambda _: np.empty(0), np.empty(0), names=MOVED, weights=np.empty(0))
 
 
 def test_a_row_without_a_prediction_is_refused():
-    with pytest.raises(FitError, match="no positive prediction"):
+    with pytest.raises(FitError, match="positive"):
         calibrate(lambda _: np.full(NUM, np.nan), EQUAL, names=MOVED, weights=EQUAL)
 
 

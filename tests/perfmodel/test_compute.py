@@ -1,11 +1,10 @@
 """Layers on one accelerator: against a published breakdown, by hand, and as laws."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from equipoise.perfmodel.compute import (
     expert_rate_fraction,

@@ -1,9 +1,8 @@
 """A step: its causes sum to it, published steps are predicted from priors alone, and plain ones are counted by hand."""
 
-from dataclasses import fields, replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from equipoise.perfmodel.estimate import Seconds, estimate
 from equipoise.perfmodel.layouts import grid
@@ -61,7 +60,7 @@ def test_causes_sum_to_the_step():
         grid(strategies),
         Parameters(),
     )
-    total = sum(np.broadcast_to(getattr(found.seconds, each.name), (4,)) for each in fields(Seconds))
+    total = sum(np.broadcast_to(getattr(found.seconds, name), (4,)) for name in Seconds.__struct_fields__)
     assert found.step_s == pytest.approx(total)
 
 
@@ -89,7 +88,7 @@ def test_weights_gathered_one_by_one_cost_more_the_more_ranks_there_are():
 # A world in which a step is counted by hand. Of the model: 8 layers, of 1e9 FLOP forward a token and 1e6 weights; a
 # sample is a token of 1e6 bytes between layers and 1e5 in a partial sum. Of the machine: 1e12 FLOP/s, 1e9 byte/s
 # over every link. Nothing else takes time, and no traffic hides: a layer takes 1 ms forward and 2 ms back.
-PARTS = {each.name: 0.0 for each in fields(Load)}
+PARTS = dict.fromkeys(Load.__struct_fields__, 0.0)
 LOAD = Load(
     **(
         PARTS

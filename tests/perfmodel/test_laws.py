@@ -1,7 +1,6 @@
 """Laws of the model, for any legal strategy: what no machine can do, and what never slows a step."""
 
 import math
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -9,6 +8,7 @@ import pytest
 from exhaustive import legal_strategies, search, strategy_at
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.layouts import grid

@@ -1,5 +1,6 @@
 """Layouts of a space: no legal strategy missing, no illegal one among them, none twice."""
 
+import re
 from itertools import product
 
 import pytest
@@ -77,7 +78,8 @@ USUAL = {
     ],
 )  # fmt: skip
 def test_the_space_holds_every_legal_strategy_once_and_no_other(limits, num_accelerators, batch, options):
-    choices = {name: (Strategy.__dataclass_fields__[name].default,) for name in USUAL} | options
+    usual = Strategy(global_batch_samples=1)
+    choices = {name: (getattr(usual, name),) for name in USUAL} | options
     space = Space(num_accelerators=num_accelerators, global_batches=(batch,), choices=choices)
     found = list(strategies(space, limits))
     assert len(found) == len(set(found))
@@ -106,27 +108,25 @@ def test_a_model_of_samples_shares_out_data_and_layers_only():
 def test_what_is_illegal_is_counted_by_its_reason():
     space = Space(num_accelerators=3, global_batches=(4,), choices={"precision": ("fp8",)})
     faults = legal_strategies(space, SMALL, most_elements=500).faults
-    assert faults["tp does not divide heads=4 and hidden=64"] == 1
-    assert faults["2 cp does not divide sequence=64"] == 1
-    assert faults["dp does not divide the global batch"] == 1
-    assert faults["the chip states no rate for precision=fp8"] == 1
+    for reason in (r"^tp .*heads=4 .*hidden=64", r"^2 cp .*sequence=64", r"^dp .*batch", r"precision=fp8"):
+        assert [number for fault, number in faults.items() if re.search(reason, fault)] == [1], reason
 
 
 @pytest.mark.parametrize(
     ("choices", "words"),
     [
-        ({"tp": (3,)}, "tp as chosen cannot make dp x tp x pp x cp = 8"),
-        ({"dp": (8,), "tp": (8,)}, "dp, tp as chosen cannot make dp x tp x pp x cp = 8"),
-        ({"ep": (2,)}, "the chosen ep is not among 1, which"),
-        ({"microbatch_samples": (7,)}, "the chosen microbatch does not divide"),
-        ({"pp": (1,), "interleave": (4,)}, "the chosen interleave needs pp above 1"),
+        ({"tp": (3,)}, r"^tp .*dp x tp x pp x cp = 8"),
+        ({"dp": (8,), "tp": (8,)}, r"^dp, tp .*dp x tp x pp x cp = 8"),
+        ({"ep": (2,)}, r"\bep .*\b1,"),
+        ({"microbatch_samples": (7,)}, r"\bmicrobatch\b.*\bdivide"),
+        ({"pp": (1,), "interleave": (4,)}, r"\binterleave\b.*\bpp above 1"),
     ],
 )
 def test_values_that_nothing_has_are_a_reason(choices, words):
     space = Space(num_accelerators=8, global_batches=(16,), choices=choices)
     found = legal_strategies(space, SMALL, most_elements=500)
     assert not found.meshes
-    assert any(words in each for each in found.faults)
+    assert any(re.search(words, each) for each in found.faults)
 
 
 def test_divisors_come_in_order():

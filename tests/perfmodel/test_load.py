@@ -1,7 +1,5 @@
 """Loads against published sizes and counts by hand, and laws that hold for any model."""
 
-from dataclasses import fields
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -95,14 +93,14 @@ def test_tables_apart_are_refused_with_what_to_do():
 
 
 def test_a_sequence_without_tokens_is_refused():
-    with pytest.raises(SpecError, match="sequence=0; expected at least 1"):
+    with pytest.raises(SpecError, match=r"sequence=0; .* 1 token"):
         transformer_load(LLAMA, sequence=0)
 
 
 def test_stacked_loads_keep_every_field():
     loads = [transformer_load(LLAMA, sequence=size) for size in (1024, 2048)]
     whole = stacked(loads)
-    assert fields(Load)
-    for field in fields(Load):
-        expected = [getattr(each, field.name) for each in loads]
-        assert np.asarray(getattr(whole, field.name)).tolist() == expected
+    assert Load.__struct_fields__
+    for name in Load.__struct_fields__:
+        expected = [getattr(each, name) for each in loads]
+        assert np.asarray(getattr(whole, name)).tolist() == expected

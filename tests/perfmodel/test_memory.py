@@ -1,13 +1,13 @@
 """Memory against published formulas and reports of runs, and laws that hold for any strategy."""
 
 import tomllib
-from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.load import Load, transformer_load
@@ -26,7 +26,7 @@ LLAMA = transformer_load(workload("llama31_8b").transformer, sequence=2048)
 MIXTURE = transformer_load(workload("qwen3_30b_a3b").transformer, sequence=2048)
 # 7.5 billion weights and nothing else.
 STATES_ONLY = Load(
-    **({each.name: 0.0 for each in fields(Load)} | {"layers": 1.0, "sequence": 1.0, "dense_params": 7.5e9})
+    **(dict.fromkeys(Load.__struct_fields__, 0.0) | {"layers": 1.0, "sequence": 1.0, "dense_params": 7.5e9})
 )
 powers = st.sampled_from([1, 2, 4, 8])
 recomputes = st.sampled_from(RECOMPUTES)

@@ -1,10 +1,10 @@
 """Priors, and corrections by measured collectives: what was measured comes back, and fades with the distance."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from equipoise.perfmodel.collectives import all_gather_s, all_reduce_s
 from equipoise.perfmodel.machine import Group, Wire, Wires
@@ -84,7 +84,7 @@ def test_what_draws_differ_by_grows_with_the_distance_and_broadcasts():
 
 
 def test_every_parameter_has_a_prior_with_meaning_and_source():
-    calibrated = set(CollectiveParameters.__dataclass_fields__) - {"measured"}
+    calibrated = set(CollectiveParameters.__struct_fields__) - {"measured"}
     assert {prior.name for prior in COLLECTIVE_PRIORS} == calibrated
     for prior in COLLECTIVE_PRIORS:
         assert 0 < prior.median <= prior.largest

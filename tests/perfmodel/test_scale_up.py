@@ -1,11 +1,10 @@
 """The law from few accelerators to many: limits, order and scale by hand; a fit that finds what made the data."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from equipoise.errors import FitError
 from equipoise.perfmodel.machine import Wire, Wires
@@ -170,9 +169,9 @@ def test_a_fit_finds_the_law_that_made_the_data():
 
 
 def test_without_rows_there_is_nothing_to_fit():
-    with pytest.raises(FitError, match="no pair of sizes"):
+    with pytest.raises(FitError, match="no pair"):
         fit_scale_up(lambda _: np.ones(0), np.ones(0), weights=np.ones(0))
-    with pytest.raises(FitError, match="no positive prediction"):
+    with pytest.raises(FitError, match="positive"):
         fit_scale_up(lambda _: np.full(1, np.nan), np.ones(1), weights=np.ones(1))
 
 

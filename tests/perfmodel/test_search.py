@@ -1,6 +1,5 @@
 """The search finds what the exhaustive one finds, what it assumes of options is so, and the exhaustive one is right."""
 
-from dataclasses import fields, replace
 from functools import cache
 
 import numpy as np
@@ -9,6 +8,7 @@ from exhaustive import legal_strategies, search, strategy_at
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from legal import fault
+from msgspec.structs import replace
 
 from equipoise.perfmodel.estimate import Seconds, estimate
 from equipoise.perfmodel.layouts import grid
@@ -242,11 +242,11 @@ def test_a_mesh_gives_each_strategy_what_it_has_alone(model):
         index = int(np.prod(mesh.shape)) * 2 // 3
         alone = estimate(load, nodes, grid([strategy_at(mesh, index)]), PARAMETERS)
         for part, kind in ((together.seconds, Seconds), (together.memory, RankMemory)):
-            assert fields(kind)
-            for each in fields(kind):
-                whole = np.broadcast_to(getattr(part, each.name), mesh.shape).flat[index]
-                own = getattr(alone.seconds if kind is Seconds else alone.memory, each.name)
-                assert whole == pytest.approx(float(np.ravel(own)[0]), rel=1e-12, abs=1e-30), each.name
+            assert kind.__struct_fields__
+            for name in kind.__struct_fields__:
+                whole = np.broadcast_to(getattr(part, name), mesh.shape).flat[index]
+                own = getattr(alone.seconds if kind is Seconds else alone.memory, name)
+                assert whole == pytest.approx(float(np.ravel(own)[0]), rel=1e-12, abs=1e-30), name
 
 
 @MODELS

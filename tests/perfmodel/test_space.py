@@ -1,5 +1,7 @@
 """Rules of what is legal, and spaces that are empty."""
 
+import re
+
 import pytest
 from legal import fault
 
@@ -15,40 +17,40 @@ SAMPLES = Limits(layers=50, hidden=0, heads=0, kv_heads=0, experts=0, sequence=1
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"tp": 3}, "tp does not divide heads=4"),
+        ({"tp": 3}, "tp .*heads=4"),
         ({"tp": 4}, None),  # two shared keys, each on two ranks
-        ({"pp": 4}, "leaves the last stage none"),
-        ({"pp": 7}, "pp exceeds layers=6"),
+        ({"pp": 4}, "pp.*last stage"),
+        ({"pp": 7}, "pp .*layers=6"),
         ({"pp": 2, "interleave": 3}, None),
-        ({"pp": 2, "interleave": 2}, "does not divide layers=6"),
-        ({"pp": 2, "interleave": 3, "global_batch_samples": 3}, "multiples of pp"),
-        ({"interleave": 2}, "interleave needs pp above 1"),
+        ({"pp": 2, "interleave": 2}, "interleave.*layers=6"),
+        ({"pp": 2, "interleave": 3, "global_batch_samples": 3}, "multiples .*pp"),
+        ({"interleave": 2}, "interleave .*pp above 1"),
         ({"ep": 2, "dp": 2}, "without experts"),
         ({"sequence_parallel": True}, "sequence_parallel needs tp"),
         ({"tp": 2, "tp_overlap": True}, "tp_overlap needs sequence_parallel"),
-        ({"zero_stage": 1}, "zero_stage needs dp x cp"),
+        ({"zero_stage": 1}, "zero_stage .*dp x cp"),
         ({"zero_stage": 1, "cp": 2}, None),
         ({"zero_stage": 2, "dp": 2, "pp": 2}, "exclude pp"),
-        ({"offload": "optimizer", "dp": 2}, "offload among several data ranks"),
+        ({"offload": "optimizer", "dp": 2}, "offload .*data ranks"),
         ({"offload": "optimizer_and_params"}, None),
         ({"offload": "optimizer_and_params", "dp": 2, "zero_stage": 1}, "offloaded weights"),
-        ({"compression": "fp16"}, "several data ranks"),
+        ({"compression": "fp16"}, "compression .*data ranks"),
         ({"compression": "powersgd", "dp": 2}, "needs a compression_rank"),
         ({"compression_rank": 4}, "compression_rank needs"),
         ({"sync_period": 8, "dp": 2, "zero_stage": 1}, "zero_stage=0"),
         ({"trained": "lora"}, "lora_rank"),
         ({"trained": "qlora", "lora_rank": 8, "tp": 2}, "tp=1"),
-        ({"precision": "fp8"}, "no rate for precision=fp8"),
+        ({"precision": "fp8"}, "precision=fp8"),
     ],
 )  # fmt: skip
 def test_a_fault_says_which_rule_is_broken(changed, words):
     found = fault(Strategy(**({"global_batch_samples": 4} | changed)), SMALL)
-    assert (found is None) if words is None else words in found
+    assert (found is None) if words is None else re.search(words, found)
 
 
 def test_experts_are_spread_over_ranks_that_divide_them():
     assert fault(Strategy(global_batch_samples=4, dp=4, ep=4), EXPERTS) is None
-    assert "ep does not divide experts=4" in fault(Strategy(global_batch_samples=8, dp=8, ep=8), EXPERTS)
+    assert re.search("ep .*experts=4", fault(Strategy(global_batch_samples=8, dp=8, ep=8), EXPERTS))
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,11 @@
 """Small findings made by hand, with names as hostile as a test wants them; a parser of pages."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from html.parser import HTMLParser
 
 import polars as pl
 import pytest
+from msgspec.structs import replace
 
 from equipoise.calibration.curves import LawUsed, TimeCurve
 from equipoise.calibration.forecast_record import BacktestSummary, Shipped
@@ -16,6 +16,7 @@ from equipoise.scaling.equilibrium import Equilibrium, NextStep
 from equipoise.scaling.groups import Grouping, SharedSystems, SystemGroup
 from equipoise.scaling.laws import Domain
 from equipoise.scaling.metrics import ENTRY_COLUMNS, Pointer
+from equipoise.scaling.submitters import SubmitterSpread
 from equipoise.stats import Interval
 from equipoise.study.balance import Balance, Balances, Unanswered
 from equipoise.study.claims import Claim, ClaimPart, ClaimReading
@@ -68,7 +69,7 @@ def _claims(entry_id: str) -> tuple[Claim, ...]:
         statement="the largest is as efficient as the smallest",
         rule="ratio from 0.5 to 2",
         workload="bert",
-        their_way=theirs,
+        study_method=theirs,
         like_for_like=like,
     )
     stated = Claim(
@@ -78,12 +79,12 @@ def _claims(entry_id: str) -> tuple[Claim, ...]:
         workloads=("bert",),
         stated_for=("bert",),
         parts=(part,),
-        their_way=theirs,
+        study_method=theirs,
         like_for_like=like,
         verdict="reverses",
     )
     nothing = ClaimReading(verdict="not enough evidence", figures=(), words="too few sizes.")
-    untested = replace(stated, number=2, parts=(), their_way=nothing, like_for_like=nothing, stated_for=())
+    untested = replace(stated, number=2, parts=(), study_method=nothing, like_for_like=nothing, stated_for=())
     return (stated, replace(untested, verdict="not enough evidence"))
 
 
@@ -139,7 +140,7 @@ def _losses(entries: pl.DataFrame) -> pl.DataFrame:
         overhead=pl.Series([None] * 3, dtype=pl.Float64),
         throughput=pl.Series([0.0, None, 1.0]),
         rules=pl.Series([0.0, None, 0.0]),
-        untold=pl.Series([None, 0.152, None]),
+        unattributed=pl.Series([None, 0.152, None]),
         factors_missing=pl.Series([None, reason, reason]),
     )
 
@@ -206,7 +207,7 @@ def _balance(accelerator: str, submitter: str) -> Balance:
     )
     times = TimeCurve(
         law=LawUsed(name="pooled", assumes="curves share their shape", source="a paper"),
-        work="the whole training",
+        work="the complete training",
         round="v9.9",
         domain=Domain(smallest=4.0, largest=64.0),
         predictions=(),
@@ -257,10 +258,11 @@ def _shipped() -> Shipped:
     summary = BacktestSummary(
         protocol="largest",
         given_batch=False,
-        ours=record(0.06, 0.88),
+        pooled_law=record(0.06, 0.88),
         baselines={"perfect": record(0.35, None)},
     )
-    return Shipped(dataset="2030.1", by_batch={}, summaries=(summary,))
+    spread = SubmitterSpread(factor=1.02, log_sd=0.1, num_results=50, num_held_out=40, coverage=0.9)
+    return Shipped(dataset="2030.1", by_batch={}, summaries=(summary,), submitters=spread)
 
 
 def make_findings(

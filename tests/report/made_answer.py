@@ -1,6 +1,6 @@
 """Answers made by hand, whose numbers follow from few: T(N) = serial + parallel / N, money and energy by the hour."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from equipoise.decide.answer import (
     Alternative,
@@ -164,7 +164,7 @@ def system_answer(candidates, name="h100-sxm5-80gb", *, title="NVIDIA H100 SXM5 
         records=(),
         calibration="made",
         transferred_from=None,
-        learnt=None,
+        run_fit=None,
         num_considered=100,
         num_fitting=60,
         search_s=0.01,
@@ -238,7 +238,9 @@ def made_answer(*, limited_by=None, is_refused=False, **changed):
         rejected=(Infeasibility(reason="memory_bytes", needed=90e9, available=80e9, count=40),),
         reasons=(Reason(words=f"Because {HOSTILE}.", sources=(), formula="w = 1"),),
         to_measure=(
-            Measurement(words="50 steps on 8.", command="equipoise bench x", narrowed=around(9000.0, 0.05)),
+            Measurement(
+                words="50 steps on 8.", command="equipoise bench x", expected_time_s=around(9000.0, 0.05)
+            ),
         ),
         records=(
             ErrorRecord(

@@ -2,10 +2,10 @@
 
 import io
 import re
-from dataclasses import replace
 
 import pytest
 from made_answer import SIZES, candidate, made_answer, time_s
+from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.console import Console
 
@@ -85,7 +85,8 @@ def test_what_was_chosen_is_said_once_and_without_its_option():
         chosen_for_you=("precision bf16 (--precision for others)", "rented on demand (--terms)")
     )
     found = facts(answer)
-    assert found["Chosen"] == "Rented on demand"
+    assert "demand" in found["Chosen"]
+    assert "--terms" not in found["Chosen"]
     assert "Chosen" not in facts(made_answer())
     assert "precision bf16 (--precision for others)" in " ".join(printed(answer, full=True).split()).lower()
 
@@ -110,7 +111,7 @@ def test_a_step_from_the_smallest_size_has_the_interval_of_the_speedup():
     assert "16 over 8: 1.96x as fast (1.92\N{EN DASH}2x)" in facts(two)["Larger?"]
 
 
-LIMITS = {"data": "with data", "catalogue": "largest tried", "question": "your limit of 32"}
+LIMITS = {"data": "with data", "catalogue": "largest tried", "question": "limit of 32"}
 
 
 @pytest.mark.parametrize("limited_by", LIMITS)
@@ -146,7 +147,7 @@ def test_flips_and_alternatives_are_named():
     (row,) = rows(tables(made_answer())["answer-flips"])
     assert row["Changes at"].key == 4.0
     assert "B200" in row["To"].text
-    assert "wins if its price falls below 4 USD" in " ".join(printed(made_answer(), full=True).split())
+    assert re.search(r"B200.*\bbelow 4 USD", " ".join(printed(made_answer(), full=True).split()))
 
 
 def test_a_change_too_small_for_the_digits_shown_is_called_that():
@@ -159,19 +160,19 @@ def test_a_change_too_small_for_the_digits_shown_is_called_that():
 
 def test_a_refusal_names_the_cheapest_the_fastest_and_what_would_do():
     text = " ".join(printed(made_answer(is_refused=True)).split())
-    assert "No configuration meets your limits" in text
-    assert "Cheapest of all: 8 \N{MULTIPLICATION SIGN} H100" in text
-    assert "Fastest of all: 64 \N{MULTIPLICATION SIGN} H100" in text
-    assert "deadline of 70 min in place of 30 min" in text
+    assert ANSWER.headline(made_answer(is_refused=True)) in text
+    assert re.search("Cheapest[^.]*: 8 \N{MULTIPLICATION SIGN} H100", text)
+    assert re.search("Fastest[^.]*: 64 \N{MULTIPLICATION SIGN} H100", text)
+    assert re.search(r"deadline\b.* 70 min\b.* 30 min", text)
 
 
 def test_a_size_without_an_estimate_says_so():
     answer = made_answer()
-    unknown = replace(candidate(64), time_s=None, why_not="too many waves", usd=None, energy_j=None)
+    unknown = replace(candidate(64), time_s=None, why_not="overfull", usd=None, energy_j=None)
     answer = replace(answer, candidates=(*answer.candidates[:3], unknown, *answer.candidates[4:]))
     (row,) = [each for each in rows(tables(answer)["answer-sizes"]) if each["N"].text == "64"]
     assert row["Status"].text == "no estimate"
-    assert "too many waves" in row["Status"].detail
+    assert "overfull" in row["Status"].detail
 
 
 @pytest.mark.parametrize("full", [False, True])
@@ -218,10 +219,10 @@ def test_what_a_program_cannot_express_is_said():
     chosen = made_answer().recommended
     pipelined = replace(chosen, strategy=replace(chosen.strategy, dp=16, pp=2))
     answer = made_answer(recommended=pipelined)
-    inexpressible = [each for each in answer.snippets if each.inexpressible]
-    assert inexpressible
+    unsupported = [each for each in answer.snippets if each.unsupported]
+    assert unsupported
     page = html.render(ANSWER, answer)
-    assert all(f"{each.target} cannot express: {each.inexpressible[0]}" in page for each in inexpressible)
+    assert all(f"{each.target} cannot express: {each.unsupported[0]}" in page for each in unsupported)
 
 
 def test_the_notebook_shows_the_same_numbers():
@@ -247,7 +248,7 @@ def test_an_answer_of_runs_alone_has_a_page():
         frontier=(), renting=(), sensitivity=None,
     )  # fmt: skip
     text = " ".join(printed(answer, full=True).split())
-    assert "no price is known" in text
+    assert "(--price)" in text
     assert amounts.duration(time_s(8)) in text
 
 
@@ -269,4 +270,4 @@ def test_a_refusal_where_nothing_fits_has_neither_cheapest_nor_fastest():
     )
     nothing = replace(answer.refusal, cheapest=None, fastest=None, relaxations=(step,))
     text = " ".join(printed(replace(answer, refusal=nothing, candidates=(), alternatives=())).split())
-    assert "Memory per accelerator of 130 GB in place of 80 GB" in text
+    assert re.search(r"Memory\b.* 130 GB\b.* 80 GB", text)

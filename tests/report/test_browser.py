@@ -69,7 +69,7 @@ def test_a_hostile_name_is_shown_and_never_run(findings_of, opened):
         page.locator("summary").evaluate_all("all => all.forEach(each => each.click())")
         page.locator("#figure-bert-relative .plot").hover()
         assert page.locator("img").count() == 0
-        assert page.title() == "Training at scale: MLPerf v9.9"
+        assert page.title().endswith(": MLPerf v9.9")
         assert HOSTILE in page.locator("h1").inner_text()
 
 

@@ -1,11 +1,11 @@
 """A chart's numbers reach Plotly unchanged, and no text in it is read as markup."""
 
 import math
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from equipoise.report.charts import Axis, Band, BarChart, BarPart, Chart, Level, Mark, Note, Series
 from equipoise.report.figures import height_px, plotly_figure, ticks

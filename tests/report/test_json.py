@@ -1,13 +1,14 @@
 """The document of an answer: its keys, its identities, and the schema that ships."""
 
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 import jsonschema
 import numpy as np
 import orjson
 import pytest
 from made_answer import candidate, made_answer
+from msgspec import Struct
 
 from equipoise.report.document import document, encode
 from equipoise.report.json import answer_fields, evidence_of, fields_of
@@ -109,9 +110,9 @@ def test_the_schema_refuses_a_candidate_without_its_time(told):
         jsonschema.validate(broken, shipped("advise"))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Made:
-    JSON_PROPERTIES = ("twice",)
+class Made(Struct, frozen=True, kw_only=True):
+    JSON_PROPERTIES: ClassVar = ("twice",)
+    NOT_IN_JSON: ClassVar = ("hidden",)
 
     number: float
     amount: Interval
@@ -120,7 +121,7 @@ class Made:
     by_name: dict
     function: object = len
     array: object = None
-    hidden: int = field(default=1, metadata={"json": False})
+    hidden: int = 1
 
     @property
     def twice(self):

@@ -98,7 +98,7 @@ def test_the_parts_of_a_traced_step_sum_to_it(trace):
 
 def test_the_errors_of_a_backtest_are_beside_those_of_baselines(errors):
     rows = keys(BACKTEST, errors, "methods")
-    assert rows[0]["Median"] == errors.ours.median_abs_error
+    assert rows[0]["Median"] == errors.pooled_law.median_abs_error
     assert len(rows) == 1 + len(errors.baselines)
     assert keys(BACKTEST, errors, "worst")[0]["N"] == 256
 
@@ -107,4 +107,4 @@ def test_objectives_of_advice_are_compared_with_what_was_found(advised):
     rows = keys(ADVICE_BACKTEST, advised, "objectives")
     assert {row["Groups"] for row in rows} == {1}
     (worst,) = keys(ADVICE_BACKTEST, advised, "advice-worst")
-    assert (worst["Known to"], worst["Found"]) == (16, 256)
+    assert (worst["Largest known"], worst["Found"]) == (16, 256)

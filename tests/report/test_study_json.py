@@ -50,7 +50,7 @@ def test_report_document_has_the_fields_of_the_contract(report):
     claims = [claim for workload in report["workloads"] for claim in workload["claims"]]
     assert {claim["number"] for claim in claims} == {1, 2, 3, 4, 5, 6}
     for claim in claims:
-        assert {"claim", "their_way", "like_for_like", "verdict"} <= claim.keys()
+        assert {"claim", "study_method", "like_for_like", "verdict"} <= claim.keys()
 
 
 def test_claims_of_a_workload_are_those_about_it(report):

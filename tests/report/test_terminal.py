@@ -7,9 +7,10 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from equipoise.report import terminal
-from equipoise.report.blocks import Cell, Column, Fold, Table
+from equipoise.report.blocks import Cell, Column, Fact, Facts, Fold, Table
 from equipoise.report.charts import Axis, BarChart, BarPart, Chart, Level, Mark, Series
 from equipoise.report.pages.study import STUDY
+from equipoise.report.pages.study.entries import NOT_VERIFIED
 from equipoise.report.textplot import Canvas, text_plot
 
 HOSTILE = "\x1b[2J\x1b]0;pwned\x07[bold red]x[/] " + "very-long-name-" * 20
@@ -36,16 +37,18 @@ def test_no_line_is_longer_than_the_terminal(findings, width, encoding):
 
 def test_it_says_what_the_page_says(findings):
     text = " ".join(printed(lambda console: terminal.render(STUDY, findings, console)).split())
+    part = findings.claims[0].parts[0]
     for words in (
         findings.headline,
-        "Where to look next",
+        *(section.title for section, _ in STUDY.content(findings)),
         "64 \N{MULTIPLICATION SIGN} H100 SXM5 80 GB",
-        "study: holds, like for like: reverses",
-        "Rule: ratio from 0.5 to 2",
+        f"study: {part.study_method.verdict}, ",
+        f": {part.like_for_like.verdict}",
+        part.rule,
         "10.000",
         "2 of 10 logs missing",
         "1.5 MJ",
-        "not verified by the MLCommons Association",
+        NOT_VERIFIED,
     ):
         assert words in text
 
@@ -76,15 +79,32 @@ def test_columns_that_do_not_fit_are_named_below_the_table():
     table = Table(name="t", caption="T", columns=columns, rows=(row,))
     text = printed(lambda console: terminal._block(table, console))
     assert "number 0" in " ".join(text.split("──")[0].split())
-    assert "In the HTML report also:" in text
-    assert "number 11." in text
+    assert "number 11;" in text
     assert max(map(cell_len, text.splitlines())) <= 80
+
+
+def test_a_column_that_may_be_cut_keeps_its_row_on_one_line_and_wide_ones_need_120_columns():
+    columns = (Column(title="N", is_number=True, is_wide=True), Column(title="System", is_cut=True))
+    table = Table(name="t", caption="", columns=columns, rows=((Cell(text="8"), Cell(text="x" * 200)),))
+    narrow = printed(lambda console: terminal._block(table, console)).splitlines()
+    wide = printed(lambda console: terminal._block(table, console), width=120).splitlines()
+    assert [cell_len(line.rstrip()) for line in narrow if "x" in line] == [80]
+    assert [line.split()[0] for line in wide if "x" in line] == ["8"]
+
+
+def test_facts_put_labels_above_where_the_terminal_is_too_narrow():
+    facts = Facts(items=(Fact(label="a long label", spans=("words " * 5,)),))
+    assert printed(lambda console: terminal._block(facts, console)).startswith("a long label  words words")
+    lines = printed(lambda console: terminal._block(facts, console), width=20).splitlines()
+    assert lines[0].rstrip() == "a long label"
+    assert max(map(cell_len, lines)) <= 20
+    assert sum(line.count("words") for line in lines) == 5
 
 
 def test_a_long_fold_says_where_it_is_shown_and_an_aside_says_nothing():
     fold = Fold(name="f", title="29 entries", badges=(), blocks=(), is_long=True)
     aside = Fold(name="f", title="29 entries", badges=(), blocks=(), is_aside=True)
-    assert "29 entries: in the HTML report" in printed(lambda console: terminal._block(fold, console))
+    assert "29 entries: " in printed(lambda console: terminal._block(fold, console))
     assert printed(lambda console: terminal._block(aside, console)) == ""
 
 

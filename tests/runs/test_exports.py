@@ -35,7 +35,7 @@ def test_examples_of_trackers_give_their_runs(name, columns):
     # By hand: a million samples at 412 a second take 2427.18 s.
     assert found.time_s[0] == pytest.approx(2427.18, abs=0.01)
     assert np.allclose(1e6 / found.time_s, RATES)
-    assert any(note.endswith("lack a value: 1.") for note in found.notes)
+    assert any(name in note and note.endswith(": 1.") for note in found.notes)
 
 
 def test_the_time_a_run_took_is_a_time_to_train_where_the_user_is_reported():
@@ -75,7 +75,7 @@ def test_two_columns_that_look_the_same_are_not_chosen_between(tmp_path):
     path.write_text(
         "Name,State,Created,Runtime,num_gpus,world_size,samples_per_second\na,finished,x,1,8,8,100\n"
     )
-    with pytest.raises(DataError, match="both look like num_accelerators; choose one with --column"):
+    with pytest.raises(DataError, match=r"num_accelerators;.*--column"):
         exported(path)
     assert exported(path, {"num_accelerators": "world_size"}).rows[0].cells["num_accelerators"] == "8"
 
@@ -84,13 +84,13 @@ def test_two_columns_that_look_the_same_are_not_chosen_between(tmp_path):
     ("line", "words"),
     [
         ('{"params": {"p": 8}}', "expected"),
-        ('{"params": {}, "value": 1}', "no params"),
+        ('{"params": {}, "value": 1}', "params"),
         ('{"params": {"p": "8"}, "value": 1}', "found '8'"),
         ('{"params": {"p": 8}, "value": [1, null]}', "found 'None'"),
         ('{"params": {"p": 8}, "value": 1e999}', "found 'inf'"),
-        ('{"params": {"p": 8}, "value": 1, "metric": 3}', "no texts"),
-        ('{"params": ' + "[" * 5000, "no JSON"),
-        ("{]", "no JSON"),
+        ('{"params": {"p": 8}, "value": 1, "metric": 3}', "not text"),
+        ('{"params": ' + "[" * 5000, "not valid JSON"),
+        ("{]", "not valid JSON"),
     ],
 )
 def test_lines_that_are_no_measurement_are_refused_with_their_place(tmp_path, line, words):

@@ -4,6 +4,7 @@ import gzip
 import io
 import lzma
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -73,12 +74,12 @@ def zeros(num_bytes: int) -> bytes:
     [
         (b"../evil.txt", "a path with `..`"),
         (b"a/../../evil.txt", "a path with `..`"),
-        (b"/etc/evil.txt", "an absolute path"),
+        (b"/etc/evil.txt", "absolute path"),
         (b"C:/evil.txt", "drive letter"),
         (b"a\\..\\evil.txt", "backslash"),
         (b"a\nb.txt", "control character"),
         (b"\x1b[2Jevil.txt", "control character"),
-        (b"./.", "an empty path"),
+        (b"./.", "empty path"),
         (b"a/" * 49 + b"a", None),
     ],
 )
@@ -150,7 +151,8 @@ def test_sparse_members_are_refused_and_passed_over(tmp_path):
     assert len(record) == 30
     found, rejections = read(archive(tmp_path, bytes(old) + bytes(512) + b"x" * 512, new, GOOD, END))
     assert found == {"good.txt": b"good"}
-    assert [each.detail for each in rejections] == ["a sparse member; only regular files are read"] * 2
+    assert [each.kind for each in rejections] == ["not_a_regular_file"] * 2
+    assert all("sparse" in each.detail for each in rejections)
 
 
 def test_a_second_member_of_one_path_is_refused(tmp_path):
@@ -180,7 +182,7 @@ def test_a_bomb_is_left_early_and_reported(tmp_path):
     found, rejections = read(path, lambda _path, _size: False)
     assert found == {}
     assert [each.kind for each in rejections] == ["bomb"]
-    assert "expands to more than 268435456 bytes" in rejections[0].detail
+    assert "268435456 bytes" in rejections[0].detail
 
 
 def test_a_gigantic_size_field_is_refused(tmp_path):
@@ -209,7 +211,7 @@ def test_a_malformed_pax_record_is_refused(tmp_path, record):
 def test_a_huge_extended_header_is_refused_unread(tmp_path):
     found, rejections = read(archive(tmp_path, GOOD, header(b"x", 2**30, b"x"), END))
     assert found == {"good.txt": b"good"}
-    assert "an extended header of 1073741824 bytes" in rejections[0].detail
+    assert "1073741824 bytes" in rejections[0].detail
 
 
 def test_ten_thousand_chained_extended_headers_end_without_recursion(tmp_path):
@@ -234,7 +236,7 @@ def test_a_truncated_archive_is_reported_and_keeps_what_came_before(tmp_path, pa
 def test_a_missing_end_marker_is_reported(tmp_path):
     found, rejections = read(archive(tmp_path, GOOD))
     assert found == {"good.txt": b"good"}
-    assert "no end marker" in rejections[0].detail
+    assert [each.kind for each in rejections] == ["truncated_archive"]
 
 
 def test_a_too_long_window_is_refused(tmp_path):
@@ -242,7 +244,7 @@ def test_a_too_long_window_is_refused(tmp_path):
     found, rejections = read(archive(tmp_path, frame, name="round.tar.zst"))
     assert found == {}
     assert [each.kind for each in rejections] == ["corrupt_archive"]
-    assert "too much memory" in rejections[0].detail
+    assert "memory" in rejections[0].detail
 
 
 @pytest.mark.parametrize(
@@ -251,7 +253,7 @@ def test_a_too_long_window_is_refused(tmp_path):
 def test_other_archives_are_named_with_what_to_do(tmp_path, head, name):
     _, rejections = read(archive(tmp_path, head + bytes(600)))
     assert [each.kind for each in rejections] == ["unsupported_archive"]
-    assert rejections[0].detail == f"a {name} file; repack it as .tar.zst, .tar.gz or .tar.xz"
+    assert re.search(rf"\b{name} .*\.tar\.zst, \.tar\.gz .*\.tar\.xz", rejections[0].detail)
 
 
 def test_refusals_are_bounded(tmp_path):
@@ -267,7 +269,7 @@ def test_members_and_bytes_are_counted_against_their_caps():
     with pytest.raises(gate.SourceEndError, match="more than 1000000 members"):
         door.count()
     door = gate.Gate(source="s", wanted=everything, rejections=[], loaded_bytes=gate.MAX_TOTAL_BYTES)
-    with pytest.raises(gate.SourceEndError, match="bytes in all"):
+    with pytest.raises(gate.SourceEndError, match=f"{gate.MAX_TOTAL_BYTES} bytes"):
         door.admitted(b"a", 1)
 
 
@@ -493,7 +495,8 @@ def test_a_pipe_in_place_of_a_git_file_does_not_wait(tmp_path):
     os.mkfifo(bare / "HEAD")
     found, rejections = read(bare)
     assert found == {}
-    assert "HEAD is no regular file" in rejections[0].detail
+    assert [each.kind for each in rejections] == ["git_failed"]
+    assert "HEAD" in rejections[0].detail
 
 
 def test_a_tree_bomb_is_not_followed_to_its_end(tmp_path):
@@ -529,7 +532,8 @@ def test_without_git_the_reason_is_reported(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     found, rejections = read(bare)
     assert found == {}
-    assert rejections[0].detail == "no `git` on PATH; install it, or check the round out"
+    assert [each.kind for each in rejections] == ["git_failed"]
+    assert "`git`" in rejections[0].detail
 
 
 MAGICS = st.sampled_from(

@@ -8,15 +8,17 @@ import subprocess
 import sys
 import tarfile
 import textwrap
-from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 import pytest
+from msgspec.structs import replace
 from polars.testing import assert_frame_equal
 
-from equipoise.cli import tables
+from equipoise.cli.output import page_text
 from equipoise.errors import DataError
+from equipoise.report.json import ingest_fields
+from equipoise.report.pages.tables import ingest_page
 from equipoise.runs.ingest import IngestReport, ingest
 from equipoise.runs.store import read_tables
 
@@ -132,11 +134,12 @@ def test_rows_that_name_no_round_are_counted_apart_from_rounds(v60):
     rows = [bert | {"campaign": name} for name in ("v10.0", None, "v9.0", "mine")]
     found = replace(report, scores=pl.DataFrame([*rows, retinanet], schema=report.scores.schema))
     assert found.rounds == ("v6.0", "v9.0", "v10.0", "mine")
-    assert tables.fields(found)["rounds"] == ["v6.0", "v9.0", "v10.0", "mine"]
-    assert "v6.0, v9.0, v10.0, mine" in tables.text(found, None)
+    page = ingest_page(None)
+    assert ingest_fields(found)["rounds"] == ["v6.0", "v9.0", "v10.0", "mine"]
+    assert "v6.0, v9.0, v10.0, mine" in page_text(page, found, full=False)
     nameless = replace(report, scores=pl.DataFrame([bert | {"campaign": None}], schema=report.scores.schema))
-    assert (nameless.rounds, tables.fields(nameless)["entries"]["kept"]) == ((), 1)
-    assert "no round" in tables.text(nameless, None)
+    assert (nameless.rounds, ingest_fields(nameless)["entries"]["kept"]) == ((), 1)
+    assert "no round" in page_text(page, nameless, full=False)
 
 
 def test_a_round_without_a_number_is_named_by_its_folder(tmp_path):

@@ -1,6 +1,7 @@
 """A user's own measurements: units by hand, choices, and whatever a file may hold."""
 
 import io
+import re
 from pathlib import Path
 
 import numpy as np
@@ -29,11 +30,11 @@ def read(tmp_path):
 @pytest.mark.parametrize(
     ("column", "cell", "seconds", "work"),
     [
-        ("time_to_train_s", "90", 90.0, "the whole training"),
-        ("time_to_train_ms", "1500", 1.5, "the whole training"),
-        ("time_to_train_min", "2.5", 150.0, "the whole training"),
-        ("time_to_train_h", "0.5", 1800.0, "the whole training"),
-        ("time_to_train_d", "2", 172800.0, "the whole training"),
+        ("time_to_train_s", "90", 90.0, None),
+        ("time_to_train_ms", "1500", 1.5, None),
+        ("time_to_train_min", "2.5", 150.0, None),
+        ("time_to_train_h", "0.5", 1800.0, None),
+        ("time_to_train_d", "2", 172800.0, None),
         ("step_s", "0.25", 0.25, "one step"),
         ("step_ms", "250", 0.25, "one step"),
         # A million samples at 500 a second take 2000 s; at 500 a minute, 60 times as long.
@@ -46,8 +47,8 @@ def test_the_name_of_the_column_states_the_unit(read, column, cell, seconds, wor
     found = read(f"num_accelerators,{column}\n8,{cell}\n")
     assert found.num_accelerators.tolist() == [8.0]
     assert found.time_s.tolist() == pytest.approx([seconds], rel=1e-12)
-    assert found.work == work
-    assert found.is_time_to_train is (work == "the whole training")
+    assert found.is_time_to_train is (work is None)
+    assert work is None or found.work == work
 
 
 def test_steps_of_several_batches_become_times_for_the_same_samples(read):
@@ -61,12 +62,12 @@ def test_steps_of_several_batches_become_times_for_the_same_samples(read):
 def test_steps_of_one_batch_stay_steps(read):
     found = read("num_accelerators,step_s,global_batch_samples\n1,0.5,128\n2,0.3,128\n")
     assert found.time_s.tolist() == [0.5, 0.3]
-    assert found.work == "one step of 128 samples"
+    assert "128 samples" in found.work
 
 
 def test_steps_without_a_batch_state_what_is_assumed(read):
     (note,) = read("num_accelerators,step_s\n1,0.5\n2,0.3\n").notes
-    assert "taken to be the same at every size" in note
+    assert "global_batch_samples" in note
 
 
 def test_steps_with_a_batch_in_some_rows_only_are_refused(read):
@@ -92,7 +93,8 @@ def test_what_spreadsheets_write_is_read(read, delimiter, mark, end):
 def test_runs_that_failed_are_left_out_and_counted(read):
     found = read("num_accelerators,time_to_train_s,status\n8,10,success\n8,,no_run_stop\n16,6,success\n")
     assert found.num_accelerators.tolist() == [8.0, 16.0]
-    assert found.notes == ("1 rows whose status is not `success` were left out.",)
+    (note,) = found.notes
+    assert re.search(r"^1 .*status .*`success`", note)
 
 
 def test_whole_trainings_are_preferred_to_steps(read):
@@ -107,14 +109,14 @@ SERIES = "workload,accelerator,num_accelerators,time_to_train_s\nbert,h100-sxm5-
 
 
 def test_of_several_workloads_one_must_be_chosen(read):
-    with pytest.raises(DataError, match=r"column workload holds several, 'bert', 'resnet50'; .*--workload"):
+    with pytest.raises(DataError, match=r"column workload .*'bert', 'resnet50'; .*--workload"):
         read(SERIES)
     assert read(SERIES, workload="resnet50").time_s.tolist() == [20.0]
     assert read(SERIES, workload="ResNet").time_s.tolist() == [20.0]  # an alias of the catalogue
 
 
 def test_a_choice_that_no_row_has_is_refused(read):
-    with pytest.raises(DataError, match="no row has accelerator 'b200-sxm6-180gb'; it has 'h100-sxm5-80gb'"):
+    with pytest.raises(DataError, match=r"accelerator 'b200-sxm6-180gb'; .*'h100-sxm5-80gb'"):
         read(SERIES, workload="bert", accelerator="b200-sxm6-180gb")
 
 
@@ -129,11 +131,14 @@ def test_two_spellings_of_one_accelerator_are_one(read):
     [
         ("", "empty"),
         ("\n\n", "empty"),
-        ("num_accelerators,time_to_train_s\n", "no row with a measurement"),
+        ("num_accelerators,time_to_train_s\n", "no row"),
         ("gpus,time_to_train_s\n8,1\n", "no column num_accelerators; found 'gpus', 'time_to_train_s'"),
         ("num_accelerators,seconds\n8,1\n", "expected time_to_train_s, step_s or samples_per_s"),
-        ("num_accelerators,time_to_train_s,time_to_train_min\n8,1,1\n", "hold the same quantity"),
-        ("num_accelerators,time_to_train_s,time_to_train_s\n8,1,1\n", "two columns are named"),
+        (
+            "num_accelerators,time_to_train_s,time_to_train_min\n8,1,1\n",
+            "time_to_train_min.*time_to_train_s|time_to_train_s.*time_to_train_min",
+        ),
+        ("num_accelerators,time_to_train_s,time_to_train_s\n8,1,1\n", "'time_to_train_s'"),
         ("num_accelerators,time_to_train_s\n8,1\n16\n", "row 2: 1 cells; expected 2"),
         ("num_accelerators,time_to_train_s\n8,1\n16,1,2\n", "row 2: 3 cells; expected 2"),
         ("num_accelerators,time_to_train_s\n8,1\n16,\n", "row 2, column time_to_train_s: found ''"),
@@ -150,16 +155,16 @@ def test_two_spellings_of_one_accelerator_are_one(read):
         ("num_accelerators,time_to_train_h\n8,1e308\n", "a time between"),
         (
             "num_accelerators,time_to_train_s\n2.5,1\n",
-            "column num_accelerators: found '2.5'; expected a whole",
+            "column num_accelerators: found '2.5'; .*whole",
         ),
         ("num_accelerators,time_to_train_s\n0,1\n", "column num_accelerators: found '0'"),
-        ("num_accelerators,time_to_train_s\n1e12,1\n", "a whole number from 1 to 1,000,000,000"),
-        ('num_accelerators,time_to_train_s\n8,"1\n', "row 1: unexpected end of data"),
+        ("num_accelerators,time_to_train_s\n1e12,1\n", "'1e12'; .* 1 to 1,000,000,000"),
+        ('num_accelerators,time_to_train_s\n8,"1\n', "row 1: .*end"),
         (b"num_accelerators,time_to_train_s\n8,\xff\n", "line 2: byte 0xff is not UTF-8"),
         (b"num_accelerators,time_to_train_s\n8,1\0\n", "line 2: a NUL byte"),
         ("num_accelerators,time_to_train_s\n8,1\n".encode("utf-16"), "UTF-16"),
         (b"PK\x03\x04\x14\x00\x06\x00", "NUL byte|not UTF-8|no column"),
-        (b"PAR1 is how Parquet begins", "not a readable Parquet table"),
+        (b"PAR1 is how Parquet begins", "Parquet table"),
         ("num_accelerators,time_to_train_s\n" + "8,1\n" * (MAX_ROWS + 1), f"more than {MAX_ROWS} rows"),
         (",".join(f"c{i}" for i in range(2000)), "2000 columns"),
         (b"8" * (MAX_FILE_BYTES + 1), f"at most {MAX_FILE_BYTES} are read"),
@@ -174,11 +179,11 @@ def test_what_cannot_be_read_is_refused_with_its_place(read, content, words):
 
 
 def test_what_is_no_file_is_refused(tmp_path):
-    with pytest.raises(DataError, match="No such file"):
+    with pytest.raises(DataError, match=r"nothing\.csv: "):
         read_measurements(tmp_path / "nothing.csv")
-    with pytest.raises(DataError, match="not a regular file"):
+    with pytest.raises(DataError, match=re.escape(f"{tmp_path}: ") + r".*regular file"):
         read_measurements(tmp_path)
-    with pytest.raises(DataError, match="not a regular file"):
+    with pytest.raises(DataError, match=r"/dev/zero: .*regular file"):
         read_measurements(Path("/dev/zero"))
 
 
@@ -201,7 +206,7 @@ def test_parquet_reads_the_same_as_csv(read):
         ({"num_accelerators": [1, None], "step_s": [1.0, 2.0]}, "row 2, column num_accelerators: found ''"),
         ({"num_accelerators": [1, 2], "step_s": [1.0, float("nan")]}, "row 2, column step_s: found 'NaN'"),
         ({"num_accelerators": [[1], [2]], "step_s": [1.0, 2.0]}, "no column num_accelerators"),
-        ({"other": [1]}, "no column of times; found 'other'"),
+        ({"other": [1]}, "column .*'other'"),
     ],
 )
 def test_parquet_cells_are_judged_as_csv_cells(read, columns, words):

@@ -65,17 +65,17 @@ def test_lines_out_of_order_with_noise_and_carriage_returns_are_read():
     ("log", "reason"),
     [
         (b"", "no power_measurement_start"),
-        (START, "no power_reading between start and stop"),
-        (START + line(1000, "power_reading", 5), "all readings carry the stamp of power_measurement_start"),
+        (START, "no power_reading"),
+        (START + line(1000, "power_reading", 5), "stamp of power_measurement_start"),
         (
             START + line(500, "power_measurement_stop") + line(2000, "power_reading", 5),
-            "power_measurement_stop at 500 ms lies before",
+            "power_measurement_stop at 500 ms",
         ),
-        (START + line(2000, "power_reading", -5), "a mean power of -5.0 W"),
-        (START + line(2000, "power_reading", 1e300), "a mean power of 1e+300 W"),
+        (START + line(2000, "power_reading", -5), " -5.0 W"),
+        (START + line(2000, "power_reading", 1e300), " 1e+300 W"),
         (
             START + line(2000, "power_reading", 1e308) + line(9000, "power_reading", 1e308),
-            "a mean power of inf W",
+            " inf W",
         ),
         (START + b':::MLLOG {"time_ms": 2000, "key": "power_reading", "value": NaN}\n', "no power_reading"),
         (START + line(2000, "power_reading", True), "no power_reading"),
@@ -111,8 +111,8 @@ def test_the_energy_of_a_run_is_power_times_official_time():
 @pytest.mark.parametrize(
     ("nodes", "switches", "time_s", "reason"),
     [
-        ([], [Meter(power_w=1.0)], 1.0, "no power log of a node"),
-        ([Meter(power_w=1.0)], [], None, "no official time"),
+        ([], [Meter(power_w=1.0)], 1.0, "power log"),
+        ([Meter(power_w=1.0)], [], None, "official time"),
         ([Meter(power_w=1.0), Meter(power_w=None, reason="broken")], [], 1.0, "broken"),
     ],
 )

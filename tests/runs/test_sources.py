@@ -214,7 +214,7 @@ def test_a_repository_without_commits_is_reported(tmp_path):
     source = open_source(tmp_path / "bare.git")
     assert list(source.files(everything)) == []
     assert [each.kind for each in source.rejections] == ["git_failed"]
-    assert "HEAD names no commit" in source.rejections[0].detail
+    assert "HEAD" in source.rejections[0].detail
 
 
 def test_one_file_is_a_source(tmp_path):
@@ -258,11 +258,9 @@ def test_a_source_can_be_pickled_and_read_twice(tmp_path):
 
 def test_what_is_no_source_is_a_data_error(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(DataError, match=r"pipe: neither a folder nor a regular file; expected a checkout"):
+    with pytest.raises(DataError, match=r"pipe: .*; expected .*checkout"):
         open_source(tmp_path / "pipe")
-    with pytest.raises(
-        DataError, match=r"absent: No such file.*expected a checkout, an archive, a git repository or a log"
-    ):
+    with pytest.raises(DataError, match=r"absent: .*; expected .*checkout, .*archive, .*repository .*log"):
         open_source(tmp_path / "absent")
     with pytest.raises(DataError, match="null"):
         open_source(Path("a\x00b"))

@@ -81,7 +81,7 @@ def test_a_failed_write_leaves_the_old_table_and_nothing_else(tmp_path):
 
 def test_when_the_second_table_is_bad_neither_is_replaced(tmp_path):
     store.write_tables(tables([run(1)], [score()]), tmp_path)
-    with pytest.raises(DataError, match="entry_id, which names a row, is null"):
+    with pytest.raises(DataError, match=r"entry_id.* null"):
         store.write_tables(tables([run(2)], [score(entry_id=None)]), tmp_path)
     assert store.read_tables(tmp_path).runs["run_id"].to_list() == [run(1)["run_id"]]
     assert len(list(tmp_path.iterdir())) == 2
@@ -94,7 +94,7 @@ def test_a_full_disk_is_a_data_error_and_leaves_the_old_table(tmp_path):
     before_limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before_limit[1]))
     try:
-        with pytest.raises(DataError, match=r"runs.parquet: cannot be written"):
+        with pytest.raises(DataError, match=r"runs\.parquet: .*written"):
             store.write_table(frame(RUNS, *(run(number) for number in range(5000))), path, RUNS)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before_limit)
@@ -104,7 +104,7 @@ def test_a_full_disk_is_a_data_error_and_leaves_the_old_table(tmp_path):
 
 def test_a_folder_that_cannot_be_written_is_a_data_error(tmp_path):
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(DataError, match=r"file.*cannot be written"):
+    with pytest.raises(DataError, match=r"/file: .*written"):
         store.write_tables(tables([run(1)], [score()]), tmp_path / "file")
 
 
@@ -128,12 +128,12 @@ def test_the_new_file_obeys_the_umask(tmp_path):
         ),
         (
             lambda rows: rows.with_columns(energy_j=pl.lit(math.inf)),
-            "column energy_j holds NaN or infinity; unknown is null",
+            "column energy_j .*NaN .*infinity",
         ),
-        (lambda rows: pl.concat([rows, rows]), r"2 rows share names, e.g. \('v9.0/acme/x8/bert/result_1',\)"),
+        (lambda rows: pl.concat([rows, rows]), r"2 rows .*\('v9.0/acme/x8/bert/result_1',\)"),
         (
             lambda rows: rows.with_columns(run_id=pl.lit(None, pl.String)),
-            "column run_id, which names a row, is null",
+            "column run_id.* null",
         ),
     ],
 )
@@ -155,26 +155,24 @@ def test_columns_in_another_order_are_put_in_order(tmp_path):
 
 def test_files_that_are_no_tables_are_data_errors(tmp_path):
     path = tmp_path / "runs.parquet"
-    with pytest.raises(
-        DataError, match=r"runs.parquet: No such file.*`equipoise ingest PATH... --into DIR` writes it"
-    ):
+    with pytest.raises(DataError, match=r"runs\.parquet: .*`equipoise ingest PATH\.\.\. --into DIR`"):
         store.read_tables(tmp_path)
     os.mkfifo(path)
-    with pytest.raises(DataError, match="not a regular file"):
+    with pytest.raises(DataError, match=r"runs\.parquet: .*regular file"):
         store.read_table(path, RUNS)
     path.unlink()
     path.write_bytes(b"PAR1 no")
-    with pytest.raises(DataError, match="not a readable Parquet table"):
+    with pytest.raises(DataError, match=r"runs\.parquet: .*Parquet table"):
         store.read_table(path, RUNS)
     with path.open("wb") as file:
         file.truncate(store.MAX_TABLE_BYTES + 1)
-    with pytest.raises(DataError, match=r"268435457 bytes; a table has at most 268435456"):
+    with pytest.raises(DataError, match=r"268435457 bytes;.* 268435456"):
         store.read_table(path, RUNS)
 
 
 def test_a_name_is_never_taken_for_a_pattern(tmp_path):
     store.write_table(frame(RUNS, run(1)), tmp_path / "a.parquet", RUNS)
-    with pytest.raises(DataError, match="No such file"):
+    with pytest.raises(DataError, match=r"\*\.parquet: "):
         store.read_table(tmp_path / "*.parquet", RUNS)
 
 

@@ -41,10 +41,10 @@ def test_baselines_by_hand():
     assert held_out.power_law_s == pytest.approx(21.6)
     assert result.baselines["perfect"].median_abs_error == pytest.approx(0.25)
     assert result.baselines["power_law"].median_abs_error == pytest.approx(0.08)
-    assert result.ours.by_jump["2x to 4x"].num_groups == 1
-    assert result.ours.by_jump["up to 2x"].median_abs_error is None
-    assert result.ours.by_jump["2x to 4x"].coverage == float(held_out.low_s <= 20.0 <= held_out.high_s)
-    assert result.ours.by_jump["up to 2x"].coverage is None
+    assert result.pooled_law.by_jump["2x to 4x"].num_groups == 1
+    assert result.pooled_law.by_jump["up to 2x"].median_abs_error is None
+    assert result.pooled_law.by_jump["2x to 4x"].coverage == float(held_out.low_s <= 20.0 <= held_out.high_s)
+    assert result.pooled_law.by_jump["up to 2x"].coverage is None
     assert result.baselines["perfect"].by_jump["2x to 4x"].coverage is None
 
 
@@ -72,11 +72,11 @@ def test_rounds_chosen_are_predicted_as_in_the_whole():
     assert backtest(frame, rounds=["v1.1"]).groups[0].predicted_s == pytest.approx(
         whole.groups[1].predicted_s, rel=1e-2
     )
-    assert set(whole.ours.by_round) == {"v1.0", "v1.1"}
+    assert set(whole.pooled_law.by_round) == {"v1.0", "v1.1"}
 
 
 def test_nothing_to_hold_out_is_not_enough_evidence():
-    with pytest.raises(EvidenceError, match="no group has enough sizes") as caught:
+    with pytest.raises(EvidenceError) as caught:
         backtest(_frame(_rows("v1.0", "bert", {8: 100.0, 16: 60.0})))
     assert "3 sizes" in caught.value.missing[0]
 
@@ -94,6 +94,6 @@ def test_the_interval_holds_for_nine_of_ten_synthetic_curves():
             }
             groups.append(_rows(campaign, workload, times))
     result = backtest(_frame(*groups))
-    assert result.ours.num_groups == 18
-    assert result.ours.coverage >= 13 / 18  # P(fewer than 13 of 18 at 90 %) = 0.006
-    assert result.ours.median_abs_error < result.baselines["perfect"].median_abs_error
+    assert result.pooled_law.num_groups == 18
+    assert result.pooled_law.coverage >= 13 / 18  # P(fewer than 13 of 18 at 90 %) = 0.006
+    assert result.pooled_law.median_abs_error < result.baselines["perfect"].median_abs_error

@@ -65,7 +65,7 @@ def test_evaluation_inside_the_blocks_is_not_split_and_says_so(entries):
         ]
     )
     assert frame["training"].null_count() == 2
-    assert "inside the training blocks" in frame["factors_missing"][1]
+    assert "evaluation" in frame["factors_missing"][1]
     assert frame["throughput"].null_count() == 0
 
 
@@ -201,17 +201,17 @@ def test_losses_by_cause_sum_to_the_whole_loss():
         }
     )
     found = losses(rows)
-    whole, split, untold = (found.row(place, named=True) for place in (1, 2, 3))
+    whole, split, unattributed = (found.row(place, named=True) for place in (1, 2, 3))
     assert whole["lost_doublings"] == pytest.approx(1.3219, abs=1e-4)
     assert (whole["statistical"], whole["throughput"], whole["rules"]) == pytest.approx(
         (1.3219, 1, -1), abs=1e-4
     )
-    assert (whole["training"], whole["overhead"], whole["untold"]) == (None, None, None)
+    assert (whole["training"], whole["overhead"], whole["unattributed"]) == (None, None, None)
     # log2 1.25 and log2 1.6
     assert (split["training"], split["overhead"]) == pytest.approx((0.3219, 0.6781), abs=1e-4)
     assert split["throughput"] is None
     # What no log shows is the rest, not a guess: 1.322 + 1.
-    assert untold["untold"] == pytest.approx(2.3219, abs=1e-4)
-    assert untold["statistical"] is None
+    assert unattributed["unattributed"] == pytest.approx(2.3219, abs=1e-4)
+    assert unattributed["statistical"] is None
     sums = found.select(total=pl.sum_horizontal(LOSSES))["total"]
     assert sums.to_list() == pytest.approx(found["lost_doublings"].to_list(), abs=1e-9)

@@ -1,12 +1,13 @@
 """Equilibria against their closed forms, whose limit ends a search, and the words for them."""
 
 import math
-from dataclasses import replace
+import re
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from equipoise.errors import UsageError
 from equipoise.scaling.equilibrium import (
@@ -154,29 +155,26 @@ def test_the_sentence_of_the_design():
             num_accelerators=128, gain_s=126.0, gain_fraction=0.31, accelerator_hours_factor=1.38
         ),
     )
-    assert words(point) == (
-        "at 64 you are at the balance point (48-96); going to 128 saves 2.1 min (31 %) and costs 1.4x the "
-        "accelerator-hours"
-    )
+    assert re.match(rf"at 64 .*{BALANCE.title} \(48-96\); .*\b128 .*2\.1 min \(31 %\) .*1\.4x", words(point))
 
 
 @pytest.mark.parametrize(
     ("limit", "place"),
     [
-        ("data", "beyond the data, which end at 256"),
-        ("catalogue", "beyond the catalogue, which ends at 256"),
-        ("question", "beyond your limit of 256"),
+        ("data", "data"),
+        ("catalogue", "catalogue"),
+        ("question", "limit"),
     ],
 )
 def test_the_words_say_whose_limit_ended_the_search(limit, place):
     sentence = words(located(PERFECT, (1e4,), BALANCE, largest=256.0, limited_by=limit)[0])
-    assert sentence.startswith(f"the balance point lies {place}; going to 512 saves")
-    assert sentence.endswith("by extrapolation")
+    assert re.match(rf"{BALANCE.title} .*\b{place}\b[^;]* 256; .*\b512 .*extrapolation$", sentence)
 
 
 def test_the_words_say_when_more_takes_longer():
     (peak,) = located(USL, (1e4, 0.02, 1e-4), PEAK)
-    assert "longer and costs" in words(peak)
+    assert re.search(r"\blonger\b", words(peak))
+    assert "saves" not in words(peak)
 
 
 def test_the_doubling_that_still_pays_is_taken():
@@ -207,7 +205,7 @@ def test_of_two_accelerators_1_95_times_as_fast_as_one_two_are_taken():
             None,
         )
     assert found["marginal"].efficiency == pytest.approx(0.975)
-    assert words(found["marginal"]).endswith("lies beyond your limit of 2")
+    assert words(found["marginal"]).endswith(" limit of 2")
     assert default_answer(tuple(found.values())).num_accelerators == 2
 
 

@@ -1,5 +1,7 @@
 """Fits recover what made the data, cover at their stated rate, and refuse what shows nothing."""
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -138,38 +140,37 @@ def test_order_and_unit_of_time_do_not_matter():
 
 
 def test_one_size_asks_for_two_more():
-    with pytest.raises(FitError, match=r"needs 3 distinct sizes; got \[8\]") as refused:
+    with pytest.raises(FitError, match=r"\b3 distinct .*\[8\]") as refused:
         fit(measured_times([8, 8, 8], [10.0, 11.0, 10.5]))
     assert len(refused.value.missing) == 2
 
 
 def test_two_sizes_ask_for_one_more():
-    with pytest.raises(
-        FitError, match=r"amdahl has 2 parameters and needs 3 distinct sizes; got \[8, 64\]"
-    ) as refused:
+    with pytest.raises(FitError, match=r"amdahl .*2 parameters .*3 distinct .*\[8, 64\]") as refused:
         fit(measured_times([8, 64], [100.0, 15.0]), (AMDAHL,))
-    assert refused.value.missing == ("the time at one more size, e.g. 128 accelerators",)
+    (missing,) = refused.value.missing
+    assert missing.endswith(" 128 accelerators")
 
 
 def test_no_time_at_all_is_not_enough():
-    with pytest.raises(FitError, match="no measured time"):
+    with pytest.raises(FitError, match="no measured"):
         fit(measured_times([], []))
 
 
 def test_flat_times_ask_for_repetitions_and_range():
-    with pytest.raises(FitError, match="may as well not depend on that number") as refused:
+    with pytest.raises(FitError, match="constant") as refused:
         fit(measured_times(SIZES, np.full(len(SIZES), 42.0)))
-    assert "3 repetitions at each of [1, 2, 4, 8, 16, 32, 64] accelerators" in refused.value.missing
-    assert any("128 accelerators or more" in each for each in refused.value.missing)
+    assert any(re.search(r"\b3 .*\[1, 2, 4, 8, 16, 32, 64\]", each) for each in refused.value.missing)
+    assert any("128 accelerators" in each for each in refused.value.missing)
 
 
 def test_rising_times_are_not_said_to_be_flat():
-    with pytest.raises(FitError, match="do not fall: more accelerators only made it slower"):
+    with pytest.raises(FitError, match="not fall"):
         fit(measured_times([1, 2, 4, 8], [1000.0, 2000.0, 4000.0, 8000.0]))
 
 
 def test_a_law_that_does_not_fit_is_not_taken_for_flat_times():
-    with pytest.raises(FitError, match="follow the law perfect no better than none"):
+    with pytest.raises(FitError, match="law perfect"):
         fit(measured_times([1, 2, 4, 8], [1000.0, 600.0, 400.0, 300.0]), (PERFECT,))
 
 
@@ -191,14 +192,14 @@ def test_noise_alone_never_gets_a_number(seed: int, num_sizes: int, num_repetiti
 @pytest.mark.parametrize(
     ("sizes", "times_s", "message"),
     [
-        ([1, 2, 4], [1.0, float("nan"), 1.0], r"item 2 has time_s=nan; expected a finite number above 0"),
+        ([1, 2, 4], [1.0, float("nan"), 1.0], r"item 2 has time_s=nan; .*finite .* 0\.$"),
         ([1, 2, 4], [1.0, 0.0, 1.0], r"item 2 has time_s=0\.0"),
         (
             [1, 0, 4],
             [1.0, 1.0, 1.0],
-            r"item 2 has num_accelerators=0\.0; expected a finite number of at least 1",
+            r"item 2 has num_accelerators=0\.0; .*finite .* 1\.$",
         ),
-        ([1, 2], [1.0, 1.0, 1.0], r"expected three lists of one length"),
+        ([1, 2], [1.0, 1.0, 1.0], r"lists .*length"),
     ],
 )
 def test_impossible_points_are_refused_with_their_place(
@@ -210,5 +211,5 @@ def test_impossible_points_are_refused_with_their_place(
 
 def test_a_size_below_one_cannot_be_predicted():
     found = fit(measured_times(SIZES, AMDAHL.predict_s(SIZES, 20.0, 1000.0)))
-    with pytest.raises(DataError, match="finite numbers of at least 1"):
+    with pytest.raises(DataError, match="at least 1"):
         predict(found, [0.5])

@@ -1,3 +1,5 @@
+import re
+
 import numpy as np
 import polars as pl
 import pytest
@@ -43,12 +45,12 @@ def test_words_come_from_the_members(three_clouds):
     grouping, _ = grouped(three_clouds)
     first, second, third = (group.words for group in grouping.groups)
     assert first.startswith("6 systems of 8 accelerators, ")
-    assert first.endswith("the smallest, and the most efficient")
+    assert re.search("smallest, .*most efficient$", first)
     assert "5 systems of 64 accelerators" in second
     assert "in between" in second
     assert third.startswith("4 systems of 1,024 accelerators")
-    assert "the largest, and the least efficient" in third
-    assert "come back in most resamples" in grouping.words
+    assert re.search("largest, .*least efficient", third)
+    assert f"{grouping.stability.value:.2f}" in grouping.words
 
 
 def test_groups_do_not_depend_on_the_order_of_rows(three_clouds):
@@ -71,7 +73,7 @@ def test_a_cloud_without_structure_is_called_unstable(table):
     rows = [_perfect(int(2 ** rng.uniform(0, 10)), efficiency=2 ** rng.uniform(-5, 0)) for _ in range(14)]
     grouping, _ = grouped(with_metrics(table(rows)), k=6)
     assert grouping.stability.value < 0.8
-    assert "come back in most resamples" not in grouping.words
+    assert "most resamples" not in grouping.words
 
 
 def test_a_given_number_is_used_and_said(three_clouds):
@@ -90,18 +92,18 @@ def test_unscored_entries_belong_to_no_group(table):
 
 def test_three_different_systems_are_the_fewest(table):
     two = [_perfect(4), _perfect(4), _perfect(8)]
-    with pytest.raises(EvidenceError, match="2 systems that differ"):
+    with pytest.raises(EvidenceError, match="2 systems"):
         grouped(with_metrics(table(two)))
     assert grouped(with_metrics(table([*two, _perfect(512)])))[0].k == 2
 
 
 def test_more_groups_than_systems_is_too_little_evidence(three_clouds):
-    with pytest.raises(EvidenceError, match="40 groups need at least 40"):
+    with pytest.raises(EvidenceError, match=r"40 groups .*\b40\b"):
         grouped(three_clouds, k=40)
 
 
 def test_one_group_is_refused(three_clouds):
-    with pytest.raises(UsageError, match="k=1: expected at least 2"):
+    with pytest.raises(UsageError, match=r"k=1: .*\b2 groups"):
         grouped(three_clouds, k=1)
 
 

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,9 +26,17 @@ def test_three_purposes_by_hand(table):
         ("between", "middle"),
         ("efficiency", "frugal"),
     ]
-    assert found[0].words == "The shortest time of all."
-    assert found[1].words == "2 times the shortest time for 0.12 of its accelerator-time."
-    assert found[2].words == "10 times the shortest time for 0.078 of its accelerator-time, the least of all."
+    assert re.findall(r"\d[\d.]*\d|\d", " ".join(each.words for each in found)) == [
+        "2",
+        "0.12",
+        "10",
+        "0.078",
+    ]
+    assert ["shortest" in found[0].words, "least" in found[1].words, "least" in found[2].words] == [
+        True,
+        False,
+        True,
+    ]
 
 
 def test_one_entry_may_be_best_at_everything(table):
@@ -35,7 +45,7 @@ def test_one_entry_may_be_best_at_everything(table):
     )
     (only,) = pointers(frame, "bert")
     assert only.num_accelerators == 8
-    assert only.words == "The shortest time of all, and the least accelerator-time."
+    assert re.search("shortest .*, .*least accelerator-time", only.words)
 
 
 def test_nothing_scored_points_nowhere(table):

@@ -125,7 +125,7 @@ def test_without_convergence_only_the_time_is_predicted():
 def test_the_heaviest_evidence_is_the_groups_own():
     earlier, own, _ = _split(_scores(noise=0.05), num_known=3)
     evidence = fit(earlier).predict(own, _ask(128)).evidence
-    assert evidence[0].is_own
+    assert evidence[0].is_same_group
     assert [one.weight for one in evidence] == sorted((one.weight for one in evidence), reverse=True)
     assert sum(one.weight for one in evidence) <= 1 + 1e-9
 
@@ -135,7 +135,7 @@ def test_the_heaviest_evidence_is_the_groups_own():
     [
         (64, 2, None),
         (65, 2, "more than 4 times"),
-        (64, 0, "no measurement of this group"),
+        (64, 0, "no measurement"),
         (1, 2, "fewer than 1/4"),
     ],
 )
@@ -157,7 +157,7 @@ def test_a_workload_never_seen_is_predicted_from_its_own_points_with_doubt():
 
 def test_no_evidence_is_no_number():
     earlier, own, _ = _split(_scores())
-    with pytest.raises(EvidenceError, match="nothing is known about 'mine'"):
+    with pytest.raises(EvidenceError, match="'mine'"):
         fit(earlier).predict(
             own[:0], Question(workload="mine", accelerator="h100-sxm5-80gb", num_accelerators=8)
         )
@@ -179,7 +179,7 @@ def test_impossible_questions_are_refused(size, batch):
 
 
 def test_campaigns_that_are_no_rounds_are_refused():
-    with pytest.raises(DataError, match="'sweep-1' is not a round"):
+    with pytest.raises(DataError, match="'sweep-1'"):
         round_key("sweep-1")
     assert sorted(["v10.0", "v4.1", "v4.0"], key=round_key) == ["v4.0", "v4.1", "v10.0"]
 
@@ -221,7 +221,7 @@ def test_settings_save_the_search_and_give_the_same_answer():
     )
     with pytest.raises(DataError, match="time has 3 numbers; expected 34"):
         fit(earlier, settings={"time": [0.0, 0.0, 0.0]})
-    with pytest.raises(DataError, match="a law without batches"):
+    with pytest.raises(DataError, match="without batches"):
         fit(earlier, settings=law.settings(), given_batch=True)
 
 

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from equipoise.scaling.groups import families, shared_systems
@@ -50,10 +52,7 @@ def test_ranks_count_among_the_shared_only(two):
 
 
 def test_the_difference_from_the_published_count_is_said(two):
-    assert (
-        "3 systems have a score in all 2 workloads (the study counts 11"
-        in shared_systems(two, num_published=11).words
-    )
+    assert re.match(r"3 systems .*\b2 workloads \([^)]*\b11\b", shared_systems(two, num_published=11).words)
     assert "study" not in shared_systems(two).words
 
 
@@ -79,4 +78,4 @@ def test_nothing_shared_is_said_not_raised(table):
 
 def test_one_workload_compares_with_nothing(table):
     shared = shared_systems({"bert": _workload(table, "bert", [("a", "x", 8, 60.0)])})
-    assert "nothing to compare" in shared.words
+    assert "One workload" in shared.words

@@ -65,7 +65,7 @@ def test_two_catalogues_live_side_by_side_and_leave_what_ships_alone(tmp_path: P
     assert [chip.slug for chip in shipped().accelerators()] == slugs
     assert shipped().accelerator("h100").power_w == 700
     assert cluster_in_text("4x X1") is None
-    with pytest.raises(SpecError, match="'X1' is not known"):
+    with pytest.raises(SpecError, match=r"'X1'.*hardware\.toml.*--hardware"):
         shipped().accelerator("X1")
 
 
@@ -118,9 +118,9 @@ def test_a_system_may_be_a_few_lines_that_name_an_accelerator_as_people_do(tmp_p
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"absent\.toml: cannot be read"):
+    with pytest.raises(SpecError, match=r"absent\.toml: "):
         catalogue([tmp_path / "absent.toml"])
-    with pytest.raises(SpecError, match=r"absent\.toml: cannot be read"):
+    with pytest.raises(SpecError, match=r"absent\.toml: "):
         catalogue(workloads=[tmp_path / "absent.toml"])
 
 

@@ -114,19 +114,16 @@ def test_any_name_is_known_or_refused_in_words(name: str) -> None:
 
 
 def test_an_unknown_cluster_names_the_nearest_and_the_file_to_edit() -> None:
-    with pytest.raises(
-        SpecError,
-        match=r"'dgx-h1000' is no known system.*did you mean .*dgx-h100.*clusters\.toml.*--hardware",
-    ):
+    with pytest.raises(SpecError, match=r"'dgx-h1000'.* dgx-h100.*clusters\.toml.*--hardware"):
         cluster("dgx-h1000")
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"num_accelerators": 0}, "num_accelerators=0; expected at least 1"),
-        ({"node_size": 0}, "node_size=0; expected at least 1"),
-        ({"topology": "star"}, "topology='star'; expected switch or mesh"),
+        ({"num_accelerators": 0}, "num_accelerators=0;.* 1$"),
+        ({"node_size": 0}, "node_size=0;.* 1$"),
+        ({"topology": "star"}, "topology='star';.* switch .*mesh"),
         ({"intra_byte_per_s": 0.0}, "byte_per_s=0,"),
         ({"inter_latency_s": -1.0}, "latency_s=-1;"),
         ({"inter_byte_per_s": float("nan")}, "byte_per_s=nan"),
@@ -169,13 +166,11 @@ def test_a_users_file_adds_systems_and_accelerators(tmp_path: Path) -> None:
     known = catalogue([first])
     found = known.cluster("The Rack", num_accelerators=4)
     assert (found.accelerator.slug, found.topology, found.intra.byte_per_s) == ("x1-oam-100gb", "ring", 200e9)
-    with pytest.raises(
-        SpecError, match=r"nothing states inter_byte_per_s, inter_latency_s; add them to \[accelerator"
-    ):
+    with pytest.raises(SpecError, match=r"inter_byte_per_s, inter_latency_s.*\[accelerator"):
         known.cluster("the rack", num_accelerators=8)
     whole = known.cluster("the rack", num_accelerators=8, inter_byte_per_s=1e9, inter_latency_s=1e-5)
     assert whole.num_nodes == 2
-    with pytest.raises(SpecError, match="nothing states node_size"):
+    with pytest.raises(SpecError, match="x1-oam-100gb: node_size"):
         known.cluster("X1")
     second = write(tmp_path / "b.toml", "[cluster.dgx-h100]\nnode_size = 4\naliases = ['mine']\n")
     known = catalogue([first, second])
@@ -187,25 +182,25 @@ def test_a_users_file_adds_systems_and_accelerators(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (SYSTEM, r"accelerator 'x1-oam-100gb' is not known"),
+        (SYSTEM, r"accelerator 'x1-oam-100gb'"),
         (
             OWN + SYSTEM.replace('["x1-oam-100gb"]', "[]"),
-            r"accelerators=\[\]; expected this field",
+            r"accelerators=\[\];",
         ),
         (
             OWN + SYSTEM.replace("ring", "star"),
-            r"a\.toml:\d+: \[cluster\.our-rack\]: topology='star'; expected switch",
+            r"a\.toml:\d+: \[cluster\.our-rack\]: topology='star';.* switch",
         ),
         (
             OWN + SYSTEM.replace("node_size", "nodesize"),
-            r"unknown field 'nodesize'; did you mean 'node_size'",
+            r"'nodesize';.*'node_size'",
         ),
-        (OWN + SYSTEM.replace('"the rack"', '"--"'), r"an alias without letter or digit"),
+        (OWN + SYSTEM.replace('"the rack"', '"--"'), r"a\.toml:\d+: .*alias.* letter .*digit"),
         (
             OWN + SYSTEM + SYSTEM.replace("our-rack", "x").replace("Our", "X"),
-            r"'the rack' already belongs to our-rack",
+            r"'the rack' .*our-rack",
         ),
-        (OWN + SYSTEM + "switch_reduces = 1\n", r"switch_reduces=1; expected true or false"),
+        (OWN + SYSTEM + "switch_reduces = 1\n", r"switch_reduces=1;.*true.*false"),
     ],
 )
 def test_a_wrong_file_is_refused_with_its_place(tmp_path: Path, text: str, message: str) -> None:

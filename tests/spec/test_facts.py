@@ -1,5 +1,6 @@
 """Files of facts are read with limits: whatever a file holds, the answer is a table or a SpecError that names the place."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ KINDS = frozenset({"accelerator"})
         (b"[accelerator.x\n", r"f\.toml:1: not TOML"),
         (b"[accelerator.x]\ntitle = \n", r"f\.toml:2: not TOML"),
         (b"[accelerator.x]\n[accelerator.x]\n", r"f\.toml:2: not TOML"),
-        (b"a = " + b"[" * 3_000 + b"]" * 900, r"f\.toml:1: (nested too deeply|not TOML)"),
+        (b"a = " + b"[" * 3_000 + b"]" * 900, r"f\.toml:1: (nested|not TOML)"),
         (b"\n\n\xff\xfe", r"f\.toml:3: byte 0xff is not UTF-8"),
         (b'[accelerator.x]\ntitle = "a\x00b"\n', r"f\.toml:2: not TOML"),
         (b"x = " + b"9" * 3_900, r"f\.toml:1"),
@@ -26,7 +27,7 @@ KINDS = frozenset({"accelerator"})
         (b"a." * 200 + b"a = 1", r"f\.toml:1: a line of .* and 200 dots"),
         (b"# \n" * (MAX_FILE_BYTES // 3 + 1), r"f\.toml: more than 1,000,000 bytes"),
         (b"x = 1979-13-45\n", r"f\.toml:1"),
-        (b"accelerator = 1979-05-27\n", r"f\.toml:1: 'accelerator'; expected tables"),
+        (b"accelerator = 1979-05-27\n", r"f\.toml:1: 'accelerator';.*\[accelerator"),
     ],
 )
 def test_hostile_files_are_refused_in_words(tmp_path: Path, data: bytes, message: str) -> None:
@@ -38,7 +39,7 @@ def test_hostile_files_are_refused_in_words(tmp_path: Path, data: bytes, message
 
 def test_a_missing_file_and_a_folder_are_refused_in_words(tmp_path: Path) -> None:
     for path in (tmp_path / "none.toml", tmp_path):
-        with pytest.raises(SpecError, match="cannot be read"):
+        with pytest.raises(SpecError, match=re.escape(f"{path}: ")):
             list(read_blocks(path, KINDS))
 
 

@@ -243,11 +243,9 @@ def test_every_accelerator_is_found_by_slug_title_and_aliases() -> None:
 
 
 def test_an_unknown_accelerator_names_the_nearest_and_the_file_to_edit() -> None:
-    with pytest.raises(
-        SpecError, match=r"'H100-SXM5-81GB' is not known.*h100-sxm5-80gb.*hardware\.toml.*--hardware"
-    ):
+    with pytest.raises(SpecError, match=r"'H100-SXM5-81GB'.*h100-sxm5-80gb.*hardware\.toml.*--hardware"):
         hardware.accelerator("H100-SXM5-81GB")
-    with pytest.raises(SpecError, match=r"did you mean h100-sxm5-80gb, h100-sxm5-96gb"):
+    with pytest.raises(SpecError, match=r" h100-sxm5-80gb, h100-sxm5-96gb"):
         hardware.accelerator("SXM5 H100")
 
 
@@ -296,7 +294,7 @@ def test_what_people_type_is_found(name: str, slug: str) -> None:
     ],
 )
 def test_a_name_of_different_products_is_refused_with_the_candidates(name: str, candidates: str) -> None:
-    with pytest.raises(SpecError, match=f"may mean {candidates}; name one of them"):
+    with pytest.raises(SpecError, match=f" {candidates};"):
         hardware.accelerator(name)
 
 
@@ -318,7 +316,7 @@ def test_a_name_of_different_products_is_refused_with_the_candidates(name: str, 
     ],
 )
 def test_a_name_is_never_completed_by_words_that_tell_chips_apart(name: str) -> None:
-    with pytest.raises(SpecError, match="is not known"):
+    with pytest.raises(SpecError, match=re.escape(repr(name))):
         hardware.accelerator(name)
 
 
@@ -375,9 +373,9 @@ def test_a_users_file_may_claim_a_short_name(tmp_path: Path) -> None:
     ours = NEW_CHIP.replace("x1-oam-100gb", "h100-sxm5-64gb") + 'short = "h100"\n'
     table = load_hardware([write(tmp_path / "a.toml", ours)])
     assert table.accelerator("h100").slug == "h100-sxm5-64gb"
-    with pytest.raises(SpecError, match=r"a\.toml:\d+: .*short='x1'; expected words of the slug"):
+    with pytest.raises(SpecError, match=r"a\.toml:\d+: .*short='x1';.*slug"):
         load_hardware([write(tmp_path / "a.toml", ours.replace('short = "h100"', 'short = "x1"'))])
-    with pytest.raises(SpecError, match=r"the name 'x1' already belongs to x1-oam-100gb"):
+    with pytest.raises(SpecError, match=r"'x1' .* x1-oam-100gb"):
         load_hardware([write(tmp_path / "a.toml", two_forms("x1"))])
 
 
@@ -406,18 +404,18 @@ def test_a_users_file_may_move_a_name(tmp_path: Path) -> None:
     [
         (
             "[accelerator.x]\ntitle = 'X'\n",
-            r"a\.toml:1: \[accelerator\.x\]: vendor=None; expected this field",
+            r"a\.toml:1: \[accelerator\.x\]: vendor=None;",
         ),
-        (NEW_CHIP.replace('"npu"', '"toaster"'), r"a\.toml:2: .*kind='toaster'; expected gpu or tpu"),
-        (NEW_CHIP.replace("100e9", "-1"), r"memory_bytes=-1; expected a finite number above zero"),
-        (NEW_CHIP.replace("100e9", "nan"), r"memory_bytes=nan; expected a finite number"),
-        (NEW_CHIP.replace("100e9", "inf"), r"memory_bytes=inf; expected a finite number"),
-        (NEW_CHIP.replace("100e9", "1.5"), r"memory_bytes=1\.5; expected a whole number"),
-        (NEW_CHIP.replace("100e9", "true"), r"memory_bytes=True; expected a number"),
-        (NEW_CHIP.replace("100e9", '"80 GB"'), r"memory_bytes='80 GB'; expected a number"),
+        (NEW_CHIP.replace('"npu"', '"toaster"'), r"a\.toml:2: .*kind='toaster';.* gpu .*tpu"),
+        (NEW_CHIP.replace("100e9", "-1"), r"memory_bytes=-1;.*finite.*zero"),
+        (NEW_CHIP.replace("100e9", "nan"), r"memory_bytes=nan;.*finite"),
+        (NEW_CHIP.replace("100e9", "inf"), r"memory_bytes=inf;.*finite"),
+        (NEW_CHIP.replace("100e9", "1.5"), r"memory_bytes=1\.5;.*whole"),
+        (NEW_CHIP.replace("100e9", "true"), r"memory_bytes=True;.*number"),
+        (NEW_CHIP.replace("100e9", '"80 GB"'), r"memory_bytes='80 GB';.*number"),
         (
             NEW_CHIP.replace("memory_bytes", "memory_byte"),
-            r"unknown field 'memory_byte'; did you mean 'memory_bytes'",
+            r"'memory_byte';.*'memory_bytes'",
         ),
         (
             NEW_CHIP + "peak_fp8_flop_per_s = 1e12\n",
@@ -425,31 +423,31 @@ def test_a_users_file_may_move_a_name(tmp_path: Path) -> None:
         ),
         (
             NEW_CHIP + "achieved_bf16_flop_per_s = 2e15\n",
-            r"achieved_bf16_flop_per_s=.*expected at most the peak",
+            r"achieved_bf16_flop_per_s=2\d+\.0;.*peak 1e\+15",
         ),
         (
             NEW_CHIP.replace('["Example X-1"]', '"Example X-1"'),
-            r"aliases='Example X-1'; expected a list of texts",
+            r"aliases='Example X-1';.*list",
         ),
-        (NEW_CHIP.replace('"Example X-1"', '"--"'), r"an alias without letter or digit"),
+        (NEW_CHIP.replace('"Example X-1"', '"--"'), r"a\.toml:\d+: .*alias.* letter .*digit"),
         (
             NEW_CHIP + NEW_CHIP.replace("x1-oam", "x2-oam").replace("X1", "X2"),
-            r"'example x 1' already belongs to",
+            r"'example x 1' .*x1-oam-100gb",
         ),
-        (NEW_CHIP.replace("x1-oam-100gb", '"X 1"'), r"a\.toml:2: slug 'X 1'; expected lower case"),
+        (NEW_CHIP.replace("x1-oam-100gb", '"X 1"'), r"a\.toml:2: slug 'X 1';.*lower case"),
         (
             "[chip.x]\ntitle = 'X'\n",
-            r"a\.toml:1: 'chip'; expected tables \[accelerator\.<slug>\] and \[cluster",
+            r"a\.toml:1: 'chip';.*\[accelerator\.<slug>\].*\[cluster",
         ),
-        ("accelerator = 3\n", r"a\.toml:1: 'accelerator'; expected tables"),
-        ("[accelerator]\nx = 3\n", r"accelerator\.x=3; expected a table"),
-        (NEW_CHIP + "switch_reduces = 1\n", r"switch_reduces=1; expected true or false"),
-        (NEW_CHIP + "topology = 'star'\n", r"topology='star'; expected switch or mesh"),
+        ("accelerator = 3\n", r"a\.toml:1: 'accelerator';.*\[accelerator"),
+        ("[accelerator]\nx = 3\n", r"accelerator\.x=3;.*table"),
+        (NEW_CHIP + "switch_reduces = 1\n", r"switch_reduces=1;.*true.*false"),
+        (NEW_CHIP + "topology = 'star'\n", r"topology='star';.* switch .*mesh"),
         (
             NEW_CHIP + "[[accelerator.x1-oam-100gb.counted]]\nsystems = ['s']\n",
-            r"raw=None; expected this field",
+            r"raw=None;",
         ),
-        (NEW_CHIP + "counted = [3]\n", r"counted=\[3\]; expected tables written as \[\[accelerator"),
+        (NEW_CHIP + "counted = [3]\n", r"counted=\[3\];.*\[\[accelerator"),
     ],
 )
 def test_a_wrong_file_is_refused_with_its_line_and_what_to_write(

@@ -126,7 +126,7 @@ def test_a_narrow_slot_carries_less():
 
 
 def test_links_an_accelerator_does_not_have_are_refused():
-    with pytest.raises(SpecError, match="NV4 between l40s-pcie-48gb: it has no NVLink"):
+    with pytest.raises(SpecError, match=r"NV4.*l40s-pcie-48gb.*NVLink"):
         reach("NV4", accelerator("l40s-pcie-48gb"))
-    with pytest.raises(SpecError, match="no Infinity Fabric"):
+    with pytest.raises(SpecError, match=r"XGMI.*l40s-pcie-48gb.*Infinity Fabric"):
         reach("XGMI", accelerator("l40s-pcie-48gb"))

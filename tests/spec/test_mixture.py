@@ -23,7 +23,7 @@ def test_two_unequal_cards_have_the_least_of_each() -> None:
 
 def test_names_with_a_plus_of_their_own_are_found_first() -> None:
     assert cluster("Intel(R) Xeon(R) Platinum 8480+").accelerator.slug == "xeon-8480-cpu"
-    with pytest.raises(SpecError, match="'rtx-3090\\+h9000' is no known system or accelerator"):
+    with pytest.raises(SpecError, match=r"'rtx-3090\+h9000'"):
         cluster("rtx-3090+h9000")
 
 

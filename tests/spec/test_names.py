@@ -79,6 +79,7 @@ def test_spellings_of_division() -> None:
         ("MXNet NGC20.06", "mxnet"),
         ("MXNet NVIDIA Release 24.04 or PyTorch NVIDIA Release 24.04", "mxnet+pytorch"),
         ("Intel Caffe 1.1.2a", "caffe"),
+        ("NeMo 2.1.0, Megatron-LM, PyTorch NVIDIA Release 25.09", "nemo+megatron+pytorch"),
         ("", None),
         ("24.09", None),
     ],
@@ -127,7 +128,7 @@ def stated(text: str, field: str) -> list[str]:
 
 @pytest.mark.truth
 @pytest.mark.parametrize(
-    "round_name", ["v0.7", "v1.0", "v1.1", "v2.0", "v2.1", "v3.0", "v3.1", "v4.0", "v4.1", "v5.0"]
+    "round_name", ["v0.7", "v1.0", "v1.1", "v2.0", "v2.1", "v3.0", "v3.1", "v4.0", "v4.1", "v5.0", "v5.1"]
 )
 def test_every_spelling_of_a_round_resolves(data_dir: Path, round_name: str) -> None:
     source = open_source(data_dir / "mlperf" / f"training_results_{round_name}.tar.zst")

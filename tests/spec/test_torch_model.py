@@ -689,18 +689,18 @@ def test_a_users_function_that_names_an_accelerator_is_counted_without_one(tmp_p
 @pytest.mark.parametrize(
     ("reference", "words"),
     [
-        ("train", "names no function; expected module:function"),
+        ("train", "'train'.*module:function"),
         ("no_such_module_here:f", "no module 'no_such_module_here'"),
         (
             "own_wrong:missing",
-            "has no 'missing'; it has number, pair; expected a function that returns model, batch",
+            "'missing';.* number, pair;.* model, batch",
         ),
-        ("own_wrong:LIMIT", "LIMIT is a int; expected a function"),
+        ("own_wrong:LIMIT", "LIMIT .*int;.*function"),
         (
             "own_wrong:number",
-            "returned a int; expected a function that returns model, batch or model, batch, loss",
+            " int;.* model, batch .*model, batch, loss",
         ),
-        ("own_wrong:pair", "the first value is a str; expected a torch.nn.Module"),
+        ("own_wrong:pair", " a str;.*torch.nn.Module"),
         ("own_broken:f", "importing own_broken failed: ZeroDivisionError"),
         ("own_needy:f", "importing own_needy needs 'a_library_nobody_has': install it"),
     ],
@@ -729,7 +729,7 @@ def test_a_function_that_raises_is_refused_with_what_it_raised(tmp_path, monkeyp
 def test_a_builder_that_needs_values_gets_that_advice(tmp_path, monkeypatch):
     text = "import torch\ndef made():\n    rates = [x.item() for x in torch.linspace(0, 0.1, 3)]\n    return torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Dropout(rates[2])), torch.randn(4, 3)\n"
     write_module(tmp_path, monkeypatch, "own_values", text)
-    with pytest.raises(SpecError, match=r"own_values.py:3: control flow needs the value .*allocate=True"):
+    with pytest.raises(SpecError, match=r"own_values.py:3: .*allocate=True"):
         count_function("own_values:made")
     assert count_function("own_values:made", allocate=True).num_forward_kernels == 2
 
@@ -738,7 +738,7 @@ def test_lazy_modules_want_one_batch_before_they_have_shapes():
     def build():
         return nn.Sequential(nn.LazyLinear(4), nn.ReLU())
 
-    with pytest.raises(SpecError, match="lazy module has no shapes"):
+    with pytest.raises(SpecError, match=r"Sequential: .*lazy"):
         count(build, torch.zeros(2, 3))
     model = build()
     model(torch.zeros(2, 3))
@@ -768,7 +768,7 @@ class Deciding(nn.Module):
 
 def test_control_flow_on_values_names_the_module_and_the_way_round():
     with pytest.raises(
-        SpecError, match=r"1 \(Deciding\), .*test_torch_model.py:\d+: control flow needs the value"
+        SpecError, match=r"1 \(Deciding\), .*test_torch_model.py:\d+: .*control flow"
     ) as caught:
         count(nn.Sequential(nn.Linear(4, 4), Deciding()), torch.randn(2, 4))
     assert "train_flop_per_sample by hand" in str(caught.value)
@@ -779,9 +779,7 @@ def test_shapes_that_depend_on_values_are_named():
         def forward(self, x):
             return x[x > 0]
 
-    with pytest.raises(
-        SpecError, match=r"the model \(Selecting\), .* the shape of a result depends on values"
-    ):
+    with pytest.raises(SpecError, match=r"\(Selecting\), .*shape"):
         count(Selecting(), torch.randn(2, 4))
 
 
@@ -791,7 +789,7 @@ def test_a_batch_that_does_not_fit_states_where():
 
 
 def test_a_batch_without_samples_is_refused():
-    with pytest.raises(SpecError, match="first dim is the batch"):
+    with pytest.raises(SpecError, match="first dim"):
         count(nn.Linear(4, 4), {"x": 3})
 
 

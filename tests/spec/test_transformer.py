@@ -3,7 +3,6 @@
 import csv
 import tomllib
 from collections import defaultdict
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from equipoise.errors import SpecError
 from equipoise.spec.transformer import CompressedKeys, Transformer
@@ -177,10 +177,10 @@ def test_compressed_keys_are_counted_position_by_position() -> None:
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
-        ({"layers": 0}, "layers=0; expected at least 1"),
-        ({"kv_heads": 3}, "heads=4 is no multiple of kv_heads=3"),
+        ({"layers": 0}, "layers=0;.* 1$"),
+        ({"kv_heads": 3}, "heads=4 .*kv_heads=3"),
         ({"experts": 4}, "experts=4, top_k=0; expected both"),
-        ({"experts": 4, "top_k": 5}, "top_k at most experts"),
+        ({"experts": 4, "top_k": 5}, "experts=4, top_k=5"),
         ({"predicted_fraction": 1.5}, "predicted_fraction=1.5; expected above 0, at most 1"),
     ],
 )

@@ -30,7 +30,7 @@ def _by_workload(scores, round_="v4.1", workloads=FOUR):
 
 
 def _verdicts(claims):
-    return {claim.number: (claim.their_way.verdict, claim.like_for_like.verdict) for claim in claims}
+    return {claim.number: (claim.study_method.verdict, claim.like_for_like.verdict) for claim in claims}
 
 
 def test_a_claim_holds_when_every_part_does(entries):
@@ -56,7 +56,7 @@ def test_the_verdict_is_the_studys_way_where_nothing_is_comparable(entries):
     )
     claim = claims_about({"bert": bert}, label="v9.9")[0]
     assert claim.like_for_like.verdict == "not enough evidence"
-    assert claim.verdict == claim.their_way.verdict == "holds"
+    assert claim.verdict == claim.study_method.verdict == "holds"
 
 
 def test_claims_about_absent_workloads_state_what_is_absent(entries):
@@ -65,7 +65,7 @@ def test_claims_about_absent_workloads_state_what_is_absent(entries):
     assert claims.keys() == {1, 2, 3, 4, 5, 6}
     for number, name in ((2, "Llama 2"), (3, "RetinaNet and Llama 2"), (4, "Stable Diffusion")):
         assert claims[number].verdict == "not enough evidence"
-        assert claims[number].their_way.words.startswith(f"v2.0, closed: {name}")
+        assert claims[number].study_method.words.startswith(f"v2.0, closed: {name}")
 
 
 def test_workloads_the_study_does_not_cover_get_the_first_claim(entries):
@@ -129,8 +129,8 @@ def test_slope_of_perfect_scaling_is_nearer_to_one(entries):
     }
     claim = next(claim for claim in claims_about(both, label="v9.9") if claim.number == 3)
     # By hand: efficiency halves with each quadrupling, so speedup doubles: slope 1/2.
-    assert [figure.value for figure in claim.parts[0].their_way.figures] == pytest.approx([1.0, 0.5])
-    assert claim.parts[0].their_way.verdict == "holds"
+    assert [figure.value for figure in claim.parts[0].study_method.figures] == pytest.approx([1.0, 0.5])
+    assert claim.parts[0].study_method.verdict == "holds"
 
 
 def test_balance_that_differs_between_workloads(entries):
@@ -181,6 +181,6 @@ def test_every_round_and_workload_with_three_entries_gets_six_claims():
         claims = claims_about(_by_workload(scores, round_, (workload,)), label=round_)
         assert {claim.number for claim in claims} == {1, 2, 3, 4, 5, 6}
         for claim in claims:
-            for reading in (claim.their_way, claim.like_for_like):
+            for reading in (claim.study_method, claim.like_for_like):
                 assert reading.words
                 assert np.isfinite([figure.value for figure in reading.figures]).all()

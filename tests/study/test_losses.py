@@ -1,5 +1,7 @@
 """Symptoms on entries made by hand: each figure in a sentence is worked out in the comment above it."""
 
+import re
+
 import polars as pl
 import pytest
 
@@ -21,7 +23,11 @@ def entries(*changes):
 
 
 def symptoms(*changes):
-    return {(found.subject, found.symptom): found.words for found in diagnose(entries(*changes))}
+    return {(found.subject, found.symptom): numbers(found.words) for found in diagnose(entries(*changes))}
+
+
+def numbers(words):
+    return re.findall(r"\d[\d,.]*\d|\d", words)
 
 
 def test_more_samples_than_the_baseline_is_convergence_bound():
@@ -36,10 +42,7 @@ def test_more_samples_than_the_baseline_is_convergence_bound():
             "global_batch_samples": 1024,
         }
     )
-    assert found == {
-        ("entry0", "convergence_bound"): "convergence-bound: 89.7 % of the loss is the 150 % more samples it "
-        "needs at a batch of 1,024 instead of 64"
-    }
+    assert found == {("entry0", "convergence_bound"): ["89.7", "150", "1,024", "64"]}
 
 
 def test_few_samples_an_accelerator_and_slow_is_batch_starvation():
@@ -52,13 +55,7 @@ def test_few_samples_an_accelerator_and_slow_is_batch_starvation():
             "global_batch_samples": 64,
         }
     )
-    assert found == {
-        (
-            "entry0",
-            "batch_starvation",
-        ): "batch starvation: 1 samples an accelerator and step against 8 in its "
-        "baseline; throughput per accelerator is 50 % of the baseline's"
-    }
+    assert found == {("entry0", "batch_starvation"): ["1", "8", "50"]}
 
 
 def test_an_efficient_entry_has_no_symptom():
@@ -69,18 +66,14 @@ def test_evaluation_counts_only_outside_training():
     separate = {"eval_outside_s": 100.0, "train_block_s": 900.0}
     assert symptoms(separate) == {}
     alone = {"eval_outside_s": 400.0, "train_block_s": 600.0}
-    assert symptoms(alone) == {
-        ("entry0", "evaluation_bound"): "evaluation-bound: 40 % of the clock is evaluation outside training"
-    }
+    assert symptoms(alone) == {("entry0", "evaluation_bound"): ["40"]}
     assert symptoms({"eval_outside_s": None, "train_block_s": None}) == {}
 
 
 def test_time_outside_training_and_evaluation_is_set_up():
     # 1000 - 700 - 100 = 200 s.
     found = symptoms({"eval_outside_s": 100.0, "train_block_s": 700.0})
-    assert found == {
-        ("entry0", "set_up_bound"): "set-up-bound: 20 % of the clock is neither training nor evaluation"
-    }
+    assert found == {("entry0", "set_up_bound"): ["20"]}
 
 
 def test_one_slow_entry_among_equals_is_an_outlier_and_needs_two_peers():
@@ -88,9 +81,7 @@ def test_one_slow_entry_among_equals_is_an_outlier_and_needs_two_peers():
     assert ("entry0", "slow_outlier") not in symptoms(slow)
     found = symptoms(slow, {"score_s": 1100.0})
     # Median of 1000 and 1100 s is 1050 s = 17.5 min; 1500 s = 25 min is 1.43 times as long.
-    assert found[("entry0", "slow_outlier")] == (
-        "slow outlier: 25.0 min against 17.5 min, the median of 2 other entries with the same accelerators"
-    )
+    assert found[("entry0", "slow_outlier")] == ["25.0", "17.5", "2"]
 
 
 def test_entries_without_score_are_passed_over():
@@ -98,20 +89,20 @@ def test_entries_without_score_are_passed_over():
 
 
 @pytest.mark.parametrize(
-    ("times_s", "words"),
+    ("times_s", "shown"),
     [
         # From 16 to 64 the time falls from 50 to 40 s: 0.161 doublings of speed a doubling, 2**0.161 = 1.118.
-        ([100.0, 50.0, 40.0], "diminishing returns from 16 accelerators: the step to 64 gains 11.8 % of ideal per doubling"),
+        ([100.0, 50.0, 40.0], ["16", "64", "11.8"]),
         # The last step gains: an early dent is not diminishing returns.
         ([100.0, 95.0, 24.0], None),
         ([100.0, 50.0, 12.5], None),
         # Slower with more accelerators gains nothing, not less than nothing.
-        ([100.0, 50.0, 60.0], "diminishing returns from 16 accelerators: the step to 64 gains 0 % of ideal per doubling"),
+        ([100.0, 50.0, 60.0], ["16", "64", "0"]),
     ],
 )  # fmt: skip
-def test_returns_diminish_where_every_further_step_gains_less_than_half(times_s, words):
+def test_returns_diminish_where_every_further_step_gains_less_than_half(times_s, shown):
     curve = pl.DataFrame({"accelerator": ["a"] * 3, "num_accelerators": [8, 16, 64], "score_s": times_s})
-    assert [found.words for found in diagnose_curves(curve)] == ([] if words is None else [words])
+    assert [numbers(found.words) for found in diagnose_curves(curve)] == ([] if shown is None else [shown])
 
 
 def test_every_symptom_prints_its_rule():

@@ -1,7 +1,7 @@
 import pytest
 
 from equipoise.study.claims import claim_table
-from equipoise.study.quantities import QUANTITIES, like_for_like_view, their_view
+from equipoise.study.quantities import QUANTITIES, like_for_like_view, study_view
 
 STATEMENTS = {statement.name: statement for claim in claim_table() for statement in claim.statements}
 
@@ -45,7 +45,7 @@ def view(entries):
     def build(*points, **columns):
         rows = [{"num_accelerators": size, "score_s": score_s} | columns for size, score_s in points]
         frame = entries(rows)
-        return their_view("bert", frame), like_for_like_view("bert", frame)
+        return study_view("bert", frame), like_for_like_view("bert", frame)
 
     return build
 
@@ -64,7 +64,7 @@ def test_like_for_like_looks_at_the_accelerator_seen_at_most_sizes(entries):
         ]
     )
     assert like_for_like_view("bert", frame).points["num_accelerators"].to_list() == [4, 8, 16]
-    assert their_view("bert", frame).points.height == 5
+    assert study_view("bert", frame).points.height == 5
 
 
 def test_best_of_a_size_is_its_most_efficient_entry(view):
@@ -144,9 +144,9 @@ def test_a_largest_system_that_is_slow_and_efficient_reverses(entries):
             {"num_accelerators": 16, "score_s": 14.0, "accelerator": "v100-sxm3-32gb"},
         ]
     )
-    reading = read("largest_fast_and_inefficient", their_view("bert", frame))
+    reading = read("largest_fast_and_inefficient", study_view("bert", frame))
     assert reading.verdict == "reverses"
-    assert "not the shortest time" in reading.words
+    assert "shortest" in reading.words
 
 
 @pytest.mark.parametrize(("largest", "verdict"), [(0.2, "holds"), (0.6, "not supported"), (0.8, "reverses")])

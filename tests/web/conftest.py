@@ -116,7 +116,7 @@ def hostile_data(tmp_path_factory):
     return folder
 
 
-def cells():
+def trials():
     """The 6 runs of a sweep: one rank, and two ranks in two ways."""
     found = planned(
         workloads=["small_mlp"], methods=["ddp", "fp16"], sizes=[1, 2], batches=[64], num_repetitions=2
@@ -125,14 +125,14 @@ def cells():
     return found
 
 
-def measured(cell, number):
+def measured(trial, number):
     """What a run of 4 ms a step on one rank and 3 ms on two leaves; one way fails once."""
-    failed = cell.method == "fp16" and cell.repetition == 2
-    step_s = (0.004 if cell.num_ranks == 1 else 0.003) * (1 + 0.01 * number)
+    failed = trial.method == "fp16" and trial.repetition == 2
+    step_s = (0.004 if trial.num_ranks == 1 else 0.003) * (1 + 0.01 * number)
     split = {"input": 0.0, "forward": 0.3, "backward": 0.5, "optimizer": 0.1, "rest": 0.1, "step": 1.0}
     steps = [{name: share * step_s for name, share in split.items()}] * 20
     return FinishedTrial(
-        trial=cell,
+        trial=trial,
         status="failed" if failed else "success",
         reason=HOSTILE_REASON if failed else None,
         conditions={"launcher": HOSTILE},
@@ -143,13 +143,13 @@ def measured(cell, number):
 @contextmanager
 def sweep_in(folder: Path, *, num_finished: int = 6):
     """A sweep that runs while it is held, so many of its runs on disk; adds the next when it is called."""
-    store, waiting = Store(folder), iter(list(enumerate(cells())))
+    store, waiting = Store(folder), iter(list(enumerate(trials())))
 
     def add():
-        number, cell = next(waiting)
-        store.add(measured(cell, number))
+        number, trial = next(waiting)
+        store.add(measured(trial, number))
 
-    with store.opened(cells(), resume=False, settings={"scaling": "strong", "note": HOSTILE}):
+    with store.opened(trials(), resume=False, settings={"scaling": "strong", "note": HOSTILE}):
         for _ in range(num_finished):
             add()
         (folder / "running-1").mkdir()

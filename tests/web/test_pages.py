@@ -4,6 +4,8 @@ import re
 
 import pytest
 
+from equipoise.web.question import LABELS
+
 TAGS = (
     "html head meta title link script body a header div nav ul ol li button main form label select option "
     "optgroup fieldset legend input p span h1 h2 h3 h4 section table thead tbody tr th td details summary "
@@ -12,40 +14,40 @@ TAGS = (
 PAGES = ("/study", "/compare", "/plan", "/runs", "/accuracy", "/advice")
 PATHS = ("data", "also", "hardware", "workloads", "topology", "collectives", "trace", "from")
 WRONG = (
-    ("/study?round=v9.9", "round 'v9.9' is not in the data"),
-    ("/study?workload=nonsense", "workload 'nonsense' is not in"),
-    ("/study?rund=v4.1", "rund='v4.1': is no field of this page"),
+    ("/study?round=v9.9", "'v9.9'"),
+    ("/study?workload=nonsense", "workload 'nonsense'"),
+    ("/study?rund=v4.1", "rund='v4.1': "),
     (f"/study?round={'x' * 161}", "at most 160 characters"),
-    (f"/study?{'&'.join(['workload=bert'] * 25)}", "has too many values"),
-    ("/compare?entry=nothing", "entry 'nothing' has no score"),
-    (f"/compare?{'&'.join(['entry=a'] * 7)}", "has too many values"),
-    ("/plan?most=8", "most='8' is no field of this page"),
-    ("/plan?accelerators=0", "“Accelerators” is 0; expected a whole number from 1 to 16,384"),
+    (f"/study?{'&'.join(['workload=bert'] * 25)}", "too many"),
+    ("/compare?entry=nothing", "entry 'nothing'"),
+    (f"/compare?{'&'.join(['entry=a'] * 7)}", "too many"),
+    ("/plan?most=8", "most='8' "),
+    ("/plan?accelerators=0", r"“Accelerators” is 0; .* 1 to 16,384"),
     ("/plan?accelerators=8..99999", "“Accelerators” is 99999"),
-    ("/plan?deadline=-1", "“Deadline, hours” is -1; expected hours, or a time with its unit"),
+    ("/plan?deadline=-1", "“Deadline, hours” is -1; .*hours"),
     ("/plan?price=nan", "“USD per accelerator-hour” is nan"),
-    ("/plan?budget=inf", "“Budget, USD” is 'inf'; expected a number above 0"),
-    ("/plan?objective=fun", "“Choose by” is 'fun'; expected one of balance"),
-    ("/plan?workload=os:getcwd", "workload 'os:getcwd' is not known"),
-    ("/plan?accelerator=../../etc/passwd", "'../../etc/passwd' is no known system or accelerator"),
-    ("/plan?region=atlantis", "region 'atlantis' is not known"),
-    ("/plan?workload=vgg16", "give “Samples to train on”"),
-    (f"/plan?{'&'.join(f'accelerator=h{each}' for each in range(7))}", "has 7 values; expected at most 6"),
+    ("/plan?budget=inf", "“Budget, USD” is 'inf'; .*above 0"),
+    ("/plan?objective=fun", "“Choose by” is 'fun'; .*balance"),
+    ("/plan?workload=os:getcwd", "workload 'os:getcwd'"),
+    ("/plan?accelerator=../../etc/passwd", "'../../etc/passwd'"),
+    ("/plan?region=atlantis", "region 'atlantis'"),
+    ("/plan?workload=vgg16", f"“{LABELS['training_samples']}”"),
+    (f"/plan?{'&'.join(f'accelerator=h{each}' for each in range(7))}", "7 values; .* 6"),
     (f"/plan?fix={'x' * 161}", "longer than 160 characters"),
-    ("/advice?max_accelerators=0", "“Accelerators, at most” is 0; expected a whole number from 1 to 16,384"),
-    ("/advice?max_accelerators=1e9", "“Accelerators, at most” is 1e+09"),
-    ("/advice?max_accelerators=8&max_accelerators=9", "is given 2 times; expected once"),
-    ("/advice?hosting=-1", "“Room, USD per month” is -1; expected a number from 0"),
-    ("/advice?utilisation=2", "“Utilisation, 0 to 1” is 2; expected a number above 0 at most 1"),
-    ("/advice?ask=tokens", "“How many” tokens needs “Budget, USD” or “Deadline, hours”"),
-    ("/advice?ask=model&budget=9&buy=yes", "ask for two answers; keep one"),
-    ("/advice?runs=../../etc", "runs '../../etc' are not known"),
-    ("/advice?workload=os:getcwd", "workload 'os:getcwd' is not known"),
-    *((f"/advice?{name}=/etc/passwd", f"{name}='/etc/passwd' is no field of this page") for name in PATHS),
-    ("/advice?here=yes", "here='yes' is no field of this page"),
+    ("/advice?max_accelerators=0", r"Accelerators\b.*” is 0; .* 1 to 16,384"),
+    ("/advice?max_accelerators=1e9", r"Accelerators\b.*” is 1e\+09"),
+    ("/advice?max_accelerators=8&max_accelerators=9", "2 times; .*once"),
+    ("/advice?hosting=-1", f"“{LABELS['hosting_usd_per_month']}” is -1; .* 0"),
+    ("/advice?utilisation=2", "“Utilisation, 0 to 1” is 2; .*above 0 at most 1"),
+    ("/advice?ask=tokens", f"“{LABELS['ask']}” tokens .*“Budget, USD” .*“Deadline, hours”"),
+    ("/advice?ask=model&budget=9&buy=yes", f"“{LABELS['ask']}” .*“{LABELS['buy']}”"),
+    ("/advice?runs=../../etc", "runs '../../etc'"),
+    ("/advice?workload=os:getcwd", "workload 'os:getcwd'"),
+    *((f"/advice?{name}=/etc/passwd", f"{name}='/etc/passwd' ") for name in PATHS),
+    ("/advice?here=yes", "here='yes' "),
     ("/advice?deadline=x&budget=y", "“Budget, USD” is 'y'"),
-    ("/runs?sweep=../../etc", "runs '../../etc' are not known"),
-    ("/accuracy?x=1", "x='1': is no field of this page"),
+    ("/runs?sweep=../../etc", "runs '../../etc'"),
+    ("/accuracy?x=1", "x='1': "),
 )
 
 
@@ -61,19 +63,23 @@ def test_every_page_answers_in_a_frame(dashboard, path):
     ]
 
 
+def sections(page):
+    return {each.get("id") for each in page.all("section")}
+
+
 @pytest.mark.parametrize(("path", "words"), WRONG)
 def test_a_wrong_question_is_a_sentence(dashboard, path, words):
     status, page = dashboard.page(path)
     assert status == 422
-    assert words in page.text
+    assert re.search(words, page.text)
     assert "Traceback" not in page.text
 
 
 def test_thin_evidence_says_what_is_missing(dashboard):
     status, page = dashboard.page("/plan?workload=vgg16&samples=1M&accelerator=tpu-v4")
     assert status == 200
-    assert "Not enough evidence" in page.text
-    assert "What is missing" in page.text
+    assert "missing" in sections(page)
+    assert page.all("li")
 
 
 def test_advice_shows_renting_and_buying_where_chosen(dashboard):
@@ -81,19 +87,19 @@ def test_advice_shows_renting_and_buying_where_chosen(dashboard):
     _, page = dashboard.page(f"/advice?{query}&buy=yes&hosting=0")
     held = {each["name"]: each["value"] for each in page.all("input") if "name" in each}
     assert (held["queue"], held["hosting"], held["horizon"]) == ("2", "0", "")
-    assert "Renting, with interruptions" in page.text
-    assert re.search(r"deadline .* after the queue: .* chance", page.text)
-    assert "Buying or renting" in page.text
-    assert "Buying or renting" not in dashboard.page(f"/advice?{query}")[1].text
+    assert "renting" in sections(page)
+    assert re.search(r"deadline .* queue: .* chance", page.text)
+    assert "buying" in sections(page)
+    assert "buying" not in sections(dashboard.page(f"/advice?{query}")[1])
 
 
 def test_advice_says_what_money_is_enough_for(dashboard):
     query = "workload=llama2_7b&accelerator=dgx-h100&max_accelerators=16&budget=1k"
     _, page = dashboard.page(f"/advice?{query}&ask=tokens")
     assert "1,000 USD allows" in page.text
-    assert "By number of accelerators" in page.text
+    assert "sizes" in sections(page)
     _, page = dashboard.page(f"/advice?{query}&ask=model")
-    assert "1,000 USD allows a model of" in page.text
+    assert re.search(r"1,000 USD .*\bmodel\b", page.text)
 
 
 def test_plan_and_advice_give_the_same_answer(dashboard):
@@ -108,7 +114,8 @@ def test_addresses_without_a_page_say_so(dashboard):
     assert dashboard.page("/assets/0000000000000000/page.js")[0] == 404
     assert dashboard.page("/assets/x/..%2f..%2fpyproject.toml")[0] == 404
     status, page = dashboard.page("/docs")
-    assert (status, "There is no such page." in page.text) == (404, True)
+    assert status == 404
+    assert len(page.all("h1")) == 1
 
 
 def test_the_first_page_is_the_study(dashboard):
@@ -219,4 +226,4 @@ def test_a_damaged_sweep_is_a_sentence(start, tmp_path, running_sweep):
     next((tmp_path / "mine" / "trials").glob("*.json")).write_text("{")
     status, page = start("--runs", tmp_path).page("/runs")
     assert status == 422
-    assert "delete it to measure the trial again" in page.text
+    assert re.search(r"trials/.*\.json: .*\bdelete\b", page.text)

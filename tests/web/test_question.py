@@ -1,5 +1,7 @@
 """What a browser may ask: the declared fields of a question, less what would name a file of the server."""
 
+import re
+
 import pytest
 
 from equipoise.decide.field import GROUPS
@@ -10,6 +12,7 @@ from equipoise.web.controls import Checks, More, Number, Select, Several, Text
 from equipoise.web.question import (
     FOLDED,
     IN_SIGHT,
+    LABELS,
     MOST,
     SLIDERS,
     UNSET,
@@ -107,17 +110,17 @@ def test_every_wrong_field_has_a_sentence_in_the_words_of_the_form():
         asking(deadline="-1", budget="x", data="/etc", tokens="1T")
     assert len(raised.value.reasons) == 3
     assert raised.value.reasons[0].startswith("“Deadline, hours” is -1; expected hours")
-    assert raised.value.reasons[2] == "data='/etc' is no field of this page"
+    assert raised.value.reasons[2].startswith("data='/etc' ")
 
 
 @pytest.mark.parametrize("name", ["os:getcwd", "equipoise.cli:main", "nonsense"])
 def test_a_workload_is_a_name_of_the_catalogue(name):
-    with pytest.raises(SpecError, match="is not known"):
+    with pytest.raises(SpecError, match=re.escape(repr(name))):
         asking(workload=name)
 
 
 def test_two_budgets_of_work_are_refused():
-    with pytest.raises(UsageError, match="both state the training budget"):
+    with pytest.raises(UsageError, match=r"--samples .*--tokens"):
         asking(tokens="1T", samples="10k")
 
 
@@ -164,7 +167,5 @@ def test_systems_keep_the_words_of_the_address_and_leave_room_for_one_more():
 
 
 def test_complaints_name_only_what_the_form_has():
-    assert (
-        in_form("give --tokens 1T, or --workloads FILE")
-        == "give “Tokens to train on” 1T, or --workloads FILE"
-    )
+    label = LABELS["training_tokens"]
+    assert in_form("give --tokens 1T, or --workloads FILE") == f"give “{label}” 1T, or --workloads FILE"

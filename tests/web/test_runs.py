@@ -57,7 +57,7 @@ def test_a_loop_that_trains_appears_and_grows_and_ends(browser, start, tmp_path)
     started = start("--runs", tmp_path)
     page = browser.new_page()
     page.goto(f"{started.url}/runs")
-    assert page.locator("h1").inner_text() == "Not enough evidence"
+    assert page.locator("#missing").count() == 1
     with subprocess.Popen([sys.executable, "-c", LOOP, str(tmp_path)]) as loop:
         first = until(lambda: update(started))
         assert until(lambda: update(started) > first)
@@ -94,7 +94,7 @@ def test_a_broken_or_hostile_loop_is_a_line_and_the_others_are_shown(start, tmp_
     (runs / "empty").mkdir()
     status, page = start("--runs", tmp_path).page("/runs")
     assert status == 200
-    assert page.text.count("is not read:") == 7
-    assert "<img src=x> is not read" in page.text
+    unread = re.findall(r"(<img src=x>|\w+) is not \w+: ", page.text)
+    assert sorted(map(str.lower, unread)) == sorted([*broken, "empty"])
     assert "fine on 1 rank" in page.text
     assert page.all("img") == []

@@ -27,7 +27,7 @@ def nvml_sources(addresses: Sequence[str], library: Any = None) -> PowerMeters: 
     try:
         handles = [_handle(nvml, address) for address in addresses]
     except nvml.NVMLError as err:
-        return PowerMeters(reason=f"accelerators: NVML knows none at {', '.join(addresses)} ({err})")
+        return PowerMeters(reason=f"accelerators: NVML has none at {', '.join(addresses)} ({err})")
     named = zip(addresses, handles, strict=True)
     return PowerMeters(found=tuple(_nvml_source(nvml, address, handle) for address, handle in named))
 
@@ -108,7 +108,7 @@ def amdgpu_sources(addresses: Sequence[str], bus: Path = BUS) -> PowerMeters:
     for address in addresses:
         sensors = sorted((bus / address / "hwmon").glob("hwmon*"))
         if not sensors:
-            return PowerMeters(reason=f"accelerators: amdgpu shows no sensor of {address}")
+            return PowerMeters(reason=f"accelerators: amdgpu has no sensor for {address}")
         found.append(_amdgpu_source(bus / address, sensors[0]))
     return PowerMeters(found=tuple(found))
 
@@ -164,7 +164,7 @@ def rapl_sources(root: Path = POWERCAP) -> PowerMeters:
     """
     if not root.is_dir():
         return PowerMeters(
-            reason="processors: this kernel or virtual machine shows no energy counter (powercap)"
+            reason="processors: this kernel or virtual machine has no energy counter (powercap)"
         )
     found, forbidden = [], 0
     for zone, part in _zones(root):
@@ -182,7 +182,7 @@ def rapl_sources(root: Path = POWERCAP) -> PowerMeters:
     if forbidden:
         return PowerMeters(reason="processors: only root may read their energy counters (powercap energy_uj)")
     if not found:
-        return PowerMeters(reason="processors: powercap shows no package that counts energy")
+        return PowerMeters(reason="processors: powercap has no package with an energy counter")
     return PowerMeters(found=tuple(found))
 
 

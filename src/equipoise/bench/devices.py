@@ -9,11 +9,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import Struct
 
 from equipoise.bench import counters
 from equipoise.bench.environment import file_text
@@ -34,8 +35,7 @@ class Clock(Protocol):
         """Seconds from the first stamp to each; waits until the last is reached."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceKind:
+class DeviceKind(Struct, frozen=True, kw_only=True):
     """A kind of device; functions are called in the process of the rank, after its cores are set.
 
     backend: what ranks exchange over. why_not: why no rank can compute on it here; None where it can.
@@ -83,9 +83,7 @@ def _cpu_why_not() -> str | None:
 
 def _cpu_refusal(precision: str) -> str | None:
     if precision == "tf32":
-        return (
-            "tf32 is arithmetic of NVIDIA's and AMD's matrix units; a processor has none: take fp32 or bf16"
-        )
+        return "tf32 needs the matrix units of an NVIDIA or AMD accelerator: use fp32 or bf16 on a processor"
     return None
 
 
@@ -187,7 +185,7 @@ def accelerator_index(local_rank: int, num_visible: int) -> int:
     if local_rank >= num_visible:
         raise UsageError(
             f"rank {local_rank} of this node sees {num_visible} accelerators; take at most "
-            f"{num_visible} ranks a node"
+            f"{num_visible} ranks per node"
         )
     return local_rank
 
@@ -289,8 +287,7 @@ _COUNT = "import torch; print(torch.cuda.device_count() if torch.cuda.is_availab
 _COUNT_S = 60.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AvailableDevices:
+class AvailableDevices(Struct, frozen=True, kw_only=True):
     """A kind of device, as torch names it, and how many there are."""
 
     device: str

@@ -184,7 +184,7 @@ def refuse_unlike(records: Sequence[Mapping[str, Any]], where: str) -> None:
         for name in COMPARED:
             if one.get(name) != other.get(name):
                 raise DataError(
-                    f"{where}: repetitions under unlike conditions, {name}={one.get(name)!r} and "
+                    f"{where}: repetitions under different conditions, {name}={one.get(name)!r} and "
                     f"{other.get(name)!r}, are not pooled; measure them again into another --out"
                 )
 
@@ -241,7 +241,7 @@ def core_sets_by_node(
     if not each:
         fewest = min(len(cores) for _, cores in nodes)
         raise DataError(
-            f"{most_ranks} ranks on {fewest} cores: every rank needs a core of its own; take smaller --sizes"
+            f"{most_ranks} ranks on {fewest} cores: every rank needs its own core; use smaller --sizes"
         )
     before: Counter[tuple[str, tuple[int, ...]]] = Counter()
     shared_out = []

@@ -6,9 +6,11 @@ copied, rounded or sorted before they are sent. Both are measured on made-up wei
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
+
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from equipoise.bench.environment import conditions, shared_core_sets
 from equipoise.bench.launchers.folder import Launcher, LaunchJob
@@ -22,8 +24,7 @@ DEFAULT_METHODS = ("ddp", "fp16", "powersgd:1", "powersgd:4", "topk:0.01", "topk
 LIMIT_S = 300.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InterferenceTask:
+class InterferenceTask(Struct, frozen=True, kw_only=True):
     """What to measure: with one rank the work of methods themselves, with more messages during computing.
 
     operations and sizes_bytes: of messages, what a rank holds whole. num_rounds: how often each is timed;
@@ -42,7 +43,7 @@ class InterferenceTask:
 
     def as_json(self) -> dict[str, Any]:
         """Its fields, for a file."""
-        return asdict(self)
+        return dict(to_builtins(self))
 
 
 def interference_task_from(found: Mapping[str, Any]) -> InterferenceTask:

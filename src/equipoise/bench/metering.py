@@ -93,7 +93,7 @@ def refuse_shared(everyone: list[tuple[str, str, str | None]]) -> None:
         if first != rank:
             raise UsageError(
                 f"ranks {first} and {rank} both have the accelerator {address}; expected one each: "
-                "take fewer ranks a node"
+                "take fewer ranks per node"
             )
 
 

@@ -5,7 +5,6 @@ No torch.
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from math import inf
 from statistics import fmean
@@ -13,13 +12,14 @@ from time import perf_counter
 from types import TracebackType
 from typing import Any, Self
 
+from msgspec import Struct, field
+
 from equipoise.units import format_percent
 
 Reading = Callable[[], float | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PowerMeter:
+class PowerMeter(Struct, frozen=True, kw_only=True):
     """A part of a machine that draws power; readings are None where it does not answer.
 
     part: its name on its machine. meter: what reads it. counter_j: joules since some moment, from zero
@@ -34,8 +34,7 @@ class PowerMeter:
     busy_fraction: Reading | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PowerMeters:
+class PowerMeters(Struct, frozen=True, kw_only=True):
     """The sources found, and why there is none, or not all, where that is so."""
 
     found: tuple[PowerMeter, ...] = ()
@@ -94,8 +93,7 @@ _LEAST_READINGS = 20
 Series = tuple[list[float], list[float]]
 
 
-@dataclass(slots=True)
-class Readings:
+class Readings(Struct):
     """Readings of one source, each series with its moments."""
 
     counter: Series = field(default_factory=lambda: ([], []))
@@ -189,7 +187,7 @@ Share = Mapping[str, Any]  # what one rank read in the window
 def utilisation(shares: Sequence[Share], *, of_accelerators: bool) -> dict[str, Any]:
     """How busy processors, accelerators and network were in the window.
 
-    shares: one a rank. Fractions are means over ranks or accelerators. Bytes are those sent by the network
+    shares: one per rank. Fractions are means over ranks or accelerators. Bytes are those sent by the network
     that sent most: over wires where ranks see several networks, over the loopback where processors share
     one; accelerators of one node exchange where no network counts, and one rank exchanges nothing: None.
     Assumes one window. Source: definition; docs/measure/phases.md.
@@ -225,7 +223,7 @@ def energy(shares: Sequence[Share], *, of_accelerators: bool) -> dict[str, Any]:
     return {
         "energy_j": sum(part["energy_j"] for part in counted) if measured else None,
         "meter": " + ".join(sorted({part["meter"] for part in counted})) if measured else None,
-        "reason": None if measured else "; ".join(missing) or "nothing here counts energy",
+        "reason": None if measured else "; ".join(missing) or "this machine has no energy counter",
         "left_out": missing if measured else [],
         "disagreements": [part["disagreement"] for part in counted if part["disagreement"]],
         "parts": [{**part, "node": share["node"]} for share in metering for part in share["drawn"]],

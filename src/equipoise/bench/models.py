@@ -1,9 +1,11 @@
 """What is trained: a model of the zoo or a user's function, with batches and loss. Torch loads on use."""
 
-from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from equipoise.errors import UsageError
 
@@ -21,8 +23,7 @@ NEEDS_TRANSFORMERS = "needs the model code of transformers: pip install 'equipoi
 OPTIMIZERS = ("sgd", "adamw")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizerSettings:
+class OptimizerSettings(Struct, frozen=True, kw_only=True):
     """What updates the weights on each rank; momentum is SGD's, AdamW keeps its usual 0.9 and 0.999."""
 
     name: str = "sgd"
@@ -38,8 +39,7 @@ class OptimizerSettings:
             raise UsageError(f"learning_rate={self.learning_rate}; expected more than 0")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trainee:
+class Trainee(Struct, frozen=True, kw_only=True):
     """A model with its data: each batch is this rank's part of a global batch."""
 
     model: Any  # torch.nn.Module
@@ -56,8 +56,7 @@ class Trainee:
         return self.settings if learning_rate is None else replace(self.settings, learning_rate=learning_rate)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ZooModel:
+class ZooModel(Struct, frozen=True, kw_only=True):
     """A model that has a name, which is that of its builder in zoo.models too."""
 
     name: str
@@ -192,7 +191,7 @@ def known_name(name: str) -> bool:
     if ":" not in name and name not in known:
         near = get_close_matches(name, known, n=3)
         listed = f"did you mean {' or '.join(near)}?" if near else f"expected one of {', '.join(known)}"
-        raise UsageError(f"model {name!r} is unknown; {listed}, or module:function of your own")
+        raise UsageError(f"model {name!r} is unknown; {listed}, or your own module:function")
     return name in known
 
 

@@ -1,7 +1,6 @@
 """Marks of a step on its device's clock, split into phases afterwards; profiled steps. Needs torch."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil
 from time import perf_counter
@@ -9,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from msgspec import Struct
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
 
@@ -35,8 +35,7 @@ from equipoise.bench.trace.activity import communicates, computes_on_host, host_
 from equipoise.units import MICROSECOND_S
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProfileEvent:
+class ProfileEvent(Struct, frozen=True, kw_only=True):
     """A span of a profile: of the host, on one of its threads, or of the device.
 
     is_annotation: it only names what runs below it.
@@ -49,8 +48,7 @@ class ProfileEvent:
     is_annotation: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Profiled:
+class Profiled(Struct, frozen=True, kw_only=True):
     """Seconds in which a collective ran, and of those in which nothing was computed."""
 
     communication_s: float
@@ -116,8 +114,7 @@ _SHARE_OF_MARKS = 0.003
 _FEWEST_MARKED = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lap:
+class Lap(Struct, frozen=True, kw_only=True):
     """One step as it was marked: names and stamps, stamps of gradients, its end, and the host's seconds.
 
     Without names it was timed as a whole.

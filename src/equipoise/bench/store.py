@@ -7,13 +7,14 @@ import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice, pairwise
 from pathlib import Path
 from secrets import token_hex
 from statistics import median
 from typing import Any
+
+from msgspec import Struct
 
 from equipoise.bench.trial import Trial, trial_from
 from equipoise.errors import DataError, UsageError
@@ -31,8 +32,7 @@ SUCCESS = "success"
 FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinishedTrial:
+class FinishedTrial(Struct, frozen=True, kw_only=True):
     """A trial that was run: its status, why it failed if it did, and what was measured.
 
     result: empty when failed. conditions: those of the machine while it ran. file: inside the sweep's folder.
@@ -43,7 +43,7 @@ class FinishedTrial:
     reason: str | None
     conditions: Mapping[str, Any]
     result: Mapping[str, Any]
-    file: str = field(default="", compare=False)
+    file: str = ""
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -69,8 +69,8 @@ def write_whole(path: Path, content: bytes) -> None:
             os.close(descriptor)
     except OSError as err:
         raise DataError(
-            f"{path}: cannot be written: {err.strerror or err}; finished trials are kept: "
-            "make room and go on with --resume"
+            f"{path}: cannot be written: {err.strerror or err}; finished trials are stored: free "
+            "disk space and continue with --resume"
         ) from err
 
 
@@ -99,7 +99,7 @@ def _document(path: Path, *schemas: str) -> dict[str, Any]:
     try:
         found = json.loads(content(path, _MOST_BYTES, what="a file of a sweep"))
     except (ValueError, RecursionError) as err:
-        raise DataError(f"{path}: no JSON ({err}); delete it to measure the trial again") from err
+        raise DataError(f"{path}: not valid JSON ({err}); delete it to measure the trial again") from err
     if not isinstance(found, dict) or found.get("schema") not in schemas:
         raise DataError(
             f"{path}: not a document of schema {schemas[0]!r}; delete it to measure the trial again"
@@ -128,7 +128,7 @@ class Store:
         """
         if (self.folder / WATCHED).exists():
             raise UsageError(
-                f"{self.folder}: holds watched runs, which write the same tables; take another --out"
+                f"{self.folder}: has watched runs, which write the same tables; use another --out"
             )
         try:
             self._trials.mkdir(parents=True, exist_ok=True)
@@ -140,9 +140,7 @@ class Store:
                 # The kernel lets go of it when the process ends, however it ends.
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as err:
-                raise UsageError(
-                    f"{self.folder}: another sweep is writing there; take another --out"
-                ) from err
+                raise UsageError(f"{self.folder}: another sweep is writing there; use another --out") from err
             self._settle(order, resume=resume, settings=settings or {})
             yield self
 
@@ -155,13 +153,13 @@ class Store:
             write_whole(self._plan, encoded(document))
             return
         if not resume:
-            raise UsageError(f"{self.folder}: holds a sweep; take another --out or go on with --resume")
+            raise UsageError(f"{self.folder}: has a sweep; use another --out or continue with --resume")
         before = sorted(trial.trial_id for trial in self.plan())
         if before != names:
             changed = len(set(before) ^ set(names))
             raise UsageError(
                 f"{self.folder}: holds a sweep of {len(before)} trials, {changed} of them or of these "
-                f"{len(names)} differ; resume with the options it was begun with, or take another --out"
+                f"{len(names)} differ; resume with its first options, or use another --out"
             )
         for leftover in self._trials.glob(".*.part"):
             leftover.unlink(missing_ok=True)
@@ -171,7 +169,7 @@ class Store:
         found = _document(self._plan, _PLAN_SCHEMA)
         trials = found.get("trials", found.get("cells"))
         if not isinstance(trials, list) or not trials or not all(isinstance(each, dict) for each in trials):
-            raise DataError(f"{self._plan}: no list of trials; expected the plan of a sweep")
+            raise DataError(f"{self._plan}: not a list of trials; expected the plan of a sweep")
         return tuple(trial_from(each, str(self._plan)) for each in trials)
 
     def settings(self) -> dict[str, str]:
@@ -253,8 +251,7 @@ _MOST_ENTRIES = 2000
 _MOST_PLANS = 256
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepProgress:
+class SweepProgress(Struct, frozen=True, kw_only=True):
     """How far the sweep in a folder is.
 
     is_running: whether a process holds it. left_s: seconds that the rest takes at the pace of the latest

@@ -4,11 +4,12 @@ No torch.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from math import erfc, fsum, inf, pi, sqrt
 from statistics import median
 from typing import Any
+
+from msgspec import Struct
 
 from equipoise.bench.environment import refuse_unlike, refuse_unlike_nodes
 from equipoise.bench.phases import OVERLAPPED, PARTS, STEP, TOTAL
@@ -98,8 +99,7 @@ def outliers(values: Sequence[float]) -> tuple[bool, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimedRun:
+class TimedRun(Struct, frozen=True, kw_only=True):
     """One run of timed steps; None is not measured.
 
     step_s: the median over cycles of a cycle's mean step. shares: each phase's fraction of the time of all
@@ -122,8 +122,7 @@ class TimedRun:
     energy_reason: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainedRun:
+class TrainedRun(Struct, frozen=True, kw_only=True):
     """One training: held-out loss and accuracy at its end, and the seconds spent on training."""
 
     num_samples: int
@@ -143,8 +142,8 @@ def timed_run(finished: FinishedTrial) -> TimedRun | None:
         return None
     if not isinstance(steps, list) or not all(map(_is_split, steps)):
         raise DataError(
-            f"{finished.file}: steps that are no positive seconds by phase; "
-            "delete it to measure the trial again"
+            f"{finished.file}: steps whose phases are not positive seconds; delete it to measure "
+            "the trial again"
         )
     period: int = finished.result.get("period") or 1
     cycles = [steps[first : first + period] for first in range(0, len(steps) - period + 1, period)]
@@ -203,8 +202,7 @@ ORDER_STATISTICS = "order statistics of the repetitions"
 STUDENT = "Student's t on the logarithms of the repetitions"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
+class Spread(Struct, frozen=True, kw_only=True):
     """The median over repetitions, and its interval; None with one repetition, which has no spread."""
 
     value: float
@@ -212,8 +210,7 @@ class Spread:
     high: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigurationSummary:
+class ConfigurationSummary(Struct, frozen=True, kw_only=True):
     """All repetitions of one configuration.
 
     trial: one of them, for what they share. timed and trained: of those that succeeded, in order.

@@ -7,10 +7,11 @@ import random
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from equipoise.bench.environment import conditions, core_sets, refuse_unlike
 from equipoise.bench.interference import InterferenceTask, interference
@@ -171,7 +172,8 @@ def _refuse_full(folder: Path, reason: str = "") -> None:
 
 def _full(folder: Path) -> DataError:
     return DataError(
-        f"{folder}: {os.strerror(errno.ENOSPC)}; finished trials are kept: make room and go on with --resume"
+        f"{folder}: {os.strerror(errno.ENOSPC)}; finished trials are stored: free disk space and "
+        "continue with --resume"
     )
 
 
@@ -188,8 +190,7 @@ def _refuse_other_machine(store: Store, launch_with: Launcher) -> None:
 _PLAN_SCHEMA = "equipoise.trials/1"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdaptiveSweep:
+class AdaptiveSweep(Struct, frozen=True, kw_only=True):
     """A folder of runs that are chosen on the way. most_ranks: by which cores are shared out."""
 
     folder: Path
@@ -213,10 +214,10 @@ class AdaptiveSweep:
             write_whole(path, encoded(document))
             return
         if not resume:
-            raise UsageError(f"{self.folder}: holds trials; take another --out or go on with --resume")
+            raise UsageError(f"{self.folder}: has trials; use another --out or continue with --resume")
         if _read(path) != json.loads(encoded(document)):
             raise UsageError(
-                f"{self.folder}: holds trials of other options; resume with those, or take another --out"
+                f"{self.folder}: has trials of other options; resume with those, or use another --out"
             )
 
     def measured(self, trials: Sequence[Trial]) -> tuple[FinishedTrial, ...]:

@@ -61,7 +61,7 @@ def step_rows(run_id: str, steps: Iterable[Mapping[str, float]]) -> list[dict[st
 
 
 def write(folder: Path, runs: Sequence[Mapping[str, Any]], steps: Sequence[Mapping[str, Any]]) -> None:
-    """Write the three tables into a folder, each whole or not at all; `scores` has an entry a configuration.
+    """Write the three tables into a folder, each atomically; `scores` has an entry per configuration.
 
     Raises DataError when rows break the schema, share a name, or cannot be written.
     """

@@ -1,7 +1,6 @@
 """Steps of one rank, timed by phase: warmed up until steady, then counted, then profiled. Needs torch."""
 
 import gc
-from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
 from time import perf_counter
@@ -9,6 +8,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.bench.devices import DeviceKind, device
 from equipoise.bench.metering import Metering
@@ -127,8 +128,7 @@ _NUM_PROFILED_STEPS = 4
 _LARGEST_GAP = 0.05
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedTraining:
+class PreparedTraining(Struct, frozen=True, kw_only=True):
     """A trainee on its device, the steps of its method, and the bytes in use without its weights."""
 
     subject: Trainee

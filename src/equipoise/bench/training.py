@@ -108,7 +108,7 @@ def _with_held_out(trial: Trial, place: torch.device) -> Trainee:
     subject = trainee(trial.workload, batch_samples=trial.batch_samples, seed=trial.seed)
     if subject.held_out is None:
         raise UsageError(
-            f"{trial.workload} holds no data out: learning and memorising would look the same; train "
-            "on digits, such as mlp or small_cnn, or let your function return held-out data"
+            f"{trial.workload} has no held-out data, so learning cannot be distinguished from memorising; "
+            "train on digits, such as mlp or small_cnn, or let your function return held-out data"
         )
     return placed(subject, place)

@@ -3,11 +3,13 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
 from hashlib import sha256
 from math import inf
 from types import NoneType
 from typing import Any, ClassVar, get_args
+
+from msgspec import Struct, to_builtins
+from msgspec.structs import fields
 
 from equipoise.errors import DataError, UsageError
 
@@ -18,8 +20,7 @@ _HASH_DIGITS = 10
 _LONGEST_WORD = 40
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class Trial(Struct, frozen=True, kw_only=True):
     """One run: what is trained, how, on how many ranks; `repetition` counts equal runs from 1.
 
     batch_samples: samples of a step over all ranks. num_steps: timed steps, after warm-up.
@@ -74,7 +75,7 @@ class Trial:
     @property
     def trial_id(self) -> str:
         """A name that is safe for a file: readable words, and a hash over every field."""
-        return f"{self._words}-{self.repetition}-{_digest(asdict(self))}"
+        return f"{self._words}-{self.repetition}-{_digest(to_builtins(self))}"
 
     @property
     def configuration(self) -> tuple[object, ...]:
@@ -91,7 +92,7 @@ class Trial:
 
     def _shared(self) -> dict[str, Any]:
         excluded = {"repetition", "arm"} | (set() if self.train_samples is None else {"seed"})
-        return {name: value for name, value in asdict(self).items() if name not in excluded}
+        return {name: value for name, value in to_builtins(self).items() if name not in excluded}
 
     @property
     def _words(self) -> str:
@@ -100,7 +101,7 @@ class Trial:
 
     def as_json(self) -> dict[str, Any]:
         """Its fields, for a file."""
-        return asdict(self)
+        return dict(to_builtins(self))
 
 
 def _digest(named: Mapping[str, Any]) -> str:
@@ -109,7 +110,7 @@ def _digest(named: Mapping[str, Any]) -> str:
 
 def trial_from(found: Mapping[str, Any], where: str) -> Trial:
     """The trial that `as_json` gave. Raises DataError naming the file and the field."""
-    expected = {field.name: field.type for field in fields(Trial)}
+    expected = {each.name: each.type for each in fields(Trial)}
     if set(found) != set(expected):
         differing = ", ".join(sorted(set(found) ^ set(expected)))
         raise DataError(f"{where}: a trial with fields that are missing or unknown: {differing}")

@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = parser.parse_args(arguments).records or [*RECORDS]
     unknown = [name for name in names if name not in RECORDS]
     if unknown:
-        parser.error(f"{unknown[0]!r} is no record; expected some of {', '.join(RECORDS)}")
+        parser.error(f"{unknown[0]!r} is not a record; expected names from {', '.join(RECORDS)}")
     for name in names:
         file, make = RECORDS[name]
         with threadpool_limits(limits=1):

@@ -1,10 +1,10 @@
 """How wrong predictions were, every cluster counted once, with intervals, and what choosing by them costs."""
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from equipoise.calibration.published.rows import PublishedRow
@@ -22,8 +22,7 @@ LEVEL = 0.9  # at which every interval here is meant to hold
 _FEWEST_FOR_QUANTILE = 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeErrors:
+class TimeErrors(Struct, frozen=True, kw_only=True):
     """|predicted time / measured time - 1|, by cluster: the mean of its executions.
 
     mape, median, p90: over clusters. coverage: share of clusters' executions inside their intervals.
@@ -40,8 +39,7 @@ class TimeErrors:
     median_by_execution: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryErrors:
+class MemoryErrors(Struct, frozen=True, kw_only=True):
     """|predicted / stated - 1| of the memory of executions that state it."""
 
     num_executions: int
@@ -119,8 +117,7 @@ def half_width(residuals: NDArray[np.float64], clusters: NDArray[np.intp], *, le
 FEWEST_CHOICES = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Regret:
+class Regret(Struct, frozen=True, kw_only=True):
     """Time of the strategy that was predicted fastest over that of the fastest, less one, over groups.
 
     A group is the same model, batch and number of accelerators under at least FEWEST_CHOICES strategies.

@@ -1,11 +1,11 @@
 """How right the recommended number of accelerators was on sizes held out, and the record of it that ships."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import polars as pl
+from msgspec import Struct, to_builtins
 from threadpoolctl import threadpool_limits
 
 from equipoise.calibration.forecast_record import (
@@ -56,8 +56,7 @@ _DEADLINE_FACTOR = 0.75
 _FEWEST_SIZES: Mapping[HeldOutPart, int] = {"largest": 3, "half": 4}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loss:
+class Loss(Struct, frozen=True, kw_only=True):
     """What a number loses, as fractions.
 
     curve: against the number found, on the curve of all sizes: of efficiency times speedup (its difference,
@@ -71,8 +70,7 @@ class Loss:
     measured: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldOutAdvice:
+class HeldOutAdvice(Struct, frozen=True, kw_only=True):
     """The number advised to one group for one objective, and the number found when its sizes were known.
 
     largest_known, largest: the group's largest size before and after; both were sought up to the latter.
@@ -235,8 +233,7 @@ def _rules(known: pl.DataFrame) -> dict[str, Curves]:
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Judge:
+class _Judge(Struct, frozen=True, kw_only=True):
     """What numbers lose for one objective. curves_s: of all sizes; sizes, time_s: those measured."""
 
     objective: Objective
@@ -289,7 +286,7 @@ def _errors(kept: Sequence[HeldOutAdvice], jump: str) -> AdviceErrors:
         num_advised_beyond=beyond.count((True, False)),
         num_found_beyond=beyond.count((False, True)),
         coverage=float(np.mean([one.is_covered for one in kept])),
-        ways={name: _way(kept, name) for name in kept[0].losses},
+        methods={name: _way(kept, name) for name in kept[0].losses},
     )
 
 
@@ -310,4 +307,4 @@ def _way(kept: Sequence[HeldOutAdvice], name: str) -> Way:
 
 def advice_document(results: Sequence[HeldOutAdvice]) -> dict[str, Any]:
     """The record of some results, as it ships."""
-    return {"dataset": embedded.version(), "errors": [asdict(each) for each in advice_errors(results)]}
+    return {"dataset": embedded.version(), "errors": [to_builtins(each) for each in advice_errors(results)]}

@@ -1,10 +1,10 @@
 """Latency and rate of one measured collective, as straight lines of time over size."""
 
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
 from equipoise.errors import EvidenceError
@@ -23,8 +23,7 @@ Numbers: TypeAlias = NDArray[np.float64]
 Indices: TypeAlias = NDArray[np.intp]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Regime:
+class Regime(Struct, frozen=True, kw_only=True):
     """A range of sizes in which time is latency_s + payload / byte_per_s; inf where size does not matter."""
 
     from_bytes: int
@@ -34,8 +33,7 @@ class Regime:
     num_points: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveCurve:
+class CollectiveCurve(Struct, frozen=True, kw_only=True):
     """One collective over one group of ranks, as lines through the sizes measured.
 
     latency_s: of the smallest messages; None where even they are mostly wire. byte_per_s: of payload, what
@@ -50,8 +48,7 @@ class CollectiveCurve:
     log_sd: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Line:
+class _Line(Struct, frozen=True, kw_only=True):
     """A line through some sizes, fitted to relative errors: time = start_s + byte_s x payload."""
 
     start_s: float

@@ -5,11 +5,11 @@ A verdict holds a measurement against the performance model under its priors and
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from equipoise.bench.collectives.records import CollectiveRun, CollectiveRuns, Timing, bus_fraction
 from equipoise.calibration.collective_curves import LEVEL, CollectiveCurve, fit_curve
@@ -38,8 +38,7 @@ _KNOWN_STEPS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
 _Z = 1.6448536269514722  # a normal distribution has LEVEL of its mass within so many deviations
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveFit:
+class CollectiveFit(Struct, frozen=True, kw_only=True):
     """One run and the curve through it."""
 
     run: CollectiveRun
@@ -61,8 +60,7 @@ class CollectiveFit:
         return tuple((size, median(shares)) for size, shares in sorted(by_size.items()))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(Struct, frozen=True, kw_only=True):
     """Whether one measured figure is normal.
 
     quantity: `bus_byte_per_s` of a large message, or `latency_s` of a small one. verdict: `normal`, `slow`,
@@ -84,8 +82,7 @@ class Verdict:
     evidence: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Links:
+class Links(Struct, frozen=True, kw_only=True):
     """What files of timed collectives hold: fits, runs that allow none (with the reason), verdicts."""
 
     reading: CollectiveRuns
@@ -176,10 +173,10 @@ def _on_link(
 
 def _class_words(link: str) -> Mapping[str, str]:
     return {
-        "normal": f"as links of class {link} reach",
-        "slow": f"less than links of class {link} reach: is the slot as wide as meant, is ACS off, do more "
-        "than two ranks share a path?",
-        "fast": f"more than links of class {link} reach: is there a faster path between these ranks?",
+        "normal": f"as expected of links of class {link}",
+        "slow": f"less than expected of links of class {link}: is the slot full width, is ACS off, "
+        "do more than two ranks share a path?",
+        "fast": f"more than expected of links of class {link}: is there a faster path between these ranks?",
     }
 
 
@@ -188,7 +185,7 @@ def _network_words(run: CollectiveRun, payload_bytes: int, link: str) -> Mapping
     busy = [each.cpu_fraction for each in run.timings if each.payload_bytes == payload_bytes]
     shares = [each for each in busy if each is not None]
     share = median(shares) if shares else 0.0
-    slow = f"less than a network of {link} carries: "
+    slow = f"less than expected of a network of {link}: "
     if run.backend == "gloo" and run.operation in GLOO_REDUCES_ALL:
         slow += "gloo sums the whole payload on every rank, as for all_reduce"
     elif share >= BUSY_FRACTION:
@@ -196,14 +193,14 @@ def _network_words(run: CollectiveRun, payload_bytes: int, link: str) -> Mapping
     else:
         slow += f"is it shared, and are its frames small? Ranks computed {share:.0%} of the time"
     return {
-        "normal": f"as a network of {link} carries, one way",
+        "normal": f"as expected of a network of {link}, one way",
         "slow": slow,
-        "fast": f"more than a network of {link} carries: is that its rate, do all ranks meet over it?",
+        "fast": f"more than expected of a network of {link}: is that its rate, do all ranks "
+        "communicate over it?",
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Belief:
+class _Belief(Struct, frozen=True, kw_only=True):
     """What the model expects under its priors: seconds between low_s and high_s with LEVEL."""
 
     seconds: float
@@ -237,10 +234,10 @@ def _on_latency(
         return _unknown(run, "latency_s", payload_bytes, measured_s, machine)
     verdict = _compared(measured_s, belief.low_s, belief.high_s, more_is_faster=False)
     words = {
-        "normal": "as launching, and the steps from rank to rank, take on such links",
-        "slow": "more than launching and the steps between ranks explain: look for a busy host, unpinned "
-        "processes, or a slower network than meant",
-        "fast": "less than such links usually take: fewer steps, or CUDA graphs (-G)",
+        "normal": "as launches and steps between ranks take on such links",
+        "slow": "more than launches and steps between ranks explain: check for a busy host, "
+        "unpinned processes, or a slower network than intended",
+        "fast": "less than usual for such links: fewer steps, or CUDA graphs (-G)",
     }[verdict]
     return Verdict(
         run=run,
@@ -303,7 +300,7 @@ def _compared(measured: float, low: float, high: float, *, more_is_faster: bool)
 def _unknown(
     run: CollectiveRun, quantity: str, payload_bytes: int, measured: float, machine: RunLinks | str
 ) -> Verdict:
-    why = machine if isinstance(machine, str) else f"nothing is known of {run.operation} to compare with"
+    why = machine if isinstance(machine, str) else f"no reference values for {run.operation}"
     return Verdict(
         run=run,
         quantity=quantity,
@@ -339,9 +336,9 @@ def _why(run: CollectiveRun, payload_bytes: int, measured: float, machine: RunLi
     """One sentence on a verdict about bandwidth."""
     share = measured / machine.bus_byte_per_s
     if verdict == "fast":
-        return "faster than such machines are: are accelerator, link and number of ranks as taken here?"
+        return "faster than such machines: are accelerator, link and number of ranks as assumed here?"
     if verdict == "normal" and share > 1:
-        return "more than the link carries one way, as busbw may be where the switch reduces (NVLink SHARP)"
+        return "more than the link carries one way, which is possible where the switch reduces (NVLink SHARP)"
     if verdict == "normal":
         return f"{share:.0%} of what {machine.link} carries one way, as such machines reach"
     suspect = _suspect(run, payload_bytes, measured, machine)
@@ -353,7 +350,7 @@ def _suspect(run: CollectiveRun, payload_bytes: int, measured: float, machine: R
     if machine.num_nodes > 1:
         one_card = measured <= machine.card_byte_per_s
         return (
-            "no more than one network card carries: do all take part, next to their ranks?"
+            "no more than one network card carries: are all cards used, each by its nearest ranks?"
             if one_card
             else None
         )
@@ -361,9 +358,12 @@ def _suspect(run: CollectiveRun, payload_bytes: int, measured: float, machine: R
         ring = _belief(run, payload_bytes, machine, switch_reduces=False)
         moved = payload_bytes * bus_fraction(run.operation, run.num_ranks)
         if ring is not None and measured >= moved / ring.high_s:
-            return "as a ring takes: the switch does not reduce; is NVLink SHARP (NCCL_NVLS_ENABLE) off?"
+            return (
+                "as a ring algorithm takes: the switch does not reduce; is NVLink SHARP "
+                "(NCCL_NVLS_ENABLE) off?"
+            )
     if machine.cluster.topology != "host" and measured <= (machine.host_byte_per_s or 0):
-        return "no more than the host's PCIe carries: do ranks meet over it and not over their link?"
+        return "no more than the host's PCIe carries: do ranks communicate over it instead of their link?"
     return None
 
 

@@ -4,10 +4,10 @@ The question of a curve, and the laws of time against size fitted to measured ti
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 import numpy as np
+from msgspec import Struct, field
 
 from equipoise.errors import FitError
 from equipoise.scaling.fit import Fit, MeasuredTimes, fit, predict
@@ -21,8 +21,7 @@ EvidenceKind: TypeAlias = Literal["published", "measured"]
 LEVEL = 0.9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CurveQuestion:
+class CurveQuestion(Struct, frozen=True, kw_only=True):
     """The question. sizes: numbers of accelerators; empty for those measured and one doubling more.
 
     round: whose results of the group to start from; its newest unless given. law: a name, for that one alone.
@@ -35,11 +34,10 @@ class CurveQuestion:
     global_batch_samples: float | None = None
     law: str | None = None
     round: str | None = None
-    catalogue: Catalogue = field(default_factory=shipped, repr=False)
+    catalogue: Catalogue = field(default_factory=shipped)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForecastRecord:
+class ForecastRecord(Struct, frozen=True, kw_only=True):
     """How wrong predictions of this kind were on results held out. coverage: of the 90 % interval.
 
     of: what was held out, in words. num_held_out: how many results the figures are from.
@@ -52,8 +50,7 @@ class ForecastRecord:
     coverage: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CurveEvidence:
+class CurveEvidence(Struct, frozen=True, kw_only=True):
     """A result that bore on the answer. weight: its share of all weights; None where all count equally.
 
     ref: the entry, or the user's file. time_s: its time at num_accelerators, median where there are several.
@@ -64,13 +61,12 @@ class CurveEvidence:
     num_accelerators: int
     time_s: float
     weight: float | None
-    is_own: bool
+    is_same_group: bool
     source_uri: str | None = None
     source_line: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LawUsed:
+class LawUsed(Struct, frozen=True, kw_only=True):
     """The law behind the numbers. values: of a fitted law, by parameter. shares: of all laws combined."""
 
     name: str
@@ -80,8 +76,7 @@ class LawUsed:
     shares: dict[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PredictedTime:
+class PredictedTime(Struct, frozen=True, kw_only=True):
     """The time at one size. outside: in words, why it is an extrapolation; None in the domain.
 
     energy_j: measured at this very size; None elsewhere. record: None where none was ever made.
@@ -99,8 +94,7 @@ class PredictedTime:
         return self.outside is None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeCurve:
+class TimeCurve(Struct, frozen=True, kw_only=True):
     """Time against size by published results, or by a user's own times.
 
     work: what the times are for. domain: the sizes measured. curves_s: equally likely curves of time, as
@@ -203,7 +197,7 @@ def _outlier_notes(fitted: Fit) -> tuple[str, ...]:
     sizes = ", ".join(
         format_count(size) for size in np.unique(fitted.points.num_accelerators[fitted.outliers])
     )
-    return (f"{far} runs lie too far from any law and were left out (at {sizes} accelerators).",)
+    return (f"{far} runs are too far from any law and were excluded (at {sizes} accelerators).",)
 
 
 def _record(data: MeasuredTimes, laws: tuple[Law, ...], noise: Noise) -> ForecastRecord | None:

@@ -1,11 +1,11 @@
 """How the profiles that ship are made: fitted to published measurements, and tested on rows held out."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, to_builtins
 
 from equipoise.calibration.accuracy import LEVEL, half_width
 from equipoise.calibration.profiles import Profile, ProfileRecord
@@ -15,8 +15,7 @@ from equipoise.calibration.step_rows import calibrated, refusal
 from equipoise.calibration.validate import Validation, validate
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
+class Recipe(Struct, frozen=True, kw_only=True):
     """How a profile is made: the files it is fitted to, and the split by which its errors are found."""
 
     name: str
@@ -103,4 +102,4 @@ def _record(held_out: Validation) -> ProfileRecord:
 
 def profiles_document(directory: Path) -> dict[str, Any]:
     """All profiles as they ship, fitted to the measurements of a directory. Raises as `fitted` does."""
-    return {"profiles": [asdict(fitted(each, directory)) for each in RECIPES]}
+    return {"profiles": [to_builtins(fitted(each, directory)) for each in RECIPES]}

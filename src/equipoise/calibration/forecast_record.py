@@ -1,7 +1,6 @@
 """Records that ship: settings and errors of the pooled law, and how right recommended numbers were."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -9,14 +8,16 @@ from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 import orjson
+from msgspec import Struct, to_builtins
 
 from equipoise.calibration.curves import ForecastRecord
 from equipoise.errors import DataError
 from equipoise.runs import embedded
-from equipoise.runs.queries import best_per_size
+from equipoise.runs.queries import best_per_size, comparable
 from equipoise.scaling import backtest as scaling
 from equipoise.scaling import pooled
 from equipoise.scaling.backtest import JUMPS, Protocol
+from equipoise.scaling.submitters import SubmitterSpread, submitter_spread
 from equipoise.units import significant
 
 FORECAST = "forecast.json"
@@ -27,7 +28,7 @@ _HELD_OUT = {"largest": "the largest size of a group", "new_round": "all but the
 
 HeldOutPart: TypeAlias = Literal["largest", "half"]
 Objective: TypeAlias = Literal["answer", "balance", "marginal", "floor", "cost"]
-OURS: Final = "ours"
+OURS: Final = "equipoise"
 ALL_JUMPS = "all"
 # Of numbers sought on the curves of published results alone, and on those combined with the model's
 # (decide/records/combined_advice.py).
@@ -40,23 +41,25 @@ HELD_OUT_PARTS: Mapping[HeldOutPart, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BacktestSummary:
+class BacktestSummary(Struct, frozen=True, kw_only=True):
     """The errors of one backtest on the embedded data, and of the baselines."""
 
     protocol: Protocol
     given_batch: bool
-    ours: scaling.BacktestRecord
+    pooled_law: scaling.BacktestRecord
     baselines: Mapping[str, scaling.BacktestRecord]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shipped:
-    """Settings by whether batches are given, and the record of the law; dataset: the version both are of."""
+class Shipped(Struct, frozen=True, kw_only=True):
+    """Settings by whether batches are given, the record of the law and the spread of submitters.
+
+    dataset: the version they are of.
+    """
 
     dataset: str
     by_batch: Mapping[bool, Mapping[str, Sequence[float]]]
     summaries: tuple[BacktestSummary, ...]
+    submitters: SubmitterSpread
 
     def settings(self, *, given_batch: bool) -> Mapping[str, Sequence[float]]:
         """The settings of the pooled law, as `pooled.fit` takes them."""
@@ -73,7 +76,7 @@ class Shipped:
         """The errors at sizes so many times the largest known; None where none was held out."""
         found = self.summary(protocol, given_batch=given_batch)
         for name, above, most in JUMPS:
-            errors = found and found.ours.by_jump.get(name)
+            errors = found and found.pooled_law.by_jump.get(name)
             if errors and above < jump <= most and errors.coverage is not None:
                 far = f"up to {most:g}" if np.isfinite(most) else f"more than {above:g}"
                 return ForecastRecord(
@@ -96,6 +99,7 @@ def shipped() -> Shipped:
             dataset=found["dataset"],
             by_batch={False: found["settings"], True: found["settings_given_batch"]},
             summaries=tuple(_summary(each) for each in found["backtests"]),
+            submitters=SubmitterSpread(**found["submitters"]),
         )
     except (OSError, ValueError, KeyError, TypeError) as err:
         raise DataError(
@@ -107,7 +111,7 @@ def _summary(found: Mapping[str, Any]) -> BacktestSummary:
     return BacktestSummary(
         protocol=found["protocol"],
         given_batch=found["given_batch"],
-        ours=_errors_record(found["ours"]),
+        pooled_law=_errors_record(found["pooled_law"]),
         baselines={name: _errors_record(each) for name, each in found["baselines"].items()},
     )
 
@@ -125,20 +129,25 @@ def _errors_record(found: Mapping[str, Any]) -> scaling.BacktestRecord:
 
 def forecast_document() -> dict[str, Any]:
     """Settings and record of the embedded data, as they ship."""
-    best = best_per_size(embedded.load().scores)
+    scores = embedded.load().scores
+    best = best_per_size(scores)
     summaries = []
     for protocol, given_batch in _PROTOCOLS:
         result = scaling.backtest(best, protocol=protocol, given_batch=given_batch)
         summaries.append(
             BacktestSummary(
-                protocol=protocol, given_batch=given_batch, ours=result.ours, baselines=result.baselines
+                protocol=protocol,
+                given_batch=given_batch,
+                pooled_law=result.pooled_law,
+                baselines=result.baselines,
             )
         )
     return {
         "dataset": embedded.version(),
         "settings": pooled.fit(best).settings(),
         "settings_given_batch": pooled.fit(best, given_batch=True).settings(),
-        "backtests": [asdict(each) for each in summaries],
+        "backtests": [to_builtins(each) for each in summaries],
+        "submitters": to_builtins(submitter_spread(comparable(scores))),
     }
 
 
@@ -150,8 +159,7 @@ def write_record(name: str, document: Mapping[str, Any], *, num_digits: int = _N
     Path(str(files("equipoise") / "data" / name)).write_bytes(encoded)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class Way(Struct, frozen=True, kw_only=True):
     """How right one way to choose a number was. within_doubling, doublings: of the numbers compared.
 
     regret: what the numbers compared lose against those found, on the curve of all sizes; measured_regret:
@@ -166,14 +174,13 @@ class Way:
     p90_measured_regret: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdviceErrors:
+class AdviceErrors(Struct, frozen=True, kw_only=True):
     """The errors for one objective where sizes were held out in one way, at some jumps in size.
 
     num_compared: groups where the number advised and the one found lie inside the sizes. Of the others:
     num_both_beyond lie at the largest size or beyond; num_advised_beyond and num_found_beyond, only one of
     the two; the rest lie at the smallest or below. coverage: how often the 90 % interval held.
-    ways: ours and the simple rules, over the same groups.
+    methods: advice and the simple rules, over the same groups.
     """
 
     objective: Objective
@@ -185,11 +192,10 @@ class AdviceErrors:
     num_advised_beyond: int
     num_found_beyond: int
     coverage: float
-    ways: Mapping[str, Way]
+    methods: Mapping[str, Way]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdviceRecord:
+class AdviceRecord(Struct, frozen=True, kw_only=True):
     """How right numbers like this one were. of: over what, in words; the rest as in AdviceErrors."""
 
     objective: Objective
@@ -202,8 +208,7 @@ class AdviceRecord:
     coverage: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShippedAdvice:
+class ShippedAdvice(Struct, frozen=True, kw_only=True):
     """The record that ships; dataset: the version it is of."""
 
     dataset: str
@@ -218,7 +223,7 @@ class ShippedAdvice:
         (near, _, most), (far, _, _) = ADVICE_JUMPS
         part, name = ("largest", near) if jump <= most else ("half", far)
         for each in self.errors:
-            ours = each.ways[OURS]
+            ours = each.methods[OURS]
             if (each.objective, each.held_out, each.jump) != (objective, part, name):
                 continue
             if ours.within_doubling is None or ours.median_regret is None or ours.p90_regret is None:
@@ -252,5 +257,5 @@ def shipped_advice(name: str = PUBLISHED) -> ShippedAdvice:
 
 
 def _read_errors(found: Mapping[str, Any]) -> AdviceErrors:
-    ways = {name: Way(**each) for name, each in found["ways"].items()}
-    return AdviceErrors(**{**found, "ways": ways})
+    methods = {name: Way(**each) for name, each in found["methods"].items()}
+    return AdviceErrors(**{**found, "methods": methods})

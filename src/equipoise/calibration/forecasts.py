@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
 import polars as pl
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from equipoise.calibration import forecast_record
 from equipoise.calibration.curves import (
@@ -83,15 +84,15 @@ def user_level(law: PooledLaw, known: pl.DataFrame, question: Question) -> float
 
 
 POOLED = "pooled"
-WORK = "the whole training"
+WORK = "the complete training"
 _MOST_LISTED = 8
 _NUM_EVIDENCE = 8
 _KNOT_LOG2 = 0.25
 _MOST_LAWS = 8
 _LARGEST_CURVE = 2.0**19  # the pooled law draws curves to 2**20 accelerators
 _ASSUMES = (
-    "curves of a workload share their shape across accelerators and rounds; the system in question is as "
-    "good as the best of its size usually is"
+    "curves of a workload share their shape across accelerators and rounds; this system "
+    "performs as the best of its size usually do"
 )
 _ASSUMES_OWN = (
     "curves of a workload share their shape across accelerators and rounds; yours has its own level, which "
@@ -99,8 +100,8 @@ _ASSUMES_OWN = (
 )
 
 _NOT_FOLLOWED = (
-    "The law takes a measured time for an outlier and follows it only in part. If you trust that time more "
-    "than the others, fit the measured ones alone, e.g. --law amdahl."
+    "The law treats a measured time as an outlier and gives it less weight. If you "
+    "trust that time more than the others, fit only the measured times, e.g. --law amdahl."
 )
 
 
@@ -111,8 +112,7 @@ def workload_in(scores: pl.DataFrame, name: str, catalogue: Catalogue) -> str:
     return catalogue.workload_slug(name) or name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Results:
+class Results(Struct, frozen=True, kw_only=True):
     """Published results: the best per size of every group.
 
     laws: the pooled laws already fitted, by the round they know nothing of (None: they know all) and whether
@@ -138,8 +138,7 @@ class Results:
         return self.best.filter(pl.col("campaign").is_in(earlier))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Entries:
+class _Entries(Struct, frozen=True, eq=False):
     """Rows that are the same where they hold the same."""
 
     rows: pl.DataFrame
@@ -214,11 +213,11 @@ def _by_one_law(
     """One law of time against size, fitted to the group's own points."""
     notes = []
     if question.global_batch_samples is not None:
-        notes.append("--global-batch was not used: only the pooled law knows batches.")
+        notes.append("--global-batch was not used: only the pooled law depends on the batch.")
     if newest is not None and question.round is None:
         notes.append(
-            f"Fitted to the {len(known)} results of {newest} alone, the newest round that has enough sizes "
-            "for this law; --round names another."
+            f"Fitted to the {len(known)} results of {newest} only, the newest round with enough "
+            "sizes for this law (--round for another)."
         )
     own = fitted_curve(
         measured_times(known["num_accelerators"], known["score_s"], entry=known["entry_id"]),
@@ -226,7 +225,7 @@ def _by_one_law(
         law=question.law,
         noise=PUBLISHED_NOISE,
         work=WORK,
-        evidence=tuple(_evidence(row, None, is_own=True) for row in known.iter_rows(named=True)),
+        evidence=tuple(_evidence(row, None, is_same_group=True) for row in known.iter_rows(named=True)),
         notes=tuple(notes),
     )
     return replace(own, round=newest)
@@ -304,8 +303,8 @@ def _disbelieved(law: pooled.PooledLaw, known: pl.DataFrame, question: pooled.Qu
         if not each.time_s.low <= measured_s <= each.time_s.high:
             side = "above" if measured_s > each.time_s.high else "below"
             words[size] = (
-                f"the time measured at {format_count(size)} lies {side} the range: other results count "
-                "against it"
+                f"the time measured at {format_count(size)} lies {side} the range: other results "
+                "do not support it"
             )
     return words
 
@@ -356,22 +355,22 @@ def _weighted(entries: pl.DataFrame, found: Sequence[pooled.PooledPrediction]) -
     for prediction in found:
         for each in prediction.evidence:
             weights[each.entry_id] = weights.get(each.entry_id, 0.0) + each.weight / len(found)
-            own |= {each.entry_id} if each.is_own else set()
+            own |= {each.entry_id} if each.is_same_group else set()
     heaviest = sorted(weights, key=lambda entry_id: -weights[entry_id])[:_NUM_EVIDENCE]
     rows = {row["entry_id"]: row for row in entries.filter(pl.col("entry_id").is_in(heaviest)).to_dicts()}
     return tuple(
-        _evidence(rows[entry_id], weights[entry_id], is_own=entry_id in own) for entry_id in heaviest
+        _evidence(rows[entry_id], weights[entry_id], is_same_group=entry_id in own) for entry_id in heaviest
     )
 
 
-def _evidence(row: dict[str, Any], weight: float | None, *, is_own: bool) -> CurveEvidence:
+def _evidence(row: dict[str, Any], weight: float | None, *, is_same_group: bool) -> CurveEvidence:
     return CurveEvidence(
         kind="measured" if row["campaign"] == YOURS else "published",
         ref=row["entry_id"],
         num_accelerators=row["num_accelerators"],
         time_s=row["score_s"],
         weight=weight,
-        is_own=is_own,
+        is_same_group=is_same_group,
         source_uri=row["source_uri"],
         source_line=row["source_line"],
     )
@@ -393,9 +392,9 @@ def _workload(best: pl.DataFrame, name: str, catalogue: Catalogue) -> str:
     if found in held:
         return found
     if catalogue.workload_slug(name) is None:
-        raise SpecError(f"workload {name!r} is not in the data; they hold {', '.join(held)}")
+        raise SpecError(f"workload {name!r} is not in the data, which have {', '.join(held)}")
     raise EvidenceError(
-        f"the data hold no scored closed entry of {found}",
+        f"the data have no scored closed entry of {found}",
         missing=(f"times to train of {found} on three numbers of accelerators: --from FILE.csv",),
     )
 
@@ -437,7 +436,7 @@ def evidence_of_times(data: MeasuredTimes, where: str) -> tuple[CurveEvidence, .
             num_accelerators=int(size),
             time_s=float(np.median(data.time_s[data.num_accelerators == size])),
             weight=None,
-            is_own=True,
+            is_same_group=True,
         )
         for size in data.sizes
     )

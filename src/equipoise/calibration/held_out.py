@@ -6,10 +6,10 @@ What a predictor is, which rows are held out together, and intervals from errors
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from equipoise.calibration.accuracy import LEVEL, half_width, prior_half_width
@@ -23,8 +23,7 @@ Indices: TypeAlias = NDArray[np.intp]
 Seconds: TypeAlias = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Basis:
+class Basis(Struct, frozen=True, kw_only=True):
     """Parameters that were fitted before, how wrong they were, and the rows they were fitted to.
 
     log_half_width: of the 90 % interval of the logarithm of a time. row_digests: of those rows.
@@ -36,8 +35,7 @@ class Basis:
     row_digests: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PredictedRows:
+class PredictedRows(Struct, frozen=True, kw_only=True):
     """Predicted seconds of all rows of a task, and how uncertain they are before any row is known.
 
     seconds: (n_rows,), NaN where a row is not expressed. prior_log_sd: (n_rows,), of the logarithm; what the
@@ -54,8 +52,7 @@ class PredictedRows:
     bases: tuple[Basis | None, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PredictionTask:
+class PredictionTask(Struct, frozen=True, kw_only=True):
     """Rows as one predictor sees them.
 
     reasons: a row each; why it is not expressed, None where it is. given: rows that others are predicted
@@ -68,8 +65,7 @@ class PredictionTask:
     given: frozenset[int] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Predictor:
+class Predictor(Struct, frozen=True, kw_only=True):
     """One way to predict rows: its name, which of all rows it takes, and how it begins with those."""
 
     name: str
@@ -132,8 +128,7 @@ _VALUES: dict[str, Callable[[PublishedRow], object]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
+class Split(Struct, frozen=True, kw_only=True):
     """What is left out at a time: all rows of one value of a column, or of every second of its values.
 
     column: several are combined by `+`; then their values together are one.
@@ -173,7 +168,7 @@ def fold_names(rows: Sequence[PublishedRow], split: Split) -> list[str]:
     distinct = sorted(set(found), key=_order)
     if len(distinct) == 1:
         raise EvidenceError(
-            f"every row has {column} = {str(distinct[0])[:80]}: nothing is left to calibrate on",
+            f"every row has {column} = {str(distinct[0])[:80]}: no rows remain to calibrate on",
             missing=(f"rows with another {column}",),
         )
     if split.is_half:
@@ -189,7 +184,7 @@ def _values(rows: Sequence[PublishedRow], column: str) -> list[object]:
         return [value(row) for row in rows]
     if not any(column in row.cells for row in rows):
         known = dict.fromkeys((*_VALUES, *(name for row in rows[:1] for name in row.cells)))
-        raise UsageError(f"--split leave-{column}-out: no such column; found {listed([*known])}")
+        raise UsageError(f"--split leave-{column}-out: column not found; found {listed([*known])}")
     return [row.cells.get(column, "").strip() for row in rows]
 
 
@@ -204,8 +199,7 @@ _NUM_INNER_FOLDS = 5
 Progress: TypeAlias = Callable[[str, int, int], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldOutTimes:
+class HeldOutTimes(Struct, frozen=True, kw_only=True):
     """Seconds, their bounds, and memory of every row, NaN where a row was not to be predicted; shape
     (n_rows,).
     """
@@ -261,8 +255,7 @@ def held_out(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _CrossValidated:
+class _CrossValidated(Struct, frozen=True, kw_only=True):
     """Predictions of every row by models that were not fitted to it, NaN where nothing was."""
 
     seconds: Seconds

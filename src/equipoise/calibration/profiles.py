@@ -4,7 +4,6 @@ Parameters fitted to measurements, how wrong they were, which one serves a quest
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -12,6 +11,8 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import orjson
+from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.calibration.user_collectives import TimedCollectives
 from equipoise.calibration.user_links import UserLinks, user_links
@@ -27,8 +28,7 @@ NAME = "profiles.json"
 SOFTWARE_NAME = "software.json"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProfileRecord:
+class ProfileRecord(Struct, frozen=True, kw_only=True):
     """How wrong predictions of held-out rows were: |predicted time / measured time - 1|, by configuration.
 
     log_half_width: of the interval at `level`, of the logarithm of a time, from the same errors.
@@ -45,8 +45,7 @@ class ProfileRecord:
     log_half_width: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
+class Profile(Struct, frozen=True, kw_only=True):
     """One calibration that ships. accelerators: slugs of those it was measured on.
 
     values, log_sd: fitted parameters by name, and the standard deviation of each one's logarithm; all others
@@ -68,8 +67,7 @@ class Profile:
         return Parameters().changed(self.values)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SoftwareProfile:
+class SoftwareProfile(Struct, frozen=True, kw_only=True):
     """Parameters of one software, learnt from all software, and how wrong it was on sources left out.
 
     values: of a source that is new, by name. cholesky: of the covariance of their logarithms, in standard
@@ -157,8 +155,7 @@ def profile(name: str) -> Profile:
 Architecture: TypeAlias = Literal["dense transformer", "mixture of experts", "other"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CalibrationRule:
+class CalibrationRule(Struct, frozen=True, kw_only=True):
     """For all chips of a vendor and kind: the profile that serves some architectures, and why that one.
 
     software: what the profile was fitted to, by its name in spec/strategy.py.
@@ -175,7 +172,7 @@ class CalibrationRule:
 _PLURALS: Mapping[Architecture, str] = {
     "dense transformer": "all dense transformers",
     "mixture of experts": "all mixtures of experts",
-    "other": "all models that are no transformers",
+    "other": "all models that are not transformers",
 }
 # Everything that no rule names is estimated with the medians of the priors.
 RULES: tuple[CalibrationRule, ...] = (
@@ -193,8 +190,7 @@ RULES: tuple[CalibrationRule, ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CalibrationChoice:
+class CalibrationChoice(Struct, frozen=True, kw_only=True):
     """The profile to use, or None for the priors, and what it serves, in words."""
 
     profile: Profile | None
@@ -242,8 +238,7 @@ _NUM_DRAWS = 64
 _SEED = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CalibrationRecord:
+class CalibrationRecord(Struct, frozen=True, kw_only=True):
     """What the model was fitted to, and how wrong it was on what was held out; None is unknown."""
 
     name: str
@@ -254,8 +249,7 @@ class CalibrationRecord:
     coverage: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CalibratedModel:
+class CalibratedModel(Struct, frozen=True, kw_only=True):
     """Parameters, draws of equally likely ones, and what they rest on.
 
     log_half_width: half the width of a step's interval at LEVEL, of its logarithm, that errors on what was
@@ -305,7 +299,7 @@ def model_for(
 @cache
 def prior_model() -> CalibratedModel:
     """The model before any measurement: the medians of the priors, and draws from them."""
-    words = "no calibration: the medians of all priors; the range is what the priors leave open"
+    words = "no calibration: the medians of the priors; the range comes from the priors"
     return CalibratedModel(
         parameters=Parameters(),
         draws=_draws({}, {}),

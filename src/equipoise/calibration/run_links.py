@@ -1,7 +1,9 @@
 """The links that a run of timed collectives was over: which machine it was on, and what they should carry."""
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.bench.collectives.records import CollectiveRun
 from equipoise.errors import SpecError, UsageError
@@ -27,8 +29,7 @@ def is_like(one: str, other: str) -> bool:
     return one.rpartition("-")[0] == other.rpartition("-")[0]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunLinks:
+class RunLinks(Struct, frozen=True, kw_only=True):
     """The links of a run's ranks.
 
     link: in words. bus_byte_per_s: the most that busbw could be with rings: of the link inside a node, or of
@@ -72,7 +73,8 @@ def checked_link(word: str) -> str:
     named = word.strip().lower() if network_reach(word) else link_class(word)
     if named is None:
         raise UsageError(
-            f"--link {word[:40]!r}: no class of link; expected one of NV#, {', '.join(KINDS[1:])}, or the "
+            f"--link {word[:40]!r}: unknown class of link; expected one of NV#, "
+            f"{', '.join(KINDS[1:])}, or the "
             "rate of a network such as 10gbit"
         )
     return named
@@ -113,10 +115,10 @@ def run_links(
 def _over_gloo(run: CollectiveRun, link: str | None) -> str:
     """Why nothing is known of the machine of a run over gloo."""
     if run.num_nodes == 1:
-        return "gloo between processes of one host is its processors and memory: no link to compare with"
+        return "gloo between processes of one host uses its processors and memory: no link to compare with"
     if link is None:
-        return "gloo over a network whose rate nobody stated: give --link, e.g. 10gbit"
-    return "nothing is published of gloo to compare with"
+        return "gloo over a network of unknown rate: give --link, e.g. 10gbit"
+    return "no published values for gloo"
 
 
 def reach_of(run: CollectiveRun, found: RunLinks | str, link: str | None) -> LinkReach | None:

@@ -3,10 +3,11 @@
 import re
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
 from statistics import geometric_mean
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from equipoise.calibration.accuracy import cluster_weights
@@ -39,16 +40,14 @@ _ACCUMULATION = re.compile(r"(?:grad\w*[-_ ])?acc(?:um\w*)?(?:[-_ ]steps)?\s*[=:
 _MULTIPLE = re.compile(r"(?<![\w-])\d+\s*[x\u00d7]\s*(?=\D)", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class Batch(Struct, frozen=True, kw_only=True):
     """Samples of an accelerator's micro-batch, and micro-batches an exchange; None where not stated."""
 
     microbatch: int | None
     num_accumulated: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Partner:
+class Partner(Struct, frozen=True, kw_only=True):
     """Rows, by index, of one set-up on fewer accelerators, and their rate of samples over all, in 1/s.
 
     rows: several where a table repeats a measurement; the rate is their geometric mean.
@@ -179,8 +178,7 @@ _RAGGED = re.compile(r"\b(?:utterances?|sentences?|clips?)\b", re.IGNORECASE)
 _UNEXPLAINED_LOG_SD = 0.16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pairs:
+class Pairs(Struct, frozen=True, kw_only=True):
     """Rows with those of their set-ups on fewer accelerators, as arrays of shape (n_pairs,).
 
     rows: indices of the rows. measured: what was seen on fewer. slowdowns: what a micro-batch takes over what

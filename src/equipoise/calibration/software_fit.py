@@ -4,11 +4,12 @@ A parameter is that of all software, what the family and the software differ by,
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from equipoise.calibration.accuracy import LEVEL, prior_half_width, time_errors
@@ -74,8 +75,7 @@ _IS_LOCAL = np.array([each.local for each in _MOVED])
 _LOG_LARGEST = np.log([each.largest for each in _MOVED])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowGroups:
+class RowGroups(Struct, frozen=True, kw_only=True):
     """Which rows are alike; every array of shape (n_rows,).
 
     doubt: what the row itself leaves open of the logarithm of its time. effects: by name of LOCAL_LOG_SD but
@@ -97,8 +97,7 @@ class RowGroups:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SoftwareRows:
+class SoftwareRows(Struct, frozen=True, kw_only=True):
     """Measured steps, one of each cluster. log_s: logarithms of the measured seconds, (n_rows,)."""
 
     arrays: StepRows
@@ -180,8 +179,7 @@ def _chip(row: PublishedRow) -> tuple[str, str]:
 _Units: TypeAlias = Mapping[str, Floats]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SoftwareFit:
+class SoftwareFit(Struct, frozen=True, kw_only=True):
     """Parameters by software, as a new source runs it.
 
     units: by software, in standard deviations of the priors. covariance: of the same, (n_names, n_names).
@@ -343,8 +341,7 @@ def _reach(groups: RowGroups, name: str) -> Floats:
     return np.asarray(shared + SOFTWARE_SD**2 * (groups.software == name))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldOutSteps:
+class HeldOutSteps(Struct, frozen=True, kw_only=True):
     """Rows that were predicted by fits to all others: log(measured / predicted), and the log_sd stated."""
 
     rows: tuple[PublishedRow, ...]
@@ -415,16 +412,15 @@ def _record(name: str, held_out: HeldOutSteps) -> dict[str, Any]:
         high_s=predicted_s * np.exp(half),
         clusters=np.array([held_out.rows[at].cluster for at in mine], dtype=np.intp),
     )
-    return asdict(
-        ProfileRecord(
-            split="leave-source-out",
-            num_executions=errors.num_executions,
-            num_clusters=errors.num_clusters,
-            mape=errors.mape,
-            median=errors.median,
-            p90=errors.p90,
-            coverage=errors.coverage,
-            level=LEVEL,
-            log_half_width=float(np.median(half)),
-        )
+    record = ProfileRecord(
+        split="leave-source-out",
+        num_executions=errors.num_executions,
+        num_clusters=errors.num_clusters,
+        mape=errors.mape,
+        median=errors.median,
+        p90=errors.p90,
+        coverage=errors.coverage,
+        level=LEVEL,
+        log_half_width=float(np.median(half)),
     )
+    return dict(to_builtins(record))

@@ -1,12 +1,12 @@
 """Measured steps as arrays for the performance model, and their prediction by a model fitted to some."""
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, fields
 from functools import cache
 from statistics import NormalDist
 from typing import Any, TypeVar
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from equipoise.calibration.accuracy import LEVEL, cluster_weights
@@ -41,8 +41,7 @@ def machine_of(row: PublishedRow) -> Machine:
 _Arrays = TypeVar("_Arrays", Load, Machine, StrategyGrid)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepRows:
+class StepRows(Struct, frozen=True, kw_only=True):
     """Rows of one index as arrays: loads, machines and strategies."""
 
     load: Load
@@ -74,7 +73,7 @@ def _taken(arrays: _Arrays, indices: Indices) -> _Arrays:
     def some(value: Any) -> Any:  # noqa: ANN401 - an array, or a tuple of arrays
         return tuple(some(each) for each in value) if isinstance(value, tuple) else value[indices]
 
-    return type(arrays)(**{each.name: some(getattr(arrays, each.name)) for each in fields(arrays)})
+    return type(arrays)(**{name: some(getattr(arrays, name)) for name in arrays.__struct_fields__})
 
 
 def step_rows(rows: Sequence[PublishedRow]) -> StepRows:
@@ -110,11 +109,11 @@ def _load(row: PublishedRow) -> Load:
     """What the model of a row asks for. Raises SpecError where its sizes are not known."""
     model = row.model
     if model is None:
-        raise SpecError(f"workload {echo(row.workload)}: neither sizes nor a name of the catalogue")
+        raise SpecError(f"workload {echo(row.workload)}: neither model sizes nor a name of the catalogue")
     if model.transformer is None and model.known is not None:
         return _workload_load(model.known)
     if model.transformer is None or model.sequence is None:
-        raise SpecError(f"workload {echo(row.workload)}: tokens a sample are not stated")
+        raise SpecError(f"workload {echo(row.workload)}: tokens per sample are not stated")
     return _transformer_load(model.transformer, model.sequence)
 
 

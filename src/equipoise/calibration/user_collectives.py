@@ -2,11 +2,11 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from equipoise.bench.collectives.records import CollectiveRun
@@ -25,8 +25,7 @@ _SHOWN = 60
 _MOST_FILES = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimedCollectives:
+class TimedCollectives(Struct, frozen=True, kw_only=True):
     """What files of timed collectives hold. notes: what was refused of them, one sentence each.
 
     catalogue: what the names of devices in them mean.
@@ -34,19 +33,17 @@ class TimedCollectives:
 
     runs: tuple[CollectiveRun, ...]
     notes: tuple[str, ...] = ()
-    catalogue: Catalogue = field(default_factory=shipped, repr=False)
+    catalogue: Catalogue = field(default_factory=shipped)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApplicableRun:
+class ApplicableRun(Struct, frozen=True, kw_only=True):
     """A run that applies to a cluster, and how its ranks sit on the cluster's nodes."""
 
     run: CollectiveRun
     group: Group
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApplicableRuns:
+class ApplicableRuns(Struct, frozen=True, kw_only=True):
     """The runs that apply to a cluster; notes: what does not and why, and what contradicts it."""
 
     used: tuple[ApplicableRun, ...]
@@ -80,8 +77,8 @@ def refuse_unnamed(given: TimedCollectives, accelerators: Sequence[str]) -> None
     unnamed = next((run for run in given.runs if not names_accelerator(run, given.catalogue)), None)
     if unnamed is not None and len(kinds) > 1:
         raise UsageError(
-            f"--collectives {unnamed.file}: it names no accelerator that is known, and {len(kinds)} are "
-            "in question: name only the one it was timed on"
+            f"--collectives {unnamed.file}: it names no known accelerator, and the question has "
+            f"{len(kinds)}: give only the one it was timed on"
         )
 
 
@@ -115,11 +112,11 @@ def names_accelerator(run: CollectiveRun, catalogue: Catalogue) -> bool:
 def _why_not(run: CollectiveRun, chip: Accelerator, catalogue: Catalogue) -> str | None:
     """Why a run does not apply to an accelerator; None where it does."""
     if run.operation not in OPERATIONS:
-        return f"{run.operation} is no operation of the model"
+        return f"{run.operation} is not an operation of the model"
     if run.num_copies > 1:
-        return f"{run.num_copies} copies of the program ran at once, in each other's way"
+        return f"{run.num_copies} copies of the program ran at once and disturbed each other"
     if run.num_ranks < 2:  # noqa: PLR2004 - one never talks
-        return "one rank: nothing was sent"
+        return "one rank: no data were sent"
     if run.backend == "gloo" and chip.kind != "cpu":
         return "timed between processors (gloo)"
     found = None if run.device is None else _chip(run.device, catalogue)
@@ -144,19 +141,19 @@ def _remarks(run: CollectiveRun, nodes: Cluster, catalogue: Catalogue) -> list[s
     remarks = []
     title = nodes.accelerator.title
     if run.device is None:
-        remarks.append(f" names no accelerator: taken for {title}.")
+        remarks.append(f" names no accelerator: {title} is assumed.")
     elif not names_accelerator(run, catalogue):
-        remarks.append(f" names {run.device[:_SHOWN]!r}, which is not known: taken for {title}.")
+        remarks.append(f" names {run.device[:_SHOWN]!r}, which is not known: {title} is assumed.")
     size, ranks = nodes.node_size, run.num_ranks
     if run.num_nodes is None and ranks > size:
         remarks.append(
-            f" does not say on how many hosts its {format_count(ranks)} ranks are: taken for "
-            f"{format_count(size)} to a host."
+            f" does not say on how many hosts its {format_count(ranks)} ranks are: "
+            f"{format_count(size)} per host are assumed."
         )
     if run.num_nodes == 1 and ranks > size:
         remarks.append(
-            f" has {format_count(ranks)} ranks on one host, the cluster has "
-            f"{format_count(size)} to a node: its figures are taken for links inside a node."
+            f" has {format_count(ranks)} ranks on one host, the cluster has {format_count(size)} "
+            "per node: its times are used for links inside a node."
         )
     return remarks
 
@@ -186,8 +183,7 @@ MOST_SIZES = 200
 RINGS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimedOperation:
+class TimedOperation(Struct, frozen=True, kw_only=True):
     """One operation over one group: sizes from the smallest, the median time of each; (n_sizes,)."""
 
     operation: str

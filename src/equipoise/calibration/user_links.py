@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.bench.collectives.records import bus_fraction
 from equipoise.calibration.collective_verdicts import LARGE_BYTES, SMALL_BYTES
@@ -132,8 +133,7 @@ def log_factor(timed: TimedOperation, wires: Wires, parameters: CollectiveParame
 _USER_LINKS_SEED = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkFigure:
+class LinkFigure(Struct, frozen=True, kw_only=True):
     """One operation over one group as it was timed, and as the model had it before.
 
     num_ranks, num_nodes: as the nodes in question hold them. from_bytes, to_bytes: sizes timed. latency_s: of
@@ -155,8 +155,7 @@ class LinkFigure:
     spread: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserLinks:
+class UserLinks(Struct, frozen=True, kw_only=True):
     """The collectives of a machine as they were timed.
 
     parameters, draws: in place of the model's own; each draw as likely as the other. usual_draws: those it

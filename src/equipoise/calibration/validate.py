@@ -3,11 +3,11 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
+from msgspec import Struct
 
 from equipoise.calibration.accuracy import (
     LEVEL,
@@ -40,13 +40,12 @@ from equipoise.spec.catalogue import Catalogue
 
 BasisOf: TypeAlias = Callable[[PublishedRow], Basis | None]
 
-_NOTHING_TO_FIT = "no row of the calibration files can be expressed, so nothing can be fitted to them"
-_TO_FIT = ("a calibration file with rows that can be expressed",)
-_NOT_FINITE = "the model gives no finite time for it"
+_NOTHING_TO_FIT = "no row of the calibration files can be modelled, so nothing can be fitted to them"
+_TO_FIT = ("a calibration file with rows that can be modelled",)
+_NOT_FINITE = "the model has no finite time for it"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ValidatedRow:
+class ValidatedRow(Struct, frozen=True, kw_only=True):
     """One row of the files: its prediction in the row's own unit, or the reason why it has none.
 
     error: |predicted time / measured time - 1|. memory_bytes: as predicted, of what frameworks report. fold:
@@ -69,8 +68,7 @@ class ValidatedRow:
     is_counted: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Validation:
+class Validation(Struct, frozen=True, kw_only=True):
     """Every row with its verdict, and the errors of one row an execution: of all, by file and by fold.
 
     split: what was held out. calibrated_on: files whose rows the models were fitted to besides.
@@ -84,7 +82,7 @@ class Validation:
     calibrated_on: tuple[str, ...]
     in_sample: bool
     verdicts: tuple[ValidatedRow, ...]
-    num_expressed: int
+    num_modelled: int
     num_given: int
     num_executions: int
     errors: TimeErrors
@@ -95,8 +93,7 @@ class Validation:
     regret: Regret | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _PredictedExecution:
+class _PredictedExecution(Struct, frozen=True, kw_only=True):
     """What is predicted of one execution: its row, seconds and their bounds."""
 
     row: PublishedRow
@@ -109,8 +106,7 @@ class _PredictedExecution:
     basis: Basis | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _PredictorRows:
+class _PredictorRows(Struct, frozen=True, kw_only=True):
     """One predictor with the executions that are its own."""
 
     name: str
@@ -132,8 +128,7 @@ class _PredictorRows:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Outcomes:
+class _Outcomes(Struct, frozen=True, kw_only=True):
     """The outcome of all predictors, by execution: what is predicted, why it is not, and what is given."""
 
     predictions: dict[int, _PredictedExecution]
@@ -145,8 +140,8 @@ class _Outcomes:
         if row.reason is not None:
             return row.reason
         if row.execution in self.given:
-            return "given: others are predicted from it"
-        return self.reasons.get(row.execution) or (row.notes[0] if row.notes else "nothing predicts it")
+            return "given: other rows are predicted from it"
+        return self.reasons.get(row.execution) or (row.notes[0] if row.notes else "no estimate for it")
 
 
 def validate(
@@ -298,7 +293,7 @@ def _validation(
         calibrated_on=calibrated_on,
         in_sample=in_sample,
         verdicts=verdicts,
-        num_expressed=sum(each.predicted is not None for each in verdicts),
+        num_modelled=sum(each.predicted is not None for each in verdicts),
         num_given=sum(each.is_given for each in verdicts),
         num_executions=len(found),
         errors=_errors(found),

@@ -42,7 +42,7 @@ class _GroupedHelp(TyperGroup):
     """Lists the verbs under their groups, in plain text: docs/decisions/0002-plain-help.md."""
 
     def format_commands(self, ctx: object, formatter: _Formatter) -> None:  # noqa: ARG002 - typer passes it
-        """Write one block a group."""
+        """Write one block per group."""
         for title, group in _VERBS:
             names = [_verb_name(verb) for verb in group]
             with formatter.section(title):
@@ -79,7 +79,7 @@ def _app() -> typer.Typer:
 def _root(
     ctx: typer.Context,
     *,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
     """How many accelerators, which, and with what strategy, before one more stops paying."""
     if version:

@@ -44,71 +44,77 @@ def bench(
         typer.Argument(
             metavar="[WORKLOAD|MODULE:FUNCTION]...",
             autocompletion=_workloads_from,
-            help="What to train: `equipoise list models` names them; or your own function; mlp.",
+            help="What to train: a name from `equipoise list models`, or module:function; default mlp.",
         ),
     ] = None,
     sizes: Annotated[
         str | None,
         typer.Option(metavar="N[,N..]", help="Numbers of ranks; `1,2,4..` doubles up to all devices."),
     ] = None,
-    batch: Annotated[str, typer.Option(metavar="B[,B...]", help="Samples of a step: see --scaling.")] = "32",
+    batch: Annotated[str, typer.Option(metavar="B[,B...]", help="Samples per step: see --scaling.")] = "32",
     strategy: Annotated[
         str | None,
         typer.Option(
             metavar="S[,S...]",
             autocompletion=_strategies_from,
-            help="Ways to train, as in `equipoise list methods`: ddp,fp16,powersgd:2,localsgd:8; ddp.",
+            help="Strategies of `equipoise list methods`: ddp,fp16,powersgd:2,localsgd:8; default ddp.",
         ),
     ] = None,
     precision: Annotated[
-        str, typer.Option(metavar="P[,P...]", help="Of the computing: fp32, tf32, bf16.")
+        str, typer.Option(metavar="P[,P...]", help="Precision of computation: fp32, tf32, bf16.")
     ] = "fp32",
     scaling: Annotated[
         Literal["strong", "weak"],
-        typer.Option(help="strong: --batch is shared by all ranks; weak: every rank has as much."),
+        typer.Option(help="strong: --batch is divided among the ranks; weak: every rank has --batch."),
     ] = "strong",
-    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where ranks compute.")] = "auto",
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"], typer.Option(help="Device that ranks compute on.")
+    ] = "auto",
     launcher: Annotated[
         str,
         typer.Option(help="auto, inprocess, torchrun, slurm, ray, or emulated:RATE, e.g. emulated:1gbit."),
     ] = "auto",
     slurm: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="What sbatch is to know: partition=main; may be repeated."),
+        typer.Option(metavar="KEY=VALUE", help="Option of sbatch: partition=main; may be repeated."),
     ] = None,
     address: Annotated[
-        str | None, typer.Option(help="Of the Ray cluster; RAY_ADDRESS or the one here unless given.")
+        str | None, typer.Option(help="Address of the Ray cluster; default RAY_ADDRESS, else a local one.")
     ] = None,
     repeat: Annotated[int, typer.Option(min=1, max=1000, help="Repetitions, each in fresh processes.")] = 3,
-    steps: Annotated[
-        int, typer.Option(min=1, max=100_000, help="Timed steps of a run, after its warm-up.")
-    ] = 20,
-    limit: Annotated[float, typer.Option(min=1.0, help="Seconds a run may take before it is ended.")] = 600.0,
+    steps: Annotated[int, typer.Option(min=1, max=100_000, help="Timed steps per run, after warm-up.")] = 20,
+    limit: Annotated[float, typer.Option(min=1.0, help="Time limit per run, in seconds.")] = 600.0,
     train: Annotated[
         int | None,
         typer.Option(
-            min=1, metavar="SAMPLES", help="Train on so many; repetitions are seeds; show held-out loss."
+            min=1,
+            metavar="SAMPLES",
+            help="Train on this many samples, one seed per repetition; show held-out loss.",
         ),
     ] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="The workload's own unless given.")] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="Learning rate; default that of the workload.")
+    ] = None,
     aa: Annotated[
-        bool, typer.Option("--aa", help="Run everything twice over; show how often equal runs differ.")
+        bool, typer.Option("--aa", help="A/A test: run everything twice; show how often equal runs differ.")
     ] = False,
     find: Annotated[
         bool,
         typer.Option(
-            "--find", help="Search the fastest strategy, batch and size in few runs, the rest predicted."
+            "--find", help="Find the fastest strategy, batch and size: measure a few, predict the rest."
         ),
     ] = False,
-    trials: Annotated[int, typer.Option(min=1, help="With --find: runs on several ranks at most.")] = 12,
+    trials: Annotated[
+        int, typer.Option(min=1, help="With --find: maximum number of runs on several ranks.")
+    ] = 12,
     exact: Annotated[
-        bool, typer.Option("--exact", help="With --find: only what learns the same from a sample.")
+        bool, typer.Option("--exact", help="With --find: only methods with the same result as one device.")
     ] = False,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where the sweep is kept; a name made of its plan.")
+        Path | None, typer.Option(metavar="DIR", help="Folder of the sweep; by default named after its plan.")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with a sweep; alone with --out: with its own plan.")
+        bool, typer.Option("--resume", help="Continue a sweep; with --out alone, by the plan stored there.")
     ] = False,
     hardware: Hardware = None,
     html: AsHtml = None,
@@ -123,19 +129,19 @@ def bench(
     if served():  # a further host of a run that torchrun or srun started: it works for the first
         return
     if isnan(limit):
-        raise UsageError("--limit nan: expected seconds")
+        raise UsageError("--limit nan: expected a number of seconds")
     with answering("bench", as_json=as_json, json_out=json_out, html=html) as answer:
-        from equipoise.cli.sweeps import SweepOptions, cells_of, planned_before
+        from equipoise.cli.sweeps import SweepOptions, stored_plan, trials_of
         from equipoise.report.bench_json import sweep_fields
         from equipoise.report.pages.sweep import SWEEP
 
         settings = {"scaling": scaling, "launcher": launcher}
         options = _options(slurm or (), address)
         if resume and out is not None and not workloads and not find:
-            cells, before = planned_before(out)
+            planned, before = stored_plan(out)
             settings |= before
         else:
-            asked = SweepOptions(
+            sweep = SweepOptions(
                 workloads=tuple(workloads or (_DEFAULT_WORKLOAD,)),
                 sizes=sizes,
                 batches=batch,
@@ -150,28 +156,28 @@ def bench(
                 learning_rate=learning_rate,
                 num_arms=2 if aa else 1,
             )
-            cells = cells_of(asked)
+            planned = trials_of(sweep)
         if find:
-            from equipoise.cli.sweeps import Looked
+            from equipoise.cli.sweeps import SearchLimits
             from equipoise.cli.sweeps import search_for_methods as search
             from equipoise.report.bench_json import find_fields
             from equipoise.report.pages.find import FIND
 
-            looked = Looked(num_trials=trials, num_repetitions=repeat, exact_only=exact)
-            folder = out or Path(f"find-{_name(cells)}")
-            best = search(cells, folder, _launcher(launcher, options), looked, limit_s=limit, resume=resume)
+            limits = SearchLimits(num_trials=trials, num_repetitions=repeat, exact_only=exact)
+            folder = out or Path(f"find-{_name(planned)}")
+            best = search(planned, folder, _launcher(launcher, options), limits, limit_s=limit, resume=resume)
             answer.give_page(FIND, best, find_fields, full=full)
             return
-        folder = out or Path(_name(cells))
+        folder = out or Path(_name(planned))
         start = partial(_launcher, settings["launcher"], options)
-        found = _swept(cells, folder, settings, start=start, limits=(limit, resume), catalogue=catalogue)
+        found = _swept(planned, folder, settings, start=start, limits=(limit, resume), catalogue=catalogue)
         answer.give_page(SWEEP, found, lambda now: sweep_fields(now.swept), full=full)
     if found.swept.refusal:
         raise EvidenceError(found.swept.refusal)
 
 
 def _strategies(given: str | None, *, find: bool, exact: bool) -> str:
-    """The ways to train as text: plain ddp unless others are named or looked for."""
+    """The ways to train as text: plain ddp unless others are searched for."""
     if exact and not find:
         raise UsageError("--exact goes with --find")
     if not find:
@@ -181,10 +187,10 @@ def _strategies(given: str | None, *, find: bool, exact: bool) -> str:
     return strategies(given, exact_only=exact)
 
 
-def _name(cells: "Sequence[Trial]") -> str:
+def _name(trials: "Sequence[Trial]") -> str:
     """The folder of a plan where none is given: the same plan has the same."""
-    names = "\n".join(sorted(cell.trial_id for cell in cells))
-    workload = "".join(char if char.isalnum() else "-" for char in cells[0].workload)[:40]
+    names = "\n".join(sorted(trial.trial_id for trial in trials))
+    workload = "".join(char if char.isalnum() else "-" for char in trials[0].workload)[:40]
     return f"bench-{workload}-{sha256(names.encode()).hexdigest()[:8]}"
 
 
@@ -206,7 +212,7 @@ def _launcher(name: str, options: "Mapping[str, str]") -> "Launcher":
 
 
 def _swept(
-    cells: "Sequence[Trial]",
+    trials: "Sequence[Trial]",
     folder: Path,
     settings: "Mapping[str, str]",
     *,
@@ -214,23 +220,26 @@ def _swept(
     limits: tuple[float, bool],
     catalogue: "Catalogue",
 ) -> "SweepNow":
-    """The sweep, run to its end; interrupted or stopped by an error, it reports what is kept.
+    """The sweep, run to its end; interrupted or stopped by an error, it reports the finished trials.
 
     limits: seconds of a run, and whether to go on with a sweep.
     """
     from equipoise.bench.store import Store
     from equipoise.bench.sweep import run_sweep
     from equipoise.bench.tables import write_sweep_tables
-    from equipoise.cli.sweeps import kept, shown
+    from equipoise.cli.sweeps import progress_bar, saving_tables
     from equipoise.diagnose.sweeps import sweep_now
 
     store, (limit_s, resume) = Store(folder), limits
     # Where nothing is left to run it is shown again, on machines that cannot train too.
-    if not (resume and store.holds_all(cells)):
+    if not (resume and store.holds_all(trials)):
         launch_with = start()
-        with kept(store, num_cells=len(cells), catalogue=catalogue), shown(cells, store) as progress:
+        with (
+            saving_tables(store, num_trials=len(trials), catalogue=catalogue),
+            progress_bar(trials, store) as progress,
+        ):
             run_sweep(
-                cells,
+                trials,
                 folder,
                 launch_with,
                 limit_s=limit_s,

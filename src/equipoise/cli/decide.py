@@ -6,12 +6,12 @@ Their options are made from the declarations of the fields: decide/query.py.
 import inspect
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol, TypeAlias
 
 import typer
+from msgspec import Struct
 from typer.core import TyperCommand
 
 from equipoise.cli.options import (
@@ -49,8 +49,7 @@ _COMPLETIONS: Final[Mapping[str, Callable[[str], list[str]]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Output:
+class Output(Struct, frozen=True, kw_only=True):
     """Where an answer goes and how much of it is printed: the same options for every question.
 
     html: a page of it is written there too. full: all of it is printed, not one screen. recorded: its
@@ -119,7 +118,7 @@ def _parameter(name: str, field: Field, *, is_argument: bool) -> inspect.Paramet
         argument = typer.Argument(
             metavar=f"{field.metavar}|CONFIG.toml",
             autocompletion=_COMPLETIONS.get(name),
-            help="What to train, or a file that holds it and these options.",
+            help="What to train, or a TOML file with it and these options.",
         )
         annotation: Any = Annotated[str, argument]
         default: Any = inspect.Parameter.empty
@@ -144,7 +143,7 @@ class QuestionCommand(TyperCommand):
     """Lists options by group, in plain text: docs/decisions/0002-plain-help.md."""
 
     def format_options(self, ctx: Any, formatter: _OptionFormatter) -> None:  # noqa: ANN401 - typer's own
-        """Write one block a group."""
+        """Write one block per group."""
         blocks: dict[str, list[tuple[str, str]]] = {
             title: [] for title in (_OPTIONS, *GROUPS.values(), OUTPUT)
         }
@@ -202,7 +201,7 @@ def _record(verb: "DecisionVerb", query: "TrainingQuery", found: "Result[Any]") 
     from equipoise.decide.prediction import answer_predictions, time_predictions
 
     if query.ask is not None:
-        raise UsageError("--record keeps predicted times; --ask gives an amount to train on")
+        raise UsageError("--record stores predicted times; --ask finds an amount to train on")
     predictions = (
         time_predictions(found.record) if verb == "predict" else answer_predictions(found.record, verb=verb)
     )
@@ -220,14 +219,14 @@ def allocate(
     ],
     objective: Annotated[
         Literal["time", "makespan", "cost", "energy"],
-        typer.Option(help="What to minimise: all jobs' times, the last one's end, money, energy."),
+        typer.Option(help="What to minimise: total time, end of the last job, money or energy."),
     ] = "time",
     electricity_by_hour: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.csv", help="Prices of electricity: hour (0 to 23), usd_per_kwh."),
+        typer.Option(metavar="FILE.csv", help="CSV of electricity prices: hour (0 to 23), usd_per_kwh."),
     ] = None,
     begin: Annotated[
-        str | None, typer.Option(metavar="HH:MM", help="Time of day at which the plan begins; 00:00.")
+        str | None, typer.Option(metavar="HH:MM", help="Time of day at which the plan begins; default 00:00.")
     ] = None,
 ) -> None:
     """Share a pool of accelerators between trainings."""
@@ -249,22 +248,22 @@ _NEEDED = ("fastapi", "jinja2", "uvicorn")
 def serve(
     *,
     host: Annotated[
-        str, typer.Option(help="Where to listen. Another than this machine's own needs a token.")
+        str, typer.Option(help="Address to listen on. Any but this machine's own needs a token.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes one that is free.")] = _PORT,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = _PORT,
     runs: Annotated[
         list[Path] | None,
         typer.Option(metavar="DIR", help="A sweep, a watched loop, or a folder of such; may be repeated."),
     ] = None,
     token: Annotated[
         str | None,
-        typer.Option(envvar="EQUIPOISE_TOKEN", help="What visitors must know; made for other hosts."),
+        typer.Option(envvar="EQUIPOISE_TOKEN", help="Access token; generated when other hosts can connect."),
     ] = None,
     name: Annotated[
         list[str] | None,
-        typer.Option(metavar="HOST", help="A further name by which browsers reach it; may be repeated."),
+        typer.Option(metavar="HOST", help="Another host name that browsers may use; may be repeated."),
     ] = None,
-    warm: Annotated[bool, typer.Option(help="Compute the first page before anybody asks for it.")] = True,
+    warm: Annotated[bool, typer.Option(help="Compute the first page before it is requested.")] = True,
     data: Data = None,
     also: Also = None,
     hardware: Hardware = None,
@@ -279,7 +278,7 @@ def serve(
 
     for folder in (*(runs or ()), *(also or ()), *([data] if data else [])):
         if not folder.is_dir():
-            raise UsageError(f"{folder}: no directory; expected one that is there")
+            raise UsageError(f"{folder}: not a directory; expected an existing one")
     asked_token = token_for(host, token)
     opened = listening(host, port)
     place = ListenAddress(host=host, port=opened.getsockname()[1], token=asked_token, names=tuple(name or ()))

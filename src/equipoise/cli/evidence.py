@@ -19,7 +19,7 @@ from equipoise.cli.options import (
     Workloads,
     catalogue_of,
 )
-from equipoise.cli.output import answering, expect_place, page_text, written_aside
+from equipoise.cli.output import answering
 from equipoise.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -41,9 +41,7 @@ def ingest(
         Path | None, typer.Option(metavar="DIR", help="Write runs.parquet and scores.parquet there.")
     ] = None,
     column: Columns = None,
-    workload: Annotated[
-        str | None, typer.Option(help="Of the runs of an export that has no such column.")
-    ] = None,
+    workload: Annotated[str | None, typer.Option(help="For an export without such a column.")] = None,
     accelerator: Annotated[str | None, typer.Option(help="Likewise.")] = None,
     hardware: Hardware = None,
     workloads: Workloads = None,
@@ -54,7 +52,8 @@ def ingest(
     catalogue = catalogue_of(hardware, workloads)
     with answering("ingest", as_json=as_json, json_out=json_out) as answer:
         from equipoise.cli.output import progress_bar
-        from equipoise.cli.tables import fields, text
+        from equipoise.report.json import ingest_fields
+        from equipoise.report.pages.tables import ingest_page
         from equipoise.runs.imported import SUFFIXES, import_runs
         from equipoise.runs.ingest import ingest as read
         from equipoise.runs.readers.exports import columns_of
@@ -62,7 +61,8 @@ def ingest(
         exports = [path for path in paths if path.suffix.lower() in SUFFIXES and path.is_file()]
         if exports and len(exports) < len(paths):
             raise UsageError(
-                f"{exports[0].name} is an export, {len(paths) - len(exports)} others are not; call twice"
+                f"{exports[0].name} is an export, {len(paths) - len(exports)} others are not; "
+                "ingest them separately"
             )
         constants = {"workload": workload, "accelerator": accelerator}
         if exports:
@@ -75,11 +75,13 @@ def ingest(
                 catalogue=catalogue,
             )
         elif column or any(constants.values()):
-            raise UsageError("--column, --workload and --accelerator are of exports: .csv, .parquet, .jsonl")
+            raise UsageError(
+                "--column, --workload and --accelerator apply to exports only: .csv, .parquet, .jsonl"
+            )
         else:
             with progress_bar() as progress:
                 report = read(paths, into=into, progress=progress, catalogue=catalogue)
-        answer.give(lambda: fields(report), lambda: text(report, into))
+        answer.give_page(ingest_page(into), report, ingest_fields, full=False)
         if not report.num_entries_kept:
             read_from = ", ".join(map(str, paths))
             raise DataError(f"{read_from}: no entry found; expected MLPerf Training results")
@@ -90,12 +92,14 @@ def scores(
     round_: Round = None,
     workload: Workload = None,
     accelerator: Accelerator = None,
-    submitter: Annotated[str | None, typer.Option(help="An organisation, as its folder is named.")] = None,
-    division: Annotated[str | None, typer.Option(help="closed or open; both unless given.")] = None,
-    sort: Annotated[str | None, typer.Option(metavar="COLUMN", help="Sort by it, -COLUMN descends.")] = None,
+    submitter: Annotated[str | None, typer.Option(help="An organisation, by the name of its folder.")] = None,
+    division: Annotated[str | None, typer.Option(help="closed or open; default both.")] = None,
+    sort: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Sort by a column; -COLUMN in descending order.")
+    ] = None,
     format_: Annotated[
         Literal["table", "csv", "parquet", "jsonl"] | None,
-        typer.Option("--format", help="How to print the entries; a table unless given."),
+        typer.Option("--format", help="Output format; default a table."),
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write there instead of printing.")] = None,
     data: Data = None,
@@ -108,7 +112,8 @@ def scores(
     """List entries with score, speedup and efficiency."""
     catalogue = catalogue_of(hardware, workloads)
     with answering("scores", as_json=as_json, json_out=json_out) as answer:
-        from equipoise.cli.tables import entries_text, handed_out
+        from equipoise.cli.tables import handed_out
+        from equipoise.report.pages.tables import scores_page
         from equipoise.report.study_json import score_fields
         from equipoise.study import scores as scored
 
@@ -124,7 +129,7 @@ def scores(
             catalogue=catalogue,
         )
         if format_ == "table" or (format_ is None and out is None):
-            answer.give(lambda: score_fields(frame), lambda: entries_text(frame, flat=sort is not None))
+            answer.give_page(scores_page(is_sorted=sort is not None), frame, score_fields, full=False)
         else:
             handed = handed_out(frame, format_, out, as_json=as_json)
             answer.give(lambda: score_fields(frame), lambda: handed)
@@ -134,8 +139,10 @@ def report(
     *,
     round_: Round = None,
     workload: SeveralWorkloads = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write one HTML file.")] = None,
-    k: Annotated[int | None, typer.Option(help="Number of groups; by silhouette unless given.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Write the study as one HTML file.")
+    ] = None,
+    k: Annotated[int | None, typer.Option(help="Number of groups; default by silhouette.")] = None,
     data: Data = None,
     also: Also = None,
     hardware: Hardware = None,
@@ -145,30 +152,13 @@ def report(
 ) -> None:
     """Study how training scales in a round."""
     catalogue = catalogue_of(hardware, workloads)
-    with answering("report", as_json=as_json, json_out=json_out) as answer:
+    with answering("report", as_json=as_json, json_out=json_out, html=out) as answer:
+        from equipoise.report.pages.study import study_page
         from equipoise.report.study_json import report_fields
         from equipoise.study import study
 
-        if out:
-            expect_place(out)
         findings = study(round_, workload, k=k, data=data, also=also or (), catalogue=catalogue)
-        if out:
-            from equipoise.report.html import render as html
-            from equipoise.report.pages.study import STUDY
-
-            with written_aside(out) as file:
-                file.write(html(STUDY, findings).encode())
-
-        def show() -> str:
-            from equipoise.cli.output import headline
-
-            if out:
-                return headline(findings, out)
-            from equipoise.report.pages.study import STUDY
-
-            return page_text(STUDY, findings)
-
-        answer.give(lambda: report_fields(findings), show)
+        answer.give_page(study_page(out), findings, report_fields, full=out is None)
 
 
 def export(

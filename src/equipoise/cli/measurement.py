@@ -2,11 +2,11 @@
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from msgspec import Struct
 
 from equipoise.bench.collectives.documents import reading_in
 from equipoise.bench.collectives.files import named_operation, read_files
@@ -29,8 +29,7 @@ from equipoise.report.document import encode
 MEASURED = "measured here"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Wanted(Struct, frozen=True, kw_only=True):
     """What a user asked for: files to read, or what to measure, with None for what was not given."""
 
     files: tuple[Path, ...]
@@ -56,11 +55,11 @@ def reading_of(wanted: Wanted, *, progress: Callable[[str, int, int], None] | No
         return _measured(wanted, operations, progress)
     for name in ("sizes", "ranks", "launcher", "device", "repeat", "limit", "out"):
         if getattr(wanted, name) is not None:
-            raise UsageError(f"--{name} is for --measure; files say what was measured")
+            raise UsageError(f"--{name} goes with --measure; files state what was measured")
     if not wanted.files:
         raise UsageError("nothing to read: give files, or --measure to time collectives here")
     if len(operations) > 1:
-        raise UsageError(f"--ops {wanted.ops}: expected one operation, of tables that do not name theirs")
+        raise UsageError(f"--ops {wanted.ops}: expected one operation, for tables that do not name theirs")
     return read_files(wanted.files, operation=operations[0] if operations else None)
 
 
@@ -70,7 +69,7 @@ def _measured(
     from equipoise.bench.launchers import launcher
 
     if wanted.files:
-        raise UsageError("files and --measure: expected one of both; --measure reads no files")
+        raise UsageError("files and --measure: give one of the two; --measure reads no files")
     launch_with = launcher(wanted.launcher or "auto")
     stated: Mapping[str, Any] = {
         "operations": operations or None,
@@ -114,19 +113,19 @@ def topology(
     file: Annotated[
         Path | None,
         typer.Argument(
-            metavar="FILE|--", help="What nvidia-smi or rocm-smi printed; `--` or `-`: standard input."
+            metavar="FILE|--", help="Output of nvidia-smi or rocm-smi; `--` or `-`: standard input."
         ),
     ] = None,
     accelerator: Annotated[
         str | None,
-        typer.Option(autocompletion=clusters_from, help="What the devices are, where the file does not say."),
+        typer.Option(autocompletion=clusters_from, help="Accelerator, where the file does not name it."),
     ] = None,
     batch: Annotated[
-        int, typer.Option(min=2, max=1_000_000, help="Samples of a step, shared by two accelerators.")
+        int, typer.Option(min=2, max=1_000_000, help="Samples per step, shared by two accelerators.")
     ] = 32,
     fp32: Annotated[
         bool,
-        typer.Option("--fp32", help="Predict for fp32, as torch trains by default, not autocast."),
+        typer.Option("--fp32", help="Predict for fp32, the default of torch, instead of autocast."),
     ] = False,
     hardware: Hardware = None,
     html: AsHtml = None,
@@ -156,7 +155,8 @@ def collectives(
     files: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="FILE", help="Of nccl-tests or rccl-tests, text or -J JSON; or of --measure --out."
+            metavar="FILE",
+            help="Output of nccl-tests or rccl-tests (text or -J JSON), or of --measure --out.",
         ),
     ] = None,
     measure: Annotated[
@@ -164,42 +164,45 @@ def collectives(
     ] = False,
     ops: Annotated[
         str | None,
-        typer.Option(metavar="OP[,OP]", help="What to measure; for a file: what its table does not name."),
+        typer.Option(
+            metavar="OP[,OP]", help="Operations to measure; for a file: the one that its table does not name."
+        ),
     ] = None,
     sizes: Annotated[
         str | None, typer.Option(metavar="N[,N..]", help="Sizes to measure: 1KiB,64KiB,4MiB.")
     ] = None,
     ranks: Annotated[
-        int | None, typer.Option(help="Between how many: 2, or all accelerators, unless given.")
+        int | None, typer.Option(help="Number of ranks; default 2, or all accelerators.")
     ] = None,
     launcher: Annotated[
         str | None,
-        typer.Option(help="Where they run: auto, inprocess, torchrun, slurm, ray, or emulated:RATE."),
+        typer.Option(help="Launcher: auto, inprocess, torchrun, slurm, ray, or emulated:RATE."),
     ] = None,
     device: Annotated[
-        Literal["auto", "cpu", "cuda"] | None, typer.Option(help="What holds the data: auto unless given.")
+        Literal["auto", "cpu", "cuda"] | None, typer.Option(help="Device that holds the data; default auto.")
     ] = None,
     repeat: Annotated[
-        int | None, typer.Option(min=1, max=1000, help="Starts of fresh processes: 3 unless given.")
+        int | None, typer.Option(min=1, max=1000, help="Repetitions, each in fresh processes; default 3.")
     ] = None,
     limit: Annotated[
-        float | None, typer.Option(min=1.0, help="Seconds after which one call hangs: 60 unless given.")
+        float | None, typer.Option(min=1.0, help="Time limit per call in seconds; default 60.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE.json", help="Keep what was measured, to be read again.")
+        Path | None,
+        typer.Option(metavar="FILE.json", help="Write the measurements to a file that can be read again."),
     ] = None,
     accelerator: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
             autocompletion=clusters_from,
-            help="What was measured, where the files do not say.",
+            help="Accelerator, where the files do not name it.",
         ),
     ] = None,
     link: Annotated[
         str | None,
         typer.Option(
-            metavar="CLASS", help="The weakest link: NV#, PIX, PXB, PHB, NODE, SYS; or a network: 10gbit."
+            metavar="CLASS", help="Weakest link: NV#, PIX, PXB, PHB, NODE, SYS; or a network: 10gbit."
         ),
     ] = None,
     hardware: Hardware = None,
@@ -259,7 +262,7 @@ def trace(
         list[Path],
         typer.Argument(
             metavar="FILE...",
-            help="Traces of torch.profiler: .json, .json.gz, or folders and archives of them.",
+            help="torch.profiler traces: .json, .json.gz, or folders and archives of them.",
         ),
     ],
     html: AsHtml = None,

@@ -82,7 +82,7 @@ SeveralWorkloads = Annotated[
     typer.Option(
         "--workload",
         autocompletion=_workloads_from,
-        help="A workload; may be repeated. Those of the study unless given.",
+        help="A workload; may be repeated. Default: those of the study.",
     ),
 ]
 Accelerator = Annotated[
@@ -98,7 +98,7 @@ JsonOut = Annotated[
         "--json-out",
         metavar="FILE",
         rich_help_panel=OUTPUT,
-        help="Write the JSON document to FILE besides.",
+        help="Write the JSON document to FILE as well.",
     ),
 ]
 Data = Annotated[Path | None, option_of("data")]
@@ -109,18 +109,21 @@ Columns = Annotated[list[str] | None, option_of("columns")]
 AsHtml = Annotated[
     Path | None,
     typer.Option(
-        "--html", metavar="FILE.html", rich_help_panel=OUTPUT, help="Write it as one HTML file too."
+        "--html",
+        metavar="FILE.html",
+        rich_help_panel=OUTPUT,
+        help="Write the result as one HTML file as well.",
     ),
 ]
 Full = Annotated[
-    bool, typer.Option("--full", rich_help_panel=OUTPUT, help="Print all of it, not one screen.")
+    bool, typer.Option("--full", rich_help_panel=OUTPUT, help="Print everything, not one screen.")
 ]
 Recorded = Annotated[
     bool,
     typer.Option(
         "--record",
         rich_help_panel=OUTPUT,
-        help="Keep it in your ledger, for `record` to compare with what is measured.",
+        help="Store the prediction in your ledger, for `record` to compare with measurements.",
     ),
 ]
 

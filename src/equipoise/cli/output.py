@@ -7,27 +7,23 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
-from textwrap import fill
 from typing import IO, TYPE_CHECKING, Any
 
 import typer
+from msgspec import Struct
 
 from equipoise import errors
 
 if TYPE_CHECKING:
     from equipoise.report.blocks import Page, Shown
-    from equipoise.study.findings import Findings
 
-_COLUMN_GAP = "  "
 _STDOUT, _STDERR = 1, 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerbOutput:
+class VerbOutput(Struct, frozen=True, kw_only=True):
     """Where the answer of one verb goes.
 
     as_json: the document goes to standard output instead of text. json_out: it goes to this file besides.
@@ -43,20 +39,21 @@ class VerbOutput:
         self,
         page: "Page[Shown]",
         record: "Shown",
-        fields: Callable[["Shown"], Mapping[str, Any]],
+        fields: Callable[["Shown"], Mapping[str, Any]] | None = None,
         *,
         full: bool = True,
     ) -> None:
         """Write a record in the forms asked for: its page as HTML and as text, and its document.
 
-        fields: of the document. full: the whole page as text; else one screen, where it has a short form.
+        fields: of the document; those of the record unless given. full: the whole page as text; else one
+        screen, where it has a short form.
         """
         if self.html is not None:
             from equipoise.report.html import render
 
             with written_aside(self.html) as file:
                 file.write(render(page, record).encode())
-        self.give(lambda: fields(record), lambda: page_text(page, record, full=full))
+        self.give(lambda: (fields or _fields_of)(record), lambda: page_text(page, record, full=full))
 
     def give(self, fields: Callable[[], Mapping[str, Any]], show: Callable[[], str | bytes]) -> None:
         """Write the answer; `fields` and `show` are only called where their form is wanted.
@@ -78,6 +75,12 @@ class VerbOutput:
                 file.write(encoded)
         if self.as_json:
             write(encoded)
+
+
+def _fields_of(record: object) -> Mapping[str, Any]:
+    from equipoise.report.json import fields_of
+
+    return fields_of(record)
 
 
 def page_text(page: "Page[Shown]", record: "Shown", *, full: bool = True) -> str:
@@ -147,7 +150,7 @@ def expect_place(path: Path) -> None:
     if path.is_dir():
         raise errors.UsageError(f"{path}: a directory; expected the name of a file to write")
     if not path.parent.is_dir():
-        raise errors.UsageError(f"{path}: the directory {str(path.parent)!r} does not exist; make it first")
+        raise errors.UsageError(f"{path}: the directory {str(path.parent)!r} does not exist; create it first")
 
 
 @contextmanager
@@ -181,50 +184,9 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
-def paragraph(sentence: str) -> str:
-    """A sentence in lines of the width, those after the first set in."""
-    return f"{fill(printable(sentence), width_columns(), subsequent_indent='  ')}\n"
-
-
 def width_columns() -> int:
     """How wide text may be: COLUMNS, else the terminal, else 80."""
     return shutil.get_terminal_size((80, 24)).columns
-
-
-def table_text(head: Sequence[str], rows: Sequence[Sequence[str]], *, align: str) -> str:
-    """Rows under their heads, each line within the width; the last column is cut with an ellipsis.
-
-    align: one of `<` and `>` a column.
-    """
-    cells = [list(head), *([printable(cell) for cell in row] for row in rows)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
-    lines = []
-    for row in cells:
-        padded = (f"{cell:{side}{size}}" for cell, side, size in zip(row, align, widths, strict=True))
-        lines.append(clipped(_COLUMN_GAP.join(padded).rstrip()))
-    return "".join(f"{line}\n" for line in lines)
-
-
-def counted(count: int, one: str, many: str) -> str:
-    """A count with its noun.
-
-    >>> counted(1, "entry", "entries")
-    '1 entry'
-    """
-    return f"{count} {one if count == 1 else many}"
-
-
-def clipped(line: str) -> str:
-    """A line cut to the width, with an ellipsis where something is gone."""
-    width = width_columns()
-    return line if len(line) <= width else f"{line[: width - 1]}…"
-
-
-def headline(findings: "Findings", path: Path) -> str:
-    """What was found in a few lines, and the file that holds the rest."""
-    paragraphs = (findings.headline, *findings.summary, f"The whole study: {path}")
-    width = width_columns()
-    return "".join(f"{fill(printable(text), width, subsequent_indent='  ')}\n" for text in paragraphs)
 
 
 @contextmanager

@@ -5,10 +5,11 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 from pathlib import Path
 from statistics import fmean
+
+from msgspec import Struct, field
 
 from equipoise.bench.devices import AvailableDevices, available_devices, device
 from equipoise.bench.launchers import Launcher
@@ -17,23 +18,22 @@ from equipoise.bench.models import known_name
 from equipoise.bench.store import Store
 from equipoise.bench.sweep import AdaptiveSweep, Progress, Scaling, planned
 from equipoise.bench.trial import Trial
-from equipoise.cli.output import counted, printable
+from equipoise.cli.output import printable
 from equipoise.diagnose.method_search import EXACT, FoundMethod, MethodSpace, default_methods, effect, tuned
 from equipoise.errors import DataError, EquipoiseError, UsageError
 from equipoise.spec.catalogue import Catalogue
 from equipoise.units import format_duration
 
 _MOST_VALUES = 100
-_MOST_CELLS = 100_000
+_MOST_TRIALS = 100_000
 _MOST_RANKS = 1_000_000
 _MOST_BATCH = 1_000_000_000
-# A host with many cores is not cut into ranks of one core each unless that is asked for.
-_MOST_RANKS_UNASKED = 8
+# A host with many cores is not cut into ranks of one core each unless --sizes requests it.
+_MOST_DEFAULT_RANKS = 8
 _WHOLE = re.compile(r"[0-9]{1,12}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepOptions:
+class SweepOptions(Struct, frozen=True, kw_only=True):
     """The options as they were given: lists are still text. binds_here: whether ranks run on this machine."""
 
     workloads: tuple[str, ...]
@@ -51,47 +51,50 @@ class SweepOptions:
     num_arms: int
 
 
-def cells_of(asked: SweepOptions) -> tuple[Trial, ...]:
-    """The cells of the sweep.
+def trials_of(options: SweepOptions) -> tuple[Trial, ...]:
+    """The trials of the sweep.
 
-    Raises UsageError for what no cell can be made of: unknown names, batches that ranks cannot share, more
+    Raises UsageError for what no trial can be made of: unknown names, batches that ranks cannot share, more
     ranks than devices.
     """
-    for workload in asked.workloads:
+    for workload in options.workloads:
         _refuse_unknown(workload)
-    methods = _items(asked.strategies, "--strategy")
+    methods = _items(options.strategies, "--strategy")
     for text in methods:
         method(text)
-    here = available_devices(asked.device)
-    sizes = _sizes(asked.sizes, here if asked.binds_here else None)
-    cells = tuple(
-        cell
-        for precision in _items(asked.precisions, "--precision")
-        for cell in planned(
-            workloads=asked.workloads,
+    here = available_devices(options.device)
+    sizes = _sizes(options.sizes, here if options.binds_here else None)
+    trials = tuple(
+        trial
+        for precision in _items(options.precisions, "--precision")
+        for trial in planned(
+            workloads=options.workloads,
             methods=methods,
             sizes=sizes,
-            batches=[_whole(item, "--batch", _MOST_BATCH) for item in _items(asked.batches, "--batch")],
-            num_repetitions=asked.num_repetitions,
+            batches=[_whole(item, "--batch", _MOST_BATCH) for item in _items(options.batches, "--batch")],
+            num_repetitions=options.num_repetitions,
             precision=precision,
-            num_steps=asked.num_steps,
-            scaling=asked.scaling,
-            num_arms=asked.num_arms,
+            num_steps=options.num_steps,
+            scaling=options.scaling,
+            num_arms=options.num_arms,
             device=here.device,
-            train_samples=asked.train_samples,
-            learning_rate=asked.learning_rate,
+            train_samples=options.train_samples,
+            learning_rate=options.learning_rate,
         )
     )
-    if len(cells) > _MOST_CELLS:
-        raise UsageError(f"{len(cells)} runs; a sweep has at most {_MOST_CELLS}: take fewer of something")
-    return cells
+    if len(trials) > _MOST_TRIALS:
+        raise UsageError(
+            f"{len(trials)} runs; a sweep has at most {_MOST_TRIALS}: "
+            "reduce --sizes, --batch, --strategy or --repeat"
+        )
+    return trials
 
 
-def planned_before(folder: Path) -> tuple[tuple[Trial, ...], dict[str, str]]:
-    """The cells and settings of the sweep that a folder holds. Raises DataError when it holds none."""
+def stored_plan(folder: Path) -> tuple[tuple[Trial, ...], dict[str, str]]:
+    """The trials and settings of the sweep that a folder holds. Raises DataError when it holds none."""
     store = Store(folder)
     if not (folder / "sweep.json").exists():
-        raise UsageError(f"{folder}: holds no sweep; expected the folder of one, or what to train")
+        raise UsageError(f"{folder}: holds no sweep; expected the folder of a sweep, or a workload to train")
     return store.plan(), store.settings()
 
 
@@ -109,7 +112,7 @@ def _refuse_unknown(workload: str) -> None:
 def _sizes(listed: str | None, here: AvailableDevices | None) -> tuple[int, ...]:
     """Numbers of ranks. here: the devices they have to share; None where other machines have them."""
     if listed is None:
-        most = min(here.num_devices, _MOST_RANKS_UNASKED) if here else 2
+        most = min(here.num_devices, _MOST_DEFAULT_RANKS) if here else 2
         return tuple(_doubled(1, max(1, most)))
     text = listed.strip()
     continued = text.endswith("..")
@@ -150,8 +153,7 @@ def _whole(item: str, option: str, most: int) -> int:
     return int(item)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Looked:
+class SearchLimits(Struct, frozen=True, kw_only=True):
     """How to look: runs on several ranks, repetitions of the best few, whether only for what is exact."""
 
     num_trials: int
@@ -169,39 +171,39 @@ def strategies(given: str | None, *, exact_only: bool) -> str:
     named = [item.strip() for item in given.split(",") if item.strip()]
     kept = [item for item in named if not exact_only or effect(item) == EXACT]
     if not kept:
-        raise UsageError(f"--exact: none of {given} is exact; such as ddp, static_graph and fsdp are")
+        raise UsageError(f"--exact: none of {given} is exact; ddp, static_graph and fsdp are")
     return ",".join(kept)
 
 
 def search_for_methods(
-    cells: Sequence[Trial],
+    trials: Sequence[Trial],
     folder: Path,
     launch_with: Launcher,
-    looked: Looked,
+    limits: SearchLimits,
     *,
     limit_s: float,
     resume: bool,
 ) -> FoundMethod:
-    """The fastest way that was found among the cells of a sweep, and one device alone.
+    """The fastest way that was found among the trials of a sweep, and one device alone.
 
     Raises UsageError for what is no one search, and as `tuned`.
     """
-    if len({(cell.workload, cell.precision) for cell in cells}) != 1:
-        raise UsageError("--find: expected one workload and one precision; each is a search of its own")
-    if any(cell.train_samples is not None or cell.arm > 1 for cell in cells):
+    if len({(trial.workload, trial.precision) for trial in trials}) != 1:
+        raise UsageError("--find: expected one workload and one precision; each needs a separate search")
+    if any(trial.train_samples is not None or trial.arm > 1 for trial in trials):
         raise UsageError("--find times steps: it goes with neither --train nor --aa")
-    first = cells[0]
+    first = trials[0]
     space = MethodSpace(
         workload=first.workload,
-        methods=tuple(dict.fromkeys(cell.method for cell in cells if cell.num_ranks > 1)),
-        sizes=tuple(sorted({1, *(cell.num_ranks for cell in cells)})),
-        batches=tuple(sorted({cell.batch_samples for cell in cells})),
+        methods=tuple(dict.fromkeys(trial.method for trial in trials if trial.num_ranks > 1)),
+        sizes=tuple(sorted({1, *(trial.num_ranks for trial in trials)})),
+        batches=tuple(sorted({trial.batch_samples for trial in trials})),
         precision=first.precision,
         device=first.device,
         backend=device(first.device).backend,
         num_steps=first.num_steps,
     )
-    trials = AdaptiveSweep(
+    sweep = AdaptiveSweep(
         folder=folder,
         launch_with=launch_with,
         limit_s=limit_s,
@@ -210,9 +212,9 @@ def search_for_methods(
     )
     return tuned(
         space,
-        trials,
-        num_trials=looked.num_trials,
-        num_repetitions=looked.num_repetitions,
+        sweep,
+        num_trials=limits.num_trials,
+        num_repetitions=limits.num_repetitions,
         resume=resume,
     )
 
@@ -223,15 +225,14 @@ def _show(what: str, done: int, total: int) -> None:
         sys.stderr.write(f"{printable(what)}\n")
 
 
-@dataclass(slots=True)
-class Pace:
+class Pace(Struct):
     """What runs took, by number of ranks, and what the rest may take."""
 
     took_s: dict[int, list[float]] = field(default_factory=dict)
 
-    def add(self, cell: Trial, seconds: float) -> None:
+    def add(self, trial: Trial, seconds: float) -> None:
         """Remember what one run took."""
-        self.took_s.setdefault(cell.num_ranks, []).append(seconds)
+        self.took_s.setdefault(trial.num_ranks, []).append(seconds)
 
     def left_s(self, rest: Sequence[Trial]) -> float | None:
         """Seconds that the rest may take, each as the mean of its like; None before any has ended.
@@ -242,19 +243,19 @@ class Pace:
         everything = [seconds for each in self.took_s.values() for seconds in each]
         if not everything:
             return None
-        return sum(fmean(self.took_s.get(cell.num_ranks, everything)) for cell in rest)
+        return sum(fmean(self.took_s.get(trial.num_ranks, everything)) for trial in rest)
 
 
-def words(cell: Trial) -> str:
-    """A run in words."""
+def trial_text(trial: Trial) -> str:
+    """A trial as one line of text."""
     return (
-        f"{cell.workload}, {cell.method} on {cell.num_ranks} at batch {cell.batch_samples}, "
-        f"repetition {cell.repetition}"
+        f"{trial.workload}, {trial.method} on {trial.num_ranks} at batch {trial.batch_samples}, "
+        f"repetition {trial.repetition}"
     )
 
 
 @contextmanager
-def shown(cells: Sequence[Trial], store: Store) -> Iterator[Progress | None]:
+def progress_bar(trials: Sequence[Trial], store: Store) -> Iterator[Progress | None]:
     """A bar on standard error, fed by what it gives; None when that is no terminal."""
     if not sys.stderr.isatty():
         yield None
@@ -265,7 +266,7 @@ def shown(cells: Sequence[Trial], store: Store) -> Iterator[Progress | None]:
     from rich.progress import Progress as Bar
     from rich.table import Column
 
-    named = {cell.trial_id: cell for cell in cells}
+    named = {trial.trial_id: trial for trial in trials}
     pace, running = Pace(), _RunningBar()
     columns = (
         BarColumn(bar_width=12),
@@ -274,47 +275,47 @@ def shown(cells: Sequence[Trial], store: Store) -> Iterator[Progress | None]:
         TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
     )
     with Bar(*columns, console=Console(stderr=True), transient=True, expand=True) as bar:
-        task = bar.add_task("", total=len(cells), left="")
+        task = bar.add_task("", total=len(trials), left="")
 
         def show(what: str, done: int, total: int) -> None:
-            cell = named.get(what)
-            if cell is not None or done == total:
-                running.next(cell, pace)
-            left_s = pace.left_s([each for each in cells if not store.has(each)])
+            trial = named.get(what)
+            if trial is not None or done == total:
+                running.next(trial, pace)
+            left_s = pace.left_s([each for each in trials if not store.has(each)])
             left = "" if left_s is None else f"{format_duration(left_s)} left"
-            label = words(cell) if cell else what
+            label = trial_text(trial) if trial else what
             bar.update(task, description=escape(printable(label)), completed=done, total=total, left=left)
 
         yield show
 
 
-@dataclass(slots=True)
-class _RunningBar:
+class _RunningBar(Struct):
     """The run that is under way, and since when."""
 
-    cell: Trial | None = None
+    trial: Trial | None = None
     since_s: float = 0.0
 
-    def next(self, cell: Trial | None, pace: Pace) -> None:
+    def next(self, trial: Trial | None, pace: Pace) -> None:
         """One has ended, if one ran; another begins, if it is not None."""
         now_s = time.monotonic()
-        if self.cell is not None:
-            pace.add(self.cell, now_s - self.since_s)
-        self.cell, self.since_s = cell, now_s
+        if self.trial is not None:
+            pace.add(self.trial, now_s - self.since_s)
+        self.trial, self.since_s = trial, now_s
 
 
 @contextmanager
-def kept(store: Store, *, num_cells: int, catalogue: Catalogue | None = None) -> Iterator[None]:
+def saving_tables(store: Store, *, num_trials: int, catalogue: Catalogue | None = None) -> Iterator[None]:
     """Where a sweep is interrupted or cannot go on: its tables written, and how to go on printed."""
     try:
         yield
     except (KeyboardInterrupt, DataError, OSError):
-        _say_what_is_kept(store, num_cells, catalogue)
+        _save_tables(store, num_trials, catalogue)
         raise
 
 
-def _say_what_is_kept(store: Store, num_cells: int, catalogue: Catalogue | None) -> None:
+def _save_tables(store: Store, num_trials: int, catalogue: Catalogue | None) -> None:
     from equipoise.bench.tables import write_sweep_tables
+    from equipoise.report.format import plural
 
     # The reason why the sweep stopped is shown; a second one of the same kind would hide it.
     with suppress(EquipoiseError, OSError):
@@ -323,7 +324,9 @@ def _say_what_is_kept(store: Store, num_cells: int, catalogue: Catalogue | None)
     num_kept = store.num_finished()
     if not num_kept:
         return
-    runs = counted(num_cells, "run", "runs")
+    runs = plural(num_trials, "run")
     folder = printable(str(store.folder))
-    sys.stderr.write(f"{num_kept} of {runs} are kept in {folder}; the same command with --resume goes on\n")
+    sys.stderr.write(
+        f"{num_kept} of {runs} are stored in {folder}; the same command with --resume continues\n"
+    )
     sys.stderr.flush()

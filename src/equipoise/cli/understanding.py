@@ -16,10 +16,10 @@ from equipoise.errors import SpecError, UsageError
 def backtest(
     *,
     rounds: Annotated[
-        str | None, typer.Option(metavar="R[,R...]", help="Rounds to predict; all unless given.")
+        str | None, typer.Option(metavar="R[,R...]", help="Rounds to predict; default all.")
     ] = None,
     given: Annotated[
-        Literal["batch"] | None, typer.Option(help="Let the law know the batch of what is held out.")
+        Literal["batch"] | None, typer.Option(help="Give the law the batch of the held-out results.")
     ] = None,
     new_round: Annotated[
         bool, typer.Option("--new-round", help="Hold out all sizes but a group's smallest, not the largest.")
@@ -39,8 +39,8 @@ def backtest(
     """Predict past results from earlier ones; report how wrong."""
     if advice and (given or new_round):
         raise UsageError(
-            f"--advice with {'--given' if given else '--new-round'}: advice knows no batch and holds out "
-            "sizes in its own ways; leave one of the two away"
+            f"--advice with {'--given' if given else '--new-round'}: a backtest of advice uses no "
+            "batch and chooses the held-out sizes itself; give one of the two"
         )
     catalogue_of(hardware, workloads)  # whether the files can be read: held-out results name no user's chip
     with answering("backtest", as_json=as_json, json_out=json_out, html=html) as answer:
@@ -87,14 +87,14 @@ def _rounds(listed: str | None, held: list[str]) -> list[str] | None:
     wanted = [f"v{item.strip().lower().removeprefix('v')}" for item in listed.split(",")]
     unknown = next((name for name in wanted if name not in held), None)
     if unknown is not None:
-        raise SpecError(f"round {unknown!r} is not in the data; they hold {', '.join(held)}")
+        raise SpecError(f"round {unknown!r} is not in the data; it has {', '.join(held)}")
     return wanted
 
 
 def validate(
     *,
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", help="Measurements (CSV, Parquet), one row a figure.")
+        list[Path], typer.Argument(metavar="FILE...", help="Measurements (CSV, Parquet), one row per figure.")
     ],
     calibrate: Annotated[
         list[Path] | None,
@@ -110,7 +110,7 @@ def validate(
     profile: Annotated[
         str,
         typer.Option(
-            metavar="auto|priors|NAME", help="Shipped parameters, for rows that nothing is fitted to."
+            metavar="auto|priors|NAME", help="Shipped calibration for rows without fitted parameters."
         ),
     ] = "auto",
     worst: Annotated[int, typer.Option(min=0, max=1000, help="How many of the worst rows to print.")] = 8,

@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 from typing import ClassVar, Final, Literal, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.bench.topology.topology import Topology
 from equipoise.decide.query import TrainingQuery
@@ -33,8 +35,7 @@ LEAST_LOG_SD: Final = 0.033
 DEVIATE: Final = NormalDist().inv_cdf((1.0 + LEVEL) / 2.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvidenceSource:
+class EvidenceSource(Struct, frozen=True, kw_only=True):
     """Where a number comes from. ref: an entry, a run, a formula. share: of the estimator's weight.
 
     time_s: the time at num_accelerators that the source states; None where it states none.
@@ -49,12 +50,13 @@ class EvidenceSource:
     source_line: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class Estimate(Struct, frozen=True, kw_only=True):
     """The working time of one size by one estimator. weight: its share of the combined estimate.
 
     log_sd: how wrong such estimates were, as the standard deviation of the logarithm. why: what it rests on.
     """
+
+    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("sources",)
 
     estimator: EstimatorName
     name: str
@@ -62,11 +64,10 @@ class Estimate:
     log_sd: float
     why: str
     weight: float = 0.0
-    sources: tuple[EvidenceSource, ...] = field(default=(), metadata={"json": False})  # the evidence has them
+    sources: tuple[EvidenceSource, ...] = ()  # the evidence has them
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimates:
+class Estimates(Struct, frozen=True, kw_only=True):
     """All estimates by one estimator of one system: by size, where it has one.
 
     name: as a sentence names it. curves_s: equally likely curves of working time over `domain`; None where it
@@ -84,8 +85,7 @@ class Estimates:
     is_reference: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedResult:
+class PublishedResult(Struct, frozen=True, kw_only=True):
     """A result submitted on this very size of this very accelerator."""
 
     entry_id: str
@@ -95,8 +95,7 @@ class PublishedResult:
     source_line: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorRecord:
+class ErrorRecord(Struct, frozen=True, kw_only=True):
     """How wrong answers of a kind were on what was held out. of: what was held out, in words.
 
     words: the sentence for people.
@@ -150,8 +149,7 @@ def probability_within(amount: Interval, limit: float) -> float:
     return NormalDist().cdf(math.log(limit / amount.value) / spread)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OrderBound:
+class OrderBound(Struct, frozen=True, kw_only=True):
     """What another chip takes on as many, which bounds this one's time (law 5: physics orders).
 
     kind: `at_most` what a chip takes that is no better in any stated fact, `at_least` what one takes that is
@@ -167,8 +165,7 @@ class OrderBound:
 ConstraintName: TypeAlias = Literal["deadline_s", "budget_usd", "memory_bytes", "max_accelerators"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Constraint:
+class Constraint(Struct, frozen=True, kw_only=True):
     """A limit and what the candidate needs of it. value: None where it is not known; then it is not kept.
 
     probability: that the limit is kept.
@@ -185,8 +182,7 @@ class Constraint:
         return self.value is not None and self.value <= self.limit
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryUse:
+class MemoryUse(Struct, frozen=True, kw_only=True):
     """Bytes of the fullest accelerator: needed, by kind, and what it has; None is not known."""
 
     needed_bytes: float
@@ -194,8 +190,7 @@ class MemoryUse:
     by_kind_bytes: Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelStep:
+class ModelStep(Struct, frozen=True, kw_only=True):
     """One modelled step of the strategy: its time by cause, before any combining of estimates."""
 
     step_s: float
@@ -203,8 +198,7 @@ class ModelStep:
     num_samples: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserRun:
+class UserRun(Struct, frozen=True, kw_only=True):
     """One set-up that the user measured: samples of all ranks per second, the median over its runs.
 
     accelerator: None where the runs do not state it. strategy: as `bench` takes it; None on one device, or
@@ -221,8 +215,7 @@ class UserRun:
     precision: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class Candidate(Struct, frozen=True, kw_only=True):
     """So many accelerators of one system, on one kind of terms, with one strategy and batch.
 
     system: as asked, the name in the catalogue. work_s: without interruptions; time_s: with them, and None
@@ -236,7 +229,7 @@ class Candidate:
     because no better chip of a maker is slower.
     """
 
-    JSON_PROPERTIES: ClassVar[tuple[str, ...]] = ("id", "accelerator_hours", "feasible", "pays_usd_per_hour")
+    JSON_PROPERTIES: ClassVar[tuple[str, ...]] = ("id", "accelerator_hours", "feasible", "usd_per_hour")
 
     system: str
     title: str
@@ -290,7 +283,7 @@ class Candidate:
         return self.time_s is not None and all(each.is_kept for each in self.constraints)
 
     @property
-    def pays_usd_per_hour(self) -> float | None:
+    def usd_per_hour(self) -> float | None:
         """US dollars per hour of elapsed time, all accelerators together; None without a price."""
         return None if self.price is None else self.num_accelerators * self.price.usd_per_accelerator_hour
 
@@ -307,8 +300,7 @@ class Candidate:
         return None if self.user_run is None else self.user_run.strategy
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Relaxation:
+class Relaxation(Struct, frozen=True, kw_only=True):
     """The least change of one limit that would do. candidate: id of the one it makes feasible, if known."""
 
     constraint: ConstraintName
@@ -317,8 +309,7 @@ class Relaxation:
     candidate: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class Refusal(Struct, frozen=True, kw_only=True):
     """Why no candidate keeps every limit.
 
     cheapest, fastest: of all sizes that may be taken; None without prices, or where no strategy fits at all.
@@ -332,8 +323,7 @@ class Refusal:
     joint: tuple[Relaxation, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flip:
+class Flip(Struct, frozen=True, kw_only=True):
     """A value of one input at which another candidate would be recommended. to: its id.
 
     value: what the answer rests on; flips_at: the nearest value that changes it, found by solving for it.
@@ -346,24 +336,21 @@ class Flip:
     to: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeValue:
+class TimeValue(Struct, frozen=True, kw_only=True):
     """From which value of an hour on a candidate costs least, money and time together. candidate: its id."""
 
     from_usd_per_hour: float
     candidate: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alternative:
+class Alternative(Struct, frozen=True, kw_only=True):
     """Another candidate, and when it would win, in one sentence. strategy: where only that differs."""
 
     candidate: Candidate
     wins_when: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Infeasibility:
+class Infeasibility(Struct, frozen=True, kw_only=True):
     """Why strategies, or whole sizes, are no candidates. needed, available: in the unit of the reason."""
 
     reason: str
@@ -372,8 +359,7 @@ class Infeasibility:
     count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reason:
+class Reason(Struct, frozen=True, kw_only=True):
     """One sentence of why, with what it rests on. formula: where a law is behind it."""
 
     words: str
@@ -381,35 +367,35 @@ class Reason:
     formula: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
-    """What to measure to reduce the uncertainty. narrowed: the interval of the time that it would leave."""
+class Measurement(Struct, frozen=True, kw_only=True):
+    """What to measure to reduce the uncertainty. expected_time_s: the interval of the time after it."""
 
     words: str
     command: str | None
-    narrowed: Interval | None
+    expected_time_s: Interval | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SystemAnswer:
+class SystemAnswer(Struct, frozen=True, kw_only=True):
     """All that is known of one system for the question, before systems are compared.
 
     name: as the catalogue has it. cluster: None where the catalogue does not have it (a machine at hand).
     topology: of its node, where the user gave it or the machine at hand has it.
     estimates: of each estimator. equilibria: over its sizes on its first terms; balance_size: the first
-    reason to stop. calibration, learnt: of the performance model, in words, and what the user's own steps
+    reason to stop. calibration, run_fit: of the performance model, in words, and what the user's own steps
     made of it.
     best_strategies: of the recommended size, the fastest first, each as a candidate that has this strategy.
     """
 
+    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("topology", "estimates")
+
     name: str
     title: str
     cluster: Cluster | None
-    topology: Topology | None = field(metadata={"json": False})
+    topology: Topology | None
     node_size: int | None
     stock: int | None
     rates: Mapping[PriceTerms, Rates]
-    estimates: tuple[Estimates, ...] = field(metadata={"json": False})
+    estimates: tuple[Estimates, ...]
     equilibria: tuple[Equilibrium, ...]
     balance_size: int | None
     best_strategies: tuple[Candidate, ...]
@@ -418,23 +404,21 @@ class SystemAnswer:
     records: tuple[ErrorRecord, ...]
     calibration: str | None
     transferred_from: str | None
-    learnt: str | None
+    run_fit: str | None
     num_considered: int
     num_fitting: int
     search_s: float
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Renting:
+class Renting(Struct, frozen=True, kw_only=True):
     """The recommended candidate on one kind of terms. candidate: as it would be there."""
 
     candidate: Candidate
     tornado: Tornado | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(Struct, frozen=True, kw_only=True):
     """What to do, or why nothing keeps the limits; and everything else that was looked at.
 
     work: what the times are for, as in "the time to ...". chosen_for_you: what the question left open and was

@@ -5,11 +5,13 @@ What a system is assessed to be depends on the question and on nothing else that
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Final
 
 import polars as pl
+from msgspec import Struct, field
+from msgspec.structs import replace
 
+from equipoise.calibration import forecast_record
 from equipoise.calibration.curves import CurveQuestion
 from equipoise.calibration.forecasts import results_of
 from equipoise.calibration.profiles import CalibratedModel, model_for, with_links
@@ -26,6 +28,7 @@ from equipoise.decide.estimators.model import (
 )
 from equipoise.decide.estimators.published import (
     PublishedEvidence,
+    as_new_submitter,
     at_users_level,
     carried_by_model,
     largest_known,
@@ -61,8 +64,7 @@ _SMALL: Final = 16  # up to so many accelerators every number is tried
 _NUM_STRATEGIES: Final = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SizeRange:
+class SizeRange(Struct, frozen=True, kw_only=True):
     """Sizes tried, ascending, and those that may be taken: from `fewest` to `most`, or `listed` alone.
 
     limited_by: whose limit `most` is. next_usual: the one beyond `most` that is shown, whatever `most` is
@@ -102,12 +104,11 @@ class SizeRange:
         return self.next_usual in {None, num_accelerators}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assessment:
+class Assessment(Struct, frozen=True, kw_only=True):
     """All that is known of one system for the question.
 
     cluster: with links as the tables or the user's files state them. survey: None where the model cannot
-    search. published: None where nothing published is asked about. learnt: what the user's own steps made of
+    search. published: None where nothing published is asked about. run_fit: what the user's own steps made of
     the model. transferred: the chip whose results were carried over. bounds: by size, what other chips take,
     within which estimated times have to lie. missing: what would give estimates.
     """
@@ -118,16 +119,15 @@ class Assessment:
     estimates: tuple[Estimates, ...]
     survey: Survey | None
     published: PublishedEvidence | None
-    learnt: UserFit | UserLevel | None = None
+    run_fit: UserFit | UserLevel | None = None
     transferred: NearChip | None = None
     bounds: Mapping[int, tuple[OrderBound, ...]] = field(default_factory=dict)
     traces: tuple[TraceCheck, ...] = ()
     missing: tuple[str, ...] = ()
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inputs:
+class Inputs(Struct, frozen=True, kw_only=True):
     """What every system of a question is assessed with.
 
     scores: None where nothing published may be used. also_sizes: to estimate besides those that the question
@@ -152,23 +152,23 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
     notes = [*system.notes, *(ran_elsewhere(traces, chip.slug, chip.title) if traces else ())]
     missing: list[str] = []
     survey: Survey | None = None
-    learnt: UserFit | UserLevel | None = None
+    run_fit: UserFit | UserLevel | None = None
     traced = checks(traces, None, system.cluster, None) if traces else ()
     model = start_model(inputs, system)
     try:
         start = problem(inputs.training, system.cluster, model, num_best=_num_best(inputs))
         if traces:
             traced = checks(traces, start.load, system.cluster, start.model.parameters)
-        learnt = _learnt(inputs, start)
-        if isinstance(learnt, UserFit):
-            start = replace(start, model=learnt.model)
+        run_fit = _run_fit(inputs, start)
+        if isinstance(run_fit, UserFit):
+            start = replace(start, model=run_fit.model)
         survey = SURVEYS.surveyed(start, sizes.tried)
     except (EvidenceError, SpecError) as err:  # what nothing states of the chip: others may estimate times
         missing += err.missing if isinstance(err, EvidenceError) and err.missing else [str(err)]
         notes.append(f"No strategy was searched: {err}.")
     published = _published(inputs, system, sizes)
     missing += () if published is None else published.missing
-    estimates, near = _collected(inputs, system, sizes, survey=survey, published=published, learnt=learnt)
+    estimates, near = _collected(inputs, system, sizes, survey=survey, published=published, run_fit=run_fit)
     return Assessment(
         system=system,
         sizes=sizes,
@@ -176,7 +176,7 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
         estimates=tuple(estimates),
         survey=survey,
         published=published,
-        learnt=learnt,
+        run_fit=run_fit,
         transferred=near,
         bounds=_bounds(inputs, system, sizes, estimates, near=near),
         traces=traced,
@@ -320,11 +320,11 @@ def _collected(
     *,
     survey: Survey | None,
     published: PublishedEvidence | None,
-    learnt: UserFit | UserLevel | None,
+    run_fit: UserFit | UserLevel | None,
 ) -> tuple[list[Estimates], NearChip | None]:
     """The estimates of every estimator, the surest kind first; the chip they were carried from."""
     budget, near = inputs.training.budget, None
-    measured = _measured(inputs, system, sizes, survey=survey, learnt=learnt)
+    measured = _measured(inputs, system, sizes, survey=survey, run_fit=run_fit)
     modelled = None if survey is None else model_estimates(survey)
     submitted = None if published is None else published_estimates(published)
     if submitted is not None and survey is not None and inputs.training.global_batch_samples is not None:
@@ -337,19 +337,22 @@ def _collected(
         near, submitted = _transferred(inputs, system, sizes, modelled)
         if submitted is not None:
             # The model carried them over: its own times would count it twice.
-            modelled = replace(modelled, is_reference=learnt is None)
+            modelled = replace(modelled, is_reference=run_fit is None)
     if (
         budget.samples is None
     ):  # ratios of its times may carry published ones; they are of another amount of work
         modelled = None
+    # The user's own times state the user's level: no spread of other submitters is left.
+    if submitted is not None and inputs.query.submitter == "new" and inputs.user.runs is None:
+        submitted = as_new_submitter(submitted, forecast_record.shipped().submitters)
     if submitted is not None and measured is not None and inputs.user.runs is not None:
         ran = {each.num_accelerators for each in inputs.user.runs.on(system.accelerator)}
         submitted = at_users_level(submitted, measured, sorted(ran))
-    if modelled is not None and survey is not None and learnt is not None:
-        if isinstance(learnt, UserFit):
-            modelled = fitted_estimates(modelled, survey, learnt)
+    if modelled is not None and survey is not None and run_fit is not None:
+        if isinstance(run_fit, UserFit):
+            modelled = fitted_estimates(modelled, survey, run_fit)
         else:
-            modelled = levelled_estimates(modelled, survey, learnt)
+            modelled = levelled_estimates(modelled, survey, run_fit)
     return [each for each in (measured, submitted, modelled) if each is not None], near
 
 
@@ -364,7 +367,7 @@ def where_trainable(estimates: Estimates, survey: Survey) -> Estimates | None:
     return replace(estimates, by_size=kept) if kept else None
 
 
-def _learnt(inputs: Inputs, start: Problem) -> UserFit | UserLevel | None:
+def _run_fit(inputs: Inputs, start: Problem) -> UserFit | UserLevel | None:
     """What the user's steps make of the model that would be searched with."""
     runs = () if inputs.user.runs is None else inputs.user.runs.on(start.cluster.accelerator.slug)
     steps = user_steps(runs, start.load, start.cluster, start.model.parameters) if runs else None
@@ -380,7 +383,7 @@ def _measured(
     sizes: SizeRange,
     *,
     survey: Survey | None,
-    learnt: UserFit | UserLevel | None,
+    run_fit: UserFit | UserLevel | None,
 ) -> Estimates | None:
     """Estimates from the user's steps; beyond sizes that ran only where the model is not fitted to them."""
     runs = () if inputs.user.runs is None else inputs.user.runs.on(system.accelerator)
@@ -389,8 +392,8 @@ def _measured(
     budget, workload = inputs.training.budget, inputs.training.workload
     links = None if survey is None else survey.problem.model.links
     nodes = system.cluster if links is None else links.on(system.cluster)
-    advised = None if survey is None or learnt is None else recasts(learnt.steps, survey)
-    if not isinstance(learnt, UserFit):
+    advised = None if survey is None or run_fit is None else recasts(run_fit.steps, survey)
+    if not isinstance(run_fit, UserFit):
         return measured_estimates(
             runs, budget, sizes.tried, cluster=nodes, workload=workload, recasts=advised
         )
@@ -508,7 +511,7 @@ def _by_runs_alone(inputs: Inputs, system: RequestedSystem) -> Assessment:
         published=None,
         traces=traces,
         missing=(
-            f"steps measured here: equipoise bench {inputs.query.workload} --out runs; then --runs runs",
+            f"steps measured on it: equipoise bench {inputs.query.workload} --out runs; then --runs runs",
         ),
         notes=(*system.notes, *ran_elsewhere(inputs.user.traces, system.accelerator, system.title)),
     )

@@ -1,10 +1,11 @@
 """Candidates of a system from its estimates: combined time, interruptions, money, energy, constraints."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.decide.answer import (
     Candidate,
@@ -43,8 +44,7 @@ _ENOUGH_SIZES: Final = 2  # for a curve
 WIDEST: Final = 20.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SystemCandidates:
+class SystemCandidates(Struct, frozen=True, kw_only=True):
     """The candidates of one system, and the curves that its equilibria rest on. rates: by terms."""
 
     assessment: Assessment
@@ -63,8 +63,7 @@ class SystemCandidates:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sized:
+class _Sized(Struct, frozen=True, kw_only=True):
     """What is known of one size before terms: the combined working time and what it is made of."""
 
     num_accelerators: int
@@ -374,11 +373,11 @@ def _ran_in(
 ) -> Precision | None:
     """The precision that the time is of; None where nobody states it, as published results do not.
 
-    Steps of the user that the model learnt from are of the strategy that is advised.
+    Steps of the user that the model was fitted to are of the strategy that is advised.
     """
     if timed is None or grade in {"published", "carried"}:
         return None
-    if grade == "measured" and assessment.learnt is None:
+    if grade == "measured" and assessment.run_fit is None:
         return next((each for each in PRECISIONS if run is not None and each == run.precision), None)
     return timed.strategy.precision
 
@@ -409,8 +408,7 @@ def _memory(assessment: Assessment, timed: TimedStrategy | None) -> MemoryUse | 
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Drawn:
+class _Drawn(Struct, frozen=True, kw_only=True):
     """Equally likely working times about the combined ones. sizes: (n,) ascending; drawn_s: (n_draws, n)."""
 
     sizes: tuple[int, ...]

@@ -5,7 +5,6 @@ How wrong each was on held-out data, its weight, the combined interval.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from statistics import NormalDist
@@ -13,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import orjson
+from msgspec import Struct
 
 from equipoise.decide.answer import DEVIATE, LEAST_LOG_SD, LEVEL, Curves, Estimates
 from equipoise.errors import DataError
@@ -24,8 +24,7 @@ ModelKind: TypeAlias = Literal["transformer", "other"]
 PLAN_RECORD_NAME = "plans.json"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanRecord:
+class PlanRecord(Struct, frozen=True, kw_only=True):
     """Errors of planned times, |planned / published - 1|, each workload with equal weight.
 
     kind: of model. num_unexpressed: trainings that had no plan: what the workload asks for is not known, or
@@ -43,8 +42,7 @@ class PlanRecord:
     log_half_width: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkloadPlans:
+class WorkloadPlans(Struct, frozen=True, kw_only=True):
     """How far planned times of one workload were from published ones. bias: median of planned over published.
 
     median: of |planned / published - 1|.
@@ -56,8 +54,7 @@ class WorkloadPlans:
     median: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
+class Planned(Struct, frozen=True, kw_only=True):
     """A published training and its plan at the same batch; planned_s: None where there is none.
 
     group: round, workload and accelerator.
@@ -163,8 +160,7 @@ def _quantile(values: FloatArray, weights: FloatArray, share: float) -> float:
 COMBINED_RECORD_NAME = "combined.json"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Jump:
+class Jump(Struct, frozen=True, kw_only=True):
     """Errors at sizes up to `most` times the largest known; None: without end.
 
     published_scale: root mean square error of the pooled law over the standard deviation that its interval
@@ -177,8 +173,7 @@ class Jump:
     modelled_log_sd: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CombinedRecord:
+class CombinedRecord(Struct, frozen=True, kw_only=True):
     """Errors of logarithms of time on the largest size of a group, held out, where a plan has it too.
 
     by_jump: errors by how many times the largest size known the size is. modelled_log_sd: root mean square
@@ -235,8 +230,7 @@ _NUM_CURVES = 200
 _ROUNDING = 2.0**-30
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Combined:
+class Combined(Struct, frozen=True, kw_only=True):
     """The combined estimate. weights: (n,), which sum to 1, in the order given.
 
     disagreement: by how much the evidence differs beyond what its own widths explain, 1 where it does not:
@@ -304,18 +298,25 @@ def combined_curves(
 ) -> tuple[Curves, Domain] | None:
     """Equally likely curves of time, over that at the smallest size, and the sizes they hold for.
 
-    None where no estimator has a curve. The sizes are those of `domain`, of the surest estimator unless
-    given; the curves go on to twice the largest. Slopes are combined, not times: where one estimator of
-    another level ends, times would leave a step. An estimator that is only shown for reference counts
-    where no other has one.
+    None where no estimator has a curve. The sizes are those of `domain`; unless given, from the smallest that
+    any of them knows without a gap, to the largest of the surest. The curves go on to twice the largest.
+    Slopes are combined, not times: where one estimator of another level ends, times would leave a step. An
+    estimator that is only shown for reference counts where no other has one.
     Assumes draws of different estimators are independent.
     Source: docs/decide/advice.md; weights as `shares`.
     """
     wide = [each for each in _with_curves(estimators) if _is_wide(each)]
     if not wide:
         return None
-    domain = domain or min(wide, key=_mean_log_sd).domain
-    assert domain is not None
+    if domain is None:
+        # Steps begin at the smallest size that some estimator knows; they end where the surest does.
+        surest = min(wide, key=_mean_log_sd).domain
+        assert surest is not None
+        smallest = surest.smallest
+        for each in sorted((each.domain for each in wide if each.domain), key=lambda each: -each.smallest):
+            if 2.0 * each.largest >= smallest:
+                smallest = min(smallest, each.smallest)
+        domain = Domain(smallest=smallest, largest=surest.largest)
     grid_log2 = _grid(domain)
     slopes = np.stack([_slopes(each, grid_log2) for each in wide])
     spreads = np.stack([_log_sds(each, grid_log2) for each in wide])

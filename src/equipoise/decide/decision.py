@@ -1,10 +1,11 @@
 """A question to its answer, in the order of reading: training, systems, estimates, candidates, choice."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import NoReturn
 
 import polars as pl
+from msgspec import Struct
+from msgspec.structs import replace
 from threadpoolctl import threadpool_limits
 
 from equipoise.calibration.profiles import default_software
@@ -59,8 +60,7 @@ def answer(
         return answer_with(query, known, scores)[0]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Collected:
+class Collected(Struct, frozen=True, kw_only=True):
     """The candidates of a question before any choice. refused: why systems have none."""
 
     inputs: Inputs
@@ -277,7 +277,7 @@ def _system(
         records=tuple(records(inputs, assessment, best if is_best else None)),
         calibration=None if survey is None else survey.problem.model.calibration.name,
         transferred_from=None if assessment.transferred is None else assessment.transferred.chip.title,
-        learnt=None if assessment.learnt is None else assessment.learnt.sentence,
+        run_fit=None if assessment.run_fit is None else assessment.run_fit.sentence,
         num_considered=considered,
         num_fitting=fitting,
         search_s=0.0 if survey is None else survey.search_s,
@@ -368,7 +368,7 @@ def _outside_of_budgets(query: TrainingQuery, found: Sequence[SystemCandidates])
     if query.budget_usd is None:
         return []
     return [
-        f"No price of {one.assessment.system.accelerator} is known, so it keeps no budget: give "
+        f"No price of {one.assessment.system.accelerator} is known, so the budget cannot be checked: give "
         f"--price {one.assessment.system.name}=USD."
         for one in found
         if _is_unpriced(one)
@@ -377,7 +377,7 @@ def _outside_of_budgets(query: TrainingQuery, found: Sequence[SystemCandidates])
 
 def _does_not_fit(found: Sequence[SystemCandidates]) -> Sequence[str]:
     return [
-        f"On {one.assessment.system.title} no size fits: it {why}."
+        f"No size of {one.assessment.system.title} fits: it {why}."
         for one in found
         if (why := nothing_fits(one.assessment)) is not None
     ]
@@ -389,10 +389,10 @@ def _no_estimate(inputs: Inputs, assessment: Assessment) -> EvidenceError:
     found = ""
     runs = inputs.user.runs
     if assessment.cluster is None:
-        found = ": no runs were given (--runs DIR)"
+        found = ": give your runs with --runs DIR"
         if runs is not None:
             elsewhere = ", ".join(runs.machines[:5])
-            found = f": {runs.where} holds no run of it there that states its batch and rate"
+            found = f": {runs.where} holds no run of it on this system that states its batch and rate"
             found += f"; it has runs on {elsewhere}" if elsewhere else ""
             found += f"; {runs.num_other} runs are of other workloads" if runs.num_other else ""
     return EvidenceError(

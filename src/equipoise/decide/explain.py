@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from equipoise.calibration.curves import ForecastRecord
 from equipoise.calibration.forecast_record import COMBINED, PUBLISHED, shipped_advice
@@ -144,8 +145,8 @@ def to_measure(inputs: Inputs, assessment: Assessment, best: Candidate) -> Itera
         for source in each.sources
     }
     for size in sorted({min(node, best.num_accelerators), best.num_accelerators} - measured):
-        narrowed = _narrowed(inputs, best, best.time_s, size)
-        if _half(narrowed) > _LEAST_NARROWING * _half(best.time_s):
+        expected_time_s = _narrowed(inputs, best, best.time_s, size)
+        if _half(expected_time_s) > _LEAST_NARROWING * _half(best.time_s):
             continue
         took = (
             ""
@@ -156,10 +157,10 @@ def to_measure(inputs: Inputs, assessment: Assessment, best: Candidate) -> Itera
             words=(
                 f"{NUM_STEPS} steps on {format_count(size)} accelerator{'' if size == 1 else 's'}{took}: "
                 f"the 90 % range of the time would narrow from {_around(best.time_s)} to about "
-                f"{_around(narrowed)}."
+                f"{_around(expected_time_s)}."
             ),
             command=_bench_command(inputs, best, size),
-            narrowed=narrowed,
+            expected_time_s=expected_time_s,
         )
 
 
@@ -247,8 +248,8 @@ def _record(
         words = f"{subject}: not validated ({of})."
     else:
         most = "" if p90 is None else f", 90 % by at most {_share(p90)}"
-        held = "" if coverage is None else f"; the 90 % interval covered {_share(coverage)}"
-        errors_words = f"off by {_share(median)} (median){most}{held}"
+        covered = "" if coverage is None else f"; the 90 % interval covered {_share(coverage)}"
+        errors_words = f"off by {_share(median)} (median){most}{covered}"
         words = f"{subject}: {format_count(num_held_out)} held out ({of}): {errors_words}."
     return ErrorRecord(
         kind=kind,
@@ -447,7 +448,7 @@ def _full(best: Candidate) -> Iterator[str]:
     share = best.memory.needed_bytes / best.memory.available_bytes
     if share > _NEARLY_FULL:
         filled = format_percent(round(share, 3))
-        yield f"It fills {filled} of the memory, which estimates miss by some percent: try it first."
+        yield f"It fills {filled} of the memory, and estimates of it are off by some percent: try it first."
 
 
 def _speed_shares_gain(problem: Problem, chosen: Strategy, catalogue: Catalogue) -> float:

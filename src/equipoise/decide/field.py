@@ -8,9 +8,10 @@ import keyword
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
+
+from msgspec import Struct
 
 from equipoise.errors import UsageError
 from equipoise.units import HOUR_S, duration_s
@@ -56,8 +57,7 @@ _AMOUNT: Final = re.compile(
 _GROUPED: Final = re.compile(r"[0-9]{1,3}([,_][0-9]{3})+(?![0-9])")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Field:
+class Field(Struct, frozen=True, kw_only=True):
     """One field of a question.
 
     option: its name on the command line (`--option`), in a file, a form and as an argument of Python. also:
@@ -241,8 +241,7 @@ def _sizes(field: Field, given: object) -> "Sizes":
     return _listed(field, [_count(field, item) for item in text.split(",")], text)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
+class Sizes(Struct, frozen=True, kw_only=True):
     """Numbers of accelerators asked about: those listed, or all from the first to the last of a range."""
 
     listed: tuple[int, ...]

@@ -9,13 +9,14 @@ import math
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 from secrets import token_hex
 from statistics import median
 from typing import Any, Final, Literal, TypeAlias, get_args
+
+from msgspec import Struct, to_builtins
 
 from equipoise import __version__
 from equipoise.calibration.curves import ForecastRecord
@@ -32,8 +33,7 @@ _MAX_SAMPLES: Final = 10**12
 _ZERO_STAGES: Final[Mapping[str, tuple[int, ...]]] = {"ddp": (0,), "static_graph": (0,), "fsdp": (2, 3)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedPrediction:
+class RecordedPrediction(Struct, frozen=True, kw_only=True):
     """One predicted number: by which verb, of which set-up, with its interval at `level`.
 
     strategy, global_batch_samples: None where the prediction is of any. kind, ref: the estimator that has
@@ -91,8 +91,7 @@ class RecordedPrediction:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredResult:
+class MeasuredResult(Struct, frozen=True, kw_only=True):
     """What a run took. source: its name, by which it counts once; None where it has none."""
 
     quantity: Quantity
@@ -107,8 +106,7 @@ class MeasuredResult:
             raise UsageError(f"source={self.source!r}; expected the name of a run")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerEntry:
+class LedgerEntry(Struct, frozen=True, kw_only=True):
     """A prediction of the ledger with what was measured of it since. made: when, ISO 8601 in UTC."""
 
     id: str
@@ -196,8 +194,7 @@ _P90: Final = 0.9
 _MOST_NAMES: Final = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ledger:
+class Ledger(Struct, frozen=True, kw_only=True):
     """What a ledger has. num_damaged: lines that are not its own, such as one that a kill cut short."""
 
     path: Path
@@ -208,9 +205,9 @@ class Ledger:
         """The entry of an id or of its beginning. Raises UsageError where none or several have it."""
         found = [each for each in self.entries if each.id.startswith(id_)] if id_ else []
         if len(found) != 1:
-            number = "no prediction" if not found else f"{len(found)} predictions"
+            number = "0 predictions" if not found else f"{len(found)} predictions"
             raise UsageError(
-                f"--for {id_!r}: {number} of {self.path} have that id; `equipoise record` lists them"
+                f"--for {id_!r}: {number} in {self.path} have that id; `equipoise record` lists them"
             )
         return found[0]
 
@@ -239,7 +236,7 @@ def add_predictions(path: Path, predictions: Sequence[RecordedPrediction]) -> tu
     append(
         path,
         [
-            {**_head("prediction"), "id": id_, **asdict(each)}
+            {**_head("prediction"), "id": id_, **to_builtins(each)}
             for id_, each in zip(ids, predictions, strict=True)
         ],
     )
@@ -248,7 +245,7 @@ def add_predictions(path: Path, predictions: Sequence[RecordedPrediction]) -> tu
 
 def add_measured(path: Path, found: Sequence[tuple[str, MeasuredResult]]) -> None:
     """Add what was measured of predictions, by their ids, to a ledger. Raises DataError likewise."""
-    append(path, [{**_head("measurement"), "prediction": id_, **asdict(each)} for id_, each in found])
+    append(path, [{**_head("measurement"), "prediction": id_, **to_builtins(each)} for id_, each in found])
 
 
 def read_ledger(path: Path) -> Ledger:
@@ -261,11 +258,11 @@ def read_ledger(path: Path) -> Ledger:
             if document["line"] == "prediction":
                 document["kind"] = _KINDS.get(document["kind"], document["kind"])
                 prediction = RecordedPrediction(
-                    **{each.name: document[each.name] for each in fields(RecordedPrediction)}
+                    **{name: document[name] for name in RecordedPrediction.__struct_fields__}
                 )
                 found.setdefault(_text(document["id"]), (_text(document["made"]), prediction, {}))
             else:
-                one = MeasuredResult(**{each.name: document[each.name] for each in fields(MeasuredResult)})
+                one = MeasuredResult(**{name: document[name] for name in MeasuredResult.__struct_fields__})
                 _, prediction, measured = found[_text(document["prediction"])]
                 _check_same_quantity(one, prediction)
                 measured.setdefault(number if one.source is None else one.source, one)
@@ -291,18 +288,18 @@ def _head(line: str) -> dict[str, str]:
 def _document(line: bytes) -> dict[str, Any]:
     """One line as a document of this schema. Raises ValueError or TypeError for any other."""
     if len(line) > _MAX_LINE_BYTES:
-        raise ValueError("a line longer than any of a ledger")
+        raise ValueError("a line too long for a ledger")
     found = json.loads(line)
     if not isinstance(found, dict) or found.get("schema") not in _READ_SCHEMAS:
-        raise ValueError("another schema")
+        raise ValueError("an unknown schema")
     if found.get("line") not in {"prediction", "measurement"}:
-        raise ValueError("another kind of line")
+        raise ValueError("an unknown kind of line")
     return found
 
 
 def _text(value: object) -> str:
     if not isinstance(value, str) or not is_text(value) or not value:
-        raise TypeError("no text")
+        raise TypeError("not text")
     return value
 
 
@@ -334,7 +331,7 @@ def append(path: Path, documents: Sequence[Mapping[str, Any]]) -> None:
     except (OSError, ValueError) as err:
         reason = err.strerror if isinstance(err, OSError) and err.strerror else str(err)
         raise DataError(
-            f"{path}: the ledger cannot be written: {reason}; EQUIPOISE_LEDGER names another"
+            f"{path}: the ledger cannot be written: {reason}; set EQUIPOISE_LEDGER to use another file"
         ) from err
 
 
@@ -360,7 +357,7 @@ def lines(path: Path) -> list[bytes]:
         _check_regular(status, path)
         if status.st_size > MAX_FILE_BYTES:
             raise DataError(
-                f"{path}: {status.st_size} bytes; a ledger has at most {MAX_FILE_BYTES}: begin another"
+                f"{path}: {status.st_size} bytes; a ledger has at most {MAX_FILE_BYTES}: start a new one"
             )
         data = path.read_bytes()
     except FileNotFoundError:
@@ -368,7 +365,7 @@ def lines(path: Path) -> list[bytes]:
     except (OSError, ValueError) as err:
         reason = err.strerror if isinstance(err, OSError) and err.strerror else str(err)
         raise DataError(
-            f"{path}: the ledger cannot be read: {reason}; EQUIPOISE_LEDGER names another"
+            f"{path}: the ledger cannot be read: {reason}; set EQUIPOISE_LEDGER to use another file"
         ) from err
     return [line for line in data.split(b"\n") if line.strip()]
 
@@ -402,8 +399,7 @@ def matches(ledger: Ledger, runs: Iterable[Mapping[str, Any]]) -> Iterator[tuple
                 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Running:
+class Running(Struct, frozen=True, kw_only=True):
     """How wrong the predictions of a ledger were.
 
     record: their errors; bias: median of predicted over measured time. num_predictions: in the ledger;
@@ -416,6 +412,19 @@ class Running:
     record: ForecastRecord
     bias: float
     level: float
+
+
+class LedgerReport(Struct, frozen=True, kw_only=True):
+    """Entries of a ledger. num_added: measurements that this call added; None where it was to add none."""
+
+    ledger: Ledger
+    entries: tuple[LedgerEntry, ...]
+    num_added: int | None
+
+    @property
+    def running(self) -> Running | None:
+        """How wrong they were; None where nothing was measured of any."""
+        return running_of(self.ledger.path, self.entries)
 
 
 def running(
@@ -444,14 +453,14 @@ def running_of(path: Path, entries: Sequence[LedgerEntry]) -> Running | None:
         return None
     measured = [each for each in entries if each.error is not None]
     sizes = sorted(abs(error) for error in errors)
-    names = sorted({each.prediction.workload or "your own model" for each in measured})
+    names = sorted({each.prediction.workload or "your model" for each in measured})
     more = " and others" if len(names) > _MOST_NAMES else ""
     return Running(
         path=path,
         num_predictions=len(entries),
         num_measured=len(errors),
         record=ForecastRecord(
-            of=f"your own ledger, {', '.join(names[:_MOST_NAMES])}{more}",
+            of=f"your ledger, {', '.join(names[:_MOST_NAMES])}{more}",
             num_held_out=len(errors),
             median_abs_error=median(sizes),
             p90_abs_error=_quantile(sizes, _P90) if len(errors) > 1 else None,

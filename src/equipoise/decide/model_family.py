@@ -2,8 +2,10 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from equipoise.decide.answer import Candidate
 from equipoise.decide.assess import Inputs, assess
@@ -35,7 +37,9 @@ def of_size(shape: Transformer, params: float) -> Transformer:
     Source: Llama 3 (2024, table 3) and GPT-3 (2020, table 2.1) widen and deepen together, with heads of 128.
     """
     if shape.state_layers or shape.compressed is not None:
-        raise SpecError("a hybrid transformer has no one way to grow; name a plain one, or a mixture")
+        raise SpecError(
+            "a hybrid transformer can grow in several ways; name a dense transformer or a mixture of experts"
+        )
     shared = shape.heads // shape.kv_heads
     step = _FEW_HEADS if shape.heads % _FEW_HEADS == 0 and _FEW_HEADS % shared == 0 else shared
     heads = _heads(shape, params, step)
@@ -125,8 +129,7 @@ _BATCH_FACTOR: Final = 0.292
 _BATCH_POWER: Final = 0.3271
 
 
-@dataclass(slots=True, kw_only=True)
-class ModelFamily:
+class ModelFamily(Struct, kw_only=True):
     """Models in the proportions of the workload's, on one system. tried: by parameters asked for."""
 
     query: TrainingQuery
@@ -213,8 +216,7 @@ class ModelFamily:
         return fits
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TriedModel:
+class TriedModel(Struct, frozen=True, kw_only=True):
     """A model, the candidates of its training, and the least fraction of budget or deadline that one uses.
 
     used: by end of the intervals, the larger of both fractions.

@@ -4,10 +4,10 @@ Also the predictions that a ledger keeps of an answer or of such times.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import polars as pl
+from msgspec import Struct
 from threadpoolctl import threadpool_limits
 
 from equipoise.calibration.curves import (
@@ -49,8 +49,7 @@ from equipoise.stats import Interval
 _ALONE: Final = "your accelerators"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
+class Prediction(Struct, frozen=True, kw_only=True):
     """Times by size. work: what they are for. candidates: of the sizes asked about, ascending.
 
     outside: by size, in words, why a time is an extrapolation; sizes not in it lie in the domain. law: behind
@@ -86,10 +85,15 @@ def predict(
     known = catalogue or catalogue_of(query.hardware, query.workloads)
     with threadpool_limits(limits=1):  # the matrices are small: threads would only wait for each other
         own = _user_times(query, known)
+        if query.submitter == "new" and (own is not None or query.law not in {None, POOLED}):
+            raise UsageError(
+                "--submitter new is of published results by the pooled law; leave out --from and --law, or "
+                "--submitter"
+            )
         if own is not None and not _joins(query, own, scores, known):
             if query.law == POOLED:
                 raise UsageError(
-                    f"--law {POOLED} needs published results besides {own.where}: name --workload and "
+                    f"--law {POOLED} needs published results in addition to {own.where}: give --workload and "
                     "--accelerator that have some, and give whole times to train"
                 )
             return _of_curve(query, known, _user_curve(query, own))
@@ -130,7 +134,7 @@ def _user_curve(query: TrainingQuery, own: Measurements) -> TimeCurve:
     data = measured_times(own.num_accelerators, own.time_s, entry=own.entry)
     notes = list(own.notes)
     if query.global_batch_samples is not None:
-        notes.append("--global-batch was not used: laws of your own times know no batch.")
+        notes.append("--global-batch was not used: scaling laws of your times do not depend on the batch.")
     if query.workload and not own.is_time_to_train:
         notes.append(f"Published results were not used: {own.where} has no times of whole trainings.")
     sizes = sizes_of_interest(data.sizes) if query.sizes is None else query.sizes.listed
@@ -148,7 +152,8 @@ def _law_curve(query: TrainingQuery, catalogue: Catalogue, scores: pl.DataFrame 
     """One law fitted to the published results of the accelerator."""
     if scores is None:
         raise EvidenceError(
-            "no published results may be used", missing=("times of your own: --from FILE.csv",)
+            "published results are excluded by the question",
+            missing=("your measured times: --from FILE.csv",),
         )
     question = CurveQuestion(
         workload=query.workload,
@@ -216,7 +221,9 @@ def _of_answer(
     )
 
 
-_NO_EQUILIBRIA: Final = "where returns diminish needs times at two sizes or more of this accelerator"
+_NO_EQUILIBRIA: Final = (
+    "times of this accelerator at two sizes or more are needed to find where returns diminish"
+)
 
 
 def _unknown(wanted: frozenset[int], shown: Sequence[Candidate], assessment: Assessment) -> tuple[str, ...]:
@@ -225,7 +232,7 @@ def _unknown(wanted: frozenset[int], shown: Sequence[Candidate], assessment: Ass
     found = []
     for size in sorted(wanted - {each.num_accelerators for each in shown}):
         why = None if survey is None else remedy(survey.problem, size)
-        words = "no evidence reaches that size" if why is None else f"it {why}"
+        words = "no evidence applies to that size" if why is None else f"it {why}"
         found.append(f"No time can be estimated on {size:,} x {assessment.system.title}: {words}")
     return tuple(found)
 
@@ -338,8 +345,8 @@ def time_predictions(found: Prediction) -> tuple[RecordedPrediction, ...]:
     """
     if found.answer is None and found.work != WORK:
         raise UsageError(
-            f"--record: these times are for {found.work}; the ledger keeps those of whole trainings: "
-            "give a column time_to_train_h"
+            f"--record: these times are for {found.work}; the ledger records times of complete "
+            "trainings: give a column time_to_train_h"
         )
     return tuple(
         _recorded(

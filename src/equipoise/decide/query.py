@@ -3,14 +3,14 @@
 `FIELDS` is read by the command line, the TOML reader, the dashboard, the Python functions and the docs.
 """
 
-# ruff: noqa: RUF009 - _asked returns a dataclass field, as field() does
-
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
+
+from msgspec import Struct
+from msgspec.structs import fields, force_setattr, replace
 
 from equipoise.decide.field import MAX_ACCELERATORS, Field, Group, Kind, Sizes, Verb
 from equipoise.errors import DataError, UsageError
@@ -21,6 +21,7 @@ from equipoise.units import HOUR_S
 Objective: TypeAlias = Literal["balance", "time", "cost", "energy", "value_of_time"]
 OBJECTIVES: Final[tuple[Objective, ...]] = get_args(Objective)
 Ask: TypeAlias = Literal["tokens", "model"]
+Submitter: TypeAlias = Literal["best", "new"]
 
 ALL: Final[tuple[Verb, ...]] = ("advise", "plan", "predict", "allocate")
 _DECIDE: Final[tuple[Verb, ...]] = ("advise", "plan")
@@ -45,500 +46,628 @@ _MOST_USD: Final = 1e15
 _LONGEST_S: Final = 1e7 * HOUR_S
 
 
-def _asked(
+def _field(
     option: str,
     kind: Kind,
     help_: str,
     *,
     group: Group,
     verbs: tuple[Verb, ...] = _DECIDE,
-    default: Any = None,  # noqa: ANN401 - each kind has its own type
     **more: Any,  # noqa: ANN401 - the other attributes of Field
-) -> Any:  # noqa: ANN401 - a dataclass field
-    declared = Field(option=option, kind=kind, help=help_, group=group, verbs=frozenset(verbs), **more)
-    return field(default=default, metadata={"asked": declared})
+) -> Field:
+    return Field(option=option, kind=kind, help=help_, group=group, verbs=frozenset(verbs), **more)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingQuery:
+class TrainingQuery(Struct, frozen=True, kw_only=True):
     """One question. None (or empty) means not given; the answer names what was chosen instead.
 
     Attributes are SI; each one's meaning is the help text of its declaration. A size is a number of
     accelerators. `price`, `terms` and `stock` are pairs (system, value); the name "" stands for every system.
     """
 
-    workload: str = field(
-        metadata={
-            "asked": Field(
-                option="workload",
-                kind="text",
-                group="training",
-                verbs=frozenset(_TRAIN),
-                metavar="WORKLOAD|MODULE:FUNCTION",
-                help="What to train: of `list workloads`, or a torch function that returns model and batch.",
-            )
-        }
-    )
-    training_tokens: float | None = _asked(
-        "tokens",
-        "amount",
-        "Tokens to train on, e.g. 1T.",
-        group="training",
-        unit="tokens",
-        least=1,
-        most=_MOST_WORK,
-        unset="to the published target",
-    )
-    training_samples: float | None = _asked(
-        "samples",
-        "amount",
-        "Samples to train on, e.g. 10k.",
-        group="training",
-        unit="samples",
-        least=1,
-        most=_MOST_WORK,
-        unset="to the published target",
-    )
-    global_batch_samples: int | None = _asked(
-        "global-batch",
-        "count",
-        "Samples per step over all accelerators.",
-        group="training",
-        verbs=_TRAIN,
-        unit="samples",
-        least=1,
-        most=1_000_000_000,
-        unset="that of your own model, else chosen",
-    )
-    precision: tuple[str, ...] = _asked(
-        "precision",
-        "list",
-        "Precisions to try, e.g. bf16,fp8.",
-        group="training",
-        default=(),
-        choices=PRECISIONS,
-        metavar="P[,P...]",
-        unset="bf16 where the chip has it",
-    )
-    systems: tuple[str, ...] = _asked(
-        "accelerator",
-        "texts",
-        'An accelerator or system, e.g. h100, dgx-h100 or "3x rtx4090"; may be repeated.',
-        group="systems",
-        verbs=ALL,
-        default=(),
-        metavar="[Nx]NAME",
-        also=("cluster",),
-    )
-    here: bool = _asked(
-        "here",
-        "flag",
-        "Look this machine over, and answer for it.",
-        group="systems",
-        verbs=("advise",),
-        default=False,
-    )
-    max_accelerators: int | None = _asked(
-        "max-accelerators",
-        "count",
-        "The most accelerators that may be taken.",
-        group="systems",
-        verbs=("advise",),
-        unit="accelerators",
-        least=1,
-        most=MAX_ACCELERATORS,
-        unset="512, or the largest published size",
-    )
-    sizes: Sizes | None = _asked(
-        "accelerators",
-        "sizes",
-        "Numbers of accelerators: 64, 8..512 or 8,16,32.",
-        group="systems",
-        verbs=_TRAIN,
-        unit="accelerators",
-        least=1,
-        most=MAX_ACCELERATORS,
-        metavar="N|N..M|N,M",
-        also=("at",),
-        unset="powers of two and whole nodes",
-    )
-    num_nodes: int | None = _asked(
-        "nodes",
-        "count",
-        "How many nodes, in place of a number of accelerators.",
-        group="systems",
-        verbs=("plan",),
-        unit="nodes",
-        least=1,
-        most=MAX_ACCELERATORS,
-    )
-    node_size: int | None = _asked(
-        "node-size",
-        "count",
-        "Accelerators per node.",
-        group="systems",
-        unit="accelerators",
-        least=1,
-        most=100_000,
-        unset="as the system is sold",
-    )
-    topology: Path | None = _asked(
-        "topology",
-        "path",
-        "What joins the accelerators of a node: the output of `nvidia-smi topo -m`.",
-        group="systems",
-        metavar="FILE",
-    )
-    stock: tuple[tuple[str, int], ...] = _asked(
-        "stock",
-        "per_system",
-        "How many there are of a system: h100=64; may be repeated.",
-        group="systems",
-        verbs=("advise",),
-        default=(),
-        value_kind="count",
-        unit="accelerators",
-        least=1,
-        most=MAX_ACCELERATORS,
-        metavar="[SYSTEM=]N",
-    )
-    power_cap_w: float | None = _asked(
-        "power-cap",
-        "number",
-        "Watts that one accelerator may draw.",
-        group="systems",
-        unit="W",
-        least=0,
-        is_open=True,
-        most=1e5,
-    )
-    objective: Objective = _asked(
-        "objective",
-        "choice",
-        "What decides between candidates.",
-        group="objective",
-        default="balance",
-        choices=OBJECTIVES,
-        verbs=_DECIDE,
-    )
-    value_of_time_usd_per_hour: float | None = _asked(
-        "value-of-time",
-        "number",
-        "What an hour until the end of the training is worth to you.",
-        group="objective",
-        verbs=_TRAIN,
-        unit="USD per hour",
-        least=0,
-        is_open=True,
-        most=1_000_000_000,
-        metavar="USD",
-        also=("hour-usd",),
-    )
-    deadline_s: float | None = _asked(
-        "deadline",
-        "duration",
-        "The longest that the training may take: 12 (hours), 90min, 7d.",
-        group="limits",
-        verbs=_TRAIN,
-        unit="s",
-        least=0,
-        is_open=True,
-        most=_LONGEST_S,
-        metavar="HOURS",
-    )
-    budget_usd: float | None = _asked(
-        "budget",
-        "amount",
-        "The most that it may cost, e.g. 60k.",
-        group="limits",
-        unit="USD",
-        least=0,
-        is_open=True,
-        most=_MOST_USD,
-        metavar="USD",
-    )
-    queue_s: float | None = _asked(
-        "queue",
-        "duration",
-        "Time until the accelerators are available, counted against the deadline.",
-        group="limits",
-        verbs=("advise",),
-        unit="s",
-        least=0,
-        most=_LONGEST_S,
-        metavar="HOURS",
-    )
-    price: tuple[tuple[str, float], ...] = _asked(
-        "price",
-        "per_system",
-        "US dollars per accelerator-hour of a system: h100=2.1; 0 for your own machines.",
-        group="money",
-        verbs=ALL,
-        default=(),
-        unit="USD per accelerator-hour",
-        least=0,
-        most=1e6,
-        value_kind="number",
-        metavar="[SYSTEM=]USD",
-        unset="price table",
-    )
-    terms: tuple[tuple[str, tuple[str, ...]], ...] = _asked(
-        "terms",
-        "per_system",
-        "How a system is rented: spot, or h100=spot; several with commas are compared.",
-        group="money",
-        verbs=("advise",),
-        default=(),
-        value_kind="list",
-        choices=TERMS,
-        metavar="[SYSTEM=]TERMS",
-        unset="on_demand",
-    )
-    electricity_usd_per_kwh: float | None = _asked(
-        "electricity",
-        "number",
-        "What a kilowatt-hour of your own electricity costs.",
-        group="money",
-        verbs=("advise",),
-        unit="USD per kWh",
-        least=0,
-        is_open=True,
-        most=10,
-        metavar="USD",
-    )
-    pue: float | None = _asked(
-        "pue",
-        "number",
-        "Power of the building over that of its machines, for machines of your own.",
-        group="money",
-        verbs=("advise",),
-        unit="ratio",
-        least=1,
-        most=5,
-    )
-    region: str = _asked(
-        "region",
-        "text",
-        "Whose electricity the carbon is of.",
-        group="money",
-        verbs=ALL,
-        default=DEFAULT_GRID,
-    )
-    buy: bool = _asked(
-        "buy", "flag", "Compare renting with buying.", group="buying", verbs=("advise",), default=False
-    )
-    purchase_usd: float | None = _asked(
-        "purchase",
-        "amount",
-        "What one accelerator costs to buy, with its share of host and network.",
-        group="buying",
-        verbs=("advise",),
-        unit="USD",
-        least=0,
-        most=1e8,
-        metavar="USD",
-        unset="price table",
-    )
-    utilisation: float | None = _asked(
-        "utilisation",
-        "number",
-        "Share of all hours that an owned machine works.",
-        group="buying",
-        verbs=("advise",),
-        unit="ratio",
-        least=0,
-        is_open=True,
-        most=1,
-        metavar="0..1",
-        unset="0.5",
-    )
-    hosting_usd_per_month: float | None = _asked(
-        "hosting",
-        "number",
-        "Room per owned accelerator and month, without power; 0 in your own.",
-        group="buying",
-        verbs=("advise",),
-        unit="USD per month",
-        least=0,
-        most=1e8,
-        metavar="USD",
-        unset="as usual",
-    )
-    horizon_months: float | None = _asked(
-        "horizon",
-        "number",
-        "By when buying has to pay.",
-        group="buying",
-        verbs=("advise",),
-        unit="months",
-        least=0,
-        is_open=True,
-        most=240,
-        metavar="MONTHS",
-        unset="36",
-    )
-    runs: Path | None = _asked(
-        "runs",
-        "path",
-        "Your own runs: a folder of `bench --out` or `watch`, or CSV files.",
-        group="evidence",
-        verbs=("advise",),
-        metavar="DIR",
-    )
-    collectives: tuple[Path, ...] = _asked(
-        "collectives",
-        "paths",
-        "Your own nccl-tests output, or of `collectives --measure`.",
-        group="evidence",
-        default=(),
-        metavar="FILE",
-    )
-    traces: tuple[Path, ...] = _asked(
-        "trace",
-        "paths",
-        "Traces of your own training by torch.profiler; may be repeated.",
-        group="evidence",
-        verbs=("advise",),
-        default=(),
-        metavar="FILE",
-    )
-    traced_as: str | None = _asked(
-        "traced-as",
-        "text",
-        'What traces do not state: "ranks=8 global_batch=64 precision=bf16".',
-        group="evidence",
-        verbs=("advise",),
-        metavar="NAME=VALUE ...",
-    )
-    times_from: Path | None = _asked(
-        "from",
-        "path",
-        "Your own times by size (CSV, Parquet, exports of trackers).",
-        group="evidence",
-        verbs=("predict",),
-        metavar="FILE",
-    )
-    columns: tuple[str, ...] = _asked(
-        "column",
-        "texts",
-        "What a column of FILE means, as num_accelerators=world_size.",
-        group="evidence",
-        verbs=("predict",),
-        default=(),
-        metavar="OURS=THEIRS",
-    )
-    rows: str | None = _asked(
-        "strategy",
-        "text",
-        "Which rows of FILE to take, where it has several strategies, e.g. ddp.",
-        group="evidence",
-        verbs=("predict",),
-    )
-    law: str | None = _asked(
-        "law",
-        "text",
-        "One law alone, e.g. amdahl; `pooled` for published results.",
-        group="evidence",
-        verbs=("predict",),
-        unset="all, weighted",
-    )
-    round: str | None = _asked(
-        "round",
-        "text",
-        "The MLPerf round to start from.",
-        group="evidence",
-        verbs=("predict",),
-        unset="the accelerator's newest",
-    )
-    fixed: tuple[str, ...] = _asked(
-        "fix",
-        "texts",
-        "What a parameter of the strategy may be: tp=8, zero_stage=2..3, offload=none,optimizer.",
-        group="strategy",
-        default=(),
-        metavar="NAME=VALUES",
-    )
-    profile: str | None = _asked(
-        "profile",
-        "text",
-        "A calibration of the performance model by name, or `priors`.",
-        group="strategy",
-        unset="that of the chip's maker",
-    )
-    software: str | None = _asked(
-        "software",
-        "choice",
-        "The software that trains: megatron_core, torchtitan, fsdp, jax, ...",
-        group="strategy",
-        choices=SOFTWARE_NAMES,
-        metavar="NAME",
-        unset="the chip maker's",
-    )
-    num_strategies: int = _asked(
-        "top",
-        "count",
-        "How many strategies of the recommended size to show.",
-        group="strategy",
-        verbs=("plan",),
-        default=3,
-        least=1,
-        most=1000,
-    )
-    ask: Ask | None = _asked(
-        "ask",
-        "choice",
-        "Rather: how many tokens, or how large a model, budget and deadline allow.",
-        group="objective",
-        verbs=("advise",),
-        choices=get_args(Ask),
-    )
-    tokens_per_param: float = _asked(
-        "tokens-per-param",
-        "number",
-        "Tokens per parameter of the model that --ask model looks for.",
-        group="objective",
-        verbs=("advise",),
-        default=TOKENS_PER_PARAM,
-        unit="tokens per parameter",
-        least=0,
-        is_open=True,
-        most=1e5,
-    )
-    data: Path | None = _asked(
-        "data",
-        "path",
-        "Read what `ingest --into DIR` wrote in place of the embedded data.",
-        group="catalogue",
-        verbs=ALL,
-        metavar="DIR",
-    )
-    also: tuple[Path, ...] = _asked(
-        "also",
-        "paths",
-        "Read it in addition to the other data; may be repeated.",
-        group="catalogue",
-        verbs=ALL,
-        default=(),
-        metavar="DIR",
-    )
-    hardware: tuple[Path, ...] = _asked(
-        "hardware",
-        "paths",
-        "Add or override accelerators and systems from a TOML file.",
-        group="catalogue",
-        verbs=ALL,
-        default=(),
-        metavar="FILE",
-    )
-    workloads: tuple[Path, ...] = _asked(
-        "workloads",
-        "paths",
-        "Add or override workloads from a TOML file.",
-        group="catalogue",
-        verbs=ALL,
-        default=(),
-        metavar="FILE",
-    )
+    workload: Annotated[
+        str,
+        _field(
+            "workload",
+            "text",
+            "What to train: a name from `list workloads`, or a torch function that returns model and batch.",
+            group="training",
+            verbs=_TRAIN,
+            metavar="WORKLOAD|MODULE:FUNCTION",
+        ),
+    ]
+    training_tokens: Annotated[
+        float | None,
+        _field(
+            "tokens",
+            "amount",
+            "Tokens to train on, e.g. 1T.",
+            group="training",
+            unit="tokens",
+            least=1,
+            most=_MOST_WORK,
+            unset="to the published target",
+        ),
+    ] = None
+    training_samples: Annotated[
+        float | None,
+        _field(
+            "samples",
+            "amount",
+            "Samples to train on, e.g. 10k.",
+            group="training",
+            unit="samples",
+            least=1,
+            most=_MOST_WORK,
+            unset="to the published target",
+        ),
+    ] = None
+    global_batch_samples: Annotated[
+        int | None,
+        _field(
+            "global-batch",
+            "count",
+            "Samples per step over all accelerators.",
+            group="training",
+            verbs=_TRAIN,
+            unit="samples",
+            least=1,
+            most=1_000_000_000,
+            unset="that of your model, else chosen",
+        ),
+    ] = None
+    precision: Annotated[
+        tuple[str, ...],
+        _field(
+            "precision",
+            "list",
+            "Precisions to try, e.g. bf16,fp8.",
+            group="training",
+            choices=PRECISIONS,
+            metavar="P[,P...]",
+            unset="bf16 where the chip has it",
+        ),
+    ] = ()
+    systems: Annotated[
+        tuple[str, ...],
+        _field(
+            "accelerator",
+            "texts",
+            'An accelerator or system, e.g. h100, dgx-h100 or "3x rtx4090"; may be repeated.',
+            group="systems",
+            verbs=ALL,
+            metavar="[Nx]NAME",
+            also=("cluster",),
+        ),
+    ] = ()
+    here: Annotated[
+        bool,
+        _field(
+            "here",
+            "flag",
+            "Detect this machine's hardware and answer for it.",
+            group="systems",
+            verbs=("advise",),
+        ),
+    ] = False
+    max_accelerators: Annotated[
+        int | None,
+        _field(
+            "max-accelerators",
+            "count",
+            "Maximum number of accelerators.",
+            group="systems",
+            verbs=("advise",),
+            unit="accelerators",
+            least=1,
+            most=MAX_ACCELERATORS,
+            unset="512, or the largest published size",
+        ),
+    ] = None
+    sizes: Annotated[
+        Sizes | None,
+        _field(
+            "accelerators",
+            "sizes",
+            "Numbers of accelerators to compare: 64, 8..512 or 8,16,32.",
+            group="systems",
+            verbs=_TRAIN,
+            unit="accelerators",
+            least=1,
+            most=MAX_ACCELERATORS,
+            metavar="N|N..M|N,M",
+            also=("at",),
+            unset="powers of two and whole nodes",
+        ),
+    ] = None
+    num_nodes: Annotated[
+        int | None,
+        _field(
+            "nodes",
+            "count",
+            "Number of nodes, instead of a number of accelerators.",
+            group="systems",
+            verbs=("plan",),
+            unit="nodes",
+            least=1,
+            most=MAX_ACCELERATORS,
+        ),
+    ] = None
+    node_size: Annotated[
+        int | None,
+        _field(
+            "node-size",
+            "count",
+            "Accelerators per node.",
+            group="systems",
+            unit="accelerators",
+            least=1,
+            most=100_000,
+            unset="as the system is sold",
+        ),
+    ] = None
+    topology: Annotated[
+        Path | None,
+        _field(
+            "topology",
+            "path",
+            "Links inside a node: a file with the output of `nvidia-smi topo -m`.",
+            group="systems",
+            metavar="FILE",
+        ),
+    ] = None
+    stock: Annotated[
+        tuple[tuple[str, int], ...],
+        _field(
+            "stock",
+            "per_system",
+            "Number of accelerators available of a system: h100=64; may be repeated.",
+            group="systems",
+            verbs=("advise",),
+            value_kind="count",
+            unit="accelerators",
+            least=1,
+            most=MAX_ACCELERATORS,
+            metavar="[SYSTEM=]N",
+        ),
+    ] = ()
+    power_cap_w: Annotated[
+        float | None,
+        _field(
+            "power-cap",
+            "number",
+            "Power limit per accelerator, in watts.",
+            group="systems",
+            unit="W",
+            least=0,
+            is_open=True,
+            most=1e5,
+        ),
+    ] = None
+    objective: Annotated[
+        Objective,
+        _field(
+            "objective",
+            "choice",
+            "What the recommendation is optimised for.",
+            group="objective",
+            choices=OBJECTIVES,
+            verbs=_DECIDE,
+        ),
+    ] = "balance"
+    value_of_time_usd_per_hour: Annotated[
+        float | None,
+        _field(
+            "value-of-time",
+            "number",
+            "What finishing one hour earlier is worth to you.",
+            group="objective",
+            verbs=_TRAIN,
+            unit="USD per hour",
+            least=0,
+            is_open=True,
+            most=1_000_000_000,
+            metavar="USD",
+            also=("hour-usd",),
+        ),
+    ] = None
+    deadline_s: Annotated[
+        float | None,
+        _field(
+            "deadline",
+            "duration",
+            "Maximum time for the training: 12 (hours), 90min, 7d.",
+            group="limits",
+            verbs=_TRAIN,
+            unit="s",
+            least=0,
+            is_open=True,
+            most=_LONGEST_S,
+            metavar="HOURS",
+        ),
+    ] = None
+    budget_usd: Annotated[
+        float | None,
+        _field(
+            "budget",
+            "amount",
+            "Maximum cost of the training in US dollars, e.g. 60k.",
+            group="limits",
+            unit="USD",
+            least=0,
+            is_open=True,
+            most=_MOST_USD,
+            metavar="USD",
+        ),
+    ] = None
+    queue_s: Annotated[
+        float | None,
+        _field(
+            "queue",
+            "duration",
+            "Time until the accelerators are available, counted against the deadline.",
+            group="limits",
+            verbs=("advise",),
+            unit="s",
+            least=0,
+            most=_LONGEST_S,
+            metavar="HOURS",
+        ),
+    ] = None
+    price: Annotated[
+        tuple[tuple[str, float], ...],
+        _field(
+            "price",
+            "per_system",
+            "US dollars per accelerator-hour of a system: h100=2.1; 0 for your own machines.",
+            group="money",
+            verbs=ALL,
+            unit="USD per accelerator-hour",
+            least=0,
+            most=1e6,
+            value_kind="number",
+            metavar="[SYSTEM=]USD",
+            unset="price table",
+        ),
+    ] = ()
+    terms: Annotated[
+        tuple[tuple[str, tuple[str, ...]], ...],
+        _field(
+            "terms",
+            "per_system",
+            "Rental terms of a system: spot, or h100=spot; several with commas are compared.",
+            group="money",
+            verbs=("advise",),
+            value_kind="list",
+            choices=TERMS,
+            metavar="[SYSTEM=]TERMS",
+            unset="on_demand",
+        ),
+    ] = ()
+    electricity_usd_per_kwh: Annotated[
+        float | None,
+        _field(
+            "electricity",
+            "number",
+            "Price of your electricity per kilowatt-hour.",
+            group="money",
+            verbs=("advise",),
+            unit="USD per kWh",
+            least=0,
+            is_open=True,
+            most=10,
+            metavar="USD",
+        ),
+    ] = None
+    pue: Annotated[
+        float | None,
+        _field(
+            "pue",
+            "number",
+            "Power usage effectiveness of your building: its total power over that of the machines.",
+            group="money",
+            verbs=("advise",),
+            unit="ratio",
+            least=1,
+            most=5,
+        ),
+    ] = None
+    region: Annotated[
+        str,
+        _field(
+            "region",
+            "text",
+            "Electricity grid for the carbon emissions.",
+            group="money",
+            verbs=ALL,
+        ),
+    ] = DEFAULT_GRID
+    buy: Annotated[
+        bool, _field("buy", "flag", "Compare renting with buying.", group="buying", verbs=("advise",))
+    ] = False
+    purchase_usd: Annotated[
+        float | None,
+        _field(
+            "purchase",
+            "amount",
+            "Purchase price per accelerator, including its share of host and network.",
+            group="buying",
+            verbs=("advise",),
+            unit="USD",
+            least=0,
+            most=1e8,
+            metavar="USD",
+            unset="price table",
+        ),
+    ] = None
+    utilisation: Annotated[
+        float | None,
+        _field(
+            "utilisation",
+            "number",
+            "Fraction of all hours in which an owned machine is in use.",
+            group="buying",
+            verbs=("advise",),
+            unit="ratio",
+            least=0,
+            is_open=True,
+            most=1,
+            metavar="0..1",
+            unset="0.5",
+        ),
+    ] = None
+    hosting_usd_per_month: Annotated[
+        float | None,
+        _field(
+            "hosting",
+            "number",
+            "Hosting cost per owned accelerator per month, without power; 0 on your premises.",
+            group="buying",
+            verbs=("advise",),
+            unit="USD per month",
+            least=0,
+            most=1e8,
+            metavar="USD",
+            unset="typical hosting price",
+        ),
+    ] = None
+    horizon_months: Annotated[
+        float | None,
+        _field(
+            "horizon",
+            "number",
+            "Months after which the return of buying is reported.",
+            group="buying",
+            verbs=("advise",),
+            unit="months",
+            least=0,
+            is_open=True,
+            most=240,
+            metavar="MONTHS",
+            unset="36",
+        ),
+    ] = None
+    runs: Annotated[
+        Path | None,
+        _field(
+            "runs",
+            "path",
+            "Your runs: a folder of `bench --out` or `watch`, or CSV files.",
+            group="evidence",
+            verbs=("advise",),
+            metavar="DIR",
+        ),
+    ] = None
+    collectives: Annotated[
+        tuple[Path, ...],
+        _field(
+            "collectives",
+            "paths",
+            "Output of nccl-tests, or of `collectives --measure`, on your machines.",
+            group="evidence",
+            metavar="FILE",
+        ),
+    ] = ()
+    traces: Annotated[
+        tuple[Path, ...],
+        _field(
+            "trace",
+            "paths",
+            "Traces of your training by torch.profiler; may be repeated.",
+            group="evidence",
+            verbs=("advise",),
+            metavar="FILE",
+        ),
+    ] = ()
+    traced_as: Annotated[
+        str | None,
+        _field(
+            "traced-as",
+            "text",
+            'How the traced run was configured: "ranks=8 global_batch=64 precision=bf16".',
+            group="evidence",
+            verbs=("advise",),
+            metavar="NAME=VALUE ...",
+        ),
+    ] = None
+    times_from: Annotated[
+        Path | None,
+        _field(
+            "from",
+            "path",
+            "Your measured times by size (CSV, Parquet, exports of experiment trackers).",
+            group="evidence",
+            verbs=("predict",),
+            metavar="FILE",
+        ),
+    ] = None
+    columns: Annotated[
+        tuple[str, ...],
+        _field(
+            "column",
+            "texts",
+            "Name of a column in FILE: num_accelerators=world_size.",
+            group="evidence",
+            verbs=("predict",),
+            metavar="OURS=THEIRS",
+        ),
+    ] = ()
+    rows: Annotated[
+        str | None,
+        _field(
+            "strategy",
+            "text",
+            "Use only the rows of FILE with this strategy, e.g. ddp.",
+            group="evidence",
+            verbs=("predict",),
+        ),
+    ] = None
+    law: Annotated[
+        str | None,
+        _field(
+            "law",
+            "text",
+            "Fit only this scaling law, e.g. amdahl; `pooled` for published results.",
+            group="evidence",
+            verbs=("predict",),
+            unset="all, weighted",
+        ),
+    ] = None
+    round: Annotated[
+        str | None,
+        _field(
+            "round",
+            "text",
+            "MLPerf round whose results the prediction starts from.",
+            group="evidence",
+            verbs=("predict",),
+            unset="the accelerator's newest",
+        ),
+    ] = None
+    submitter: Annotated[
+        Submitter,
+        _field(
+            "submitter",
+            "choice",
+            "Whose time to expect from published results: the best submitter's of each size, or a new one's.",
+            group="evidence",
+            verbs=("advise", "predict"),
+            choices=get_args(Submitter),
+        ),
+    ] = "best"
+    fixed: Annotated[
+        tuple[str, ...],
+        _field(
+            "fix",
+            "texts",
+            "Restrict a parameter of the strategy: tp=8, zero_stage=2..3, offload=none,optimizer.",
+            group="strategy",
+            metavar="NAME=VALUES",
+        ),
+    ] = ()
+    profile: Annotated[
+        str | None,
+        _field(
+            "profile",
+            "text",
+            "A calibration of the performance model by name, or `priors`.",
+            group="strategy",
+            unset="that of the chip's maker",
+        ),
+    ] = None
+    software: Annotated[
+        str | None,
+        _field(
+            "software",
+            "choice",
+            "The training software: megatron_core, torchtitan, fsdp, jax, ...",
+            group="strategy",
+            choices=SOFTWARE_NAMES,
+            metavar="NAME",
+            unset="that of the calibration of the chip's maker",
+        ),
+    ] = None
+    num_strategies: Annotated[
+        int,
+        _field(
+            "top",
+            "count",
+            "How many strategies of the recommended size to show.",
+            group="strategy",
+            verbs=("plan",),
+            least=1,
+            most=1000,
+        ),
+    ] = 3
+    ask: Annotated[
+        Ask | None,
+        _field(
+            "ask",
+            "choice",
+            "Find instead how many tokens, or how large a model, budget and deadline allow.",
+            group="objective",
+            verbs=("advise",),
+            choices=get_args(Ask),
+        ),
+    ] = None
+    tokens_per_param: Annotated[
+        float,
+        _field(
+            "tokens-per-param",
+            "number",
+            "Tokens per parameter of the model that --ask model searches for.",
+            group="objective",
+            verbs=("advise",),
+            unit="tokens per parameter",
+            least=0,
+            is_open=True,
+            most=1e5,
+        ),
+    ] = TOKENS_PER_PARAM
+    data: Annotated[
+        Path | None,
+        _field(
+            "data",
+            "path",
+            "Read the tables that `ingest --into DIR` wrote instead of the embedded data.",
+            group="catalogue",
+            verbs=ALL,
+            metavar="DIR",
+        ),
+    ] = None
+    also: Annotated[
+        tuple[Path, ...],
+        _field(
+            "also",
+            "paths",
+            "Read these tables in addition to the other data; may be repeated.",
+            group="catalogue",
+            verbs=ALL,
+            metavar="DIR",
+        ),
+    ] = ()
+    hardware: Annotated[
+        tuple[Path, ...],
+        _field(
+            "hardware",
+            "paths",
+            "Add or override accelerators and systems from a TOML file.",
+            group="catalogue",
+            verbs=ALL,
+            metavar="FILE",
+        ),
+    ] = ()
+    workloads: Annotated[
+        tuple[Path, ...],
+        _field(
+            "workloads",
+            "paths",
+            "Add or override workloads from a TOML file.",
+            group="catalogue",
+            verbs=ALL,
+            metavar="FILE",
+        ),
+    ] = ()
 
     def __post_init__(self) -> None:
         """Refuse what asks for two things at once, or for nothing."""
@@ -548,19 +677,17 @@ class TrainingQuery:
                 raise UsageError(f"{options} both state {what}; keep one")
         if self.queue_s is not None and self.deadline_s is not None and self.queue_s >= self.deadline_s:
             raise UsageError(
-                f"--queue of {self.queue_s / HOUR_S:g} hours leaves nothing of the --deadline of "
+                f"--queue of {self.queue_s / HOUR_S:g} hours leaves no time before the --deadline of "
                 f"{self.deadline_s / HOUR_S:g} hours"
             )
         if self.objective == "value_of_time" and self.value_of_time_usd_per_hour is None:
-            raise UsageError("--objective value_of_time needs --value-of-time USD: what an hour is worth")
+            raise UsageError("--objective value_of_time needs --value-of-time USD, in US dollars per hour")
         if self.ask is not None and self.is_buying:
-            raise UsageError(f"--ask {self.ask} and --buy ask for two answers; keep one")
+            raise UsageError(f"--ask {self.ask} and --buy are two different questions; keep one")
         if self.ask is not None and self.deadline_s is None and self.budget_usd is None:
-            raise UsageError(
-                f"--ask {self.ask} needs --budget or --deadline: how much money or time there is"
-            )
+            raise UsageError(f"--ask {self.ask} needs --budget or --deadline")
         if self.value_of_time_usd_per_hour is not None and self.objective == "balance":
-            object.__setattr__(self, "objective", "value_of_time")
+            force_setattr(self, "objective", "value_of_time")
 
     @property
     def has_measurements(self) -> bool:
@@ -591,7 +718,9 @@ class TrainingQuery:
         return math.inf if self.budget_usd is None else self.budget_usd
 
 
-FIELDS: Final[Mapping[str, Field]] = {each.name: each.metadata["asked"] for each in fields(TrainingQuery)}
+FIELDS: Final[Mapping[str, Field]] = {
+    name: hint.__metadata__[0] for name, hint in TrainingQuery.__annotations__.items()
+}
 ATTRIBUTES: Final[Mapping[str, str]] = {
     key: name for name, each in FIELDS.items() for key in (each.key, *each.also_keys)
 }
@@ -635,11 +764,11 @@ def unknown(name: str, verb: Verb | None = None) -> str:
     key = name.replace("-", "_").removesuffix("_")
     if verb is not None and key in ATTRIBUTES:
         others = ", ".join(each for each in ALL if each in FIELDS[ATTRIBUTES[key]].verbs)
-        return f"{name!r} is not asked by {verb}, but by {others}"
+        return f"{name!r} is not a field of {verb}; it is one of {others}"
     known = [key for key, attribute in ATTRIBUTES.items() if verb is None or verb in FIELDS[attribute].verbs]
     near = get_close_matches(key, known, n=1)
     hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(sorted(known))}"
-    return f"{name!r} is no field of a question; {hint}"
+    return f"{name!r} is not a field of a question; {hint}"
 
 
 def question(found: Mapping[str, Any]) -> TrainingQuery:
@@ -660,7 +789,7 @@ def query(
 def default_of(name: str) -> Any:  # noqa: ANN401 - each field has its own type
     """The value of an attribute where nothing is given; None where it has none."""
     declared = next(each for each in fields(TrainingQuery) if each.name == name)
-    return None if declared.default is MISSING else declared.default
+    return None if declared.required else declared.default
 
 
 def default_words(name: str) -> str:
@@ -675,4 +804,4 @@ def default_words(name: str) -> str:
 
 def changed(query: TrainingQuery, **values: object) -> TrainingQuery:
     """The question with some attributes changed, checked as a new one is."""
-    return replace(query, **values)  # type: ignore[arg-type]  # checked by the fields themselves
+    return replace(query, **values)

@@ -5,9 +5,10 @@ One sentence per part of it, each with what it rests on; the closest published w
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.decide.answer import Candidate, EvidenceSource, Reason
 from equipoise.decide.assess import Assessment, Inputs
@@ -29,8 +30,7 @@ from equipoise.spec.workload import Workload, workload
 from equipoise.units import format_count, format_duration, format_percent, format_si, format_step
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkUncertainty:
+class LinkUncertainty(Struct, frozen=True, kw_only=True):
     """How uncertain links leave a step, all else known: standard deviations of its logarithm.
 
     usual_log_sd: by the tables; timed_log_sd: as the user timed them.
@@ -60,8 +60,7 @@ _FARTHEST_OCTAVES = 6.0
 _EXPERIMENT = "docs/experiments/0022-similar-workloads.md"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSize:
+class ModelSize(Struct, frozen=True, kw_only=True):
     """What makes workloads similar. flop_per_sample: of a sample's way forward and back."""
 
     params: float
@@ -70,11 +69,10 @@ class ModelSize:
     @property
     def words(self) -> str:
         """Both amounts."""
-        return f"{format_si(self.params)} parameters and {format_si(self.flop_per_sample, 'FLOP')} a sample"
+        return f"{format_si(self.params)} parameters and {format_si(self.flop_per_sample, 'FLOP')} per sample"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimilarWorkload:
+class SimilarWorkload(Struct, frozen=True, kw_only=True):
     """The published workload closest to another. octaves: how far. plans: how wrong those of it were."""
 
     workload: Workload
@@ -84,7 +82,7 @@ class SimilarWorkload:
 
 
 def closest_workload(about: Workload) -> SimilarWorkload | None:
-    """The published workload closest in parameters and FLOP a sample; None where none is close.
+    """The published workload closest in parameters and FLOP per sample; None where none is close.
 
     Source: the Euclidean distance of both logarithms.
     """
@@ -106,7 +104,7 @@ def closest_workload(about: Workload) -> SimilarWorkload | None:
 
 
 def sizes_of(about: Workload) -> ModelSize | None:
-    """Its parameters and FLOP a sample; None where the catalogue does not know them."""
+    """Its parameters and FLOP per sample; None where the catalogue does not know them."""
     try:
         load = workload_load(about)
     except SpecError:
@@ -156,8 +154,8 @@ _OBJECTIVES = {
     "value_of_time": "the least money and value of time together",
 }
 _LIMITERS = {
-    "data": "the data end there",
-    "catalogue": "larger sizes are only tried when asked for (--max-accelerators)",
+    "data": "there are no data beyond",
+    "catalogue": "larger sizes are only tried with --max-accelerators",
     "question": "that is your limit",
 }
 
@@ -170,7 +168,7 @@ def reasons(
         _size(inputs, selection, best),
         _time(best),
         *_measured(assessment, best),
-        *_learnt(assessment),
+        *_run_fit(assessment),
         *_strategy(assessment, best),
         *_batch(inputs, best),
         *_money(best, rates),
@@ -313,10 +311,10 @@ def _share(share: float) -> str:
     return format_percent(round(share, 2))
 
 
-def _learnt(assessment: Assessment) -> Iterator[Reason]:
+def _run_fit(assessment: Assessment) -> Iterator[Reason]:
     """What the user's own steps made of the model."""
-    if assessment.learnt is not None:
-        sentence = assessment.learnt.sentence
+    if assessment.run_fit is not None:
+        sentence = assessment.run_fit.sentence
         yield Reason(
             words=f"{sentence[:1].upper()}{sentence[1:]}.",
             formula="maximum a posteriori; docs/decide/advice.md, your own runs",

@@ -6,8 +6,10 @@ What would change it is solved for by choosing again with one input moved.
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.decide.answer import LEVEL, Candidate, ConstraintName, Flip, Refusal, Relaxation, TimeValue
 from equipoise.decide.query import Objective
@@ -27,8 +29,7 @@ Group: TypeAlias = tuple[str, str]  # system and terms
 _OF_SIZE: Final = frozenset({"max_accelerators", "memory_bytes"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SizeCurve:
+class SizeCurve(Struct, frozen=True, kw_only=True):
     """What the equilibria of one system rest on: times of its sizes, and what ended the sizes.
 
     sizes: (n,) ascending, those that may be taken and smaller ones. central_s: (n,) their times. drawn_s:
@@ -41,8 +42,7 @@ class SizeCurve:
     limited_by: Limit
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class Rule(Struct, frozen=True, kw_only=True):
     """What is best, and within which limits. value_of_time: US dollars per hour, for that objective."""
 
     objective: Objective
@@ -51,8 +51,7 @@ class Rule:
     spend_usd: float = math.inf
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
+class Selection(Struct, frozen=True, kw_only=True):
     """The choice. balance: by system and terms, the size at which more stops paying; None where not known."""
 
     recommended: Candidate | None

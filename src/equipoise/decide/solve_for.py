@@ -5,10 +5,11 @@ The candidates are those of `decision`: asking for the amount found gives the bu
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
 import polars as pl
+from msgspec import Struct
+from msgspec.structs import replace
 from threadpoolctl import threadpool_limits
 
 from equipoise.decide.answer import Candidate
@@ -36,7 +37,7 @@ _WHY_TOKENS: Final = (
     "20 give the least loss of a training budget (Hoffmann et al. 2022); models that are used much are "
     "trained on more: --tokens-per-param"
 )
-_ALIKE: Final = "every token or sample takes the same time; whether so many are useful is not judged"
+_ALIKE: Final = "every token or sample takes the same time; whether this many are useful is not judged"
 # The fastest training counts as good as the best where it falls short by so little: estimates are less sure.
 _AS_GOOD: Final = 0.02
 # From which gain of speed on a model hardly smaller is taken for it.
@@ -49,8 +50,7 @@ _NUM_DIGITS: Final = 6
 _MOST_STEPS: Final = 60
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Within:
+class Within(Struct, frozen=True, kw_only=True):
     """What one number of accelerators does within budget and deadline. amount: tokens or samples."""
 
     amount: Interval
@@ -58,8 +58,7 @@ class Within:
     limit: ReachLimit
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetReach:
+class BudgetReach(Struct, frozen=True, kw_only=True):
     """What budget and deadline allow on one system.
 
     ask: for tokens of the workload's model, or for a model of its family. training_budget: how many tokens
@@ -88,8 +87,7 @@ class BudgetReach:
         return self.params if self.ask == "model" and self.params is not None else self.training_budget
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reaches:
+class Reaches(Struct, frozen=True, kw_only=True):
     """What budget and deadline allow on the system that gets furthest, and on the others, the furthest first.
 
     chosen_for_you: what the question left open and was chosen, in words.
@@ -113,7 +111,7 @@ def solve_for(
     interval are where time and money at the ends of theirs reach deadline or budget.
     """
     if query.ask is None:
-        raise UsageError("nothing is asked for: give --ask tokens or --ask model")
+        raise UsageError("no quantity to solve for: give --ask tokens or --ask model")
     if not query.is_to_target:
         stated = "--tokens" if query.training_tokens is not None else "--samples"
         other = ", which follow from --tokens-per-param" if query.ask == "model" else ""
@@ -140,7 +138,7 @@ def solve_for(
         chosen_for_you=collected.inputs.training.chosen_for_you if query.ask == "tokens" else (),
         notes=(
             *(f"Not compared: {each}." for each in refused),
-            *(("Your own runs are not used: they are of another model.",) if own else ()),
+            *(("Your runs are not used: they are of another model.",) if own else ()),
         ),
     )
 
@@ -151,7 +149,7 @@ def _tokens(query: TrainingQuery, inputs: Inputs, one: SystemCandidates) -> Budg
     allowed = one.allowed
     if not allowed:
         raise EvidenceError(
-            f"{inputs.training.workload.title} fits on no size of {title} that may be taken",
+            f"{inputs.training.workload.title} does not fit on any size of {title} that may be taken",
             missing=(nothing_fits(one.assessment) or "more --max-accelerators, or another accelerator",),
         )
     solvers = [_SizeSolver(query=query, inputs=inputs, system=one, start=each) for each in allowed]
@@ -182,12 +180,13 @@ def _unsolved(query: TrainingQuery, title: str, allowed: Sequence[Candidate]) ->
     """Why no amount is limited on a system, or none can be estimated."""
     if math.isinf(query.within_s) and any(each.usd is not None for each in allowed):
         return UsageError(
-            f"--budget {query.spend_usd:g} limits nothing where hours on {title} cost nothing; give "
-            "--deadline, or --price, or --electricity for a machine of your own"
+            f"--budget {query.spend_usd:g} sets no limit where accelerator-hours on {title} cost "
+            "nothing; give "
+            "--deadline, or --price, or --electricity for your own machine"
         )
     why = next((each.why_not for each in allowed if each.why_not is not None), "no price is known")
     return EvidenceError(
-        f"no amount can be solved for on {title}: {why}", missing=("other --terms, or --price",)
+        f"no {query.ask} budget can be found on {title}: {why}", missing=("other --terms, or --price",)
     )
 
 
@@ -203,8 +202,7 @@ def _fastest_of_the_best(within: Sequence[Within]) -> Within:
     return min(good, key=time_per_token_s)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _SizeSolver:
+class _SizeSolver(Struct, frozen=True, kw_only=True):
     """One size of a system. start: its candidate for as many samples as `inputs` state."""
 
     query: TrainingQuery
@@ -215,7 +213,7 @@ class _SizeSolver:
     def within(self) -> Within | None:
         """The amount that each limit allows, the least of them; None where no limit can be reached."""
         within_s, spend_usd, work_s = self.query.within_s, self.query.spend_usd, self.start.work_s.value
-        usd_per_hour = self.start.pays_usd_per_hour
+        usd_per_hour = self.start.usd_per_hour
         is_paid = self.start.usd is None or self.start.usd.value > 0.0
         bounds: list[tuple[float, float, float, ReachLimit]] = []
         if math.isfinite(within_s):
@@ -328,7 +326,8 @@ def _model(query: TrainingQuery, inputs: Inputs, one: SystemCandidates) -> Budge
     base = inputs.training.workload
     if base.transformer is None or base.sequence_tokens is None:
         raise EvidenceError(
-            f"{base.title} is no transformer of published sizes: it has no family of models",
+            f"{base.title} is not a transformer with published sizes, so larger and smaller models "
+            "of its kind are not known",
             missing=("a language model, as llama31_8b: `equipoise list workloads`",),
         )
     if one.assessment.cluster is None:
@@ -374,8 +373,8 @@ def _model(query: TrainingQuery, inputs: Inputs, one: SystemCandidates) -> Budge
         by_size=(),
         assumes=(
             f"{query.tokens_per_param:g} tokens per parameter; {_WHY_TOKENS}",
-            f"the proportions of {base.title}; wider and deeper together",
-            "a global batch as asked for"
+            f"the proportions of {base.title}; width and depth grow together",
+            "the global batch that --global-batch states"
             if query.global_batch_samples is not None
             else "a global batch of 0.292 FLOP ** 0.3271 tokens (Bi et al. 2024, equation 1)",
         ),

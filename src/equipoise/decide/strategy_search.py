@@ -4,11 +4,12 @@ import math
 import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 from threading import Lock
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.calibration.profiles import USER_CALIBRATION, CalibratedModel
 from equipoise.decide.answer import DEVIATE, LEVEL
@@ -37,8 +38,7 @@ _USUAL_PRECISIONS: tuple[Precision, ...] = ("bf16", "fp16", "tf32", "fp32")
 _UNIT_SAMPLES = SI_PREFIXES["G"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimedStrategy:
+class TimedStrategy(Struct, frozen=True, kw_only=True):
     """One strategy: what a step and the whole training take by the performance model.
 
     by_cause_s: seconds of a step by cause. memory_bytes, memory_by_kind_bytes: of the fullest accelerator.
@@ -61,16 +61,14 @@ class TimedStrategy:
         return self.strategy.num_accelerators
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimedStrategies:
+class TimedStrategies(Struct, frozen=True, kw_only=True):
     """Strategies, and equally likely working times of the training by each: (n_draws, n_strategies)."""
 
     strategies: tuple[TimedStrategy, ...]
     drawn_s: FloatArray
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class Problem(Struct, frozen=True, kw_only=True):
     """A training on a kind of cluster. drawn: the model's equally likely parameters. num_best: per size."""
 
     training: Training
@@ -172,10 +170,10 @@ class Problem:
         return TimedStrategy(
             strategy=chosen,
             step_s=at(estimates.step_s),
-            by_cause_s={each.name: at(getattr(estimates.seconds, each.name)) for each in fields(Seconds)},
+            by_cause_s={name: at(getattr(estimates.seconds, name)) for name in Seconds.__struct_fields__},
             memory_bytes=at(estimates.memory.needed),
             memory_by_kind_bytes=_by_kind_bytes(
-                {each.name: at(getattr(estimates.memory, each.name)) for each in fields(RankMemory)}
+                {name: at(getattr(estimates.memory, name)) for name in RankMemory.__struct_fields__}
             ),
             num_samples=samples,
             work_s=spread(at(estimates.step_s) * samples / batch, width, level=LEVEL),
@@ -191,8 +189,7 @@ class Problem:
         return flop * chosen.global_batch_samples / (step_s * peak * chosen.num_accelerators)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Rows:
+class _Rows(Struct, frozen=True, kw_only=True):
     """Strategies of any sizes, each on a cluster of its own size."""
 
     problem: Problem
@@ -267,8 +264,7 @@ _MOST_SIZES: Final = 2 * MAX_SIZES
 _SOME_BATCH: Final = 4096
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SizeSearch:
+class SizeSearch(Struct, frozen=True, kw_only=True):
     """What a search at one size found. best: the best strategy in full; None where nothing fits.
 
     drawn_s: (n_draws,) equally likely times of the training by the best.
@@ -280,8 +276,7 @@ class SizeSearch:
     drawn_s: FloatArray
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Survey:
+class Survey(Struct, frozen=True, kw_only=True):
     """A problem, and what was found at each size, from the smallest. search_s: what finding it took."""
 
     problem: Problem

@@ -3,10 +3,12 @@
 import stat
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeGuard, TypeVar
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from equipoise import economics
 from equipoise.bench.topology import Topology, here, read
@@ -28,8 +30,7 @@ Value = TypeVar("Value")
 _JOINT = "+"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestedSystem:
+class RequestedSystem(Struct, frozen=True, kw_only=True):
     """A system to choose from, with what the question states of it.
 
     name: in the catalogue; what the machine calls itself where cluster is None. cluster: one node of it.
@@ -72,7 +73,7 @@ def requested_systems(
         found = tuple(_named(each, query, catalogue) for each in query.systems)
     else:
         raise UsageError(
-            "no system to answer for: give --accelerator NAME (see `equipoise list accelerators`), or "
+            "no accelerator is given: use --accelerator NAME (see `equipoise list accelerators`), or "
             "--here on the machine itself"
         )
     if len(found) > _MOST_SYSTEMS:
@@ -109,14 +110,16 @@ def _by_system(
         if not raw:
             if len(names) > 1 and not is_shared:
                 raise UsageError(
-                    f"--{option} {value:g} names no system, and {len(names)} are asked about: give "
+                    f"--{option} {value:g} names no system, and the question has {len(names)}: give "
                     f"--{option} {names[0]}={value:g}"
                 )
             found |= {name: value for name in names if name not in found}
             continue
         name = raw if raw in names else catalogue.cluster(raw).name
         if name not in names:
-            raise UsageError(f"--{option} {raw}={value}: {name} is not asked about; it is {', '.join(names)}")
+            raise UsageError(
+                f"--{option} {raw}={value}: {name} is not in the question, which has {', '.join(names)}"
+            )
         found[name] = value
     return found
 
@@ -133,7 +136,7 @@ def _named(text: str, query: TrainingQuery, catalogue: Catalogue) -> RequestedSy
     links = None
     if query.topology is None and query.node_size is None and _is_one_host(count, usual):
         node["node_size"] = count
-        chosen = (f"the {count} in one host (--node-size for another)",)
+        chosen = (f"{count} in one host (--node-size for another)",)
         usual = catalogue.cluster(name, power_cap_w=query.power_cap_w, **node)
     if query.topology is not None:
         links = _topology_of_file(query.topology)
@@ -206,7 +209,7 @@ def _at_hand(found: Topology, catalogue: Catalogue) -> RequestedSystem:
     if len(chips) != 1:
         raise EvidenceError(
             f"this machine has {len(gpus)} accelerators ({titles}), "
-            f"{'of several kinds' if chips else 'of no kind that the catalogue has'}",
+            f"{'of several kinds' if chips else 'none of them in the catalogue'}",
             missing=(
                 "one of them by name: --accelerator NAME"
                 if chips

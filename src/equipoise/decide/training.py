@@ -5,11 +5,11 @@ Workload, budget of work, batch, and what may be chosen of strategies.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from equipoise.decide.answer import DEVIATE, LEVEL, EvidenceSource
 from equipoise.decide.query import TrainingQuery
@@ -77,8 +77,7 @@ def _between(text: str, field: str, first: Value, last: Value) -> range:
 TRAINING_ALONE = "The time is of training steps; evaluation and start-up, which MLPerf counts, come on top."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingBudget:
+class TrainingBudget(Struct, frozen=True, kw_only=True):
     """How many samples a training takes. work: what the time is for, as in "the time to ...".
 
     samples: global batches -> samples; None where results state how long the training takes, not how many
@@ -122,8 +121,9 @@ def training_budget(query: TrainingQuery, workload: Workload, scores: pl.DataFra
         growth = batch_growth(entries.rename({"campaign": "round"}), level=LEVEL)
     except EvidenceError as err:
         unknown = (
-            f"How many samples the target takes is not known ({err}): the model compares strategies and "
-            "sizes, but gives no time by itself. State --samples or --tokens for another training budget."
+            f"How many samples the target takes is not known ({err}): the model compares "
+            "strategies and sizes, but gives no time. State --samples or --tokens for another "
+            "training budget."
         )
         return TrainingBudget(
             work=target_words(workload),
@@ -206,11 +206,13 @@ def _evidence(growth: BatchGrowth, entries: pl.DataFrame) -> tuple[EvidenceSourc
 # Batches of pretraining runs of language models whose samples against batch nobody has published: 4 Mi
 # tokens, as all sizes of LLaMA and Llama 2 had (Touvron et al. 2023, in both papers).
 _USUAL_BATCH_TOKENS: Final = 2**22
+# A training so many times as long as the longest published one tolerates a larger batch: the critical batch
+# grows with the square root of its length, nearly (Zhang et al. 2024, arXiv:2410.21676: exponent 0.47).
+_MUCH_LONGER: Final = 10.0
 USUAL_LORA_RANK: Final = 16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
+class Training(Struct, frozen=True, kw_only=True):
     """What is trained. name: as asked. budget: how much of it.
 
     global_batch_samples: stated by the user or by the user's own model; None where it is to be chosen.
@@ -248,7 +250,7 @@ def training(query: TrainingQuery, catalogue: Catalogue, scores: pl.DataFrame | 
     else:
         about = catalogue.workload(query.workload)
     budget = training_budget(query, about, scores)
-    published = _published_batch(about, scores) if batch is None and not budget.is_to_target else None
+    published = _published_batch(about, budget, scores) if batch is None and not budget.is_to_target else None
     if published is not None:
         batch = published
         chosen.append(
@@ -291,13 +293,23 @@ def usual_batch(about: Workload) -> int:
     return max(1, _USUAL_BATCH_TOKENS // about.sequence_tokens)
 
 
-def _published_batch(about: Workload, scores: pl.DataFrame | None) -> int | None:
-    """The median global batch of the workload's comparable results; None where none states one."""
+def _published_batch(about: Workload, budget: TrainingBudget, scores: pl.DataFrame | None) -> int | None:
+    """The median global batch of the workload's comparable results; None where none states one.
+
+    None too where the training is of so many more samples that the usual batch is the better guess.
+    """
     if scores is None:
         return None
-    batches = comparable(scores, workload=about.slug)["global_batch_samples"].drop_nulls()
-    middle = batches.median()
-    return round(float(middle)) if isinstance(middle, (int, float)) else None
+    known = comparable(scores, workload=about.slug)
+    middle = known["global_batch_samples"].median()
+    if not isinstance(middle, (int, float)):
+        return None
+    longest = known["samples_to_target"].max()
+    if isinstance(longest, (int, float)) and _has_usual_batch(about) and budget.samples is not None:
+        usual = usual_batch(about)
+        if usual > middle and (budget.samples_at(usual) or 0.0) > _MUCH_LONGER * longest:
+            return None
+    return round(float(middle))
 
 
 def _batch_of_tokens(about: Workload, budget: TrainingBudget) -> int:

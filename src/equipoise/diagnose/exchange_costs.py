@@ -1,11 +1,11 @@
 """What messages between ranks and each way to train cost here, from a measurement of interference."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from equipoise.bench.interference import DEFAULT_SIZES_BYTES, SCHEMA, InterferenceTask
 from equipoise.bench.methods import method
@@ -30,8 +30,7 @@ _KIN = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class Message(Struct, frozen=True, kw_only=True):
     """One message: seconds alone and overlapped with computing, and its share of the computing core."""
 
     alone_s: float
@@ -39,8 +38,7 @@ class Message:
     core_share: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Messages:
+class Messages(Struct, frozen=True, kw_only=True):
     """Messages of one operation by payload; every field of shape (n_sizes,), payloads rising."""
 
     payload_bytes: tuple[float, ...]
@@ -74,8 +72,7 @@ class Messages:
         return float(np.exp(found))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MethodWork:
+class MethodWork(Struct, frozen=True, kw_only=True):
     """What one method's step takes on a rank alone, above a step without it: by tensors and bytes."""
 
     fixed_s: float
@@ -93,8 +90,7 @@ class MethodWork:
         return self.fixed_s + self.tensor_s * num_tensors + copying
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slowed:
+class Slowed(Struct, frozen=True, kw_only=True):
     """What computing loses by the bytes of its weights; every field of shape (n_sizes,), bytes rising.
 
     contention: seconds where all ranks compute over those where one does. resumed_s: what a step takes longer
@@ -111,8 +107,7 @@ class Slowed:
         return float(np.interp(at, known, self.contention)), float(np.interp(at, known, self.resumed_s))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExchangeCosts:
+class ExchangeCosts(Struct, frozen=True, kw_only=True):
     """What exchanging costs between so many ranks connected by one kind of link."""
 
     num_ranks: int
@@ -142,7 +137,9 @@ class ExchangeCosts:
             if method(each)[0].name == name
         }
         if not similar:
-            raise EvidenceError(f"the own work of {name} was not measured", missing=(f"own work of {name}",))
+            raise EvidenceError(
+                f"the local work of {name} was not measured", missing=(f"own work of {name}",)
+            )
         wanted = float(argument or 0) if name == found.name else 0.0
         given = sorted(similar)
         seconds = [similar[each].seconds(gradient_bytes, num_tensors) for each in given]

@@ -93,8 +93,8 @@ def _sentence_of(name: str, gains: Sequence[Gain], batch: int) -> str:
     idle = [gain for gain in gains if gain.verdict in ("slower", "no gain")]
     fast = [gain for gain in gains if gain.verdict == "gains"]
     start = f"Two over {name}, sharing a batch of {batch}: "
-    slow = "no model tried surely loses" if not idle else _idle(idle)
-    worth = f"{_example(fast[0])} gains" if fast else f"none surely gains, not even {_example(gains[-1])}"
+    slow = "no model tried is surely slower" if not idle else _idle(idle)
+    worth = f"{_example(fast[0])} gains" if fast else f"none is surely faster, not even {_example(gains[-1])}"
     return f"{start}{slow}; {worth}."
 
 
@@ -218,7 +218,7 @@ def _processors(topology: Topology) -> Iterator[str]:
         f"cores; NUMA {nodes}."
     )
     if count > 1:
-        yield "Ranks on different sockets meet over the link between them (SYS)."
+        yield "Ranks on different sockets communicate over the link between them (SYS)."
 
 
 def _one_class(only: ClassReach, topology: Topology) -> str:
@@ -337,7 +337,7 @@ def _slices(topology: Topology) -> Iterator[str]:
 def _missing(topology: Topology) -> Iterator[str]:
     whole = [row.name for row in topology.missing_rows if row.num_cells == 0]
     if whole:
-        yield f"Missing rows: {named(whole)}; what is known of them stands in other rows."
+        yield f"Missing rows: {named(whole)}; what is known of them comes from other rows."
     for row in topology.missing_rows:
         if row.num_cells:
             yield f"Row {row.name} is cut: {row.num_cells} of {row.num_expected} cells."
@@ -352,8 +352,8 @@ def _contradictions(topology: Topology) -> Iterator[str]:
     for link in torn[:_MOST_NAMED]:
         assert link.conflict is not None
         yield (
-            f"{link.a} and {link.b}: the row of {link.a} says {link.conflict[0]}, that of {link.b} "
-            f"{link.conflict[1]}; neither is used."
+            f"{link.a} and {link.b}: the row of {link.a} has {link.conflict[0]}, that of {link.b} "
+            f"has {link.conflict[1]}; neither is used."
         )
     if len(torn) > _MOST_NAMED:
         yield f"The same holds for {len(torn) - _MOST_NAMED} more pairs."
@@ -383,12 +383,12 @@ def figure_words(each: LinkFigure) -> str:
         figures.append(f"short messages take {_micro(each.latency_s)}")
         usual.append(_micro(each.usual_latency_s))
     if each.bus_byte_per_s is not None and each.usual_bus_byte_per_s is not None:
-        figures.append(f"long ones go at {format_si(each.bus_byte_per_s, 'B/s')} of bus")
+        figures.append(f"long ones reach {format_si(each.bus_byte_per_s, 'B/s')} bus bandwidth")
         usual.append(format_si(each.usual_bus_byte_per_s, "B/s"))
     if not figures:
         figures = [f"{format_si(float(each.from_bytes), 'B')} to {format_si(float(each.to_bytes), 'B')} only"]
     without = f"; the model without it: {' and '.join(usual)}" if usual else ""
-    return f"Links timed, {_group(each)} ({_files(each.files)}): {', '.join(figures)}{without}."
+    return f"Timed links, {_group(each)} ({_files(each.files)}): {', '.join(figures)}{without}."
 
 
 def _contradiction(each: LinkFigure) -> Iterator[str]:
@@ -400,25 +400,26 @@ def _contradiction(each: LinkFigure) -> Iterator[str]:
         return
     times = f"{ratio:.2g} times" if ratio > 1 else f"{ratio:.2g} of"
     yield (
-        f"The catalogue is contradicted: {_group(each)} reaches {times} what it lets expect. What was timed "
-        f"is used; `equipoise collectives {each.files[0].rpartition('/')[2]}` shows whether it is normal."
+        f"The timing contradicts the catalogue: {_group(each)} reaches {times} its value. The "
+        f"timing is used; `equipoise collectives {each.files[0].rpartition('/')[2]}` shows whether "
+        "it is normal."
     )
 
 
 def _rest(own: UserLinks, nodes: Cluster) -> Iterator[str]:
     """What follows by the law, and what nothing was timed on."""
     if not own.figures:
-        yield "No link was timed: all are of the catalogue."
+        yield "No link was timed: all values come from the catalogue."
         return
     others = f"{', '.join(own.by_law)} and " if own.by_law else ""
     yield (
-        f"By the law fitted to these: {others}groups of other sizes, less sure by "
-        f"{format_percent(OCTAVE_LOG_SD)} a doubling away."
+        f"By the law fitted to these: {others}groups of other sizes, with "
+        f"{format_percent(OCTAVE_LOG_SD)} more uncertainty per doubling."
     )
     if not own.inside:
-        yield f"Of the catalogue still: links inside a node, {_link(nodes.intra)}."
+        yield f"From the catalogue: links inside a node, {_link(nodes.intra)}."
     if not own.between and nodes.num_accelerators > nodes.node_size:
-        yield f"Of the catalogue still: links between nodes, {_link(nodes.inter)}."
+        yield f"From the catalogue: links between nodes, {_link(nodes.inter)}."
 
 
 def _group(each: LinkFigure) -> str:
@@ -433,7 +434,7 @@ def _files(files: tuple[str, ...]) -> str:
 
 
 def _link(link: Link) -> str:
-    return f"{format_si(link.byte_per_s, 'B/s')} an accelerator, {_micro(link.latency_s)} a hop"
+    return f"{format_si(link.byte_per_s, 'B/s')} per accelerator, {_micro(link.latency_s)} per hop"
 
 
 def _micro(seconds: float) -> str:

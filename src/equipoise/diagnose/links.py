@@ -5,9 +5,10 @@ Sentences for people are in link_findings.py.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from equipoise.bench.topology.topology import BestGroup, DeviceLink, Islands, Topology, best_groups, islands
@@ -31,8 +32,7 @@ _WIDTHS = tuple(range(64, 2048 + 1, 64))
 _HEAD = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClassReach:
+class ClassReach(Struct, frozen=True, kw_only=True):
     """A class of link, how many pairs of devices it joins, and what it reaches."""
 
     link_class: str
@@ -40,8 +40,7 @@ class ClassReach:
     reach: LinkReach
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gain:
+class Gain(Struct, frozen=True, kw_only=True):
     """Steps of one accelerator over steps of two that share its batch; bounds at LEVEL."""
 
     link_class: str
@@ -62,8 +61,7 @@ class Gain:
         return "gains" if self.low >= 1 else "either way"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Crossover:
+class Crossover(Struct, frozen=True, kw_only=True):
     """Parameters from which a model of FAMILY gains LEAST_GAIN on two accelerators; bounds at LEVEL.
 
     None: no size that was tried gains, up to `most`. A figure equal to `least` means that or less: the
@@ -78,8 +76,7 @@ class Crossover:
     most: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class Parts(Struct, frozen=True, kw_only=True):
     """Why EXAMPLE gains or does not: where a step goes on two accelerators, at the medians of all priors.
 
     share_s: of half the batch. launching_s: launches and copies of the exchange. exchange_s: messages that
@@ -95,8 +92,7 @@ class Parts:
     exchange_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Meaning:
+class Meaning(Struct, frozen=True, kw_only=True):
     """What the links of a topology mean.
 
     chip: of all devices; None where not known. candidates: those the predictions stand for. batch: samples of
@@ -104,7 +100,7 @@ class Meaning:
     the titles of devices mean.
     """
 
-    catalogue: Catalogue = field(repr=False)
+    catalogue: Catalogue
     topology: Topology
     chip: Accelerator | None
     candidates: tuple[Accelerator, ...]
@@ -118,8 +114,7 @@ class Meaning:
     parts: tuple[Parts, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GainQuestion:
+class GainQuestion(Struct, frozen=True, kw_only=True):
     """The question of a prediction: links, samples of a step, and whether products are narrowed."""
 
     topology: Topology

@@ -1,11 +1,13 @@
 """The fastest way to train a model on this machine, in few trials: predicted for all, measured for few."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
 from itertools import product
 from math import exp, log
 from pathlib import Path
 from statistics import median
+
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from equipoise.bench.methods import method
 from equipoise.bench.store import SUCCESS, FinishedTrial
@@ -36,8 +38,7 @@ EVIDENCED_METHODS = ("fp16", "bf16", "accumulate:2", "localsgd:8", "localsgd_fp1
 EVIDENCE = "docs/experiments/0013-convergence.md"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MethodSpace:
+class MethodSpace(Struct, frozen=True, kw_only=True):
     """What may be tried. methods: of several ranks, as texts. batches: samples of a step over all ranks."""
 
     workload: str
@@ -51,8 +52,7 @@ class MethodSpace:
     seed: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class Refused(Struct, frozen=True, kw_only=True):
     """What cannot be tried here, and why."""
 
     method: str
@@ -77,7 +77,7 @@ def default_methods(*, exact_only: bool) -> tuple[str, ...]:
 
 def candidates(space: MethodSpace) -> tuple[tuple[Trial, ...], tuple[Refused, ...]]:
     """Every combination that can run here, one device among them, and those that cannot with the reason."""
-    cells: dict[str, Trial] = {}
+    trials: dict[str, Trial] = {}
     refused = []
     for size, text, batch in product(space.sizes, ("single", *space.methods), space.batches):
         if (size == 1) != (text == "single"):
@@ -90,12 +90,12 @@ def candidates(space: MethodSpace) -> tuple[tuple[Trial, ...], tuple[Refused, ..
             reason = f"a batch of {batch} cannot be shared equally by {size} ranks"
             refused.append(Refused(method=text, num_ranks=size, batch_samples=batch, reason=reason))
             continue
-        cell = _cell(space, text, size, batch)
-        cells[cell.trial_id] = cell
-    return tuple(cells.values()), tuple(dict.fromkeys(refused))
+        trial = _trial(space, text, size, batch)
+        trials[trial.trial_id] = trial
+    return tuple(trials.values()), tuple(dict.fromkeys(refused))
 
 
-def _cell(space: MethodSpace, text: str, size: int, batch: int) -> Trial:
+def _trial(space: MethodSpace, text: str, size: int, batch: int) -> Trial:
     return Trial(
         workload=space.workload,
         method=text,
@@ -108,11 +108,11 @@ def _cell(space: MethodSpace, text: str, size: int, batch: int) -> Trial:
     )
 
 
-def alone_cells(space: MethodSpace) -> tuple[Trial, ...]:
+def one_device_trials(space: MethodSpace) -> tuple[Trial, ...]:
     """Runs of one device that predictions need: its smallest and largest share, and all own batches."""
     shares = sorted({batch // size for size, batch in product(space.sizes, space.batches) if batch >= size})
     wanted = {shares[0], shares[-1], *(space.batches if 1 in space.sizes else ())}
-    return tuple(_cell(space, "single", 1, batch) for batch in sorted(wanted))
+    return tuple(_trial(space, "single", 1, batch) for batch in sorted(wanted))
 
 
 LEVEL = 0.9
@@ -125,15 +125,14 @@ _MOST_FINALISTS = 3
 Measure = Callable[[Sequence[Trial]], Sequence[FinishedTrial]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MethodCandidate:
+class MethodCandidate(Struct, frozen=True, kw_only=True):
     """One way to train: what it does to learning, what was predicted of it, and what was measured.
 
     predicted_step: None where the evidence was too thin, `not_predicted` is why. runs: samples per
     second of each repetition.
     """
 
-    cell: Trial
+    trial: Trial
     effect: str
     predicted_step: PredictedStep | None
     not_predicted: str | None = None
@@ -154,8 +153,7 @@ class MethodCandidate:
         return log(speed / self.predicted_step.samples_per_s)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundMethod:
+class FoundMethod(Struct, frozen=True, kw_only=True):
     """What a search found. tried: every candidate, fastest first, those measured before those predicted.
 
     best: the fastest measured, one device alone among them. alone, plain: the fastest of one device and of
@@ -182,7 +180,7 @@ class FoundMethod:
         errors = [
             abs(exp(-each.error_log) - 1.0)
             for each in self.tried
-            if each.cell.num_ranks > 1 and each.error_log is not None
+            if each.trial.num_ranks > 1 and each.error_log is not None
         ]
         return median(errors) if errors else None
 
@@ -197,38 +195,40 @@ def search_methods(
 ) -> FoundMethod:
     """The fastest of the space that was found in so many runs on several ranks.
 
-    measure: runs cells, or remembers what they gave. costs: of messages, by number of ranks.
+    measure: runs trials, or remembers what they gave. costs: of messages, by number of ranks.
     Predicts every candidate, measures the most promising, learns from each how wrong it was, and stops when
     no other can be faster by its predicted interval; then repeats the best few, plain ddp and one device.
     Raises EvidenceError where not even one device could be measured.
     """
     if num_trials < 1:
         raise UsageError(f"{num_trials} trials; expected at least 1")
-    cells, refused = candidates(space)
-    alone = measure(alone_cells(space))
+    trials, refused = candidates(space)
+    alone = measure(one_device_trials(space))
     one = one_device(alone)
-    known = {each.trial_id: _predicted_candidate(each, one, costs) for each in cells}
+    known = {each.trial_id: _predicted_candidate(each, one, costs) for each in trials}
     for finished in alone:
         _learn(known, finished)
-    trials, stopped = _explored(known, measure, num_trials)
-    trials += _repeated(known, measure, num_trials - trials, num_repetitions)
-    return _judged(space, known, refused, trials, stopped)
+    num_spent, stopped = _explored(known, measure, num_trials)
+    num_spent += _repeated(known, measure, num_trials - num_spent, num_repetitions)
+    return _judged(space, known, refused, num_spent, stopped)
 
 
-def _predicted_candidate(cell: Trial, one: OneDevice, costs: Mapping[int, ExchangeCosts]) -> MethodCandidate:
+def _predicted_candidate(trial: Trial, one: OneDevice, costs: Mapping[int, ExchangeCosts]) -> MethodCandidate:
     step, reason = None, None
     try:
         step = predict_step(
-            cell.method,
-            num_ranks=cell.num_ranks,
-            batch_samples=cell.batch_samples,
+            trial.method,
+            num_ranks=trial.num_ranks,
+            batch_samples=trial.batch_samples,
             one=one,
             # Costs of another number of ranks are refused there, with what is missing.
-            costs=costs.get(cell.num_ranks) or next(iter(costs.values())),
+            costs=costs.get(trial.num_ranks) or next(iter(costs.values())),
         )
     except EvidenceError as err:
         reason = str(err)
-    return MethodCandidate(cell=cell, effect=effect(cell.method), predicted_step=step, not_predicted=reason)
+    return MethodCandidate(
+        trial=trial, effect=effect(trial.method), predicted_step=step, not_predicted=reason
+    )
 
 
 def _learn(known: dict[str, MethodCandidate], finished: FinishedTrial) -> None:
@@ -251,16 +251,16 @@ def _explored(known: dict[str, MethodCandidate], measure: Measure, num_trials: i
     while spent < num_trials:
         left = _untried(known)
         if not left:
-            return spent, "everything was tried"
+            return spent, "every candidate was measured"
         best = max(each.samples_per_s or 0.0 for each in known.values())
         following = baseline if baseline and not spent else _most_promising(known, left)
         assert following is not None
         if following is not baseline and max(_bounds(known, each)[1] for each in left) < best:
-            return spent, "by their intervals no other is faster"
-        for finished in measure([following.cell]):
+            return spent, "no other candidate is faster by its interval"
+        for finished in measure([following.trial]):
             _learn(known, finished)
         spent += 1
-    return spent, f"{num_trials} trials were spent"
+    return spent, f"the limit of {num_trials} trials was reached"
 
 
 def _untried(known: Mapping[str, MethodCandidate], only: str | None = None) -> list[MethodCandidate]:
@@ -269,8 +269,8 @@ def _untried(known: Mapping[str, MethodCandidate], only: str | None = None) -> l
         for each in known.values()
         if not each.runs
         and each.failed is None
-        and each.cell.num_ranks > 1
-        and (only is None or each.cell.method == only)
+        and each.trial.num_ranks > 1
+        and (only is None or each.trial.method == only)
     ]
 
 
@@ -289,8 +289,8 @@ def _bounds(known: Mapping[str, MethodCandidate], of: MethodCandidate) -> tuple[
         each.error_log
         for each in known.values()
         if each.error_log is not None
-        and each.cell.method == of.cell.method
-        and each.cell.num_ranks == of.cell.num_ranks
+        and each.trial.method == of.trial.method
+        and each.trial.num_ranks == of.trial.num_ranks
     ]
     step = of.predicted_step
     half = _SEEN_HALF_LOG if similar else log(step.step_s.value / step.step_s.low)
@@ -307,14 +307,14 @@ def _repeated(
         return 0
     near = [each for each in measured if _speed(each) >= _NEAR * _speed(measured[0])][:_MOST_FINALISTS]
     plain, alone = (_fastest(measured, name) for name in ("ddp", "single"))
-    finalists = {each.cell.trial_id: each.cell for each in (*near, plain, alone) if each is not None}
+    finalists = {each.trial.trial_id: each.trial for each in (*near, plain, alone) if each is not None}
     spent = 0
     for repetition in range(2, num_repetitions + 1):
-        for cell in finalists.values():
-            if cell.num_ranks > 1 and spent >= num_left:
+        for trial in finalists.values():
+            if trial.num_ranks > 1 and spent >= num_left:
                 continue
-            spent += cell.num_ranks > 1
-            for finished in measure([replace(cell, repetition=repetition)]):
+            spent += trial.num_ranks > 1
+            for finished in measure([replace(trial, repetition=repetition)]):
                 _learn(known, finished)
     return spent
 
@@ -326,7 +326,7 @@ def _speed(candidate: MethodCandidate) -> float:
 def _fastest(measured: Iterable[MethodCandidate], name: str) -> MethodCandidate | None:
     """The fastest candidate of a method; None where none ran."""
     return max(
-        (each for each in measured if each.runs and each.cell.method == name), key=_speed, default=None
+        (each for each in measured if each.runs and each.trial.method == name), key=_speed, default=None
     )
 
 
@@ -339,17 +339,19 @@ def _judged(
     space: MethodSpace,
     known: Mapping[str, MethodCandidate],
     refused: tuple[Refused, ...],
-    trials: int,
+    num_trials: int,
     stopped: str,
 ) -> FoundMethod:
     measured = [each for each in known.values() if each.runs]
     alone, plain = (
-        _fastest(_repeated_if_any([each for each in measured if each.cell.method == name]), name)
+        _fastest(_repeated_if_any([each for each in measured if each.trial.method == name]), name)
         for name in ("single", "ddp")
     )
     if alone is None:
         raise EvidenceError("no run on one device succeeded", missing=("a run on one device",))
-    best = max((alone, *_repeated_if_any([each for each in measured if each.cell.num_ranks > 1])), key=_speed)
+    best = max(
+        (alone, *_repeated_if_any([each for each in measured if each.trial.num_ranks > 1])), key=_speed
+    )
     ordered = sorted(
         known.values(), key=lambda each: (not each.runs, -(_speed(each) or _bounds(known, each)[0]))
     )
@@ -362,7 +364,7 @@ def _judged(
         plain=plain,
         over_alone=_gain(best, alone),
         over_plain=_gain(best, plain),
-        num_trials=trials,
+        num_trials=num_trials,
         stopped=stopped,
     )
 
@@ -375,7 +377,7 @@ def _gain(best: MethodCandidate, other: MethodCandidate | None) -> Interval | No
 
 
 def tuned(
-    space: MethodSpace, trials: AdaptiveSweep, *, num_trials: int, num_repetitions: int, resume: bool = False
+    space: MethodSpace, sweep: AdaptiveSweep, *, num_trials: int, num_repetitions: int, resume: bool = False
 ) -> FoundMethod:
     """The fastest way that was found to train here; everything measured is kept in the folder of the trials.
 
@@ -385,14 +387,14 @@ def tuned(
     sizes = [size for size in space.sizes if size > 1]
     if not sizes:
         raise UsageError("--find with one device: expected --sizes with at least 2, such as 1,2")
-    settings = {**asdict(space), "num_trials": num_trials, "num_repetitions": num_repetitions}
-    trials.begin({**settings, "launcher": trials.launch_with.name}, resume=resume)
-    gradient_bytes = one_device(trials.measured(alone_cells(space))).gradient_bytes
+    settings = {**to_builtins(space), "num_trials": num_trials, "num_repetitions": num_repetitions}
+    sweep.begin({**settings, "launcher": sweep.launch_with.name}, resume=resume)
+    gradient_bytes = one_device(sweep.measured(one_device_trials(space))).gradient_bytes
     costs = {}
     for size in sizes:
         rivals = needed(space.methods, num_ranks=size, device=space.device, gradient_bytes=gradient_bytes)
-        costs[size] = exchange_costs(trials.costs(rivals), str(trials.folder))
+        costs[size] = exchange_costs(sweep.costs(rivals), str(sweep.folder))
     found = search_methods(
-        space, trials.measured, costs, num_trials=num_trials, num_repetitions=num_repetitions
+        space, sweep.measured, costs, num_trials=num_trials, num_repetitions=num_repetitions
     )
-    return replace(found, folder=trials.folder)
+    return replace(found, folder=sweep.folder)

@@ -1,10 +1,11 @@
 """One accelerator or two: steps of each for pairs, models and batches, over draws of the model's priors."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
 from typing import TypeAlias, TypeVar
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from equipoise.calibration.profiles import prior_model
@@ -30,8 +31,7 @@ Speedups: TypeAlias = NDArray[np.float64]
 _Record = TypeVar("_Record", Load, ExchangedTensors)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
+class Pair(Struct, frozen=True, kw_only=True):
     """Two accelerators of a kind and the link between them; byte/s each way while both are busy."""
 
     accelerator: Accelerator
@@ -67,8 +67,7 @@ class Pair:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subjects:
+class Subjects(Struct, frozen=True, kw_only=True):
     """Models whose steps are predicted: loads along the first axis, what each holds, and their precisions."""
 
     load: Load
@@ -83,16 +82,15 @@ class Subjects:
             load=stacked(list(loads)),
             holds=ExchangedTensors(
                 **{
-                    each.name: np.array([getattr(item, each.name) for item in exchanged], dtype=float)
-                    for each in fields(ExchangedTensors)
+                    name: np.array([getattr(item, name) for item in exchanged], dtype=float)
+                    for name in ExchangedTensors.__struct_fields__
                 }
             ),
             are_transformers=np.array([float(each.hidden) > 0 for each in loads]),
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cases:
+class Cases(Struct, frozen=True, kw_only=True):
     """Every pair with every model and batch, ready to be estimated; axes (pairs, models, batches, ranks)."""
 
     pairs: tuple[Pair, ...]
@@ -117,9 +115,9 @@ def cases(
     shape = (-1, 1, 1, 1)
     peaks = tuple(np.reshape(peak, shape) for peak in machines.peak_flop_per_s)
     rates = {
-        field.name: np.reshape(getattr(machines, field.name), shape)
-        for field in fields(Machine)
-        if field.name != "peak_flop_per_s"
+        name: np.reshape(getattr(machines, name), shape)
+        for name in Machine.__struct_fields__
+        if name != "peak_flop_per_s"
     }
     along = (1, -1, 1, 1)
     return Cases(
@@ -138,7 +136,7 @@ def cases(
 
 def _shaped(record: _Record, shape: tuple[int, ...]) -> _Record:
     return type(record)(
-        **{field.name: np.reshape(getattr(record, field.name), shape) for field in fields(record)}
+        **{name: np.reshape(getattr(record, name), shape) for name in record.__struct_fields__}
     )
 
 
@@ -157,8 +155,8 @@ def _shares(batches: Sequence[int]) -> StrategyGrid:
     flat = grid(strategies)
     return StrategyGrid(
         **{
-            field.name: np.reshape(getattr(flat, field.name), (1, 1, len(batches), len(_RANKS)))
-            for field in fields(StrategyGrid)
+            name: np.reshape(getattr(flat, name), (1, 1, len(batches), len(_RANKS)))
+            for name in StrategyGrid.__struct_fields__
         }
     )
 

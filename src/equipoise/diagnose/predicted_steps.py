@@ -4,9 +4,10 @@ Nothing here was fitted to a step of several devices. How wrong it was: docs/exp
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import exp
 from statistics import median
+
+from msgspec import Struct
 
 from equipoise.bench.methods import Argument, method
 from equipoise.bench.phases import BACKWARD, OPTIMIZER, STEP
@@ -30,8 +31,7 @@ _HALVED = frozenset({"fp16", "bf16", "localsgd_fp16", "diloco_fp16"})
 _LOCAL = frozenset({"localsgd", "diloco", "localsgd_fp16", "diloco_fp16"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tensor:
+class Tensor(Struct, frozen=True, kw_only=True):
     """A gradient: its shape, bytes, dtype, and the share of the backward pass after which it is ready."""
 
     shape: tuple[int, ...]
@@ -40,8 +40,7 @@ class Tensor:
     ready: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OneDevice:
+class OneDevice(Struct, frozen=True, kw_only=True):
     """Steps of one workload on one device.
 
     phases: medians in seconds by batch and phase, `step` among them. steps_s: every timed step by batch.
@@ -74,8 +73,7 @@ class OneDevice:
         return self.steps_s[min(self.steps_s, key=lambda each: abs(each - batch_samples))]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PredictedStep:
+class PredictedStep(Struct, frozen=True, kw_only=True):
     """A predicted step: its seconds, the parts that sum to them, and what travels.
 
     one_device_s: what one device would take at its share of the batch. slowed_s: what computing loses to
@@ -102,18 +100,21 @@ class PredictedStep:
         return self.batch_samples / self.step_s.value
 
 
-def one_device(cells: Iterable[FinishedTrial]) -> OneDevice:
-    """One workload on one device, from cells of one rank. Raises EvidenceError without steps or gradients."""
+def one_device(trials: Iterable[FinishedTrial]) -> OneDevice:
+    """One workload on one device, from trials of one rank.
+
+    Raises EvidenceError without steps or gradients.
+    """
     timed = [
         each
-        for each in cells
+        for each in trials
         if each.status == SUCCESS and each.trial.num_ranks == 1 and each.result.get("steps")
     ]
     described = [each for each in timed if each.result.get("gradients")]
     if not described:
         raise EvidenceError(
             "no steps of one device with their gradients",
-            missing=("a run with --sizes 1 of this version",),
+            missing=("a run of this version with --sizes 1",),
         )
     by_batch: dict[int, list[Mapping[str, float]]] = {}
     for each in timed:
@@ -185,8 +186,7 @@ def predict_step(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Parts:
+class _Parts(Struct, frozen=True, kw_only=True):
     """What a method adds to one device's step, a mean over its cycle; spared_s: what it leaves out."""
 
     added_s: float = 0.0

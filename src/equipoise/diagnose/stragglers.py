@@ -7,10 +7,10 @@ spends the least time in it came last.
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from equipoise.bench.trace.rank import RankTrace, Traces, TraceStep
@@ -29,8 +29,7 @@ _FEWEST_RANKS = 2
 _ONE_WAY = frozenset({"send", "recv"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lateness:
+class Lateness(Struct, frozen=True, kw_only=True):
     """How long the others wait for a rank, a step.
 
     late_s: the median over steps of what the others waited for it, half of them longer. share_of_steps: in
@@ -47,8 +46,7 @@ class Lateness:
     by: Literal["collectives", "own time"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceSteps:
+class TraceSteps(Struct, frozen=True, kw_only=True):
     """Traces of ranks, and how late each rank is; without lateness where the traces do not show it."""
 
     traces: Traces

@@ -5,10 +5,11 @@ Speedup over one device, what costs it, whether more devices pay.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
+
+from msgspec import Struct
 
 from equipoise.bench.phases import EXPOSED, PARTS
 from equipoise.bench.store import SUCCESS, FinishedTrial, Store, SweepProgress, sweep_progress
@@ -22,8 +23,7 @@ _FEWEST_WITH_SPREAD = 2
 PLAIN = "ddp"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
+class Judgement(Struct, frozen=True, kw_only=True):
     """One configuration against the same work on one device and under plain data parallelism.
 
     speedup, over_plain: ratios of samples per second; None without such a run. lost: seconds of a step above
@@ -43,8 +43,8 @@ class Judgement:
     @property
     def subject(self) -> tuple[str, str, str]:
         """What it trained: workload, precision and device."""
-        cell = self.summary.trial
-        return (cell.workload, cell.precision, cell.device)
+        trial = self.summary.trial
+        return (trial.workload, trial.precision, trial.device)
 
     @property
     def is_alone(self) -> bool:
@@ -52,8 +52,7 @@ class Judgement:
         return self.summary.trial.num_ranks == 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FalseDifferences:
+class FalseDifferences(Struct, frozen=True, kw_only=True):
     """How many pairs of equal arms were called different, and the rate of it with its interval.
 
     are_arms: whether arms were run as such, and are no halves of repetitions.
@@ -96,9 +95,9 @@ def _match(
 ) -> ConfigurationSummary | None:
     """The configuration of so many ranks, trained that way, that does the same work."""
 
-    def work(cell: Trial) -> tuple[object, ...]:
-        batch = cell.batch_samples if scaling == "strong" else cell.rank_batch_samples
-        return (cell.workload, cell.precision, cell.device, cell.train_samples, cell.num_steps, batch)
+    def work(trial: Trial) -> tuple[object, ...]:
+        batch = trial.batch_samples if scaling == "strong" else trial.rank_batch_samples
+        return (trial.workload, trial.precision, trial.device, trial.train_samples, trial.num_steps, batch)
 
     same_work = (
         each
@@ -198,11 +197,10 @@ _CAUSES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Swept:
+class Swept(Struct, frozen=True, kw_only=True):
     """A sweep as far as it went, and what is made of it.
 
-    num_planned: cells of its plan. meanings: sentences.
+    num_planned: trials of its plan. meanings: sentences.
     """
 
     folder: Path
@@ -234,7 +232,7 @@ class Swept:
 def swept(
     folder: Path, finished: Sequence[FinishedTrial], *, num_planned: int, settings: Mapping[str, str]
 ) -> Swept:
-    """Findings of the finished cells of a sweep; settings: `scaling` decides what is the same work.
+    """Findings of the finished trials of a sweep; settings: `scaling` decides what is the same work.
 
     Raises DataError where repetitions of one configuration ran under unlike conditions.
     """
@@ -253,7 +251,7 @@ def swept(
 
 
 def _launched(finished: Sequence[FinishedTrial]) -> dict[str, str]:
-    """The launcher that ran the cells, where `auto` was chosen."""
+    """The launcher that ran the trials, where `auto` was chosen."""
     name = next((one.conditions.get("launcher") for one in finished), None)
     return {"launcher": str(name)} if name else {}
 
@@ -325,9 +323,9 @@ def _blame(best: Judgement) -> str:
 
 
 def _way(each: Judgement) -> str:
-    cell = each.summary.trial
-    where = "one device" if cell.num_ranks == 1 else f"{cell.num_ranks} ranks"
-    return f"{cell.method} on {where} at batch {cell.batch_samples}"
+    trial = each.summary.trial
+    where = "one device" if trial.num_ranks == 1 else f"{trial.num_ranks} ranks"
+    return f"{trial.method} on {where} at batch {trial.batch_samples}"
 
 
 def _is_slower(each: Judgement) -> bool:
@@ -369,14 +367,13 @@ def false_difference_words(found: FalseDifferences) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
-    """The ends of the trainings of one configuration, one a seed: medians with their intervals.
+class Trained(Struct, frozen=True, kw_only=True):
+    """The ends of the trainings of one configuration, one per seed: medians with their intervals.
 
     accuracy: None where the workload has none.
     """
 
-    cell: Trial
+    trial: Trial
     num_seeds: int
     num_samples: int
     seconds: Spread
@@ -384,17 +381,15 @@ class Trained:
     accuracy: Spread | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """One reason why cells failed. cell: the first of them."""
+class Failure(Struct, frozen=True, kw_only=True):
+    """One reason why trials failed. trial: the first of them."""
 
-    cell: Trial
+    trial: Trial
     reason: str
-    num_cells: int
+    num_trials: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepNow:
+class SweepNow(Struct, frozen=True, kw_only=True):
     """One sweep as it is now."""
 
     sweep_progress: SweepProgress
@@ -423,7 +418,7 @@ def _trained(summary: ConfigurationSummary) -> Trained:
     runs = summary.trained
     accuracies = [run.accuracy for run in runs if run.accuracy is not None]
     return Trained(
-        cell=summary.trial,
+        trial=summary.trial,
         num_seeds=len(runs),
         num_samples=runs[0].num_samples,
         seconds=spread([run.seconds for run in runs]),
@@ -445,4 +440,6 @@ def _failures(failed: Sequence[FinishedTrial]) -> tuple[Failure, ...]:
         )
         first.setdefault(key, one)
         counts[key] += 1
-    return tuple(Failure(cell=one.trial, reason=key[-1], num_cells=counts[key]) for key, one in first.items())
+    return tuple(
+        Failure(trial=one.trial, reason=key[-1], num_trials=counts[key]) for key, one in first.items()
+    )

@@ -1,11 +1,12 @@
 """Watched loops read from their folder, while they train or afterwards: steps, phases, ranks."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
 from pathlib import Path
 from statistics import median
+
+from msgspec import Struct
 
 from equipoise.bench.phases import PARTS, STEP
 from equipoise.bench.summary import Spread, spread
@@ -19,16 +20,14 @@ _MOST_POINTS = 100
 _MOST_KEPT = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
+class Course(Struct, frozen=True, kw_only=True):
     """How long steps took as training went on. steps, step_s: (n,) middles and medians of neighbours."""
 
     steps: tuple[float, ...]
     step_s: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankSeen:
+class RankSeen(Struct, frozen=True, kw_only=True):
     """One rank, over the steps that count.
 
     num_steps: reported so far. phases: mean seconds. end: its own word on how it ended; None before that.
@@ -43,8 +42,7 @@ class RankSeen:
     end: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchedRun:
+class WatchedRun(Struct, frozen=True, kw_only=True):
     """One run. num_steps: those that count.
 
     phases: of the median step; parts sum to it. gains: what hiding a part could bring, in sentences.
@@ -73,16 +71,14 @@ class WatchedRun:
     is_whole: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unread:
+class Unread(Struct, frozen=True, kw_only=True):
     """A run whose files cannot be read, and why."""
 
     name: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchedNow:
+class WatchedNow(Struct, frozen=True, kw_only=True):
     """The runs that were watched into one folder, the newest first. num_older: not read, being older."""
 
     name: str

@@ -4,12 +4,14 @@ import datetime as dt
 import math
 import tomllib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from itertools import combinations, groupby
 from statistics import NormalDist, median
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, ClassVar, Final, Literal, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.errors import SpecError, UsageError
 from equipoise.spec import renting
@@ -32,8 +34,7 @@ _MOST_USD = 1e6
 _PAIR_SD = math.sqrt(2.0) * NormalDist().inv_cdf(0.75)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class Offer(Struct, frozen=True, kw_only=True):
     """What one provider charged for one accelerator and hour on one day."""
 
     usd_per_accelerator_hour: float
@@ -43,13 +44,14 @@ class Offer:
     source: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Price:
+class Price(Struct, frozen=True, kw_only=True):
     """What one accelerator costs an hour: the median of the dated offers, and their range.
 
     log_half_width: of what one more offer may cost, of its logarithm, at LEVEL; 0 for the user's own price.
     offers: none for the user's own price, and for one that was inferred from other terms.
     """
+
+    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("offers",)
 
     accelerator: str
     usd_per_accelerator_hour: float
@@ -58,7 +60,7 @@ class Price:
     basis: str
     terms: PriceTerms = "on_demand"
     log_half_width: float = 0.0
-    offers: tuple[Offer, ...] = field(default=(), metadata={"json": False})
+    offers: tuple[Offer, ...] = ()
 
     @property
     def interval(self) -> Interval:
@@ -95,14 +97,14 @@ def offers(accelerator: str) -> tuple[Offer, ...]:
 def _user_price(accelerator: str, usd: float, terms: PriceTerms) -> Price:
     if not 0 <= usd < _MOST_USD:
         raise UsageError(
-            f"--price is {usd!r}; expected US dollars per accelerator and hour, from 0, below {_MOST_USD:g}"
+            f"--price is {usd!r}; expected US dollars per accelerator-hour, from 0, below {_MOST_USD:g}"
         )
     return Price(
         accelerator=accelerator,
         usd_per_accelerator_hour=usd,
         low=usd,
         high=usd,
-        basis="your own price" if usd else "your own price of 0: a machine that you own",
+        basis="your price" if usd else "your price of 0: your own machine",
         terms=terms,
     )
 
@@ -218,8 +220,7 @@ _MOST_USD_PER_KWH = 10.0
 _MOST_PUE = 5.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GridCarbon:
+class GridCarbon(Struct, frozen=True, kw_only=True):
     """Carbon intensity of a region's electricity, yearly average."""
 
     region: str
@@ -227,8 +228,7 @@ class GridCarbon:
     basis: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Electricity:
+class Electricity(Struct, frozen=True, kw_only=True):
     """What owners pay for power.
 
     pue: energy of the whole building over that of the machines in it. is_user_pue: whether the user gave it;
@@ -267,7 +267,7 @@ def electricity(
     """
     if usd_per_kwh is not None and not 0 < usd_per_kwh < _MOST_USD_PER_KWH:
         raise UsageError(
-            f"--electricity is {usd_per_kwh!r}; expected US dollars a kWh, above 0, "
+            f"--electricity is {usd_per_kwh!r}; expected US dollars per kWh, above 0, "
             f"below {_MOST_USD_PER_KWH:g}"
         )
     if pue is not None and not 1 <= pue < _MOST_PUE:
@@ -285,7 +285,7 @@ def electricity(
     return Electricity(
         usd_per_kwh=stated(usual["usd_per_kwh"]) if usd_per_kwh is None else exact(usd_per_kwh),
         pue=stated(usual[place]) if pue is None else exact(pue),
-        basis="; ".join(sources) or "your own figures",
+        basis="; ".join(sources) or "your values",
         is_user_pue=pue is not None,
     )
 
@@ -293,8 +293,7 @@ def electricity(
 EnergyBasis: TypeAlias = Literal["measured", "modelled"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SystemPower:
+class SystemPower(Struct, frozen=True, kw_only=True):
     """Power of a whole system (hosts, fans, losses, switches) over the rated power of its accelerators.
 
     low, high: the 90 % range of single systems.
@@ -311,8 +310,7 @@ class SystemPower:
         return Interval(value=self.factor, low=self.low, high=self.high, level=LEVEL)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
+class Rates(Struct, frozen=True, kw_only=True):
     """The rates of one bill; None where unknown, and then the figure that needs it is None too.
 
     electricity: of those who own the machine, or want to know; None where it was not requested.
@@ -325,8 +323,7 @@ class Rates:
     electricity: Electricity | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bill:
+class Bill(Struct, frozen=True, kw_only=True):
     """What a run costs, in accelerator-hours, US dollars of rent, joules, US dollars of power, kilograms.
 
     energy: of the system, and of the building where its PUE was given; electricity and carbon are of the
@@ -399,7 +396,7 @@ def rates(
     """
     paid = price(accelerator.slug, usd_per_accelerator_hour=user_price, terms=terms)
     if paid is not None and user_price == 0.0:
-        kept = "electricity is what an hour costs" if power else "no price of electricity is given"
+        kept = "an hour costs only electricity" if power else "no price of electricity is given"
         paid = replace(paid, basis=f"{paid.basis}; {kept}")
     return Rates(
         price=paid,

@@ -5,9 +5,11 @@ Rates with sources, goodput.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from statistics import fmean, stdev
+from typing import ClassVar
+
+from msgspec import Struct
 
 from equipoise.economics.costs import table
 from equipoise.errors import UsageError
@@ -15,8 +17,7 @@ from equipoise.stats import LEVEL, MOST_EXPONENT, Bar, Input, Interval, moved, n
 from equipoise.units import DAY_S, HOUR_S, format_duration
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObservedCluster:
+class ObservedCluster(Struct, frozen=True, kw_only=True):
     """What one cluster saw: hours of one accelerator between two interruptions."""
 
     name: str
@@ -25,8 +26,7 @@ class ObservedCluster:
     source: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpotTrace:
+class SpotTrace(Struct, frozen=True, kw_only=True):
     """What spot capacity did to one job: waves of losses per hour while so many nodes were held.
 
     share: of the nodes held that a wave took, on average; None where only the rate of one node is known.
@@ -40,8 +40,7 @@ class SpotTrace:
     source: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hazards:
+class Hazards(Struct, frozen=True, kw_only=True):
     """Rates of interruption, and what an interruption costs.
 
     hours_between: of one accelerator with its share of host and network, between failures; infinite for
@@ -173,28 +172,29 @@ _RARE = 0.05
 _REACH = 1.645
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interrupted:
+class Interrupted(Struct, frozen=True, kw_only=True):
     """A training with all that interrupts it.
 
     work: time of the steps alone. time_s: work / goodput, without a queue; None where it cannot be
-    estimated, for the reason `why`. num_interruptions: expected over the run. chance_of_any: of at least
+    estimated, for the reason `why`. num_interruptions: expected over the run. probability_of_any: of at least
     one. checkpoint_interval_s: work between two checkpoints; None where the run is too short for one to
     pay. checkpoint_bytes: None where the size is not known. lost: shares of time_s that went into
     checkpoints, repeated work and restarts. bars: inputs moved alone, with the time at their ends.
     """
 
-    work: Interval = field(metadata={"json": False})
+    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("work", "bars", "assumes")
+
+    work: Interval
     time_s: Interval | None
     goodput: Interval | None
     num_interruptions: float | None
-    chance_of_any: float
+    probability_of_any: float
     checkpoint_interval_s: float | None
     checkpoint_bytes: float | None
     checkpoint_s: float
     lost: Mapping[str, float]
-    bars: tuple[Bar, ...] = field(metadata={"json": False})
-    assumes: tuple[str, ...] = field(metadata={"json": False})
+    bars: tuple[Bar, ...]
+    assumes: tuple[str, ...]
     why: str | None = None
 
 
@@ -226,7 +226,7 @@ def interrupted(
         raise UsageError(f"work is {work.low!r} to {work.high!r} s; expected seconds above 0")
     if not 1 <= num_nodes <= num_accelerators:
         raise UsageError(
-            f"num_nodes is {num_nodes!r} for {num_accelerators!r} accelerators; expected 1 to as many"
+            f"num_nodes is {num_nodes!r} for {num_accelerators!r} accelerators; expected 1 to that number"
         )
     known = rates or hazards()
     job = _Job(
@@ -256,8 +256,9 @@ def interrupted(
     time = goodput = None
     if usual.time_s > _MOST_STRETCH * work.value:
         why = (
-            f"cannot be estimated: with an interruption each {format_duration(1.0 / usual.rate_per_s)} a run "
-            f"would take more than {_MOST_STRETCH:g} times its work"
+            "cannot be estimated: with an interruption every "
+            f"{format_duration(1.0 / usual.rate_per_s)} a run would take more than "
+            f"{_MOST_STRETCH:g} times its work"
         )
     else:
         time, goodput = _timed(work, usual, bars)
@@ -272,7 +273,7 @@ def interrupted(
         time_s=time,
         goodput=goodput,
         num_interruptions=None if why else usual.num_interruptions,
-        chance_of_any=-math.expm1(-min(usual.rate_per_s * work.value, MOST_EXPONENT)),
+        probability_of_any=-math.expm1(-min(usual.rate_per_s * work.value, MOST_EXPONENT)),
         checkpoint_interval_s=usual.interval_s if usual.checkpoints_s else None,
         checkpoint_bytes=job.checkpoint_bytes,
         checkpoint_s=usual.checkpoint_s,
@@ -283,8 +284,7 @@ def interrupted(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Job:
+class _Job(Struct, frozen=True, kw_only=True):
     """What a job is, whatever its rates of interruption."""
 
     num_accelerators: int
@@ -293,8 +293,7 @@ class _Job:
     is_spot: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Outcome:
+class _Outcome(Struct, frozen=True, kw_only=True):
     """A run at one set of rates. weight: of what interruptions cost on average, loss_s."""
 
     work_s: float
@@ -449,7 +448,7 @@ def _lost(usual: _Outcome) -> dict[str, float]:
 
 
 def _assumes(job: _Job, rates: Hazards) -> Iterator[str]:
-    yield "any accelerator that fails stops all; interruptions come at random"
+    yield "any accelerator that fails stops the run; interruptions are random"
     yield from rates.basis
     if job.is_spot:
         yield (

@@ -1,10 +1,10 @@
 """Hardware bought or rented: when buying pays, the return by a horizon, and its largest sensitivities."""
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from equipoise.economics.costs import SYSTEM_POWER, Electricity, Rates, electricity, table
@@ -34,8 +34,7 @@ _MOST_MONTHS = 240
 USUAL_UTILISATION = Interval(value=0.5, low=0.25, high=0.85, level=LEVEL)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Purchase:
+class Purchase(Struct, frozen=True, kw_only=True):
     """What it takes to own one accelerator with its share of host and network.
 
     usd: of the whole, per accelerator. hosting_usd_per_month: room and rack, without electricity.
@@ -54,13 +53,12 @@ class Purchase:
     in_office: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ownership:
+class Ownership(Struct, frozen=True, kw_only=True):
     """Owning one accelerator against renting one for the hours it is used.
 
     months_to_break_even: infinite where renting stays cheaper. return_usd: what owning saved by the horizon,
-    with what the machine is worth then. utilisation: of all hours. chance_in_lifetime: of breaking even
-    before the machine is done. tornado: of the return. even_at_utilisation: of all hours, from where on
+    with what the machine is worth then. utilisation: of all hours. break_even_probability: of breaking even
+    before the machine is done. tornado: of the return. break_even_utilisation: of all hours, from where on
     owning breaks even by the horizon; None where it never does.
     """
 
@@ -70,9 +68,9 @@ class Ownership:
     rent_usd_per_month: Interval
     running_usd_per_month: Interval
     months_to_break_even: Interval
-    chance_in_lifetime: float
+    break_even_probability: float
     return_usd: Interval
-    even_at_utilisation: float | None
+    break_even_utilisation: float | None
     tornado: Tornado
     assumes: tuple[str, ...]
 
@@ -88,7 +86,7 @@ def purchase(
     for option, amount in (("--purchase", user_usd), ("--hosting", hosting_usd_per_month)):
         if amount is not None and not 0 <= amount < _MOST_USD:
             raise UsageError(
-                f"{option} is {amount!r}; expected US dollars an accelerator, from 0, below {_MOST_USD:g}"
+                f"{option} is {amount!r}; expected US dollars per accelerator, from 0, below {_MOST_USD:g}"
             )
     known = table("purchases.toml")
     usual: dict[str, Any] = known["usual"]
@@ -96,7 +94,7 @@ def purchase(
     if user_usd is None and not rows:
         return None
     if user_usd is not None:
-        usd, basis = exact(user_usd), ["price: your own"]
+        usd, basis = exact(user_usd), ["price: yours"]
     else:
         usd = product(stated(rows[0]["usd"]), stated(usual["system_factor"]))
         basis = [
@@ -117,7 +115,7 @@ def purchase(
             *basis,
             f"hosting: {room}",
             f"upkeep: {usual['upkeep_source']}",
-            f"worth later: {usual['residual_source']}",
+            f"resale value: {usual['residual_source']}",
             f"lifetime: {usual['lifetime_source']}",
             f"power when idle: {usual['idle_source']}",
         ),
@@ -129,12 +127,12 @@ def _hosting(
 ) -> tuple[Interval, str]:
     """A month of the room that an accelerator takes, and where that comes from."""
     if user_usd_per_month is not None:
-        return exact(user_usd_per_month), "your own figure"
+        return exact(user_usd_per_month), "your value"
     if chip.for_desktops:
         return stated(usual["office_hosting_usd_per_month"]), usual["office_hosting_source"]
     if chip.power_w is None:
         raise EvidenceError(
-            f"no power of {chip.slug} is known, so the room it takes is not", missing=("--hosting USD",)
+            f"the power of {chip.slug} is not known, so its hosting cost is not", missing=("--hosting USD",)
         )
     per_kw = stated(usual["hosting_usd_per_kw_month"])
     return product(per_kw, exact(chip.power_w / SI_PREFIXES["k"])), usual["hosting_source"]
@@ -174,12 +172,12 @@ def ownership(
         rent_usd_per_month=propagated(flows.rent_usd, inputs),
         running_usd_per_month=propagated(flows.running_usd, inputs),
         months_to_break_even=months,
-        chance_in_lifetime=float(np.mean(drawn(flows.pays, (*inputs, lifetime)))),
+        break_even_probability=float(np.mean(drawn(flows.pays, (*inputs, lifetime)))),
         return_usd=propagated(flows.return_usd, inputs),
-        even_at_utilisation=_even_at(flows, inputs),
+        break_even_utilisation=_even_at(flows, inputs),
         tornado=tornado("return", "USD", flows.return_usd, inputs),
         assumes=(
-            "rented hours are paid only when used, owned ones always; no interest, taxes or change of prices",
+            "hours rented are paid when used, owned machines always; no interest, taxes or price changes",
             *bought.basis,
             f"electricity: {power.basis}",
             f"rent: {rates.price.basis}",
@@ -187,8 +185,7 @@ def ownership(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Flows:
+class _Flows(Struct, frozen=True, kw_only=True):
     """Money by month, of values by name. power_kw: rated, of one accelerator."""
 
     power_kw: float

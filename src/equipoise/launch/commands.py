@@ -3,8 +3,9 @@
 Torchrun, Slurm, environment, `equipoise bench`, and the training script.
 """
 
-from dataclasses import dataclass
 from shlex import quote
+
+from msgspec import Struct
 
 from equipoise.bench.models import known_name
 from equipoise.bench.trial import PRECISIONS
@@ -26,12 +27,11 @@ from equipoise.spec.strategy import Strategy
 from equipoise.spec.workload import Workload
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snippet:
+class Snippet(Struct, frozen=True, kw_only=True):
     """What to run or paste.
 
     target: the program it is for. code: empty where the target cannot run the strategy at all. why: what it
-    does, and where that is documented. language: bash or python. inexpressible: what the plan assumes and the
+    does, and where that is documented. language: bash or python. unsupported: what the plan assumes and the
     target cannot express. checked_with: the program, or the table of its rules, that accepted such text in
     the tests; empty where nothing did.
     """
@@ -41,7 +41,7 @@ class Snippet:
     code: str
     why: str
     language: str = "bash"
-    inexpressible: tuple[str, ...] = ()
+    unsupported: tuple[str, ...] = ()
     checked_with: str = ""
 
 
@@ -56,7 +56,7 @@ def bench_command(
     """
     size = strategy.num_accelerators if num_accelerators is None else num_accelerators
     cut = [axis for axis in ("tp", "pp", "cp", "ep") if getattr(strategy, axis) > 1]
-    missing = [f"{axis}={getattr(strategy, axis)}: bench has the data axis alone" for axis in cut]
+    missing = [f"{axis}={getattr(strategy, axis)}: bench supports data parallelism only" for axis in cut]
     if cut:
         return _snippet("", tuple(missing))
     method, unmet = _method(strategy, size)
@@ -73,13 +73,13 @@ def bench_command(
     return _snippet(" ".join(parts) + "\n", (*unmet, *_unmet(strategy)))
 
 
-def _snippet(code: str, inexpressible: tuple[str, ...]) -> Snippet:
+def _snippet(code: str, unsupported: tuple[str, ...]) -> Snippet:
     return Snippet(
         title="Time its steps",
         target="equipoise bench",
         code=code,
         why="Micro-batch, accumulation and precision of the plan; gradients of a rank are summed as there.",
-        inexpressible=inexpressible,
+        unsupported=unsupported,
         checked_with="equipoise's own parser" if code else "",
     )
 
@@ -113,13 +113,13 @@ def _unmet(strategy: Strategy) -> tuple[str, ...]:
     if strategy.precision not in PRECISIONS:
         missing.append(f"{strategy.precision}: it computes in fp32, tf32 or bf16; bf16 is printed")
     if strategy.zero_stage in {1, 2} and strategy.dp > 1:
-        missing.append(f"ZeRO stage {strategy.zero_stage}: each rank keeps whole states")
+        missing.append(f"ZeRO stage {strategy.zero_stage}: each rank keeps complete states")
     if strategy.implementation == "compiled":
         missing.append("compilation: models run eagerly; compile in your own module:function")
     if strategy.recompute != "none":
         missing.append(f"{strategy.recompute} recomputation: use checkpoint in your own module:function")
     if strategy.optimizer != "sgd":
-        missing.append(f"{strategy.optimizer}: the workload's own optimizer updates the weights")
+        missing.append(f"{strategy.optimizer}: the optimizer of the workload updates the weights")
     if strategy.offload != "none":
         missing.append("offloading to the host's memory")
     if strategy.trained != "full":
@@ -167,7 +167,7 @@ def launch_snippets(
     if chip.kind not in _STARTED:
         raise SpecError(
             f"accelerator {chip.slug!r} is a {chip.kind}: commands are known for gpu and cpu, which "
-            "torch's own launcher starts; see its maker's guide"
+            "torch's own launcher starts; see its vendor's guide"
         )
     return (
         *_commands(strategy, ranks_per_host(cluster, strategy), quote(script), kind=chip.kind),
@@ -211,14 +211,14 @@ def _commands(strategy: Strategy, ranks: int, script: str, *, kind: str) -> tupl
             title=f"Command, on each of {hosts} hosts",
             target="torchrun",
             code=rendered("torchrun", **values),
-            why=f"HEAD is the name of one of them, that the others reach ({TORCHRUN_PAGE}).",
+            why=f"HEAD is the name of one of them that the others can reach ({TORCHRUN_PAGE}).",
             checked_with=_TORCHRUN,
         ),
         Snippet(
             title="The same under Slurm",
             target="srun",
             code=rendered("srun", devices=devices, **values),
-            why=f"Inside a job: one launcher a host, {ranks} processes each ({_SRUN_PAGE}).",
+            why=f"Inside a job: one launcher per host, {ranks} processes each ({_SRUN_PAGE}).",
         ),
     )
 
@@ -228,10 +228,10 @@ def _environment(settings: tuple[Setting, ...]) -> tuple[Snippet, ...]:
     if not exports:
         return ()
     code = "".join(
-        f"export {each.name}={each.value}{'  # for the first run alone' if each.is_for_a_look else ''}\n"
+        f"export {each.name}={each.value}{'  # for the first run only' if each.is_for_first_run else ''}\n"
         for each in exports
     )
-    why = "Each has its reason and how to check it among the settings; nothing else has a ground here."
+    why = "The settings list the reason for each and how to check it; no other setting is recommended."
     return (Snippet(title="Environment", target="shell", code=code, why=why),)
 
 
@@ -254,12 +254,12 @@ def _code(strategy: Strategy, script: str) -> tuple[Snippet, ...]:
         page, why = _data_parallel_why(strategy)
         missing = not_in_training_scripts(strategy)
     snippet = Snippet(
-        title=f"{script}: runs as it stands; put your model and data in",
+        title=f"{script}: runs as it is; insert your model and data",
         target="torch",
         code=code,
         why=f"{why} ({page}).",
         language="python",
-        inexpressible=missing,
+        unsupported=missing,
         checked_with=_TORCH,
     )
     return (snippet,)
@@ -271,12 +271,15 @@ def _data_parallel_why(strategy: Strategy) -> tuple[str, str]:
         what = ", with states in the host's memory" if strategy.offload != "none" else ""
         return _FSDP_PAGE, f"fully_shard, ZeRO stage {max(2, strategy.zero_stage)}: {moved}{what}"
     if strategy.dp == 1:
-        return _DDP_PAGE, "one device: nothing to exchange; this is what two would wrap"
+        return _DDP_PAGE, "one device: nothing to communicate; on two, this would be wrapped"
     if strategy.sync_period > 1:
-        return _AVERAGING_PAGE, f"ranks train alone and average weights every {strategy.sync_period} steps"
+        return (
+            _AVERAGING_PAGE,
+            f"ranks train independently and average weights every {strategy.sync_period} steps",
+        )
     parts = ["gradients travel in buckets during the backward pass"]
     if strategy.num_microbatches > 1:
-        parts.append(f"once in {strategy.num_microbatches} micro-batches (no_sync)")
+        parts.append(f"once per {strategy.num_microbatches} micro-batches (no_sync)")
     if strategy.compression in {"fp16", "powersgd"}:
         parts.append(f"compressed ({strategy.compression} hook)")
     if strategy.zero_stage == 1:
@@ -326,7 +329,7 @@ def _narrow_products(strategy: Strategy) -> Snippet:
         )
     recipe = "MXFP8BlockScaling" if strategy.precision == "mxfp8" else "NVFP4BlockScaling"
     return Snippet(
-        title="Narrow products, in Transformer Engine's layers",
+        title="Low-precision matrix products, in Transformer Engine's layers",
         target="Transformer Engine",
         code=rendered("transformer_engine", recipe=recipe),
         why="https://docs.nvidia.com/deeplearning/transformer-engine/user-guide/examples/fp8_primer.html",
@@ -362,9 +365,9 @@ def _large(strategy: Strategy, workload: Workload | None) -> tuple[Snippet, ...]
 def _framework(name: str, program: str, found: Translation, *, why: str, checked_with: str) -> Snippet:
     """A translation as a snippet, its title by how much of the strategy it has."""
     if not found.code:
-        title = f"Not expressible in {name} ({program})"
-    elif found.inexpressible:
-        title = f"The nearest in {name} ({program})"
+        title = f"Not possible in {name} ({program})"
+    elif found.unsupported:
+        title = f"The closest in {name} ({program})"
     else:
         title = f"The same strategy in {name} ({program})"
     return Snippet(
@@ -372,6 +375,6 @@ def _framework(name: str, program: str, found: Translation, *, why: str, checked
         target=name,
         code=found.code,
         why=why,
-        inexpressible=found.inexpressible,
+        unsupported=found.unsupported,
         checked_with=checked_with if found.code else "",
     )

@@ -1,7 +1,8 @@
 """Settings of NCCL and the runtime that have a ground on a topology, each with how to check it."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from equipoise.bench.topology.topology import Topology
 from equipoise.spec.cluster import Cluster
@@ -33,13 +34,12 @@ _LAST_ONE_CONNECTION_YEAR = 2023
 _UNSAFE_PEERS = ("rtx-4090-pcie-24gb",)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class Setting(Struct, frozen=True, kw_only=True):
     """One setting: its reason on this machine, where that is documented or measured, and how to check it.
 
     value: None where it depends on what only the machine's owner knows; the reason states when it is needed.
-    is_variable: of the environment; else an argument in code, or of the container. is_for_a_look: not to stay
-    set.
+    is_variable: of the environment; else an argument in code, or of the container. is_for_first_run: to be
+    unset after the first run.
     """
 
     name: str
@@ -48,11 +48,10 @@ class Setting:
     evidence: str
     how_to_check: str
     is_variable: bool = True
-    is_for_a_look: bool = False
+    is_for_first_run: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class Placement(Struct, frozen=True, kw_only=True):
     """Where ranks run, on how many hosts. is_staged: bytes between two pass through the host's memory."""
 
     cluster: Cluster
@@ -130,10 +129,10 @@ def _path(place: Placement) -> Iterator[Setting]:
     yield Setting(
         name="NCCL_DEBUG",
         value="INFO",
-        reason="for the first run alone: shows which path ranks took; a slower one is the usual surprise",
+        reason="for the first run only: shows which path ranks use, which is often slower than expected",
         evidence=NCCL_PAGE,
         how_to_check=f"its lines name {' and '.join(expected)}; then unset it",
-        is_for_a_look=True,
+        is_for_first_run=True,
     )
 
 
@@ -148,7 +147,7 @@ def _peers(place: Placement) -> Iterator[Setting]:
         yield Setting(
             name="NCCL_P2P_DISABLE",
             value=None,
-            reason="1 under drivers before 550.40.07 alone: they offer RTX 40 cards peer access that fails",
+            reason="1 only with drivers before 550.40.07: they offer RTX 40 cards peer access that fails",
             evidence=_ACCELERATE_PAGE,
             how_to_check="nvidia-smi --query-gpu=driver_version --format=csv; newer: leave it unset",
         )
@@ -177,9 +176,9 @@ def _network(place: Placement, interface: str | None) -> Iterator[Setting]:
         name=f"{library}_SOCKET_IFNAME",
         value=found,
         reason=(
-            "hosts with several networks between them: names the fast one"
+            "for hosts connected by several networks: selects the fast one"
             if interface
-            else "only where hosts have several networks and the slow one was taken: the fast one's interface"
+            else "only where hosts have several networks and the slow one was used: the fast one's interface"
         ),
         evidence=NCCL_PAGE if library == "NCCL" else _INTERFACE_PAGE,
         how_to_check=(
@@ -195,7 +194,7 @@ def _network(place: Placement, interface: str | None) -> Iterator[Setting]:
         yield Setting(
             name="NCCL_SOCKET_NTHREADS",
             value="4",
-            reason="sockets of 100 Gbit/s or more: one helper thread a connection does not fill them",
+            reason="sockets of 100 Gbit/s or more: one helper thread per connection does not saturate them",
             evidence=NCCL_PAGE,
             how_to_check="all_reduce_perf of nccl-tests with it and without; keep it if busbw grows",
         )
@@ -228,9 +227,10 @@ def _exchange(place: Placement) -> Iterator[Setting]:
     yield Setting(
         name="DistributedDataParallel(gradient_as_bucket_view=)",
         value="True",
-        reason="gradients live in what is sent: saves a copy and a launch for each weight, and their memory",
+        reason="gradients are views of the communication buckets: saves a copy and a launch per "
+        "weight, and their memory",
         evidence=_DDP_PAGE,
-        how_to_check="step time with it and without; the first step is not a step to time",
+        how_to_check="step time with it and without; do not time the first step",
         is_variable=False,
     )
     yield Setting(
@@ -254,7 +254,8 @@ def _connections(place: Placement) -> Iterator[Setting]:
         yield Setting(
             name="CUDA_DEVICE_MAX_CONNECTIONS",
             value="1",
-            reason="with Megatron-LM, which refuses to start without: keeps its sums ahead of products",
+            reason="with Megatron-LM, which refuses to start without: keeps its reductions ahead "
+            "of matrix products",
             evidence=_MEGATRON_PAGE,
             how_to_check="a trace shows communication during products; with FSDP leave it unset",
         )
@@ -280,6 +281,6 @@ def _hangs(place: Placement) -> Iterator[Setting]:
     if place.num_hosts == 1 or place.cluster.accelerator.kind != "gpu":
         return
     reason = "several hosts: when one rank fails the others wait; this writes which collective each was in"
-    check = "after a timeout, one file of traces a rank"
+    check = "after a timeout, one file of traces per rank"
     for name, value in (("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000"), ("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")):
         yield Setting(name=name, value=value, reason=reason, evidence=_TORCH_NCCL_PAGE, how_to_check=check)

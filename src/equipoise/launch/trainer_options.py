@@ -4,7 +4,8 @@ The rules of their parsers: megatron_options.toml, torchtitan_options.toml.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from equipoise.spec.strategy import Strategy
 from equipoise.spec.transformer import Transformer
@@ -13,12 +14,11 @@ _FSDP_STRATEGIES = {2: "optim_grads", 3: "optim_grads_params"}
 _FP8_RECIPES = {"fp8": "tensorwise", "mxfp8": "mxfp8"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Translation:
+class Translation(Struct, frozen=True, kw_only=True):
     """Options that set a strategy in another program, one an entry, and what it has no option for."""
 
     options: tuple[str, ...]
-    inexpressible: tuple[str, ...] = ()
+    unsupported: tuple[str, ...] = ()
 
     @property
     def code(self) -> str:
@@ -34,7 +34,7 @@ def megatron_options(strategy: Strategy, model: Transformer | None = None) -> Tr
     """
     refused = tuple(_refused(strategy, model))
     if refused:
-        return Translation(options=(), inexpressible=refused)
+        return Translation(options=(), unsupported=refused)
     return Translation(
         options=(
             *_axes(strategy, model),
@@ -47,7 +47,7 @@ def megatron_options(strategy: Strategy, model: Transformer | None = None) -> Tr
             f"--attention-backend {'flash' if strategy.fused_attention else 'unfused'}",
             *(("--cross-entropy-loss-fusion --cross-entropy-fusion-impl te",) if strategy.fused_loss else ()),
         ),
-        inexpressible=tuple(_megatron_inexpressible(strategy, model)),
+        unsupported=tuple(_megatron_inexpressible(strategy, model)),
     )
 
 
@@ -74,7 +74,7 @@ def _refused(strategy: Strategy, model: Transformer | None) -> Iterator[str]:
     if strategy.precision == "fp16" and strategy.ep > 1:
         yield "expert parallelism in fp16: its argument check refuses it"
     if model is not None and model.experts and strategy.tp > 1 and not strategy.sequence_parallel:
-        yield "experts with tp but without sequence parallelism: its layers refuse to train so"
+        yield "experts with tp but without sequence parallelism: its layers do not support it"
 
 
 def _axes(strategy: Strategy, model: Transformer | None) -> Iterator[str]:
@@ -182,7 +182,7 @@ def _megatron_inexpressible(strategy: Strategy, model: Transformer | None) -> It
     if strategy.ep > 1 and model is None:
         yield "the number of experts: not known here, and --num-experts has to be given"
     if strategy.implementation == "compiled":
-        yield "torch.compile: fused kernels of Transformer Engine stand in for it"
+        yield "torch.compile: fused kernels of Transformer Engine are used instead"
     if strategy.recompute == "selective" and strategy.fused_attention:
         yield "recomputing every second product: whole modules are recomputed instead"
     yield from _megatron_inexpressible_states(strategy)
@@ -195,9 +195,11 @@ def _megatron_inexpressible_states(strategy: Strategy) -> Iterator[str]:
         if strategy.shards_gradients:
             yield "8-bit Adam with Megatron FSDP: states stay in fp32"
         else:
-            yield "8-bit Adam by block: its fp8 states have one scale a tensor, and are as large"
+            yield "8-bit Adam by block: its fp8 states have one scale per tensor, and are as large"
             if strategy.zero_stage == 0 and strategy.dp > 1:
-                yield "whole optimizer states: narrow ones need its distributed optimizer (ZeRO stage 1)"
+                yield (
+                    "full optimizer states: low-precision ones need its distributed optimizer (ZeRO stage 1)"
+                )
     if strategy.offload == "optimizer_and_params":
         yield "offloading of weights: only the optimizer's states can be"
     elif strategy.offload == "optimizer" and not (
@@ -205,7 +207,7 @@ def _megatron_inexpressible_states(strategy: Strategy) -> Iterator[str]:
     ):
         yield "offloading of this optimizer: only Adam's states with the distributed optimizer can be"
     elif strategy.offload == "optimizer" and strategy.zero_stage == 0 and strategy.dp > 1:
-        yield "whole offloaded states: they need its distributed optimizer (ZeRO stage 1)"
+        yield "full offloaded states: they need its distributed optimizer (ZeRO stage 1)"
     if strategy.compression != "none":
         yield f"{strategy.compression} gradients"
     if strategy.sync_period > 1:
@@ -231,10 +233,10 @@ def torchtitan_options(strategy: Strategy, model: Transformer | None = None) -> 
     """
     if strategy.trained != "full":
         reason = f"{strategy.trained} adapters: a converter in the model's configuration, not an option"
-        return Translation(options=(), inexpressible=(reason,))
+        return Translation(options=(), unsupported=(reason,))
     return Translation(
         options=tuple(_options(strategy, model)),
-        inexpressible=tuple(_torchtitan_inexpressible(strategy, model)),
+        unsupported=tuple(_torchtitan_inexpressible(strategy, model)),
     )
 
 
@@ -309,7 +311,7 @@ def _torchtitan_inexpressible(strategy: Strategy, model: Transformer | None) -> 
     if strategy.tp_overlap and strategy.implementation != "compiled":
         yield "overlap of tensor-parallel communication: it needs the compiler"
     if _needs_layers_per_stage(strategy) and (model is None or not _divides(strategy, model)):
-        yield f"{strategy.interleave} chunks a rank: the layers of the model do not give as many stages"
+        yield f"{strategy.interleave} chunks per rank: the layers of the model do not give as many stages"
     if strategy.compression != "none":
         yield f"{strategy.compression} gradients"
     if strategy.sync_period > 1:
@@ -321,7 +323,7 @@ def _torchtitan_inexpressible_states(strategy: Strategy) -> Iterator[str]:
     if strategy.zero_stage == 1:
         yield "ZeRO stage 1: gradients are sharded too (stage 2)"
     if strategy.cp > 1 and not strategy.shards_weights:
-        yield "whole weights with context parallelism: they are sharded over its ranks"
+        yield "unsharded weights with context parallelism: they are sharded over its ranks"
     shards = (strategy.dp if strategy.zero_stage > 0 else 1) * strategy.cp * strategy.tp
     if strategy.ep > 1 and shards % strategy.ep:
         yield f"ep={strategy.ep} with replicas: experts are spread over sharded ranks only"
@@ -330,4 +332,4 @@ def _torchtitan_inexpressible_states(strategy: Strategy) -> Iterator[str]:
     if strategy.offload == "optimizer":
         yield "offloading of the optimizer alone: weights and gradients are moved too"
     if strategy.offload != "none" and not strategy.shards_gradients and strategy.dp > 1:
-        yield "offloading with whole states: it is part of FSDP"
+        yield "offloading with unsharded states: it is part of FSDP"

@@ -162,7 +162,7 @@ def not_in_pipeline_scripts(strategy: Strategy) -> tuple[str, ...]:
     """What the script for pipelines does not do, for a plan that assumes it."""
     missing = []
     if strategy.zero_stage > 0 and strategy.dp > 1:
-        missing.append(f"ZeRO stage {strategy.zero_stage}: each copy of a stage keeps whole states")
+        missing.append(f"ZeRO stage {strategy.zero_stage}: each copy of a stage keeps complete states")
     if strategy.implementation == "compiled":
         missing.append("compilation: stages run eagerly")
     return (*missing, *_in_neither(strategy))
@@ -171,7 +171,7 @@ def not_in_pipeline_scripts(strategy: Strategy) -> tuple[str, ...]:
 def _in_neither(strategy: Strategy) -> tuple[str, ...]:
     missing = []
     if strategy.precision == "fp16":
-        missing.append("loss scaling of fp16: use bf16 or a gradient scaler of your own")
+        missing.append("loss scaling of fp16: use bf16 or your own gradient scaler")
     if strategy.offload != "none":
         missing.append("offloading to the host's memory")
     if strategy.compression not in {"none", "topk"}:

@@ -39,6 +39,7 @@ class AdviseFields(TypedDict, total=False):
     collectives: str | PathLike[str] | Sequence[str | PathLike[str]]
     trace: str | PathLike[str] | Sequence[str | PathLike[str]]
     traced_as: str
+    submitter: Literal["best", "new"]
     fix: str | Sequence[str]
     profile: str
     software: Literal[
@@ -116,6 +117,7 @@ class PredictFields(TypedDict, total=False):
     strategy: str
     law: str
     round: str
+    submitter: Literal["best", "new"]
     data: str | PathLike[str]
     also: str | PathLike[str] | Sequence[str | PathLike[str]]
     hardware: str | PathLike[str] | Sequence[str | PathLike[str]]

@@ -61,7 +61,7 @@ def read_question(given: Mapping[str, object], *, verb: Verb) -> TrainingQuery:
     if "workload" not in base:
         raise DataError(f'{path}: no workload; expected workload = "NAME" or "module:function"')
     if base["workload"].lower().endswith(SUFFIX):
-        raise DataError(f"{path}: workload = {base['workload']!r} is another file; name a workload")
+        raise DataError(f"{path}: workload = {base['workload']!r} is a file too; give the name of a workload")
     del stated["workload"]
     for one, other, _ in RIVALS:
         if one in stated or other in stated:
@@ -89,7 +89,7 @@ def _content(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(content.decode())
     except (ValueError, RecursionError) as err:
-        raise DataError(f"{path}: no TOML: {err}") from err
+        raise DataError(f"{path}: not valid TOML: {err}") from err
 
 
 def _value(path: Path, key: str, value: object) -> object:
@@ -163,7 +163,7 @@ def _row(each: Candidate, *, is_best: bool) -> dict[str, Any]:
     row: dict[str, Any] = {
         name: getattr(each, name)
         for name in CANDIDATE_COLUMNS
-        if name in {"id", "accelerator_hours", "feasible"} or name in Candidate.__dataclass_fields__
+        if name in {"id", "accelerator_hours", "feasible"} or name in Candidate.__struct_fields__
     }
     for name in _AMOUNTS:
         amount = usable(getattr(each, name))

@@ -1,11 +1,11 @@
 """What the Python functions return: the record of an answer, and the forms in which it is shown."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import orjson
 import polars as pl
+from msgspec import Struct
 
 from equipoise.errors import UsageError
 from equipoise.report import html
@@ -16,8 +16,7 @@ from equipoise.report.notebook import charts, notebook_html, python_figure
 Record = TypeVar("Record")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Presentation(Generic[Record]):
+class Presentation(Struct, Generic[Record], frozen=True, kw_only=True):
     """How the records of one verb are shown. fields: of its document; frame: its rows; page: its page."""
 
     verb: str
@@ -26,8 +25,7 @@ class Presentation(Generic[Record]):
     page: Page[Record]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Result(Generic[Record]):
+class Result(Struct, Generic[Record], frozen=True, kw_only=True):
     """A record, and how it is shown: as text, in a notebook, as a table, a figure, a document or a page."""
 
     record: Record

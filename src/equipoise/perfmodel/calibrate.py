@@ -3,10 +3,10 @@ parameter.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from equipoise.errors import FitError
@@ -29,8 +29,7 @@ NOISE_LOG_SD = 0.035
 STRAY_LOG_SD = 0.05
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration:
+class Calibration(Struct, frozen=True, kw_only=True):
     """Fitted parameters and how they came about.
 
     parameters: for other campaigns; what is local to one stands at its prior's median. by_campaign: for those
@@ -47,8 +46,7 @@ class Calibration:
     residuals: NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Unknowns:
+class _Unknowns(Struct, frozen=True, kw_only=True):
     """What a fit moves: every shared parameter once, every local one once a campaign, in units of their
     priors.
 
@@ -81,8 +79,7 @@ class _Unknowns:
         return whole
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Loss:
+class _Loss(Struct, frozen=True, kw_only=True):
     """What a fit minimises: errors over their noise, and how far unknowns are from their priors.
 
     target: logs of the measured, root: roots of weights, campaigns: their numbers; all (n_cases,).

@@ -4,11 +4,12 @@ Every argument is a float or an array; arrays broadcast. A search calls these on
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import ArrayLike, NDArray
 
 from equipoise.errors import DataError, EvidenceError, FitError
@@ -264,8 +265,7 @@ OPERATIONS: Mapping[str, Timer] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timings:
+class Timings(Struct, frozen=True, kw_only=True):
     """Measured collectives of one operation; every field of shape (n_points,).
 
     payload_bytes: as the operation's function here counts them. log_error: half the width, in
@@ -283,7 +283,7 @@ class Timings:
         """Refuse what is no measurement of a collective."""
         if self.operation not in OPERATIONS:
             raise DataError(f"operation={self.operation!r}; expected one of {', '.join(OPERATIONS)}")
-        shapes = {getattr(self, each.name).shape for each in fields(self) if each.name != "operation"}
+        shapes = {getattr(self, name).shape for name in self.__struct_fields__ if name != "operation"}
         if len(shapes) != 1 or len(next(iter(shapes))) != 1:
             raise DataError(f"timings: arrays of shapes {sorted(shapes)}; expected one shape (n_points,)")
         for name in ("payload_bytes", "ranks_per_node", "num_nodes", "seconds"):
@@ -301,7 +301,7 @@ class Timings:
 
     def where(self, chosen: NDArray[np.bool_]) -> "Timings":
         """The points at which `chosen`, of shape (n_points,), holds."""
-        arrays = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "operation"}
+        arrays = {name: getattr(self, name) for name in self.__struct_fields__ if name != "operation"}
         return replace(self, **{name: values[chosen] for name, values in arrays.items()})
 
 
@@ -346,8 +346,7 @@ def _check_evidence(measured: tuple[Timings, ...]) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fitted:
+class Fitted(Struct, frozen=True, kw_only=True):
     """The most probable parameters, and how sure they are: the covariance of their logarithms.
 
     names: the fields fitted, in the order of log_values, (n_names,), and log_covariance.
@@ -414,8 +413,7 @@ def fit_collectives(measured: tuple[Timings, ...], wires: Wires) -> CollectivePa
     return fitted(measured, wires).parameters
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Residuals:
+class Residuals(Struct, frozen=True, kw_only=True):
     """What the model leaves of one operation's log times, as a sum of one kernel a point.
 
     log_bytes, log_inside, log_nodes: where points lie, in octaves; weights: of kernels; all (n_points,).
@@ -462,8 +460,7 @@ def _residuals(points: Timings, wires: Wires, parameters: CollectiveParameters) 
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveTable:
+class CollectiveTable(Struct, frozen=True, kw_only=True):
     """A machine's collectives as measured: fitted parameters, and per operation what they leave."""
 
     wires: Wires

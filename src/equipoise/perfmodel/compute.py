@@ -1,8 +1,7 @@
 """Time of what an accelerator does on its own: matrix products, attention, memory-bound work, launches."""
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from equipoise.perfmodel.layouts import (
@@ -40,8 +39,7 @@ _ALIGNED = (8, 4, 2)
 _NARROW_EXPERT = 2048.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerTime:
+class LayerTime(Struct, frozen=True, kw_only=True):
     """Seconds one rank needs for one layer and one micro-batch, by pass; arrays that broadcast.
 
     host_s: what the host needs to launch all of it, whatever the device does meanwhile.

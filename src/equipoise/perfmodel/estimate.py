@@ -3,9 +3,9 @@
 Arrays in and out.
 """
 
-from dataclasses import dataclass, fields, replace
-
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.perfmodel.collectives import (
     all_gather_s,
@@ -116,6 +116,25 @@ def cp_layer_s(
     return exposed_s(np.asarray(traffic), overlapped_s, parameters.cp_overlap)
 
 
+def token_destinations(load: Load, places: Floats) -> Numbers:
+    """Expected number of places, with equal shares of the experts, among which a token's experts are.
+
+    places: ranks or nodes that the experts are spread over. Assumes every choice of top_k experts is equally
+    likely; with groups, every choice within top_groups of them, each group in places of its own.
+    Source: of p places with e of E experts each, a token misses one with probability C(E - e, k) / C(E, k).
+    """
+    share = np.where(load.expert_groups > 0, load.top_groups / np.maximum(load.expert_groups, 1.0), 1.0)
+    eligible = np.where(
+        load.expert_groups > 0, np.maximum(places * share, np.minimum(places, load.top_groups)), places
+    )
+    held = load.experts / np.maximum(places, 1.0)
+    missed = np.ones(np.broadcast_shapes(np.shape(eligible), np.shape(load.top_k)))
+    for drawn in range(int(np.max(load.top_k))):
+        left = np.maximum(held * eligible - drawn, 1.0)
+        missed = missed * np.where(drawn < load.top_k, np.maximum(left - held, 0.0) / left, 1.0)
+    return np.asarray(eligible * (1.0 - missed))
+
+
 def ep_layer_s(
     load: Load, machine: Machine, grid: StrategyGrid, overlapped_s: Numbers, parameters: Parameters
 ) -> Numbers:
@@ -123,16 +142,16 @@ def ep_layer_s(
 
     overlapped_s: of the layer's work, and of the exposed traffic before it.
     Assumes tokens spread evenly over ranks; one travels once to every node, and there once to every rank,
-    that holds experts of it.
+    that holds experts of it (`token_destinations`).
     Source: Lepikhin et al. 2020 (GShard); DeepSeek-AI 2024, section 3.2.2 (one copy a node, then over
     NVLink).
     """
     if not np.any(grid.ep > 1):
         return np.zeros(())
     ranks = axis_group(grid.ep, 1.0, machine)
-    copies = np.minimum(load.top_k, grid.ep)
+    copies = token_destinations(load, grid.ep)
     # Between nodes fewer copies travel than inside: the cards see only a part of the payload.
-    crossing = np.minimum(load.top_k, ranks.num_nodes) / np.maximum(copies, 1.0)
+    crossing = token_destinations(load, ranks.num_nodes) / np.maximum(copies, 1.0)
     ranks = replace(ranks, num_sharing=ranks.num_sharing * crossing)
     payload = tokens_per_rank(load, grid) / grid.tp * (load.routed_bytes * copies)
     passes = 2 + (grid.recompute == RECOMPUTE_FULL)
@@ -224,8 +243,7 @@ def _tensor_by_tensor_s(ranks: Group, machine: Machine, parameters: Parameters) 
     return np.asarray((_TENSORS - 1) * empty + copies)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stages:
+class Stages(Struct, frozen=True, kw_only=True):
     """Layers of the stages of a pipeline: the fullest, and the last, which also computes logits."""
 
     fullest: Numbers
@@ -275,8 +293,7 @@ _OFFLOAD_NONE = CODES["offload"].index("none")
 _OFFLOAD_ALL = CODES["offload"].index("optimizer_and_params")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seconds:
+class Seconds(Struct, frozen=True, kw_only=True):
     """A step's seconds by cause on the busiest rank; arrays that broadcast, and that sum to the step.
 
     compute: layers, logits and loss, recomputation included. host: what launching adds. tp, cp, ep, pp, dp:
@@ -298,8 +315,7 @@ class Seconds:
     other: Numbers
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepEstimates:
+class StepEstimates(Struct, frozen=True, kw_only=True):
     """What a grid of strategies takes: seconds of a step, by cause, and bytes of memory, by kind."""
 
     step_s: Numbers
@@ -391,10 +407,10 @@ def _with_waiting(
 
     Source: the largest of n normal deviates is about sqrt(2 ln n) standard deviations above the mean.
     """
-    parts = [getattr(seconds, each.name) for each in fields(Seconds)]
+    parts = [getattr(seconds, name) for name in Seconds.__struct_fields__]
     total = sum(parts[1:], start=parts[0])
     waiting = total * (parameters.rank_jitter * np.sqrt(2 * np.log(grid.num_accelerators)))
-    named = {each.name: part for each, part in zip(fields(Seconds), parts, strict=True)}
+    named = dict(zip(Seconds.__struct_fields__, parts, strict=True))
     return StepEstimates(
         step_s=total + waiting,
         seconds=Seconds(**(named | {"waiting": waiting})),

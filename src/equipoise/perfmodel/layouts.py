@@ -2,12 +2,13 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
 from functools import cache, lru_cache, partial
 from itertools import count
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from equipoise.perfmodel.space import (
@@ -33,8 +34,7 @@ _, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL = range(3)
 _MOST_SHOWN = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StrategyGrid:
+class StrategyGrid(Struct, frozen=True, kw_only=True):
     """Many strategies: the fields of `Strategy`, each an array that broadcasts against the others.
 
     Counts are float64, so that nothing overflows or divides as integers; words are integer codes (CODES).
@@ -67,7 +67,7 @@ class StrategyGrid:
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape all fields broadcast to."""
-        return np.broadcast_shapes(*(getattr(self, field.name).shape for field in fields(self)))
+        return np.broadcast_shapes(*(getattr(self, name).shape for name in self.__struct_fields__))
 
     @property
     def num_accelerators(self) -> Numbers:
@@ -83,19 +83,16 @@ class StrategyGrid:
 def grid(strategies: Sequence[Strategy]) -> StrategyGrid:
     """Flat rows: every field of shape (n_strategies,)."""
     columns: dict[str, Any] = {}
-    for field in fields(StrategyGrid):
-        values = [getattr(each, field.name) for each in strategies]
-        if field.name in CODES:
-            columns[field.name] = np.array(
-                [CODES[field.name].index(value) for value in values], dtype=np.intp
-            )
+    for name in StrategyGrid.__struct_fields__:
+        values = [getattr(each, name) for each in strategies]
+        if name in CODES:
+            columns[name] = np.array([CODES[name].index(value) for value in values], dtype=np.intp)
         else:
-            columns[field.name] = np.array(values, dtype=float)
+            columns[name] = np.array(values, dtype=float)
     return StrategyGrid(**columns)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layouts:
+class Layouts(Struct, frozen=True, kw_only=True):
     """Sizes of the axes and of the batches: points of spaces that every other option is combined with.
 
     Arrays of shape (n_layouts,). space: which of the spaces given, by its position. axes: a number for
@@ -118,11 +115,10 @@ class Layouts:
 
     def at(self, which: Codes | slice) -> "Layouts":
         """Some of the layouts, in the order given."""
-        return Layouts(**{each.name: getattr(self, each.name)[which] for each in fields(self)})
+        return Layouts(**{name: getattr(self, name)[which] for name in self.__struct_fields__})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutGroup:
+class LayoutGroup(Struct, frozen=True, kw_only=True):
     """Layouts that allow the same combinations of the other options: LAYER_OPTIONS, and STATE_OPTIONS."""
 
     layouts: Layouts

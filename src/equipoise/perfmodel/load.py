@@ -1,10 +1,10 @@
 """What a model asks of a machine, layer by layer: FLOP, bytes and parameters. Floats or arrays, no names."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from typing import TypeAlias
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from equipoise.errors import SpecError
@@ -39,14 +39,14 @@ _KEPT_LOSS_BYTES, _KEPT_FUSED_LOSS_BYTES = 12.0, 4.0
 GRADIENT_BYTES = 4.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class Load(Struct, frozen=True, kw_only=True):
     """Work and state of one model at one sequence length; every field a float, or arrays that broadcast.
 
     A layer is the mean layer of the stack; *_flop are of one token's way forward, before any sharding. What
     predicts later tokens counts as a part of every layer.
     layers, hidden, heads, kv_heads, experts: sizes that limit sharding; hidden is 0 for what has no tensor
-    axis. top_k: experts a token meets. sequence: tokens of a sample (1 where a sample is not text: a "token"
+    axis. top_k: experts a token meets; expert_groups, top_groups: of so many groups, in so
+    many at most (0: in any). sequence: tokens of a sample (1 where a sample is not text: a "token"
     is a sample). vocabulary: columns of the output matrix. dense_flop, num_dense_products: matrix products
     that every token passes, and how many there are in a layer. again_flop: those among them that recomputing
     operation by operation does again.
@@ -77,6 +77,8 @@ class Load:
     kv_heads: Floats
     experts: Floats
     top_k: Floats
+    expert_groups: Floats
+    top_groups: Floats
     sequence: Floats
     vocabulary: Floats
     dense_flop: Floats
@@ -135,7 +137,7 @@ def transformer_load(model: Transformer, *, sequence: int) -> Load:
     Source: parameters and FLOP as in `Transformer`; bytes as of each block.
     """
     if sequence < 1:
-        raise SpecError(f"sequence={sequence}; expected at least 1 token a sample")
+        raise SpecError(f"sequence={sequence}; expected at least 1 token per sample")
     layers, hidden = float(model.layers), float(model.hidden)
     further = model.prediction_layers
     # Shared weights are read once more for each further prediction, and stored once.
@@ -152,6 +154,8 @@ def transformer_load(model: Transformer, *, sequence: int) -> Load:
         kv_heads=float(model.kv_heads),
         experts=float(model.experts),
         top_k=float(model.top_k),
+        expert_groups=float(model.expert_groups),
+        top_groups=float(model.top_groups),
         sequence=float(sequence),
         vocabulary=float(model.vocabulary),
         dense_flop=stack.flop + 4 * hidden * hidden * further / layers,
@@ -213,7 +217,7 @@ def workload_load(workload: Workload) -> Load:
             "activation_bytes_per_sample are known without tables apart; add them with --workloads"
         )
     layers = float(workload.layers or 1)
-    zeros = {each.name: 0.0 for each in fields(Load)}
+    zeros = dict.fromkeys(Load.__struct_fields__, 0.0)
     stated = {
         "layers": layers,
         "sequence": 1.0,
@@ -238,14 +242,13 @@ def stacked(loads: list[Load]) -> Load:
     """
     return Load(
         **{
-            field.name: np.array([getattr(each, field.name) for each in loads], dtype=float)
-            for field in fields(Load)
+            name: np.array([getattr(each, name) for each in loads], dtype=float)
+            for name in Load.__struct_fields__
         }
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockLoad:
+class BlockLoad(Struct, frozen=True, kw_only=True):
     """Work and state of one block, per token forward; the fields are those of `Load`, for one block.
 
     spared_bytes: what recomputing operation by operation keeps of it.
@@ -283,8 +286,8 @@ def mean_layer(blocks: Sequence[tuple[float, BlockLoad]], layers: float) -> Bloc
     """The mean layer of a stack: so many of each block, shared out over the layers."""
     return BlockLoad(
         **{
-            field.name: sum(count * float(getattr(block, field.name)) for count, block in blocks) / layers
-            for field in fields(BlockLoad)
+            name: sum(count * float(getattr(block, name)) for count, block in blocks) / layers
+            for name in BlockLoad.__struct_fields__
         }
     )
 

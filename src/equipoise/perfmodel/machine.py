@@ -1,8 +1,7 @@
 """What a machine can do: rates of its accelerators and links; groups of ranks on it. Floats or arrays."""
 
-from dataclasses import dataclass, fields
-
 import numpy as np
+from msgspec import Struct
 
 from equipoise.errors import SpecError
 from equipoise.perfmodel.load import Floats
@@ -10,16 +9,14 @@ from equipoise.spec.cluster import Cluster
 from equipoise.spec.strategy import DTYPE_OF, PRECISIONS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wire:
+class Wire(Struct, frozen=True, kw_only=True):
     """A link as one accelerator sees it: byte/s in one direction, and the time of one empty step."""
 
     byte_per_s: Floats
     latency_s: Floats
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wires:
+class Wires(Struct, frozen=True, kw_only=True):
     """The links of a group: inside its nodes, and each accelerator's share of its node's network cards.
 
     switch_reduces: 1 where the switch inside a node adds and multicasts by itself (NVLink SHARP: NVSwitch of
@@ -34,8 +31,7 @@ class Wires:
     keeps_order: Floats = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class Group(Struct, frozen=True, kw_only=True):
     """The ranks that take part: so many on each of so many nodes; a group of one rank never communicates.
 
     num_sharing: groups that use one accelerator's share of the network cards at the same time; below 1 where
@@ -52,8 +48,7 @@ class Group:
         return self.ranks_per_node * self.num_nodes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class Machine(Struct, frozen=True, kw_only=True):
     """Rates of one cluster; every field a float, or arrays that broadcast.
 
     peak_flop_per_s: one entry a precision of spec.strategy.PRECISIONS, dense; NaN where the chip lacks it.
@@ -148,8 +143,8 @@ def stacked(machines: list[Machine]) -> Machine:
         for index in range(len(PRECISIONS))
     )
     rates = {
-        field.name: np.array([getattr(each, field.name) for each in machines], dtype=float)
-        for field in fields(Machine)
-        if field.name != "peak_flop_per_s"
+        name: np.array([getattr(each, name) for each in machines], dtype=float)
+        for name in Machine.__struct_fields__
+        if name != "peak_flop_per_s"
     }
     return Machine(peak_flop_per_s=peaks, **rates)

@@ -1,8 +1,7 @@
 """Memory of the fullest rank, by kind. Bytes only; nothing here knows a time."""
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from equipoise.perfmodel.compute import EAGER, loss_is_fused, tokens_per_rank, value_bytes
 from equipoise.perfmodel.layouts import CODES, RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, Numbers, StrategyGrid
@@ -26,8 +25,7 @@ _OFFLOAD_ALL = CODES["offload"].index("optimizer_and_params")
 _GATHERED = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankMemory:
+class RankMemory(Struct, frozen=True, kw_only=True):
     """Bytes on the fullest rank, by kind; arrays that broadcast.
 
     reserved: what the allocator holds of all kinds but `fixed`: what frameworks report. needed: with `fixed`,
@@ -48,8 +46,7 @@ class RankMemory:
         return self.reserved + self.fixed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shards:
+class Shards(Struct, frozen=True, kw_only=True):
     """Parameters of one rank of the fullest stage, before and after sharding over data ranks.
 
     dense, experts: weights in the rank's tensor or expert shard. dense_ranks, expert_ranks: how many data
@@ -142,8 +139,7 @@ def memory(load: Load, grid: StrategyGrid, parameters: Parameters) -> RankMemory
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Kept:
+class _Kept(Struct, frozen=True, kw_only=True):
     """Bytes one layer keeps of one micro-batch for the way back: with nothing recomputed, and as it is."""
 
     all: Numbers

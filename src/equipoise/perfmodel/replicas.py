@@ -5,10 +5,11 @@ buckets, which decide for small ones. Floats or arrays that broadcast; messages 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from math import ceil, prod
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import ArrayLike
 
 from equipoise.perfmodel.collectives import all_reduce_s
@@ -48,8 +49,7 @@ _WIDTH_BYTES = 4
 _PLACE_BYTES = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExchangedTensors:
+class ExchangedTensors(Struct, frozen=True, kw_only=True):
     """What a replica exchanges: tensors with gradients, buffers that rank 0 sends, and bytes of both.
 
     half_ready: share of the backward pass after which half of the gradients' bytes exist: 0.5 where weights
@@ -63,8 +63,7 @@ class ExchangedTensors:
     half_ready: Floats = 0.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaSeconds:
+class ReplicaSeconds(Struct, frozen=True, kw_only=True):
     """Seconds of a step by cause; they sum to the step.
 
     share: the rank's own part of the batch, with nothing exchanged. launching: what copies and buffers add to
@@ -153,8 +152,7 @@ def replica_seconds(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Busy:
+class _Busy(Struct, frozen=True, kw_only=True):
     """Seconds that more launches add to a step, and those of its last backward pass."""
 
     added_s: Numbers
@@ -244,8 +242,7 @@ def sparse_bytes(num_values: int, fraction: float) -> int:
     return max(1, ceil(fraction * num_values)) * (_WIDTH_BYTES + _PLACE_BYTES)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overlap:
+class Overlap(Struct, frozen=True, kw_only=True):
     """A backward pass with messages under way; every field of the shape of the cases.
 
     computed_s: when the pass had computed its last gradient. ended_s: when the last message had arrived.

@@ -7,10 +7,10 @@ could still win is. tests/perfmodel/test_search.py checks each of these rules.
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from equipoise.perfmodel.estimate import estimate
@@ -36,8 +36,7 @@ _NO_MEMORY = ("tp_overlap", "compression", "compression_rank", "sync_period")
 _WHOLE_WEIGHTS = (1, 2, 0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchJob:
+class SearchJob(Struct, frozen=True, kw_only=True):
     """What is to be trained, on which machine, by which calibration.
 
     load, machine: of plain numbers. num_steps: of the training by its global batch, (n,) -> (n,).
@@ -49,16 +48,14 @@ class SearchJob:
     num_steps: Callable[[Numbers], Numbers]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundStrategy:
+class FoundStrategy(Struct, frozen=True, kw_only=True):
     """A strategy and its value by each objective, in their order."""
 
     strategy: Strategy
     worth: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memories:
+class Memories(Struct, frozen=True, kw_only=True):
     """What strategies need of one accelerator's memory. least_bytes, leanest: the least of all, and whose.
 
     nearest_bytes: the least among those that do not fit; infinite where all do.
@@ -69,8 +66,7 @@ class Memories:
     nearest_bytes: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Searched:
+class Searched(Struct, frozen=True, kw_only=True):
     """What a search found. num_legal, num_fitting: strategies of the space, and those that fit into memory.
 
     best: the best for each sizes of the axes, the best first. memories: None where nothing is legal. faults:
@@ -115,8 +111,7 @@ def fastest(job: SearchJob, spaces: Sequence[Space], *, num_best: int = 1) -> tu
     )
 
 
-@dataclass(slots=True)
-class _FeasibilityCount:
+class _FeasibilityCount(Struct):
     """How many strategies of a space are legal and fit, and what the others need."""
 
     num_legal: int = 0
@@ -203,8 +198,7 @@ def _by_memory(names: tuple[str, ...], combinations: Combinations) -> tuple[list
     return [each[0] for each in same.values()], [len(each) for each in same.values()]
 
 
-@dataclass(slots=True, kw_only=True)
-class _Candidates:
+class _Candidates(Struct, kw_only=True):
     """The layouts of all groups of which any strategy fits: arrays of shape (n_layouts,).
 
     group, layout: which of the groups, and which of its layouts. lower_s: no strategy of the layout is
@@ -297,8 +291,7 @@ def _settle(job: SearchJob, groups: Sequence[LayoutGroup], candidates: _Candidat
         size *= 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Times:
+class _Times(Struct, frozen=True, kw_only=True):
     """Of some combinations of each layout: the fastest of all; the fastest that fits, and which it is.
 
     Arrays of shape (n_layouts,).

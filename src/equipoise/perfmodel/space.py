@@ -2,12 +2,12 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
 from functools import partial
 from itertools import product
 from typing import Any, TypeAlias
 
 import numpy as np
+from msgspec import Struct, field
 
 from equipoise.errors import SpecError
 from equipoise.perfmodel.load import Load
@@ -60,8 +60,7 @@ USUAL: Mapping[str, tuple[Value, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Space:
+class Space(Struct, frozen=True, kw_only=True):
     """What may be chosen: a number of accelerators, global batches, and values of each option.
 
     choices: by field of `Strategy`, the values allowed, over USUAL; axes, microbatch_samples and interleave
@@ -79,7 +78,7 @@ class Space:
                 f"space: num_accelerators={self.num_accelerators}, global_batches={self.global_batches}; "
                 "expected at least one accelerator, and global batches of at least one sample"
             )
-        known = {each.name for each in fields(Strategy)} - {"global_batch_samples"}
+        known = set(Strategy.__struct_fields__) - {"global_batch_samples"}
         for name, values in self.choices.items():
             if name not in known or not values:
                 raise SpecError(f"space: {name}={values!r}; expected values of an option of a strategy")
@@ -96,8 +95,7 @@ class Space:
 _SHARDED_WEIGHTS = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Struct, frozen=True, kw_only=True):
     """What bounds the sharding of a model on a chip; hidden 0: only data and layers can be sharded."""
 
     layers: int
@@ -225,8 +223,7 @@ def precision_fault(limits: Limits, precision: str) -> str | None:
     return None if precision in limits.precisions else f"the chip states no rate for precision={precision}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LegalValues:
+class LegalValues(Struct, frozen=True, kw_only=True):
     """Legal combinations of some options. key: what they depend on. reason: why there are none."""
 
     key: tuple[Any, ...]
@@ -235,8 +232,7 @@ class LegalValues:
     reason: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LegalCombinations:
+class LegalCombinations(Struct, frozen=True, kw_only=True):
     """Legal combinations of the options that are no sizes, made once for all layouts that allow the same."""
 
     space: Space

@@ -113,7 +113,7 @@ def _step(summary: ConfigurationSummary) -> dict[str, Any] | None:
 
 
 def training(summary: ConfigurationSummary) -> dict[str, Any] | None:
-    """The ends of the trainings, one a seed: means with standard errors; None where nothing was trained."""
+    """The ends of the trainings, one per seed: means with standard errors; None where nothing was trained."""
     runs = summary.trained
     if not runs:
         return None
@@ -210,9 +210,9 @@ def find_fields(found: FoundMethod) -> dict[str, Any]:
 def _candidate(each: MethodCandidate) -> dict[str, Any]:
     step = each.predicted_step
     return {
-        "strategy": each.cell.method,
-        "num_accelerators": each.cell.num_ranks,
-        "batch": each.cell.batch_samples,
+        "strategy": each.trial.method,
+        "num_accelerators": each.trial.num_ranks,
+        "batch": each.trial.batch_samples,
         "effect": each.effect,
         "samples_per_s": each.samples_per_s,
         "num_runs": len(each.runs),

@@ -4,8 +4,9 @@ Sections of blocks (prose, tables, tiles, figures). html.py and terminal.py rend
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Final, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
+
+from msgspec import Struct
 
 from equipoise.report.charts import BarChart, Chart
 from equipoise.report.format import ABSENT, count, sentence, usable
@@ -14,15 +15,13 @@ from equipoise.stats import Interval
 Tone: TypeAlias = Literal["good", "bad", "plain", "quiet"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Strong:
+class Strong(Struct, frozen=True, kw_only=True):
     """Words that carry the sentence."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Code:
+class Code(Struct, frozen=True, kw_only=True):
     """Something to type, or a path."""
 
     text: str
@@ -41,8 +40,7 @@ def code(text: str) -> Code:
     return Code(text=text)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prose:
+class Prose(Struct, frozen=True, kw_only=True):
     """One paragraph. A note is an aside in smaller type."""
 
     spans: tuple[Span, ...]
@@ -65,8 +63,7 @@ def more_note(*parts: str) -> Prose:
     return note(f"More with --full: {kept}." if kept else "More with --full.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heading:
+class Heading(Struct, frozen=True, kw_only=True):
     """A title inside a section; `name` is its anchor, unique in the report. is_minor: below another one."""
 
     name: str
@@ -74,8 +71,7 @@ class Heading:
     is_minor: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bullets:
+class Bullets(Struct, frozen=True, kw_only=True):
     """A list of short paragraphs."""
 
     items: tuple[tuple[Span, ...], ...]
@@ -86,16 +82,14 @@ def bullets(items: Iterable[str]) -> Bullets:
     return Bullets(items=tuple((each,) for each in items))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Badge:
+class Badge(Struct, frozen=True, kw_only=True):
     """A word that judges, in a tone that shows it: never by colour alone."""
 
     text: str
     tone: Tone
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tile:
+class Tile(Struct, frozen=True, kw_only=True):
     """One configuration or number that stands out: what it is for, its value, and why in a sentence."""
 
     label: str
@@ -104,44 +98,41 @@ class Tile:
     words: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tiles:
+class Tiles(Struct, frozen=True, kw_only=True):
     """A few tiles side by side."""
 
     items: tuple[Tile, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fact:
+class Fact(Struct, frozen=True, kw_only=True):
     """One line of an answer: what it is about, and what it comes to."""
 
     label: str
     spans: tuple[Span, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Facts(Struct, frozen=True, kw_only=True):
     """A few lines under each other, their labels in a separate column."""
 
     items: tuple[Fact, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
-    """One column of a table. is_wide: left out of 80 characters. meaning: shown on demand.
+class Column(Struct, frozen=True, kw_only=True):
+    """One column of a table. is_wide: left out of a terminal of less than 120. meaning: shown on demand.
 
-    is_header: what names a row, where that is not the first column of words.
+    is_header: what names a row, where that is not the first column of words. is_cut: a terminal cuts it
+    where there is no room, to keep a row on one line.
     """
 
     title: str
     is_number: bool = False
     is_header: bool = False
     is_wide: bool = False
+    is_cut: bool = False
     meaning: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class Cell(Struct, frozen=True, kw_only=True):
     """One cell. key: what it sorts by, None when it has no value. detail: a second, quieter line."""
 
     text: str
@@ -172,8 +163,7 @@ def amount(
     return number(found.value, form, detail=None if ends is None else ends(found))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class Table(Struct, frozen=True, kw_only=True):
     """Rows that can be sorted by each column. marked: the row to find first, by its place; None of none."""
 
     name: str
@@ -187,8 +177,21 @@ class Table:
         assert all(len(row) == len(self.columns) for row in self.rows), self.name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PairMatrix:
+ColumnOf: TypeAlias = tuple[Column, Callable[[Any], Cell]]
+
+
+def table_of(name: str, columns: Iterable[ColumnOf], items: Iterable[Any]) -> Table:
+    """A row per item; each column has the function that makes its cells."""
+    heads, cells = zip(*columns, strict=True)
+    return Table(
+        name=name,
+        caption="",
+        columns=heads,
+        rows=tuple(tuple(cell(each) for cell in cells) for each in items),
+    )
+
+
+class PairMatrix(Struct, frozen=True, kw_only=True):
     """A word for every pair, drawn close, its tone as the ground; None where there is no pair.
 
     rows: name, a second name for who points at it, and a word a head. legend: what words mean.
@@ -205,16 +208,14 @@ class PairMatrix:
         assert all(len(words) == len(self.heads) for _, _, words in self.rows), self.name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Panels:
+class Panels(Struct, frozen=True, kw_only=True):
     """Figures side by side that share their series, hence their legend."""
 
     charts: tuple[Chart | BarChart, ...]
     legend: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fold:
+class Fold(Struct, frozen=True, kw_only=True):
     """Blocks behind a title. is_long: too long for a terminal, which then names where to find it.
 
     is_aside: for readers who want to check; neither in a terminal nor on paper.
@@ -228,8 +229,7 @@ class Fold:
     is_aside: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CodeListing:
+class CodeListing(Struct, frozen=True, kw_only=True):
     """Lines to run or paste, as they are."""
 
     code: str
@@ -249,8 +249,7 @@ def filled(blocks: Iterable[Block]) -> tuple[Block, ...]:
 Shown = TypeVar("Shown")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section(Generic[Shown]):
+class Section(Struct, Generic[Shown], frozen=True, kw_only=True):
     """One section of a page that shows findings of one kind, e.g. `Section[Findings]`.
 
     name: its anchor. needs: fields of the findings without which it is left out. blocks: the content
@@ -274,8 +273,7 @@ class Section(Generic[Shown]):
 SCREEN_ROWS: Final = 16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page(Generic[Shown]):
+class Page(Struct, Generic[Shown], frozen=True, kw_only=True):
     """One kind of page, for findings of one kind.
 
     title: of the window. about: what the page is about, above the headline. headline: one sentence with
@@ -305,3 +303,20 @@ class Page(Generic[Shown]):
         """Titles of the sections for which there are no data."""
         wanted = [each for each in self.sections if not each.is_extra]
         return [section.title for section in wanted if not section.applies(findings)]
+
+
+def short_page(
+    *,
+    headline: Callable[[Shown], str],
+    blocks: Callable[[Shown], Iterable[Block]],
+    about: Callable[[Shown], str] = lambda _: "",
+    brief: Callable[[Shown, int], Iterable[Block]] | None = None,
+) -> Page[Shown]:
+    """A page of one section, which every form shows whole unless `brief` makes less of it for one screen."""
+    return Page(
+        title=headline,
+        about=about,
+        headline=headline,
+        sections=(Section(name="answer", title="Answer", blocks=blocks),),
+        brief=brief or (lambda found, _: blocks(found)),
+    )

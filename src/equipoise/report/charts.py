@@ -5,11 +5,14 @@ Axes, series and marks. figures.py turns it into Plotly's JSON, textplot.py into
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+from msgspec import Struct
 
 from equipoise.stats import Interval
-from equipoise.study.findings import Findings
+
+if TYPE_CHECKING:
+    from equipoise.study.findings import Findings
 
 Symbol: TypeAlias = Literal["circle", "square", "diamond", "triangle-up", "cross", "x", "star", "pentagon"]
 SYMBOLS: Final[tuple[Symbol, ...]] = (
@@ -18,8 +21,7 @@ SYMBOLS: Final[tuple[Symbol, ...]] = (
 NUM_COLOURS: Final = 8  # how many categorical colours both themes have: --series-1 .. --series-8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class Mark(Struct, frozen=True, kw_only=True):
     """How a series looks. colour: 1..NUM_COLOURS, or None for quiet grey."""
 
     colour: int | None
@@ -32,8 +34,7 @@ def series_mark(place: int) -> Mark:
     return Mark(colour=colour, symbol=SYMBOLS[place % len(SYMBOLS)])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Axis:
+class Axis(Struct, frozen=True, kw_only=True):
     """One axis. title names the quantity and its unit. categories: top to bottom, for an axis of names."""
 
     title: str
@@ -42,8 +43,7 @@ class Axis:
     starts_at_zero: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
+class Series(Struct, frozen=True, kw_only=True):
     """Points that belong together.
 
     x: (n,) numbers. y: (n,) numbers, or names on an axis of categories. hovers: (n,) plain lines of text
@@ -69,8 +69,7 @@ class Series:
         return tuple(value for value in self.y if not isinstance(value, str))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Band:
+class Band(Struct, frozen=True, kw_only=True):
     """What is between two curves: the interval of the series of that name. x, low, high: (n,)."""
 
     name: str
@@ -92,8 +91,7 @@ def line_with_band(
     return line, Band(name=name, mark=mark, x=x, low=lows, high=highs)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Note:
+class Note(Struct, frozen=True, kw_only=True):
     """A direct label, right of a point or above it."""
 
     x: float
@@ -102,16 +100,14 @@ class Note:
     is_above: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
+class Level(Struct, frozen=True, kw_only=True):
     """A horizontal line with a meaning, e.g. ideal scaling at 1."""
 
     y: float
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chart:
+class Chart(Struct, frozen=True, kw_only=True):
     """One figure. name: unique in the report. subtitle: how to read it, in a few words.
 
     alternative: what a reader who cannot see it has to know.
@@ -129,8 +125,7 @@ class Chart:
     bands: tuple[Band, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BarPart:
+class BarPart(Struct, frozen=True, kw_only=True):
     """One cause in every bar. heights: (n,) None where it is not known; negative ones hang below zero."""
 
     name: str
@@ -139,13 +134,12 @@ class BarPart:
     hovers: tuple[tuple[str, ...], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BarChart:
+class BarChart(Struct, frozen=True, kw_only=True):
     """A bar a category, stacked from parts. labels: (n,) what is written above each; else as Chart.
 
     limits: lowest and highest end of a bar on the axis, so that charts side by side share their scale.
     level: where a dashed line crosses all bars; the subtitle has its meaning.
-    is_across: bars lie, a row a name, each part from `origin` on by itself; labels are then left to a table.
+    is_across: horizontal bars, a row per name, each part from `origin` by itself; labels are left to a table.
     """
 
     name: str
@@ -168,7 +162,7 @@ class BarChart:
         return sum(min(each, 0.0) for each in heights), sum(max(each, 0.0) for each in heights)
 
 
-def accelerator_marks(findings: Findings) -> dict[str | None, Mark]:
+def accelerator_marks(findings: "Findings") -> dict[str | None, Mark]:
     """A mark for each accelerator: colours for those with the most entries, quiet grey for the rest.
 
     Symbols repeat the colours' order, so that neither colour blindness nor grey paper hides a series.
@@ -180,7 +174,7 @@ def accelerator_marks(findings: Findings) -> dict[str | None, Mark]:
     return {slug: series_mark(place) for place, slug in enumerate(ranked)}
 
 
-def workload_marks(findings: Findings) -> dict[str, Mark]:
+def workload_marks(findings: "Findings") -> dict[str, Mark]:
     """A mark for each workload, in the order of the findings."""
     return {workload.workload: series_mark(place) for place, workload in enumerate(findings.workloads)}
 

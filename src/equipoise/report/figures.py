@@ -58,7 +58,7 @@ def colour(mark: Mark) -> str:
 
 
 def height_px(chart: Chart | BarChart) -> int:
-    """How high the figure is drawn: a row a name, or a plain plot."""
+    """How high the figure is drawn: a row per name, or a plain plot."""
     if isinstance(chart, BarChart):
         return FRAME_PX + ROW_PX * len(chart.categories) if chart.is_across else PLOT_PX
     return FRAME_PX + ROW_PX * len(chart.y.categories) if chart.y.categories else PLOT_PX

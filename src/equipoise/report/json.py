@@ -3,11 +3,11 @@
 import datetime as dt
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from msgspec import Struct
 
 from equipoise.decide.answer import Alternative, Answer, Candidate, Estimate, EstimatorName
 from equipoise.report.document import schema_id
@@ -16,15 +16,17 @@ from equipoise.spec.cluster import Cluster
 from equipoise.spec.strategy import Strategy
 from equipoise.spec.workload import Workload
 from equipoise.stats import Interval
+from equipoise.units import significant
 
 if TYPE_CHECKING:
     from equipoise.decide.allocation.allocate import Allocation, JobShare
+    from equipoise.decide.ledger import LedgerEntry, LedgerReport
     from equipoise.decide.prediction import Prediction
     from equipoise.decide.solve_for import Reaches
+    from equipoise.runs.ingest import IngestReport
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightedSource:
+class WeightedSource(Struct, frozen=True, kw_only=True):
     """One source. kind: the estimator that has it. weight: in the time; weights of all sources sum to 1.
 
     ref: an entry, a run; of an estimator that names no source, its own name.
@@ -93,16 +95,18 @@ _UNITS = {"cost": "usd", "energy": "j"}
 
 
 def fields_of(record: object, **names: str | None) -> dict[str, Any]:
-    """A frozen dataclass as JSON: properties named in its `JSON_PROPERTIES` first, then its fields.
+    """A record as JSON: properties named in its `JSON_PROPERTIES` first, then its fields.
 
-    Tuples become lists, paths and strategies text, what is not finite null. Left out: fields with metadata
-    `json=False`, functions and arrays. names: what the document calls a field; None leaves it out.
+    Tuples become lists, paths and strategies text, what is not finite null. Left out: fields
+    named in its `NOT_IN_JSON`, functions and arrays. names: what the document calls a field; None leaves
+    it out.
     """
-    assert is_dataclass(record)
+    assert isinstance(record, Struct)
     found = {name: plain(getattr(record, name)) for name in getattr(record, "JSON_PROPERTIES", ())}
-    for each in fields(record):
-        value, name = getattr(record, each.name), names.get(each.name, each.name)
-        is_written = each.metadata.get("json", True) and name is not None
+    left_out = getattr(record, "NOT_IN_JSON", ())
+    for field in record.__struct_fields__:
+        value, name = getattr(record, field), names.get(field, field)
+        is_written = field not in left_out and name is not None
         if is_written and not isinstance(value, np.ndarray) and not _is_function(value):
             found[str(name)] = plain(value)
     return found
@@ -115,7 +119,7 @@ def candidate_fields(candidate: Candidate) -> dict[str, Any]:
 
 
 def _is_function(value: object) -> bool:
-    return callable(value) and not is_dataclass(value)
+    return callable(value) and not isinstance(value, Struct)
 
 
 def plain(value: Any) -> Any:  # noqa: ANN401 - any JSON value
@@ -125,7 +129,7 @@ def plain(value: Any) -> Any:  # noqa: ANN401 - any JSON value
     form = next((write for kind, write in _FORMS if isinstance(value, kind)), None)
     if form is not None:
         return form(value)
-    if is_dataclass(value):
+    if isinstance(value, Struct):
         return fields_of(value)
     if isinstance(value, Mapping):
         return {str(key): plain(each) for key, each in value.items()}
@@ -247,7 +251,7 @@ def allocation_fields(found: "Allocation") -> dict[str, Any]:
         "makespan_s": found.makespan_s,
         "total_time_s": found.total_s,
         "proof": {**fields_of(solved, placed=None, value=None, is_proved="proved"), "gap": solved.gap},
-        "rivals": plain(found.rivals),
+        "simpler_schedules": plain(found.simpler_schedules),
         "electricity_usd_per_kwh": tariff and fields_of(tariff, usd_per_kwh="by_hour"),
         "notes": list(found.notes),
     }
@@ -269,4 +273,48 @@ def _share(each: "JobShare") -> dict[str, Any]:
             {"num_accelerators": size, **fields_of(time)}
             for size, time in zip(each.times.sizes, each.times.time_s, strict=True)
         ],
+    }
+
+
+def ledger_fields(found: "LedgerReport") -> dict[str, Any]:
+    """The document of `record`."""
+    running = found.running
+    whole = {
+        "ledger": str(found.ledger.path),
+        "predictions": [_ledger_entry(each) for each in found.entries],
+        "running": running
+        and {
+            "num_predictions": running.num_predictions,
+            "num_measured": running.num_measured,
+            **plain(running.record),
+            "bias": running.bias,
+            "level": running.level,
+        },
+        "num_added": found.num_added,
+        "num_damaged_lines": found.ledger.num_damaged,
+    }
+    return {name: significant(value) for name, value in whole.items()}
+
+
+def _ledger_entry(each: "LedgerEntry") -> dict[str, Any]:
+    return {
+        "id": each.id,
+        "made": each.made,
+        **fields_of(each.prediction),
+        "measured": each.outcome,
+        "num_measured": len(each.measured),
+        "error": each.error,
+        "held": each.is_covered,
+        "sources": [one.source for one in each.measured],
+    }
+
+
+def ingest_fields(found: "IngestReport") -> dict[str, Any]:
+    """The document of `ingest`: counts, what was refused with its first example, names nobody knows."""
+    return {
+        "rounds": list(found.rounds),
+        "entries": {"kept": found.num_entries_kept, "unscored": found.num_entries_unscored},
+        "runs": {"kept": found.num_runs_kept, "rejected": found.num_runs_rejected},
+        "rejected": found.rejected.rows(),
+        "unknown_names": plain(found.unknown_names),
     }

@@ -243,7 +243,7 @@ def _summary(found: Validation) -> dict[str, Any]:
         **fields_of(found.errors),
         **fields_of(found, **whole),
         "num_rows": len(found.verdicts),
-        "expressed_fraction": found.num_expressed / num_predicted if num_predicted else None,
+        "modelled_fraction": found.num_modelled / num_predicted if num_predicted else None,
         "profiles": [*dict.fromkeys(each.profile for each in found.verdicts if each.profile)],
     }
 

@@ -8,14 +8,14 @@ import re
 import sys
 import types
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import fields, is_dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 import orjson
+from msgspec import Struct
 
-from equipoise.decide.allocation.allocate import Rival
+from equipoise.decide.allocation.allocate import SimplerSchedule
 from equipoise.decide.allocation.problem import ObjectiveName
 from equipoise.decide.answer import Alternative, Answer, Candidate
 from equipoise.decide.prediction import Prediction
@@ -106,7 +106,7 @@ class _Definitions:
         return {"type": "array", "prefixItems": items, "minItems": len(items), "maxItems": len(items)}
 
     def _reference(self, kind: type) -> Schema:
-        assert is_dataclass(kind), kind
+        assert issubclass(kind, Struct), kind
         name = kind.__name__
         if self._kinds.setdefault(name, kind) is not kind:
             raise TypeError(f"two records are named {name}: {kind} and {self._kinds[name]}")
@@ -128,18 +128,18 @@ class _Definitions:
             found = {"allOf": [candidate, _object({"wins_when": _TEXT})]}
         return {"description": doc, **found}
 
-    def _properties(self, kind: type) -> Schema:
+    def _properties(self, kind: type[Struct]) -> Schema:
         hints = get_type_hints(kind)
         found: Schema = {}
         for name in getattr(kind, "JSON_PROPERTIES", ()):
             made = getattr(kind, name).fget
             found[name] = self.of(get_type_hints(made)["return"])
-        for each in fields(kind):
-            hint = hints[each.name]
-            if each.metadata.get("json", True) and not _is_function(hint):
+        for name in kind.__struct_fields__:
+            hint = hints[name]
+            if name not in getattr(kind, "NOT_IN_JSON", ()) and not _is_function(hint):
                 schema = self.of(hint)
                 is_open = kind in _MAY_BE_INFINITE and schema == _NUMBER
-                found[each.name] = {"type": ["number", "null"]} if is_open else schema
+                found[name] = {"type": ["number", "null"]} if is_open else schema
         if kind is Candidate:  # the accelerator of the question, which names the system; and its chip
             found["chip"] = found.pop("system")
         return found
@@ -189,7 +189,13 @@ def _allocation(definitions: _Definitions) -> Schema:
         "candidate": definitions.of(Candidate),
         "times_s": {"type": "array", "items": _object(size)},
     }
-    proof = {"method": _TEXT, "proved": _PLAIN[bool], "bound": _NUMBER, "gap": _NUMBER, "num_looked": _WHOLE}
+    proof = {
+        "method": _TEXT,
+        "proved": _PLAIN[bool],
+        "bound": _NUMBER,
+        "gap": _NUMBER,
+        "num_explored": _WHOLE,
+    }
     tariff = _object({"by_hour": {"type": "array", "items": _NUMBER}, "begin_s": _NUMBER})
     pool = {"accelerator": _TEXT, "num_accelerators": _WHOLE, "node_size": _WHOLE}
     return {
@@ -205,7 +211,7 @@ def _allocation(definitions: _Definitions) -> Schema:
         "makespan_s": _NUMBER,
         "total_time_s": _NUMBER,
         "proof": _object(proof),
-        "rivals": {"type": "array", "items": definitions.of(Rival)},
+        "simpler_schedules": {"type": "array", "items": definitions.of(SimplerSchedule)},
         "electricity_usd_per_kwh": {"anyOf": [tariff, _PLAIN[types.NoneType]]},
         "notes": {"type": "array", "items": _TEXT},
     }

@@ -1,9 +1,9 @@
 """The documents of `scores` and `report` as plain values: SI units, fractions, null where unknown."""
 
-from dataclasses import replace
 from typing import Any
 
 import polars as pl
+from msgspec.structs import replace
 
 from equipoise.economics import bill_fields
 from equipoise.report.json import fields_of, plain

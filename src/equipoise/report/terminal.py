@@ -40,9 +40,10 @@ from equipoise.report.textplot import Canvas, style, symbol, text_plot
 # What stands for the characters this package itself writes where only ASCII can be shown.
 ASCII: Final = str.maketrans({TIMES: "x", DASH: "-", "…": "...", "·": "-", "≤": "<=", "≥": ">=", "→": "->"})
 SCREEN_LINES: Final = 25
-LEAST_ROWS: Final = 3
+LEAST_ROWS: Final = 2
 COLUMN_GAP: Final = 3
 READABLE_COLUMNS: Final = 14
+WIDE_COLUMNS: Final = 120
 LONGEST_WORD: Final = 28
 TONES: Final = {"good": "bold green", "bad": "bold red", "plain": "bold", "quiet": "italic"}
 
@@ -69,8 +70,10 @@ def render(page: Page[Shown], findings: Shown, console: Console, *, full: bool =
 
 def _top(page: Page[Shown], findings: Shown, console: Console, *, maker: str = "") -> None:
     """What a page is about, and what was found."""
-    _print(console, Text(f"{maker}{page.about(findings)}", "dim"))
-    console.print()
+    about = f"{maker}{page.about(findings)}"
+    if about:
+        _print(console, Text(about, "dim"))
+        console.print()
     _print(console, Text(page.headline(findings), "bold"))
     for each in page.summary(findings):
         _item(console, Text(each))
@@ -78,7 +81,10 @@ def _top(page: Page[Shown], findings: Shown, console: Console, *, maker: str = "
 
 def _screen(page: Page[Shown], findings: Shown, console: Console) -> None:
     """The short form, its tables with as many rows as leave it within SCREEN_LINES."""
-    for num_rows in range(SCREEN_ROWS, LEAST_ROWS - 1, -1):
+    blocks = page.screen(findings, SCREEN_ROWS)
+    # What is the same with fewer rows is shown whole.
+    most = LEAST_ROWS - 1 if blocks == page.screen(findings, LEAST_ROWS) else SCREEN_ROWS
+    for num_rows in range(most, LEAST_ROWS - 1, -1):
         raw = io.BytesIO()
         with io.TextIOWrapper(raw, encoding=console.encoding, errors="replace") as file:
             trial = Console(file=file, width=console.width, color_system=None, legacy_windows=False)
@@ -186,15 +192,20 @@ def _tiles(block: Tiles, console: Console) -> None:
 
 
 def _facts(block: Facts, console: Console) -> None:
-    """Labels in a separate column, further lines under the first."""
+    """Labels in a separate column, further lines under the first; labels above where there is no room."""
     first = max((cell_len(each.label) for each in block.items), default=0) + 2
+    are_above = console.width - first < READABLE_COLUMNS
+    if are_above:
+        first = 2
     for each in block.items:
+        if are_above:
+            _print(console, Text(each.label, "bold"))
         text = _spans(each.spans)
         shown = _as_ascii(text) if _is_ascii(console) else text
         for place, line in enumerate(shown.wrap(console, console.width - first)):
             line.rstrip()
-            label = f"{each.label:<{first}}" if place == 0 else " " * first
-            console.print(Text(label, "bold") + line, highlight=False)
+            label = f"{each.label:<{first}}" if place == 0 and not are_above else " " * first
+            console.print(Text.assemble((label, "bold"), line), highlight=False)
 
 
 def _badges(badges: tuple[Badge, ...]) -> Text:
@@ -229,7 +240,8 @@ def _table(block: Table, console: Console) -> None:
         table.add_column(
             _as_ascii(title) if plain else title,
             justify="right" if column.is_number else "left",
-            overflow="fold",
+            overflow=("crop" if plain else "ellipsis") if column.is_cut else "fold",
+            no_wrap=column.is_cut,
             width=width,
         )
     for row in block.rows:
@@ -238,17 +250,17 @@ def _table(block: Table, console: Console) -> None:
     console.print(Padding(table, (1, 0, 0, 0)), highlight=False)
     hidden = [column.title for place, column in enumerate(block.columns) if place not in widths]
     if hidden:
-        _print(console, Text(f"In the HTML report also: {', '.join(hidden)}.", "dim"))
+        _print(console, Text(f"No room for: {', '.join(hidden)}; --json has them.", "dim"))
 
 
 def _column_widths(block: Table, width: int) -> dict[int, int]:
     """The width of each column shown: first what each needs at least, then the rest to those that want it."""
     widths: dict[int, int] = {}
     room = width + COLUMN_GAP
-    for place, column in enumerate(block.columns):
-        least = _least_width(block, place)
-        if column.is_wide:
+    for place in sorted(range(len(block.columns)), key=lambda place: block.columns[place].is_wide):
+        if block.columns[place].is_wide and width < WIDE_COLUMNS:
             continue
+        least = _least_width(block, place)
         if least + COLUMN_GAP > room:
             break
         widths[place] = least
@@ -259,7 +271,7 @@ def _column_widths(block: Table, width: int) -> dict[int, int]:
             widths[place] += 1
             wanted[place] -= 1
             room -= 1
-    return widths
+    return dict(sorted(widths.items()))
 
 
 def _least_width(block: Table, place: int) -> int:
@@ -271,6 +283,8 @@ def _least_width(block: Table, place: int) -> int:
         return max(title, longest)
     if block.columns[place].is_header:
         return max(title, min(longest, LONGEST_WORD))
+    if block.columns[place].is_cut:
+        return max(title, min(longest, READABLE_COLUMNS))
     word = max((cell_len(each) for line in lines for each in line.split()), default=1)
     return max(title, min(longest, max(READABLE_COLUMNS, min(word, LONGEST_WORD))))
 

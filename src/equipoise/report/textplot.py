@@ -1,9 +1,9 @@
 """Charts as characters: a scatter of symbols, or a grid of names against sizes with counts."""
 
 import math
-from dataclasses import dataclass
 from typing import Final
 
+from msgspec import Struct
 from rich.text import Text
 
 from equipoise.report.charts import Axis, BarChart, Chart, Mark, Series
@@ -24,8 +24,7 @@ SYMBOLS: Final = {
 STYLES: Final = ("blue", "red", "green", "magenta", "yellow", "cyan", "bright_blue", "bright_red")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Canvas:
+class Canvas(Struct, frozen=True, kw_only=True):
     """Where a plot is drawn: how many columns there are, and whether they can show more than ASCII."""
 
     columns: int
@@ -145,7 +144,7 @@ def _x_labels(scale: "_Scale", num_columns: int, indent: int) -> str:
 
 
 def _grid_plot(chart: Chart, canvas: Canvas) -> Text:
-    """A row a name, a column a size; a cell has the symbol of its group and how many systems share it."""
+    """A row per name, a column a size; a cell has the symbol of its group and how many systems share it."""
     sizes = sorted({value for series in chart.series for value in series.x})
     name_columns = min(MOST_NAME_CHARACTERS, max(map(len, chart.y.categories)) + 1)
     most = (canvas.columns - name_columns) // SIZE_CHARACTERS
@@ -202,8 +201,7 @@ def _fitted(name: str, columns: int, canvas: Canvas) -> str:
     return name[: columns - 1] + ("…" if canvas.is_unicode else ".")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Scale:
+class _Scale(Struct, frozen=True, kw_only=True):
     """A linear or logarithmic way from values to character places."""
 
     low: float

@@ -7,12 +7,13 @@ import os
 import sys
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache, reduce
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+from msgspec import Struct
 
 from equipoise.errors import DataError
 from equipoise.spec.mlperf import round_key
@@ -25,8 +26,7 @@ _DATA = files("equipoise").joinpath("data")
 _REMEDY = "reinstall the package, or run `make dataset`"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
+class Round(Struct, frozen=True, kw_only=True):
     """One round of a dataset: its name (`v4.1`) and what it holds."""
 
     name: str

@@ -60,7 +60,7 @@ def import_runs(
         found = exported(path, columns)
         campaign = path.name.removesuffix(path.suffix) or path.name
         if not found.rows:
-            raise DataError(f"{path.name}: no run; expected a header and one row a run that finished")
+            raise DataError(f"{path.name}: no run; expected a header and one row per finished run")
         runs += [
             _run(cells, number, campaign, path.name) | _names(cells, constants, known)
             for number, cells in enumerate(found.rows, 1)
@@ -103,7 +103,7 @@ def _run(row: TextRow, number: int, campaign: str, file: str) -> dict[str, Any]:
 
 
 def _timed(row: TextRow, batch: int | None) -> dict[str, float]:
-    """Seconds to train and samples a second, from the columns that state either or seconds of a step."""
+    """Seconds to train and samples per second, from the columns that state either or seconds of a step."""
     found: dict[str, float] = {}
     for name in row.cells:
         unit = TIMED.fullmatch(name)

@@ -2,9 +2,10 @@
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+from msgspec import Struct
 
 from equipoise.runs.reader import ReaderResult, Row, RowRejection, SourceFacts, Tally, UnknownName
 from equipoise.runs.readers import READERS
@@ -28,8 +29,7 @@ _MAX_WORKERS = 8
 _ARCHIVE_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.zst", ".tzst", ".tar.bz2")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IngestReport:
+class IngestReport(Struct, frozen=True, kw_only=True):
     """What was read: the two tables, and everything that was refused, warned of or not known by name."""
 
     runs: "pl.DataFrame"
@@ -59,8 +59,7 @@ class IngestReport:
         return len(self.runs)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Work:
+class _Work(Struct, frozen=True, kw_only=True):
     """One source with what is known of it before it is read."""
 
     source: DataSource

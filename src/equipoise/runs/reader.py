@@ -1,16 +1,16 @@
 """The seam between a source of bytes and the tables: blobs in, rows, rejections and unknown names out."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias
+
+from msgspec import Struct, field
 
 from equipoise.spec.catalogue import Catalogue
 
 Row: TypeAlias = dict[str, Any]  # a row of `runs` or `scores`: column name -> value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowRejection:
+class RowRejection(Struct, frozen=True, kw_only=True):
     """Something not used, or used with a warning.
 
     kind: groups like cases. where: names the file. detail: what was found.
@@ -21,24 +21,21 @@ class RowRejection:
     detail: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Blob:
+class Blob(Struct, frozen=True, kw_only=True):
     """One file of a source: its posix path inside the source's tree, and its bytes."""
 
     path: str
     data: bytes
 
 
-@dataclass(slots=True, kw_only=True)
-class RejectionCount:
+class RejectionCount(Struct, kw_only=True):
     """How often a rejection of one kind occurred, and its first example."""
 
     count: int
     first: RowRejection
 
 
-@dataclass(slots=True)
-class Tally:
+class Tally(Struct):
     """Rejections counted by kind, each with its first example: bounded memory however many there are."""
 
     kinds: dict[str, RejectionCount] = field(default_factory=dict)
@@ -69,8 +66,7 @@ class Tally:
         ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnknownName:
+class UnknownName(Struct, frozen=True, kw_only=True):
     """A name that no table maps: its kind, the raw text, how many entries use it, the file to edit."""
 
     kind: str
@@ -79,8 +75,7 @@ class UnknownName:
     edit: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReaderResult:
+class ReaderResult(Struct, frozen=True, kw_only=True):
     """What a reader makes of its sources: rows of the tables, what it refused, the names it did not know.
 
     num_runs_rejected: files that look like the log of a run and are in no row.
@@ -93,8 +88,7 @@ class ReaderResult:
     unknown_names: tuple[UnknownName, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceFacts:
+class SourceFacts(Struct, frozen=True, kw_only=True):
     """What was parsed of one source.
 
     context: names of the folders above the source's paths, outermost first; an archive's own name.
@@ -107,8 +101,7 @@ class SourceFacts:
     named: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reader:
+class Reader(Struct, frozen=True, kw_only=True):
     """A kind of evidence that can be read. Functions are importable by name, so that workers can run them.
 
     wanted: whether the reader has a use for a file, from its path and size in bytes; nothing else is loaded.

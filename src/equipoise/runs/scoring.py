@@ -1,7 +1,8 @@
 """Scores of entries from the times of their runs, as MLPerf Training computes them. No files, no names."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from equipoise.spec.workload import MlperfRules
 
@@ -12,16 +13,14 @@ SLOW_INIT = "slow_init"
 FORGIVABLE = frozenset({CORRUPT_LINE, SLOW_INIT})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOutcome:
+class RunOutcome(Struct, frozen=True, kw_only=True):
     """How one run ended: official time in seconds (None without a clock), and `success` or why it failed."""
 
     time_s: float | None
     status: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Score:
+class Score(Struct, frozen=True, kw_only=True):
     """What an entry's runs amount to; `counted` holds the indices of the runs whose mean is the score.
 
     reason: why there is no score; None when there is one.
@@ -56,8 +55,7 @@ def olympic_runs(times_s: Sequence[float], *, num_failed: int, num_dropped_each_
     return tuple(by_time[num_dropped_each_end : len(by_time) - (num_dropped_each_end - num_failed)])
 
 
-@dataclass(frozen=True, slots=True)
-class _Olympic:
+class _Olympic(Struct, frozen=True):
     """One way of counting: the runs in its mean, and how many failed in its eyes."""
 
     counted: tuple[int, ...]

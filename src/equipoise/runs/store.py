@@ -9,12 +9,12 @@ import stat
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
 from typing import IO, Literal, TypeAlias
 
 import polars as pl
+from msgspec import Struct
 
 from equipoise.errors import DataError
 from equipoise.units import MIB
@@ -22,8 +22,7 @@ from equipoise.units import MIB
 Kind: TypeAlias = Literal["str", "int", "float"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ColumnSchema:
+class ColumnSchema(Struct, frozen=True, kw_only=True):
     """One column: its name (which ends in its unit), kind, and meaning in one sentence."""
 
     name: str
@@ -31,8 +30,7 @@ class ColumnSchema:
     meaning: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableSchema:
+class TableSchema(Struct, frozen=True, kw_only=True):
     """One table: its name, what a row is, its columns in order, and those that sort and identify a row."""
 
     name: str
@@ -83,8 +81,8 @@ _ENTRY_COLUMNS = (
     ColumnSchema(
         name="strategy",
         kind="str",
-        meaning="how the run was parallelised: the text form of a strategy or, of a measured run, the way to "
-        "train as `bench` takes it",
+        meaning="how the run was parallelised: the text form of a strategy or, of a measured run, "
+        "the training method of `bench`",
     ),
     ColumnSchema(
         name="global_batch_samples",
@@ -183,7 +181,7 @@ SCORES = TableSchema(
         ColumnSchema(
             name="lenient_s",
             kind="float",
-            meaning="score that forgives a short or excess count and drops failed runs; for comparison only",
+            meaning="score that accepts missing or extra runs and drops failed ones; for comparison only",
         ),
         ColumnSchema(name="unscaled_s", kind="float", meaning="olympic mean before convergence scaling"),
         ColumnSchema(
@@ -256,7 +254,7 @@ STEPS = TableSchema(
 
 TABLES = (RUNS, SCORES, STEPS)
 
-# The twelve rounds v0.5 to v5.0 take 2 MB and 15,000 rows; a hostile file must not fill the memory.
+# The thirteen rounds v0.5 to v5.1 take 2 MB and 15,000 rows; a hostile file must not fill the memory.
 MAX_TABLE_BYTES = 256 * MIB
 MAX_TABLE_ROWS = 1_000_000
 
@@ -274,8 +272,7 @@ _PROBE_S = 60.0
 _ENTRY = ("campaign", "submitter", "system", "workload")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tables:
+class Tables(Struct, frozen=True, kw_only=True):
     """The two tables of one set of evidence."""
 
     runs: pl.DataFrame
@@ -294,7 +291,7 @@ def _check_schema(found: Mapping[str, pl.DataType], table: TableSchema, where: s
     if missing or unknown:
         raise DataError(
             f"{where}: not the table `{table.name}`: missing columns {missing}, unknown columns {unknown}; "
-            "write it anew with `equipoise ingest PATH... --into DIR`"
+            "write it again with `equipoise ingest PATH... --into DIR`"
         )
     for name, dtype in expected.items():
         if found[name] != dtype:
@@ -313,7 +310,7 @@ def _checked(frame: pl.DataFrame, table: TableSchema, where: str) -> pl.DataFram
     twice = frame.select(table.key).filter(frame.select(table.key).is_duplicated())
     if len(twice):
         raise DataError(
-            f"{where}: {len(twice)} rows share names, e.g. {twice.row(0)!r}; expected one row a name"
+            f"{where}: {len(twice)} rows share names, e.g. {twice.row(0)!r}; expected one row per name"
         )
     return frame.select(table.names).sort(table.key)
 
@@ -400,7 +397,7 @@ def read_bytes(data: bytes, table: TableSchema, where: str) -> pl.DataFrame:
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError, MemoryError) as err:
         raise DataError(f"{where}: not a readable Parquet table: {str(err)[:200]}") from err
     if len(frame) > MAX_TABLE_ROWS:
-        raise DataError(f"{where}: more than {MAX_TABLE_ROWS} rows; a table has at most so many")
+        raise DataError(f"{where}: more than {MAX_TABLE_ROWS} rows; a table has at most that many")
     return _checked(frame, table, where)
 
 

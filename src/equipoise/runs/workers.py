@@ -7,12 +7,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, TypeAlias
+
+from msgspec import Struct, field
 
 from equipoise.errors import DataError
 from equipoise.runs.reader import Blob, Reader, RowRejection, Tally
@@ -22,8 +23,7 @@ from equipoise.runs.sources import DataSource, open_source
 Done: TypeAlias = Callable[[int], None]  # called with the bytes of each file that is parsed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceShare:
+class SourceShare(Struct, frozen=True, kw_only=True):
     """The work of one worker on one source: part `index` of `count`. Picklable.
 
     context: folders above the source's paths, as in SourceFacts.
@@ -35,8 +35,7 @@ class SourceShare:
     count: int
 
 
-@dataclass(slots=True, kw_only=True)
-class ShareResult:
+class ShareResult(Struct, kw_only=True):
     """Facts by reader and path, what the source refused, and what was passed over."""
 
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -57,8 +56,7 @@ def context_of(source: DataSource) -> tuple[str, ...]:
     return (path.parent if source.kind.name == "file" else path).parts[1:]
 
 
-@dataclass(slots=True)
-class Division:
+class Division(Struct):
     """Decides file by file whose it is: the share with the fewest bytes so far.
 
     Every worker sees the same files in the same order, so all decide the same without exchanging messages.
@@ -152,8 +150,7 @@ def serve(descriptor: int) -> None:
         return
 
 
-@dataclass(slots=True)
-class _Worker:
+class _Worker(Struct):
     process: subprocess.Popen[bytes]
     pipe: Connection
     share: SourceShare | None = None

@@ -5,12 +5,12 @@ WRITERS has them all.
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import IO, Any, TypeAlias
 
 import orjson
 import polars as pl
 import polars.selectors as cs
+from msgspec import Struct
 
 from equipoise.errors import UsageError
 from equipoise.runs.store import TABLES, write_parquet
@@ -18,8 +18,7 @@ from equipoise.runs.store import TABLES, write_parquet
 Write: TypeAlias = Callable[[pl.DataFrame, IO[bytes]], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Writer:
+class Writer(Struct, frozen=True, kw_only=True):
     """A format for any table: its name, the suffix of its files, and what writes a frame to an open file."""
 
     name: str
@@ -44,8 +43,8 @@ def _extra_p_write(frame: pl.DataFrame, file: IO[bytes]) -> None:
     sizes = {path: {row[_SIZE] for row in rows} for path, rows in paths.items()}
     if len(set(map(frozenset, sizes.values()))) > 1:
         raise UsageError(
-            f"extra-p: {len(paths)} groups of workload, accelerator and round, at different sizes; Extra-P "
-            "reads a file only where all share theirs: choose with --workload, --accelerator and --round"
+            f"extra-p: {len(paths)} groups of workload, accelerator and round, at different sizes; "
+            "Extra-P needs the same sizes in all groups: choose with --workload, --accelerator and --round"
         )
     metrics = [name for name in _METRICS if name in frame.columns]
     for path, rows in paths.items():

@@ -4,11 +4,12 @@ Field names are those of the verb's JSON. Reads no files; knows no clock.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.errors import EvidenceError
 from equipoise.scaling import pooled
@@ -28,8 +29,7 @@ JUMPS: tuple[tuple[str, float, float], ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldOut:
+class HeldOut(Struct, frozen=True, kw_only=True):
     """One held-out entry and its prediction. jump: its size over the largest size that was known.
 
     Parts are None where either side is unknown; baselines where they have too few points.
@@ -57,8 +57,7 @@ _BASELINES: Mapping[str, Callable[[HeldOut], float | None]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Errors:
+class Errors(Struct, frozen=True, kw_only=True):
     """The sizes of errors |predicted / actual - 1| as fractions; None without any.
 
     coverage: how often the 90 % interval held; None where there is none.
@@ -71,8 +70,7 @@ class Errors:
     coverage: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BacktestRecord:
+class BacktestRecord(Struct, frozen=True, kw_only=True):
     """The errors of one way to predict. coverage: how often the 90 % interval held; None for one without."""
 
     num_groups: int
@@ -86,13 +84,12 @@ class BacktestRecord:
     by_cause: dict[str, Errors]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Backtest:
+class Backtest(Struct, frozen=True, kw_only=True):
     """The records of the pooled law and of the baselines on the same entries, and every held-out entry."""
 
     protocol: Protocol
     given_batch: bool
-    ours: BacktestRecord
+    pooled_law: BacktestRecord
     baselines: dict[str, BacktestRecord]
     groups: tuple[HeldOut, ...]
 
@@ -132,7 +129,7 @@ def backtest(
     return Backtest(
         protocol=protocol,
         given_batch=given_batch,
-        ours=_record(held_out, lambda one: one.predicted_s, with_interval=True),
+        pooled_law=_record(held_out, lambda one: one.predicted_s, with_interval=True),
         baselines={
             name: _record(held_out, predicted_s)
             for name, predicted_s in _BASELINES.items()

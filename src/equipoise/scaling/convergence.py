@@ -4,10 +4,11 @@ S(B) = S_min (1 + B / B_crit), from all rounds, with intervals.
 """
 
 import math
-from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import ArrayLike
 
 from equipoise.errors import DataError, EvidenceError
@@ -34,8 +35,7 @@ _LEVEL = 0.9
 _MOST_LISTED = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Convergence:
+class Convergence(Struct, frozen=True, kw_only=True):
     """Samples to target against global batch, fitted.
 
     draws: (n, 2) equally likely (S_min, B_crit), for the average group. batch_samples, samples_to_target,
@@ -74,8 +74,7 @@ class Convergence:
         return _interval((critical + to_batch_samples) / (critical + from_batch_samples), level)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Recipes:
+class _Recipes(Struct, frozen=True, kw_only=True):
     """Entries gathered by group and batch.
 
     batch, log_samples, num_entries: (n_recipes,). membership: (n_groups, n_recipes), 1.0 where of that group.
@@ -97,8 +96,7 @@ class _Recipes:
         return np.asarray(least * (most / least) ** unit[:, 0])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Noise:
+class _Noise(Struct, frozen=True, kw_only=True):
     """Combinations of the three noise levels: (n_noises,) each."""
 
     entry: FloatArray
@@ -106,8 +104,7 @@ class _Noise:
     group: FloatArray
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Weighted:
+class _Weighted(Struct, frozen=True, kw_only=True):
     """Weights of curves: log_weight, log_min (of S_min) are (n_cells, n_noises), log_min_sd (n_noises,)."""
 
     log_weight: FloatArray
@@ -115,8 +112,7 @@ class _Weighted:
     log_min_sd: FloatArray
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Model:
+class _Model(Struct, frozen=True, kw_only=True):
     """Recipes that scatter about one curve, shifted by an offset for each group.
 
     stretch: (n_recipes,) by how much each recipe's variance exceeds the common one.
@@ -304,8 +300,7 @@ _IS_KNOWN = (
 ).fill_null(value=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchGrowth:
+class BatchGrowth(Struct, frozen=True, kw_only=True):
     """How many more samples a workload needs at larger batches.
 
     entries: one row an entry: round, entry_id, submitter, system, accelerator, num_accelerators,

@@ -7,11 +7,12 @@ in fit.py, prices in economics.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal, TypeAlias
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.errors import UsageError
 from equipoise.scaling.laws import Domain, FloatArray
@@ -27,8 +28,7 @@ _ROUNDING = 2.0**-30
 Limit: TypeAlias = Literal["data", "catalogue", "question"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Curves:
+class Curves(Struct, frozen=True, kw_only=True):
     """Equally likely times at sizes from the smallest to the largest.
 
     sizes: (n_sizes,). time_s: (n_curves, n_sizes) seconds. doubled_s: likewise, at twice each size, where the
@@ -46,8 +46,7 @@ class Curves:
         return np.asarray(self.time_s[:, :1] * self.sizes[0] / (self.time_s * self.sizes))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class Kind(Struct, frozen=True, kw_only=True):
     """One meaning of 'stops paying'.
 
     title: as in a sentence. locate: curves -> (n_curves,) sizes; infinite where the point lies at the largest
@@ -60,8 +59,7 @@ class Kind:
     locate: Callable[[Curves], FloatArray]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NextStep:
+class NextStep(Struct, frozen=True, kw_only=True):
     """What going on to a larger size would gain and cost.
 
     num_accelerators: that size. gain_s, gain_fraction: time saved, negative where it takes longer.
@@ -76,8 +74,7 @@ class NextStep:
     is_extrapolated: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Equilibrium:
+class Equilibrium(Struct, frozen=True, kw_only=True):
     """A point of diminishing returns, or how far the sizes go without it.
 
     limited_by: None where the point was found; else whose limit ended the search: the point is then at least

@@ -6,10 +6,10 @@ them in posterior.py.
 """
 
 import math
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import ArrayLike
 
 from equipoise.errors import DataError, FitError
@@ -42,8 +42,7 @@ _MOST_LISTED = 8
 _SILVER = 0.41421356237309503  # sqrt(2) - 1: as even as the golden ratio, and unlike it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredTimes:
+class MeasuredTimes(Struct, frozen=True, kw_only=True):
     """Measured times: one run an item.
 
     num_accelerators, time_s: (n_runs,), at least 1 and above 0. entry: (n_runs,) whole numbers; runs of one
@@ -91,8 +90,7 @@ class MeasuredTimes:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LawFit:
+class LawFit(Struct, frozen=True, kw_only=True):
     """One law fitted to the points.
 
     weight: how likely this law is, among those compared. values: the likeliest parameters; covariance:
@@ -109,8 +107,7 @@ class LawFit:
     noise: FloatArray
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
+class Fit(Struct, frozen=True, kw_only=True):
     """The laws that explain the points, the heaviest first.
 
     outliers: (n_runs,) runs left out as too far from any law.
@@ -136,8 +133,7 @@ class Fit:
         return np.concatenate([each.law.times_s(each.draws, sizes) for each in self.laws])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LawPrediction:
+class LawPrediction(Struct, frozen=True, kw_only=True):
     """Time at some sizes, all (n_sizes,): the median and the bounds that hold it with probability `level`.
 
     extrapolation: how many times beyond the nearest measured size; 1.0 inside the measured range.
@@ -154,7 +150,7 @@ class LawPrediction:
 def measured_times(
     num_accelerators: ArrayLike, time_s: ArrayLike, *, entry: ArrayLike | None = None
 ) -> MeasuredTimes:
-    """Times measured at some sizes. entry: labels of any kind, one a run."""
+    """Times measured at some sizes. entry: labels of any kind, one per run."""
     sizes = np.asarray(num_accelerators, dtype=float)
     label = sizes if entry is None else np.asarray(entry)
     return MeasuredTimes(
@@ -303,11 +299,11 @@ def _no_dependence(data: MeasuredTimes, laws: tuple[Law, ...], odds: float) -> F
         missing.insert(0, f"{_ENOUGH_REPETITIONS} repetitions at each of {_listed(again)} accelerators")
     ends_s = [float(np.median(data.time_s[data.num_accelerators == size])) for size in sizes[[0, -1]]]
     if len(laws) == 1:
-        what = f"follow the law {laws[0].name} no better than none; all laws together may show more"
+        what = f"fit the law {laws[0].name} no better than a constant; all laws together may show more"
     elif ends_s[1] > ends_s[0]:
-        what = "do not fall: more accelerators only made it slower, if they changed anything"
+        what = "do not fall: more accelerators made it slower or changed nothing"
     else:
-        what = "may as well not depend on that number"
+        what = "show no dependence on that number"
     return FitError(
         f"the times at {_listed(sizes)} accelerators {what}: the odds for a law against a constant are "
         f"{odds:.2g} to 1, and {LEAST_ODDS:g} to 1 are needed.",

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from equipoise.errors import EvidenceError, UsageError
@@ -32,8 +32,7 @@ STABLE_RAND_INDEX = 0.8
 LOOSE_RAND_INDEX = 0.65
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SystemGroup:
+class SystemGroup(Struct, frozen=True, kw_only=True):
     """One group of systems; `cluster` is its number in the entries' column of that name, smallest first."""
 
     cluster: int
@@ -47,8 +46,7 @@ class SystemGroup:
     words: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grouping:
+class Grouping(Struct, frozen=True, kw_only=True):
     """The groups of one workload's systems, with how they were found.
 
     features: what the distance is measured in. scaling: what was done to each feature.
@@ -246,18 +244,17 @@ def _grouping_words(groups: Sequence[SystemGroup], stability: Interval) -> str:
     elif stability.value >= LOOSE_RAND_INDEX:
         trust = "the groups come back only roughly in resamples"
     else:
-        trust = "the groups change from resample to resample: read them as a drawing, not as a finding"
+        trust = "the groups change from resample to resample: treat them as an illustration, not as a finding"
     return (
         f"{len(groups)} groups; {trust} (adjusted Rand index {stability.value:.2f}, {stability.low:.2f} to "
         f"{stability.high:.2f})."
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharedSystems:
+class SharedSystems(Struct, frozen=True, kw_only=True):
     """Systems with a score in every chosen workload, and machine families with the same sizes in every one.
 
-    table: one row a system and workload: submitter, system, accelerator, num_accelerators, workload, score_s,
+    table: per system and workload: submitter, system, accelerator, num_accelerators, workload, score_s,
     relative_efficiency, like_for_like_efficiency, rank (1 = shortest time among the shared systems).
     families: one row a family and workload, as `families` returns.
     num_published: how many systems the study counts; None where it does not cover this choice of
@@ -374,6 +371,6 @@ def _words(systems: pl.DataFrame, num_systems: int, num_workloads: int, num_publ
     moves = float(np.median(order["spread"].to_numpy()))
     return (
         f"{counted}; {winner['submitter']}/{winner['system']} is the fastest of them in {winner['first']} of "
-        f"{num_workloads}; the median system changes its place by {moves:.3g} between its best and its worst "
+        f"{num_workloads}; the median system changes its rank by {moves:.3g} between its best and its worst "
         "workload."
     )

@@ -4,10 +4,10 @@ A Gaussian process with variance components and Student-t noise. Arrays in, reco
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
+from msgspec import Struct
 
 from equipoise.scaling.points import (
     CENTRE_LOG2,
@@ -35,24 +35,21 @@ MAX_ITERATIONS = 25
 _System: TypeAlias = list[tuple[Floats, Floats, Floats, Floats]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trend:
+class Trend(Struct, frozen=True, kw_only=True):
     """Prior of the mean, in log units: per doubling, and more per doubling beyond 64 accelerators."""
 
     per_doubling: float
     beyond: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CurveBlock:
+class CurveBlock(Struct, frozen=True, kw_only=True):
     """Points that may share deviations (one workload) and their values, log units, (n_points,)."""
 
     points: Points
     values: Floats
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Predicted:
+class Predicted(Struct, frozen=True, kw_only=True):
     """What is expected at some points, in log units.
 
     mean, deviation: (n_at,), with the noise of a new entry. covariance: (n_at, n_at), without it.
@@ -65,8 +62,7 @@ class Predicted:
     weights: Floats
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hierarchy:
+class Hierarchy(Struct, frozen=True, kw_only=True):
     """The fitted regression: deviations of the components (the noise last), the trend, and its blocks.
 
     looseness: by block, what each point's noise variance is multiplied by; outliers have large ones.

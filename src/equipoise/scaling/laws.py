@@ -4,10 +4,10 @@ What a law is, each with its formula, what it assumes and where it comes from.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from equipoise.errors import SpecError
@@ -15,16 +15,14 @@ from equipoise.errors import SpecError
 FloatArray: TypeAlias = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Domain:
+class Domain(Struct, frozen=True, kw_only=True):
     """The range of sizes that was measured: fewest and most accelerators."""
 
     smallest: float
     largest: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Law:
+class Law(Struct, frozen=True, kw_only=True):
     """A formula of the time for a fixed amount of training against the number of accelerators.
 
     params: names; those in `_s` are in seconds and scale with the amount of training, the others are ratios.
@@ -168,7 +166,7 @@ CONSTANT = Law(
     params=("time_s",),
     predict_s=_constant_s,
     plausible=_one_second,
-    assumes="the number of accelerators does not matter: the null that every other law has to beat",
+    assumes="the time does not depend on the number of accelerators: the null hypothesis for every other law",
     source="definition",
 )
 
@@ -205,8 +203,8 @@ USL = Law(
     params=("single_s", "contention", "coherency"),
     predict_s=_usl_s,
     plausible=_usl_plausible,
-    assumes="T = T1 (1 + sigma (N - 1) + kappa N (N - 1)) / N: waiting for one shared thing (sigma), and "
-    "exchange between every pair (kappa)",
+    assumes="T = T1 (1 + sigma (N - 1) + kappa N (N - 1)) / N: contention for a shared resource "
+    "(sigma), and communication between every pair (kappa)",
     source="Gunther 1993, CMG; Gunther 2007, Guerrilla Capacity Planning, chapter 4",
 )
 
@@ -235,8 +233,9 @@ OVERLAP = Law(
     params=("compute_s", "transfer_s", "overlap"),
     predict_s=_overlap_s,
     plausible=_overlap_plausible,
-    assumes="T = (Tc^g + Tm^g)^(1/g), Tc = compute / N, Tm = 2 (N - 1) / N transfer: communication hides "
-    "behind computation, not at all for g = 1 and wholly for large g; Pollux lets its Tm grow with N instead",
+    assumes="T = (Tc^g + Tm^g)^(1/g), Tc = compute / N, Tm = 2 (N - 1) / N transfer: communication "
+    "overlaps with computation, not at all for g = 1 and fully for large g; Pollux lets its Tm "
+    "grow with N instead",
     source="Qiao et al. 2021, OSDI (Pollux), section 3.2",
 )
 

@@ -3,10 +3,10 @@
 A `scores` frame in, the same with columns out.
 """
 
-from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import polars as pl
+from msgspec import Struct
 
 # What `equipoise.scores()` returns and `equipoise scores --json` prints, in this order.
 SCORE_COLUMNS = (
@@ -141,7 +141,7 @@ def _first(value: str | pl.Expr, *, over: tuple[str, ...]) -> pl.Expr:
 FACTORS = ("generation", "statistical", "throughput", "training", "overhead", "rules")
 
 # The parts that `losses` distinguishes; throughput stands for training and overhead where no log splits it.
-LOSSES = ("statistical", "training", "overhead", "throughput", "rules", "untold")
+LOSSES = ("statistical", "training", "overhead", "throughput", "rules", "unattributed")
 
 # The quantities that the factors compare with the baseline's.
 _INPUTS = (
@@ -225,8 +225,8 @@ def losses(entries: pl.DataFrame) -> pl.DataFrame:
     entries: as `with_factors` returned them; those without a like-for-like efficiency are left out.
     Returns accelerator, num_accelerators, entry_id, efficiency, lost_doublings, its parts (LOSSES) and
     factors_missing. A part is negative where the entry gained, null where the log does not separate it;
-    throughput is null where training and overhead replace it, untold is what no factor explains. The parts
-    that are not null sum to lost_doublings.
+    throughput is null where training and overhead replace it, unattributed is what no factor explains.
+    The parts that are not null sum to lost_doublings.
     Assumes losses multiply, so that their logarithms add: -log2 E = the sum of -log2 of the factors.
     """
     split, is_known = pl.col("training").is_not_null(), pl.col("statistical").is_not_null()
@@ -242,7 +242,7 @@ def losses(entries: pl.DataFrame) -> pl.DataFrame:
         overhead=pl.when(whole & split).then(lost["overhead"]),
         throughput=pl.when(whole & ~split).then(lost["throughput"]),
         rules=pl.when(rules).then(lost["rules"]),
-        untold=pl.when(~whole).then(
+        unattributed=pl.when(~whole).then(
             lost["like_for_like_efficiency"] - pl.when(rules).then(lost["rules"]).otherwise(0.0)
         ),
         factors_missing="factors_missing",
@@ -291,8 +291,7 @@ RULE = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pointer:
+class Pointer(Struct, frozen=True, kw_only=True):
     """One configuration worth a look, for what purpose; `words` say why."""
 
     workload: str

@@ -4,10 +4,10 @@ No fitting.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from equipoise.spec.hardware import exact_accelerator
@@ -19,8 +19,7 @@ Texts = NDArray[np.str_]
 GROUP = ("campaign", "workload", "accelerator")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Points:
+class Points(Struct, frozen=True, kw_only=True):
     """Where entries of one workload lie: arrays of shape (n_points,).
 
     size_log2: log2 of the number of accelerators. age: the round, counted in rounds. compute_log2: log2 of
@@ -156,8 +155,7 @@ def _rough(a: Points, b: Points) -> Floats:
     return recency
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharedDeviation:
+class SharedDeviation(Struct, frozen=True, kw_only=True):
     """Who has a deviation in common, and the prior median of its size, in log time, by shape."""
 
     name: str
@@ -192,8 +190,7 @@ SHARES: tuple[SharedDeviation, ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extra:
+class Extra(Struct, frozen=True, kw_only=True):
     """A deviation that is no product of a share and a shape, with the prior median of its size."""
 
     name: str

@@ -5,11 +5,12 @@ samples to target over throughput, and the two are averaged. Reads no files.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.errors import DataError, EvidenceError, UsageError
 from equipoise.scaling.hierarchy import CurveBlock, Hierarchy, Predicted, Trend, prior_log_deviations
@@ -43,8 +44,7 @@ _TRENDS: Mapping[Part, Trend] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class Question(Struct, frozen=True, kw_only=True):
     """A size at which a time is wanted. global_batch_samples: only for a law fitted with batches."""
 
     workload: str
@@ -61,18 +61,16 @@ class Question:
             raise UsageError(f"global_batch_samples={batch}; expected a positive number")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightedEntry:
-    """An entry that bore on the answer. weight: its share of all; is_own: of the group in question."""
+class WeightedEntry(Struct, frozen=True, kw_only=True):
+    """An entry that bore on the answer. weight: its share of all; is_same_group: of the group in question."""
 
     entry_id: str
     num_accelerators: int
     weight: float
-    is_own: bool
+    is_same_group: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PooledPrediction:
+class PooledPrediction(Struct, frozen=True, kw_only=True):
     """Time at one size, its parts, the evidence (heaviest first), and how near it lies.
 
     samples_to_target, samples_per_s: None where no batch or convergence of the group is known.
@@ -87,8 +85,7 @@ class PooledPrediction:
     evidence: tuple[WeightedEntry, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sizes:
+class _Sizes(Struct, frozen=True, kw_only=True):
     """Questions about one group. sizes: (n_sizes,). batches: samples, (n_sizes,) or (1,); None: no input."""
 
     workload: str
@@ -109,8 +106,7 @@ def _sizes(questions: Sequence[Question], *, given_batch: bool) -> _Sizes:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Expected:
+class _Expected(Struct, frozen=True, kw_only=True):
     """Log accelerator-seconds at each size, and what they are made of; samples: None where unknown."""
 
     mean: Floats
@@ -118,8 +114,7 @@ class _Expected:
     samples: Predicted | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PooledLaw:
+class PooledLaw(Struct, frozen=True, kw_only=True):
     """What earlier rounds show of every workload: made by `fit`, used by `predict`.
 
     entries: the best per size, closed division; rounds: their campaigns in order of time.
@@ -321,7 +316,7 @@ def _evidence(past: pl.DataFrame, own: pl.DataFrame, weights: Floats) -> tuple[W
             entry_id=str(ids[i]),
             num_accelerators=int(sizes[i]),
             weight=float(shares[i]),
-            is_own=bool(i >= len(past)),
+            is_same_group=bool(i >= len(past)),
         )
         for i in heaviest
     )

@@ -5,11 +5,11 @@ Sums over grids, no random numbers; a cubic spline.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from statistics import NormalDist
 from typing import TypeAlias
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
 from equipoise.scaling.laws import Domain, FloatArray, Law
@@ -79,8 +79,7 @@ _MEDIAN_TO_SD = 1.4826
 GOLDEN = 0.6180339887498949  # as irrational as a number can be: its multiples modulo 1 are the most even
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Clusters:
+class Clusters(Struct, frozen=True, kw_only=True):
     """Runs gathered into what may stray together: the runs of one entry, or of one size.
 
     num_accelerators, mean_log_s, num_runs: (n_clusters,). within: squared deviations from the means, summed.
@@ -97,8 +96,7 @@ class Clusters:
         return float(np.sum(self.num_runs) - len(self.num_runs))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Noise:
+class Noise(Struct, frozen=True, kw_only=True):
     """A grid of noise levels: log standard deviations of a run and its cluster, log weights; (n_noises,)."""
 
     run: FloatArray
@@ -106,8 +104,7 @@ class Noise:
     log_weight: FloatArray
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Posterior:
+class Posterior(Struct, frozen=True, kw_only=True):
     """The weight of every curve of one law, and of every noise level with it.
 
     unit: (n_cells, num_shapes), curves as `Law.at` takes them. log_weight, log_scale: (n_cells, n_noises).

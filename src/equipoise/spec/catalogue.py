@@ -5,11 +5,12 @@ It is a value that is passed on: nothing here changes what another caller sees. 
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Unpack
+
+from msgspec import Struct
 
 from equipoise.spec.cluster import Cluster, NodeFacts, System, Systems, load_systems, shipped_systems
 from equipoise.spec.hardware import Accelerator, AcceleratorAlias, Hardware, load_hardware
@@ -18,8 +19,7 @@ from equipoise.spec.workload import Workload, WorkloadTable, load_workloads, shi
 _COUNTED = re.compile(r"\s*([0-9]{1,12})\s*[x\u00d7]\s*(.+)", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Catalogue:
+class Catalogue(Struct, frozen=True, kw_only=True):
     """Accelerators, systems and workloads with every spelling of them. Built by `catalogue`; read-only.
 
     Equal where the tables are equal, so it can be part of the key of a cache.
@@ -32,6 +32,11 @@ class Catalogue:
         """Of the slugs: catalogues that differ in single fields alone are distinguished by comparing them."""
         tables = (self.hardware.accelerators, self.system_table.systems, self.workload_table.workloads)
         return hash(tuple(map(tuple, tables)))
+
+    def __repr__(self) -> str:
+        """How much it has; the tables themselves are thousands of fields."""
+        tables = (self.hardware.accelerators, self.system_table.systems, self.workload_table.workloads)
+        return "Catalogue({} accelerators, {} systems, {} workloads)".format(*map(len, tables))
 
     def __reduce__(self) -> tuple[Callable[..., "Catalogue"], tuple[object, ...]]:
         """As plain dictionaries, for workers in other processes."""

@@ -4,12 +4,14 @@ Facts: clusters.toml, hardware.toml.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from statistics import fmean
 from types import MappingProxyType
 from typing import TypedDict, Unpack
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.errors import SpecError
 from equipoise.spec.facts import (
@@ -39,8 +41,7 @@ CLUSTERS_FILE = Path(__file__).with_name("clusters.toml")
 EDIT = "src/equipoise/spec/clusters.toml, or a file given with --hardware"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class Link(Struct, frozen=True, kw_only=True):
     """A link as one accelerator sees it: byte/s one way, and the time of an empty message over one hop."""
 
     byte_per_s: float
@@ -55,8 +56,7 @@ class Link:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
+class Cluster(Struct, frozen=True, kw_only=True):
     """So many accelerators of one kind, `node_size` to a node.
 
     node_size: accelerators connected by the fast links (an NVLink domain, a TPU pod), which may span hosts.
@@ -123,8 +123,7 @@ _NEEDED = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class System:
+class System(Struct, frozen=True, kw_only=True):
     """A kind of machine, without a size: its accelerators, and how its nodes differ from the usual.
 
     accelerators: slugs; the first is meant unless another is named. None: as the accelerator usually sits.
@@ -149,8 +148,7 @@ class System:
     aliases: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Systems:
+class Systems(Struct, frozen=True, kw_only=True):
     """The named systems and every spelling that leads to them. Built by `load_systems`; read-only.
 
     hardware: the accelerators that they consist of.
@@ -199,7 +197,7 @@ class Systems:
         near = self.hardware.near(name)[:3]
         near += [self.names[each] for each in close_names(name, self.names)]
         hint = nearest_or_edit(list(dict.fromkeys(near))[:5], EDIT)
-        raise SpecError(f"cluster {shown(name)} is no known system or accelerator; {hint}")
+        raise SpecError(f"cluster {shown(name)} is not a known system or accelerator; {hint}")
 
 
 def cluster(
@@ -245,7 +243,7 @@ def build_cluster(
     missing = [field for field in _NEEDED if node[field] is None]
     if missing:
         raise SpecError(
-            f"cluster of {chip.slug}: nothing states {', '.join(missing)}; add them to "
+            f"cluster of {chip.slug}: {', '.join(missing)} are not known; add them to "
             f"[accelerator.{chip.slug}] in {HARDWARE_EDIT} (there intra_byte_per_s is link_byte_per_s, or "
             "host_byte_per_s where topology is host)"
         )
@@ -325,7 +323,7 @@ def mixture(chips: tuple[Accelerator, ...]) -> Accelerator:
         title=title,
         vendor=" + ".join(dict.fromkeys(chip.vendor for chip in chips)),
         kind=chips[0].kind,
-        source=f"the least of each figure of {title}",
+        source=f"the lowest of each value of {title}",
         confidence=max((chip.confidence for chip in chips), key=CONFIDENCES.index),
         power_w=_of_all(chips, "power_w", fmean),
         topology="host" if hosted else chips[0].topology,

@@ -2,8 +2,10 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from functools import lru_cache
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.spec.cluster import Cluster, NodeFacts, System, build_cluster, usual_system
@@ -53,8 +55,7 @@ def cluster_in_text(
     return _with_network(text[:MAX_CHARS], whole)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Spellings:
+class _Spellings(Struct, frozen=True, kw_only=True):
     """Word sequences and what they mean, and the slugs of accelerators that links join."""
 
     chips: Mapping[tuple[str, ...], tuple[str, ...]]
@@ -62,8 +63,7 @@ class _Spellings:
     linked: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Match:
+class _Match(Struct, frozen=True, kw_only=True):
     """Where a spelling stands in the words, and the slugs it may mean, the likeliest first."""
 
     start: int
@@ -249,7 +249,7 @@ _BITS_PER_BYTE = 8
 _MAX_DIGITS = 4
 _NEAR_CHARS = 30
 _LARGEST_HOST = 16
-_CARD_EACH_BYTE_PER_S = 100 * SI_PREFIXES["G"] / _BITS_PER_BYTE  # slower cards are one a node
+_CARD_EACH_BYTE_PER_S = 100 * SI_PREFIXES["G"] / _BITS_PER_BYTE  # slower cards are one per node
 _PER_NODE = re.compile(
     r"\b(\d{1,4}) (?:gpus?|accelerators?|cards?|chips?) (?:per |a |each )?(?:nodes?|servers?|hosts?)\b"
 )

@@ -9,15 +9,17 @@ import re
 import tomllib
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin
 
+from msgspec import Struct
+from msgspec.structs import fields
+
 from equipoise.errors import SpecError
 
-RecordT = TypeVar("RecordT")
+RecordT = TypeVar("RecordT", bound=Struct)
 
 # A table of facts is a few hundred kilobytes; tomllib is pure Python and quadratic in dotted keys, so a file
 # that is none must be refused before it is parsed.
@@ -66,8 +68,7 @@ def canonical(raw: str) -> str:
     return _UNIT_APART.sub("", text)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FactBlock:
+class FactBlock(Struct, frozen=True, kw_only=True):
     """One `[kind.slug]` table of a file: its fields as read, and where it stands."""
 
     path: Path
@@ -99,7 +100,7 @@ class FactBlock:
         if value is None:
             return None
         if not isinstance(value, str) or not value.strip():
-            raise self.refuse(key, "a text")
+            raise self.refuse(key, "text in quotes")
         return value
 
     def number(self, key: str, *, zero: bool = False) -> float | None:
@@ -186,19 +187,18 @@ class FactBlock:
         Raises SpecError for another name, a value that its annotation does not allow, and a missing field.
         """
         given = {} if given is None else given
-        kinds = {each.name: each.type for each in fields(kind) if each.name not in given}  # type: ignore[arg-type]
+        kinds = {each.name: each.type for each in fields(kind) if each.name not in given}
         self.check_keys(frozenset((*kinds, *also)))
         found: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         for name in self.fields:
             if name in kinds:
                 found[name] = self._value(name, kinds[name], zero=zero)
-        for each in fields(kind):  # type: ignore[arg-type]  # any dataclass
-            is_needed = each.default is MISSING and each.default_factory is MISSING
-            if each.name in found and not (is_needed and found[each.name] == ()):
+        for each in fields(kind):
+            if each.name in found and not (each.required and found[each.name] == ()):
                 continue
             if known is not None:
                 found[each.name] = getattr(known, each.name)
-            elif is_needed:
+            elif each.required:
                 raise self.refuse(each.name, "this field, which has no default")
         if known is not None and "aliases" in found:
             found["aliases"] = tuple(dict.fromkeys((*known.aliases, *found["aliases"])))  # type: ignore[attr-defined]
@@ -215,7 +215,7 @@ class FactBlock:
             return self.number(key, zero=zero)
         if get_origin(kind) is Literal:
             return self.one_of(key, get_args(kind))
-        if isinstance(kind, type) and is_dataclass(kind):
+        if isinstance(kind, type) and issubclass(kind, Struct):
             inner = self.block(key)
             return None if inner is None else inner.read(kind)
         return _READERS[kind](self, key)

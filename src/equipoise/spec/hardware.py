@@ -6,13 +6,15 @@ Functions here look into what ships; a user's files take part in a `spec.catalog
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
 from pathlib import Path
 from statistics import median
 from types import MappingProxyType
 from typing import Literal, TypeAlias, cast, get_args
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.errors import SpecError
 from equipoise.spec.facts import (
@@ -42,8 +44,7 @@ DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 TOPOLOGIES: tuple[Topology, ...] = get_args(Topology)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Accelerator:
+class Accelerator(Struct, frozen=True, kw_only=True):
     """One kind of accelerator, as its maker states it: dense peaks, memory, link and power; None is unknown.
 
     A CPU socket is an accelerator too. Rates of links are one direction, whole accelerator.
@@ -121,8 +122,7 @@ class Accelerator:
         return cast("float | None", getattr(self, f"peak_{dtype}_flop_per_s"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AcceleratorAlias:
+class AcceleratorAlias(Struct, frozen=True, kw_only=True):
     """What a raw name means: the accelerator, and how many of it one counted unit is (TPU core: 0.5)."""
 
     slug: str
@@ -144,8 +144,7 @@ def family_of(slug: str) -> tuple[str, ...]:
     return tuple(part for part in slug.split("-") if not _is_variant(part))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hardware:
+class Hardware(Struct, frozen=True, kw_only=True):
     """A set of accelerators and every spelling that leads to them. Built by `load_hardware`; read-only.
 
     names: canonical spelling -> what it means, as logs and tables of measurements write it.
@@ -492,8 +491,7 @@ def _unnumbered(word: str) -> str:
     return bare if FORM.fullmatch(word) and FORM.fullmatch(bare) else word
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _CountedName:
+class _CountedName(Struct, frozen=True, kw_only=True):
     """A spelling `raw`, and how many accelerators one counted unit is; in some systems alone where named."""
 
     raw: str

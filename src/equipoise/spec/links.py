@@ -3,10 +3,12 @@
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.errors import SpecError
 from equipoise.spec.facts import FactBlock, read_blocks
@@ -75,8 +77,7 @@ def meaning(name: str) -> str:
     return str(_facts()["class"][kind(name)]["meaning"])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkReach:
+class LinkReach(Struct, frozen=True, kw_only=True):
     """What long transfers over a link reach, byte/s in each direction while both are busy.
 
     low, high: how machines differ. stated_byte_per_s: by the makers; the lowest and the highest where the
@@ -248,8 +249,7 @@ def _facts() -> Mapping[str, Any]:
 COLLECTIVES_FILE = Path(__file__).with_name("collectives.toml")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedCollective:
+class PublishedCollective(Struct, frozen=True, kw_only=True):
     """One published figure: the bandwidth of the bus that a collective reached.
 
     link: the class of the weakest link between the ranks of a node, as `nvidia-smi topo -m` names it.

@@ -1,10 +1,11 @@
 """MLPerf Training: its rounds in order, and the spellings of its results as slugs (names.toml)."""
 
 import re
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
+
+from msgspec import Struct
 
 from equipoise.errors import DataError
 from equipoise.spec.facts import canonical, claim_name, read_blocks
@@ -62,21 +63,20 @@ MAX_CHARS = 2_000
 _ADDRESS = re.compile(r"\w+://[^\s,;]+")
 # "branch: develop", "commit hash = faf9db5", "commitID: 108aeb2": which source, not which framework.
 _REVISION = re.compile(r"\b(?:branch|commit\s*(?:id|hash)?)\b\s*[:=]?\s*[\w./-]+", re.IGNORECASE)
-_SEPARATORS = re.compile(r"[\s,;:/+&()|_\-]+")
+_LISTED = re.compile(r"[,;]")
+_SEPARATORS = re.compile(r"[\s:/+&()|_\-]+")
 _VERSION = re.compile(r"v?\d[\w.]*|git[0-9a-f]+|[0-9a-f]{7,40}", re.IGNORECASE)
 _VERSION_BEHIND = re.compile(r"(?<=[a-z])v?\d+(?:\.\w+)*$", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrameworkName:
+class FrameworkName(Struct, frozen=True, kw_only=True):
     """The frameworks of a raw text: slugs with + between them, or None; and the words that no table has."""
 
     slug: str | None
     unknown: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Names:
+class _Names(Struct, frozen=True, kw_only=True):
     """names.toml, read: canonical spelling to slug for each kind."""
 
     availability: MappingProxyType[str, str]
@@ -130,17 +130,17 @@ def framework_name(raw: str) -> FrameworkName:
     if len(raw) > MAX_CHARS:
         return FrameworkName(slug=None, unknown=(f"{raw[:40]}... ({len(raw):,} characters)",))
     names = _names()
-    words = _words(raw)
     found: list[str] = []
     unknown: list[str] = []
-    at = 0
-    while at < len(words):
-        length, slug = _longest(words, at, names)
-        if slug is not None:
-            found.append(slug)
-        elif words[at] not in names.noise:
-            unknown.append(words[at])
-        at += length
+    for words in _listed(raw):
+        at = 0
+        while at < len(words):
+            length, slug = _longest(words, at, names)
+            if slug is not None:
+                found.append(slug)
+            elif words[at] not in names.noise:
+                unknown.append(words[at])
+            at += length
     named = dict.fromkeys(found)
     if any(slug not in names.runtimes for slug in named):
         named = {slug: None for slug in named if slug not in names.runtimes}
@@ -148,9 +148,13 @@ def framework_name(raw: str) -> FrameworkName:
     return FrameworkName(slug=slug, unknown=tuple(dict.fromkeys(unknown)))
 
 
-def _words(raw: str) -> list[str]:
-    """The words of a text without addresses, revisions and versions, in lower case."""
+def _listed(raw: str) -> list[list[str]]:
+    """The words of each name of a list, without addresses, revisions and versions, in lower case."""
     text = _REVISION.sub(" ", _ADDRESS.sub(" ", raw))
+    return [_words(part) for part in _LISTED.split(text)]
+
+
+def _words(text: str) -> list[str]:
     words = []
     for piece in _SEPARATORS.split(text):
         if piece and not _VERSION.fullmatch(piece):

@@ -1,9 +1,11 @@
 """How a run is parallelised: every axis and option, their one text form, and the software that runs it."""
 
 import re
-from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import Literal, TypeAlias, get_args
+
+from msgspec import Struct
+from msgspec.structs import fields
 
 from equipoise.errors import SpecError
 from equipoise.spec.hardware import Dtype
@@ -39,8 +41,7 @@ DTYPE_OF: dict[Precision, Dtype] = {
 GRADIENTS_SHARDED, WEIGHTS_SHARDED = 2, 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Strategy:
+class Strategy(Struct, frozen=True, kw_only=True):
     """One way to spread a training step over dp x tp x pp x cp accelerators.
 
     dp, tp, pp, cp: sizes of the data, tensor, pipeline and context axes. ep: size of the expert axis, which
@@ -93,8 +94,8 @@ class Strategy:
         per_round = self.dp * self.microbatch_samples
         if self.global_batch_samples % per_round:
             raise SpecError(
-                f"strategy {self.text()!r}: global_batch_samples={self.global_batch_samples} is no multiple "
-                f"of dp x microbatch_samples = {per_round}; every rank has to take the same share"
+                f"strategy {self.text()!r}: global_batch_samples={self.global_batch_samples} is "
+                f"not a multiple of dp x microbatch_samples = {per_round}; every rank needs the same share"
             )
         if (self.dp * self.tp * self.cp) % self.ep:
             raise SpecError(
@@ -130,10 +131,10 @@ class Strategy:
         """
         parts = [f"{axis}={getattr(self, axis)}" for axis in _AXES if getattr(self, axis) != 1]
         parts.append(f"microbatch={self.microbatch_samples} global_batch={self.global_batch_samples}")
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if each.name not in _ALWAYS_WRITTEN and value != each.default:
-                parts.append(f"{each.name}={str(value).lower() if isinstance(value, bool) else value}")
+        for name, default in _DEFAULTS.items():
+            value = getattr(self, name)
+            if name not in _ALWAYS_WRITTEN and value != default:
+                parts.append(f"{name}={str(value).lower() if isinstance(value, bool) else value}")
         return " ".join(parts)
 
 
@@ -152,6 +153,9 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "trained": TRAINED,
 }
 FLAGS = ("sequence_parallel", "tp_overlap", "fused_attention", "fused_loss")
+
+
+_DEFAULTS = {each.name: each.default for each in fields(Strategy)}
 
 
 def strategy(text: str) -> Strategy:
@@ -183,12 +187,12 @@ def read_option(text: str, *, where: str) -> tuple[str, int | str | bool]:
     """
     name, equals, value = text.partition("=")
     name = _SHORT.get(name, name)
-    known = {field.name for field in fields(Strategy)}
+    known = set(Strategy.__struct_fields__)
     if not equals or name not in known:
         near = get_close_matches(name, (*known, *_SHORT), n=1)
         near = [f"{near[0]}=VALUE"] if near and not equals else near
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}"
-        raise SpecError(f"{where}: {text!r} is no name=value of a strategy; {hint}")
+        raise SpecError(f"{where}: {text!r} is not name=value of a strategy; {hint}")
     choices = CHOICES.get(name)
     if choices is not None:
         if value not in choices:
@@ -209,8 +213,7 @@ _MAX_DIGITS = 12
 Family: TypeAlias = Literal["megatron", "torch", "xla", "tpu", "ngc"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Software:
+class Software(Struct, frozen=True, kw_only=True):
     """One framework and implementation. words: by which rows name it; the first that matches holds.
 
     family: what shares its ways of working. vendor: of the chips that it was measured on. is_eager: whether
@@ -221,7 +224,7 @@ class Software:
     name: str
     title: str
     family: Family
-    words: re.Pattern[str] = field(repr=False)
+    words: re.Pattern[str]
     vendor: str = "NVIDIA"
     is_eager: bool = False
     is_current: bool = False

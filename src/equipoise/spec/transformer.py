@@ -1,13 +1,13 @@
 """A transformer by its published sizes: what follows from them in parameters and FLOP. No durations."""
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.errors import SpecError
 from equipoise.spec.facts import FactBlock
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompressedKeys:
+class CompressedKeys(Struct, frozen=True, kw_only=True):
     """Attention blocks that see a short window, and further back only compressed keys (DeepSeek-V4 2026).
 
     sparse_layers, sparse_ratio, top_k: blocks that keep one key of `sparse_ratio` tokens, and look at
@@ -54,8 +54,7 @@ class CompressedKeys:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transformer:
+class Transformer(Struct, frozen=True, kw_only=True):
     """A stack of layers by its published sizes; zero experts, state layers or ranks mean the model has none.
 
     layers: what pipeline stages share out. In a plain model each holds an attention and a feed-forward
@@ -67,6 +66,8 @@ class Transformer:
     query_rank, kv_rank, rope_head_size, value_head_size: latent attention (DeepSeek-V2 2024).
     kv_shared: one projection makes both keys and values. output_rank, output_groups: the output projection in
     two steps, of groups of heads to output_rank values each, and of those to the hidden size.
+    expert_groups, top_groups: the experts of one token are of `top_groups` of `expert_groups` groups at most
+    (node-limited routing: DeepSeek-V3 2024, section 2.1.2); 0 where a token may go to any.
     expert_latent: the width experts work in, where tokens are projected down for them; else the hidden size.
     windowed_layers, window: attention layers that look back `window` tokens only.
     state_*: Mamba-2 blocks (Dao and Gu 2024): heads, their size, the state size, groups.
@@ -103,6 +104,8 @@ class Transformer:
     compressed: CompressedKeys | None = None
     experts: int = 0
     top_k: int = 0
+    expert_groups: int = 0
+    top_groups: int = 0
     expert_ffn_hidden: int = 0
     shared_expert_ffn_hidden: int = 0
     expert_latent: int = 0
@@ -120,13 +123,20 @@ class Transformer:
                 raise SpecError(f"transformer: {name}={getattr(self, name)}; expected at least 1")
         if self.heads % self.kv_heads:
             raise SpecError(
-                f"transformer: heads={self.heads} is no multiple of kv_heads={self.kv_heads}; "
+                f"transformer: heads={self.heads} is not a multiple of kv_heads={self.kv_heads}; "
                 "each group of queries shares one key"
             )
         if bool(self.experts) != bool(self.top_k) or self.top_k > self.experts:
             raise SpecError(
                 f"transformer: experts={self.experts}, top_k={self.top_k}; "
                 "expected both, and top_k at most experts"
+            )
+        if self.expert_groups and (
+            self.experts % self.expert_groups or not 0 < self.top_groups <= self.expert_groups
+        ):
+            raise SpecError(
+                f"transformer: expert_groups={self.expert_groups}, top_groups={self.top_groups}; expected "
+                f"groups that divide experts={self.experts}, and of these as many as a token may use"
             )
         if not 0 < self.predicted_fraction <= 1:
             raise SpecError(
@@ -300,5 +310,7 @@ def _assumed(block: FactBlock) -> dict[str, object]:
     if not hidden or not heads:
         return {}
     if hidden % heads and "head_size" not in block.fields:
-        raise block.refuse("head_size", f"this size, since hidden={hidden} is no multiple of heads={heads}")
+        raise block.refuse(
+            "head_size", f"this size, since hidden={hidden} is not a multiple of heads={heads}"
+        )
     return {"kv_heads": heads, "head_size": hidden // heads, "ffn_hidden": 4 * hidden}

@@ -5,11 +5,13 @@ Facts: workloads.toml.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.errors import SpecError
 from equipoise.spec.facts import FactBlock, canonical, close_names, nearest_or_edit, read_blocks, shown
@@ -17,8 +19,7 @@ from equipoise.spec.strategy import Trained
 from equipoise.spec.transformer import Transformer, read_transformer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MlperfRules:
+class MlperfRules(Struct, frozen=True, kw_only=True):
     """How MLPerf scores a workload; `known` is False where nothing states it and common values stand in."""
 
     num_runs_required: int
@@ -29,7 +30,7 @@ class MlperfRules:
 
 
 UNKNOWN_RULES = MlperfRules(num_runs_required=10, known=False)
-_RULES = tuple(each.name for each in fields(MlperfRules) if each.name != "known")
+_RULES = tuple(name for name in MlperfRules.__struct_fields__ if name != "known")
 
 
 def _read_rules(block: FactBlock, known: MlperfRules) -> MlperfRules | None:
@@ -51,8 +52,7 @@ def _read_rules(block: FactBlock, known: MlperfRules) -> MlperfRules | None:
 Per: TypeAlias = Literal["sample", "epoch", "token", "step"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Converged:
+class Converged(Struct, frozen=True, kw_only=True):
     """One way in which logs state samples to target: a key, what it counts, where that holds."""
 
     key: str
@@ -104,8 +104,7 @@ Area: TypeAlias = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class Workload(Struct, frozen=True, kw_only=True):
     """One workload: facts that hold for every run of it; None is unknown.
 
     params: weights that every data-parallel rank holds; embedding_params: tables of a recommender besides,
@@ -170,8 +169,7 @@ class Workload:
         return float(self.lora_rank * model.num_attention_blocks * (into + out))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Named:
+class _Named(Struct, frozen=True, kw_only=True):
     """A spelling, and the rounds in which it means a workload."""
 
     slug: str
@@ -179,8 +177,7 @@ class _Named:
     last_round: float = math.inf
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkloadTable:
+class WorkloadTable(Struct, frozen=True, kw_only=True):
     """A set of workloads and every spelling that leads to them. Built by `load_workloads`; read-only."""
 
     workloads: MappingProxyType[str, Workload]

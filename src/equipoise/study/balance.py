@@ -1,10 +1,10 @@
 """Where returns diminish on each accelerator of a round, by the curves of `predict`."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 from threadpoolctl import threadpool_limits
 
 from equipoise import economics
@@ -31,7 +31,7 @@ DEADLINE_FACTOR = 2.0
 FEWEST_SIZES = 2
 _STEPS_PER_OCTAVE = 3
 _MOST_STEPS = 40
-_ONE_SIZE = "where returns diminish needs times at two sizes or more of this accelerator"
+_ONE_SIZE = "times of this accelerator at two sizes or more are needed to find where returns diminish"
 
 RULE = (
     f"cost and energy: the size of least total that takes at most {DEADLINE_FACTOR:g} times the fastest time "
@@ -39,8 +39,7 @@ RULE = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Balance:
+class Balance(Struct, frozen=True, kw_only=True):
     """One accelerator of one workload: its times by size, and its equilibria with the bill of each.
 
     sizes: those published in the round. curve_times: as `predict` finds them. curve: the same as a frame,
@@ -60,8 +59,7 @@ class Balance:
     words: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unanswered:
+class Unanswered(Struct, frozen=True, kw_only=True):
     """What cannot be estimated for a subject (an accelerator, say), why, and what evidence is missing."""
 
     subject: str
@@ -69,8 +67,7 @@ class Unanswered:
     missing: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Balances:
+class Balances(Struct, frozen=True, kw_only=True):
     """The accelerators of one workload: those with a balance, and those without and why."""
 
     found: tuple[Balance, ...]

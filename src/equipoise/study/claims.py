@@ -5,24 +5,25 @@ The claims are a table, published.toml: which quantity is compared with what. On
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
 from typing import Any, Final, Literal, TypeAlias
 
 import polars as pl
+from msgspec import Struct, field
 
 from equipoise.errors import EvidenceError
 from equipoise.spec.workload import workload_title
 from equipoise.study.published import source, studies
-from equipoise.study.quantities import QUANTITIES, Figure, View, Way, like_for_like_view, their_view
+from equipoise.study.quantities import QUANTITIES, Figure, View, Way, like_for_like_view, study_view
 
 Verdict: TypeAlias = Literal["holds", "reverses", "not supported", "not enough evidence"]
 
 RULE = (
     "A statement holds, reverses or is not supported by its printed rule. A claim holds when every "
-    "statement that could be tested holds, reverses when any reverses, and is not supported otherwise. The "
-    "verdict is the one like for like where there is evidence, else the one of the study's way."
+    "statement that could be tested holds, reverses when any reverses, and is not supported "
+    "otherwise. The verdict is the one like for like where there is evidence, else the one by the "
+    "study's method."
 )
 _BOUNDS: Final[dict[str, Callable[[float, float], bool]]] = {
     "above": operator.gt,
@@ -32,8 +33,7 @@ _BOUNDS: Final[dict[str, Callable[[float, float], bool]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class Comparison(Struct, frozen=True, kw_only=True):
     """What one quantity is compared with.
 
     compares: the quantity in words. quantity: its name in `QUANTITIES`, taken with these options. holds,
@@ -62,8 +62,7 @@ class Comparison:
         return "reverses" if self.reverses and _within(value, self.reverses) else "not supported"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Statement:
+class Statement(Struct, frozen=True, kw_only=True):
     """One statement that data can test: it holds or reverses where all compared values do.
 
     workload: the only one of its claim's that it is about; None for each of them, or for all together where
@@ -99,8 +98,7 @@ class Statement:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stated:
+class Stated(Struct, frozen=True, kw_only=True):
     """One claim as the study makes it.
 
     workloads: slugs it is stated for; empty for all. of_others: its wording where it is applied to workloads
@@ -115,8 +113,7 @@ class Stated:
     of_others: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimReading:
+class ClaimReading(Struct, frozen=True, kw_only=True):
     """One way of testing: its verdict, the figures it rests on, and one sentence on what was seen."""
 
     verdict: Verdict
@@ -124,8 +121,7 @@ class ClaimReading:
     words: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimPart:
+class ClaimPart(Struct, frozen=True, kw_only=True):
     """One testable statement of a claim with its printed rule, tested both ways.
 
     workload: the slug it was tested on; None where it compares workloads.
@@ -134,19 +130,18 @@ class ClaimPart:
     statement: str
     rule: str
     workload: str | None
-    their_way: ClaimReading
+    study_method: ClaimReading
     like_for_like: ClaimReading
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class Claim(Struct, frozen=True, kw_only=True):
     """One claim of the study on this data.
 
     number: 1..6 as the study's conclusions are listed. source: where the study has it.
     workloads: slugs it was tested on. stated_for: slugs the study states it for, empty when for all; differs
     from `workloads` where it was generalised.
-    their_way, like_for_like: the parts taken together. verdict: like for like where there is evidence, else
-    their way.
+    study_method, like_for_like: the parts taken together. verdict: like for like where there is evidence,
+    else by the study's method.
     """
 
     number: int
@@ -155,7 +150,7 @@ class Claim:
     workloads: tuple[str, ...]
     stated_for: tuple[str, ...]
     parts: tuple[ClaimPart, ...]
-    their_way: ClaimReading
+    study_method: ClaimReading
     like_for_like: ClaimReading
     verdict: Verdict
 
@@ -204,7 +199,7 @@ def claims_about(entries_by_workload: Mapping[str, pl.DataFrame], *, label: str)
     label: how to name the data in a sentence on what is lacking, e.g. `v4.1, closed`.
     """
     views = {
-        workload: (their_view(workload, entries), like_for_like_view(workload, entries))
+        workload: (study_view(workload, entries), like_for_like_view(workload, entries))
         for workload, entries in entries_by_workload.items()
     }
     covered = {workload for stated in claim_table() for workload in stated.workloads}
@@ -229,7 +224,7 @@ def _claim(
     missing = "Nothing could be tested."
     if absent:
         missing = f"{label}: {' and '.join(absent)} not among the workloads with scores chosen here."
-    their_way = _together([part.their_way for part in parts], missing)
+    study_method = _together([part.study_method for part in parts], missing)
     like_for_like = _together([part.like_for_like for part in parts], missing)
     untested = like_for_like.verdict == "not enough evidence"
     return Claim(
@@ -239,9 +234,9 @@ def _claim(
         workloads=workloads,
         stated_for=stated.workloads,
         parts=parts,
-        their_way=their_way,
+        study_method=study_method,
         like_for_like=like_for_like,
-        verdict=their_way.verdict if untested else like_for_like.verdict,
+        verdict=study_method.verdict if untested else like_for_like.verdict,
     )
 
 
@@ -259,7 +254,7 @@ def _parts(
             statement=statement.words,
             rule="; ".join(each.rule for each in statement.comparisons),
             workload=None if statement.across_workloads else group[0],
-            their_way=statement.read(*(views[workload][0] for workload in group)),
+            study_method=statement.read(*(views[workload][0] for workload in group)),
             like_for_like=statement.read(*(views[workload][1] for workload in group)),
         )
         for group in groups

@@ -2,9 +2,9 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import polars as pl
+from msgspec import Struct
 
 from equipoise.calibration.forecast_record import AdviceErrors, Shipped
 from equipoise.calibration.profiles import Profile
@@ -29,8 +29,7 @@ _VERDICT_WORDS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkloadFindings:
+class WorkloadFindings(Struct, frozen=True, kw_only=True):
     """One workload of the round.
 
     name: what people call it. entries: every entry of the division, scored or not, with the columns of
@@ -62,8 +61,7 @@ class WorkloadFindings:
     balances: Balances
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Findings:
+class Findings(Struct, frozen=True, kw_only=True):
     """Everything a report shows about one round.
 
     headline: one sentence on what was found. summary: a few sentences more, most important first.
@@ -85,8 +83,7 @@ class Findings:
     record: Shipped | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedFindings:
+class ComparedFindings(Struct, frozen=True, kw_only=True):
     """Everything a page shows that puts entries of one round and workload side by side.
 
     entries: every closed entry with a score, with the columns of `scaling.metrics.ENTRY_COLUMNS` but
@@ -109,8 +106,7 @@ class ComparedFindings:
     are_given: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AccuracyFindings:
+class AccuracyFindings(Struct, frozen=True, kw_only=True):
     """How wrong every kind of answer was on what was held out; what has no record yet is empty or None.
 
     forecasts: of published results. profiles: of steps, a calibration each. plans: of published trainings,
@@ -137,12 +133,13 @@ def headline(label: str, entries_by_workload: Mapping[str, pl.DataFrame], claims
         scaling = "no accelerator was measured at two sizes, so there is no like-for-like comparison"
     elif len(kept) == 1:
         scaling = (
-            f"the largest system works at {format_percent(kept[0])} of the efficiency of its small sibling"
+            f"the largest system works at {format_percent(kept[0])} of the efficiency of the "
+            "smallest one with its accelerator"
         )
     else:
         scaling = (
             f"the largest systems work at {format_percent(min(kept))} to {format_percent(max(kept))} of the "
-            "efficiency of their small siblings"
+            "efficiency of the smallest ones with their accelerators"
         )
     return f"{label}: {scaling}; {_tally(claims)}."
 
@@ -199,7 +196,7 @@ def _generation_words(names: Mapping[str, str], largest: Mapping[str, dict[str, 
     workload = max(apart, key=lambda slug: abs(apart[slug] - 1))
     row = largest[workload]
     return (
-        f"One reference a workload mixes generations of hardware: {names[workload]} on "
+        f"One reference per workload mixes generations of hardware: {names[workload]} on "
         f"{format_count(row['num_accelerators'])} accelerators has E' {row['relative_efficiency']:.3g} "
         f"against the workload's reference, and {row['like_for_like_efficiency']:.2g} against the smallest "
         "system of its own kind."

@@ -5,12 +5,12 @@ Factors come from scaling.metrics; nothing is fitted here.
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 from typing import Any, TypeAlias
 
 import polars as pl
+from msgspec import Struct
 
 from equipoise.units import format_count, format_duration, format_percent
 
@@ -28,8 +28,7 @@ NUM_PEERS = 2
 MARGINAL_GAIN = 0.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Diagnosis:
+class Diagnosis(Struct, frozen=True, kw_only=True):
     """One symptom of one entry or curve. subject: an entry_id, or the slug of an accelerator for a curve."""
 
     symptom: str
@@ -37,8 +36,7 @@ class Diagnosis:
     words: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Symptom:
+class Symptom(Struct, frozen=True, kw_only=True):
     """A symptom of an entry. rule: when it is reported. words: the sentence, or None when not so.
 
     words takes the row of the entry, that of its like-for-like baseline, and the scores of other entries
@@ -131,7 +129,7 @@ def _batch_starved(row: Row, baseline: Row, _: Iterable[float]) -> str | None:
     if here > STARVED_BATCH_FRACTION * there:
         return None
     return (
-        f"batch starvation: {here:.3g} samples an accelerator and step against {there:.3g} in its baseline; "
+        f"batch starvation: {here:.3g} samples per accelerator and step against {there:.3g} in its baseline; "
         f"throughput per accelerator is {format_percent(row['throughput'])} of the baseline's"
     )
 
@@ -182,7 +180,7 @@ SYMPTOMS = (
         name="batch_starvation",
         title="batch starvation",
         rule=f"E below {HEALTHY_EFFICIENCY}, throughput below {STARVED_THROUGHPUT}, and at most "
-        f"{STARVED_BATCH_FRACTION} of the baseline's samples an accelerator and step",
+        f"{STARVED_BATCH_FRACTION} of the baseline's samples per accelerator and step",
         words=_batch_starved,
     ),
     Symptom(
@@ -195,7 +193,7 @@ SYMPTOMS = (
     Symptom(
         name="set_up_bound",
         title="set-up-bound",
-        rule=f"at least {SET_UP_FRACTION} of the clock lies outside training and evaluation, where the log "
+        rule=f"at least {SET_UP_FRACTION} of the clock is outside training and evaluation, where the log "
         "separates them",
         words=_set_up_bound,
     ),

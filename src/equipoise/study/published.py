@@ -2,20 +2,19 @@
 
 import math
 import tomllib
-from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import polars as pl
+from msgspec import Struct
 
 from equipoise.units import MINUTE_S
 
 _FILE = Path(__file__).with_name("published.toml")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reference:
+class Reference(Struct, frozen=True, kw_only=True):
     """What speedup and E' count against: the entry of fewest accelerators and, among those, the slowest."""
 
     entry_id: str
@@ -27,8 +26,7 @@ class Reference:
     source_uri: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
+class Published(Struct, frozen=True, kw_only=True):
     """What a published study prints for one workload of one round; `source` names where.
 
     num_decimals: how many digits after the point it prints minutes with.
@@ -44,8 +42,7 @@ class Published:
     source: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attributed:
+class Attributed(Struct, frozen=True, kw_only=True):
     """A figure that others ascribe to a published study, and what the study really holds of it."""
 
     claim: str
@@ -53,8 +50,7 @@ class Attributed:
     source: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unscored:
+class Unscored(Struct, frozen=True, kw_only=True):
     """An entry of the results that has no official score, and why."""
 
     submitter: str
@@ -70,8 +66,7 @@ class Unscored:
         return f"{self.submitter}/{self.system} ({self.reason})"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableRow:
+class TableRow(Struct, frozen=True, kw_only=True):
     """One row of Table I: the data's own figures, the study's where it has them, the differences in words.
 
     num_entries counts every entry of the division, scored or not. differences is empty when nothing differs
@@ -152,7 +147,9 @@ def table_row(entries: pl.DataFrame, workload: str, published: Published | None)
 
 
 def _reference(entries: pl.DataFrame) -> Reference | None:
-    rows = entries.filter(pl.col("is_reference")).select(each.name for each in fields(Reference)).to_dicts()
+    rows = (
+        entries.filter(pl.col("is_reference")).select(name for name in Reference.__struct_fields__).to_dicts()
+    )
     return Reference(**rows[0]) if rows else None
 
 
@@ -160,7 +157,7 @@ def _unscored(entries: pl.DataFrame) -> tuple[Unscored, ...]:
     rows = entries.filter(pl.col("score_s").is_null()).sort("submitter", "system")
     return tuple(
         Unscored(**row | {"reason": row["reason"] or "no reason was recorded"})
-        for row in rows.select(each.name for each in fields(Unscored)).to_dicts()
+        for row in rows.select(name for name in Unscored.__struct_fields__).to_dicts()
     )
 
 
@@ -177,7 +174,7 @@ def _count_difference(
     if unscored:
         names = "; ".join(entry.words for entry in unscored)
         return (f"{counted}; {len(unscored)} of ours have no score: {names}",)
-    return (f"{counted}; all of ours have a score, and the study does not state which ones it took",)
+    return (f"{counted}; all of ours have a score, and the study does not state which ones it used",)
 
 
 def _reference_differences(found: Reference | None, published: Published) -> tuple[str, ...]:

@@ -4,12 +4,12 @@ Each quantity raises EvidenceError where the entries do not carry it.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from equipoise.errors import EvidenceError
 from equipoise.scaling.groups import families
@@ -18,12 +18,11 @@ from equipoise.spec.hardware import accelerator_title
 from equipoise.spec.workload import workload_title
 from equipoise.units import format_count, format_duration, format_percent
 
-Way: TypeAlias = Literal["their way", "like for like"]
+Way: TypeAlias = Literal["study's method", "like for like"]
 MIN_SIZES_OF_PEAK = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class View(Struct, frozen=True, kw_only=True):
     """The comparable entries of a workload with one efficiency.
 
     entries: all of them, with metrics and factors. points: entry_id, accelerator, num_accelerators, score_s,
@@ -45,18 +44,18 @@ class View:
     @property
     def about(self) -> str:
         """What was looked at, for a sentence."""
-        if self.way == "their way" or self.points.is_empty():
+        if self.way == "study's method" or self.points.is_empty():
             return "All systems"
         return f"{accelerator_title(self.points['accelerator'][0])} only"
 
 
-def their_view(workload: str, entries: pl.DataFrame) -> View:
+def study_view(workload: str, entries: pl.DataFrame) -> View:
     """All entries with E', whatever their accelerator.
 
     entries: a frame with metrics and factors, of one round, workload and division.
     """
     points = _points(entries, "relative_efficiency", pl.col("is_reference"))
-    return View(way="their way", workload=workload, entries=entries, points=points)
+    return View(way="study's method", workload=workload, entries=entries, points=points)
 
 
 def like_for_like_view(workload: str, entries: pl.DataFrame) -> View:
@@ -86,8 +85,7 @@ def _of_most_sizes(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.join(chosen, on="accelerator", how="semi")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+class Figure(Struct, frozen=True, kw_only=True):
     """One number a verdict rests on: name, value, unit ("" for a ratio), and the entries behind it."""
 
     name: str
@@ -96,8 +94,7 @@ class Figure:
     entry_ids: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredQuantity:
+class MeasuredQuantity(Struct, frozen=True, kw_only=True):
     """A quantity: the values to be judged, the figures they rest on, and what was seen, in words."""
 
     values: tuple[float, ...]
@@ -197,7 +194,7 @@ def _place_of_balance(view: View) -> MeasuredQuantity:
     first, last = best["num_accelerators"][0], best["num_accelerators"][-1]
     where = "at its lower end" if place == 0 else "inside the range"
     if place == best.height - 1:
-        where = "at its upper end: the balance may lie beyond the data"
+        where = "at its upper end: the balance may be beyond the data"
     return MeasuredQuantity(
         values=(place / (best.height - 1),),
         figures=(Figure(name="size with the highest E x S", value=size, unit="accelerators", entry_ids=ids),),
@@ -257,7 +254,7 @@ def _over_common_sizes(first: View, second: View) -> MeasuredQuantity:
     """E of the first workload over the second's, over the sizes that both have on one accelerator.
 
     The accelerator is the one with the most common sizes (ties: widest range); both curves start from the
-    smallest common size, best entry a size; the value is the geometric mean.
+    smallest common size, best entry per size; the value is the geometric mean.
     """
     own, other = curves(first.entries), curves(second.entries)
     common = own.join(other, on=("accelerator", "num_accelerators"), suffix="_second")
@@ -329,7 +326,7 @@ def _top(rows: pl.DataFrame) -> dict[str, Any]:
 
 
 def _symbol(view: View) -> str:
-    return "E'" if view.way == "their way" else "E"
+    return "E'" if view.way == "study's method" else "E"
 
 
 def _efficiency(view: View, row: dict[str, Any]) -> Figure:

@@ -5,10 +5,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from concurrent.futures import Future as Job
-from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, Final, Generic, ParamSpec, TypeVar
+
+from msgspec import Struct
 
 from equipoise.report.blocks import Page, Shown
 from equipoise.report.html import fragment
@@ -19,8 +20,7 @@ REFUSED = 422
 BUSY = 503
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageAnswer:
+class PageAnswer(Struct, frozen=True, kw_only=True):
     """One answer. title: of the window. headline: of the page. body: HTML in UTF-8. status: of HTTP.
 
     is_waiting: whether the answer is still to come.
@@ -86,8 +86,7 @@ class Kept(Generic[Value]):
             self.num_bytes -= dropped
 
 
-@dataclass(slots=True)
-class _Computation:
+class _Computation(Struct):
     """One computation. num_waiting: requests for it."""
 
     job: Job[PageAnswer]

@@ -124,7 +124,7 @@ class Dashboard:
         return PageResponse(await self._looked(screen, self._halves, request, screen, answer, live), answer)
 
     async def _busy(self, request: Request, screen: Screen) -> Response:
-        words = "More questions are waiting than this machine can answer now. Try again in a moment."
+        words = "This machine is busy with other questions. Try again in a moment."
         return await self.page(request, screen, refused(screen.title, words, status=BUSY))
 
     async def _waiting(self, request: Request, screen: Screen) -> Response:
@@ -307,7 +307,7 @@ def _say_troubles(app: FastAPI, dashboard: Dashboard) -> None:
 
     @app.exception_handler(HTTPException)
     async def absent(request: Request, err: HTTPException) -> Response:
-        words = "There is no such page." if err.status_code == 404 else f"{err.detail}."  # noqa: PLR2004 - of HTTP
+        words = "Page not found." if err.status_code == 404 else f"{err.detail}."  # noqa: PLR2004 - of HTTP
         return await dashboard.page(
             request, screen_of(request), refused("Equipoise", words, status=err.status_code)
         )
@@ -315,8 +315,8 @@ def _say_troubles(app: FastAPI, dashboard: Dashboard) -> None:
     @app.exception_handler(500)
     async def broken(request: Request, _: Exception) -> Response:
         words = (
-            "This is an error in Equipoise, not in your question. "
-            "The terminal in which it runs shows more; please open an issue with those lines."
+            "This is an error in Equipoise, not in your question. The terminal of the server "
+            "has the details; open an issue with those lines."
         )
         return await dashboard.page(request, screen_of(request), refused("Equipoise", words, status=500))
 
@@ -326,7 +326,7 @@ def _sentence(error: Mapping[str, Any]) -> str:
     where: Sequence[Any] = error["loc"][1:] or ("the address",)
     name = printable(str(where[0]))
     words = {
-        "extra_forbidden": "is no field of this page",
+        "extra_forbidden": "is not a field of this page",
         "too_long": f"has too many values: {error['msg']}",
     }.get(error["type"], f"{error['msg'][:1].lower()}{error['msg'][1:]}")
     found = printable(str(error.get("input", "")))

@@ -1,9 +1,10 @@
 """The controls of a page's form, what they hold now, and the names that they offer to choose from."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import ClassVar, Literal, TypeAlias
+
+from msgspec import Struct
 
 from equipoise.calibration.profiles import profiles
 from equipoise.economics.costs import DEFAULT_GRID, table
@@ -17,8 +18,7 @@ def first(given: Given, name: str) -> str:
     return next(iter(given.get(name, ())), "")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class Choice(Struct, frozen=True, kw_only=True):
     """One thing to choose. value: as in the address. label: for people.
 
     holds: what may stay chosen in the fields that the choice clears.
@@ -29,16 +29,14 @@ class Choice:
     holds: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChoiceGroup:
+class ChoiceGroup(Struct, frozen=True, kw_only=True):
     """Choices under a title; those without one come first."""
 
     title: str
     choices: tuple[Choice, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Select:
+class Select(Struct, frozen=True, kw_only=True):
     """One of a few, or of many in groups. clears: names of the fields that depend on it.
 
     identifier: of the element, where several selects share a name. meaning: shown where a mouse rests on it.
@@ -61,8 +59,7 @@ class Select:
         return self.identifier or self.name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Several:
+class Several(Struct, frozen=True, kw_only=True):
     """Selects of one name, each of which adds one system."""
 
     kind: ClassVar[str] = "several"
@@ -70,8 +67,7 @@ class Several:
     selects: tuple[Select, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checks:
+class Checks(Struct, frozen=True, kw_only=True):
     """Any of a few. meaning: as of Select."""
 
     kind: ClassVar[str] = "checks"
@@ -83,8 +79,7 @@ class Checks:
     meaning: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slider:
+class Slider(Struct, frozen=True, kw_only=True):
     """The ends of a slider next to a number; a log one moves by doublings. rest: where it is when unset."""
 
     low: float
@@ -94,8 +89,7 @@ class Slider:
     scale: Literal["linear", "doublings"] = "linear"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Number:
+class Number(Struct, frozen=True, kw_only=True):
     """A number. unset: what an empty field means, in words. meaning: as of Select."""
 
     kind: ClassVar[str] = "number"
@@ -110,8 +104,7 @@ class Number:
     meaning: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Text:
+class Text(Struct, frozen=True, kw_only=True):
     """A short text, such as an amount with its unit. suggestions: some of what it may be."""
 
     kind: ClassVar[str] = "text"
@@ -125,8 +118,7 @@ class Text:
     meaning: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class More:
+class More(Struct, frozen=True, kw_only=True):
     """Fields that most questions do without, behind their label. is_open: as the page comes."""
 
     kind: ClassVar[str] = "more"

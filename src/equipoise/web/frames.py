@@ -6,7 +6,6 @@ Navigation, form, styles; the page that waits, and the one that gives the reason
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
-from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
@@ -15,6 +14,8 @@ from typing import Any, Final, TypeAlias, TypeVar
 from fastapi import Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+from msgspec import Struct
+from msgspec.structs import replace
 from starlette.types import Receive, Scope, Send
 
 from equipoise import __version__
@@ -83,8 +84,7 @@ def _templates() -> Environment:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Frame:
+class Frame(Struct, frozen=True, kw_only=True):
     """What is around an answer. live: what changes by itself, and where to ask for it again."""
 
     screen: Screen
@@ -128,7 +128,7 @@ def _drawn(name: str, answer: PageAnswer, **values: Any) -> Halves:  # noqa: ANN
     return before.encode("utf-8", "replace"), after.encode("utf-8", "replace")
 
 
-WORDS: Final = "Computing this answer for the first time. It takes some seconds and is then kept."
+WORDS: Final = "Computing this answer for the first time. It takes some seconds and is then cached."
 
 
 def waiting(title: str, address: str, *, shares_form: bool) -> PageAnswer:
@@ -155,8 +155,7 @@ def waiting(title: str, address: str, *, shares_form: bool) -> PageAnswer:
     return PageAnswer(title=title, headline="Computing", body=concatenated(asks).encode(), is_waiting=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble:
+class Trouble(Struct, frozen=True, kw_only=True):
     """Why there is no answer. about: what the page is of. missing: what would be enough."""
 
     about: str

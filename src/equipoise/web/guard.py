@@ -4,11 +4,12 @@ import hmac
 import ipaddress
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
-from dataclasses import dataclass, field
 from hashlib import sha256
 from http.cookies import CookieError, SimpleCookie
 from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl, quote, urlencode
+
+from msgspec import Struct
 
 from equipoise.report.html import Html, element
 
@@ -50,16 +51,14 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RefusedRequest:
+class RefusedRequest(Struct, frozen=True, kw_only=True):
     """Why a request is not answered."""
 
     status: int
     words: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Guard:
+class Guard(Struct, frozen=True, kw_only=True):
     """What stands before every page.
 
     names: hosts that a browser may name, in lower case, without port. any_address: addresses as numbers are
@@ -70,7 +69,7 @@ class Guard:
     app: App
     names: frozenset[str] = LOOPBACK_NAMES
     any_address: bool = False
-    token: str | None = field(default=None, repr=False)
+    token: str | None = None
     cookie: str = "equipoise"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -96,18 +95,18 @@ class Guard:
         has_body = _values(scope, b"transfer-encoding") or set(_values(scope, b"content-length")) - {b"0"}
         is_long = len(scope["query_string"]) > MOST_QUERY_BYTES or len(scope["raw_path"]) > MOST_PATH_BYTES
         reasons = (
-            (scope["method"] != "GET", 405, "Pages are only read here: use GET."),
+            (scope["method"] != "GET", 405, "This server only accepts GET."),
             (
                 not self._is_known_name(_values(scope, b"host")),
                 421,
-                "This server has another name than the address. Open the address it printed.",
+                "The host name of the address is not that of this server. Open the address that it printed.",
             ),
             (is_long, 414, f"The address is longer than {MOST_QUERY_BYTES:,} bytes."),
-            (has_body, 413, "A question has no body here: put it in the address."),
+            (has_body, 413, "Requests have no body here: put the question in the address."),
             (
                 is_foreign and _values(scope, b"sec-fetch-mode") != [b"navigate"],
                 403,
-                "This request came from another site. Open the address itself.",
+                "This request came from another site. Open the address directly.",
             ),
             (
                 self.token is not None and not self._knows_token(scope),
@@ -163,7 +162,7 @@ class Guard:
         target = f"{path}?{rest}" if rest else path
         cookie = f"{self.cookie}={_sealed(self.token)}; HttpOnly; SameSite=Strict; Path=/"
         onward = element("meta", http_equiv="refresh", content=f"0; url={target}")
-        content = _page("The token is right.", onward, element("p", element("a", "Go on", href=target)))
+        content = _page("The token is correct.", onward, element("p", element("a", "Continue", href=target)))
         await _say(send, 200, content, (b"set-cookie", cookie.encode()))
 
 

@@ -2,8 +2,9 @@
 
 import secrets
 import socket
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct
 
 from equipoise.errors import UsageError
 from equipoise.web.guard import TOKEN_FIELD, is_loopback
@@ -13,13 +14,12 @@ _BACKLOG: Final = 512
 _ANY: Final = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - compared, not bound
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListenAddress:
+class ListenAddress(Struct, frozen=True, kw_only=True):
     """Where the dashboard listens. token: what a visitor must know; names: further ones of the machine."""
 
     host: str
     port: int
-    token: str | None = field(default=None, repr=False)
+    token: str | None = None
     names: tuple[str, ...] = ()
 
     @property
@@ -45,8 +45,8 @@ def token_for(host: str, given: str | None) -> str | None:
         return None if is_loopback(host) else secrets.token_urlsafe(24)
     if len(given) < SHORTEST_TOKEN or not (given.isascii() and given.isprintable()) or " " in given:
         raise UsageError(
-            f"the token has {len(given)} characters; expected at least {SHORTEST_TOKEN} of ASCII without "
-            "spaces, or none for one that is made"
+            f"the token has {len(given)} characters; expected at least {SHORTEST_TOKEN} of ASCII "
+            "without spaces, or no token to have one generated"
         )
     return given
 
@@ -67,7 +67,7 @@ def listening(host: str, port: int) -> socket.socket:
         opened.listen(_BACKLOG)
     except OSError as err:
         opened.close()
-        remedy = "stop what uses it, or take another --port"
+        remedy = "stop the program that uses it, or use another --port"
         raise UsageError(f"port {port} of {host}: {_reason(err).lower()}; {remedy}") from err
     return opened
 

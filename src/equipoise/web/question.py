@@ -5,8 +5,10 @@ Read from its address, as the controls of its form, with the labels of its field
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.decide.field import GROUPS, Field, Verb
 from equipoise.decide.query import FIELDS, TrainingQuery, default_of, fields_of, query
@@ -41,11 +43,11 @@ LABELS: Final[Mapping[str, str]] = {
     "systems": "On",
     "max_accelerators": "Accelerators, at most",
     "node_size": "Accelerators per node",
-    "stock": "How many there are",
+    "stock": "Accelerators available",
     "power_cap_w": "Power cap, W",
     "objective": "Choose by",
     "value_of_time_usd_per_hour": "Value of an hour, USD",
-    "ask": "How many",
+    "ask": "How much can be trained",
     "tokens_per_param": "Tokens per parameter",
     "deadline_s": "Deadline, hours",
     "queue_s": "Queue, hours",
@@ -54,11 +56,11 @@ LABELS: Final[Mapping[str, str]] = {
     "terms": "Rented",
     "electricity_usd_per_kwh": "Electricity, USD per kWh",
     "pue": "PUE of the building",
-    "region": "Carbon of electricity in",
+    "region": "Electricity grid",
     "buy": "Buying",
-    "purchase_usd": "To buy one, USD",
+    "purchase_usd": "Purchase price, USD per accelerator",
     "utilisation": "Utilisation, 0 to 1",
-    "hosting_usd_per_month": "Room, USD per month",
+    "hosting_usd_per_month": "Hosting, USD per accelerator per month",
     "horizon_months": "Horizon, months",
     "runs": "Your runs",
     "fixed": "Fixed parameters",
@@ -160,8 +162,7 @@ _NOTHING_CHOSEN: Final[Mapping[str, str]] = {"ask": "accelerators to take", "run
 _LISTED: Final = frozenset({"fixed", "price", "terms", "stock"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuestionFields:
+class QuestionFields(Struct, frozen=True, kw_only=True):
     """The question of an address. runs: the name of a folder of the server, not yet looked up."""
 
     training: TrainingQuery
@@ -206,7 +207,7 @@ def question(
     for key, texts in _filled(given).items():
         name = names.get(key)
         if name is None:
-            wrong.append(f"{printable(key)}={printable(texts[0])!r} is no field of this page")
+            wrong.append(f"{printable(key)}={printable(texts[0])!r} is not a field of this page")
             continue
         try:
             value = _value(name, fields[name], texts)
@@ -277,8 +278,7 @@ def _folds(form: "_Form", fields: Mapping[str, Field], in_sight: Sequence[str]) 
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Form:
+class _Form(Struct, frozen=True, kw_only=True):
     """Makes the control of each field. runs: names of the user's runs."""
 
     given: Given

@@ -5,13 +5,13 @@ Its address with every value bounded, its data, its form, how it answers.
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Final, Protocol, TypeAlias
 
 import polars as pl
+from msgspec import Struct, field
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from equipoise.report.html import Html
@@ -110,8 +110,7 @@ class LiveFields(RunsFields):
 AT_FIRST: Final = {"workload": "llama2_70b_lora", "accelerator": "dgx-h100"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class DataSources:
+class DataSources(Struct, frozen=True, kw_only=True, dict=True):
     """Folders, as `report --data DIR --also DIR` takes them, and folders of sweeps.
 
     catalogue: what names mean, and what the forms offer.
@@ -119,8 +118,8 @@ class DataSources:
 
     data: Path | None = None
     also: tuple[Path, ...] = ()
-    runs: tuple[Path, ...] = field(default=())
-    catalogue: Catalogue = field(default_factory=shipped, repr=False)
+    runs: tuple[Path, ...] = ()
+    catalogue: Catalogue = field(default_factory=shipped)
 
     @cached_property
     def tables(self) -> Tables:
@@ -175,16 +174,14 @@ def _stamps(*folders: Path | None) -> Iterator[str]:
                 yield f"{path}:{found.st_mtime_ns}:{found.st_size};"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Live:
+class Live(Struct, frozen=True, kw_only=True):
     """What changes by itself. html: as it is now. every_s: how soon to ask again."""
 
     html: Html
     every_s: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Screen:
+class Screen(Struct, frozen=True, kw_only=True):
     """One page. path: its address. title: in the navigation. about: what it answers, in words.
 
     fields: of the form, as the address fills them. answer: from a query that was checked; raises the errors

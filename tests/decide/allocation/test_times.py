@@ -91,7 +91,7 @@ def test_files_of_too_few_sizes_are_taken_as_measured(times, tmp_path):
     _, _, found = times('[[job]]\nname = "a"\nfile = "mine.csv"\n')
     assert found[0].sizes == (8,)
     assert found[0].time_s[0].low < 1000 < found[0].time_s[0].high
-    assert "too few sizes for a law" in found[0].notes[0]
+    assert "too few" in found[0].notes[0]
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_files_of_too_few_sizes_are_taken_as_measured(times, tmp_path):
         ('name = "a"\ntimes = { 128 = "1 h" }', UsageError, r"job 1 \(a\): times of 128 accelerators"),
         ('workload = "megatron_1t"\ntokens = 1e9', UsageError, "64"),
         ('workload = "bert"\nprecision = "int1"', UsageError, "int1"),
-        ('name = "a"\nfile = "steps.csv"', DataError, "expected those of whole trainings"),
+        ('name = "a"\nfile = "steps.csv"', DataError, r"steps\.csv.*trainings"),
         ('workload = "retinanet"\nglobal_batch = 0.5', DataError, "whole number"),
     ],
 )

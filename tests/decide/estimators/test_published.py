@@ -10,6 +10,7 @@ from equipoise.calibration.curves import CurveQuestion
 from equipoise.decide.answer import LEAST_LOG_SD, Estimate, Estimates, with_log_sd
 from equipoise.decide.combine import combined_record
 from equipoise.decide.estimators.published import (
+    as_new_submitter,
     at_users_level,
     carried_by_model,
     ended_at,
@@ -18,6 +19,7 @@ from equipoise.decide.estimators.published import (
     published_sizes,
 )
 from equipoise.scaling.laws import Domain
+from equipoise.scaling.submitters import SubmitterSpread
 from equipoise.spec.catalogue import catalogue
 
 SIZES = (8, 16, 32, 64)
@@ -81,13 +83,13 @@ def test_the_results_of_a_size_are_the_closed_ones_best_first():
 
 
 def test_a_size_with_results_is_as_wrong_as_replicates_differ():
-    found = published_estimates(evidence("llama2_70b_lora", H200, (8, 64)))
+    found = published_estimates(evidence("llama2_70b_lora", H200, (8, 128)))
     assert found.by_size[8].log_sd == LEAST_LOG_SD
     assert found.grade[8] == "published"
-    # nobody submitted 64: carried there, less surely
-    assert found.grade[64] == "carried"
-    assert found.by_size[64].log_sd > LEAST_LOG_SD
-    assert "held out" in found.by_size[64].why
+    # nobody submitted 128: carried there, less surely
+    assert found.grade[128] == "carried"
+    assert found.by_size[128].log_sd > LEAST_LOG_SD
+    assert "held out" in found.by_size[128].why
 
 
 def test_where_a_batch_is_stated_no_result_counts_as_comparable():
@@ -120,3 +122,14 @@ def test_a_curve_ends_where_nothing_larger_is_asked_for():
     assert ends(512) == (8.0, 64.0)
     assert ends(32) == (8.0, 32.0)
     assert ends(8) is None
+
+
+def test_a_new_submitter_takes_longer_and_is_less_certain():
+    spread = SubmitterSpread(factor=1.02, log_sd=0.24, num_results=100, num_held_out=90, coverage=0.9)
+    found = as_new_submitter(PUBLISHED, spread)
+    assert found.by_size.keys() == PUBLISHED.by_size.keys()
+    # 1 s at 64 with a deviation of 0.1: the hypotenuse of 0.1 and 0.24 is 0.26
+    assert found.by_size[64].time_s.value == pytest.approx(1.02)
+    assert found.by_size[64].log_sd == pytest.approx(0.26)
+    assert found.by_size[64].time_s.high == pytest.approx(1.02 * math.exp(1.6449 * 0.26), rel=1e-4)
+    assert found.grade == PUBLISHED.grade

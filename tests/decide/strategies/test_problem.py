@@ -1,11 +1,11 @@
 """Searches for strategies: what is found fits, is the fastest and sums up; better machines are never slower."""
 
 import re
-from dataclasses import replace
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from equipoise.calibration.profiles import prior_model
 from equipoise.decide.query import query

@@ -1,9 +1,9 @@
 """Surveys: a question answered from one is answered as anew, and what is kept of them is bounded."""
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from equipoise.calibration.profiles import model_for
 from equipoise.decide.query import query

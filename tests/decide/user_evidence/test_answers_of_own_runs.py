@@ -1,10 +1,10 @@
 """Whole answers with the user's own runs, made by a closed form: links that are slow make the number smaller."""
 
 import re
-from dataclasses import replace
 
 import pytest
 from asking import ask
+from msgspec.structs import replace
 
 from equipoise.bench.tables import run_row, write
 from equipoise.perfmodel.load import workload_load
@@ -83,7 +83,7 @@ def test_what_ran_and_what_did_not_lie_in_the_interval(answers):
 def test_parameters_were_fitted_and_their_error_is_named(answers):
     (modelled,) = [each for each in answers[1].recommended.estimates if each.estimator == "model"]
     assert re.search(r"[\d.]+ %", modelled.why)
-    assert "12 set-ups" in answers[1].system.learnt
+    assert "12 set-ups" in answers[1].system.run_fit
     assert answers[1].recommended.grade == "measured"
 
 

@@ -62,7 +62,7 @@ def test_the_rate_of_the_link_is_found(fitted):
     assert isinstance(found, UserFit)
     share = MODEL.parameters.collective.inter_fraction
     assert found.inter * share * 25e9 == pytest.approx(link_byte_per_s, rel=0.35)
-    assert bool(re.search(r"links between nodes .*\b0\.1", found.sentence)) == (link_byte_per_s < 25e9)
+    assert bool(re.search(r"between nodes .*\b0\.1", found.sentence)) == (link_byte_per_s < 25e9)
 
 
 def test_sizes_and_batches_held_out_lie_in_the_interval(fitted):

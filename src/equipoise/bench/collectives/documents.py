@@ -76,7 +76,7 @@ def reading_in(document: Mapping[str, Any], *, where: str) -> CollectiveRuns:
             timing = _timing(result, number, num_ranks, num_nodes)
             name = f"{timing.operation} of {timing.payload_bytes} bytes"
             if timing.num_wrong:
-                detail = f"{name} came out wrong: its time is not used"
+                detail = f"{name} had wrong results: its time is not used"
                 rejected.add(RowRejection(kind="wrong_results", where=f"{where}:{number}", detail=detail))
                 continue
             by_operation.setdefault(timing.operation, []).append(timing)
@@ -95,7 +95,7 @@ def reading_in(document: Mapping[str, Any], *, where: str) -> CollectiveRuns:
         ) from err
     if restless:
         named = ", ".join(list(dict.fromkeys(restless))[:_MOST_NAMED])
-        notes.append(f"never took as long twice while warming up: {named}")
+        notes.append(f"did not reach a steady time during warm-up: {named}")
     runs = [
         CollectiveRun(
             file=where,
@@ -139,7 +139,7 @@ def _timing(result: Mapping[str, Any], number: int, num_ranks: int, num_nodes: i
 
 def _whole(value: object, most: int = _MOST_RANKS) -> int:
     if type(value) is not int or not 0 < value <= most:
-        raise ValueError(f"{value!r} where a whole number from 1 to {most} stands")
+        raise ValueError(f"{value!r} instead of a whole number from 1 to {most}")
     return value
 
 
@@ -165,7 +165,7 @@ def reading_of_fits(document: Mapping[str, Any], *, where: str) -> CollectiveRun
         raise DataError(
             f"{where}: {type(err).__name__}: {err}; expected what `equipoise collectives --json` printed"
         ) from err
-    note = f"{where}: fits and not what was timed: times are of their lines"
+    note = f"{where}: has fits without timings: times are computed from the fitted lines"
     return CollectiveRuns(runs=runs, rejected=rejected, notes=(note,) if runs else ())
 
 
@@ -216,7 +216,7 @@ def _sizes(first: int, last: int) -> list[int]:
 def _positive(value: float) -> float:
     number = float(value)
     if not 0 < number < math.inf:
-        raise ValueError(f"{value!r} where a number above zero stands")
+        raise ValueError(f"{value!r} instead of a number above zero")
     return number
 
 

@@ -3,9 +3,10 @@
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from equipoise.bench.collectives.documents import (
     FITTED_SCHEMA,
@@ -66,7 +67,7 @@ def named_operation(name: str) -> str:
     if plain in {"send", *PROGRAMS}:
         return PROGRAMS.get(plain, plain)
     known = sorted({*PROGRAMS.values()})
-    raise UsageError(f"--ops {name[:40]!r}: no such operation; expected one of {', '.join(known)}")
+    raise UsageError(f"--ops {name[:40]!r}: unknown operation; expected one of {', '.join(known)}")
 
 
 def _read_file(
@@ -113,12 +114,12 @@ def _text(path: Path, notes: list[str]) -> str:
             data += piece
             if len(data) > MAX_FILE_BYTES:
                 raise DataError(
-                    f"{path}: more than {MAX_FILE_BYTES} bytes; no output of nccl-tests is so long"
+                    f"{path}: more than {MAX_FILE_BYTES} bytes; longer than any output of nccl-tests"
                 )
     except DamagedError as err:
         if not data:
             raise
-        notes.append(f"{err}; what came before was read")
+        notes.append(f"{err}; everything before it was read")
     utf16 = bytes(data[:2]) in {b"\xff\xfe", b"\xfe\xff"}  # what PowerShell writes
     return bytes(data).decode("utf-16" if utf16 else "utf-8-sig", errors="replace")
 
@@ -150,12 +151,12 @@ def _runs(
 
     moved = list(without_empty(table.rows))
     kept = {row.line for row in moved}
-    refuse("empty", [row for row in table.rows if row.line not in kept], "size 0: nothing was sent")
+    refuse("empty", [row for row in table.rows if row.line not in kept], "size 0: no data were sent")
     if table.is_host_time:
         refuse("host_time", moved, "times of the host (-C), not of the collective")
         return
     wrong = [row for row in moved if row.num_wrong]
-    refuse("wrong_results", wrong, "came out wrong (#wrong above 0): its time is not used")
+    refuse("wrong_results", wrong, "had wrong results (#wrong above 0): its time is not used")
     untimed = [row for row in moved if not row.num_wrong and not any(row.sides)]
     refuse("untimed", untimed, "no time in it")
     usable = [row for row in moved if not row.num_wrong and any(row.sides)]
@@ -163,8 +164,8 @@ def _runs(
     num_copies = max(len(chains), 1 + (table.num_listed_again > 0))
     if usable and num_copies > 1:
         notes.append(
-            f"{file}:{usable[0].line}: {num_copies} copies of the program ran at once, each over its own "
-            "ranks and in the way of the others: build nccl-tests with MPI=1"
+            f"{file}:{usable[0].line}: {num_copies} copies of the program ran at once, each over "
+            "its own ranks, and disturbed each other: build nccl-tests with MPI=1"
         )
     for chain in chains:
         run = _run(table, chain, usable, file=file, number=num_before + 1)
@@ -197,7 +198,7 @@ def _run(
     """The run that rows are of, or why that is not known. all_rows: of all copies of the program."""
     clues = _clues(all_rows)
     if _silent(all_rows):
-        return "one rank: nothing was sent; nccl-tests without MPI=1 runs apart in every process"
+        return "one rank: no data were sent; nccl-tests without MPI=1 runs separately in every process"
     operation = operation_of(clues, table.programs)
     if operation is None:
         open_to = ", ".join(each for each in clues.possible if clues.allow(each)) or ", ".join(clues.possible)
@@ -206,7 +207,8 @@ def _run(
     num_ranks = ranks_of(operation, listed, clues)
     if num_ranks is None:
         return (
-            "the number of ranks is not known, nor follows from the digits; keep the lines before the table"
+            "the number of ranks is not known and cannot be computed from the rates; keep the "
+            "lines before the table"
         )
     num_nodes = _num_nodes(table, num_ranks)
     names = {name for _, name in table.devices.values()}

@@ -6,10 +6,11 @@ Imports no torch: rank.py does, in the processes.
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
+
+from msgspec.structs import replace
 
 from equipoise.bench.collectives.documents import MEASURED_SCHEMA, result_of
 from equipoise.bench.collectives.records import CollectivesTask

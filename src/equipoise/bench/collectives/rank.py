@@ -9,7 +9,6 @@ import platform
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from msgspec import Struct
 
 from equipoise.bench.collectives.records import WIDTH_BYTES, CollectivesTask
 
@@ -33,8 +33,7 @@ _PATTERN = 251
 Leave = Callable[[Mapping[str, Any]], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exercise:
+class Exercise(Struct, frozen=True, kw_only=True):
     """One operation on buffers of one size: a call, what it reads, what it writes, and what that must hold.
 
     pattern: what rank r puts into `given`. expected: in `taken`, by the rank that asks, after a call.
@@ -200,7 +199,7 @@ def _pieces(
     order: random.Random,
     found: list[dict[str, Any]],
 ) -> Iterator[int]:
-    """Fills `found` with a row a size; yields the size before each piece of work."""
+    """Fills `found` with a row per size; yields the size before each piece of work."""
     ready: list[tuple[Exercise, dict[str, Any]]] = []
     for payload_bytes in task.sizes_bytes:
         yield payload_bytes

@@ -4,8 +4,9 @@ What shall be timed, one row of a table, and one run of the program that printed
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
+
+from msgspec import Struct, to_builtins
 
 from equipoise.bench.trial import DEVICES
 from equipoise.errors import UsageError
@@ -21,8 +22,7 @@ _FACTORS = {"": 1, "K": 2**10, "M": MIB, "G": GIB}
 _MOST_DIGITS = 12
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectivesTask:
+class CollectivesTask(Struct, frozen=True, kw_only=True):
     """Operations and sizes to time between so many ranks.
 
     sizes_bytes: what a rank holds whole, before or after. num_rounds: how often each size is timed in one
@@ -48,8 +48,8 @@ class CollectivesTask:
         for size in self.sizes_bytes:
             if not WIDTH_BYTES * self.num_ranks <= size <= MOST_BYTES:
                 raise UsageError(
-                    f"--sizes {size}: expected at least {WIDTH_BYTES * self.num_ranks} bytes, an element a "
-                    f"rank, and at most {MOST_BYTES}"
+                    f"--sizes {size}: expected at least {WIDTH_BYTES * self.num_ranks} bytes, one "
+                    f"element per rank, and at most {MOST_BYTES}"
                 )
         for operation in self.operations:
             if operation not in OPERATIONS:
@@ -57,7 +57,7 @@ class CollectivesTask:
 
     def as_json(self) -> dict[str, Any]:
         """Its fields, for a file."""
-        return asdict(self)
+        return dict(to_builtins(self))
 
 
 def collectives_task_from(found: Mapping[str, Any]) -> CollectivesTask:
@@ -82,8 +82,7 @@ def sizes_of(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(sizes))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
+class Timing(Struct, frozen=True, kw_only=True):
     """One timed message size of one collective.
 
     operation: `all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all`, `broadcast`, `send`, ... .
@@ -112,8 +111,7 @@ class Timing:
         return tuple(each for each in (self.out_of_place_s, self.in_place_s) if each is not None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveRun:
+class CollectiveRun(Struct, frozen=True, kw_only=True):
     """What one run of the program measured: rows that may be pooled.
 
     device: the accelerator as the program names it; None where it does not, or names several.
@@ -134,8 +132,7 @@ class CollectiveRun:
     link: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveRuns:
+class CollectiveRuns(Struct, frozen=True, kw_only=True):
     """What was read of files: runs, what was refused and why, and what a reader of the numbers must know."""
 
     runs: tuple[CollectiveRun, ...]

@@ -3,7 +3,9 @@
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from equipoise.bench.collectives.records import bus_fraction
 
@@ -38,8 +40,7 @@ _WIDTH_BYTES = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Printed:
+class Printed(Struct, frozen=True, kw_only=True):
     """A printed number and half a unit of its last digit."""
 
     value: float
@@ -56,8 +57,7 @@ class Printed:
         return self.value + self.half
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
+class Side(Struct, frozen=True, kw_only=True):
     """One half of a row: the time in microseconds and the bandwidth of the bus in GB/s, as printed."""
 
     time_us: Printed
@@ -129,8 +129,7 @@ def num_parts(payload_bytes: int, count: int, dtype: str) -> int | None:
     return payload_bytes // (count * width)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Clues:
+class Clues(Struct, frozen=True, kw_only=True):
     """What rows of one run agree on.
 
     possible: operations that print such columns. parts: see num_parts; None where unknown or rows differ.
@@ -201,8 +200,7 @@ _TIMESTAMP = re.compile(r"\s+\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\s*$")
 _SIDE_WIDTHS = (4, 8, 5, 9)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrintedRow:
+class PrintedRow(Struct, frozen=True, kw_only=True):
     """One row as printed. num_wrong: None where the column is N/A, or holds an error and not a count."""
 
     line: int
@@ -215,8 +213,7 @@ class PrintedRow:
     num_wrong: int | None
 
 
-@dataclass(slots=True, kw_only=True)
-class PrintedTable:
+class PrintedTable(Struct, kw_only=True):
     """One run of the program as found: its rows, and what the lines before them name.
 
     programs: operations named, the surest first. devices: by rank, (host, name); again: ranks listed twice.
@@ -233,16 +230,14 @@ class BrokenRowError(ValueError):
     """A line that begins as a row and does not go on as one; the message has the reason."""
 
 
-@dataclass(slots=True, kw_only=True)
-class _Stream:
+class _Stream(Struct, kw_only=True):
     """The lines of one writer: the table being read, and a row whose second half is still to come."""
 
     table: PrintedTable = field(default_factory=PrintedTable)
     half_row: tuple[int, str] | None = None
 
 
-@dataclass(slots=True, kw_only=True)
-class PrintedLog:
+class PrintedLog(Struct, kw_only=True):
     """What the lines of a log hold: tables in order, and lines that began as a row, with the reason."""
 
     tables: list[PrintedTable] = field(default_factory=list)

@@ -9,10 +9,12 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from shutil import which
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.bench.environment import prompt_wakeups
 from equipoise.bench.launchers import processes as inprocess
@@ -31,8 +33,7 @@ _SHAPED = ("tbf", "burst", "128kb", "latency", "20ms")
 _numbers = count(1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class Host(Struct, frozen=True, kw_only=True):
     """One emulated host: the name of its namespace, and its address on the interface to the others.
 
     A host alone has its loopback only.

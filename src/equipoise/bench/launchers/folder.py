@@ -8,9 +8,10 @@ import os
 import re
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
+
+from msgspec import Struct
 
 from equipoise.bench.environment import num_memory_kills
 
@@ -36,11 +37,10 @@ class WorkerTask(Protocol):
         """Its fields, as the processes read them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchJob:
+class LaunchJob(Struct, frozen=True, kw_only=True):
     """A trial, or another task, to run: where its processes leave their files, on which cores, how long.
 
-    folder: empty, the job's own. core_sets: one a rank; none where the launcher does not bind here.
+    folder: empty, the job's own. core_sets: one per rank; none where the launcher does not bind here.
     limit_s: it is ended after so many seconds. most_ranks: of the largest trial of its sweep, by which cores
     and devices are shared out; 0 for its own. report: called with what happens on the way, as "queued".
     """
@@ -53,16 +53,14 @@ class LaunchJob:
     report: Callable[[str], None] = lambda _message: None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobOutcome:
+class JobOutcome(Struct, frozen=True, kw_only=True):
     """What a job measured, or why it failed: exactly one of both."""
 
     result: Mapping[str, Any] | None = None
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launcher:
+class Launcher(Struct, frozen=True, kw_only=True):
     """A way to start the processes of a trial.
 
     why_not: why it cannot be used here, with what to do; None where it can.
@@ -122,8 +120,7 @@ def complaints_path(folder: Path, rank: int) -> Path:
     return folder / f"stderr.{rank}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class End:
+class End(Struct, frozen=True, kw_only=True):
     """How a rank ended: its exit code, and why, unless it is 0."""
 
     rank: int
@@ -144,7 +141,7 @@ def outcome(
     if result is not None and len(ends) == job.task.num_ranks and not failed:
         return JobOutcome(result=result)
     if ran_out:
-        return JobOutcome(reason=f"hung: ended after {job.limit_s:g} s (--limit gives it longer)")
+        return JobOutcome(reason=f"hung: ended after {job.limit_s:g} s (--limit for more)")
     if not failed:
         return JobOutcome(reason="ended without a result")
     # A rank that is killed takes others with it, and word of them may be here first.

@@ -14,12 +14,13 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
+
+from msgspec import Struct
 
 from equipoise.bench.environment import core_sets_by_node, kernel_id
 from equipoise.bench.launchers.folder import (
@@ -87,8 +88,7 @@ _RETRY_S = 0.2
 PORTS = range(20_000, 32_000)  # below those that Linux gives away
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class Member(Struct, frozen=True, kw_only=True):
     """This process among those started together: its number, how many they are, and by what.
 
     address: of the host of member 0. port: where its listener is, or the store that has that port.
@@ -105,7 +105,7 @@ class Member:
 
 
 def member(environment: Mapping[str, str] = os.environ) -> Member | None:
-    """This process as one of several started together, one a host; None when it is alone.
+    """This process as one of several started together, one per host; None when it is alone.
 
     Raises UsageError when a host has more than one of them.
     """
@@ -143,7 +143,7 @@ def _refuse_several(num_processes: int, option: str) -> None:
     if num_processes > 1:
         raise UsageError(
             f"{num_processes} processes of bench were started on a host, which starts its ranks itself; "
-            f"start one a host: {option}"
+            f"start one per host: {option}"
         )
 
 
@@ -188,8 +188,9 @@ def connection_to_first(of: Member) -> tuple[HostConnection, str]:
         return HostConnection(_connected(of.address, port)), word
     except (OSError, RuntimeError) as err:  # a store raises kinds of RuntimeError
         raise DataError(
-            f"{of.address}:{port}: no host coordinates the sweep there ({first_line(err)}); see there "
-            "whether it began, or give each host the address others see: torchrun --local-addr=ADDRESS"
+            f"{of.address}:{port}: no host coordinates the sweep there ({first_line(err)}); check "
+            "on that host whether it started, or give each host the address that others use: "
+            "torchrun --local-addr=ADDRESS"
         ) from err
 
 
@@ -219,7 +220,7 @@ def _key(of: Member) -> str:
 _POLL_S = 0.02
 _ARRIVAL_S = 120.0
 _END_S = 20.0
-_RESUME = "finished trials are kept: start it again on every host, with --resume"
+_RESUME = "finished trials are stored: start it again on every host, with --resume"
 
 
 def served() -> bool:
@@ -292,7 +293,7 @@ class _Hosts:
                     wire = HostConnection(listener.accept()[0])
                 except TimeoutError as err:
                     raise DataError(
-                        f"{len(came) + 1} of {self._this.num_members} hosts came within {_ARRIVAL_S:g} s; "
+                        f"{len(came) + 1} of {self._this.num_members} hosts started within {_ARRIVAL_S:g} s; "
                         "start the same command on every host"
                     ) from err
                 messages = wire.received()

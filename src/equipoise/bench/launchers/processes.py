@@ -13,10 +13,11 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, to_builtins
 
 from equipoise.bench.environment import num_memory_kills
 from equipoise.bench.launchers.folder import (
@@ -39,8 +40,7 @@ _POLL_S = 0.02
 GRACE_S = 2.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class Command(Struct, frozen=True, kw_only=True):
     """What to start, with which environment, and where its output goes."""
 
     arguments: Sequence[str]
@@ -164,7 +164,7 @@ def command(job: LaunchJob, rank: int) -> Command:
 
 
 def run_commands(job: LaunchJob, commands: Sequence[Command], *, by_agent: bool = False) -> JobOutcome:
-    """What came of a job run by these commands: one a rank, or one agent that starts the ranks itself."""
+    """What came of a job run by these commands: one per rank, or one agent that starts the ranks itself."""
     leave(job.folder, INSTRUCTIONS, instructions(job, job.core_sets))
     kills_before = num_memory_kills()
     with started(commands) as processes:
@@ -196,8 +196,7 @@ INPROCESS = Launcher(name="inprocess", why_not=why_not, launch=_inprocess_launch
 _FOREIGN = ("TORCHELASTIC_", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class Order(Struct, frozen=True, kw_only=True):
     """What a host is to do for a job: its ranks, of how many, and where they meet.
 
     instructions: for every worker, with the cores of each of `ranks`. first_local_rank: of `ranks`, where
@@ -214,7 +213,7 @@ class Order:
 
     def as_json(self) -> dict[str, Any]:
         """Its fields, for a message."""
-        return {**asdict(self), "ranks": list(self.ranks), "instructions": dict(self.instructions)}
+        return {**to_builtins(self), "ranks": list(self.ranks), "instructions": dict(self.instructions)}
 
 
 def order_from(found: Mapping[str, Any]) -> Order:

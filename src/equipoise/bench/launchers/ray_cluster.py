@@ -168,7 +168,7 @@ def _launch(job: LaunchJob, cpus: int) -> JobOutcome:
     actors: list[Any] = []
     try:
         if not _placed(job, group):
-            return JobOutcome(reason=f"no place in the Ray cluster within {job.limit_s:g} s")
+            return JobOutcome(reason=f"no free resources in the Ray cluster within {job.limit_s:g} s")
         actors = [_actor(group, index, bundle) for index in range(job.task.num_ranks)]
         return _run(job, actors, int(bundle["CPU"]))
     finally:
@@ -183,7 +183,7 @@ def _bundle(job: LaunchJob, cpus: int) -> dict[str, float]:
         most_ranks = max(job.most_ranks, job.task.num_ranks)
         offers = [node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]]
         offers = [offer for offer in offers if offer >= 1]
-        # The largest trial is spread over all nodes; smaller ones have as many cores a rank.
+        # The largest trial is spread over all nodes; smaller ones have as many cores per rank.
         a_node = -(-most_ranks // max(1, len(offers)))
         cpus = max(1, int(min(offers, default=1)) // a_node)
     return {"CPU": float(cpus)} | ({"GPU": 1.0} if job.task.device == "cuda" else {})
@@ -195,7 +195,7 @@ def _placed(job: LaunchJob, group: Any) -> bool:  # noqa: ANN401 - Ray's own
     while time.monotonic() < deadline:
         if group.wait(_ASK_S):
             return True
-        job.report(f"queued: {job.task.num_ranks} ranks wait for a place in the Ray cluster")
+        job.report(f"queued: {job.task.num_ranks} ranks wait for resources of the Ray cluster")
     return False
 
 

@@ -7,12 +7,14 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
 from typing import Any
 from zlib import crc32
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.bench.launchers.folder import (
     End,
@@ -91,8 +93,7 @@ def _why_not() -> str | None:
     return why_not()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _State:
+class _State(Struct, frozen=True, kw_only=True):
     """The state of a job in Slurm, and why it is in it; gone once it is over."""
 
     name: str

@@ -1,11 +1,12 @@
 """The ways to train that can be measured; text such as `accumulate:4` names one. Torch loads on use."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
 
 from equipoise.bench.models import OptimizerSettings, Trainee
 from equipoise.errors import UsageError
@@ -37,8 +38,7 @@ class Step(Protocol):
         """Ends the training with equal weights on all ranks; gradients of an unfinished cycle are dropped."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MethodArgument:
+class MethodArgument(Struct, frozen=True, kw_only=True):
     """The argument behind a method's colon: what it means and which values make sense."""
 
     meaning: str
@@ -66,8 +66,7 @@ class MethodArgument:
         return value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MethodSetup:
+class MethodSetup(Struct, frozen=True, kw_only=True):
     """What the steps of a rank are made of; the method's name, as one function may serve several."""
 
     name: str
@@ -88,12 +87,11 @@ def shared(world_size: int, backend: str) -> str | None:
     if world_size < 2:  # noqa: PLR2004 - one has nobody to exchange with
         return f"needs at least 2 ranks; got {world_size}; use single"
     if backend not in OFFERED_BACKENDS:
-        return f"was never tried over {backend}; offered over {' and '.join(OFFERED_BACKENDS)}"
+        return f"was not tested over {backend}; available over {' and '.join(OFFERED_BACKENDS)}"
     return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Method:
+class Method(Struct, frozen=True, kw_only=True):
     """A way to train. begins: `module:function` of this package; the module imports torch and loads late.
 
     why_not: why it cannot run on so many ranks over a backend; None if it can.
@@ -228,7 +226,7 @@ METHODS = (
     ),
     Method(
         name="localsgd",
-        meaning="each rank trains alone; weights are averaged every so many steps",
+        meaning="each rank trains independently; weights are averaged every few steps",
         begins="local:begin_localsgd",
         source="Stich 2019, Local SGD, arXiv 1805.09767",
         takes=_PERIOD,

@@ -8,8 +8,9 @@ import shutil
 import subprocess
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from equipoise.bench.environment import file_text
 from equipoise.bench.topology import vendors
@@ -99,7 +100,7 @@ def _check_has_links(found: Topology, where: str) -> None:
     )
     if len(names) > 1 and len(names) == len(found.devices) and not (shown or found.classes):
         raise EvidenceError(
-            f"{where}: {len(names)} accelerators are named and no link between them is shown",
+            f"{where}: {len(names)} accelerators are named, but no link between them",
             missing=(f"the rows {', '.join(names[:8])}",),
         )
 
@@ -238,7 +239,7 @@ def here(*, run: Run | None = None, system: Path = Path("/sys"), processes: Path
     found = sockets(system, processes)
     silent = [name for name in ("nvidia-smi", "rocm-smi", "amd-smi") if shutil.which(name)]
     why = f"{' and '.join(silent)} show none" if silent else "no nvidia-smi, rocm-smi or amd-smi is installed"
-    note = f"No accelerator was found here ({why}): processor sockets are shown in their place."
+    note = f"No accelerator was found here ({why}): processor sockets are shown instead."
     return replace(found, notes=(*found.notes, note))
 
 

@@ -1,14 +1,14 @@
 """What a topology is: devices, network cards, the class of link of every pair, and islands of good links."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import combinations
+
+from msgspec import Struct
 
 from equipoise.spec.links import FABRICS, kind, most_links, number, rank
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class Device(Struct, frozen=True, kw_only=True):
     """One accelerator, or one processor socket of a machine without any.
 
     title: what the tool calls it; None where the text does not say. kind: gpu or cpu. cpu_affinity,
@@ -27,8 +27,7 @@ class Device:
     num_cores: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Nic:
+class Nic(Struct, frozen=True, kw_only=True):
     """One network card. title: the name the system knows it by. byte_per_s: one direction, where known."""
 
     name: str
@@ -36,8 +35,7 @@ class Nic:
     byte_per_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceLink:
+class DeviceLink(Struct, frozen=True, kw_only=True):
     """The link between two devices or cards; no link_class where the text has none or contradicts itself.
 
     conflict: class by the row of `a`, and by the row of `b`, where these differ. peers: whether each reaches
@@ -53,8 +51,7 @@ class DeviceLink:
     hops: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MissingRow:
+class MissingRow(Struct, frozen=True, kw_only=True):
     """A row that the heads of columns promise and the text does not hold whole; num_cells of it were read."""
 
     name: str
@@ -62,8 +59,7 @@ class MissingRow:
     num_expected: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Topology:
+class Topology(Struct, frozen=True, kw_only=True):
     """Devices and cards of one machine; `links` has every pair of them, in order.
 
     origin: where it was read: the tools, or this machine. notes: what the reader could not use, in sentences.
@@ -120,16 +116,14 @@ def pairs(names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
 _MOST_STEPS = 50_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Islands:
+class Islands(Struct, frozen=True, kw_only=True):
     """Devices connected without what is slowest here. unplaced: those whose island is not known."""
 
     members: tuple[tuple[str, ...], ...]
     unplaced: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BestGroup:
+class BestGroup(Struct, frozen=True, kw_only=True):
     """The group of so many devices whose weakest link is the best there is.
 
     link_class: of that weakest link. worst_class: the weakest link a careless choice of as many may meet;

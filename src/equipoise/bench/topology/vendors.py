@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
+
+from msgspec import Struct, field
 
 from equipoise.bench.topology.topology import Device, DeviceLink, MissingRow, Nic, Topology, pairs
 from equipoise.spec.links import PEER_WORDS, link_class
@@ -29,8 +30,7 @@ _AFFINITY = re.compile(r"(?:\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*,?|N/A|0x[0-9a-f,]+)",
 Kind: TypeAlias = Literal["name", "cell", "head", "legend", "other"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MatrixWord:
+class MatrixWord(Struct, frozen=True, kw_only=True):
     """One word of the text, of what kind, and the line it stands on."""
 
     text: str
@@ -38,8 +38,7 @@ class MatrixWord:
     line: int
 
 
-@dataclass(slots=True, kw_only=True)
-class LinkRow:
+class LinkRow(Struct, kw_only=True):
     """A row as read: cells from the left; what stands behind them on its line."""
 
     name: str
@@ -49,8 +48,7 @@ class LinkRow:
     ends_text: bool = False
 
 
-@dataclass(slots=True, kw_only=True)
-class LinkMatrix:
+class LinkMatrix(Struct, kw_only=True):
     """A matrix as read: columns as headed (none where the heads are cut off), and rows in order.
 
     heads: of the affinities, in order.
@@ -233,8 +231,7 @@ _OF_MEMORY = frozenset({"r", "w", "rw", "p"})
 _ACCELERATOR = "GPU"
 
 
-@dataclass(slots=True, kw_only=True)
-class _Cells:
+class _Cells(Struct, kw_only=True):
     """Words of a matrix by row and column, the rows that are not whole, and what was left out."""
 
     names: list[str]
@@ -254,9 +251,9 @@ def read_nvidia(lines: Sequence[str]) -> Topology | None:
     cells = _cells((links or peers)[0]) if links or peers else _Cells(names=sorted(listed, key=_by_number))
     notes = [*cells.notes, *_others(links)]
     if listed and not links:
-        notes.append("No matrix of links is in the text; `nvidia-smi topo -m` prints it.")
+        notes.append("The text has no matrix of links; `nvidia-smi topo -m` prints it.")
     if peers and not links:
-        notes.append("The text has who reaches whose memory, not by which links; `nvidia-smi topo -m` does.")
+        notes.append("The text states peer access, but not the links; `nvidia-smi topo -m` prints them.")
     names = sorted((name for name in cells.names if name.startswith(_ACCELERATOR)), key=_by_number)
     strange = [name for name in listed if name not in names]
     if strange:
@@ -308,8 +305,8 @@ def _others(links: Sequence[LinkMatrix]) -> Iterator[str]:
     for other in links[1:]:
         if _cells(other).words != _cells(links[0]).words:
             yield (
-                f"A further matrix of links, from line {other.line}, differs from the first, and is left "
-                "out: give one machine at a time."
+                f"A further matrix of links, from line {other.line}, differs from the first and is "
+                "not used: give one machine at a time."
             )
 
 
@@ -325,7 +322,7 @@ def _cells(matrix: LinkMatrix) -> _Cells:
             continue
         trouble = _trouble(row, cells.names, seen)
         if trouble:
-            cells.notes.append(f"Row {row.name}, line {row.line}: {trouble}; it is left out.")
+            cells.notes.append(f"Row {row.name}, line {row.line}: {trouble}; it is not used.")
             continue
         seen[row.name] = row
     _add_rows(cells, seen)
@@ -369,7 +366,7 @@ def _add_rows(cells: _Cells, rows: dict[str, LinkRow]) -> None:
     cells.names = columns + [name for name in rows if name not in columns]
     strange = {word for word in cells.words.values() if link_class(word) is None} - PEER_WORDS.keys()
     if strange:
-        cells.notes.append(f"No class of link that is known here: {', '.join(sorted(strange)[:5])}.")
+        cells.notes.append(f"Unknown classes of link: {', '.join(sorted(strange)[:5])}.")
 
 
 def _drop_cut_cell(cells: _Cells, row: LinkRow) -> int:
@@ -448,8 +445,7 @@ _XGMI_HOP_WEIGHT = 15
 _ONE_NODE_WEIGHT, _ONE_NODE_HOPS = 40, 2
 
 
-@dataclass(slots=True, kw_only=True)
-class _AmdTable:
+class _AmdTable(Struct, kw_only=True):
     """One titled table: heads of its columns, and rows by name, cells from the left."""
 
     columns: list[str] = field(default_factory=list)
@@ -566,6 +562,6 @@ def _missing(
 
 def _notes(tables: dict[str, _AmdTable]) -> Iterator[str]:
     if "type" not in tables:
-        yield "The table of link types is missing; without it no class of link is known."
+        yield "The table of link types is missing; without it the classes of links are not known."
     elif "weight" not in tables:
-        yield "The table of weights is missing; without it XGMI links may be of more than one hop."
+        yield "The table of weights is missing; without it the number of hops of XGMI links is not known."

@@ -6,10 +6,10 @@ When each device computed, copied and communicated, in exact nanoseconds.
 import math
 import re
 from array import array
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from equipoise.bench.trace.stream import Event
@@ -18,8 +18,7 @@ from equipoise.errors import DataError
 Nanoseconds: TypeAlias = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spans:
+class Spans(Struct, frozen=True, kw_only=True):
     """Spans of time that may overlap, each from start up to but not including end; both (n_spans,)."""
 
     start: Nanoseconds
@@ -179,8 +178,7 @@ _LAUNCH_KINDS = frozenset({"cuda_runtime", "cuda_driver", "runtime", "hip_runtim
 _HOST_STEPS = frozenset({"user_annotation", "cpu_op", "operator", "python_function"})
 
 
-@dataclass(slots=True)
-class Times:
+class Times(Struct):
     """Starts and ends of events as they come, in nanoseconds."""
 
     start: "array[int]" = field(default_factory=lambda: array("q"))
@@ -200,8 +198,7 @@ class Times:
         )
 
 
-@dataclass(slots=True)
-class Numbered:
+class Numbered(Struct):
     """Spans of events with the number that a launch on the host shares with what it launched."""
 
     times: Times = field(default_factory=Times)
@@ -214,8 +211,7 @@ class Numbered:
             self.correlation.append(correlation)
 
 
-@dataclass(slots=True)
-class DeviceActivity:
+class DeviceActivity(Struct):
     """What one device did.
 
     groups: which group of ranks and operation each communication is of. streams: kernels by where they queue.
@@ -240,8 +236,7 @@ class DeviceActivity:
         return max(self.streams.values(), key=lambda each: len(each.correlation), default=Numbered())
 
 
-@dataclass(slots=True, kw_only=True)
-class Activity:
+class Activity(Struct, kw_only=True):
     """What the events of one trace add up to.
 
     devices: by number. host: the processor, as if it were one. host_steps, device_steps: number to start and
@@ -321,7 +316,7 @@ class Activity:
         if found is None:
             if len(self.devices) >= MAX_DEVICES:
                 raise DataError(
-                    f"{self.where}: more than {MAX_DEVICES} devices in one trace; expected one a rank"
+                    f"{self.where}: more than {MAX_DEVICES} devices in one trace; expected one per rank"
                 )
             found = self.devices[key] = DeviceActivity()
         return found

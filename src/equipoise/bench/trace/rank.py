@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from equipoise.bench.trace.activity import Activity, DeviceActivity, Spans, covered_ns, merged, union
@@ -22,8 +22,7 @@ from equipoise.runs.sources.source import open_source
 LAGS_SHARE = 0.02
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Steps:
+class Steps(Struct, frozen=True, kw_only=True):
     """The steps of one device.
 
     numbers: None for a whole trace without marks. lagging: whether they are as the device came to them,
@@ -124,8 +123,7 @@ _MOST_NAME = 256
 _NAMED_RANK = re.compile(r"(?:rank|worker)[-_.]?(\d{1,7})(?!\d)", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceStep:
+class TraceStep(Struct, frozen=True, kw_only=True):
     """One step: step_s = compute_s + exposed_s + idle_s.
 
     number: of ProfilerStep#; None where the whole trace is taken. communication_s: all of it, exposed_s: what
@@ -142,8 +140,7 @@ class TraceStep:
     copy_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Collectives:
+class Collectives(Struct, frozen=True, kw_only=True):
     """The communications of one rank in its steps, in order of their start; arrays of (n_communications,).
 
     group: which operation over which ranks, as text. step: index into the rank's steps. start_s: since the
@@ -156,8 +153,7 @@ class Collectives:
     seconds: NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankTrace:
+class RankTrace(Struct, frozen=True, kw_only=True):
     """What one device of one rank did.
 
     where: the file. device: None where only the host was traced; device_name: as the trace names it. notes:
@@ -175,7 +171,7 @@ class RankTrace:
 
 
 def rank_traces(pieces: Iterator[bytes], where: str) -> list[RankTrace]:
-    """The trace of one file: one record a device, most often one.
+    """The trace of one file: one record per device, most often one.
 
     pieces: the bytes of the file in order. where: names it in messages; it may name the rank too.
     Raises DataError where it is no trace, or nothing in it took time.
@@ -210,8 +206,8 @@ def rank_traces(pieces: Iterator[bytes], where: str) -> list[RankTrace]:
 
 
 _LAGGING = (
-    "the device runs behind the host, so steps are as the device comes to them: from the first work "
-    "launched in one to that of the next"
+    "the device runs behind the host, so a step is measured on the device: from the first "
+    "work launched in one step to that of the next"
 )
 
 
@@ -222,9 +218,9 @@ def _has_communication(activity: Activity) -> bool:
 
 def _notes(activity: Activity, *, is_cut: bool) -> Iterator[str]:
     if is_cut:
-        yield "the file is cut before its end; what came before was read"
+        yield "the file is cut before its end; everything before was read"
     if activity.num_odd:
-        yield f"{activity.num_odd} events whose times are no numbers were left out"
+        yield f"{activity.num_odd} events without numeric times were excluded"
     if not activity.devices and _has_communication(activity):
         yield (
             "only the host was traced: computation is the time in operators, communication that of the "
@@ -313,9 +309,8 @@ MAX_FILES = 100_000
 Progress: TypeAlias = Callable[[str, int, int], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Traces:
-    """What was read: one record a rank and device, in order of ranks, and what was refused."""
+class Traces(Struct, frozen=True, kw_only=True):
+    """What was read: one record per rank and device, in order of ranks, and what was refused."""
 
     ranks: tuple[RankTrace, ...]
     rejected: Tally

@@ -74,7 +74,7 @@ def stream_pieces(file: BinaryIO, num_bytes: int, *, where: str) -> Iterator[byt
         produced_bytes += len(piece)
         if produced_bytes > limit_bytes:
             raise DataError(
-                f"{where}: {num_bytes} bytes expand to more than {limit_bytes}, as no trace or log does"
+                f"{where}: {num_bytes} bytes expand to more than {limit_bytes}, more than any trace or log"
             )
         if piece:
             yield bytes(piece)
@@ -182,7 +182,7 @@ class TraceStream:
         while self._more():
             if len(self._text) > MAX_EVENT_BYTES + MIB:
                 raise DataError(
-                    f"{self._where}: an event of more than {MAX_EVENT_BYTES} bytes; no trace has such"
+                    f"{self._where}: an event of more than {MAX_EVENT_BYTES} bytes; larger than in any trace"
                 )
             if len(self._text) < self._try_at_bytes:
                 continue

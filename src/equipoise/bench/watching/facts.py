@@ -61,8 +61,8 @@ def run_name(rank: int, num_ranks: int) -> str:
         found: bytes = store.get(key)
     except RuntimeError as err:
         raise UsageError(
-            f"rank {rank}: rank 0 does not watch after {_MEETING_S:.0f} s; "
-            "call equipoise.watch on every rank, or on rank 0 alone"
+            f"rank {rank}: rank 0 did not start watching within {_MEETING_S:.0f} s; "
+            "call equipoise.watch on every rank, or on rank 0 only"
         ) from err
     return found.decode()
 

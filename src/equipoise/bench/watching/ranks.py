@@ -5,9 +5,10 @@ Like steps, the slowest rank's, warm-up left out; the run in some lines.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
+
+from msgspec import Struct
 
 from equipoise.bench.phases import (
     BACKWARD,
@@ -32,8 +33,7 @@ _CHECKED_EVERY = 4
 _MOST_WARM_UP = 120
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CombinedRun:
+class CombinedRun(Struct, frozen=True, kw_only=True):
     """One run as the tables hold it.
 
     steps: seconds by phase of each step that counts, of its slowest rank; their numbers in `numbers`.
@@ -170,7 +170,7 @@ _WAYS = {
     "`equipoise bench --strategy ddp,accumulate:4,fp16` measures them",
     INPUT: "more workers or prefetching in the data loader",
     OPTIMIZER: "an optimizer with fused=True or foreach=True",
-    REST: "fewer .item(), prints and logs a step",
+    REST: "fewer .item(), prints and logs per step",
 }
 
 
@@ -187,7 +187,9 @@ def summary(watched: CombinedRun) -> str:
     total = shares.get(TOTAL)
     if total:
         hidden = 1 - shares[EXPOSED] / total
-        lines.append(f"  communication runs {total:.0%} of the time, {hidden:.0%} of it hidden by computing")
+        lines.append(
+            f"  communication runs {total:.0%} of the time, {hidden:.0%} of it overlapped with computation"
+        )
     lines += [f"  {line}" for line in gains(shares)]
     return "\n".join([*lines, *_notes(watched, step_s)])
 
@@ -234,9 +236,9 @@ def _notes(watched: CombinedRun, step_s: list[float]) -> list[str]:
     if not watched.is_steady:
         notes.append("NOT steady: step times still had a trend")
     if watched.num_unlike:
-        notes.append(f"{watched.num_unlike} steps of another size left out")
+        notes.append(f"{watched.num_unlike} steps of another size excluded")
     if watched.missing_ranks and watched.about["rank"]:
-        notes.append(f"as rank {watched.about['rank']} saw it; rank 0 has all ranks")
+        notes.append(f"of rank {watched.about['rank']} only; rank 0 reports all ranks")
     elif watched.missing_ranks:
-        notes.append(f"ranks {', '.join(map(str, watched.missing_ranks))} left nothing in this folder")
+        notes.append(f"ranks {', '.join(map(str, watched.missing_ranks))} wrote nothing to this folder")
     return [f"  {'; '.join(notes)}"]

@@ -5,9 +5,10 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from msgspec import Struct, field
 
 from equipoise.bench.phases import STEP
 from equipoise.bench.store import WATCHED, content, write_whole
@@ -26,8 +27,7 @@ _ECHO = 40
 _NAMED = ("workload", "device", "precision", "strategy")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankRecord:
+class RankRecord(Struct, frozen=True, kw_only=True):
     """What one rank left of one run.
 
     about: what it ran on and with. steps: as `written_step` gave them, in order; warm-up is among them.
@@ -69,7 +69,7 @@ class RankFile:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as err:
-            raise DataError(f"{folder}: cannot be made: {err.strerror or err}") from err
+            raise DataError(f"{folder}: cannot be created: {err.strerror or err}") from err
         write_whole(self.path, _line({"schema": _SCHEMA, **about}))
         self._held: int | None = None
         self._hold()
@@ -172,7 +172,7 @@ def _parsed(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
         found = json.loads(line)
     except (ValueError, RecursionError) as err:
-        raise DataError(f"{path}:{number}: no JSON ({err}); delete the run's folder") from err
+        raise DataError(f"{path}:{number}: not valid JSON ({err}); delete the run's folder") from err
     if not isinstance(found, dict):
         raise DataError(f"{path}:{number}: {type(found).__name__}; expected an object")
     return found
@@ -183,14 +183,14 @@ def _check_rank(path: Path, first: Mapping[str, Any]) -> None:
     rank, num_ranks = first.get("rank"), first.get("num_ranks")
     if type(rank) is not int or type(num_ranks) is not int or not 0 <= rank < num_ranks <= _MOST_RANKS:
         raise DataError(
-            f"{path}:1: rank={str(rank)[:_ECHO]!r}; expected a rank of so many; delete the run's folder"
+            f"{path}:1: rank={str(rank)[:_ECHO]!r}; expected one of its ranks; delete the run's folder"
         )
     conditions = first.get("conditions", {})
     if not isinstance(conditions, dict) or not isinstance(conditions.get("core_sets", []), list):
-        raise DataError(f"{path}:1: conditions are no table; delete the run's folder")
+        raise DataError(f"{path}:1: conditions are not a table; delete the run's folder")
     batch = first.get("batch_samples")
     if not (_are_named(first) and (batch is None or _is_count(batch))):
-        raise DataError(f"{path}:1: workload, device or batch are not what they are; delete the run's folder")
+        raise DataError(f"{path}:1: workload, device or batch are damaged; delete the run's folder")
 
 
 def _check(path: Path, number: int, line: Mapping[str, Any]) -> None:
@@ -209,7 +209,7 @@ def _check(path: Path, number: int, line: Mapping[str, Any]) -> None:
             end.get(name) is None or _is_finite(end[name]) for name in ("memory_bytes", "cpu_fraction")
         )
     if not right:
-        raise DataError(f"{path}:{number}: no line of a watched run; delete the run's folder")
+        raise DataError(f"{path}:{number}: not a line of a watched run; delete the run's folder")
 
 
 def _are_named(facts: Mapping[str, Any]) -> bool:
@@ -246,7 +246,7 @@ def rank_records(folder: Path) -> list[RankRecord]:
     """What the ranks of a run left, by rank. Raises DataError where none did."""
     found = [rank_record(path) for path in folder.glob("rank-*.jsonl")]
     if not found:
-        raise DataError(f"{folder}: no rank left a file; expected rank-0.jsonl")
+        raise DataError(f"{folder}: no rank wrote a file; expected rank-0.jsonl")
     return sorted(found, key=lambda record: record.rank)
 
 

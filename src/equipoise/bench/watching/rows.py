@@ -5,13 +5,13 @@ import stat
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import polars as pl
+from msgspec import Struct
 
 from equipoise.bench.phases import STEP
 from equipoise.bench.store import SUCCESS, WATCHED, is_held
@@ -27,8 +27,7 @@ _END_S = 10.0
 _POLL_S = 0.02
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchedTables:
+class WatchedTables(Struct, frozen=True, kw_only=True):
     """The tables `runs` and `steps` of a folder."""
 
     runs: pl.DataFrame
@@ -109,7 +108,7 @@ def status_of(watched: CombinedRun, records: Sequence[RankRecord]) -> str:
     """`success`, or what went wrong; steps that were seen before it stand."""
     for record in records:
         if not record.end:
-            return f"failed: rank {record.rank} did not come to its end"
+            return f"failed: rank {record.rank} did not finish"
         if record.end.get("reason"):
             return f"failed: rank {record.rank} {record.end['reason']}"
     if not watched.steps:
@@ -127,8 +126,7 @@ _SILENT_S = 15.0
 _MOST_ENTRIES = 4096
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunFiles:
+class RunFiles(Struct, frozen=True, kw_only=True):
     """The files of one run as they lie: rank-N.jsonl, by number; at most MOST_RANKS of `num_files`.
 
     changed_s: when one was last written. is_alive: whether a process holds one, or wrote a moment ago.
@@ -147,8 +145,7 @@ class RunFiles:
         return f"{self.folder.name}:{self.num_files}:{self.num_bytes}:{self.changed_s}:{self.is_alive}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunNow:
+class RunNow(Struct, frozen=True, kw_only=True):
     """What one run saw so far.
 
     status: `success`, `training`, or what went wrong. is_whole: whether every rank and every step was read.
@@ -219,7 +216,7 @@ def _lives(path: Path, status: os.stat_result) -> bool:
 def run_now(files: RunFiles) -> RunNow:
     """What a run saw so far. Raises DataError where a file is damaged, or no rank left one."""
     if not files.ranks:
-        raise DataError(f"{files.folder}: no rank left a file; expected rank-0.jsonl")
+        raise DataError(f"{files.folder}: no rank wrote a file; expected rank-0.jsonl")
     each_bytes = _MOST_BYTES // len(files.ranks)
     records = tuple(rank_record(path, most_bytes=each_bytes) for path in files.ranks)
     if len({record.rank for record in records}) < len(records):

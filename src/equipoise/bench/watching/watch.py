@@ -357,7 +357,7 @@ class Watch:
         if self._file is not None:
             self._file.close()
         self._file = None
-        warnings.warn(f"equipoise.watch: {err}; training goes on, unwritten", stacklevel=2)
+        warnings.warn(f"equipoise.watch: {err}; training continues without a record", stacklevel=2)
 
 
 def _reason(error: BaseException | None) -> str | None:

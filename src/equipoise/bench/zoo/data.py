@@ -1,11 +1,11 @@
 """Batches from a pool of samples: real digits, random images and text, or a user's own batch."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
 
 import torch
+from msgspec import Struct
 from torch import nn
 
 from equipoise.bench.models import Trainee
@@ -17,8 +17,7 @@ NUM_RANDOM_SAMPLES = 64
 HELD_OUT_EVERY = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ZooParts:
+class ZooParts(Struct, frozen=True, kw_only=True):
     """What a builder of the zoo returns; the first dim of each tensor of `pool` counts samples."""
 
     model: nn.Module

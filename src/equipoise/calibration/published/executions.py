@@ -7,9 +7,10 @@ are counted, and folds of a split are cut, by cluster.
 import re
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
-from dataclasses import replace
 from hashlib import blake2s
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from equipoise.calibration.published.rows import PublishedRow, nodes_of, read_rows
 from equipoise.spec.strategy import Software, software_in

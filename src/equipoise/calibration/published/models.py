@@ -3,7 +3,9 @@ refused.
 """
 
 import re
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.calibration.published.quantities import count, number, stated
 from equipoise.errors import DataError
@@ -25,8 +27,7 @@ _NARROWEST, _WIDEST = 2.0, 8.0
 _MOST_WORDS = 24
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
+class Model(Struct, frozen=True, kw_only=True):
     """What a row trains: its sizes where it is a transformer, its entry in the catalogue where it has one.
 
     notes: what was assumed of it, in sentences.
@@ -62,7 +63,7 @@ def model_of(row: TextRow, catalogue: Catalogue | None = None) -> Model:
             return Model(transformer=catalogued, known=known, sequence=sequence)
         if catalogued.attention_layers is None and catalogued.expert_layers is None:
             scaled = replace(catalogued, layers=layers or catalogued.layers)
-            note = f"{catalogued.layers} layers in the catalogue, {layers} in the row: the row's hold"
+            note = f"{catalogued.layers} layers in the catalogue, {layers} in the row: the row's are used"
             return Model(transformer=scaled, known=None, sequence=sequence, notes=(note,))
     if layers is None or hidden is None or heads is None:
         raise DataError(

@@ -4,8 +4,9 @@ Nothing is converted.
 """
 
 import re
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
+
+from msgspec import Struct
 
 from equipoise.errors import DataError
 from equipoise.runs.readers.cells import MAX_TEXT, TextRow, echo
@@ -131,8 +132,7 @@ Kind: TypeAlias = Literal[
 Counted: TypeAlias = Literal["model", "executed"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quantity:
+class Quantity(Struct, frozen=True, kw_only=True):
     """What a figure is: its kind, and one unit of it in SI.
 
     per_accelerator: whether it is of one accelerator; None where the unit does not say.
@@ -275,7 +275,7 @@ def _message_rate(text: str) -> Quantity | None:
 
 
 def _flop_rate(text: str) -> Quantity | None:
-    """FLOP a second; a word in the unit or in brackets may say which are counted."""
+    """FLOP per second; a word in the unit or in brackets may say which are counted."""
     plain = _plain(text)
     rest, per_accelerator = _spread(plain)
     if per_accelerator is None and _ALL.search(text):

@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal, TypeAlias
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from equipoise.calibration.published.models import Model, collective_of, is_matrix_product, model_of
 from equipoise.calibration.published.quantities import Quantity, count, number, quantity, stated
@@ -22,8 +24,7 @@ _BACKWARD_FACTOR = 2.0
 _MOST_KEPT = 4096
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conversion:
+class Conversion(Struct, frozen=True, kw_only=True):
     """How a figure becomes seconds: factor x figure, or factor / figure where it is a rate.
 
     >>> Conversion(factor=100.0, is_rate=True).seconds(50.0)
@@ -45,7 +46,7 @@ class Conversion:
 def step_conversion(
     quantity: Quantity, strategy: Strategy, model: Model, *, peak_flop_per_s: float | None
 ) -> Conversion:
-    """How a figure becomes seconds a step.
+    """How a figure becomes seconds per step.
 
     peak_flop_per_s: of one accelerator in the precision of the row, for shares of the peak.
     Raises DataError where the row lacks what its unit needs.
@@ -70,7 +71,7 @@ def step_conversion(
                     raise DataError("unit is a share of the peak, and no peak of this accelerator is known")
                 work /= peak_flop_per_s
         case _:
-            raise DataError(f"unit: {quantity.kind} is not a figure of a training step")
+            raise DataError(f"unit: {quantity.kind} is not a quantity of a training step")
     if quantity.is_rate:
         return Conversion(factor=work / quantity.si, is_rate=True)
     return Conversion(factor=work * quantity.si, is_rate=False)
@@ -78,7 +79,7 @@ def step_conversion(
 
 def _sequence(model: Model) -> int:
     if model.sequence is None:
-        raise DataError("column seq: empty; the unit counts tokens, so tokens a sample have to be known")
+        raise DataError("column seq: empty; the unit counts tokens, so tokens per sample have to be known")
     return model.sequence
 
 
@@ -164,7 +165,7 @@ def collective_conversion(
             factor=payload_bytes * _BUS_FACTORS[operation](num_ranks) / quantity.si, is_rate=True
         )
     raise DataError(
-        f"unit: {quantity.kind} is not a figure of a collective; expected a time or busbw or algbw GB/s"
+        f"unit: {quantity.kind} is not a quantity of a collective; expected a time or busbw or algbw GB/s"
     )
 
 
@@ -184,8 +185,7 @@ _FEWEST_HUNDREDTHS = 10
 _PEAK = re.compile(r"\bpeak\b", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedRow:
+class PublishedRow(Struct, frozen=True, kw_only=True):
     """One row: its cells, and what follows from them.
 
     file, row: where it stands; row is the 1-based data row. cells: as written, for splits by any column.
@@ -216,7 +216,7 @@ class PublishedRow:
     conversion: Conversion | None = None
     notes: tuple[str, ...] = ()
     reason: str | None = None
-    catalogue: Catalogue = field(default_factory=shipped, repr=False, compare=False)
+    catalogue: Catalogue = field(default_factory=shipped)
     execution: int = -1
     cluster: int = -1
 
@@ -328,7 +328,7 @@ def _of_kind(row: TextRow, seen: PublishedRow) -> PublishedRow:
         raise DataError("column unit: empty")
     if is_matrix_product(seen.workload):
         return replace(
-            seen, kind="matmul", reason="a rate of matrix products alone, not of training or a collective"
+            seen, kind="matmul", reason="a rate of matrix products only, not of training or a collective"
         )
     if unit.kind in {"bus", "payload"} or collective_of(seen.workload):
         return _collective(row, seen, unit)
@@ -336,7 +336,7 @@ def _of_kind(row: TextRow, seen: PublishedRow) -> PublishedRow:
         return replace(
             seen,
             kind="efficiency",
-            reason="a share of perfect scaling: the time it compares with is not stated",
+            reason="a share of perfect scaling: the reference time is not stated",
         )
     if unit.kind == "items":
         return _throughput(seen, unit, "the unit does not say what is counted")
@@ -388,7 +388,7 @@ def _collective(row: TextRow, seen: PublishedRow, unit: Quantity) -> PublishedRo
     operation = collective_of(seen.workload)
     if operation is None:
         # Bandwidths of the bus are defined so that collectives can be compared with each other.
-        notes.append("no collective named: taken as all_reduce")
+        notes.append("no collective named: all_reduce is assumed")
         operation = "all_reduce"
     payload = number(row, "global_batch", most=_LARGEST_MESSAGE_BYTES)
     if payload is None and _PEAK.search(seen.workload):

@@ -1,7 +1,8 @@
 """The strategy of a row: axes and batches from their columns, options from words; assumptions are noted."""
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from equipoise.calibration.published.quantities import count, count_at, count_in, stated
 from equipoise.errors import DataError
@@ -12,8 +13,7 @@ _MAX_CHUNKS = 1000
 _NO = "no|false|off|0"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StrategyWords:
+class StrategyWords(Struct, frozen=True, kw_only=True):
     """What words say of a strategy; None is what they leave open.
 
     shard_group: ranks over which states are sharded, where that is not all of dp. is_interleaved: several
@@ -174,7 +174,7 @@ def _interleaving(text: str) -> tuple[bool, int | None]:
         chunks = int(match[1]) if match else 1
         if not 1 <= chunks <= _MAX_CHUNKS:
             raise DataError(
-                f"column parallel_config: {chunks} chunks a pipeline rank; expected 1 to {_MAX_CHUNKS}"
+                f"column parallel_config: {chunks} chunks per pipeline rank; expected 1 to {_MAX_CHUNKS}"
             )
         return chunks > 1, chunks
     negated = _has(text, r"(?:no|non|not|without)[- ]interleav(?:ing|ed)")
@@ -187,8 +187,7 @@ _MAX_BATCH = 10**12
 _USUAL_RANK = 16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatedStrategy:
+class StatedStrategy(Struct, frozen=True, kw_only=True):
     """A strategy, and in sentences what of it was assumed."""
 
     strategy: Strategy
@@ -209,7 +208,7 @@ def strategy_of(row: TextRow, *, num_accelerators: int, layers: int | None) -> S
     if words.precision is None:
         notes.append("precision not stated: bf16")
     if words.shard_group is not None and words.shard_group < dp:
-        notes.append(f"sharded over groups of {words.shard_group} ranks: taken as over all {dp}")
+        notes.append(f"sharded over groups of {words.shard_group} ranks: treated as over all {dp}")
     found = Strategy(
         global_batch_samples=whole,
         microbatch_samples=micro,
@@ -272,7 +271,7 @@ def _batches(row: TextRow, words: StrategyWords, *, dp: int, pp: int, notes: lis
                 f"column global_batch: empty; a pipeline of pp={pp} needs the number of micro-batches"
             )
         if accumulated is None:
-            notes.append("global_batch not stated: one micro-batch a rank")
+            notes.append("global_batch not stated: one micro-batch per rank")
         return micro, micro * dp * (accumulated or 1)
     if whole is None:
         raise DataError("columns micro_batch and global_batch: both empty; a step is not known without one")
@@ -282,8 +281,8 @@ def _batches(row: TextRow, words: StrategyWords, *, dp: int, pp: int, notes: lis
         notes.append("micro_batch not stated: 1 sample")
         return 1, whole
     if whole % dp:
-        raise DataError(f"global_batch = {whole} is no multiple of dp = {dp}")
-    notes.append("micro_batch not stated: a rank's whole share")
+        raise DataError(f"global_batch = {whole} is not a multiple of dp = {dp}")
+    notes.append("micro_batch not stated: all samples of a rank")
     return whole // dp, whole
 
 

@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.decide.allocation.jobs import JobRequest
 from equipoise.decide.allocation.problem import (
@@ -22,8 +24,7 @@ from equipoise.stats import Interval
 from equipoise.units import HOUR_S
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobShare:
+class JobShare(Struct, frozen=True, kw_only=True):
     """What one job gets: the candidate of its size, and when it starts.
 
     times: what it would take on other sizes. end_s: when it is done, at both ends with all jobs as slow, or
@@ -47,16 +48,14 @@ class JobShare:
         return self.candidate.time_s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rival:
+class SimplerSchedule(Struct, frozen=True, kw_only=True):
     """A simpler way to share the pool. value: of the objective; None where it misses a deadline or room."""
 
     words: str
     value: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Allocation:
+class Allocation(Struct, frozen=True, kw_only=True):
     """The answer. value: of the objective, in its unit; solved: how it was found, and what bounds it.
 
     is_feasible: whether all deadlines are kept; otherwise the shares are those of the schedule whose latest
@@ -70,7 +69,7 @@ class Allocation:
     solved: Solved
     is_feasible: bool
     is_certain: bool
-    rivals: tuple[Rival, ...]
+    simpler_schedules: tuple[SimplerSchedule, ...]
     makespan_s: float
     total_s: float
     notes: tuple[str, ...]
@@ -109,7 +108,7 @@ def allocate(
         solved=solved,
         is_feasible=is_feasible,
         is_certain=is_certain,
-        rivals=_rivals(problem),
+        simpler_schedules=_simpler_schedules(problem),
         makespan_s=max(each.end_s.value for each in shares),
         total_s=math.fsum(each.job.weight * (each.end_s.value - each.job.start_s) for each in shares),
         notes=tuple(
@@ -230,14 +229,16 @@ def _share(
     )
 
 
-def _rivals(problem: SharingProblem) -> tuple[Rival, ...]:
+def _simpler_schedules(problem: SharingProblem) -> tuple[SimplerSchedule, ...]:
     """What simpler ways would give."""
     best_split = split(problem)
     equal = _equal_shares(problem)
     return (
-        Rival(words="best split, all at once", value=None if best_split is None else best_split.value),
-        Rival(words="equal shares, all at once", value=equal),
-        Rival(words="one after another", value=in_turn(problem)),
+        SimplerSchedule(
+            words="best split, all at once", value=None if best_split is None else best_split.value
+        ),
+        SimplerSchedule(words="equal shares, all at once", value=equal),
+        SimplerSchedule(words="one after another", value=in_turn(problem)),
     )
 
 

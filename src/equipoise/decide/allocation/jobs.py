@@ -5,10 +5,11 @@ import re
 import stat
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
 
 from equipoise.decide.allocation.problem import HOURS, Tariff
 from equipoise.decide.field import MAX_ACCELERATORS, MAX_SIZES
@@ -41,8 +42,7 @@ _OF_JOB = frozenset(
 _OF_FILE = frozenset({"job", "electricity_usd_per_kwh", "begin"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobRequest:
+class JobRequest(Struct, frozen=True, kw_only=True):
     """One training as stated. where: the file and job, for messages.
 
     times: measured seconds by size; file: measured times; else workload is what to estimate. sizes: numbers
@@ -65,8 +65,7 @@ class JobRequest:
     precision: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobsFile:
+class JobsFile(Struct, frozen=True, kw_only=True):
     """What a JOBS.toml states. usd_per_kwh, begin_s (after midnight): None where it does not."""
 
     jobs: tuple[JobRequest, ...]
@@ -148,8 +147,7 @@ def _prices(found: object, whole: "_JobFields") -> tuple[float, ...]:
     return tuple(float(each) for each in right)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _JobFields:
+class _JobFields(Struct, frozen=True, kw_only=True):
     """One table of the file: where it is, and its fields, all known."""
 
     where: str
@@ -179,7 +177,7 @@ class _JobFields:
             or len(value) > _MAX_TEXT
             or not value.isprintable()
         ):
-            raise self.refuse(key, "a text")
+            raise self.refuse(key, "text in quotes")
         return value.strip()
 
     def number(self, key: str) -> float | None:
@@ -285,7 +283,7 @@ def _is_number(value: object) -> bool:
 
 def _echo(value: object) -> str:
     """A value of the file, short and on one line."""
-    text = ascii(value) if not isinstance(value, int) or abs(value) < _MOST else "a huge number"
+    text = ascii(value) if not isinstance(value, int) or abs(value) < _MOST else "a very large number"
     return text if len(text) <= _ECHO else f"{text[:_ECHO]}..."
 
 
@@ -302,4 +300,4 @@ def _document(path: Path) -> dict[str, Any]:
     except RecursionError as err:
         raise DataError(f"{path}: nested too deeply; expected a TOML file of jobs") from err
     except ValueError as err:
-        raise DataError(f"{path}: no TOML: {err}; expected a file of [[job]] tables") from err
+        raise DataError(f"{path}: not valid TOML: {err}; expected a file of [[job]] tables") from err

@@ -5,9 +5,10 @@ Its accelerators and rates, jobs with a time for each size, what a solution is.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal, TypeAlias
+
+from msgspec import Struct
 
 from equipoise.decide.candidates import rates_of
 from equipoise.decide.query import TrainingQuery, query
@@ -21,8 +22,7 @@ from equipoise.units import DAY_S, HOUR_S, KWH_J
 HOURS = 24
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tariff:
+class Tariff(Struct, frozen=True, kw_only=True):
     """US dollars per kWh in each hour of a day. begin_s: seconds from midnight to the start of the plan."""
 
     usd_per_kwh: tuple[float, ...]
@@ -33,7 +33,7 @@ class Tariff:
         if len(self.usd_per_kwh) != HOURS or not all(math.isfinite(each) for each in self.usd_per_kwh):
             raise UsageError(
                 f"electricity prices of {len(self.usd_per_kwh)} hours; expected {HOURS} finite numbers, US "
-                "dollars a kWh"
+                "dollars per kWh"
             )
 
     def usd_per_w(self, start_s: float, end_s: float) -> float:
@@ -61,8 +61,7 @@ class Tariff:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pool:
+class Pool(Struct, frozen=True, kw_only=True):
     """What is shared. question: of a training on it, but for what is trained.
 
     cluster: the system with all its accelerators. tariff: of electricity; is_rented: whether an
@@ -125,8 +124,7 @@ ObjectiveName: TypeAlias = Literal["time", "makespan", "cost", "energy", "latene
 ROUNDING = 2.0**-30
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllocationJob:
+class AllocationJob(Struct, frozen=True, kw_only=True):
     """One training: the seconds it takes on each size it may have.
 
     sizes, time_s: (n_choices,), sizes ascending. start_s: not before; deadline_s: not after, infinite where
@@ -146,8 +144,7 @@ class AllocationJob:
         return min(size * time for size, time in zip(self.sizes, self.time_s, strict=True))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
+class Placed(Struct, frozen=True, kw_only=True):
     """One job's place: index of the job, index of its size, and when it starts."""
 
     job: int
@@ -155,8 +152,7 @@ class Placed:
     start_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharingProblem:
+class SharingProblem(Struct, frozen=True, kw_only=True):
     """Jobs, a pool of so many accelerators, and what to minimise.
 
     usd_per_accelerator_s: of a rented accelerator, also where it is only held. power_w: of an accelerator and
@@ -222,11 +218,10 @@ class SharingProblem:
         return placed.start_s, placed.start_s + about.time_s[placed.choice], about.sizes[placed.choice]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Solved:
+class Solved(Struct, frozen=True, kw_only=True):
     """A schedule, in the order of the jobs. value: of the objective; bound: no schedule is below it.
 
-    is_proved: whether no schedule is better. num_looked: partial schedules that were looked at. method: in
+    is_proved: whether no schedule is better. num_explored: partial schedules that were looked at. method: in
     words.
     """
 
@@ -234,7 +229,7 @@ class Solved:
     value: float
     bound: float
     is_proved: bool
-    num_looked: int
+    num_explored: int
     method: str
 
     @property

@@ -5,9 +5,10 @@ Sizes and starts by branch and bound; schedules replayed with other times.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from equipoise.decide.allocation.problem import ROUNDING, Placed, SharingProblem, Solved, is_after, used_at
 from equipoise.scaling.laws import FloatArray
@@ -53,7 +54,7 @@ def split(problem: SharingProblem) -> Solved | None:
         value=value,
         bound=value,
         is_proved=True,
-        num_looked=entries,
+        num_explored=entries,
         method="dynamic programming",
     )
 
@@ -97,7 +98,7 @@ def greedy_split(problem: SharingProblem) -> Solved | None:
     left = problem.num_accelerators - sum(
         problem.jobs[job].sizes[choices[0]] for job, choices in enumerate(allowed)
     )
-    num_looked = 0
+    num_explored = 0
     while left > 0:
         best: tuple[float, int, int] | None = None
         worst = max(_worth(problem, job, allowed[job][at[job]]) for job in range(len(at)))
@@ -106,7 +107,7 @@ def greedy_split(problem: SharingProblem) -> Solved | None:
             if not problem.is_sum and now < worst:
                 continue
             for step in range(at[job] + 1, len(choices)):
-                num_looked += 1
+                num_explored += 1
                 sizes = problem.jobs[job].sizes
                 more = sizes[choices[step]] - sizes[choices[at[job]]]
                 gain = (now - _worth(problem, job, choices[step])) / more
@@ -130,7 +131,7 @@ def greedy_split(problem: SharingProblem) -> Solved | None:
         value=problem.value(placed),
         bound=math.fsum(least) if problem.is_sum else max(least),
         is_proved=False,
-        num_looked=num_looked,
+        num_explored=num_explored,
         method="marginal gains",
     )
 
@@ -188,7 +189,7 @@ def schedule(problem: SharingProblem, *, most_looked: int = MOST_LOOKED) -> Solv
         value=value,
         bound=bound,
         is_proved=is_proved,
-        num_looked=most_looked - max(search.left, 0),
+        num_explored=most_looked - max(search.left, 0),
         method="branch and bound",
     )
 
@@ -255,8 +256,7 @@ def _fits(problem: SharingProblem, spans: Sequence[Span], size: int, start_s: fl
     return all(used_at(within, moment) + size <= problem.num_accelerators for moment in moments)
 
 
-@dataclass(slots=True, kw_only=True)
-class _Search:
+class _Search(Struct, kw_only=True):
     """One search: the best whole schedule so far, and how many more partial ones it may look at."""
 
     problem: SharingProblem

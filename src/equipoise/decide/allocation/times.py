@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from statistics import median
 from typing import Final
 
 import polars as pl
+from msgspec import Struct
+from msgspec.structs import replace
 from threadpoolctl import threadpool_limits
 
 from equipoise.decide.allocation.jobs import JobRequest
@@ -24,11 +25,10 @@ from equipoise.spec.catalogue import Catalogue
 from equipoise.stats import Interval, log_t_interval
 from equipoise.units import format_count
 
-USER_TIMES: Final = "your own times"
+USER_TIMES: Final = "your measured times"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobTimes:
+class JobTimes(Struct, frozen=True, kw_only=True):
     """What one job may take: a candidate of each size that it may have, ascending, none beyond the pool.
 
     A time that was stated once has its value for both ends of its interval.
@@ -100,7 +100,7 @@ def question_of(job: JobRequest, pool: Pool) -> TrainingQuery:
 def _estimated(job: JobRequest, pool: Pool, scores: pl.DataFrame | None, catalogue: Catalogue) -> JobTimes:
     """The candidates that `advise` has for the same question."""
     if job.workload is None:
-        raise UsageError("nothing states how long it takes; give workload, times or file")
+        raise UsageError("no way to find its time; give workload, times or file")
     wanted = _within_pool(job.sizes, pool)
     query = question_of(job, pool)
     try:
@@ -135,7 +135,8 @@ def _stated(job: JobRequest, pool: Pool) -> JobTimes:
     sizes = tuple(size for size in job.times if size in allowed and size <= pool.num_accelerators)
     if not sizes:
         raise UsageError(
-            f"times of {', '.join(map(str, job.times))} accelerators; expected one that the pool of "
+            f"times of {', '.join(map(str, job.times))} accelerators; expected a size that fits "
+            "into the pool of "
             f"{pool.num_accelerators} has room for{' and sizes names' if job.sizes else ''}"
         )
     once = [size for size in sizes if len(job.times[size]) == 1]
@@ -185,7 +186,8 @@ def _from_file(job: JobRequest, pool: Pool, scores: pl.DataFrame | None, catalog
     )
     if not own.is_time_to_train:
         raise DataError(
-            f"{own.where} has times of {own.work}; expected those of whole trainings: time_to_train_h"
+            f"{own.where} has times of {own.work}; expected times of complete trainings in a "
+            "column time_to_train_h"
         )
     measured = sorted({int(size) for size in own.num_accelerators})
     spanned = [each for each in usual_sizes(pool) if measured[0] <= each <= measured[-1]]
@@ -193,7 +195,7 @@ def _from_file(job: JobRequest, pool: Pool, scores: pl.DataFrame | None, catalog
     sizes = tuple(each for each in sizes if each <= pool.num_accelerators)
     if not sizes:
         raise UsageError(
-            f"{own.where} has times of {measured[0]} accelerators on; the pool has {pool.num_accelerators}"
+            f"{own.where} has times from {measured[0]} accelerators up; the pool has {pool.num_accelerators}"
         )
     query = replace(
         question_of(job, pool),
@@ -219,10 +221,10 @@ def _as_measured(job: JobRequest, own: Measurements, sizes: Sequence[int], pool:
     by_size = {size: own.time_s[own.num_accelerators == size].tolist() for size in sizes}
     held = {size: seconds for size, seconds in by_size.items() if seconds}
     if not held:
-        raise DataError(f"{own.where} has no time of any of the sizes named")
+        raise DataError(f"{own.where} has no time at any of the sizes in `sizes`")
     return JobTimes(
         candidates=tuple(_measured(pool, size, seconds, own.where) for size, seconds in held.items()),
         notes=(
-            f"{job.name}: {own.where} has too few sizes for a law; those measured are taken as they are.",
+            f"{job.name}: {own.where} has too few sizes to fit a scaling law; measured sizes alone are used.",
         ),
     )

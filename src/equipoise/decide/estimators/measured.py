@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias, TypedDict
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
 from equipoise.bench.methods import method
@@ -41,8 +41,7 @@ from equipoise.units import format_count
 _LEAST_SLOWDOWN = 0.97
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SmallRun:
+class SmallRun(Struct, frozen=True, kw_only=True):
     """A training step as a user measured it: its seconds, on how many accelerators, samples of a micro-batch.
 
     num_accumulated: micro-batches that gradients are gathered over before they are exchanged.
@@ -63,8 +62,7 @@ class SmallRun:
                 raise UsageError(f"measured step: {name} = {value}; expected a number above 0")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScaledSteps:
+class ScaledSteps(Struct, frozen=True, kw_only=True):
     """Steps of the same set-up on other numbers of accelerators; every field of shape (n_sizes,).
 
     step_s, low_s, high_s: seconds and 90 % bounds. samples_per_s: over all. efficiency: that over perfect
@@ -101,7 +99,7 @@ def scaled(
     sizes = np.atleast_1d(np.asarray(num_accelerators, dtype=np.intp))
     if (sizes < run.num_accelerators).any():
         raise UsageError(
-            f"{int(sizes.min())} accelerators asked for, {run.num_accelerators} measured; "
+            f"{int(sizes.min())} accelerators in the question, {run.num_accelerators} measured; "
             "expected at least as many"
         )
     found = scaled_up(
@@ -300,10 +298,13 @@ def _why(run: UserRun, size: int, recast: Recast | None) -> str:
     way = f" ({run.strategy})" if run.strategy else ""
     batch = format_count(run.global_batch_samples)
     if size == run.num_accelerators and recast is not None and recast.is_other:
-        return f"{at}{way} at batch {batch}; trained as advised, {recast.factor:.2f} times, by the model"
+        return (
+            f"{at}{way} at batch {batch}; for the recommended strategy {recast.factor:.2f} "
+            "times, by the model"
+        )
     if size == run.num_accelerators:
         return f"{at}{way} at batch {batch}, as measured"
     return (
-        f"{at}{way} at batch {batch}, with what more ranks add: waiting, exchange, input "
+        f"{at}{way} at batch {batch}, plus what more ranks add: waiting, communication, input "
         "(docs/experiments/0009)"
     )

@@ -5,7 +5,6 @@ Also results of the nearest chip for one that has none, carried over by the mode
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from typing import Literal, TypeAlias, get_args
@@ -13,6 +12,8 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 import orjson
 import polars as pl
+from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.calibration.profiles import PRIORS_ONLY, model_for, runs_on
 from equipoise.decide.answer import (
@@ -48,8 +49,7 @@ NAME = "transfer.json"
 _DOUBLINGS_PER_ROUND = 0.25
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NearChip:
+class NearChip(Struct, frozen=True, kw_only=True):
     """A chip with results that is near to one without. doublings: how far, the less the nearer."""
 
     chip: Accelerator
@@ -57,8 +57,7 @@ class NearChip:
     doublings: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransferRecord:
+class TransferRecord(Struct, frozen=True, kw_only=True):
     """How wrong times carried over to whole chips held out were, by nearness.
 
     log_sd: of the logarithm. median, p90: of |carried / published - 1|; modelled_median, modelled_p90: of the
@@ -79,7 +78,7 @@ class TransferRecord:
     def of(self) -> str:
         """What was held out, in words."""
         what = "the same chip in another form" if self.nearness == "chip" else "another chip of its maker"
-        return f"results of {self.num_chips} chips held out whole, carried over from {what}"
+        return f"results of {self.num_chips} held-out chips, carried over from {what}"
 
 
 @cache

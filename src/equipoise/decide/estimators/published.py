@@ -6,10 +6,11 @@ the pooled law, beyond those by the model's ratio; a chip without any, from the 
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.calibration.curves import CurveQuestion, PredictedTime, TimeCurve
 from equipoise.calibration.forecasts import published_curve, results_of
@@ -29,6 +30,7 @@ from equipoise.errors import EvidenceError
 from equipoise.runs.queries import comparable, published_results
 from equipoise.runs.readers.measurements import Measurements
 from equipoise.scaling.laws import Domain, FloatArray
+from equipoise.scaling.submitters import SubmitterSpread
 from equipoise.units import format_count, format_percent
 
 # Beyond so many times the largest size known no number is advised, only times.
@@ -38,8 +40,7 @@ FARTHEST = 4.0
 _MOST_RESULTS = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedEvidence:
+class PublishedEvidence(Struct, frozen=True, kw_only=True):
     """What is published of a workload on one accelerator.
 
     at_size: the comparable results of each size, the best first. curve: by the pooled law; None where it has
@@ -108,7 +109,9 @@ def published_estimates(evidence: PublishedEvidence) -> Estimates | None:
     found: dict[int, Estimate] = {}
     grade: dict[int, Grade] = {}
     curve = evidence.curve
-    is_users = curve is not None and any(each.is_own and each.kind == "measured" for each in curve.evidence)
+    is_users = curve is not None and any(
+        each.is_same_group and each.kind == "measured" for each in curve.evidence
+    )
     if curve is not None:
         largest = _largest(evidence, curve)
         for each in curve.predictions:
@@ -118,7 +121,7 @@ def published_estimates(evidence: PublishedEvidence) -> Estimates | None:
             spread = combined_record().at(size / largest).published_scale * log_sd(each.time)
             found[size] = Estimate(
                 estimator="measured" if is_users else "published",
-                name="your own trainings, with the shape of published ones"
+                name="your trainings, with the scaling of published ones"
                 if is_users
                 else "carried from published results at other sizes",
                 time_s=each.time,
@@ -135,7 +138,7 @@ def published_estimates(evidence: PublishedEvidence) -> Estimates | None:
     domain = None if curve is None else _asked_domain(curve.domain, sizes[-1] / 2.0)
     return Estimates(
         estimator="measured" if is_users else "published",
-        name="your own trainings, with the shape of published ones" if is_users else "published results",
+        name="your trainings, with the scaling of published ones" if is_users else "published results",
         by_size={size: found[size] for size in sizes},
         grade=grade,
         sources=_sources(evidence),
@@ -164,12 +167,38 @@ def carried_by_model(published: Estimates, model: Estimates) -> Estimates:
             name=f"carried from published results at {format_count(nearest)} by the model",
             time_s=with_log_sd(ratio * start.time_s.value, spread),
             log_sd=spread,
-            why=f"times carried so far by the model were off by {format_percent(round(spread, 2))} "
+            why=f"times carried this far by the model were off by {format_percent(round(spread, 2))} "
             "(standard deviation)",
             sources=(),
         )
         grade[size] = "carried"
     return replace(published, by_size={size: found[size] for size in sorted(found)}, grade=grade)
+
+
+def as_new_submitter(published: Estimates, spread: SubmitterSpread) -> Estimates:
+    """The estimates for a submitter who is new to a size, in place of the best one there.
+
+    As wrong besides as submitters differ. Where returns diminish does not change: the factor is one for all.
+    """
+    found = {}
+    for size, each in published.by_size.items():
+        wide = math.hypot(each.log_sd, spread.log_sd)
+        found[size] = replace(
+            each,
+            name=f"{each.name}, for a new submitter",
+            time_s=with_log_sd(spread.factor * each.time_s.value, wide),
+            log_sd=wide,
+            why=f"{each.why}; others take {spread.factor:.2f} times as long as the best of a size, and "
+            f"differ by {format_percent(round(spread.log_sd, 2))} (standard deviation, {spread.num_results} "
+            "results)",
+        )
+    curves_s = published.curves_s
+    return replace(
+        published,
+        name=f"{published.name}, for a new submitter",
+        by_size=found,
+        curves_s=None if curves_s is None else _times(curves_s, spread.factor),
+    )
 
 
 def at_users_level(published: Estimates, measured: Estimates, sizes: Sequence[int]) -> Estimates:
@@ -239,7 +268,7 @@ def _submitted(results: Sequence[PublishedResult], size: int) -> Estimate:
         name="published results",
         time_s=with_log_sd(best.score_s, LEAST_LOG_SD),
         log_sd=LEAST_LOG_SD,
-        why=f"submitted in {best.round}{more}; submissions of one system differ by "
+        why=f"the best submitter's time, in {best.round}{more}; submissions of one system differ by "
         f"{format_percent(LEAST_LOG_SD)}",
         sources=tuple(
             EvidenceSource(
@@ -266,7 +295,7 @@ def _asked_domain(known: Domain, most: float) -> Domain:
 
 def _largest(evidence: PublishedEvidence, curve: TimeCurve) -> float:
     """The largest size with a result of the group itself."""
-    own = [each.num_accelerators for each in curve.evidence if each.is_own]
+    own = [each.num_accelerators for each in curve.evidence if each.is_same_group]
     return float(max((*own, *evidence.at_size), default=curve.domain.largest))
 
 
@@ -279,7 +308,7 @@ def _carried_why(each: PredictedTime) -> str:
     record = each.record
     assert record is not None
     error = format_percent(record.median_abs_error)
-    return f"{record.num_held_out} held out ({record.of}): off by {error} (median)"
+    return f"the best submitter's time; {record.num_held_out} held out ({record.of}): off by {error} (median)"
 
 
 def _sources(evidence: PublishedEvidence) -> tuple[EvidenceSource, ...]:

@@ -6,11 +6,11 @@
 import math
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
 from itertools import combinations, pairwise
 
 import numpy as np
 import polars as pl
+from msgspec import Struct, to_builtins
 from threadpoolctl import threadpool_limits
 
 from equipoise.decide.answer import DEVIATE, log_sd
@@ -28,8 +28,7 @@ _JUMPS = (0.0, 2.0, 4.0, math.inf)
 _P90 = 0.9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldOutTime:
+class HeldOutTime(Struct, frozen=True, kw_only=True):
     """One held-out result, and what the pooled law and the model say of it.
 
     jump: its size over the largest known of its group.
@@ -152,7 +151,7 @@ def main() -> int:
     with threadpool_limits(limits=1):
         found = list(_held_out(backtest(best_per_size(scores), protocol="largest").groups, scores))
         carried, num_carried = carried_log_sds(list(planned(scores)))
-    write_record(COMBINED_RECORD_NAME, {"record": asdict(record_of(found, carried, num_carried))})
+    write_record(COMBINED_RECORD_NAME, {"record": to_builtins(record_of(found, carried, num_carried))})
     return 0
 
 

@@ -5,10 +5,10 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from equipoise.calibration.advice_backtest import Curves, advice_document, held_out_advice, pooled_curves
 from equipoise.calibration.forecast_record import COMBINED, write_record
@@ -23,8 +23,7 @@ from equipoise.scaling.pooled import PooledLaw, Question
 from equipoise.stats import Interval
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CombinedCurves:
+class CombinedCurves(Struct, frozen=True, kw_only=True):
     """The curves that numbers are sought on, from what was known of a group. scores: all published results.
 
     A group that the model cannot estimate has the curves of published results alone, as an answer does.

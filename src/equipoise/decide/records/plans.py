@@ -5,10 +5,10 @@ Makes the record that ships.
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any, Final
 
 import polars as pl
+from msgspec import to_builtins
 from threadpoolctl import threadpool_limits
 
 from equipoise.calibration import forecast_record
@@ -133,8 +133,8 @@ def main() -> int:
     write_record(
         PLAN_RECORD_NAME,
         {
-            "records": [asdict(each) for each in records(found)],
-            "workloads": [asdict(each) for each in by_workload(found)],
+            "records": [to_builtins(each) for each in records(found)],
+            "workloads": [to_builtins(each) for each in by_workload(found)],
         },
     )
     return 0

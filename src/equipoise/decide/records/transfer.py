@@ -6,10 +6,10 @@
 import math
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
 
 import numpy as np
 import polars as pl
+from msgspec import Struct, to_builtins
 from threadpoolctl import threadpool_limits
 
 from equipoise.calibration.curves import CurveQuestion
@@ -42,8 +42,7 @@ from equipoise.spec.mlperf import round_key
 _P90 = 0.9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldOutChip:
+class HeldOutChip(Struct, frozen=True, kw_only=True):
     """One result of a chip that was held out, what was carried over to it, and the model alone.
 
     modelled_s: None where the samples to target are not known without the chip.
@@ -165,7 +164,7 @@ def main() -> int:
     """Hold every chip out and write the file next to the embedded tables."""
     with threadpool_limits(limits=1):
         made = records(tuple(held_out_chips(embedded.load().scores)))
-    write_record(NAME, {"records": [asdict(each) for each in made]})
+    write_record(NAME, {"records": [to_builtins(each) for each in made]})
     return 0
 
 

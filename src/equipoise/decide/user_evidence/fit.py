@@ -5,10 +5,11 @@ At their level, or with its parameters fitted to them.
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from statistics import median
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.calibration.accuracy import half_width
 from equipoise.calibration.profiles import USER_CALIBRATION, CalibratedModel, CalibrationRecord
@@ -40,8 +41,7 @@ _NUDGE = 1e-3
 _SEED = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserFit:
+class UserFit(Struct, frozen=True, kw_only=True):
     """A model fitted to the user's steps, and how wrong it was about those held out of it.
 
     model: to search with. error, level_error: median of |predicted / measured - 1| of steps held out, by the
@@ -62,15 +62,15 @@ class UserFit:
         """What was fitted, and how wrong it was, in one sentence."""
         return (
             f"fitted to {_set_ups(self.steps)}; with {self.held_out} held out it was off by "
-            f"{format_percent(round(self.error, 3))} (median), its level alone by "
+            f"{format_percent(round(self.error, 3))} (median), with only its level set by "
             f"{format_percent(round(self.level_error, 3))}"
         )
 
     @property
     def sentence(self) -> str:
-        """What was learnt, with links that are not as stated."""
+        """What was fitted, with links that are not as stated."""
         found = [
-            f"links {where} turned out {factor:.2g} times as fast as stated"
+            f"links {where} are {factor:.2g} times as fast as stated"
             for where, factor in (("inside nodes", self.intra), ("between nodes", self.inter))
             if not 1.0 / _NOTICED < factor < _NOTICED
         ]
@@ -87,8 +87,8 @@ def user_fit(steps: UserSteps, start: CalibratedModel) -> UserFit | str:
     num_sizes = len(np.unique(steps.sizes))
     if len(steps.measured_s) < _FEWEST_SET_UPS or num_sizes < _FEWEST_SIZES:
         return (
-            f"{_set_ups(steps)} give its level alone: parameters take {_FEWEST_SET_UPS} set-ups or more, on "
-            f"{_FEWEST_SIZES} sizes or more"
+            f"{_set_ups(steps)} only set its level: fitting parameters needs {_FEWEST_SET_UPS} "
+            f"set-ups or more, on {_FEWEST_SIZES} sizes or more"
         )
     fitting = _Fitting(start=start.parameters, beliefs=_beliefs(start), names=())
     fitting = replace(fitting, names=fitting.sensitive(steps))
@@ -99,7 +99,7 @@ def user_fit(steps: UserSteps, start: CalibratedModel) -> UserFit | str:
     if np.mean(np.abs(ours)) > np.mean(np.abs(levels)):
         wrong, less = (format_percent(round(_median_error(each), 3)) for each in (ours, levels))
         return (
-            f"{_set_ups(steps)} give its level alone: with {what} held out, fitted parameters were off by "
+            f"{_set_ups(steps)} only set its level: with {what} held out, fitted parameters were off by "
             f"{wrong} (median), the level by {less}"
         )
     found = fitting.calibrated(steps)
@@ -165,8 +165,7 @@ def _beliefs(start: CalibratedModel) -> tuple[Prior, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Fitting:
+class _Fitting(Struct, frozen=True, kw_only=True):
     """What is fitted, and from where. names: the parameters that any of the steps depends on."""
 
     start: Parameters
@@ -227,8 +226,7 @@ _LOG_SD_A_DOUBLING = 0.06
 _UNCALIBRATED_LOG_SD = 0.2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserLevel:
+class UserLevel(Struct, frozen=True, kw_only=True):
     """How many times longer the user's steps take than modelled: the median over set-ups.
 
     log_sd: of that level. steps: from which it is. why: in words, why no more than it was fitted.
@@ -241,8 +239,8 @@ class UserLevel:
 
     @property
     def sentence(self) -> str:
-        """What was learnt, and why no more."""
-        return f"the model is set to your level, {self.factor:.2f} times its own: {self.why}"
+        """What was fitted, and why no more."""
+        return f"the model is scaled to your runs, {self.factor:.2f} times its time: {self.why}"
 
 
 def user_level(steps: UserSteps, model: CalibratedModel, why: str) -> UserLevel:
@@ -288,12 +286,12 @@ def levelled_estimates(estimates: Estimates, survey: Survey, level: UserLevel) -
         )
         # Never more certain about a distant size than the model without the runs.
         spreads[size] = min(spread, max(log_sd(each.time_s), level.log_sd))
-    why = f"your steps take {level.factor:.2f} times what is modelled; {level.why}"
+    why = f"your steps take {level.factor:.2f} times the modelled time; {level.why}"
     return _changed(
         estimates,
         level.steps,
         spreads,
-        name="the performance model, at the level of your runs",
+        name="the performance model, scaled to your runs",
         why=why,
         factor=level.factor,
     )

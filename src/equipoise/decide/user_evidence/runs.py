@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from equipoise.bench.methods import method
@@ -35,8 +36,7 @@ _MOST_FOLDERS = 1000
 _SET_UP = ("workload", "accelerator", "num_accelerators", "strategy", "precision", "global_batch_samples")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserRuns:
+class UserRuns(Struct, frozen=True, kw_only=True):
     """What a folder holds of one workload. trainings: whole trainings, where some were timed.
 
     machines: raw names of what they ran on. num_other: runs of other workloads.
@@ -68,7 +68,8 @@ def user_runs(folder: Path, workload: str, accelerators: Sequence[str]) -> UserR
     if not frames and not files:
         raise DataError(
             f"--runs {folder}: neither {_TABLE} nor a CSV file of measurements; expected a folder that "
-            "`equipoise bench --out DIR` wrote, or one with files as `equipoise predict --from` takes them"
+            "`equipoise bench --out DIR` wrote, or a folder with files as `equipoise predict "
+            "--from` takes them"
         )
     set_ups: list[UserRun] = []
     trainings: Measurements | None = None
@@ -105,7 +106,7 @@ def _asked(runs: pl.DataFrame, workload: str, notes: list[str]) -> str:
     names = runs["workload"].drop_nulls().unique().to_list()
     if ":" not in workload or workload in names or len(names) != 1:
         return workload
-    notes.append(f"The runs are of {names[0]}; they are taken for {workload}, being of no other workload.")
+    notes.append(f"The runs are of {names[0]}, the only workload there; they are used for {workload}.")
     return str(names[0])
 
 
@@ -150,7 +151,7 @@ def _trainings(runs: pl.DataFrame, where: str) -> Measurements | None:
     batch = whole["global_batch_samples"].cast(pl.Float64).fill_null(math.nan).to_numpy()
     return Measurements(
         where=where,
-        work="the whole training",
+        work="the complete training",
         is_time_to_train=True,
         num_accelerators=whole["num_accelerators"].cast(pl.Float64).to_numpy(),
         time_s=whole["time_to_train_s"].to_numpy(),
@@ -196,8 +197,7 @@ _NOTICED = 0.02
 _KNOWN = frozenset({"single", "ddp", "static_graph", "accumulate", "fsdp", "fp16", "bf16", "localsgd"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserSteps:
+class UserSteps(Struct, frozen=True, kw_only=True):
     """Set-ups that the model expresses. measured_s: of a step; sizes: accelerators; all (n_set_ups,)."""
 
     rows: StepRows
@@ -221,8 +221,7 @@ class UserSteps:
         return np.asarray(np.log(self.measured_s / self.rows.step_s(parameters)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recast:
+class Recast(Struct, frozen=True, kw_only=True):
     """From a set-up that ran to the strategy advised on as many accelerators: the training's time there over
     here, by the model, and how unsure its parameters leave that, of its logarithm.
     """

@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.bench.trace.rank import RankTrace
 from equipoise.calibration.user_collectives import TimedCollectives, given_collectives, refuse_unnamed
@@ -42,16 +43,14 @@ _FEW_STEPS_LOG_SD = 0.2
 _FEWEST_STEPS = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TracedAs:
+class TracedAs(Struct, frozen=True, kw_only=True):
     """What a user states of traced runs: ranks that traces do not hold, and parameters of the strategy."""
 
     num_ranks: int | None = None
     parameters: tuple[tuple[str, int | str | bool], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserTrace:
+class UserTrace(Struct, frozen=True, kw_only=True):
     """One traced run: the mean over its ranks of the median step.
 
     num_traced: ranks that were traced, of num_ranks; None where these are not known. device: as it calls
@@ -158,14 +157,16 @@ def _one(
         missing.extend(_unstated(num_ranks, stated))
     if strategy is not None and others:
         notes.append(
-            f"The trace has collectives of more than data parallelism ({', '.join(others)}): it counts at "
-            f"{format_count(strategy.num_accelerators)} ranks alone. State of what they are for more, e.g. "
+            f"The trace has collectives of more than data parallelism ({', '.join(others)}): it is "
+            f"used only at {format_count(strategy.num_accelerators)} ranks. State the other "
+            "parallel axes to use it for more, e.g. "
             '--traced-as "zero_stage=3" or "pp=2".'
         )
     slug = None if first.device_name is None else catalogue.accelerator_slug(first.device_name)
     if first.device_name is not None and slug is None:
         notes.append(
-            f"The device {first.device_name[:60]!r} is not known: taken for the accelerator asked about."
+            f"The device {first.device_name[:60]!r} is not known: it is treated as the accelerator "
+            "of the question."
         )
     compute, exposed, idle = _shares(ranks)
     return UserTrace(
@@ -199,7 +200,7 @@ def _contradictions(world: int | None, stated: TracedAs) -> Iterator[str]:
     if world and stated.num_ranks is not None and stated.num_ranks != world:
         yield (
             f"--traced-as states {format_count(stated.num_ranks)} ranks, the trace {format_count(world)}: "
-            "the trace is believed."
+            "the trace is used."
         )
 
 
@@ -299,8 +300,8 @@ def refuse_unnamed_traces(traces: Sequence[UserTrace], accelerators: Sequence[st
     unnamed = next((each for each in traces if each.accelerator is None), None)
     if unnamed is not None and len(set(accelerators)) > 1:
         raise UsageError(
-            f"--trace {named(unnamed.files)}: it names no accelerator that is known, and "
-            f"{len(set(accelerators))} are asked about: ask about the one it ran on"
+            f"--trace {named(unnamed.files)}: it names no known accelerator, and the question has "
+            f"{len(set(accelerators))}: give only the one it ran on"
         )
 
 
@@ -315,8 +316,7 @@ def named(files: Sequence[str]) -> str:
 _EXPOSED = ("tp", "cp", "ep", "pp", "dp", "waiting")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceCheck:
+class TraceCheck(Struct, frozen=True, kw_only=True):
     """A traced run and the modelled step of its strategy; None where there is none."""
 
     trace: UserTrace
@@ -382,8 +382,7 @@ def _check(trace: UserTrace, load: Load | None, nodes: Cluster, parameters: Para
     return TraceCheck(trace=trace, modelled_step_s=step_s, modelled_exposed_share=exposed_s / step_s)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserEvidence:
+class UserEvidence(Struct, frozen=True, kw_only=True):
     """What the user measured. runs, collectives: None where none were given."""
 
     runs: UserRuns | None = None
@@ -404,7 +403,7 @@ def user_evidence(
     for path in query.collectives:
         if not path.exists():
             raise DataError(
-                f"--collectives {path}: no such file; expected output of nccl-tests or rccl-tests"
+                f"--collectives {path}: file not found; expected output of nccl-tests or rccl-tests"
             )
     timed = given_collectives(query.collectives, catalogue) if query.collectives else None
     if timed is not None:

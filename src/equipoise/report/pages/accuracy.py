@@ -77,7 +77,7 @@ def record_blocks(record: Shipped | None) -> tuple[Block, ...]:
             rows=rows,
         ),
         note(
-            f"Of dataset {printable(record.dataset)}. Every held-out result: ",
+            f"Dataset {printable(record.dataset)}.  Every held-out result: ",
             code("equipoise backtest"),
             ".",
         ),
@@ -85,7 +85,7 @@ def record_blocks(record: Shipped | None) -> tuple[Block, ...]:
 
 
 def _words(summary: BacktestSummary) -> tuple[Span, ...]:
-    ours = summary.ours
+    ours = summary.pooled_law
     others = [
         f"{title.lower()} {format_percent(summary.baselines[name].median_abs_error)}"
         for name, title in BASELINES.items()
@@ -108,8 +108,8 @@ def _words(summary: BacktestSummary) -> tuple[Span, ...]:
 
 def _rows(summary: BacktestSummary) -> Iterator[tuple[Cell, ...]]:
     """All held-out results of one protocol, then by jump."""
-    ours = summary.ours
-    held_out = TIMES_HELD_OUT[summary.protocol] + (", its batch given" if summary.given_batch else "")
+    ours = summary.pooled_law
+    held_out = TIMES_HELD_OUT[summary.protocol] + (", global batch known" if summary.given_batch else "")
     yield _record_row(held_out, ALL, ours, summary)
     for jump, errors in ours.by_jump.items():
         yield _record_row(held_out, jump, errors, summary)
@@ -150,7 +150,7 @@ ADVISED_COLUMNS: Final = (
     Column(title="Objective", is_header=True),
     Column(title="Held out"),
     Column(title="Groups", is_number=True),
-    Column(title="Compared", is_number=True, meaning="both numbers lie inside the sizes"),
+    Column(title="Compared", is_number=True, meaning="both numbers lie within the measured sizes"),
     Column(title="Right", is_number=True, meaning="within one doubling of the number found with all data"),
     *(
         Column(title=title, is_number=True, meaning="how often this simple rule was right")
@@ -187,8 +187,8 @@ def _table(name: str, caption: str, found: Sequence[AdviceErrors]) -> Table:
 
 
 def _advised_row(errors: AdviceErrors) -> tuple[Cell, ...]:
-    held_out, ours = ADVICE_HELD_OUT[errors.held_out], errors.ways[OURS]
-    rules = (errors.ways[name].within_doubling if name in errors.ways else None for name in RULES)
+    held_out, ours = ADVICE_HELD_OUT[errors.held_out], errors.methods[OURS]
+    rules = (errors.methods[name].within_doubling if name in errors.methods else None for name in RULES)
     return (
         named(errors.objective),
         named(held_out),
@@ -206,7 +206,7 @@ def _headline(findings: AccuracyFindings) -> str:
     """The median error of each kind of prediction, in one sentence."""
     medians_of = []
     if findings.forecasts is not None and findings.forecasts.summaries:
-        ours = findings.forecasts.summaries[0].ours
+        ours = findings.forecasts.summaries[0].pooled_law
         medians_of.append(f"predicted published results {format_percent(round(ours.median_abs_error, 3))}")
     if findings.profiles:
         medians = sorted(each.record.median for each in findings.profiles)
@@ -241,10 +241,10 @@ def _ledger_blocks(findings: AccuracyFindings) -> tuple[Block, ...]:
         detail=" · ".join(filter(None, (worst, covered))),
         words=sentence(
             f"{plural(ledger.num_measured, 'prediction')} of {ledger.num_predictions} measured since; "
-            f"predicted times were {ratio(ledger.bias)} of the measured ones (median)."
+            f"predicted times were {ratio(ledger.bias)} times the measured ones (median)."
         ),
     )
-    return (Tiles(items=(tile,)), note("Each of them: ", code("equipoise record"), "."))
+    return (Tiles(items=(tile,)), note("All of them: ", code("equipoise record"), "."))
 
 
 KINDS: Final = {"transformer": "Transformers", "other": "Other models"}

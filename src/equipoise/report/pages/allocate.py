@@ -46,7 +46,7 @@ def _about(found: Allocation) -> str:
 
 def _headline(found: Allocation) -> str:
     late = "" if found.is_feasible else "; not all deadlines can be kept"
-    return f"All done after {amounts.duration(found.makespan_s)}{late}"
+    return f"All jobs end after {amounts.duration(found.makespan_s)}{late}"
 
 
 def _by_start(found: Allocation) -> list[JobShare]:
@@ -112,21 +112,21 @@ def _deadline(found: Allocation, each: JobShare) -> Cell:
 def _facts(found: Allocation, *, most: int) -> Iterator[Fact]:
     """What it gives and how sure that is. most: names of jobs that one line may list."""
     if found.is_feasible:
-        yield Fact(label="In all", spans=(f"{_amount(found, found.value.value)}{_range(found)}",))
+        yield Fact(label="Total", spans=(f"{_amount(found, found.value.value)}{_range(found)}",))
         yield Fact(label="Optimal", spans=(_proof(found),))
         simpler = (
             f"{each.words}: {'not possible' if each.value is None else _amount(found, each.value)}"
-            for each in found.rivals
+            for each in found.simpler_schedules
         )
         yield Fact(label="Simpler", spans=(sentence("; ".join(simpler)),))
     else:
         late = [_lateness(each) for each in found.shares if each.late_s]
         yield Fact(label="Late", spans=(_names(late, most),))
-        is_proved = "proved by branch and bound" if found.is_certain else "of those tried; there may be one"
+        is_proved = "proved by branch and bound" if found.is_certain else "none was found, but one may exist"
         yield Fact(label="Optimal", spans=(f"No schedule keeps all deadlines: {is_proved}",))
     risky = [printable(each.job.name) for each in found.shares if each.is_at_risk and not each.late_s]
     if risky:
-        words = "late if every job took as long as its range allows"
+        words = "late if every job takes the longest time of its range"
         yield Fact(label="At risk", spans=(f"{_names(risky, most)}: {words}",))
     taken = [each.candidate for each in found.shares]
     hours = math.fsum(each.accelerator_hours or 0.0 for each in taken)
@@ -163,10 +163,10 @@ def _proof(found: Allocation) -> str:
     if found.pool.tariff is not None and found.objective == "cost" and not found.is_side_by_side:
         how = "moved into cheap hours where that pays"
     if solved.is_proved:
-        return f"Yes ({how}): proved by {solved.method} over the sizes tried and all starts"
+        return f"Yes ({how}): proved by {solved.method} for the sizes tried and every start time"
     return (
         f"The best found ({how}); none is better by more than {format_percent(round(solved.gap, 3))}: "
-        f"{solved.method} stopped after {count(solved.num_looked)} schedules"
+        f"{solved.method} stopped after {count(solved.num_explored)} schedules"
     )
 
 
@@ -175,7 +175,7 @@ def _lateness(each: JobShare) -> str:
     alone = each.job.start_s + min(time.value for time in each.times.time_s)
     even = "even " if alone > each.job.deadline_s else ""
     by = amounts.duration(each.late_s)
-    return f"{printable(each.job.name)} by {by} ({even}alone: done after {amounts.duration(alone)})"
+    return f"{printable(each.job.name)} by {by} ({even}alone it would end after {amounts.duration(alone)})"
 
 
 def _names(jobs: Sequence[str], most: int) -> str:

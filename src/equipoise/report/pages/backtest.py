@@ -50,21 +50,21 @@ def _table(name: str, caption: str, heads: Sequence[str], rows: Sequence[tuple[C
 
 
 def _about(found: Backtest) -> str:
-    batch = ", its batch given" if found.given_batch else ""
+    batch = ", global batch known" if found.given_batch else ""
     return (
-        f"{plural(found.ours.num_groups, 'result')} held out: {_HELD_OUT[found.protocol]}{batch}; "
+        f"{plural(found.pooled_law.num_groups, 'result')} held out: {_HELD_OUT[found.protocol]}{batch}; "
         "predicted from earlier rounds and the remaining sizes"
     )
 
 
 def _headline(found: Backtest) -> str:
-    ours = found.ours
+    ours = found.pooled_law
     covered = "" if ours.coverage is None else f"; 90 % intervals covered {amounts.share(ours.coverage)}"
     return f"Median error {amounts.share(ours.median_abs_error)}{covered}"
 
 
 def _methods_blocks(found: Backtest) -> tuple[Block, ...]:
-    records = {OURS: found.ours, **found.baselines}
+    records = {OURS: found.pooled_law, **found.baselines}
     table = _table(
         "methods",
         "Errors of the pooled law and of baselines",
@@ -95,7 +95,7 @@ def _errors(name: str, title: str, by_name: Mapping[str, Errors]) -> Table:
 
 
 def _by_jump(found: Backtest) -> Table:
-    return _errors("jumps", "Size over largest known", found.ours.by_jump)
+    return _errors("jumps", "Size over largest known", found.pooled_law.by_jump)
 
 
 def _worst(found: Backtest, most: int) -> Table:
@@ -146,10 +146,12 @@ BACKTEST: Final[Page[Backtest]] = Page(
         _section(
             "workloads",
             "By workload",
-            lambda found: _errors("workloads", "Workload", found.ours.by_workload),
+            lambda found: _errors("workloads", "Workload", found.pooled_law.by_workload),
         ),
         _section(
-            "causes", "By part of the time", lambda found: _errors("causes", "Part", found.ours.by_cause)
+            "causes",
+            "By part of the time",
+            lambda found: _errors("causes", "Part", found.pooled_law.by_cause),
         ),
         _section("worst", "Predicted worst", lambda found: _worst(found, _MOST_WORST)),
     ),
@@ -176,9 +178,9 @@ def _advice_about(found: Sequence[HeldOutAdvice]) -> str:
 def _advice_headline(found: Sequence[HeldOutAdvice]) -> str:
     """The default answer where the largest size was held out."""
     first = next(iter(_overall(found)), None)
-    if first is None or first.ways[OURS].within_doubling is None:
+    if first is None or first.methods[OURS].within_doubling is None:
         return "No advised number could be compared"
-    ours = first.ways[OURS]
+    ours = first.methods[OURS]
     regret = "" if ours.median_regret is None else f"; median regret {amounts.share(ours.median_regret)}"
     return (
         f"{amounts.share(ours.within_doubling or 0.0)} of {plural(first.num_compared, 'advised number')} "
@@ -197,9 +199,9 @@ def _objectives(found: Sequence[HeldOutAdvice]) -> Table:
                 Cell(text=_HELD_OUT_ADVICE[each.held_out]),
                 number(each.num_groups),
                 number(each.num_compared),
-                _share(each.ways[OURS].within_doubling),
-                _share(each.ways[OURS].median_regret),
-                _share(each.ways[OURS].p90_regret),
+                _share(each.methods[OURS].within_doubling),
+                _share(each.methods[OURS].median_regret),
+                _share(each.methods[OURS].p90_regret),
                 _share(each.coverage),
             )
             for each in _overall(found)
@@ -212,7 +214,8 @@ def _objectives_blocks(found: Sequence[HeldOutAdvice]) -> tuple[Block, ...]:
     return (
         _objectives(found),
         note(
-            "Compared: both numbers lie inside the sizes. Regret: the loss in efficiency times speedup "
+            "Compared: both numbers lie within the measured sizes. Regret: the loss in efficiency "
+            "times speedup "
             "(cost: in money, or lateness) on the curve of all sizes."
         ),
         note(capital(f"{legend}.")),
@@ -244,15 +247,15 @@ def _rules(found: Sequence[HeldOutAdvice], parts: Sequence[str]) -> Iterator[Blo
     yield _table(
         "rules",
         "The balance point by the pooled law and by simple rules",
-        ("Balance by", "Held out", "Within 2x", "Regret", "Mean loss", "P90"),
+        ("Balance point by", "Held out", "Within 2x", "Regret", "Mean loss", "P90"),
         [
             (
                 Cell(text=title),
                 Cell(text=_HELD_OUT_ADVICE[each.held_out]),
-                _share(each.ways[name].within_doubling),
-                _share(each.ways[name].median_regret),
-                _share(each.ways[name].mean_measured_regret),
-                _share(each.ways[name].p90_measured_regret),
+                _share(each.methods[name].within_doubling),
+                _share(each.methods[name].median_regret),
+                _share(each.methods[name].mean_measured_regret),
+                _share(each.methods[name].p90_measured_regret),
             )
             for each in _overall(found)
             if each.objective == "balance" and each.held_out in parts
@@ -272,7 +275,7 @@ def _advice_worst_blocks(found: Sequence[HeldOutAdvice]) -> tuple[Block, ...]:
     table = _table(
         "advice-worst",
         "Balance points that lose most",
-        ("Workload", "Round", "Loss", "Advised", "Found", "Known to", "Accelerator"),
+        ("Workload", "Round", "Loss", "Advised", "Found", "Largest known", "Accelerator"),
         [
             (
                 Cell(text=workload_name(one.workload)),

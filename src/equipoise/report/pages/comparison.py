@@ -1,10 +1,10 @@
 """The page of entries of one round and workload side by side."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Final
 
 import polars as pl
+from msgspec.structs import replace
 
 from equipoise.economics import Bill
 from equipoise.report.blocks import (
@@ -143,7 +143,7 @@ def _lost_blocks(findings: ComparedFindings) -> tuple[Block, ...]:
     )
     missing = sorted({row["factors_missing"] for row in rows if row["factors_missing"]})
     if not causes:
-        return (prose("Each of them is the smallest of its accelerator: nothing was lost to size."),)
+        return (prose("Each is the smallest entry of its accelerator: no efficiency was lost to size."),)
     chart = lost_chart("compared-losses", rows, causes, title="Doublings lost, by cause")
     return (
         intro,
@@ -256,7 +256,7 @@ COMPARED: Final[Page[ComparedFindings]] = Page(
     sections=(
         Section(name="side", title="Side by side", needs=("bills",), blocks=_side_blocks),
         Section(name="curves", title="All sizes of the same accelerators", blocks=_curves_blocks),
-        Section(name="lost", title="What was lost to size", blocks=_lost_blocks),
+        Section(name="lost", title="Efficiency lost to size", blocks=_lost_blocks),
         Section(name="figures", title="Every figure", blocks=_figures_blocks),
     ),
     closing=lambda findings: (

@@ -38,7 +38,7 @@ def _about(found: FoundMethod) -> str:
 def _headline(found: FoundMethod) -> str:
     """The fastest, and its gains."""
     best = found.best
-    what = "one device" if best.cell.num_ranks == 1 else f"{best.cell.method} on {best.cell.num_ranks}"
+    what = "one device" if best.trial.num_ranks == 1 else f"{best.trial.method} on {best.trial.num_ranks}"
     speed = best.samples_per_s or 0.0
     gains = [
         f"{_ratio(found, other, interval)} of {name}"
@@ -48,7 +48,7 @@ def _headline(found: FoundMethod) -> str:
         )
         if other is not None and other is not best
     ]
-    text = f"Fastest: {what} at batch {best.cell.batch_samples}, {ratio(speed)} samples/s"
+    text = f"Fastest: {what} at batch {best.trial.batch_samples}, {ratio(speed)} samples/s"
     return sentence(f"{text}; {', '.join(gains)}" if gains else text)
 
 
@@ -68,7 +68,8 @@ def _summary(found: FoundMethod) -> tuple[str, ...]:
     )
     inexact = {each.effect for each in found.tried} & {LOSSY, OTHER}
     warning = (
-        f"Throughput is not convergence: only {EXACT} methods learn the same from each sample; for the "
+        f"Throughput is not convergence: only {EXACT} methods use each sample exactly as one "
+        "device does; for the "
         f"others see {EVIDENCE}, or leave them out with --exact."
     )
     return (sentence(effort), *accuracy, *((warning,) if inexact else ()))
@@ -89,24 +90,24 @@ def _table(name: str, caption: str, candidates: Sequence[MethodCandidate]) -> Ta
         columns=(
             Column(title="Strategy", is_header=True),
             Column(title="N", is_number=True),
-            Column(title="Batch", is_number=True, meaning="samples of a step over all devices"),
+            Column(title="Batch", is_number=True, meaning="samples per step over all devices"),
             Column(title="Samples/s", is_number=True, meaning="median over runs"),
             Column(title="Runs", is_number=True),
             Column(title="Predicted", is_number=True, meaning="samples per second"),
             Column(title="Error", is_number=True, meaning="of predicted over measured"),
-            Column(title="Effect", meaning="on what is learned from a sample"),
+            Column(title="Effect", meaning="on what a sample contributes to training"),
         ),
         rows=tuple(map(_row, candidates)),
     )
 
 
 def _row(each: MethodCandidate) -> tuple[Cell, ...]:
-    cell, step = each.cell, each.predicted_step
+    trial, step = each.trial, each.predicted_step
     error = None if each.error_log is None else exp(-each.error_log) - 1.0
     return (
-        named(cell.method),
-        number(cell.num_ranks),
-        number(cell.batch_samples),
+        named(trial.method),
+        number(trial.num_ranks),
+        number(trial.batch_samples),
         Cell(text="failed") if each.failed else number(each.samples_per_s, ratio),
         number(len(each.runs) or None),
         number(None if step is None else step.samples_per_s, ratio),
@@ -128,13 +129,13 @@ def _reasons(found: FoundMethod) -> Iterator[str]:
     """What failed, cannot run here, or could not be predicted."""
     for each in found.tried:
         if each.failed:
-            yield sentence(f"Failed: {each.cell.method}: {each.failed}.")
+            yield sentence(f"Failed: {each.trial.method}: {each.failed}.")
     for refused in found.refused:
         yield sentence(f"Not possible here: {refused.method} on {refused.num_ranks}: {refused.reason}.")
     for each in found.tried:
         if each.not_predicted:
-            batch = each.cell.batch_samples
-            yield sentence(f"Not predicted: {each.cell.method} at batch {batch}: {each.not_predicted}.")
+            batch = each.trial.batch_samples
+            yield sentence(f"Not predicted: {each.trial.method} at batch {batch}: {each.not_predicted}.")
 
 
 def _reasons_blocks(found: FoundMethod) -> tuple[Block, ...]:

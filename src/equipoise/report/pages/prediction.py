@@ -175,17 +175,21 @@ def _returns_blocks(found: Prediction) -> tuple[Block, ...]:
     items: list[tuple[Span, ...]] = [
         (strong(f"{capital(each.kind)}: "), sentence(f"{point_words(each)}.")) for each in ordered
     ]
-    return (prose("The first reason to stop comes first."), Bullets(items=tuple(items)), *_values(found))
+    return (
+        prose("The smallest size at which returns diminish comes first."),
+        Bullets(items=tuple(items)),
+        *_values(found),
+    )
 
 
 def _values(found: Prediction) -> Iterator[Block]:
     """Which size costs least at which value of an hour."""
     if len(found.time_values) > 1:
         sizes = [
-            f"{each.candidate.split('/')[1]} from {each.from_usd_per_hour:,.2g} USD on"
+            f"{each.candidate.split('/')[1]} from {each.from_usd_per_hour:,.2g} USD per hour"
             for each in found.time_values
         ]
-        yield note(f"Least money and time together, by what an hour is worth: {listed(sizes)}.")
+        yield note(f"Size with the least money and time together, by the value of an hour: {listed(sizes)}.")
 
 
 def _evidence_blocks(found: Prediction) -> tuple[Block, ...]:
@@ -195,9 +199,18 @@ def _evidence_blocks(found: Prediction) -> tuple[Block, ...]:
         parts = ", ".join(f"{name} {format_percent(round(share, 2))}" for name, share in shares)
         combined = f" ({parts})" if len(found.law.shares) > 1 else ""
         facts.append(Fact(label="Law", spans=(sentence(f"{found.law.name}{combined}; {found.law.assumes}"),)))
+    facts += _submitter(found)
     facts += [Fact(label="Accuracy", spans=(sentence(words),)) for words in dict.fromkeys(_accuracy(found))]
     known = [each for each in found.evidence if each.time_s is not None]
     return (Facts(items=tuple(facts)), _evidence_table(known))
+
+
+def _submitter(found: Prediction) -> Iterator[Fact]:
+    """Whose times published results state."""
+    if found.law is None or found.question.times_from is not None:
+        return
+    words = "the best of each size" if found.question.submitter == "best" else "one who is new to the size"
+    yield Fact(label="Submitter", spans=(sentence(f"{words}."),))
 
 
 def _accuracy(found: Prediction) -> Iterator[str]:
@@ -237,6 +250,7 @@ def _brief(found: Prediction, num_rows: int) -> tuple[Block, ...]:
         facts.append(Fact(label="Returns", spans=(capital(point_words(default_answer(found.equilibria))),)))
     else:
         facts.append(Fact(label="Returns", spans=(sentence(f"Not known: {found.no_equilibria}"),)))
+    facts += _submitter(found)
     accuracy = next(_accuracy(found), None)
     if accuracy is not None:
         facts.append(Fact(label="Accuracy", spans=(sentence(accuracy),)))

@@ -151,7 +151,7 @@ def _time(taken: Candidate) -> str:
 def _sizes(found: Reaches) -> tuple[Block, ...]:
     best = found.best
     if not best.by_size:
-        return (prose("A model is looked for over all numbers of accelerators at once."),)
+        return (prose("The model is searched over all numbers of accelerators at once."),)
     charts = (_chart(best),) if len(best.by_size) > 1 else ()
     return (Panels(charts=charts, legend="Accelerators"), _table(best, best.by_size))
 

@@ -2,10 +2,11 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
 from typing import Final
+
+from msgspec.structs import replace
 
 from equipoise.bench.phases import EXPOSED, OVERLAPPED, TOTAL
 from equipoise.bench.summary import LEVEL, Spread, interval_method
@@ -66,7 +67,7 @@ def _headline(found: SweepNow) -> str:
 def _summary(found: SweepNow) -> tuple[str, ...]:
     """What it shows so far, and how to go on with it."""
     now, swept = found.sweep_progress, found.swept
-    left = () if now.left_s is None else (f"About {format_duration(now.left_s)} left at its pace.",)
+    left = () if now.left_s is None else (f"About {format_duration(now.left_s)} left at the current rate.",)
     stopped = not now.is_whole and not now.is_running
     resume = ("The same command with --resume continues it.",) if stopped else ()
     every = ("Every run has failed so far.",) if swept.finished and swept.refusal else ()
@@ -116,7 +117,7 @@ def _way(trial: Trial) -> str:
 def _steps_blocks(found: SweepNow) -> tuple[Block, ...]:
     blocks = [block for subject, rows in _timed(found) for block in _of_subject(subject, rows)]
     if not blocks:
-        return (prose("No run that timed its steps has ended yet."),)
+        return (prose("No timed run has finished yet."),)
     return (*blocks, note(_method(found)))
 
 
@@ -143,7 +144,7 @@ def _of_subject(subject: _Subject, rows: Sequence[Judgement]) -> tuple[Block, ..
         columns=(
             Column(title="Strategy", is_header=True),
             Column(title="N", is_number=True, meaning="number of ranks"),
-            Column(title="Batch", is_number=True, meaning="samples of a step over all ranks"),
+            Column(title="Batch", is_number=True, meaning="samples per step over all ranks"),
             Column(title="Step, ms", is_number=True, meaning="median over repetitions; its range below"),
             Column(title="Samples/s", is_number=True, meaning="of all ranks together"),
             Column(title="Speedup", is_number=True, meaning="samples per second over those of one device"),
@@ -157,17 +158,17 @@ def _of_subject(subject: _Subject, rows: Sequence[Judgement]) -> tuple[Block, ..
 
 
 def _row(each: Judgement) -> tuple[Cell, ...]:
-    cell, summary = each.summary.trial, each.summary
+    trial, summary = each.summary.trial, each.summary
     rate = summary.samples_per_s
     return (
-        named(cell.method, badge=_badge(each)),
-        number(cell.num_ranks),
-        number(cell.batch_samples),
+        named(trial.method, badge=_badge(each)),
+        number(trial.num_ranks),
+        number(trial.batch_samples),
         milliseconds(summary.step_s),
         number(None if rate is None else rate.value, ratio),
         _factor(None if each.is_alone else each.speedup),
         number(None if each.is_alone else each.efficiency, amounts.share),
-        _factor(None if cell.method == PLAIN else each.over_plain),
+        _factor(None if trial.method == PLAIN else each.over_plain),
         number(len(summary.timed)),
     )
 
@@ -259,17 +260,17 @@ def _phases_blocks(found: SweepNow) -> tuple[Block, ...]:
 
 def _phases_panel(subject: _Subject, rows: Sequence[Judgement]) -> Panels:
     several = len({each.summary.trial.batch_samples for each in rows}) > 1
-    cells = [each.summary.trial for each in rows]
+    trials = [each.summary.trial for each in rows]
     below = [
-        f"{cell.num_ranks} {printable(cell.method)}{f' {cell.batch_samples}' if several else ''}"
-        for cell in cells
+        f"{trial.num_ranks} {printable(trial.method)}{f' {trial.batch_samples}' if several else ''}"
+        for trial in trials
     ]
     chart = step_chart(
         f"phases-{'-'.join(subject)}",
         f"A step of {_subject_name(subject)}",
         f"ranks, strategy{', batch' if several else ''}",
         [(category, each.summary.phases) for category, each in zip(below, rows, strict=True)],
-        names=tuple(map(_way, cells)),
+        names=tuple(map(_way, trials)),
     )
     return Panels(charts=(chart,), legend="Phase")
 
@@ -346,12 +347,12 @@ def _trainings_blocks(found: SweepNow) -> tuple[Block, ...]:
 
 
 def _training(each: Trained) -> tuple[Cell, ...]:
-    cell = each.cell
+    trial = each.trial
     return (
-        named(cell.workload),
-        named(cell.method),
-        number(cell.num_ranks),
-        number(cell.batch_samples),
+        named(trial.workload),
+        named(trial.method),
+        number(trial.num_ranks),
+        number(trial.batch_samples),
         spread_cell(each.loss),
         spread_cell(each.accuracy),
         number(each.seconds.value, format_duration),
@@ -372,9 +373,9 @@ def _failures_blocks(found: SweepNow) -> tuple[Block, ...]:
         ),
         rows=tuple(
             (
-                named(each.cell.workload),
-                named(_way(each.cell)),
-                number(each.num_cells),
+                named(each.trial.workload),
+                named(_way(each.trial)),
+                number(each.num_trials),
                 named(each.reason),
             )
             for each in found.failures
@@ -396,8 +397,8 @@ def _brief(found: SweepNow, _: int) -> tuple[Block, ...]:
     trainings = tuple(_training(each)[:-2] for each in found.trained[: _MOST_ROWS // 2])
     failures = tuple(
         (
-            strong(f"Failed {each.num_cells}{TIMES}: "),
-            sentence(f"{each.cell.workload}, {_way(each.cell)}: {each.reason}."),
+            strong(f"Failed {each.num_trials}{TIMES}: "),
+            sentence(f"{each.trial.workload}, {_way(each.trial)}: {each.reason}."),
         )
         for each in found.failures[:_MOST_FAILURES]
     )
@@ -413,7 +414,7 @@ def _brief(found: SweepNow, _: int) -> tuple[Block, ...]:
 
 
 def _brief_steps(subject: _Subject, rows: Sequence[Judgement]) -> Iterator[Block]:
-    """One line a configuration: ranges stand in the line."""
+    """One line per configuration: ranges stand in the line."""
     batches = {each.summary.trial.batch_samples for each in rows}
     shared = f", batch {count(batches.pop())}" if len(batches) == 1 else ""
     name = f"brief-{'-'.join(subject)}"

@@ -166,14 +166,15 @@ def _tone(name: str) -> Tone:
 def _rates_blocks(found: Meaning) -> tuple[Block, ...]:
     table = Table(
         name="topology-rates",
-        caption="What long transfers between two accelerators reach, per direction while both are busy",
+        caption="Rate of long transfers between two accelerators, per direction while both "
+        "directions are busy",
         columns=(
             Column(title="Class", is_header=True),
             Column(title="Between them"),
             Column(title="Path"),
             Column(title="Pairs", is_number=True),
-            Column(title="Reached", is_number=True, meaning="below it how machines differ"),
-            Column(title="Stated", is_number=True, meaning="by the makers, one direction"),
+            Column(title="Reached", is_number=True, meaning="below it the range across machines"),
+            Column(title="Stated", is_number=True, meaning="stated by the vendors, one direction"),
             Column(title="Latency", is_number=True, meaning="of an empty message over one hop"),
         ),
         rows=tuple(
@@ -285,7 +286,7 @@ def _groups_blocks(found: Meaning) -> tuple[Block, ...]:
             Column(title="Ranks", is_number=True),
             Column(title="Use", is_header=True),
             Column(title="Weakest link"),
-            Column(title="Worst choice has"),
+            Column(title="Worst choice"),
         ),
         rows=tuple(
             (

@@ -1,8 +1,9 @@
 """The page of traced ranks: where each rank's steps go, and which rank the others wait for."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from typing import Final
+
+from msgspec import to_builtins
 
 from equipoise.bench.trace.rank import RankTrace, TraceStep
 from equipoise.diagnose.stragglers import Lateness, TraceSteps
@@ -84,7 +85,7 @@ def _ranks_table(found: TraceSteps, most: int) -> Table:
             Column(title="Rank", is_header=True),
             Column(title="Steps", is_number=True),
             *_PARTS[:-2],
-            Column(title="Late, ms", is_number=True, meaning="how long the others wait, the median step"),
+            Column(title="Late, ms", is_number=True, meaning="wait of the other ranks in the median step"),
             *_PARTS[-2:],
         ),
         rows=tuple(_rank_row(trace, ranks, late.get(id(trace))) for trace in ranks[:most]),
@@ -118,7 +119,7 @@ def _steps_table(trace: RankTrace, most: int) -> Table:
 
 def _mean(trace: RankTrace) -> TraceStep:
     """The mean of a rank's steps."""
-    totals = {part: total_s(trace, part) for part in asdict(trace.steps[0]) if part != "number"}
+    totals = {part: total_s(trace, part) for part in to_builtins(trace.steps[0]) if part != "number"}
     means = {part: None if total is None else total / len(trace.steps) for part, total in totals.items()}
     return TraceStep(number=None, **means)  # type: ignore[arg-type] # as steps have them
 

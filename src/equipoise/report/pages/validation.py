@@ -22,7 +22,7 @@ def _about(found: Validation) -> str:
     runs = f"{plural(found.num_executions, 'execution')} in {plural(found.errors.num_clusters, 'cluster')}"
     how = f"each value of {found.split[6:-4]} held out" if found.split != "none" else "no split"
     on = f"calibrated on {listed(found.calibrated_on)}" if found.calibrated_on else _basis(found)
-    rows = f"{plural(len(found.verdicts), 'row')}: {count(found.num_expressed)} expressed{given}"
+    rows = f"{plural(len(found.verdicts), 'row')}: {count(found.num_modelled)} expressed{given}"
     return sentence(f"{rows}; {runs}; {how}; {on}")
 
 
@@ -67,7 +67,7 @@ def _errors_table(title: str, by_name: Mapping[str, TimeErrors]) -> Table:
             Column(title="Mean", is_number=True),
             Column(title="Median", is_number=True),
             Column(title="90 %", is_number=True, meaning="nine tenths of the errors are at most this"),
-            Column(title="In range", is_number=True, meaning="executions inside their intervals"),
+            Column(title="In range", is_number=True, meaning="executions within their intervals"),
         ),
         rows=tuple(
             (

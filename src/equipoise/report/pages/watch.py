@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from equipoise.bench.summary import LEVEL
 from equipoise.diagnose.watched_runs import RankSeen, WatchedNow, WatchedRun
@@ -148,8 +149,8 @@ def _runs_blocks(found: WatchedNow) -> tuple[Block, ...]:
             Column(title="Step, ms", is_number=True, meaning="median over measured steps; its range below"),
             Column(title="Samples/s", is_number=True, meaning="of all ranks together"),
             Column(title="Steps", is_number=True, meaning="measured: after warm-up, of the usual size"),
-            Column(title="Warm-up", is_number=True, is_wide=True, meaning="first steps, which are left out"),
-            Column(title="Left out", is_number=True, is_wide=True, meaning="steps of another size than most"),
+            Column(title="Warm-up", is_number=True, is_wide=True, meaning="first steps, excluded"),
+            Column(title="Excluded", is_number=True, is_wide=True, meaning="steps of another size than most"),
         ),
         rows=tuple(map(_row, found.runs)),
     )

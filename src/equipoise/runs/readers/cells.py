@@ -9,8 +9,9 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from equipoise.errors import DataError
 from equipoise.units import DAY_S, HOUR_S, MIB, MILLISECOND_S, MINUTE_S
@@ -44,8 +45,7 @@ _ECHO = 40
 _MOST_LISTED = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextRow:
+class TextRow(Struct, frozen=True, kw_only=True):
     """One data row: where it stands, in words, and its cells by column."""
 
     place: str

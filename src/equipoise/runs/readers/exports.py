@@ -7,10 +7,11 @@ lines), and plain CSV or Parquet. Columns are recognised by exact names; any oth
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from equipoise.errors import DataError
 from equipoise.runs.readers.cells import (
@@ -48,8 +49,7 @@ _DURATION = "duration"
 _LINE_BYTES = 64 * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exported:
+class Exported(Struct, frozen=True, kw_only=True):
     """Rows under our names."""
 
     header: tuple[str, ...]
@@ -101,7 +101,7 @@ def _of_tracker(
     notes = [*found.notes]
     left_out = len(rows) - len(kept)
     if left_out:
-        notes.append(f"Runs of {where} left out, for they did not finish or lack a value: {left_out}.")
+        notes.append(f"Runs of {where} that did not finish or lack a value are excluded: {left_out}.")
     plain = tuple(TextRow(place=row.place, cells={**row.cells, STATUS: "success"}) for row in kept)
     return Exported(header=found.header, rows=plain, notes=tuple(notes))
 
@@ -243,15 +243,15 @@ def _point(line: str, place: str) -> tuple[str, tuple[tuple[str, float], ...], s
     try:
         found: Any = json.loads(line) if len(line) <= _LINE_BYTES else None
     except (ValueError, RecursionError) as err:
-        raise DataError(f"{place}: no JSON: {str(err)[:MAX_TEXT]}; {expected}") from err
+        raise DataError(f"{place}: not valid JSON: {str(err)[:MAX_TEXT]}; {expected}") from err
     params = found.get("params") if isinstance(found, dict) else None
     if not isinstance(params, dict) or not params or len(params) > MAX_COLUMNS:
-        raise DataError(f"{place}: no params; {expected}")
+        raise DataError(f"{place}: params are missing; {expected}")
     values = found.get("value")
     numbers = values if isinstance(values, list) else [values]
     texts = [found.get("callpath", ""), found.get("metric", "value"), *params]
     if not all(isinstance(each, str) and len(each) <= MAX_TEXT for each in texts):
-        raise DataError(f"{place}: names that are no texts; {expected}")
+        raise DataError(f"{place}: names that are not text; {expected}")
     points = tuple((column_name(name), _number(value, place, expected)) for name, value in params.items())
     right = [_number(value, place, expected) for value in numbers[: MAX_ROWS + 1]]
     return str(texts[0]), points, column_name(str(texts[1])), right

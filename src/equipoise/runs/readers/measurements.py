@@ -5,11 +5,11 @@ Units are read from the column's name. Nothing is guessed: what cannot be read i
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from equipoise.errors import DataError
@@ -50,8 +50,7 @@ _SERIES: Mapping[str, Callable[[Catalogue, str], str | None]] = {
 _QUANTITIES = ("time_to_train", "samples", "step")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measurements:
+class Measurements(Struct, frozen=True, kw_only=True):
     """Times for one fixed amount of work, one run an item.
 
     where: the file's name. work: the fixed amount, in words. is_time_to_train: whether it is a training.
@@ -71,8 +70,7 @@ class Measurements:
     work_samples: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Timed:
+class _Timed(Struct, frozen=True, kw_only=True):
     """The column that holds the times: its name, what it measures, and one unit of it in seconds."""
 
     name: str
@@ -99,7 +97,7 @@ def read_measurements(
     as those on one accelerator, belong to every strategy. columns: our names of columns -> theirs.
     catalogue: what names mean; the shipped one unless given.
     Raises DataError naming the file, row and column, what was found and what was expected.
-    Assumes the global batch, where the file gives seconds a step and no batch, is the same at every size.
+    Assumes the global batch, where the file gives seconds per step and no batch, is the same at every size.
     """
     found = exported(path, columns)
     header, kept = found.header, list(found.rows)
@@ -107,17 +105,15 @@ def read_measurements(
     timed, notes = _timed_column(filled, path.name)
     notes = [*found.notes, *notes]
     if SIZE not in header:
-        raise DataError(
-            f"{path.name}: no column {SIZE}; found {listed(header)}; name the column of the sizes so"
-        )
+        raise DataError(f"{path.name}: no column {SIZE}; found {listed(header)}; name the column of sizes")
     for column, wanted in (("workload", workload), ("accelerator", accelerator), (STRATEGY, strategy)):
         if column in header:
             kept = _of_series(kept, column, wanted, path.name, catalogue or shipped())
     usable = [row for row in kept if row.cells.get(STATUS, "").strip().lower() in _SUCCESS]
     if len(usable) < len(kept):
-        notes.append(f"{len(kept) - len(usable)} rows whose {STATUS} is not `success` were left out.")
+        notes.append(f"{len(kept) - len(usable)} rows whose {STATUS} is not `success` were excluded.")
     if not usable:
-        raise DataError(f"{path.name}: no row with a measurement; expected a header and one row a run")
+        raise DataError(f"{path.name}: no row with a measurement; expected a header and one row per run")
     return _measurements(usable, timed, header, path.name, notes)
 
 
@@ -127,15 +123,15 @@ def _measurements(
     """The columns of rows that were all kept."""
     batch = np.array([_batch(row) for row in rows])
     time_s = np.array([_time_s(row, timed) for row in rows])
-    work, work_samples = "the whole training", None
+    work, work_samples = "the complete training", None
     if timed.quantity == "samples":
         work, work_samples = f"{_WORK_SAMPLES:,.0f} samples", _WORK_SAMPLES
     elif timed.quantity == "step":
         time_s, work, work_samples = _at_fixed_samples(rows, time_s, batch, timed)
         if not np.isfinite(batch).any():
             notes.append(
-                f"{where} states no {BATCH}: the batch is taken to be the same at every size, so that a "
-                "step is the same work."
+                f"{where} states no {BATCH}: the batch is assumed to be the same at every size, so "
+                "that every step is the same work."
             )
     label = next((name for name in ENTRY if name in header), None)
     return Measurements(
@@ -199,7 +195,9 @@ def _timed_column(header: Sequence[str], where: str) -> tuple[_Timed, list[str]]
             "samples_per_s, or one of them in other units: _ms, _min, _h"
         )
     chosen, *unused = (found[quantity] for quantity in _QUANTITIES if quantity in found)
-    notes = [f"Column {each.name} was not used: {chosen.name} has the same and more." for each in unused]
+    notes = [
+        f"Column {each.name} was not used: {chosen.name} has the same values and more." for each in unused
+    ]
     return chosen, notes
 
 
@@ -219,7 +217,7 @@ def _of_series(
         names = dict.fromkeys(chosen, aim) or names
     if len(set(names.values())) > 1:
         raise DataError(
-            f"{where}: column {column} holds several, {listed([*names])}; choose one with --{column}"
+            f"{where}: column {column} has several values, {listed([*names])}; choose one with --{column}"
         )
     return [row for row in rows if row.cells[column].strip() in {*names, *everywhere}]
 

@@ -5,9 +5,10 @@ One streaming pass, nothing unpacked, written for hostile archives.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+
+from msgspec import Struct
 
 from equipoise.runs.reader import Blob
 from equipoise.runs.sources.gate import (
@@ -56,8 +57,7 @@ class _Extension(Enum):
 _EXTENSIONS = {extension.value: extension for extension in _Extension}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Header:
+class _Header(Struct, frozen=True, kw_only=True):
     """One member: its raw path, type flag, bytes stored, and whether these are pieces of a sparse file."""
 
     path: bytes

@@ -8,11 +8,11 @@ import lzma
 import re
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import BinaryIO, TypeAlias
 
 import zstandard
+from msgspec import Struct, field
 
 from equipoise.runs.reader import RowRejection
 from equipoise.units import GIB, MIB
@@ -95,8 +95,7 @@ def clean_path(raw: bytes) -> str:
     return "/".join(parts)
 
 
-@dataclass(slots=True, kw_only=True)
-class Gate:
+class Gate(Struct, kw_only=True):
     """Decides, counts and remembers for one pass over one source."""
 
     source: str
@@ -164,8 +163,7 @@ EXPANSION_FLOOR_BYTES = 256 * MIB
 Read: TypeAlias = Callable[[int], bytes]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compression:
+class Compression(Struct, frozen=True, kw_only=True):
     """A compression: the bytes a file of it begins with, and how to read it (None: not supported)."""
 
     name: str

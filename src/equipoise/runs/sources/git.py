@@ -74,7 +74,9 @@ class _Pipe:
     def _fill(self) -> bool:
         ready, _, _ = select.select([self._descriptor], [], [], SILENCE_S)
         if not ready:
-            raise SourceEndError("git_failed", f"git was silent for {SILENCE_S:.0f} s; the rest is not read")
+            raise SourceEndError(
+                "git_failed", f"git had no output for {SILENCE_S:.0f} s; the rest is not read"
+            )
         piece = os.read(self._descriptor, MIB)
         self._buffer += piece
         return bool(piece)
@@ -121,7 +123,9 @@ def _running(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]
             cwd="/",
         )
     except FileNotFoundError as err:
-        raise SourceEndError("git_failed", "no `git` on PATH; install it, or check the round out") from err
+        raise SourceEndError(
+            "git_failed", "`git` is not on PATH; install it, or check out the round"
+        ) from err
     with process:
         try:
             yield process
@@ -182,7 +186,7 @@ def git_files(path: Path, gate: Gate) -> Iterator[Blob]:
     for control in ("HEAD", "config", "packed-refs"):
         found = folder / control
         if found.exists() and not stat.S_ISREG(found.stat().st_mode):
-            raise SourceEndError("git_failed", f"{control} is no regular file; not a repository")
+            raise SourceEndError("git_failed", f"{control} is not a regular file; not a repository")
     commit = _commit(folder)
     with _running(folder, "cat-file", "--batch") as reader:
         assert reader.stdout is not None

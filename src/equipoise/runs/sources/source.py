@@ -3,8 +3,9 @@
 import os
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from equipoise.errors import DataError
 from equipoise.runs.reader import Blob, RowRejection
@@ -59,7 +60,7 @@ def _blob(root: bytes, raw: bytes, gate: Gate, status: os.stat_result) -> Blob |
         gate.refuse("unreadable", path, f"{err.strerror or err}")
         return None
     if len(data) > MAX_FILE_BYTES:
-        gate.refuse("too_large", path, f"a file of more than {MAX_FILE_BYTES} bytes, which are read at most")
+        gate.refuse("too_large", path, f"a file of more than {MAX_FILE_BYTES} bytes, the most that is read")
         return None
     return Blob(path=path, data=data)
 
@@ -106,8 +107,7 @@ def single_file(path: Path, gate: Gate) -> Iterator[Blob]:
         yield Blob(path=path.name, data=blob.data)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceKind:
+class SourceKind(Struct, frozen=True, kw_only=True):
     """A kind of source: whether a path is one, and its files. Functions can be pickled: workers run them."""
 
     name: str
@@ -124,8 +124,7 @@ SOURCE_KINDS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataSource:
+class DataSource(Struct, frozen=True, kw_only=True):
     """One thing to read, picklable. `rejections` holds what the last pass over `files` refused."""
 
     path: Path

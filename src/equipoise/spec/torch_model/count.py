@@ -5,8 +5,9 @@ FLOP, parameters, gradient buckets, and its sizes if it is a transformer. No tor
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
+
+from msgspec import Struct
 
 from equipoise.errors import SpecError
 from equipoise.spec.transformer import Transformer
@@ -18,8 +19,7 @@ LayerFigure: TypeAlias = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerCount:
+class LayerCount(Struct, frozen=True, kw_only=True):
     """What one module does itself, its submodules not counted.
 
     name: as in `named_modules`; "" is the model itself, "(loss)" the loss.
@@ -42,8 +42,7 @@ class LayerCount:
     matrices: tuple[tuple[int, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionShape:
+class AttentionShape(Struct, frozen=True, kw_only=True):
     """One call of attention on the way forward; key and value have kv_heads, shared by groups of heads."""
 
     heads: int
@@ -54,8 +53,7 @@ class AttentionShape:
     is_causal: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GradientBucket:
+class GradientBucket(Struct, frozen=True, kw_only=True):
     """Gradients that data parallel training reduces in one call.
 
     ready_fraction: share of the FLOP of the backward pass done when the last of them exists, 0..1.
@@ -66,8 +64,7 @@ class GradientBucket:
     ready_fraction: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
+class Cut(Struct, frozen=True, kw_only=True):
     """A place where the forward pass could be cut in two, between one module's work and the next's.
 
     flop_fraction: share of the FLOP of the forward pass before the cut, 0..1.
@@ -79,8 +76,7 @@ class Cut:
     boundary_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
+class Counted(Struct, frozen=True, kw_only=True):
     """What one training step of a model on one example batch needs, the optimizer not counted.
 
     value_bytes: of a number in the dtype that most weights have.
@@ -300,8 +296,7 @@ FIRST_BUCKET_BYTES = MIB
 BUCKET_BYTES = 25 * MIB
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gradient:
+class Gradient(Struct, frozen=True, kw_only=True):
     """The gradient of one weight, in the order in which they come to exist."""
 
     grad_bytes: int

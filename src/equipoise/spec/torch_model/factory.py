@@ -3,9 +3,10 @@
 import importlib
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from equipoise.errors import SpecError
 
@@ -14,8 +15,7 @@ RAISED = (Exception, SystemExit)
 EXPECTED = "a function that returns model, batch or model, batch, loss or model, batch, loss, held-out batch"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Factory:
+class Factory(Struct, frozen=True, kw_only=True):
     """A user's function and the name it was requested by; called without arguments."""
 
     reference: str
@@ -59,7 +59,7 @@ def load_factory(reference: str) -> Factory:
     module_name, colon, name = reference.partition(":")
     if not colon or not all(part.isidentifier() for part in (*module_name.split("."), name)):
         raise SpecError(
-            f"{reference!r} names no function; expected module:function, "
+            f"{reference!r} does not name a function; expected module:function, "
             "such as train:model for def model() in train.py"
         )
     module = _imported(reference, module_name)

@@ -46,7 +46,7 @@ def fake_model(model: nn.Module, mode: FakeTensorMode) -> nn.Module:
     except (TypeError, RuntimeError, ValueError, AttributeError, NotImplementedError) as err:
         raise SpecError(
             f"{type(model).__name__}: the model holds something that cannot be copied ({err}); "
-            "give a function that builds the model in its place"
+            "give a function that builds the model instead"
         ) from err
     del originals
     return copied

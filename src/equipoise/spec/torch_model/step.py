@@ -76,7 +76,7 @@ def _first_line(err: BaseException) -> str:
 
 _Built = TypeVar("_Built")
 WAY_ROUND = (
-    "give a loss or a batch that does not need the value, decide by shapes or settings in its place, "
+    "give a loss or a batch that does not need the value, decide by shapes or settings instead, "
     "or state train_flop_per_sample by hand"
 )
 
@@ -108,7 +108,9 @@ def count_factory(factory: Factory, *, allocate: bool = False, num_samples: int 
     """
     with ExitStack() as stack:
         stack.enter_context(_quiet())
-        way_round = "use numbers of Python there, or count with allocate=True, which takes the memory it does"
+        way_round = (
+            "use Python numbers there, or count with allocate=True, which needs the memory of the model"
+        )
         with explained({}, factory.reference, way_round):
             model, batch, loss = factory.made() if allocate else _without_memory(factory.made)
     return count_model(model, batch, loss=loss, num_samples=num_samples)
@@ -117,7 +119,7 @@ def count_factory(factory: Factory, *, allocate: bool = False, num_samples: int 
 def _built(build: Callable[[], nn.Module]) -> nn.Module:
     """The model that a function builds, without memory."""
     name = getattr(build, "__name__", type(build).__name__)
-    with explained({}, name, "use numbers of Python there, or build the model first and give the model"):
+    with explained({}, name, "use Python numbers there, or build the model first and give the model"):
         model = _without_memory(build)
     if not isinstance(model, nn.Module):
         raise SpecError(f"{name}: returned a {type(model).__name__}; expected a torch.nn.Module")

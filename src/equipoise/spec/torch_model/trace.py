@@ -4,10 +4,10 @@ import bisect
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
+from msgspec import Struct, field
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -45,8 +45,7 @@ _OVERWRITE = {
 }
 
 
-@dataclass(slots=True)
-class Work:
+class Work(Struct):
     """What one module did itself so far."""
 
     forward_flop: int = 0
@@ -56,8 +55,7 @@ class Work:
     num_kernels: int = 0
 
 
-@dataclass(slots=True)
-class Storage:
+class Storage(Struct):
     """One piece of memory: how large, whether it came from the batch, when it was written and last read."""
 
     num_bytes: int
@@ -69,8 +67,7 @@ class Storage:
     is_saved: bool = False
 
 
-@dataclass(slots=True)
-class Modules:
+class Modules(Struct):
     """Which module is at work: by calls on the way forward, by the age of autograd nodes on the way back."""
 
     stack: list[str] = field(default_factory=lambda: [""])

@@ -104,7 +104,7 @@ def _label(name: str, folder: Path) -> str:
 
 
 def state(fields: RunsFields, sources: DataSources) -> str:
-    """The state of what is shown: finished cells and whether it runs, or what loops have written."""
+    """The state of what is shown: finished trials and whether it runs, or what loops have written."""
     try:
         folder = chosen(fields, sources)
         if is_watched(folder):

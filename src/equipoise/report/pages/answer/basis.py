@@ -190,8 +190,8 @@ def _model(answer: Answer) -> Iterator[_Assumption]:
     yield model.title, ", ".join(parts) or ABSENT, model.source
     if system.calibration is not None:
         yield "Performance model", f"calibration {system.calibration}", "docs/understand/accuracy.md"
-    if system.learnt is not None:
-        yield "Your measured steps", system.learnt, "your runs"
+    if system.run_fit is not None:
+        yield "Your measured steps", system.run_fit, "your runs"
     if system.transferred_from is not None:
         yield "Transfer between chips", f"published results of {system.transferred_from} carried over", ""
 
@@ -236,8 +236,8 @@ def _snippet(each: Snippet) -> Iterator[Block]:
         yield prose(sentence(each.why))
     if each.code:
         yield CodeListing(code=each.code)
-    if each.inexpressible:
-        yield prose(f"{each.target} cannot express: {sentence('; '.join(each.inexpressible))}.")
+    if each.unsupported:
+        yield prose(f"{each.target} cannot express: {sentence('; '.join(each.unsupported))}.")
     if each.checked_with:
         yield note(f"Accepted by {sentence(each.checked_with)}.")
 

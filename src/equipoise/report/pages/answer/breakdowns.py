@@ -1,8 +1,9 @@
 """Parts of wholes as stacked bars, and what moves a result as a tornado, each with its numbers as a table."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from equipoise.report.blocks import Cell, Column, Table, number
 from equipoise.report.charts import BarChart, BarPart, Mark, series_mark
@@ -14,8 +15,7 @@ REST: Final = "rest"
 SMALL_SHARE: Final = 0.01  # of a whole: less is not worth a word, nor a colour
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stack:
+class Stack(Struct, frozen=True, kw_only=True):
     """What things are made of. bars: a name and its amounts by part. titles: of parts, by name."""
 
     bars: tuple[tuple[str, Mapping[str, float]], ...]

@@ -57,7 +57,7 @@ def about(answer: Answer) -> str:
 
 
 def headline(answer: Answer) -> str:
-    """What to take, or that nothing meets the limits."""
+    """What to take, or that nothing meets the limits; whether the time rests on no measurement."""
     best = answer.recommended
     if best is None:
         reason = "meets your limits" if answer.refusal is not None else "can be estimated"
@@ -67,7 +67,8 @@ def headline(answer: Answer) -> str:
     parts = [] if best.time_s is None else [amounts.duration(best.time_s.value)]
     usd = amounts.usable(best.usd)
     parts += [] if usd is None else [amounts.money(usd.value)]
-    return f"{taken}: {', '.join(parts)}" if parts else taken
+    guess = " (uncalibrated)" if best.grade == "priors" else ""
+    return f"{taken}: {', '.join(parts)}{guess}" if parts else taken
 
 
 def facts(answer: Answer, best: Candidate, *, is_brief: bool = False) -> Facts:
@@ -134,11 +135,11 @@ def _evidence(answer: Answer, best: Candidate) -> str:
 def _buying(found: Ownership) -> str:
     """What buying one accelerator brings against renting it."""
     value, after = found.return_usd, amounts.months(found.horizon_months)
-    ahead = "cheaper" if value.value >= 0.0 else "dearer"
+    ahead = "cheaper" if value.value >= 0.0 else "more expensive"
     return (
-        f"After {after} one bought is {amounts.money(abs(value.value))} {ahead} than one rented "
+        f"After {after} buying is {amounts.money(abs(value.value))} {ahead} per accelerator than renting "
         f"({amounts.digits(value.low)} to {amounts.money(value.high)}); "
-        f"pays within its lifetime: {amounts.probability(found.chance_in_lifetime)} chance"
+        f"{amounts.probability(found.break_even_probability)} chance to break even within the lifetime"
     )
 
 
@@ -417,7 +418,7 @@ def refusal_blocks(answer: Answer) -> tuple[Block, ...]:
     tiles = tuple(_tile(answer, label, each) for label, each in shown if each is not None)
     return (
         *((Tiles(items=tiles),) if tiles else ()),
-        prose("What would do:"),
+        prose("Changes that would be enough:"),
         Bullets(items=tuple((each,) for each in relaxed(answer))),
     )
 
@@ -430,7 +431,7 @@ def relaxed(answer: Answer) -> Iterator[str]:
         name, unit = CONSTRAINTS[each.constraint]
         taken = "" if each.candidate is None else f": {title_of(answer.candidate(each.candidate))}"
         needed, limit = (amounts.quantity(value, unit) for value in (each.needed, each.limit))
-        yield f"{capital(name)} of {needed} in place of {limit}{taken}."
+        yield f"{capital(name)} of {needed} instead of {limit}{taken}."
     if refusal.joint:
         parts = []
         for each in refusal.joint:

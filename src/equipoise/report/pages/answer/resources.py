@@ -275,10 +275,10 @@ def _renting_table(answer: Answer) -> Table:
             Column(title="USD/h", is_number=True, meaning="per accelerator-hour"),
             Column(title="Time", is_number=True),
             Column(title="USD", is_number=True),
-            *((Column(title="Limits kept", is_number=True),) if limited else ()),
+            *((Column(title="Limits met", is_number=True),) if limited else ()),
             Column(title="Goodput", is_number=True),
             Column(title="Interruptions", is_number=True, meaning="expected"),
-            Column(title="Checkpoint", is_number=True, meaning="interval that loses least"),
+            Column(title="Checkpoint", is_number=True, meaning="interval with the least lost time"),
         ),
         rows=tuple(tuple(_renting_row(answer, each, is_limited=bool(limited))) for each in answer.renting),
     )
@@ -316,19 +316,19 @@ def buying_blocks(answer: Answer) -> tuple[Block, ...]:
     assert found is not None
     value, after = found.return_usd.value, amounts.months(found.horizon_months)
     name = accelerator_name(found.purchase.accelerator)
-    ahead = f"{amounts.money(abs(value))} {'cheaper' if value >= 0.0 else 'dearer'}"
+    ahead = f"{amounts.money(abs(value))} {'cheaper' if value >= 0.0 else 'more expensive'}"
     even = "at no utilisation"
-    if found.even_at_utilisation is not None:
-        even = f"at a utilisation of {amounts.share(found.even_at_utilisation)} or more"
+    if found.break_even_utilisation is not None:
+        even = f"at a utilisation of {amounts.share(found.break_even_utilisation)} or more"
     figure = tornado_figure(
         found.tornado, name="buying-tornado", title="What the return is most sensitive to"
     )
     return (
         prose(
             strong(f"After {after} buying one {name} is {ahead} than renting it. "),
-            f"It pays within its lifetime with a probability of "
-            f"{amounts.probability(found.chance_in_lifetime)}; "
-            f"by then it breaks even {even}.",
+            f"It breaks even within its lifetime with a probability of "
+            f"{amounts.probability(found.break_even_probability)}; "
+            f"over that lifetime it breaks even {even}.",
         ),
         Tiles(items=tuple(_buying_tiles(found))),
         Panels(charts=(figure,) if moving(found.tornado) else (), legend="Moved"),
@@ -355,8 +355,10 @@ def _buying_tiles(found: Ownership) -> Iterator[Tile]:
     )
     yield _tile("Purchase", found.purchase.usd, money, "One accelerator with its share of host and network.")
     yield _tile("Running, per month", found.running_usd_per_month, money, "Electricity, upkeep and hosting.")
-    yield _tile("Rent, per month", found.rent_usd_per_month, money, "For the hours of use alone.")
-    yield _tile("Utilisation", found.utilisation, amounts.share, "Share of all hours that it works.")
+    yield _tile("Rent, per month", found.rent_usd_per_month, money, "For the hours of use only.")
+    yield _tile(
+        "Utilisation", found.utilisation, amounts.share, "Fraction of all hours in which it is in use."
+    )
 
 
 def _tile(label: str, found: Interval, form: Callable[[float], str], words: str) -> Tile:

@@ -1,8 +1,9 @@
 """The page of a round of MLPerf in the terms of the published study: its sections in reading order."""
 
+from pathlib import Path
 from typing import Final
 
-from equipoise.report.blocks import Page, Section
+from equipoise.report.blocks import Page, Section, code, note
 from equipoise.report.format import printable, sentence
 from equipoise.report.pages import accuracy
 from equipoise.report.pages.study import balance, batches, claims, entries, losses, workloads
@@ -59,14 +60,22 @@ def _about_round(findings: Findings) -> str:
     return f"MLPerf Training {printable(findings.round)}, {printable(findings.division)} division"
 
 
-STUDY: Final[Page[Findings]] = Page(
-    title=lambda findings: f"Training at scale: MLPerf {printable(findings.round)}",
-    about=_about_round,
-    headline=lambda findings: sentence(findings.headline),
-    summary=lambda findings: tuple(map(sentence, findings.summary)),
-    sections=SECTIONS,
-    closing=lambda findings: (
-        NOT_VERIFIED,
-        f"Dataset {printable(findings.dataset)}. {sentence(findings.sources)}",
-    ),
-)
+def study_page(out: Path | None = None) -> Page[Findings]:
+    """The page. out: the file that has it whole, which its short form names."""
+    return Page(
+        title=lambda findings: f"Training at scale: MLPerf {printable(findings.round)}",
+        about=_about_round,
+        headline=lambda findings: sentence(findings.headline),
+        summary=lambda findings: tuple(map(sentence, findings.summary)),
+        sections=SECTIONS,
+        closing=lambda findings: (
+            NOT_VERIFIED,
+            f"Dataset {printable(findings.dataset)}. {sentence(findings.sources)}",
+        ),
+        brief=None
+        if out is None
+        else lambda *_: (note("The whole study: ", code(printable(str(out))), "."),),
+    )
+
+
+STUDY: Final = study_page()

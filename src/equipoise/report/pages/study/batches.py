@@ -200,7 +200,7 @@ def energy_blocks(findings: Findings) -> tuple[Block, ...]:
     intro = prose(
         strong(plural(num_rows, "entry", "entries")),
         " logged the power of nodes and switches while training. "
-        "Energy is theirs, over the official clock, with the rules' convergence scaling.",
+        "Energy is that of nodes and switches over the official time, with the rules' convergence scaling.",
         f" None was measured for {listed(missing)}." if missing else "",
     )  # fmt: skip
     marks = workload_marks(findings)

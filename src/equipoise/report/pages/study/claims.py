@@ -48,7 +48,7 @@ def table_one_blocks(findings: Findings) -> tuple[Block, ...]:
         if row.differences
     )
     opening = prose(
-        "Speedup and E' need one reference system a workload: the one with the fewest accelerators and, "
+        "Speedup and E' need one reference system per workload: the one with the fewest accelerators and, "
         "among those, the slowest. All figures by the study's method are relative to these rows."
     )
     if not published:
@@ -187,7 +187,7 @@ def _claim(claim: Claim, place: int, names: dict[str, str]) -> Fold:
     for at, (_, parts) in enumerate(groupby(claim.parts, key=lambda part: part.statement), 1):
         blocks.extend(_statement(f"claim-{place}-{at}", tuple(parts), names))
     verdicts = (
-        _badge(claim.their_way.verdict, "study: "),
+        _badge(claim.study_method.verdict, "study: "),
         _badge(claim.like_for_like.verdict, "like for like: "),
     )
     title = f"{claim.number}. {sentence(claim.claim)}"
@@ -204,7 +204,7 @@ def _statement(name: str, parts: tuple[ClaimPart, ...], names: dict[str, str]) -
     rows = tuple(
         (
             *_workload_cells(part, names, is_alone=len(parts) == 1),
-            _reading(part.their_way),
+            _reading(part.study_method),
             _reading(part.like_for_like),
         )
         for part in parts
@@ -243,7 +243,7 @@ def _figures(name: str, parts: tuple[ClaimPart, ...], names: dict[str, str]) -> 
             *_figure_cells(figure),
         )
         for part in parts
-        for way, reading in (("study's method", part.their_way), ("like for like", part.like_for_like))
+        for way, reading in (("study's method", part.study_method), ("like for like", part.like_for_like))
         for figure in reading.figures
     )
     if not rows:

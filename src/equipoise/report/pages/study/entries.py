@@ -95,7 +95,7 @@ COLUMNS = (
     Column(title="Speedup", is_number=True, meaning="reference time / this time"),
     Column(title="E'", is_number=True, meaning="speedup / (accelerators / accelerators of the reference)"),
     Column(title="E", is_number=True, meaning="like for like: against the smallest of the same accelerator"),
-    Column(title="Baseline of E", meaning="the entry that E is counted from"),
+    Column(title="Baseline of E", meaning="the entry that E is relative to"),
     Column(title="Batch", is_number=True, meaning="global batch, samples"),
     Column(
         title="Samples to target", is_number=True, meaning="training samples until the target was reached"

@@ -1,10 +1,10 @@
 """Why efficiency is lost: the causes of every loss on the best curves, and each symptom in words."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Final
 
 import polars as pl
+from msgspec.structs import replace
 
 from equipoise.report.blocks import (
     Block,
@@ -41,7 +41,7 @@ CAUSES: Final = {
     "overhead": ("evaluation and set-up", Mark(colour=3, symbol="triangle-up")),
     "throughput": ("throughput", Mark(colour=4, symbol="diamond")),
     "rules": ("rules", Mark(colour=5, symbol="cross")),
-    "untold": ("unknown", Mark(colour=None, symbol="x")),
+    "unattributed": ("unknown", Mark(colour=None, symbol="x")),
 }
 CURVE_SYMPTOM: Final = "diminishing returns"
 TITLES: Final = {symptom.name: symptom.title for symptom in SYMPTOMS}
@@ -115,7 +115,7 @@ def _chart(
     kind = rows[0]["accelerator"]
     return replace(
         lost_chart(f"{workload.workload}-losses-{kind}", rows, causes, title=accelerator_name(kind)),
-        subtitle="what the fastest entry of each size lost; above it, its E",
+        subtitle="losses of the fastest entry of each size; above the bar, its E",
         alternative=f"{printable(workload.name)}. {' '.join(map(_plain_words, rows))}",
         limits=ends,
     )

@@ -48,7 +48,7 @@ def workloads_blocks(findings: Findings) -> tuple[Block, ...]:
     intro = prose(
         "For each workload: the systems entered, then the efficiency of the same entries by two measures. ",
         strong("E'"),
-        " is the study's relative efficiency, against one reference system whatever its hardware; "
+        " is the study's relative efficiency, against one reference system regardless of hardware; "
         "a newer chip raises it. ",
         strong("E"),
         " is like for like: against the smallest system of the same accelerator, form factor and memory, "
@@ -147,7 +147,7 @@ def _relative_chart(workload: WorkloadFindings, rows: list[Row], marks: dict[str
     return Chart(
         name=f"{workload.workload}-relative",
         title="The study's method",
-        subtitle="one reference for all, whatever its hardware",
+        subtitle="one reference for all, regardless of hardware",
         alternative=_alternative(workload, known, RELATIVE, "E'"),
         x=SIZE_AXIS,
         y=Axis(title="E'", is_log=True),
@@ -236,7 +236,7 @@ def _groups(workload: WorkloadFindings) -> tuple[Block, ...]:
         caption=f"{printable(workload.name)}: K-means groups",
         columns=(
             Column(title="SystemGroup", is_number=True),
-            Column(title="What it is"),
+            Column(title="Description"),
             Column(title="Entries", is_number=True),
             Column(title="Accelerators", is_number=True),
             Column(title="Time", is_number=True, is_wide=True),
@@ -293,7 +293,7 @@ def _systems(systems: pl.DataFrame, names: dict[str, str]) -> tuple[Block, ...]:
     )
     table = Table(
         name="shared-systems",
-        caption="E' of the systems in every workload, and their rank among each other by time",
+        caption="E' of the systems entered in every workload, and their rank by time",
         columns=columns,
         rows=tuple(_system_row(row, list(names)) for row in rows),
     )
@@ -320,7 +320,7 @@ def _families(families: pl.DataFrame, names: dict[str, str]) -> tuple[Block, ...
     )
     table = Table(
         name="shared-families",
-        caption="Efficiency left when one submitter's machines of one kind grow",
+        caption="Efficiency kept when one submitter scales one kind of machine",
         columns=columns,
         rows=tuple(_family_row(row, list(names)) for row in rows),
     )

@@ -6,11 +6,11 @@ An event is a dict as `:::MLLOG` writes it: key, time_ms or time_s, value, metad
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 import orjson
+from msgspec import Struct
 
 from equipoise.units import MIB, MILLISECOND_S
 
@@ -26,8 +26,7 @@ _MAX_EXACT = 2**53
 _CHUNK_BYTES = MIB
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dialect:
+class Dialect(Struct, frozen=True, kw_only=True):
     """One way to write events: the token that marks a line, the pattern of its content, one line to an event.
 
     decode: content of a marked line -> event, or None when it cannot be read.

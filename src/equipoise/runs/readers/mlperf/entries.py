@@ -6,8 +6,9 @@ Where each stands, which logs belong together, what describes their system.
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
+
+from msgspec import Struct, field
 
 from equipoise.runs.reader import RowRejection, SourceFacts, Tally
 from equipoise.runs.readers.mlperf.log import LogFacts
@@ -41,8 +42,7 @@ _ENTRY_DEPTH = 2
 _FIRST_WITHOUT_SUBMISSIONS = 0.6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundLabel:
+class RoundLabel(Struct, frozen=True, kw_only=True):
     """A round of MLPerf Training: its label as the tables write it, and the number rules are looked up by."""
 
     label: str
@@ -90,8 +90,7 @@ def round_of(folder: str) -> RoundLabel | None:
     return RoundLabel(label=f"v{int(major)}.{int(minor)}", number=float(f"{int(major)}.{int(minor)}"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogPlace:
+class LogPlace(Struct, frozen=True, kw_only=True):
     """Where a file of an entry stands.
 
     round: None where no folder above states one. organisation: None where no folder above can be one.
@@ -179,15 +178,13 @@ _ROUND_OF_DIALECT: dict[str | None, RoundLabel] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScalingFacts:
+class ScalingFacts(Struct, frozen=True, kw_only=True):
     """The content of a `scaling.json`; None when it states no positive factor."""
 
     factor: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Log:
+class Log(Struct, frozen=True, kw_only=True):
     """One log of an entry: its file name, its facts, and the meters of its run."""
 
     name: str
@@ -196,8 +193,7 @@ class Log:
     switches: tuple[Meter, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResultEntry:
+class ResultEntry(Struct, frozen=True, kw_only=True):
     """One submitted entry, names still raw.
 
     round_number: infinite for logs of an unknown round, which are read by the latest rules.
@@ -225,8 +221,7 @@ class ResultEntry:
         )
 
 
-@dataclass(slots=True)
-class _Folder:
+class _Folder(Struct):
     """What was found below the folder of one entry."""
 
     place: LogPlace
@@ -237,8 +232,7 @@ class _Folder:
     switches: dict[str, list[Meter]] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class _Round:
+class _Round(Struct):
     """Everything found, by folder, before it becomes entries."""
 
     rejected: Tally
@@ -287,7 +281,7 @@ class _Round:
         uri = "/".join((*where.folder, parts[-1]))
         if where.nested:
             self.refuse_log(
-                "nested_log", uri, "a log deeper than <system>/<benchmark>; the rules know no such place"
+                "nested_log", uri, "a log deeper than <system>/<benchmark>; the rules have no such folder"
             )
         elif log.num_events == 0 and where.system is None:
             self.refuse_log(

@@ -1,9 +1,10 @@
 """One MLPerf log to the facts that scoring and the study need, spans of interleaved ranks included."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, TypeAlias
+
+from msgspec import Struct, field
 
 from equipoise.runs.readers.mlperf.dialects import (
     Dialect,
@@ -33,8 +34,7 @@ def _pair_key(event: Event) -> float | None:
     return None
 
 
-@dataclass(slots=True)
-class SpanTracker:
+class SpanTracker(Struct):
     """Spans found so far. A start while its span is open and a stop without a start change nothing."""
 
     spans: list[Span] = field(default_factory=list)
@@ -87,8 +87,7 @@ def total_s(spans: Sequence[Span], *, within: Span) -> float:
     return sum(stop_s - start_s for start_s, stop_s in union(spans, within=within))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClockShares:
+class ClockShares(Struct, frozen=True, kw_only=True):
     """Seconds inside the official clock; None where the log has no such spans."""
 
     eval_s: float | None = None
@@ -116,8 +115,7 @@ _MAX_METRICS = 10_000
 Progress: TypeAlias = dict[str, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
+class Metric(Struct, frozen=True, kw_only=True):
     """One result of a metric that is logged apart from others (`FID`, `CLIP`), and how far training was."""
 
     name: str
@@ -125,8 +123,7 @@ class Metric:
     progress: Progress
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogFacts:
+class LogFacts(Struct, frozen=True, kw_only=True):
     """What one log states. Times in seconds; None where it does not.
 
     num_lines: of a log without `run_stop`; 0 in others.
@@ -190,8 +187,7 @@ def _progress(event: Event) -> Progress:
     }
 
 
-@dataclass(slots=True)
-class _Fold:
+class _Fold(Struct):
     """The state while events pass in file order. What follows the first `run_stop` changes no clock."""
 
     run_start_s: float | None = None
@@ -318,8 +314,7 @@ _HANDLERS: dict[str, Callable[[_Fold, Event], None]] = {
 }
 
 
-@dataclass(slots=True)
-class _Scan:
+class _Scan(Struct):
     """One pass over a log, a chunk at a time, so that memory does not grow with its length."""
 
     data: bytes

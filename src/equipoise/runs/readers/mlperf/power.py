@@ -8,9 +8,9 @@ Source: MLPerf Training rules, appendix on power, as applied by the official res
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import orjson
+from msgspec import Struct
 
 _TOKEN = b":::MLLOG"
 _START = "power_measurement_start"
@@ -24,24 +24,21 @@ _KEYS = frozenset({_START, _STOP, _READING, _EFFICIENCY, _ESTIMATE})
 _MAX_POWER_W = 100_000_000.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Meter:
+class Meter(Struct, frozen=True, kw_only=True):
     """What one power log states: mean watts after conversion, or why there are none."""
 
     power_w: float | None
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Energy:
+class Energy(Struct, frozen=True, kw_only=True):
     """Energy of a run or an entry in joules, or why there is none."""
 
     energy_j: float | None
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Event:
+class _Event(Struct, frozen=True, kw_only=True):
     """One line of a power log: milliseconds since the epoch, key, and the value if it is a finite number."""
 
     time_ms: float
@@ -102,7 +99,7 @@ def node_meter(data: bytes) -> Meter:
     stop_ms = stops[-1] if stops and stops[-1] != start_ms else math.inf
     if stop_ms < start_ms:
         return Meter(
-            power_w=None, reason=f"{_STOP} at {stop_ms:.0f} ms lies before {_START} at {start_ms:.0f} ms"
+            power_w=None, reason=f"{_STOP} at {stop_ms:.0f} ms is before {_START} at {start_ms:.0f} ms"
         )
     readings = [
         (event.time_ms, event.value)
@@ -117,7 +114,7 @@ def node_meter(data: bytes) -> Meter:
         before_ms = time_ms
     end_ms = before_ms if math.isinf(stop_ms) else stop_ms
     if end_ms <= start_ms:
-        return Meter(power_w=None, reason=f"all readings carry the stamp of {_START}")
+        return Meter(power_w=None, reason=f"all readings have the timestamp of {_START}")
     return _checked(_efficiency(events) * sum_w_ms / (end_ms - start_ms))
 
 

@@ -6,8 +6,9 @@ Entries to rows of `runs` and `scores`, judged, scored and averaged.
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from equipoise.runs.reader import Blob, Reader, ReaderResult, Row, RowRejection, SourceFacts, Tally
 from equipoise.runs.readers.mlperf.entries import (
@@ -92,8 +93,7 @@ _OPEN_INIT_LIMIT_S = 4 * HOUR_S
 _FIRST_WITH_OPEN_LIMIT = 2.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntryRun:
+class EntryRun(Struct, frozen=True, kw_only=True):
     """One log of an entry, judged: official clock, why it failed if it did, what it needed and consumed."""
 
     log: Log
@@ -147,8 +147,7 @@ def _first(*values: str | None) -> str | None:
     return next(found, None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JudgedEntry:
+class JudgedEntry(Struct, frozen=True, kw_only=True):
     """An entry with mapped names, judged runs and its score."""
 
     entry: ResultEntry
@@ -251,10 +250,12 @@ def _global_batch(entry: ResultEntry, workload: str, rejected: Tally, catalogue:
         batch for log in entry.logs if (batch := in_samples(workload, log.facts.global_batch)) is not None
     )
     if len(seen) > 1:
-        detail = f"global batches {sorted(seen)}; that of most logs is taken"
+        detail = f"global batches {sorted(seen)}; that of most logs is used"
         rejected.add(RowRejection(kind="conflicting_batch", where=entry.uri, detail=detail))
     if logged and not seen:
-        detail = f"global_batch_size={min(logged):g} is no number of samples of {workload}; left out"
+        detail = (
+            f"global_batch_size={min(logged):g} is not a possible number of samples of {workload}; not used"
+        )
         rejected.add(RowRejection(kind="batch_not_in_samples", where=entry.uri, detail=detail))
     return min(seen, key=lambda batch: (-seen[batch], batch), default=None)
 
@@ -394,7 +395,7 @@ def _note_identical_logs(entries: Sequence[ResultEntry], rejected: Tally) -> Non
             other = first.setdefault((entry.round.label, log.facts.fingerprint), uri)
             if other != uri:
                 rejected.add(
-                    RowRejection(kind="identical_log", where=uri, detail=f"kept; the same log as {other}")
+                    RowRejection(kind="identical_log", where=uri, detail=f"used; the same log as {other}")
                 )
 
 

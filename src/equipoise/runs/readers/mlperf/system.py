@@ -4,9 +4,10 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
+
+from msgspec import Struct, field
 
 from equipoise.runs.reader import UnknownName
 from equipoise.runs.readers.mlperf.dialects import finite
@@ -27,8 +28,7 @@ _QUOTED_PAIR = re.compile(r"""['"](\w+)\\*['"]\s*:\s*\\*['"]([^'"\\]*)""")
 _LOGGED_PAIR = re.compile(r"""^(?:submission_)?(\w+):\s*\{\s*"value"\s*:\s*"([^"]*)\"""", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SystemFacts:
+class SystemFacts(Struct, frozen=True, kw_only=True):
     """What a description states of a system, names as they stand; None where it does not."""
 
     division: str | None = None
@@ -75,8 +75,7 @@ def _product(one: int | None, other: int | None) -> int | None:
     return None if one is None or other is None else one * other
 
 
-@dataclass(frozen=True, slots=True)
-class _SystemFields:
+class _SystemFields(Struct, frozen=True):
     """The fields of a description by any spelling of their keys."""
 
     held: Mapping[str, object]
@@ -179,8 +178,7 @@ def read_system(data: bytes) -> SystemFacts | None:
     return facts if facts.accelerator is not None or facts.num_nodes is not None else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SummaryFacts:
+class SummaryFacts(Struct, frozen=True, kw_only=True):
     """What an organisation's own list of results states, by the name of the system's description."""
 
     systems: dict[str, SystemFacts]
@@ -218,8 +216,7 @@ _EDITS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntryHardware:
+class EntryHardware(Struct, frozen=True, kw_only=True):
     """What an entry ran on: accelerator as slug or raw name, its count, nodes; None where not stated."""
 
     accelerator: str | None
@@ -227,8 +224,7 @@ class EntryHardware:
     num_nodes: int | None
 
 
-@dataclass(slots=True)
-class Names:
+class Names(Struct):
     """Looks names up and counts those that no table has, once an entry."""
 
     catalogue: Catalogue = field(default_factory=shipped)

@@ -1,0 +1,164 @@
+"""What works on this machine and what to install for the rest: libraries, devices, meters, launchers."""
+
+import os
+import platform
+import shutil
+import sys
+from importlib import metadata
+from typing import ClassVar
+
+from msgspec import Struct
+
+from equipoise import __version__
+from equipoise.bench import counters
+from equipoise.bench.devices import available_devices
+from equipoise.bench.launchers.emulated import NAME, emulated
+from equipoise.bench.launchers.processes import TORCHRUN
+from equipoise.bench.launchers.ray_cluster import ray_cluster
+from equipoise.bench.launchers.slurm import slurm
+from equipoise.runs import embedded
+
+
+class Check(Struct, frozen=True, kw_only=True):
+    """One thing that may be there. found: what was, None where it does not work; install: then what to do."""
+
+    name: str
+    works: bool
+    found: str | None
+    needed_for: str
+    install: str | None
+
+
+class Installation(Struct, frozen=True, kw_only=True):
+    """What every verb needs, what measuring here can use, and the extras of the package that are missing."""
+
+    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("missing_extras",)
+
+    checks: tuple[Check, ...]
+    measuring: tuple[Check, ...]
+    missing_extras: tuple[Check, ...] = ()
+
+
+def installation() -> Installation:
+    """Everything checked; what is missing hinders nothing else."""
+    return Installation(
+        checks=checks(),
+        measuring=equipment(),
+        missing_extras=tuple(
+            check(name, None, what, fix=f"pip install 'equipoise[{name}]'")
+            for name, needed, what in _EXTRAS
+            if not all(map(version, needed))
+        ),
+    )
+
+
+def check(name: str, found: str | None, needed_for: str, *, fix: str | None = None) -> Check:
+    """One check: it works where something was found; else `fix` has what to do."""
+    works = found is not None
+    return Check(name=name, works=works, found=found, needed_for=needed_for, install=None if works else fix)
+
+
+def version(library: str) -> str | None:
+    """The installed version of a library, None when it is not there."""
+    try:
+        return metadata.version(library)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def equipment() -> tuple[Check, ...]:
+    """What `bench` and `collectives` measure with."""
+    fix = "pip install 'equipoise[zoo]'"
+    models = check("transformers", version("transformers"), "larger models by name", fix=fix)
+    return (*_devices(), *_meters(), models, *_launchers())
+
+
+def _devices() -> list[Check]:
+    found = available_devices("auto")
+    many = f"{found.num_devices} seen by torch, over NCCL or RCCL" if found.device == "cuda" else None
+    return [
+        check("cpu", f"{available_devices('cpu').num_devices} cores, over gloo", "bench --device cpu"),
+        check("torch", version("torch"), "training and timing", fix="pip install 'equipoise[bench]'"),
+        check("cuda", many, "bench --device cuda", fix="none seen; install a torch built for CUDA or ROCm"),
+    ]
+
+
+def _meters() -> list[Check]:
+    """Called without an address each library reports whether it starts."""
+    processors, accelerators = counters.rapl_sources(), counters.nvml_sources([])
+    counted = ", ".join(source.part for source in processors.found) or None
+    started = None if accelerators.reason else f"nvidia-ml-py {version('nvidia-ml-py')}"
+    return [
+        check("nvml", started, "energy of NVIDIA's accelerators", fix=_reason_line(accelerators.reason)),
+        check("rapl", counted, "energy of processors", fix=_reason_line(processors.reason)),
+    ]
+
+
+def _launchers() -> list[Check]:
+    """A launcher works when it reports no reason against it; the reason says what to do."""
+    asked = (
+        (TORCHRUN, "torch", "one node, or several"),
+        (slurm({}), "submitit", "nodes of Slurm"),
+        (ray_cluster({}), "ray", "nodes of Ray"),
+        (emulated(f"{NAME}:1gbit"), None, "slow links between network namespaces; needs root"),
+    )
+    checks = []
+    for launcher, library, what in asked:
+        reason = launcher.why_not()
+        works = "usable" if library is None else f"{library} {version(library)}"
+        checks.append(check(launcher.name, None if reason else works, what, fix=_reason_line(reason)))
+    return checks
+
+
+def _reason_line(reason: str | None) -> str | None:
+    """A reason in one line, without the name of what it is about, which stands next to it."""
+    if reason is None:
+        return None
+    for about in ("accelerators: ", "processors: "):
+        reason = reason.removeprefix(about)
+    return " ".join(reason.split())
+
+
+# What each library is for; all are installed with the package, so a missing one means a damaged installation.
+_LIBRARIES = (
+    ("numpy", "statistics and laws"),
+    ("orjson", "reading logs, writing JSON"),
+    ("polars", "the tables"),
+    ("rich", "the report on a terminal"),
+    ("scikit-learn", "groups of systems"),
+    ("scipy", "intervals and fits"),
+    ("typer", "the command line"),
+    ("zstandard", "archives ending in .zst"),
+)
+# What pip installs beyond the core, by the name of the extra: the libraries that show whether it is there.
+_EXTRAS = (
+    ("torch", ("torch",), "plan for models of your own"),
+    ("bench", ("torch", "nvidia-ml-py"), "training and timing here"),
+    ("zoo", ("torch", "transformers"), "larger models by name"),
+    ("slurm", ("torch", "submitit"), "training on nodes of Slurm"),
+    ("ray", ("torch", "ray"), "training on nodes of Ray"),
+)
+_PROGRAMS = (("git", "ingest of bare repositories", "install git"),)
+
+
+def checks() -> tuple[Check, ...]:
+    """What every verb needs."""
+    return (
+        check("equipoise", __version__, "this command"),
+        check("python", platform.python_version(), "everything", fix="install Python 3.11 or newer"),
+        check("dataset", embedded.version(), "published evidence without any download"),
+        *(check(name, version(name), what, fix=f"pip install {name}") for name, what in _LIBRARIES),
+        *(check(name, shutil.which(name), what, fix=fix) for name, what, fix in _PROGRAMS),
+        check("cores", str(_num_cores()), "ingest reads with all of them"),
+        check("terminal", _terminal(), "colour and progress; plain text elsewhere"),
+    )
+
+
+def _num_cores() -> int:
+    """Cores this process may use, which in a container are fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _terminal() -> str:
+    """What standard output is."""
+    return f"{shutil.get_terminal_size().columns} columns" if sys.stdout.isatty() else "not a terminal"

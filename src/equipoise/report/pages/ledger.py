@@ -1,0 +1,114 @@
+"""The page of `record`: predictions, what was measured of them, and how wrong they were."""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from equipoise.decide.ledger import LedgerEntry, LedgerReport
+from equipoise.report.blocks import (
+    Block,
+    Cell,
+    Column,
+    ColumnOf,
+    code,
+    named,
+    note,
+    number,
+    prose,
+    short_page,
+    table_of,
+)
+from equipoise.report.format import digits, duration, duration_range, ends, plural, printable
+from equipoise.stats import Interval
+from equipoise.units import format_percent
+
+
+def _about(found: LedgerReport) -> str:
+    return f"Ledger {printable(str(found.ledger.path))}"
+
+
+def _headline(found: LedgerReport) -> str:
+    """How many there are, and what this call added."""
+    if found.num_added:
+        return f"{plural(found.num_added, 'measurement')} added."
+    if found.num_added is not None:
+        return "Nothing new was measured of any prediction: workload, accelerator and number must agree."
+    return f"{plural(len(found.entries), 'prediction')}."
+
+
+def _blocks(found: LedgerReport, num_rows: int) -> Iterator[Block]:
+    earlier = len(found.entries) - num_rows
+    yield table_of("ledger", _COLUMNS, found.entries[-num_rows:])
+    yield note(f"And {plural(earlier, 'earlier one')}: --json lists all." if earlier > 0 else "")
+    if found.ledger.num_damaged:
+        lines = plural(found.ledger.num_damaged, "line")
+        yield prose(f"{lines} of the ledger cannot be read and count for nothing.")
+    yield _closing(found)
+
+
+def _predicted(each: LedgerEntry) -> Cell:
+    about = each.prediction
+    amount = Interval(value=about.value, low=about.low, high=about.high, level=about.level)
+    between = ends(amount, _rate) if _form(each) is _rate else duration_range(amount)
+    return number(about.value, lambda value: f"{_form(each)(value)} ({between})")
+
+
+def _form(each: LedgerEntry) -> Callable[[float], str]:
+    return _rate if each.prediction.quantity == "samples_per_s" else duration
+
+
+def _rate(samples_per_s: float) -> str:
+    return f"{digits(samples_per_s)}/s"
+
+
+def _signed(error: float) -> str:
+    return f"{'+' if error >= 0 else '-'}{_rounded(abs(error))}"
+
+
+_COLUMNS: Final[tuple[ColumnOf, ...]] = (
+    (Column(title="Id", is_header=True), lambda each: named(each.id)),
+    (Column(title="N", is_number=True), lambda each: number(each.prediction.num_accelerators)),
+    (Column(title="Predicted (range)", is_number=True), _predicted),
+    (Column(title="Measured", is_number=True), lambda each: number(each.outcome, _form(each))),
+    (Column(title="Off", is_number=True), lambda each: number(each.error, _signed)),
+    (
+        Column(title="What"),
+        lambda each: named(f"{each.prediction.verb} {each.prediction.workload or 'own'}"),
+    ),
+)
+
+
+def _closing(found: LedgerReport) -> Block:
+    """How wrong they were; else how predictions and measurements come here."""
+    running = found.running
+    if not found.entries:
+        return prose(code("equipoise predict"), ", plan and advise add theirs when given --record.")
+    if running is None:
+        return prose(
+            "Nothing was measured of them yet: ",
+            code("equipoise record add MEASURED --for ID"),
+            ", or ",
+            code("equipoise record --runs DIR"),
+            ".",
+        )
+    record, side = running.record, "longer" if running.bias >= 1.0 else "shorter"
+    most = (
+        "" if record.p90_abs_error is None else f", 90 % of them by at most {_rounded(record.p90_abs_error)}"
+    )
+    return prose(
+        f"Measured {running.num_measured} of {running.num_predictions}: off by "
+        f"{_rounded(record.median_abs_error)} (median){most}; predicted times were "
+        f"{_rounded(abs(running.bias - 1.0))} {side} (median); the {format_percent(running.level)} interval "
+        f"covered {_rounded(record.coverage)} of them."
+    )
+
+
+def _rounded(share: float) -> str:
+    return format_percent(round(share, 3))
+
+
+LEDGER: Final = short_page(
+    about=_about,
+    headline=_headline,
+    blocks=lambda found: _blocks(found, len(found.entries)),
+    brief=_blocks,
+)

@@ -1,0 +1,218 @@
+"""The pages of `list`, `explain` and `doctor`."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from msgspec import Struct
+
+from equipoise.report.blocks import (
+    Block,
+    Cell,
+    Column,
+    ColumnOf,
+    Fact,
+    Facts,
+    Heading,
+    Span,
+    code,
+    named,
+    note,
+    number,
+    prose,
+    short_page,
+    table_of,
+)
+from equipoise.report.format import ABSENT, count, plural, sentence
+from equipoise.units import format_si
+
+if TYPE_CHECKING:
+    from equipoise.bench.equipment import Check, Installation
+    from equipoise.glossary import Term
+
+_Row: TypeAlias = dict[str, Any]
+
+
+# --- list
+
+
+class Listing(Struct, frozen=True, kw_only=True):
+    """All things of a kind. rows: one each. sources: the data that were counted."""
+
+    kind: str
+    rows: list[_Row]
+    sources: str
+
+
+def _words(title: str, key: str) -> ColumnOf:
+    return Column(title=title), lambda row: named(str(row[key]))
+
+
+def _name(title: str, key: str) -> ColumnOf:
+    return Column(title=title, is_header=True), lambda row: named(row[key])
+
+
+def _number(title: str, key: str, form: Callable[[float], str] = count) -> ColumnOf:
+    return Column(title=title, is_number=True), lambda row: number(row[key], form)
+
+
+def _quantity(title: str, key: str, unit: str) -> ColumnOf:
+    return _number(title, key, lambda value: format_si(value, unit))
+
+
+def _span(row: _Row) -> Cell:
+    """First and last round."""
+    rounds = row["rounds"]
+    return named(" to ".join(dict.fromkeys((rounds[0], rounds[-1]))) if rounds else ABSENT)
+
+
+_SEEN: Final = (_number("Entries", "num_entries"), (Column(title="Rounds"), _span))
+_COLUMNS: Final[Mapping[str, tuple[ColumnOf, ...]]] = {
+    "rounds": (
+        _name("Round", "round"),
+        _number("Entries", "num_entries"),
+        _number("Scored", "num_scored"),
+        _number("Runs", "num_runs"),
+        _number("Workloads", "num_workloads"),
+        _number("Accelerators", "num_accelerator_kinds"),
+        _number("Largest system", "max_accelerators"),
+    ),
+    "workloads": (_name("Workload", "workload"), *_SEEN, _words("Title", "title")),
+    "accelerators": (
+        _name("Accelerator", "accelerator"),
+        *_SEEN,
+        _quantity("Memory", "memory_bytes", "B"),
+        _quantity("Dense bf16", "peak_bf16_flop_per_s", "FLOP/s"),
+    ),
+    "clusters": (
+        _name("Cluster", "cluster"),
+        (Column(title="Accelerator"), lambda row: named(row["accelerators"][0])),
+        _number("Node", "node_size"),
+        _quantity("Inside", "intra_byte_per_s", "B/s"),
+        _quantity("Between", "inter_byte_per_s", "B/s"),
+    ),
+    "models": (_name("Model", "model"), _number("Parameters", "params"), _words("Title", "title")),
+    "laws": (
+        _name("Law", "law"),
+        (Column(title="Parameters"), lambda row: named(", ".join(row["params"]) or ABSENT)),
+        _words("Source", "source"),
+    ),
+}
+
+
+def _parameter(row: _Row) -> Fact:
+    """A parameter of a strategy: its values, its default and what it means."""
+    values = ", ".join(map(_written, row["values"])) if row["values"] else "whole number"
+    default = "required" if row["default"] is None else f"default {_written(row['default'])}"
+    return Fact(label=row["parameter"], spans=(f"{values}; {default}. {row['meaning']}",))
+
+
+def _written(value: object) -> str:
+    """A value as the text form of a strategy has it."""
+    return str(value).lower()
+
+
+def _method(row: _Row) -> Fact:
+    """A way to train as it is written, in brackets what may be left out."""
+    method, example = row["method"], row["example"]
+    label = example or method
+    if example is not None and not row["needs_argument"]:
+        label = f"{method}[{example.removeprefix(method)}]"
+    argument = f"; after the colon: {row['argument']}" if row["argument"] else ""
+    return Fact(label=label, spans=(f"{row['meaning']}{argument}",))
+
+
+_FACTS: Final[Mapping[str, Callable[[_Row], Fact]]] = {"strategies": _parameter, "methods": _method}
+_NOUNS: Final = {"strategies": ("parameter", "parameters"), "methods": ("way to train", "ways to train")}
+_FROM_DATA: Final = ("rounds", "workloads", "accelerators")
+_REMARKS: Final[Mapping[str, tuple[Span, ...]]] = {
+    "clusters": ("Node: its accelerators. Inside, between: link rates, one direction, per accelerator.",),
+    "strategies": (
+        "A strategy is written as its parameters that differ from the default, in any order: ",
+        code("dp=8 tp=4 microbatch=1 global_batch=512 zero_stage=1 recompute=selective"),
+    ),
+    "methods": (code("equipoise bench --strategy"), " takes several, separated by commas."),
+    "models": (code("equipoise bench MODEL"), " trains it, or module:function of your own."),
+}
+
+
+def _listing_headline(found: Listing) -> str:
+    nouns = _NOUNS.get(found.kind, (found.kind.removesuffix("s"), found.kind))
+    sources = f"; {found.sources}" if found.kind in _FROM_DATA else ""
+    return sentence(f"{plural(len(found.rows), *nouns)}{sources}.")
+
+
+def _listing_blocks(found: Listing) -> Iterator[Block]:
+    if found.kind in _FACTS:
+        yield Facts(items=tuple(map(_FACTS[found.kind], found.rows)))
+    else:
+        yield table_of(found.kind, _COLUMNS[found.kind], found.rows)
+    yield note(*_REMARKS.get(found.kind, ()))
+
+
+LISTING: Final = short_page(headline=_listing_headline, blocks=_listing_blocks)
+
+
+# --- explain
+
+
+class Explanation(Struct, frozen=True, kw_only=True):
+    """The term that was asked for, or all."""
+
+    terms: "tuple[Term, ...]"
+
+
+def _term_blocks(found: Explanation) -> Iterator[Block]:
+    (term,) = found.terms
+    facts = {"Formula": term.formula, "Source": term.source, "See also": ", ".join(term.see)}
+    yield prose(term.meaning)
+    yield Facts(items=tuple(Fact(label=label, spans=(text,)) for label, text in facts.items() if text))
+
+
+def _terms_blocks(found: Explanation) -> Iterator[Block]:
+    by_group = groupby(found.terms, key=lambda term: term.group)
+    names = {group: ", ".join(term.name for term in members) for group, members in by_group}
+    yield Facts(items=tuple(Fact(label=group, spans=(listed,)) for group, listed in names.items()))
+
+
+TERM: Final = short_page(headline=lambda found: found.terms[0].name, blocks=_term_blocks)
+TERMS: Final = short_page(
+    headline=lambda found: f"{len(found.terms)} terms; `equipoise explain TERM` explains one.",
+    blocks=_terms_blocks,
+)
+
+
+# --- doctor
+
+
+def _doctor_headline(found: "Installation") -> str:
+    failing = sum(not each.works for each in found.checks)
+    usable = sum(each.works for each in found.measuring)
+    num_checks = len(found.checks)
+    core = f"{failing} of {num_checks} checks fail" if failing else f"All {num_checks} checks pass"
+    return f"{core}; for measuring, {usable} of {len(found.measuring)} can be used here."
+
+
+def _doctor_blocks(found: "Installation") -> Iterator[Block]:
+    groups = {"Required": found.checks, "Measuring": found.measuring}
+    yield Facts(
+        items=tuple(
+            Fact(label=label, spans=("; ".join(f"{one.name}: {one.found}" for one in checks if one.works),))
+            for label, checks in groups.items()
+        )
+    )
+    missing = [one for checks in groups.values() for one in checks if not one.works]
+    yield from _missing("missing", "What does not work", missing)
+    yield from _missing("extras", "Extras that are not installed", found.missing_extras)
+
+
+def _missing(name: str, title: str, checks: "Sequence[Check]") -> tuple[Block, ...]:
+    """What to do for each, and what it is for."""
+    facts = (
+        Fact(label=one.name, spans=(code(sentence(one.install or "missing")), f"; for {one.needed_for}"))
+        for one in checks
+    )
+    return (Heading(name=name, text=title), Facts(items=tuple(facts))) if checks else ()
+
+
+DOCTOR: Final = short_page(headline=_doctor_headline, blocks=_doctor_blocks)
