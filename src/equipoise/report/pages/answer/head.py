@@ -126,7 +126,7 @@ def _software(answer: Answer) -> str | None:
 
 def _evidence(answer: Answer, best: Candidate) -> str:
     """What the answer rests on, and on measurements of which software where that was chosen."""
-    software = _software(answer)
+    software = answer.question.software or _software(answer)
     if software is None or best.grade != "calibrated":
         return GRADES[best.grade]
     return f"the performance model of {software.removeprefix('software ')}; no run of this training"
