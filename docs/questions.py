@@ -8,6 +8,7 @@ from equipoise.decide.query import ALL, FIELDS, default_words, fields_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reference" / "questions.md"
+_WIDEST = 110
 ARGUMENTS = ROOT / "src" / "equipoise" / "library" / "arguments.py"
 
 _TYPES = {
@@ -94,7 +95,19 @@ def _arguments() -> Iterator[str]:
         for attribute, field in fields_of(verb).items():
             # Arguments of the functions themselves: the workload, and what makes the result another one.
             if attribute not in {"workload", "ask"}:
-                yield f"    {field.argument}: {_type(field)}"
+                yield from _declared(f"    {field.argument}: {_type(field)}")
+
+
+def _declared(line: str) -> Iterator[str]:
+    """A declaration as the formatter leaves it: choices that are too many for a line, one on each."""
+    if len(line) <= _WIDEST:
+        yield line
+        return
+    head, choices = line.removesuffix("]").split("[", 1)
+    yield f"{head}["
+    for choice in choices.split(", "):
+        yield f"        {choice},"
+    yield "    ]"
 
 
 def _type(field: Field) -> str:

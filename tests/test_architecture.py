@@ -43,7 +43,7 @@ ORDER = {
         *("collective_curves", "run_links", "collective_verdicts", "user_collectives"),
         *("user_links", "published", "curves", "accuracy", "forecast_record", "held_out"),
         *("step_rows", "scale_up_rows", "collective_rows", "forecasts", "advice_backtest"),
-        *("profiles", "validate", "fitted_profiles", "__main__"),
+        *("profiles", "software_fit", "validate", "fitted_profiles", "__main__"),
     ),
     "decide": (
         *("field", "query", "answer", "select", "combine", "ledger", "training", "strategy_search"),

@@ -97,7 +97,12 @@ def test_a_record_that_is_none_is_refused_with_those_there_are(capsys):
         main(["profiles", "gone"])
     error = capsys.readouterr().err
     assert all(name in error for name in ("'gone'", *RECORDS))
-    assert [file for file, _ in RECORDS.values()] == ["profiles.json", "forecast.json", "advice.json"]
+    assert [file for file, _ in RECORDS.values()] == [
+        "profiles.json",
+        "software.json",
+        "forecast.json",
+        "advice.json",
+    ]
 
 
 def test_what_no_row_moves_stays_at_its_prior():

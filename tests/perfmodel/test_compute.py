@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from equipoise.perfmodel.compute import (
+    expert_rate_fraction,
     head_time_s,
     layer_time,
     loss_is_fused,
@@ -232,3 +233,12 @@ def test_experts_elsewhere_never_add_work_of_their_own(first, second):
 def test_only_a_compiler_or_kernel_fuses_the_loss():
     strategies = [single(), single(fused_loss=False), single(implementation="eager")]
     assert loss_is_fused(grid(strategies)).tolist() == [True, False, False]
+
+
+@pytest.mark.parametrize(("columns", "lost"), [(1024, 0.4), (2048, 0.4), (4096, 0.2), (32768, 0.025)])
+def test_what_grouping_costs_shrinks_with_the_width_of_experts(columns, lost) -> None:
+    # By hand: up to 2,048 columns experts reach 0.6 of the rate, and each doubling halves what is lost.
+    load = transformer_load(
+        replace(GPT_22B, experts=8, top_k=2, expert_ffn_hidden=columns, dense_layers=0), sequence=2048
+    )
+    assert float(expert_rate_fraction(load, replace(PLAIN, expert_fraction=0.6))) == pytest.approx(1 - lost)

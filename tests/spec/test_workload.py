@@ -267,14 +267,11 @@ MODELS_NOT_IN_THE_CATALOGUE = {
     "BERT-base SQuAD v1.1 fine-tuning",
     "BERT-large SQuAD v1.1 fine-tuning",
     "GNMT WMT16 en-de",
-    "Grok-1 314B",
     "Llama 3 70B fine-tuning LoRA",
     "Llama 3 8B fine-tuning SFT",
-    "Nemotron-H 56B",
     "PyTorch/Detection/SSD (SSD300-R50, COCO)",
     "ResNet-50 v1.5 synthetic",
     "Tacotron2 LJSpeech",
-    "Transformer-XL base WikiText-103",
     "WaveGlow LJSpeech",
 }
 

@@ -16,14 +16,23 @@ from equipoise.calibration.advice_backtest import advice_document, held_out_advi
 from equipoise.calibration.fitted_profiles import profiles_document
 from equipoise.calibration.forecast_record import FORECAST, PUBLISHED, forecast_document, write_record
 from equipoise.calibration.profiles import NAME as PROFILES
+from equipoise.calibration.profiles import SOFTWARE_NAME
+from equipoise.calibration.software_fit import software_document
 from equipoise.runs import embedded
 
 
-def _profiles() -> Mapping[str, Any]:
-    """Profiles fitted to the measurements below $EQUIPOISE_DATA (default ../shared/data)."""
+def _measured() -> Path:
+    """The measurements below $EQUIPOISE_DATA (default ../shared/data)."""
     checkout = Path(__file__).resolve().parents[3]
-    data = Path(os.environ.get("EQUIPOISE_DATA", checkout.parent / "shared" / "data"))
-    return profiles_document(data / "measured")
+    return Path(os.environ.get("EQUIPOISE_DATA", checkout.parent / "shared" / "data")) / "measured"
+
+
+def _profiles() -> Mapping[str, Any]:
+    return profiles_document(_measured())
+
+
+def _software() -> Mapping[str, Any]:
+    return software_document(_measured())
 
 
 def _advice() -> Mapping[str, Any]:
@@ -33,6 +42,7 @@ def _advice() -> Mapping[str, Any]:
 # Each record by its name: the file, and what is written there.
 RECORDS: Mapping[str, tuple[str, Callable[[], Mapping[str, Any]]]] = {
     "profiles": (PROFILES, _profiles),
+    "software": (SOFTWARE_NAME, _software),
     "forecast": (FORECAST, forecast_document),
     "advice": (PUBLISHED, _advice),
 }

@@ -9,7 +9,7 @@ from msgspec import Struct, to_builtins
 
 from equipoise.calibration.accuracy import LEVEL, half_width
 from equipoise.calibration.profiles import Profile, ProfileRecord
-from equipoise.calibration.published.executions import read_executions
+from equipoise.calibration.published.executions import digest_of, read_executions
 from equipoise.calibration.published.rows import PublishedRow, nodes_of
 from equipoise.calibration.step_rows import calibrated, refusal
 from equipoise.calibration.validate import Validation, validate
@@ -68,6 +68,7 @@ def fitted(recipe: Recipe, directory: Path) -> Profile:
         values=values,
         log_sd=dict(zip(found.moved, found.log_sd.tolist(), strict=True)),
         record=_record(validate(paths, split=recipe.split)),
+        row_digests=tuple(digest_of(row) for row in rows),
     )
 
 

@@ -24,15 +24,15 @@ Seconds: TypeAlias = NDArray[np.float64]
 
 
 class Basis(Struct, frozen=True, kw_only=True):
-    """Parameters that were fitted before, how wrong they were, and the files they were fitted to.
+    """Parameters that were fitted before, how wrong they were, and the rows they were fitted to.
 
-    log_half_width: of the 90 % interval of the logarithm of a time.
+    log_half_width: of the 90 % interval of the logarithm of a time. row_digests: of those rows.
     """
 
     name: str
     parameters: Parameters
     log_half_width: float
-    file_names: tuple[str, ...]
+    row_digests: frozenset[str]
 
 
 class PredictedRows(Struct, frozen=True, kw_only=True):

@@ -20,9 +20,12 @@ from equipoise.errors import DataError, SpecError
 from equipoise.perfmodel.parameters import PRIORS, Parameters
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.hardware import Accelerator, Kind
+from equipoise.spec.strategy import SOFTWARE_NAMES
+from equipoise.spec.strategy import software as software_named
 from equipoise.spec.workload import Workload
 
 NAME = "profiles.json"
+SOFTWARE_NAME = "software.json"
 
 
 class ProfileRecord(Struct, frozen=True, kw_only=True):
@@ -46,7 +49,7 @@ class Profile(Struct, frozen=True, kw_only=True):
     """One calibration that ships. accelerators: slugs of those it was measured on.
 
     values, log_sd: fitted parameters by name, and the standard deviation of each one's logarithm; all others
-    are their priors' medians.
+    are their priors' medians. row_digests: of the rows it was fitted to.
     """
 
     name: str
@@ -56,11 +59,56 @@ class Profile(Struct, frozen=True, kw_only=True):
     values: Mapping[str, float]
     log_sd: Mapping[str, float]
     record: ProfileRecord
+    row_digests: tuple[str, ...]
 
     @property
     def parameters(self) -> Parameters:
         """The parameters of the model under this calibration."""
         return Parameters().changed(self.values)
+
+
+class SoftwareProfile(Struct, frozen=True, kw_only=True):
+    """Parameters of one software, learnt from all software, and how wrong it was on sources left out.
+
+    values: of a source that is new, by name. cholesky: of the covariance of their logarithms, in standard
+    deviations of their priors, a row per value: the lower triangle. row_digests: of the rows of all software.
+    """
+
+    name: str
+    values: Mapping[str, float]
+    cholesky: tuple[tuple[float, ...], ...]
+    log_half_width: float
+    record: ProfileRecord
+    row_digests: frozenset[str]
+
+    @property
+    def parameters(self) -> Parameters:
+        """The middle parameters of the software."""
+        return Parameters().changed(self.values)
+
+
+@cache
+def software_profiles() -> Mapping[str, SoftwareProfile]:
+    """The parameters of every software that ship. Raises DataError where their file is missing or broken."""
+    path = Path(str(files("equipoise") / "data" / SOFTWARE_NAME))
+    try:
+        whole = orjson.loads(path.read_bytes())
+        digests = frozenset(whole["row_digests"])
+        return {
+            each["name"]: SoftwareProfile(
+                name=each["name"],
+                values=each["values"],
+                cholesky=tuple(tuple(map(float, row.split())) for row in each["cholesky"]),
+                log_half_width=each["log_half_width"],
+                record=ProfileRecord(**each["record"]),
+                row_digests=digests,
+            )
+            for each in whole["software"]
+        }
+    except (OSError, ValueError, KeyError, TypeError) as err:
+        raise DataError(
+            f"{path}: {err!r}; expected parameters by software: `make profiles` writes them"
+        ) from err
 
 
 @cache
@@ -91,6 +139,7 @@ def _profile(found: Mapping[str, Any]) -> Profile:
         values=found["values"],
         log_sd=found["log_sd"],
         record=ProfileRecord(**found["record"]),
+        row_digests=tuple(found["row_digests"]),
     )
 
 
@@ -107,12 +156,16 @@ Architecture: TypeAlias = Literal["dense transformer", "mixture of experts", "ot
 
 
 class CalibrationRule(Struct, frozen=True, kw_only=True):
-    """For all chips of a vendor and kind: the profile that serves some architectures, and why that one."""
+    """For all chips of a vendor and kind: the profile that serves some architectures, and why that one.
+
+    software: what the profile was fitted to, by its name in spec/strategy.py.
+    """
 
     vendor: str
     kind: Kind
     architectures: tuple[Architecture, ...]
     profile: str
+    software: str
     reason: str
 
 
@@ -128,6 +181,7 @@ RULES: tuple[CalibrationRule, ...] = (
         kind="gpu",
         architectures=("dense transformer", "mixture of experts"),
         profile="blackwell-bridge",
+        software="megatron_core",
         # Over 12 files, each left out of the fit, the mean of the files' median errors is 13 %, and 38 % at
         # most; 18 to 33 % and 47 to 141 % for the other profiles, the priors and a fit to all files:
         # docs/experiments/0025.
@@ -178,6 +232,7 @@ def _serves(vendor: str, kind: Kind, architecture: Architecture) -> str:
 
 
 PRIORS_ONLY = "priors"
+_TPU_VENDOR = "Google"
 USER_CALIBRATION = "your runs"
 _NUM_DRAWS = 64
 _SEED = 1
@@ -209,14 +264,32 @@ class CalibratedModel(Struct, frozen=True, kw_only=True):
     links: UserLinks | None = None
 
 
-def model_for(chip: Accelerator, workload: Workload, *, name: str | None = None) -> CalibratedModel:
-    """The calibration to use for a workload on a chip: the profile of a name, or the one of the chip's maker.
+def default_software(chip: Accelerator, workload: Workload) -> str | None:
+    """The software whose measurements serve a question that names none; None where the priors do."""
+    kind = architecture(workload)
+    for rule in RULES:
+        if (rule.vendor, rule.kind) == (chip.vendor, chip.kind) and kind in rule.architectures:
+            return rule.software
+    return None
 
-    name: of a profile, or `priors`. Where none is named and none is known, the priors.
-    Raises SpecError with the names there are.
+
+def model_for(
+    chip: Accelerator, workload: Workload, *, name: str | None = None, software: str | None = None
+) -> CalibratedModel:
+    """The calibration to use for a workload on a chip: the profile of a name, that of a software, or the one
+    of the chip's maker.
+
+    name: of a profile, or `priors`; it goes before software. Where none is named and none is known, the
+    priors. Raises SpecError with the names there are, or for software that does not run on the chip.
     """
     if name == PRIORS_ONLY:
         return prior_model()
+    if software is not None and name is None:
+        if not runs_on(software, chip):
+            others = ", ".join(each for each in SOFTWARE_NAMES if runs_on(each, chip))
+            raise SpecError(f"software {software!r} does not run on {chip.title}; expected one of {others}")
+        if software != default_software(chip, workload):
+            return _software_model(software)
     choice = calibration_choice(chip.vendor, chip.kind, architecture(workload), name=name)
     found = prior_model() if choice.profile is None else _profile_model(choice.profile.name)
     words = f"{found.calibration.words}; {choice.words}"
@@ -238,6 +311,42 @@ def prior_model() -> CalibratedModel:
             median_abs_error=None,
             p90_abs_error=None,
             coverage=None,
+        ),
+    )
+
+
+def runs_on(software: str, chip: Accelerator) -> bool:
+    """Whether a software runs on a chip. Raises SpecError with the names there are."""
+    return (software_named(software).vendor == _TPU_VENDOR) == (chip.vendor == _TPU_VENDOR)
+
+
+@lru_cache(maxsize=64)
+def _software_model(name: str) -> CalibratedModel:
+    """The model with a software's parameters: draws as likely as all measured steps together leave them.
+
+    Source: log-normal about the middle, with the covariance of the fit; `software_fit`.
+    """
+    found = software_profiles()[name]
+    record = found.record
+    factor = np.zeros((len(found.values), len(found.values)))
+    factor[np.tril_indices(len(factor))] = [each for row in found.cholesky for each in row]
+    spread = np.array([each.log_sd for each in PRIORS if each.name in found.values])
+    largest = np.array([each.largest for each in PRIORS if each.name in found.values])
+    deviates = np.random.default_rng(_SEED).standard_normal((_NUM_DRAWS, len(factor)))
+    middle = np.array([found.values[each.name] for each in PRIORS if each.name in found.values])
+    drawn = np.minimum(middle * np.exp(deviates @ factor.T * spread), largest)
+    names = [each.name for each in PRIORS if each.name in found.values]
+    return CalibratedModel(
+        parameters=found.parameters,
+        draws=tuple(Parameters().changed(dict(zip(names, each, strict=True))) for each in drawn.tolist()),
+        log_half_width=found.log_half_width,
+        calibration=CalibrationRecord(
+            name=found.name,
+            words=f"fitted to all software, as {software_named(name).title} runs; sources held out whole",
+            num_held_out=record.num_clusters,
+            median_abs_error=record.median,
+            p90_abs_error=record.p90,
+            coverage=record.coverage,
         ),
     )
 

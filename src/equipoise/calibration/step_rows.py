@@ -1,6 +1,6 @@
 """Measured steps as arrays for the performance model, and their prediction by a model fitted to some."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import cache
 from statistics import NormalDist
 from typing import Any, TypeVar
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from equipoise.calibration.accuracy import LEVEL, cluster_weights
 from equipoise.calibration.held_out import Basis, Indices, PredictedRows, PredictionTask, Predictor, Seconds
+from equipoise.calibration.published.executions import campaign_of
 from equipoise.calibration.published.rows import PublishedRow, nodes_of
 from equipoise.errors import SpecError
 from equipoise.perfmodel import load as loads
@@ -133,7 +134,7 @@ def calibrated(rows: Sequence[PublishedRow]) -> Calibration:
     """
     measured_s = np.array([row.seconds for row in rows], dtype=float)
     clusters = np.array([row.cluster for row in rows], dtype=np.intp)
-    return _calibrated(step_rows(rows), measured_s, clusters, _campaigns([row.file for row in rows]))
+    return _calibrated(step_rows(rows), measured_s, clusters, _campaigns([campaign_of(row) for row in rows]))
 
 
 def _calibrated(
@@ -145,7 +146,7 @@ def _calibrated(
     causes.
     """
     mine = [prior.name for prior in PRIORS if not prior.name.startswith("collective.")]
-    slopes = _slopes(seen, mine, Parameters())
+    slopes = time_slopes(seen, mine, Parameters())
     return calibrate(
         seen.step_s,
         measured_s,
@@ -155,10 +156,10 @@ def _calibrated(
     )
 
 
-def _campaigns(files: Sequence[str]) -> NDArray[np.intp]:
-    """The number of each row's campaign, from 0 by first sight: its file's."""
-    order = {name: at for at, name in enumerate(dict.fromkeys(files))}
-    return np.array([order[name] for name in files], dtype=np.intp)
+def _campaigns(stated: Sequence[Hashable]) -> NDArray[np.intp]:
+    """The number of each row's campaign, from 0 by first sight."""
+    order = {each: at for at, each in enumerate(dict.fromkeys(stated))}
+    return np.array([order[each] for each in stated], dtype=np.intp)
 
 
 def _by_bases(arrays: StepRows, bases: Sequence[Basis | None]) -> tuple[Seconds, Seconds]:
@@ -204,11 +205,11 @@ def _begin(rows: Sequence[PublishedRow], basis_of: Callable[[PublishedRow], Basi
                 bases=tuple(by_row.get(index) for index in range(len(rows))),
             )
         seen = arrays.taken(chosen)
-        files = [rows[index].file for index in expressed]
-        campaigns = _campaigns([files[at] for at in chosen])
+        stated = [campaign_of(rows[index]) for index in expressed]
+        campaigns = _campaigns([stated[at] for at in chosen])
         found = _calibrated(seen, measured_s[chosen], clusters[chosen], campaigns)
-        home = {files[at]: int(campaign) for at, campaign in zip(chosen, campaigns, strict=True)}
-        mine = np.array([home.get(name, -1) for name in files])
+        home = {stated[at]: int(campaign) for at, campaign in zip(chosen, campaigns, strict=True)}
+        mine = np.array([home.get(each, -1) for each in stated])
         by_row_s = arrays.step_s(found.parameters).copy()
         for campaign, parameters in enumerate(found.by_campaign):
             by_row_s[mine == campaign] = arrays.step_s(parameters)[mine == campaign]
@@ -233,7 +234,7 @@ def _further_log_sd(
     Assumes errors of STRAY_LOG_SD a cluster, and that small changes of parameters add up.
     Source: the posterior of a linear model around the fit (Bishop 2006, eq. 3.54).
     """
-    slopes = _slopes(arrays, [prior.name for prior in PRIORS], found.parameters).T
+    slopes = time_slopes(arrays, [prior.name for prior in PRIORS], found.parameters).T
     moved = np.array([prior.name in found.moved for prior in PRIORS])
     is_local = np.array([prior.local for prior in PRIORS])
     log_sd = np.array([prior.log_sd for prior in PRIORS])
@@ -247,8 +248,8 @@ def _further_log_sd(
     return np.asarray(np.sqrt(np.maximum(variance - np.median(variance[fitted]), 0.0)))
 
 
-def _slopes(arrays: StepRows, names: Sequence[str], at: Parameters) -> NDArray[np.float64]:
-    """Change of every prediction's logarithm with that of each parameter: (n_names, n_rows)."""
+def time_slopes(arrays: StepRows, names: Sequence[str], at: Parameters) -> NDArray[np.float64]:
+    """Change of every predicted time's logarithm with that of each parameter: (n_names, n_rows)."""
     return log_slopes(
         lambda values: arrays.step_s(at.changed(values)), {name: at.value(name) for name in names}
     )

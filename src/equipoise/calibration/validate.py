@@ -1,6 +1,5 @@
 """Published measurements against the models: every row predicted, and how wrong the predictions were."""
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -31,8 +30,8 @@ from equipoise.calibration.held_out import (
     held_out,
     split_of,
 )
-from equipoise.calibration.profiles import Profile, profile, profiles
-from equipoise.calibration.published.executions import chosen, with_executions
+from equipoise.calibration.profiles import Profile, SoftwareProfile, profile, profiles, software_profiles
+from equipoise.calibration.published.executions import chosen, digest_of, software_of, with_executions
 from equipoise.calibration.published.rows import PublishedRow, nodes_of, read_rows
 from equipoise.calibration.scale_up_rows import SCALE_UP
 from equipoise.calibration.step_rows import step_predictor
@@ -183,7 +182,7 @@ def validate(
     same = any(tuple(row.cells.items()) in seen for row in first_part if row.reason is None)
     on = tuple(path.name for path in calibrate_on)
     same |= any(
-        each.basis and each.row.file in each.basis.file_names for each in outcomes.predictions.values()
+        each.basis and digest_of(each.row) in each.basis.row_digests for each in outcomes.predictions.values()
     )
     return _validation(tested, outcomes, split=split, calibrated_on=on, in_sample=same)
 
@@ -330,12 +329,11 @@ def _verdict(row: PublishedRow, outcomes: _Outcomes) -> ValidatedRow:
 
 AUTO, PRIORS = "auto", "priors"
 # Calibrations do not carry over from one software to another: torchtitan predicted by Megatron-Bridge's is
-# off by 24 %, by the priors alone 15 %. So words of the software have to be there, or its time's way of
-# attention.
-_SOFTWARE: dict[str, re.Pattern[str]] = {
-    "blackwell-bridge": re.compile(r"\bnemo\b|megatron[- ]bridge", re.IGNORECASE),
-    "h100-torchtitan": re.compile(r"\bfsdp2\b|torchtitan|async[- ]?tp", re.IGNORECASE),
-    "a100-megatron": re.compile(r"megatron(?![- ]bridge)|turing|deepspeed", re.IGNORECASE),
+# off by 24 %, by the priors alone 15 %. So the software has to be the same, or its time's way of attention.
+_SOFTWARE: dict[str, tuple[str, ...]] = {
+    "blackwell-bridge": ("megatron_core",),
+    "h100-torchtitan": ("torchtitan", "fsdp2_eager"),
+    "a100-megatron": ("megatron", "deepspeed"),
 }
 _OLD_ATTENTION = "a100-megatron"
 
@@ -357,19 +355,27 @@ def basis_of(name: str) -> BasisOf:
 
 
 def _matching(row: PublishedRow) -> Basis | None:
-    """The profile of a row's own software and chip."""
+    """The profile of a row's own software and chip, else the parameters of its software on all chips."""
     cluster = nodes_of(row)
     if cluster is None or row.strategy is None:
         return None
     chip = cluster.accelerator.slug.partition("-")[0]
-    text = " ".join((row.workload, row.cells.get("parallel_config", ""), row.cells.get("source", "")))
+    ran = software_of(row)
     for each in profiles():
-        words = _SOFTWARE.get(each.name)
-        is_old = each.name == _OLD_ATTENTION and not row.strategy.fused_attention
-        applies = is_old or (words is not None and words.search(text) is not None)
+        is_old = ran is None and each.name == _OLD_ATTENTION and not row.strategy.fused_attention
+        applies = is_old or (ran is not None and ran.name in _SOFTWARE.get(each.name, ()))
         if applies and chip in {slug.partition("-")[0] for slug in each.accelerators}:
             return _basis(each)
-    return None
+    return None if ran is None else _software_basis(software_profiles()[ran.name])
+
+
+def _software_basis(found: SoftwareProfile) -> Basis:
+    return Basis(
+        name=found.name,
+        parameters=found.parameters,
+        log_half_width=found.record.log_half_width,
+        row_digests=found.row_digests,
+    )
 
 
 def _basis(found: Profile) -> Basis:
@@ -377,5 +383,5 @@ def _basis(found: Profile) -> Basis:
         name=found.name,
         parameters=found.parameters,
         log_half_width=found.record.log_half_width,
-        file_names=found.file_names,
+        row_digests=frozenset(found.row_digests),
     )

@@ -57,7 +57,7 @@ from equipoise.runs.queries import comparable
 from equipoise.scaling.equilibrium import Limit
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.cluster import Cluster
-from equipoise.spec.hardware import at_least_as_good
+from equipoise.spec.hardware import Accelerator, at_least_as_good
 
 _DOUBLINGS_AROUND: Final = 3
 _SMALL: Final = 16  # up to so many accelerators every number is tried
@@ -192,8 +192,14 @@ def _num_best(inputs: Inputs) -> int:
 def start_model(inputs: Inputs, system: RequestedSystem) -> CalibratedModel:
     """The model before any training of the user: a calibration, with the user's own links where given."""
     assert system.cluster is not None
-    calibrated = model_for(system.cluster.accelerator, inputs.training.workload, name=inputs.query.profile)
+    calibrated = _model_for(inputs, system.cluster.accelerator)
     return with_links(calibrated, inputs.user.collectives, system.cluster)
+
+
+def _model_for(inputs: Inputs, chip: Accelerator) -> CalibratedModel:
+    """The calibration that a question asks for, on a chip."""
+    query = inputs.query
+    return model_for(chip, inputs.training.workload, name=query.profile, software=query.software)
 
 
 def size_range(inputs: Inputs, system: RequestedSystem) -> SizeRange:
@@ -411,7 +417,7 @@ def _transferred(
         there = problem(
             inputs.training,
             inputs.catalogue.cluster(near.chip.slug),
-            model_for(near.chip, inputs.training.workload, name=inputs.query.profile),
+            _model_for(inputs, near.chip),
             num_best=1,
         )
         there_s = {

@@ -8,6 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from threadpoolctl import threadpool_limits
 
+from equipoise.calibration.profiles import default_software
 from equipoise.decide.answer import Answer, Candidate, Refusal, Relaxation, Renting, SystemAnswer
 from equipoise.decide.assess import Assessment, Inputs, assess
 from equipoise.decide.candidates import (
@@ -17,6 +18,7 @@ from equipoise.decide.candidates import (
     with_strategy,
     with_terms,
 )
+from equipoise.decide.estimators.model import software_ratios
 from equipoise.decide.explain import (
     alternatives,
     notes,
@@ -222,9 +224,24 @@ def _chosen_for_you(inputs: Inputs, assessment: Assessment, best: Candidate | No
         each.startswith("implementation") for each in inputs.query.fixed
     ):
         chosen.append(f"{best.strategy.implementation} code (--fix implementation=eager,compiled)")
+    if inputs.query.software is None and inputs.query.profile is None:
+        chosen += _software(assessment, best)
     if not inputs.query.terms:
         chosen.append(f"rented {best.terms.replace('_', ' ')} (--terms)")
     return tuple(chosen)
+
+
+def _software(assessment: Assessment, best: Candidate) -> Sequence[str]:
+    """The software whose measurements serve, and what others would make of the recommended strategy."""
+    if assessment.survey is None or best.strategy is None:
+        return []
+    known = assessment.survey.problem
+    name = default_software(known.cluster.accelerator, known.training.workload)
+    if name is None:
+        return []
+    ratios = software_ratios(known, best.strategy)
+    others = ", ".join(f"{other} {ratio:.2f}x the time" for other, ratio in ratios.items())
+    return [f"software {name} (--software{f': {others}' if others else ''})"]
 
 
 def _limited_by(selection: Selection, best: Candidate | None) -> Limit | None:

@@ -15,7 +15,7 @@ from msgspec.structs import fields, force_setattr, replace
 from equipoise.decide.field import MAX_ACCELERATORS, Field, Group, Kind, Sizes, Verb
 from equipoise.errors import DataError, UsageError
 from equipoise.spec.renting import DEFAULT_GRID, TERMS
-from equipoise.spec.strategy import PRECISIONS
+from equipoise.spec.strategy import PRECISIONS, SOFTWARE_NAMES
 from equipoise.units import HOUR_S
 
 Objective: TypeAlias = Literal["balance", "time", "cost", "energy", "value_of_time"]
@@ -38,6 +38,7 @@ RIVALS: Final = (
     ("training_samples", "training_tokens", "the training budget"),
     ("sizes", "num_nodes", "the size"),
     ("here", "systems", "the machine"),
+    ("profile", "software", "the calibration"),
 )
 # Thousands of times the longest training there was: more is a slip.
 _MOST_WORK: Final = 1e18
@@ -572,6 +573,18 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
             "A calibration of the performance model by name, or `priors`.",
             group="strategy",
             unset="that of the chip's maker",
+        ),
+    ] = None
+    software: Annotated[
+        str | None,
+        _field(
+            "software",
+            "choice",
+            "The training software: megatron_core, torchtitan, fsdp, jax, ...",
+            group="strategy",
+            choices=SOFTWARE_NAMES,
+            metavar="NAME",
+            unset="that of the calibration of the chip's maker",
         ),
     ] = None
     num_strategies: Annotated[

@@ -42,6 +42,18 @@ class AdviseFields(TypedDict, total=False):
     submitter: Literal["best", "new"]
     fix: str | Sequence[str]
     profile: str
+    software: Literal[
+        "jax_tpu",
+        "jax",
+        "megatron_core",
+        "torchtitan",
+        "fsdp2_eager",
+        "hf",
+        "fsdp",
+        "deepspeed",
+        "megatron",
+        "ngc",
+    ]
     tokens_per_param: float | str
     data: str | PathLike[str]
     also: str | PathLike[str] | Sequence[str | PathLike[str]]
@@ -71,6 +83,18 @@ class PlanFields(TypedDict, total=False):
     collectives: str | PathLike[str] | Sequence[str | PathLike[str]]
     fix: str | Sequence[str]
     profile: str
+    software: Literal[
+        "jax_tpu",
+        "jax",
+        "megatron_core",
+        "torchtitan",
+        "fsdp2_eager",
+        "hf",
+        "fsdp",
+        "deepspeed",
+        "megatron",
+        "ngc",
+    ]
     top: int | str
     data: str | PathLike[str]
     also: str | PathLike[str] | Sequence[str | PathLike[str]]

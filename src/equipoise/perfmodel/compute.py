@@ -35,6 +35,8 @@ _SOFTMAX_ROWS, _SOFTMAX_KERNELS = 4, 6.0
 # Tensor cores read 16 bytes at once: matrices whose width is no multiple of 8 values of 2 bytes are read in
 # halves, quarters or eighths of it.
 _ALIGNED = (8, 4, 2)
+# Columns up to which the experts of a block reach `expert_fraction` of the rate of dense products.
+_NARROW_EXPERT = 2048.0
 
 
 class LayerTime(Struct, frozen=True, kw_only=True):
@@ -190,7 +192,7 @@ def _expert_s(load: Load, machine: Machine, grid: StrategyGrid, parameters: Para
     """
     if not np.any(load.experts):
         return np.zeros(())
-    rate = product_rate_flop_per_s(machine, grid, parameters) * parameters.expert_fraction
+    rate = product_rate_flop_per_s(machine, grid, parameters) * expert_rate_fraction(load, parameters)
     tokens = tokens_per_rank(load, grid) / grid.tp
     weights = load.expert_params / grid.ep * value_bytes(grid)
     return np.asarray(
@@ -199,6 +201,18 @@ def _expert_s(load: Load, machine: Machine, grid: StrategyGrid, parameters: Para
         + load.num_expert_products * (load.experts / grid.ep) * parameters.product_ramp_s
         + load.num_syncs * parameters.expert_sync_s
     )
+
+
+def expert_rate_fraction(load: Load, parameters: Parameters) -> Numbers:
+    """Of the rate of dense products, what those of the experts reach.
+
+    Assumes that what grouping costs is a time per column, so that wide experts run as dense layers do.
+    Source: Grok-1, with experts of 32,768 columns, against those of 768 to 2,880: docs/experiments/0028.
+    """
+    products = 2 * load.top_k * load.num_expert_products * load.hidden
+    columns = load.expert_flop / np.maximum(products, 1.0)
+    lost = (1 - parameters.expert_fraction) * np.minimum(1.0, _NARROW_EXPERT / np.maximum(columns, 1.0))
+    return np.asarray(1 - lost)
 
 
 def _host_s(load: Load, grid: StrategyGrid, parameters: Parameters) -> Numbers:

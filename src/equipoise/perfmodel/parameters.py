@@ -328,7 +328,7 @@ class Parameters(Struct, frozen=True, kw_only=True):
         float,
         prior(
             0.4,
-            "of the rate of dense products, what grouped products of experts reach",
+            "of the rate of dense products, what those of experts of up to 2,048 columns reach",
             "MegaBlocks 2022",
             1.0,
         ),

@@ -1,5 +1,6 @@
-"""How a run is parallelised: every axis and option, and the one text form in which strategies are written."""
+"""How a run is parallelised: every axis and option, their one text form, and the software that runs it."""
 
+import re
 from difflib import get_close_matches
 from typing import Literal, TypeAlias, get_args
 
@@ -207,3 +208,136 @@ def read_option(text: str, *, where: str) -> tuple[str, int | str | bool]:
 
 
 _MAX_DIGITS = 12
+
+
+Family: TypeAlias = Literal["megatron", "torch", "xla", "tpu", "ngc"]
+
+
+class Software(Struct, frozen=True, kw_only=True):
+    """One framework and implementation. words: by which rows name it; the first that matches holds.
+
+    family: what shares its ways of working. vendor: of the chips that it was measured on. is_eager: whether
+    kernels are launched as written, without a compiler or graphs. is_current: whether new trainings take it.
+    medians: of priors of the performance model's parameters that what is published of this software replaces.
+    """
+
+    name: str
+    title: str
+    family: Family
+    words: re.Pattern[str]
+    vendor: str = "NVIDIA"
+    is_eager: bool = False
+    is_current: bool = False
+    medians: tuple[tuple[str, float], ...] = ()
+
+
+def _words(text: str) -> re.Pattern[str]:
+    return re.compile(text, re.IGNORECASE)
+
+
+_TORCHTITAN = r"torchtitan|fsdp2|async[- ]?tp"
+# Narrower words stand before wider ones: `NeMo` before `Megatron`.
+SOFTWARE: tuple[Software, ...] = (
+    Software(
+        name="jax_tpu",
+        title="JAX and XLA of 2023 to 2025 on TPU (MaxText)",
+        family="tpu",
+        words=_words(r"\bjax\b|maxtext|paxml|\bxla\b"),
+        vendor="Google",
+        is_current=True,
+    ),
+    Software(
+        name="jax",
+        title="JAX and XLA of 2023 to 2025 on GPU (MaxText, Paxml)",
+        family="xla",
+        words=_words(r"\bjax\b|maxtext|paxml|\bxla\b"),
+        is_current=True,
+    ),
+    Software(
+        name="megatron_core",
+        title="Megatron-Core, NeMo and Megatron-Bridge of 2024 to 2026",
+        family="megatron",
+        words=_words(r"\bnemo\b|megatron[- ]bridge|megatron-core"),
+        # Of the rate of products on H100, FlashAttention-2 reaches 0.45, kernels for Hopper 0.75 and more:
+        # Shah et al. 2024 (FlashAttention-3), figures 5 and 6.
+        medians=(("attention_fraction", 0.75),),
+        is_current=True,
+    ),
+    Software(
+        name="torchtitan",
+        title="torchtitan of 2024 and 2025: FSDP2, compiled",
+        family="torch",
+        words=_words(_TORCHTITAN),
+        is_current=True,
+    ),
+    Software(
+        name="fsdp2_eager",
+        title="torchtitan of 2024: FSDP2 without a compiler",
+        family="torch",
+        words=_words(_TORCHTITAN),
+        is_eager=True,
+        is_current=True,
+    ),
+    Software(
+        name="hf",
+        title="Hugging Face Trainer, eager",
+        family="torch",
+        words=_words(r"\bhf trainer|hugging ?face"),
+        is_eager=True,
+    ),
+    Software(
+        name="fsdp",
+        title="FSDP of PyTorch 2, eager, of 2023 (Composer, llm-foundry)",
+        family="torch",
+        words=_words(r"composer|llm-foundry|\bfsdp\b"),
+        is_eager=True,
+    ),
+    Software(
+        name="deepspeed",
+        title="DeepSpeed ZeRO-3 of 2020 to 2022",
+        family="torch",
+        words=_words(r"\bzero-3\b"),
+        is_eager=True,
+    ),
+    Software(
+        name="megatron",
+        title="Megatron-LM and Megatron-DeepSpeed of 2021 to 2023, attention not fused",
+        family="megatron",
+        words=_words(r"megatron|turing|deepspeed|2104\.04473"),
+        is_eager=True,
+    ),
+    Software(
+        name="ngc",
+        title="PyTorch of NGC containers of 2020 to 2024, eager, one node (Lambda)",
+        family="ngc",
+        words=_words(r"\bngc\b"),
+        is_eager=True,
+    ),
+)
+SOFTWARE_NAMES: tuple[str, ...] = tuple(each.name for each in SOFTWARE)
+
+
+def software(name: str) -> Software:
+    """The software of a name. Raises SpecError with the names there are."""
+    for each in SOFTWARE:
+        if each.name == name:
+            return each
+    raise SpecError(f"software {name!r} is not known; expected one of {', '.join(SOFTWARE_NAMES)}")
+
+
+def software_in(text: str, *, vendor: str, is_eager: bool) -> Software | None:
+    """The software that a text names, on chips of a vendor; None where it names none.
+
+    is_eager: distinguishes software of the same words.
+
+    >>> software_in("NeMo; VP=8", vendor="NVIDIA", is_eager=False).name
+    'megatron_core'
+    >>> software_in("FSDP2+compile", vendor="NVIDIA", is_eager=False).name
+    'torchtitan'
+    """
+    found = [each for each in SOFTWARE if each.vendor == vendor and each.words.search(text)]
+    if not found:
+        return None
+    first = found[0]
+    same = [each for each in found if each.words.pattern == first.words.pattern]
+    return next((each for each in same if each.is_eager == is_eager), first)

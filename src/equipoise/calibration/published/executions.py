@@ -4,13 +4,16 @@ A cluster has one model width, machine and strategy, whatever the number of laye
 are counted, and folds of a split are cut, by cluster.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
+from hashlib import blake2s
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from equipoise.calibration.published.rows import PublishedRow, read_rows
+from equipoise.calibration.published.rows import PublishedRow, nodes_of, read_rows
+from equipoise.spec.strategy import Software, software_in
 
 # What distinguishes rows that otherwise agree: whatever was run is in these columns.
 _IDENTITY = (
@@ -137,3 +140,45 @@ def _cluster_key(row: PublishedRow) -> Hashable:
         return (*where, fixed, row.model.sequence, None if model is None else (model.hidden, model.heads))
     names = _COLLECTIVE_CELLS if row.kind == "collective" else _RATE_CELLS
     return (*where, row.operation, *(row.cells.get(name, "").strip() for name in names))
+
+
+def software_of(row: PublishedRow) -> Software | None:
+    """The software that a row of a step names; None where it names none, or its hardware is not known."""
+    nodes = nodes_of(row)
+    if nodes is None or row.strategy is None:
+        return None
+    text = " ".join((row.workload, row.cells.get("parallel_config", ""), row.cells.get("source", "")))
+    is_eager = row.strategy.implementation == "eager"
+    return software_in(text, vendor=nodes.accelerator.vendor, is_eager=is_eager)
+
+
+def source_of(row: PublishedRow) -> str:
+    """The repository or paper that a row is from: its source up to the commit, file or table.
+
+    >>> from types import SimpleNamespace
+    >>> source_of(SimpleNamespace(cells={"source": "github:pytorch/ao@36027d82d:docs/training.md"}))
+    'github:pytorch/ao'
+    >>> source_of(SimpleNamespace(cells={"source": "arXiv:2205.05198 Table 5 via github"}))
+    'arxiv:2205.05198'
+    """
+    text = row.cells.get("source", "").strip()
+    match = re.match(r"(?:https?://)?(?:[a-z]+:)?[^@#\s:]+", text, re.IGNORECASE)
+    return match[0].rstrip(".,;").lower() if match else ""
+
+
+def campaign_of(row: PublishedRow) -> Hashable:
+    """What runs under the same conditions share: the document they are from, the software and the chip.
+
+    Assumes the first word of a slug names the chip. Lines of a document and its revision make no other
+    campaign.
+    """
+    document = re.sub(r"@[^:\s]*", "", row.cells.get("source", "").partition("#")[0]).split()[:1]
+    nodes, found = nodes_of(row), software_of(row)
+    chip = None if nodes is None else nodes.accelerator.slug.partition("-")[0]
+    return tuple(document), None if found is None else found.name, chip
+
+
+def digest_of(row: PublishedRow) -> str:
+    """Ten digits that a row has in common with its copies in other files, and hardly with any other row."""
+    cells = [f"{name}={text.strip()}" for name, text in sorted(row.cells.items()) if text.strip()]
+    return blake2s("\n".join(cells).encode(), digest_size=5).hexdigest()

@@ -15,7 +15,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from equipoise.calibration.profiles import PRIORS_ONLY
+from equipoise.calibration.profiles import PRIORS_ONLY, model_for, runs_on
 from equipoise.decide.answer import (
     BoundKind,
     Curves,
@@ -27,13 +27,17 @@ from equipoise.decide.answer import (
     with_log_sd,
 )
 from equipoise.decide.combine import combined_record, straight_between
-from equipoise.decide.strategy_search import SizeSearch, Survey
+from equipoise.decide.strategy_search import Problem, SizeSearch, Survey
 from equipoise.errors import DataError, SpecError
+from equipoise.perfmodel.estimate import estimate
+from equipoise.perfmodel.layouts import grid
+from equipoise.perfmodel.machine import machine
 from equipoise.scaling.laws import Domain, FloatArray
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.hardware import Accelerator, at_least_as_good
 from equipoise.spec.mlperf import round_key
+from equipoise.spec.strategy import SOFTWARE, Strategy
 from equipoise.units import format_count, format_percent
 
 # The same chip in another form or with other memory, and another chip of the same maker and kind. Those of
@@ -297,6 +301,28 @@ def model_estimates(survey: Survey) -> Estimates | None:
         curves_s=straight_between([each.num_accelerators for each in faster], _drawn(faster)),
         domain=_domain(fitting),
     )
+
+
+def software_ratios(known: Problem, chosen: Strategy) -> dict[str, float]:
+    """Time of a strategy under each other software that runs on the chip, over that under the problem's own.
+
+    Assumes the same strategy, also where a software would choose another. By time, the fastest first.
+    """
+    chip, workload = known.cluster.accelerator, known.training.workload
+    if workload.transformer is None:
+        return {}
+    nodes = machine(replace(known.cluster, num_accelerators=chosen.num_accelerators))
+    where = grid((chosen,))
+    own_s = estimate(known.load, nodes, where, known.model.parameters).step_s
+    ratios = {}
+    is_eager = chosen.implementation == "eager"
+    for each in SOFTWARE:
+        if each.is_current and each.is_eager == is_eager and runs_on(each.name, chip):
+            other = model_for(chip, workload, software=each.name)
+            if other.calibration.name != known.model.calibration.name:
+                there_s = estimate(known.load, nodes, where, other.parameters).step_s
+                ratios[each.name] = float(np.asarray(there_s / own_s).ravel()[0])
+    return dict(sorted(ratios.items(), key=lambda each: each[1]))
 
 
 def when_published(model: Estimates, largest_published: float) -> Estimates:

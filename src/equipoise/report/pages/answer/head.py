@@ -105,17 +105,31 @@ def _facts(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[Fact]
         yield Fact(label="An hour", spans=(hours,))
     if answer.ownership is not None:
         yield Fact(label="Buying", spans=(_buying(answer.ownership),))
-    yield Fact(label="Evidence", spans=(capital(GRADES[best.grade]),))
+    yield Fact(label="Evidence", spans=(capital(_evidence(answer, best)),))
 
 
 def _chosen(answer: Answer, best: Candidate) -> Iterator[str]:
-    """What was chosen because the question leaves it open, except what the strategy's line has."""
+    """What was chosen because the question leaves it open, except what other lines have."""
     strategy = best.strategy
     shown = () if strategy is None else (f"precision {strategy.precision}", f"{strategy.implementation} code")
     for each in answer.chosen_for_you:
         words = _HINT.sub("", each).rstrip(".")
-        if words not in shown:
+        if words not in shown and words != _software(answer):
             yield words
+
+
+def _software(answer: Answer) -> str | None:
+    """The software that was chosen, as in "software megatron_core"; None where none was."""
+    chosen = (_HINT.sub("", each) for each in answer.chosen_for_you)
+    return next((each for each in chosen if each.startswith("software ")), None)
+
+
+def _evidence(answer: Answer, best: Candidate) -> str:
+    """What the answer rests on, and on measurements of which software where that was chosen."""
+    software = answer.question.software or _software(answer)
+    if software is None or best.grade != "calibrated":
+        return GRADES[best.grade]
+    return f"the performance model of {software.removeprefix('software ')}; no run of this training"
 
 
 def _buying(found: Ownership) -> str:

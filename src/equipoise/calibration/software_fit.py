@@ -1,0 +1,426 @@
+"""Parameters of the performance model by the software that ran: random effects over all measured steps.
+
+A parameter is that of all software, what the family and the software differ by, and what each source does.
+"""
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from equipoise.calibration.accuracy import LEVEL, prior_half_width, time_errors
+from equipoise.calibration.profiles import ProfileRecord
+from equipoise.calibration.published.executions import digest_of, read_executions, software_of, source_of
+from equipoise.calibration.published.rows import PublishedRow, nodes_of
+from equipoise.calibration.step_rows import StepRows, refusal, step_rows, time_slopes
+from equipoise.perfmodel.parameters import PRIORS, Parameters
+from equipoise.spec.strategy import SOFTWARE_NAMES, software
+
+Floats: TypeAlias = NDArray[np.float64]
+
+# The files of training steps; those of collectives, matrix products and whole trainings hold none, and what
+# DeepLearningExamples counts its tables do not say.
+FILE_NAMES: tuple[str, ...] = (
+    "bigscience_bloom_a100.csv",
+    "bigscience_v100.csv",
+    "korthikanti_table5.csv",
+    "lambda_gpus_v0.csv",
+    "lambda_gpus_v1v2.csv",
+    "llama3_herd_table4.csv",
+    "maxtext_tpu.csv",
+    "megatron_bridge_nemo.csv",
+    "megatron_lm_h100_scaling.csv",
+    "megatron_sc21_mtnlg.csv",
+    "mpt_llm_foundry.csv",
+    "nemo_long_sequence.csv",
+    "nvidia_dgxc_recipes.csv",
+    "torchao_float8.csv",
+    "torchtitan.csv",
+    "vtrain_multi.csv",
+    "vtrain_single.csv",
+)
+# How far apart parameters are, in standard deviations of their priors: of all software from the priors'
+# medians, of a family and one software from those, and of one source from its software. Chosen for the
+# likelihood of sources left out: docs/experiments/0028. LOCAL_SD: of what is local to a campaign.
+ALL_SD, FAMILY_SD, SOFTWARE_SD, SOURCE_SD = 0.6, 0.4, 0.8, 0.48
+LOCAL_SD = 0.5
+# What parameters do not explain, of the logarithm of a time: of a source, its kinds of model, its models and
+# chips, a cluster of nearly equal executions, and one execution.
+LOCAL_LOG_SD: Mapping[str, float] = {
+    "source": 0.05,
+    "kind": 0.06,
+    "model": 0.06,
+    "chip": 0.09,
+    "cluster": 0.07,
+    "execution": 0.055,
+}
+# Models of a source that are farther than this from what all other rows predict count ever less.
+_ROBUST_LOG_SD = 0.35
+_MOST_UNITS = 3.0
+_BELOW_LARGEST = 0.999
+_JITTER = 1e-8  # of a covariance, so that rounding leaves it positive
+_NUM_PASSES = 4
+_DAMPING = 0.7
+# Memory is no part of a time.
+_OF_MEMORY = ("fixed_bytes", "activation_slack", "reserved_slack")
+_MOVED = tuple(each for each in PRIORS if each.name not in _OF_MEMORY)
+_NAMES = tuple(each.name for each in _MOVED)
+_PRIOR_LOG_SD = np.array([each.log_sd for each in _MOVED])
+_LOG_MEDIAN = np.log([each.median for each in _MOVED])
+_IS_LOCAL = np.array([each.local for each in _MOVED])
+_LOG_LARGEST = np.log([each.largest for each in _MOVED])
+
+
+class RowGroups(Struct, frozen=True, kw_only=True):
+    """Which rows are alike; every array of shape (n_rows,).
+
+    doubt: what the row itself leaves open of the logarithm of its time. effects: by name of LOCAL_LOG_SD but
+    the last, numbers of groups.
+    """
+
+    doubt: Floats
+    software: NDArray[np.str_]
+    family: NDArray[np.str_]
+    effects: Mapping[str, NDArray[np.intp]]
+
+    def taken(self, indices: NDArray[np.intp]) -> "RowGroups":
+        """The rows of some indices."""
+        return RowGroups(
+            doubt=self.doubt[indices],
+            software=self.software[indices],
+            family=self.family[indices],
+            effects={name: groups[indices] for name, groups in self.effects.items()},
+        )
+
+
+class SoftwareRows(Struct, frozen=True, kw_only=True):
+    """Measured steps, one of each cluster. log_s: logarithms of the measured seconds, (n_rows,)."""
+
+    arrays: StepRows
+    log_s: Floats
+    groups: RowGroups
+
+    def taken(self, indices: NDArray[np.intp]) -> "SoftwareRows":
+        """The rows of some indices."""
+        return SoftwareRows(
+            arrays=self.arrays.taken(indices),
+            log_s=self.log_s[indices],
+            groups=self.groups.taken(indices),
+        )
+
+
+def fitting_rows(rows: Sequence[PublishedRow]) -> tuple[PublishedRow, ...]:
+    """The rows of steps whose software is known, one of each cluster: the first.
+
+    rows: of executions.
+    """
+    first: dict[int, PublishedRow] = {}
+    for row in rows:
+        if row.kind == "step" and refusal(row) is None and software_of(row) is not None:
+            first.setdefault(row.cluster, row)
+    return tuple(first.values())
+
+
+def software_rows(rows: Sequence[PublishedRow]) -> SoftwareRows:
+    """Rows as arrays. rows: as `fitting_rows` returned them, at least one."""
+    named = [found for row in rows if (found := software_of(row)) is not None]
+    campaigns = [(source_of(row), each.name) for row, each in zip(rows, named, strict=True)]
+    kinds = [_kind(row) for row in rows]
+    return SoftwareRows(
+        arrays=step_rows(rows),
+        log_s=np.log([row.seconds for row in rows if row.seconds is not None]),
+        groups=RowGroups(
+            doubt=np.array([row.resolution for row in rows]),
+            software=np.array([each.name for each in named]),
+            family=np.array([each.family for each in named]),
+            effects={
+                "source": _numbers(campaigns),
+                "kind": _numbers([*zip(campaigns, kinds, strict=True)]),
+                "model": _numbers([(source_of(row), _model(row)) for row in rows]),
+                "chip": _numbers([(source_of(row), *_chip(row)) for row in rows]),
+                "cluster": _numbers([row.cluster for row in rows]),
+            },
+        ),
+    )
+
+
+def _numbers(groups: Sequence[Hashable]) -> NDArray[np.intp]:
+    order = {each: at for at, each in enumerate(dict.fromkeys(groups))}
+    return np.array([order[each] for each in groups], dtype=np.intp)
+
+
+def _kind(row: PublishedRow) -> str:
+    model = None if row.model is None else row.model.transformer
+    if model is None:
+        return "other"
+    return "experts" if model.num_expert_blocks > 0 else "dense"
+
+
+def _model(row: PublishedRow) -> Hashable:
+    if row.model is None:
+        return row.workload
+    if row.model.known is not None:
+        return row.model.known.slug
+    return None if row.model.transformer is None else row.model.transformer.hidden
+
+
+def _chip(row: PublishedRow) -> tuple[str, str]:
+    nodes = nodes_of(row)
+    assert nodes is not None
+    assert row.strategy is not None
+    return nodes.accelerator.slug, row.strategy.precision
+
+
+# Of every software, by name, in standard deviations of the priors from their medians: (n_names,).
+_Units: TypeAlias = Mapping[str, Floats]
+
+
+class SoftwareFit(Struct, frozen=True, kw_only=True):
+    """Parameters by software, as a new source runs it.
+
+    units: by software, in standard deviations of the priors. covariance: of the same, (n_names, n_names).
+    """
+
+    units: _Units
+    covariance: Mapping[str, NDArray[np.float64]]
+
+    def parameters(self, name: str) -> Parameters:
+        """The middle parameters of a software."""
+        return parameters_at(self.units[name])
+
+    def log_sd(self, name: str, arrays: StepRows) -> Floats:
+        """What is left open of the logarithm of every predicted time: (n_rows,)."""
+        slopes = unit_slopes(arrays, self.units[name])
+        open_ = np.einsum("ij,jk,ik->i", slopes, self.covariance[name], slopes)
+        return np.asarray(np.sqrt(np.maximum(open_, 0.0) + local_log_sd() ** 2))
+
+
+def local_log_sd() -> float:
+    """What parameters do not explain of one execution of a new source, of the logarithm of its time."""
+    return float(np.sqrt(sum(each**2 for each in LOCAL_LOG_SD.values())))
+
+
+def parameters_at(units: Floats) -> Parameters:
+    """The parameters so many standard deviations of their priors from the medians."""
+    logs = np.minimum(_LOG_MEDIAN + units * _PRIOR_LOG_SD, _LOG_LARGEST + np.log(_BELOW_LARGEST))
+    return Parameters().changed(dict(zip(_NAMES, np.exp(logs).tolist(), strict=True)))
+
+
+def unit_slopes(arrays: StepRows, units: Floats) -> NDArray[np.float64]:
+    """Change of every predicted time's logarithm with each parameter, in prior standard deviations: (n_rows,
+    n_names).
+    """
+    return np.asarray(time_slopes(arrays, _NAMES, parameters_at(units)).T * _PRIOR_LOG_SD)
+
+
+def fit_software(rows: SoftwareRows, names: Sequence[str], *, start: _Units | None = None) -> SoftwareFit:
+    """Parameters of some software, from all rows.
+
+    names: of software; rows may have others, and none of some. start: where to begin, by software.
+    Assumes that times are log-linear in parameters near the fit, which is found in a few passes.
+    Source: linear mixed effects (Laird and Ware 1982); best linear unbiased prediction, by the kernel that
+    the random effects imply.
+    """
+    units = {name: _centre(name) for name in (*names, *np.unique(rows.groups.software).tolist())}
+    units |= {} if start is None else dict(start)
+    for _ in range(_NUM_PASSES):
+        found = _solved(rows, units, names=[*units])
+        units = {
+            name: np.clip((1 - _DAMPING) * units[name] + _DAMPING * each, -_MOST_UNITS, _MOST_UNITS)
+            for name, each in found.units.items()
+        }
+    final = _solved(rows, units, names=names)
+    return SoftwareFit(units={name: units[name] for name in names}, covariance=final.covariance)
+
+
+def _solved(rows: SoftwareRows, at: _Units, *, names: Sequence[str]) -> SoftwareFit:
+    """One pass: the posterior of parameters where times are linear about some."""
+    slopes, target = _linear(rows, at)
+    found = posterior(rows.groups, slopes, target, names=names, is_local=_IS_LOCAL)
+    return replace(found, units={name: _centre(name) + each for name, each in found.units.items()})
+
+
+def posterior(
+    groups: RowGroups,
+    slopes: NDArray[np.float64],
+    target: Floats,
+    *,
+    names: Sequence[str],
+    is_local: NDArray[np.bool_],
+) -> SoftwareFit:
+    """Parameters of some software as a new source runs it, from where they stand before any row.
+
+    slopes: change of the logarithm of each row's time with each parameter, (n_rows, n_parameters). target:
+    what they have to explain of it, (n_rows,). is_local: (n_parameters,), what each source does its own way.
+    Source: the best linear unbiased prediction of random effects (Henderson 1975), by their kernel.
+    """
+    shared = slopes * ~is_local
+    own_sd = np.where(is_local, LOCAL_SD, SOURCE_SD)
+    kernel = _alike(groups, shared) + _campaigns(groups, slopes * own_sd)
+    noise = LOCAL_LOG_SD["execution"] ** 2 + groups.doubt**2
+    noise = noise + _stray_variance(kernel + np.diag(noise), target, groups.effects["model"])
+    inverse = np.linalg.inv(kernel + np.diag(noise))
+    prior = np.diag(own_sd**2 + ~is_local * (ALL_SD**2 + FAMILY_SD**2 + SOFTWARE_SD**2))
+    units, covariance = {}, {}
+    for name in names:
+        across = (shared * _reach(groups, name)[:, None]).T
+        units[name] = across @ inverse @ target
+        covariance[name] = prior - across @ inverse @ across.T
+    return SoftwareFit(units=units, covariance=covariance)
+
+
+def _stray_variance(
+    kernel: NDArray[np.float64], target: Floats, groups: NDArray[np.intp]
+) -> NDArray[np.float64]:
+    """What rows get as noise of their own because their group is far from what all others predict of it.
+
+    groups: models of one source. A whole campaign may be broken, and has many rows that agree.
+    Source: residuals of groups left out, from the inverse of the kernel (Rasmussen and Williams 2006, 5.4.2).
+    """
+    inverse = np.linalg.inv(kernel)
+    weighted = inverse @ target
+    found = np.zeros(len(target))
+    for group in range(int(groups.max()) + 1):
+        mine = np.flatnonzero(groups == group)
+        left_out = np.linalg.solve(inverse[np.ix_(mine, mine)], weighted[mine])
+        found[mine] = np.maximum(0.0, left_out**2 - _ROBUST_LOG_SD**2)
+    return found
+
+
+def _linear(rows: SoftwareRows, at: _Units) -> tuple[NDArray[np.float64], Floats]:
+    """Slopes of every row about the parameters of its software, (n_rows, n_names), and what they have to
+    explain: the logarithm of measured over predicted before any row, were times log-linear.
+    """
+    slopes, target = np.empty((len(rows.log_s), len(_NAMES))), np.empty(len(rows.log_s))
+    for name in np.unique(rows.groups.software):
+        mine = np.flatnonzero(rows.groups.software == name)
+        some, here = rows.arrays.taken(mine), parameters_at(at[str(name)])
+        slopes[mine] = unit_slopes(some, at[str(name)])
+        reached = np.log([here.value(each) for each in _NAMES])
+        moved = (reached - _LOG_MEDIAN) / _PRIOR_LOG_SD - _centre(str(name))
+        target[mine] = rows.log_s[mine] - np.log(some.step_s(here)) + slopes[mine] @ moved
+    return slopes, target
+
+
+def _centre(name: str) -> Floats:
+    """Where the parameters of a software stand before any row, in prior standard deviations: (n_names,)."""
+    medians = dict(software(name).medians)
+    logs = np.log([medians.get(each.name, each.median) for each in _MOVED])
+    return np.asarray((logs - _LOG_MEDIAN) / _PRIOR_LOG_SD)
+
+
+def _same(groups: NDArray[Any]) -> NDArray[np.float64]:
+    return np.asarray(groups[:, None] == groups[None, :], dtype=float)
+
+
+def _alike(groups: RowGroups, slopes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Covariance of rows by the parameters of all software, of families and of each: (n_rows, n_rows)."""
+    shared = ALL_SD**2 + FAMILY_SD**2 * _same(groups.family) + SOFTWARE_SD**2 * _same(groups.software)
+    return np.asarray(shared * (slopes @ slopes.T))
+
+
+def _campaigns(groups: RowGroups, own: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Covariance of rows by what one source does its own way, parameters and all else: (n_rows, n_rows).
+
+    own: slopes times the standard deviations of a source's own parameters.
+    """
+    found = _same(groups.effects["source"]) * (own @ own.T)
+    for name, numbers in groups.effects.items():
+        found += LOCAL_LOG_SD[name] ** 2 * _same(numbers)
+    return np.asarray(found)
+
+
+def _reach(groups: RowGroups, name: str) -> Floats:
+    """Covariance of a parameter of a software, as a new source runs it, with that of every row."""
+    family = software(name).family
+    shared = ALL_SD**2 + FAMILY_SD**2 * (groups.family == family)
+    return np.asarray(shared + SOFTWARE_SD**2 * (groups.software == name))
+
+
+class HeldOutSteps(Struct, frozen=True, kw_only=True):
+    """Rows that were predicted by fits to all others: log(measured / predicted), and the log_sd stated."""
+
+    rows: tuple[PublishedRow, ...]
+    log_ratio: Floats
+    log_sd: Floats
+
+
+def held_out_steps(rows: Sequence[PublishedRow], fold_of: Callable[[PublishedRow], Hashable]) -> HeldOutSteps:
+    """Every row predicted by fits to the rows of the other folds.
+
+    rows: as `fitting_rows` returned them. fold_of: what is left out as one, such as `source_of`.
+    """
+    arrays = software_rows(rows)
+    folds = _numbers([fold_of(row) for row in rows])
+    log_ratio, log_sd = np.empty(len(rows)), np.empty(len(rows))
+    for fold in range(int(folds.max()) + 1):
+        out = np.flatnonzero(folds == fold)
+        tested = arrays.taken(out)
+        names = np.unique(tested.groups.software).tolist()
+        found = fit_software(arrays.taken(np.flatnonzero(folds != fold)), names)
+        for name in names:
+            mine = np.flatnonzero(tested.groups.software == name)
+            some = tested.arrays.taken(mine)
+            log_ratio[out[mine]] = tested.log_s[mine] - np.log(some.step_s(found.parameters(name)))
+            log_sd[out[mine]] = found.log_sd(name, some)
+    return HeldOutSteps(rows=tuple(rows), log_ratio=log_ratio, log_sd=log_sd)
+
+
+def software_document(directory: Path) -> dict[str, Any]:
+    """The parameters of every software as they ship, fitted to the measurements of a directory."""
+    rows = fitting_rows(read_executions([directory / name for name in FILE_NAMES]))
+    held_out = held_out_steps(rows, source_of)
+    arrays = software_rows(rows)
+    fit = fit_software(arrays, np.unique(arrays.groups.software).tolist())
+    return {
+        "row_digests": [digest_of(row) for row in rows],
+        "software": [_document(name, fit, held_out) for name in SOFTWARE_NAMES if name in fit.units],
+    }
+
+
+def _document(name: str, fit: SoftwareFit, held_out: HeldOutSteps) -> dict[str, Any]:
+    parameters = fit.parameters(name)
+    lower = np.linalg.cholesky(fit.covariance[name] + _JITTER * np.eye(len(_NAMES)))
+    log_half_width = float(prior_half_width(np.array(local_log_sd()), level=LEVEL))
+    return {
+        "name": name,
+        "values": {each: float(f"{parameters.value(each):.5g}") for each in _NAMES},
+        "cholesky": [
+            " ".join(f"{value:.3f}" for value in row[: at + 1]) for at, row in enumerate(lower.tolist())
+        ],
+        "log_half_width": log_half_width,
+        "record": _record(name, held_out),
+    }
+
+
+def _record(name: str, held_out: HeldOutSteps) -> dict[str, Any]:
+    """How wrong one software was whose sources were left out whole."""
+    mine = np.flatnonzero(
+        [(each := software_of(row)) is not None and each.name == name for row in held_out.rows]
+    )
+    measured_s = np.array([held_out.rows[at].seconds for at in mine], dtype=float)
+    predicted_s = measured_s / np.exp(held_out.log_ratio[mine])
+    half = prior_half_width(held_out.log_sd[mine], level=LEVEL)
+    errors = time_errors(
+        measured_s=measured_s,
+        predicted_s=predicted_s,
+        low_s=predicted_s * np.exp(-half),
+        high_s=predicted_s * np.exp(half),
+        clusters=np.array([held_out.rows[at].cluster for at in mine], dtype=np.intp),
+    )
+    record = ProfileRecord(
+        split="leave-source-out",
+        num_executions=errors.num_executions,
+        num_clusters=errors.num_clusters,
+        mape=errors.mape,
+        median=errors.median,
+        p90=errors.p90,
+        coverage=errors.coverage,
+        level=LEVEL,
+        log_half_width=float(np.median(half)),
+    )
+    return dict(to_builtins(record))
