@@ -589,5 +589,5 @@ def test_wide_expert_parallelism_takes_the_hours_that_it_took():
     found = the_candidate(document, accelerator=H800, num_accelerators=2048)
     published_s = 2.664e6 / 2048 * 3600
     assert found["time_s"]["low"] <= published_s <= found["time_s"]["high"]
-    # The first version took 2.54 times the hours. All-to-all that DualPipe hides still counts 10 of 31 s a step.
-    assert 1 / 1.35 <= time_s(found) / published_s <= 1.7
+    # The first version took 2.54 times the hours; all-to-all that DualPipe hides still counts.
+    assert 1 / 1.35 <= time_s(found) / published_s <= 1.5

@@ -156,7 +156,7 @@ def source_of(row: PublishedRow) -> str:
     """The repository or paper that a row is from: its source up to the commit, file or table.
 
     >>> from types import SimpleNamespace
-    >>> source_of(SimpleNamespace(cells={"source": "github:pytorch/ao@36027d82d:docs/training.md"}))
+    >>> source_of(SimpleNamespace(cells={"source": "github:pytorch/ao@36027d82d:training/README.md"}))
     'github:pytorch/ao'
     >>> source_of(SimpleNamespace(cells={"source": "arXiv:2205.05198 Table 5 via github"}))
     'arxiv:2205.05198'
