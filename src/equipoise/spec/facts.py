@@ -10,12 +10,13 @@ import tomllib
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin
 
 from msgspec import Struct
-from msgspec.structs import fields
+from msgspec.structs import FieldInfo, fields
 
 from equipoise.errors import SpecError
 
@@ -66,6 +67,12 @@ def canonical(raw: str) -> str:
     text = _MARKS.sub(" ", unicodedata.normalize("NFC", raw))
     text = _SEPARATORS.sub(" ", unicodedata.normalize("NFKC", text).casefold()).strip()
     return _UNIT_APART.sub("", text)
+
+
+@cache
+def _fields(kind: type[Struct]) -> tuple[FieldInfo, ...]:
+    """The fields of a record with their types, which take long to find."""
+    return fields(kind)
 
 
 class FactBlock(Struct, frozen=True, kw_only=True):
@@ -187,13 +194,13 @@ class FactBlock(Struct, frozen=True, kw_only=True):
         Raises SpecError for another name, a value that its annotation does not allow, and a missing field.
         """
         given = {} if given is None else given
-        kinds = {each.name: each.type for each in fields(kind) if each.name not in given}
+        kinds = {each.name: each.type for each in _fields(kind) if each.name not in given}
         self.check_keys(frozenset((*kinds, *also)))
         found: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         for name in self.fields:
             if name in kinds:
                 found[name] = self._value(name, kinds[name], zero=zero)
-        for each in fields(kind):
+        for each in _fields(kind):
             if each.name in found and not (each.required and found[each.name] == ()):
                 continue
             if known is not None:
