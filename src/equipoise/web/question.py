@@ -47,7 +47,7 @@ LABELS: Final[Mapping[str, str]] = {
     "power_cap_w": "Power cap, W",
     "objective": "Choose by",
     "value_of_time_usd_per_hour": "Value of an hour, USD",
-    "ask": "How much can be trained",
+    "ask": "What to find",
     "tokens_per_param": "Tokens per parameter",
     "deadline_s": "Deadline, hours",
     "queue_s": "Queue, hours",
@@ -154,10 +154,10 @@ _WORDS: Final[Mapping[str, str]] = {
     "cost": "The least money",
     "energy": "The least energy",
     "value_of_time": "The value of time",
-    "tokens": "tokens to train on",
-    "model": "parameters of a model",
+    "tokens": "how many tokens",
+    "model": "how large a model",
 }
-_NOTHING_CHOSEN: Final[Mapping[str, str]] = {"ask": "accelerators to take", "runs": "none"}
+_NOTHING_CHOSEN: Final[Mapping[str, str]] = {"ask": "how many accelerators", "runs": "none"}
 # Words without blanks; several may stand in one field.
 _LISTED: Final = frozenset({"fixed", "price", "terms", "stock"})
 
