@@ -24,6 +24,7 @@ from equipoise.bench.launchers.folder import (
     instructions,
     leave,
     left,
+    lost_another,
     outcome,
 )
 from equipoise.bench.launchers.hosts import PORTS, hostnames, slurm_address
@@ -116,8 +117,10 @@ def _launch(job: LaunchJob, options: Mapping[str, str], most_tasks: int) -> JobO
     try:
         ends, hosts, state = _ends(job, folder, job_id)
     finally:
-        well = len(ends) == job.task.num_ranks and not any(end.code for end in ends)
-        last = _cancelled(job_id, patience_s=_ENDING_S if well else 0.0)
+        failed = [end for end in ends if end.code]
+        is_ending = len(ends) == job.task.num_ranks if not failed else all(map(lost_another, failed))
+        # Ranks see that a node is gone before Slurm does, whose log says which.
+        last = _cancelled(job_id, patience_s=_ENDING_S if is_ending else 0.0)
     first = replace(job, folder=_task_folder(folder, 0))
     found = outcome(first, ends, ran_out=state is None, hosts=hosts)
     if found.result is not None or state is None or any(end.code < 0 for end in ends):
