@@ -122,6 +122,7 @@ def _reason_line(reason: str | None) -> str | None:
 # What each library is for; all are installed with the package, so a missing one means a damaged installation.
 _LIBRARIES = (
     ("numpy", "statistics and laws"),
+    ("msgspec", "records"),
     ("orjson", "reading logs, writing JSON"),
     ("polars", "the tables"),
     ("rich", "the report on a terminal"),
