@@ -3,7 +3,7 @@
 import numpy as np
 from msgspec import Struct
 
-from equipoise.perfmodel.compute import EAGER, loss_is_fused, tokens_per_rank, value_bytes
+from equipoise.perfmodel.compute import EAGER, NF4_BYTES, loss_is_fused, tokens_per_rank, value_bytes
 from equipoise.perfmodel.layouts import CODES, RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, Numbers, StrategyGrid
 from equipoise.perfmodel.load import Load
 from equipoise.perfmodel.parameters import Parameters
@@ -13,8 +13,6 @@ from equipoise.spec.strategy import WEIGHTS_SHARDED
 # master copy comes on top of the moments (Micikevicius et al. 2018; Dettmers et al. 2022 for 8-bit moments).
 _MOMENTS = {"adam": 8.0, "adam_8bit": 2.0, "sgd": 4.0}
 _MASTER_BYTES = 4.0
-# 4 bits and 0.127 bits of scales a frozen weight (Dettmers et al. 2023, double quantisation).
-_QLORA_BYTES = (4 + 0.127) / 8
 _MOMENT_BYTES = np.array([_MOMENTS[name] for name in CODES["optimizer"]])
 _QLORA = CODES["trained"].index("qlora")
 _FULL_TRAINING = CODES["trained"].index("full")
@@ -49,11 +47,13 @@ class RankMemory(Struct, frozen=True, kw_only=True):
 class Shards(Struct, frozen=True, kw_only=True):
     """Parameters of one rank of the fullest stage, before and after sharding over data ranks.
 
-    dense, experts: weights in the rank's tensor or expert shard. dense_ranks, expert_ranks: how many data
-    ranks hold the same ones. trained, expert_trained: of these, how many are trained.
+    dense, experts: weights in the rank's tensor or expert shard; tables: of the dense ones, those of
+    embeddings and the output matrix. dense_ranks, expert_ranks: how many data ranks hold the same ones.
+    dense_trained, expert_trained: of these, how many are trained.
     """
 
     dense: Numbers
+    tables: Numbers
     experts: Numbers
     dense_ranks: Numbers
     expert_ranks: Numbers
@@ -66,14 +66,16 @@ def shards(load: Load, grid: StrategyGrid) -> Shards:
 
     Assumes tensor and expert shards are even, and that experts are spread over ep ranks whole.
     """
-    tables = np.where(grid.pp > 1, load.end_params, load.embedding_params)
+    tables = np.where(grid.pp > 1, load.end_params, load.embedding_params) / grid.tp
     layers = load.layers / grid.pp
-    dense = (layers * load.dense_params + tables) / grid.tp
+    dense = layers * load.dense_params / grid.tp + tables
     experts = layers * load.expert_params / grid.ep
     full = grid.trained == _FULL_TRAINING
-    adapters = layers * (grid.lora_rank * load.adapter_params) / grid.tp
+    width = load.adapter_params + np.where(grid.trained == _QLORA, load.linear_adapter_params, 0.0)
+    adapters = layers * (grid.lora_rank * width) / grid.tp
     return Shards(
         dense=dense,
+        tables=tables,
         experts=experts,
         dense_ranks=grid.dp * grid.cp,
         expert_ranks=grid.dp * grid.cp * grid.tp / grid.ep,
@@ -113,11 +115,16 @@ def memory(load: Load, grid: StrategyGrid, parameters: Parameters) -> RankMemory
         np.where(grid.zero_stage >= stage, 1 / per_rank.expert_ranks, 1.0) for stage in (1, 2, 3)
     ]
     width = value_bytes(grid)
-    frozen = np.where(grid.trained == _QLORA, _QLORA_BYTES, width)
+    # What is quantised are linear layers: tables keep their width (transformers, bitsandbytes).
+    frozen = np.where(grid.trained == _QLORA, NF4_BYTES, width)
+    held = frozen * (per_rank.dense - per_rank.tables) + width * per_rank.tables
     resident = np.where(grid.offload == _OFFLOAD_ALL, 0.0, 1.0)
-    weights = frozen * resident * (
-        per_rank.dense * by_stage[2] + per_rank.experts * experts_by_stage[2]
-    ) + np.where(grid.trained == _FULL_TRAINING, 0.0, width * per_rank.dense_trained)
+    weights = resident * (held * by_stage[2] + frozen * per_rank.experts * experts_by_stage[2]) + np.where(
+        grid.trained == _FULL_TRAINING, 0.0, width * per_rank.dense_trained
+    )
+    # Frozen models beside it lie as its weights do.
+    split = np.where(np.greater(load.hidden, 0), grid.tp * grid.pp, 1.0)
+    weights = weights + width * resident * by_stage[2] * load.frozen_params / split
     gradients = gradient_bytes_per_param(grid) * (
         per_rank.dense_trained * by_stage[1] + per_rank.expert_trained * experts_by_stage[1]
     )

@@ -15,6 +15,7 @@ Precision: TypeAlias = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp8_rowwi
 Implementation: TypeAlias = Literal["eager", "compiled"]
 Optimizer: TypeAlias = Literal["adam", "adam_8bit", "sgd"]
 Trained: TypeAlias = Literal["full", "lora", "qlora"]
+Method: TypeAlias = Literal["dpo"]
 Offload: TypeAlias = Literal["none", "optimizer", "optimizer_and_params"]
 Compression: TypeAlias = Literal["none", "fp16", "powersgd", "topk"]
 
@@ -23,6 +24,7 @@ PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 IMPLEMENTATIONS: tuple[Implementation, ...] = get_args(Implementation)
 OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
 TRAINED: tuple[Trained, ...] = get_args(Trained)
+METHODS: tuple[Method, ...] = get_args(Method)
 OFFLOADS: tuple[Offload, ...] = get_args(Offload)
 COMPRESSIONS: tuple[Compression, ...] = get_args(Compression)
 
