@@ -178,7 +178,8 @@ def _read(path: Path) -> dict[str, Any]:
 def _sizes(config: _Config, family: Family) -> Sizes:
     """The sizes of a transformer, as its record names them."""
     hidden, heads = config.size("hidden"), config.size("heads")
-    layers = config.size("layers", most=_MOST_LAYERS)
+    kinds = config.listed("layers_block_type") or config.listed("layer_types")
+    layers = config.size("layers", len(kinds) or None, most=_MOST_LAYERS)
     if hidden % heads and config.stated("head_size") is None:
         raise config.refuse("head_dim", f"this size, since hidden={hidden} is no multiple of heads={heads}")
     found: Sizes = {
