@@ -16,6 +16,7 @@ from equipoise.errors import SpecError
 from equipoise.spec.facts import shown
 from equipoise.spec.transformer import Transformer
 from equipoise.spec.workload import Area, Workload
+from equipoise.units import format_si
 
 _MOST_BYTES: Final = 1_000_000
 # Beyond any model there is: a larger size is an error of the file.
@@ -134,9 +135,9 @@ def read_config(path: Path) -> HubModel:
     except SpecError as err:
         raise SpecError(f"{path}: {err}") from err
     name = outer.keys.get("_name_or_path")
-    title = (
-        name if isinstance(name, str) and 0 < len(name) <= _MOST_NAME and name.isprintable() else str(kind)
-    )
+    title = f"{kind} of {format_si(float(model.params))} parameters"
+    if isinstance(name, str) and 0 < len(name) <= _MOST_NAME and name.isprintable():
+        title = name
     return HubModel(
         workload=Workload(
             slug=re.sub(r"[^a-z0-9]+", "_", title.lower()).strip("_") or "config",
