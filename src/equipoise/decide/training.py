@@ -117,7 +117,7 @@ def training_budget(query: TrainingQuery, workload: Workload, scores: pl.DataFra
     scores: the table `scores`, all rounds; None where there are no published results to look at.
     Raises UsageError where nothing states how much is to be trained: no target, samples or tokens.
     """
-    notes = not_validated(workload) if query.changes_workload else ()
+    notes = not_validated(workload) if query.changes_workload or workload.frozen_share else ()
     if query.counts_examples:
         samples = samples_of_examples(query, workload)
         words = examples_words(query, workload, samples)
