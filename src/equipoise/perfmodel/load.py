@@ -221,10 +221,10 @@ def workload_load(workload: Workload) -> Load:
         workload.params,
         workload.activation_bytes_per_sample,
     )
-    if flop is None or params is None or kept is None or workload.embedding_params:
+    if workload.lacks or flop is None or params is None or kept is None:
         raise SpecError(
-            f"workload {workload.slug!r}: no transformer, and not all of params, forward_flop_per_sample and "
-            "activation_bytes_per_sample are known without tables apart; add them with --workloads"
+            f"workload {workload.slug!r} cannot be planned without {', '.join(workload.lacks)}; "
+            "state a model with these figures per sample, or the sizes of a transformer, with --workloads"
         )
     layers = float(workload.layers or 1)
     zeros = dict.fromkeys(Load.__struct_fields__, 0.0)

@@ -166,6 +166,18 @@ class Workload(Struct, frozen=True, kw_only=True):
         return ((3 if self.trained == "full" else 2) + self.frozen_share) * forward
 
     @property
+    def lacks(self) -> tuple[str, ...]:
+        """What the performance model would have to know to plan the workload; empty where it knows all."""
+        if self.transformer is not None and self.sequence_tokens is not None:
+            return ()
+        needed = ("params", "forward_flop_per_sample", "activation_bytes_per_sample")
+        missing = tuple(name for name in needed if getattr(self, name) is None)
+        return (
+            *missing,
+            *(("a model of embedding tables spread over accelerators",) if self.embedding_params else ()),
+        )
+
+    @property
     def trained_params(self) -> float | None:
         """Weights that get gradients: all, or those of adapters."""
         if self.trained == "full":
