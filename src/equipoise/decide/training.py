@@ -386,6 +386,9 @@ def _with_workload(choices: dict[str, tuple[Value, ...]], about: Workload) -> di
         if "full" in choices["trained"]:
             ranks = (0, *ranks)
         choices.setdefault("lora_rank", ranks)
+    if choices["trained"] == ("qlora",):
+        # Its optimizer states are paged to the host where memory is short (Dettmers et al. 2023, section 3).
+        choices.setdefault("offload", ("none", "optimizer"))
     if "powersgd" in choices.get("compression", ()) or "topk" in choices.get("compression", ()):
         choices.setdefault("compression_rank", (0, 1, 2, 4, 8, 16, 32, 100, 1000))
     return choices
