@@ -98,6 +98,18 @@ def test_an_optimizer_s_states(optimizer, states):
     assert bytes_of(STATES_ONLY, gone, "optimizer") == 0
 
 
+# A model converted to bf16 whole: 2 bytes each for a weight, its gradient and both moments; bitsandbytes keeps moments
+# in a byte each (Dettmers et al. 2022).
+@pytest.mark.parametrize(("optimizer", "bytes_per_weight"), [("adam", 8), ("adam_8bit", 6), ("sgd", 6)])
+def test_without_master_weights_all_states_are_narrow(optimizer, bytes_per_weight):
+    one = Strategy(global_batch_samples=1, optimizer=optimizer, master_weights=False)
+    assert bytes_of(STATES_ONLY, one, *STATES) / 7.5e9 == pytest.approx(bytes_per_weight)
+    wide = replace(one, precision="fp32")
+    assert bytes_of(STATES_ONLY, wide, *STATES) == bytes_of(
+        STATES_ONLY, replace(wide, master_weights=True), *STATES
+    )
+
+
 def test_frozen_weights_have_no_gradients_and_can_rest_in_four_bits():
     lora = Strategy(global_batch_samples=1, trained="lora", lora_rank=16)
     qlora = replace(lora, trained="qlora")

@@ -434,6 +434,7 @@ _SPARING: tuple[tuple[str, Value], ...] = (
     ("zero_stage", 3),
     ("recompute", "full"),
     ("optimizer", "adam_8bit"),
+    ("master_weights", False),
     ("offload", "optimizer"),
     ("offload", "optimizer_and_params"),
     ("trained", "lora"),
@@ -479,4 +480,4 @@ def _others(problem: Problem, num_accelerators: int) -> Iterator[str]:
         if name == "trained":
             choices["lora_rank"] = (problem.training.workload.lora_rank or USUAL_LORA_RANK,)
         if problem.searched(num_accelerators, choices=choices).num_fitting:
-            yield f"{name}={value}"
+            yield f"{name}={str(value).lower() if isinstance(value, bool) else value}"

@@ -9,10 +9,11 @@ from equipoise.perfmodel.load import Load
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.spec.strategy import WEIGHTS_SHARDED
 
-# Bytes of optimizer state a trained parameter has, by precision of the weights: with 2-byte weights a 4-byte
-# master copy comes on top of the moments (Micikevicius et al. 2018; Dettmers et al. 2022 for 8-bit moments).
+# Bytes of moments a trained parameter has; with 2-byte weights a 4-byte master copy comes on top, unless all
+# is kept in 2 bytes (Micikevicius et al. 2018; Dettmers et al. 2022 for 8-bit moments).
 _MOMENTS = {"adam": 8.0, "adam_8bit": 2.0, "sgd": 4.0}
 _MASTER_BYTES = 4.0
+_EIGHT_BIT = CODES["optimizer"].index("adam_8bit")
 _MOMENT_BYTES = np.array([_MOMENTS[name] for name in CODES["optimizer"]])
 _QLORA = CODES["trained"].index("qlora")
 _FULL_TRAINING = CODES["trained"].index("full")
@@ -85,19 +86,25 @@ def shards(load: Load, grid: StrategyGrid) -> Shards:
 
 
 def state_bytes_per_param(grid: StrategyGrid) -> Numbers:
-    """Bytes of optimizer state a trained parameter has, the master copy included."""
-    master = np.where(value_bytes(grid) < _MASTER_BYTES, _MASTER_BYTES, 0.0)
-    return np.asarray(_MOMENT_BYTES[grid.optimizer] + master)
+    """Bytes of optimizer state a trained parameter has, the master copy included.
+
+    Without one, moments of 32 bits are kept as wide as the weights (torch.optim on a bf16 model).
+    """
+    is_narrow = value_bytes(grid) < _MASTER_BYTES
+    master = np.where(is_narrow & (grid.master_weights > 0), _MASTER_BYTES, 0.0)
+    halved = is_narrow & (grid.master_weights <= 0) & (grid.optimizer != _EIGHT_BIT)
+    return np.asarray(_MOMENT_BYTES[grid.optimizer] * np.where(halved, 0.5, 1.0) + master)
 
 
 def gradient_bytes_per_param(grid: StrategyGrid) -> Numbers:
-    """Bytes a gradient is stored in: 4 but for fp16, and for bf16 next to fp32 shards of the weights.
+    """Bytes of a gradient: 4 but for fp16, without a master copy, and for bf16 next to fp32 shards.
 
     With weights sharded the master copy is the weight: 16 bytes in all either way, counted as 2, 2 and 12.
     Source: Megatron-LM documentation (bf16 weights, fp32 gradients: 18 bytes); Rajbhandari et al. 2020 (fp16:
     16).
     """
-    halved = (grid.precision == _FP16) | (grid.zero_stage >= WEIGHTS_SHARDED)
+    is_kept_narrow = (grid.precision == _FP16) | (grid.master_weights <= 0)
+    halved = is_kept_narrow | (grid.zero_stage >= WEIGHTS_SHARDED)
     return np.asarray(np.where(halved, value_bytes(grid), 4.0))
 
 

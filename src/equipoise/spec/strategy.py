@@ -57,6 +57,8 @@ class Strategy(Struct, frozen=True, kw_only=True):
     recompute: activations discarded and computed again. offload: what is kept in host memory between uses.
     compression, compression_rank: of gradients between dp ranks; the rank of PowerSGD, or the inverse of the
     fraction top-k keeps. sync_period: steps between averagings (local SGD, DiLoCo); 1 is every step.
+    master_weights: 2-byte weights have a 4-byte copy, 4-byte gradients and moments; without, all are of 2
+    bytes (8-bit moments of 1), as in a model that is converted to bf16 whole.
     trained: all weights, or adapters of rank lora_rank over frozen (qlora: 4-bit) weights.
     """
 
@@ -77,6 +79,7 @@ class Strategy(Struct, frozen=True, kw_only=True):
     precision: Precision = "bf16"
     implementation: Implementation = "compiled"
     optimizer: Optimizer = "adam"
+    master_weights: bool = True
     offload: Offload = "none"
     compression: Compression = "none"
     compression_rank: int = 0
@@ -154,7 +157,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "compression": COMPRESSIONS,
     "trained": TRAINED,
 }
-FLAGS = ("sequence_parallel", "tp_overlap", "fused_attention", "fused_loss")
+FLAGS = ("sequence_parallel", "tp_overlap", "fused_attention", "fused_loss", "master_weights")
 
 
 _DEFAULTS = {each.name: each.default for each in fields(Strategy)}
