@@ -58,9 +58,9 @@ def read_question(given: Mapping[str, object], *, verb: Verb) -> TrainingQuery:
         return question(stated)
     path = Path(named)
     base = file_values(path, verb=verb)
-    if "workload" not in base:
+    if "workload" not in base and "config" not in base:
         raise DataError(f'{path}: no workload; expected workload = "NAME" or "module:function"')
-    if base["workload"].lower().endswith(SUFFIX):
+    if base.get("workload", "").lower().endswith(SUFFIX):
         raise DataError(f"{path}: workload = {base['workload']!r} is a file too; give the name of a workload")
     del stated["workload"]
     for one, other, _ in RIVALS:
