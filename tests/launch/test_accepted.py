@@ -47,6 +47,20 @@ def files(text, name="dgx-h100", **facts):
     return launch_files(plan, launch_snippets(plan, nodes, **facts))
 
 
+@pytest.fixture(scope="module")
+def one_rank():
+    """A group of one process, which DeepSpeed asks for the number of its rank."""
+    comm = imported("deepspeed.comm")
+    with pytest.MonkeyPatch.context() as patch, quiet():
+        for name, value in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0), ("MASTER_PORT", 0)):
+            patch.setenv(name, str(value))
+        patch.setenv("MASTER_ADDR", "127.0.0.1")
+        comm.init_distributed("gloo", verbose=False)
+        yield
+        comm.destroy_process_group()
+
+
+@pytest.mark.usefixtures("one_rank")
 @pytest.mark.parametrize("text", SMALL)
 def test_deepspeed_reads_its_configuration(text, tmp_path):
     config = imported("deepspeed.runtime.config")
@@ -60,11 +74,7 @@ def test_deepspeed_reads_its_configuration(text, tmp_path):
         def get_data_parallel_world_size():
             return plan.dp
 
-    comm = imported("deepspeed.comm")
     with quiet():
-        os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
-        if not comm.is_initialized():
-            comm.init_distributed("gloo", verbose=False)
         found = config.DeepSpeedConfig(str(tmp_path / "deepspeed.json"), mpu=Groups)
     assert found.train_batch_size == plan.global_batch_samples
     assert found.train_micro_batch_size_per_gpu == plan.microbatch_samples

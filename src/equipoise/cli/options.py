@@ -127,6 +127,16 @@ Recorded = Annotated[
     ),
 ]
 
+LaunchFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--launch",
+        metavar="DIR",
+        rich_help_panel=OUTPUT,
+        help="Write files that run it to DIR: torchrun, Slurm, Ray, Kubernetes, SkyPilot, and each trainer.",
+    ),
+]
+
 
 def catalogue_of(
     hardware: Sequence[Path] | None = None, workloads: Sequence[Path] | None = None

@@ -1,7 +1,5 @@
 """How to run a strategy: the command, its environment, a training script, files of platforms and programs."""
 
-from collections.abc import Sequence
-
 from equipoise.bench.models import ZOO
 from equipoise.errors import SpecError
 from equipoise.launch.platforms import PLATFORMS, Launch, Platform
@@ -68,7 +66,12 @@ def launch_snippets(
         if workload is None or model is not None or not each.is_for_transformers
     ]
     code = _code(strategy, script)
-    words = (script,) if code else _program_words(programs) or (script,)
+    # Where no script of ours can train it, the first program that can is started.
+    started = next(
+        ((each, found) for each, found in programs if each.entry and found.options and not code), None
+    )
+    words = (script,) if started is None else (*started[0].entry, *started[1].words)
+    lacks = () if started is None else tuple(f"{started[0].name}: {each}" for each in started[1].unsupported)
     found = runtime_settings(cluster, strategy) if settings is None else settings
     launch = Launch(
         name="train" if workload is None else workload.slug,
@@ -76,14 +79,14 @@ def launch_snippets(
         ranks_per_host=ranks_per_host(cluster, strategy),
         accelerator=chip,
         words=words,
-        takes_more=words != (script,),
+        takes_more=started is not None,
         variables=tuple(
             (each.name, each.value)
             for each in found
             if each.is_variable and each.value is not None and not each.is_for_first_run
         ),
     )
-    first, *others = (_platform(each, launch) for each in PLATFORMS)
+    first, *others = (_platform(each, launch, lacks) for each in PLATFORMS)
     return (
         first,
         *_environment(found),
@@ -101,15 +104,8 @@ def ranks_per_host(cluster: Cluster, strategy: Strategy) -> int:
     return max(ranks for ranks in range(1, min(size, count) + 1) if count % ranks == 0)
 
 
-def _program_words(programs: Sequence[tuple[Program, Translation]]) -> tuple[str, ...]:
-    """What torchrun starts where no script of ours can train: the first program that can."""
-    for program, translation in programs:
-        if program.entry and translation.options:
-            return (*program.entry, *translation.words)
-    return ()
-
-
-def _platform(platform: Platform, launch: Launch) -> Snippet:
+def _platform(platform: Platform, launch: Launch, lacks: tuple[str, ...]) -> Snippet:
+    """What starts a launch on a platform. lacks: what the started program cannot express."""
     return Snippet(
         title=_title(platform, launch),
         target=platform.name,
@@ -117,7 +113,7 @@ def _platform(platform: Platform, launch: Launch) -> Snippet:
         why=f"{_why(platform, launch)}.",
         language=platform.language,
         file=platform.file,
-        unsupported=() if platform.unsupported is None else tuple(platform.unsupported(launch)),
+        unsupported=(*lacks, *(platform.unsupported(launch) if platform.unsupported else ())),
         checked_with=platform.checked_with,
     )
 
@@ -129,7 +125,7 @@ def _title(platform: Platform, launch: Launch) -> str:
 
 
 def _why(platform: Platform, launch: Launch) -> str:
-    """How to start it, its documentation, and which file lists what the started program cannot express."""
+    """How to start it, and where that is documented."""
     why = platform.why
     if platform is PLATFORMS[0]:
         count = launch.num_hosts * launch.ranks_per_host
@@ -139,9 +135,6 @@ def _why(platform: Platform, launch: Launch) -> str:
             why = f"One process for each of {count} accelerators of one host ({why})"
         else:
             why = "One accelerator: no launcher"
-    for each in PROGRAMS:
-        if each.entry and launch.words[: len(each.entry)] == each.entry:
-            return f"{why}. It starts {each.name}: {each.file} lists what that cannot express"
     return why
 
 
