@@ -186,18 +186,26 @@ def predict(options: Options, output: Output) -> None:
 
 def _answer(verb: "DecisionVerb", options: Options, output: Output) -> None:
     """Answer a question and show it as the options ask."""
+    if output.launch is not None:
+        _expect_folder(output.launch)
     with answering(verb, as_json=output.as_json, json_out=output.json_out, html=output.html) as answer:
         from equipoise.library.decisions import read_question, result_of
 
         question = read_question(options, verb=verb)
         with answers_only():
             found = result_of(verb, question)
-        if output.recorded:
+        if output.recorded or output.launch is not None:
             _record(verb, question, found)
-        if output.launch is not None:
-            _write_launch(output.launch, found)
         shown = found.presentation
         answer.give_page(shown.page, found.record, shown.fields, full=output.full)
+        if output.launch is not None:
+            _write_launch(output.launch, found)
+
+
+def _expect_folder(folder: Path) -> None:
+    """Raises UsageError for a folder that has something in it already, which may have been edited."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"--launch {folder}: exists already; expected a new or empty folder")
 
 
 def _write_launch(folder: Path, found: "Result[Any]") -> None:
@@ -209,9 +217,7 @@ def _write_launch(folder: Path, found: "Result[Any]") -> None:
     best = answer.recommended if isinstance(answer, Answer) else None
     snippets = answer.snippets if isinstance(answer, Answer) else ()
     if best is None or best.strategy is None or not snippets:
-        raise UsageError(
-            "--launch: no strategy is recommended that torch's launcher starts; nothing is written"
-        )
+        raise UsageError("--launch: no strategy is recommended that torchrun starts; nothing is written")
     write_launch_files(folder, launch_files(best.strategy, snippets))
 
 

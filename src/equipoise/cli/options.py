@@ -133,7 +133,8 @@ LaunchFolder = Annotated[
         "--launch",
         metavar="DIR",
         rich_help_panel=OUTPUT,
-        help="Write files that run it to DIR: torchrun, Slurm, Ray, Kubernetes, SkyPilot, and each trainer.",
+        help="Write files that run it to DIR (torchrun, Slurm, Ray, Kubernetes, SkyPilot, trainers); keep "
+        "its prediction as --record does.",
     ),
 ]
 

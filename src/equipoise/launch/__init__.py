@@ -6,7 +6,7 @@ from equipoise.launch.program import Translation
 from equipoise.launch.programs import PROGRAMS, program
 from equipoise.launch.settings import Setting, runtime_settings
 from equipoise.launch.snippet import Snippet
-from equipoise.launch.timing import bench_command
+from equipoise.launch.timing import bench_command, bench_method
 
 __all__ = [
     "PROGRAMS",
@@ -14,6 +14,7 @@ __all__ = [
     "Snippet",
     "Translation",
     "bench_command",
+    "bench_method",
     "launch_files",
     "launch_snippets",
     "program",

@@ -22,11 +22,8 @@ def launch_files(strategy: Strategy, snippets: Sequence[Snippet]) -> dict[str, s
 def write_launch_files(folder: Path, files: Mapping[str, str]) -> None:
     """Write files into a folder, which is made where it is missing; all of them, or none.
 
-    Raises UsageError where one of them exists already: it may have been edited.
+    Raises UsageError where they cannot be written.
     """
-    there = [name for name in files if (folder / name).exists()]
-    if there:
-        raise UsageError(f"{folder}: {', '.join(there)} exists already; name another folder or move it")
     written: list[Path] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ def bench_command(
     """The command that times a strategy's steps, with its micro-batch, accumulation and precision.
 
     workload: a model of the zoo or module:function. num_accelerators: ranks to time it on, each with the work
-    it has in the plan; as many as the strategy takes unless given. out: the folder that keeps the sweep.
+    it has in the strategy; as many as the strategy takes unless given. out: the folder that keeps the sweep.
     No command where the model itself is cut: `bench` has the data axis alone.
     """
     size = strategy.num_accelerators if num_accelerators is None else num_accelerators
@@ -35,13 +35,22 @@ def bench_command(
     return _snippet(" ".join(parts) + "\n", (*unmet, *_unmet(strategy)))
 
 
+def bench_method(strategy: Strategy) -> str | None:
+    """The way to train of `bench` that does what a strategy does; None where none does."""
+    if any(getattr(strategy, axis) > 1 for axis in ("tp", "pp", "cp", "ep")):
+        return None
+    method, unmet = _method(strategy, strategy.num_accelerators)
+    return None if unmet else method
+
+
 def _snippet(code: str, unsupported: tuple[str, ...]) -> Snippet:
     return Snippet(
         title="Time its steps",
         target="equipoise bench",
         file="bench.sh" if code else "",
         code=code,
-        why="Micro-batch, accumulation and precision of the plan; gradients of a rank are summed as there.",
+        why="Micro-batch, accumulation and precision of the strategy. `equipoise record --runs runs` then "
+        "compares it with the prediction, which --record and --launch keep.",
         unsupported=unsupported,
         checked_with="equipoise's own parser" if code else "",
     )
