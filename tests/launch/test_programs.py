@@ -1,10 +1,12 @@
 """Every program expresses every field of a strategy, or says that it cannot."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from equipoise.launch import launch_snippets
+from equipoise.launch.platforms import PLATFORMS
 from equipoise.launch.program import yaml_text
 from equipoise.launch.programs import PROGRAMS
 from equipoise.spec.cluster import cluster
@@ -145,3 +147,20 @@ def test_experts_keep_their_own_tensor_axis(program):
     written = {each.name.rpartition(".")[2].replace("-", "_"): each.value for each in found.options}
     assert written.get("expert_tensor_parallel_size", 1) == 1
     assert "expert" in " ".join(written) or "ep=16" in " ".join(found.unsupported)
+
+
+def test_the_page_names_every_target_and_a_test_that_is_there():
+    root = Path(__file__).parents[2]
+    page = (root / "docs" / "decide" / "launch.md").read_text()
+    cells = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in page.splitlines()
+        if "`test_" in line
+    ]
+    rows = {row[0]: row for row in cells if len(row) == 5}
+    assert set(rows) == {each.name for each in (*PLATFORMS, *PROGRAMS)}
+    sources = "".join(path.read_text() for path in (root / "tests").glob("*/test_*.py"))
+    for each in (*PLATFORMS, *PROGRAMS):
+        _, file, _, test, _ = rows[each.name]
+        assert file == f"`{each.file}`"
+        assert f"def {test.strip('`')}(" in sources
