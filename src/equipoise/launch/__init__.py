@@ -1,11 +1,10 @@
 """How to run a strategy: commands, training code, settings, and files of what starts it and what trains."""
 
 from equipoise.launch.commands import launch_snippets, ranks_per_host
-from equipoise.launch.files import launch_files, write_launch_files
+from equipoise.launch.files import Snippet, launch_files, write_launch_files
 from equipoise.launch.program import Translation
 from equipoise.launch.programs import PROGRAMS, program
 from equipoise.launch.settings import Setting, runtime_settings
-from equipoise.launch.snippet import Snippet
 from equipoise.launch.timing import bench_command, bench_method
 
 __all__ = [

@@ -1,12 +1,14 @@
 """How to run a strategy: the command, its environment, a training script, files of platforms and programs."""
 
+from pathlib import PurePath
+
 from equipoise.bench.models import ZOO
 from equipoise.errors import SpecError
+from equipoise.launch.files import Snippet
 from equipoise.launch.platforms import PLATFORMS, Launch, Platform
 from equipoise.launch.program import Program, Translation
 from equipoise.launch.programs import PROGRAMS
 from equipoise.launch.settings import Setting, runtime_settings
-from equipoise.launch.snippet import Snippet
 from equipoise.launch.timing import bench_command
 from equipoise.launch.training_scripts import (
     NARROW_PRECISIONS,
@@ -51,13 +53,18 @@ def launch_snippets(
     cluster: the machine it is for; of as many accelerators as there are. workload: what is trained, for
     options that depend on its layers and experts. settings: whose variables are exported; those of
     `runtime_settings` for the cluster unless given. script: name of the training script.
-    Raises SpecError for accelerators that torch's launcher does not start (TPUs, IPUs).
+    Raises SpecError for accelerators that torch's launcher does not start (TPUs, IPUs), and for a name of a
+    script that it would read as an option.
     """
     chip = cluster.accelerator
     if chip.kind not in _STARTED:
         raise SpecError(
             f"accelerator {chip.slug!r} is a {chip.kind}: commands are known for gpu and cpu, which "
             "torch's own launcher starts; see its vendor's guide"
+        )
+    if script.startswith("-"):
+        raise SpecError(
+            f"script {script!r}: torchrun reads it as an option; expected the name of a file: ./{script}"
         )
     model = None if workload is None else workload.transformer
     programs = [
@@ -174,7 +181,7 @@ def _code(strategy: Strategy, script: str) -> tuple[Snippet, ...]:
         code=code,
         why=f"{why} ({page}).",
         language="python",
-        file=script,
+        file=PurePath(script).name,
         unsupported=missing,
         checked_with=_TORCH,
     )

@@ -1,7 +1,11 @@
 """A strategy as a configuration of DeepSpeed."""
 
-from equipoise.launch.program import Expressed, FieldRule, Model, Option, Program
-from equipoise.launch.reasons import (
+from equipoise.launch.program import (
+    Expressed,
+    FieldRule,
+    Model,
+    Option,
+    Program,
     adapters_in_code,
     averaging,
     compression,

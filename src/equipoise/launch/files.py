@@ -1,17 +1,38 @@
-"""The files of a launch: each snippet that is one, under a header that says what it cannot express."""
+"""Pieces of text to run or paste, and those that are files, under a header of what they cannot express."""
 
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import wrap
 
+from msgspec import Struct
+
 from equipoise.errors import UsageError
-from equipoise.launch.snippet import Snippet
 from equipoise.spec.strategy import Strategy
 
 _COLUMNS = 100
 # What every reader of the file passes over, in formats that have no comments.
 _JSON_HEADER = "equipoise"
+
+
+class Snippet(Struct, frozen=True, kw_only=True):
+    """What to run or paste.
+
+    target: the program it is for. code: empty where the target cannot run the strategy at all. why: what it
+    does, and where that is documented. language: bash, python, yaml or json. file: the name under which it is
+    written; empty where it is no file of its own. unsupported: what the strategy has and the target cannot
+    express. checked_with: the program, or the table of its rules, that accepted such text in the tests; empty
+    where nothing did.
+    """
+
+    title: str
+    target: str
+    code: str
+    why: str
+    language: str = "bash"
+    file: str = ""
+    unsupported: tuple[str, ...] = ()
+    checked_with: str = ""
 
 
 def launch_files(strategy: Strategy, snippets: Sequence[Snippet]) -> dict[str, str]:

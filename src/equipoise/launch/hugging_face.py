@@ -2,8 +2,12 @@
 
 from collections.abc import Iterator
 
-from equipoise.launch.program import Expressed, FieldRule, Model, Option, Program
-from equipoise.launch.reasons import (
+from equipoise.launch.program import (
+    Expressed,
+    FieldRule,
+    Model,
+    Option,
+    Program,
     adapters_in_code,
     averaging,
     compression,

@@ -5,8 +5,16 @@ The rules of its argument parser, with their source and date, are in megatron_op
 
 from collections.abc import Iterator
 
-from equipoise.launch.program import Expressed, FieldRule, Model, Option, Program
-from equipoise.launch.reasons import adapters, averaging, compression
+from equipoise.launch.program import (
+    Expressed,
+    FieldRule,
+    Model,
+    Option,
+    Program,
+    adapters,
+    averaging,
+    compression,
+)
 from equipoise.spec.strategy import Strategy
 
 _FSDP_STRATEGIES = {2: "optim_grads", 3: "optim_grads_params"}

@@ -3,7 +3,7 @@
 from shlex import quote
 
 from equipoise.bench.trial import PRECISIONS
-from equipoise.launch.snippet import Snippet
+from equipoise.launch.files import Snippet
 from equipoise.spec.strategy import Strategy
 
 

@@ -2,8 +2,16 @@
 
 from collections.abc import Iterator
 
-from equipoise.launch.program import Expressed, FieldRule, Model, Option, Program
-from equipoise.launch.reasons import adapters, averaging, compression
+from equipoise.launch.program import (
+    Expressed,
+    FieldRule,
+    Model,
+    Option,
+    Program,
+    adapters,
+    averaging,
+    compression,
+)
 from equipoise.spec.strategy import Strategy
 
 # Virtual stages a rank of an interleaved schedule, unless layers a stage are given.

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from string import Template
 
-from equipoise.launch.reasons import adapters
+from equipoise.launch.program import adapters
 from equipoise.spec.strategy import Strategy
 
 # Precisions of products that torch alone does not compute in.
