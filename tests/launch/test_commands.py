@@ -163,6 +163,16 @@ def test_adapters_over_a_model_that_is_cut_have_no_options_there():
         assert "adapters" in each.unsupported[0]
 
 
+def test_a_script_that_is_not_written_is_said_to_be_missing():
+    cut = "dp=8 tp=2 cp=4 microbatch=1 global_batch=8 sequence_parallel=true trained=lora lora_rank=16"
+    found = snippets(cut)
+    assert "train.py" not in {each.file for each in found}
+    started = [each for each in found if each.target in {"torchrun", "Slurm", "SkyPilot"}]
+    assert len(started) == 3
+    for each in started:
+        assert "train.py" in " ".join(each.unsupported)
+
+
 def test_models_without_layers_of_attention_have_no_such_frameworks():
     found = snippets("dp=2 pp=4 microbatch=1 global_batch=16", workload=workload("resnet50"))
     assert not {each.target for each in found} & {"Megatron-LM", "torchtitan", "NeMo (Megatron-Bridge)"}

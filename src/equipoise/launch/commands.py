@@ -77,8 +77,13 @@ def launch_snippets(
     started = next(
         ((each, found) for each, found in programs if each.entry and found.options and not code), None
     )
-    words = (script,) if started is None else (*started[0].entry, *started[1].words)
-    lacks = () if started is None else tuple(f"{started[0].name}: {each}" for each in started[1].unsupported)
+    words: tuple[str, ...] = (script,)
+    lacks: tuple[str, ...] = ()
+    if started is not None:
+        words = (*started[0].entry, *started[1].words)
+        lacks = tuple(f"{started[0].name}: {each}" for each in started[1].unsupported)
+    elif not code:
+        lacks = (f"{PurePath(script).name}, which is yours to write: no script here trains this strategy",)
     found = runtime_settings(cluster, strategy) if settings is None else settings
     launch = Launch(
         name="train" if workload is None else workload.slug,
