@@ -451,6 +451,7 @@ def launched(workload, *options, accelerator=H100, number=64, tokens="1e12"):
     pieces = [
         "\n".join([each["code"], *(f"not expressible: {what}" for what in each["unsupported"])])
         for each in document["snippets"]
+        if each["language"] == "bash"  # others have the same words in lists
     ]
     found = [[text for text in pieces if word in text] for word in (MEGATRON, TORCHTITAN)]
     return laws.strategy_of(document["recommended"]), *found

@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 pytest.importorskip("torch")
 pytest.importorskip("submitit", reason="submitit is not installed: pip install 'equipoise[slurm]'")
@@ -21,6 +22,9 @@ from equipoise.bench.launchers import launcher
 from equipoise.bench.phases import PARTS, STEP
 from equipoise.bench.store import Store
 from equipoise.bench.sweep import planned, run_sweep
+from equipoise.launch import launch_files, launch_snippets
+from equipoise.spec.cluster import cluster as accelerators
+from equipoise.spec.strategy import strategy
 
 PROGRAMS = ("slurmctld", "slurmd", "srun", "sbatch", "munged")
 SBIN = f"{os.environ['PATH']}:/usr/sbin:/sbin"
@@ -257,3 +261,25 @@ def test_an_interrupted_sweep_cancels_its_job():
         assert sweep.wait(timeout=60) == 130
     assert said("squeue", "-h") == ""
     assert not any(alive(pid) for pair in pids("task") for pid in pair)
+
+
+@pytest.mark.usefixtures("nodes")
+def test_sbatch_takes_the_file_that_is_written_for_it(monkeypatch):
+    plan = strategy("dp=2 microbatch=2 global_batch=4 implementation=eager")
+    hosts = replace(accelerators("xeon-8480-cpu", num_accelerators=2), node_size=1)
+    for name, text in launch_files(plan, launch_snippets(plan, hosts)).items():
+        Path(name).write_text(text.replace("NUM_STEPS = 10", "NUM_STEPS = 2"))
+    # Both nodes are this machine, where their names are not known.
+    script = (
+        Path("job.sbatch").read_text().replace("head -n 1)", "head -n 1); echo from $HEAD; HEAD=127.0.0.1")
+    )
+    Path("job.sbatch").write_text(script.replace("srun torchrun", "srun torchrun --local-addr=127.0.0.1"))
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{SBIN}")
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    command = ["sbatch", "--wait", "--output=out.txt", "job.sbatch"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    said_there = Path("out.txt").read_text()
+    assert done.returncode == 0, done.stderr + said_there
+    assert "from n1" in said_there
+    assert "step 1" in said_there

@@ -154,3 +154,32 @@ def test_files_that_are_not_there_are_one_sentence(tmp_path, options, words):
     assert done.returncode == 2
     assert words in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_launch_writes_what_runs_it_and_keeps_its_prediction(tmp_path):
+    asked = ["llama31_8b", "--tokens", "1T", "--accelerator", "h100", "--launch", "run"]
+    environment = {"EQUIPOISE_LEDGER": str(tmp_path / "ledger.jsonl")}
+    done = _run(*asked, "--json-out", "a.json", cwd=tmp_path, env=environment)
+    assert done.returncode == 0, done.stderr
+    document = json.loads((tmp_path / "a.json").read_text())
+    written = {each.name: each.read_text() for each in (tmp_path / "run").iterdir()}
+    expected = {each["file"]: each for each in document["snippets"] if each["file"]}
+    assert written.keys() == expected.keys()
+    assert {"job.sbatch", "trainjob.yaml", "sky.yaml", "deepspeed.json", "train.py"} <= written.keys()
+    lacking = [(name, each["unsupported"]) for name, each in expected.items() if each["unsupported"]]
+    assert lacking
+    for name, unsupported in lacking:
+        text = " ".join(written[name].replace("\n# ", " ").split())
+        assert [each for each in unsupported if each not in text] == []
+    (first, *_) = (tmp_path / "ledger.jsonl").read_text().splitlines()
+    assert json.loads(first)["strategy"] == document["recommended"]["strategy"]
+
+
+def test_a_folder_that_has_something_is_left_as_it_is(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "train.py").write_text("mine")
+    done = _run(*COMMON, "--launch", "run", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "run" in done.stderr
+    assert done.stdout == ""
+    assert [each.read_text() for each in (tmp_path / "run").iterdir()] == ["mine"]

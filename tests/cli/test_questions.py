@@ -51,7 +51,9 @@ def test_a_field_is_declared_in_one_module():
 
 def test_presentation_is_the_same_for_every_question():
     for verb in ("advise", "plan", "predict"):
-        assert set(_parameters(verb)) & OUTPUTS == OUTPUTS
+        # `predict` recommends no strategy that could be launched.
+        missing = {"launch"} if verb == "predict" else set()
+        assert OUTPUTS - set(_parameters(verb)) == missing
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -17,7 +17,7 @@ def given(code):
     """Each option with its values; what is no option is under the empty name."""
     found = {"": []}
     name = ""
-    for word in shlex.split(code.replace("\\\n", " ")):
+    for word in shlex.split(code.removeprefix("OPTIONS=(").removesuffix(")\n")):
         if word.startswith("--"):
             name = word[2:]
             assert name not in found, f"--{name} is given twice"

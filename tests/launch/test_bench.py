@@ -10,7 +10,8 @@ import typer
 
 from equipoise.bench.methods import method
 from equipoise.cli.app import _app
-from equipoise.launch import bench_command
+from equipoise.decide.ledger import RecordedPrediction, measured_value
+from equipoise.launch import bench_command, bench_method
 from equipoise.spec.strategy import strategy
 
 
@@ -107,3 +108,32 @@ def test_the_command_trains_the_batch_of_the_plan(tmp_path):
     assert rows["status"].to_list() == ["success"]
     assert rows["global_batch_samples"].to_list() == [32]
     assert rows["precision"].to_list() == ["bf16"]
+    (row,) = rows.to_dicts()
+    assert row["strategy"] == bench_method(wanted)
+    # It counts for the prediction of the same strategy, and of no other.
+    same = measured_value(row, predicted(row, wanted))
+    assert same == pytest.approx(row["samples_per_s"])
+    for other in (
+        "dp=2 microbatch=4 global_batch=32 precision=fp32",
+        "dp=2 microbatch=4 global_batch=64",
+        "dp=2 microbatch=4 global_batch=32 zero_stage=3",
+    ):
+        assert measured_value(row, predicted(row, strategy(other))) is None
+
+
+def predicted(row, plan):
+    return RecordedPrediction(
+        verb="advise",
+        workload=row["workload"],
+        accelerator=row["accelerator"],
+        num_accelerators=2,
+        strategy=plan.text(),
+        global_batch_samples=plan.global_batch_samples,
+        quantity="samples_per_s",
+        value=1.0,
+        low=0.5,
+        high=2.0,
+        level=0.9,
+        kind="model",
+        ref="",
+    )

@@ -6,8 +6,7 @@ import re
 import pytest
 from option_table import faults, given, table
 
-from equipoise.launch import megatron_options
-from equipoise.launch.trainer_options import pipeline_layout
+from equipoise.launch.megatron import MEGATRON, pipeline_layout
 from equipoise.spec.strategy import strategy
 from equipoise.spec.workload import workload
 
@@ -17,11 +16,11 @@ LLAMA = workload("llama31_405b").transformer
 
 
 def options(text, model=LLAMA):
-    return given(megatron_options(strategy(text), model).code)
+    return given(MEGATRON.translate(strategy(text), model).bash_text)
 
 
 def unsupported(text, model=LLAMA):
-    return " / ".join(megatron_options(strategy(text), model).unsupported)
+    return " / ".join(MEGATRON.translate(strategy(text), model).unsupported)
 
 
 def layers_of(layout):
@@ -41,9 +40,9 @@ def test_the_table_states_where_and_when_it_was_read():
 
 def test_every_option_obeys_the_rules_of_the_parser(trained):
     text, model = trained
-    found = megatron_options(strategy(text), model)
-    assert found.code
-    assert faults(found.code, RULES) == []
+    found = MEGATRON.translate(strategy(text), model)
+    assert found.options
+    assert faults(found.bash_text, RULES) == []
 
 
 @pytest.mark.parametrize(
@@ -158,10 +157,10 @@ def test_what_has_no_option_is_reported(text, words):
 
 
 def test_adapters_print_no_options_that_train_all_weights():
-    found = megatron_options(
+    found = MEGATRON.translate(
         strategy("dp=4 tp=2 microbatch=1 global_batch=8 trained=lora lora_rank=16"), LLAMA
     )
-    assert found.code == ""
+    assert found.options == ()
     assert "adapters" in found.unsupported[0]
 
 
@@ -182,7 +181,7 @@ def test_megatron_core_takes_stages_and_recomputation(trained):
     config = pytest.importorskip("megatron.core.transformer.transformer_config").TransformerConfig
     torch = pytest.importorskip("torch")
     text, model = trained
-    wanted, found = strategy(text), given(megatron_options(strategy(text), model).code)
+    wanted, found = strategy(text), given(MEGATRON.translate(strategy(text), model).bash_text)
 
     def number(name):
         return int(found[name][0]) if name in found else None

@@ -1,9 +1,10 @@
 """Options of torchtitan: each obeys the rules of its parser, and what has no option is listed."""
 
 import pytest
+from installed import imported, quiet
 from option_table import faults, given, table
 
-from equipoise.launch import torchtitan_options
+from equipoise.launch.torchtitan import TORCHTITAN
 from equipoise.spec.strategy import strategy
 from equipoise.spec.workload import workload
 
@@ -12,11 +13,11 @@ LLAMA = workload("llama31_405b").transformer
 
 
 def options(text, model=LLAMA):
-    return given(torchtitan_options(strategy(text), model).code)
+    return given(TORCHTITAN.translate(strategy(text), model).bash_text)
 
 
 def unsupported(text, model=LLAMA):
-    return " / ".join(torchtitan_options(strategy(text), model).unsupported)
+    return " / ".join(TORCHTITAN.translate(strategy(text), model).unsupported)
 
 
 def test_the_table_states_which_version_was_read():
@@ -26,19 +27,20 @@ def test_the_table_states_which_version_was_read():
 
 def test_every_option_obeys_the_rules_of_the_parser(trained):
     text, model = trained
-    found = torchtitan_options(strategy(text), model)
-    assert faults(found.code, RULES) == []
-    assert found.options[-1].startswith("activation-checkpoint:")
+    found = TORCHTITAN.translate(strategy(text), model)
+    assert faults(found.bash_text, RULES) == []
+    assert found.options[-1].name.startswith("activation-checkpoint:")
 
 
 def test_the_parser_of_torchtitan_takes_them(trained):
     """Where torchtitan is installed."""
-    manager = pytest.importorskip("torchtitan.config.manager")
+    manager = imported("torchtitan.config.manager")
     text, model = trained
     wanted = strategy(text)
-    words = torchtitan_options(wanted, model).code.replace("\\\n", " ").split()
+    words = TORCHTITAN.translate(wanted, model).words
     named = ["--module", "llama3", "--config", "llama3_debugmodel"]
-    config = manager.ConfigManager().parse_args([*named, *words])
+    with quiet():
+        config = manager.ConfigManager().parse_args([*named, *words])
     axes = config.parallelism
     data = axes.data_parallel_replicate_degree * axes.data_parallel_shard_degree
     assert (data, axes.tensor_parallel_degree, axes.pipeline_parallel_degree) == (

@@ -23,6 +23,7 @@ from equipoise.cli.options import (
     Full,
     Hardware,
     JsonOut,
+    LaunchFolder,
     Recorded,
     Workloads,
     catalogue_of,
@@ -53,7 +54,7 @@ class Output(Struct, frozen=True, kw_only=True):
     """Where an answer goes and how much of it is printed: the same options for every question.
 
     html: a page of it is written there too. full: all of it is printed, not one screen. recorded: its
-    predictions are kept in the user's ledger.
+    predictions are kept in the user's ledger. launch: the folder of files that run what is recommended.
     """
 
     html: Path | None = None
@@ -61,6 +62,7 @@ class Output(Struct, frozen=True, kw_only=True):
     json_out: Path | None = None
     full: bool = False
     recorded: bool = False
+    launch: Path | None = None
 
 
 Options: TypeAlias = Mapping[str, object]  # by option, as typed; None, False and empty: not given
@@ -107,6 +109,7 @@ _OUTPUTS: Final[Mapping[str, inspect.Parameter]] = {
     "html": _output("html", AsHtml, default=None),
     "full": _output("full", Full, default=False),
     "recorded": _output("recorded", Recorded, default=False),
+    "launch": _output("launch", LaunchFolder, default=None),
     "as_json": _output("as_json", AsJson, default=False),
     "json_out": _output("json_out", JsonOut, default=None),
 }
@@ -175,7 +178,7 @@ def plan(options: Options, output: Output) -> None:
     _answer("plan", options, output)
 
 
-@asks("predict")
+@asks("predict", outputs=tuple(name for name in _OUTPUTS if name != "launch"))
 def predict(options: Options, output: Output) -> None:
     """Predict times and costs at sizes nobody ran."""
     _answer("predict", options, output)
@@ -183,16 +186,39 @@ def predict(options: Options, output: Output) -> None:
 
 def _answer(verb: "DecisionVerb", options: Options, output: Output) -> None:
     """Answer a question and show it as the options ask."""
+    if output.launch is not None:
+        _expect_folder(output.launch)
     with answering(verb, as_json=output.as_json, json_out=output.json_out, html=output.html) as answer:
         from equipoise.library.decisions import read_question, result_of
 
         question = read_question(options, verb=verb)
         with answers_only():
             found = result_of(verb, question)
-        if output.recorded:
+        if output.recorded or output.launch is not None:
             _record(verb, question, found)
         shown = found.presentation
         answer.give_page(shown.page, found.record, shown.fields, full=output.full)
+        if output.launch is not None:
+            _write_launch(output.launch, found)
+
+
+def _expect_folder(folder: Path) -> None:
+    """Raises UsageError for a folder that has something in it already, which may have been edited."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"--launch {folder}: exists already; expected a new or empty folder")
+
+
+def _write_launch(folder: Path, found: "Result[Any]") -> None:
+    """Write the files that run what is recommended."""
+    from equipoise.decide.answer import Answer
+    from equipoise.launch import launch_files, write_launch_files
+
+    answer = found.record
+    best = answer.recommended if isinstance(answer, Answer) else None
+    snippets = answer.snippets if isinstance(answer, Answer) else ()
+    if best is None or best.strategy is None or not snippets:
+        raise UsageError("--launch: no strategy is recommended that torchrun starts; nothing is written")
+    write_launch_files(folder, launch_files(best.strategy, snippets))
 
 
 def _record(verb: "DecisionVerb", query: "TrainingQuery", found: "Result[Any]") -> None:

@@ -127,6 +127,17 @@ Recorded = Annotated[
     ),
 ]
 
+LaunchFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--launch",
+        metavar="DIR",
+        rich_help_panel=OUTPUT,
+        help="Write files that run it to DIR (torchrun, Slurm, Ray, Kubernetes, SkyPilot, trainers); keep "
+        "its prediction as --record does.",
+    ),
+]
+
 
 def catalogue_of(
     hardware: Sequence[Path] | None = None, workloads: Sequence[Path] | None = None

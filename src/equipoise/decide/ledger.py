@@ -23,6 +23,8 @@ from equipoise.calibration.curves import ForecastRecord
 from equipoise.decide.answer import LEVEL, EstimatorName
 from equipoise.decide.field import MAX_ACCELERATORS
 from equipoise.errors import DataError, SpecError, UsageError
+from equipoise.launch import bench_method
+from equipoise.spec.strategy import PRECISIONS
 from equipoise.spec.strategy import strategy as strategy_of
 from equipoise.units import MIB
 
@@ -139,7 +141,7 @@ def measured_value(row: Mapping[str, Any], prediction: RecordedPrediction) -> fl
     """What a row of the table `runs` measured of a prediction; None where it is of another set-up."""
     same = all(row[name] == getattr(prediction, name) for name in ("workload", "accelerator"))
     batches = {row["global_batch_samples"], prediction.global_batch_samples} - {None}
-    if not same or len(batches) > 1 or not _is_same_strategy(row["strategy"], prediction.strategy):
+    if not same or len(batches) > 1 or not _is_same_strategy(row, prediction.strategy):
         return None
     if prediction.quantity == "step_s":
         batch, rate = row["global_batch_samples"], row["samples_per_s"]
@@ -149,18 +151,22 @@ def measured_value(row: Mapping[str, Any], prediction: RecordedPrediction) -> fl
     return value if value is not None and is_amount(value) else None
 
 
-def _is_same_strategy(ran: str | None, predicted: str | None) -> bool:
-    """Whether a run was parallelised as predicted, as far as both are stated.
+def _is_same_strategy(row: Mapping[str, Any], predicted: str | None) -> bool:
+    """Whether a run was parallelised and computed as predicted, as far as both are stated.
 
-    ran: text of a strategy, or a way to train as `bench` names it. What `bench` does besides plain and
-    sharded data parallelism no strategy states.
+    row: its strategy is the text of one, or a way to train as `bench` names it.
     """
-    if ran is None or predicted is None or ran == predicted:
+    ran = row["strategy"]
+    if predicted is None or ran == predicted:
         return True
     try:
         stated = strategy_of(predicted)
     except SpecError:
+        return ran is None
+    if row.get("precision") in PRECISIONS and row["precision"] != stated.precision:
         return False
+    if ran is None or ran == bench_method(stated):
+        return True
     is_data_parallel = stated.dp == stated.num_accelerators and stated.compression == "none"
     return is_data_parallel and stated.zero_stage in _ZERO_STAGES.get(ran, ())
 

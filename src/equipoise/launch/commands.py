@@ -1,18 +1,17 @@
-"""The commands that run a strategy.
+"""How to run a strategy: the command, its environment, a training script, files of platforms and programs."""
 
-Torchrun, Slurm, environment, `equipoise bench`, and the training script.
-"""
+from pathlib import PurePath
 
-from shlex import quote
-
-from msgspec import Struct
-
-from equipoise.bench.models import known_name
-from equipoise.bench.trial import PRECISIONS
+from equipoise.bench.models import ZOO
 from equipoise.errors import SpecError
+from equipoise.launch.files import Snippet
+from equipoise.launch.platforms import PLATFORMS, Launch, Platform
+from equipoise.launch.program import Program, Translation
+from equipoise.launch.programs import PROGRAMS
 from equipoise.launch.settings import Setting, runtime_settings
-from equipoise.launch.trainer_options import Translation, megatron_options, torchtitan_options
+from equipoise.launch.timing import bench_command
 from equipoise.launch.training_scripts import (
+    NARROW_PRECISIONS,
     is_sharded,
     not_in_pipeline_scripts,
     not_in_tensor_scripts,
@@ -26,127 +25,18 @@ from equipoise.spec.cluster import Cluster
 from equipoise.spec.strategy import Strategy
 from equipoise.spec.workload import Workload
 
-
-class Snippet(Struct, frozen=True, kw_only=True):
-    """What to run or paste.
-
-    target: the program it is for. code: empty where the target cannot run the strategy at all. why: what it
-    does, and where that is documented. language: bash or python. unsupported: what the plan assumes and the
-    target cannot express. checked_with: the program, or the table of its rules, that accepted such text in
-    the tests; empty where nothing did.
-    """
-
-    title: str
-    target: str
-    code: str
-    why: str
-    language: str = "bash"
-    unsupported: tuple[str, ...] = ()
-    checked_with: str = ""
-
-
-def bench_command(
-    strategy: Strategy, workload: str, *, num_accelerators: int | None = None, out: str | None = None
-) -> Snippet:
-    """The command that times a strategy's steps, with its micro-batch, accumulation and precision.
-
-    workload: a model of the zoo or module:function. num_accelerators: ranks to time it on, each with the work
-    it has in the plan; as many as the strategy takes unless given. out: the folder that keeps the sweep.
-    No command where the model itself is cut: `bench` has the data axis alone.
-    """
-    size = strategy.num_accelerators if num_accelerators is None else num_accelerators
-    cut = [axis for axis in ("tp", "pp", "cp", "ep") if getattr(strategy, axis) > 1]
-    missing = [f"{axis}={getattr(strategy, axis)}: bench supports data parallelism only" for axis in cut]
-    if cut:
-        return _snippet("", tuple(missing))
-    method, unmet = _method(strategy, size)
-    precision = strategy.precision if strategy.precision in PRECISIONS else "bf16"
-    # `bench` counts the samples of one pass over all ranks; `accumulate:K` makes K passes an update.
-    parts = [
-        f"equipoise bench {quote(workload)}",
-        f"--sizes {size}",
-        f"--batch {size * strategy.microbatch_samples}",
-        f"--strategy {method}",
-        f"--precision {precision}",
-        *(() if out is None else (f"--out {quote(out)}",)),
-    ]
-    return _snippet(" ".join(parts) + "\n", (*unmet, *_unmet(strategy)))
-
-
-def _snippet(code: str, unsupported: tuple[str, ...]) -> Snippet:
-    return Snippet(
-        title="Time its steps",
-        target="equipoise bench",
-        code=code,
-        why="Micro-batch, accumulation and precision of the plan; gradients of a rank are summed as there.",
-        unsupported=unsupported,
-        checked_with="equipoise's own parser" if code else "",
-    )
-
-
-def _method(strategy: Strategy, size: int) -> tuple[str, tuple[str, ...]]:
-    """The way to train of `bench`, and what of the exchange it leaves out."""
-    accumulated = strategy.num_microbatches
-    waits = f"accumulation of {accumulated} micro-batches: "
-    if size == 1:
-        return "single", ((waits + "every micro-batch is an update",) if accumulated > 1 else ())
-    compressed = {
-        "fp16": "fp16",
-        "powersgd": f"powersgd:{max(1, strategy.compression_rank)}",
-        "topk": f"topk:{1 / max(1, strategy.compression_rank):g}",
-    }
-    special = None
-    if strategy.shards_weights:
-        special = "fsdp"
-    elif strategy.sync_period > 1:
-        special = f"localsgd:{strategy.sync_period}"
-    elif strategy.compression != "none":
-        special = compressed[strategy.compression]
-    if special is not None:
-        unmet = (f"{waits}{special} exchanges after every one",) if accumulated > 1 else ()
-        return special, unmet
-    return ("ddp" if accumulated == 1 else f"accumulate:{accumulated}"), ()
-
-
-def _unmet(strategy: Strategy) -> tuple[str, ...]:
-    missing = []
-    if strategy.precision not in PRECISIONS:
-        missing.append(f"{strategy.precision}: it computes in fp32, tf32 or bf16; bf16 is printed")
-    if strategy.zero_stage in {1, 2} and strategy.dp > 1:
-        missing.append(f"ZeRO stage {strategy.zero_stage}: each rank keeps complete states")
-    if strategy.implementation == "compiled":
-        missing.append("compilation: models run eagerly; compile in your own module:function")
-    if strategy.recompute != "none":
-        missing.append(f"{strategy.recompute} recomputation: use checkpoint in your own module:function")
-    if strategy.optimizer != "sgd":
-        missing.append(f"{strategy.optimizer}: the optimizer of the workload updates the weights")
-    if not strategy.master_weights:
-        missing.append("weights without a master copy: convert the model in your own module:function")
-    if strategy.offload != "none":
-        missing.append("offloading to the host's memory")
-    if strategy.trained != "full":
-        missing.append(f"{strategy.trained} adapters: make them in your own module:function")
-    return tuple(missing)
-
-
-TORCHRUN_PAGE = "https://docs.pytorch.org/docs/stable/elastic/run.html"
-_SRUN_PAGE = "https://slurm.schedmd.com/srun.html"
 _DDP_PAGE = "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html"
 _FSDP_PAGE = "https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html"
 _TENSOR_PAGE = "https://docs.pytorch.org/docs/stable/distributed.tensor.parallel.html"
 _PIPELINE_PAGE = "https://docs.pytorch.org/docs/stable/distributed.pipelining.html"
 _AVERAGING_PAGE = "https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html"
 _PEFT_PAGE = "https://huggingface.co/docs/peft/en/package_reference/lora"
-_MEGATRON_PAGE = "https://github.com/NVIDIA/Megatron-LM (megatron/training/arguments.py)"
-_TORCHTITAN_PAGE = "https://github.com/pytorch/torchtitan (torchtitan/config/configs.py)"
 _TORCHAO_PAGE = "https://github.com/pytorch/ao/tree/main/torchao/float8"
 # Domains of the fast links that are larger span hosts; those of NVL72 have four accelerators a tray.
 _LARGEST_HOST, _TRAY = 16, 4
 # Kinds of accelerator whose frameworks torchrun starts.
 _STARTED = frozenset({"gpu", "cpu"})
-_PORT = 29500
-# What takes commands in the tests, and what runs a script of each kind there.
-_TORCHRUN = "torchrun's own parser, torch 2.13"
+# What runs a script of each kind in the tests.
 _TORCH = "scripts of its kind: torch 2.13, two ranks over gloo"
 
 
@@ -163,7 +53,8 @@ def launch_snippets(
     cluster: the machine it is for; of as many accelerators as there are. workload: what is trained, for
     options that depend on its layers and experts. settings: whose variables are exported; those of
     `runtime_settings` for the cluster unless given. script: name of the training script.
-    Raises SpecError for accelerators that torch's launcher does not start (TPUs, IPUs).
+    Raises SpecError for accelerators that torch's launcher does not start (TPUs, IPUs), and for a name of a
+    script that it would read as an option.
     """
     chip = cluster.accelerator
     if chip.kind not in _STARTED:
@@ -171,58 +62,92 @@ def launch_snippets(
             f"accelerator {chip.slug!r} is a {chip.kind}: commands are known for gpu and cpu, which "
             "torch's own launcher starts; see its vendor's guide"
         )
+    if script.startswith("-"):
+        raise SpecError(
+            f"script {script!r}: torchrun reads it as an option; expected the name of a file: ./{script}"
+        )
+    model = None if workload is None else workload.transformer
+    programs = [
+        (each, each.translate(strategy, model))
+        for each in PROGRAMS
+        if workload is None or model is not None or not each.is_for_transformers
+    ]
+    code = _code(strategy, script)
+    # Where no script of ours can train it, the first program that can is started.
+    started = next(
+        ((each, found) for each, found in programs if each.entry and found.options and not code), None
+    )
+    words: tuple[str, ...] = (script,)
+    lacks: tuple[str, ...] = ()
+    if started is not None:
+        words = (*started[0].entry, *started[1].words)
+        lacks = tuple(f"{started[0].name}: {each}" for each in started[1].unsupported)
+    elif not code:
+        lacks = (f"{PurePath(script).name}, which is yours to write: no script here trains this strategy",)
+    found = runtime_settings(cluster, strategy) if settings is None else settings
+    launch = Launch(
+        name="train" if workload is None else workload.slug,
+        num_hosts=strategy.num_accelerators // ranks_per_host(cluster, strategy),
+        ranks_per_host=ranks_per_host(cluster, strategy),
+        accelerator=chip,
+        words=words,
+        takes_more=started is not None,
+        variables=tuple(
+            (each.name, each.value)
+            for each in found
+            if each.is_variable and each.value is not None and not each.is_for_first_run
+        ),
+    )
+    first, *others = (_platform(each, launch, lacks) for each in PLATFORMS)
     return (
-        *_commands(strategy, ranks_per_host(cluster, strategy), quote(script), kind=chip.kind),
-        *_environment(runtime_settings(cluster, strategy) if settings is None else settings),
-        *_code(strategy, script),
+        first,
+        *_environment(found),
+        *code,
         *_extras(strategy, workload),
-        *_large(strategy, workload),
+        *others,
+        *(_program(each, translation) for each, translation in programs),
     )
 
 
 def ranks_per_host(cluster: Cluster, strategy: Strategy) -> int:
-    """Ranks that one host starts: as many as it has accelerators, or as the strategy takes."""
+    """Ranks that one host starts: as many as it has accelerators, or the most that hosts share equally."""
     size = cluster.node_size if cluster.node_size <= _LARGEST_HOST else _TRAY
-    return min(size, strategy.num_accelerators)
-
-
-def _commands(strategy: Strategy, ranks: int, script: str, *, kind: str) -> tuple[Snippet, ...]:
     count = strategy.num_accelerators
-    if count == 1 and not is_sharded(strategy):
-        alone = Snippet(
-            title="Command",
-            target="python",
-            code=f"python {script}\n",
-            why="One accelerator: no launcher.",
-        )
-        return (alone,)
-    hosts = -(-count // ranks)
-    if hosts == 1:
-        one = Snippet(
-            title="Command",
-            target="torchrun",
-            code=f"torchrun --standalone --nproc-per-node={ranks} {script}\n",
-            why=f"One process for each of {count} accelerators of one host ({TORCHRUN_PAGE}).",
-            checked_with=_TORCHRUN,
-        )
-        return (one,)
-    values = {"hosts": hosts, "ranks": ranks, "port": _PORT, "script": script}
-    devices = f" --gpus-per-node={ranks}" if kind == "gpu" else ""
-    return (
-        Snippet(
-            title=f"Command, on each of {hosts} hosts",
-            target="torchrun",
-            code=rendered("torchrun", **values),
-            why=f"HEAD is the name of one of them that the others can reach ({TORCHRUN_PAGE}).",
-            checked_with=_TORCHRUN,
-        ),
-        Snippet(
-            title="The same under Slurm",
-            target="srun",
-            code=rendered("srun", devices=devices, **values),
-            why=f"Inside a job: one launcher per host, {ranks} processes each ({_SRUN_PAGE}).",
-        ),
+    return max(ranks for ranks in range(1, min(size, count) + 1) if count % ranks == 0)
+
+
+def _platform(platform: Platform, launch: Launch, lacks: tuple[str, ...]) -> Snippet:
+    """What starts a launch on a platform. lacks: what the started program cannot express."""
+    return Snippet(
+        title=_title(platform, launch),
+        target=platform.name,
+        code=platform.render(launch),
+        why=f"{_why(platform, launch)}.",
+        language=platform.language,
+        file=platform.file,
+        unsupported=(*lacks, *(platform.unsupported(launch) if platform.unsupported else ())),
+        checked_with=platform.checked_with,
     )
+
+
+def _title(platform: Platform, launch: Launch) -> str:
+    if platform is PLATFORMS[0] and launch.num_hosts > 1:
+        return f"{platform.title}, on each of {launch.num_hosts} hosts"
+    return platform.title
+
+
+def _why(platform: Platform, launch: Launch) -> str:
+    """How to start it, and where that is documented."""
+    why = platform.why
+    if platform is PLATFORMS[0]:
+        count = launch.num_hosts * launch.ranks_per_host
+        if launch.num_hosts > 1:
+            why = f"HEAD is the name of one of them that the others can reach ({why})"
+        elif count > 1:
+            why = f"One process for each of {count} accelerators of one host ({why})"
+        else:
+            why = "One accelerator: no launcher"
+    return why
 
 
 def _environment(settings: tuple[Setting, ...]) -> tuple[Snippet, ...]:
@@ -234,7 +159,7 @@ def _environment(settings: tuple[Setting, ...]) -> tuple[Snippet, ...]:
         for each in exports
     )
     why = "The settings list the reason for each and how to check it; no other setting is recommended."
-    return (Snippet(title="Environment", target="shell", code=code, why=why),)
+    return (Snippet(title="Environment", target="shell", code=code, why=why, file="environment.sh"),)
 
 
 def _code(strategy: Strategy, script: str) -> tuple[Snippet, ...]:
@@ -261,6 +186,7 @@ def _code(strategy: Strategy, script: str) -> tuple[Snippet, ...]:
         code=code,
         why=f"{why} ({page}).",
         language="python",
+        file=PurePath(script).name,
         unsupported=missing,
         checked_with=_TORCH,
     )
@@ -298,6 +224,7 @@ def _extras(strategy: Strategy, workload: Workload | None) -> tuple[Snippet, ...
             Snippet(
                 title="Adapters, after the model is made",
                 target="peft",
+                file="adapters.py",
                 code=rendered(
                     "adapters",
                     quantised=quantised if strategy.trained == "qlora" else "",
@@ -307,16 +234,16 @@ def _extras(strategy: Strategy, workload: Workload | None) -> tuple[Snippet, ...
                 language="python",
             )
         )
-    if strategy.precision in {"fp8", "fp8_rowwise", "mxfp8", "fp4"}:
+    if strategy.precision in NARROW_PRECISIONS:
         found.append(_narrow_products(strategy))
-    if strategy.compression == "topk" and workload is not None and _is_benched(workload.slug):
-        found.append(bench_command(strategy, workload.slug))
+    if workload is not None and _is_benched(workload.slug):
+        found.append(bench_command(strategy, workload.slug, out="runs"))
     return tuple(each for each in found if each.code)
 
 
 def _is_benched(name: str) -> bool:
     """Whether `bench` trains a model of that name: one of its zoo, or a function of the user's."""
-    return ":" in name or known_name(name)
+    return ":" in name or any(each.name == name for each in ZOO)
 
 
 def _narrow_products(strategy: Strategy) -> Snippet:
@@ -325,6 +252,7 @@ def _narrow_products(strategy: Strategy) -> Snippet:
         return Snippet(
             title="Products in 8 bits, before sharding",
             target="torchao",
+            file="float8.py",
             code=rendered("float8", recipe=recipe),
             why=f"Scales by {'row' if recipe == 'rowwise' else 'tensor'} ({_TORCHAO_PAGE}).",
             language="python",
@@ -333,50 +261,28 @@ def _narrow_products(strategy: Strategy) -> Snippet:
     return Snippet(
         title="Low-precision matrix products, in Transformer Engine's layers",
         target="Transformer Engine",
+        file="transformer_engine.py",
         code=rendered("transformer_engine", recipe=recipe),
         why="https://docs.nvidia.com/deeplearning/transformer-engine/user-guide/examples/fp8_primer.html",
         language="python",
     )
 
 
-def _large(strategy: Strategy, workload: Workload | None) -> tuple[Snippet, ...]:
-    """The strategy in the options of frameworks for large transformers, where the model itself is cut."""
-    if strategy.tp * strategy.pp * strategy.cp * strategy.ep == 1:
-        return ()
-    model = None if workload is None else workload.transformer
-    if workload is not None and model is None:
-        return ()
-    return (
-        _framework(
-            "Megatron-LM",
-            "pretrain_gpt.py",
-            megatron_options(strategy, model),
-            why=f"For large transformers ({_MEGATRON_PAGE}).",
-            checked_with="rules of its parser at 000c4ac; megatron-core 0.16.1",
-        ),
-        _framework(
-            "torchtitan",
-            "torchtitan.train",
-            torchtitan_options(strategy, model),
-            why=f"After --module and --config, which name the model ({_TORCHTITAN_PAGE}).",
-            checked_with="rules of its parser, torchtitan 0.3.0",
-        ),
-    )
-
-
-def _framework(name: str, program: str, found: Translation, *, why: str, checked_with: str) -> Snippet:
+def _program(program: Program, found: Translation) -> Snippet:
     """A translation as a snippet, its title by how much of the strategy it has."""
-    if not found.code:
-        title = f"Not possible in {name} ({program})"
+    if not found.options:
+        title = f"Not possible in {program.name}"
     elif found.unsupported:
-        title = f"The closest in {name} ({program})"
+        title = f"The closest in {program.name}"
     else:
-        title = f"The same strategy in {name} ({program})"
+        title = f"The same strategy in {program.name}"
     return Snippet(
         title=title,
-        target=name,
-        code=found.code,
-        why=why,
+        target=program.name,
+        code=program.text(found),
+        why=f"{program.use} ({program.source}).",
+        language="bash" if program.form == "options" else program.form,
+        file=program.file if found.options else "",
         unsupported=found.unsupported,
-        checked_with=checked_with if found.code else "",
+        checked_with=program.checked_with if found.options else "",
     )

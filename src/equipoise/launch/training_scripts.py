@@ -9,8 +9,11 @@ from functools import cache
 from pathlib import Path
 from string import Template
 
+from equipoise.launch.program import adapters
 from equipoise.spec.strategy import Strategy
 
+# Precisions of products that torch alone does not compute in.
+NARROW_PRECISIONS = frozenset({"fp8", "fp8_rowwise", "mxfp8", "fp4"})
 # Below 16 bits, products are narrowed by a library of their own inside a bf16 network.
 _HALVES = {"fp16": "float16"}
 _OPTIMIZERS = {
@@ -144,6 +147,20 @@ def not_in_training_scripts(strategy: Strategy) -> tuple[str, ...]:
         missing.append("offloading of the optimizer alone: CPUOffloadPolicy moves weights and gradients too")
     if strategy.sync_period > 1 and is_sharded(strategy):
         missing.append("averaging of weights: they are sharded, and gradients are exchanged in every step")
+    return (*missing, *_left_to_your_model(strategy))
+
+
+def _left_to_your_model(strategy: Strategy) -> tuple[str, ...]:
+    """What the small model that stands in for the user's does not show."""
+    missing = []
+    if strategy.trained != "full":
+        missing.append(f"{adapters(strategy)}: add peft's lines to your model")
+    if strategy.precision in NARROW_PRECISIONS:
+        missing.append(f"{strategy.precision} products: they run in bf16 until your model is converted")
+    if not strategy.fused_attention:
+        missing.append("unfused attention: the model that stands in has none")
+    if not strategy.fused_loss:
+        missing.append("an unfused loss: cross_entropy stands in for yours")
     return tuple(missing)
 
 
@@ -180,4 +197,4 @@ def _in_neither(strategy: Strategy) -> tuple[str, ...]:
         missing.append(f"{strategy.compression} gradients: only DistributedDataParallel takes a hook")
     if strategy.sync_period > 1:
         missing.append("averaging of weights instead of gradients")
-    return tuple(missing)
+    return (*missing, *_left_to_your_model(strategy))

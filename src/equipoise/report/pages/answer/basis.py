@@ -220,15 +220,44 @@ def _money(answer: Answer) -> Iterator[_Assumption]:
 
 
 def run_blocks(answer: Answer) -> tuple[Block, ...]:
-    """Commands and code to run it, what a program cannot express, and settings with their reasons."""
-    blocks: list[Block] = []
-    for place, each in enumerate(answer.snippets):
-        inside = tuple(_snippet(each))
-        if place == 0:
-            blocks += [Heading(name="run-first", text=sentence(each.title), is_minor=True), *inside]
-        else:
-            blocks.append(Fold(name=f"run-{place}", title=sentence(each.title), blocks=inside, is_long=True))
-    return (*blocks, _settings_table(answer))
+    """The command, what else can run it and what that cannot express, and settings with their reasons."""
+    if not answer.snippets:
+        return (_settings_table(answer),)
+    first, *others = answer.snippets
+    return (
+        Heading(name="run-first", text=sentence(first.title), is_minor=True),
+        *_snippet(first),
+        _targets_table(others, known=frozenset(first.unsupported)),
+        note("--launch DIR writes each as a file; the HTML report and --json have them too."),
+        *(
+            Fold(name=f"run-{place}", title=sentence(each.title), blocks=tuple(_snippet(each)), is_aside=True)
+            for place, each in enumerate(others, start=1)
+        ),
+        _settings_table(answer),
+    )
+
+
+def _targets_table(snippets: Sequence[Snippet], *, known: frozenset[str]) -> Table:
+    """What else can run it, by its file. known: what is said above already."""
+    return Table(
+        name="answer-targets",
+        caption="The same strategy elsewhere",
+        columns=(
+            Column(title="Program", is_header=True),
+            Column(title="File"),
+            Column(title="What it cannot express"),
+        ),
+        rows=tuple(
+            (
+                named(each.target),
+                Cell(text=sentence(each.file) or ABSENT),
+                Cell(
+                    text=sentence("; ".join(what for what in each.unsupported if what not in known)) or ABSENT
+                ),
+            )
+            for each in snippets
+        ),
+    )
 
 
 def _snippet(each: Snippet) -> Iterator[Block]:
