@@ -12,15 +12,17 @@ from equipoise.spec.hardware import exact_accelerator
 from equipoise.spec.workload import workload_title
 from equipoise.stats import Interval
 from equipoise.units import (
-    DAY_S,
-    HOUR_S,
     KWH_J,
     MINUTE_S,
     SI_PREFIXES,
     format_count,
     format_percent,
     format_si,
+    format_time,
+    time_unit,
 )
+from equipoise.units import format_amount as digits
+from equipoise.units import format_duration as duration
 
 LONGEST_NAME: Final = 160
 # By name, for they are easily taken for other characters.
@@ -141,7 +143,6 @@ def listed(items: Sequence[str]) -> str:
 _TONNE_KG: Final = 1000.0
 _GRAM_KG: Final = 1e-3
 _SURE, _UNLIKELY = 0.995, 0.005
-_MILLION: Final = 1e6
 _NEVER_MONTHS: Final = 1200.0
 # An interval wider than this factor has no information: its amount counts as unknown.
 _WIDEST: Final = 20.0
@@ -154,70 +155,23 @@ def usable(amount: Interval | None) -> Interval | None:
     return amount
 
 
-def duration(seconds: float) -> str:
-    """A duration in the unit that people use for it.
-
-    >>> duration(95), duration(2246.0), duration(21_971.0), duration(31_622_400.0)
-    ('95 s', '37.4 min', '6.1 h', '366 d')
-    """
-    unit_s, unit = _time_unit(seconds)
-    return f"{_decimal(seconds / unit_s)} {unit}"
-
-
 def duration_range(time: Interval) -> str:
     """The ends of an interval of times, in the unit of its value.
 
     >>> duration_range(Interval(value=7300.0, low=3600.0, high=10_800.0, level=0.9)).split(DASH)
     ['1.0', '3.0 h']
     """
-    unit_s, unit = _time_unit(time.value)
-    return f"{_decimal(time.low / unit_s)}{DASH}{_decimal(time.high / unit_s)} {unit}"
-
-
-def _time_unit(seconds: float) -> tuple[float, str]:
-    """Seconds below two minutes, minutes below two hours, hours below two days, else days."""
-    for unit_s, unit, most_s in (
-        (1.0, "s", 2 * MINUTE_S),
-        (MINUTE_S, "min", 2 * HOUR_S),
-        (HOUR_S, "h", 2 * DAY_S),
-    ):
-        if abs(seconds) < most_s:
-            return unit_s, unit
-    return DAY_S, "d"
-
-
-def _decimal(value: float) -> str:
-    """Three digits at most after grouping: 366, 61.9, 2.3, 0.42."""
-    if not math.isfinite(value):
-        return "unknown"
-    if abs(value) >= 99.95 or value == round(value) >= 10:  # noqa: PLR2004 - three digits, none after the point
-        return f"{value:,.0f}"
-    if abs(value) >= 0.95:  # noqa: PLR2004 - below, .1f would show one digit
-        return f"{value:.1f}"
-    return f"{value:.2g}"
+    unit_s, unit = time_unit(time.value)
+    return f"{format_time(time.low, unit_s)}{DASH}{format_time(time.high, unit_s)} {unit}"
 
 
 def money(usd: float) -> str:
     """US dollars to three digits.
 
     >>> money(22_913.0), money(3.456), money(1_234_567.0), money(0.0)
-    ('22,900 USD', '3.46 USD', '1.23 M USD', '0 USD')
+    ('22,900 USD', '3.46 USD', '1,230,000 USD', '0 USD')
     """
     return f"{digits(usd)} USD"
-
-
-def digits(value: float) -> str:
-    """Three digits, grouped; from a million on with a prefix.
-
-    >>> digits(22_913.0), digits(3.456), digits(1_234_567.0)
-    ('22,900', '3.46', '1.23 M')
-    """
-    if not math.isfinite(value):
-        return "unknown"
-    value = float(f"{value:.3g}")
-    if abs(value) >= _MILLION:
-        return format_si(value)
-    return f"{value:,.0f}" if value.is_integer() else f"{value:,.3g}" if abs(value) < 100 else f"{value:,.1f}"  # noqa: PLR2004 - three digits
 
 
 def ends(amount: Interval, form: Callable[[float], str] = digits) -> str:
@@ -230,10 +184,19 @@ def ends(amount: Interval, form: Callable[[float], str] = digits) -> str:
 
 
 def energy(joules: float) -> str:
-    """Energy as it is billed.
+    """Energy as it is billed, and in joules.
 
     >>> energy(11.2e6), energy(8.6e12)
-    ('3.11 kWh', '2.39 GWh')
+    ('3.11 kWh (11.2 MJ)', '2.39 GWh (8.6 TJ)')
+    """
+    return f"{watt_hours(joules)} ({format_si(joules, 'J')})"
+
+
+def watt_hours(joules: float) -> str:
+    """Energy as it is billed, for a column.
+
+    >>> watt_hours(11.2e6), watt_hours(3.6)
+    ('3.11 kWh', '0.001 Wh')
     """
     return format_si(joules / KWH_J * SI_PREFIXES["k"], "Wh")
 

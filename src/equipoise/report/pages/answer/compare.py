@@ -292,7 +292,7 @@ def _status(answer: Answer, each: Candidate) -> Cell:
 
 
 def _power(each: Candidate) -> Iterator[Cell]:
-    yield amount(each.energy_j, amounts.energy)
+    yield amount(each.energy_j, amounts.watt_hours)
     yield number(each.mfu, amounts.share)
 
 

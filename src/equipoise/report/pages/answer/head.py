@@ -13,7 +13,7 @@ from equipoise.report import format as amounts
 from equipoise.report.blocks import Block, Bullets, Fact, Facts, Span, Tile, Tiles, code, note, prose, strong
 from equipoise.report.format import TIMES, capital, count, listed, plural, printable, sentence
 from equipoise.scaling.equilibrium import Equilibrium, Limit, default_answer, least_speedup, pays
-from equipoise.units import format_count, format_percent, format_si, format_step
+from equipoise.units import format_count, format_percent, format_si
 
 GRADES: Final[dict[Grade, str]] = {
     "measured": "your measured runs",
@@ -158,7 +158,11 @@ def _time(answer: Answer, best: Candidate) -> Iterator[Span]:
 
 
 def _money(best: Candidate) -> Iterator[Span]:
-    hours = "" if best.accelerator_hours is None else f"{format_si(best.accelerator_hours)} accelerator-hours"
+    hours = (
+        ""
+        if best.accelerator_hours is None
+        else f"{amounts.digits(best.accelerator_hours)} accelerator-hours"
+    )
     usd = amounts.usable(best.usd)
     if usd is None:
         why = "no price is known (--price)" if best.usd is None else "the range is too wide to be used"
@@ -180,7 +184,7 @@ def _money(best: Candidate) -> Iterator[Span]:
 def _batch(best: Candidate) -> Iterator[str]:
     batch = best.global_batch_samples
     assert batch is not None
-    step = "" if best.step_s is None else f" per step of {format_step(best.step_s.value)}"
+    step = "" if best.step_s is None else f" per step of {amounts.duration(best.step_s.value)}"
     yield f"{format_count(batch)} {'sample' if batch == 1 else 'samples'}{step}"
     if best.mfu is not None:
         yield f"MFU {amounts.share(best.mfu)} of the {best.mfu_precision} peak"
@@ -366,7 +370,7 @@ def _value_name(each: Candidate, best: Candidate) -> str:
 
 
 def _hour_usd(value: TimeValue) -> str:
-    return f"{float(f'{value.from_usd_per_hour:.2g}'):,g}"
+    return amounts.digits(float(f"{value.from_usd_per_hour:.2g}"))
 
 
 def value_of_time(answer: Answer) -> str | None:

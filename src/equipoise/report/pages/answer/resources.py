@@ -37,7 +37,6 @@ from equipoise.units import (
     format_count,
     format_percent,
     format_si,
-    format_step,
 )
 
 CAUSES: Final = {
@@ -125,7 +124,7 @@ def _seconds_chart(members: Sequence[Candidate], stack: Stack) -> BarChart:
         x_title="accelerators",
         y_title=f"accelerator time, {unit}",
         categories=tuple(name for name, _ in stack.bars),
-        labels=tuple(format_step(each.model.step_s) for each in members if each.model is not None),
+        labels=tuple(amounts.duration(each.model.step_s) for each in members if each.model is not None),
         limits=(0.0, most / scale),
         series=stack.series(scale),
     )
@@ -183,7 +182,7 @@ def _strategies_table(found: Sequence[Candidate]) -> Table:
             (
                 Cell(text=sentence(each.strategy_text or ABSENT), key=place, is_code=True),
                 amount(each.time_s, amounts.duration),
-                amount(each.step_s, format_step),
+                amount(each.step_s, amounts.duration),
                 number(None if each.memory is None else each.memory.needed_bytes, amounts.memory),
                 amount(each.usd, amounts.digits),
             )
@@ -303,7 +302,7 @@ def _renting_row(answer: Answer, rented: Renting, *, is_limited: bool) -> Iterat
         yield number(found, amounts.probability)
     yield amount(each.goodput, amounts.share)
     stops = None if each.interrupted is None else each.interrupted.num_interruptions
-    yield number(stops, lambda value: f"{float(f'{value:.2g}'):,g}")
+    yield number(stops, lambda value: amounts.digits(float(f"{value:.2g}")))
     interval_s = None if each.interrupted is None else each.interrupted.checkpoint_interval_s
     yield Cell(
         text="not needed" if interval_s is None else f"every {amounts.duration(interval_s)}", key=interval_s
