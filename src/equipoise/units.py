@@ -12,6 +12,7 @@ HOUR_S = 3600.0
 DAY_S = 86400.0
 WEEK_S = 7 * DAY_S
 YEAR_S = 365.25 * DAY_S
+MONTH_S = YEAR_S / 12
 KWH_J = 3.6e6
 MICROJOULE_J = 1e-6
 MILLIJOULE_J = 1e-3
@@ -136,6 +137,7 @@ _WORDS_OF_UNIT = {
     HOUR_S: "h|hour|hours",
     DAY_S: "d|day|days",
     WEEK_S: "w|week|weeks",
+    MONTH_S: "month|months",
     YEAR_S: "y|year|years",
 }
 _UNIT_S = {word: factor for factor, words in _WORDS_OF_UNIT.items() for word in words.split("|")}

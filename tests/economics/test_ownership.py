@@ -133,12 +133,12 @@ def test_own_figures_override_the_table():
 
 
 def test_a_card_for_desktops_takes_no_rented_room():
-    """By hand: 0.45 kW x 1.18 x (0.5 + 0.5 x 0.25) x 730.5 h x 1.15 x 0.161 USD, and 4 % of its price a year."""
+    """By hand: 0.45 kW x 1.18 x (0.5 + 0.5 x 0.25) x 730.5 h x 0.161 USD, and 4 % of its price a year."""
     own = purchase(accelerator("rtx-4090-pcie-24gb"), user_usd=2400.0)
     hosted = purchase(accelerator("rtx-4090-pcie-24gb"), user_usd=2400.0, hosting_usd_per_month=30.0)
     rates = economics.rates(accelerator("rtx-4090-pcie-24gb"), user_price=0.5)
     running = ownership(own, rates, utilisation=exact(0.5)).running_usd_per_month
-    by_hand = 0.45 * 1.18 * 0.625 * 730.5 * 1.15 * 0.161 + 2400 * 0.04 / 12
+    by_hand = 0.45 * 1.18 * 0.625 * 730.5 * 0.161 + 2400 * 0.04 / 12
     assert own.hosting_usd_per_month == exact(0.0)
     assert running.value == pytest.approx(by_hand)
     assert ownership(hosted, rates, utilisation=exact(0.5)).running_usd_per_month.value == pytest.approx(

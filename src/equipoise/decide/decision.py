@@ -226,7 +226,8 @@ def _chosen_for_you(inputs: Inputs, assessment: Assessment, best: Candidate | No
         chosen.append(f"{best.strategy.implementation} code (--fix implementation=eager,compiled)")
     if inputs.query.software is None and inputs.query.profile is None:
         chosen += _software(assessment, best)
-    if not inputs.query.terms:
+    is_owned = best.price is not None and best.price.usd_per_accelerator_hour == 0.0
+    if not inputs.query.terms and not is_owned:
         chosen.append(f"rented {best.terms.replace('_', ' ')} (--terms)")
     return tuple(chosen)
 

@@ -130,7 +130,10 @@ def _price_that_wins(best: Candidate, other: Candidate, objective: Objective) ->
         return None
     if best.usd is None or other.usd is None or other.price is None or other.usd.value <= 0.0:
         return None
-    return other.price.usd_per_accelerator_hour * best.usd.value / other.usd.value
+    extra_usd = 0.0 if other.charges is None else other.charges.extra_usd
+    if best.usd.value <= extra_usd:
+        return None
+    return other.price.usd_per_accelerator_hour * (best.usd.value - extra_usd) / (other.usd.value - extra_usd)
 
 
 def to_measure(inputs: Inputs, assessment: Assessment, best: Candidate) -> Iterator[Measurement]:

@@ -23,9 +23,9 @@ from equipoise.stats import (
     stated,
     tornado,
 )
-from equipoise.units import DAY_S, HOUR_S, SI_PREFIXES
+from equipoise.units import HOUR_S, MONTH_S, SI_PREFIXES
 
-MONTH_H = 365.25 * DAY_S / HOUR_S / 12
+MONTH_H = MONTH_S / HOUR_S
 _MONTHS_A_YEAR = 12
 _RESIDUAL_MONTHS = 36
 _MOST_USD = 1e8

@@ -15,20 +15,22 @@ from equipoise.units import (
     KWH_J,
     MINUTE_S,
     SI_PREFIXES,
+    format_amount,
     format_count,
+    format_duration,
     format_percent,
     format_si,
     format_time,
     time_unit,
 )
-from equipoise.units import format_amount as digits
-from equipoise.units import format_duration as duration
 
 LONGEST_NAME: Final = 160
 # By name, for they are easily taken for other characters.
 TIMES: Final = "\N{MULTIPLICATION SIGN}"
 DASH: Final = "\N{EN DASH}"
 ABSENT: Final = DASH
+digits: Final = format_amount
+duration: Final = format_duration
 UNKNOWN_ACCELERATOR: Final = "unknown accelerator"
 
 

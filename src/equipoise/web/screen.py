@@ -34,6 +34,7 @@ NOT_FROM_BROWSERS: Final = frozenset(
     {
         "here",
         "topology",
+        "quotes",
         "collectives",
         "traces",
         "traced_as",

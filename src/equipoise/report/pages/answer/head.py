@@ -9,6 +9,7 @@ import numpy as np
 from equipoise.decide.answer import Answer, Candidate, Constraint, ConstraintName, Grade, TimeValue
 from equipoise.economics.costs import WORDS
 from equipoise.economics.ownership import Ownership
+from equipoise.economics.quotes import Charges
 from equipoise.report import format as amounts
 from equipoise.report.blocks import Block, Bullets, Fact, Facts, Span, Tile, Tiles, code, note, prose, strong
 from equipoise.report.format import TIMES, capital, count, listed, plural, printable, sentence
@@ -67,6 +68,8 @@ def headline(answer: Answer) -> str:
     parts = [] if best.time_s is None else [amounts.duration(best.time_s.value)]
     usd = amounts.usable(best.usd)
     parts += [] if usd is None else [amounts.money(usd.value)]
+    own = answer.question.own_currency
+    parts += [] if usd is None or own is None else [f"{amounts.digits(usd.value * own[1])} {own[0]}"]
     guess = " (uncalibrated)" if best.grade == "priors" else ""
     return f"{taken}: {', '.join(parts)}{guess}" if parts else taken
 
@@ -78,7 +81,10 @@ def facts(answer: Answer, best: Candidate, *, is_brief: bool = False) -> Facts:
 
 def _facts(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[Fact]:
     yield Fact(label="Time", spans=tuple(_time(answer, best)))
-    yield Fact(label="Money", spans=tuple(_money(best)))
+    yield Fact(label="Money", spans=tuple(_money(answer, best)))
+    if best.charges is not None and best.price is not None:
+        parts = (f"{amounts.money(usd)} for {what}" for what, usd in charged_for(best.charges) if usd)
+        yield Fact(label="Paid for", spans=(f"{listed([*parts])} ({sentence(best.price.basis)})",))
     energy, mass = amounts.usable(best.energy_j), amounts.usable(best.carbon_kg)
     if energy is not None:
         carbon = "" if mass is None else f", {amounts.mass(mass.value)} of CO2"
@@ -157,7 +163,17 @@ def _time(answer: Answer, best: Candidate) -> Iterator[Span]:
             yield f"; deadline {amounts.duration(each.limit)}{queue}: {chance} chance"
 
 
-def _money(best: Candidate) -> Iterator[Span]:
+def charged_for(paid: Charges) -> tuple[tuple[str, float], ...]:
+    """What the money of a quote is for, each with its amount."""
+    return (
+        ("hours used", paid.used_usd),
+        ("unused commitment", paid.unused_usd),
+        ("storage", paid.storage_usd),
+        ("egress", paid.egress_usd),
+    )
+
+
+def _money(answer: Answer, best: Candidate) -> Iterator[Span]:
     hours = (
         ""
         if best.accelerator_hours is None
@@ -169,10 +185,15 @@ def _money(best: Candidate) -> Iterator[Span]:
         yield f"{why}; {hours}"
         return
     yield strong(amounts.money(usd.value))
-    if usd.low < usd.high:
+    if amounts.digits(usd.low) != amounts.digits(usd.high):
         yield f" ({amounts.ends(usd)})"
+    own = answer.question.own_currency
+    if own is not None:
+        yield f" = {amounts.digits(usd.value * own[1])} {own[0]} at {own[1]:g}"
     yield f"; {hours}"
-    if best.price is not None:
+    if best.price is not None and best.price.usd_per_accelerator_hour == 0.0:
+        yield " of your own machine: electricity only"
+    elif best.price is not None:
         terms = "" if best.terms == "on_demand" else f" {WORDS[best.terms]}"
         yield f" at {best.price.usd_per_accelerator_hour:,.2f} USD{terms}"
     for each in best.constraints:

@@ -28,7 +28,7 @@ from equipoise.report.charts import BarChart
 from equipoise.report.format import ABSENT, DASH, accelerator_name, capital, count, listed, ratio, sentence
 from equipoise.report.pages.answer.breakdowns import Stack, moving, tornado_figure, tornado_table
 from equipoise.report.pages.answer.compare import members_of_choice
-from equipoise.report.pages.answer.head import chip_of
+from equipoise.report.pages.answer.head import charged_for, chip_of
 from equipoise.stats import Interval
 from equipoise.units import (
     MICROSECOND_S,
@@ -238,6 +238,8 @@ def money_blocks(answer: Answer) -> tuple[Block, ...]:
     blocks: list[Block] = []
     if len(answer.renting) > 1 or any(_has_interruptions(each) for each in answer.renting):
         blocks.append(_renting_table(answer))
+    if any(each.candidate.charges is not None for each in answer.renting):
+        blocks.append(_charges_table(answer))
     blocks += [
         prose(f"{capital(WORDS[each.candidate.terms])}: {sentence(each.candidate.why_not or '')}.")
         for each in answer.renting
@@ -280,6 +282,33 @@ def _renting_table(answer: Answer) -> Table:
             Column(title="Checkpoint", is_number=True, meaning="interval with the least lost time"),
         ),
         rows=tuple(tuple(_renting_row(answer, each, is_limited=bool(limited))) for each in answer.renting),
+    )
+
+
+def _charges_table(answer: Answer) -> Table:
+    """What the money is for on each kind of terms; a price of the table is for the hours used."""
+    rows = []
+    for each in (one.candidate for one in answer.renting):
+        if each.usd is None or each.price is None:
+            continue
+        used = ("hours used", each.usd.value)
+        paid = (used,) if each.charges is None else charged_for(each.charges)
+        name = capital(WORDS[each.terms])
+        rows += [
+            (named(name), named(what), number(usd, amounts.digits), named(sentence(each.price.basis)))
+            for what, usd in paid
+            if usd
+        ]
+    return Table(
+        name="answer-charges",
+        caption="What the money is for",
+        columns=(
+            Column(title="Terms", is_header=True),
+            Column(title="For"),
+            Column(title="USD", is_number=True),
+            Column(title="Price", is_wide=True),
+        ),
+        rows=tuple(rows),
     )
 
 
