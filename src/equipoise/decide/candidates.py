@@ -198,6 +198,7 @@ def priced_candidate(
         num_nodes=num_nodes,
         trained_params=inputs.training.workload.trained_params,
         is_spot=terms == "spot",
+        shrinks=query.on_reclaim == "shrink",
     )
     time_s, why_not = stopped.time_s, stopped.why
     if time_s is not None and time_s.high > WIDEST * time_s.low:

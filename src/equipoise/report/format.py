@@ -272,6 +272,18 @@ def quantity(value: float, unit: str) -> str:
     return f"{digits(value)} {unit}".rstrip()
 
 
+def apart(one: float, other: float, unit: str) -> tuple[str, str]:
+    """Two amounts of a named unit; bytes in as many digits as it takes to see which is larger.
+
+    >>> apart(80.04e9, 80e9, "B"), apart(7200.0, 3600.0, "s")
+    (('80.04 GB', '80 GB'), ('2.0 h', '60 min'))
+    """
+    if unit != "B":
+        return quantity(one, unit), quantity(other, unit)
+    pairs = [(format_si(one, unit, digits=each), format_si(other, unit, digits=each)) for each in range(3, 7)]
+    return next((pair for pair in pairs if pair[0] != pair[1]), pairs[-1])
+
+
 def ranged(amount: Interval | None, form: Callable[[float], str]) -> str:
     """A value with its range behind it; a dash where it is not known."""
     if amount is None:

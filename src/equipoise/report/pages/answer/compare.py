@@ -188,7 +188,8 @@ def _hover(each: Candidate) -> tuple[str, ...]:
 def sizes_table(answer: Answer, candidates: Sequence[Candidate], *, is_brief: bool = False) -> Table:
     """Candidates as rows, the recommended one marked, those that break a limit with the reason."""
     columns, leads = _leads(answer, candidates, is_brief=is_brief)
-    with_speedup = not is_brief or not _several(answer)
+    is_one_kind = len({(each.system, each.terms) for each in answer.candidates}) == 1
+    with_speedup = not is_brief or is_one_kind
     known = [each for each in candidates if each.time_s is not None]
     smallest = {group: members[0] for group, members in _groups(known).items()}
     return Table(

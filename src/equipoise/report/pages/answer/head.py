@@ -387,7 +387,12 @@ def _values_around(answer: Answer, best: Candidate) -> str | None:
 def _value_name(each: Candidate, best: Candidate) -> str:
     """The size alone where all else is as recommended."""
     is_same = (each.system, each.terms) == (best.system, best.terms)
-    return count(each.num_accelerators) if is_same else title_of(each)
+    return count(each.num_accelerators) if is_same else _kind_of(each)
+
+
+def _kind_of(each: Candidate) -> str:
+    """The title, with the terms where they are not the usual ones."""
+    return title_of(each) if each.terms == "on_demand" else f"{title_of(each)}, {WORDS[each.terms]}"
 
 
 def _hour_usd(value: TimeValue) -> str:
@@ -405,7 +410,7 @@ def value_of_time(answer: Answer) -> str | None:
     names = [
         count(each.num_accelerators)
         if one_kind or (place and kinds[place - 1] == kinds[place])
-        else title_of(each)
+        else _kind_of(each)
         for place, each in enumerate(found)
     ]
     parts = []
@@ -455,7 +460,7 @@ def relaxed(answer: Answer) -> Iterator[str]:
     for each in refusal.relaxations:
         name, unit = CONSTRAINTS[each.constraint]
         taken = "" if each.candidate is None else f": {title_of(answer.candidate(each.candidate))}"
-        needed, limit = (amounts.quantity(value, unit) for value in (each.needed, each.limit))
+        needed, limit = amounts.apart(each.needed, each.limit, unit)
         yield f"{capital(name)} of {needed} instead of {limit}{taken}."
     if refusal.joint:
         parts = []

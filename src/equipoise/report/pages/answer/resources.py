@@ -36,7 +36,6 @@ from equipoise.units import (
     SI_PREFIXES,
     format_count,
     format_percent,
-    format_si,
 )
 
 CAUSES: Final = {
@@ -223,14 +222,10 @@ def _rejected_table(answer: Answer) -> Table:
 
 
 def _apart(needed: float | None, available: float | None, unit: str) -> tuple[str, str]:
-    """Two amounts, in as many digits as it takes to see which is larger."""
+    """Two amounts that differ, where both are known."""
     if needed is None or available is None:
         return ABSENT, ABSENT
-    pairs = [
-        tuple(format_si(each, unit, digits=digits) for each in (needed, available)) for digits in (3, 4, 5, 6)
-    ]
-    found = next((pair for pair in pairs if pair[0] != pair[1]), pairs[-1])
-    return found[0], found[1]
+    return amounts.apart(needed, available, unit)
 
 
 def money_blocks(answer: Answer) -> tuple[Block, ...]:
@@ -241,7 +236,7 @@ def money_blocks(answer: Answer) -> tuple[Block, ...]:
     if any(each.candidate.charges is not None for each in answer.renting):
         blocks.append(_charges_table(answer))
     blocks += [
-        prose(f"{capital(WORDS[each.candidate.terms])}: {sentence(each.candidate.why_not or '')}.")
+        prose(f"{capital(sentence(each.candidate.why_not or WORDS[each.candidate.terms]))}.")
         for each in answer.renting
         if each.candidate.time_s is None
     ]
