@@ -35,7 +35,7 @@ from equipoise.decide.systems import requested_systems
 from equipoise.decide.training import training
 from equipoise.decide.user_evidence.runs import UserRuns
 from equipoise.decide.user_evidence.traces import UserEvidence, unusable, user_evidence
-from equipoise.economics.costs import TERMS
+from equipoise.economics.costs import TERMS, price
 from equipoise.economics.ownership import USUAL_UTILISATION, Ownership, ownership, purchase
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.runs import embedded
@@ -335,11 +335,16 @@ def _bought(
         return None, (
             f"Buying was not compared: no purchase price of {best.accelerator} is known (--purchase USD).",
         )
+    rates = own.rates[best.terms]
+    if (
+        rates.price is not None and rates.price.usd_per_accelerator_hour == 0.0
+    ):  # yours: renting is at the list
+        rates = replace(rates, price=price(cluster.accelerator.slug, terms=best.terms))
     try:
         return (
             ownership(
                 bought,
-                own.rates[best.terms],
+                rates,
                 utilisation=USUAL_UTILISATION if query.utilisation is None else exact(query.utilisation),
                 horizon_months=query.horizon_months or USUAL_HORIZON_MONTHS,
                 speed_error=Interval(

@@ -146,6 +146,7 @@ _TONNE_KG: Final = 1000.0
 _GRAM_KG: Final = 1e-3
 _SURE, _UNLIKELY = 0.995, 0.005
 _NEVER_MONTHS: Final = 1200.0
+_LONG_MONTHS: Final = 120.0
 # An interval wider than this factor has no information: its amount counts as unknown.
 _WIDEST: Final = 20.0
 
@@ -249,12 +250,14 @@ def memory(num_bytes: float) -> str:
 
 
 def months(value: float) -> str:
-    """A number of months; never where it is more than a life.
+    """A number of months, from ten years on of years; never where it is more than a life.
 
-    >>> months(43.12), months(math.inf)
-    ('43.1 months', 'never')
+    >>> months(43.12), months(294.0), months(math.inf)
+    ('43.1 months', '24.5 years', 'never')
     """
-    return "never" if value > _NEVER_MONTHS else f"{value:.3g} months"
+    if value > _NEVER_MONTHS:
+        return "never"
+    return f"{value:.3g} months" if value < _LONG_MONTHS else f"{value / 12:.3g} years"
 
 
 def quantity(value: float, unit: str) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 
 from equipoise.decide.answer import Answer, Candidate, Constraint, ConstraintName, Grade, TimeValue
 from equipoise.economics.costs import WORDS
-from equipoise.economics.ownership import Ownership
+from equipoise.economics.ownership import Ownership, Way
 from equipoise.economics.quotes import Charges
 from equipoise.report import format as amounts
 from equipoise.report.blocks import Block, Bullets, Fact, Facts, Span, Tile, Tiles, code, note, prose, strong
@@ -138,14 +138,19 @@ def _evidence(answer: Answer, best: Candidate) -> str:
     return f"the performance model of {software.removeprefix('software ')}; no run of this training"
 
 
+WAYS: Final[dict[Way, str]] = {"rent": "rented", "buy": "bought", "own": "already yours"}
+
+
 def _buying(found: Ownership) -> str:
     """What buying one accelerator brings against renting it."""
     value, after = found.return_usd, amounts.months(found.horizon_months)
     ahead = "cheaper" if value.value >= 0.0 else "more expensive"
+    hours = listed([f"{amounts.money(each.usd.value)} {WAYS[each.way]}" for each in found.hourly])
     return (
         f"After {after} buying is {amounts.money(abs(value.value))} {ahead} per accelerator than renting "
         f"({amounts.digits(value.low)} to {amounts.money(value.high)}); "
-        f"{amounts.probability(found.break_even_probability)} chance to break even within the lifetime"
+        f"{amounts.probability(found.break_even_probability)} chance to break even within the lifetime. An "
+        f"accelerator-hour: {hours}"
     )
 
 

@@ -28,7 +28,7 @@ from equipoise.report.charts import BarChart
 from equipoise.report.format import ABSENT, DASH, accelerator_name, capital, count, listed, ratio, sentence
 from equipoise.report.pages.answer.breakdowns import Stack, moving, tornado_figure, tornado_table
 from equipoise.report.pages.answer.compare import members_of_choice
-from equipoise.report.pages.answer.head import charged_for, chip_of
+from equipoise.report.pages.answer.head import WAYS, charged_for, chip_of
 from equipoise.stats import Interval
 from equipoise.units import (
     MICROSECOND_S,
@@ -353,10 +353,33 @@ def buying_blocks(answer: Answer) -> tuple[Block, ...]:
             f"{amounts.probability(found.break_even_probability)}; "
             f"over that lifetime it breaks even {even}.",
         ),
+        _ways_table(answer, found),
         Tiles(items=tuple(_buying_tiles(found))),
         Panels(charts=(figure,) if moving(found.tornado) else (), legend="Moved"),
         tornado_table(found.tornado, name="buying-moved"),
         _assumed("buying-assumed", found.assumes),
+    )
+
+
+def _ways_table(answer: Answer, found: Ownership) -> Table:
+    """Renting, buying and what is owned already, by the hour and for this training."""
+    hours = 0.0 if answer.recommended is None else answer.recommended.accelerator_hours or 0.0
+    return Table(
+        name="buying-ways",
+        caption="What an accelerator-hour costs, and this training",
+        columns=(
+            Column(title="Machine", is_header=True),
+            Column(title="USD/h", is_number=True, meaning="per accelerator-hour of use"),
+            Column(title="This training, USD", is_number=True),
+        ),
+        rows=tuple(
+            (
+                Cell(text=capital(WAYS[each.way]), key=each.way),
+                amount(each.usd, amounts.digits, ends=amounts.ends),
+                number(each.usd.value * hours, amounts.digits),
+            )
+            for each in found.hourly
+        ),
     )
 
 
