@@ -7,7 +7,19 @@ import typer
 from equipoise.cli.options import Also, AsJson, Data, Hardware, JsonOut, Workloads, catalogue_of
 from equipoise.cli.output import answering
 
-_Kind = Literal["rounds", "workloads", "accelerators", "clusters", "strategies", "methods", "models", "laws"]
+_Kind = Literal[
+    "rounds",
+    "workloads",
+    "accelerators",
+    "clusters",
+    "strategies",
+    "methods",
+    "models",
+    "laws",
+    "prices",
+    "regions",
+    "interruptions",
+]
 
 
 def list_(
@@ -20,7 +32,7 @@ def list_(
     as_json: AsJson = False,
     json_out: JsonOut = None,
 ) -> None:
-    """List rounds, workloads, accelerators, clusters, strategies, ways to train, models or laws."""
+    """List rounds, workloads, accelerators, clusters, strategies, ways to train, models, laws, prices, ..."""
     catalogue = catalogue_of(hardware, workloads)
     with answering("list", as_json=as_json, json_out=json_out) as answer:
         from equipoise.cli.listing import LISTED

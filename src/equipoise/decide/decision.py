@@ -226,7 +226,7 @@ def _chosen_for_you(inputs: Inputs, assessment: Assessment, best: Candidate | No
         chosen.append(f"{best.strategy.implementation} code (--fix implementation=eager,compiled)")
     if inputs.query.software is None and inputs.query.profile is None:
         chosen += _software(assessment, best)
-    is_owned = best.price is not None and best.price.usd_per_accelerator_hour == 0.0
+    is_owned = best.price is not None and best.price.is_owned
     if not inputs.query.terms and not is_owned:
         chosen.append(f"rented {best.terms.replace('_', ' ')} (--terms)")
     return tuple(chosen)
@@ -336,9 +336,7 @@ def _bought(
             f"Buying was not compared: no purchase price of {best.accelerator} is known (--purchase USD).",
         )
     rates = own.rates[best.terms]
-    if (
-        rates.price is not None and rates.price.usd_per_accelerator_hour == 0.0
-    ):  # yours: renting is at the list
+    if rates.price is not None and rates.price.is_owned:
         rates = replace(rates, price=price(cluster.accelerator.slug, terms=best.terms))
     try:
         return (

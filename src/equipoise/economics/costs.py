@@ -75,6 +75,11 @@ class Price(Struct, frozen=True, kw_only=True):
     offers: tuple[Offer, ...] = ()
 
     @property
+    def is_owned(self) -> bool:
+        """Whether nothing is paid by the hour but electricity: a machine that is owned."""
+        return self.usd_per_accelerator_hour == 0.0
+
+    @property
     def is_hourly(self) -> bool:
         """Whether the hours used are all that is paid for."""
         return max(self.minimum_s, self.storage_usd_per_gb_month, self.egress_usd_per_gb) == 0.0
@@ -480,7 +485,7 @@ def _money(hours: Interval, rates: Rates, electricity: Interval | None) -> Inter
     """Rent; of an owned machine the electricity, where it has a price."""
     if rates.price is None:
         return None
-    if rates.price.usd_per_accelerator_hour == 0.0 and rates.electricity is not None:
+    if rates.price.is_owned and rates.electricity is not None:
         return electricity
     return product(hours, rates.price.interval)
 

@@ -196,7 +196,7 @@ def _money(answer: Answer, best: Candidate) -> Iterator[Span]:
     if own is not None:
         yield f" = {amounts.digits(usd.value * own[1])} {own[0]} at {own[1]:g}"
     yield f"; {hours}"
-    if best.price is not None and best.price.usd_per_accelerator_hour == 0.0:
+    if best.price is not None and best.price.is_owned:
         yield " of your own machine: electricity only"
     elif best.price is not None:
         terms = "" if best.terms == "on_demand" else f" {WORDS[best.terms]}"
