@@ -319,7 +319,8 @@ def flips(
     figures = [figures_of(each) for each in candidates if each.time_s is not None]
     found: list[Flip] = []
     prices = _prices(candidates)
-    for (system, terms), price in prices.items():
+    paid = {each.id: each.price.usd_per_accelerator_hour for each in candidates if each.price is not None}
+    for (system, terms), usual in prices.items():
 
         def at_price(factor: float, group: Group = (system, terms)) -> str | None:
             return choose(_priced(figures, group, factor), rule, balance)
@@ -327,6 +328,10 @@ def flips(
         moved = _solved(at_price, best.id)
         if moved is not None:
             factor, to = moved
+            # Where a file has several quotes on the same terms, that of the candidate in question.
+            is_to = any(each.id == to and each.group == (system, terms) for each in figures)
+            is_best = (best.system, best.terms) == (system, terms)
+            price = paid[to] if is_to else paid[best.id] if is_best else usual
             found.append(
                 Flip(
                     quantity=f"price of {system}{_terms_words(terms, system, prices)}",
