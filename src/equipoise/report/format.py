@@ -164,8 +164,17 @@ def duration_range(time: Interval) -> str:
     >>> duration_range(Interval(value=7300.0, low=3600.0, high=10_800.0, level=0.9)).split(DASH)
     ['1.0', '3.0 h']
     """
-    unit_s, unit = time_unit(time.value)
-    return f"{format_time(time.low, unit_s)}{DASH}{format_time(time.high, unit_s)} {unit}"
+    return f"{duration_ends(time)} {time_unit(time.value)[1]}"
+
+
+def duration_ends(time: Interval) -> str:
+    """The same without the unit, for a column beside that of the value.
+
+    >>> duration_ends(Interval(value=7300.0, low=3600.0, high=10_800.0, level=0.9)).split(DASH)
+    ['1.0', '3.0']
+    """
+    unit_s, _ = time_unit(time.value)
+    return f"{format_time(time.low, unit_s)}{DASH}{format_time(time.high, unit_s)}"
 
 
 def money(usd: float) -> str:

@@ -122,7 +122,7 @@ def _cells(found: Prediction, each: Candidate) -> Iterator[Cell]:
     time, hours = each.time_s, each.accelerator_hours
     yield number(each.num_accelerators)
     yield number(None if time is None else time.value, amounts.duration)
-    yield Cell(text=ABSENT) if time is None else Cell(text=amounts.duration_range(time), key=time.high)
+    yield Cell(text=ABSENT) if time is None else Cell(text=amounts.duration_ends(time), key=time.high)
     yield number(hours, amounts.digits)
     yield amount(each.usd, amounts.digits)
     yield amount(each.energy_j, amounts.watt_hours)

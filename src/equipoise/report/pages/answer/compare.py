@@ -198,7 +198,7 @@ def sizes_table(answer: Answer, candidates: Sequence[Candidate], *, is_brief: bo
         columns=(
             *columns,
             Column(title="Time", is_number=True),
-            Column(title="90 % range", is_number=True),
+            Column(title="90 % range", is_number=True, meaning="in the unit of the time"),
             *(
                 (Column(title="Speedup", is_number=True, meaning="over the smallest size listed"),)
                 if with_speedup
@@ -273,7 +273,7 @@ def _estimates_table(answer: Answer) -> Table:
 def _figures(each: Candidate) -> Iterator[Cell]:
     time = each.time_s
     yield number(None if time is None else time.value, amounts.duration)
-    yield Cell(text=ABSENT) if time is None else Cell(text=amounts.duration_range(time), key=time.high)
+    yield Cell(text=ABSENT) if time is None else Cell(text=amounts.duration_ends(time), key=time.high)
 
 
 def _speedup(each: Candidate, smallest: Candidate | None) -> Cell:

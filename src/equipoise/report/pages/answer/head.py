@@ -142,15 +142,14 @@ WAYS: Final[dict[Way, str]] = {"rent": "rented", "buy": "bought", "own": "alread
 
 
 def _buying(found: Ownership) -> str:
-    """What buying one accelerator brings against renting it."""
+    """What buying one accelerator brings against renting it, and an hour of use of each way to have one."""
     value, after = found.return_usd, amounts.months(found.horizon_months)
     ahead = "cheaper" if value.value >= 0.0 else "more expensive"
-    hours = listed([f"{amounts.money(each.usd.value)} {WAYS[each.way]}" for each in found.hourly])
+    hours = ", ".join(f"{amounts.digits(each.usd.value)} {WAYS[each.way]}" for each in found.hourly)
     return (
-        f"After {after} buying is {amounts.money(abs(value.value))} {ahead} per accelerator than renting "
+        f"After {after} {amounts.money(abs(value.value))} {ahead} per accelerator than renting "
         f"({amounts.digits(value.low)} to {amounts.money(value.high)}); "
-        f"{amounts.probability(found.break_even_probability)} chance to break even within the lifetime. An "
-        f"accelerator-hour: {hours}"
+        f"{amounts.probability(found.break_even_probability)} chance to break even. USD per hour: {hours}"
     )
 
 
