@@ -292,10 +292,10 @@ def test_spot_is_refused_with_its_reason_and_never_with_a_figure():
     often = replace(hazards(), waves_per_hour=exact(60.0))
     found = _run(exact(DAY_S), size=512, is_spot=True, rates=often)
     assert (found.time_s, found.num_interruptions) == (None, None)
-    assert found.why.startswith("not on spot, because")
+    assert "spot" in found.why
     # Failures alone do the same: spot is not the reason.
     failing = replace(hazards(), hours_between=exact(1.0))
-    assert not _run(exact(DAY_S), size=512, is_spot=True, rates=failing).why.startswith("not on spot")
+    assert "spot" not in _run(exact(DAY_S), size=512, is_spot=True, rates=failing).why
 
 
 @pytest.mark.law
