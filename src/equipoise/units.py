@@ -96,12 +96,14 @@ def time_unit(seconds: float) -> tuple[float, str]:
 def format_time(seconds: float, unit_s: float) -> str:
     """A duration in a given unit, without its name: three digits of seconds, one decimal of longer units.
 
-    >>> format_time(8.04 * HOUR_S, HOUR_S), format_time(8.04, 1.0), format_time(1200 * DAY_S, DAY_S)
-    ('8.0', '8.04', '1,200')
+    >>> format_time(8.04 * HOUR_S, HOUR_S), format_time(8.04, 1.0), format_time(7 * DAY_S, DAY_S)
+    ('8.0', '8.04', '7')
     """
     value = seconds / unit_s
     if not math.isfinite(value):
         return "unknown"
+    if value.is_integer() and abs(value) < 1000:  # noqa: PLR2004 - three digits: as somebody stated it
+        return f"{value:.0f}"
     value = float(f"{value:.3g}")
     if unit_s <= 1.0 or abs(value) < 0.95:  # noqa: PLR2004 - .1f would show one digit
         return format_amount(value)

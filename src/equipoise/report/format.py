@@ -162,7 +162,7 @@ def duration_range(time: Interval) -> str:
     """The ends of an interval of times, in the unit of its value.
 
     >>> duration_range(Interval(value=7300.0, low=3600.0, high=10_800.0, level=0.9)).split(DASH)
-    ['1.0', '3.0 h']
+    ['1', '3 h']
     """
     return f"{duration_ends(time)} {time_unit(time.value)[1]}"
 
@@ -171,7 +171,7 @@ def duration_ends(time: Interval) -> str:
     """The same without the unit, for a column beside that of the value.
 
     >>> duration_ends(Interval(value=7300.0, low=3600.0, high=10_800.0, level=0.9)).split(DASH)
-    ['1.0', '3.0']
+    ['1', '3']
     """
     unit_s, _ = time_unit(time.value)
     return f"{format_time(time.low, unit_s)}{DASH}{format_time(time.high, unit_s)}"
@@ -273,7 +273,7 @@ def quantity(value: float, unit: str) -> str:
     """An amount of a named unit: seconds, dollars, fractions and bytes as people write them.
 
     >>> quantity(7200.0, "s"), quantity(2.5, "USD per hour"), quantity(0.41, "fraction")
-    ('2.0 h', '2.5 USD per hour', '41 %')
+    ('2 h', '2.5 USD per hour', '41 %')
     """
     if unit == "s":
         return duration(value)
@@ -288,7 +288,7 @@ def apart(one: float, other: float, unit: str) -> tuple[str, str]:
     """Two amounts of a named unit; bytes in as many digits as it takes to see which is larger.
 
     >>> apart(80.04e9, 80e9, "B"), apart(7200.0, 3600.0, "s")
-    (('80.04 GB', '80 GB'), ('2.0 h', '60 min'))
+    (('80.04 GB', '80 GB'), ('2 h', '60 min'))
     """
     if unit != "B":
         return quantity(one, unit), quantity(other, unit)

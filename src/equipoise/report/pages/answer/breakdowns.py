@@ -167,7 +167,7 @@ def amount(value: float, unit: str) -> str:
     """An amount with its unit: times and shares in the usual units.
 
     >>> amount(0.25, "of hours"), amount(7200.0, "s"), amount(3.36, "USD/h")
-    ('25 % of hours', '2.0 h', '3.36 USD/h')
+    ('25 % of hours', '2 h', '3.36 USD/h')
     """
     if unit == "s":
         return duration(value)
