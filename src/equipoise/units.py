@@ -159,14 +159,12 @@ def duration_s(text: str) -> float | None:
 
 
 def format_count(value: float) -> str:
-    """A count with thin grouping, e.g. `3 472`; fractions keep three digits.
+    """A count with its thousands grouped; fractions keep three digits.
 
-    >>> format_count(3472)
-    '3,472'
+    >>> format_count(3472), format_count(1234.5)
+    ('3,472', '1,230')
     """
-    if float(value).is_integer():
-        return f"{int(value):,}"
-    return f"{value:,.3g}"
+    return f"{int(value):,}" if float(value).is_integer() else format_amount(value)
 
 
 def format_percent(fraction: float) -> str:
