@@ -4,6 +4,7 @@ import pytest
 from asking import H100, MI300X, PRETRAINING, SMALL, ask, by_size
 
 from equipoise.decide.select import figures_of
+from equipoise.economics.costs import price
 from equipoise.errors import DataError, UsageError
 
 QUOTES = """
@@ -87,3 +88,28 @@ def test_ones_own_carbon_is_that_of_every_candidate():
     assert found.candidates
     for each in found.candidates:
         assert each.carbon_kg.value == pytest.approx(1e-8 * each.energy_j.value)
+
+
+def test_buying_is_compared_with_the_quote_that_is_taken(tmp_path):
+    found = _quoted(tmp_path, buy=True)
+    rented = next(each for each in found.ownership.hourly if each.way == "rent")
+    assert rented.usd.value == found.recommended.price.usd_per_accelerator_hour
+
+
+def test_a_machine_that_is_owned_is_compared_with_renting_at_the_list_price():
+    # Electricity alone is least, then a bought machine or a rented one, whatever they cost.
+    found = ask(SMALL, accelerator=H100, price="0", buy=True)
+    hours = {each.way: each.usd.value for each in found.ownership.hourly}
+    assert hours["rent"] == price("h100-sxm5-80gb").usd_per_accelerator_hour
+    assert hours["own"] < min(hours["rent"], hours["buy"])
+
+
+def test_a_job_that_shrinks_is_no_slower_in_any_answer():
+    waits, shrinks = (
+        ask(PRETRAINING, accelerator=H100, max_accelerators=512, terms="spot", on_reclaim=each)
+        for each in ("wait", "shrink")
+    )
+    assert waits.candidates
+    for one, other in zip(waits.candidates, shrinks.candidates, strict=True):
+        assert other.time_s.value <= one.time_s.value * (1 + 1e-12)
+        assert other.work_s == one.work_s

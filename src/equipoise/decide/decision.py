@@ -335,9 +335,9 @@ def _bought(
         return None, (
             f"Buying was not compared: no purchase price of {best.accelerator} is known (--purchase USD).",
         )
-    rates = own.rates[best.terms]
-    if rates.price is not None and rates.price.is_owned:
-        rates = replace(rates, price=price(cluster.accelerator.slug, terms=best.terms))
+    is_owned = best.price is not None and best.price.is_owned
+    rent = price(cluster.accelerator.slug, terms=best.terms) if is_owned else best.price
+    rates = replace(own.rates[best.terms], price=rent)
     try:
         return (
             ownership(

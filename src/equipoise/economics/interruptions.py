@@ -44,7 +44,8 @@ class SpotTrace(Struct, frozen=True, kw_only=True):
         """The rate with where it was seen."""
         rate = f"{format_amount(float(f'{self.waves_per_hour:.2g}'))} waves per hour"
         share = "" if self.share is None else f", each of {format_percent(self.share)} of them"
-        return f"{self.name} ({rate} at {self.num_nodes:g} nodes{share})"
+        nodes = "1 node" if self.num_nodes == 1.0 else f"{self.num_nodes:g} nodes"
+        return f"{self.name} ({rate} at {nodes}{share})"
 
 
 class Hazards(Struct, frozen=True, kw_only=True):
