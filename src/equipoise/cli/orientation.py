@@ -1,29 +1,31 @@
 """The verbs of orientation: what there is, what a word means, and what works on this machine (`doctor`)."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from equipoise.cli.options import Also, AsJson, Data, Hardware, JsonOut, Workloads, catalogue_of
 from equipoise.cli.output import answering
+from equipoise.errors import UsageError
 
-_Kind = Literal[
-    "rounds",
-    "workloads",
-    "accelerators",
-    "clusters",
-    "strategies",
-    "methods",
-    "models",
-    "laws",
-    "prices",
-    "regions",
-    "interruptions",
-]
+_KINDS = (
+    *("rounds", "workloads", "accelerators", "clusters", "strategies", "methods", "models", "laws"),
+    *("prices", "regions", "interruptions"),
+)
+
+
+def _kinds_from(incomplete: str) -> list[str]:
+    """What can be listed, for a shell that completes a word."""
+    return [kind for kind in _KINDS if kind.startswith(incomplete)]
 
 
 def list_(
-    kind: Annotated[_Kind, typer.Argument(help="What to list.")],
+    kind: Annotated[
+        str,
+        typer.Argument(
+            metavar="KIND", autocompletion=_kinds_from, help=f"What to list: {', '.join(_KINDS)}."
+        ),
+    ],
     *,
     data: Data = None,
     also: Also = None,
@@ -32,7 +34,9 @@ def list_(
     as_json: AsJson = False,
     json_out: JsonOut = None,
 ) -> None:
-    """List rounds, workloads, accelerators, clusters, strategies, ways to train, models, laws, prices, ..."""
+    """List rounds, workloads, accelerators, prices and other things that there are."""
+    if kind not in _KINDS:
+        raise UsageError(f"list {kind!r}: expected one of {', '.join(_KINDS)}")
     catalogue = catalogue_of(hardware, workloads)
     with answering("list", as_json=as_json, json_out=json_out) as answer:
         from equipoise.cli.listing import LISTED
