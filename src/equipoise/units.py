@@ -10,6 +10,9 @@ MILLISECOND_S = 1e-3
 MINUTE_S = 60.0
 HOUR_S = 3600.0
 DAY_S = 86400.0
+WEEK_S = 7 * DAY_S
+YEAR_S = 365.25 * DAY_S
+MONTH_S = YEAR_S / 12
 KWH_J = 3.6e6
 MICROJOULE_J = 1e-6
 MILLIJOULE_J = 1e-3
@@ -50,34 +53,83 @@ def format_rough(value: float, unit: str = "") -> str:
     return format_si(float(f"{value:.2g}"), unit)
 
 
-def format_duration(seconds: float) -> str:
-    """A duration in the usual unit: seconds below two minutes, minutes below two hours, hours, days.
+# Where each unit ends: what is below two of the next unit is read in the smaller one.
+_TIME_UNITS = (
+    (MICROSECOND_S, "µs", MILLISECOND_S),
+    (MILLISECOND_S, "ms", 1.0),
+    (1.0, "s", 2 * MINUTE_S),
+    (MINUTE_S, "min", 2 * HOUR_S),
+    (HOUR_S, "h", 2 * DAY_S),
+    (DAY_S, "days", 2 * YEAR_S),
+    (YEAR_S, "years", math.inf),
+)
+_LONGEST_S = 1000 * YEAR_S
 
-    >>> format_duration(21971.115)
-    '6.1 h'
-    >>> format_duration(3712.23)
-    '61.9 min'
-    >>> format_duration(95)
-    '95 s'
+
+def format_duration(seconds: float) -> str:
+    """A duration in the unit that people use for it, with two or three digits.
+
+    Seconds below two minutes, minutes below two hours, hours below two days, days below two years.
+
+    >>> format_duration(21971.115), format_duration(3712.23), format_duration(95), format_duration(0.0417)
+    ('6.1 h', '61.9 min', '95 s', '41.7 ms')
+    >>> format_duration(614.3 * DAY_S), format_duration(15_975 * DAY_S), format_duration(1e15)
+    ('614 days', '43.7 years', 'over 1,000 years')
     """
     if not math.isfinite(seconds):
         return "unknown"
-    if abs(seconds) < 2 * MINUTE_S:
-        return f"{seconds:.3g} s"
-    if abs(seconds) < 2 * HOUR_S:
-        return f"{seconds / MINUTE_S:.1f} min"
-    if abs(seconds) < 2 * DAY_S:
-        return f"{seconds / HOUR_S:.1f} h"
-    return f"{seconds / DAY_S:.1f} d"
+    if abs(seconds) > _LONGEST_S:
+        return "over 1,000 years"
+    unit_s, unit = time_unit(seconds)
+    return f"{format_time(seconds, unit_s)} {unit}"
 
 
-def format_step(seconds: float) -> str:
-    """The time of a step: milliseconds where it has no second.
+def time_unit(seconds: float) -> tuple[float, str]:
+    """The unit that people use for a duration, in seconds and by name."""
+    # 0.9996 s is 1 s, as it will be written.
+    rounded = float(f"{seconds:.3g}") if abs(seconds) < 2 * MINUTE_S else seconds
+    if not rounded:
+        return 1.0, "s"
+    return next((unit_s, unit) for unit_s, unit, end_s in _TIME_UNITS if abs(rounded) < end_s)
 
-    >>> format_step(0.04172), format_step(6.71)
-    ('41.7 ms', '6.71 s')
+
+def format_time(seconds: float, unit_s: float) -> str:
+    """A duration in a given unit, without its name: three digits of seconds, one decimal of longer units.
+
+    >>> format_time(8.04 * HOUR_S, HOUR_S), format_time(8.04, 1.0), format_time(7 * DAY_S, DAY_S)
+    ('8.0', '8.04', '7')
     """
-    return f"{seconds / MILLISECOND_S:.3g} ms" if seconds < 1.0 else format_duration(seconds)
+    value = seconds / unit_s
+    if not math.isfinite(value):
+        return "unknown"
+    if value.is_integer() and abs(value) < 1000:  # noqa: PLR2004 - three digits: as somebody stated it
+        return f"{value:.0f}"
+    value = float(f"{value:.3g}")
+    if unit_s <= 1.0 or abs(value) < 0.95:  # noqa: PLR2004 - .1f would show one digit
+        return format_amount(value)
+    return f"{value:,.0f}" if value.is_integer() and abs(value) >= 10 else f"{value:,.1f}"  # noqa: PLR2004 - 2.0 has two digits
+
+
+_BILLION = 1e9
+_TRILLION = 1e12
+
+
+def format_amount(value: float) -> str:
+    """Three digits, grouped, never in exponents; from a billion on in words.
+
+    >>> format_amount(22_913.0), format_amount(3.456), format_amount(1_234_567.0), format_amount(2.5e9)
+    ('22,900', '3.46', '1,230,000', '2.5 billion')
+    """
+    if not math.isfinite(value):
+        return "unknown"
+    value = float(f"{value:.3g}")
+    for factor, word in ((_TRILLION, " trillion"), (_BILLION, " billion")):
+        if abs(value) >= factor:
+            return f"{value / factor:,.6g}{word}"
+    if value.is_integer():
+        return f"{value:,.0f}"
+    decimals = 2 - math.floor(math.log10(abs(value)))
+    return f"{value:,.{decimals}f}".rstrip("0").rstrip(".")
 
 
 _WORDS_OF_UNIT = {
@@ -86,6 +138,9 @@ _WORDS_OF_UNIT = {
     MINUTE_S: "min|minute|minutes",
     HOUR_S: "h|hour|hours",
     DAY_S: "d|day|days",
+    WEEK_S: "w|week|weeks",
+    MONTH_S: "month|months",
+    YEAR_S: "y|year|years",
 }
 _UNIT_S = {word: factor for factor, words in _WORDS_OF_UNIT.items() for word in words.split("|")}
 _DURATION = re.compile(r"(\d{1,15}(?:\.\d{0,15})?|\.\d{1,15})\s?([a-z]{1,7})", re.ASCII)
@@ -104,23 +159,21 @@ def duration_s(text: str) -> float | None:
 
 
 def format_count(value: float) -> str:
-    """A count with thin grouping, e.g. `3 472`; fractions keep three digits.
+    """A count with its thousands grouped; fractions keep three digits.
 
-    >>> format_count(3472)
-    '3,472'
+    >>> format_count(3472), format_count(1234.5)
+    ('3,472', '1,230')
     """
-    if float(value).is_integer():
-        return f"{int(value):,}"
-    return f"{value:,.3g}"
+    return f"{int(value):,}" if float(value).is_integer() else format_amount(value)
 
 
 def format_percent(fraction: float) -> str:
     """A fraction as percent, for people only.
 
-    >>> format_percent(0.098)
-    '9.8 %'
+    >>> format_percent(0.098), format_percent(20.0)
+    ('9.8 %', '2,000 %')
     """
-    return f"{100 * fraction:.3g} %"
+    return f"{format_amount(100 * fraction)} %"
 
 
 def significant(value: Any, num_digits: int = 6) -> Any:  # noqa: ANN401 - any JSON value

@@ -180,6 +180,16 @@ def _of_time(each, question):
 
 def _of_money(each, question):
     usd, price = central(each["usd"]), price_of(each, question)
+    paid = each.get("charges")
+    if paid is not None and usd is not None:
+        hourly = each["price"]["usd_per_accelerator_hour"]
+        yield "used_usd", paid["used_usd"], each["accelerator_hours"] * hourly
+        held = max(paid["used_usd"], paid["minimum_usd"])
+        yield "usd", usd, held + paid["storage_usd"] + paid["egress_usd"]
+        return
+    if price == 0 and each["electricity_usd"] is not None:  # an own machine
+        yield "usd", usd, central(each["electricity_usd"])
+        return
     if usd is not None and price is not None and each["accelerator_hours"] is not None:
         yield "usd", usd, each["accelerator_hours"] * price
 

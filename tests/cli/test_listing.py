@@ -55,6 +55,22 @@ def test_accelerators_say_whether_their_achievable_share_was_measured(data) -> N
     assert all(0.4 < row["achievable_fraction"] < 1 for row in rows.values())
 
 
+def test_prices_have_provider_terms_date_and_source(data) -> None:
+    rows = LISTED["prices"](data, shipped())
+    assert {row["terms"] for row in rows} == {"on_demand", "reserved", "spot"}
+    assert all(row["provider"] and row["date"] and row["source"].startswith("https://") for row in rows)
+    # Google's list has TPU v5e at 0.84 USD with a commitment of one year.
+    (one,) = (row for row in rows if row["accelerator"] == "tpu-v5e" and row["terms"] == "reserved")
+    assert (one["usd_per_accelerator_hour"], one["minimum_months"]) == (0.84, 12)
+
+
+def test_regions_have_the_carbon_of_their_source(data) -> None:
+    found = {row["region"]: row["g_co2_per_kwh"] for row in LISTED["regions"](data, shipped())}
+    # Our World in Data, 2023: 369.5, 237.6 and 485.4 g per kWh.
+    expected = {"united_states": 369, "united_kingdom": 238, "japan": 485}
+    assert {name: found[name] for name in expected} == pytest.approx(expected)
+
+
 @pytest.mark.parametrize("kind", LISTED)
 def test_every_line_of_a_list_fits_the_terminal(kind, data, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")

@@ -174,7 +174,7 @@ def test_flips_come_nearest_first_and_lie_within_a_factor_of_ten():
 
 def test_every_field_of_a_candidate_is_compared_or_derived():
     derived = {"system", "title", "accelerator", "num_accelerators", "terms", "constraints", "estimates", "model",
-               "user_run", "interrupted", "electricity_usd"}  # fmt: skip
+               "user_run", "interrupted", "electricity_usd", "charges"}  # fmt: skip
     assert {*AMOUNTS, *FACTS, *derived} == set(Candidate.__struct_fields__)
 
 

@@ -150,7 +150,7 @@ def test_the_memory_is_the_limit_where_money_is_not():
         ),
         ({"budget": 9, "workload": "megatron_1t"}, EvidenceError, "any size"),
         ({"budget": 9, "price": None, "accelerator": "gaudi2-oam-96gb"}, UsageError, "give --price"),
-        ({"budget": 9, "price": 0}, UsageError, "--deadline"),
+        ({"budget": 9, "price": 0, "accelerator": "tpu-v5e"}, EvidenceError, "power"),
         ({"budget": 100, "tokens_per_param": "nan", "ask": "model"}, UsageError, "--tokens-per-param"),
     ],
 )

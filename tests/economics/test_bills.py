@@ -17,7 +17,7 @@ SOURCE = Path(economics.__file__).parent
 def test_a_bill_by_hand():
     # 8 accelerators for half an hour at 3 USD: 4 accelerator-hours, 12 USD.
     # 8 x 700 W x 1.18 x 1800 s = 11.8944 MJ = 3.304 kWh; in France 3.304 x 0.056 kg.
-    rates = economics.rates(accelerator("h100-sxm5-80gb"), user_price=3.0, region="france")
+    rates = economics.rates(accelerator("h100-sxm5-80gb"), user_price=3.0, carbon=economics.grid("france"))
     bill = economics.bill(8, 1800, rates)
     assert bill.accelerator_hours == pytest.approx(4.0)
     assert bill.usd == pytest.approx(12.0)
@@ -28,7 +28,7 @@ def test_a_bill_by_hand():
 
 def test_intervals_of_a_bill_by_hand():
     # Time 1800 s within a factor of e**0.3, power within 1.18 to 1.39 above: sqrt(0.3**2 + ln(1.39/1.18)**2).
-    rates = economics.rates(accelerator("h100-sxm5-80gb"), user_price=3.0, region="france")
+    rates = economics.rates(accelerator("h100-sxm5-80gb"), user_price=3.0, carbon=economics.grid("france"))
     time = Interval(value=1800.0, low=1800.0 * math.exp(-0.3), high=1800.0 * math.exp(0.3), level=0.9)
     bill = economics.bill(8, time, rates)
     assert bill.money is not None
@@ -43,7 +43,9 @@ def test_intervals_of_a_bill_by_hand():
 def test_own_electricity_and_building_by_hand():
     # 3.304 kWh x 1.5 for the building at 0.2 USD: one energy for money, carbon and joules.
     power = economics.electricity(usd_per_kwh=0.2, pue=1.5)
-    rates = economics.rates(accelerator("h100-sxm5-80gb"), user_price=3.0, region="france", power=power)
+    rates = economics.rates(
+        accelerator("h100-sxm5-80gb"), user_price=3.0, carbon=economics.grid("france"), power=power
+    )
     bill = economics.bill(8, 1800, rates)
     assert bill.electricity is not None
     assert bill.electricity.value == pytest.approx(0.9912)
@@ -53,7 +55,9 @@ def test_own_electricity_and_building_by_hand():
 
 def test_a_building_counts_only_where_the_user_gave_it():
     power = economics.electricity(usd_per_kwh=0.2)
-    rates = economics.rates(accelerator("h100-sxm5-80gb"), user_price=3.0, region="france", power=power)
+    rates = economics.rates(
+        accelerator("h100-sxm5-80gb"), user_price=3.0, carbon=economics.grid("france"), power=power
+    )
     bill = economics.bill(8, 1800, rates)
     assert bill.energy_j == pytest.approx(11.8944e6)
     assert bill.electricity.value == pytest.approx(3.304 * 0.2)
@@ -61,20 +65,20 @@ def test_a_building_counts_only_where_the_user_gave_it():
 
 
 def test_an_owned_machine_costs_its_electricity():
-    # 3.304 kWh at 0.2 USD; without a price of electricity nothing is paid by the hour.
+    # 3.304 kWh at 0.2 USD; without a price of electricity the usual one counts.
     chip = accelerator("h100-sxm5-80gb")
     rates = economics.rates(chip, user_price=0.0, power=economics.electricity(usd_per_kwh=0.2))
     bill = economics.bill(8, 1800, rates)
     assert bill.usd == pytest.approx(0.6608)
     assert bill.money == bill.electricity
     assert "electricity" in rates.price.basis
-    free = economics.rates(chip, user_price=0.0)
-    assert economics.bill(8, 1800, free).usd == 0.0
-    assert "no price" in free.price.basis
+    # At the usual 0.161 USD where none is given.
+    usual = economics.rates(chip, user_price=0.0)
+    assert economics.bill(8, 1800, usual).usd == pytest.approx(3.304 * 0.161)
 
 
 def test_measured_energy_is_taken_as_it_is():
-    rates = economics.rates(accelerator("h100-sxm5-80gb"), region="world")
+    rates = economics.rates(accelerator("h100-sxm5-80gb"), carbon=economics.grid("world"))
     bill = economics.bill(8, 1800, rates, measured_energy_j=7.2e6)
     assert (bill.energy_j, bill.energy_basis) == (7.2e6, "measured")
     assert bill.carbon_kg == pytest.approx(2 * 0.481)
@@ -118,8 +122,16 @@ def test_electricity_has_sources_and_ordered_ends():
         assert "https://" in row[f"{name}_source"]
 
 
-def test_an_unknown_region_names_the_file_to_edit():
-    with pytest.raises(SpecError, match=r"region 'atlantis'.*grids\.toml"):
+def test_a_region_has_short_names_and_ones_own_carbon_comes_first():
+    assert economics.grid("us") == economics.grid("United States")
+    assert economics.grid("UK").region == "united_kingdom"
+    # 25 g per kWh: 3.304 kWh of the bill above make 82.6 g.
+    rates = economics.rates(accelerator("h100-sxm5-80gb"), carbon=economics.grid("here", user_g_per_kwh=25.0))
+    assert economics.bill(8, 1800, rates).carbon_kg == pytest.approx(3.304 * 0.025)
+
+
+def test_an_unknown_region_names_the_option_that_states_its_carbon():
+    with pytest.raises(SpecError, match=r"region 'atlantis'.*--carbon"):
         economics.grid("atlantis")
 
 

@@ -50,6 +50,17 @@ def test_break_even_and_return_by_hand():
     assert found.return_usd.value == pytest.approx(36 * (730.5 - 207.74875) - 9_000)
 
 
+def test_rented_bought_and_owned_hours_by_hand():
+    # Rented 2 USD. Owned: 1 kW x 1.18 x 0.2 USD = 0.236. Bought: of 12,000 USD a quarter is left after 36
+    # months, 9,000 / 36 = 250 a month, with 207.75 to run it, over 365.25 hours of use: 1.2533 USD.
+    found = ownership(_purchase(), _rates(), utilisation=exact(0.5))
+    hours = {each.way: each.usd.value for each in found.hourly}
+    assert list(hours) == ["rent", "buy", "own"]
+    assert hours["rent"] == 2.0
+    assert hours["own"] == pytest.approx(0.236)
+    assert hours["buy"] == pytest.approx((250 + 207.74875) / 365.25)
+
+
 def test_the_use_from_which_owning_returns_by_hand():
     # 36 (u 730.5 (2 - 0.2 x 1.18 x 0.75) - 730.5 x 0.2 x 1.18 x 0.25 - 100) = 9,000 gives u = 0.2951.
     found = ownership(_purchase(), _rates(), utilisation=exact(0.5))
@@ -133,12 +144,12 @@ def test_own_figures_override_the_table():
 
 
 def test_a_card_for_desktops_takes_no_rented_room():
-    """By hand: 0.45 kW x 1.18 x (0.5 + 0.5 x 0.25) x 730.5 h x 1.15 x 0.161 USD, and 4 % of its price a year."""
+    """By hand: 0.45 kW x 1.18 x (0.5 + 0.5 x 0.25) x 730.5 h x 0.161 USD, and 4 % of its price a year."""
     own = purchase(accelerator("rtx-4090-pcie-24gb"), user_usd=2400.0)
     hosted = purchase(accelerator("rtx-4090-pcie-24gb"), user_usd=2400.0, hosting_usd_per_month=30.0)
     rates = economics.rates(accelerator("rtx-4090-pcie-24gb"), user_price=0.5)
     running = ownership(own, rates, utilisation=exact(0.5)).running_usd_per_month
-    by_hand = 0.45 * 1.18 * 0.625 * 730.5 * 1.15 * 0.161 + 2400 * 0.04 / 12
+    by_hand = 0.45 * 1.18 * 0.625 * 730.5 * 0.161 + 2400 * 0.04 / 12
     assert own.hosting_usd_per_month == exact(0.0)
     assert running.value == pytest.approx(by_hand)
     assert ownership(hosted, rates, utilisation=exact(0.5)).running_usd_per_month.value == pytest.approx(

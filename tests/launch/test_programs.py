@@ -34,7 +34,7 @@ PAIRS = {
     "precision": (BASE, f"{BASE} precision=fp8_rowwise"),
     "implementation": (BASE, f"{BASE} implementation=eager"),
     "optimizer": (BASE, f"{BASE} optimizer=adam_8bit"),
-    "master_weights": ("dp=8 global_batch=64", "dp=8 global_batch=64 master_weights=false"),
+    "master_weights": (BASE, f"{BASE} master_weights=false"),
     "offload": (BASE, f"{BASE} offload=optimizer"),
     "compression": (BASE, f"{BASE} compression=topk"),
     "compression_rank": (f"{BASE} compression=powersgd", f"{BASE} compression=powersgd compression_rank=2"),

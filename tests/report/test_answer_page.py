@@ -72,7 +72,7 @@ def test_the_same_numbers_stand_in_the_facts_and_in_the_row():
 def test_the_first_lines_say_probability_batch_memory_choice_and_grade():
     found = facts(made_answer())
     assert "97 %" in found["Time"]
-    assert "3.0 h" in found["Time"]
+    assert "3 h" in found["Time"]
     assert "64 samples" in found["Batch"]
     assert "60 GB of 80 GB" in found["Batch"]
     assert "compiled" in found["Strategy"]

@@ -253,12 +253,12 @@ def test_equilibria_stand_with_interval_censoring_and_bill(findings):
     first, second = one(found, blocks.Table).rows
     # 32 accelerators for 2 minutes are 1.07 accelerator-hours, at 3 USD; 32 x 700 W x 1.18 x 120 s = 0.881 kWh.
     assert [cell.text for cell in first] == [
-        "H100 SXM5 80 GB", "balance", "32", "0.625", "2.0 min", "1.07", "3.20", "0.881", "0.441",
+        "H100 SXM5 80 GB", "balance", "32", "0.625", "2 min", "1.07", "3.20", "881 Wh", "0.441",
     ]  # fmt: skip
     assert (first[1].detail, first[2].detail) == ("the answer", "16\N{EN DASH}48")
     assert first[7].detail == "modelled"
     assert (second[2].text, second[2].detail) == ("at least 64", "64 or more")
-    assert (second[7].text, second[7].detail) == ("2.00", "measured")
+    assert (second[7].text, second[7].detail) == ("2 kWh", "measured")
 
 
 def test_the_answer_comes_first_and_rates_name_their_source(findings):

@@ -128,7 +128,7 @@ def scatter(*all_series, level=None):
 
 def test_points_stand_at_the_corners_of_their_ranges():
     lines = plot(scatter(series(CIRCLE, (2.0, 32.0), (1.0, 0.0)), level=Level(y=1.0, text="")))
-    assert lines[0].startswith("    1.00 │●┄")
+    assert lines[0].startswith("       1 │●┄")
     assert lines[12].endswith("●")
     assert lines[12].startswith("       0 │")
     assert lines[14].split() == ["2", "4", "8", "16", "32"]

@@ -81,7 +81,7 @@ def test_one_slow_entry_among_equals_is_an_outlier_and_needs_two_peers():
     assert ("entry0", "slow_outlier") not in symptoms(slow)
     found = symptoms(slow, {"score_s": 1100.0})
     # Median of 1000 and 1100 s is 1050 s = 17.5 min; 1500 s = 25 min is 1.43 times as long.
-    assert found[("entry0", "slow_outlier")] == ["25.0", "17.5", "2"]
+    assert found[("entry0", "slow_outlier")] == ["25", "17.5", "2"]
 
 
 def test_entries_without_score_are_passed_over():

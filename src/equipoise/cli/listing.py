@@ -9,11 +9,14 @@ from msgspec.structs import fields
 from equipoise import glossary
 from equipoise.bench.methods import METHODS
 from equipoise.bench.models import ZOO
+from equipoise.economics import costs
+from equipoise.economics import interruptions as rates
 from equipoise.runs.store import Tables
 from equipoise.scaling.laws import LAWS
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.mlperf import round_order
 from equipoise.spec.strategy import Strategy
+from equipoise.units import SI_PREFIXES
 
 _ACCELERATOR_FACTS: Final = (
     *("title", "vendor", "kind", "year", "memory_bytes", "peak_bf16_flop_per_s", "achievable_fraction"),
@@ -99,6 +102,67 @@ def strategies(_tables: Tables, _catalogue: Catalogue) -> list[dict[str, Any]]:
     ]
 
 
+def prices(_tables: Tables, catalogue: Catalogue) -> list[dict[str, Any]]:
+    """One record a dated offer of an accelerator; minimum_months is null where the source does not say."""
+    return [
+        {
+            "accelerator": one.slug,
+            "terms": offer.terms,
+            "provider": offer.provider,
+            "usd_per_accelerator_hour": offer.usd_per_accelerator_hour,
+            "minimum_months": offer.minimum_months,
+            "date": offer.read.isoformat(),
+            "source": offer.source,
+        }
+        for one in catalogue.accelerators()
+        for offer in costs.offers(one.slug)
+    ]
+
+
+def regions(_tables: Tables, _catalogue: Catalogue) -> list[dict[str, Any]]:
+    """One record a region of `--region`, with the carbon of its electricity."""
+    grids = [costs.grid(name) for name in costs.table("grids.toml")["kg_co2_per_kwh"]]
+    return [
+        {"region": each.region, "g_co2_per_kwh": SI_PREFIXES["k"] * each.kg_co2_per_kwh, "source": each.basis}
+        for each in grids
+    ]
+
+
+def interruptions(_tables: Tables, _catalogue: Catalogue) -> list[dict[str, Any]]:
+    """One record a cluster or spot trace whose interruptions were published.
+
+    hours_between: of one accelerator, between failures. waves_per_hour: of reclaimed spot nodes, at so many
+    nodes; share_of_nodes: that a wave takes.
+    """
+    failed = [
+        {
+            "seen_at": each.name,
+            "kind": "failures",
+            "hours_between": each.hours_between,
+            "waves_per_hour": None,
+            "num_nodes": None,
+            "share_of_nodes": None,
+            "what": each.what,
+            "source": each.source,
+        }
+        for each in rates.clusters()
+    ]
+    reclaimed = [
+        {
+            "seen_at": each.name,
+            "kind": "spot",
+            "hours_between": None,
+            "waves_per_hour": each.waves_per_hour,
+            "num_nodes": each.num_nodes,
+            "share_of_nodes": each.share,
+            "what": each.what,
+            "source": each.source,
+        }
+        for each in rates.spot_traces()
+    ]
+    return [*failed, *reclaimed]
+
+
 def laws(_tables: Tables, _catalogue: Catalogue) -> list[dict[str, Any]]:
     """One record a law that `predict --law` knows."""
     pooled = {
@@ -148,5 +212,8 @@ def _seen(scores: pl.DataFrame, column: str, slug: str) -> dict[str, Any]:
 
 LISTED: Final[Mapping[str, Callable[[Tables, Catalogue], list[dict[str, Any]]]]] = {
     rows_of.__name__: rows_of
-    for rows_of in (rounds, workloads, accelerators, clusters, strategies, methods, models, laws)
+    for rows_of in (
+        *(rounds, workloads, accelerators, clusters, strategies, methods, models, laws),
+        *(prices, regions, interruptions),
+    )
 }

@@ -1,7 +1,7 @@
 """The verbs of orientation: what there is, what a word means, and what works on this machine (`doctor`)."""
 
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 import typer
 
@@ -10,7 +10,10 @@ from equipoise.cli.options import Also, AsJson, Data, Hardware, JsonOut, Workloa
 from equipoise.cli.output import answering, write
 from equipoise.errors import UsageError
 
-_Kind = Literal["rounds", "workloads", "accelerators", "clusters", "strategies", "methods", "models", "laws"]
+_KINDS: Final = (
+    *("rounds", "workloads", "accelerators", "clusters", "strategies", "methods", "models", "laws"),
+    *("prices", "regions", "interruptions"),
+)
 # Files of the package that show how an entry of one's own is written.
 _EXAMPLES: Final = {
     "accelerators": "example_hardware.toml",
@@ -19,8 +22,18 @@ _EXAMPLES: Final = {
 }
 
 
+def _kinds_from(incomplete: str) -> list[str]:
+    """What can be listed, for a shell that completes a word."""
+    return [kind for kind in _KINDS if kind.startswith(incomplete)]
+
+
 def list_(
-    kind: Annotated[_Kind, typer.Argument(help="What to list.")],
+    kind: Annotated[
+        str,
+        typer.Argument(
+            metavar="KIND", autocompletion=_kinds_from, help=f"What to list: {', '.join(_KINDS)}."
+        ),
+    ],
     *,
     data: Data = None,
     also: Also = None,
@@ -32,7 +45,9 @@ def list_(
     as_json: AsJson = False,
     json_out: JsonOut = None,
 ) -> None:
-    """List rounds, workloads, accelerators, clusters, strategies, ways to train, models or laws."""
+    """List rounds, workloads, accelerators, prices and other things that there are."""
+    if kind not in _KINDS:
+        raise UsageError(f"list {kind!r}: expected one of {', '.join(_KINDS)}")
     if example:
         if kind not in _EXAMPLES:
             raise UsageError(f"--example: {kind} have none; expected {', '.join(sorted(_EXAMPLES))}")

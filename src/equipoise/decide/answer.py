@@ -13,6 +13,7 @@ from equipoise.decide.query import TrainingQuery
 from equipoise.economics import Price, PriceTerms, Rates
 from equipoise.economics.interruptions import Interrupted
 from equipoise.economics.ownership import Ownership
+from equipoise.economics.quotes import Charges
 from equipoise.errors import SpecError
 from equipoise.launch import Setting, Snippet, launch_snippets, runtime_settings
 from equipoise.scaling.equilibrium import Equilibrium, Limit
@@ -220,8 +221,9 @@ class Candidate(Struct, frozen=True, kw_only=True):
 
     system: as asked, the name in the catalogue. work_s: without interruptions; time_s: with them, and None
     where it cannot be estimated (`why_not`). step_s: work_s over the number of steps, so with what evaluation
-    takes where published results hold it; model: the step as the performance model times it. energy_j: of the
-    whole system, with the building where a PUE was given. mfu: FLOP of the model over those of the
+    takes where published results hold it; model: the step as the performance model times it. charges: what
+    usd is made of, where that is more than accelerator-hours times price. energy_j: of the whole
+    system, with the building where a PUE was given. mfu: FLOP of the model over those of the
     accelerators' peak in mfu_precision, at step_s; None where the time rests on published results, whose
     precision is not stated. disagreement: the factor by which the interval of the time was widened because
     estimators differ, 1 where they do not. speedup: over the smallest size known of the system, with its own
@@ -250,6 +252,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
     price: Price | None
     power_w: float | None
     usd: Interval | None
+    charges: Charges | None = None
     energy_j: Interval | None
     carbon_kg: Interval | None
     electricity_usd: Interval | None

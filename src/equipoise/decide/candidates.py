@@ -30,8 +30,9 @@ from equipoise.decide.query import TrainingQuery
 from equipoise.decide.select import Group, SizeCurve
 from equipoise.decide.strategy_search import TimedStrategy
 from equipoise.decide.systems import RequestedSystem, system_rates
-from equipoise.economics import SYSTEM_POWER, Bill, PriceTerms, Rates, bill, electricity, grid, price
-from equipoise.economics.interruptions import interrupted
+from equipoise.economics import SYSTEM_POWER, Bill, Price, PriceTerms, Rates, bill, electricity, grid, price
+from equipoise.economics.interruptions import Interrupted, interrupted
+from equipoise.economics.quotes import Charges, charged, charges
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.strategy import PRECISIONS, Precision
 from equipoise.stats import Interval, exact, product
@@ -102,6 +103,7 @@ def system_candidates(inputs: Inputs, assessment: Assessment) -> SystemCandidate
 
 def rates_of(query: TrainingQuery, system: RequestedSystem, terms: PriceTerms) -> Rates:
     """What a system costs on some terms, with the user's own prices."""
+    carbon = grid(query.region, user_g_per_kwh=query.carbon_g_per_kwh)
     power = None
     if query.electricity_usd_per_kwh is not None or query.pue is not None:
         is_desktop = system.cluster is not None and bool(system.cluster.accelerator.for_desktops)
@@ -109,12 +111,12 @@ def rates_of(query: TrainingQuery, system: RequestedSystem, terms: PriceTerms) -
     if system.cluster is None:  # of a machine without an entry: what the user states
         return Rates(
             price=price("", usd_per_accelerator_hour=system.usd_per_accelerator_hour, terms=terms),
-            grid=grid(query.region),
+            grid=carbon,
             accelerator_power_w=None,
             system_power=SYSTEM_POWER,
             electricity=power,
         )
-    return system_rates(system, terms, region=query.region, power=power)
+    return system_rates(system, terms, carbon=carbon, power=power)
 
 
 def _sized(estimates: Sequence[Estimates], size: int, bounds: Sequence[OrderBound]) -> _Sized:
@@ -196,13 +198,14 @@ def priced_candidate(
         num_nodes=num_nodes,
         trained_params=inputs.training.workload.trained_params,
         is_spot=terms == "spot",
+        shrinks=query.on_reclaim == "shrink",
     )
     time_s, why_not = stopped.time_s, stopped.why
     if time_s is not None and time_s.high > WIDEST * time_s.low:
         why_not = f"its 90 % interval spans a factor of {time_s.high / time_s.low:.0f}"
         time_s = None
     paid = None if time_s is None else bill(size, time_s, rates)
-    usd = None if paid is None or time_s is None else _at_price(paid, time_s)
+    rented = None if paid is None or time_s is None else _rented(rates, size, time_s, paid, stopped)
     samples = (
         None if global_batch_samples is None else inputs.training.budget.samples_at(global_batch_samples)
     )
@@ -227,9 +230,10 @@ def priced_candidate(
         time_s=time_s,
         goodput=None if time_s is None else stopped.goodput,
         why_not=why_not if time_s is None else None,
-        price=rates.price,
+        price=rates.price if rented is None else rented.price,
         power_w=None if power is None else power * rates.system_power.factor,
-        usd=usd,
+        usd=None if rented is None else rented.usd,
+        charges=None if rented is None else rented.charges,
         energy_j=None if paid is None else paid.energy,
         carbon_kg=None if paid is None else paid.carbon,
         electricity_usd=None if paid is None else paid.electricity,
@@ -305,6 +309,29 @@ def timed_candidate(
         disagreement=1.0,
         grade=grade,
     )
+
+
+class _Rented(Struct, frozen=True, kw_only=True):
+    """What a training costs at one price. charges: None where that is its hours alone."""
+
+    price: Price | None
+    usd: Interval | None
+    charges: Charges | None
+
+
+def _rented(rates: Rates, size: int, time_s: Interval, paid: Bill, stopped: Interrupted) -> _Rented:
+    """The money of the time, at the quote of which it costs least.
+
+    stopped: of the run, for the bytes of a checkpoint, which is what is stored and taken out.
+    """
+    price, stored = rates.price, stopped.checkpoint_bytes
+    if price is None or (price.is_hourly and not rates.others):
+        return _Rented(price=price, usd=_at_price(paid, time_s), charges=None)
+    found = [
+        (charges(each, size, time_s.value, checkpoint_bytes=stored), each) for each in (price, *rates.others)
+    ]
+    least, taken = min(found, key=lambda each: each[0].usd)
+    return _Rented(price=taken, usd=charged(taken, size, time_s, checkpoint_bytes=stored), charges=least)
 
 
 def _at_price(paid: Bill, time_s: Interval) -> Interval | None:

@@ -35,7 +35,7 @@ from equipoise.decide.systems import requested_systems
 from equipoise.decide.training import training
 from equipoise.decide.user_evidence.runs import UserRuns
 from equipoise.decide.user_evidence.traces import UserEvidence, unusable, user_evidence
-from equipoise.economics.costs import TERMS
+from equipoise.economics.costs import TERMS, price
 from equipoise.economics.ownership import USUAL_UTILISATION, Ownership, ownership, purchase
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.runs import embedded
@@ -226,7 +226,8 @@ def _chosen_for_you(inputs: Inputs, assessment: Assessment, best: Candidate | No
         chosen.append(f"{best.strategy.implementation} code (--fix implementation=eager,compiled)")
     if inputs.query.software is None and inputs.query.profile is None:
         chosen += _software(assessment, best)
-    if not inputs.query.terms:
+    is_owned = best.price is not None and best.price.is_owned
+    if not inputs.query.terms and not is_owned:
         chosen.append(f"rented {best.terms.replace('_', ' ')} (--terms)")
     return tuple(chosen)
 
@@ -334,11 +335,14 @@ def _bought(
         return None, (
             f"Buying was not compared: no purchase price of {best.accelerator} is known (--purchase USD).",
         )
+    is_owned = best.price is not None and best.price.is_owned
+    rent = price(cluster.accelerator.slug, terms=best.terms) if is_owned else best.price
+    rates = replace(own.rates[best.terms], price=rent)
     try:
         return (
             ownership(
                 bought,
-                own.rates[best.terms],
+                rates,
                 utilisation=USUAL_UTILISATION if query.utilisation is None else exact(query.utilisation),
                 horizon_months=query.horizon_months or USUAL_HORIZON_MONTHS,
                 speed_error=Interval(

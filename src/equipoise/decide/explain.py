@@ -35,7 +35,7 @@ from equipoise.perfmodel.machine import machine
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.strategy import Strategy
 from equipoise.stats import Interval
-from equipoise.units import HOUR_S, format_count, format_duration, format_percent, format_si
+from equipoise.units import HOUR_S, format_amount, format_count, format_duration, format_percent
 
 NUM_ALTERNATIVES: Final = 4
 NUM_STEPS: Final = 50
@@ -121,7 +121,7 @@ def _wins_when(best: Candidate, other: Candidate, objective: Objective) -> str:
             return f"{allowed}if its price falls below {price:.3g} USD per accelerator-hour"
         return f"at no value of time: it is slower and {more_words}"
     side = "more" if saved_h > 0.0 else "less"
-    return f"{allowed}where an hour is worth {side} than {format_si(more / saved_h)} {unit}"
+    return f"{allowed}where an hour is worth {side} than {format_amount(more / saved_h)} {unit}"
 
 
 def _price_that_wins(best: Candidate, other: Candidate, objective: Objective) -> float | None:
@@ -130,7 +130,10 @@ def _price_that_wins(best: Candidate, other: Candidate, objective: Objective) ->
         return None
     if best.usd is None or other.usd is None or other.price is None or other.usd.value <= 0.0:
         return None
-    return other.price.usd_per_accelerator_hour * best.usd.value / other.usd.value
+    extra_usd = 0.0 if other.charges is None else other.charges.extra_usd
+    if best.usd.value <= extra_usd:
+        return None
+    return other.price.usd_per_accelerator_hour * (best.usd.value - extra_usd) / (other.usd.value - extra_usd)
 
 
 def to_measure(inputs: Inputs, assessment: Assessment, best: Candidate) -> Iterator[Measurement]:

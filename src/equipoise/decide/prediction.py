@@ -45,6 +45,7 @@ from equipoise.scaling.fit import measured_times
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.catalogue import catalogue as catalogue_of
 from equipoise.stats import Interval
+from equipoise.units import format_amount
 
 _ALONE: Final = "your accelerators"
 
@@ -311,7 +312,9 @@ def _timed(system: RequestedSystem, rates: Rates, found: PredictedTime, curve: T
             name=f"law {curve.law.name}",
             time_s=found.time,
             log_sd=log_sd(found.time),
-            why="" if record is None else f"{record.of}: off by {100 * record.median_abs_error:.2g} %",
+            why=""
+            if record is None
+            else f"{record.of}: off by {format_amount(float(f'{100 * record.median_abs_error:.2g}'))} %",
             weight=1.0,
         ),
         grade="measured" if is_measured else "carried",

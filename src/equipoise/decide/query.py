@@ -4,6 +4,7 @@
 """
 
 import math
+import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -14,7 +15,7 @@ from msgspec.structs import fields, force_setattr, replace
 
 from equipoise.decide.field import MAX_ACCELERATORS, Field, Group, Kind, Sizes, Verb
 from equipoise.errors import DataError, UsageError
-from equipoise.spec.renting import DEFAULT_GRID, TERMS
+from equipoise.spec.renting import DEFAULT_GRID, ON_RECLAIM, TERMS, OnReclaim
 from equipoise.spec.strategy import METHODS, PRECISIONS, SOFTWARE_NAMES, TRAINED
 from equipoise.units import HOUR_S
 
@@ -52,6 +53,7 @@ _MOST_WORK: Final = 1e18
 _MOST_USD: Final = 1e15
 _LONGEST_SEQUENCE: Final = 100_000_000
 _LONGEST_S: Final = 1e7 * HOUR_S
+_CURRENCY: Final = re.compile(r"([A-Za-z]{3})=([0-9]{1,12}(?:\.[0-9]{1,12})?)")
 
 
 def _field(
@@ -390,7 +392,7 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
         _field(
             "price",
             "per_system",
-            "US dollars per accelerator-hour of a system: h100=2.1; 0 for your own machines.",
+            "US dollars per accelerator-hour of a system: h100=2.1; 0 for a machine you own.",
             group="money",
             verbs=ALL,
             unit="USD per accelerator-hour",
@@ -401,6 +403,17 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
             unset="price table",
         ),
     ] = ()
+    quotes: Annotated[
+        Path | None,
+        _field(
+            "prices",
+            "path",
+            "Your quotes: a TOML or CSV file of providers, systems, terms, minimum commitments and prices.",
+            group="money",
+            verbs=_DECIDE,
+            metavar="FILE",
+        ),
+    ] = None
     terms: Annotated[
         tuple[tuple[str, tuple[str, ...]], ...],
         _field(
@@ -412,9 +425,20 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
             value_kind="list",
             choices=TERMS,
             metavar="[SYSTEM=]TERMS",
-            unset="on_demand",
+            unset="on_demand, or those of your quotes",
         ),
     ] = ()
+    on_reclaim: Annotated[
+        OnReclaim,
+        _field(
+            "on-reclaim",
+            "choice",
+            "A job whose spot nodes are reclaimed waits for others, or shrinks and goes on (elastic).",
+            group="money",
+            verbs=("advise",),
+            choices=ON_RECLAIM,
+        ),
+    ] = "wait"
     electricity_usd_per_kwh: Annotated[
         float | None,
         _field(
@@ -448,11 +472,37 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
         _field(
             "region",
             "text",
-            "Electricity grid for the carbon emissions.",
+            "Electricity grid for the carbon emissions: a country, e.g. us, uk, japan.",
             group="money",
             verbs=ALL,
         ),
     ] = DEFAULT_GRID
+    carbon_g_per_kwh: Annotated[
+        float | None,
+        _field(
+            "carbon",
+            "number",
+            "Carbon intensity of your electricity, in place of the grid's yearly average.",
+            group="money",
+            verbs=_TRAIN,
+            unit="g CO2 per kWh",
+            least=0,
+            most=5000,
+            metavar="GRAMS",
+        ),
+    ] = None
+    currency: Annotated[
+        str | None,
+        _field(
+            "currency",
+            "text",
+            "Your currency and what one US dollar is in it: EUR=0.92; the headline is in both.",
+            group="money",
+            verbs=("advise",),
+            metavar="NAME=RATE",
+            unset="USD",
+        ),
+    ] = None
     buy: Annotated[
         bool, _field("buy", "flag", "Compare renting with buying.", group="buying", verbs=("advise",))
     ] = False
@@ -742,13 +792,7 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse what asks for two things at once, or for nothing."""
-        for one, other, what in RIVALS:
-            if getattr(self, one) and getattr(self, other):
-                options = " and ".join(f"--{FIELDS[name].option}" for name in (one, other))
-                raise UsageError(f"{options} both state {what}; keep one")
-        for names, what in ((TRAINED, "which weights are trained"), (METHODS, "what is optimised")):
-            if len(both := [each for each in self.train if each in names]) > 1:
-                raise UsageError(f"--train {','.join(both)} states {what} twice; keep one")
+        self._refuse_twice_stated()
         if self.queue_s is not None and self.deadline_s is not None and self.queue_s >= self.deadline_s:
             raise UsageError(
                 f"--queue of {self.queue_s / HOUR_S:g} hours leaves no time before the --deadline of "
@@ -760,13 +804,30 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
             raise UsageError(f"--ask {self.ask} and --buy are two different questions; keep one")
         if self.ask is not None and self.deadline_s is None and self.budget_usd is None:
             raise UsageError(f"--ask {self.ask} needs --budget or --deadline")
+        if self.currency is not None:
+            _currency(self.currency)
         if self.value_of_time_usd_per_hour is not None and self.objective == "balance":
             force_setattr(self, "objective", "value_of_time")
+
+    def _refuse_twice_stated(self) -> None:
+        """Refuse what is stated in two ways."""
+        for one, other, what in RIVALS:
+            if getattr(self, one) and getattr(self, other):
+                options = " and ".join(f"--{FIELDS[name].option}" for name in (one, other))
+                raise UsageError(f"{options} both state {what}; keep one")
+        for names, what in ((TRAINED, "which weights are trained"), (METHODS, "what is optimised")):
+            if len(both := [each for each in self.train if each in names]) > 1:
+                raise UsageError(f"--train {','.join(both)} states {what} twice; keep one")
 
     @property
     def has_measurements(self) -> bool:
         """Whether the user gives runs, timed collectives or traces, or states how traces ran."""
         return bool(self.runs or self.collectives or self.traces or self.traced_as)
+
+    @property
+    def own_currency(self) -> tuple[str, float] | None:
+        """The user's currency, and how much of it a US dollar is."""
+        return None if self.currency is None else _currency(self.currency)
 
     @property
     def is_buying(self) -> bool:
@@ -800,6 +861,15 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
     def spend_usd(self) -> float:
         """What the training may cost; infinite without a budget."""
         return math.inf if self.budget_usd is None else self.budget_usd
+
+
+def _currency(text: str) -> tuple[str, float]:
+    """The name and rate of `EUR=0.92`. Raises UsageError for any other text."""
+    found = _CURRENCY.fullmatch(text)
+    rate = float(found[2]) if found else 0.0
+    if found is None or not 0.0 < rate < _MOST_USD:
+        raise UsageError(f"--currency is {text!r}; expected a name and what one USD is in it, as EUR=0.92")
+    return found[1].upper(), rate
 
 
 FIELDS: Final[Mapping[str, Field]] = {

@@ -27,7 +27,7 @@ from equipoise.perfmodel.parameters import CollectiveParameters, stacked
 from equipoise.scaling.equilibrium import Equilibrium, default_answer
 from equipoise.spec.strategy import Strategy
 from equipoise.spec.workload import Workload, workload
-from equipoise.units import format_count, format_duration, format_percent, format_si, format_step
+from equipoise.units import format_count, format_duration, format_percent, format_si
 
 
 class LinkUncertainty(Struct, frozen=True, kw_only=True):
@@ -286,14 +286,14 @@ def _measured(assessment: Assessment, best: Candidate) -> Iterator[Reason]:
 def trace_words(check: TraceCheck) -> str:
     """A traced run against the model, and what is missing of it."""
     trace = check.trace
-    own = [] if trace.step_s is None else [f"a step of {format_step(trace.step_s)}"]
+    own = [] if trace.step_s is None else [f"a step of {format_duration(trace.step_s)}"]
     if trace.exposed_share is not None:
         own.append(f"{_share(trace.exposed_share)} exposed, {_share(trace.idle_share or 0.0)} idle")
     at = "" if trace.num_ranks is None else f" at {format_count(trace.num_ranks)} ranks"
     parts = [f"Your trace ({named(trace.files)}){at}: {', '.join(own) or 'no step is marked'}"]
     if check.modelled_step_s is not None and check.modelled_exposed_share is not None:
         parts.append(
-            f"; the model: {format_step(check.modelled_step_s)}, {_share(check.modelled_exposed_share)} "
+            f"; the model: {format_duration(check.modelled_step_s)}, {_share(check.modelled_exposed_share)} "
             "exposed"
         )
     if trace.strategy is not None:
@@ -338,8 +338,8 @@ def _strategy(assessment: Assessment, best: Candidate) -> Iterator[Reason]:
     yield Reason(
         words=(
             f"The strategy is the fastest of {format_count(fitting)} that fit into memory, by the "
-            f"performance model: it needs {memory}{of}; a modelled step of {format_step(best.model.step_s)} "
-            f"is {spent}."
+            f"performance model: it needs {memory}{of}; a modelled step of "
+            f"{format_duration(best.model.step_s)} is {spent}."
         ),
         sources=(EvidenceSource(kind="model", ref=f"calibration {calibration.name}: {calibration.words}"),),
         formula="step = sum of causes; docs/decide/models.md",

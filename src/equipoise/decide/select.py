@@ -8,11 +8,14 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from equipoise.decide.answer import LEVEL, Candidate, ConstraintName, Flip, Refusal, Relaxation, TimeValue
 from equipoise.decide.query import Objective
+from equipoise.economics.quotes import Charges
 from equipoise.scaling.equilibrium import (
     Equilibrium,
     Limit,
@@ -21,7 +24,7 @@ from equipoise.scaling.equilibrium import (
     reached_by_paying_steps,
 )
 from equipoise.scaling.laws import FloatArray
-from equipoise.stats import Input, Tornado, tornado
+from equipoise.stats import Input, Tornado, Values, tornado
 from equipoise.units import HOUR_S
 
 Group: TypeAlias = tuple[str, str]  # system and terms
@@ -62,7 +65,10 @@ class Selection(Struct, frozen=True, kw_only=True):
 
 
 class Figures(NamedTuple):
-    """The few numbers of a candidate that decide. usd, energy_j: None is not known."""
+    """The few numbers of a candidate that decide. usd, energy_j: None is not known.
+
+    charges: what usd is made of, where that is more than the hours used.
+    """
 
     id: str
     group: Group
@@ -71,6 +77,17 @@ class Figures(NamedTuple):
     usd: float | None
     energy_j: float | None
     is_within_size: bool
+    charges: Charges | None = None
+
+    def moved(self, *, price: float = 1.0, time: float = 1.0) -> "Figures":
+        """The figures at so many times the price of an hour and the time; other charges stay."""
+        usd, paid = self.usd, self.charges
+        if usd is not None and paid is not None:
+            usd = price * max(paid.used_usd * time, paid.minimum_usd) + paid.extra_usd
+        elif usd is not None:
+            usd *= price * time
+        energy_j = None if self.energy_j is None else self.energy_j * time
+        return self._replace(time_s=self.time_s * time, usd=usd, energy_j=energy_j)
 
 
 def select(candidates: Sequence[Candidate], rule: Rule, curves: Mapping[Group, SizeCurve]) -> Selection:
@@ -112,6 +129,7 @@ def figures_of(candidate: Candidate) -> Figures:
         usd=None if candidate.usd is None else candidate.usd.value,
         energy_j=None if candidate.energy_j is None else candidate.energy_j.value,
         is_within_size=all(sized),
+        charges=candidate.charges,
     )
 
 
@@ -301,7 +319,8 @@ def flips(
     figures = [figures_of(each) for each in candidates if each.time_s is not None]
     found: list[Flip] = []
     prices = _prices(candidates)
-    for (system, terms), price in prices.items():
+    paid = {each.id: each.price.usd_per_accelerator_hour for each in candidates if each.price is not None}
+    for (system, terms), usual in prices.items():
 
         def at_price(factor: float, group: Group = (system, terms)) -> str | None:
             return choose(_priced(figures, group, factor), rule, balance)
@@ -309,6 +328,10 @@ def flips(
         moved = _solved(at_price, best.id)
         if moved is not None:
             factor, to = moved
+            # Where a file has several quotes on the same terms, that of the candidate in question.
+            is_to = any(each.id == to and each.group == (system, terms) for each in figures)
+            is_best = (best.system, best.terms) == (system, terms)
+            price = paid[to] if is_to else paid[best.id] if is_best else usual
             found.append(
                 Flip(
                     quantity=f"price of {system}{_terms_words(terms, system, prices)}",
@@ -339,24 +362,12 @@ def _prices(candidates: Sequence[Candidate]) -> dict[Group, float]:
 
 def _priced(figures: Sequence[Figures], group: Group, factor: float) -> list[Figures]:
     """The figures with one price so many times as high."""
-    return [
-        each._replace(usd=each.usd * factor) if each.group == group and each.usd is not None else each
-        for each in figures
-    ]
+    return [each.moved(price=factor) if each.group == group else each for each in figures]
 
 
 def _slowed(figures: Sequence[Figures], system: str, factor: float) -> list[Figures]:
     """The figures with one system so many times as slow; money and energy go with the time."""
-    return [
-        each._replace(
-            time_s=each.time_s * factor,
-            usd=None if each.usd is None else each.usd * factor,
-            energy_j=None if each.energy_j is None else each.energy_j * factor,
-        )
-        if each.group[0] == system
-        else each
-        for each in figures
-    ]
+    return [each.moved(time=factor) if each.group[0] == system else each for each in figures]
 
 
 def _speed(
@@ -445,14 +456,24 @@ def tornado_of(candidate: Candidate) -> Tornado | None:
     """What moves the money of a candidate: each cause from one end of its interval to the other.
 
     Of accelerator-hours where there is no price; None where the time cannot be estimated.
-    Source: money = accelerators x hours x price, each moved alone.
+    Source: money = accelerators x hours x price, with the other charges of a quote, each moved alone.
     """
     if candidate.time_s is None:
         return None
     size, time = candidate.num_accelerators, Input(name=TIME, unit="s", interval=candidate.time_s)
     if candidate.price is None:
         return tornado("accelerator-hours", "h", lambda values: values[TIME] * (size / HOUR_S), (time,))
+    power_usd = candidate.electricity_usd
+    if candidate.price.is_owned and power_usd is not None:
+        usd_per_s = power_usd.value / candidate.time_s.value
+        return tornado("money", "USD", lambda values: values[TIME] * usd_per_s, (time,))
     hourly = Input(name=PRICE, unit="USD", interval=candidate.price.interval)
-    return tornado(
-        "money", "USD", lambda values: values[TIME] * values[PRICE] * (size / HOUR_S), (time, hourly)
-    )
+    paid = candidate.charges
+    extra_usd = 0.0 if paid is None else paid.extra_usd
+    least_s = candidate.price.minimum_s
+
+    def usd(values: Values) -> NDArray[np.float64]:
+        held_s = np.maximum(values[TIME], least_s)
+        return np.asarray(held_s * values[PRICE] * (size / HOUR_S) + extra_usd)
+
+    return tornado("money", "USD", usd, (time, hourly))

@@ -176,15 +176,10 @@ def _tokens(query: TrainingQuery, inputs: Inputs, one: SystemCandidates) -> Budg
     )
 
 
-def _unsolved(query: TrainingQuery, title: str, allowed: Sequence[Candidate]) -> EvidenceError | UsageError:
+def _unsolved(query: TrainingQuery, title: str, allowed: Sequence[Candidate]) -> EvidenceError:
     """Why no amount is limited on a system, or none can be estimated."""
-    if math.isinf(query.within_s) and any(each.usd is not None for each in allowed):
-        return UsageError(
-            f"--budget {query.spend_usd:g} sets no limit where accelerator-hours on {title} cost "
-            "nothing; give "
-            "--deadline, or --price, or --electricity for your own machine"
-        )
-    why = next((each.why_not for each in allowed if each.why_not is not None), "no price is known")
+    unknown = "no price, or no power of a machine that you own, is known"
+    why = next((each.why_not for each in allowed if each.why_not is not None), unknown)
     return EvidenceError(
         f"no {query.ask} budget can be found on {title}: {why}", missing=("other --terms, or --price",)
     )
@@ -214,11 +209,10 @@ class _SizeSolver(Struct, frozen=True, kw_only=True):
         """The amount that each limit allows, the least of them; None where no limit can be reached."""
         within_s, spend_usd, work_s = self.query.within_s, self.query.spend_usd, self.start.work_s.value
         usd_per_hour = self.start.usd_per_hour
-        is_paid = self.start.usd is None or self.start.usd.value > 0.0
         bounds: list[tuple[float, float, float, ReachLimit]] = []
         if math.isfinite(within_s):
             bounds.append((*self._bounds(within_s, lambda each: each.time_s, within_s / work_s), "deadline"))
-        if math.isfinite(spend_usd) and is_paid:
+        if math.isfinite(spend_usd):
             factor = spend_usd / (usd_per_hour * work_s / HOUR_S) if usd_per_hour else 1.0
             bounds.append((*self._bounds(spend_usd, lambda each: each.usd, factor), "budget"))
         value, _, _, limit = min(bounds, default=(0.0, 0.0, 0.0, "budget"))

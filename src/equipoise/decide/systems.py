@@ -15,7 +15,8 @@ from equipoise.bench.topology import Topology, here, read
 from equipoise.bench.topology.reading import MOST_BYTES
 from equipoise.decide.query import TrainingQuery
 from equipoise.diagnose.links import named_chips
-from equipoise.economics import Electricity, Price, PriceTerms, Rates
+from equipoise.economics import Electricity, GridCarbon, Price, PriceTerms, Rates
+from equipoise.economics.quotes import read_quotes
 from equipoise.errors import DataError, EvidenceError, SpecError, UsageError
 from equipoise.spec.catalogue import Catalogue, counted_name
 from equipoise.spec.cluster import Cluster, NodeFacts
@@ -36,8 +37,9 @@ class RequestedSystem(Struct, frozen=True, kw_only=True):
     name: in the catalogue; what the machine calls itself where cluster is None. cluster: one node of it.
     node: facts that the question or the machine's own links state. stock: how many there are; None where any
     number may be had. is_cpu: processors, of which ranks take cores. terms: to compare.
-    usd_per_accelerator_hour: the user's own price; None for the table's. chosen_for_you: what the question
-    leaves open of its nodes and was chosen, in words. topology: of a node, where its links were read.
+    usd_per_accelerator_hour: the user's own price; None for the table's. quotes: of the user's file.
+    chosen_for_you: what the question leaves open of its nodes and was chosen, in words. topology: of a node,
+    where its links were read.
     """
 
     name: str
@@ -48,6 +50,7 @@ class RequestedSystem(Struct, frozen=True, kw_only=True):
     is_cpu: bool = False
     terms: tuple[PriceTerms, ...] = ("on_demand",)
     usd_per_accelerator_hour: float | None = None
+    quotes: tuple[Price, ...] = ()
     notes: tuple[str, ...] = ()
     chosen_for_you: tuple[str, ...] = ()
     topology: Topology | None = None
@@ -85,15 +88,42 @@ def requested_systems(
     prices = _by_system("price", query.price, names, catalogue, is_shared=False)
     terms = _by_system("terms", query.terms, names, catalogue, is_shared=True)
     stocks = _by_system("stock", query.stock, names, catalogue, is_shared=False)
+    quoted = {} if query.quotes is None else _quoted(query.quotes, found, catalogue)
     return tuple(
         replace(
             each,
             usd_per_accelerator_hour=prices.get(each.name),
-            terms=terms.get(each.name, each.terms),
+            quotes=quoted.get(each.name, ()),
+            terms=terms.get(each.name)
+            or tuple(dict.fromkeys(one.terms for one in quoted.get(each.name, ())))
+            or each.terms,
             stock=stocks.get(each.name, each.stock),
         )
         for each in found
     )
+
+
+def _quoted(
+    path: Path, found: Sequence[RequestedSystem], catalogue: Catalogue
+) -> dict[str, tuple[Price, ...]]:
+    """The quotes of each system, by its name or that of its accelerator."""
+    listed = read_quotes(path)
+    names: dict[str, str] = {}
+    for each in listed:
+        try:
+            names[each.system] = catalogue.cluster(each.system).name
+        except SpecError as err:
+            raise DataError(f"{each.where}: {err}") from err
+    quoted = {
+        one.name: tuple(each.price for each in listed if names[each.system] in {one.name, one.accelerator})
+        for one in found
+    }
+    if not any(quoted.values()):
+        raise DataError(
+            f"--prices {path}: has quotes of {', '.join(dict.fromkeys(names.values()))}; expected one of "
+            f"{', '.join(quoted)}"
+        )
+    return quoted
 
 
 def _by_system(
@@ -265,16 +295,20 @@ def kinds(chip: Accelerator) -> tuple[str, ...]:
 
 
 def system_rates(
-    system: RequestedSystem, terms: PriceTerms, *, region: str, power: Electricity | None
+    system: RequestedSystem, terms: PriceTerms, *, carbon: GridCarbon, power: Electricity | None
 ) -> Rates:
     """The rates of a system on some terms; a mixture costs the mean of its parts, where all have a price.
 
-    power: of the user's own electricity and building. Source: definition; equal numbers of each.
+    carbon, power: of the user's own electricity and building. Source: definition; equal numbers of each.
     """
     assert system.cluster is not None
     chip = system.cluster.accelerator
+    if system.quotes and system.usd_per_accelerator_hour is None:
+        quoted = tuple(each for each in system.quotes if each.terms == terms)
+        listed = economics.rates(chip, carbon=carbon, terms=terms, power=power)
+        return replace(listed, price=quoted[0], others=quoted[1:]) if quoted else listed
     own = economics.rates(
-        chip, user_price=system.usd_per_accelerator_hour, region=region, terms=terms, power=power
+        chip, user_price=system.usd_per_accelerator_hour, carbon=carbon, terms=terms, power=power
     )
     prices = [economics.price(slug, terms=terms) for slug in kinds(chip)]
     if own.price is not None or len(prices) == 1 or None in prices:

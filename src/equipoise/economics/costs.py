@@ -4,6 +4,7 @@ import datetime as dt
 import math
 import tomllib
 from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from itertools import combinations, groupby
@@ -17,7 +18,7 @@ from equipoise.errors import SpecError, UsageError
 from equipoise.spec import renting
 from equipoise.spec.hardware import Accelerator
 from equipoise.stats import LEVEL, Interval, exact, num_sd, product, stated
-from equipoise.units import HOUR_S, KWH_J
+from equipoise.units import HOUR_S, KWH_J, MONTH_S, SI_PREFIXES, format_duration
 
 
 @cache
@@ -35,19 +36,25 @@ _PAIR_SD = math.sqrt(2.0) * NormalDist().inv_cdf(0.75)
 
 
 class Offer(Struct, frozen=True, kw_only=True):
-    """What one provider charged for one accelerator and hour on one day."""
+    """What one provider charged for one accelerator and hour on one day.
+
+    minimum_months: that are paid in any case; None where the source does not say.
+    """
 
     usd_per_accelerator_hour: float
     terms: PriceTerms
     provider: str
     read: dt.date
     source: str
+    minimum_months: int | None = None
 
 
 class Price(Struct, frozen=True, kw_only=True):
     """What one accelerator costs an hour: the median of the dated offers, and their range.
 
     log_half_width: of what one more offer may cost, of its logarithm, at LEVEL; 0 for the user's own price.
+    minimum_s: of every accelerator, paid in any case. storage_bytes, egress_bytes: kept during the training,
+    taken out at its end; None for one checkpoint.
     offers: none for the user's own price, and for one that was inferred from other terms.
     """
 
@@ -60,7 +67,22 @@ class Price(Struct, frozen=True, kw_only=True):
     basis: str
     terms: PriceTerms = "on_demand"
     log_half_width: float = 0.0
+    minimum_s: float = 0.0
+    storage_usd_per_gb_month: float = 0.0
+    egress_usd_per_gb: float = 0.0
+    storage_bytes: float | None = None
+    egress_bytes: float | None = None
     offers: tuple[Offer, ...] = ()
+
+    @property
+    def is_owned(self) -> bool:
+        """Whether nothing is paid by the hour but electricity: a machine that is owned."""
+        return self.usd_per_accelerator_hour == 0.0
+
+    @property
+    def is_hourly(self) -> bool:
+        """Whether the hours used are all that is paid for."""
+        return max(self.minimum_s, self.storage_usd_per_gb_month, self.egress_usd_per_gb) == 0.0
 
     @property
     def interval(self) -> Interval:
@@ -119,6 +141,7 @@ def _of_offers(accelerator: str, terms: PriceTerms, known: Sequence[Offer]) -> P
         basis=_named(terms, known),
         terms=terms,
         log_half_width=num_sd() * offer_log_sd(),
+        minimum_s=MONTH_S * min((each.minimum_months or 0 for each in known), default=0),
         offers=tuple(known),
     )
 
@@ -129,7 +152,11 @@ def _named(terms: PriceTerms, known: Sequence[Offer]) -> str:
     dates = sorted({each.read for each in known})
     when = str(dates[0]) if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
     many = "" if len(known) == 1 else f"median of {len(known)} offers, "
-    return f"{WORDS[terms]}, {many}{when}: {names}"
+    months = min(each.minimum_months or 0 for each in known)
+    bound = f" for {format_duration(months * MONTH_S)} or more" if months else ""
+    if terms == "reserved" and not months:
+        bound = " (commitment not stated by the source, and not charged)"
+    return f"{WORDS[terms]}{bound}, {many}{when}: {names}"
 
 
 def _middle(amounts: Sequence[float]) -> float:
@@ -213,7 +240,6 @@ def _offers() -> dict[str, tuple[Offer, ...]]:
     }
 
 
-GRIDS = "src/equipoise/economics/grids.toml"
 DEFAULT_GRID: Final = renting.DEFAULT_GRID
 # Dearer than any electricity, and more overhead than any cooling: slips of the unit.
 _MOST_USD_PER_KWH = 10.0
@@ -221,7 +247,7 @@ _MOST_PUE = 5.0
 
 
 class GridCarbon(Struct, frozen=True, kw_only=True):
-    """Carbon intensity of a region's electricity, yearly average."""
+    """Carbon intensity of a region's electricity, yearly average; or of the user's own contract."""
 
     region: str
     kg_co2_per_kwh: float
@@ -241,19 +267,28 @@ class Electricity(Struct, frozen=True, kw_only=True):
     is_user_pue: bool = False
 
 
-def grid(region: str = DEFAULT_GRID) -> GridCarbon:
-    """The carbon intensity of a region.
+def grid(region: str = DEFAULT_GRID, *, user_g_per_kwh: float | None = None) -> GridCarbon:
+    """The carbon intensity of a region: the user's own, else of grids.toml.
 
+    region: as in grids.toml or one of its other names; case, spaces and hyphens do not matter.
+    user_g_per_kwh: grams of CO2 per kWh.
     Raises SpecError when the region is not in grids.toml.
     """
+    if user_g_per_kwh is not None:
+        kilograms = user_g_per_kwh / SI_PREFIXES["k"]
+        return GridCarbon(region=region, kg_co2_per_kwh=kilograms, basis="your value")
     found = table("grids.toml")
     regions = found["kg_co2_per_kwh"]
-    if region not in regions:
+    name = region.strip().casefold().replace(" ", "_").replace("-", "_")
+    name = found["also"].get(name, name)
+    if name not in regions:
+        near = get_close_matches(name, (*regions, *found["also"]), n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(sorted(regions))}."
         raise SpecError(
-            f"region {region!r} is not known; it has {', '.join(sorted(regions))}. Add it to {GRIDS}"
+            f"region {region!r} is not known; {hint} `--carbon G` states the grams of CO2 per kWh of another"
         )
     return GridCarbon(
-        region=region, kg_co2_per_kwh=float(regions[region]), basis=f"{found['year']}, {found['source']}"
+        region=name, kg_co2_per_kwh=float(regions[name]), basis=f"{found['year']}, {found['source']}"
     )
 
 
@@ -313,7 +348,8 @@ class SystemPower(Struct, frozen=True, kw_only=True):
 class Rates(Struct, frozen=True, kw_only=True):
     """The rates of one bill; None where unknown, and then the figure that needs it is None too.
 
-    electricity: of those who own the machine, or want to know; None where it was not requested.
+    electricity: of those who own the machine, or want to know; None where it was not requested. others: more
+    quotes on the same terms, of which a training takes what costs it least.
     """
 
     price: Price | None
@@ -321,6 +357,7 @@ class Rates(Struct, frozen=True, kw_only=True):
     accelerator_power_w: float | None
     system_power: SystemPower
     electricity: Electricity | None = None
+    others: tuple[Price, ...] = ()
 
 
 class Bill(Struct, frozen=True, kw_only=True):
@@ -385,22 +422,23 @@ def rates(
     accelerator: Accelerator,
     *,
     user_price: float | None = None,
-    region: str = DEFAULT_GRID,
+    carbon: GridCarbon | None = None,
     terms: PriceTerms = "on_demand",
     power: Electricity | None = None,
 ) -> Rates:
-    """The rates of an accelerator in a region, with the user's own price if given.
+    """The rates of an accelerator, with the user's own price if given.
 
     user_price: US dollars per accelerator-hour of this accelerator; 0 for a machine that is owned, whose
-    hours then cost the electricity, where its price is given. Raises UsageError for what is no price.
+    hours then cost the electricity, at the usual price unless given. carbon: of the electricity; that of the
+    world unless given. Raises UsageError for what is no price.
     """
     paid = price(accelerator.slug, usd_per_accelerator_hour=user_price, terms=terms)
     if paid is not None and user_price == 0.0:
-        kept = "an hour costs only electricity" if power else "no price of electricity is given"
-        paid = replace(paid, basis=f"{paid.basis}; {kept}")
+        power = power or electricity(in_office=bool(accelerator.for_desktops))
+        paid = replace(paid, basis=f"{paid.basis}; an hour costs only electricity")
     return Rates(
         price=paid,
-        grid=grid(region),
+        grid=carbon or grid(),
         accelerator_power_w=accelerator.power_w,
         system_power=SYSTEM_POWER,
         electricity=power,
@@ -447,7 +485,7 @@ def _money(hours: Interval, rates: Rates, electricity: Interval | None) -> Inter
     """Rent; of an owned machine the electricity, where it has a price."""
     if rates.price is None:
         return None
-    if rates.price.usd_per_accelerator_hour == 0.0 and rates.electricity is not None:
+    if rates.price.is_owned and rates.electricity is not None:
         return electricity
     return product(hours, rates.price.interval)
 

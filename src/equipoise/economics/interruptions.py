@@ -14,7 +14,7 @@ from msgspec import Struct
 from equipoise.economics.costs import table
 from equipoise.errors import UsageError
 from equipoise.stats import LEVEL, MOST_EXPONENT, Bar, Input, Interval, moved, num_sd, spread, stated
-from equipoise.units import DAY_S, HOUR_S, format_duration
+from equipoise.units import DAY_S, HOUR_S, format_amount, format_duration, format_percent
 
 
 class ObservedCluster(Struct, frozen=True, kw_only=True):
@@ -38,6 +38,14 @@ class SpotTrace(Struct, frozen=True, kw_only=True):
     share: float | None
     what: str
     source: str
+
+    @property
+    def words(self) -> str:
+        """The rate with where it was seen."""
+        rate = f"{format_amount(float(f'{self.waves_per_hour:.2g}'))} waves per hour"
+        share = "" if self.share is None else f", each of {format_percent(self.share)} of them"
+        nodes = "1 node" if self.num_nodes == 1.0 else f"{self.num_nodes:g} nodes"
+        return f"{self.name} ({rate} at {nodes}{share})"
 
 
 class Hazards(Struct, frozen=True, kw_only=True):
@@ -128,7 +136,7 @@ def hazards() -> Hazards:
             f"checkpoint: {usual['checkpoint_source']}",
         ),
         spot_basis=(
-            f"spot: {', '.join(each.name for each in spot_traces())}",
+            f"spot: {'; '.join(each.words for each in spot_traces())}",
             f"replacement of spot nodes: {usual['replacement_source']}",
         ),
     )
@@ -205,16 +213,19 @@ def interrupted(
     num_nodes: int,
     trained_params: float | None,
     is_spot: bool,
+    shrinks: bool = False,
     rates: Hazards | None = None,
 ) -> Interrupted:
     """The time of a training of so much work, with what interrupts it.
 
     work: seconds of training steps without any interruption. trained_params: of which checkpoints are
-    written; None where not known. is_spot: on capacity that may be reclaimed. rates: in place of those
-    published. Raises UsageError for work or sizes that are none.
+    written; None where not known. is_spot: on capacity that may be reclaimed. shrinks: whether the job goes
+    on with the nodes that are left, where that loses less than to wait. rates: in place of those published.
+    Raises UsageError for work or sizes that are none.
     Assumes that any accelerator or node that drops out stops the whole job; that failures and waves of
     reclaimed spot nodes come at random at constant rates; that the best interval between checkpoints is
-    used; that a reclaimed job waits, and is paid for, until it has as many nodes as before. What
+    used; that a reclaimed job waits, and is paid for, until it has as many nodes as before, or restarts at
+    once at a speed in proportion to the nodes left, and again when they are as many as before. What
     interruptions cost is weighted by the chance that there is any, so that a run which will most likely
     see none takes the time of its work: the value lies between median and mean, and is the mean from about
     three interruptions on. The interval has in it how many interruptions there happen to be. Inputs
@@ -236,6 +247,7 @@ def interrupted(
         if trained_params is None
         else known.checkpoint_bytes_per_param * trained_params,
         is_spot=is_spot,
+        shrinks=shrinks,
     )
     inputs = tuple(_inputs(job, work, known))
     values = [each.interval.value for each in inputs]
@@ -256,18 +268,28 @@ def interrupted(
     time = goodput = None
     if usual.time_s > _MOST_STRETCH * work.value:
         why = (
-            "cannot be estimated: with an interruption every "
-            f"{format_duration(1.0 / usual.rate_per_s)} a run would take more than "
-            f"{_MOST_STRETCH:g} times its work"
+            f"with an interruption every {format_duration(1.0 / usual.rate_per_s)} the run "
+            f"would take more than {_MOST_STRETCH:g} times its work"
         )
     else:
         time, goodput = _timed(work, usual, bars)
         if time.high / time.low > _MOST_WIDENING * work.high / work.low:
-            time = goodput = None
+            widest = max(bars, key=lambda bar: bar.effect)
             why = (
-                "cannot be estimated: within the rates of interruption assumed, the time varies by a factor "
-                f"of more than {_MOST_WIDENING * work.high / work.low:.0f}"
+                f"within the published rates the run takes {format_duration(time.low)} to more "
+                f"than {_MOST_WIDENING:g} times that; most of it is {widest.name}, {_span(widest)}"
             )
+            time = goodput = None
+    if why is not None:
+        kept = is_spot and interrupted(
+            work,
+            num_accelerators=num_accelerators,
+            num_nodes=num_nodes,
+            trained_params=trained_params,
+            is_spot=False,
+            rates=rates,
+        )
+        why = f"{'not on spot, because' if kept and kept.time_s else 'cannot be estimated:'} {why}"
     return Interrupted(
         work=work,
         time_s=time,
@@ -284,6 +306,13 @@ def interrupted(
     )
 
 
+def _span(bar: Bar) -> str:
+    """The range of an input, with its unit."""
+    if bar.unit == "s":
+        return f"{format_duration(bar.low)} to {format_duration(bar.high)}"
+    return f"{format_amount(bar.low)} to {format_amount(bar.high)} {bar.unit}".rstrip()
+
+
 class _Job(Struct, frozen=True, kw_only=True):
     """What a job is, whatever its rates of interruption."""
 
@@ -291,6 +320,7 @@ class _Job(Struct, frozen=True, kw_only=True):
     num_nodes: int
     checkpoint_bytes: float | None
     is_spot: bool
+    shrinks: bool
 
 
 class _Outcome(Struct, frozen=True, kw_only=True):
@@ -350,7 +380,8 @@ def _outcome(job: _Job, values: Sequence[float]) -> _Outcome:
     """The run at these values of `_inputs`, which has their order and units.
 
     Source: Daly 2006, equation 20; a run of one interval and no checkpoint by the same equation. Waits for
-    replaced nodes add up, since waves that come while waiting are in the waits that were measured.
+    replaced nodes add up, since waves that come while waiting are in the waits that were measured. A wave
+    that hits takes wave_share / P(hit) of the nodes on average, which a job that shrinks goes without.
     """
     work_s, hours_between, restart_s, storage_byte_per_s, *of_spot = values
     waves_per_hour, wave_share, replacement_s = of_spot or (0.0, 0.0, 0.0)
@@ -366,7 +397,11 @@ def _outcome(job: _Job, values: Sequence[float]) -> _Outcome:
     running_s = work_s * stretch(interval_s, rate_per_s, checkpoint_s=pause_s, restart_s=restart_s)
     is_endless = math.isinf(running_s)
     number = running_s * rate_per_s
-    waits_s = 0.0 if is_endless else running_s * hits / HOUR_S * replacement_s
+    wait_s = replacement_s
+    if job.shrinks and hits:
+        lost_share = wave_share * waves_per_hour / hits
+        wait_s = min(replacement_s, lost_share * replacement_s + restart_s)
+    waits_s = 0.0 if is_endless else running_s * hits / HOUR_S * wait_s
     return _Outcome(
         work_s=work_s,
         rate_per_s=rate_per_s,
@@ -451,10 +486,12 @@ def _assumes(job: _Job, rates: Hazards) -> Iterator[str]:
     yield "any accelerator that fails stops the run; interruptions are random"
     yield from rates.basis
     if job.is_spot:
-        yield (
-            "spot nodes are reclaimed in waves; the job waits, and is paid for, until as many nodes as "
-            "before are held"
+        then = (
+            "restarts on those that are left, and again when as many as before are held; all are paid for"
+            if job.shrinks
+            else "waits, and is paid for, until as many as before are held"
         )
+        yield f"spot nodes are reclaimed in waves; the job {then}"
         yield from rates.spot_basis
     if job.checkpoint_bytes is None:
         yield f"a checkpoint takes {_UNKNOWN_CHECKPOINT_S:g} s: the number of trained parameters is not known"

@@ -1,7 +1,7 @@
 """Hardware bought or rented: when buying pays, the return by a horizon, and its largest sensitivities."""
 
 import math
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from msgspec import Struct
@@ -23,9 +23,9 @@ from equipoise.stats import (
     stated,
     tornado,
 )
-from equipoise.units import DAY_S, HOUR_S, SI_PREFIXES
+from equipoise.units import HOUR_S, MONTH_S, SI_PREFIXES
 
-MONTH_H = 365.25 * DAY_S / HOUR_S / 12
+MONTH_H = MONTH_S / HOUR_S
 _MONTHS_A_YEAR = 12
 _RESIDUAL_MONTHS = 36
 _MOST_USD = 1e8
@@ -53,13 +53,26 @@ class Purchase(Struct, frozen=True, kw_only=True):
     in_office: bool = False
 
 
+Way: TypeAlias = Literal["rent", "buy", "own"]
+
+
+class HourlyCost(Struct, frozen=True, kw_only=True):
+    """What an hour of use of one accelerator costs: rented, bought for it, or already owned.
+
+    usd: with purchase less resale over the horizon where it is bought; electricity alone where it is owned.
+    """
+
+    way: Way
+    usd: Interval
+
+
 class Ownership(Struct, frozen=True, kw_only=True):
     """Owning one accelerator against renting one for the hours it is used.
 
     months_to_break_even: infinite where renting stays cheaper. return_usd: what owning saved by the horizon,
     with what the machine is worth then. utilisation: of all hours. break_even_probability: of breaking even
-    before the machine is done. tornado: of the return. break_even_utilisation: of all hours, from where on
-    owning breaks even by the horizon; None where it never does.
+    before the machine is done. hourly: the ways to have one. tornado: of the return. break_even_utilisation:
+    of all hours, from where on owning breaks even by the horizon; None where it never does.
     """
 
     purchase: Purchase
@@ -71,6 +84,7 @@ class Ownership(Struct, frozen=True, kw_only=True):
     break_even_probability: float
     return_usd: Interval
     break_even_utilisation: float | None
+    hourly: tuple[HourlyCost, ...]
     tornado: Tornado
     assumes: tuple[str, ...]
 
@@ -175,6 +189,11 @@ def ownership(
         break_even_probability=float(np.mean(drawn(flows.pays, (*inputs, lifetime)))),
         return_usd=propagated(flows.return_usd, inputs),
         break_even_utilisation=_even_at(flows, inputs),
+        hourly=(
+            HourlyCost(way="rent", usd=rates.price.interval),
+            HourlyCost(way="buy", usd=propagated(flows.bought_usd_per_hour, inputs)),
+            HourlyCost(way="own", usd=propagated(flows.owned_usd_per_hour, inputs)),
+        ),
         tornado=tornado("return", "USD", flows.return_usd, inputs),
         assumes=(
             "hours rented are paid when used, owned machines always; no interest, taxes or price changes",
@@ -198,9 +217,22 @@ class _Flows(Struct, frozen=True, kw_only=True):
     def running_usd(self, at: Values) -> NDArray[np.float64]:
         """A month of an owned machine: electricity busy and idle, room, upkeep."""
         busy = _used(at)
-        drawn_kw = self.power_kw * at["system power"] * (busy + (1.0 - busy) * at["idle power"])
-        electric = drawn_kw * MONTH_H * at["PUE"] * at["electricity"]
+        electric = self.owned_usd_per_hour(at) * MONTH_H * (busy + (1.0 - busy) * at["idle power"])
         return np.asarray(electric + at["hosting"] + at["purchase"] * at["upkeep"] / _MONTHS_A_YEAR)
+
+    def owned_usd_per_hour(self, at: Values) -> NDArray[np.float64]:
+        """The electricity of an hour at work."""
+        return np.asarray(self.power_kw * at["system power"] * at["PUE"] * at["electricity"])
+
+    def bought_usd_per_hour(self, at: Values) -> NDArray[np.float64]:
+        """All that a bought machine costs by the horizon less its worth then, over the hours at work."""
+        lost = (at["purchase"] - self._worth(at)) / self.horizon_months
+        return np.asarray((lost + self.running_usd(at)) / (_used(at) * MONTH_H))
+
+    def _worth(self, at: Values) -> NDArray[np.float64]:
+        return np.asarray(
+            at["purchase"] * at["worth after 3 years"] ** (self.horizon_months / _RESIDUAL_MONTHS)
+        )
 
     def months_to_break_even(self, at: Values) -> NDArray[np.float64]:
         """Months until what was saved is what was paid; infinite where nothing is saved."""
@@ -210,9 +242,8 @@ class _Flows(Struct, frozen=True, kw_only=True):
 
     def return_usd(self, at: Values) -> NDArray[np.float64]:
         """What owning is ahead of renting at the horizon, the machine sold then."""
-        worth = at["purchase"] * at["worth after 3 years"] ** (self.horizon_months / _RESIDUAL_MONTHS)
         saved = self.rent_usd(at) - self.running_usd(at)
-        return np.asarray(self.horizon_months * saved + worth - at["purchase"])
+        return np.asarray(self.horizon_months * saved + self._worth(at) - at["purchase"])
 
     def pays(self, at: Values) -> NDArray[np.float64]:
         """1 where it breaks even within its life, else 0."""

@@ -31,10 +31,14 @@ class AdviseFields(TypedDict, total=False):
     budget: float | str
     queue: float | str
     price: float | str | Mapping[str, float | str]
+    prices: str | PathLike[str]
     terms: str | Sequence[str] | Mapping[str, str | Sequence[str]]
+    on_reclaim: Literal["wait", "shrink"]
     electricity: float | str
     pue: float | str
     region: str
+    carbon: float | str
+    currency: str
     buy: bool
     purchase: float | str
     utilisation: float | str
@@ -89,7 +93,9 @@ class PlanFields(TypedDict, total=False):
     deadline: float | str
     budget: float | str
     price: float | str | Mapping[str, float | str]
+    prices: str | PathLike[str]
     region: str
+    carbon: float | str
     collectives: str | PathLike[str] | Sequence[str | PathLike[str]]
     fix: str | Sequence[str]
     profile: str
@@ -122,6 +128,7 @@ class PredictFields(TypedDict, total=False):
     deadline: float | str
     price: float | str | Mapping[str, float | str]
     region: str
+    carbon: float | str
     from_: str | PathLike[str]
     column: str | Sequence[str]
     strategy: str

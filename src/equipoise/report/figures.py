@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Any, Final
 
 from equipoise.report.charts import Axis, Band, BarChart, BarPart, Chart, Mark, Note, Series
+from equipoise.units import format_amount
 
 PlotlyJson = dict[str, Any]
 
@@ -18,6 +19,7 @@ FRAME_PX: Final = 84
 PLOT_PX: Final = 340
 NOTE_PX: Final = 44  # room next to the plot for the label of the largest size
 MOST_TICKS: Final = 7
+PLAIN_NUMBERS: Final = ",~r"  # of d3: grouped, without prefixes or exponents
 FEWEST_TICKS: Final = 3
 NEAR_LEVEL: Final = 0.1  # of the highest bar: a label has that height
 BAND_OPACITY: Final = 0.18
@@ -270,11 +272,20 @@ def _axis(axis: Axis, limits: tuple[float, float]) -> PlotlyJson:
             "range": [-0.6, len(names) - 0.4],
             "tickvals": names,
         }  # fmt: skip
-    drawn["range"] = list(limits)
+    drawn |= {"range": list(limits), "tickformat": PLAIN_NUMBERS}
     if axis.is_log:
         values = ticks(10 ** limits[0], 10 ** limits[1])
-        drawn |= {"type": "log", "tickvals": values, "ticktext": [f"{value:,g}" for value in values]}
+        drawn |= {"type": "log", "tickvals": values, "ticktext": [_tick(value) for value in values]}
     return drawn
+
+
+def _tick(value: float) -> str:
+    """A tick of a log axis: exact, unless it has seven digits or more.
+
+    >>> _tick(2048), _tick(2**27)
+    ('2,048', '134,000,000')
+    """
+    return f"{value:,g}" if value < 1e6 else format_amount(value)  # noqa: PLR2004 - g turns to exponents there
 
 
 def _range(axis: Axis, values: tuple[float, ...]) -> tuple[float, float]:

@@ -12,14 +12,16 @@ from equipoise.spec.hardware import exact_accelerator
 from equipoise.spec.workload import workload_title
 from equipoise.stats import Interval
 from equipoise.units import (
-    DAY_S,
-    HOUR_S,
     KWH_J,
     MINUTE_S,
     SI_PREFIXES,
+    format_amount,
     format_count,
+    format_duration,
     format_percent,
     format_si,
+    format_time,
+    time_unit,
 )
 
 LONGEST_NAME: Final = 160
@@ -27,6 +29,8 @@ LONGEST_NAME: Final = 160
 TIMES: Final = "\N{MULTIPLICATION SIGN}"
 DASH: Final = "\N{EN DASH}"
 ABSENT: Final = DASH
+digits: Final = format_amount
+duration: Final = format_duration
 UNKNOWN_ACCELERATOR: Final = "unknown accelerator"
 
 
@@ -141,8 +145,8 @@ def listed(items: Sequence[str]) -> str:
 _TONNE_KG: Final = 1000.0
 _GRAM_KG: Final = 1e-3
 _SURE, _UNLIKELY = 0.995, 0.005
-_MILLION: Final = 1e6
 _NEVER_MONTHS: Final = 1200.0
+_LONG_MONTHS: Final = 120.0
 # An interval wider than this factor has no information: its amount counts as unknown.
 _WIDEST: Final = 20.0
 
@@ -154,70 +158,32 @@ def usable(amount: Interval | None) -> Interval | None:
     return amount
 
 
-def duration(seconds: float) -> str:
-    """A duration in the unit that people use for it.
-
-    >>> duration(95), duration(2246.0), duration(21_971.0), duration(31_622_400.0)
-    ('95 s', '37.4 min', '6.1 h', '366 d')
-    """
-    unit_s, unit = _time_unit(seconds)
-    return f"{_decimal(seconds / unit_s)} {unit}"
-
-
 def duration_range(time: Interval) -> str:
     """The ends of an interval of times, in the unit of its value.
 
     >>> duration_range(Interval(value=7300.0, low=3600.0, high=10_800.0, level=0.9)).split(DASH)
-    ['1.0', '3.0 h']
+    ['1', '3 h']
     """
-    unit_s, unit = _time_unit(time.value)
-    return f"{_decimal(time.low / unit_s)}{DASH}{_decimal(time.high / unit_s)} {unit}"
+    return f"{duration_ends(time)} {time_unit(time.value)[1]}"
 
 
-def _time_unit(seconds: float) -> tuple[float, str]:
-    """Seconds below two minutes, minutes below two hours, hours below two days, else days."""
-    for unit_s, unit, most_s in (
-        (1.0, "s", 2 * MINUTE_S),
-        (MINUTE_S, "min", 2 * HOUR_S),
-        (HOUR_S, "h", 2 * DAY_S),
-    ):
-        if abs(seconds) < most_s:
-            return unit_s, unit
-    return DAY_S, "d"
+def duration_ends(time: Interval) -> str:
+    """The same without the unit, for a column beside that of the value.
 
-
-def _decimal(value: float) -> str:
-    """Three digits at most after grouping: 366, 61.9, 2.3, 0.42."""
-    if not math.isfinite(value):
-        return "unknown"
-    if abs(value) >= 99.95 or value == round(value) >= 10:  # noqa: PLR2004 - three digits, none after the point
-        return f"{value:,.0f}"
-    if abs(value) >= 0.95:  # noqa: PLR2004 - below, .1f would show one digit
-        return f"{value:.1f}"
-    return f"{value:.2g}"
+    >>> duration_ends(Interval(value=7300.0, low=3600.0, high=10_800.0, level=0.9)).split(DASH)
+    ['1', '3']
+    """
+    unit_s, _ = time_unit(time.value)
+    return f"{format_time(time.low, unit_s)}{DASH}{format_time(time.high, unit_s)}"
 
 
 def money(usd: float) -> str:
     """US dollars to three digits.
 
     >>> money(22_913.0), money(3.456), money(1_234_567.0), money(0.0)
-    ('22,900 USD', '3.46 USD', '1.23 M USD', '0 USD')
+    ('22,900 USD', '3.46 USD', '1,230,000 USD', '0 USD')
     """
     return f"{digits(usd)} USD"
-
-
-def digits(value: float) -> str:
-    """Three digits, grouped; from a million on with a prefix.
-
-    >>> digits(22_913.0), digits(3.456), digits(1_234_567.0)
-    ('22,900', '3.46', '1.23 M')
-    """
-    if not math.isfinite(value):
-        return "unknown"
-    value = float(f"{value:.3g}")
-    if abs(value) >= _MILLION:
-        return format_si(value)
-    return f"{value:,.0f}" if value.is_integer() else f"{value:,.3g}" if abs(value) < 100 else f"{value:,.1f}"  # noqa: PLR2004 - three digits
 
 
 def ends(amount: Interval, form: Callable[[float], str] = digits) -> str:
@@ -230,10 +196,19 @@ def ends(amount: Interval, form: Callable[[float], str] = digits) -> str:
 
 
 def energy(joules: float) -> str:
-    """Energy as it is billed.
+    """Energy as it is billed, and in joules.
 
     >>> energy(11.2e6), energy(8.6e12)
-    ('3.11 kWh', '2.39 GWh')
+    ('3.11 kWh (11.2 MJ)', '2.39 GWh (8.6 TJ)')
+    """
+    return f"{watt_hours(joules)} ({format_si(joules, 'J')})"
+
+
+def watt_hours(joules: float) -> str:
+    """Energy as it is billed, for a column.
+
+    >>> watt_hours(11.2e6), watt_hours(3.6)
+    ('3.11 kWh', '0.001 Wh')
     """
     return format_si(joules / KWH_J * SI_PREFIXES["k"], "Wh")
 
@@ -284,19 +259,21 @@ def memory(num_bytes: float) -> str:
 
 
 def months(value: float) -> str:
-    """A number of months; never where it is more than a life.
+    """A number of months, from ten years on of years; never where it is more than a life.
 
-    >>> months(43.12), months(math.inf)
-    ('43.1 months', 'never')
+    >>> months(43.12), months(294.0), months(math.inf)
+    ('43.1 months', '24.5 years', 'never')
     """
-    return "never" if value > _NEVER_MONTHS else f"{value:.3g} months"
+    if value > _NEVER_MONTHS:
+        return "never"
+    return f"{value:.3g} months" if value < _LONG_MONTHS else f"{value / 12:.3g} years"
 
 
 def quantity(value: float, unit: str) -> str:
     """An amount of a named unit: seconds, dollars, fractions and bytes as people write them.
 
     >>> quantity(7200.0, "s"), quantity(2.5, "USD per hour"), quantity(0.41, "fraction")
-    ('2.0 h', '2.5 USD per hour', '41 %')
+    ('2 h', '2.5 USD per hour', '41 %')
     """
     if unit == "s":
         return duration(value)
@@ -305,6 +282,18 @@ def quantity(value: float, unit: str) -> str:
     if unit == "B":
         return memory(value)
     return f"{digits(value)} {unit}".rstrip()
+
+
+def apart(one: float, other: float, unit: str) -> tuple[str, str]:
+    """Two amounts of a named unit; bytes in as many digits as it takes to see which is larger.
+
+    >>> apart(80.04e9, 80e9, "B"), apart(7200.0, 3600.0, "s")
+    (('80.04 GB', '80 GB'), ('2 h', '60 min'))
+    """
+    if unit != "B":
+        return quantity(one, unit), quantity(other, unit)
+    pairs = [(format_si(one, unit, digits=each), format_si(other, unit, digits=each)) for each in range(3, 7)]
+    return next((pair for pair in pairs if pair[0] != pair[1]), pairs[-1])
 
 
 def ranged(amount: Interval | None, form: Callable[[float], str]) -> str:

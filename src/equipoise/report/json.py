@@ -182,7 +182,7 @@ def _question(answer: Answer) -> dict[str, Any]:
             "system": each.name,
             "terms": terms,
             "price_usd_per_accelerator_hour": None
-            if rates.price is None
+            if rates.price is None or rates.others
             else rates.price.usd_per_accelerator_hour,
             "stock": each.stock,
         }

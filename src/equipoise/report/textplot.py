@@ -9,10 +9,12 @@ from rich.text import Text
 from equipoise.report.charts import Axis, BarChart, Chart, Mark, Series
 from equipoise.report.figures import ticks
 from equipoise.report.format import TIMES, count, ratio
+from equipoise.units import format_amount
 
 PLOT_ROWS: Final = 13
 MOST_NAME_CHARACTERS: Final = 25
 SIZE_CHARACTERS: Final = 6
+LABEL_COLUMNS: Final = 8
 ASCII_SYMBOLS: Final = {
     "circle": "o", "square": "#", "diamond": "%", "triangle-up": "^",
     "cross": "+", "x": "x", "star": "*", "pentagon": "@",
@@ -50,8 +52,6 @@ def text_plot(chart: Chart | BarChart, canvas: Canvas) -> Text:
 
 def _scatter_plot(chart: Chart, canvas: Canvas) -> Text:
     """Symbols on a plane; where several fall on one character, the first series stays on top."""
-    label_columns = 8
-    num_columns = canvas.columns - label_columns - 2
     x_values = [value for series in chart.series for value in series.x]
     y_values = [value for series in chart.series for value in series.heights]
     if not x_values:
@@ -59,6 +59,12 @@ def _scatter_plot(chart: Chart, canvas: Canvas) -> Text:
     if chart.level is not None:
         y_values.append(chart.level.y)
     x_scale, y_scale = _Scale.over(chart.x, x_values), _Scale.over(chart.y, y_values)
+    labels = {
+        row: format_amount(y_scale.value(PLOT_ROWS - 1 - row, PLOT_ROWS))
+        for row in (0, PLOT_ROWS // 2, PLOT_ROWS - 1)
+    }
+    label_columns = max(LABEL_COLUMNS, *map(len, labels.values()))
+    num_columns = canvas.columns - label_columns - 2
     cells = [[(" ", "")] * num_columns for _ in range(PLOT_ROWS)]
     if chart.level is not None:
         row = PLOT_ROWS - 1 - y_scale.place(chart.level.y, PLOT_ROWS)
@@ -70,9 +76,7 @@ def _scatter_plot(chart: Chart, canvas: Canvas) -> Text:
     bar, corner, dash = ("│", "└", "─") if canvas.is_unicode else ("|", "+", "-")
     plot = Text()
     for row, line in enumerate(cells):
-        value = y_scale.value(PLOT_ROWS - 1 - row, PLOT_ROWS)
-        label = ratio(value) if row in (0, PLOT_ROWS // 2, PLOT_ROWS - 1) else ""
-        plot.append(f"{label:>{label_columns}} {bar}")
+        plot.append(f"{labels.get(row, ''):>{label_columns}} {bar}")
         for character, cell_style in line:
             plot.append(character, cell_style)
         plot.append("\n")

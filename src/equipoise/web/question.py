@@ -61,6 +61,9 @@ LABELS: Final[Mapping[str, str]] = {
     "electricity_usd_per_kwh": "Electricity, USD per kWh",
     "pue": "PUE of the building",
     "region": "Electricity grid",
+    "carbon_g_per_kwh": "Carbon, g CO2 per kWh",
+    "currency": "Currency, e.g. EUR=0.92",
+    "on_reclaim": "When spot nodes are reclaimed",
     "buy": "Buying",
     "purchase_usd": "Purchase price, USD per accelerator",
     "utilisation": "Utilisation, 0 to 1",
@@ -164,6 +167,8 @@ _WORDS: Final[Mapping[str, str]] = {
     "value_of_time": "The value of time",
     "tokens": "how many tokens",
     "model": "how large a model",
+    "wait": "The job waits for others",
+    "shrink": "The job shrinks and goes on",
 }
 _NOTHING_CHOSEN: Final[Mapping[str, str]] = {"ask": "how many accelerators", "runs": "none"}
 # Words without blanks; several may stand in one field.

@@ -35,6 +35,7 @@ NOT_FROM_BROWSERS: Final = frozenset(
         "here",
         "config",
         "topology",
+        "quotes",
         "collectives",
         "traces",
         "traced_as",

@@ -27,7 +27,7 @@ from equipoise.report.blocks import (
 from equipoise.report.format import ABSENT, TIMES, count, listed, plural, printable, sentence
 from equipoise.report.pages.answer.basis import notes_blocks
 from equipoise.report.pages.answer.head import chip_of
-from equipoise.units import HOUR_S, KWH_J, format_percent, format_si
+from equipoise.units import HOUR_S, format_percent
 
 _OBJECTIVES: Final[dict[ObjectiveName, str]] = {
     "time": "the least time over all jobs, waiting included",
@@ -131,8 +131,8 @@ def _facts(found: Allocation, *, most: int) -> Iterator[Fact]:
     taken = [each.candidate for each in found.shares]
     hours = math.fsum(each.accelerator_hours or 0.0 for each in taken)
     energies = [each.energy_j.value for each in taken if each.energy_j is not None]
-    energy = f", {math.fsum(energies) / KWH_J:.3g} kWh" if len(energies) == len(taken) else ""
-    yield Fact(label="Uses", spans=(f"{format_si(hours)} accelerator-hours{energy}",))
+    energy = f", {amounts.energy(math.fsum(energies))}" if len(energies) == len(taken) else ""
+    yield Fact(label="Uses", spans=(f"{amounts.digits(hours)} accelerator-hours{energy}",))
     yield Fact(label="Price", spans=(sentence(_price(found)),))
     sources: dict[str, list[str]] = {}
     for each in found.shares:

@@ -27,8 +27,11 @@ from equipoise.report.format import (
     TIMES,
     accelerator_name,
     count,
+    digits,
+    energy,
     entry_name,
     minutes,
+    money,
     plural,
     printable,
     ratio,
@@ -46,7 +49,7 @@ from equipoise.report.pages.study.entries import (
 from equipoise.report.pages.study.losses import lost_chart
 from equipoise.scaling.metrics import LOSSES
 from equipoise.study.findings import ComparedFindings
-from equipoise.units import MINUTE_S, format_duration, format_percent, format_si
+from equipoise.units import MINUTE_S, format_duration, format_percent
 
 CHOSEN: Final = "side by side"
 
@@ -228,11 +231,11 @@ def _tile(row: Row, bill: Bill) -> Tile:
 
 
 def _paid(bill: Bill) -> Iterator[str]:
-    yield f"{format_si(bill.accelerator_hours)} accelerator-hours"
+    yield f"{digits(bill.accelerator_hours)} accelerator-hours"
     if bill.money is not None:
-        yield f"{format_si(bill.money.value)} USD"
+        yield money(bill.money.value)
     if bill.energy is not None:
-        yield f"{format_si(bill.energy.value, 'J')}{' measured' if bill.energy_basis == 'measured' else ''}"
+        yield f"{energy(bill.energy.value)}{' measured' if bill.energy_basis == 'measured' else ''}"
 
 
 def _against(first: Row, row: Row) -> tuple[Span, ...]:

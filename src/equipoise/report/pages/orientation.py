@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from msgspec import Struct
 
+from equipoise.economics.costs import WORDS
 from equipoise.report.blocks import (
     Block,
     Cell,
@@ -23,7 +24,7 @@ from equipoise.report.blocks import (
     short_page,
     table_of,
 )
-from equipoise.report.format import ABSENT, count, plural, sentence
+from equipoise.report.format import ABSENT, count, digits, plural, sentence, share
 from equipoise.units import format_si
 
 if TYPE_CHECKING:
@@ -66,6 +67,12 @@ def _span(row: _Row) -> Cell:
     return named(" to ".join(dict.fromkeys((rounds[0], rounds[-1]))) if rounds else ABSENT)
 
 
+def _terms(row: _Row) -> Cell:
+    """Rental terms, with the commitment where the source states it."""
+    months = row["minimum_months"]
+    return named(WORDS[row["terms"]] + ("" if months is None else f", {plural(months, 'month')} or more"))
+
+
 _SEEN: Final = (_number("Entries", "num_entries"), (Column(title="Rounds"), _span))
 _COLUMNS: Final[Mapping[str, tuple[ColumnOf, ...]]] = {
     "rounds": (
@@ -92,6 +99,25 @@ _COLUMNS: Final[Mapping[str, tuple[ColumnOf, ...]]] = {
         _quantity("Between", "inter_byte_per_s", "B/s"),
     ),
     "models": (_name("Model", "model"), _number("Parameters", "params"), _words("Title", "title")),
+    "prices": (
+        _name("Accelerator", "accelerator"),
+        (Column(title="Terms"), _terms),
+        _words("Provider", "provider"),
+        _number("USD/h", "usd_per_accelerator_hour", "{:,.2f}".format),
+        _words("Date", "date"),
+        (Column(title="Source", is_wide=True), lambda row: named(row["source"])),
+    ),
+    "regions": (
+        _name("Region", "region"),
+        _number("g CO2 per kWh", "g_co2_per_kwh", digits),
+    ),
+    "interruptions": (
+        _name("Seen at", "seen_at"),
+        _number("Hours between failures", "hours_between", digits),
+        _number("Waves per hour", "waves_per_hour", digits),
+        _number("Nodes", "num_nodes", digits),
+        _number("Share taken", "share_of_nodes", share),
+    ),
     "laws": (
         _name("Law", "law"),
         (Column(title="Parameters"), lambda row: named(", ".join(row["params"]) or ABSENT)),
@@ -123,7 +149,11 @@ def _method(row: _Row) -> Fact:
 
 
 _FACTS: Final[Mapping[str, Callable[[_Row], Fact]]] = {"strategies": _parameter, "methods": _method}
-_NOUNS: Final = {"strategies": ("parameter", "parameters"), "methods": ("way to train", "ways to train")}
+_NOUNS: Final = {
+    "strategies": ("parameter", "parameters"),
+    "methods": ("way to train", "ways to train"),
+    "interruptions": ("published rate", "published rates"),
+}
 _FROM_DATA: Final = ("rounds", "workloads", "accelerators")
 _REMARKS: Final[Mapping[str, tuple[Span, ...]]] = {
     "clusters": ("Node: its accelerators. Inside, between: link rates, one direction, per accelerator.",),
@@ -132,6 +162,21 @@ _REMARKS: Final[Mapping[str, tuple[Span, ...]]] = {
         code("dp=8 tp=4 microbatch=1 global_batch=512 zero_stage=1 recompute=selective"),
     ),
     "methods": (code("equipoise bench --strategy"), " takes several, separated by commas."),
+    "prices": (
+        "Per accelerator and hour. ",
+        code("--json"),
+        " has the source of each; ",
+        code("--prices FILE"),
+        " takes your own quotes.",
+    ),
+    "regions": (
+        "Yearly averages of 2023 by Ember and Energy Institute; ",
+        code("--carbon"),
+        " states your own.",
+    ),
+    "interruptions": (
+        "Failures: hours of one accelerator between two. Spot: waves of reclaimed nodes, at so many nodes.",
+    ),
     "models": (code("equipoise bench MODEL"), " trains it, or module:function of your own."),
 }
 

@@ -41,7 +41,7 @@ from equipoise.report.format import (
 from equipoise.report.pages.answer.basis import notes_blocks
 from equipoise.report.pages.answer.head import chip_of, point_words, title_of
 from equipoise.scaling.equilibrium import default_answer
-from equipoise.units import HOUR_S, format_percent, format_si
+from equipoise.units import HOUR_S, format_percent
 
 _MOST_LAWS: Final = 3
 _MOST_EVIDENCE: Final = 12
@@ -122,10 +122,10 @@ def _cells(found: Prediction, each: Candidate) -> Iterator[Cell]:
     time, hours = each.time_s, each.accelerator_hours
     yield number(each.num_accelerators)
     yield number(None if time is None else time.value, amounts.duration)
-    yield Cell(text=ABSENT) if time is None else Cell(text=amounts.duration_range(time), key=time.high)
-    yield number(hours, format_si)
+    yield Cell(text=ABSENT) if time is None else Cell(text=amounts.duration_ends(time), key=time.high)
+    yield number(hours, amounts.digits)
     yield amount(each.usd, amounts.digits)
-    yield amount(each.energy_j, amounts.energy)
+    yield amount(each.energy_j, amounts.watt_hours)
     yield amount(each.carbon_kg, amounts.mass)
     if each.num_accelerators in found.outside:
         yield Cell(text="", badge=Badge(text="extrapolated", tone="quiet"), key="1")

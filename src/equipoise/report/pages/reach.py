@@ -32,7 +32,7 @@ from equipoise.report.format import DASH, capital, count, listed, plural, printa
 from equipoise.report.pages.answer.basis import notes_blocks
 from equipoise.report.pages.answer.head import chip_of, title_of
 from equipoise.spec.transformer import Transformer
-from equipoise.units import SI_PREFIXES, format_percent, format_si, format_step
+from equipoise.units import SI_PREFIXES, format_percent, format_si
 
 _ENDS: Final[dict[ReachLimit, str]] = {
     "budget": "the budget",
@@ -136,7 +136,7 @@ def _facts(found: Reaches, best: BudgetReach) -> Iterator[Fact]:
     if taken.strategy_text is not None:
         yield Fact(label="Strategy", spans=(code(sentence(taken.strategy_text)),))
     if taken.global_batch_samples is not None:
-        step = "" if taken.step_s is None else f" per step of {format_step(taken.step_s.value)}"
+        step = "" if taken.step_s is None else f" per step of {amounts.duration(taken.step_s.value)}"
         yield Fact(label="Batch", spans=(f"{plural(taken.global_batch_samples, 'sample')}{step}",))
     if found.chosen_for_you:
         yield Fact(label="Chosen", spans=(capital(sentence("; ".join(found.chosen_for_you))),))

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from equipoise.report.blocks import Cell, Column, Table, number
 from equipoise.report.charts import BarChart, BarPart, Mark, series_mark
-from equipoise.report.format import capital, duration, share
+from equipoise.report.format import capital, digits, duration, share
 from equipoise.stats import Bar, Tornado
 from equipoise.units import format_percent, format_si
 
@@ -115,7 +115,7 @@ def tornado_figure(found: Tornado, *, name: str, title: str | None = None) -> Ba
         x_title=f"{found.name}, {found.unit}",
         y_title="",
         categories=tuple(bar.name for bar in bars),
-        labels=tuple(f"{format_si(bar.at_low)} to {format_si(bar.at_high)}" for bar in bars),
+        labels=tuple(f"{_result(bar.at_low, found)} to {_result(bar.at_high, found)}" for bar in bars),
         limits=(min(value, *ends), max(value, *ends)),
         series=(
             part(LOW, LOW_MARK, [(bar, bar.at_low) for bar in bars]),
@@ -143,8 +143,8 @@ def tornado_table(found: Tornado, *, name: str) -> Table:
                 Cell(text=bar.name, key=bar.name),
                 Cell(text=amount(bar.low, bar.unit), key=bar.low),
                 Cell(text=amount(bar.high, bar.unit), key=bar.high),
-                number(bar.at_low, format_si),
-                number(bar.at_high, format_si),
+                number(bar.at_low, lambda value: _result(value, found)),
+                number(bar.at_high, lambda value: _result(value, found)),
             )
             for bar in moving(found)
         ),
@@ -167,13 +167,14 @@ def amount(value: float, unit: str) -> str:
     """An amount with its unit: times and shares in the usual units.
 
     >>> amount(0.25, "of hours"), amount(7200.0, "s"), amount(3.36, "USD/h")
-    ('25 % of hours', '2.0 h', '3.36 USD/h')
+    ('25 % of hours', '2 h', '3.36 USD/h')
     """
     if unit == "s":
         return duration(value)
     if unit.partition("/")[0] in SHARES:
         return f"{share(value)} {unit}"
-    return f"{format_si(value)} {unit}"
+    written = format_si(value) if unit.startswith(("B", "FLOP")) else digits(value)
+    return f"{written} {unit}"
 
 
 def _result(value: float, found: Tornado) -> str:

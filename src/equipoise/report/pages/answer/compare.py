@@ -188,7 +188,8 @@ def _hover(each: Candidate) -> tuple[str, ...]:
 def sizes_table(answer: Answer, candidates: Sequence[Candidate], *, is_brief: bool = False) -> Table:
     """Candidates as rows, the recommended one marked, those that break a limit with the reason."""
     columns, leads = _leads(answer, candidates, is_brief=is_brief)
-    with_speedup = not is_brief or not _several(answer)
+    is_one_kind = len({(each.system, each.terms) for each in answer.candidates}) == 1
+    with_speedup = not is_brief or is_one_kind
     known = [each for each in candidates if each.time_s is not None]
     smallest = {group: members[0] for group, members in _groups(known).items()}
     return Table(
@@ -197,7 +198,7 @@ def sizes_table(answer: Answer, candidates: Sequence[Candidate], *, is_brief: bo
         columns=(
             *columns,
             Column(title="Time", is_number=True),
-            Column(title="90 % range", is_number=True),
+            Column(title="90 % range", is_number=True, meaning="in the unit of the time"),
             *(
                 (Column(title="Speedup", is_number=True, meaning="over the smallest size listed"),)
                 if with_speedup
@@ -272,7 +273,7 @@ def _estimates_table(answer: Answer) -> Table:
 def _figures(each: Candidate) -> Iterator[Cell]:
     time = each.time_s
     yield number(None if time is None else time.value, amounts.duration)
-    yield Cell(text=ABSENT) if time is None else Cell(text=amounts.duration_range(time), key=time.high)
+    yield Cell(text=ABSENT) if time is None else Cell(text=amounts.duration_ends(time), key=time.high)
 
 
 def _speedup(each: Candidate, smallest: Candidate | None) -> Cell:
@@ -292,7 +293,7 @@ def _status(answer: Answer, each: Candidate) -> Cell:
 
 
 def _power(each: Candidate) -> Iterator[Cell]:
-    yield amount(each.energy_j, amounts.energy)
+    yield amount(each.energy_j, amounts.watt_hours)
     yield number(each.mfu, amounts.share)
 
 

@@ -8,12 +8,13 @@ import numpy as np
 
 from equipoise.decide.answer import Answer, Candidate, Constraint, ConstraintName, Grade, TimeValue
 from equipoise.economics.costs import WORDS
-from equipoise.economics.ownership import Ownership
+from equipoise.economics.ownership import Ownership, Way
+from equipoise.economics.quotes import Charges
 from equipoise.report import format as amounts
 from equipoise.report.blocks import Block, Bullets, Fact, Facts, Span, Tile, Tiles, code, note, prose, strong
 from equipoise.report.format import TIMES, capital, count, listed, plural, printable, sentence
 from equipoise.scaling.equilibrium import Equilibrium, Limit, default_answer, least_speedup, pays
-from equipoise.units import format_count, format_percent, format_si, format_step
+from equipoise.units import format_count, format_percent, format_si
 
 GRADES: Final[dict[Grade, str]] = {
     "measured": "your measured runs",
@@ -67,6 +68,8 @@ def headline(answer: Answer) -> str:
     parts = [] if best.time_s is None else [amounts.duration(best.time_s.value)]
     usd = amounts.usable(best.usd)
     parts += [] if usd is None else [amounts.money(usd.value)]
+    own = answer.question.own_currency
+    parts += [] if usd is None or own is None else [f"{amounts.digits(usd.value * own[1])} {own[0]}"]
     guess = " (uncalibrated)" if best.grade == "priors" else ""
     return f"{taken}: {', '.join(parts)}{guess}" if parts else taken
 
@@ -78,7 +81,10 @@ def facts(answer: Answer, best: Candidate, *, is_brief: bool = False) -> Facts:
 
 def _facts(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[Fact]:
     yield Fact(label="Time", spans=tuple(_time(answer, best)))
-    yield Fact(label="Money", spans=tuple(_money(best)))
+    yield Fact(label="Money", spans=tuple(_money(answer, best)))
+    if best.charges is not None and best.price is not None:
+        parts = (f"{amounts.money(usd)} for {what}" for what, usd in charged_for(best.charges) if usd)
+        yield Fact(label="Paid for", spans=(f"{listed([*parts])} ({sentence(best.price.basis)})",))
     energy, mass = amounts.usable(best.energy_j), amounts.usable(best.carbon_kg)
     if energy is not None:
         carbon = "" if mass is None else f", {amounts.mass(mass.value)} of CO2"
@@ -134,14 +140,18 @@ def _evidence(answer: Answer, best: Candidate) -> str:
     return f"the performance model of {software.removeprefix('software ')}; {lacks}"
 
 
+WAYS: Final[dict[Way, str]] = {"rent": "rented", "buy": "bought", "own": "already yours"}
+
+
 def _buying(found: Ownership) -> str:
-    """What buying one accelerator brings against renting it."""
+    """What buying one accelerator brings against renting it, and an hour of use of each way to have one."""
     value, after = found.return_usd, amounts.months(found.horizon_months)
     ahead = "cheaper" if value.value >= 0.0 else "more expensive"
+    hours = ", ".join(f"{amounts.digits(each.usd.value)} {WAYS[each.way]}" for each in found.hourly)
     return (
-        f"After {after} buying is {amounts.money(abs(value.value))} {ahead} per accelerator than renting "
+        f"After {after} {amounts.money(abs(value.value))} {ahead} per accelerator than renting "
         f"({amounts.digits(value.low)} to {amounts.money(value.high)}); "
-        f"{amounts.probability(found.break_even_probability)} chance to break even within the lifetime"
+        f"{amounts.probability(found.break_even_probability)} chance to break even. USD per hour: {hours}"
     )
 
 
@@ -159,18 +169,37 @@ def _time(answer: Answer, best: Candidate) -> Iterator[Span]:
             yield f"; deadline {amounts.duration(each.limit)}{queue}: {chance} chance"
 
 
-def _money(best: Candidate) -> Iterator[Span]:
-    hours = "" if best.accelerator_hours is None else f"{format_si(best.accelerator_hours)} accelerator-hours"
+def charged_for(paid: Charges) -> tuple[tuple[str, float], ...]:
+    """What the money of a quote is for, each with its amount."""
+    return (
+        ("hours used", paid.used_usd),
+        ("unused commitment", paid.unused_usd),
+        ("storage", paid.storage_usd),
+        ("egress", paid.egress_usd),
+    )
+
+
+def _money(answer: Answer, best: Candidate) -> Iterator[Span]:
+    hours = (
+        ""
+        if best.accelerator_hours is None
+        else f"{amounts.digits(best.accelerator_hours)} accelerator-hours"
+    )
     usd = amounts.usable(best.usd)
     if usd is None:
         why = "no price is known (--price)" if best.usd is None else "the range is too wide to be used"
         yield f"{why}; {hours}"
         return
     yield strong(amounts.money(usd.value))
-    if usd.low < usd.high:
+    if amounts.digits(usd.low) != amounts.digits(usd.high):
         yield f" ({amounts.ends(usd)})"
+    own = answer.question.own_currency
+    if own is not None:
+        yield f" = {amounts.digits(usd.value * own[1])} {own[0]} at {own[1]:g}"
     yield f"; {hours}"
-    if best.price is not None:
+    if best.price is not None and best.price.is_owned:
+        yield " of your own machine: electricity only"
+    elif best.price is not None:
         terms = "" if best.terms == "on_demand" else f" {WORDS[best.terms]}"
         yield f" at {best.price.usd_per_accelerator_hour:,.2f} USD{terms}"
     for each in best.constraints:
@@ -182,7 +211,7 @@ def _money(best: Candidate) -> Iterator[Span]:
 def _batch(best: Candidate) -> Iterator[str]:
     batch = best.global_batch_samples
     assert batch is not None
-    step = "" if best.step_s is None else f" per step of {format_step(best.step_s.value)}"
+    step = "" if best.step_s is None else f" per step of {amounts.duration(best.step_s.value)}"
     yield f"{format_count(batch)} {'sample' if batch == 1 else 'samples'}{step}"
     if best.mfu is not None:
         yield f"MFU {amounts.share(best.mfu)} of the {best.mfu_precision} peak"
@@ -364,11 +393,16 @@ def _values_around(answer: Answer, best: Candidate) -> str | None:
 def _value_name(each: Candidate, best: Candidate) -> str:
     """The size alone where all else is as recommended."""
     is_same = (each.system, each.terms) == (best.system, best.terms)
-    return count(each.num_accelerators) if is_same else title_of(each)
+    return count(each.num_accelerators) if is_same else _kind_of(each)
+
+
+def _kind_of(each: Candidate) -> str:
+    """The title, with the terms where they are not the usual ones."""
+    return title_of(each) if each.terms == "on_demand" else f"{title_of(each)}, {WORDS[each.terms]}"
 
 
 def _hour_usd(value: TimeValue) -> str:
-    return f"{float(f'{value.from_usd_per_hour:.2g}'):,g}"
+    return amounts.digits(float(f"{value.from_usd_per_hour:.2g}"))
 
 
 def value_of_time(answer: Answer) -> str | None:
@@ -382,7 +416,7 @@ def value_of_time(answer: Answer) -> str | None:
     names = [
         count(each.num_accelerators)
         if one_kind or (place and kinds[place - 1] == kinds[place])
-        else title_of(each)
+        else _kind_of(each)
         for place, each in enumerate(found)
     ]
     parts = []
@@ -432,7 +466,7 @@ def relaxed(answer: Answer) -> Iterator[str]:
     for each in refusal.relaxations:
         name, unit = CONSTRAINTS[each.constraint]
         taken = "" if each.candidate is None else f": {title_of(answer.candidate(each.candidate))}"
-        needed, limit = (amounts.quantity(value, unit) for value in (each.needed, each.limit))
+        needed, limit = amounts.apart(each.needed, each.limit, unit)
         yield f"{capital(name)} of {needed} instead of {limit}{taken}."
     if refusal.joint:
         parts = []

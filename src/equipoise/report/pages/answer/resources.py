@@ -28,7 +28,7 @@ from equipoise.report.charts import BarChart
 from equipoise.report.format import ABSENT, DASH, accelerator_name, capital, count, listed, ratio, sentence
 from equipoise.report.pages.answer.breakdowns import Stack, moving, tornado_figure, tornado_table
 from equipoise.report.pages.answer.compare import members_of_choice
-from equipoise.report.pages.answer.head import chip_of
+from equipoise.report.pages.answer.head import WAYS, charged_for, chip_of
 from equipoise.stats import Interval
 from equipoise.units import (
     MICROSECOND_S,
@@ -36,8 +36,6 @@ from equipoise.units import (
     SI_PREFIXES,
     format_count,
     format_percent,
-    format_si,
-    format_step,
 )
 
 CAUSES: Final = {
@@ -125,7 +123,7 @@ def _seconds_chart(members: Sequence[Candidate], stack: Stack) -> BarChart:
         x_title="accelerators",
         y_title=f"accelerator time, {unit}",
         categories=tuple(name for name, _ in stack.bars),
-        labels=tuple(format_step(each.model.step_s) for each in members if each.model is not None),
+        labels=tuple(amounts.duration(each.model.step_s) for each in members if each.model is not None),
         limits=(0.0, most / scale),
         series=stack.series(scale),
     )
@@ -183,7 +181,7 @@ def _strategies_table(found: Sequence[Candidate]) -> Table:
             (
                 Cell(text=sentence(each.strategy_text or ABSENT), key=place, is_code=True),
                 amount(each.time_s, amounts.duration),
-                amount(each.step_s, format_step),
+                amount(each.step_s, amounts.duration),
                 number(None if each.memory is None else each.memory.needed_bytes, amounts.memory),
                 amount(each.usd, amounts.digits),
             )
@@ -224,14 +222,10 @@ def _rejected_table(answer: Answer) -> Table:
 
 
 def _apart(needed: float | None, available: float | None, unit: str) -> tuple[str, str]:
-    """Two amounts, in as many digits as it takes to see which is larger."""
+    """Two amounts that differ, where both are known."""
     if needed is None or available is None:
         return ABSENT, ABSENT
-    pairs = [
-        tuple(format_si(each, unit, digits=digits) for each in (needed, available)) for digits in (3, 4, 5, 6)
-    ]
-    found = next((pair for pair in pairs if pair[0] != pair[1]), pairs[-1])
-    return found[0], found[1]
+    return amounts.apart(needed, available, unit)
 
 
 def money_blocks(answer: Answer) -> tuple[Block, ...]:
@@ -239,8 +233,10 @@ def money_blocks(answer: Answer) -> tuple[Block, ...]:
     blocks: list[Block] = []
     if len(answer.renting) > 1 or any(_has_interruptions(each) for each in answer.renting):
         blocks.append(_renting_table(answer))
+    if any(each.candidate.charges is not None for each in answer.renting):
+        blocks.append(_charges_table(answer))
     blocks += [
-        prose(f"{capital(WORDS[each.candidate.terms])}: {sentence(each.candidate.why_not or '')}.")
+        prose(f"{capital(sentence(each.candidate.why_not or WORDS[each.candidate.terms]))}.")
         for each in answer.renting
         if each.candidate.time_s is None
     ]
@@ -284,6 +280,33 @@ def _renting_table(answer: Answer) -> Table:
     )
 
 
+def _charges_table(answer: Answer) -> Table:
+    """What the money is for on each kind of terms; a price of the table is for the hours used."""
+    rows = []
+    for each in (one.candidate for one in answer.renting):
+        if each.usd is None or each.price is None:
+            continue
+        used = ("hours used", each.usd.value)
+        paid = (used,) if each.charges is None else charged_for(each.charges)
+        name = capital(WORDS[each.terms])
+        rows += [
+            (named(name), named(what), number(usd, amounts.digits), named(sentence(each.price.basis)))
+            for what, usd in paid
+            if usd
+        ]
+    return Table(
+        name="answer-charges",
+        caption="What the money is for",
+        columns=(
+            Column(title="Terms", is_header=True),
+            Column(title="For"),
+            Column(title="USD", is_number=True),
+            Column(title="Price", is_wide=True),
+        ),
+        rows=tuple(rows),
+    )
+
+
 def _probabilities(each: Candidate) -> list[float]:
     return [one.probability for one in each.constraints if one.probability is not None]
 
@@ -303,7 +326,7 @@ def _renting_row(answer: Answer, rented: Renting, *, is_limited: bool) -> Iterat
         yield number(found, amounts.probability)
     yield amount(each.goodput, amounts.share)
     stops = None if each.interrupted is None else each.interrupted.num_interruptions
-    yield number(stops, lambda value: f"{float(f'{value:.2g}'):,g}")
+    yield number(stops, lambda value: amounts.digits(float(f"{value:.2g}")))
     interval_s = None if each.interrupted is None else each.interrupted.checkpoint_interval_s
     yield Cell(
         text="not needed" if interval_s is None else f"every {amounts.duration(interval_s)}", key=interval_s
@@ -330,10 +353,33 @@ def buying_blocks(answer: Answer) -> tuple[Block, ...]:
             f"{amounts.probability(found.break_even_probability)}; "
             f"over that lifetime it breaks even {even}.",
         ),
+        _ways_table(answer, found),
         Tiles(items=tuple(_buying_tiles(found))),
         Panels(charts=(figure,) if moving(found.tornado) else (), legend="Moved"),
         tornado_table(found.tornado, name="buying-moved"),
         _assumed("buying-assumed", found.assumes),
+    )
+
+
+def _ways_table(answer: Answer, found: Ownership) -> Table:
+    """Renting, buying and what is owned already, by the hour and for this training."""
+    hours = 0.0 if answer.recommended is None else answer.recommended.accelerator_hours or 0.0
+    return Table(
+        name="buying-ways",
+        caption="What an accelerator-hour costs, and this training",
+        columns=(
+            Column(title="Machine", is_header=True),
+            Column(title="USD/h", is_number=True, meaning="per accelerator-hour of use"),
+            Column(title="This training, USD", is_number=True),
+        ),
+        rows=tuple(
+            (
+                Cell(text=capital(WAYS[each.way]), key=each.way),
+                amount(each.usd, amounts.digits, ends=amounts.ends),
+                number(each.usd.value * hours, amounts.digits),
+            )
+            for each in found.hourly
+        ),
     )
 
 

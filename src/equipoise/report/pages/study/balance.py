@@ -35,11 +35,12 @@ from equipoise.report.format import (
     printable,
     ratio,
     sentence,
+    watt_hours,
 )
 from equipoise.scaling.equilibrium import KINDS, Equilibrium
 from equipoise.study.balance import RULE, Balance, Unanswered
 from equipoise.study.findings import Findings, WorkloadFindings
-from equipoise.units import KWH_J, MINUTE_S, format_duration, format_percent
+from equipoise.units import MINUTE_S, format_duration, format_percent
 
 STOPS: Final = "diminishing returns"
 STOP_MARK: Final = Mark(colour=5, symbol="star")
@@ -211,7 +212,7 @@ def _table(workload: WorkloadFindings, found: Sequence[Balance]) -> Table:
             Column(title="Time", is_number=True),
             Column(title="Hours", is_number=True, meaning="accelerator-hours per training"),
             Column(title="USD", is_number=True),
-            Column(title="kWh", is_number=True, is_wide=True),
+            Column(title="Energy", is_number=True, is_wide=True),
             Column(title="kg CO2", is_number=True, is_wide=True),
         ),
         rows=tuple(row for each in found for row in _rows(each)),
@@ -229,7 +230,6 @@ def _rows(each: Balance) -> Iterator[tuple[Cell, ...]]:
 
 
 def _row(each: Balance, kinds: str, point: Equilibrium, bill: Bill) -> tuple[Cell, ...]:
-    energy_kwh = None if bill.energy_j is None else bill.energy_j / KWH_J
     is_answer = each.answer.kind in kinds
     name = accelerator_name(each.accelerator)
     return (
@@ -240,7 +240,7 @@ def _row(each: Balance, kinds: str, point: Equilibrium, bill: Bill) -> tuple[Cel
         number(point.time_s, format_duration),
         number(bill.accelerator_hours, ratio),
         number(bill.usd, ratio),
-        number(energy_kwh, ratio, detail=bill.energy_basis),
+        number(bill.energy_j, watt_hours, detail=bill.energy_basis),
         number(bill.carbon_kg, ratio),
     )
 

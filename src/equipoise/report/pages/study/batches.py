@@ -12,6 +12,7 @@ from equipoise.report.format import (
     DASH,
     capital,
     count,
+    energy,
     entry_name,
     listed,
     minutes,
@@ -25,7 +26,7 @@ from equipoise.scaling.convergence import BatchGrowth
 from equipoise.stats import Interval
 from equipoise.study.balance import Unanswered
 from equipoise.study.findings import Findings, WorkloadFindings
-from equipoise.units import format_percent, format_si
+from equipoise.units import format_percent
 
 HERE: Final = Mark(colour=1, symbol="circle")
 ELSEWHERE: Final = Mark(colour=None, symbol="circle")
@@ -231,16 +232,12 @@ def _energy_chart(
                 mark=marks[workload.workload],
                 x=tuple(float(row["num_accelerators"]) for row in rows),
                 y=tuple(float(row[column]) for row in rows),
-                hovers=tuple(hover(row, f"{format_si(row[column], 'J')} ({quantity})") for row in rows),
+                hovers=tuple(hover(row, f"{energy(row[column])}: {quantity}") for row in rows),
             )
             for workload, rows in points
             if rows
         ),
     )
-
-
-def _joules(value: float) -> str:
-    return format_si(value, "J")
 
 
 def _energy_points(workload: WorkloadFindings, column: str) -> list[Row]:
@@ -258,8 +255,8 @@ def _energy_table(measured: list[WorkloadFindings]) -> Table:
             Column(title="System"),
             Column(title="Accelerators", is_number=True),
             Column(title="Minutes", is_number=True, is_wide=True),
-            Column(title="Energy", is_number=True, meaning="joules per run"),
-            Column(title="Per sample", is_number=True, meaning="joules per training sample"),
+            Column(title="Energy", is_number=True, meaning="per run"),
+            Column(title="Per sample", is_number=True, meaning="per training sample"),
             Column(title="Source", is_wide=True),
         ),
         rows=tuple(
@@ -276,7 +273,7 @@ def _energy_row(workload: str, row: Row) -> tuple[Cell, ...]:
         entry_cell(row["submitter"], row["system"], row["accelerator"]),
         number(row["num_accelerators"]),
         number(row["score_s"], minutes),
-        number(row["energy_j"], _joules),
-        number(row["energy_j_per_sample"], _joules),
+        number(row["energy_j"], energy),
+        number(row["energy_j_per_sample"], energy),
         Cell(text=source(row), key=row["source_uri"], is_code=True),
     )

@@ -1,0 +1,200 @@
+"""The user's own quotes, read from a file, and what a quote charges a training: minimum, storage, egress."""
+
+import csv
+import io
+import math
+import stat
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from msgspec import Struct
+
+from equipoise.economics.costs import TERMS, WORDS, Price, PriceTerms
+from equipoise.errors import DataError
+from equipoise.stats import Interval
+from equipoise.units import HOUR_S, MONTH_S, SI_PREFIXES, duration_s, format_duration
+
+_MOST_BYTES: Final = 1_000_000
+_MOST: Final = 1e6
+_LONGEST_S: Final = 240 * MONTH_S
+_GB: Final = SI_PREFIXES["G"]
+_AMOUNTS: Final = ("usd_per_hour", "storage_usd_per_gb_month", "egress_usd_per_gb", "storage_gb", "egress_gb")
+KEYS: Final = ("provider", "system", "terms", "minimum", *_AMOUNTS)
+
+
+class Quote(Struct, frozen=True, kw_only=True):
+    """One line of a file of quotes. system: as the file names it. where: file and line, for messages."""
+
+    system: str
+    terms: PriceTerms
+    price: Price
+    where: str
+
+
+class Charges(Struct, frozen=True, kw_only=True):
+    """What makes up the money of a training at a price, in US dollars.
+
+    used_usd: for the hours that it takes. minimum_usd: for those that are committed to; the larger is paid.
+    """
+
+    JSON_PROPERTIES: ClassVar[tuple[str, ...]] = ("unused_usd",)
+
+    used_usd: float
+    minimum_usd: float
+    storage_usd: float
+    egress_usd: float
+
+    @property
+    def unused_usd(self) -> float:
+        """For hours of the commitment that the training does not use."""
+        return max(0.0, self.minimum_usd - self.used_usd)
+
+    @property
+    def usd(self) -> float:
+        """All of it."""
+        return max(self.used_usd, self.minimum_usd) + self.extra_usd
+
+    @property
+    def extra_usd(self) -> float:
+        """What is paid besides accelerator-hours."""
+        return self.storage_usd + self.egress_usd
+
+
+def charges(price: Price, num_accelerators: int, time_s: float, *, checkpoint_bytes: float | None) -> Charges:
+    """What a training of so long costs at a price.
+
+    checkpoint_bytes: what is stored and taken out where the price does not state it; None counts nothing.
+    Assumes that a commitment is to as many accelerators as the training takes; one copy is kept from the
+    beginning to the end, and taken out once.
+    Source: definitions; a GB is 1e9 bytes, a month 730.5 hours.
+    """
+    usd_per_s = num_accelerators * price.usd_per_accelerator_hour / HOUR_S
+    stored = price.storage_bytes if price.storage_bytes is not None else checkpoint_bytes or 0.0
+    taken_out = price.egress_bytes if price.egress_bytes is not None else checkpoint_bytes or 0.0
+    return Charges(
+        used_usd=usd_per_s * time_s,
+        minimum_usd=usd_per_s * price.minimum_s,
+        storage_usd=price.storage_usd_per_gb_month * stored / _GB * time_s / MONTH_S,
+        egress_usd=price.egress_usd_per_gb * taken_out / _GB,
+    )
+
+
+def charged(
+    price: Price, num_accelerators: int, time_s: Interval, *, checkpoint_bytes: float | None
+) -> Interval:
+    """The money of a training at a price, whose range is that of its time. Arguments as of `charges`."""
+
+    def at(seconds: float) -> float:
+        return charges(price, num_accelerators, seconds, checkpoint_bytes=checkpoint_bytes).usd
+
+    return Interval(value=at(time_s.value), low=at(time_s.low), high=at(time_s.high), level=time_s.level)
+
+
+def read_quotes(path: Path) -> tuple[Quote, ...]:
+    """The quotes of a file: TOML with tables `[[quote]]`, or CSV with a line of names. Keys: KEYS.
+
+    Raises DataError that names file, quote and key, what was found and what was expected.
+    """
+    where = f"--prices {path}"
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):  # opening anything else may wait for ever
+            raise DataError(f"{where}: not a regular file; expected TOML or CSV")
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+    except OSError as err:
+        raise DataError(f"{where}: {err.strerror or err}; expected a readable file") from err
+    if len(content) > _MOST_BYTES:
+        raise DataError(f"{where}: more than {_MOST_BYTES:,} bytes; expected a list of quotes")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as err:
+        raise DataError(f"{where}: no UTF-8 text; expected TOML or CSV") from err
+    rows = list(_csv_rows(text) if path.suffix.lower() == ".csv" else _toml_rows(text, where))
+    if not rows:
+        raise DataError(f"{where}: no quote; expected {', '.join(KEYS[:3])}, usd_per_hour and others")
+    return tuple(_quote(row, f"{where}: quote {place}") for place, row in enumerate(rows, start=1))
+
+
+def _toml_rows(text: str, where: str) -> Iterator[Mapping[str, Any]]:
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as err:
+        raise DataError(f"{where}: {err}; expected TOML with tables [[quote]], or FILE.csv") from err
+    other = [key for key in document if key != "quote"]
+    listed = document.get("quote", [])
+    if other or not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
+        raise DataError(f"{where}: has {', '.join(other) or 'quote'}; expected tables [[quote]] alone")
+    yield from listed
+
+
+def _csv_rows(text: str) -> Iterator[Mapping[str, Any]]:
+    for row in csv.DictReader(io.StringIO(text), skipinitialspace=True):
+        yield {
+            "" if key is None else key.strip(): value
+            for key, value in row.items()
+            if value is not None and value != ""
+        }
+
+
+def _quote(row: Mapping[str, Any], where: str) -> Quote:
+    unknown = [key for key in row if key not in KEYS]
+    if unknown:
+        raise DataError(f"{where}: {unknown[0]!r} is not known; expected {', '.join(KEYS)}")
+    system, provider = (_text(row, key, where) for key in ("system", "provider"))
+    terms = str(row.get("terms", "on_demand")).strip().replace("-", "_").replace(" ", "_")
+    known: dict[str, PriceTerms] = {each: each for each in TERMS}
+    if terms not in known:
+        raise DataError(f"{where}: terms={terms!r}; expected one of {', '.join(TERMS)}")
+    amounts = {key: _amount(row, key, where) for key in _AMOUNTS}
+    usd = amounts["usd_per_hour"]
+    if usd is None:
+        raise DataError(f"{where}: no usd_per_hour; expected US dollars per accelerator-hour")
+    minimum_s = _minimum_s(row.get("minimum", 0), where)
+    least = f", at least {format_duration(minimum_s)}" if minimum_s else ""
+    stored, taken_out = amounts["storage_gb"], amounts["egress_gb"]
+    price = Price(
+        accelerator=system,
+        usd_per_accelerator_hour=usd,
+        low=usd,
+        high=usd,
+        basis=f"quote of {provider}, {WORDS[known[terms]]}{least}",
+        terms=known[terms],
+        minimum_s=minimum_s,
+        storage_usd_per_gb_month=amounts["storage_usd_per_gb_month"] or 0.0,
+        egress_usd_per_gb=amounts["egress_usd_per_gb"] or 0.0,
+        storage_bytes=None if stored is None else stored * _GB,
+        egress_bytes=None if taken_out is None else taken_out * _GB,
+    )
+    return Quote(system=system, terms=known[terms], price=price, where=where)
+
+
+def _text(row: Mapping[str, Any], key: str, where: str) -> str:
+    value = row.get(key)
+    if not isinstance(value, str) or not value.strip():
+        raise DataError(f"{where}: {key}={value!r}; expected a name")
+    return value.strip()
+
+
+def _amount(row: Mapping[str, Any], key: str, where: str) -> float | None:
+    if key not in row:
+        return None
+    try:
+        value = math.nan if isinstance(row[key], bool) else float(row[key])
+    except (TypeError, ValueError):
+        value = math.nan
+    if not 0.0 <= value < _MOST:
+        raise DataError(f"{where}: {key}={row[key]!r}; expected a number from 0, below {_MOST:,.0f}")
+    return value
+
+
+def _minimum_s(given: object, where: str) -> float:
+    """The minimum commitment: hours, or a time with its unit."""
+    try:
+        found = None if isinstance(given, bool) else float(str(given)) * HOUR_S
+    except ValueError:
+        found = duration_s(str(given))
+    if found is None or not 0.0 <= found <= _LONGEST_S:
+        raise DataError(f'{where}: minimum={given!r}; expected hours, or a time such as "1 year" or "90d"')
+    return found

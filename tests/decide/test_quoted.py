@@ -1,0 +1,115 @@
+"""Money as it is bought, in whole answers: quotes of a file, currency and carbon of one's own."""
+
+import pytest
+from asking import H100, MI300X, PRETRAINING, SMALL, ask, by_size
+
+from equipoise.decide.select import figures_of
+from equipoise.economics.costs import price
+from equipoise.errors import DataError, UsageError
+
+QUOTES = """
+[[quote]]
+provider = "Long"
+system = "h100"
+terms = "reserved"
+minimum = "1 year"
+usd_per_hour = 1.5
+
+[[quote]]
+provider = "Short"
+system = "h100"
+terms = "reserved"
+minimum = "7d"
+usd_per_hour = 2.5
+
+[[quote]]
+provider = "Hourly"
+system = "h100"
+usd_per_hour = 3.0
+egress_usd_per_gb = 0.1
+egress_gb = 1000
+"""
+
+
+def _quoted(tmp_path, text=QUOTES, **changes):
+    path = tmp_path / "quotes.toml"
+    path.write_text(text)
+    return ask(PRETRAINING, prices=path, **{"accelerator": H100, "max_accelerators": 64, **changes})
+
+
+def test_the_quotes_of_a_file_are_the_terms_that_are_compared(tmp_path):
+    found = _quoted(tmp_path)
+    assert {each.terms for each in found.candidates} == {"reserved", "on_demand"}
+    for each in found.candidates:
+        hours = each.num_accelerators * each.time_s.value / 3600
+        if each.terms == "on_demand":  # 1,000 GB are taken out at 0.1 USD
+            assert each.usd.value == pytest.approx(3.0 * hours + 100)
+            assert each.charges.egress_usd == pytest.approx(100)
+        else:  # the quote that costs less: a year at 1.5 USD, or a week at 2.5 USD
+            least = {
+                usd: usd * max(hours, each.num_accelerators * days * 24)
+                for usd, days in ((1.5, 365.25), (2.5, 7))
+            }
+            assert each.usd.value == pytest.approx(min(least.values()))
+            assert least[each.price.usd_per_accelerator_hour] == min(least.values())
+    assert {each.price.usd_per_accelerator_hour for each in found.candidates} == {1.5, 2.5, 3.0}
+
+
+def test_a_price_on_the_command_line_comes_before_the_quotes(tmp_path):
+    found = _quoted(tmp_path, price="2.2")
+    assert {each.price.usd_per_accelerator_hour for each in found.candidates} == {2.2}
+    assert all(each.charges is None for each in found.candidates)
+
+
+def test_quotes_of_nothing_that_is_asked_about_are_refused(tmp_path):
+    with pytest.raises(DataError, match=r"quotes\.toml.*h100.*mi300x"):
+        _quoted(tmp_path, accelerator=MI300X)
+    with pytest.raises(DataError, match=r"quote 1: .*h999"):
+        _quoted(tmp_path, QUOTES.replace("h100", "h999", 1))
+
+
+def test_what_flips_a_quote_keeps_its_minimum(tmp_path):
+    # At twice the time a week that was half used costs no more; at twice the price it costs twice.
+    found = _quoted(tmp_path, terms="reserved", tokens="1e9")
+    one = figures_of(by_size(found, H100)[64])
+    assert one.charges.unused_usd > one.charges.used_usd
+    assert one.moved(time=1.9).usd == pytest.approx(one.usd)
+    assert one.moved(price=2.0).usd == pytest.approx(2 * one.usd)
+
+
+@pytest.mark.parametrize("text", ["EUR", "EUR=0", "=1", "EURO=1", "EUR=-1", "EUR=1e999"])
+def test_what_is_no_currency_is_refused(text):
+    with pytest.raises(UsageError, match="--currency"):
+        ask(SMALL, currency=text)
+
+
+def test_ones_own_carbon_is_that_of_every_candidate():
+    found = ask(SMALL, carbon=36)  # 36 g per kWh are 1e-5 g, 1e-8 kg per joule
+    assert found.candidates
+    for each in found.candidates:
+        assert each.carbon_kg.value == pytest.approx(1e-8 * each.energy_j.value)
+
+
+def test_buying_is_compared_with_the_quote_that_is_taken(tmp_path):
+    found = _quoted(tmp_path, buy=True)
+    rented = next(each for each in found.ownership.hourly if each.way == "rent")
+    assert rented.usd.value == found.recommended.price.usd_per_accelerator_hour
+
+
+def test_a_machine_that_is_owned_is_compared_with_renting_at_the_list_price():
+    # Electricity alone is least, then a bought machine or a rented one, whatever they cost.
+    found = ask(SMALL, accelerator=H100, price="0", buy=True)
+    hours = {each.way: each.usd.value for each in found.ownership.hourly}
+    assert hours["rent"] == price("h100-sxm5-80gb").usd_per_accelerator_hour
+    assert hours["own"] < min(hours["rent"], hours["buy"])
+
+
+def test_a_job_that_shrinks_is_no_slower_in_any_answer():
+    waits, shrinks = (
+        ask(PRETRAINING, accelerator=H100, max_accelerators=512, terms="spot", on_reclaim=each)
+        for each in ("wait", "shrink")
+    )
+    assert waits.candidates
+    for one, other in zip(waits.candidates, shrinks.candidates, strict=True):
+        assert other.time_s.value <= one.time_s.value * (1 + 1e-12)
+        assert other.work_s == one.work_s
