@@ -1,18 +1,59 @@
 """The verbs of orientation: what there is, what a word means, and what works on this machine (`doctor`)."""
 
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from equipoise.cli.options import Also, AsJson, Data, Hardware, JsonOut, Workloads, catalogue_of
-from equipoise.cli.output import answering
+from equipoise.cli.output import VerbOutput, answering
+from equipoise.errors import UsageError
 
-_Kind = Literal["rounds", "workloads", "accelerators", "clusters", "strategies", "methods", "models", "laws"]
+if TYPE_CHECKING:
+    from equipoise.spec.catalogue import Catalogue
+
+_KINDS = (
+    *("rounds", "workloads", "accelerators", "clusters", "strategies", "methods", "models", "laws"),
+    "steps",
+)
+
+
+def _kinds_from(incomplete: str) -> list[str]:
+    """Kinds of things, for a shell that completes a word."""
+    return [kind for kind in _KINDS if kind.startswith(incomplete)]
 
 
 def list_(
-    kind: Annotated[_Kind, typer.Argument(help="What to list.")],
+    kind: Annotated[
+        str,
+        typer.Argument(metavar="KIND", autocompletion=_kinds_from, help=f"One of {', '.join(_KINDS)}."),
+    ],
     *,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of steps: part of the model's name, e.g. llama.")
+    ] = None,
+    accelerator: Annotated[
+        str | None,
+        typer.Option(
+            "--accelerator",
+            "--chip",
+            metavar="NAME",
+            help="Of steps: an accelerator, or a chip in all forms: h100.",
+        ),
+    ] = None,
+    software: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of steps: as of --software, or a word: nemo.")
+    ] = None,
+    source: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of steps: part of the repository or paper.")
+    ] = None,
+    format_: Annotated[
+        Literal["table", "csv", "parquet", "jsonl"] | None,
+        typer.Option("--format", help="Of steps: output format; default a table."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Of steps: write there instead of printing.")
+    ] = None,
     data: Data = None,
     also: Also = None,
     hardware: Hardware = None,
@@ -20,9 +61,20 @@ def list_(
     as_json: AsJson = False,
     json_out: JsonOut = None,
 ) -> None:
-    """List rounds, workloads, accelerators, clusters, strategies, ways to train, models or laws."""
+    """List rounds, workloads, accelerators, clusters, strategies, ways to train, models, laws or steps."""
+    if kind not in _KINDS:
+        raise UsageError(f"list {kind[:40]!r}: expected one of {', '.join(map(repr, _KINDS))}")
     catalogue = catalogue_of(hardware, workloads)
+    of_steps = {"model": model, "accelerator": accelerator, "software": software, "source": source}
     with answering("list", as_json=as_json, json_out=json_out) as answer:
+        if kind == "steps":
+            if data or also:
+                raise UsageError("list steps: --data and --also are of results; leave them out")
+            _list_steps(answer, of_steps, format_, out, catalogue)
+            return
+        given = [f"--{name}" for name, value in {**of_steps, "format": format_, "out": out}.items() if value]
+        if given:
+            raise UsageError(f"list {kind}: {given[0]} is of steps; leave it out, or `list steps`")
         from equipoise.cli.listing import LISTED
         from equipoise.report.pages.orientation import LISTING, Listing
         from equipoise.runs import embedded
@@ -31,6 +83,30 @@ def list_(
         first = f"embedded dataset {embedded.version()}" if data is None else str(data)
         found = Listing(kind=kind, rows=rows, sources=", ".join([first, *map(str, also or ())]))
         answer.give_page(LISTING, found, lambda found: {kind: found.rows}, full=False)
+
+
+def _list_steps(
+    answer: VerbOutput,
+    wanted: dict[str, str | None],
+    format_: str | None,
+    out: Path | None,
+    catalogue: "Catalogue",
+) -> None:
+    """The published training steps, with what the model predicts of each."""
+    from equipoise.calibration.published_steps import StepFilter, listed_steps
+    from equipoise.cli.tables import handed_out
+    from equipoise.report.json import plain
+    from equipoise.report.pages.published_steps import STEPS, StepListing
+    from equipoise.units import significant
+
+    step_filter = StepFilter(**wanted)
+    frame = listed_steps(step_filter, catalogue)
+    if format_ == "table" or (format_ is None and out is None):
+        found = StepListing(rows=frame.to_dicts(), filters=step_filter.words)
+        answer.give_page(STEPS, found, lambda found: {"steps": significant(plain(found.rows))}, full=False)
+    else:
+        handed = handed_out(frame, format_, out, as_json=answer.as_json)
+        answer.give(lambda: {"steps": significant(plain(frame.to_dicts()))}, lambda: handed)
 
 
 def _terms_from(incomplete: str) -> list[str]:
