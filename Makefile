@@ -53,7 +53,7 @@ accuracy: $(VENV)/test.stamp ## hold the performance model against measurements:
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/accuracy.py --write docs/understand/accuracy.md
 
 profiles: $(VENV)/core.stamp ## fit the profiles that ship to $EQUIPOISE_DATA/measured, and their error records
-	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.calibration profiles software
+	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.calibration profiles software steps
 	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.decide.records.plans
 	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.decide.records.combined
 	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.decide.records.combined_advice

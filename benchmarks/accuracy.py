@@ -15,7 +15,9 @@ import numpy as np
 from msgspec import Struct
 
 from equipoise.calibration.accuracy import TimeErrors, time_errors
+from equipoise.calibration.published.executions import source_of
 from equipoise.calibration.published.quantities import number
+from equipoise.calibration.software_fit import held_out_steps
 from equipoise.calibration.validate import ValidatedRow, Validation, validate
 from equipoise.runs.readers.cells import TextRow
 
@@ -307,6 +309,14 @@ nothing but their samples fitted (22 %, docs/experiments/0010).
 
 {rivals}
 
+## Sources left out whole
+
+The published steps that ship: every repository or paper predicted by parameters of its software, fitted to
+all other sources; one row of a cluster. [published-steps.md](published-steps.md) has the protocol, and other
+tools on the same rows.
+
+{sources}
+
 ## Korthikanti et al., each row
 
 {korthikanti}
@@ -344,8 +354,12 @@ def page(results: list[Result]) -> str:
         for reason, count in each.found.reasons
     }
     small = next(each for each in results if each.target.files == ("korthikanti_table5",))
+    from published_steps import by_group, table_rows  # noqa: PLC0415 - beside this file, where it is run
+
+    rows = table_rows()
     return PAGE.format(
         table=table(results),
+        sources=by_group("source", held_out_steps(rows, source_of), [source_of(row) for row in rows]),
         rivals="\n".join(rivals),
         korthikanti=rows_of(small),
         folds="\n".join(folds),

@@ -99,7 +99,6 @@ def test_a_file_that_is_no_table_is_refused_in_one_sentence(mine):
         ((EXAMPLE, EXAMPLE), "given twice"),
         ((EXAMPLE, "--split", "some"), "leave-COLUMN-out"),
         ((EXAMPLE, "--split", "leave-colour-out"), "leave-colour-out"),
-        ((), "Missing argument"),
     ],
 )
 def test_usage_is_refused_in_one_sentence(arguments, words, tmp_path):

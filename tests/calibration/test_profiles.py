@@ -100,6 +100,7 @@ def test_a_record_that_is_none_is_refused_with_those_there_are(capsys):
     assert [file for file, _ in RECORDS.values()] == [
         "profiles.json",
         "software.json",
+        "published_steps.json",
         "forecast.json",
         "advice.json",
     ]

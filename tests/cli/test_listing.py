@@ -1,17 +1,22 @@
 """What can be listed is what can be written: every parameter and value of a strategy, every system as a cluster."""
 
+import csv
 import json
 import re
 import shlex
 
+import orjson
 import pytest
 from command_line import in_process
 
+from equipoise.calibration.published_steps import StepFilter, listed_steps
+from equipoise.cli.app import _exit_code
 from equipoise.cli.listing import LISTED
 from equipoise.cli.output import page_text
 from equipoise.errors import SpecError
 from equipoise.perfmodel.load import workload_load
 from equipoise.report.pages.orientation import LISTING, Listing
+from equipoise.report.pages.published_steps import STEPS, StepListing
 from equipoise.runs.embedded import tables
 from equipoise.runs.store import Tables
 from equipoise.spec.catalogue import shipped
@@ -105,3 +110,52 @@ def test_a_listed_workload_can_be_planned_or_says_what_it_lacks(data) -> None:
                 workload_load(one)
         else:
             assert float(workload_load(one).params) > 0
+
+
+def steps_as_text(monkeypatch, **wanted: str) -> list[str]:
+    monkeypatch.setenv("COLUMNS", "80")
+    found = StepListing(rows=listed_steps(StepFilter(**wanted)).to_dicts(), filters="")
+    return page_text(STEPS, found, full=False).splitlines()
+
+
+@pytest.mark.parametrize("wanted", [{}, {"model": "GNMT"}, {"accelerator": "tpu-v5p"}, {"source": "arxiv"}])
+def test_every_line_of_the_published_steps_fits_the_terminal(wanted, monkeypatch) -> None:
+    lines = steps_as_text(monkeypatch, **wanted)
+    assert len(lines) > 8
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_published_step_is_listed_with_its_figure(monkeypatch) -> None:
+    """Korthikanti et al. 2022, table 5: 530B with full recomputation takes 49.05 s on 280 A100."""
+    lines = steps_as_text(monkeypatch, model="turing-530B")
+    assert any("49.05 s/iteration" in line and "280" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["list", "rounds", "--model", "llama"], "--model"),
+        (["list", "steps", "--data", "."], "--data"),
+        (["list", "steps", "--software", "nothing"], "nothing"),
+        (["list", "steps", "--model", "no_such_model"], "no_such_model"),
+        (["list", "steps", "--json", "--format", "csv"], "--out"),
+    ],
+)
+def test_filters_that_do_not_apply_are_named(arguments, named, capsys) -> None:
+    assert _exit_code(arguments) == 2
+    assert named in capsys.readouterr().err
+
+
+def test_published_steps_are_written_as_csv_and_json(tmp_path, capsysbinary) -> None:
+    out = tmp_path / "steps.csv"
+    assert _exit_code(["list", "steps", "--source", "torchtitan", "--out", str(out)]) == 0
+    assert (
+        _exit_code(["list", "steps", "--source", "torchtitan", "--json-out", str(tmp_path / "a.json")]) == 0
+    )
+    capsysbinary.readouterr()
+    document = orjson.loads((tmp_path / "a.json").read_bytes())
+    with out.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(document["steps"]) == 18  # as benchmarks/llama3_h100_202412_torchtitan.md has
+    assert {row["row_id"] for row in rows} == {row["row_id"] for row in document["steps"]}
+    assert all(row["model_ratio"] for row in rows)

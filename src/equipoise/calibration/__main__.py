@@ -17,6 +17,8 @@ from equipoise.calibration.fitted_profiles import profiles_document
 from equipoise.calibration.forecast_record import FORECAST, PUBLISHED, forecast_document, write_record
 from equipoise.calibration.profiles import NAME as PROFILES
 from equipoise.calibration.profiles import SOFTWARE_NAME
+from equipoise.calibration.published_steps import RECORD as STEPS
+from equipoise.calibration.published_steps import steps_document
 from equipoise.calibration.software_fit import software_document
 from equipoise.runs import embedded
 
@@ -35,6 +37,10 @@ def _software() -> Mapping[str, Any]:
     return software_document(_measured())
 
 
+def _steps() -> Mapping[str, Any]:
+    return steps_document(_measured())
+
+
 def _advice() -> Mapping[str, Any]:
     return advice_document(held_out_advice(embedded.load().scores))
 
@@ -43,6 +49,7 @@ def _advice() -> Mapping[str, Any]:
 RECORDS: Mapping[str, tuple[str, Callable[[], Mapping[str, Any]]]] = {
     "profiles": (PROFILES, _profiles),
     "software": (SOFTWARE_NAME, _software),
+    "steps": (STEPS, _steps),
     "forecast": (FORECAST, forecast_document),
     "advice": (PUBLISHED, _advice),
 }

@@ -33,6 +33,7 @@ from equipoise.calibration.held_out import (
 from equipoise.calibration.profiles import Profile, SoftwareProfile, profile, profiles, software_profiles
 from equipoise.calibration.published.executions import chosen, digest_of, software_of, with_executions
 from equipoise.calibration.published.rows import PublishedRow, nodes_of, read_rows
+from equipoise.calibration.published.table import published_steps, rows_of_table
 from equipoise.calibration.scale_up_rows import SCALE_UP
 from equipoise.calibration.step_rows import step_predictor
 from equipoise.errors import EvidenceError, SpecError
@@ -155,6 +156,7 @@ def validate(
 ) -> Validation:
     """What the models say of every row of the files, and how wrong that is.
 
+    paths: none for the published steps that ship; then `file` is a row's repository or paper.
     calibrate_on: files the models are fitted to. split: `none`, or one of held_out.py: then every value of a
     column is predicted by models fitted to the rows of all others, and to those of `calibrate_on`.
     basis_of: the parameters a row is predicted by where nothing is fitted; None for the priors.
@@ -163,7 +165,7 @@ def validate(
     expressed or held out.
     """
     cut = split_of(split)
-    first_part = read_rows(paths, catalogue)
+    first_part = read_rows(paths, catalogue) if paths else rows_of_table(published_steps(), catalogue)
     second_part = read_rows(calibrate_on, catalogue)
     if calibrate_on and not second_part:
         raise EvidenceError(_NOTHING_TO_FIT, missing=_TO_FIT)

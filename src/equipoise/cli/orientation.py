@@ -1,18 +1,21 @@
 """The verbs of orientation: what there is, what a word means, and what works on this machine (`doctor`)."""
 
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
 from equipoise import spec
 from equipoise.cli.options import Also, AsJson, Data, Hardware, JsonOut, Workloads, catalogue_of
-from equipoise.cli.output import answering, write
+from equipoise.cli.output import VerbOutput, answering, write
 from equipoise.errors import UsageError
+
+if TYPE_CHECKING:
+    from equipoise.spec.catalogue import Catalogue
 
 _KINDS: Final = (
     *("rounds", "workloads", "accelerators", "clusters", "strategies", "methods", "models", "laws"),
-    *("prices", "regions", "interruptions"),
+    *("prices", "regions", "interruptions", "steps"),
 )
 # Files of the package that show how an entry of one's own is written.
 _EXAMPLES: Final = {
@@ -35,6 +38,31 @@ def list_(
         ),
     ],
     *,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of steps: part of the model's name, e.g. llama.")
+    ] = None,
+    accelerator: Annotated[
+        str | None,
+        typer.Option(
+            "--accelerator",
+            "--chip",
+            metavar="NAME",
+            help="Of steps: an accelerator, or a chip in all forms: h100.",
+        ),
+    ] = None,
+    software: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of steps: as of --software, or a word: nemo.")
+    ] = None,
+    source: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of steps: part of the repository or paper.")
+    ] = None,
+    format_: Annotated[
+        Literal["table", "csv", "parquet", "jsonl"] | None,
+        typer.Option("--format", help="Of steps: output format; default a table."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Of steps: write there instead of printing.")
+    ] = None,
     data: Data = None,
     also: Also = None,
     hardware: Hardware = None,
@@ -47,14 +75,23 @@ def list_(
 ) -> None:
     """List rounds, workloads, accelerators, prices and other things that there are."""
     if kind not in _KINDS:
-        raise UsageError(f"list {kind!r}: expected one of {', '.join(_KINDS)}")
+        raise UsageError(f"list {kind[:40]!r}: expected one of {', '.join(_KINDS)}")
     if example:
         if kind not in _EXAMPLES:
             raise UsageError(f"--example: {kind} have none; expected {', '.join(sorted(_EXAMPLES))}")
         write((Path(spec.__file__).parent / _EXAMPLES[kind]).read_text(encoding="utf-8"))
         return
     catalogue = catalogue_of(hardware, workloads)
+    of_steps = {"model": model, "accelerator": accelerator, "software": software, "source": source}
     with answering("list", as_json=as_json, json_out=json_out) as answer:
+        if kind == "steps":
+            if data or also:
+                raise UsageError("list steps: --data and --also are of results; leave them out")
+            _list_steps(answer, of_steps, format_, out, catalogue)
+            return
+        given = [f"--{name}" for name, value in {**of_steps, "format": format_, "out": out}.items() if value]
+        if given:
+            raise UsageError(f"list {kind}: {given[0]} is of steps; leave it out, or `list steps`")
         from equipoise.cli.listing import LISTED
         from equipoise.report.pages.orientation import LISTING, Listing
         from equipoise.runs import embedded
@@ -63,6 +100,30 @@ def list_(
         first = f"embedded dataset {embedded.version()}" if data is None else str(data)
         found = Listing(kind=kind, rows=rows, sources=", ".join([first, *map(str, also or ())]))
         answer.give_page(LISTING, found, lambda found: {kind: found.rows}, full=False)
+
+
+def _list_steps(
+    answer: VerbOutput,
+    wanted: dict[str, str | None],
+    format_: str | None,
+    out: Path | None,
+    catalogue: "Catalogue",
+) -> None:
+    """The published training steps, with what the model predicts of each."""
+    from equipoise.calibration.published_steps import StepFilter, listed_steps
+    from equipoise.cli.tables import handed_out
+    from equipoise.report.json import plain
+    from equipoise.report.pages.published_steps import STEPS, StepListing
+    from equipoise.units import significant
+
+    step_filter = StepFilter(**wanted)
+    frame = listed_steps(step_filter, catalogue)
+    if format_ == "table" or (format_ is None and out is None):
+        found = StepListing(rows=frame.to_dicts(), filters=step_filter.words)
+        answer.give_page(STEPS, found, lambda found: {"steps": significant(plain(found.rows))}, full=False)
+    else:
+        handed = handed_out(frame, format_, out, as_json=answer.as_json)
+        answer.give(lambda: {"steps": significant(plain(frame.to_dicts()))}, lambda: handed)
 
 
 def _terms_from(incomplete: str) -> list[str]:

@@ -94,8 +94,12 @@ def _rounds(listed: str | None, held: list[str]) -> list[str] | None:
 def validate(
     *,
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", help="Measurements (CSV, Parquet), one row per figure.")
-    ],
+        list[Path] | None,
+        typer.Argument(
+            metavar="FILE...",
+            help="Measurements (CSV, Parquet), one row per figure; default the published steps that ship.",
+        ),
+    ] = None,
     calibrate: Annotated[
         list[Path] | None,
         typer.Option(metavar="FILE", help="Fit the model to this file's rows first; may be repeated."),
@@ -133,7 +137,7 @@ def validate(
         # The matrices are small: threads would only wait for each other.
         with progress_bar() as progress, threadpool_limits(limits=1):
             found = hold_against(
-                files,
+                files or (),
                 calibrate_on=calibrate or (),
                 split=split,
                 basis_of=basis_of(profile),

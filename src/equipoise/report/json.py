@@ -10,6 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from equipoise.decide.answer import Alternative, Answer, Candidate, Estimate, EstimatorName
+from equipoise.decide.published_steps import near_published_steps
 from equipoise.report.document import schema_id
 from equipoise.report.format import usable
 from equipoise.spec.cluster import Cluster
@@ -171,6 +172,7 @@ def answer_fields(answer: Answer) -> dict[str, Any]:
     """
     found = fields_of(answer)
     found["evidence"] = [fields_of(each) for each in evidence_of(answer)]
+    found["published_steps"] = plain(near_published_steps(answer))
     rounded = {name: _rounded(value) for name, value in found.items() if name != "question"}
     return {"question": _question(answer), **rounded}
 
@@ -214,7 +216,8 @@ def prediction_fields(found: "Prediction") -> dict[str, Any]:
         }
         for each in found.candidates
     ]
-    rounded = _rounded({"predictions": predictions, **fields})
+    steps = plain(near_published_steps(found.answer))
+    rounded = _rounded({"predictions": predictions, **fields, "published_steps": steps})
     return {"question": fields_of(found.question), **rounded}
 
 

@@ -19,6 +19,7 @@ from equipoise.decide.allocation.allocate import SimplerSchedule
 from equipoise.decide.allocation.problem import ObjectiveName
 from equipoise.decide.answer import Alternative, Answer, Candidate
 from equipoise.decide.prediction import Prediction
+from equipoise.decide.published_steps import NearStep
 from equipoise.decide.query import TrainingQuery
 from equipoise.decide.solve_for import Reaches
 from equipoise.report.document import SCHEMA_VERSIONS, schema_id
@@ -155,14 +156,20 @@ def _answer(definitions: _Definitions) -> Schema:
     systems = {"type": "array", "items": _QUESTION_SYSTEM}
     definitions.found["TrainingQuery"]["properties"]["systems"] = systems
     evidence = {"type": "array", "items": definitions.of(WeightedSource)}
-    return {**_inlined(definitions, Answer), "question": question, "evidence": evidence}
+    found = {**_inlined(definitions, Answer), "question": question, "evidence": evidence}
+    return {**found, "published_steps": _near_steps(definitions)}
+
+
+def _near_steps(definitions: _Definitions) -> Schema:
+    return {"type": "array", "items": definitions.of(NearStep)}
 
 
 def _prediction(definitions: _Definitions) -> Schema:
     prediction = _inlined(definitions, Prediction, without=("candidates", "outside", "answer"))
     domain = _object({"in_domain": _PLAIN[bool], "outside": {"type": ["string", "null"]}})
     predictions = {"type": "array", "items": {"allOf": [definitions.of(Candidate), domain]}}
-    return {**prediction, "predictions": predictions, "question": _question(definitions)}
+    found = {**prediction, "predictions": predictions, "question": _question(definitions)}
+    return {**found, "published_steps": _near_steps(definitions)}
 
 
 def _reach(definitions: _Definitions) -> Schema:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from equipoise.calibration.published.rows import PublishedRow, nodes_of, read_rows
+from equipoise.calibration.published.rows import FILE_COLUMNS, PublishedRow, nodes_of, read_rows
 from equipoise.spec.strategy import Software, software_in
 
 # What distinguishes rows that otherwise agree: whatever was run is in these columns.
@@ -143,12 +143,12 @@ def _cluster_key(row: PublishedRow) -> Hashable:
 
 
 def software_of(row: PublishedRow) -> Software | None:
-    """The software that a row of a step names; None where it names none, or its hardware is not known."""
-    nodes = nodes_of(row)
-    if nodes is None or row.strategy is None:
+    """The software that a row names; None where it names none, or its hardware is not known."""
+    nodes = nodes_of(row) if row.num_accelerators else None
+    if nodes is None:
         return None
     text = " ".join((row.workload, row.cells.get("parallel_config", ""), row.cells.get("source", "")))
-    is_eager = row.strategy.implementation == "eager"
+    is_eager = row.strategy is not None and row.strategy.implementation == "eager"
     return software_in(text, vendor=nodes.accelerator.vendor, is_eager=is_eager)
 
 
@@ -180,5 +180,9 @@ def campaign_of(row: PublishedRow) -> Hashable:
 
 def digest_of(row: PublishedRow) -> str:
     """Ten digits that a row has in common with its copies in other files, and hardly with any other row."""
-    cells = [f"{name}={text.strip()}" for name, text in sorted(row.cells.items()) if text.strip()]
+    cells = [
+        f"{name}={text.strip()}"
+        for name, text in sorted(row.cells.items())
+        if text.strip() and name in FILE_COLUMNS
+    ]
     return blake2s("\n".join(cells).encode(), digest_size=5).hexdigest()

@@ -173,6 +173,12 @@ Kind: TypeAlias = Literal["step", "throughput", "collective", "matmul", "efficie
 
 MAX_FILES = 100
 _NEEDED = ("hardware", "n_gpus", "measured", "unit")
+# The columns of files of measurements; others may stand beside them.
+FILE_COLUMNS = (
+    *("workload", "params_b", "layers", "hidden", "heads", "hardware", "n_gpus", "parallel_config"),
+    *("tp", "pp", "dp", "cp", "ep", "precision", "global_batch", "micro_batch", "seq", "recompute"),
+    *("measured", "unit", "memory_gib", "other_tool_prediction", "other_tool", "source"),
+)
 _LARGEST = 1e30
 _LARGEST_MESSAGE_BYTES = 2**50
 _LEAST_GIB, _MOST_GIB = 1e-3, 1e6
@@ -266,11 +272,11 @@ def _rows_of_file(path: Path, catalogue: Catalogue) -> list[PublishedRow]:
             f"{path.name}: no column {', '.join(missing)}; found {listed(header)}; expected workload, "
             "hardware, n_gpus, tp, pp, dp, precision, global_batch, micro_batch, seq, measured, unit"
         )
-    return [_published(row, path.name, index, catalogue) for index, row in enumerate(rows, start=1)]
+    return [row_of_cells(row, path.name, index, catalogue) for index, row in enumerate(rows, start=1)]
 
 
-def _published(row: TextRow, file: str, index: int, catalogue: Catalogue) -> PublishedRow:
-    """One row, whatever it holds."""
+def row_of_cells(row: TextRow, file: str, index: int, catalogue: Catalogue) -> PublishedRow:
+    """One row of cells, whatever it holds. file, index: where it stands."""
     as_written = PublishedRow(
         file=file,
         row=index,
@@ -280,14 +286,16 @@ def _published(row: TextRow, file: str, index: int, catalogue: Catalogue) -> Pub
         unit=stated(row, "unit")[:MAX_TEXT],
         catalogue=catalogue,
     )
+    seen = as_written
     try:
-        return _meant(row, as_written)
+        seen = _figure_of(row, as_written)
+        return _meant(row, seen)
     except (DataError, SpecError) as err:
-        return replace(as_written, reason=str(err).removeprefix(f"{row.place}, "))
+        return replace(seen, reason=str(err).removeprefix(f"{row.place}, "))
 
 
-def _meant(row: TextRow, as_written: PublishedRow) -> PublishedRow:
-    """The row with all that follows from it. Raises DataError or SpecError with what it lacks."""
+def _figure_of(row: TextRow, as_written: PublishedRow) -> PublishedRow:
+    """The row with its figure and accelerators. Raises DataError with what it lacks."""
     measured = number(row, "measured", most=_LARGEST)
     num_accelerators = count(row, "n_gpus", most=MAX_ACCELERATORS)
     if measured is None or num_accelerators is None:
@@ -296,7 +304,7 @@ def _meant(row: TextRow, as_written: PublishedRow) -> PublishedRow:
     memory_gib = number(row, "memory_gib", most=_MOST_GIB)
     if memory_gib is not None and memory_gib < _LEAST_GIB:
         raise row.refusal("memory_gib", f"{_LEAST_GIB:g} to {_MOST_GIB:g} GiB")
-    seen = replace(
+    return replace(
         as_written,
         measured=measured,
         resolution=_resolution(stated(row, "measured"), measured),
@@ -304,10 +312,14 @@ def _meant(row: TextRow, as_written: PublishedRow) -> PublishedRow:
         quantity=quantity(stated(row, "unit")),
         memory_bytes=None if memory_gib is None else memory_gib * GIB,
     )
+
+
+def _meant(row: TextRow, seen: PublishedRow) -> PublishedRow:
+    """The row with all that follows from its figure. Raises DataError or SpecError with what it lacks."""
     found = _of_kind(row, seen)
     if found.seconds is not None and not _SHORTEST_S <= found.seconds <= _LONGEST_S:
         raise DataError(
-            f"measured = {measured:g} {as_written.unit} is {found.seconds:g} s; "
+            f"measured = {seen.measured:g} {seen.unit} is {found.seconds:g} s; "
             f"expected {_SHORTEST_S:g} to {_LONGEST_S:g} s"
         )
     return found

@@ -40,6 +40,7 @@ from equipoise.report.format import (
 )
 from equipoise.report.pages.answer.basis import notes_blocks
 from equipoise.report.pages.answer.head import chip_of, point_words, title_of
+from equipoise.report.pages.published_steps import near_blocks
 from equipoise.scaling.equilibrium import default_answer
 from equipoise.units import HOUR_S, format_percent
 
@@ -202,7 +203,7 @@ def _evidence_blocks(found: Prediction) -> tuple[Block, ...]:
     facts += _submitter(found)
     facts += [Fact(label="Accuracy", spans=(sentence(words),)) for words in dict.fromkeys(_accuracy(found))]
     known = [each for each in found.evidence if each.time_s is not None]
-    return (Facts(items=tuple(facts)), _evidence_table(known))
+    return (Facts(items=tuple(facts)), _evidence_table(known), *near_blocks(found.answer))
 
 
 def _submitter(found: Prediction) -> Iterator[Fact]:
@@ -228,7 +229,7 @@ def _evidence_table(known: Sequence[EvidenceSource]) -> Table:
         name="prediction-evidence",
         caption=f"Published and measured times it is based on{more}",
         columns=(
-            Column(title="EvidenceSource", is_header=True),
+            Column(title="Source", is_header=True),
             Column(title="N", is_number=True),
             Column(title="Time", is_number=True),
         ),

@@ -155,7 +155,7 @@ def validation_page(num_worst: int = NUM_WORST) -> Page[Validation]:
         headline=_headline,
         summary=lambda _: (_MEANING,),
         sections=(
-            Section(name="errors", title="TimeErrors", needs=("by_file",), blocks=_errors_blocks),
+            Section(name="errors", title="Errors", needs=("by_file",), blocks=_errors_blocks),
             *((worst_section,) if num_worst else ()),
             Section(
                 name="reasons",

@@ -27,6 +27,7 @@ from equipoise.report.format import ABSENT, capital, count, printable, sentence
 from equipoise.report.json import WeightedSource, evidence_of
 from equipoise.report.pages.answer.compare import ESTIMATORS
 from equipoise.report.pages.answer.head import chip_of
+from equipoise.report.pages.published_steps import near_blocks
 from equipoise.spec.cluster import Link
 from equipoise.spec.strategy import DTYPE_OF
 from equipoise.units import MICROSECOND_S, format_percent, format_si
@@ -48,6 +49,7 @@ def why_blocks(answer: Answer) -> tuple[Block, ...]:
         Bullets(items=reasons),
         _evidence_table(found[:_TOP_SOURCES]),
         note(f"{len(rest):,} more sources, {weight} of the weight: --json." if rest else ""),
+        *near_blocks(answer),
     )
 
 

@@ -1,0 +1,232 @@
+"""The table of published training steps made from files of measurements, and its steps predicted.
+
+What the model predicts is not in the table: it is made again with the calibrations that ship.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import polars as pl
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from equipoise.calibration.accuracy import LEVEL, prior_half_width
+from equipoise.calibration.held_out import Basis
+from equipoise.calibration.published.executions import chosen, digest_of, with_executions
+from equipoise.calibration.published.rows import PublishedRow, read_rows
+from equipoise.calibration.published.table import (
+    FILE_NAME,
+    PUBLISHED_STEPS,
+    published_steps,
+    rows_of_table,
+    table_row,
+)
+from equipoise.calibration.step_rows import StepRows, refusal, step_rows
+from equipoise.calibration.validate import AUTO, basis_of
+from equipoise.errors import UsageError
+from equipoise.perfmodel.parameters import PRIORS, Parameters, prior_log_sd
+from equipoise.runs.readers.cells import listed, rows_of
+from equipoise.runs.store import polars_schema, write_table
+from equipoise.spec.catalogue import Catalogue, shipped
+from equipoise.spec.facts import canonical
+from equipoise.spec.strategy import SOFTWARE, SOFTWARE_NAMES
+
+RECORD: Final = "published_steps.json"
+_TRAINING: Final = ("step", "throughput", "efficiency", None)
+
+
+class StepPrediction(Struct, frozen=True, kw_only=True):
+    """What the performance model predicts of a published step: seconds and their interval at LEVEL.
+
+    calibration: the profile or software whose parameters were taken; None where the priors were. in_sample:
+    whether they were fitted to this very row.
+    """
+
+    step_s: float
+    low_s: float
+    high_s: float
+    calibration: str | None
+    in_sample: bool
+
+
+def predictions(rows: Sequence[PublishedRow]) -> tuple[StepPrediction | None, ...]:
+    """The predictions of some rows by the calibrations that `validate` takes; None where a row is not
+    expressed.
+    """
+    expressed = [at for at, row in enumerate(rows) if refusal(row) is None]
+    if not expressed:
+        return (None,) * len(rows)
+    arrays = step_rows([rows[at] for at in expressed])
+    basis_of_row = basis_of(AUTO)
+    bases = [basis_of_row(rows[at]) for at in expressed]
+    found: list[StepPrediction | None] = [None] * len(rows)
+    for basis in {None if each is None else each.name: each for each in bases}.values():
+        name = None if basis is None else basis.name
+        mine = np.flatnonzero([(None if each is None else each.name) == name for each in bases])
+        some = arrays.taken(mine)
+        seconds = some.step_s(Parameters() if basis is None else basis.parameters)
+        half = _half_width(some, basis)
+        for at, step_s, width in zip(mine, seconds, half, strict=True):
+            row = rows[expressed[at]]
+            found[expressed[at]] = StepPrediction(
+                step_s=float(step_s),
+                low_s=float(step_s * np.exp(-width)),
+                high_s=float(step_s * np.exp(width)),
+                calibration=name,
+                in_sample=basis is not None and digest_of(row) in basis.row_digests,
+            )
+    return tuple(found)
+
+
+def _half_width(rows: StepRows, basis: Basis | None) -> NDArray[np.float64]:
+    """Half the width of the interval at LEVEL, of the logarithm; by beliefs where nothing was fitted."""
+    if basis is not None:
+        return np.full(np.shape(rows.grid.dp), basis.log_half_width)
+    spread = prior_log_sd(lambda values: rows.step_s(Parameters().changed(values)), PRIORS)
+    return prior_half_width(spread, level=LEVEL)
+
+
+class StepFilter(Struct, frozen=True, kw_only=True):
+    """Which published steps are wanted; None is any.
+
+    model: part of the name as published, or of the catalogue's. accelerator: of the catalogue, or a chip in
+    all its forms (`h100`). software: a name of spec/strategy.py, or a word by which rows name it (`nemo`).
+    source: part of the repository or paper.
+    """
+
+    model: str | None = None
+    accelerator: str | None = None
+    software: str | None = None
+    source: str | None = None
+
+    @property
+    def words(self) -> str:
+        """The filter in words."""
+        given = {name: getattr(self, name) for name in self.__struct_fields__}
+        return ", ".join(f"{name} {value}" for name, value in given.items() if value is not None)
+
+
+# What predictions add to a row of the table. model_ratio: predicted over measured time.
+PREDICTED: Final[Mapping[str, type[pl.DataType]]] = {
+    "predicted_step_s": pl.Float64,
+    "predicted_low_s": pl.Float64,
+    "predicted_high_s": pl.Float64,
+    "model_ratio": pl.Float64,
+    "calibration": pl.String,
+    "in_sample": pl.Boolean,
+}
+
+
+def listed_steps(wanted: StepFilter, catalogue: Catalogue | None = None) -> pl.DataFrame:
+    """The rows of the table that a filter leaves, with the columns of PREDICTED next to them.
+
+    Raises UsageError where it leaves none.
+    """
+    known = catalogue or shipped()
+    frame = published_steps().sort("workload", "accelerator", "num_accelerators", "row_id")
+    for name, rule in (
+        ("model", _of_model),
+        ("accelerator", _of_accelerator),
+        ("software", _of_software),
+        ("source", _of_source),
+    ):
+        value = getattr(wanted, name)
+        if value is None:
+            continue
+        column = {"model": "workload", "source": "repository"}.get(name, name)
+        there = frame[column].drop_nulls().unique().sort().to_list()
+        frame = frame.filter(rule(value, frame, known))
+        if frame.is_empty():
+            raise UsageError(
+                f"list steps: no row has {name} {value!r} under {wanted.words}; there are {listed(there)}"
+            )
+    made = [
+        {
+            "predicted_step_s": each.step_s,
+            "predicted_low_s": each.low_s,
+            "predicted_high_s": each.high_s,
+            "model_ratio": each.step_s / step_s,
+            "calibration": each.calibration,
+            "in_sample": each.in_sample,
+        }
+        if each is not None and step_s is not None
+        else dict.fromkeys(PREDICTED)
+        for each, step_s in zip(predictions(rows_of_table(frame, known)), frame["step_s"], strict=True)
+    ]
+    return frame.hstack(pl.DataFrame(made, schema=PREDICTED))
+
+
+def _squeezed(text: str) -> str:
+    return canonical(text).replace(" ", "")
+
+
+def _of_model(name: str, frame: pl.DataFrame, _: Catalogue) -> pl.Series:
+    part = _squeezed(name)
+    names = zip(frame["workload"].fill_null(""), frame["model"].fill_null(""), strict=True)
+    return pl.Series([any(part in _squeezed(each) for each in pair) for pair in names], dtype=pl.Boolean)
+
+
+def _of_accelerator(name: str, frame: pl.DataFrame, catalogue: Catalogue) -> pl.Series:
+    chips = frame["accelerator"].str.split("-").list.first()
+    if name.strip().lower() in chips.unique().to_list():
+        return (chips == name.strip().lower()).fill_null(value=False)
+    return (frame["accelerator"] == catalogue.accelerator(name).slug).fill_null(value=False)
+
+
+def _of_software(name: str, frame: pl.DataFrame, _: Catalogue) -> pl.Series:
+    names = [name] if name in SOFTWARE_NAMES else [one.name for one in SOFTWARE if one.words.search(name)]
+    if not names:
+        raise UsageError(
+            f"list steps: software {name!r} is not known; expected one of {', '.join(SOFTWARE_NAMES)}"
+        )
+    return frame["software"].is_in(names).fill_null(value=False)
+
+
+def _of_source(name: str, frame: pl.DataFrame, _: Catalogue) -> pl.Series:
+    return frame["repository"].str.contains(name.strip().lower(), literal=True)
+
+
+def steps_document(directory: Path, folder: Path | None = None) -> dict[str, Any]:
+    """Write the table from all files of measurements of a directory; what went into it, and what did not.
+
+    folder: where the table goes; the package's data unless given.
+    """
+    paths = sorted(directory.glob("*.csv"))
+    # Files of whole trainings have columns of their own.
+    of_steps = [path for path in paths if "measured" in rows_of(path)[0]]
+    rows = with_executions(read_rows(of_steps))
+    frame, rejected = steps_table(rows)
+    for path in set(paths) - set(of_steps):
+        rejected["a whole training, not a step"] += sum(1 for _ in rows_of(path)[1])
+    write_table(frame, (folder or Path(str(files("equipoise") / "data"))) / FILE_NAME, PUBLISHED_STEPS)
+    return {
+        "num_rows": frame.height,
+        "num_executions": frame["execution"].n_unique(),
+        "num_predicted": int(frame["reason"].is_null().sum()),
+        "repositories": dict(sorted(Counter(frame["repository"].to_list()).items())),
+        "rejected": dict(sorted(rejected.items())),
+        "not_predicted": dict(Counter(frame["reason"].drop_nulls().to_list()).most_common()),
+    }
+
+
+def steps_table(rows: Sequence[PublishedRow]) -> tuple[pl.DataFrame, Counter[str]]:
+    """The table of some rows, and why others are not in it, with their number.
+
+    rows: as `with_executions` returned them.
+    """
+    rejected: Counter[str] = Counter()
+    counted = {row.execution: digest_of(row) for row in chosen(rows)}
+    found: dict[str, dict[str, object]] = {}
+    for row in rows:
+        name = digest_of(row)
+        if row.kind not in _TRAINING or (row.kind is None and "busbw" in row.unit):
+            rejected[f"a {row.kind or 'collective'}, not a training step"] += 1
+        elif name in found:
+            rejected["a copy of another row"] += 1
+        else:
+            found[name] = table_row(row, execution=counted.get(row.execution, name), reason=refusal(row))
+    return pl.DataFrame([*found.values()], schema=polars_schema(PUBLISHED_STEPS)), rejected
