@@ -154,7 +154,7 @@ def test_a_change_too_small_for_the_digits_shown_is_called_that():
     answer = made_answer()
     near = replace(answer.flips[0], flips_at=4.9999)
     text = " ".join(printed(replace(answer, flips=(near,))).split())
-    assert "price of b200 slightly below 5 USD per accelerator-hour: 16" in text
+    assert "price of B200 SXM 180 GB slightly below 5 USD per accelerator-hour: 16" in text
     assert "price of b200 below 4 USD per accelerator-hour (now 5): 16" in " ".join(printed(answer).split())
 
 

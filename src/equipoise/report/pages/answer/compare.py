@@ -381,9 +381,16 @@ def flip_words(answer: Answer, each: Flip) -> str:
     side = "below" if each.flips_at < each.value else "above"
     to = title_of(answer.candidate(each.to))
     now, then = (amounts.quantity(value, each.unit) for value in (each.value, each.flips_at))
+    moved = flip_input(answer, each)
     if then == now:
-        return sentence(f"{each.quantity} slightly {side} {now}: {to}")
-    return sentence(f"{each.quantity} {side} {then} (now {now.removesuffix(f' {each.unit}')}): {to}")
+        return sentence(f"{moved} slightly {side} {now}: {to}")
+    return sentence(f"{moved} {side} {then} (now {now.removesuffix(f' {each.unit}')}): {to}")
+
+
+def flip_input(answer: Answer, each: Flip) -> str:
+    """The input that moves, its system by its title."""
+    titles = {system.name: chip_of(system.title) for system in answer.systems}
+    return each.quantity if each.system is None else each.quantity.replace(each.system, titles[each.system])
 
 
 def _flips_table(answer: Answer) -> Table:
@@ -398,7 +405,7 @@ def _flips_table(answer: Answer) -> Table:
         ),
         rows=tuple(
             (
-                named(capital(each.quantity)),
+                named(capital(flip_input(answer, each))),
                 Cell(text=amounts.quantity(each.value, each.unit), key=each.value),
                 Cell(text=amounts.quantity(each.flips_at, each.unit), key=each.flips_at),
                 Cell(text=title_of(answer.candidate(each.to)), key=each.to),

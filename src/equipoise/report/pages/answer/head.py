@@ -67,7 +67,7 @@ def headline(answer: Answer) -> str:
     parts = [] if best.time_s is None else [amounts.duration(best.time_s.value)]
     usd = amounts.usable(best.usd)
     parts += [] if usd is None else [amounts.money(usd.value)]
-    guess = " (uncalibrated)" if best.grade == "priors" else ""
+    guess = " (priors only)" if best.grade == "priors" else ""
     return f"{taken}: {', '.join(parts)}{guess}" if parts else taken
 
 
@@ -111,25 +111,20 @@ def _facts(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[Fact]
 def _chosen(answer: Answer, best: Candidate) -> Iterator[str]:
     """What was chosen because the question leaves it open, except what other lines have."""
     strategy = best.strategy
-    shown = () if strategy is None else (f"precision {strategy.precision}", f"{strategy.implementation} code")
+    shown = [] if strategy is None else [f"precision {strategy.precision}", f"{strategy.implementation} code"]
+    shown.append(f"software {answer.system.software}")
     for each in answer.chosen_for_you:
         words = _HINT.sub("", each).rstrip(".")
-        if words not in shown and words != _software(answer):
+        if words not in shown:
             yield words
 
 
-def _software(answer: Answer) -> str | None:
-    """The software that was chosen, as in "software megatron_core"; None where none was."""
-    chosen = (_HINT.sub("", each) for each in answer.chosen_for_you)
-    return next((each for each in chosen if each.startswith("software ")), None)
-
-
 def _evidence(answer: Answer, best: Candidate) -> str:
-    """What the answer rests on, and on measurements of which software where that was chosen."""
-    software = answer.question.software or _software(answer)
+    """What the answer rests on, and on measurements of which software where that is known."""
+    software = answer.system.software
     if software is None or best.grade != "calibrated":
         return GRADES[best.grade]
-    return f"the performance model of {software.removeprefix('software ')}; no run of this training"
+    return f"the performance model of {software}; no run of this training"
 
 
 def _buying(found: Ownership) -> str:
