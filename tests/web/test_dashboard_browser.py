@@ -143,7 +143,7 @@ def test_buying_is_chosen_by_keys_alone(opened):
         assert page.evaluate("document.activeElement.id") == "buy"
         page.keyboard.press("ArrowDown")
         page.wait_for_url("**buy=yes**")
-        page.locator("#buying").wait_for()
+        page.locator("#buying-title").click()
         assert "months" in page.locator("#buying").inner_text()
 
 

@@ -345,11 +345,11 @@ def _values_around(answer: Answer, best: Candidate) -> str | None:
     at = at if at_best is not None else min(at, len(values) - 2)
     parts = []
     if at_best is None or at == 0:
-        parts = [(f"less than {_hour_usd(values[at + 1])} USD", at)]
+        parts = [(f"less than {hour_usd(values[at + 1])} USD", at)]
     elif at + 1 < len(values):
-        parts = [(f"{_hour_usd(values[at])} to {_hour_usd(values[at + 1])} USD", at), ("less", at - 1)]
+        parts = [(f"{hour_usd(values[at])} to {hour_usd(values[at + 1])} USD", at), ("less", at - 1)]
     else:
-        parts = [(f"more than {_hour_usd(values[at])} USD", at), ("less", at - 1)]
+        parts = [(f"more than {hour_usd(values[at])} USD", at), ("less", at - 1)]
     parts += [("more", at + 1)] if at + 1 < len(values) else []
     return f"worth {'; '.join(f'{worth}: {_value_name(found[place], best)}' for worth, place in parts)}"
 
@@ -360,7 +360,8 @@ def _value_name(each: Candidate, best: Candidate) -> str:
     return count(each.num_accelerators) if is_same else title_of(each)
 
 
-def _hour_usd(value: TimeValue) -> str:
+def hour_usd(value: TimeValue) -> str:
+    """From which value of an hour on, to two digits."""
     return f"{float(f'{value.from_usd_per_hour:.2g}'):,g}"
 
 
@@ -380,13 +381,13 @@ def value_of_time(answer: Answer) -> str | None:
     ]
     parts = []
     for place, (name, until) in enumerate(zip(names, values[1:], strict=False)):
-        limit = _hour_usd(until)
+        limit = hour_usd(until)
         parts.append(f"up to {limit}: {name}" if place else f"worth less than {limit} USD: {name}")
     return f"{'; '.join(parts)}; more: {names[-1]}"
 
 
 def answer_blocks(answer: Answer, *, is_brief: bool = False) -> tuple[Block, ...]:
-    """The section with the answer itself."""
+    """The recommended candidate line by line, or why there is none."""
     best = answer.recommended
     if best is None:
         return refusal_blocks(answer)
