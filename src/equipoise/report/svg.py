@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, pairwise
 from typing import Final, NamedTuple
 
+from equipoise.report import format as amounts
 from equipoise.report.charts import Axis, Chart, Mark, Series
-from equipoise.report.figures import axis_range, colour, ticks
+from equipoise.report.figures import FEWEST_TICKS, MOST_TICKS, axis_range, colour, ticks
 
 WIDTH: Final = 460.0
 HEIGHT: Final = 340.0
@@ -114,11 +115,11 @@ def _grid(chart: Chart, frame: _Frame) -> Iterator[str]:
     for value in _ticks(chart.x, frame.x_range):
         x, _ = frame.at(value, _inverse(chart.y, frame.y_range[0]))
         yield f'<path class="grid" d="M{x:.1f} {_TOP:g}V{bottom:g}"/>'
-        yield _text(x, bottom + 15, f"{value:,g}")
+        yield _text(x, bottom + 15, amounts.digits(value))
     for value in _ticks(chart.y, frame.y_range):
         _, y = frame.at(_inverse(chart.x, frame.x_range[0]), value)
         yield f'<path class="grid" d="M{_LEFT:g} {y:.1f}H{right:g}"/>'
-        yield _text(_LEFT - 5, y + 4, f"{value:,g}", anchor="end")
+        yield _text(_LEFT - 5, y + 4, amounts.digits(value), anchor="end")
     yield f'<path class="axis" d="M{_LEFT:g} {_TOP:g}V{bottom:g}H{right:g}"/>'
     yield _text(right, HEIGHT - 6, _title(chart.x), anchor="end")
     yield _text(2, 12, _title(chart.y), anchor="start")
@@ -133,7 +134,15 @@ def _inverse(axis: Axis, place: float) -> float:
 
 
 def _ticks(axis: Axis, limits: tuple[float, float]) -> list[float]:
-    return ticks(_inverse(axis, limits[0]), _inverse(axis, limits[1]))
+    """Round numbers: on a log axis 1, 2 and 5 of each decade, fewer of each where those are too many."""
+    low, high = _inverse(axis, limits[0]), _inverse(axis, limits[1])
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1) if axis.is_log else ()
+    for digits in ((1, 2, 5), (1, 3), (1,)):
+        found = [digit * 10.0**decade for decade in decades for digit in digits]
+        inside = [each for each in found if low <= each <= high]
+        if FEWEST_TICKS <= len(inside) <= MOST_TICKS:
+            return inside
+    return ticks(low, high)
 
 
 def _line(series: Series, frame: _Frame) -> str:

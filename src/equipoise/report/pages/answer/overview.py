@@ -122,7 +122,7 @@ def _tiles(answer: Answer, best: Candidate) -> Iterator[Tile]:
         yield Tile(
             label="Chance to keep limits",
             value="no limit given",
-            detail="With --deadline and --budget each size has one.",
+            detail="Give a deadline or a budget to see it.",
             words="",
         )
     yield Tile(
@@ -454,7 +454,7 @@ def _systems(answer: Answer) -> tuple[Block, ...]:
                 Column(title="System", is_header=True),
                 Column(title="N", is_number=True, meaning="number of accelerators"),
                 Column(title="Time, money", is_number=True),
-                Column(title="Against the choice"),
+                Column(title="Why not" if answer.recommended is None else "Against the choice"),
             ),
             rows=tuple(rows),
             marked=None if answer.recommended is None else 0,
