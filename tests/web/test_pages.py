@@ -118,9 +118,24 @@ def test_addresses_without_a_page_say_so(dashboard):
     assert len(page.all("h1")) == 1
 
 
-def test_the_first_page_is_the_study(dashboard):
+def test_the_first_page_is_the_advice_asked_for_last(dashboard):
     status, headers, _ = dashboard.answer("/")
-    assert (status, headers["location"]) == (303, "/study")
+    assert (status, headers["location"]) == (303, "/advice")
+    _, headers, _ = dashboard.answer("/advice?workload=bert&accelerator=dgx-a100")
+    cookie = headers["set-cookie"].partition(";")[0]
+    _, headers, _ = dashboard.answer("/", cookie=cookie)
+    assert headers["location"] == "/advice?workload=bert&accelerator=dgx-a100"
+
+
+def test_a_question_that_was_refused_is_not_the_last_one(dashboard):
+    _, headers, _ = dashboard.answer("/advice?workload=nonsense")
+    assert "set-cookie" not in headers
+
+
+def test_a_cookie_leads_to_no_other_place(dashboard):
+    status, headers, _ = dashboard.answer("/", cookie=f"question-{dashboard.port}=//elsewhere.example/")
+    assert status == 303
+    assert headers["location"].startswith("/advice?")
 
 
 def test_hostile_names_are_text_on_every_page(dashboard, hostile):
@@ -162,10 +177,12 @@ def test_the_address_holds_the_state(dashboard):
     query = "workload=bert&accelerator=dgx-a100&accelerator=h100&accelerators=8..32&objective=time&tokens="
     _, page = dashboard.page(f"/plan?{query}&price=dgx-a100%3D2.5&precision=bf16&precision=fp8&fix=tp%3D1..2")
     chosen = [each["value"] for each in page.all("option") if "selected" in each]
-    assert chosen[:5] == ["bert", "dgx-a100", "h100", "", "time"]
+    assert chosen[0] == "time"
+    systems = [each["value"] for each in page.all("input") if each.get("name") == "accelerator"]
+    assert systems == ["dgx-a100", "h100", ""]
     held = {each["name"]: each["value"] for each in page.all("input") if each.get("type") == "text"}
     assert (held["accelerators"], held["price"], held["budget"]) == ("8..32", "dgx-a100=2.5", "")
-    assert (held["fix"], held["tokens"]) == ("tp=1..2", "")
+    assert (held["workload"], held["fix"], held["tokens"]) == ("bert", "tp=1..2", "")
     assert [each["value"] for each in page.all("input") if "checked" in each] == ["bf16", "fp8"]
     assert "BERT" in page.text
 

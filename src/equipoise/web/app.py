@@ -22,6 +22,7 @@ from equipoise.web import frames
 from equipoise.web.answers import (
     BUSY,
     LONGEST_WAIT_S,
+    OK,
     Answers,
     BusyError,
     Kept,
@@ -106,16 +107,26 @@ class Dashboard:
             query = decide.read(_given(request), verb, self.sources)
         except (InputError, EvidenceError) as err:
             return await self.page(request, screen, unanswered(screen.title, err))
-        return await self.show(request, screen, query)
+        response = await self.show(request, screen, query)
+        if screen is decide.ADVICE and response.status_code == OK:
+            response.set_cookie(
+                _last_question(request), request.url.query, max_age=_YEAR_S, httponly=True, samesite="strict"
+            )
+        return response
 
     async def _answer(self, key: str, screen: Screen, query: PageQuery, limit_s: float) -> PageAnswer:
         return await self.answers.find(key, partial(_answered, screen, query, self.sources), limit_s=limit_s)
 
     async def warm(self) -> None:
-        """Compute what is looked at first, before anybody asks: the first page with nothing chosen."""
-        screen, query = evidence.STUDY_SCREEN, StudyFields()
-        with suppress(BusyError, SlowError):
-            await self._answer(_key(screen, query, self._state(screen, query)), screen, query, LONGEST_WAIT_S)
+        """Compute what is looked at first, before anybody asks: the first page, and the study."""
+        firsts: tuple[tuple[Screen, PageQuery], ...] = (
+            (decide.ADVICE, decide.read({}, "advise", self.sources)),
+            (evidence.STUDY_SCREEN, StudyFields()),
+        )
+        for screen, query in firsts:
+            key = _key(screen, query, self._state(screen, query))
+            with suppress(BusyError, SlowError):
+                await self._answer(key, screen, query, LONGEST_WAIT_S)
 
     async def page(
         self, request: Request, screen: Screen, answer: PageAnswer, *, live: Html | None = None
@@ -221,6 +232,11 @@ def _is_opened(request: Request) -> bool:
     return request.headers.get("sec-fetch-dest") == "document"
 
 
+def _last_question(request: Request) -> str:
+    """The cookie with the question asked last; browsers share cookies between ports."""
+    return f"question-{request.url.port or 0}"
+
+
 def _theme(request: Request) -> str:
     """The theme that was chosen; empty for that of the system."""
     theme = request.cookies.get("theme", "")
@@ -244,8 +260,9 @@ def application(sources: DataSources, *, warms: bool = False) -> FastAPI:
     app = FastAPI(title="Equipoise", openapi_url=None, docs_url=None, redoc_url=None, lifespan=lifespan)
 
     @app.get("/")
-    async def first() -> Response:
-        return RedirectResponse(SCREENS[0].path, status_code=303)
+    async def first(request: Request) -> Response:
+        asked = request.cookies.get(_last_question(request), "")
+        return RedirectResponse(f"{SCREENS[0].path}{'?' if asked else ''}{asked}", status_code=303)
 
     _show_screens(app, dashboard)
 

@@ -107,8 +107,16 @@
   form.addEventListener("input", (event) => {
     if (event.target.matches(".slider")) return;
     if (event.target.matches("select")) clear(event.target);
+    if (isPartOfName(event.target)) {
+      clearTimeout(timer);
+      return;
+    }
     ask(event.target.matches("select, [type=checkbox], [type=radio]") ? 0 : TYPING_MS);
   });
+  // A name is asked about when it is one of those offered, or when the reader leaves it.
+  const isPartOfName = (field) =>
+    field.list && field.value !== "" && ![...field.list.options].some((each) => each.value === field.value);
+  form.addEventListener("change", (event) => { if (isPartOfName(event.target)) ask(0); });
   // A run has written more than the page shows; a reader who works in the answer is not disturbed.
   const WORKING_MS = 20000;
   let worked = -Infinity;
