@@ -1,5 +1,6 @@
 """The dashboard in a real headless Chromium: forms ask as they change, names run nothing, keys are enough."""
 
+import json
 import math
 import re
 from contextlib import contextmanager
@@ -116,6 +117,38 @@ def test_it_opens_with_the_question_asked_last(opened):
         page.wait_for_url("**/advice?workload=bert&accelerator=dgx-a100&max_accelerators=8")
     with opened("/") as page:
         assert page.url.endswith("/advice")
+
+
+def test_scenarios_are_kept_by_name_and_lead_back(opened):
+    with opened("/advice?workload=bert&accelerator=dgx-a100&max_accelerators=8&deadline=7d") as page:
+        headline = page.locator("h1").inner_text()
+        page.get_by_label("Keep it as a scenario").fill("<b>eight</b>")
+        page.keyboard.press("Enter")
+        page.goto(page.url.replace("max_accelerators=8", "max_accelerators=16"))
+        page.get_by_label("Keep it as a scenario").fill("sixteen")
+        page.get_by_role("button", name="Keep", exact=True).click()
+        rows = page.locator(".scenarios tbody tr")
+        assert rows.count() == 2
+        assert rows.first.locator("td").first.inner_text() == headline
+        assert "%" in rows.first.locator("td").nth(1).inner_text()
+        rows.first.locator("a", has_text="<b>eight</b>").click()
+        page.wait_for_url("**max_accelerators=8&deadline=7d")
+        page.get_by_role("button", name="Remove sixteen").click()
+        assert page.locator(".scenarios tbody tr").count() == 1
+
+
+def test_an_answer_is_saved_as_it_was_asked_for(opened):
+    with opened("/advice?workload=bert&accelerator=dgx-a100&max_accelerators=8") as page:
+        slider = page.get_by_label("Accelerators, at most, by slider")
+        slider.focus()
+        page.keyboard.press("ArrowRight")
+        page.wait_for_url("**max_accelerators=16**")
+        page.locator("#files a[href*='max_accelerators=16']").first.wait_for()
+        with page.expect_download() as started:
+            page.get_by_role("link", name="JSON").click()
+        found = json.loads(started.value.path().read_bytes())
+        assert started.value.suggested_filename == "advise.json"
+        assert found["question"]["max_accelerators"] == 16
 
 
 def test_another_workload_brings_its_own_systems_and_back_leads_back(opened):

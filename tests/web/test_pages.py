@@ -1,5 +1,8 @@
 """Every page of a real server: status, words, escaping. A wrong question is a sentence, never a trace."""
 
+import csv
+import io
+import json
 import re
 
 import pytest
@@ -132,6 +135,28 @@ def test_a_question_that_was_refused_is_not_the_last_one(dashboard):
     assert "set-cookie" not in headers
 
 
+@pytest.mark.parametrize("verb", ["advise", "plan"])
+def test_an_answer_is_a_file_in_three_forms(dashboard, verb):
+    path = "/advice" if verb == "advise" else "/plan"
+    query = "workload=bert&accelerator=dgx-a100&accelerators=8"
+    forms = {}
+    for kind in ("html", "json", "csv"):
+        status, headers, forms[kind] = dashboard.answer(f"{path}/answer.{kind}?{query}")
+        assert status == 200
+        assert headers["content-disposition"] == f'attachment; filename="{verb}.{kind}"'
+    document = json.loads(forms["json"])
+    assert document["schema"] == f"equipoise.{verb}/2"
+    rows = list(csv.DictReader(io.StringIO(forms["csv"])))
+    assert [each["id"] for each in rows] == [each["id"] for each in document["candidates"]]
+    assert forms["html"].startswith("<!DOCTYPE html>")
+    assert "BERT" in forms["html"]
+
+
+def test_a_file_of_a_wrong_question_is_refused(dashboard):
+    assert dashboard.answer("/advice/answer.json?workload=nonsense")[0] == 422
+    assert dashboard.answer("/advice/answer.exe?workload=bert")[0] == 422
+
+
 def test_a_cookie_leads_to_no_other_place(dashboard):
     status, headers, _ = dashboard.answer("/", cookie=f"question-{dashboard.port}=//elsewhere.example/")
     assert status == 303
@@ -180,7 +205,7 @@ def test_the_address_holds_the_state(dashboard):
     assert chosen[0] == "time"
     systems = [each["value"] for each in page.all("input") if each.get("name") == "accelerator"]
     assert systems == ["dgx-a100", "h100", ""]
-    held = {each["name"]: each["value"] for each in page.all("input") if each.get("type") == "text"}
+    held = {each.get("name"): each.get("value") for each in page.all("input") if each.get("type") == "text"}
     assert (held["accelerators"], held["price"], held["budget"]) == ("8..32", "dgx-a100=2.5", "")
     assert (held["workload"], held["fix"], held["tokens"]) == ("bert", "tp=1..2", "")
     assert [each["value"] for each in page.all("input") if "checked" in each] == ["bf16", "fp8"]

@@ -42,8 +42,10 @@ from equipoise.web.frames import (
     while_there,
 )
 from equipoise.web.screen import (
+    FILE_KINDS,
     CompareFields,
     DataSources,
+    FileKind,
     LiveFields,
     NoFields,
     PageQuery,
@@ -114,6 +116,19 @@ class Dashboard:
             )
         return response
 
+    async def file(self, request: Request, screen: Screen, verb: Verb, kind: FileKind) -> Response:
+        """The answer to a question as a file to keep; the page that gives the reason where there is none."""
+        try:
+            query = decide.read(_given(request), verb, self.sources)
+            key = f"{kind}:{_key(screen, query, await self._looked(screen, self._state, screen, query))}"
+            found = await self.answers.find(key, partial(_kept, screen, query, self.sources, kind))
+        except (InputError, EvidenceError) as err:
+            return await self.page(request, screen, unanswered(screen.title, err))
+        except (BusyError, SlowError):
+            return await self._busy(request, screen)
+        headers = {**NOT_STORED, "content-disposition": f'attachment; filename="{verb}.{kind}"'}
+        return InPieces((found.body,), media_type=FILE_KINDS[kind], headers=headers)
+
     async def _answer(self, key: str, screen: Screen, query: PageQuery, limit_s: float) -> PageAnswer:
         return await self.answers.find(key, partial(_answered, screen, query, self.sources), limit_s=limit_s)
 
@@ -158,7 +173,9 @@ class Dashboard:
     ) -> frames.Halves:
         """What is around an answer."""
         fields = self._fields_of(request, screen)
-        frame = frames.Frame(screen=screen, screens=SCREENS, fields=fields, live=live)
+        frame = frames.Frame(
+            screen=screen, screens=SCREENS, fields=fields, query=request.url.query, live=live
+        )
         if _is_open(request):
             return frames.alone(answer, frame)
         return frames.whole(answer, frame, theme=_theme(request))
@@ -219,6 +236,12 @@ def _answered(screen: Screen, query: PageQuery, sources: DataSources) -> PageAns
         return screen.answer(query, sources)
     except (InputError, EvidenceError) as err:
         return unanswered(screen.title, err)
+
+
+def _kept(screen: Screen, query: PageQuery, sources: DataSources, kind: FileKind) -> PageAnswer:
+    """A file as an answer, for it is computed and kept like one."""
+    assert screen.file is not None
+    return PageAnswer(title="", headline="", body=screen.file(query, sources, kind))
 
 
 def _is_open(request: Request) -> bool:
@@ -305,6 +328,14 @@ def _show_screens(app: FastAPI, dashboard: Dashboard) -> None:
     @app.get(decide.ADVICE.path)
     async def advised(request: Request) -> Response:
         return await dashboard.decide(request, decide.ADVICE, "advise")
+
+    @app.get(f"{decide.ADVICE.path}/answer.{{kind}}")
+    async def advice_file(request: Request, kind: FileKind) -> Response:
+        return await dashboard.file(request, decide.ADVICE, "advise", kind)
+
+    @app.get(f"{decide.PLAN.path}/answer.{{kind}}")
+    async def plan_file(request: Request, kind: FileKind) -> Response:
+        return await dashboard.file(request, decide.PLAN, "plan", kind)
 
     @app.get(evidence.ACCURACY_SCREEN.path)
     async def accurate(request: Request, query: Annotated[NoFields, Query()]) -> Response:

@@ -153,8 +153,10 @@ def workload_choices(catalogue: Catalogue) -> tuple[Choice, ...]:
 @lru_cache(maxsize=_MOST_CATALOGUES)
 def system_choices(catalogue: Catalogue) -> tuple[Choice, ...]:
     """Accelerators, which sit in their usual node, then systems by name."""
-    named = (*catalogue.accelerators(), *catalogue.systems())
-    return tuple(Choice(value=each.slug, label=each.title) for each in named)
+    return (
+        *(Choice(value=each.slug, label=each.title) for each in catalogue.accelerators()),
+        *(Choice(value=each.slug, label=each.title) for each in catalogue.systems()),
+    )
 
 
 @cache
