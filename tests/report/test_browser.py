@@ -227,7 +227,18 @@ PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True}
 PAPER = {"width": round(184 / 25.4 * 96), "height": round(273 / 25.4 * 96)}
 
 
-@pytest.fixture(scope="module", params=[FOUR_SYSTEMS, LORA], ids=["four-systems", "lora"])
+SIX_COLUMNS = {
+    "workload": "llama3_70b",
+    "tokens": "2T",
+    "accelerator": ["h100", "b200", "h200"],
+    "terms": ["on_demand,spot"],
+    "deadline": "60d",
+}
+
+
+@pytest.fixture(
+    scope="module", params=[FOUR_SYSTEMS, LORA, SIX_COLUMNS], ids=["four-systems", "lora", "six-columns"]
+)
 def real_answer(request):
     asked = dict(request.param)
     return answer(query(asked), scores=tables().scores)

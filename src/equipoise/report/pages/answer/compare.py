@@ -27,7 +27,14 @@ from equipoise.report.blocks import (
 )
 from equipoise.report.charts import Axis, Band, Chart, Mark, Note, Series, line_with_band, series_mark
 from equipoise.report.format import ABSENT, capital, count, listed, printable, sentence
-from equipoise.report.pages.answer.head import SHORT, chip_of, point_words, same_group, title_of
+from equipoise.report.pages.answer.head import (
+    SHORT,
+    chip_of,
+    offer_title,
+    point_words,
+    same_group,
+    title_of,
+)
 from equipoise.units import DAY_S, HOUR_S, MINUTE_S, format_percent
 
 ESTIMATORS: Final[dict[EstimatorName, str]] = {
@@ -348,7 +355,7 @@ def alternative_spans(answer: Answer, each: Alternative) -> tuple[Span, ...]:
     """One alternative and when it wins; its size alone where all else is as recommended."""
     one, best = each.candidate, answer.recommended
     takes = ", ".join(part for part in (_duration(one), _usd(one)) if part != ABSENT)
-    named = title_of(one) if one.terms == "on_demand" else f"{title_of(one)}, {WORDS[one.terms]}"
+    named = offer_title(one)
     if best is not None and (one.system, one.terms) == (best.system, best.terms):
         named = count(one.num_accelerators)
     return (strong(named), f" ({takes}): wins {sentence(each.wins_when)}.")
@@ -357,7 +364,7 @@ def alternative_spans(answer: Answer, each: Alternative) -> tuple[Span, ...]:
 def flip_words(answer: Answer, each: Flip) -> str:
     """One input, its value now, and the value at which another candidate is taken."""
     side = "below" if each.flips_at < each.value else "above"
-    to = title_of(answer.candidate(each.to))
+    to = offer_title(answer.candidate(each.to))
     now, then = (amounts.quantity(value, each.unit) for value in (each.value, each.flips_at))
     moved = flip_input(answer, each)
     if then == now:
@@ -386,7 +393,7 @@ def _flips_table(answer: Answer) -> Table:
                 named(capital(flip_input(answer, each))),
                 Cell(text=amounts.quantity(each.value, each.unit), key=each.value),
                 Cell(text=amounts.quantity(each.flips_at, each.unit), key=each.flips_at),
-                Cell(text=title_of(answer.candidate(each.to)), key=each.to),
+                Cell(text=offer_title(answer.candidate(each.to)), key=each.to),
             )
             for each in answer.flips
         ),

@@ -39,6 +39,12 @@ def title_of(candidate: Candidate) -> str:
     return f"{plural(candidate.num_accelerators, 'accelerator')} of {name}"
 
 
+def offer_title(candidate: Candidate) -> str:
+    """Number and kind of accelerators, with the terms unless they are the usual ones."""
+    terms = "" if candidate.terms == "on_demand" else f", {WORDS[candidate.terms]}"
+    return f"{title_of(candidate)}{terms}"
+
+
 def chip_of(title: str) -> str:
     """The title of a system or chip without its vendor."""
     name = printable(title)

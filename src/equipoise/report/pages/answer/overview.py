@@ -40,6 +40,7 @@ from equipoise.report.pages.answer.head import (
     chip_of,
     hour_usd,
     limit_words,
+    offer_title,
     refusal_blocks,
     title_of,
 )
@@ -147,7 +148,7 @@ def _better_known(answer: Answer, best: Candidate) -> str | None:
     if found is None:
         return None
     other = answer.candidate(found.candidate)
-    return f"With evidence ({EVIDENCE[found.grade]}): {_named(other)}, {_takes(other)}"
+    return f"With evidence ({EVIDENCE[found.grade]}): {offer_title(other)}, {_takes(other)}"
 
 
 def _takes(each: Candidate) -> str:
@@ -165,11 +166,6 @@ def _time_and_money(each: Candidate) -> Cell:
         amounts.duration,
         detail=None if usd is None else amounts.money(usd.value),
     )
-
-
-def _named(each: Candidate) -> str:
-    """A candidate with its terms, unless those are the usual ones."""
-    return title_of(each) if each.terms == "on_demand" else f"{title_of(each)}, {WORDS[each.terms]}"
 
 
 def _group_title(answer: Answer, group: _Group) -> str:
@@ -209,7 +205,7 @@ def _matrix(answer: Answer) -> PairMatrix:
     more = f"; {num_left_out} more sizes below" if num_left_out else ""
     return PairMatrix(
         name="answer-matrix",
-        caption=f"Time and money by system and number of accelerators{more}",
+        caption=f"Time and money by number of accelerators{more}",
         heads=tuple(_group_title(answer, each) for each in groups),
         rows=tuple((name, None, tuple(badges)) for name, badges in rows),
         legend=(
@@ -412,7 +408,7 @@ def _values(answer: Answer, best: Candidate) -> tuple[Block, ...]:
         rows.append(
             (
                 Cell(text=worth, key=values[place].from_usd_per_hour),
-                Cell(text=_named(each), key=each.num_accelerators, badge=badge),
+                Cell(text=offer_title(each), key=each.num_accelerators, badge=badge),
                 _time_and_money(each),
             )
         )
