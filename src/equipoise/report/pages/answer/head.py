@@ -69,7 +69,7 @@ def headline(answer: Answer) -> str:
         reason = "meets your limits" if answer.refusal is not None else "can be estimated"
         return f"No configuration {reason}"
     nodes = f" ({plural(best.num_nodes, 'node')})" if best.num_nodes is not None else ""
-    taken = f"Take {title_of(best)}{nodes}"
+    taken = f"Take {offer_title(best)}{nodes}"
     parts = [] if best.time_s is None else [amounts.duration(best.time_s.value)]
     usd = amounts.usable(best.usd)
     parts += [] if usd is None else [amounts.money(usd.value)]
