@@ -137,6 +137,15 @@ def test_scenarios_are_kept_by_name_and_lead_back(opened):
         assert page.locator(".scenarios tbody tr").count() == 1
 
 
+def test_scenarios_fit_a_phone(opened):
+    options = {"viewport": {"width": 390, "height": 844}, "is_mobile": True}
+    with opened("/advice?workload=bert&accelerator=dgx-a100&max_accelerators=8", **options) as page:
+        page.get_by_label("Keep it as a scenario").fill("a name of some length, as people give them")
+        page.get_by_role("button", name="Keep", exact=True).click()
+        assert page.locator(".scenarios tbody tr").count() == 1
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
 def test_an_answer_is_saved_as_it_was_asked_for(opened):
     with opened("/advice?workload=bert&accelerator=dgx-a100&max_accelerators=8") as page:
         slider = page.get_by_label("Accelerators, at most, by slider")
