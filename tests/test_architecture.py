@@ -53,7 +53,7 @@ ORDER = {
         *("decision", "published_steps", "prediction", "model_family", "solve_for", "allocation", "records"),
     ),
     "report": (
-        *("format", "charts", "document", "blocks", "figures", "json", "bench_json"),
+        *("format", "charts", "document", "blocks", "figures", "svg", "json", "bench_json"),
         *("measured_json", "html", "textplot", "pages", "schema", "study_json", "notebook"),
         "terminal",
     ),

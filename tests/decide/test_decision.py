@@ -467,6 +467,60 @@ def test_what_was_chosen_for_the_user_is_named():
     assert not any(each in stated for each in ("4 Mi", "precision", "rented"))
 
 
+def test_each_system_is_offered_as_if_asked_about_alone():
+    systems = ("h100", "b200", "mi300x")
+    limits = {"deadline": "7d", "max_accelerators": 512}
+    found = ask(workload="llama31_8b", tokens="1T", accelerator=list(systems), **limits)
+    assert found.offers[0].candidate == found.recommended.id
+    assert len(found.offers) == len(systems)
+    alone = {
+        one.recommended.system: one.recommended.num_accelerators
+        for one in (ask(workload="llama31_8b", tokens="1T", accelerator=[name], **limits) for name in systems)
+    }
+    taken = [found.candidate(each.candidate) for each in found.offers]
+    assert {each.system: each.num_accelerators for each in taken} == alone
+    assert [each.usd.value for each in taken] == sorted(each.usd.value for each in taken)
+    assert [each.grade for each in found.offers] == [each.grade for each in taken]
+
+
+def test_at_the_break_even_value_of_an_hour_both_cost_the_same():
+    found = ask(workload="llama31_8b", tokens="1T", accelerator=["h100", "b200", "mi300x"], deadline="7d")
+    best = found.recommended
+    known = [each for each in found.offers if each.break_even_usd_per_hour is not None]
+    assert known
+    for each in known:
+        other, value = found.candidate(each.candidate), each.break_even_usd_per_hour
+        ours, theirs = (one.usd.value + value * one.time_s.value / 3600 for one in (best, other))
+        assert theirs == pytest.approx(ours)
+
+
+def test_a_system_that_keeps_no_limit_is_offered_last():
+    found = ask(
+        workload="llama31_8b", tokens="1T", accelerator=["h100", "b200"], deadline="20h", max_accelerators=512
+    )
+    # 1 T tokens of 8 B: 4.8e22 FLOP; 512 H100 at their whole peak of 989 TFLOP/s take 26 hours.
+    assert [each.is_feasible for each in found.offers] in ([True, False], [False, False])
+    assert found.offers[-1].system == "h100-sxm5-80gb"
+
+
+def test_sizes_at_which_nothing_fits_are_named_with_what_they_need():
+    (system,) = ask(workload="llama31_8b", tokens="1T", accelerator="h100").systems
+    # 8.03 G parameters with AdamW in mixed precision: 16 bytes each and more, 128 GB before activations.
+    one = next(each for each in system.unfit if each.num_accelerators == 1)
+    assert one.needed_bytes > 128e9
+    assert {each.num_accelerators for each in system.unfit} == {1, 2}
+
+
+def test_every_limit_is_kept_as_often_as_the_least_likely_one():
+    found = ask(workload="llama31_8b", tokens="1T", accelerator="b200", deadline="7d", budget=90_000)
+    known = [each for each in found.candidates if each.probability is not None]
+    assert known
+    for each in known:
+        chances = {one.name: one.probability for one in each.constraints if one.probability is not None}
+        assert {"deadline_s", "budget_usd"} <= chances.keys()
+        assert each.probability == min(chances.values())
+
+
 def test_an_interval_wider_than_a_factor_of_twenty_is_no_number(monkeypatch):
     with monkeypatch.context() as narrow:
         narrow.setattr("equipoise.decide.candidates.WIDEST", 1.2)

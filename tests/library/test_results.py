@@ -132,7 +132,7 @@ def test_a_figure_needs_the_extra_or_is_one_of_plotly(advice):
             advice.figure()
     else:
         assert type(advice.figure()).__module__.startswith("plotly")
-    with pytest.raises(UsageError, match="there are answer-times"):
+    with pytest.raises(UsageError, match="there are answer-money, answer-times"):
         advice.figure("no such figure")
 
 

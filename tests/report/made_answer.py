@@ -21,6 +21,7 @@ from equipoise.decide.answer import (
     Relaxation,
     Renting,
     SystemAnswer,
+    SystemOffer,
     TimeValue,
 )
 from equipoise.decide.query import TrainingQuery
@@ -161,8 +162,10 @@ def system_answer(candidates, name="h100-sxm5-80gb", *, title="NVIDIA H100 SXM5 
         best_strategies=candidates[:1],
         user_runs=(),
         rejected=(),
+        unfit=(),
         records=(),
         calibration="made",
+        software=None,
         transferred_from=None,
         run_fit=None,
         num_considered=100,
@@ -219,7 +222,8 @@ def made_answer(*, limited_by=None, is_refused=False, **changed):
         if best is None
         else (
             Flip(
-                quantity="price of b200",
+                quantity="price of b200-sxm6-180gb",
+                system="b200-sxm6-180gb",
                 unit="USD per accelerator-hour",
                 value=5.0,
                 flips_at=4.0,
@@ -230,6 +234,24 @@ def made_answer(*, limited_by=None, is_refused=False, **changed):
             TimeValue(from_usd_per_hour=0.0, candidate="h100-sxm5-80gb/8/on_demand"),
             TimeValue(from_usd_per_hour=40.0, candidate="h100-sxm5-80gb/32/on_demand"),
             TimeValue(from_usd_per_hour=330.0, candidate="h100-sxm5-80gb/64/on_demand"),
+        ),
+        offers=(
+            SystemOffer(
+                candidate=own[2].id,
+                system=own[2].system,
+                terms="on_demand",
+                is_feasible=best is not None,
+                grade="published",
+                break_even_usd_per_hour=None,
+            ),
+            SystemOffer(
+                candidate=other[1].id,
+                system=other[1].system,
+                terms="on_demand",
+                is_feasible=best is not None,
+                grade="carried",
+                break_even_usd_per_hour=None,
+            ),
         ),
         alternatives=(
             Alternative(candidate=other[1], wins_when="if its price falls below 4 USD"),

@@ -154,8 +154,10 @@ def test_a_change_too_small_for_the_digits_shown_is_called_that():
     answer = made_answer()
     near = replace(answer.flips[0], flips_at=4.9999)
     text = " ".join(printed(replace(answer, flips=(near,))).split())
-    assert "price of b200 slightly below 5 USD per accelerator-hour: 16" in text
-    assert "price of b200 below 4 USD per accelerator-hour (now 5): 16" in " ".join(printed(answer).split())
+    assert "price of B200 SXM 180 GB slightly below 5 USD per accelerator-hour: 16" in text
+    assert "price of B200 SXM 180 GB below 4 USD per accelerator-hour (now 5): 16" in " ".join(
+        printed(answer).split()
+    )
 
 
 def test_a_refusal_names_the_cheapest_the_fastest_and_what_would_do():
@@ -201,9 +203,11 @@ def test_the_short_form_shows_the_sizes_around_the_choice():
 
 def test_the_recommended_row_is_marked(parsed):
     answer = made_answer()
-    (row,) = parsed(html.render(ANSWER, answer)).all("tr", class_="marked")
-    assert "recommended" in row["text"]
-    assert f"{answer.recommended.num_accelerators}" in row["text"]
+    rows = parsed(html.render(ANSWER, answer)).all("tr", class_="marked")
+    assert len(rows) == 3  # by value of an hour, of the systems, of every size
+    for row in rows:
+        assert "recommended" in row["text"]
+        assert f"{answer.recommended.num_accelerators}" in row["text"]
 
 
 def test_the_page_escapes_every_name_and_loads_nothing():
@@ -246,6 +250,7 @@ def test_an_answer_of_runs_alone_has_a_page():
     answer = replace(
         answer, candidates=(bare,), recommended=bare, equilibria=(), alternatives=(), flips=(), time_values=(),
         frontier=(), renting=(), sensitivity=None,
+        offers=(replace(answer.offers[0], candidate=bare.id),),
     )  # fmt: skip
     text = " ".join(printed(answer, full=True).split())
     assert "(--price)" in text

@@ -5,9 +5,12 @@ from contextlib import contextmanager
 import pytest
 from made_answer import made_answer
 
+from equipoise.decide.decision import answer
+from equipoise.decide.query import query
 from equipoise.report import html
 from equipoise.report.pages.answer import ANSWER
 from equipoise.report.pages.study import STUDY
+from equipoise.runs.embedded import tables
 
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"><b>x</b>"
 
@@ -209,3 +212,107 @@ def test_an_answer_fits_a_phone_in_both_themes(opened, scheme, is_refused):
         shown = ".tile .detail" if is_refused else ".facts dd"
         for selector in ("h1", shown, "th button", "footer p"):
             assert contrast(page, selector) >= 4.5, selector
+
+
+FOUR_SYSTEMS = {
+    "workload": "llama31_8b",
+    "tokens": "1T",
+    "accelerator": ["h100", "b200", "mi300x", "h200"],
+    "deadline": "7d",
+    "budget": 100_000,
+}
+LORA = {"workload": "llama2_70b_lora", "accelerator": ["h100", "b200"], "at": "8..512"}
+PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True}
+# A4 less the margins of the style sheet, 13 and 12 mm a side, in CSS pixels of 1/96 inch.
+PAPER = {"width": round(184 / 25.4 * 96), "height": round(273 / 25.4 * 96)}
+
+
+SIX_COLUMNS = {
+    "workload": "llama3_70b",
+    "tokens": "2T",
+    "accelerator": ["h100", "b200", "h200"],
+    "terms": ["on_demand,spot"],
+    "deadline": "60d",
+}
+
+
+@pytest.fixture(
+    scope="module", params=[FOUR_SYSTEMS, LORA, SIX_COLUMNS], ids=["four-systems", "lora", "six-columns"]
+)
+def real_answer(request):
+    asked = dict(request.param)
+    return answer(query(asked), scores=tables().scores)
+
+
+def bottom(page, selector):
+    return max(
+        box["y"] + box["height"] for each in page.locator(selector).all() if (box := each.bounding_box())
+    )
+
+
+def test_the_first_screen_of_a_phone_has_what_time_money_and_chance(opened, real_answer):
+    with opened(real_answer, ANSWER, **PHONE) as page:
+        assert bottom(page, "h1") < bottom(page, "#answer .tile") <= PHONE["viewport"]["height"]
+        assert page.locator("#answer .tile").count() == 4
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["viewport"]["width"]
+
+
+def test_the_answer_needs_no_inner_scrolling_on_a_phone(opened, real_answer):
+    with opened(real_answer, ANSWER, **PHONE) as page:
+        boxes = page.locator("#answer .scroll").evaluate_all(
+            "all => all.map(each => [each.scrollWidth - each.clientWidth, each.scrollHeight - each.clientHeight])"
+        )
+        assert len(boxes) == 3
+        assert all(max(each) <= 1 for each in boxes), boxes
+        recommended = page.locator("#answer .marked, #answer td.good").all()
+        assert len(recommended) == 3
+        assert all(each.is_visible() for each in recommended)
+
+
+def test_the_answer_is_the_first_page_on_paper(opened, real_answer):
+    with opened(real_answer, ANSWER, viewport=PAPER) as page:
+        page.emulate_media(media="print")
+        assert bottom(page, "#answer *") <= PAPER["height"]
+        assert page.evaluate("getComputedStyle(document.querySelector('#answer')).breakAfter") == "page"
+
+
+def test_labels_of_the_drawing_collide_with_nothing(opened, real_answer):
+    with opened(real_answer, ANSWER, **PHONE) as page:
+        boxes = page.locator("#figure-answer-money text").evaluate_all(
+            "all => all.map(each => each.getBoundingClientRect()).map(box => [box.left, box.top, box.right, box.bottom])"
+        )
+        assert len(boxes) > 10
+        # A line of type has a little air above and below its letters.
+        pairs = [(one, other) for place, one in enumerate(boxes) for other in boxes[:place]]
+        assert not [
+            (a, b)
+            for a, b in pairs
+            if min(a[2], b[2]) - max(a[0], b[0]) > 1 and min(a[3], b[3]) - max(a[1], b[1]) > 4
+        ]
+
+
+def test_every_chart_is_there_without_scrolling(opened, real_answer):
+    with opened(real_answer, ANSWER) as page:
+        page.locator("details.part > summary").evaluate_all("all => all.forEach(each => each.click())")
+        plots = page.locator(".plot")
+        assert plots.count() >= 2
+        page.locator(".plot .main-svg").nth(3 * plots.count() - 1).wait_for(state="attached")
+        assert page.evaluate("scrollY") == 0
+
+
+def test_the_drawing_needs_no_script(browser, tmp_path):
+    path = tmp_path / "answer.html"
+    path.write_text(html.render(ANSWER, made_answer()), encoding="utf-8")
+    context = browser.new_context(offline=True, java_script_enabled=False)
+    page = context.new_page()
+    page.goto(path.as_uri())
+    # Four sizes of H100, two of B200, and the recommended one again as a star.
+    assert page.locator("#figure-answer-money .marker").count() == 4 + 2 + 1
+    context.close()
+
+
+def test_a_link_of_the_contents_opens_its_fold(opened):
+    with opened(made_answer(), ANSWER) as page:
+        assert not page.locator("#sizes .table").first.is_visible()
+        page.locator(".toc a", has_text="All systems").click()
+        page.locator("#sizes .table").first.wait_for(state="visible")

@@ -1,5 +1,6 @@
 """The dashboard in a real headless Chromium: forms ask as they change, names run nothing, keys are enough."""
 
+import json
 import math
 import re
 from contextlib import contextmanager
@@ -56,6 +57,7 @@ def test_hostile_names_are_shown_and_never_run(opened, hostile):
 def test_a_change_asks_at_once_and_the_address_follows(opened):
     with opened("/advice?workload=bert&accelerator=dgx-a100&max_accelerators=8") as page:
         first = page.locator("h1").inner_text()
+        page.locator("form summary", has_text="What counts").click()
         page.get_by_label("Choose by").select_option("time")
         page.wait_for_url("**objective=time**")
         slider = page.get_by_label("Accelerators, at most, by slider")
@@ -86,11 +88,76 @@ def test_amounts_with_a_unit_move_the_slider(opened):
 def test_a_system_to_compare_with_brings_room_for_one_more(opened):
     with opened("/plan?workload=bert&accelerator=dgx-a100&accelerators=8") as page:
         assert page.get_by_label("Compared with").count() == 1
-        page.get_by_label("Compared with").select_option("dgx-h100")
+        page.get_by_label("Compared with").fill("dgx-h100")
         page.wait_for_url("**accelerator=dgx-a100&accelerator=dgx-h100**")
         page.locator("#accelerator-3").wait_for()
         assert page.get_by_label("Compared with").count() == 2
         assert page.locator("h1", has_text="H100").count() == 1
+
+
+def test_part_of_a_name_is_not_asked_about(opened):
+    with opened("/advice?workload=bert&accelerator=dgx-a100&max_accelerators=8") as page:
+        first = page.locator("h1").inner_text()
+        asked = []
+        page.on("request", lambda request: asked.append(request.url))
+        model = page.get_by_label("Train", exact=True)
+        model.fill("")
+        model.press_sequentially("resne")
+        page.wait_for_timeout(700)  # longer than typing is waited for
+        assert [each for each in asked if "resne" in each] == []
+        assert page.locator("h1").inner_text() == first
+        model.fill("retinanet")
+        page.wait_for_url("**workload=retinanet**")
+        assert page.evaluate("document.activeElement.id") == "workload"
+
+
+def test_it_opens_with_the_question_asked_last(opened):
+    with opened("/advice?workload=bert&accelerator=dgx-a100&max_accelerators=8") as page:
+        page.locator(".brand").click()
+        page.wait_for_url("**/advice?workload=bert&accelerator=dgx-a100&max_accelerators=8")
+    with opened("/") as page:
+        assert page.url.endswith("/advice")
+
+
+def test_scenarios_are_kept_by_name_and_lead_back(opened):
+    with opened("/advice?workload=bert&accelerator=dgx-a100&max_accelerators=8&deadline=7d") as page:
+        headline = page.locator("h1").inner_text()
+        page.get_by_label("Keep it as a scenario").fill("<b>eight</b>")
+        page.keyboard.press("Enter")
+        page.goto(page.url.replace("max_accelerators=8", "max_accelerators=16"))
+        page.get_by_label("Keep it as a scenario").fill("sixteen")
+        page.get_by_role("button", name="Keep", exact=True).click()
+        rows = page.locator(".scenarios tbody tr")
+        assert rows.count() == 2
+        assert rows.first.locator("td").first.inner_text() == headline
+        assert "%" in rows.first.locator("td").nth(1).inner_text()
+        rows.first.locator("a", has_text="<b>eight</b>").click()
+        page.wait_for_url("**max_accelerators=8&deadline=7d")
+        page.get_by_role("button", name="Remove sixteen").click()
+        assert page.locator(".scenarios tbody tr").count() == 1
+
+
+def test_scenarios_fit_a_phone(opened):
+    options = {"viewport": {"width": 390, "height": 844}, "is_mobile": True}
+    with opened("/advice?workload=bert&accelerator=dgx-a100&max_accelerators=8", **options) as page:
+        page.get_by_label("Keep it as a scenario").fill("a name of some length, as people give them")
+        page.get_by_role("button", name="Keep", exact=True).click()
+        assert page.locator(".scenarios tbody tr").count() == 1
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_an_answer_is_saved_as_it_was_asked_for(opened):
+    with opened("/advice?workload=bert&accelerator=dgx-a100&max_accelerators=8") as page:
+        slider = page.get_by_label("Accelerators, at most, by slider")
+        slider.focus()
+        page.keyboard.press("ArrowRight")
+        page.wait_for_url("**max_accelerators=16**")
+        page.locator("#files a[href*='max_accelerators=16']").first.wait_for()
+        with page.expect_download() as started:
+            page.get_by_role("link", name="JSON").click()
+        found = json.loads(started.value.path().read_bytes())
+        assert started.value.suggested_filename == "advise.json"
+        assert found["question"]["max_accelerators"] == 16
 
 
 def test_another_workload_brings_its_own_systems_and_back_leads_back(opened):
@@ -108,6 +175,7 @@ def test_another_workload_brings_its_own_systems_and_back_leads_back(opened):
 
 def test_a_wrong_question_is_refused_in_the_page(opened):
     with opened("/plan?workload=bert&accelerator=dgx-a100&accelerators=8") as page:
+        page.locator("form summary", has_text="Limits").click()
         page.get_by_label("Deadline, hours", exact=True).fill("-3")
         page.locator("#result .summary", has_text="above 0").wait_for()
         assert "above 0" in page.locator("main").inner_text()
@@ -127,7 +195,7 @@ def test_the_keyboard_reaches_everything_in_order(opened):
         for _ in range(10):
             page.keyboard.press("Tab")
             reached.append(page.evaluate("document.activeElement.textContent.trim().slice(0, 12)"))
-        assert reached[:2] == ["Study", "Compare"]
+        assert reached[:2] == ["Advice", "Plan"]
         assert any("theme" in each for each in reached)
         roles = page.locator("body").aria_snapshot()
         for landmark in ("banner", "main", 'navigation "Pages"', "contentinfo", "form"):
@@ -143,7 +211,7 @@ def test_buying_is_chosen_by_keys_alone(opened):
         assert page.evaluate("document.activeElement.id") == "buy"
         page.keyboard.press("ArrowDown")
         page.wait_for_url("**buy=yes**")
-        page.locator("#buying").wait_for()
+        page.locator("#buying-title").click()
         assert "months" in page.locator("#buying").inner_text()
 
 

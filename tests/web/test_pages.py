@@ -1,5 +1,8 @@
 """Every page of a real server: status, words, escaping. A wrong question is a sentence, never a trace."""
 
+import csv
+import io
+import json
 import re
 
 import pytest
@@ -9,7 +12,7 @@ from equipoise.web.question import LABELS
 TAGS = (
     "html head meta title link script body a header div nav ul ol li button main form label select option "
     "optgroup fieldset legend input p span h1 h2 h3 h4 section table thead tbody tr th td details summary "
-    "figure figcaption svg path code strong noscript footer progress dl dt dd pre datalist"
+    "figure figcaption svg path text code strong noscript footer progress dl dt dd pre datalist"
 )
 PAGES = ("/study", "/compare", "/plan", "/runs", "/accuracy", "/advice")
 PATHS = ("data", "also", "hardware", "workloads", "topology", "collectives", "trace", "from")
@@ -118,9 +121,46 @@ def test_addresses_without_a_page_say_so(dashboard):
     assert len(page.all("h1")) == 1
 
 
-def test_the_first_page_is_the_study(dashboard):
+def test_the_first_page_is_the_advice_asked_for_last(dashboard):
     status, headers, _ = dashboard.answer("/")
-    assert (status, headers["location"]) == (303, "/study")
+    assert (status, headers["location"]) == (303, "/advice")
+    _, headers, _ = dashboard.answer("/advice?workload=bert&accelerator=dgx-a100")
+    cookie = headers["set-cookie"].partition(";")[0]
+    _, headers, _ = dashboard.answer("/", cookie=cookie)
+    assert headers["location"] == "/advice?workload=bert&accelerator=dgx-a100"
+
+
+def test_a_question_that_was_refused_is_not_the_last_one(dashboard):
+    _, headers, _ = dashboard.answer("/advice?workload=nonsense")
+    assert "set-cookie" not in headers
+
+
+@pytest.mark.parametrize("verb", ["advise", "plan"])
+def test_an_answer_is_a_file_in_three_forms(dashboard, verb):
+    path = "/advice" if verb == "advise" else "/plan"
+    query = "workload=bert&accelerator=dgx-a100&accelerators=8"
+    forms = {}
+    for kind in ("html", "json", "csv"):
+        status, headers, forms[kind] = dashboard.answer(f"{path}/answer.{kind}?{query}")
+        assert status == 200
+        assert headers["content-disposition"] == f'attachment; filename="{verb}.{kind}"'
+    document = json.loads(forms["json"])
+    assert document["schema"] == f"equipoise.{verb}/2"
+    rows = list(csv.DictReader(io.StringIO(forms["csv"])))
+    assert [each["id"] for each in rows] == [each["id"] for each in document["candidates"]]
+    assert forms["html"].startswith("<!DOCTYPE html>")
+    assert "BERT" in forms["html"]
+
+
+def test_a_file_of_a_wrong_question_is_refused(dashboard):
+    assert dashboard.answer("/advice/answer.json?workload=nonsense")[0] == 422
+    assert dashboard.answer("/advice/answer.exe?workload=bert")[0] == 422
+
+
+def test_a_cookie_leads_to_no_other_place(dashboard):
+    status, headers, _ = dashboard.answer("/", cookie=f"question-{dashboard.port}=//elsewhere.example/")
+    assert status == 303
+    assert headers["location"].startswith("/advice?")
 
 
 def test_hostile_names_are_text_on_every_page(dashboard, hostile):
@@ -162,10 +202,12 @@ def test_the_address_holds_the_state(dashboard):
     query = "workload=bert&accelerator=dgx-a100&accelerator=h100&accelerators=8..32&objective=time&tokens="
     _, page = dashboard.page(f"/plan?{query}&price=dgx-a100%3D2.5&precision=bf16&precision=fp8&fix=tp%3D1..2")
     chosen = [each["value"] for each in page.all("option") if "selected" in each]
-    assert chosen[:5] == ["bert", "dgx-a100", "h100", "", "time"]
-    held = {each["name"]: each["value"] for each in page.all("input") if each.get("type") == "text"}
+    assert chosen[0] == "time"
+    systems = [each["value"] for each in page.all("input") if each.get("name") == "accelerator"]
+    assert systems == ["dgx-a100", "h100", ""]
+    held = {each.get("name"): each.get("value") for each in page.all("input") if each.get("type") == "text"}
     assert (held["accelerators"], held["price"], held["budget"]) == ("8..32", "dgx-a100=2.5", "")
-    assert (held["fix"], held["tokens"]) == ("tp=1..2", "")
+    assert (held["workload"], held["fix"], held["tokens"]) == ("bert", "tp=1..2", "")
     assert [each["value"] for each in page.all("input") if "checked" in each] == ["bf16", "fp8"]
     assert "BERT" in page.text
 

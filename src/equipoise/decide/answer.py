@@ -231,7 +231,13 @@ class Candidate(Struct, frozen=True, kw_only=True):
     because no better chip of a maker is slower.
     """
 
-    JSON_PROPERTIES: ClassVar[tuple[str, ...]] = ("id", "accelerator_hours", "feasible", "usd_per_hour")
+    JSON_PROPERTIES: ClassVar[tuple[str, ...]] = (
+        "id",
+        "accelerator_hours",
+        "feasible",
+        "probability",
+        "usd_per_hour",
+    )
 
     system: str
     title: str
@@ -286,6 +292,15 @@ class Candidate(Struct, frozen=True, kw_only=True):
         return self.time_s is not None and all(each.is_kept for each in self.constraints)
 
     @property
+    def probability(self) -> float | None:
+        """That every limit is kept; None without a limit that has one.
+
+        Assumes that money and time miss their limits together, as money is time at a stated price: the least.
+        """
+        known = [each.probability for each in self.constraints if each.probability is not None]
+        return min(known, default=None)
+
+    @property
     def usd_per_hour(self) -> float | None:
         """US dollars per hour of elapsed time, all accelerators together; None without a price."""
         return None if self.price is None else self.num_accelerators * self.price.usd_per_accelerator_hour
@@ -330,13 +345,31 @@ class Flip(Struct, frozen=True, kw_only=True):
     """A value of one input at which another candidate would be recommended. to: its id.
 
     value: what the answer rests on; flips_at: the nearest value that changes it, found by solving for it.
+    system: whose price or speed it is, as `quantity` names it; None of a limit.
     """
 
     quantity: str
+    system: str | None = None
     unit: str
     value: float
     flips_at: float
     to: str
+
+
+class SystemOffer(Struct, frozen=True, kw_only=True):
+    """The candidate at which one system on one kind of terms would be taken, asked about by itself.
+
+    candidate: its id; of a system that keeps no limits, that of the one closest to them. grade: of the
+    evidence of its time. break_even_usd_per_hour: the value of an hour at which it costs as much as the
+    recommended candidate, money and time together; None where one is better in both, or has no price.
+    """
+
+    candidate: str
+    system: str
+    terms: PriceTerms
+    is_feasible: bool
+    grade: Grade
+    break_even_usd_per_hour: float | None
 
 
 class TimeValue(Struct, frozen=True, kw_only=True):
@@ -362,6 +395,13 @@ class Infeasibility(Struct, frozen=True, kw_only=True):
     count: int
 
 
+class UnfitSize(Struct, frozen=True, kw_only=True):
+    """A size at which no strategy runs. needed_bytes: the least of all; None where none is legal."""
+
+    num_accelerators: int
+    needed_bytes: float | None
+
+
 class Reason(Struct, frozen=True, kw_only=True):
     """One sentence of why, with what it rests on. formula: where a law is behind it."""
 
@@ -385,7 +425,8 @@ class SystemAnswer(Struct, frozen=True, kw_only=True):
     topology: of its node, where the user gave it or the machine at hand has it.
     estimates: of each estimator. equilibria: over its sizes on its first terms; balance_size: the first
     reason to stop. calibration, run_fit: of the performance model, in words, and what the user's own steps
-    made of it.
+    made of it. software: whose measurements calibrate the model; None where the priors serve or a profile
+    was given. unfit: sizes that may be taken and have no candidate.
     best_strategies: of the recommended size, the fastest first, each as a candidate that has this strategy.
     """
 
@@ -404,8 +445,10 @@ class SystemAnswer(Struct, frozen=True, kw_only=True):
     best_strategies: tuple[Candidate, ...]
     user_runs: tuple[UserRun, ...]
     rejected: tuple[Infeasibility, ...]
+    unfit: tuple[UnfitSize, ...]
     records: tuple[ErrorRecord, ...]
     calibration: str | None
+    software: str | None
     transferred_from: str | None
     run_fit: str | None
     num_considered: int
@@ -425,9 +468,10 @@ class Answer(Struct, frozen=True, kw_only=True):
     """What to do, or why nothing keeps the limits; and everything else that was looked at.
 
     work: what the times are for, as in "the time to ...". chosen_for_you: what the question left open and was
-    chosen, in words: shown first. alternatives: the best of the rest. time_values: which candidate is best
-    from which value of an hour on, the cheapest first. frontier: ids of the candidates that none beats in
-    time, money and energy at once.
+    chosen, in words: shown first. offers: what each system would be taken at, the best first; the first is
+    what is recommended, the second the next best of all systems. alternatives: the best of the rest.
+    time_values: which candidate is best from which value of an hour on, the cheapest first. frontier: ids of
+    the candidates that none beats in time, money and energy at once.
     """
 
     question: TrainingQuery
@@ -443,6 +487,7 @@ class Answer(Struct, frozen=True, kw_only=True):
     frontier: tuple[str, ...]
     flips: tuple[Flip, ...]
     time_values: tuple[TimeValue, ...]
+    offers: tuple[SystemOffer, ...]
     alternatives: tuple[Alternative, ...]
     rejected: tuple[Infeasibility, ...]
     reasons: tuple[Reason, ...]

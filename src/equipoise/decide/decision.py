@@ -25,12 +25,14 @@ from equipoise.decide.explain import (
     nothing_fits,
     records,
     rejections,
+    system_offers,
     to_measure,
+    unfit_sizes,
 )
 from equipoise.decide.query import USUAL_HORIZON_MONTHS, TrainingQuery
 from equipoise.decide.reasons import reasons
 from equipoise.decide.select import Rule, Selection, figures_of, flips, select, time_values, tornado_of
-from equipoise.decide.strategy_search import plain_strategies
+from equipoise.decide.strategy_search import Problem, plain_strategies
 from equipoise.decide.systems import requested_systems
 from equipoise.decide.training import training
 from equipoise.decide.user_evidence.runs import UserRuns
@@ -147,6 +149,7 @@ def _chosen(collected: Collected) -> Answer:
     equilibria = () if group is None else selection.equilibria.get(group, ())
     bought, unbought = _bought(query, own, best)
     survey = own.assessment.survey
+    offered = system_offers(candidates, best, rule, selection.balance)
     return Answer(
         question=query,
         dataset=embedded.version(),
@@ -161,7 +164,8 @@ def _chosen(collected: Collected) -> Answer:
         frontier=selection.frontier,
         flips=() if best is None else flips(candidates, rule, selection.balance, best),
         time_values=time_values([figures_of(each) for each in candidates if each.time_s is not None], rule),
-        alternatives=() if best is None else alternatives(candidates, best, rule, selection.balance),
+        offers=offered,
+        alternatives=() if best is None else alternatives(candidates, best, rule, offered),
         rejected=tuple(each for one in found for each in rejections(one.assessment)),
         reasons=()
         if best is None
@@ -225,15 +229,22 @@ def _chosen_for_you(inputs: Inputs, assessment: Assessment, best: Candidate | No
     ):
         chosen.append(f"{best.strategy.implementation} code (--fix implementation=eager,compiled)")
     if inputs.query.software is None and inputs.query.profile is None:
-        chosen += _software(assessment, best)
+        chosen += _software_words(assessment, best)
     is_owned = best.price is not None and best.price.is_owned
     if not inputs.query.terms and not is_owned:
         chosen.append(f"rented {best.terms.replace('_', ' ')} (--terms)")
     return tuple(chosen)
 
 
-def _software(assessment: Assessment, best: Candidate) -> Sequence[str]:
-    """The software whose measurements serve, and what others would make of the recommended strategy."""
+def _software(inputs: Inputs, known: Problem) -> str | None:
+    """The software whose measurements serve: the question's, else the usual of the chip; None for priors."""
+    if inputs.query.software is not None or inputs.query.profile is not None:
+        return inputs.query.software
+    return default_software(known.cluster.accelerator, known.training.workload)
+
+
+def _software_words(assessment: Assessment, best: Candidate) -> Sequence[str]:
+    """The software that was chosen, and what others would make of the recommended strategy."""
     if assessment.survey is None or best.strategy is None:
         return []
     known = assessment.survey.problem
@@ -275,8 +286,10 @@ def _system(
         best_strategies=_best_strategies(inputs, one, best) if is_best and best is not None else (),
         user_runs=() if inputs.user.runs is None else inputs.user.runs.on(system.accelerator),
         rejected=tuple(rejections(assessment)),
+        unfit=tuple(unfit_sizes(assessment, {each.num_accelerators for each in one.candidates})),
         records=tuple(records(inputs, assessment, best if is_best else None)),
         calibration=None if survey is None else survey.problem.model.calibration.name,
+        software=None if survey is None else _software(inputs, survey.problem),
         transferred_from=None if assessment.transferred is None else assessment.transferred.chip.title,
         run_fit=None if assessment.run_fit is None else assessment.run_fit.sentence,
         num_considered=considered,

@@ -1,7 +1,7 @@
 """What belongs to a choice: alternatives, what to measure, accuracy records, notes, how to run it."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -16,6 +16,8 @@ from equipoise.decide.answer import (
     ErrorRecord,
     Infeasibility,
     Measurement,
+    SystemOffer,
+    UnfitSize,
     log_sd,
     with_log_sd,
 )
@@ -25,7 +27,18 @@ from equipoise.decide.estimators.model import transfer_record
 from equipoise.decide.estimators.published import FARTHEST, largest_known
 from equipoise.decide.ledger import running
 from equipoise.decide.query import Objective
-from equipoise.decide.select import Figures, Group, Rule, figures_of, is_able, offers, worth
+from equipoise.decide.select import (
+    Figures,
+    Group,
+    Rule,
+    choose,
+    excess_of,
+    figures_of,
+    is_able,
+    order,
+    relaxations,
+    worth,
+)
 from equipoise.decide.strategy_search import Problem, remedy
 from equipoise.decide.systems import kinds
 from equipoise.launch import bench_command
@@ -47,25 +60,69 @@ _NEARLY_FULL: Final = 0.95
 _NOTICED_LOSS: Final = 0.02
 
 
-def alternatives(
-    candidates: Sequence[Candidate],
-    best: Candidate,
-    rule: Rule,
-    balance: Mapping[Group, int | None],
-) -> tuple[Alternative, ...]:
-    """The best of the rest by the objective: the next sizes of the same system, the best of every other.
+def system_offers(
+    candidates: Sequence[Candidate], best: Candidate | None, rule: Rule, balance: Mapping[Group, int | None]
+) -> tuple[SystemOffer, ...]:
+    """What each system on each kind of terms would be taken at, by the rule of the choice, the best first.
 
-    balance: by system and terms, the size at which returns diminish: the best with the objective `balance`.
+    balance: by system and terms, the size at which returns diminish: what it is taken at with the objective
+    `balance`. Systems that keep no limits come last, the closest to them first.
     """
+    by_id = {each.id: each for each in candidates}
+    groups: dict[Group, list[Figures]] = {}
+    for each in candidates:
+        if each.time_s is not None:
+            groups.setdefault((each.system, each.terms), []).append(figures_of(each))
+    able, unable = [], []
+    for members in groups.values():
+        taken = choose(members, rule, balance)
+        if taken is not None:
+            able.append(by_id[taken])
+        else:
+            unable.append(min((by_id[each.id] for each in members), key=_excess))
+    is_priced = any(each.usd is not None for each in able)
+    able.sort(key=lambda each: order(figures_of(each), rule, is_priced=is_priced))
+    return tuple(_offer(each, best) for each in (*able, *sorted(unable, key=_excess)))
+
+
+def _excess(each: Candidate) -> tuple[float, int, str]:
+    """How far a candidate is from the limits that it does not keep."""
+    steps = relaxations(each)
+    return (math.inf if steps is None else excess_of(steps), each.num_accelerators, each.id)
+
+
+def _offer(each: Candidate, best: Candidate | None) -> SystemOffer:
+    return SystemOffer(
+        candidate=each.id,
+        system=each.system,
+        terms=each.terms,
+        is_feasible=each.feasible,
+        grade=each.grade,
+        break_even_usd_per_hour=None if best is None else _break_even_usd_per_hour(best, each),
+    )
+
+
+def _break_even_usd_per_hour(best: Candidate, other: Candidate) -> float | None:
+    """The value of an hour at which two candidates cost the same; None where one is better in both.
+
+    Source: usd + value x hours, equal for both.
+    """
+    if best.usd is None or other.usd is None or best.time_s is None or other.time_s is None:
+        return None
+    saved_h = (best.time_s.value - other.time_s.value) / HOUR_S
+    more_usd = other.usd.value - best.usd.value
+    return more_usd / saved_h if saved_h * more_usd > 0.0 else None
+
+
+def alternatives(
+    candidates: Sequence[Candidate], best: Candidate, rule: Rule, offered: Sequence[SystemOffer]
+) -> tuple[Alternative, ...]:
+    """The best of the rest by the objective: the next sizes of the same system, the offer of every other."""
     figures = {
         each.id: figures_of(each) for each in candidates if each.time_s is not None and each.id != best.id
     }
-    able = [each for each in figures.values() if is_able(each, rule)]
-    offered = offers(able, balance) if rule.objective == "balance" else able
-    chosen: dict[str, None] = {}
-    for group in sorted({each.group for each in offered} - {(best.system, best.terms)}):
-        members = [each for each in offered if each.group == group]
-        chosen[min(members, key=lambda each: _distance(each, best, rule)).id] = None
+    others = [each for each in offered if (each.system, each.terms) != (best.system, best.terms)]
+    chosen = dict.fromkeys(each.candidate for each in others if each.is_feasible)
     same = [each for each in figures.values() if each.group == (best.system, best.terms)]
     smaller = [each for each in same if each.num_accelerators < best.num_accelerators and is_able(each, rule)]
     larger = [each for each in same if each.num_accelerators > best.num_accelerators]
@@ -355,6 +412,18 @@ def rejections(assessment: Assessment) -> Iterator[Infeasibility]:
             faults[reason] = faults.get(reason, 0) + count
     for reason, count in sorted(faults.items(), key=lambda pair: -pair[1]):
         yield Infeasibility(reason=reason, needed=None, available=None, count=count)
+
+
+def unfit_sizes(assessment: Assessment, known: Collection[int]) -> Iterator[UnfitSize]:
+    """The sizes that may be taken at which no strategy runs, other than those known otherwise."""
+    survey = assessment.survey
+    for each in () if survey is None else survey.at(assessment.sizes.tried):
+        size = each.num_accelerators
+        if each.best is None and size not in known and assessment.sizes.holds(size):
+            memories = each.found.memories
+            yield UnfitSize(
+                num_accelerators=size, needed_bytes=None if memories is None else memories.least_bytes
+            )
 
 
 def nothing_fits(assessment: Assessment) -> str | None:

@@ -145,9 +145,8 @@ def choose(figures: Sequence[Figures], rule: Rule, balance: Mapping[Group, int |
         return None
     if rule.objective == "balance":
         able = offers(able, balance)
-        objective: Objective = "cost" if any(each.usd is not None for each in able) else "time"
-        return min(able, key=lambda each: _order(each, rule, objective)).id
-    return min(able, key=lambda each: _order(each, rule, rule.objective)).id
+    is_priced = any(each.usd is not None for each in able)
+    return min(able, key=lambda each: order(each, rule, is_priced=is_priced)).id
 
 
 def is_able(each: Figures, rule: Rule) -> bool:
@@ -168,8 +167,14 @@ def worth(each: Figures, objective: Objective, value_of_time_usd_per_hour: float
     return each.usd + waiting
 
 
-def _order(each: Figures, rule: Rule, objective: Objective) -> tuple[float, float, float, float, int, str]:
-    """Least first; of equal ones the faster, the cheaper, the one of less energy, of fewer accelerators."""
+def order(each: Figures, rule: Rule, *, is_priced: bool) -> tuple[float, float, float, float, int, str]:
+    """Least first, by the objective; of equal ones the faster, the cheaper, the one of less energy, of fewer.
+
+    is_priced: whether any price is known, by which sizes of balance are compared; else by time.
+    """
+    objective: Objective = rule.objective
+    if objective == "balance":
+        objective = "cost" if is_priced else "time"
     counted = worth(each, objective, rule.value_of_time_usd_per_hour)
     return (counted, each.time_s, *_paid(each), each.num_accelerators, each.id)
 
@@ -235,14 +240,14 @@ def _refusal(
     single: dict[ConstraintName, Relaxation] = {}
     closest: tuple[float, tuple[Relaxation, ...]] | None = None
     for each in candidates:
-        steps = _relaxations(each)
+        steps = relaxations(each)
         if steps is None:
             continue
         if len(steps) == 1:
             known = single.get(steps[0].constraint)
-            if known is None or _excess(steps) < _excess((known,)):
+            if known is None or excess_of(steps) < excess_of((known,)):
                 single[steps[0].constraint] = steps[0]
-        excess = _excess(steps)
+        excess = excess_of(steps)
         if closest is None or excess < closest[0]:
             closest = (excess, steps)
     return Refusal(
@@ -253,12 +258,12 @@ def _refusal(
     )
 
 
-def _excess(steps: Sequence[Relaxation]) -> float:
+def excess_of(steps: Sequence[Relaxation]) -> float:
     """How far limits are from what would do: the sum of the logarithms of the factors between them."""
     return sum(abs(math.log(step.needed / step.limit)) for step in steps)
 
 
-def _relaxations(candidate: Candidate) -> tuple[Relaxation, ...] | None:
+def relaxations(candidate: Candidate) -> tuple[Relaxation, ...] | None:
     """What each broken limit would have to be; None where a change of limits does not help."""
     if candidate.time_s is None:
         return None
@@ -335,6 +340,7 @@ def flips(
             found.append(
                 Flip(
                     quantity=f"price of {system}{_terms_words(terms, system, prices)}",
+                    system=system,
                     unit="USD per accelerator-hour",
                     value=price,
                     flips_at=factor * price,
@@ -382,6 +388,7 @@ def _speed(
         return [
             Flip(
                 quantity=f"MFU on {best.system}",
+                system=best.system,
                 unit="fraction",
                 value=best.mfu,
                 flips_at=best.mfu / factor,
@@ -390,7 +397,16 @@ def _speed(
         ]
     assert best.time_s is not None
     value = best.time_s.value
-    return [Flip(quantity=f"time on {best.system}", unit="s", value=value, flips_at=value * factor, to=to)]
+    return [
+        Flip(
+            quantity=f"time on {best.system}",
+            system=best.system,
+            unit="s",
+            value=value,
+            flips_at=value * factor,
+            to=to,
+        )
+    ]
 
 
 def _limits(

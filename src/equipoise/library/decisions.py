@@ -34,7 +34,7 @@ from equipoise.report.pages.answer import ANSWER
 from equipoise.report.pages.prediction import PREDICTION
 from equipoise.report.pages.reach import REACH
 from equipoise.runs.embedded import tables
-from equipoise.spec.catalogue import catalogue
+from equipoise.spec.catalogue import Catalogue, catalogue
 from equipoise.spec.renting import DEFAULT_GRID
 from equipoise.units import MIB
 
@@ -307,14 +307,25 @@ def allocation_of(
     return Result(record=found, presentation=_ALLOCATION)
 
 
-def result_of(verb: DecisionVerb, query: TrainingQuery) -> Result[Any]:
-    """The result of a question: of `solve_for` where one is asked for, else of the verb."""
-    scores = tables(data=query.data, also=query.also).scores
+def result_of(
+    verb: DecisionVerb,
+    query: TrainingQuery,
+    *,
+    scores: pl.DataFrame | None = None,
+    known: Catalogue | None = None,
+) -> Result[Any]:
+    """The result of a question: of `solve_for` where one is asked for, else of the verb.
+
+    scores, known: the published results and the catalogue, in place of those that the question names.
+    """
+    if scores is None:
+        scores = tables(data=query.data, also=query.also).scores
     if verb == "predict":
         return Result(record=predicted(query, scores=scores), presentation=_PREDICTION)
     if query.ask is not None:
-        return Result(record=solve_for(query, scores=scores), presentation=_REACH)
-    return Result(record=answer(query, scores=scores), presentation=_ADVICE if verb == "advise" else _PLAN)
+        return Result(record=solve_for(query, scores=scores, catalogue=known), presentation=_REACH)
+    found = answer(query, scores=scores, catalogue=known)
+    return Result(record=found, presentation=_ADVICE if verb == "advise" else _PLAN)
 
 
 def _given(verb: Verb, workload: str | PathLike[str] | None, fields: Mapping[str, Any]) -> dict[str, Any]:

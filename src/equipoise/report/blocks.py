@@ -83,10 +83,11 @@ def bullets(items: Iterable[str]) -> Bullets:
 
 
 class Badge(Struct, frozen=True, kw_only=True):
-    """A word that judges, in a tone that shows it: never by colour alone."""
+    """A word that judges, in a tone that shows it: never by colour alone. detail: a second, quieter line."""
 
     text: str
     tone: Tone
+    detail: str = ""
 
 
 class Tile(Struct, frozen=True, kw_only=True):
@@ -209,10 +210,20 @@ class PairMatrix(Struct, frozen=True, kw_only=True):
 
 
 class Panels(Struct, frozen=True, kw_only=True):
-    """Figures side by side that share their series, hence their legend."""
+    """Figures side by side that share their series, hence their legend.
+
+    is_drawn: as SVG in the page itself, which needs no script; charts of numbers only.
+    """
 
     charts: tuple[Chart | BarChart, ...]
     legend: str
+    is_drawn: bool = False
+
+
+class SideBySide(Struct, frozen=True, kw_only=True):
+    """Groups of blocks next to each other where there is room, below each other on a phone."""
+
+    groups: "tuple[tuple[Block, ...], ...]"
 
 
 class Fold(Struct, frozen=True, kw_only=True):
@@ -236,7 +247,7 @@ class CodeListing(Struct, frozen=True, kw_only=True):
 
 
 Block: TypeAlias = (
-    Prose | Heading | Bullets | CodeListing | Tiles | Facts | Table | PairMatrix | Panels | Fold
+    Prose | Heading | Bullets | CodeListing | Tiles | Facts | Table | PairMatrix | Panels | SideBySide | Fold
 )
 
 
@@ -254,7 +265,8 @@ class Section(Struct, Generic[Shown], frozen=True, kw_only=True):
 
     name: its anchor. needs: fields of the findings without which it is left out. blocks: the content
     from the findings; it lays out and words, it computes nothing; empty ones are not shown. lists_headings:
-    whether the contents lead to its headings too. is_extra: not named among what is left out.
+    whether the contents lead to its headings too. is_extra: not named among what is left out. is_folded:
+    details, which a page of HTML shows when its title is clicked, and on paper.
     """
 
     name: str
@@ -263,6 +275,7 @@ class Section(Struct, Generic[Shown], frozen=True, kw_only=True):
     needs: tuple[str, ...] = ()
     lists_headings: bool = False
     is_extra: bool = False
+    is_folded: bool = False
 
     def applies(self, findings: Shown) -> bool:
         """Whether everything the section needs was found: neither None nor empty."""

@@ -49,7 +49,8 @@ class Series(Struct, frozen=True, kw_only=True):
     x: (n,) numbers. y: (n,) numbers, or names on an axis of categories. hovers: (n,) plain lines of text
     a point. weights: (n,) how many entries a point stands for, or empty when each stands for one.
     is_line: points connected. is_curve: a line alone, for what was fitted; dashed where is_extrapolated.
-    is_main: markers twice as large, for what the reader looks for.
+    is_main: markers twice as large, for what the reader looks for. labels: (n,) written next to the points
+    as far as there is room, where the chart is drawn as SVG.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Series(Struct, frozen=True, kw_only=True):
     is_curve: bool = False
     is_extrapolated: bool = False
     is_main: bool = False
+    labels: tuple[str, ...] = ()
 
     @property
     def heights(self) -> tuple[float, ...]:

@@ -38,7 +38,7 @@ def plotly_figure(chart: Chart | BarChart) -> PlotlyJson:
     """
     if isinstance(chart, BarChart):
         return _across(chart) if chart.is_across else _bars(chart)
-    x_range = _range(chart.x, tuple(chain.from_iterable(series.x for series in chart.series)))
+    x_range = axis_range(chart.x, tuple(chain.from_iterable(series.x for series in chart.series)))
     # Large markers first, so that they cover no small one; what the reader looks for on top of all.
     drawn = sorted(chart.series, key=lambda each: (each.is_main, -max(each.weights, default=0)))
     data = [_trace(series) for series in drawn]
@@ -226,7 +226,7 @@ def _layout(chart: Chart, x_range: tuple[float, float]) -> PlotlyJson:
     y_values = (*y_values, *chain.from_iterable((*band.low, *band.high) for band in chart.bands))
     return _frame(height_px(chart), right_px=NOTE_PX if chart.notes else 16) | {
         "xaxis": _axis(chart.x, x_range),
-        "yaxis": _axis(chart.y, _range(chart.y, y_values)),
+        "yaxis": _axis(chart.y, axis_range(chart.y, y_values)),
     }
 
 
@@ -288,7 +288,7 @@ def _tick(value: float) -> str:
     return f"{value:,g}" if value < 1e6 else format_amount(value)  # noqa: PLR2004 - g turns to exponents there
 
 
-def _range(axis: Axis, values: tuple[float, ...]) -> tuple[float, float]:
+def axis_range(axis: Axis, values: tuple[float, ...]) -> tuple[float, float]:
     """The limits of an axis of numbers, in its own scale (log10 on a log axis)."""
     if axis.categories or not values:
         return (0.0, 1.0)

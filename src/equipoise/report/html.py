@@ -32,15 +32,18 @@ from equipoise.report.blocks import (
     Prose,
     Section,
     Shown,
+    SideBySide,
     Span,
     Strong,
     Table,
     Tile,
     Tiles,
+    filled,
 )
-from equipoise.report.charts import BarChart, Chart, Mark
-from equipoise.report.figures import colour, height_px, plotly_figure, plotly_text
+from equipoise.report.charts import BarChart, Chart, Mark, Series
+from equipoise.report.figures import height_px, plotly_figure, plotly_text
 from equipoise.report.format import capital, listed
+from equipoise.report.svg import mark_svg, svg_chart
 
 VOID_TAGS: Final = frozenset({"br", "hr", "img", "input", "link", "meta"})
 _UNITS: Final = "min|ms|s|h|d|W|J|kJ|MJ|GJ|TJ|kWh|USD|kg|MB|GB|TB|MiB|GiB|nodes?"
@@ -106,17 +109,7 @@ def json_script(identifier: str, document: object) -> Html:
     return element("script", Html(text), type="application/json", id=identifier)
 
 
-TALL_ROWS: Final = 16  # a longer table scrolls in its own box
-SYMBOL_PATHS: Final = {
-    "circle": "M6 1a5 5 0 1 0 0 10a5 5 0 1 0 0-10z",
-    "square": "M1.5 1.5h9v9h-9z",
-    "diamond": "M6 0l6 6l-6 6l-6-6z",
-    "triangle-up": "M6 1l5.5 10h-11z",
-    "cross": "M4 0h4v4h4v4h-4v4h-4v-4h-4v-4h4z",
-    "x": "M3 .5l3 3l3-3l2.5 2.5l-3 3l3 3l-2.5 2.5l-3-3l-3 3l-2.5-2.5l3-3l-3-3z",
-    "star": "M6 0l1.5 4.2h4.5l-3.6 2.7l1.4 4.4l-3.8-2.7l-3.8 2.7l1.4-4.4l-3.6-2.7h4.5z",
-    "pentagon": "M6 .5l5.7 4.2l-2.2 6.8h-7l-2.2-6.8z",
-}
+TALL_ROWS: Final = 16  # a longer table without a row to find scrolls in its own box
 
 
 def rendered(block: Block) -> Html:
@@ -198,7 +191,7 @@ def _table(block: Table) -> Html:
     box = element(
         "div",
         element("table", head, body, aria_labelledby=identifier),
-        class_="scroll tall" if len(block.rows) > TALL_ROWS else "scroll",
+        class_="scroll tall" if len(block.rows) > TALL_ROWS and block.marked is None else "scroll",
         tabindex=0,
         role="region",
         aria_labelledby=identifier,
@@ -251,27 +244,54 @@ def _matrix(block: PairMatrix) -> Html:
 
 
 def _word(badge: Badge | None) -> Html:
-    return element("td") if badge is None else element("td", badge.text, class_=badge.tone)
+    if badge is None:
+        return element("td")
+    detail = element("span", unbroken(badge.detail), class_="detail") if badge.detail else ""
+    return element("td", unbroken(badge.text), detail, class_=badge.tone)
 
 
 def _panels(block: Panels) -> Html:
-    marks = {series.name: series.mark for chart in block.charts for series in chart.series}
-    buttons = (element("li", _legend_button(name, mark)) for name, mark in marks.items())
-    legend = element("ul", element("li", f"{block.legend}:", class_="of"), *buttons, class_="legend")
-    figures = element("div", *(_figure(chart) for chart in block.charts), class_="figures")
+    marks = {
+        series.name: series.mark
+        for chart in block.charts
+        for series in chart.series
+        # What is drawn as a line alone has its name next to it.
+        if not (block.is_drawn and isinstance(series, Series) and series.is_curve)
+    }
+    entry = _legend_entry if block.is_drawn else _legend_button
+    entries = (element("li", entry(name, mark)) for name, mark in marks.items())
+    legend = element("ul", element("li", f"{block.legend}:", class_="of"), *entries, class_="legend")
+    figures = element(
+        "div", *(_figure(chart, is_drawn=block.is_drawn) for chart in block.charts), class_="figures"
+    )
     return element("div", legend, figures, class_="panels two" if len(block.charts) > 1 else "panels")
 
 
 def _legend_button(name: str, mark: Mark) -> Html:
-    path = Html(
-        f'<svg width="12" height="12" viewBox="0 0 12 12" aria-hidden="true">'
-        f'<path d="{SYMBOL_PATHS[mark.symbol]}" style="fill:{colour(mark)}"/></svg>'
+    return element(
+        "button",
+        Html(mark_svg(mark)),
+        name,
+        type="button",
+        aria_pressed="false",
+        data_series=plotly_text(name),
     )
-    return element("button", path, name, type="button", aria_pressed="false", data_series=plotly_text(name))
 
 
-def _figure(chart: Chart | BarChart) -> Html:
+def _legend_entry(name: str, mark: Mark) -> Html:
+    return element("span", Html(mark_svg(mark)), name)
+
+
+def _side_by_side(block: SideBySide) -> Html:
+    groups = (element("div", *map(rendered, filled(group))) for group in block.groups)
+    return element("div", *groups, class_="beside")
+
+
+def _figure(chart: Chart | BarChart, *, is_drawn: bool) -> Html:
     name = anchor(f"figure-{chart.name}")
+    caption = element("figcaption", chart.title, element("span", chart.subtitle, class_="detail"))
+    if is_drawn and isinstance(chart, Chart):
+        return element("figure", caption, Html(svg_chart(chart)), id=name)
     plot = element(
         "div",
         class_="plot",
@@ -280,7 +300,6 @@ def _figure(chart: Chart | BarChart) -> Html:
         aria_label=chart.alternative,
         style=f"min-height:{height_px(chart)}px",
     )
-    caption = element("figcaption", chart.title, element("span", chart.subtitle, class_="detail"))
     return element("figure", caption, plot, json_script(f"{name}-data", plotly_figure(chart)), id=name)
 
 
@@ -305,6 +324,7 @@ RENDERERS: Final[tuple[tuple[type, Callable[[Any], Html]], ...]] = (
     (Table, _table),
     (PairMatrix, _matrix),
     (Panels, _panels),
+    (SideBySide, _side_by_side),
     (Fold, _fold),
 )
 
@@ -414,20 +434,27 @@ def _contents(content: list[tuple[Section[Shown], tuple[Block, ...]]]) -> Html:
         inner = [block for block in blocks if isinstance(block, Heading)]
         links = [element("li", element("a", block.text, href=f"#{anchor(block.name)}")) for block in inner]
         nested = element("ol", *links) if section.lists_headings and links else ""
-        items.append(element("li", element("a", section.title, href=f"#{section.name}"), nested))
+        items.append(element("li", element("a", section.title, href=f"#{_inside(section)}"), nested))
     return element(
         "nav", element("h2", "Contents"), element("ol", *items), class_="toc", aria_label="Contents"
     )
 
 
 def _section(section: Section[Shown], blocks: tuple[Block, ...]) -> Html:
-    return element(
-        "section",
-        element("h2", section.title, id=f"{section.name}-title"),
-        *(rendered(block) for block in blocks),
-        id=section.name,
-        aria_labelledby=f"{section.name}-title",
-    )
+    """A section; the content of a folded one has an anchor of its own: a link to it opens the fold."""
+    title = element("h2", section.title, id=f"{section.name}-title")
+    inside = concatenated(*(rendered(block) for block in blocks))
+    if section.is_folded:
+        content = element("div", inside, class_="inside", id=_inside(section))
+        shown = element("details", element("summary", title), content, class_="part")
+    else:
+        shown = concatenated(title, inside)
+    return element("section", shown, id=section.name, aria_labelledby=f"{section.name}-title")
+
+
+def _inside(section: Section[Shown]) -> str:
+    """The anchor of what a reader looks for in a section."""
+    return f"{section.name}-inside" if section.is_folded else section.name
 
 
 def _footer(closing: tuple[str, ...], left_out: list[str], *credit: str) -> Html:

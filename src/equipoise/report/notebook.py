@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from equipoise.errors import UsageError
-from equipoise.report.blocks import Block, Fold, Page, Panels, Shown
+from equipoise.report.blocks import Block, Fold, Page, Panels, Shown, SideBySide
 from equipoise.report.charts import BarChart, Chart
 from equipoise.report.figures import plotly_figure
 from equipoise.report.html import Html, element, rendered, unbroken
@@ -41,8 +41,9 @@ def charts(page: Page[Shown], findings: Shown) -> dict[str, Chart | BarChart]:
 
 
 def _charts_of(block: Block) -> list[Chart | BarChart]:
-    if isinstance(block, Fold):
-        return [each for inner in block.blocks for each in _charts_of(inner)]
+    if isinstance(block, Fold | SideBySide):
+        groups = (block.blocks,) if isinstance(block, Fold) else block.groups
+        return [each for group in groups for inner in group for each in _charts_of(inner)]
     return [*block.charts] if isinstance(block, Panels) else []
 
 

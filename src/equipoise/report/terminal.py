@@ -28,17 +28,21 @@ from equipoise.report.blocks import (
     Panels,
     Prose,
     Shown,
+    SideBySide,
     Span,
     Strong,
     Table,
     Tiles,
+    filled,
 )
 from equipoise.report.charts import BarChart, Chart
 from equipoise.report.format import DASH, TIMES, listed
 from equipoise.report.textplot import Canvas, style, symbol, text_plot
 
 # What stands for the characters this package itself writes where only ASCII can be shown.
-ASCII: Final = str.maketrans({TIMES: "x", DASH: "-", "…": "...", "·": "-", "≤": "<=", "≥": ">=", "→": "->"})
+ASCII: Final = str.maketrans(
+    {TIMES: "x", DASH: "-", "…": "...", "·": "-", "≤": "<=", "≥": ">=", "→": "->", "★": "*"}
+)
 SCREEN_LINES: Final = 25
 LEAST_ROWS: Final = 2
 COLUMN_GAP: Final = 3
@@ -343,6 +347,13 @@ def _panels(block: Panels, console: Console) -> None:
     _print(console, legend)
 
 
+def _side_by_side(block: SideBySide, console: Console) -> None:
+    """One group below the other."""
+    for group in block.groups:
+        for each in filled(group):
+            _block(each, console)
+
+
 def _chart_title(chart: Chart | BarChart) -> Text:
     if isinstance(chart, BarChart) and chart.is_across:
         return Text.assemble((chart.title, "bold"), (f": {chart.x_title}", "dim"))
@@ -364,5 +375,6 @@ RENDERERS: Final[tuple[tuple[type, Callable[[Any, Console], None]], ...]] = (
     (Table, _table),
     (PairMatrix, _matrix),
     (Panels, _panels),
+    (SideBySide, _side_by_side),
     (Fold, _fold),
 )

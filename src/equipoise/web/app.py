@@ -22,6 +22,7 @@ from equipoise.web import frames
 from equipoise.web.answers import (
     BUSY,
     LONGEST_WAIT_S,
+    OK,
     Answers,
     BusyError,
     Kept,
@@ -41,8 +42,10 @@ from equipoise.web.frames import (
     while_there,
 )
 from equipoise.web.screen import (
+    FILE_KINDS,
     CompareFields,
     DataSources,
+    FileKind,
     LiveFields,
     NoFields,
     PageQuery,
@@ -106,16 +109,39 @@ class Dashboard:
             query = decide.read(_given(request), verb, self.sources)
         except (InputError, EvidenceError) as err:
             return await self.page(request, screen, unanswered(screen.title, err))
-        return await self.show(request, screen, query)
+        response = await self.show(request, screen, query)
+        if screen is decide.ADVICE and response.status_code == OK:
+            response.set_cookie(
+                _last_question(request), request.url.query, max_age=_YEAR_S, httponly=True, samesite="strict"
+            )
+        return response
+
+    async def file(self, request: Request, screen: Screen, verb: Verb, kind: FileKind) -> Response:
+        """The answer to a question as a file to keep; the page that gives the reason where there is none."""
+        try:
+            query = decide.read(_given(request), verb, self.sources)
+            key = f"{kind}:{_key(screen, query, await self._looked(screen, self._state, screen, query))}"
+            found = await self.answers.find(key, partial(_kept, screen, query, self.sources, kind))
+        except (InputError, EvidenceError) as err:
+            return await self.page(request, screen, unanswered(screen.title, err))
+        except (BusyError, SlowError):
+            return await self._busy(request, screen)
+        headers = {**NOT_STORED, "content-disposition": f'attachment; filename="{verb}.{kind}"'}
+        return InPieces((found.body,), media_type=FILE_KINDS[kind], headers=headers)
 
     async def _answer(self, key: str, screen: Screen, query: PageQuery, limit_s: float) -> PageAnswer:
         return await self.answers.find(key, partial(_answered, screen, query, self.sources), limit_s=limit_s)
 
     async def warm(self) -> None:
-        """Compute what is looked at first, before anybody asks: the first page with nothing chosen."""
-        screen, query = evidence.STUDY_SCREEN, StudyFields()
-        with suppress(BusyError, SlowError):
-            await self._answer(_key(screen, query, self._state(screen, query)), screen, query, LONGEST_WAIT_S)
+        """Compute what is looked at first, before anybody asks: the first page, and the study."""
+        firsts: tuple[tuple[Screen, PageQuery], ...] = (
+            (decide.ADVICE, decide.read({}, "advise", self.sources)),
+            (evidence.STUDY_SCREEN, StudyFields()),
+        )
+        for screen, query in firsts:
+            key = _key(screen, query, self._state(screen, query))
+            with suppress(BusyError, SlowError):
+                await self._answer(key, screen, query, LONGEST_WAIT_S)
 
     async def page(
         self, request: Request, screen: Screen, answer: PageAnswer, *, live: Html | None = None
@@ -147,7 +173,9 @@ class Dashboard:
     ) -> frames.Halves:
         """What is around an answer."""
         fields = self._fields_of(request, screen)
-        frame = frames.Frame(screen=screen, screens=SCREENS, fields=fields, live=live)
+        frame = frames.Frame(
+            screen=screen, screens=SCREENS, fields=fields, query=request.url.query, live=live
+        )
         if _is_open(request):
             return frames.alone(answer, frame)
         return frames.whole(answer, frame, theme=_theme(request))
@@ -210,6 +238,12 @@ def _answered(screen: Screen, query: PageQuery, sources: DataSources) -> PageAns
         return unanswered(screen.title, err)
 
 
+def _kept(screen: Screen, query: PageQuery, sources: DataSources, kind: FileKind) -> PageAnswer:
+    """A file as an answer, for it is computed and kept like one."""
+    assert screen.file is not None
+    return PageAnswer(title="", headline="", body=screen.file(query, sources, kind))
+
+
 def _is_open(request: Request) -> bool:
     """Whether a page that is open asks for the answer alone."""
     headers = request.headers
@@ -219,6 +253,11 @@ def _is_open(request: Request) -> bool:
 def _is_opened(request: Request) -> bool:
     """Whether a browser opens the page, and shows what it gets at once. Programs wait for the answer."""
     return request.headers.get("sec-fetch-dest") == "document"
+
+
+def _last_question(request: Request) -> str:
+    """The cookie with the question asked last; browsers share cookies between ports."""
+    return f"question-{request.url.port or 0}"
 
 
 def _theme(request: Request) -> str:
@@ -244,8 +283,9 @@ def application(sources: DataSources, *, warms: bool = False) -> FastAPI:
     app = FastAPI(title="Equipoise", openapi_url=None, docs_url=None, redoc_url=None, lifespan=lifespan)
 
     @app.get("/")
-    async def first() -> Response:
-        return RedirectResponse(SCREENS[0].path, status_code=303)
+    async def first(request: Request) -> Response:
+        asked = request.cookies.get(_last_question(request), "")
+        return RedirectResponse(f"{SCREENS[0].path}{'?' if asked else ''}{asked}", status_code=303)
 
     _show_screens(app, dashboard)
 
@@ -288,6 +328,14 @@ def _show_screens(app: FastAPI, dashboard: Dashboard) -> None:
     @app.get(decide.ADVICE.path)
     async def advised(request: Request) -> Response:
         return await dashboard.decide(request, decide.ADVICE, "advise")
+
+    @app.get(f"{decide.ADVICE.path}/answer.{{kind}}")
+    async def advice_file(request: Request, kind: FileKind) -> Response:
+        return await dashboard.file(request, decide.ADVICE, "advise", kind)
+
+    @app.get(f"{decide.PLAN.path}/answer.{{kind}}")
+    async def plan_file(request: Request, kind: FileKind) -> Response:
+        return await dashboard.file(request, decide.PLAN, "plan", kind)
 
     @app.get(evidence.ACCURACY_SCREEN.path)
     async def accurate(request: Request, query: Annotated[NoFields, Query()]) -> Response:

@@ -59,14 +59,6 @@ class Select(Struct, frozen=True, kw_only=True):
         return self.identifier or self.name
 
 
-class Several(Struct, frozen=True, kw_only=True):
-    """Selects of one name, each of which adds one system."""
-
-    kind: ClassVar[str] = "several"
-    name: str
-    selects: tuple[Select, ...]
-
-
 class Checks(Struct, frozen=True, kw_only=True):
     """Any of a few. meaning: as of Select."""
 
@@ -105,7 +97,10 @@ class Number(Struct, frozen=True, kw_only=True):
 
 
 class Text(Struct, frozen=True, kw_only=True):
-    """A short text, such as an amount with its unit. suggestions: some of what it may be."""
+    """A short text, such as an amount with its unit. suggestions: some of what it may be, found by typing.
+
+    identifier: of the element, where several texts share a name and the suggestions of the first.
+    """
 
     kind: ClassVar[str] = "text"
     name: str
@@ -116,6 +111,20 @@ class Text(Struct, frozen=True, kw_only=True):
     suggestions: tuple[Choice, ...] = ()
     hint: str = ""
     meaning: str = ""
+    identifier: str = ""
+
+    @property
+    def id(self) -> str:
+        """Of the element."""
+        return self.identifier or self.name
+
+
+class Several(Struct, frozen=True, kw_only=True):
+    """Texts of one name, each of which adds one system."""
+
+    kind: ClassVar[str] = "several"
+    name: str
+    texts: tuple[Text, ...]
 
 
 class More(Struct, frozen=True, kw_only=True):
@@ -131,31 +140,23 @@ class More(Struct, frozen=True, kw_only=True):
 Control: TypeAlias = Select | Several | Checks | Number | Text | More
 
 _MOST_CATALOGUES = 8
-OTHERS = "Other accelerators"
-KINDS = {"gpu": "GPUs", "tpu": "TPUs", "npu": OTHERS, "ipu": OTHERS, "cpu": "CPUs"}
 
 
 @lru_cache(maxsize=_MOST_CATALOGUES)
-def workload_groups(catalogue: Catalogue) -> tuple[ChoiceGroup, ...]:
+def workload_choices(catalogue: Catalogue) -> tuple[Choice, ...]:
     """Workloads whose work is known, those of MLPerf first."""
     counted = [each for each in catalogue.workloads() if each.train_flop_per_sample is not None]
-    rounds = [each for each in counted if each.first_round is not None]
-    others = [each for each in counted if each.first_round is None]
-    return tuple(
-        ChoiceGroup(title=title, choices=tuple(Choice(value=each.slug, label=each.title) for each in group))
-        for title, group in (("MLPerf Training", rounds), ("Other models", others))
-    )
+    ordered = sorted(counted, key=lambda each: each.first_round is None)
+    return tuple(Choice(value=each.slug, label=each.title) for each in ordered)
 
 
 @lru_cache(maxsize=_MOST_CATALOGUES)
-def system_groups(catalogue: Catalogue) -> tuple[ChoiceGroup, ...]:
-    """Systems by name, then accelerators, which sit in their usual node."""
-    named = tuple(Choice(value=each.slug, label=each.title) for each in catalogue.systems())
-    by_kind: dict[str, list[Choice]] = {}
-    for each in catalogue.accelerators():
-        by_kind.setdefault(KINDS[each.kind], []).append(Choice(value=each.slug, label=each.title))
-    groups = (ChoiceGroup(title=title, choices=tuple(choices)) for title, choices in by_kind.items())
-    return (ChoiceGroup(title="Systems", choices=named), *groups)
+def system_choices(catalogue: Catalogue) -> tuple[Choice, ...]:
+    """Accelerators, which sit in their usual node, then systems by name."""
+    return (
+        *(Choice(value=each.slug, label=each.title) for each in catalogue.accelerators()),
+        *(Choice(value=each.slug, label=each.title) for each in catalogue.systems()),
+    )
 
 
 @cache

@@ -85,11 +85,12 @@ def _templates() -> Environment:
 
 
 class Frame(Struct, frozen=True, kw_only=True):
-    """What is around an answer. live: what changes by itself, and where to ask for it again."""
+    """What is around an answer. query: of the address. live: what changes by itself, and where to ask."""
 
     screen: Screen
     screens: tuple[Screen, ...]
     fields: tuple[Control, ...]
+    query: str = ""
     live: Html | None = None
 
 
@@ -101,6 +102,7 @@ def whole(answer: PageAnswer, frame: Frame, *, theme: str) -> Halves:
         screen=frame.screen,
         screens=frame.screens,
         fields=frame.fields,
+        query=frame.query,
         live=_safe(frame.live),
         assets=addresses(),
         dark_media=_MEDIA.get(theme, _MEDIA[""]),
@@ -113,7 +115,14 @@ def whole(answer: PageAnswer, frame: Frame, *, theme: str) -> Halves:
 def alone(answer: PageAnswer, frame: Frame) -> Halves:
     """What is around the body for a page that is open, with the fields whose choices changed."""
     changed = tuple(each for each in frame.fields if each.name in frame.screen.depends)
-    return _drawn("fragment.html", answer, changed=changed, live=_safe(frame.live))
+    return _drawn(
+        "fragment.html",
+        answer,
+        screen=frame.screen,
+        changed=changed,
+        query=frame.query,
+        live=_safe(frame.live),
+    )
 
 
 def _safe(html: Html | None) -> Markup | None:

@@ -18,7 +18,6 @@ from equipoise.spec.catalogue import Catalogue
 from equipoise.web.controls import (
     Checks,
     Choice,
-    ChoiceGroup,
     Control,
     Given,
     More,
@@ -30,8 +29,8 @@ from equipoise.web.controls import (
     calibrations,
     first,
     regions,
-    system_groups,
-    workload_groups,
+    system_choices,
+    workload_choices,
 )
 from equipoise.web.screen import LONGEST_NAME, MOST_ACCELERATORS, MOST_NAMES, MOST_SYSTEMS, NOT_FROM_BROWSERS
 
@@ -123,17 +122,10 @@ MOST: Final[Mapping[str, int]] = {
     "num_strategies": 24,
 }
 # The controls that are always seen, in this order; the others are behind the label of their group.
-IN_SIGHT: Final = (
-    "ask",
-    "workload",
-    "training_tokens",
-    "systems",
-    "objective",
-    "max_accelerators",
-    "sizes",
-    "deadline_s",
-)
-FOLDED: Final[Mapping[Verb, frozenset[str]]] = {"advise": frozenset({"sizes"})}
+IN_SIGHT: Final[Mapping[Verb, tuple[str, ...]]] = {
+    "advise": ("workload", "training_tokens", "systems", "deadline_s", "budget_usd"),
+    "plan": ("workload", "training_tokens", "systems", "sizes", "objective"),
+}
 SLIDERS: Final[Mapping[str, Slider]] = {
     "max_accelerators": Slider(low=1, high=4096, step=1, rest=512, scale="doublings"),
     "global_batch_samples": Slider(low=8, high=65_536, step=0.5, rest=512, scale="doublings"),
@@ -271,7 +263,7 @@ def question_controls(
     """
     form = _Form(given=given, catalogue=catalogue, at_first=at_first, runs=runs)
     fields = form_fields(verb)
-    in_sight = [name for name in IN_SIGHT if name in fields and name not in FOLDED.get(verb, ())]
+    in_sight = IN_SIGHT[verb]
     return (*(form.control(name, fields[name]) for name in in_sight), *_folds(form, fields, in_sight))
 
 
@@ -308,9 +300,17 @@ class _Form(Struct, frozen=True, kw_only=True):
         """The control of a field: by its kind, and of names by what there is to choose from."""
         if name == "systems":
             return self._systems(declared)
-        groups, choices = self._choices(name, declared)
-        if groups or (choices and declared.kind in {"choice", "flag", "path", "text"} and name != "profile"):
-            return self._select(name, declared, groups, choices)
+        if name == "workload":
+            return Text(
+                name=declared.key,
+                label=label_of(name),
+                value=next(iter(self.held(declared)), self.at_first[declared.key]),
+                suggestions=workload_choices(self.catalogue),
+                meaning=declared.help,
+            )
+        choices = self._choices(name, declared)
+        if choices and declared.kind in {"choice", "flag", "path", "text"} and name != "profile":
+            return self._select(name, declared, choices)
         if declared.kind == "list" and choices:
             return Checks(
                 name=declared.key,
@@ -340,13 +340,10 @@ class _Form(Struct, frozen=True, kw_only=True):
             meaning=declared.help,
         )
 
-    def _choices(self, name: str, declared: Field) -> tuple[tuple[ChoiceGroup, ...], tuple[Choice, ...]]:
-        """What there is to choose from, in groups or without."""
-        if name == "workload":
-            return workload_groups(self.catalogue), ()
+    def _choices(self, name: str, declared: Field) -> tuple[Choice, ...]:
+        """What there is to choose from."""
         if name in {"region", "profile"}:
-            return (), regions() if name == "region" else calibrations()
-        found: tuple[Choice, ...] = ()
+            return regions() if name == "region" else calibrations()
         if name == "runs":
             found = tuple(Choice(value=each, label=printable(each)) for each in self.runs)
         elif declared.kind == "flag":
@@ -358,37 +355,32 @@ class _Form(Struct, frozen=True, kw_only=True):
             )
         if name in _NOTHING_CHOSEN:
             found = (Choice(value="", label=_NOTHING_CHOSEN[name]), *found)
-        return (), found
+        return found
 
-    def _select(
-        self, name: str, declared: Field, groups: tuple[ChoiceGroup, ...], choices: tuple[Choice, ...]
-    ) -> Select:
+    def _select(self, name: str, declared: Field, choices: tuple[Choice, ...]) -> Select:
         held = self.held(declared) or [self.at_first.get(declared.key, _text_of(default_of(name)))]
         return Select(
             name=declared.key,
             label=label_of(name),
-            choices=_with(held[0], groups, choices),
-            groups=groups,
+            choices=_with(held[0], choices),
             value=held[0],
             meaning=declared.help,
         )
 
     def _systems(self, declared: Field) -> Several:
-        """A select for each system of the question, and one more."""
-        groups = system_groups(self.catalogue)
+        """A text for the name of each system of the question, and one more."""
         held = (self.held(declared) or [self.at_first[declared.key]])[:MOST_SYSTEMS]
-        nothing = Choice(value="", label="nothing else")
         shown = held if len(held) == MOST_SYSTEMS else [*held, ""]
         return Several(
             name=declared.key,
-            selects=tuple(
-                Select(
+            texts=tuple(
+                Text(
                     name=declared.key,
                     identifier=declared.key if place == 0 else f"{declared.key}-{place + 1}",
                     label=label_of("systems") if place == 0 else "Compared with",
-                    choices=_with(value, groups, () if place == 0 else (nothing,)),
-                    groups=groups,
                     value=value,
+                    unset="h100, b200, ..." if place else "",
+                    suggestions=system_choices(self.catalogue),
                     meaning=declared.help,
                 )
                 for place, value in enumerate(shown)
@@ -396,10 +388,10 @@ class _Form(Struct, frozen=True, kw_only=True):
         )
 
 
-def _with(value: str, groups: Sequence[ChoiceGroup], choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
-    """The choices, and the one that an address names in other words (h100) where it is not among them."""
-    known = {each.value for each in choices} | {each.value for group in groups for each in group.choices}
-    return choices if value in known else (Choice(value=value, label=printable(value)), *choices)
+def _with(value: str, choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
+    """The choices, and the one that an address names in other words where it is not among them."""
+    is_known = any(each.value == value for each in choices)
+    return choices if is_known else (Choice(value=value, label=printable(value)), *choices)
 
 
 def _text_of(value: object) -> str:

@@ -3,12 +3,12 @@
 Its address with every value bounded, its data, its form, how it answers.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any, Final, Protocol, TypeAlias
+from typing import Annotated, Any, Final, Literal, Protocol, TypeAlias
 
 import polars as pl
 from msgspec import Struct, field
@@ -176,6 +176,14 @@ def _stamps(*folders: Path | None) -> Iterator[str]:
                 yield f"{path}:{found.st_mtime_ns}:{found.st_size};"
 
 
+FileKind: TypeAlias = Literal["html", "json", "csv"]
+FILE_KINDS: Final[Mapping[FileKind, str]] = {
+    "html": "text/html; charset=utf-8",
+    "json": "application/json",
+    "csv": "text/csv; charset=utf-8",
+}
+
+
 class Live(Struct, frozen=True, kw_only=True):
     """What changes by itself. html: as it is now. every_s: how soon to ask again."""
 
@@ -188,9 +196,9 @@ class Screen(Struct, frozen=True, kw_only=True):
 
     fields: of the form, as the address fills them. answer: from a query that was checked; raises the errors
     of input and evidence. stamp: changes when what it read has. depends: names of fields whose choices
-    depend on other fields. verb: of the button. live: what changes by itself; None where nothing does.
-    is_transient: its state changes too often for the history. reads_disk: fields, stamp and live look at
-    folders, which may be slow.
+    depend on other fields. verb: of the button. live: what changes by itself; None where nothing does. file:
+    the answer as a file to keep; None where there is none. is_transient: its state changes too often for the
+    history. reads_disk: fields, stamp and live look at folders, which may be slow.
     """
 
     path: str
@@ -202,6 +210,7 @@ class Screen(Struct, frozen=True, kw_only=True):
     stamp: Callable[[Any, DataSources], str] = lambda _, sources: sources.stamp()
     depends: tuple[str, ...] = ()
     live: Callable[[Any, DataSources], Live | None] | None = None
+    file: Callable[[Any, DataSources, FileKind], bytes] | None = None
     is_transient: bool = False
     reads_disk: bool = False
 

@@ -36,26 +36,30 @@
   };
   const drawAll = () => plots().forEach(draw);
 
-  // Figures near the screen first; the others when they come near.
+  // Figures near the screen first; then all others, one whenever the page has nothing else to do. Those in a
+  // closed fold have no width yet: they are drawn when it opens.
+  const later = window.requestIdleCallback ?? ((work) => setTimeout(work, 20));
   const seen = new IntersectionObserver((entries) => {
-    for (const entry of entries) {
-      if (!entry.isIntersecting) continue;
-      seen.unobserve(entry.target);
-      draw(entry.target);
-    }
+    for (const entry of entries) if (entry.isIntersecting) drawOnce(entry.target);
   }, { rootMargin: "800px 0px" });
-  const watch = () => { seen.disconnect(); plots().forEach((plot) => seen.observe(plot)); };
-  watch();
-  // A long table opens at its marked row.
-  const show = () => {
-    for (const row of document.querySelectorAll(".scroll.tall tr.marked")) {
-      const box = row.closest(".scroll");
-      box.scrollTop = row.offsetTop - box.clientHeight / 2;
-    }
+  const drawOnce = (plot) => {
+    seen.unobserve(plot);
+    if (!plot.querySelector(".main-svg") && plot.isConnected) draw(plot);
   };
-  show();
+  const drawNext = () => {
+    const next = [...plots()].find((plot) => plot.offsetWidth && !plot.querySelector(".main-svg"));
+    if (!next) return;
+    drawOnce(next);
+    later(drawNext);
+  };
+  const watch = () => {
+    seen.disconnect();
+    plots().forEach((plot) => seen.observe(plot));
+    later(drawNext);
+  };
+  watch();
   // Sent by a page that has put new figures and tables into itself.
-  document.addEventListener("figures-changed", () => { watch(); show(); });
+  document.addEventListener("figures-changed", watch);
 
   const pick = (button) => {
     const was = button.getAttribute("aria-pressed") === "true";

@@ -43,6 +43,50 @@
   // Without runs there is no form yet; it comes with the first.
   document.addEventListener("answer-changed", () => { if (!form) location.reload(); });
 
+  // Scenarios: named questions with what was answered, kept in this browser. Their addresses can be shared.
+  const kept = document.querySelector(".scenarios");
+  if (kept) {
+    const KEY = "equipoise-scenarios";
+    const name = document.getElementById("scenario");
+    const read = () => { try { return JSON.parse(localStorage.getItem(KEY)) ?? []; } catch { return []; } };
+    const cell = (tag, ...inside) => { const made = document.createElement(tag); made.append(...inside); return made; };
+    const show = () => {
+      const rows = read().map((each) => {
+        const link = cell("a", each.name);
+        link.href = each.address;
+        const remove = cell("button", "Remove");
+        remove.type = "button";
+        remove.setAttribute("aria-label", `Remove ${each.name}`);
+        remove.addEventListener("click", () => write(read().filter((one) => one.name !== each.name)));
+        return cell("tr", cell("th", link), ...[each.answer, each.chance, each.evidence].map((text) => cell("td", text)), cell("td", remove));
+      });
+      kept.querySelector("tbody").replaceChildren(...rows);
+      kept.querySelector(".scroll").hidden = rows.length === 0;
+    };
+    const write = (scenarios) => { localStorage.setItem(KEY, JSON.stringify(scenarios)); show(); };
+    const tile = (start) => {
+      const found = [...answer.querySelectorAll(".tile")].find((each) => each.querySelector(".label").textContent.startsWith(start));
+      return found?.querySelector(".value").textContent ?? "";
+    };
+    const keep = () => {
+      const called = name.value.trim();
+      if (!called) { name.focus(); return; }
+      const made = {
+        name: called,
+        address: location.pathname + location.search,
+        answer: answer.querySelector("h1")?.textContent ?? "",
+        chance: tile("Chance"),
+        evidence: tile("Evidence"),
+      };
+      write([...read().filter((each) => each.name !== called), made]);
+      name.value = "";
+    };
+    document.getElementById("keep").addEventListener("click", keep);
+    name.addEventListener("keydown", (event) => { if (event.key === "Enter") keep(); });
+    kept.hidden = false;
+    show();
+  }
+
   if (!form) return;
   let timer = 0;
   const ask = (delay) => {
@@ -107,8 +151,16 @@
   form.addEventListener("input", (event) => {
     if (event.target.matches(".slider")) return;
     if (event.target.matches("select")) clear(event.target);
+    if (isPartOfName(event.target)) {
+      clearTimeout(timer);
+      return;
+    }
     ask(event.target.matches("select, [type=checkbox], [type=radio]") ? 0 : TYPING_MS);
   });
+  // A name is asked about when it is one of those offered, or when the reader leaves it.
+  const isPartOfName = (field) =>
+    field.list && field.value !== "" && ![...field.list.options].some((each) => each.value === field.value);
+  form.addEventListener("change", (event) => { if (isPartOfName(event.target)) ask(0); });
   // A run has written more than the page shows; a reader who works in the answer is not disturbed.
   const WORKING_MS = 20000;
   let worked = -Infinity;

@@ -6,10 +6,10 @@ from equipoise.web.screen import Screen
 from equipoise.web.screens import decide, evidence, runs
 
 SCREENS: Final[tuple[Screen, ...]] = (
-    evidence.STUDY_SCREEN,
-    evidence.COMPARE_SCREEN,
-    decide.PLAN,
-    runs.SCREEN,
     decide.ADVICE,
+    decide.PLAN,
+    evidence.COMPARE_SCREEN,
+    runs.SCREEN,
+    evidence.STUDY_SCREEN,
     evidence.ACCURACY_SCREEN,
 )

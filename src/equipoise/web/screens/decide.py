@@ -1,19 +1,17 @@
 """The pages Advice and Plan: one answer of `decide` each, to the fields that the verb of that name takes."""
 
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
-from equipoise.decide.decision import answer
 from equipoise.decide.field import Verb
 from equipoise.decide.query import TrainingQuery, changed
-from equipoise.decide.solve_for import solve_for
-from equipoise.report.pages.answer import ANSWER
-from equipoise.report.pages.reach import REACH
+from equipoise.library.decisions import DecisionVerb, result_of
+from equipoise.library.result import Result
 from equipoise.runs.embedded import tables
 from equipoise.web.answers import PageAnswer, shown
 from equipoise.web.controls import Control, Given
 from equipoise.web.question import QuestionFields, question, question_controls
-from equipoise.web.screen import DataSources, RunsFields, Screen
+from equipoise.web.screen import DataSources, FileKind, RunsFields, Screen
 from equipoise.web.screens.runs import chosen, run_folders, state
 
 
@@ -33,12 +31,22 @@ def _stamp(fields: QuestionFields, sources: DataSources) -> str:
     return f"{sources.stamp()};{runs}" if runs else sources.stamp()
 
 
-def _answer(fields: QuestionFields, sources: DataSources) -> PageAnswer:
+def _result(fields: QuestionFields, sources: DataSources, *, verb: DecisionVerb) -> Result[Any]:
     found = _with_runs(fields, sources)
     scores = tables(data=sources.data, also=sources.also).scores
-    if found.ask is not None:
-        return shown(REACH, solve_for(found, scores=scores, catalogue=sources.catalogue))
-    return shown(ANSWER, answer(found, scores=scores, catalogue=sources.catalogue))
+    return result_of(verb, found, scores=scores, known=sources.catalogue)
+
+
+def _answer(fields: QuestionFields, sources: DataSources, *, verb: DecisionVerb) -> PageAnswer:
+    found = _result(fields, sources, verb=verb)
+    return shown(found.presentation.page, found.record)
+
+
+def _file(fields: QuestionFields, sources: DataSources, kind: FileKind, *, verb: DecisionVerb) -> bytes:
+    found = _result(fields, sources, verb=verb)
+    if kind == "json":
+        return found.to_json()
+    return (found.to_html() if kind == "html" else found.frame().write_csv()).encode()
 
 
 def _with_runs(fields: QuestionFields, sources: DataSources) -> TrainingQuery:
@@ -54,7 +62,8 @@ ADVICE: Final = Screen(
     about="how many accelerators to take, and why",
     verb="Advise",
     fields=partial(_fields, verb="advise"),
-    answer=_answer,
+    answer=partial(_answer, verb="advise"),
+    file=partial(_file, verb="advise"),
     stamp=_stamp,
     depends=("accelerator",),
     is_transient=True,
@@ -66,7 +75,8 @@ PLAN: Final = Screen(
     about="the best strategies for a number of accelerators",
     verb="Plan",
     fields=partial(_fields, verb="plan"),
-    answer=_answer,
+    answer=partial(_answer, verb="plan"),
+    file=partial(_file, verb="plan"),
     depends=("accelerator",),
     is_transient=True,
 )

@@ -5,25 +5,42 @@ from typing import Final
 from equipoise.decide.answer import Alternative, Answer
 from equipoise.report.blocks import Block, Bullets, Page, Section, more_note, prose, strong
 from equipoise.report.format import plural, printable
-from equipoise.report.pages.answer import basis, compare, head, resources
+from equipoise.report.pages.answer import basis, compare, head, overview, resources
 
 _MOST_ALTERNATIVES: Final = 2
 _MOST_SIZES: Final = 5  # of the short form
 
 SECTIONS: Final[tuple[Section[Answer], ...]] = (
-    Section(name="answer", title="The answer", blocks=head.answer_blocks),
+    Section(name="answer", title="The answer", blocks=overview.overview_blocks),
     Section(
-        name="sizes", title="All systems and sizes", needs=("candidates",), blocks=compare.comparison_blocks
+        name="choice",
+        title="The recommendation in detail",
+        needs=("recommended",),
+        blocks=head.answer_blocks,
+        is_extra=True,
+        is_folded=True,
+    ),
+    Section(
+        name="sizes",
+        title="All systems and sizes",
+        needs=("candidates",),
+        blocks=compare.comparison_blocks,
+        is_folded=True,
     ),
     Section(
         name="changes",
         title="What would change the answer",
         needs=("recommended",),
         blocks=compare.changes_blocks,
+        is_folded=True,
     ),
-    Section(name="why", title="Why", needs=("reasons",), blocks=basis.why_blocks),
+    Section(name="why", title="Why", needs=("reasons",), blocks=basis.why_blocks, is_folded=True),
     Section(
-        name="step", title="Where time and memory go", needs=("candidates",), blocks=resources.step_blocks
+        name="step",
+        title="Where time and memory go",
+        needs=("candidates",),
+        blocks=resources.step_blocks,
+        is_folded=True,
     ),
     Section(
         name="strategies",
@@ -31,9 +48,14 @@ SECTIONS: Final[tuple[Section[Answer], ...]] = (
         needs=("num_considered",),
         blocks=resources.strategies_blocks,
         is_extra=True,
+        is_folded=True,
     ),
     Section(
-        name="renting", title="Renting, with interruptions", needs=("renting",), blocks=resources.money_blocks
+        name="renting",
+        title="Renting, with interruptions",
+        needs=("renting",),
+        blocks=resources.money_blocks,
+        is_folded=True,
     ),
     Section(
         name="buying",
@@ -41,9 +63,14 @@ SECTIONS: Final[tuple[Section[Answer], ...]] = (
         needs=("ownership",),
         blocks=resources.buying_blocks,
         is_extra=True,
+        is_folded=True,
     ),
     Section(
-        name="accuracy", title="Accuracy on held-out data", needs=("records",), blocks=basis.accuracy_blocks
+        name="accuracy",
+        title="Accuracy on held-out data",
+        needs=("records",),
+        blocks=basis.accuracy_blocks,
+        is_folded=True,
     ),
     Section(
         name="measure",
@@ -51,10 +78,18 @@ SECTIONS: Final[tuple[Section[Answer], ...]] = (
         needs=("to_measure",),
         blocks=basis.measure_blocks,
         is_extra=True,
+        is_folded=True,
     ),
-    Section(name="run", title="How to run it", needs=("snippets",), blocks=basis.run_blocks),
-    Section(name="assumed", title="What is assumed", blocks=basis.assumed_blocks),
-    Section(name="notes", title="Notes", needs=("notes",), blocks=basis.notes_blocks, is_extra=True),
+    Section(name="run", title="How to run it", needs=("snippets",), blocks=basis.run_blocks, is_folded=True),
+    Section(name="assumed", title="What is assumed", blocks=basis.assumed_blocks, is_folded=True),
+    Section(
+        name="notes",
+        title="Notes",
+        needs=("notes",),
+        blocks=basis.notes_blocks,
+        is_extra=True,
+        is_folded=True,
+    ),
 )
 
 

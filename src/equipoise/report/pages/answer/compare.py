@@ -5,6 +5,7 @@ from textwrap import wrap
 from typing import Final
 
 from equipoise.decide.answer import Alternative, Answer, Candidate, EstimatorName, Flip
+from equipoise.economics import PriceTerms
 from equipoise.economics.costs import WORDS
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (
@@ -26,7 +27,14 @@ from equipoise.report.blocks import (
 )
 from equipoise.report.charts import Axis, Band, Chart, Mark, Note, Series, line_with_band, series_mark
 from equipoise.report.format import ABSENT, capital, count, listed, printable, sentence
-from equipoise.report.pages.answer.head import SHORT, chip_of, point_words, same_group, title_of
+from equipoise.report.pages.answer.head import (
+    SHORT,
+    chip_of,
+    offer_title,
+    point_words,
+    same_group,
+    title_of,
+)
 from equipoise.units import DAY_S, HOUR_S, MINUTE_S, format_percent
 
 ESTIMATORS: Final[dict[EstimatorName, str]] = {
@@ -43,7 +51,7 @@ _RESULT_MARK: Final = Mark(colour=None, symbol="x")
 def comparison_blocks(answer: Answer) -> tuple[Block, ...]:
     """The charts and the table of every candidate."""
     known = [each for each in answer.candidates if each.time_s is not None]
-    charts = () if len(known) < 2 else (time_chart(answer, known), *_money_chart(answer, known))  # noqa: PLR2004
+    charts = () if len(known) < 2 else (time_chart(answer, known),)  # noqa: PLR2004
     return (
         Panels(charts=charts, legend="System"),
         sizes_table(answer, answer.candidates),
@@ -57,9 +65,21 @@ def comparison_blocks(answer: Answer) -> tuple[Block, ...]:
     )
 
 
-def _groups(candidates: Sequence[Candidate]) -> dict[tuple[str, str], list[Candidate]]:
+def size_title(members: Sequence[Candidate]) -> str:
+    """What an axis of sizes counts: the accelerators of one system by name, else those of each."""
+    names = {chip_of(each.title) for each in members}
+    return f"number of {names.pop()}" if len(names) == 1 else "number of accelerators of each system"
+
+
+def time_unit(times_s: Sequence[float]) -> tuple[str, float]:
+    """The unit for times of an axis, of which the middle one is at least two, and its seconds."""
+    middle = sorted(times_s)[len(times_s) // 2]
+    return next((each for each in _UNITS if middle >= 2.0 * each[1]), _UNITS[-1])
+
+
+def groups(candidates: Sequence[Candidate]) -> dict[tuple[str, PriceTerms], list[Candidate]]:
     """Candidates by system and terms, the smallest size first."""
-    found: dict[tuple[str, str], list[Candidate]] = {}
+    found: dict[tuple[str, PriceTerms], list[Candidate]] = {}
     for each in sorted(candidates, key=lambda one: one.num_accelerators):
         found.setdefault((each.system, each.terms), []).append(each)
     return found
@@ -72,13 +92,13 @@ def _group_name(members: Sequence[Candidate], *, with_terms: bool) -> str:
 
 def time_chart(answer: Answer, known: Sequence[Candidate]) -> Chart:
     """Time against size of every system, with its interval."""
-    times = sorted(each.time_s.value for each in known if each.time_s is not None)
-    unit, scale = next((each for each in _UNITS if times[len(times) // 2] >= each[1]), _UNITS[-1])
-    groups = _groups(known)
+    times = [each.time_s.value for each in known if each.time_s is not None]
+    unit, scale = time_unit(times)
+    by_group = groups(known)
     with_terms = len({each.terms for each in known}) > 1
     series: list[Series] = []
     bands: list[Band] = []
-    for place, members in enumerate(groups.values()):
+    for place, members in enumerate(by_group.values()):
         name, mark = _group_name(members, with_terms=with_terms), series_mark(place)
         points = (
             (float(each.num_accelerators), each.time_s, _hover(each))
@@ -93,14 +113,14 @@ def time_chart(answer: Answer, known: Sequence[Candidate]) -> Chart:
     notes: tuple[Note, ...] = ()
     if best is not None and best.time_s is not None:
         at = (float(best.num_accelerators), best.time_s.value / scale)
-        series.append(_taken(best, *at))
+        series.append(taken(best, *at))
         notes = (Note(x=at[0], y=at[1], text=count(best.num_accelerators), is_above=True),)
     return Chart(
         name="answer-times",
         title="Time against size",
         subtitle="shaded: 90 % range; crosses: published results",
         alternative=f"Time by number of accelerators: {', '.join(words)}.",
-        x=Axis(title="number of accelerators", is_log=True),
+        x=Axis(title=size_title(known), is_log=True),
         y=Axis(title=unit, is_log=True),
         series=(*series, *_results(known, scale)),
         notes=notes,
@@ -108,43 +128,8 @@ def time_chart(answer: Answer, known: Sequence[Candidate]) -> Chart:
     )
 
 
-def _money_chart(answer: Answer, known: Sequence[Candidate]) -> Iterator[Chart]:
-    """Money against time of every system: lower left is better."""
-    priced = [each for each in known if each.usd is not None and each.usd.value > 0.0]
-    if len(priced) < 2:  # noqa: PLR2004 - a line has two points
-        return
-    times = sorted(each.time_s.value for each in priced if each.time_s is not None)
-    unit, scale = next((each for each in _UNITS if times[len(times) // 2] >= each[1]), _UNITS[-1])
-    with_terms = len({each.terms for each in known}) > 1
-    places = {group: place for place, group in enumerate(_groups(known))}
-    series = []
-    for group, members in _groups(priced).items():
-        series.append(
-            Series(
-                name=_group_name(members, with_terms=with_terms),
-                mark=series_mark(places[group]),
-                x=tuple(each.time_s.value / scale for each in members if each.time_s is not None),
-                y=tuple(each.usd.value for each in members if each.usd is not None),
-                hovers=tuple(_hover(each) for each in members),
-                is_line=True,
-            )
-        )
-    best = answer.recommended
-    if best is not None and best in priced and best.time_s is not None and best.usd is not None:
-        series.append(_taken(best, best.time_s.value / scale, best.usd.value))
-    words = [f"{title_of(each)} {_duration(each)}, {_usd(each)}" for each in priced]
-    yield Chart(
-        name="answer-money",
-        title="Money against time",
-        subtitle="each point a size; lower left is better",
-        alternative=f"Money by time: {'; '.join(words)}.",
-        x=Axis(title=unit, is_log=True),
-        y=Axis(title="US dollars", is_log=True),
-        series=tuple(series),
-    )
-
-
-def _taken(best: Candidate, x: float, y: float) -> Series:
+def taken(best: Candidate, x: float, y: float) -> Series:
+    """The recommended candidate as a star, larger than other points."""
     return Series(name="recommended", mark=_TAKEN_MARK, x=(x,), y=(y,), hovers=(_hover(best),), is_main=True)
 
 
@@ -191,7 +176,7 @@ def sizes_table(answer: Answer, candidates: Sequence[Candidate], *, is_brief: bo
     is_one_kind = len({(each.system, each.terms) for each in answer.candidates}) == 1
     with_speedup = not is_brief or is_one_kind
     known = [each for each in candidates if each.time_s is not None]
-    smallest = {group: members[0] for group, members in _groups(known).items()}
+    smallest = {group: members[0] for group, members in groups(known).items()}
     return Table(
         name="answer-sizes",
         caption="Around the choice" if is_brief else "Every system and size",
@@ -371,7 +356,7 @@ def alternative_spans(answer: Answer, each: Alternative) -> tuple[Span, ...]:
     """One alternative and when it wins; its size alone where all else is as recommended."""
     one, best = each.candidate, answer.recommended
     takes = ", ".join(part for part in (_duration(one), _usd(one)) if part != ABSENT)
-    named = title_of(one) if one.terms == "on_demand" else f"{title_of(one)}, {WORDS[one.terms]}"
+    named = offer_title(one)
     if best is not None and (one.system, one.terms) == (best.system, best.terms):
         named = count(one.num_accelerators)
     return (strong(named), f" ({takes}): wins {sentence(each.wins_when)}.")
@@ -380,11 +365,18 @@ def alternative_spans(answer: Answer, each: Alternative) -> tuple[Span, ...]:
 def flip_words(answer: Answer, each: Flip) -> str:
     """One input, its value now, and the value at which another candidate is taken."""
     side = "below" if each.flips_at < each.value else "above"
-    to = title_of(answer.candidate(each.to))
+    to = offer_title(answer.candidate(each.to))
     now, then = (amounts.quantity(value, each.unit) for value in (each.value, each.flips_at))
+    moved = flip_input(answer, each)
     if then == now:
-        return sentence(f"{each.quantity} slightly {side} {now}: {to}")
-    return sentence(f"{each.quantity} {side} {then} (now {now.removesuffix(f' {each.unit}')}): {to}")
+        return sentence(f"{moved} slightly {side} {now}: {to}")
+    return sentence(f"{moved} {side} {then} (now {now.removesuffix(f' {each.unit}')}): {to}")
+
+
+def flip_input(answer: Answer, each: Flip) -> str:
+    """The input that moves, its system by its title."""
+    titles = {system.name: chip_of(system.title) for system in answer.systems}
+    return each.quantity if each.system is None else each.quantity.replace(each.system, titles[each.system])
 
 
 def _flips_table(answer: Answer) -> Table:
@@ -399,10 +391,10 @@ def _flips_table(answer: Answer) -> Table:
         ),
         rows=tuple(
             (
-                named(capital(each.quantity)),
+                named(capital(flip_input(answer, each))),
                 Cell(text=amounts.quantity(each.value, each.unit), key=each.value),
                 Cell(text=amounts.quantity(each.flips_at, each.unit), key=each.flips_at),
-                Cell(text=title_of(answer.candidate(each.to)), key=each.to),
+                Cell(text=offer_title(answer.candidate(each.to)), key=each.to),
             )
             for each in answer.flips
         ),

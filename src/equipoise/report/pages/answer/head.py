@@ -40,6 +40,12 @@ def title_of(candidate: Candidate) -> str:
     return f"{plural(candidate.num_accelerators, 'accelerator')} of {name}"
 
 
+def offer_title(candidate: Candidate) -> str:
+    """Number and kind of accelerators, with the terms unless they are the usual ones."""
+    terms = "" if candidate.terms == "on_demand" else f", {WORDS[candidate.terms]}"
+    return f"{title_of(candidate)}{terms}"
+
+
 def chip_of(title: str) -> str:
     """The title of a system or chip without its vendor."""
     name = printable(title)
@@ -64,13 +70,13 @@ def headline(answer: Answer) -> str:
         reason = "meets your limits" if answer.refusal is not None else "can be estimated"
         return f"No configuration {reason}"
     nodes = f" ({plural(best.num_nodes, 'node')})" if best.num_nodes is not None else ""
-    taken = f"Take {title_of(best)}{nodes}"
+    taken = f"Take {offer_title(best)}{nodes}"
     parts = [] if best.time_s is None else [amounts.duration(best.time_s.value)]
     usd = amounts.usable(best.usd)
     parts += [] if usd is None else [amounts.money(usd.value)]
     own = answer.question.own_currency
     parts += [] if usd is None or own is None else [f"{amounts.digits(usd.value * own[1])} {own[0]}"]
-    guess = " (uncalibrated)" if best.grade == "priors" else ""
+    guess = " (priors only)" if best.grade == "priors" else ""
     return f"{taken}: {', '.join(parts)}{guess}" if parts else taken
 
 
@@ -117,27 +123,22 @@ def _facts(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[Fact]
 def _chosen(answer: Answer, best: Candidate) -> Iterator[str]:
     """What was chosen because the question leaves it open, except what other lines have."""
     strategy = best.strategy
-    shown = () if strategy is None else (f"precision {strategy.precision}", f"{strategy.implementation} code")
+    shown = [] if strategy is None else [f"precision {strategy.precision}", f"{strategy.implementation} code"]
+    shown.append(f"software {answer.system.software}")
     for each in answer.chosen_for_you:
         words = _HINT.sub("", each).rstrip(".")
-        if words not in shown and words != _software(answer):
+        if words not in shown:
             yield words
 
 
-def _software(answer: Answer) -> str | None:
-    """The software that was chosen, as in "software megatron_core"; None where none was."""
-    chosen = (_HINT.sub("", each) for each in answer.chosen_for_you)
-    return next((each for each in chosen if each.startswith("software ")), None)
-
-
 def _evidence(answer: Answer, best: Candidate) -> str:
-    """What the answer rests on, and on measurements of which software where that was chosen."""
-    software = answer.question.software or _software(answer)
+    """What the answer rests on, and on measurements of which software where that is known."""
+    software = answer.system.software
     if software is None or best.grade != "calibrated":
         return GRADES[best.grade]
     is_validated = not (answer.workload.frozen_share or (best.strategy and best.strategy.trained == "qlora"))
     lacks = "no run of this training" if is_validated else "none published of its kind"
-    return f"the performance model of {software.removeprefix('software ')}; {lacks}"
+    return f"the performance model of {software}; {lacks}"
 
 
 WAYS: Final[dict[Way, str]] = {"rent": "rented", "buy": "bought", "own": "already yours"}
@@ -381,11 +382,11 @@ def _values_around(answer: Answer, best: Candidate) -> str | None:
     at = at if at_best is not None else min(at, len(values) - 2)
     parts = []
     if at_best is None or at == 0:
-        parts = [(f"less than {_hour_usd(values[at + 1])} USD", at)]
+        parts = [(f"less than {hour_usd(values[at + 1])} USD", at)]
     elif at + 1 < len(values):
-        parts = [(f"{_hour_usd(values[at])} to {_hour_usd(values[at + 1])} USD", at), ("less", at - 1)]
+        parts = [(f"{hour_usd(values[at])} to {hour_usd(values[at + 1])} USD", at), ("less", at - 1)]
     else:
-        parts = [(f"more than {_hour_usd(values[at])} USD", at), ("less", at - 1)]
+        parts = [(f"more than {hour_usd(values[at])} USD", at), ("less", at - 1)]
     parts += [("more", at + 1)] if at + 1 < len(values) else []
     return f"worth {'; '.join(f'{worth}: {_value_name(found[place], best)}' for worth, place in parts)}"
 
@@ -401,7 +402,8 @@ def _kind_of(each: Candidate) -> str:
     return title_of(each) if each.terms == "on_demand" else f"{title_of(each)}, {WORDS[each.terms]}"
 
 
-def _hour_usd(value: TimeValue) -> str:
+def hour_usd(value: TimeValue) -> str:
+    """From which value of an hour on, to two digits."""
     return amounts.digits(float(f"{value.from_usd_per_hour:.2g}"))
 
 
@@ -421,13 +423,13 @@ def value_of_time(answer: Answer) -> str | None:
     ]
     parts = []
     for place, (name, until) in enumerate(zip(names, values[1:], strict=False)):
-        limit = _hour_usd(until)
+        limit = hour_usd(until)
         parts.append(f"up to {limit}: {name}" if place else f"worth less than {limit} USD: {name}")
     return f"{'; '.join(parts)}; more: {names[-1]}"
 
 
 def answer_blocks(answer: Answer, *, is_brief: bool = False) -> tuple[Block, ...]:
-    """The section with the answer itself."""
+    """The recommended candidate line by line, or why there is none."""
     best = answer.recommended
     if best is None:
         return refusal_blocks(answer)

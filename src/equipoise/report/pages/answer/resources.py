@@ -27,7 +27,7 @@ from equipoise.report.blocks import (
 from equipoise.report.charts import BarChart
 from equipoise.report.format import ABSENT, DASH, accelerator_name, capital, count, listed, ratio, sentence
 from equipoise.report.pages.answer.breakdowns import Stack, moving, tornado_figure, tornado_table
-from equipoise.report.pages.answer.compare import members_of_choice
+from equipoise.report.pages.answer.compare import members_of_choice, size_title
 from equipoise.report.pages.answer.head import WAYS, charged_for, chip_of
 from equipoise.stats import Interval
 from equipoise.units import (
@@ -120,7 +120,7 @@ def _seconds_chart(members: Sequence[Candidate], stack: Stack) -> BarChart:
         title=title,
         subtitle="above each bar, the model's time of a step",
         alternative=f"{title}. {stack.words()}",
-        x_title="accelerators",
+        x_title=size_title(members),
         y_title=f"accelerator time, {unit}",
         categories=tuple(name for name, _ in stack.bars),
         labels=tuple(amounts.duration(each.model.step_s) for each in members if each.model is not None),
@@ -140,7 +140,7 @@ def _memory_chart(members: Sequence[Candidate], stack: Stack) -> BarChart:
         title=title,
         subtitle=f"above each bar, its sum{room}",
         alternative=f"{title}. {stack.words()}",
-        x_title="accelerators",
+        x_title=size_title(members),
         y_title="GB per accelerator",
         categories=tuple(name for name, _ in stack.bars),
         labels=tuple(ratio(each.needed_bytes / _GIGA) for each in held),
