@@ -316,9 +316,11 @@ def _blame(best: Judgement) -> str:
         return "That is perfect scaling."
     step_s = best.summary.step_s
     share = lost / step_s.value if step_s else 0.0
+    # Of the phases that take longer only: others may take less than under perfect scaling.
+    slower_s = sum(seconds for seconds in best.lost.values() if seconds > 0)
     return (
         f"{format_percent(share)} of that step is above perfect scaling, most of it in {_CAUSES[phase]} "
-        f"({format_percent(best.lost[phase] / lost)})."
+        f"({format_percent(best.lost[phase] / slower_s)})."
     )
 
 
