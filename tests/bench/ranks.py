@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from equipoise.bench.methods import method
 from equipoise.bench.models import OptimizerSettings, Trainee, trainee
-from equipoise.bench.training import HeldOutEvaluator
+from equipoise.bench.trial_rank import HeldOutEvaluator
 
 SEED = 3
 SEEDS = (3, 4, 5)

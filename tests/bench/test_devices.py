@@ -12,7 +12,7 @@ import torch
 
 from equipoise.bench.devices import EventClock, accelerator_index, address_of, device
 from equipoise.bench.models import trainee
-from equipoise.bench.timed_steps import in_precision, moved
+from equipoise.bench.trial_rank import in_precision, moved
 from equipoise.errors import UsageError
 
 has_accelerator = pytest.mark.skipif(

@@ -32,8 +32,8 @@ from equipoise.bench.phases import (
     STEP,
 )
 from equipoise.bench.stopwatch import Stopwatch
-from equipoise.bench.timed_steps import prepared_training
 from equipoise.bench.trial import Trial
+from equipoise.bench.trial_rank import prepared_training
 from equipoise.bench.watching.loop import Loop, phases_of
 from equipoise.bench.watching.ranks import combine_ranks
 from equipoise.bench.watching.record import RankRecord, rank_record, written_step

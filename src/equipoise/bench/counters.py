@@ -6,12 +6,39 @@ No torch.
 import re
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
+from math import inf
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from equipoise.bench.environment import file_text
-from equipoise.bench.meters import PowerMeter, PowerMeters, Reading
 from equipoise.units import MICROJOULE_J, MICROWATT_W, MILLIJOULE_J, MILLIWATT_W, SI_PREFIXES
+
+Reading = Callable[[], float | None]
+
+
+class PowerMeter(Struct, frozen=True, kw_only=True):
+    """A part of a machine that draws power; readings are None where it does not answer.
+
+    part: its name on its machine. meter: what reads it. counter_j: joules since some moment, from zero
+    again beyond range_j. busy_fraction: of the moments before, as many as the meter takes.
+    """
+
+    part: str
+    meter: str
+    counter_j: Reading | None = None
+    range_j: float = inf
+    power_w: Reading | None = None
+    busy_fraction: Reading | None = None
+
+
+class PowerMeters(Struct, frozen=True, kw_only=True):
+    """The sources found, and why there is none, or not all, where that is so."""
+
+    found: tuple[PowerMeter, ...] = ()
+    reason: str | None = None
+
 
 _MISSING = "accelerators: nvidia-ml-py is not installed: pip install 'equipoise[bench]'"
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.bench.environment import conditions, shared_core_sets
@@ -40,17 +40,6 @@ class InterferenceTask(Struct, frozen=True, kw_only=True):
     num_rounds: int = 15
     seed: int = 0
     device: str = "cpu"
-
-    def as_json(self) -> dict[str, Any]:
-        """Its fields, for a file."""
-        return dict(to_builtins(self))
-
-
-def interference_task_from(found: Mapping[str, Any]) -> InterferenceTask:
-    """What `as_json` gave, and a file kept."""
-    return InterferenceTask(
-        **{**found, **{name: tuple(found[name]) for name in ("operations", "sizes_bytes", "methods")}}
-    )
 
 
 def interference(task: InterferenceTask, launch_with: Launcher) -> dict[str, Any]:

@@ -197,8 +197,7 @@ def _step(
     )
     found, argument = method(text)
     settings = OptimizerSettings(learning_rate=1e-6)
-    # Not `found.begin`, which refuses a rank alone, as here.
-    step = found.begin_unchecked(subject, settings, world_size=1, argument=argument)
+    step = found.begin(subject, settings, world_size=1, argument=argument)
     return lambda: step.run(batch)
 
 

@@ -77,26 +77,39 @@ def profiled(events: Iterable[ProfileEvent]) -> Profiled:
     return Profiled(communication_s=union_s(talking), exposed_s=uncovered_s(talking, by=computing))
 
 
-def profile_of(on: DeviceKind, run: Callable[[], None]) -> Profiled:
-    """Communication while something runs to its end."""
-    with profile(activities=[getattr(ProfilerActivity, name) for name in on.activities]) as seen:
-        run()
-        on.synchronise()
-    return profiled_in(seen)
+class CommunicationProfile:
+    """Communication from `begin` to `ended`, by torch's profiler."""
 
+    def __init__(self, on: DeviceKind) -> None:
+        """on: the device of which activities are recorded."""
+        self._on = on
+        self._profile: Any = None
 
-def profiled_in(seen: Any) -> Profiled:  # noqa: ANN401 - torch's profile, which has ended
-    """Communication in a profile of torch's."""
-    return profiled(
-        ProfileEvent(
-            name=event.name,
-            span=(event.time_range.start * MICROSECOND_S, event.time_range.end * MICROSECOND_S),
-            on_device=event.device_type.name == "CUDA",
-            thread=event.thread,
-            is_annotation=bool(getattr(event, "is_user_annotation", None)),
+    def begin(self) -> bool:
+        """Whether profiling began: not where somebody else profiles."""
+        if torch.autograd._profiler_enabled():  # noqa: SLF001 - there is no other way to ask
+            return False
+        self._profile = profile(activities=[getattr(ProfilerActivity, name) for name in self._on.activities])
+        self._profile.start()
+        return True
+
+    def ended(self) -> Profiled | None:
+        """Communication since `begin`; None where nothing was profiled."""
+        if self._profile is None:
+            return None
+        self._on.synchronise()
+        self._profile.stop()
+        events, self._profile = self._profile.events(), None
+        return profiled(
+            ProfileEvent(
+                name=event.name,
+                span=(event.time_range.start * MICROSECOND_S, event.time_range.end * MICROSECOND_S),
+                on_device=event.device_type.name == "CUDA",
+                thread=event.thread,
+                is_annotation=bool(getattr(event, "is_user_annotation", None)),
+            )
+            for event in events
         )
-        for event in seen.events()
-    )
 
 
 # Where a method's backward pass exchanges: nowhere, in itself (gradients), or throughout (weights too).

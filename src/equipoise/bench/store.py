@@ -14,7 +14,7 @@ from secrets import token_hex
 from statistics import median
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from equipoise.bench.trial import Trial, trial_from
 from equipoise.errors import DataError, UsageError
@@ -148,8 +148,7 @@ class Store:
         """Write the plan, or check that the one on disk is the same."""
         names = sorted(trial.trial_id for trial in order)
         if not self._plan.exists():
-            trials = [trial.as_json() for trial in order]
-            document = {"schema": _PLAN_SCHEMA, "settings": dict(settings), "trials": trials}
+            document = {"schema": _PLAN_SCHEMA, "settings": dict(settings), "trials": to_builtins(order)}
             write_whole(self._plan, encoded(document))
             return
         if not resume:
@@ -202,7 +201,7 @@ class Store:
         """Put a finished trial on disk; when this returns, it stays. Raises DataError, as write_whole."""
         document = {
             "schema": _TRIAL_SCHEMA,
-            "trial": finished.trial.as_json(),
+            "trial": to_builtins(finished.trial),
             "status": finished.status,
             "reason": finished.reason,
             "conditions": dict(finished.conditions),

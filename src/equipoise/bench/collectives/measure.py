@@ -16,7 +16,7 @@ from equipoise.bench.collectives.documents import MEASURED_SCHEMA, result_of
 from equipoise.bench.collectives.records import CollectivesTask
 from equipoise.bench.environment import conditions, shared_core_sets
 from equipoise.bench.launchers.emulated import NAME as EMULATED
-from equipoise.bench.launchers.folder import SO_FAR, Launcher, LaunchJob, left
+from equipoise.bench.launchers.folder import SO_FAR, Launcher, LaunchJob, read_document
 from equipoise.errors import EvidenceError
 
 DEFAULT_STARTS = 3
@@ -115,7 +115,7 @@ def _one_start(
             outcome = launch_with.launch(job)
         if outcome.result is not None:
             return dict(outcome.result), None
-        partial = dict(left(folder, SO_FAR) or {})
+        partial = dict(read_document(folder, SO_FAR) or {})
         partial.pop("done_fraction", None)
         return {"rows": [], "refused": {}, **partial}, outcome.reason
 
@@ -130,7 +130,7 @@ def _watched(folder: Path, progress: Progress | None) -> Iterator[None]:
 
     def watch() -> None:
         while not over.wait(_LOOK_S):
-            found = left(folder, SO_FAR) or {}
+            found = read_document(folder, SO_FAR) or {}
             if "now" in found:
                 operation, payload_bytes = found["now"]
                 done = round(found["done_fraction"] * _PARTS)

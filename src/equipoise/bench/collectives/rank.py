@@ -30,7 +30,7 @@ MOST_WARM_UPS = 10
 # Patterns repeat after so many elements: sums of them over 1024 ranks are exact in float32.
 _PATTERN = 251
 
-Leave = Callable[[Mapping[str, Any]], None]
+Report = Callable[[Mapping[str, Any]], None]
 
 
 class Exercise(Struct, frozen=True, kw_only=True):
@@ -160,10 +160,10 @@ def warmed_up(one: Exercise) -> tuple[int, bool]:
     return num_calls, False
 
 
-def measure(task: CollectivesTask, rank: int, leave: Leave) -> dict[str, Any] | None:
-    """What rank 0 leaves: rows of every operation, what the backend refused, and where ranks were.
+def measure(task: CollectivesTask, rank: int, report: Report) -> dict[str, Any] | None:
+    """The result, on rank 0: rows of every operation, what the backend refused, and where ranks were.
 
-    leave: called by rank 0 with the same as far as it goes, before each piece of work, and with what that is.
+    report: called by rank 0 with the result so far and what comes next, before each piece of work.
     """
     # A call that hangs ends after this limit: on the group that all ranks are in it is half an hour.
     group = dist.new_group(timeout=timedelta(seconds=task.limit_s))
@@ -177,7 +177,7 @@ def measure(task: CollectivesTask, rank: int, leave: Leave) -> dict[str, Any] | 
             for piece, payload_bytes in enumerate(_pieces(operation, task, group, order, found)):
                 if rank == 0:
                     share = (number + piece / num_pieces) / len(task.operations)
-                    leave({**so_far, "now": [operation, payload_bytes], "done_fraction": share})
+                    report({**so_far, "now": [operation, payload_bytes], "done_fraction": share})
         except (RuntimeError, NotImplementedError, ValueError) as err:
             if _ran_out(err):
                 raise

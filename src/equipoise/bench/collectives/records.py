@@ -3,10 +3,9 @@
 What shall be timed, one row of a table, and one run of the program that printed it.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 
 from equipoise.bench.trial import DEVICES
 from equipoise.errors import UsageError
@@ -54,16 +53,6 @@ class CollectivesTask(Struct, frozen=True, kw_only=True):
         for operation in self.operations:
             if operation not in OPERATIONS:
                 raise UsageError(f"--ops {operation!r}: not measured; expected of {', '.join(OPERATIONS)}")
-
-    def as_json(self) -> dict[str, Any]:
-        """Its fields, for a file."""
-        return dict(to_builtins(self))
-
-
-def collectives_task_from(found: Mapping[str, Any]) -> CollectivesTask:
-    """What `as_json` gave, and a file kept."""
-    lists = {name: tuple(found[name]) for name in ("operations", "sizes_bytes")}
-    return CollectivesTask(**{**found, **lists})
 
 
 def sizes_of(text: str) -> tuple[int, ...]:

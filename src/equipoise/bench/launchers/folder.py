@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from equipoise.bench.environment import num_memory_kills
 
@@ -32,9 +32,6 @@ class WorkerTask(Protocol):
     @property
     def device(self) -> str:
         """Where they compute, as torch names it."""
-
-    def as_json(self) -> dict[str, Any]:
-        """Its fields, as the processes read them."""
 
 
 class LaunchJob(Struct, frozen=True, kw_only=True):
@@ -91,18 +88,18 @@ OUT_OF_MEMORY = "out of memory"
 def instructions(job: LaunchJob, core_sets: Sequence[Sequence[int]]) -> dict[str, Any]:
     """What the workers of a node are to do: the task, and the cores of each rank of the node."""
     shared_out = [list(cores) for cores in core_sets]
-    return {"kind": job.task.kind, "task": job.task.as_json(), "core_sets": shared_out}
+    return {"kind": job.task.kind, "task": to_builtins(job.task), "core_sets": shared_out}
 
 
-def leave(folder: Path, name: str, content: Mapping[str, Any]) -> None:
-    """Put a JSON file into a folder, whole, in place of one of that name."""
+def write_document(folder: Path, name: str, content: Mapping[str, Any]) -> None:
+    """Write a JSON file whole, in place of one of that name."""
     aside = folder / f".{name}"
     aside.write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
     aside.replace(folder / name)
 
 
-def left(folder: Path, name: str) -> Mapping[str, Any] | None:
-    """What `leave` put there; None before."""
+def read_document(folder: Path, name: str) -> Mapping[str, Any] | None:
+    """The content of a JSON file; None where there is none yet."""
     try:
         found: Mapping[str, Any] = json.loads((folder / name).read_bytes())
     except FileNotFoundError:
@@ -110,13 +107,13 @@ def left(folder: Path, name: str) -> Mapping[str, Any] | None:
     return found
 
 
-def leave_reason(folder: Path, rank: int, reason: str) -> None:
-    """Leave why a rank failed."""
+def write_reason(folder: Path, rank: int, reason: str) -> None:
+    """Write why a rank failed."""
     (folder / f"reason.{rank}").write_text(reason, encoding="utf-8")
 
 
-def complaints_path(folder: Path, rank: int) -> Path:
-    """Where standard error of a rank goes."""
+def output_path(folder: Path, rank: int) -> Path:
+    """Where standard output and error of a rank go."""
     return folder / f"stderr.{rank}"
 
 
@@ -137,7 +134,7 @@ def outcome(
     ended because its time was over. hosts: of every rank, where there are several.
     """
     failed = [end for end in ends if end.code]
-    result = left(job.folder, RESULT)
+    result = read_document(job.folder, RESULT)
     if result is not None and len(ends) == job.task.num_ranks and not failed:
         return JobOutcome(result=result)
     if ran_out:
@@ -163,11 +160,11 @@ def cause(folder: Path, rank: int, code: int, kills_before: int | None) -> str:
     if code == -signal.SIGKILL and kills_before is not None and (num_memory_kills() or 0) > kills_before:
         return f"{OUT_OF_MEMORY}: killed by the kernel"
     ended = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    return f"{ended}{_last_words(complaints_path(folder, rank))}"
+    return f"{ended}{_last_line(output_path(folder, rank))}"
 
 
-def _last_words(path: Path) -> str:
-    """The last line of words that a process wrote to standard error, after a colon."""
+def _last_line(path: Path) -> str:
+    """The last line of words that a process wrote, after a colon."""
     if not path.exists():
         return ""
     with path.open("rb") as file:

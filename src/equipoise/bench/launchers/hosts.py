@@ -20,7 +20,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, convert, to_builtins
 
 from equipoise.bench.environment import core_sets_by_node, kernel_id
 from equipoise.bench.launchers.folder import (
@@ -32,7 +32,7 @@ from equipoise.bench.launchers.folder import (
     instructions,
     outcome,
 )
-from equipoise.bench.launchers.processes import GRACE_S, Order, Ranks, free_port, order_from, why_not
+from equipoise.bench.launchers.processes import GRACE_S, Order, Ranks, begin, free_port, why_not
 from equipoise.errors import DataError, UsageError
 
 # A host that vanishes without closing its connections is given up after about so long.
@@ -256,7 +256,7 @@ def _serve(wire: HostConnection, folder: Path) -> None:
                     num_jobs += 1
                     job_folder = folder / str(num_jobs)
                     job_folder.mkdir()
-                    running = Ranks(order_from(message["start"]), job_folder)
+                    running = begin(convert(message["start"], Order), job_folder)
                 elif "end" in message and running:
                     running.end()
                     running = None
@@ -338,10 +338,10 @@ class _Hosts:
     def _run(self, job: LaunchJob, orders: Sequence[Order]) -> JobOutcome:
         """What came of a job, once no process of it is left anywhere."""
         wires = self._wires[: len(orders) - 1]
-        ranks = Ranks(orders[0], job.folder)
+        ranks = begin(orders[0], job.folder)
         try:
             for wire, each in zip(wires, orders[1:], strict=True):
-                wire.send({"start": each.as_json()})
+                wire.send({"start": to_builtins(each)})
             ends, ran_out = self._ends(job, ranks, wires)
         finally:
             ranks.end()

@@ -13,6 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from msgspec import convert, to_builtins
+
 from equipoise.bench.environment import kernel_id
 from equipoise.bench.launchers.folder import (
     RESULT,
@@ -22,12 +24,12 @@ from equipoise.bench.launchers.folder import (
     LaunchJob,
     first_line,
     instructions,
-    leave,
-    left,
     lost_another,
     outcome,
+    read_document,
+    write_document,
 )
-from equipoise.bench.launchers.processes import GRACE_S, Order, Ranks, free_port, order_from, why_not
+from equipoise.bench.launchers.processes import GRACE_S, Order, Ranks, begin, free_port, why_not
 from equipoise.errors import DataError, UsageError
 
 _RAY_TASK_POLL_S = 0.05
@@ -65,7 +67,7 @@ class RankActor:
             os.chdir(folder)
         ray = _ray()
         os.environ["EQUIPOISE_RAY_NODE"] = ray.get_runtime_context().get_node_id()
-        self._ranks = Ranks(order_from(order), self._folder)
+        self._ranks = begin(convert(order, Order), self._folder)
 
     def ended(self, wait_s: float) -> dict[str, Any] | None:
         """How the rank ended, with what it left; None when it has not within that time."""
@@ -73,7 +75,7 @@ class RankActor:
         deadline = time.monotonic() + wait_s
         while True:
             for end in self._ranks.ends():
-                return {"code": end.code, "why": end.why, "result": left(self._folder, RESULT)}
+                return {"code": end.code, "why": end.why, "result": read_document(self._folder, RESULT)}
             if time.monotonic() > deadline:
                 return None
             time.sleep(_RAY_TASK_POLL_S)
@@ -226,7 +228,7 @@ def _run(job: LaunchJob, actors: Sequence[Any], num_cores: int) -> JobOutcome:
     by_rank = sorted(range(len(actors)), key=lambda index: nodes.index(places[index]["node"]))
     actors, places = [actors[index] for index in by_rank], [places[index] for index in by_rank]
     began = [
-        actor.begin.remote(each.as_json(), str(Path.cwd()))
+        actor.begin.remote(to_builtins(each), str(Path.cwd()))
         for actor, each in zip(actors, _orders(job, places, num_cores), strict=True)
     ]
     ends, ran_out = _ends(job, actors, places, began)
@@ -280,7 +282,7 @@ def _ends(
                 continue
             ends.append(End(rank=rank, code=end["code"], why=end["why"]))
             if end["result"] is not None:
-                leave(job.folder, RESULT, end["result"])
+                write_document(job.folder, RESULT, end["result"])
             if end["code"]:
                 # Ray is slower to see that a node is dead than the ranks that exchange with it.
                 grace_s = _END_S if lost_another(ends[-1]) else GRACE_S

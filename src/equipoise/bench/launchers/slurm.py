@@ -22,13 +22,13 @@ from equipoise.bench.launchers.folder import (
     Launcher,
     LaunchJob,
     instructions,
-    leave,
-    left,
     lost_another,
     outcome,
+    read_document,
+    write_document,
 )
 from equipoise.bench.launchers.hosts import PORTS, hostnames, slurm_address
-from equipoise.bench.launchers.processes import GRACE_S, Order, Ranks, why_not
+from equipoise.bench.launchers.processes import GRACE_S, Order, Ranks, begin, why_not
 from equipoise.errors import UsageError
 from equipoise.units import MINUTE_S
 
@@ -189,7 +189,7 @@ def _ends(job: LaunchJob, folder: Path, job_id: str) -> tuple[list[End], dict[in
     deadline, begun, num_beats = math.inf, False, 0
     while len(ends) < job.task.num_ranks and time.monotonic() < deadline:
         for rank in sorted(set(range(job.task.num_ranks)) - set(hosts)):
-            found = left(_task_folder(folder, rank), _END)
+            found = read_document(_task_folder(folder, rank), _END)
             if found is not None:
                 ends.append(End(rank=rank, code=found["code"], why=found["why"]))
                 hosts[rank] = str(found["host"])
@@ -298,7 +298,7 @@ def run_task(folder_text: str, job_instructions: Mapping[str, Any], most_tasks: 
         first_local_rank=seat.local_rank,
         num_local_ranks=seat.local_world_size,
     )
-    ranks = Ranks(order, folder)
+    ranks = begin(order, folder)
 
     def end_at_once(_number: int, _frame: object) -> None:
         ranks.end()
@@ -311,7 +311,7 @@ def run_task(folder_text: str, job_instructions: Mapping[str, Any], most_tasks: 
     finally:
         ranks.end()
     host = os.environ.get("SLURMD_NODENAME", "")
-    leave(folder, _END, {"code": end.code, "why": end.why, "host": host})
+    write_document(folder, _END, {"code": end.code, "why": end.why, "host": host})
 
 
 def _ended(ranks: Ranks, beat: Path) -> End:

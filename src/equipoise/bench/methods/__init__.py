@@ -92,7 +92,7 @@ def shared(world_size: int, backend: str) -> str | None:
 
 
 class Method(Struct, frozen=True, kw_only=True):
-    """A way to train. begins: `module:function` of this package; the module imports torch and loads late.
+    """A way to train. begins: a function of `steps`, which imports torch and is loaded on use.
 
     why_not: why it cannot run on so many ranks over a backend; None if it can.
     """
@@ -107,34 +107,16 @@ class Method(Struct, frozen=True, kw_only=True):
     def begin(
         self, trainee: Trainee, settings: OptimizerSettings, *, world_size: int, argument: Argument = None
     ) -> Step:
-        """The steps of one rank, ready to run; the process group must exist where ranks share.
+        """The steps of one rank, ready to run.
 
-        Raises UsageError with the reason if the method cannot run here.
+        Assumes that `why_not` has no objection, and that the process group exists where ranks share.
         """
-        import torch.distributed as dist  # noqa: PLC0415 - torch takes seconds
-
-        backend = dist.get_backend() if dist.is_available() and dist.is_initialized() else "none"
-        reason = self.why_not(world_size, backend)
-        if reason is not None:
-            raise UsageError(f"{self.name}: {reason}")
-        return self.begin_unchecked(trainee, settings, world_size=world_size, argument=argument)
-
-    def begin_unchecked(
-        self, trainee: Trainee, settings: OptimizerSettings, *, world_size: int, argument: Argument = None
-    ) -> Step:
-        """The same without the question whether the method can run here."""
-        module, _, function = self.begins.partition(":")
-        begin = getattr(import_module(f"equipoise.bench.methods.{module}"), function)
-        step: Step = begin(
-            MethodSetup(
-                name=self.name,
-                trainee=trainee,
-                settings=settings,
-                world_size=world_size,
-                argument=argument,
-            )
+        steps = import_module("equipoise.bench.methods.steps")
+        setup = MethodSetup(
+            name=self.name, trainee=trainee, settings=settings, world_size=world_size, argument=argument
         )
-        return step
+        begun: Step = getattr(steps, self.begins)(setup)
+        return begun
 
 
 # The first torch whose `fully_shard` is public: torch.distributed.fsdp.fully_shard.
@@ -164,61 +146,61 @@ METHODS = (
     Method(
         name="single",
         meaning="one rank, no communication",
-        begins="data_parallel:begin_single",
+        begins="begin_single",
         source="the baseline",
         why_not=alone,
     ),
     Method(
         name="ddp",
         meaning="gradients averaged in buckets while the backward pass runs",
-        begins="data_parallel:begin_ddp",
+        begins="begin_ddp",
         source="Li et al. 2020, PyTorch Distributed, arXiv 2006.15704",
         takes=_BUCKET,
     ),
     Method(
         name="static_graph",
         meaning="ddp where the same weights are used in every step",
-        begins="data_parallel:begin_ddp",
+        begins="begin_ddp",
         source="torch.nn.parallel.DistributedDataParallel, static_graph",
         takes=_BUCKET,
     ),
     Method(
         name="fsdp",
         meaning="weights, gradients and optimizer state sharded; gathered where needed",
-        begins="data_parallel:begin_fsdp",
+        begins="begin_fsdp",
         source="Zhao et al. 2023, PyTorch FSDP, arXiv 2304.11277",
         why_not=sharded,
     ),
     Method(
         name="accumulate",
         meaning="gradients of several batches summed on each rank before they are averaged",
-        begins="data_parallel:begin_accumulate",
+        begins="begin_accumulate",
         source="Ott et al. 2018, Scaling NMT, arXiv 1806.00187, section 3.1",
         takes=MethodArgument(meaning="the number of batches", example="4", kind=int, least=1),
     ),
     Method(
         name="fp16",
         meaning="ddp that sends gradients as float16",
-        begins="data_parallel:begin_rounded",
+        begins="begin_rounded",
         source="torch.distributed.algorithms.ddp_comm_hooks.default_hooks, fp16_compress_hook",
     ),
     Method(
         name="bf16",
         meaning="ddp that sends gradients as bfloat16",
-        begins="data_parallel:begin_rounded",
+        begins="begin_rounded",
         source="torch.distributed.algorithms.ddp_comm_hooks.default_hooks, bf16_compress_hook",
     ),
     Method(
         name="powersgd",
         meaning="ddp that sends a low-rank approximation of each gradient, its error fed back",
-        begins="data_parallel:begin_powersgd",
+        begins="begin_powersgd",
         source="Vogels et al. 2019, PowerSGD, arXiv 1905.13727",
         takes=MethodArgument(meaning="the rank of the approximation", example="2", kind=int, least=1),
     ),
     Method(
         name="topk",
         meaning="ddp that sends only the largest values of each gradient, the rest kept for later steps",
-        begins="data_parallel:begin_topk",
+        begins="begin_topk",
         source="Stich et al. 2018, Sparsified SGD with Memory, arXiv 1809.07599",
         takes=MethodArgument(
             meaning="the fraction of values", example="0.01", kind=float, least=1e-6, largest=1.0
@@ -227,14 +209,14 @@ METHODS = (
     Method(
         name="localsgd",
         meaning="each rank trains independently; weights are averaged every few steps",
-        begins="local:begin_localsgd",
+        begins="begin_localsgd",
         source="Stich 2019, Local SGD, arXiv 1805.09767",
         takes=_PERIOD,
     ),
     Method(
         name="localsgd_fp16",
         meaning="local SGD that sends the changes of weights since the last average, as float16",
-        begins="local:begin_localsgd",
+        begins="begin_localsgd",
         source="Stich 2019, arXiv 1805.09767; rounded as gradients are by fp16_compress_hook",
         takes=_PERIOD,
     ),
@@ -242,14 +224,14 @@ METHODS = (
         name="diloco",
         meaning="local SGD whose averaged change is applied by an outer optimizer with momentum; "
         "unstable at short periods where the inner optimizer has momentum too",
-        begins="local:begin_diloco",
+        begins="begin_diloco",
         source="Douillard et al. 2023, DiLoCo, arXiv 2311.08105",
         takes=_PERIOD,
     ),
     Method(
         name="diloco_fp16",
         meaning="DiLoCo that sends the changes of weights as float16; unstable where diloco is",
-        begins="local:begin_diloco",
+        begins="begin_diloco",
         source="Douillard et al. 2025, Streaming DiLoCo, arXiv 2501.18512: rounds to 4 bits",
         takes=_PERIOD,
     ),

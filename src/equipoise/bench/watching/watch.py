@@ -138,24 +138,24 @@ class Watch:
 
     def __enter__(self) -> Self:
         """Begin: hooks are attached, the file of this rank is made."""
-        from equipoise.bench.watching import facts, hooks  # noqa: PLC0415 - they import torch
-        from equipoise.bench.watching.hooks import Exchange  # noqa: PLC0415 - likewise
+        from equipoise.bench.stopwatch import CommunicationProfile  # noqa: PLC0415 - it imports torch
+        from equipoise.bench.watching import hooks  # noqa: PLC0415 - likewise
 
-        rank, num_ranks = facts.ranks()
-        self._on, _ = facts.device_of(self._models)
-        self._about = facts.about(
+        rank, num_ranks = hooks.ranks()
+        self._on, _ = hooks.device_of(self._models)
+        self._about = hooks.about(
             self._models,
             name=self._name,
             rank=rank,
             num_ranks=num_ranks,
             batch_samples=self._batch_samples,
         )
-        self._run = facts.run_name(rank, num_ranks)
+        self._run = hooks.run_name(rank, num_ranks)
         if self._out is not None:
             self._file = RankFile(run_folder(self._out, self._run), self._about)
         self._clock = self._on.clock()
-        self._exchange = Exchange(self._on) if num_ranks > 1 and self._may_profile else None
-        self._profile: Profiled | None = None
+        self._profile = CommunicationProfile(self._on) if num_ranks > 1 and self._may_profile else None
+        self._profiled: Profiled | None = None
         self._forward_facts: dict[str, Any] = {}
         self._flushed_s = monotonic()
         self._begun = process_time(), perf_counter()
@@ -280,19 +280,19 @@ class Watch:
 
     def _profiles(self) -> bool:
         """Whether the step that has just ended was profiled; begins or ends that where it is time."""
-        if self._exchange is None:
+        if self._profile is None:
             return False
-        if self._number == _PROFILED.start - 1 and not self._exchange.begin():
-            self._exchange = None
-        if self._number == _PROFILED.stop - 1 and self._exchange is not None:
-            self._profile = self._exchange.ended()
-        return self._number in _PROFILED and self._exchange is not None
+        if self._number == _PROFILED.start - 1 and not self._profile.begin():
+            self._profile = None
+        if self._number == _PROFILED.stop - 1 and self._profile is not None:
+            self._profiled = self._profile.ended()
+        return self._number in _PROFILED and self._profile is not None
 
     def _note_forward(self, model: Any) -> None:  # noqa: ANN401 - a module
         """Note what the first forward pass shows."""
-        from equipoise.bench.watching import facts  # noqa: PLC0415 - it imports torch
+        from equipoise.bench.watching import hooks  # noqa: PLC0415 - it imports torch
 
-        self._forward_facts = facts.facts_of_forward(model, self._on)
+        self._forward_facts = hooks.facts_of_forward(model, self._on)
 
     def _flush(self) -> None:
         """Put what has been seen since the last time on disk."""
@@ -323,14 +323,14 @@ class Watch:
     def _exchanged(self) -> dict[str, float]:
         """Communication in profiled steps, and how long these took; empty where none was profiled."""
         splits = [step["seconds"] for step in self._steps if step["profiled"]]
-        if self._profile is None or not splits:
+        if self._profiled is None or not splits:
             return {}
         found = {
-            "communication_s": self._profile.communication_s,
+            "communication_s": self._profiled.communication_s,
             "step_s": sum(split[STEP] for split in splits),
         }
         if self._throughout:
-            found["exposed_s"] = self._profile.exposed_s
+            found["exposed_s"] = self._profiled.exposed_s
             found["passes_s"] = sum(split[FORWARD] + split[BACKWARD] for split in splits)
         return found
 
@@ -347,9 +347,9 @@ class Watch:
     def _detach(self) -> None:
         """Remove every hook."""
         self._loop = None
-        if self._exchange is not None:
-            self._exchange.ended()
-            self._exchange = None
+        if self._profile is not None:
+            self._profile.ended()
+            self._profile = None
         self._hooks.close()
 
     def _gave_up(self, err: DataError) -> None:
