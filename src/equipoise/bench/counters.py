@@ -1,7 +1,4 @@
-"""Counters of energy, power, use and bytes: NVIDIA (NVML), AMD (amdgpu), processors (RAPL), network.
-
-No torch.
-"""
+"""Counters of energy, power, use and bytes: NVIDIA (NVML), AMD (amdgpu), processors (RAPL), network."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence

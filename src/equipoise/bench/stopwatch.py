@@ -163,46 +163,107 @@ def marked_every(step_s: float, num_steps: int, period: int) -> int:
     return max(1, min(wanted, num_steps // period // _FEWEST_MARKED))
 
 
+class GradientHooks:
+    """Calls back when gradients are ready: all at first, then only those that were the last in some step.
+
+    After the last gradient of a backward pass, ranks wait for exchanges only. last: by id, the parameters
+    whose gradients were the last in some step.
+    """
+
+    def __init__(self, parameters: Iterable[Any], ready: Callable[[], None]) -> None:
+        """ready: called when a gradient is."""
+        self.last: dict[int, Any] = {}
+        self._parameters = list(parameters)
+        self._ready = ready
+        self._latest: Any = None
+        self._handles: list[Any] = []
+        self.observe_all()
+
+    def observe_all(self) -> None:
+        """From now on observe every gradient, and which is the last."""
+
+        def note(parameter: object) -> None:
+            self._latest = parameter
+            self._ready()
+
+        self._observe(self._parameters, note)
+
+    def settle(self) -> None:
+        """From now on observe only gradients that were the last in some step."""
+        self._observe(list(self.last.values()), lambda _parameter: self._ready())
+
+    def release(self) -> None:
+        """From now on observe no gradient."""
+        self._observe((), lambda _parameter: None)
+
+    def step_ended(self) -> None:
+        """Remember which gradient of the step was the last."""
+        if self._latest is not None:
+            self.last[id(self._latest)] = self._latest
+            self._latest = None
+
+    def _observe(self, parameters: Sequence[Any], hook: Callable[[Any], None]) -> None:
+        self._observed, self._hook = parameters, hook
+        self.pause()
+        self.go_on()
+
+    def pause(self) -> None:
+        """Observe nothing until `go_on`."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def go_on(self) -> None:
+        """Observe what was observed before the pause."""
+        self._handles = [each.register_post_accumulate_grad_hook(self._hook) for each in self._observed]
+
+
 class Stopwatch:
     """Runs steps one at a time, each to its end on the device, and notes when its phases begin."""
 
     def __init__(self, step: Step, subject: Trainee, on: DeviceKind, *, num_ranks: int) -> None:
-        """Every gradient is looked at until `settle`, to find those that are ready last."""
+        """Every gradient is observed until `settle`, to find those that are ready last."""
         self._on = on
         self._clock = on.clock()
         self.exchanges = exchanges(step, num_ranks)
         self._parameters = [each for each in subject.model.parameters() if each.requires_grad]
-        self._hooks: list[Any] = []
-        self._observed: tuple[Sequence[Any], Callable[[Any], None]] = ((), lambda _parameter: None)
-        self._last: dict[int, Any] = {}
-        self._settled: set[int] = set()
-        # Filled while steps run, and emptied after: what is done then is left undone while they do.
+        # Filled while steps run, and read afterwards: reading takes time.
         self._names: list[str] = []
         self._stamps: list[Any] = []
         self._ready: list[Any] = []
-        self._of: list[Any] = []
-        name_it, stamp_it, now = self._names.append, self._stamps.append, self._clock.now
+        name_it, stamp_it, ready_at, now = (
+            self._names.append,
+            self._stamps.append,
+            self._ready.append,
+            self._clock.now,
+        )
 
         def mark(name: str) -> None:
             name_it(name)
             stamp_it(now())
 
+        observed = self._parameters if self.exchanges == BACKWARDS else ()
+        self._gradients = GradientHooks(observed, lambda: ready_at(now()))
+        self._settled: set[int] = set()
+        self.observe_all, self.release = self._gradients.observe_all, self._gradients.release
         self._marks, self._mark = step.marks, mark
         step.marks.append(mark)
         self._once = self._stepping(step.run, subject.batches)
         self._whole = self._stepping_over(step.run, subject.batches)
-        self.observe_all()
 
     def _stepping(self, run: Callable[[Any], Any], batches: Iterator[Any]) -> Callable[[], Raw]:
         """One step, run to its end."""
         names, ready, now, synchronise = self._names, self._ready, self._clock.now, self._on.synchronise
+        step_ended = self._gradients.step_ended
 
         def once() -> Raw:
             start_s, start = perf_counter(), now()
             run(next(batches))
             end = now()
             synchronise()
-            return start, end, perf_counter() - start_s, len(names), len(ready)
+            host_s = perf_counter() - start_s
+            step_ended()
+            return start, end, host_s, len(names), len(ready)
 
         return once
 
@@ -220,36 +281,10 @@ class Stopwatch:
 
         return whole
 
-    def observe_all(self) -> None:
-        """From now on look at every gradient, and at which it is."""
-        ready_at, of, now = self._ready.append, self._of.append, self._clock.now
-
-        def ready(parameter: object) -> None:
-            ready_at(now())
-            of(parameter)
-
-        self._observe(self._parameters, ready)
-
     def settle(self) -> None:
-        """From now on look only at gradients that were the last in some step."""
-        ready_at, now = self._ready.append, self._clock.now
-        self._settled = set(self._last)
-        self._observe(list(self._last.values()), lambda _parameter: ready_at(now()))
-
-    def release(self) -> None:
-        """From now on look at no gradient."""
-        self._observe((), lambda _parameter: None)
-
-    def _observe(self, parameters: Sequence[Any], hook: Callable[[Any], None]) -> None:
-        self._observed = (parameters if self.exchanges == BACKWARDS else (), hook)
-        self._look(looking=True)
-
-    def _look(self, *, looking: bool) -> None:
-        """Whether what is observed is looked at."""
-        for held in self._hooks:
-            held.remove()
-        parameters, hook = self._observed
-        self._hooks = [each.register_post_accumulate_grad_hook(hook) for each in parameters if looking]
+        """From now on observe only gradients that were the last in some step."""
+        self._settled = set(self._gradients.last)
+        self._gradients.settle()
 
     def laps(self, num_steps: int) -> list[Lap]:
         """So many steps, one after the other."""
@@ -270,10 +305,8 @@ class Stopwatch:
                     host_s=host_s,
                 )
             )
-            if num_ready > first_ready and self._of:
-                self._last[id(self._of[num_ready - 1])] = self._of[num_ready - 1]
             first, first_ready = num_marks, num_ready
-        for each in (self._names, self._stamps, self._ready, self._of):
+        for each in (self._names, self._stamps, self._ready):
             each.clear()
         return found
 
@@ -287,10 +320,10 @@ class Stopwatch:
             num_marked = min(period, num_steps - first)
             found += [self._once() for _ in range(num_marked)]
             self._marks.remove(self._mark)
-            self._look(looking=False)
+            self._gradients.pause()
             found += self._whole(min(group, num_steps - first) - num_marked)
             self._marks.append(self._mark)
-            self._look(looking=True)
+            self._gradients.go_on()
         return found
 
     def split(self, lap: Lap) -> dict[str, float]:
@@ -350,7 +383,7 @@ class Stopwatch:
             passes = [self.split(lap) for lap in profiled]
             share = min(1.0, seen.exposed_s / sum(each[FORWARD] + each[BACKWARD] for each in passes))
             return [with_share_exposed(each, share) if FORWARD in each else each for each in split]
-        if self.exchanges == BACKWARDS and set(self._last) != self._settled:
+        if self.exchanges == BACKWARDS and set(self._gradients.last) != self._settled:
             return [without_exposed(each) if BACKWARD in each else each for each in split]
         return split
 

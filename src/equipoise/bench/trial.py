@@ -1,13 +1,13 @@
-"""A trial: one run of a sweep, in processes of its own; its parameters and its permanent name. No torch."""
+"""A trial: one run of a sweep, in processes of its own; its parameters and its permanent name."""
 
 import json
 import re
 from collections.abc import Mapping
 from hashlib import sha256
 from math import inf
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeAlias
 
-from msgspec import Struct, ValidationError, convert, to_builtins
+from msgspec import Meta, Struct, ValidationError, convert, to_builtins
 
 from equipoise.errors import DataError, UsageError
 
@@ -16,6 +16,10 @@ DEVICES = ("cpu", "cuda")
 
 _HASH_DIGITS = 10
 _LONGEST_WORD = 40
+
+
+# Numbers are parts of file names, and columns of tables have 64 bits.
+Whole: TypeAlias = Annotated[int, Meta(ge=-(10**15), le=10**15)]
 
 
 class Trial(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -31,16 +35,16 @@ class Trial(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     workload: str
     method: str
-    num_ranks: int
-    batch_samples: int
+    num_ranks: Whole
+    batch_samples: Whole
     precision: str = "fp32"
-    num_steps: int = 20
-    repetition: int = 1
-    seed: int = 0
+    num_steps: Whole = 20
+    repetition: Whole = 1
+    seed: Whole = 0
     device: str = "cpu"
-    train_samples: int | None = None
+    train_samples: Whole | None = None
     learning_rate: float | None = None
-    arm: int = 1
+    arm: Whole = 1
 
     def __post_init__(self) -> None:
         """Refuse a trial that cannot be run."""

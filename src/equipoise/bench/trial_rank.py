@@ -22,7 +22,7 @@ from equipoise.bench.methods.steps import average
 from equipoise.bench.models import Trainee, trainee
 from equipoise.bench.phases import BACKWARD, OPTIMIZER, STEP, largest_gap
 from equipoise.bench.stopwatch import CommunicationProfile, Lap, Profiled, Stopwatch, marked_every
-from equipoise.bench.summary import WINDOW_STEPS, is_steady
+from equipoise.bench.summary import CHECKED_EVERY, MOST_WARM_UP, WINDOW_STEPS, is_steady
 from equipoise.bench.trial import Trial
 from equipoise.bench.zoo.data import rows_of
 from equipoise.errors import UsageError
@@ -126,9 +126,6 @@ def in_precision(subject: Trainee, precision: str, place: torch.device) -> Train
     return replace(subject, loss=loss)
 
 
-_MOST_WARM_UP = 120
-# How often steadiness is checked: every rank then waits for the slowest.
-_CHECKED_EVERY = 4
 _NUM_PROFILED_STEPS = 4
 # Phases that miss their step, or steps that miss the time that all of them took, by more are marked.
 _LARGEST_GAP = 0.05
@@ -154,7 +151,7 @@ def prepared_training(trial: Trial, rank: int, on: DeviceKind, place: torch.devi
     refusal = on.refusal(trial.precision)
     if refusal:
         raise UsageError(refusal)
-    on.settle(trial.precision)
+    on.set_precision(trial.precision)
     subject = trainee(
         trial.workload,
         batch_samples=trial.batch_samples,
@@ -163,17 +160,15 @@ def prepared_training(trial: Trial, rank: int, on: DeviceKind, place: torch.devi
         num_ranks=trial.num_ranks,
     )
     subject = in_precision(placed(subject, place), trial.precision, place)
-    weight_bytes = _weight_bytes(subject)
+    # A first optimizer loads what torch loads late, 75 MB.
+    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    weight_bytes = sum(each.nbytes for each in (*subject.model.parameters(), *subject.model.buffers()))
     memory_before = on.memory()["now"] - weight_bytes
-    settings = subject.settings_at(trial.learning_rate)
+    settings = subject.settings
+    if trial.learning_rate is not None:
+        settings = replace(settings, learning_rate=trial.learning_rate)
     step = found.begin(subject, settings, world_size=trial.num_ranks, argument=argument)
     return PreparedTraining(subject=subject, step=step, memory_before=memory_before)
-
-
-def _weight_bytes(subject: Trainee) -> int:
-    """Bytes of weights and statistics, once a first optimizer has loaded what torch loads late (75 MB)."""
-    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    return sum(each.nbytes for each in (*subject.model.parameters(), *subject.model.buffers()))
 
 
 def time_steps(trial: Trial, rank: int, place: torch.device) -> dict[str, Any] | None:
@@ -228,13 +223,13 @@ def _warm_up(watch: Stopwatch, period: int) -> tuple[list[float], bool]:
     step_s: list[float] = []
     kinds: list[object] = []
     num_next = max(WINDOW_STEPS, period)
-    while len(step_s) + num_next <= max(_MOST_WARM_UP, period):
+    while len(step_s) + num_next <= max(MOST_WARM_UP, period):
         laps = watch.laps(num_next)
         step_s += watch.slowest_s(laps)
         kinds += [lap.kind for lap in laps]
         if is_steady(step_s, kinds):
             return step_s, True
-        num_next = _CHECKED_EVERY
+        num_next = CHECKED_EVERY
     return step_s, False
 
 

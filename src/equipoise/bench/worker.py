@@ -22,6 +22,7 @@ from equipoise.bench.launchers.folder import (
     SEAT,
     SO_FAR,
     WorkerTask,
+    first_line,
     read_document,
     write_document,
     write_reason,
@@ -147,7 +148,7 @@ def main() -> None:
         sys.exit(1)
     except _RAISED as err:
         short = isinstance(err, MemoryError) or any(words in str(err).lower() for words in _NO_MEMORY)
-        message = f"{type(err).__name__}: {(str(err).strip().splitlines() or [''])[0]}"
+        message = f"{type(err).__name__}: {first_line(err)}"
         write_reason(folder, rank, f"ran {OUT_OF_MEMORY}: {message}" if short else f"raised {message}")
         raise
     # All is on disk. A thread of gloo that still runs aborts an interpreter that closes: 2 of 26 trials.

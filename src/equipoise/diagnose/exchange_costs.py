@@ -156,7 +156,7 @@ def needed(
     found = {text: method(text)[0].name for text in texts}
     # A bucket's size changes nothing of what is copied.
     plain = {text: "ddp" if name == "ddp" else text for text, name in found.items() if name != "single"}
-    kin = [_KIN.get(found[text], (own, 1.0))[0] for text, own in plain.items()]
+    kin = [_KIN.get(found[text], (plain_text, 1.0))[0] for text, plain_text in plain.items()]
     gathered = {"topk", "fsdp"} & set(found.values())
     return InterferenceTask(
         num_ranks=num_ranks,

@@ -193,6 +193,7 @@ _DTYPES = re.compile(
     r"u?int(?:8|32|64)|u?char|half|float|double|b?float16|float(?:32|64)|bf16|fp(?:16|32|64)|f(?:p|loat)?8\w*"
 )
 _REDOP = re.compile(r"[A-Za-z]\w{1,15}$")
+_WHOLE = re.compile(r"-?\d{1,9}")
 _NUMBER = re.compile(r"\d{1,18}(?:\.\d{1,9})?(?:[eE][+-]?\d{1,2})?$")
 _TIMESTAMP = re.compile(r"\s+\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\s*$")
 # Columns of one side: time algbw busbw #wrong, then bits that differ between repeats (-B) and four of single
@@ -348,7 +349,7 @@ def _row(number: int, head: re.Match[str]) -> PrintedRow | None:
         if known and len(tokens) > 2 * max(_SIDE_WIDTHS) + 1:
             raise BrokenRowError(f"a row of {len(tokens)} numbers; expected 8, or 16 with -I")
         return None
-    root = int(tokens.pop(0)) if len(tokens) == 2 * width + 1 and _is_whole(tokens[0]) else None
+    root = int(tokens.pop(0)) if len(tokens) == 2 * width + 1 and _WHOLE.fullmatch(tokens[0]) else None
     if len(tokens) != 2 * width:
         raise BrokenRowError("a row whose columns are not two sides of time, algbw, busbw and #wrong")
     wrongs = [_num_wrong(tokens[at + 3]) for at in (0, width)]
@@ -363,10 +364,6 @@ def _row(number: int, head: re.Match[str]) -> PrintedRow | None:
         sides=(_side(tokens[:width]), _side(tokens[width:])),
         num_wrong=max(counted) if counted else None,
     )
-
-
-def _is_whole(text: str) -> bool:
-    return bool(re.fullmatch(r"-?\d{1,9}", text))
 
 
 def _side(tokens: Sequence[str]) -> Side | None:
@@ -394,7 +391,8 @@ def copies(rows: Sequence[PrintedRow]) -> list[list[PrintedRow]]:
         reach = [
             chain
             for chain in chains
-            if chain[-1].payload_bytes < row.payload_bytes and _same_kind(chain[-1], row)
+            if chain[-1].payload_bytes < row.payload_bytes
+            and (chain[-1].dtype, chain[-1].redop, chain[-1].root) == (row.dtype, row.redop, row.root)
         ]
         if reach:
             max(reach, key=lambda chain: chain[-1].payload_bytes).append(row)
@@ -410,10 +408,6 @@ def copies(rows: Sequence[PrintedRow]) -> list[list[PrintedRow]]:
         else:
             copied.append(list(chain))
     return copied
-
-
-def _same_kind(one: PrintedRow, other: PrintedRow) -> bool:
-    return (one.dtype, one.redop, one.root) == (other.dtype, other.redop, other.root)
 
 
 def without_empty(rows: Iterable[PrintedRow]) -> Iterator[PrintedRow]:

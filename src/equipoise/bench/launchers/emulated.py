@@ -1,7 +1,4 @@
-"""Each rank on an emulated host (a network namespace, as root) with one core, over a link of a stated rate.
-
-Linux; no torch.
-"""
+"""Each rank on an emulated host: a network namespace with one core and a link of a stated rate. As root."""
 
 import os
 import re
@@ -16,10 +13,9 @@ from shutil import which
 from msgspec import Struct
 from msgspec.structs import replace
 
-from equipoise.bench.environment import prompt_wakeups
-from equipoise.bench.launchers import processes as inprocess
+from equipoise.bench.environment import no_torch, prompt_wakeups
 from equipoise.bench.launchers.folder import SEAT, JobOutcome, Launcher, LaunchJob
-from equipoise.bench.launchers.processes import Command, run_commands
+from equipoise.bench.launchers.processes import Command, rank_command, run_commands
 from equipoise.errors import UsageError
 from equipoise.units import SI_PREFIXES
 
@@ -173,11 +169,7 @@ def emulated(name: str) -> Launcher:
     def launch(job: LaunchJob) -> JobOutcome:
         return _launch(job, link_bit_per_s)
 
-    return Launcher(name=f"{NAME}:{rate.lower()}", why_not=_why_not, launch=launch)
-
-
-def _why_not() -> str | None:
-    return inprocess.why_not() or why_not()
+    return Launcher(name=f"{NAME}:{rate.lower()}", why_not=lambda: no_torch() or why_not(), launch=launch)
 
 
 def _launch(job: LaunchJob, link_bit_per_s: float) -> JobOutcome:
@@ -190,8 +182,7 @@ def _launch(job: LaunchJob, link_bit_per_s: float) -> JobOutcome:
 
 def _command(job: LaunchJob, rank: int, made: tuple[Host, ...]) -> Command:
     """How one rank is started on its host."""
-    command = inprocess.command(job, rank)
-    host = made[rank]
+    command, host = rank_command(job, rank), made[rank]
     meeting = {
         "LOCAL_RANK": "0",
         SEAT: str(rank),

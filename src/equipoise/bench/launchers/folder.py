@@ -1,19 +1,17 @@
-"""What a launcher is, and the folder of a job: what its worker is given, and what its processes left.
-
-No torch.
-"""
+"""What a launcher is, and the folder of a job: what its worker is given, and what its processes left."""
 
 import json
 import os
 import re
 import signal
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from msgspec import Struct, to_builtins
 
-from equipoise.bench.environment import num_memory_kills
+from equipoise.bench.environment import conditions, num_memory_kills
 
 
 class WorkerTask(Protocol):
@@ -71,12 +69,18 @@ class Launcher(Struct, frozen=True, kw_only=True):
     launch: Callable[[LaunchJob], JobOutcome]
     binds_here: bool = True
 
+    def conditions(self, core_sets: Sequence[Sequence[int]] = ()) -> dict[str, Any]:
+        """The conditions that a run with it has now. core_sets: of each rank, where it binds here."""
+        return conditions(core_sets=core_sets, launcher=self.name, here=self.binds_here)
+
 
 # What workers are to do; what rank 0 measured, in the end and up to now.
 INSTRUCTIONS, RESULT, SO_FAR = "job.json", "result.json", "so_far.json"
 # Names the core set of a worker where that is not the number of its LOCAL_RANK.
 SEAT = "EQUIPOISE_SEAT"
 _TAIL_CHARS = 400
+# How long other ranks may take to write their reasons, after one has failed.
+GRACE_S = 2.0
 _LOST = re.compile(r"closed by peer|reset by peer|connection (closed|refused)|broken pipe", re.IGNORECASE)
 # As torch's C++ begins a line that is no error.
 _WARNING = re.compile(r"\[[IW]\d{4} ")
@@ -123,6 +127,28 @@ class End(Struct, frozen=True, kw_only=True):
     rank: int
     code: int
     why: str | None
+
+
+def collect_ends(
+    num_ranks: int,
+    new_ends: Callable[[], Sequence[End]],
+    *,
+    limit_s: float,
+    grace_s: Callable[[End], float] = lambda _end: GRACE_S,
+) -> tuple[list[End], bool]:
+    """The ends of ranks in the order they are known, and whether time ran out before all had ended.
+
+    new_ends: waits a moment and returns those since the last call. grace_s: how long after a failed rank the
+    others may take, which wait for it and would never end.
+    """
+    deadline = time.monotonic() + limit_s
+    ends: list[End] = []
+    while len(ends) < num_ranks and time.monotonic() < deadline:
+        for end in new_ends():
+            ends.append(end)
+            if end.code:
+                deadline = min(deadline, time.monotonic() + grace_s(end))
+    return ends, len(ends) < num_ranks and not any(end.code for end in ends)
 
 
 def outcome(

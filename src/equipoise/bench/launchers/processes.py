@@ -1,7 +1,4 @@
-"""Processes of a job on one host: started directly or by torchrun, waited for, and ended to the last.
-
-No torch.
-"""
+"""Processes of a job on one host: started directly or by torchrun, waited for, and ended to the last."""
 
 import fcntl
 import os
@@ -13,13 +10,12 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
-from equipoise.bench.environment import num_memory_kills
+from equipoise.bench.environment import no_torch, num_memory_kills
 from equipoise.bench.launchers.folder import (
     INSTRUCTIONS,
     SEAT,
@@ -28,6 +24,7 @@ from equipoise.bench.launchers.folder import (
     Launcher,
     LaunchJob,
     cause,
+    collect_ends,
     instructions,
     outcome,
     output_path,
@@ -36,8 +33,6 @@ from equipoise.bench.launchers.folder import (
 
 WORKER = "equipoise.bench.worker"
 _POLL_S = 0.02
-# How long other ranks may take to write their reasons, after one has failed.
-GRACE_S = 2.0
 
 
 class Command(Struct, frozen=True, kw_only=True):
@@ -127,12 +122,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def why_not() -> str | None:
-    """Why no process can train here; None where it can."""
-    return None if find_spec("torch") else "torch is not installed: pip install 'equipoise[torch]'"
-
-
-def command(job: LaunchJob, rank: int) -> Command:
+def rank_command(job: LaunchJob, rank: int) -> Command:
     """How one rank is started."""
     environment = {name: value for name, value in os.environ.items() if name != "MASTER_ADDR"}
     environment |= {
@@ -147,25 +137,18 @@ def command(job: LaunchJob, rank: int) -> Command:
 
 
 def run_commands(job: LaunchJob, commands: Sequence[Command], *, by_agent: bool = False) -> JobOutcome:
-    """What came of a job run by these commands: one per rank, or one agent that starts the ranks itself.
-
-    Returns early when one has failed: others wait for it and would never end.
-    """
+    """What came of a job run by these commands: one per rank, or one agent that starts the ranks itself."""
     write_document(job.folder, INSTRUCTIONS, instructions(job, job.core_sets))
-    deadline = time.monotonic() + job.limit_s
     ranks = Ranks(dict(enumerate(commands)), job.folder)
-    ends: list[End] = []
+
+    def new_ends() -> list[End]:
+        time.sleep(_POLL_S)
+        return ranks.ends()
+
     try:
-        while time.monotonic() < deadline:
-            ends += ranks.ends()
-            if len(ends) == len(commands):
-                break
-            if any(end.code for end in ends):
-                deadline = min(deadline, time.monotonic() + GRACE_S)
-            time.sleep(_POLL_S)
+        ends, ran_out = collect_ends(len(commands), new_ends, limit_s=job.limit_s)
     finally:
         ranks.end()
-    ran_out = len(ends) < len(commands) and not any(end.code for end in ends)
     if by_agent and ends:
         ends = _ends_of_ranks(job, ends[0])
     return outcome(job, ends, ran_out=ran_out)
@@ -185,10 +168,10 @@ def _ends_of_ranks(job: LaunchJob, agent: End) -> list[End]:
 
 
 def _inprocess_launch(job: LaunchJob) -> JobOutcome:
-    return run_commands(job, [command(job, rank) for rank in range(job.task.num_ranks)])
+    return run_commands(job, [rank_command(job, rank) for rank in range(job.task.num_ranks)])
 
 
-INPROCESS = Launcher(name="inprocess", why_not=why_not, launch=_inprocess_launch)
+INPROCESS = Launcher(name="inprocess", why_not=no_torch, launch=_inprocess_launch)
 
 # What torchrun sets for its own processes would lead workers of another group astray.
 _FOREIGN = ("TORCHELASTIC_", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_")
@@ -266,4 +249,4 @@ def _torchrun_launch(job: LaunchJob) -> JobOutcome:
     return run_commands(job, [agent], by_agent=True)
 
 
-TORCHRUN = Launcher(name="torchrun", why_not=why_not, launch=_torchrun_launch)
+TORCHRUN = Launcher(name="torchrun", why_not=no_torch, launch=_torchrun_launch)

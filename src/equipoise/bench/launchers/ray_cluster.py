@@ -1,7 +1,6 @@
-"""A run as actors on the nodes of a Ray cluster: each actor starts a rank as other launchers do. No torch."""
+"""A run as actors on the nodes of a Ray cluster: each actor starts a rank as other launchers do."""
 
 import os
-import platform
 import shutil
 import signal
 import tempfile
@@ -15,13 +14,15 @@ from typing import Any
 
 from msgspec import convert, to_builtins
 
-from equipoise.bench.environment import kernel_id
+from equipoise.bench.environment import no_torch, this_node
 from equipoise.bench.launchers.folder import (
+    GRACE_S,
     RESULT,
     End,
     JobOutcome,
     Launcher,
     LaunchJob,
+    collect_ends,
     first_line,
     instructions,
     lost_another,
@@ -29,7 +30,7 @@ from equipoise.bench.launchers.folder import (
     read_document,
     write_document,
 )
-from equipoise.bench.launchers.processes import GRACE_S, Order, Ranks, begin, free_port, why_not
+from equipoise.bench.launchers.processes import Order, Ranks, begin, free_port
 from equipoise.errors import DataError, UsageError
 
 _RAY_TASK_POLL_S = 0.05
@@ -53,9 +54,7 @@ class RankActor:
         """Where this is: host, kernel and cores, Ray's node and address, and a port that is free there."""
         ray = _ray()
         return {
-            "host": platform.node(),
-            "kernel": kernel_id(),
-            "cores": sorted(os.sched_getaffinity(0)),
+            **this_node(),
             "node": ray.get_runtime_context().get_node_id(),
             "address": ray.util.get_node_ip_address(),
             "port": free_port(),
@@ -134,7 +133,7 @@ def _why_not(address: str) -> str | None:
     if is_new:
         ray = _ray()
         ray.shutdown()  # Ray ends a connected process a minute after its cluster, whatever else it does
-    return why_not()
+    return no_torch()
 
 
 def _no_answer(address: str, err: Exception) -> str:
@@ -267,10 +266,10 @@ def _ends(
 ) -> tuple[list[End], bool]:
     """The ends of ranks in the order they are known, and whether time ran out before."""
     ray = _ray()
-    deadline = time.monotonic() + job.limit_s
     waiting = dict(zip(began, range(len(actors)), strict=True))
-    ends: list[End] = []
-    while waiting and time.monotonic() < deadline:
+
+    def new_ends() -> list[End]:
+        ends = []
         for ref in ray.wait(list(waiting), timeout=_POLL_S)[0]:
             rank = waiting.pop(ref)
             try:
@@ -283,11 +282,13 @@ def _ends(
             ends.append(End(rank=rank, code=end["code"], why=end["why"]))
             if end["result"] is not None:
                 write_document(job.folder, RESULT, end["result"])
-            if end["code"]:
-                # Ray is slower to see that a node is dead than the ranks that exchange with it.
-                grace_s = _END_S if lost_another(ends[-1]) else GRACE_S
-                deadline = min(deadline, time.monotonic() + grace_s)
-    return ends, bool(waiting) and not any(end.code for end in ends)
+        return ends
+
+    def grace_s(end: End) -> float:
+        # Ray is slower to see that a node is dead than the ranks that exchange with it.
+        return _END_S if lost_another(end) else GRACE_S
+
+    return collect_ends(len(actors), new_ends, limit_s=job.limit_s, grace_s=grace_s)
 
 
 def _let_go(actors: Sequence[Any]) -> None:

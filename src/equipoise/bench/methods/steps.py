@@ -218,14 +218,14 @@ def begin_powersgd(setup: MethodSetup) -> TrainingStep:
 
 
 def largest(corrected: torch.Tensor, num_sent: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Places and values of the largest entries by size, and the tensor without them: what is kept.
+    """Places and values of the largest entries by size, and the tensor without them: what is rest.
 
-    corrected: (num_values,), a gradient plus what was kept of earlier ones. The parts add up to it exactly.
+    corrected: (num_values,), a gradient plus what was rest of earlier ones. The parts add up to it exactly.
     """
     places = torch.topk(corrected.abs(), num_sent, sorted=False).indices
-    kept = corrected.clone()
-    kept[places] = 0
-    return places, corrected[places], kept
+    rest = corrected.clone()
+    rest[places] = 0
+    return places, corrected[places], rest
 
 
 class Sparsifier:
@@ -233,7 +233,7 @@ class Sparsifier:
 
     def __init__(self, fraction: float, world_size: int) -> None:
         """fraction: of the values of a bucket, 0..1; at least one value is sent."""
-        self.kept: dict[int, torch.Tensor] = {}
+        self.unsent: dict[int, torch.Tensor] = {}
         self._fraction = fraction
         self._world_size = world_size
         self._num_steps = 0
@@ -252,10 +252,10 @@ class Sparsifier:
 
     def _sparse(self, gradient: torch.Tensor, index: int) -> torch.futures.Future[torch.Tensor]:
         corrected = gradient.float()
-        if index in self.kept:
-            corrected = corrected + self.kept[index]
+        if index in self.unsent:
+            corrected = corrected + self.unsent[index]
         num_sent = max(1, math.ceil(self._fraction * corrected.numel()))
-        places, values, self.kept[index] = largest(corrected, num_sent)
+        places, values, self.unsent[index] = largest(corrected, num_sent)
         # Places and values travel together, as bytes of one message: an exchange costs one latency, not two.
         sent = torch.cat((places.to(torch.int32), values.view(torch.int32)))
         received = torch.empty(self._world_size * sent.numel(), dtype=torch.int32, device=sent.device)

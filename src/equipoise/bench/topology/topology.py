@@ -161,16 +161,16 @@ def islands(topology: Topology) -> Islands:
 
 def _components(names: tuple[str, ...], connected: set[frozenset[str]]) -> Iterator[tuple[str, ...]]:
     """Sets of names that are connected, each in the order of the names."""
-    left = dict.fromkeys(names)
-    while left:
-        reached, front = set[str](), [next(iter(left))]
+    rest = dict.fromkeys(names)
+    while rest:
+        reached, front = set[str](), [next(iter(rest))]
         while front:
             here = front.pop()
             reached.add(here)
-            front += [name for name in left if name not in reached and frozenset((here, name)) in connected]
+            front += [name for name in rest if name not in reached and frozenset((here, name)) in connected]
         yield tuple(name for name in names if name in reached)
         for name in reached:
-            left.pop(name, None)
+            rest.pop(name, None)
 
 
 def best_groups(topology: Topology) -> tuple[BestGroup, ...]:
@@ -218,14 +218,14 @@ def _clique(names: tuple[str, ...], connected: set[frozenset[str]], size: int) -
     near = {name: {other for other in names if frozenset((name, other)) in connected} for name in names}
     steps = [0]
 
-    def extended(group: tuple[str, ...], left: list[str]) -> tuple[str, ...] | None:
+    def extended(group: tuple[str, ...], rest: list[str]) -> tuple[str, ...] | None:
         if len(group) == size:
             return group
-        for place, name in enumerate(left):
+        for place, name in enumerate(rest):
             steps[0] += 1
-            if len(group) + len(left) - place < size or steps[0] > _MOST_STEPS:
+            if len(group) + len(rest) - place < size or steps[0] > _MOST_STEPS:
                 return None
-            found = extended((*group, name), [other for other in left[place + 1 :] if other in near[name]])
+            found = extended((*group, name), [other for other in rest[place + 1 :] if other in near[name]])
             if found is not None:
                 return found
         return None

@@ -66,15 +66,6 @@ class LinkMatrix(Struct, kw_only=True):
         return bool(words) and words <= PEER_WORDS.keys()
 
 
-def is_name(text: str) -> bool:
-    """Whether a word may be the name of an accelerator or a network card."""
-    return _MATRIX_NAME.fullmatch(text) is not None
-
-
-def _is_cell(text: str) -> bool:
-    return text == SELF or text in PEER_WORDS or link_class(text) is not None
-
-
 def words(lines: Sequence[str]) -> Iterator[MatrixWord]:
     """The words of a text; names, cells and heads that are run together are taken apart."""
     for number, line in enumerate(lines, start=1):
@@ -92,9 +83,9 @@ def _parts(chunk: str) -> Iterator[tuple[str, Kind]]:
     elif _NAMES_RUN_TOGETHER.fullmatch(chunk):
         for name in re.findall(_NUMBERED, chunk):
             yield name, "name"
-    elif is_name(chunk):
+    elif _MATRIX_NAME.fullmatch(chunk):
         yield chunk, "name"
-    elif _is_cell(chunk):
+    elif chunk == SELF or chunk in PEER_WORDS or link_class(chunk) is not None:
         yield chunk, "cell"
     elif _CELLS_RUN_TOGETHER.fullmatch(chunk):
         for cell in re.findall(_WORD, chunk):
@@ -256,10 +247,11 @@ def read_nvidia(lines: Sequence[str]) -> Topology | None:
         notes.append("The text states peer access, but not the links; `nvidia-smi topo -m` prints them.")
     names = sorted((name for name in cells.names if name.startswith(_ACCELERATOR)), key=_by_number)
     strange = [name for name in listed if name not in names]
+    parts = (("topo -m", links), ("topo -p2p", peers), ("-L", listed))
     if strange:
         notes.append(f"`nvidia-smi -L` lists {', '.join(strange)}, the matrix does not.")
     return Topology(
-        origin=_origin(has_links=bool(links), has_peers=bool(peers), has_list=bool(listed)),
+        origin="nvidia-smi " + ", ".join(name for name, there in parts if there),
         devices=tuple(_device(name, links[0] if links else None, listed.get(name)) for name in names),
         nics=_nics(cells.names, lines),
         links=tuple(_links(cells, peers, is_of_peers=not links)),
@@ -273,11 +265,6 @@ def _by_number(name: str) -> tuple[str, int, str, str]:
     prefix = name.rstrip("0123456789")
     digits = name.removeprefix(prefix).lstrip("0")
     return prefix, len(digits), digits, name
-
-
-def _origin(*, has_links: bool, has_peers: bool, has_list: bool) -> str:
-    parts = (("topo -m", has_links), ("topo -p2p", has_peers), ("-L", has_list))
-    return "nvidia-smi " + ", ".join(name for name, is_there in parts if is_there)
 
 
 def _peers_option(matrix: LinkMatrix, lines: Sequence[str]) -> str:

@@ -32,8 +32,8 @@ def merged(spans: Spans) -> Spans:
     >>> whole.start.tolist(), whole.end.tolist()
     ([0, 3], [2, 9])
     """
-    kept = spans.end > spans.start
-    start, end = spans.start[kept], spans.end[kept]
+    is_span = spans.end > spans.start
+    start, end = spans.start[is_span], spans.end[is_span]
     if start.size == 0:
         return Spans(start=start, end=end)
     order = np.argsort(start, kind="stable")

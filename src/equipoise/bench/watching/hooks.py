@@ -147,41 +147,10 @@ def attached(loop: Loop, models: Iterable[nn.Module]) -> Iterator[None]:
         yield
 
 
-class Gradients:
-    """The moments at which gradients are ready: after the last one, ranks wait for exchanges only."""
-
-    def __init__(self, loop: Loop, models: Iterable[nn.Module]) -> None:
-        """Every gradient is looked at until `settle`, to find those that are ready last."""
-        self._loop = loop
-        self._latest: nn.Parameter | None = None
-        self._last: dict[int, nn.Parameter] = {}
-        self._handles: list[Any] = []
-        # One that models share counts once; what has a history has no gradient of its own.
-        shared = {id(each): each for model in models for each in model.parameters()}
-        self._observe([each for each in shared.values() if each.requires_grad and each.is_leaf], self._noted)
-
-    def noted(self) -> None:
-        """A step has ended: remember which of its gradients was the last."""
-        if self._latest is not None:
-            self._last[id(self._latest)] = self._latest
-            self._latest = None
-
-    def settle(self) -> None:
-        """From now on look only at gradients that were the last in some step."""
-        self._observe(list(self._last.values()), lambda _parameter: self._loop.ready())
-
-    def removed(self) -> None:
-        """Look at none."""
-        self._observe((), self._noted)
-
-    def _noted(self, parameter: nn.Parameter) -> None:
-        self._latest = parameter
-        self._loop.ready()
-
-    def _observe(self, parameters: Sequence[nn.Parameter], hook: Callable[[Any], None]) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles = [each.register_post_accumulate_grad_hook(hook) for each in parameters]
+def trained_once(models: Iterable[nn.Module]) -> list[nn.Parameter]:
+    """The parameters that get a gradient of their own; one that models share counts once."""
+    shared = {id(each): each for model in models for each in model.parameters()}
+    return [each for each in shared.values() if each.requires_grad and each.is_leaf]
 
 
 def exchanges_throughout(models: Iterable[nn.Module]) -> bool:

@@ -1,4 +1,4 @@
-"""A training loop as marks, cut into steps: what begins when, by hooks. No torch, no clock."""
+"""A training loop as marks, cut into steps: what begins when, by hooks."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -225,5 +225,5 @@ def _unpaused(
     def moved(moment: float) -> float:
         return moment - sum(min(ended, moment) - at for at, ended in pauses if at < moment)
 
-    kept = [(name, moved(at)) for name, at in marks if name != PAUSED]
-    return kept, moved(end_s), [moved(at) for at in ready_s]
+    running = [(name, moved(at)) for name, at in marks if name != PAUSED]
+    return running, moved(end_s), [moved(at) for at in ready_s]

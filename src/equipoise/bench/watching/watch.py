@@ -12,10 +12,11 @@ from time import monotonic, perf_counter, process_time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from equipoise.bench.launchers.folder import first_line
 from equipoise.bench.phases import BACKWARD, EXPOSED, FORWARD, STEP
 from equipoise.bench.watching.loop import Loop, WatchedStep, phases_of
 from equipoise.bench.watching.ranks import CombinedRun, combine_ranks, summary
-from equipoise.bench.watching.record import RankFile, RankRecord, run_folder, written_step
+from equipoise.bench.watching.record import RankEnd, RankFile, RankRecord, RecordedStep, run_folder
 from equipoise.bench.watching.rows import write_tables
 from equipoise.errors import DataError, UsageError
 
@@ -133,12 +134,12 @@ class Watch:
         self._loop: Loop | None = None
         self._file: RankFile | None = None
         self._fresh: list[tuple[int, WatchedStep, bool]] = []
-        self._steps: list[dict[str, Any]] = []
+        self._steps: list[RecordedStep] = []
         self._number = 0
 
     def __enter__(self) -> Self:
         """Begin: hooks are attached, the file of this rank is made."""
-        from equipoise.bench.stopwatch import CommunicationProfile  # noqa: PLC0415 - it imports torch
+        from equipoise.bench.stopwatch import CommunicationProfile, GradientHooks  # noqa: PLC0415 - it imports torch
         from equipoise.bench.watching import hooks  # noqa: PLC0415 - likewise
 
         rank, num_ranks = hooks.ranks()
@@ -165,8 +166,8 @@ class Watch:
         self._throughout = hooks.exchanges_throughout(self._models)
         self._gradients = None
         if not (self._alone or self._throughout):
-            self._gradients = hooks.Gradients(loop, self._models)
-            self._hooks.callback(self._gradients.removed)
+            self._gradients = GradientHooks(hooks.trained_once(self._models), loop.ready)
+            self._hooks.callback(self._gradients.release)
         self._loop = loop
         atexit.register(self._cut_off)
         return self
@@ -236,7 +237,7 @@ class Watch:
         """Some lines on where the steps went, from what has been seen so far."""
         if self.result is None:
             self._flush()
-            return summary(combine_ranks([self._record({"exchanged": self._exchanged()})]))
+            return summary(combine_ranks([self._record(RankEnd(exchanged=self._exchanged()))]))
         return summary(self.result)
 
     def end(self, error: BaseException | None = None) -> None:
@@ -248,7 +249,13 @@ class Watch:
             self._loop.cut()
         self._detach()
         self._flush()
-        end = {**self._used(), "exchanged": self._exchanged(), "reason": _reason(error)}
+        cpu_s, wall_s = process_time() - self._begun[0], perf_counter() - self._begun[1]
+        end = RankEnd(
+            memory_bytes=self._on.memory()["peak"],
+            cpu_fraction=cpu_s / wall_s / len(os.sched_getaffinity(0)),
+            exchanged=self._exchanged(),
+            reason=_reason(error),
+        )
         self._write([{"end": end}])
         if self._file is not None:
             self._file.close()
@@ -270,7 +277,7 @@ class Watch:
         self._number += 1
         self._fresh.append((self._number, step, self._profiles()))
         if self._gradients is not None and self._number < _PROFILED.stop:
-            self._gradients.noted()
+            self._gradients.step_ended()
             if self._number == _PROFILED.stop - 1:
                 self._gradients.settle()
         if self._number >= self._num_steps:
@@ -298,12 +305,12 @@ class Watch:
         """Put what has been seen since the last time on disk."""
         unmeasured = {EXPOSED: 0.0} if self._alone else {}
         steps = [
-            written_step(
-                unmeasured | phases_of(step, self._clock.moments),
-                number=number,
-                num_batches=step.num_batches,
-                num_samples=step.num_samples,
+            RecordedStep(
+                step=number,
+                batches=step.num_batches,
+                samples=step.num_samples,
                 profiled=profiled,
+                seconds=unmeasured | phases_of(step, self._clock.moments),
             )
             for number, step, profiled in self._fresh
         ]
@@ -312,7 +319,7 @@ class Watch:
         self._write([{"told": self._forward_facts}, *steps])
         self._flushed_s = monotonic()
 
-    def _write(self, lines: Sequence[Mapping[str, Any]]) -> None:
+    def _write(self, lines: Sequence[RecordedStep | Mapping[str, Any]]) -> None:
         """Add lines to this rank's file; training goes on where that fails."""
         try:
             if self._file is not None:
@@ -322,7 +329,7 @@ class Watch:
 
     def _exchanged(self) -> dict[str, float]:
         """Communication in profiled steps, and how long these took; empty where none was profiled."""
-        splits = [step["seconds"] for step in self._steps if step["profiled"]]
+        splits = [step.seconds for step in self._steps if step.profiled]
         if self._profiled is None or not splits:
             return {}
         found = {
@@ -334,15 +341,9 @@ class Watch:
             found["passes_s"] = sum(split[FORWARD] + split[BACKWARD] for split in splits)
         return found
 
-    def _record(self, end: dict[str, Any]) -> RankRecord:
+    def _record(self, end: RankEnd) -> RankRecord:
         """What this rank has seen, as its file would be read."""
         return RankRecord(about={**self._about, **self._forward_facts}, steps=self._steps, end=end)
-
-    def _used(self) -> dict[str, Any]:
-        """Memory and processors since the beginning."""
-        cpu_s, wall_s = process_time() - self._begun[0], perf_counter() - self._begun[1]
-        cores = len(os.sched_getaffinity(0))
-        return {"memory_bytes": self._on.memory()["peak"], "cpu_fraction": cpu_s / wall_s / cores}
 
     def _detach(self) -> None:
         """Remove every hook."""
@@ -364,4 +365,4 @@ def _reason(error: BaseException | None) -> str | None:
     """Why the loop was left, where it failed; stopping it by hand is no failure."""
     if error is None or not isinstance(error, Exception):
         return None
-    return f"raised {type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+    return f"raised {type(error).__name__}: {first_line(error)}"
