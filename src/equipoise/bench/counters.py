@@ -138,7 +138,7 @@ def amdgpu_sources(addresses: Sequence[str], bus: Path = BUS) -> PowerMeters:
 
 
 def _amdgpu_source(card: Path, sensor: Path) -> PowerMeter:
-    # Newer drivers name the reading of the moment `input`, older ones an average over some milliseconds.
+    # Newer drivers name the instantaneous reading `input`, older ones an average over some milliseconds.
     power = next(
         (sensor / name for name in ("power1_input", "power1_average") if (sensor / name).exists()), None
     )

@@ -64,7 +64,7 @@ _KEYS = (("now", "VmRSS"), ("peak", "VmHWM"))
 
 
 class HostClock:
-    """The processor's own clock: a program that has come to a point has done all before it."""
+    """The processor's own clock: all work given to it before a point is done there."""
 
     now = staticmethod(perf_counter)
 
@@ -80,7 +80,7 @@ def _cpu_refusal(precision: str) -> str | None:
 
 
 def _cpu_restart_peak() -> None:
-    """Have the kernel count the peak from now on, where it lets a process ask for that."""
+    """Have the kernel count the peak from now on, where it allows that."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
@@ -122,7 +122,7 @@ class EventClock:
     """Events in the stream that computes; each is reached when all work given before it is done."""
 
     def now(self) -> tuple[float, Any]:
-        """When the host came to this point, and the event that the device will reach."""
+        """The time on the host, and an event that the device will reach."""
         torch = _torch()
         event = torch.cuda.Event(enable_timing=True)
         event.record()

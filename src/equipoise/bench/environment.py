@@ -270,7 +270,7 @@ def this_node() -> dict[str, Any]:
 
 
 def num_memory_kills() -> int | None:
-    """How often this machine's kernel has ended a process for want of memory; None where not known."""
+    """How often this machine's kernel has killed a process because memory ran out; None where not known."""
     text = file_text(Path("/proc/vmstat"))
     counts = [line.split()[1] for line in text.splitlines() if line.startswith("oom_kill ")]
     return int(counts[0]) if counts else None

@@ -124,7 +124,7 @@ def _round(
 ) -> tuple[float, float, float]:
     """Seconds alone, seconds during computing, share of the core that it took meanwhile.
 
-    touched: what computing has just read and written, and left in the caches in place of what messages need.
+    touched: what computing has just read and written, so that caches hold it and not what messages need.
     """
     dist.barrier()
     _piece_s(matrix, on, _LEAST_WINDOW_S)

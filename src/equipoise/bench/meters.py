@@ -48,7 +48,7 @@ def integrated_j(moments_s: Sequence[float], power_w: Sequence[float]) -> float:
     """Joules under power readings, connected by straight lines.
 
     moments_s, power_w: (n_readings,), in order of time.
-    Assumes readings are of the moment; sensors that average over a while lag behind it.
+    Assumes instantaneous readings; sensors that average over a while lag behind.
     Source: the trapezoidal rule.
 
     >>> integrated_j([0.0, 2.0, 3.0], [100.0, 200.0, 0.0])

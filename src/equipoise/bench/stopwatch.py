@@ -66,15 +66,17 @@ def profiled(events: Iterable[ProfileEvent]) -> Profiled:
     on_device = any(event.on_device for event in every)
     if on_device:
         kernels = [event for event in every if event.on_device and not event.is_annotation]
-        talking = [event.span for event in kernels if communicates(event.name)]
+        communicating = [event.span for event in kernels if communicates(event.name)]
         computing = [event.span for event in kernels if not communicates(event.name)]
     else:
         threads = {event.thread for event in every if host_operation(event.name)}  # copies there are its own
-        talking = [event.span for event in every if host_operation(event.name)]
+        communicating = [event.span for event in every if host_operation(event.name)]
         computing = [
             event.span for event in every if event.thread not in threads and computes_on_host(event.name)
         ]
-    return Profiled(communication_s=union_s(talking), exposed_s=uncovered_s(talking, by=computing))
+    return Profiled(
+        communication_s=union_s(communicating), exposed_s=uncovered_s(communicating, by=computing)
+    )
 
 
 class CommunicationProfile:
@@ -86,7 +88,7 @@ class CommunicationProfile:
         self._profile: Any = None
 
     def begin(self) -> bool:
-        """Whether profiling began: not where somebody else profiles."""
+        """Whether profiling began: not where another profiler runs."""
         if torch.autograd._profiler_enabled():  # noqa: SLF001 - there is no other way to ask
             return False
         self._profile = profile(activities=[getattr(ProfilerActivity, name) for name in self._on.activities])
@@ -376,7 +378,7 @@ class Stopwatch:
         """The phases of timed steps with exposed communication.
 
         Where gradients are looked at, profiled steps must show the same last ones as warm-up did: a model
-        that trains now these weights and now others has no moment that was looked at, and no such number.
+        that trains now these weights and now others has no gradient that is always last, and no such number.
         """
         split = [self.split(lap) for lap in timed]
         if self.exchanges == THROUGHOUT:

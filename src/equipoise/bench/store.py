@@ -142,7 +142,7 @@ class Store:
             raise DataError(f"{self.folder}: cannot be written: {err.strerror or err}") from err
         with lock:
             try:
-                # The kernel lets go of it when the process ends, however it ends.
+                # The kernel releases it when the process ends, however it ends.
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as err:
                 raise UsageError(f"{self.folder}: another sweep is writing there; use another --out") from err
@@ -251,7 +251,7 @@ _PAUSE_S = 5.0
 _MOST_PACED = 20
 _MOST_FOLDERS = 200
 _DEEPEST = 2
-# Of one folder so many are looked at: somebody may name his home.
+# Entries of one folder that are looked at: a user may name a home folder.
 _MOST_ENTRIES = 2000
 
 
@@ -316,7 +316,7 @@ def sweep_progress(folder: Path) -> SweepProgress:
 
 
 def _ended_s(folder: Path) -> list[float]:
-    """When each finished trial was put on disk, in order."""
+    """When each finished trial was written, in order."""
     try:
         return sorted(each.stat().st_mtime for each in trials_folder(folder).glob("*.json"))
     except OSError as err:

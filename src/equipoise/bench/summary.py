@@ -1,4 +1,4 @@
-"""Repetitions put together: steadiness, outliers, medians with intervals; unlike runs are refused."""
+"""Repetitions combined: steadiness, outliers, medians with intervals; unlike runs are refused."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations

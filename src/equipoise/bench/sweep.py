@@ -26,7 +26,7 @@ Progress = Callable[[str, int, int], None]
 Report = Callable[[str], None]
 Scaling = Literal["strong", "weak"]
 
-# The files of a trial are far smaller; what fails below this may have failed for want of room.
+# The files of a trial are far smaller; below this a trial may fail because the disk is full.
 _LEAST_FREE_BYTES = MIB
 # The one way to train that is for one rank.
 ALONE = "single"
@@ -102,7 +102,7 @@ def run_sweep(
 
     limit_s: how long a trial may take. settings: kept with the plan, for readers of the sweep.
     most_ranks: by which cores are shared out, where sweeps with more ranks belong to this one.
-    Raises DataError when a trial cannot be put on disk, or when a sweep is resumed under other conditions.
+    Raises DataError when a trial cannot be written, or when a sweep is resumed under other conditions.
     """
     store = Store(folder)
     most_ranks = max(most_ranks or 1, *(trial.num_ranks for trial in trials))
@@ -163,7 +163,7 @@ def _run(
 
 
 def _refuse_full(folder: Path, reason: str = "") -> None:
-    """Refuse to go on where there is no room, or where a trial failed for want of it."""
+    """Refuse to go on where the disk is full, or where a trial failed because it was."""
     lacked_room = any(os.strerror(number) in reason for number in _NO_ROOM)
     if lacked_room or shutil.disk_usage(folder).free < _LEAST_FREE_BYTES:
         raise _full(folder)

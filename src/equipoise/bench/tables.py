@@ -1,4 +1,4 @@
-"""The tables `runs`, `scores` and `steps` of a sweep, made from its finished trials, as often as wanted.
+"""The tables `runs`, `scores` and `steps` of a sweep, made from its finished trials.
 
 Other measurements write the same tables from rows of their own: `run_row`, `step_rows`, `write`.
 """

@@ -31,7 +31,7 @@ _NUM_STEPS = 3
 
 
 def gradients(step: Step, subject: Trainee, on: DeviceKind) -> dict[str, Any]:
-    """Gradients in the order they come to exist, and buffers, of a rank that trains alone.
+    """Gradients in the order they are ready, and buffers, of a rank that trains alone.
 
     `gradients`: shape, bytes and `ready`, the share of the backward pass after which each is there.
     `buffers`: bytes of each tensor of statistics, by its dtype.
@@ -215,10 +215,10 @@ def _whole_cycles(num_steps: int, period: int) -> int:
 
 
 def _warm_up(watch: Stopwatch, period: int) -> tuple[list[float], bool]:
-    """Seconds of the steps that were run before they were steady, and whether they came to be.
+    """Seconds of the warm-up steps, and whether steps became steady.
 
-    All ranks judge the same series, that of the slowest of them: each by itself would find a trend where
-    there is none once in so many times, and all would have to wait for the unluckiest.
+    All ranks test the same series, that of the slowest of them: with a test of its own on each rank, false
+    alarms of any rank would delay all.
     """
     step_s: list[float] = []
     kinds: list[object] = []
@@ -240,7 +240,7 @@ def _profiled(watch: Stopwatch, on: DeviceKind, period: int) -> tuple[Profiled, 
     profile.begin()
     laps = watch.laps(_whole_cycles(_NUM_PROFILED_STEPS, period))
     seen = profile.ended()
-    assert seen is not None  # nobody else profiles in a rank of a trial
+    assert seen is not None  # no other profiler runs in a rank of a trial
     return seen, laps
 
 

@@ -290,7 +290,7 @@ def _parts(found: Meaning) -> Iterator[str]:
         yield f"The island of {named(found.islands.unplaced)} is not known."
     known = ends([each.link_class for each in found.reached])
     for group in found.groups:
-        # Where links are not known, a careless choice may meet worse than the worst that is.
+        # Where links are not known, another choice may get a worse link than the worst known.
         worst = group.worst_class or (f"{known[-1]} or what is not known" if known else None)
         if worst is not None and worst.split()[0] != group.link_class:
             yield (
@@ -388,7 +388,7 @@ def figure_words(each: LinkFigure) -> str:
 
 
 def _contradiction(each: LinkFigure) -> Iterator[str]:
-    """What to look at where what was timed is not what the catalogue lets expect."""
+    """What to check where the timing contradicts the catalogue."""
     if each.bus_byte_per_s is None or each.usual_bus_byte_per_s is None:
         return
     ratio = each.bus_byte_per_s / each.usual_bus_byte_per_s

@@ -331,7 +331,7 @@ def _fastest(measured: Iterable[MethodCandidate], name: str) -> MethodCandidate 
 
 
 def _repeated_if_any(measured: list[MethodCandidate]) -> list[MethodCandidate]:
-    """Those that ran several times: one lucky run does not outdo what was looked at twice."""
+    """Those that ran several times: one run that was fast by chance does not win over repeated ones."""
     return [each for each in measured if len(each.runs) > 1] or measured
 
 
@@ -392,8 +392,8 @@ def tuned(
     gradient_bytes = one_device(sweep.measured(one_device_trials(space))).gradient_bytes
     costs = {}
     for size in sizes:
-        rivals = needed(space.methods, num_ranks=size, device=space.device, gradient_bytes=gradient_bytes)
-        costs[size] = exchange_costs(sweep.costs(rivals), str(sweep.folder))
+        task = needed(space.methods, num_ranks=size, device=space.device, gradient_bytes=gradient_bytes)
+        costs[size] = exchange_costs(sweep.costs(task), str(sweep.folder))
     found = search_methods(
         space, sweep.measured, costs, num_trials=num_trials, num_repetitions=num_repetitions
     )

@@ -155,7 +155,7 @@ def _seen(files: RunFiles) -> WatchedRun:
 
 
 def _course(now: RunNow) -> Course | None:
-    """All steps, warm-up too, but those that were profiled; neighbours put together where there are many."""
+    """All steps, warm-up too, but those that were profiled; medians of neighbours where there are many."""
     by_rank = [
         {step.step: step.seconds[STEP] for step in record.steps if not step.profiled}
         for record in now.records

@@ -83,7 +83,7 @@ def _olympic(outcomes: Sequence[RunOutcome], rules: MlperfRules, *, forgiven: fr
 
 
 def _num_missing(outcomes: Sequence[RunOutcome], rules: MlperfRules) -> int:
-    """Logs required and not found; none of a workload whose rules nobody has written down here."""
+    """Logs required and not found; none where the rules of the workload are not known."""
     return max(rules.num_runs_required - len(outcomes), 0) if rules.known else 0
 
 

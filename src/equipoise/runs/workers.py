@@ -71,7 +71,7 @@ class Division(Struct):
         return "/".join((*self._context, path))
 
     def reader(self, path: str, size: int) -> Reader | None:
-        """The reader that wants a file; a single file, which the user named himself, goes to the first."""
+        """The reader that wants a file; a single file, which the user named, goes to the first."""
         for reader in READERS:
             if reader.wanted(self.full_path(path), size):
                 return reader

@@ -64,7 +64,7 @@ def result_of(row: Mapping[str, Any], num_ranks: int) -> dict[str, Any]:
 def reading_in(document: Mapping[str, Any], *, where: str) -> CollectiveRuns:
     """The runs of a document: one an operation.
 
-    where: names it. Raises DataError for what is not as it is written.
+    where: names it. Raises DataError for a document of another form.
     """
     rejected, notes = Tally(), list[str]()
     by_operation: dict[str, list[Timing]] = {}
@@ -150,7 +150,7 @@ def reading_of_fits(document: Mapping[str, Any], *, where: str) -> CollectiveRun
     """The runs of a document, one a fit: a time at the ends of each range of sizes, and at each octave
     between.
 
-    where: names it. Raises DataError for what is not as it is printed.
+    where: names it. Raises DataError for a document of another form.
     """
     try:
         runs = tuple(_run(fit, number, where) for number, fit in enumerate(document["fits"][:_MOST_FITS], 1))

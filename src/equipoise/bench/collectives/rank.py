@@ -24,7 +24,7 @@ from equipoise.bench.collectives.records import WIDTH_BYTES, CollectivesTask
 # Calls in a row last so long: some see the 4 ms that a sleeping core may take to wake, most do not.
 LEAST_BATCH_S = 0.05
 MOST_CALLS = 100
-# Warm when two batches in a row differ by no more than this; measured as it is after so many.
+# Warm when two batches in a row differ by no more than this; after so many it is measured regardless.
 STEADY_FRACTION = 0.1
 MOST_WARM_UPS = 10
 # Patterns repeat after so many elements: sums of them over 1024 ranks are exact in float32.
@@ -148,7 +148,7 @@ def batch(one: Exercise, num_calls: int) -> tuple[float, float]:
 
 
 def warmed_up(one: Exercise) -> tuple[int, bool]:
-    """How many calls make a batch, once two batches in a row take as long; and whether they came to do so."""
+    """How many calls make a batch, and whether two batches in a row came to take equally long."""
     num_calls, before_s = 1, float("inf")
     for _ in range(MOST_WARM_UPS):
         took_s, _ = batch(one, num_calls)

@@ -1,6 +1,6 @@
 """Records of collectives.
 
-What shall be timed, one row of a table, and one run of the program that printed it.
+What to time, one row of a table, and one run of the program that printed it.
 """
 
 from typing import ClassVar
@@ -40,7 +40,7 @@ class CollectivesTask(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse what no ranks can do."""
-        if not 2 <= self.num_ranks <= MOST_RANKS:  # noqa: PLR2004 - one rank talks to nobody
+        if not 2 <= self.num_ranks <= MOST_RANKS:  # noqa: PLR2004 - one rank has no other to send to
             raise UsageError(f"--ranks {self.num_ranks}: expected 2 to {MOST_RANKS}")
         if self.device not in DEVICES:
             raise UsageError(f"device {self.device!r}; expected one of {', '.join(DEVICES)}")
@@ -104,7 +104,7 @@ class CollectiveRun(Struct, frozen=True, kw_only=True):
     """What one run of the program measured: rows that may be pooled.
 
     device: the accelerator as the program names it; None where it does not, or names several.
-    num_copies: how many copies of the program ran at once, each by itself, and got in each other's way.
+    num_copies: how many copies of the program ran at once and disturbed each other.
     backend: of torch.distributed; None for nccl-tests and rccl-tests. link: the rate of the network that
     joins the ranks, as stated, e.g. `1gbit`.
     """

@@ -110,7 +110,7 @@ def rank_range(operation: str, bounds: tuple[float, float]) -> tuple[int, int] |
     if flat:
         return (2, MAX_RANKS) if low <= 1.0 <= high else None
     whole = 2.0 if operation == "all_reduce" else 1.0
-    # whole x (n - 1) / n, solved for n; a hair of slack for products of floats.
+    # whole x (n - 1) / n, solved for n; with slack for products of floats.
     first = math.ceil(1.0 / (1.0 - min(low / whole, 1.0 - 0.5 / MAX_RANKS)) - 1e-6)
     last = MAX_RANKS if high >= whole else math.floor(1.0 / (1.0 - high / whole) + 1e-6)
     first = max(first, 2)
@@ -228,7 +228,7 @@ class PrintedTable(Struct, kw_only=True):
 
 
 class BrokenRowError(ValueError):
-    """A line that begins as a row and does not go on as one; the message has the reason."""
+    """A line that begins as a row but is none; the message has the reason."""
 
 
 class _Stream(Struct, kw_only=True):
@@ -342,8 +342,8 @@ def _row(number: int, head: re.Match[str]) -> PrintedRow | None:
     if not all(numeric):
         if not known:
             return None
-        odd = tokens[numeric.index(False)]
-        raise BrokenRowError(f"a row with {odd[:40]!r} where a number was expected")
+        found = tokens[numeric.index(False)]
+        raise BrokenRowError(f"a row with {found[:40]!r} where a number was expected")
     width = next((width for width in _SIDE_WIDTHS if len(tokens) in {2 * width, 2 * width + 1}), None)
     if width is None:
         if known and len(tokens) > 2 * max(_SIDE_WIDTHS) + 1:

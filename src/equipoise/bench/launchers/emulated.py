@@ -41,7 +41,7 @@ class Host(Struct, frozen=True, kw_only=True):
 
     @property
     def command_prefix(self) -> tuple[str, ...]:
-        """What stands before a command that shall run there; the process keeps its id."""
+        """The prefix of a command that runs there; the process keeps its id."""
         return ("ip", "netns", "exec", self.name)
 
 
@@ -142,7 +142,7 @@ def _remove(name: str) -> None:
 
 
 def _remove_orphans() -> None:
-    """Remove namespaces whose name carries the id of a process that is no more."""
+    """Remove namespaces whose name carries the id of a process that has ended."""
     for path in _NAMESPACES.glob("equipoise-*"):
         found = _NAME.fullmatch(path.name)
         if found and not Path(f"/proc/{found[1]}").exists():
@@ -189,7 +189,7 @@ def _command(job: LaunchJob, rank: int, made: tuple[Host, ...]) -> Command:
         "MASTER_ADDR": made[0].address,
         "MASTER_PORT": str(_PORT),
         "GLOO_SOCKET_IFNAME": host.interface,
-        # It warns that addresses have no names, and would be taken for the cause of a failure.
+        # Its warnings that addresses have no names would look like the cause of a failure.
         "TORCH_CPP_LOG_LEVEL": "ERROR",
     }
     return replace(

@@ -167,7 +167,7 @@ def outcome(
         return JobOutcome(reason=f"hung: ended after {job.limit_s:g} s (--limit for more)")
     if not failed:
         return JobOutcome(reason="ended without a result")
-    # A rank that is killed takes others with it, and word of them may be here first.
+    # Others fail when a rank is killed, and their ends may be known first.
     first = min(failed, key=lambda end: (end.code not in _KILLED, lost_another(end)))
     where = f" on {hosts[first.rank]}" if hosts else ""
     return JobOutcome(reason=f"rank {first.rank}{where} {first.why}")

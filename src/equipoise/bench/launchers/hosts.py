@@ -31,7 +31,7 @@ from equipoise.bench.launchers.folder import (
 from equipoise.bench.launchers.processes import Order, Ranks, begin, free_port
 from equipoise.errors import DataError, UsageError
 
-# A host that vanishes without closing its connections is given up after about so long.
+# A host whose connection breaks without being closed counts as gone after about so long.
 _PATIENCE_S = 25
 _PROBE_S = 5
 _CHUNK_BYTES = 1 << 16
@@ -226,7 +226,7 @@ def served() -> bool:
 
 
 def _serve(wire: HostConnection, folder: Path) -> None:
-    """Run what the coordinator orders until it lets go."""
+    """Run what the coordinator orders, until it finishes."""
     running: Ranks | None = None
     num_jobs = 0
     try:

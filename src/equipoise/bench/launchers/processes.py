@@ -1,4 +1,4 @@
-"""Processes of a job on one host: started directly or by torchrun, waited for, and ended to the last."""
+"""Processes of a job on one host: started directly or by torchrun, waited for, and ended."""
 
 import fcntl
 import os
@@ -117,7 +117,7 @@ def interface_towards(address: str) -> str | None:
 
 
 def free_port() -> int:
-    """A port that nobody on this host holds now."""
+    """A port that is free on this host now."""
     with socket.create_server(("", 0)) as probe:
         return int(probe.getsockname()[1])
 
@@ -173,7 +173,7 @@ def _inprocess_launch(job: LaunchJob) -> JobOutcome:
 
 INPROCESS = Launcher(name="inprocess", why_not=no_torch, launch=_inprocess_launch)
 
-# What torchrun sets for its own processes would lead workers of another group astray.
+# What torchrun sets for its own processes must not reach workers of another group.
 _FOREIGN = ("TORCHELASTIC_", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_")
 
 

@@ -191,7 +191,7 @@ def _bundle(job: LaunchJob, cpus: int) -> dict[str, float]:
 
 
 def _placed(job: LaunchJob, group: Any) -> bool:  # noqa: ANN401 - Ray's own
-    """Whether there came to be a place for all ranks; waiting is not the trial's time."""
+    """Whether all ranks were placed; waiting does not count as time of the trial."""
     deadline = time.monotonic() + job.limit_s
     while time.monotonic() < deadline:
         if group.wait(_ASK_S):

@@ -53,7 +53,7 @@ class MethodArgument(Struct, frozen=True, kw_only=True):
     def read(self, name: str, text: str) -> int | float:
         """The argument's value.
 
-        Raises UsageError if it is no such number or out of range.
+        Raises UsageError if it is no number or out of range.
         """
         try:
             value = int(text) if self.is_whole else float(text)
@@ -96,7 +96,7 @@ class Method(Struct, frozen=True, kw_only=True):
         if self.ranks == "one":
             wrong = world_size != 1
             return f"trains on one rank; got {world_size} ranks; use ddp or another" if wrong else None
-        if world_size < 2:  # noqa: PLR2004 - one has nobody to exchange with
+        if world_size < 2:  # noqa: PLR2004 - one has no other to exchange with
             return f"needs at least 2 ranks; got {world_size}; use single"
         if backend not in OFFERED_BACKENDS:
             return f"was not tested over {backend}; available over {' and '.join(OFFERED_BACKENDS)}"

@@ -48,7 +48,7 @@ class TrainingStep:
     def run(self, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
         """The batch's loss on this rank, after forward, backward, and what of update and exchange is due."""
         if self._is_plain and not self.marks:
-            # As anybody's loop: what else is called costs a step of a millisecond a percent.
+            # A plain loop: any further call costs a step of a millisecond 1 %.
             loss = self._loss(self.module, batch)
             loss.backward()
             self.optimizer.step()
@@ -299,7 +299,7 @@ def average_changes(tensors: Sequence[torch.Tensor], agreed: Sequence[torch.Tens
     """Moves the tensors, and what was agreed on, to what was agreed on plus the ranks' mean change.
 
     Changes are sent as float16: they are small, and rounding takes up to 2^-11 of a change, not of a weight.
-    Every rank adds the same numbers to the same: they stay equal to the last bit.
+    Every rank adds the same numbers to equal weights: they stay equal bit by bit.
     """
     changes = [tensor - old for tensor, old in zip(tensors, agreed, strict=True)]
     # Divided before it is added: a sum of many ranks could exceed float16's 65,504.

@@ -1,7 +1,4 @@
-"""A topology from text that somebody pasted, or of this machine.
-
-From its vendor's tools, else from the kernel.
-"""
+"""A topology from pasted text, or of this machine: from its vendor's tools, else from the kernel."""
 
 import re
 import shutil
@@ -63,7 +60,7 @@ def _plain(line: str) -> str:
     return _PREFIXES.sub("", text).rstrip()
 
 
-# Which functions read which tool's text; the first that finds anything is believed.
+# Which functions read which tool's text; the first that finds anything is used.
 READERS = (vendors.read_amd, vendors.read_nvidia)
 
 
@@ -204,7 +201,7 @@ def _cards(system: Path) -> Iterator[Nic]:
 
 
 def rdma_byte_per_s(system: Path, name: str) -> float | None:
-    """The rate of an RDMA device's fastest port, one direction; None where the kernel knows no such one."""
+    """The rate of an RDMA device's fastest port, one direction; None where the kernel does not know it."""
     if not re.fullmatch(r"[\w.-]+", name):
         return None
     ports = _numbered(system / "class" / "infiniband" / name / "ports", "")

@@ -126,7 +126,7 @@ class Islands(Struct, frozen=True, kw_only=True):
 class BestGroup(Struct, frozen=True, kw_only=True):
     """The group of so many devices whose weakest link is the best there is.
 
-    link_class: of that weakest link. worst_class: the weakest link a careless choice of as many may meet;
+    link_class: of that weakest link. worst_class: the weakest link among any other choice of as many;
     None where links are unknown.
     """
 
@@ -174,7 +174,7 @@ def _components(names: tuple[str, ...], connected: set[frozenset[str]]) -> Itera
 
 
 def best_groups(topology: Topology) -> tuple[BestGroup, ...]:
-    """For 2, 4, 8 ... and all devices, the group with the best weakest link, and what a careless choice gets.
+    """For 2, 4, 8 ... and all devices, the group with the best weakest link, and the worst of any other.
 
     Sizes for which no group has all its links known, or that a bounded search does not settle, are left out.
     """

@@ -144,7 +144,7 @@ class _MatrixReader:
             self.place += 1
         run = list(self.stream[start : self.place])
         behind = self._peek(self.place)
-        begins_row = behind is not None and (behind.kind == "cell" or self._is_strange_cell(behind, run[-1]))
+        begins_row = behind is not None and (behind.kind == "cell" or self._is_unknown_cell(behind, run[-1]))
         heads = run[:-1] if begins_row else run
         if heads:
             self._columns(heads)
@@ -175,7 +175,7 @@ class _MatrixReader:
         while (
             (word := self._peek(self.place)) is not None
             and len(row.cells) < width
-            and (word.kind == "cell" or self._is_strange_cell(word, name))
+            and (word.kind == "cell" or self._is_unknown_cell(word, name))
         ):
             row.cells.append(word.text)
             self.place += 1
@@ -190,7 +190,7 @@ class _MatrixReader:
         row.ends_text = self.place >= len(self.stream)
         self.current.rows.append(row)
 
-    def _is_strange_cell(self, word: MatrixWord, name: MatrixWord) -> bool:
+    def _is_unknown_cell(self, word: MatrixWord, name: MatrixWord) -> bool:
         """Whether a word stands where a class has to, and looks like one, but is none that is known."""
         if self.current is None or name.text not in self.current.columns or word.line != name.line:
             return False
@@ -246,10 +246,10 @@ def read_nvidia(lines: Sequence[str]) -> Topology | None:
     if peers and not links:
         notes.append("The text states peer access, but not the links; `nvidia-smi topo -m` prints them.")
     names = sorted((name for name in cells.names if name.startswith(_ACCELERATOR)), key=_by_number)
-    strange = [name for name in listed if name not in names]
+    not_shown = [name for name in listed if name not in names]
     parts = (("topo -m", links), ("topo -p2p", peers), ("-L", listed))
-    if strange:
-        notes.append(f"`nvidia-smi -L` lists {', '.join(strange)}, the matrix does not.")
+    if not_shown:
+        notes.append(f"`nvidia-smi -L` lists {', '.join(not_shown)}, the matrix does not.")
     return Topology(
         origin="nvidia-smi " + ", ".join(name for name, there in parts if there),
         devices=tuple(_device(name, links[0] if links else None, listed.get(name)) for name in names),
@@ -351,9 +351,9 @@ def _add_rows(cells: _Cells, rows: dict[str, LinkRow]) -> None:
         if count < len(cells.names):
             cells.missing.append(MissingRow(name=name, num_cells=count, num_expected=len(cells.names)))
     cells.names = columns + [name for name in rows if name not in columns]
-    strange = {word for word in cells.words.values() if link_class(word) is None} - PEER_WORDS.keys()
-    if strange:
-        cells.notes.append(f"Unknown classes of link: {', '.join(sorted(strange)[:5])}.")
+    unknown = {word for word in cells.words.values() if link_class(word) is None} - PEER_WORDS.keys()
+    if unknown:
+        cells.notes.append(f"Unknown classes of link: {', '.join(sorted(unknown)[:5])}.")
 
 
 def _drop_cut_cell(cells: _Cells, row: LinkRow) -> int:

@@ -348,7 +348,7 @@ class Activity(Struct, kw_only=True):
                 self.host.compute.add(*span)
 
     def _add_step(self, steps: dict[int, tuple[int, int]], event: Event, name: str) -> bool:
-        """Note a step's span; streams and threads that mark the same step are put together."""
+        """Note a step's span; spans of several streams and threads that mark one step are joined."""
         number = step_number(name)
         if number is None:
             return False

@@ -25,8 +25,8 @@ LAGS_SHARE = 0.02
 class Steps(Struct, frozen=True, kw_only=True):
     """The steps of one device.
 
-    numbers: None for a whole trace without marks. lagging: whether they are as the device came to them,
-    because it ran behind the host.
+    numbers: None for a whole trace without marks. lagging: whether they are those of the device, which ran
+    behind the host.
     """
 
     numbers: tuple[int | None, ...]

@@ -209,7 +209,7 @@ def _backward_marked(loop: Loop) -> Iterator[None]:
         yield
     finally:
         watches = False
-        # Whoever wrapped it after us keeps what he put there; ours then only passes on.
+        # A wrapper that was put around it later stays; ours then only passes calls on.
         if torch.autograd.backward is marked:
             torch.autograd.backward = plain
 
@@ -245,7 +245,7 @@ def runs_within(
 
 @contextmanager
 def fetches_marked(loop: Loop, loader: Any) -> Iterator[None]:  # noqa: ANN401 - a DataLoader, or what wraps one
-    """Marks when a batch of this torch DataLoader is fetched, whoever iterates over it."""
+    """Marks when a batch of this torch DataLoader is fetched, whatever iterates over it."""
     inner = getattr(loader, "base_dataloader", loader)  # Accelerate's wrapper
     plain: Callable[[], Any] | None = getattr(inner, "_get_iterator", None)
     if plain is None:  # no torch DataLoader: its input is not seen
@@ -299,7 +299,7 @@ def _marking(loop: Loop, kind: Any) -> type:  # noqa: ANN401 - a class of torch'
 def num_samples(batch: Any, depth: int = 3) -> int:  # noqa: ANN401 - whatever a loader yields
     """How many samples a batch holds: the length of its first tensor; 0 where none is found.
 
-    depth: how deep tensors are looked for in what holds them.
+    depth: of nested containers that are searched for a tensor.
     """
     shape = getattr(batch, "shape", None)
     if shape is not None:

@@ -74,7 +74,7 @@ class Loop:
         self._mark(REST)
 
     def cut(self) -> None:
-        """The step ends here, if it has updated weights; if not, it goes on."""
+        """End the step here, if it has updated weights."""
         if not self._updated or self._in_pause:
             return
         end = self._now()
@@ -174,7 +174,7 @@ class Loop:
         self._mark(PAUSED)
 
     def _around(self) -> str:
-        """What goes on when a pass or pause within it has ended."""
+        """The phase around a pass or pause that has ended."""
         return OPTIMIZER if self._in_optimizer else REST
 
     def _mark(self, name: str) -> None:

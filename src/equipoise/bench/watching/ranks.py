@@ -1,7 +1,4 @@
-"""Ranks of a watched run put together.
-
-Like steps, the slowest rank's, warm-up left out; the run in some lines.
-"""
+"""Ranks of a watched run combined: equal steps of the slowest rank without warm-up; a summary in lines."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

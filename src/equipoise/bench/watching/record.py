@@ -131,7 +131,7 @@ class RankFile:
     def _try_lock(self) -> None:
         """Lock the file, so that who looks knows that this process lives: the kernel unlocks when it ends.
 
-        Where that fails, somebody looks just now, or the disk has no locks: it is tried again.
+        That fails while another process tests the lock, or on disks without locks: it is tried again.
         """
         with suppress(OSError):
             descriptor = os.open(self.path, os.O_RDWR)
@@ -183,7 +183,7 @@ def rank_record(path: Path, *, most_bytes: int | None = None) -> RankRecord:
     """What a rank left; a last line that was cut by a kill or a crash is dropped.
 
     most_bytes: of a longer file its first line and its latest ones are read, so many bytes.
-    Raises DataError for what is no such file.
+    Raises DataError for another file.
     """
     first, tail = _lines(path, most_bytes)
     # Of lines between the two parts the number is not known: they are counted as if none were left out.

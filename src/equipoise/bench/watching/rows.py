@@ -1,4 +1,4 @@
-"""Watched runs from their files: as the tables `runs`, `scores`, `steps`, and as they stand now."""
+"""Watched runs from their files: as the tables `runs`, `scores`, `steps`, and while they train."""
 
 import os
 import stat
@@ -124,7 +124,7 @@ _MOST_ENTRIES = 4096
 
 
 class RunFiles(Struct, frozen=True, kw_only=True):
-    """The files of one run as they lie: rank-N.jsonl, by number; at most MOST_RANKS of `num_files`.
+    """The files of one run: rank-N.jsonl, by number; at most MOST_RANKS of `num_files`.
 
     changed_s: when one was last written. is_alive: whether a process holds one, or wrote a moment ago.
     """

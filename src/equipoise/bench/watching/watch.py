@@ -1,4 +1,4 @@
-"""`equipoise.watch`: phases of the steps of anybody's own training loop. Torch loads when it begins."""
+"""`equipoise.watch`: phases of the steps of a user's own training loop. Torch loads when it begins."""
 
 import atexit
 import os
@@ -162,7 +162,9 @@ class Watch:
         self._begun = process_time(), perf_counter()
         loop = Loop(self._clock.now, on_step=self._on_step, on_first=self._note_forward)
         self._hooks.enter_context(hooks.attached(loop, self._models))
-        self._alone = num_ranks == 1  # nobody to exchange with: what follows the last gradient is computing
+        self._alone = (
+            num_ranks == 1
+        )  # no other rank to exchange with: what follows the last gradient is computing
         self._throughout = hooks.exchanges_throughout(self._models)
         self._gradients = None
         if not (self._alone or self._throughout):
@@ -183,7 +185,7 @@ class Watch:
         return Batches(loader, lambda: self._loop)
 
     def fetches(self, loader: Any) -> None:  # noqa: ANN401 - a DataLoader, what wraps one, an iterator
-        """Count as input what a torch DataLoader or an iterator takes, where somebody else iterates."""
+        """Count as input what a torch DataLoader or an iterator takes, where other code iterates over it."""
         from equipoise.bench.watching import hooks  # noqa: PLC0415 - it imports torch
 
         if self._loop is not None:

@@ -178,7 +178,7 @@ def _headers(stream: ByteStream, gate: Gate) -> Iterator[_Header]:
 def members(stream: ByteStream, gate: Gate) -> Iterator[Blob]:
     """The wanted regular files of a tar stream, in archive order; everything refused is reported to the gate.
 
-    Raises SourceEndError where the archive is cut, corrupt or absurd.
+    Raises SourceEndError where the archive is cut, corrupt or beyond the limits.
     """
     for header in _headers(stream, gate):
         stored_bytes = _padded(header.size)

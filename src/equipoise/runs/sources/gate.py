@@ -50,7 +50,7 @@ class SourceEndError(Exception):
 
 
 class UnsafePathError(Exception):
-    """A path that could lead outside, or that no honest round has. Never leaves this package."""
+    """A path that could lead outside, or that no round has. Never leaves this package."""
 
 
 def decoded(raw: bytes) -> str:
@@ -106,7 +106,7 @@ class Gate(Struct, kw_only=True):
     _seen: set[bytes] = field(default_factory=set)
 
     def refuse(self, kind: str, path: str, detail: str) -> None:
-        """Record that one member is not used. Raises SourceEndError when there are absurdly many."""
+        """Record that one member is not used. Raises SourceEndError beyond MAX_REJECTIONS."""
         where = f"{self.source}:{shown(path)}" if path else self.source
         self.rejections.append(RowRejection(kind=kind, where=where, detail=detail))
         if len(self.rejections) >= MAX_REJECTIONS:
@@ -235,7 +235,7 @@ class ByteStream:
     """Bytes in order: taken exactly, or skipped without a copy. Memory of one chunk; knows a bomb."""
 
     def __init__(self, read: Read, limit_bytes: float) -> None:
-        """read: up to n bytes, empty at the end. limit_bytes: what honest content stays below."""
+        """read: up to n bytes, empty at the end. limit_bytes: what real content stays below."""
         self._read = read
         self._limit_bytes = limit_bytes
         self._chunk = b""

@@ -142,7 +142,7 @@ def run_status(facts: LogFacts, time_s: float | None, init_limit_s: float) -> st
 
 
 def _first(*values: str | None) -> str | None:
-    """The first text that is not a placeholder of a submission script, cut where it is absurdly long."""
+    """The first text that is not a placeholder of a submission script, cut where it is far too long."""
     found = (value[:MAX_NAME_CHARACTERS] for value in values if value and "PLACEHOLDER" not in value)
     return next(found, None)
 
@@ -341,7 +341,7 @@ def passed_over(path: str) -> RowRejection | None:
 
 
 def parse(blob: Blob) -> Fact:
-    """The facts of one file; a file that the user named himself is read as a log whatever its name."""
+    """The facts of one file; a file that the user named is read as a log whatever its name."""
     match file_kind(blob.path):
         case "system" | "entry":
             return read_system(blob.data) or RowRejection(
