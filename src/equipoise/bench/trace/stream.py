@@ -195,7 +195,7 @@ class TraceStream:
         return None
 
     def _parsed_until(self, num_tries: int) -> tuple[list[Event] | None, int]:
-        """The events up to the last place of those tried that parses, and where they end; None where none does."""
+        """The events up to the last place tried that parses, and where they end; None where none does."""
         for place in islice(self._places(), num_tries):
             batch = _parsed(b"[" + self._text[: place + 1] + b"]")
             if isinstance(batch, list):

@@ -139,7 +139,7 @@ class Watch:
 
     def __enter__(self) -> Self:
         """Begin: hooks are attached, the file of this rank is made."""
-        from equipoise.bench.stopwatch import CommunicationProfile, GradientHooks  # noqa: PLC0415 - it imports torch
+        from equipoise.bench import stopwatch  # noqa: PLC0415 - it imports torch
         from equipoise.bench.watching import hooks  # noqa: PLC0415 - likewise
 
         rank, num_ranks = hooks.ranks()
@@ -155,20 +155,21 @@ class Watch:
         if self._out is not None:
             self._file = RankFile(run_folder(self._out, self._run), self._about)
         self._clock = self._on.clock()
-        self._profile = CommunicationProfile(self._on) if num_ranks > 1 and self._may_profile else None
+        self._profile = (
+            stopwatch.CommunicationProfile(self._on) if num_ranks > 1 and self._may_profile else None
+        )
         self._profiled: Profiled | None = None
         self._forward_facts: dict[str, Any] = {}
         self._flushed_s = monotonic()
         self._begun = process_time(), perf_counter()
         loop = Loop(self._clock.now, on_step=self._on_step, on_first=self._note_forward)
         self._hooks.enter_context(hooks.attached(loop, self._models))
-        self._alone = (
-            num_ranks == 1
-        )  # no other rank to exchange with: what follows the last gradient is computing
+        # Without another rank, what follows the last gradient is computing.
+        self._alone = num_ranks == 1
         self._throughout = hooks.exchanges_throughout(self._models)
         self._gradients = None
         if not (self._alone or self._throughout):
-            self._gradients = GradientHooks(hooks.trained_once(self._models), loop.ready)
+            self._gradients = stopwatch.GradientHooks(hooks.trained_once(self._models), loop.ready)
             self._hooks.callback(self._gradients.release)
         self._loop = loop
         atexit.register(self._cut_off)
