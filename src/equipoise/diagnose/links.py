@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from equipoise.bench.topology.topology import BestGroup, Islands, Topology, best_groups, islands
-from equipoise.diagnose.pairs import LEAST_GAIN, LEVEL, Cases, Pair, Subjects, cases, seconds, speedups
+from equipoise.diagnose.pairs import LEAST_GAIN, LEVEL, Cases, Pair, cases, seconds, speedups
 from equipoise.errors import SpecError
 from equipoise.perfmodel.load import Load, transformer_load, workload_load
 from equipoise.spec.catalogue import Catalogue, shipped
@@ -216,8 +216,7 @@ def _predicted(
         if not pairs:
             continue
         loads = [*map(workload_load, known), *family]
-        subjects = Subjects.of_loads(loads)
-        tried = cases(pairs, subjects, [batch], with_autocast=with_autocast)
+        tried = cases(pairs, loads, [batch], with_autocast=with_autocast)
         flat = np.reshape(speedups(tried), (-1, len(loads)))  # a draw of each pair is one more
         gains += [_gain(each.link_class, model, flat[..., place]) for place, model in enumerate(known)]
         crossovers.append(_crossover(each.link_class, flat[..., len(known) :], sizes))
@@ -253,7 +252,7 @@ def _pairs_of(name: str, candidates: Sequence[Accelerator], topology: Topology) 
     found = []
     for chip in candidates:
         try:
-            each = Pair.over(chip, _reach(name, chip, topology))
+            each = Pair(accelerator=chip, link=_reach(name, chip, topology))
             each.machine()
         except SpecError:
             continue
