@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from importlib.metadata import PackageNotFoundError, version
+from importlib import metadata
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
@@ -319,6 +319,6 @@ def command_output(command: Sequence[str]) -> str:
 def version_of(package: str) -> str | None:
     """The installed version of a package; None where it is not installed."""
     try:
-        return version(package)
-    except PackageNotFoundError:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
         return None
