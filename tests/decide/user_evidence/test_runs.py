@@ -77,6 +77,8 @@ def test_a_run_above_the_peak_of_its_accelerators_is_refused():
         run_ids=("mine/1",),
     )
     chips = {"a100-sxm4-80gb": accelerator("a100-sxm4-80gb")}
-    with pytest.raises(DataError, match=r"mine/1: .* 6[45]\d %? ?.*MFU.*samples_per_s"):
-        refuse_impossible([run], workload("resnet50"), chips)
-    refuse_impossible([replace(run, samples_per_s=run.samples_per_s / 13)], workload("resnet50"), chips)
+    with pytest.raises(DataError, match=r"--runs mine: run mine/1: .* 6[45]\d % MFU.*samples_per_s"):
+        refuse_impossible([run], workload("resnet50"), chips, where="mine")
+    refuse_impossible(
+        [replace(run, samples_per_s=run.samples_per_s / 13)], workload("resnet50"), chips, where="mine"
+    )

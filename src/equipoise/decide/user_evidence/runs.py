@@ -103,7 +103,9 @@ def user_runs(folder: Path, workload: str, accelerators: Sequence[str]) -> UserR
     )
 
 
-def refuse_impossible(runs: Sequence[UserRun], workload: Workload, chips: Mapping[str, Accelerator]) -> None:
+def refuse_impossible(
+    runs: Sequence[UserRun], workload: Workload, chips: Mapping[str, Accelerator], *, where: str
+) -> None:
     """Nothing, when no run needs more FLOP per second than its accelerators have at their peak.
 
     chips: by slug; runs on others, or whose accelerator is not stated, are not checked.
@@ -116,11 +118,12 @@ def refuse_impossible(runs: Sequence[UserRun], workload: Workload, chips: Mappin
             continue
         mfu = flop * run.samples_per_s / (peak * run.num_accelerators)
         if mfu > 1:
+            size = f"{format_count(run.num_accelerators)} x {chip.title}"
             raise DataError(
-                f"run {run.run_ids[0]}: {run.samples_per_s:.4g} samples/s of {workload.title} on "
-                f"{format_count(run.num_accelerators)} x {chip.title} are {format_percent(mfu)} MFU, above "
-                "the peak; check samples_per_s, num_accelerators, accelerator and precision of the run, and "
-                "whether it trained this workload"
+                f"--runs {where}: run {run.run_ids[0]}: {run.samples_per_s:.4g} samples/s of "
+                f"{workload.title} on {size} are {format_percent(mfu)} MFU, above the peak; check "
+                "samples_per_s, num_accelerators, accelerator and precision of the run, and whether it "
+                "trained this workload"
             )
 
 

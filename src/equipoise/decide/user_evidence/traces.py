@@ -418,7 +418,9 @@ def user_evidence(
         chips = {
             each.accelerator: _chip(each.accelerator, catalogue) for each in runs.set_ups if each.accelerator
         }
-        refuse_impossible(runs.set_ups, workload, {name: chip for name, chip in chips.items() if chip})
+        refuse_impossible(
+            runs.set_ups, workload, {name: chip for name, chip in chips.items() if chip}, where=runs.where
+        )
     return UserEvidence(runs=with_traces(runs, checked), collectives=timed, traces=checked)
 
 
