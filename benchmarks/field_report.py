@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from equipoise.diagnose.pairs import LEAST_GAIN, LEVEL, Cases, Pair, Subjects, cases, seconds, speedups
+from equipoise.diagnose.pairs import LEAST_GAIN, LEVEL, Cases, Pair, cases, seconds, speedups
 from equipoise.perfmodel.collectives import all_reduce_s
 from equipoise.perfmodel.load import workload_load
 from equipoise.perfmodel.machine import Group, machine
@@ -22,7 +22,7 @@ from equipoise.perfmodel.parameters import Parameters
 from equipoise.perfmodel.replicas import GRADIENT_BYTES, ExchangedTensors, at_batch
 from equipoise.spec.cluster import cluster
 from equipoise.spec.hardware import Accelerator, accelerator
-from equipoise.spec.links import reach
+from equipoise.spec.links import LinkReach, reach
 from equipoise.spec.workload import Workload, workload
 from equipoise.stats import Interval
 
@@ -77,20 +77,21 @@ class Report(Struct, frozen=True, kw_only=True):
     def pair(self) -> Pair:
         """The two accelerators that stand for the report's."""
         known = self.profile
-        return Pair(
-            accelerator=accelerator(known["accelerator"]),
-            low_byte_per_s=known["low_byte_per_s"],
+        link = LinkReach(
+            path="near",
+            stated_byte_per_s=(known["low_byte_per_s"], known["high_byte_per_s"]),
             byte_per_s=known["byte_per_s"],
-            high_byte_per_s=known["high_byte_per_s"],
+            low=known["low_byte_per_s"],
+            high=known["high_byte_per_s"],
             latency_s=known["latency_s"],
+            source="field_report.toml",
         )
+        return Pair(accelerator=accelerator(known["accelerator"]), link=link)
 
-    @property
-    def subjects(self) -> Subjects:
-        """Its models."""
-        return Subjects.of_loads(
-            [workload_load(each.workload) for each in self.models], [each.holds for each in self.models]
-        )
+    def cases(self, pairs: Sequence[Pair], batches: Sequence[int]) -> Cases:
+        """Its models on pairs."""
+        loads = [workload_load(each.workload) for each in self.models]
+        return cases(pairs, loads, batches, tensors=[each.holds for each in self.models])
 
 
 def crossover(
@@ -113,7 +114,7 @@ def crossover(
 
 
 def _over(card: Accelerator, link_class: str) -> Pair:
-    return Pair.over(card, reach(link_class, card))
+    return Pair(accelerator=card, link=reach(link_class, card))
 
 
 @cache
@@ -210,7 +211,7 @@ def reproduced() -> Reproduction:
     known = report()
     bonded = _over(known.pair.accelerator, _NVLINK)
     batch = int(known.profile["batch"])
-    here = cases([known.pair, bonded], known.subjects, [batch])
+    here = known.cases([known.pair, bonded], [batch])
     drawn = speedups(here)[..., 0]
     rows, nvlink_rows = (_rows(known, here, drawn[:, place], place) for place in (0, 1))
     params = _params(known)
@@ -255,7 +256,7 @@ def _rows(known: Report, here: Cases, drawn: NDArray[np.float64], place: int) ->
 def sensitivity(known: Report, links: Sequence[str] = ("PHB",)) -> tuple[Sensitivity, ...]:
     """The choices and the crossover for other cards without peer access, and other batches."""
     pairs = [(name, _over(accelerator(slug), name)) for slug in CARDS for name in links]
-    found = cases([each for _, each in pairs], known.subjects, BATCHES)
+    found = known.cases([each for _, each in pairs], BATCHES)
     middle = np.median(speedups(found), axis=0)
     best = np.array([each.speedup >= LEAST_GAIN for each in known.models])
     params = _params(known)
@@ -298,8 +299,8 @@ def swept_rows() -> tuple[SweepRow, ...]:
             known.pair.accelerator.slug,
             node_size=2,
             num_accelerators=2,
-            intra_byte_per_s=known.pair.byte_per_s / parameters.value("collective.intra_fraction"),
-            intra_latency_s=known.pair.latency_s,
+            intra_byte_per_s=known.pair.link.byte_per_s / parameters.value("collective.intra_fraction"),
+            intra_latency_s=known.pair.link.latency_s,
             topology="switch",
             switch_reduces=False,
         )

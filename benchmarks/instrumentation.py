@@ -117,7 +117,7 @@ def joined(workload: str, meeting: str) -> Iterator[Rank]:
     import torch  # noqa: PLC0415 - after the cores are set
     import torch.distributed as dist  # noqa: PLC0415 - likewise
 
-    from equipoise.bench.timed_steps import prepared_training  # noqa: PLC0415 - likewise
+    from equipoise.bench.trial_rank import prepared_training  # noqa: PLC0415 - likewise
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=Path(meeting).as_uri(), rank=rank, world_size=num_ranks)

@@ -96,7 +96,7 @@ def taken_off(seen: Any) -> None:  # noqa: ANN401 - likewise
     """No hook of it is left."""
     seen._hooks.close()  # noqa: SLF001 - likewise
     if seen._gradients:  # noqa: SLF001 - likewise
-        seen._gradients.removed()  # noqa: SLF001 - likewise
+        seen._gradients.release()  # noqa: SLF001 - likewise
 
 
 if __name__ == "__main__":

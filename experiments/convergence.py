@@ -30,7 +30,7 @@ from statistics import StatisticsError, mean, median, stdev
 from typing import Any
 
 from curves import figure, last_loss, mean_curve, reached_s, sample_rate, samples_to, with_error
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from equipoise.bench.launchers import LaunchJob, launcher
@@ -224,7 +224,11 @@ class Trainings:
         path = self._path(where, trial)
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = path.with_suffix(".part")
-        kept = {"trial": trial.as_json(), "curve": result["curve"], "utilisation": result.get("utilisation")}
+        kept = {
+            "trial": to_builtins(trial),
+            "curve": result["curve"],
+            "utilisation": result.get("utilisation"),
+        }
         aside.write_text(json.dumps(kept))
         aside.replace(path)
         last = result["curve"][-1]
@@ -283,7 +287,7 @@ def crew(num_ranks: int) -> Iterator[Any]:
 
         def trained(trial: Trial) -> dict[str, Any]:
             for rank in ranks:
-                rank.stdin.write(json.dumps(trial.as_json()) + "\n")
+                rank.stdin.write(json.dumps(to_builtins(trial)) + "\n")
                 rank.stdin.flush()
             answer = ranks[0].stdout.readline()
             if not answer:

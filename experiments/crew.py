@@ -10,8 +10,8 @@ import sys
 import torch
 import torch.distributed as dist
 
-from equipoise.bench.training import train
 from equipoise.bench.trial import trial_from
+from equipoise.bench.trial_rank import train
 
 
 def main(rank: int, num_ranks: int, store: str) -> None:

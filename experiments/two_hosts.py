@@ -24,7 +24,7 @@ from statistics import median
 from tempfile import TemporaryFile
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 from quiet import in_quiet
 
 from equipoise.bench.collectives.measure import timed_document
@@ -184,7 +184,7 @@ class Crew:
         """What was measured of a trial, or why it was not; then the crew is of no more use."""
         try:
             for process in self._processes:
-                print(json.dumps(trial.as_json()), file=process.stdin, flush=True)
+                print(json.dumps(to_builtins(trial)), file=process.stdin, flush=True)
         except BrokenPipeError:
             return self._said()
         answers = self._processes[0].stdout

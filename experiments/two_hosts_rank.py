@@ -22,7 +22,7 @@ def main(rank: int, num_ranks: int, core: int) -> None:
     import torch  # noqa: PLC0415 - its threads take the cores they find
     import torch.distributed as dist  # noqa: PLC0415 - likewise
 
-    from equipoise.bench.timed_steps import time_steps  # noqa: PLC0415 - likewise
+    from equipoise.bench.trial_rank import time_steps  # noqa: PLC0415 - likewise
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", rank=rank, world_size=num_ranks)

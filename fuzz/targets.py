@@ -15,13 +15,13 @@ from contextlib import suppress
 from pathlib import Path
 
 import polars as pl
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from equipoise.bench.collectives.files import read_files
 from equipoise.bench.store import Store
 from equipoise.bench.topology.reading import read as read_topology
 from equipoise.bench.trace.rank import read_traces
-from equipoise.bench.watching.record import run_folder, written_step
+from equipoise.bench.watching.record import RecordedStep, run_folder
 from equipoise.bench.watching.rows import watched
 from equipoise.calibration.published.rows import read_rows
 from equipoise.decide.allocation.jobs import read_jobs, read_prices
@@ -210,12 +210,12 @@ def _log() -> list[bytes]:
         {"key": "eval_accuracy", "value": 0.7, "metadata": {"epoch_num": 2}},
         {"key": "run_stop", "value": None, "metadata": {"status": "success", "samples_count": 3000}},
     ]
-    told = [
+    log = [
         b":::MLLOG "
         + json.dumps({"namespace": "", "time_ms": 1000 * at, "event_type": "POINT_IN_TIME", **line}).encode()
         for at, line in enumerate(lines)
     ]
-    return [b"\n".join(told) + b"\n"]
+    return [b"\n".join(log) + b"\n"]
 
 
 def _power() -> list[bytes]:
@@ -242,7 +242,9 @@ def _watched() -> list[bytes]:
             },
             {"told": {"precision": "fp32", "strategy": "ddp"}},
             *(
-                written_step(split, number=at, num_batches=1, num_samples=8, profiled=at in {9, 10})
+                to_builtins(
+                    RecordedStep(step=at, batches=1, samples=8, profiled=at in {9, 10}, seconds=split)
+                )
                 for at in range(1, 21)
             ),
             {"end": {"memory_bytes": 1000, "cpu_fraction": 0.5, "exchanged": exchanged, "reason": None}},

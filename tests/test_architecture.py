@@ -33,11 +33,10 @@ TIER = {part: height for height, parts in enumerate(TIERS) for part in parts}
 # The parts, modules and packages, of each package that has packages inside: each imports earlier ones alone.
 ORDER = {
     "bench": (
-        *("trial", "environment", "trace", "meters", "models", "phases", "topology", "store"),
-        *("launchers", "counters", "methods", "zoo", "summary", "collectives", "devices", "tables"),
-        "equipment",
-        *("interference", "interference_rank", "metering", "stopwatch", "sweep", "timed_steps"),
-        *("training", "watching", "worker"),
+        *("trial", "environment", "trace", "models", "phases", "topology", "store", "launchers"),
+        *("counters", "methods", "zoo", "summary", "collectives", "devices", "meters", "tables"),
+        *("equipment", "interference", "interference_rank", "stopwatch", "sweep", "trial_rank"),
+        *("watching", "worker"),
     ),
     "calibration": (
         *("collective_curves", "run_links", "collective_verdicts", "user_collectives"),

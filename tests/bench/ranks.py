@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from equipoise.bench.methods import method
 from equipoise.bench.models import OptimizerSettings, Trainee, trainee
-from equipoise.bench.training import HeldOutEvaluator
+from equipoise.bench.trial_rank import HeldOutEvaluator
 
 SEED = 3
 SEEDS = (3, 4, 5)
@@ -147,7 +147,7 @@ def sums(text, rank, world_size):
     step = found.begin(subject, settings, world_size=world_size, argument=argument)
     for batch in batches:
         step.run(batch)
-    kept = step.hook_state.kept if text.startswith("topk") else step.hook_state.error_dict
+    kept = step.hook_state.unsent if text.startswith("topk") else step.hook_state.error_dict
     (residual,) = kept.values()
     return {
         "applied": before - model.weight.detach(),

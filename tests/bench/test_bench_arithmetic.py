@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import to_builtins
 
 from equipoise.bench.environment import conditions, core_sets, refuse_unlike
 from equipoise.bench.phases import EXPOSED, PARTS, STEP, TOTAL, parts, union_s, with_total
@@ -29,7 +30,7 @@ def test_trials_that_differ_in_any_field_have_names_that_differ():
 
 
 def test_a_trial_comes_back_from_its_file():
-    assert trial_from(trial(seed=3).as_json(), "file") == trial(seed=3)
+    assert trial_from(to_builtins(trial(seed=3)), "file") == trial(seed=3)
 
 
 @pytest.mark.parametrize(
@@ -46,8 +47,8 @@ def test_a_trial_that_cannot_run_says_why(changes, words):
 
 
 def test_a_damaged_trial_names_its_field():
-    with pytest.raises(DataError, match=r"file: seed='x'"):
-        trial_from({**trial().as_json(), "seed": "x"}, "file")
+    with pytest.raises(DataError, match=r"file: .*\$\.seed"):
+        trial_from({**to_builtins(trial()), "seed": "x"}, "file")
 
 
 def test_a_falling_series_is_not_steady_and_a_level_one_is():

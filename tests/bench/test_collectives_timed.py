@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 from command_line import equipoise
+from msgspec import convert, to_builtins
 from msgspec.structs import replace
 
 from equipoise.bench.collectives.documents import reading_in
 from equipoise.bench.collectives.files import read_files
 from equipoise.bench.collectives.measure import timed_document
-from equipoise.bench.collectives.records import OPERATIONS, CollectivesTask, collectives_task_from, sizes_of
+from equipoise.bench.collectives.records import OPERATIONS, CollectivesTask, sizes_of
 from equipoise.bench.launchers.processes import INPROCESS
 from equipoise.calibration.collective_verdicts import judged
 from equipoise.errors import DataError, EvidenceError, UsageError
@@ -158,7 +159,7 @@ def test_ranks_that_cannot_be_started_are_told_of():
 
 def test_what_is_asked_for_reaches_the_processes_unchanged():
     asked = CollectivesTask(num_ranks=3, operations=("send",), sizes_bytes=(2**20,), seed=4)
-    assert collectives_task_from(json.loads(json.dumps(asked.as_json()))) == asked
+    assert convert(json.loads(json.dumps(to_builtins(asked))), CollectivesTask) == asked
 
 
 def test_sizes_are_read_as_nccl_tests_reads_them():

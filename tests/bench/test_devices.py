@@ -12,7 +12,7 @@ import torch
 
 from equipoise.bench.devices import EventClock, accelerator_index, address_of, device
 from equipoise.bench.models import trainee
-from equipoise.bench.timed_steps import in_precision, moved
+from equipoise.bench.trial_rank import in_precision, moved
 from equipoise.errors import UsageError
 
 has_accelerator = pytest.mark.skipif(
@@ -108,7 +108,7 @@ def test_an_accelerator_times_what_it_computes():
     on = device("cuda")
     assert on.why_not() is None
     place = on.bind(0)
-    on.settle("fp32")
+    on.set_precision("fp32")
     on.restart_peak()
     clock = on.clock()
     factor = torch.ones(4096, 4096, device=place)
@@ -133,7 +133,7 @@ def test_fp32_is_not_tf32_on_an_accelerator():
     errors = {}
     for precision in ("fp32", "tf32"):
         if on.refusal(precision) is None:
-            on.settle(precision)
+            on.set_precision(precision)
             one = drawn.to(place, torch.float32)
             errors[precision] = float(((one @ one).double().cpu() - drawn @ drawn).abs().max())
     assert errors["fp32"] < 1e-3

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.bench import counters, meters
-from equipoise.bench.counters import sent_bytes
-from equipoise.bench.meters import PowerMeter, Readings, Sampler, counted_j, disagreement, drawn, integrated_j
+from equipoise.bench.counters import PowerMeter, sent_bytes
+from equipoise.bench.meters import Readings, Sampler, counted_j, disagreement, drawn, integrated_j
 
 
 def zone(root, name, label, energy_uj, largest_uj=262_143_328_850):

@@ -21,7 +21,7 @@ NUM_RANKS = 2
 LIMIT_S = 240  # all scenarios take some 20 s of one core; a machine under load is not a hang
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'equipoise[torch]'")
-from equipoise.bench.methods.data_parallel import largest  # noqa: E402 - after the skip
+from equipoise.bench.methods.steps import largest  # noqa: E402 - after the skip
 
 FALLING = (
     "ddp",

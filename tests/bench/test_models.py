@@ -9,7 +9,7 @@ from equipoise.bench.models import ZOO, trainee
 from equipoise.errors import SpecError, UsageError
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'equipoise[torch]'")
-from equipoise.bench.training import HeldOutEvaluator  # noqa: E402 - likewise
+from equipoise.bench.trial_rank import HeldOutEvaluator  # noqa: E402 - likewise
 from equipoise.bench.zoo.models import add_lora  # noqa: E402 - after the skip
 
 OWN = {"mlp", "wide_mlp", "large_mlp", "small_cnn", "small_resnet"}

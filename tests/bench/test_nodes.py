@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from equipoise.bench.environment import core_sets_by_node, refuse_unlike_nodes
-from equipoise.bench.launchers.folder import RESULT, End, LaunchJob, leave, outcome
+from equipoise.bench.launchers.folder import RESULT, End, LaunchJob, outcome, write_document
 from equipoise.bench.launchers.hosts import HostConnection
 from equipoise.bench.launchers.processes import interface_towards
 from equipoise.bench.trial import Trial
@@ -72,7 +72,7 @@ def test_the_rank_that_failed_first_is_named_with_its_host(tmp_path, ends, ran_o
 
 
 def test_a_result_counts_only_when_every_rank_ended_well(tmp_path):
-    leave(tmp_path, RESULT, {"steps": []})
+    write_document(tmp_path, RESULT, {"steps": []})
     well = [End(rank=rank, code=0, why=None) for rank in (0, 1)]
     assert outcome(job(tmp_path), well, hosts=HOSTS, ran_out=False).result == {"steps": []}
     assert outcome(job(tmp_path), well[:1], hosts=HOSTS, ran_out=True).result is None

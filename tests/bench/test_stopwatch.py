@@ -15,17 +15,17 @@ from torch.nn.parallel import DistributedDataParallel
 
 from equipoise.bench.devices import device
 from equipoise.bench.methods import MethodSetup
-from equipoise.bench.methods.data_parallel import TrainingStep
+from equipoise.bench.methods.steps import TrainingStep
 from equipoise.bench.models import OptimizerSettings, Trainee
 from equipoise.bench.phases import BACKWARD, EXPOSED, PARTS, STEP, TOTAL, largest_gap, with_share_exposed
 from equipoise.bench.stopwatch import (
     APART,
     BACKWARDS,
+    CommunicationProfile,
     Profiled,
     ProfileEvent,
     Stopwatch,
     exchanges,
-    profile_of,
     profiled,
 )
 from equipoise.bench.summary import is_steady
@@ -191,16 +191,14 @@ def test_threads_of_gloo_do_not_compute():
 @pytest.mark.usefixtures("alone")
 def test_a_profile_of_gloo_sees_its_collectives():
     tensor = torch.ones(2**20)
-    took_s = []
-
-    def exchange():
-        began_s = time.perf_counter()
-        for _ in range(3):
-            dist.all_reduce(tensor)
-        took_s.append(time.perf_counter() - began_s)
-
-    found = profile_of(device("cpu"), exchange)
-    assert 0 < found.exposed_s <= found.communication_s <= sum(took_s)
+    profile = CommunicationProfile(device("cpu"))
+    assert profile.begin()
+    began_s = time.perf_counter()
+    for _ in range(3):
+        dist.all_reduce(tensor)
+    took_s = time.perf_counter() - began_s
+    found = profile.ended()
+    assert 0 < found.exposed_s <= found.communication_s <= took_s
 
 
 def test_an_exchange_in_every_eighth_step_is_no_trend():

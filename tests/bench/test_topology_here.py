@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
+from equipoise.bench.environment import command_output
 from equipoise.bench.topology import here
-from equipoise.bench.topology.reading import printed
 
 MATRIX = (
     "\tGPU0\tGPU1\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\n"
@@ -112,12 +112,12 @@ def program(tmp_path, monkeypatch):
 
 def test_tools_are_run_without_a_shell_and_failures_are_silence(program):
     program("nvidia-smi", "import sys; print(sys.argv[1:])")
-    assert printed(("nvidia-smi", "topo", "$(id)")) == "['topo', '$(id)']\n"
+    assert command_output(("nvidia-smi", "topo", "$(id)")) == "['topo', '$(id)']\n"
     program("rocm-smi", "import sys; print('no driver'); sys.exit(9)")
-    assert printed(("rocm-smi", "--showtopo")) == ""
-    assert printed(("no-such-program-here",)) == ""
+    assert command_output(("rocm-smi", "--showtopo")) == ""
+    assert command_output(("no-such-program-here",)) == ""
 
 
 def test_what_a_tool_prints_is_cut_before_it_fills_memory(program):
     program("nvidia-smi", "print('x' * 3_000_000)")
-    assert len(printed(("nvidia-smi", "-L"))) == 1_000_000
+    assert len(command_output(("nvidia-smi", "-L"))) == 1_000_000

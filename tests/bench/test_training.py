@@ -9,8 +9,8 @@ pytest.importorskip("torch", reason="torch is not installed: pip install 'equipo
 
 from equipoise.bench.launchers import launcher
 from equipoise.bench.sweep import run_sweep
-from equipoise.bench.training import NUM_POINTS, evaluated_after
 from equipoise.bench.trial import Trial
+from equipoise.bench.trial_rank import NUM_POINTS, evaluated_after
 
 DIGITS = 1437  # those that are trained on
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import median
 
 import pytest
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 pytest.importorskip("torch")
@@ -32,11 +33,11 @@ from equipoise.bench.phases import (
     STEP,
 )
 from equipoise.bench.stopwatch import Stopwatch
-from equipoise.bench.timed_steps import prepared_training
 from equipoise.bench.trial import Trial
+from equipoise.bench.trial_rank import prepared_training
 from equipoise.bench.watching.loop import Loop, phases_of
 from equipoise.bench.watching.ranks import combine_ranks
-from equipoise.bench.watching.record import RankRecord, rank_record, written_step
+from equipoise.bench.watching.record import RankEnd, RankRecord, RecordedStep, rank_record
 from equipoise.errors import DataError, UsageError
 
 SLEPT_S = 0.01
@@ -435,7 +436,7 @@ def test_a_killed_loop_loses_only_its_last_steps(tmp_path):
 
 def test_a_line_that_was_cut_is_dropped(tmp_path):
     path = tmp_path / "rank-0.jsonl"
-    step = written_step({STEP: 1.0}, number=1, num_batches=1, num_samples=2, profiled=False)
+    step = to_builtins(RecordedStep(step=1, batches=1, samples=2, profiled=False, seconds={STEP: 1.0}))
     whole = json.dumps({"schema": "equipoise.watched/1", "rank": 0, "num_ranks": 1}) + "\n" + json.dumps(step)
     path.write_text(whole + "\n" + json.dumps(step)[:9])
     assert len(rank_record(path).steps) == 1
@@ -446,13 +447,15 @@ def test_a_line_that_was_cut_is_dropped(tmp_path):
 
 def record(rank, seconds, **about):
     steps = [
-        written_step(
-            {STEP: each, EXPOSED: each / 4}, number=n, num_batches=1, num_samples=2, profiled=n in (9, 10)
+        RecordedStep(
+            step=n, batches=1, samples=2, profiled=n in (9, 10), seconds={STEP: each, EXPOSED: each / 4}
         )
         for n, each in enumerate(seconds, 1)
     ]
     facts = {"rank": rank, "num_ranks": 2, "conditions": {"host": "here"}, **about}
-    return RankRecord(about=facts, steps=steps, end={"exchanged": {"communication_s": 1.0, "step_s": 2.0}})
+    return RankRecord(
+        about=facts, steps=steps, end=RankEnd(exchanged={"communication_s": 1.0, "step_s": 2.0})
+    )
 
 
 def test_ranks_are_joined_by_their_slowest_and_by_what_all_have_seen():
@@ -472,12 +475,12 @@ def test_ranks_are_joined_by_their_slowest_and_by_what_all_have_seen():
 def test_sharded_models_expose_the_share_of_their_passes_that_the_profile_shows():
     split = {STEP: 4.0, FORWARD: 1.0, BACKWARD: 3.0}
     steps = [
-        written_step(split, number=number, num_batches=1, num_samples=2, profiled=number in (9, 10))
+        RecordedStep(step=number, batches=1, samples=2, profiled=number in (9, 10), seconds=split)
         for number in range(1, 31)
     ]
     shared = {"communication_s": 2.0, "step_s": 8.0, "exposed_s": 1.0, "passes_s": 8.0}
     about = {"rank": 0, "num_ranks": 2, "conditions": {"host": "here"}}
-    found = combine_ranks([RankRecord(about=about, steps=steps, end={"exchanged": shared})])
+    found = combine_ranks([RankRecord(about=about, steps=steps, end=RankEnd(exchanged=shared))])
     assert found.steps[0] == {
         STEP: 4.0,
         FORWARD: 0.875,

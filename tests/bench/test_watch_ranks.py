@@ -65,7 +65,7 @@ def assert_no_evaluation_is_in_a_step(folder, rank, *, passes_per_step):
     own = json.loads((folder / f"own-{rank}.json").read_text())
     began_s = own["began_s"][::passes_per_step]
     (path,) = folder.glob(f"watched/*/rank-{rank}.jsonl")
-    seconds = {step["step"]: step["seconds"][STEP] for step in rank_record(path).steps}
+    seconds = {step.step: step.seconds[STEP] for step in rank_record(path).steps}
     inner = [number for number in seconds if 2 <= number < len(began_s)]
     assert len(inner) >= 10
     for number in inner:

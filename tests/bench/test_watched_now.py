@@ -5,14 +5,15 @@ import os
 import re
 
 import pytest
+from msgspec import to_builtins
 
-from equipoise.bench.watching.record import RankFile, rank_record, rank_records, run_folder, written_step
+from equipoise.bench.watching.record import RankFile, RecordedStep, rank_record, rank_records, run_folder
 from equipoise.bench.watching.rows import latest_step, run_files, run_now, runs_files
 from equipoise.errors import DataError
 
 LONG_AGO = (1e9, 1e9)
 FIRST = {"schema": "equipoise.watched/1", "rank": 0, "num_ranks": 1}
-STEP = written_step({"step": 0.5}, number=1, num_batches=1, num_samples=2, profiled=False)
+STEP = to_builtins(RecordedStep(step=1, batches=1, samples=2, profiled=False, seconds={"step": 0.5}))
 
 
 def rank_file(out, rank=0, num_ranks=1, run="20250101T000000-abcdef"):
@@ -22,7 +23,7 @@ def rank_file(out, rank=0, num_ranks=1, run="20250101T000000-abcdef"):
 
 def steps(num):
     return [
-        written_step({"step": 0.5}, number=number, num_batches=1, num_samples=2, profiled=False)
+        RecordedStep(step=number, batches=1, samples=2, profiled=False, seconds={"step": 0.5})
         for number in range(1, num + 1)
     ]
 
@@ -54,7 +55,7 @@ def test_of_a_long_file_its_first_line_and_its_latest_steps_are_read(tmp_path):
     file = rank_file(tmp_path)
     file.add(steps(3000))
     found = rank_record(file.path, most_bytes=20_000)
-    numbers = [step["step"] for step in found.steps]
+    numbers = [step.step for step in found.steps]
     assert numbers == list(range(numbers[0], 3001))
     assert 100 < len(numbers) < 300
     assert (found.is_whole, found.about["workload"]) == (False, "mine")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from equipoise.diagnose.pairs import Pair, Subjects, cases, seconds, speedups
+from equipoise.diagnose.pairs import Pair, cases, seconds, speedups
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.load import workload_load
@@ -23,9 +23,9 @@ PUBLISHED_3090 = {"mobilenet_v2": (512, 1832.14), "resnet50": (512, 826.06), "vi
 @pytest.fixture(scope="module")
 def middle():
     card = accelerator("rtx-2080-ti-pcie-11gb")
-    pairs = [Pair.over(card, reach(name, card)) for name in ("PHB", "NV2")]
-    subjects = Subjects.of_loads([workload_load(workload(name)) for name in MODELS])
-    return np.median(speedups(cases(pairs, subjects, (8, 64))), axis=0)
+    pairs = [Pair(accelerator=card, link=reach(name, card)) for name in ("PHB", "NV2")]
+    loads = [workload_load(workload(name)) for name in MODELS]
+    return np.median(speedups(cases(pairs, loads, (8, 64))), axis=0)
 
 
 def test_two_never_double_and_a_better_link_never_slows(middle):
@@ -42,8 +42,8 @@ def test_causes_sum_to_the_step():
     card = accelerator("rtx-3090-pcie-24gb")
     found = seconds(
         cases(
-            [Pair.over(card, reach("PHB", card))],
-            Subjects.of_loads([workload_load(workload("resnet50"))]),
+            [Pair(accelerator=card, link=reach("PHB", card))],
+            [workload_load(workload("resnet50"))],
             (32,),
         )
     )

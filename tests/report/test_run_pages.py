@@ -13,7 +13,7 @@ from equipoise import study
 from equipoise.bench.store import FinishedTrial, Store, folders_below, is_watched, sweep_progress
 from equipoise.bench.summary import Spread
 from equipoise.bench.sweep import planned
-from equipoise.bench.watching.record import RankFile, run_folder, written_step
+from equipoise.bench.watching.record import RankFile, RecordedStep, run_folder
 from equipoise.diagnose.sweeps import sweep_now
 from equipoise.diagnose.watched_runs import watched_now
 from equipoise.errors import DataError, EvidenceError, SpecError
@@ -177,7 +177,7 @@ def loop(out, run, step_s, *, rank=0, num_ranks=1, workload="net", num=60, ended
     seconds = {name: share * step_s for name, share in split.items()}
     file.add(
         [
-            written_step(seconds, number=number, num_batches=1, num_samples=8, profiled=False)
+            RecordedStep(step=number, batches=1, samples=8, profiled=False, seconds=seconds)
             for number in range(1, num + 1)
         ]
     )
@@ -218,7 +218,7 @@ def test_steps_without_phases_have_no_section_of_phases(tmp_path):
     only = {"step": 0.5}
     file.add(
         [
-            written_step(only, number=number, num_batches=1, num_samples=0, profiled=False)
+            RecordedStep(step=number, batches=1, samples=0, profiled=False, seconds=only)
             for number in range(1, 41)
         ]
     )

@@ -1,17 +1,41 @@
-"""Counters of energy, power, use and bytes: NVIDIA (NVML), AMD (amdgpu), processors (RAPL), network.
-
-No torch.
-"""
+"""Counters of energy, power, use and bytes: NVIDIA (NVML), AMD (amdgpu), processors (RAPL), network."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
+from math import inf
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from equipoise.bench.environment import file_text
-from equipoise.bench.meters import PowerMeter, PowerMeters, Reading
 from equipoise.units import MICROJOULE_J, MICROWATT_W, MILLIJOULE_J, MILLIWATT_W, SI_PREFIXES
+
+Reading = Callable[[], float | None]
+
+
+class PowerMeter(Struct, frozen=True, kw_only=True):
+    """A part of a machine that draws power; readings are None where it does not answer.
+
+    part: its name on its machine. meter: what reads it. counter_j: joules since some moment, from zero
+    again beyond range_j. busy_fraction: of the moments before, as many as the meter takes.
+    """
+
+    part: str
+    meter: str
+    counter_j: Reading | None = None
+    range_j: float = inf
+    power_w: Reading | None = None
+    busy_fraction: Reading | None = None
+
+
+class PowerMeters(Struct, frozen=True, kw_only=True):
+    """The sources found, and why there is none, or not all, where that is so."""
+
+    found: tuple[PowerMeter, ...] = ()
+    reason: str | None = None
+
 
 _MISSING = "accelerators: nvidia-ml-py is not installed: pip install 'equipoise[bench]'"
 
@@ -114,7 +138,7 @@ def amdgpu_sources(addresses: Sequence[str], bus: Path = BUS) -> PowerMeters:
 
 
 def _amdgpu_source(card: Path, sensor: Path) -> PowerMeter:
-    # Newer drivers name the reading of the moment `input`, older ones an average over some milliseconds.
+    # Newer drivers name the instantaneous reading `input`, older ones an average over some milliseconds.
     power = next(
         (sensor / name for name in ("power1_input", "power1_average") if (sensor / name).exists()), None
     )

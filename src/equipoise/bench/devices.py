@@ -1,7 +1,4 @@
-"""The devices that ranks compute on: how they are taken, exchanged over, waited for and read.
-
-No torch until one is used.
-"""
+"""The devices that ranks compute on: how they are taken, exchanged over, waited for and read."""
 
 import os
 import resource
@@ -9,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
@@ -17,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from msgspec import Struct
 
 from equipoise.bench import counters
-from equipoise.bench.environment import file_text
+from equipoise.bench.environment import file_text, no_torch
 from equipoise.errors import UsageError
 from equipoise.units import MILLISECOND_S
 
@@ -41,7 +37,7 @@ class DeviceKind(Struct, frozen=True, kw_only=True):
     backend: what ranks exchange over. why_not: why no rank can compute on it here; None where it can.
     refusal: why it cannot compute in a precision; None where it can. bind: of the rank's number on its node,
     the device it has for itself from now on; raises UsageError where there is none. synchronise: returns
-    when all work given to it is done. settle: sets what arithmetic of a precision means.
+    when all work given to it is done. set_precision: whether products may take tf32.
     restart_peak: forgets the peak of memory. memory: bytes by name, `peak` among them. address: unlike
     those of all others of its machine; None where ranks share it. activities: of torch.profiler, by name.
     """
@@ -52,7 +48,7 @@ class DeviceKind(Struct, frozen=True, kw_only=True):
     why_not: Callable[[], str | None]
     refusal: Callable[[str], str | None]
     bind: Callable[[int], "torch.device"]
-    settle: Callable[[str], None]
+    set_precision: Callable[[str], None]
     synchronise: Callable[[], None]
     clock: Callable[[], Clock]
     restart_peak: Callable[[], None]
@@ -68,7 +64,7 @@ _KEYS = (("now", "VmRSS"), ("peak", "VmHWM"))
 
 
 class HostClock:
-    """The processor's own clock: a program that has come to a point has done all before it."""
+    """The processor's own clock: all work given to it before a point is done there."""
 
     now = staticmethod(perf_counter)
 
@@ -77,23 +73,14 @@ class HostClock:
         return [stamp - stamps[0] for stamp in stamps]
 
 
-def _cpu_why_not() -> str | None:
-    return None if find_spec("torch") else "torch is not installed: pip install 'equipoise[torch]'"
-
-
 def _cpu_refusal(precision: str) -> str | None:
     if precision == "tf32":
         return "tf32 needs the matrix units of an NVIDIA or AMD accelerator: use fp32 or bf16 on a processor"
     return None
 
 
-def _cpu_bind(local_rank: int) -> "torch.device":
-    del local_rank  # its cores were set before torch was loaded
-    return _torch().device("cpu")
-
-
 def _cpu_restart_peak() -> None:
-    """Have the kernel count the peak from now on, where it lets a process ask for that."""
+    """Have the kernel count the peak from now on, where it allows that."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
@@ -111,10 +98,10 @@ CPU = DeviceKind(
     name="cpu",
     backend="gloo",
     activities=("CPU",),
-    why_not=_cpu_why_not,
+    why_not=no_torch,
     refusal=_cpu_refusal,
-    bind=_cpu_bind,
-    settle=lambda _precision: None,
+    bind=lambda _local_rank: _torch().device("cpu"),  # its cores were set before torch was loaded
+    set_precision=lambda _precision: None,
     synchronise=lambda: None,
     clock=HostClock,
     restart_peak=_cpu_restart_peak,
@@ -135,7 +122,7 @@ class EventClock:
     """Events in the stream that computes; each is reached when all work given before it is done."""
 
     def now(self) -> tuple[float, Any]:
-        """When the host came to this point, and the event that the device will reach."""
+        """The time on the host, and an event that the device will reach."""
         torch = _torch()
         event = torch.cuda.Event(enable_timing=True)
         event.record()
@@ -151,8 +138,8 @@ class EventClock:
 
 
 def _cuda_why_not() -> str | None:
-    if not find_spec("torch"):
-        return "torch is not installed: pip install 'equipoise[torch]'"
+    if reason := no_torch():
+        return reason
     torch = _torch()
     if not torch.cuda.is_available():
         built = torch.version.cuda or getattr(torch.version, "hip", None)
@@ -197,7 +184,7 @@ def _cuda_bind(local_rank: int) -> "torch.device":
     return place
 
 
-def _settle(precision: str) -> None:
+def _set_precision(precision: str) -> None:
     """fp32 means it: torch's convolutions take tf32 by default."""
     torch = _torch()
     torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
@@ -255,7 +242,7 @@ CUDA = DeviceKind(
     why_not=_cuda_why_not,
     refusal=_cuda_refusal,
     bind=_cuda_bind,
-    settle=_settle,
+    set_precision=_set_precision,
     synchronise=_synchronise,
     clock=EventClock,
     restart_peak=_cuda_restart_peak,

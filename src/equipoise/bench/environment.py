@@ -7,12 +7,14 @@ import ctypes
 import os
 import platform
 import struct
+import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from importlib.metadata import PackageNotFoundError, version
+from importlib import metadata
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from threading import Event, Thread
@@ -50,11 +52,11 @@ def prompt_wakeups(cores: Iterable[int] = ()) -> Iterator[None]:
     process interrupts them each millisecond (root), as a kernel of 1,000 ticks would.
     """
     before_s = time_slice_s()
-    held: int | None = None
+    latency: int | None = None
     over = Event()
     with suppress(OSError):
-        held = os.open(_LATENCY, os.O_WRONLY)
-        os.write(held, struct.pack("=i", 0))  # microseconds; holds until it is closed
+        latency = os.open(_LATENCY, os.O_WRONLY)
+        os.write(latency, struct.pack("=i", 0))  # microseconds; holds until it is closed
     ticking = [Thread(target=_tick, args=(core, over), daemon=True) for core in sorted(set(cores))]
     try:
         for each in ticking:
@@ -68,8 +70,8 @@ def prompt_wakeups(cores: Iterable[int] = ()) -> Iterator[None]:
             each.join()
         if before_s is not None:
             _take_slice(before_s)
-        if held is not None:
-            os.close(held)
+        if latency is not None:
+            os.close(latency)
 
 
 def _tick(core: int, over: Event) -> None:
@@ -147,12 +149,10 @@ def conditions(
     core_sets: the cores each rank is bound to, by rank. here: whether ranks run on this machine; if not,
     only its software is recorded.
     """
-    machine = _machine() if here else dict.fromkeys(_MACHINE)
-    software = {package: _version(package) for package in _PACKAGES}
     return {
-        **machine,
+        **(_machine() if here else dict.fromkeys(_MACHINE)),
         "python": platform.python_version(),
-        **software,
+        **{package: version_of(package) for package in _PACKAGES},
         "backend": backend,
         "core_sets": [list(cores) for cores in core_sets],
         "launcher": launcher,
@@ -162,14 +162,15 @@ def conditions(
 def _machine() -> dict[str, Any]:
     """What a machine is, and its clock and load now."""
     page_bytes, num_pages = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_PHYS_PAGES")
+    clock_mhz = _cpuinfo("cpu MHz")
     return {
         "host": platform.node(),
         "kernel": platform.release(),
-        "processor": _processor(),
+        "processor": _cpuinfo("model name") or platform.processor() or None,
         "num_cores": len(os.sched_getaffinity(0)),
         "memory_bytes": page_bytes * num_pages,
         "governor": _line(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")),
-        "clock_hz": _clock_hz(),
+        "clock_hz": None if clock_mhz is None else float(clock_mhz) * SI_PREFIXES["M"],
         "load_1min": os.getloadavg()[0],
         "time_slice_s": time_slice_s(),
     }
@@ -253,26 +254,26 @@ def core_sets_by_node(
     return tuple(shared_out)
 
 
+def no_torch() -> str | None:
+    """Why nothing can train here; None where torch is installed."""
+    return None if find_spec("torch") else "torch is not installed: pip install 'equipoise[torch]'"
+
+
 def kernel_id() -> str:
     """The same for all processes of one machine, whatever name its containers give it."""
     return _line(Path("/proc/sys/kernel/random/boot_id")) or platform.node()
 
 
+def this_node() -> dict[str, Any]:
+    """What other nodes of a job must know of this one: its name, its kernel, and the cores it may use."""
+    return {"host": platform.node(), "kernel": kernel_id(), "cores": sorted(os.sched_getaffinity(0))}
+
+
 def num_memory_kills() -> int | None:
-    """How often this machine's kernel has ended a process for want of memory; None where not known."""
+    """How often this machine's kernel has killed a process because memory ran out; None where not known."""
     text = file_text(Path("/proc/vmstat"))
     counts = [line.split()[1] for line in text.splitlines() if line.startswith("oom_kill ")]
     return int(counts[0]) if counts else None
-
-
-def _processor() -> str | None:
-    return _cpuinfo("model name") or platform.processor() or None
-
-
-def _clock_hz() -> float | None:
-    """The clock of the first core, now."""
-    stated = _cpuinfo("cpu MHz")
-    return None if stated is None else float(stated) * SI_PREFIXES["M"]
 
 
 def _cpuinfo(key: str) -> str | None:
@@ -287,6 +288,10 @@ def _line(path: Path) -> str | None:
     return file_text(path).strip() or None
 
 
+_COMMAND_S = 30.0
+_MOST_OUTPUT_BYTES = 1_000_000
+
+
 def file_text(path: Path) -> str:
     """The text of a file of the kernel; empty where it cannot be read."""
     try:
@@ -295,8 +300,25 @@ def file_text(path: Path) -> str:
         return ""
 
 
-def _version(package: str) -> str | None:
+def command_output(command: Sequence[str]) -> str:
+    """What a command prints within half a minute; nothing where it is not installed or fails."""
     try:
-        return version(package)
-    except PackageNotFoundError:
+        ended = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=_COMMAND_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return ended.stdout[:_MOST_OUTPUT_BYTES].decode(errors="replace") if ended.returncode == 0 else ""
+
+
+def version_of(package: str) -> str | None:
+    """The installed version of a package; None where it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
         return None

@@ -4,7 +4,6 @@ import os
 import platform
 import shutil
 import sys
-from importlib import metadata
 from typing import ClassVar
 
 from msgspec import Struct
@@ -12,6 +11,7 @@ from msgspec import Struct
 from equipoise import __version__
 from equipoise.bench import counters
 from equipoise.bench.devices import available_devices
+from equipoise.bench.environment import version_of
 from equipoise.bench.launchers.emulated import NAME, emulated
 from equipoise.bench.launchers.processes import TORCHRUN
 from equipoise.bench.launchers.ray_cluster import ray_cluster
@@ -47,7 +47,7 @@ def installation() -> Installation:
         missing_extras=tuple(
             check(name, None, what, fix=f"pip install 'equipoise[{name}]'")
             for name, needed, what in _EXTRAS
-            if not all(map(version, needed))
+            if not all(map(version_of, needed))
         ),
     )
 
@@ -58,18 +58,10 @@ def check(name: str, found: str | None, needed_for: str, *, fix: str | None = No
     return Check(name=name, works=works, found=found, needed_for=needed_for, install=None if works else fix)
 
 
-def version(library: str) -> str | None:
-    """The installed version of a library, None when it is not there."""
-    try:
-        return metadata.version(library)
-    except metadata.PackageNotFoundError:
-        return None
-
-
 def equipment() -> tuple[Check, ...]:
     """What `bench` and `collectives` measure with."""
     fix = "pip install 'equipoise[zoo]'"
-    models = check("transformers", version("transformers"), "larger models by name", fix=fix)
+    models = check("transformers", version_of("transformers"), "larger models by name", fix=fix)
     return (*_devices(), *_meters(), models, *_launchers())
 
 
@@ -78,7 +70,7 @@ def _devices() -> list[Check]:
     many = f"{found.num_devices} seen by torch, over NCCL or RCCL" if found.device == "cuda" else None
     return [
         check("cpu", f"{available_devices('cpu').num_devices} cores, over gloo", "bench --device cpu"),
-        check("torch", version("torch"), "training and timing", fix="pip install 'equipoise[bench]'"),
+        check("torch", version_of("torch"), "training and timing", fix="pip install 'equipoise[bench]'"),
         check("cuda", many, "bench --device cuda", fix="none seen; install a torch built for CUDA or ROCm"),
     ]
 
@@ -87,7 +79,7 @@ def _meters() -> list[Check]:
     """Called without an address each library reports whether it starts."""
     processors, accelerators = counters.rapl_sources(), counters.nvml_sources([])
     counted = ", ".join(source.part for source in processors.found) or None
-    started = None if accelerators.reason else f"nvidia-ml-py {version('nvidia-ml-py')}"
+    started = None if accelerators.reason else f"nvidia-ml-py {version_of('nvidia-ml-py')}"
     return [
         check("nvml", started, "energy of NVIDIA's accelerators", fix=_reason_line(accelerators.reason)),
         check("rapl", counted, "energy of processors", fix=_reason_line(processors.reason)),
@@ -96,16 +88,16 @@ def _meters() -> list[Check]:
 
 def _launchers() -> list[Check]:
     """A launcher works when it reports no reason against it; the reason says what to do."""
-    asked = (
+    launchers = (
         (TORCHRUN, "torch", "one node, or several"),
         (slurm({}), "submitit", "nodes of Slurm"),
         (ray_cluster({}), "ray", "nodes of Ray"),
         (emulated(f"{NAME}:1gbit"), None, "slow links between network namespaces; needs root"),
     )
     checks = []
-    for launcher, library, what in asked:
+    for launcher, library, what in launchers:
         reason = launcher.why_not()
-        works = "usable" if library is None else f"{library} {version(library)}"
+        works = "usable" if library is None else f"{library} {version_of(library)}"
         checks.append(check(launcher.name, None if reason else works, what, fix=_reason_line(reason)))
     return checks
 
@@ -148,7 +140,7 @@ def checks() -> tuple[Check, ...]:
         check("equipoise", __version__, "this command"),
         check("python", platform.python_version(), "everything", fix="install Python 3.11 or newer"),
         check("dataset", embedded.version(), "published evidence without any download"),
-        *(check(name, version(name), what, fix=f"pip install {name}") for name, what in _LIBRARIES),
+        *(check(name, version_of(name), what, fix=f"pip install {name}") for name, what in _LIBRARIES),
         *(check(name, shutil.which(name), what, fix=fix) for name, what, fix in _PROGRAMS),
         check("cores", str(_num_cores()), "ingest reads with all of them"),
         check("terminal", _terminal(), "colour and progress; plain text elsewhere"),

@@ -1,7 +1,7 @@
 """What exchanging and computing cost each other on a rank, and each way to train without a network.
 
 A message takes longer where its core computes, and computing where a message is under way; gradients are
-copied, rounded or sorted before they are sent. Both are measured on made-up weights. Imports no torch.
+copied, rounded or sorted before they are sent. Both are measured on made-up weights.
 """
 
 import tempfile
@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 from msgspec.structs import replace
 
-from equipoise.bench.environment import conditions, shared_core_sets
+from equipoise.bench.environment import shared_core_sets
 from equipoise.bench.launchers.folder import Launcher, LaunchJob
 from equipoise.errors import EvidenceError
 from equipoise.units import MIB
@@ -41,17 +41,6 @@ class InterferenceTask(Struct, frozen=True, kw_only=True):
     seed: int = 0
     device: str = "cpu"
 
-    def as_json(self) -> dict[str, Any]:
-        """Its fields, for a file."""
-        return dict(to_builtins(self))
-
-
-def interference_task_from(found: Mapping[str, Any]) -> InterferenceTask:
-    """What `as_json` gave, and a file kept."""
-    return InterferenceTask(
-        **{**found, **{name: tuple(found[name]) for name in ("operations", "sizes_bytes", "methods")}}
-    )
-
 
 def interference(task: InterferenceTask, launch_with: Launcher) -> dict[str, Any]:
     """One document: messages between the ranks alone and during computing, and methods' work on one rank.
@@ -63,9 +52,7 @@ def interference(task: InterferenceTask, launch_with: Launcher) -> dict[str, Any
         "schema": SCHEMA,
         "launcher": launch_with.name,
         "num_ranks": task.num_ranks,
-        "conditions": conditions(
-            core_sets=shared_core_sets(task.num_ranks), launcher=launch_with.name, here=launch_with.binds_here
-        ),
+        "conditions": launch_with.conditions(shared_core_sets(task.num_ranks)),
         **_result(task, launch_with, task.num_ranks),
         "own_work": _result(alone, launch_with, task.num_ranks)["own_work"],
     }

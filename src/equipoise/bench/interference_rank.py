@@ -124,7 +124,7 @@ def _round(
 ) -> tuple[float, float, float]:
     """Seconds alone, seconds during computing, share of the core that it took meanwhile.
 
-    touched: what computing has just read and written, and left in the caches in place of what messages need.
+    touched: what computing has just read and written, so that caches hold it and not what messages need.
     """
     dist.barrier()
     _piece_s(matrix, on, _LEAST_WINDOW_S)
@@ -197,8 +197,7 @@ def _step(
     )
     found, argument = method(text)
     settings = OptimizerSettings(learning_rate=1e-6)
-    # Not `found.begin`, which refuses a rank alone, as here.
-    step = found.begin_unchecked(subject, settings, world_size=1, argument=argument)
+    step = found.begin(subject, settings, world_size=1, argument=argument)
     return lambda: step.run(batch)
 
 

@@ -1,44 +1,31 @@
-"""Readings of power, energy and use over a window, and their combination over ranks and machines.
+"""What a window of a run used: power, energy, memory, processors and network, over ranks and machines.
 
-No torch.
+Torch is imported where ranks exchange what they read.
 """
 
+import os
+import platform
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from math import inf
+from pathlib import Path
 from statistics import fmean
-from time import perf_counter
+from time import perf_counter, process_time
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from msgspec import Struct, field
 
+from equipoise.bench import counters
+from equipoise.bench.counters import PowerMeter, PowerMeters, Reading, sent_bytes
+from equipoise.bench.environment import kernel_id
+from equipoise.errors import UsageError
 from equipoise.units import format_percent
 
-Reading = Callable[[], float | None]
+if TYPE_CHECKING:
+    import torch
 
-
-class PowerMeter(Struct, frozen=True, kw_only=True):
-    """A part of a machine that draws power; readings are None where it does not answer.
-
-    part: its name on its machine. meter: what reads it. counter_j: joules since some moment, from zero
-    again beyond range_j. busy_fraction: of the moments before, as many as the meter takes.
-    """
-
-    part: str
-    meter: str
-    counter_j: Reading | None = None
-    range_j: float = inf
-    power_w: Reading | None = None
-    busy_fraction: Reading | None = None
-
-
-class PowerMeters(Struct, frozen=True, kw_only=True):
-    """The sources found, and why there is none, or not all, where that is so."""
-
-    found: tuple[PowerMeter, ...] = ()
-    reason: str | None = None
+    from equipoise.bench.devices import DeviceKind
 
 
 def counted_j(readings_j: Sequence[float], range_j: float) -> float:
@@ -61,7 +48,7 @@ def integrated_j(moments_s: Sequence[float], power_w: Sequence[float]) -> float:
     """Joules under power readings, connected by straight lines.
 
     moments_s, power_w: (n_readings,), in order of time.
-    Assumes readings are of the moment; sensors that average over a while lag behind it.
+    Assumes instantaneous readings; sensors that average over a while lag behind.
     Source: the trapezoidal rule.
 
     >>> integrated_j([0.0, 2.0, 3.0], [100.0, 200.0, 0.0])
@@ -242,3 +229,123 @@ def memory(shares: Sequence[Share]) -> dict[str, Any]:
         ],
         "memory_reserved_bytes": None if None in reserved else reserved,
     }
+
+
+_NETWORK = Path("/proc/self/ns/net")
+
+
+class Metering:
+    """A window that every rank enters and leaves; afterwards `gathered` has what was used in it."""
+
+    def __init__(self, on: "DeviceKind", place: "torch.device", *, memory_before: int | None = None) -> None:
+        """memory_before: bytes in use before there was a model; growth is counted from it."""
+        self._on = on
+        self._memory_before = memory_before
+        everyone = _everyone((kernel_id(), _network(), on.address(place)))
+        refuse_shared(everyone)
+        rank = _rank()
+        machine, network, _ = everyone[rank]
+        # The first rank of a machine reads its meters, the first of a network its counters.
+        self._reads_meters = rank == min(other for other, each in enumerate(everyone) if each[0] == machine)
+        self._reads_network = rank == min(other for other, each in enumerate(everyone) if each[1] == network)
+        addresses = [each[2] for each in everyone if each[0] == machine and each[2] is not None]
+        self._sources = _sources(on, addresses) if self._reads_meters else ()
+        self._sampler = Sampler([meter for each in self._sources for meter in each.found])
+
+    def __enter__(self) -> Self:
+        """Begin: what is used from now on is counted."""
+        self._sampler.__enter__()
+        self._sent = sent_bytes() if self._reads_network else None
+        self._cpu_s, self._begun = process_time(), perf_counter()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End."""
+        self._on.synchronise()
+        self._wall_s, self._cpu_s = perf_counter() - self._begun, process_time() - self._cpu_s
+        if self._sent is not None:
+            after = sent_bytes()
+            self._sent = {network: after[network] - sent for network, sent in self._sent.items()}
+        self._sampler.__exit__(kind, error, trace)
+        self._memory = self._on.memory()
+
+    def gathered(self) -> Mapping[str, Any]:
+        """On rank 0 the fields of a result: memory, utilisation, energy; nothing on others. All must call."""
+        shares = _everyone(
+            {
+                "node": platform.node(),
+                "cpu_s": self._cpu_s,
+                "wall_s": self._wall_s,
+                "num_cores": len(os.sched_getaffinity(0)),
+                "memory": dict(self._memory),
+                "memory_before": self._memory_before,
+                "sent": self._sent,
+                "meters": self._reads_meters,
+                "reasons": [each.reason for each in self._sources if each.reason],
+                "drawn": self._sampler.drawn(),
+            }
+        )
+        if _rank():
+            return {}
+        accelerated = self._on.name != "cpu"
+        return {
+            **memory(shares),
+            "utilisation": utilisation(shares, of_accelerators=accelerated),
+            "energy": energy(shares, of_accelerators=accelerated),
+        }
+
+
+def refuse_shared(everyone: Sequence[tuple[str, str, str | None]]) -> None:
+    """Nothing, when no two ranks have the same accelerator. Raises UsageError naming the two.
+
+    everyone: machine, network and address of the accelerator, by rank.
+    """
+    taken: dict[tuple[str, str], int] = {}
+    for rank, (machine, _, address) in enumerate(everyone):
+        if address is None:
+            continue
+        first = taken.setdefault((machine, address), rank)
+        if first != rank:
+            raise UsageError(
+                f"ranks {first} and {rank} both have the accelerator {address}; expected one each: "
+                "take fewer ranks per node"
+            )
+
+
+def _sources(on: "DeviceKind", addresses: Sequence[str]) -> tuple[PowerMeters, ...]:
+    """Processors of this machine, and its accelerators that ranks have."""
+    processors = counters.rapl_sources()
+    if on.name == "cpu":
+        return (processors,)
+    if not addresses:
+        reason = "accelerators: this torch does not report which they are"
+        return (processors, PowerMeters(reason=reason))
+    import torch  # noqa: PLC0415 - only in a rank, which has it
+
+    read = counters.amdgpu_sources if getattr(torch.version, "hip", None) else counters.nvml_sources
+    return (processors, read(addresses))
+
+
+def _rank() -> int:
+    import torch.distributed as dist  # noqa: PLC0415 - only in a rank, which has it
+
+    return int(dist.get_rank())
+
+
+def _everyone(value: Any) -> list[Any]:  # noqa: ANN401 - whatever pickles
+    """The value of each rank, by rank."""
+    import torch.distributed as dist  # noqa: PLC0415 - only in a rank, which has it
+
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
+def _network() -> str:
+    """An identity of the network that this process sees, among those of all machines."""
+    try:
+        return f"{kernel_id()} {_NETWORK.stat().st_ino}"
+    except OSError:
+        return kernel_id()

@@ -1,16 +1,18 @@
 """What is trained: a model of the zoo or a user's function, with batches and loss. Torch loads on use."""
 
+import tomllib
 from difflib import get_close_matches
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, field
+from msgspec import Struct, convert, field
 from msgspec.structs import replace
 
 from equipoise.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     import torch
 
@@ -51,10 +53,6 @@ class Trainee(Struct, frozen=True, kw_only=True):
     num_correct: "Callable[[Any, Any], int] | None" = None
     settings: OptimizerSettings = field(default_factory=OptimizerSettings)
 
-    def settings_at(self, learning_rate: float | None) -> OptimizerSettings:
-        """Its own optimizer at that learning rate; at its own rate for None."""
-        return self.settings if learning_rate is None else replace(self.settings, learning_rate=learning_rate)
-
 
 class ZooModel(Struct, frozen=True, kw_only=True):
     """A model that has a name, which is that of its builder in zoo.models too."""
@@ -78,120 +76,24 @@ class ZooModel(Struct, frozen=True, kw_only=True):
             raise
 
 
-_DIGITS = "scikit-learn's handwritten digits: 1,797 images of 8 x 8, every fifth held out"
-# On digits: docs/experiments/0013-convergence.md.
-_ON_DIGITS = OptimizerSettings(learning_rate=0.05, momentum=0.9)
-
-_IMAGES = "random images of 3 x 224 x 224"
-
-ZOO = (
-    ZooModel(
-        name="mlp",
-        title="MLP, 64-256-256-10",
-        params=85_002,
-        data=_DIGITS,
-        source="this project",
-        settings=_ON_DIGITS,
-    ),
-    ZooModel(
-        name="wide_mlp",
-        title="MLP, 64-768-768-10",
-        params=648_202,
-        data=_DIGITS,
-        source="this project",
-        settings=_ON_DIGITS,
-    ),
-    ZooModel(
-        name="large_mlp",
-        title="MLP, 64-1920-1920-10",
-        params=3_832_330,
-        data=_DIGITS,
-        source="this project",
-        settings=_ON_DIGITS,
-    ),
-    ZooModel(
-        name="small_resnet",
-        title="ResNet of three blocks, 64, 128 and 256 wide",
-        params=1_226_442,
-        data=_DIGITS,
-        source="He et al. 2015, arXiv 1512.03385, figure 2 and section 4.2",
-        settings=_ON_DIGITS,
-    ),
-    ZooModel(
-        name="digits_mobilenet",
-        title="MobileNetV2 for ten classes",
-        params=2_236_682,
-        data=f"{_DIGITS}; enlarged to 32 x 32, in three equal channels",
-        source="Sandler et al. 2018, arXiv 1801.04381",
-        settings=_ON_DIGITS,
-    ),
-    ZooModel(
-        name="small_cnn",
-        title="small CNN of torch's MNIST example",
-        params=1_199_882,
-        data=f"{_DIGITS}; enlarged to 28 x 28",
-        source="https://github.com/pytorch/examples/blob/main/mnist/main.py",
-        settings=_ON_DIGITS,
-    ),
-    ZooModel(
-        name="mobilenet_v2",
-        title="MobileNetV2",
-        params=3_504_872,
-        data=_IMAGES,
-        source="Sandler et al. 2018, arXiv 1801.04381",
-    ),
-    ZooModel(
-        name="resnet50",
-        title="ResNet-50",
-        params=25_557_032,
-        data=_IMAGES,
-        source="He et al. 2015, arXiv 1512.03385",
-    ),
-    ZooModel(
-        name="resnet152",
-        title="ResNet-152",
-        params=60_192_808,
-        data=_IMAGES,
-        source="He et al. 2015, arXiv 1512.03385",
-    ),
-    ZooModel(
-        name="vit_large",
-        title="ViT-L/16",
-        params=304_326_632,
-        data=_IMAGES,
-        source="Dosovitskiy et al. 2020, arXiv 2010.11929",
-    ),
-    ZooModel(
-        name="bert",
-        title="BERT-large, masked words",
-        params=335_174_458,
-        data="random text of 128 tokens, 15 % of them masked",
-        source="Devlin et al. 2018, arXiv 1810.04805",
-    ),
-    ZooModel(
-        name="small_llama",
-        title="Llama of 15 M parameters",
-        params=15_191_712,
-        data="random text of 256 tokens",
-        source="https://github.com/karpathy/llama2.c, stories15M",
-    ),
-    ZooModel(
-        name="small_llama_lora",
-        title="the same Llama, of which LoRA of rank 8 on queries and values is trained",
-        params=15_247_008,
-        data="random text of 256 tokens",
-        source="Hu et al. 2021, arXiv 2106.09685",
-    ),
+# The models of zoo.toml.
+ZOO = convert(
+    tomllib.loads(Path(__file__).with_name("zoo.toml").read_text(encoding="utf-8"))["models"],
+    tuple[ZooModel, ...],
 )
+
+
+def hint(name: str, known: "Collection[str]") -> str:
+    """What was expected in place of an unknown name: the nearest names, or else all of them."""
+    near = get_close_matches(name, known, n=3)
+    return f"did you mean {' or '.join(near)}?" if near else f"expected one of {', '.join(known)}"
 
 
 def known_name(name: str) -> bool:
     """Whether it is a model of the zoo. Raises UsageError when it cannot be a user's function either."""
-    known = {each.name: each for each in ZOO}
+    known = [each.name for each in ZOO]
     if ":" not in name and name not in known:
-        near = get_close_matches(name, known, n=3)
-        listed = f"did you mean {' or '.join(near)}?" if near else f"expected one of {', '.join(known)}"
-        raise UsageError(f"model {name!r} is unknown; {listed}, or your own module:function")
+        raise UsageError(f"model {name!r} is unknown; {hint(name, known)}, or your own module:function")
     return name in known
 
 

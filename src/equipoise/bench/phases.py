@@ -76,7 +76,7 @@ def uncovered_s(spans: Iterable[Span], by: Iterable[Span]) -> float:
 
 
 def without_exposed(split: Mapping[str, float]) -> dict[str, float]:
-    """The phases with what was taken for exposed communication put back into the backward pass.
+    """The phases with exposed communication counted as part of the backward pass again.
 
     >>> without_exposed({"backward": 2.0, "communication_exposed": 1.0, "step": 3.0})
     {'backward': 3.0, 'step': 3.0}
@@ -87,7 +87,7 @@ def without_exposed(split: Mapping[str, float]) -> dict[str, float]:
 
 
 def with_share_exposed(split: Mapping[str, float], share: float) -> dict[str, float]:
-    """The phases of a step with a share of its forward and backward pass taken for exposed communication.
+    """The phases of a step with a share of its forward and backward pass counted as exposed communication.
 
     For methods that exchange throughout both passes, so that no moment parts computing from waiting.
     share: 0..1, exposed communication of profiled steps over their forward and backward passes.

@@ -66,37 +66,52 @@ def profiled(events: Iterable[ProfileEvent]) -> Profiled:
     on_device = any(event.on_device for event in every)
     if on_device:
         kernels = [event for event in every if event.on_device and not event.is_annotation]
-        talking = [event.span for event in kernels if communicates(event.name)]
+        communicating = [event.span for event in kernels if communicates(event.name)]
         computing = [event.span for event in kernels if not communicates(event.name)]
     else:
         threads = {event.thread for event in every if host_operation(event.name)}  # copies there are its own
-        talking = [event.span for event in every if host_operation(event.name)]
+        communicating = [event.span for event in every if host_operation(event.name)]
         computing = [
             event.span for event in every if event.thread not in threads and computes_on_host(event.name)
         ]
-    return Profiled(communication_s=union_s(talking), exposed_s=uncovered_s(talking, by=computing))
-
-
-def profile_of(on: DeviceKind, run: Callable[[], None]) -> Profiled:
-    """Communication while something runs to its end."""
-    with profile(activities=[getattr(ProfilerActivity, name) for name in on.activities]) as seen:
-        run()
-        on.synchronise()
-    return profiled_in(seen)
-
-
-def profiled_in(seen: Any) -> Profiled:  # noqa: ANN401 - torch's profile, which has ended
-    """Communication in a profile of torch's."""
-    return profiled(
-        ProfileEvent(
-            name=event.name,
-            span=(event.time_range.start * MICROSECOND_S, event.time_range.end * MICROSECOND_S),
-            on_device=event.device_type.name == "CUDA",
-            thread=event.thread,
-            is_annotation=bool(getattr(event, "is_user_annotation", None)),
-        )
-        for event in seen.events()
+    return Profiled(
+        communication_s=union_s(communicating), exposed_s=uncovered_s(communicating, by=computing)
     )
+
+
+class CommunicationProfile:
+    """Communication from `begin` to `ended`, by torch's profiler."""
+
+    def __init__(self, on: DeviceKind) -> None:
+        """on: the device of which activities are recorded."""
+        self._on = on
+        self._profile: Any = None
+
+    def begin(self) -> bool:
+        """Whether profiling began: not where another profiler runs."""
+        if torch.autograd._profiler_enabled():  # noqa: SLF001 - there is no other way to ask
+            return False
+        self._profile = profile(activities=[getattr(ProfilerActivity, name) for name in self._on.activities])
+        self._profile.start()
+        return True
+
+    def ended(self) -> Profiled | None:
+        """Communication since `begin`; None where nothing was profiled."""
+        if self._profile is None:
+            return None
+        self._on.synchronise()
+        self._profile.stop()
+        events, self._profile = self._profile.events(), None
+        return profiled(
+            ProfileEvent(
+                name=event.name,
+                span=(event.time_range.start * MICROSECOND_S, event.time_range.end * MICROSECOND_S),
+                on_device=event.device_type.name == "CUDA",
+                thread=event.thread,
+                is_annotation=bool(getattr(event, "is_user_annotation", None)),
+            )
+            for event in events
+        )
 
 
 # Where a method's backward pass exchanges: nowhere, in itself (gradients), or throughout (weights too).
@@ -150,46 +165,107 @@ def marked_every(step_s: float, num_steps: int, period: int) -> int:
     return max(1, min(wanted, num_steps // period // _FEWEST_MARKED))
 
 
+class GradientHooks:
+    """Calls back when gradients are ready: all at first, then only those that were the last in some step.
+
+    After the last gradient of a backward pass, ranks wait for exchanges only. last: by id, the parameters
+    whose gradients were the last in some step.
+    """
+
+    def __init__(self, parameters: Iterable[Any], ready: Callable[[], None]) -> None:
+        """ready: called when a gradient is."""
+        self.last: dict[int, Any] = {}
+        self._parameters = list(parameters)
+        self._ready = ready
+        self._latest: Any = None
+        self._handles: list[Any] = []
+        self.observe_all()
+
+    def observe_all(self) -> None:
+        """From now on observe every gradient, and which is the last."""
+
+        def note(parameter: object) -> None:
+            self._latest = parameter
+            self._ready()
+
+        self._observe(self._parameters, note)
+
+    def settle(self) -> None:
+        """From now on observe only gradients that were the last in some step."""
+        self._observe(list(self.last.values()), lambda _parameter: self._ready())
+
+    def release(self) -> None:
+        """From now on observe no gradient."""
+        self._observe((), lambda _parameter: None)
+
+    def step_ended(self) -> None:
+        """Remember which gradient of the step was the last."""
+        if self._latest is not None:
+            self.last[id(self._latest)] = self._latest
+            self._latest = None
+
+    def _observe(self, parameters: Sequence[Any], hook: Callable[[Any], None]) -> None:
+        self._observed, self._hook = parameters, hook
+        self.pause()
+        self.go_on()
+
+    def pause(self) -> None:
+        """Observe nothing until `go_on`."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def go_on(self) -> None:
+        """Observe what was observed before the pause."""
+        self._handles = [each.register_post_accumulate_grad_hook(self._hook) for each in self._observed]
+
+
 class Stopwatch:
     """Runs steps one at a time, each to its end on the device, and notes when its phases begin."""
 
     def __init__(self, step: Step, subject: Trainee, on: DeviceKind, *, num_ranks: int) -> None:
-        """Every gradient is looked at until `settle`, to find those that are ready last."""
+        """Every gradient is observed until `settle`, to find those that are ready last."""
         self._on = on
         self._clock = on.clock()
         self.exchanges = exchanges(step, num_ranks)
         self._parameters = [each for each in subject.model.parameters() if each.requires_grad]
-        self._hooks: list[Any] = []
-        self._observed: tuple[Sequence[Any], Callable[[Any], None]] = ((), lambda _parameter: None)
-        self._last: dict[int, Any] = {}
-        self._settled: set[int] = set()
-        # Filled while steps run, and emptied after: what is done then is left undone while they do.
+        # Filled while steps run, and read afterwards: reading takes time.
         self._names: list[str] = []
         self._stamps: list[Any] = []
         self._ready: list[Any] = []
-        self._of: list[Any] = []
-        name_it, stamp_it, now = self._names.append, self._stamps.append, self._clock.now
+        name_it, stamp_it, ready_at, now = (
+            self._names.append,
+            self._stamps.append,
+            self._ready.append,
+            self._clock.now,
+        )
 
         def mark(name: str) -> None:
             name_it(name)
             stamp_it(now())
 
+        observed = self._parameters if self.exchanges == BACKWARDS else ()
+        self._gradients = GradientHooks(observed, lambda: ready_at(now()))
+        self._settled: set[int] = set()
+        self.observe_all, self.release = self._gradients.observe_all, self._gradients.release
         self._marks, self._mark = step.marks, mark
         step.marks.append(mark)
         self._once = self._stepping(step.run, subject.batches)
         self._whole = self._stepping_over(step.run, subject.batches)
-        self.observe_all()
 
     def _stepping(self, run: Callable[[Any], Any], batches: Iterator[Any]) -> Callable[[], Raw]:
         """One step, run to its end."""
         names, ready, now, synchronise = self._names, self._ready, self._clock.now, self._on.synchronise
+        step_ended = self._gradients.step_ended
 
         def once() -> Raw:
             start_s, start = perf_counter(), now()
             run(next(batches))
             end = now()
             synchronise()
-            return start, end, perf_counter() - start_s, len(names), len(ready)
+            host_s = perf_counter() - start_s
+            step_ended()
+            return start, end, host_s, len(names), len(ready)
 
         return once
 
@@ -207,36 +283,10 @@ class Stopwatch:
 
         return whole
 
-    def observe_all(self) -> None:
-        """From now on look at every gradient, and at which it is."""
-        ready_at, of, now = self._ready.append, self._of.append, self._clock.now
-
-        def ready(parameter: object) -> None:
-            ready_at(now())
-            of(parameter)
-
-        self._observe(self._parameters, ready)
-
     def settle(self) -> None:
-        """From now on look only at gradients that were the last in some step."""
-        ready_at, now = self._ready.append, self._clock.now
-        self._settled = set(self._last)
-        self._observe(list(self._last.values()), lambda _parameter: ready_at(now()))
-
-    def release(self) -> None:
-        """From now on look at no gradient."""
-        self._observe((), lambda _parameter: None)
-
-    def _observe(self, parameters: Sequence[Any], hook: Callable[[Any], None]) -> None:
-        self._observed = (parameters if self.exchanges == BACKWARDS else (), hook)
-        self._look(looking=True)
-
-    def _look(self, *, looking: bool) -> None:
-        """Whether what is observed is looked at."""
-        for held in self._hooks:
-            held.remove()
-        parameters, hook = self._observed
-        self._hooks = [each.register_post_accumulate_grad_hook(hook) for each in parameters if looking]
+        """From now on observe only gradients that were the last in some step."""
+        self._settled = set(self._gradients.last)
+        self._gradients.settle()
 
     def laps(self, num_steps: int) -> list[Lap]:
         """So many steps, one after the other."""
@@ -257,10 +307,8 @@ class Stopwatch:
                     host_s=host_s,
                 )
             )
-            if num_ready > first_ready and self._of:
-                self._last[id(self._of[num_ready - 1])] = self._of[num_ready - 1]
             first, first_ready = num_marks, num_ready
-        for each in (self._names, self._stamps, self._ready, self._of):
+        for each in (self._names, self._stamps, self._ready):
             each.clear()
         return found
 
@@ -274,10 +322,10 @@ class Stopwatch:
             num_marked = min(period, num_steps - first)
             found += [self._once() for _ in range(num_marked)]
             self._marks.remove(self._mark)
-            self._look(looking=False)
+            self._gradients.pause()
             found += self._whole(min(group, num_steps - first) - num_marked)
             self._marks.append(self._mark)
-            self._look(looking=True)
+            self._gradients.go_on()
         return found
 
     def split(self, lap: Lap) -> dict[str, float]:
@@ -330,14 +378,14 @@ class Stopwatch:
         """The phases of timed steps with exposed communication.
 
         Where gradients are looked at, profiled steps must show the same last ones as warm-up did: a model
-        that trains now these weights and now others has no moment that was looked at, and no such number.
+        that trains now these weights and now others has no gradient that is always last, and no such number.
         """
         split = [self.split(lap) for lap in timed]
         if self.exchanges == THROUGHOUT:
             passes = [self.split(lap) for lap in profiled]
             share = min(1.0, seen.exposed_s / sum(each[FORWARD] + each[BACKWARD] for each in passes))
             return [with_share_exposed(each, share) if FORWARD in each else each for each in split]
-        if self.exchanges == BACKWARDS and set(self._last) != self._settled:
+        if self.exchanges == BACKWARDS and set(self._gradients.last) != self._settled:
             return [without_exposed(each) if BACKWARD in each else each for each in split]
         return split
 

@@ -5,16 +5,15 @@ import json
 import os
 import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import lru_cache
 from itertools import islice, pairwise
 from pathlib import Path
 from secrets import token_hex
 from statistics import median
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from equipoise.bench.trial import Trial, trial_from
 from equipoise.errors import DataError, UsageError
@@ -24,6 +23,7 @@ _TRIAL_SCHEMA = "equipoise.trial/1"
 # Sweeps of earlier versions, whose trials were called cells: read and resumed as they are.
 _EARLIER_TRIAL_SCHEMA, _EARLIER_FOLDER = "equipoise.cell/1", "cells"
 _PLAN_SCHEMA = "equipoise.sweep/1"
+_SWEEP = "sweep.json"
 # Of a trial's file or a plan; a trial of ten thousand steps takes a tenth of it.
 _MOST_BYTES = 64 * MIB
 # Where `equipoise.watch` keeps its runs.
@@ -44,6 +44,11 @@ class FinishedTrial(Struct, frozen=True, kw_only=True):
     conditions: Mapping[str, Any]
     result: Mapping[str, Any]
     file: str = ""
+
+
+def failed(finished: Iterable[FinishedTrial]) -> tuple[FinishedTrial, ...]:
+    """Those that failed."""
+    return tuple(one for one in finished if one.status != SUCCESS)
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -114,7 +119,7 @@ class Store:
         """folder: made if it is absent when the sweep begins."""
         self.folder = folder
         self._trials = trials_folder(folder)
-        self._plan = folder / "sweep.json"
+        self._plan = folder / _SWEEP
 
     @contextmanager
     def opened(
@@ -137,19 +142,18 @@ class Store:
             raise DataError(f"{self.folder}: cannot be written: {err.strerror or err}") from err
         with lock:
             try:
-                # The kernel lets go of it when the process ends, however it ends.
+                # The kernel releases it when the process ends, however it ends.
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as err:
                 raise UsageError(f"{self.folder}: another sweep is writing there; use another --out") from err
-            self._settle(order, resume=resume, settings=settings or {})
+            self._keep_plan(order, resume=resume, settings=settings or {})
             yield self
 
-    def _settle(self, order: Sequence[Trial], *, resume: bool, settings: Mapping[str, str]) -> None:
+    def _keep_plan(self, order: Sequence[Trial], *, resume: bool, settings: Mapping[str, str]) -> None:
         """Write the plan, or check that the one on disk is the same."""
         names = sorted(trial.trial_id for trial in order)
         if not self._plan.exists():
-            trials = [trial.as_json() for trial in order]
-            document = {"schema": _PLAN_SCHEMA, "settings": dict(settings), "trials": trials}
+            document = {"schema": _PLAN_SCHEMA, "settings": dict(settings), "trials": to_builtins(order)}
             write_whole(self._plan, encoded(document))
             return
         if not resume:
@@ -202,7 +206,7 @@ class Store:
         """Put a finished trial on disk; when this returns, it stays. Raises DataError, as write_whole."""
         document = {
             "schema": _TRIAL_SCHEMA,
-            "trial": finished.trial.as_json(),
+            "trial": to_builtins(finished.trial),
             "status": finished.status,
             "reason": finished.reason,
             "conditions": dict(finished.conditions),
@@ -221,11 +225,13 @@ class Store:
         parts = [stored, found.get("conditions"), found.get("result")]
         if not all(isinstance(part, dict) for part in parts):
             raise DataError(f"{path}: not a finished trial; delete it to measure the trial again")
-        held = trial_from(stored, str(path))
-        if held != trial:
-            raise DataError(f"{path}: holds the trial {held.trial_id}; expected {trial.trial_id}; delete it")
+        found_trial = trial_from(stored, str(path))
+        if found_trial != trial:
+            raise DataError(
+                f"{path}: holds the trial {found_trial.trial_id}; expected {trial.trial_id}; delete it"
+            )
         return FinishedTrial(
-            trial=held,
+            trial=found_trial,
             status=str(found.get("status")),
             reason=None if found.get("reason") is None else str(found["reason"]),
             conditions=found["conditions"],
@@ -239,16 +245,14 @@ def encoded(document: Mapping[str, Any]) -> bytes:
     return (json.dumps(document, indent=1, allow_nan=False) + "\n").encode()
 
 
-_SWEEP = "sweep.json"
 # Between two trials none is under way for a moment.
 _PAUSE_S = 5.0
 # The time left follows from the latest trials: a machine may have become slower.
 _MOST_PACED = 20
 _MOST_FOLDERS = 200
 _DEEPEST = 2
-# Of one folder so many are looked at: somebody may name his home.
+# Entries of one folder that are looked at: a user may name a home folder.
 _MOST_ENTRIES = 2000
-_MOST_PLANS = 256
 
 
 class SweepProgress(Struct, frozen=True, kw_only=True):
@@ -294,7 +298,7 @@ def _folders(folder: Path, depth: int) -> Iterator[Path]:
 
 def sweep_progress(folder: Path) -> SweepProgress:
     """How far the sweep in a folder is. Raises DataError where its plan cannot be read."""
-    num_planned = _num_planned(folder)
+    num_planned = len(Store(folder).plan())
     ended_s = _ended_s(folder)
     num_finished = min(len(ended_s), num_planned)
     is_running = num_finished < num_planned and _is_running(folder, ended_s)
@@ -311,22 +315,8 @@ def sweep_progress(folder: Path) -> SweepProgress:
     )
 
 
-def _num_planned(folder: Path) -> int:
-    """How many trials are planned; a plan that did not change is not read again."""
-    try:
-        found = (folder / _SWEEP).stat()
-    except OSError:
-        return len(Store(folder).plan())  # raises with the reason
-    return _num_in_plan(folder, found.st_mtime_ns, found.st_size)
-
-
-@lru_cache(_MOST_PLANS)
-def _num_in_plan(folder: Path, _changed_ns: int, _size: int) -> int:
-    return len(Store(folder).plan())
-
-
 def _ended_s(folder: Path) -> list[float]:
-    """When each finished trial was put on disk, in order."""
+    """When each finished trial was written, in order."""
     try:
         return sorted(each.stat().st_mtime for each in trials_folder(folder).glob("*.json"))
     except OSError as err:

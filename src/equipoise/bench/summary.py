@@ -1,7 +1,4 @@
-"""Repetitions put together: steadiness, outliers, medians with intervals; unlike runs are refused.
-
-No torch.
-"""
+"""Repetitions combined: steadiness, outliers, medians with intervals; unlike runs are refused."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
@@ -13,13 +10,16 @@ from msgspec import Struct
 
 from equipoise.bench.environment import refuse_unlike, refuse_unlike_nodes
 from equipoise.bench.phases import OVERLAPPED, PARTS, STEP, TOTAL
-from equipoise.bench.store import SUCCESS, FinishedTrial
+from equipoise.bench.store import SUCCESS, FinishedTrial, failed
 from equipoise.bench.trial import Trial
 from equipoise.errors import DataError
-from equipoise.stats import Interval, log_t_interval, median_interval
+from equipoise.stats import log_t_interval, median_interval
 
 # 12 values: the smallest number for which the normal approximation of Kendall's S is used in textbooks is 10.
 WINDOW_STEPS = 12
+# Steadiness is checked every so many steps, since every rank then waits for the slowest; after MOST_WARM_UP
+# steps are taken as they are, and marked.
+CHECKED_EVERY, MOST_WARM_UP = 4, 120
 _LEVEL = 0.05
 # A trend that changes steps by less over a window is no reason to wait, however sure it is.
 _TREND_FRACTION = 0.03
@@ -48,10 +48,10 @@ def is_steady(step_s: Sequence[float], kinds: Sequence[object] | None = None) ->
         return False
     num_steps = max(WINDOW_STEPS, len(step_s) // 2)  # a slow start among scatter shows in a long window only
     window = step_s[-num_steps:]
-    kept = [None] * num_steps if kinds is None else list(kinds[-num_steps:])
-    by_kind = {kind: [at for at, each in enumerate(kept) if each == kind] for kind in kept}
+    step_kinds = [None] * num_steps if kinds is None else list(kinds[-num_steps:])
+    by_kind = {kind: [at for at, each in enumerate(step_kinds) if each == kind] for kind in step_kinds}
     centre = {kind: median(window[at] for at in places) for kind, places in by_kind.items()}
-    relative = [value / centre[kind] for value, kind in zip(window, kept, strict=True)]
+    relative = [value / centre[kind] for value, kind in zip(window, step_kinds, strict=True)]
     return not _drifts(relative, list(by_kind.values())) and not _jumps(relative)
 
 
@@ -209,6 +209,12 @@ class Spread(Struct, frozen=True, kw_only=True):
     low: float | None
     high: float | None
 
+    def rate(self, amount: float) -> "Spread":
+        """That amount over the value: samples per second, of seconds."""
+        low = None if self.high is None else amount / self.high
+        high = None if self.low is None else amount / self.low
+        return Spread(value=amount / self.value, low=low, high=high)
+
 
 class ConfigurationSummary(Struct, frozen=True, kw_only=True):
     """All repetitions of one configuration.
@@ -224,7 +230,7 @@ class ConfigurationSummary(Struct, frozen=True, kw_only=True):
     @property
     def failed(self) -> tuple[FinishedTrial, ...]:
         """The repetitions that failed."""
-        return tuple(one for one in self.finished if one.status != SUCCESS)
+        return failed(self.finished)
 
     @property
     def step_s(self) -> Spread | None:
@@ -234,13 +240,7 @@ class ConfigurationSummary(Struct, frozen=True, kw_only=True):
     @property
     def samples_per_s(self) -> Spread | None:
         """Samples of all ranks trained in a second."""
-        found = self.step_s
-        if found is None:
-            return None
-        batch = self.trial.batch_samples
-        low = None if found.high is None else batch / found.high
-        high = None if found.low is None else batch / found.low
-        return Spread(value=batch / found.value, low=low, high=high)
+        return None if self.step_s is None else self.step_s.rate(self.trial.batch_samples)
 
     @property
     def phases(self) -> dict[str, float]:
@@ -285,7 +285,7 @@ def summaries(finished: Iterable[FinishedTrial]) -> tuple[ConfigurationSummary, 
     by_configuration: dict[tuple[object, ...], list[FinishedTrial]] = {}
     for one in finished:
         by_configuration.setdefault(one.trial.configuration, []).append(one)
-    return tuple(sorted(map(_summary, by_configuration.values()), key=_place))
+    return tuple(sorted(map(_summary, by_configuration.values()), key=_sort_key))
 
 
 def _summary(repetitions: Sequence[FinishedTrial]) -> ConfigurationSummary:
@@ -302,7 +302,7 @@ def _summary(repetitions: Sequence[FinishedTrial]) -> ConfigurationSummary:
     )
 
 
-def _place(summary: ConfigurationSummary) -> tuple[object, ...]:
+def _sort_key(summary: ConfigurationSummary) -> tuple[object, ...]:
     trial = summary.trial
     return (
         trial.workload,
@@ -323,15 +323,9 @@ def spread(values: Sequence[float]) -> Spread:
     """
     if len(values) == 1:
         return Spread(value=values[0], low=None, high=None)
-    found = interval(values)
+    interval = median_interval if len(values) >= _FEWEST_FOR_ORDER else log_t_interval
+    found = interval(values, level=LEVEL)
     return Spread(value=found.value, low=found.low, high=found.high)
-
-
-def interval(values: Sequence[float]) -> Interval:
-    """The interval of `spread`, for two values or more."""
-    if len(values) >= _FEWEST_FOR_ORDER:
-        return median_interval(values, level=LEVEL)
-    return log_t_interval(values, level=LEVEL)
 
 
 def interval_method(num_repetitions: int) -> str | None:

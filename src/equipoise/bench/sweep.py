@@ -1,4 +1,4 @@
-"""A sweep: its runs in random order, or chosen one after another, each on disk before the next. No torch."""
+"""A sweep: its runs in random order, or chosen one after another, each on disk before the next."""
 
 import errno
 import json
@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from equipoise.bench.environment import conditions, core_sets, refuse_unlike
+from equipoise.bench.environment import core_sets, refuse_unlike
 from equipoise.bench.interference import InterferenceTask, interference
 from equipoise.bench.launchers.folder import Launcher, LaunchJob
 from equipoise.bench.store import FAILED, SUCCESS, FinishedTrial, Store, encoded, write_whole
@@ -26,7 +26,7 @@ Progress = Callable[[str, int, int], None]
 Report = Callable[[str], None]
 Scaling = Literal["strong", "weak"]
 
-# The files of a trial are far smaller; what fails below this may have failed for want of room.
+# The files of a trial are far smaller; below this a trial may fail because the disk is full.
 _LEAST_FREE_BYTES = MIB
 # The one way to train that is for one rank.
 ALONE = "single"
@@ -102,7 +102,7 @@ def run_sweep(
 
     limit_s: how long a trial may take. settings: kept with the plan, for readers of the sweep.
     most_ranks: by which cores are shared out, where sweeps with more ranks belong to this one.
-    Raises DataError when a trial cannot be put on disk, or when a sweep is resumed under other conditions.
+    Raises DataError when a trial cannot be written, or when a sweep is resumed under other conditions.
     """
     store = Store(folder)
     most_ranks = max(most_ranks or 1, *(trial.num_ranks for trial in trials))
@@ -131,9 +131,8 @@ def _run(
     trial: Trial, folder: Path, launch_with: Launcher, *, limit_s: float, most_ranks: int, report: Report
 ) -> FinishedTrial:
     """One trial, run. Raises DataError where the disk is full: that is no property of the trial."""
-    here = launch_with.binds_here
-    sets = core_sets(trial.num_ranks, most_ranks=most_ranks) if here else ()
-    found = conditions(core_sets=sets, launcher=launch_with.name, here=here)
+    sets = core_sets(trial.num_ranks, most_ranks=most_ranks) if launch_with.binds_here else ()
+    found = launch_with.conditions(sets)
     _refuse_full(folder)
     try:
         with tempfile.TemporaryDirectory(
@@ -164,9 +163,9 @@ def _run(
 
 
 def _refuse_full(folder: Path, reason: str = "") -> None:
-    """Refuse to go on where there is no room, or where a trial failed for want of it."""
-    wanting = any(os.strerror(number) in reason for number in _NO_ROOM)
-    if wanting or shutil.disk_usage(folder).free < _LEAST_FREE_BYTES:
+    """Refuse to go on where the disk is full, or where a trial failed because it was."""
+    lacked_room = any(os.strerror(number) in reason for number in _NO_ROOM)
+    if lacked_room or shutil.disk_usage(folder).free < _LEAST_FREE_BYTES:
         raise _full(folder)
 
 
@@ -181,9 +180,8 @@ def _refuse_other_machine(store: Store, launch_with: Launcher) -> None:
     """Refuse to go on where trials on disk were measured under other conditions."""
     before = [one.conditions for one in store.finished()][:1]
     if before:
-        now = conditions(core_sets=(), launcher=launch_with.name, here=launch_with.binds_here)
         # Core sets are those of a trial: trials of other sizes have others.
-        both = [{**each, "core_sets": None} for each in (before[0], now)]
+        both = [{**each, "core_sets": None} for each in (before[0], launch_with.conditions())]
         refuse_unlike(both, str(store.folder))
 
 

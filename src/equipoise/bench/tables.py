@@ -1,27 +1,22 @@
-"""The tables `runs`, `scores` and `steps` of a sweep, made from its finished trials, as often as wanted.
+"""The tables `runs`, `scores` and `steps` of a sweep, made from its finished trials.
 
-Other measurements write the same tables from rows of their own: `run_row`, `step_rows`, `write`. No torch.
+Other measurements write the same tables from rows of their own: `run_row`, `step_rows`, `write`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
 from pathlib import Path
-from statistics import median
 from typing import Any
-
-import polars as pl
 
 from equipoise.bench.methods import method
 from equipoise.bench.store import SUCCESS, FinishedTrial, Store
 from equipoise.bench.summary import timed_run, trained_run
-from equipoise.errors import DataError
 from equipoise.runs.store import (
     RUNS,
     SCORES,
     STEPS,
     Tables,
-    TableSchema,
-    polars_schema,
+    frame_of,
+    unscored_entries,
     write_table,
     write_tables,
 )
@@ -31,24 +26,10 @@ ORIGIN = "measured"
 # A score is the time to a stated target; steps and trainings of a stated length have none.
 NO_SCORE = "measured steps; no training to a target"
 
-# Runs with the same values here are repetitions of one configuration.
-_CONFIGURATION = (
-    "campaign",
-    "system",
-    "workload",
-    "accelerator",
-    "num_accelerators",
-    "num_nodes",
-    "precision",
-    "strategy",
-    "global_batch_samples",
-)
-_OF_ENTRY = tuple(name for name in RUNS.names if name in SCORES.names)
-
 
 def run_row(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of `runs`: every column, null where the facts do not say. Unknown facts raise DataError."""
-    return _row(RUNS, {"origin": ORIGIN, **facts})
+    """A row of `runs`: every column, null where the facts do not say."""
+    return {**dict.fromkeys(RUNS.names), "origin": ORIGIN, **facts}
 
 
 def step_rows(run_id: str, steps: Iterable[Mapping[str, float]]) -> list[dict[str, Any]]:
@@ -65,9 +46,15 @@ def write(folder: Path, runs: Sequence[Mapping[str, Any]], steps: Sequence[Mappi
 
     Raises DataError when rows break the schema, share a name, or cannot be written.
     """
-    tables = Tables(runs=_frame(RUNS, runs), scores=_frame(SCORES, _entries(runs)))
-    write_table(_frame(STEPS, steps), folder / f"{STEPS.name}.parquet", STEPS)
-    write_tables(tables, folder)
+    entries = [{**entry, "entry_id": _entry_id(entry)} for entry in unscored_entries(runs, NO_SCORE)]
+    write_table(frame_of(steps, STEPS), folder / f"{STEPS.name}.parquet", STEPS)
+    write_tables(Tables(runs=frame_of(runs, RUNS), scores=frame_of(entries, SCORES)), folder)
+
+
+def _entry_id(entry: Mapping[str, Any]) -> str:
+    words = [entry[name] for name in ("workload", "strategy", "precision") if entry[name] is not None]
+    size = f"{entry['num_accelerators']}x{entry['global_batch_samples']}"
+    return "/".join(map(str, (entry["campaign"], entry["system"], "-".join([*words, size]))))
 
 
 def write_sweep_tables(folder: Path, catalogue: Catalogue | None = None) -> None:
@@ -132,48 +119,3 @@ def accelerator_of(device: str, machine: Mapping[str, Any], catalogue: Catalogue
     """The slug of what the ranks computed on; its raw name where the catalogue does not have it."""
     raw = machine.get("processor") if device == "cpu" else machine.get("accelerator")
     return None if not raw else (catalogue or shipped()).accelerator_slug(str(raw)) or str(raw)
-
-
-def _entries(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """A row of `scores` for each configuration: none has a score, with the reason."""
-
-    def configuration(row: Mapping[str, Any]) -> tuple[str, ...]:
-        return tuple(str(row[name]) for name in _CONFIGURATION)
-
-    return [_entry(list(group)) for _, group in groupby(sorted(runs, key=configuration), configuration)]
-
-
-def _entry(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    first = runs[0]
-    rates = [row["samples_per_s"] for row in runs if row["samples_per_s"] is not None]
-    energies = [row["energy_j"] for row in runs if row["energy_j"] is not None]
-    words = [first[name] for name in ("workload", "strategy", "precision") if first[name] is not None]
-    size = f"{first['num_accelerators']}x{first['global_batch_samples']}"
-    where = "/".join(map(str, (first["campaign"], first["system"], "-".join([*words, size]))))
-    num_failed = sum(row["status"] != SUCCESS for row in runs)
-    kept = {name: first[name] for name in _OF_ENTRY if name in (*_CONFIGURATION, "origin", "framework")}
-    return _row(
-        SCORES,
-        {
-            **kept,
-            "entry_id": where,
-            "reason": NO_SCORE,
-            "num_runs": len(runs),
-            "num_failed": num_failed,
-            "num_missing": 0,
-            "samples_per_s": median(rates) if rates else None,
-            "energy_j": median(energies) if energies else None,
-            "source_uri": first["source_uri"],
-        },
-    )
-
-
-def _row(table: TableSchema, facts: Mapping[str, Any]) -> dict[str, Any]:
-    unknown = sorted(set(facts) - set(table.names))
-    if unknown:
-        raise DataError(f"table {table.name}: no column {', '.join(unknown)}; see docs/reference/tables.md")
-    return {name: facts.get(name) for name in table.names}
-
-
-def _frame(table: TableSchema, rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
-    return pl.DataFrame([dict(row) for row in rows], schema=polars_schema(table), orient="row")

@@ -1,15 +1,13 @@
-"""A trial: one run of a sweep, in processes of its own; its parameters and its permanent name. No torch."""
+"""A trial: one run of a sweep, in processes of its own; its parameters and its permanent name."""
 
 import json
 import re
 from collections.abc import Mapping
 from hashlib import sha256
 from math import inf
-from types import NoneType
-from typing import Any, ClassVar, get_args
+from typing import Annotated, Any, ClassVar, TypeAlias
 
-from msgspec import Struct, to_builtins
-from msgspec.structs import fields
+from msgspec import Meta, Struct, ValidationError, convert, to_builtins
 
 from equipoise.errors import DataError, UsageError
 
@@ -20,7 +18,11 @@ _HASH_DIGITS = 10
 _LONGEST_WORD = 40
 
 
-class Trial(Struct, frozen=True, kw_only=True):
+# Numbers are parts of file names, and columns of tables have 64 bits.
+Whole: TypeAlias = Annotated[int, Meta(ge=-(10**15), le=10**15)]
+
+
+class Trial(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One run: what is trained, how, on how many ranks; `repetition` counts equal runs from 1.
 
     batch_samples: samples of a step over all ranks. num_steps: timed steps, after warm-up.
@@ -33,16 +35,16 @@ class Trial(Struct, frozen=True, kw_only=True):
 
     workload: str
     method: str
-    num_ranks: int
-    batch_samples: int
+    num_ranks: Whole
+    batch_samples: Whole
     precision: str = "fp32"
-    num_steps: int = 20
-    repetition: int = 1
-    seed: int = 0
+    num_steps: Whole = 20
+    repetition: Whole = 1
+    seed: Whole = 0
     device: str = "cpu"
-    train_samples: int | None = None
+    train_samples: Whole | None = None
     learning_rate: float | None = None
-    arm: int = 1
+    arm: Whole = 1
 
     def __post_init__(self) -> None:
         """Refuse a trial that cannot be run."""
@@ -99,24 +101,14 @@ class Trial(Struct, frozen=True, kw_only=True):
         words = re.sub(r"[^A-Za-z0-9]+", "-", f"{self.workload}-{self.method}")[:_LONGEST_WORD].strip("-")
         return f"{words}-{self.num_ranks}x{self.rank_batch_samples}"
 
-    def as_json(self) -> dict[str, Any]:
-        """Its fields, for a file."""
-        return dict(to_builtins(self))
-
 
 def _digest(named: Mapping[str, Any]) -> str:
     return sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:_HASH_DIGITS]
 
 
 def trial_from(found: Mapping[str, Any], where: str) -> Trial:
-    """The trial that `as_json` gave. Raises DataError naming the file and the field."""
-    expected = {each.name: each.type for each in fields(Trial)}
-    if set(found) != set(expected):
-        differing = ", ".join(sorted(set(found) ^ set(expected)))
-        raise DataError(f"{where}: a trial with fields that are missing or unknown: {differing}")
-    for name, kind in expected.items():
-        allowed = get_args(kind) or (kind,)
-        if type(found[name]) not in allowed:
-            words = " or ".join("null" if one is NoneType else one.__name__ for one in allowed)
-            raise DataError(f"{where}: {name}={found[name]!r} of a trial; expected {words}")
-    return Trial(**found)
+    """The trial whose fields a file holds. Raises DataError naming the file and the field."""
+    try:
+        return convert(found, Trial)
+    except ValidationError as err:
+        raise DataError(f"{where}: a damaged trial: {err}; delete it to measure the trial again") from err

@@ -9,10 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from equipoise.bench.collectives.records import CollectivesTask, collectives_task_from
+from msgspec import convert
+
+from equipoise.bench.collectives.records import CollectivesTask
 from equipoise.bench.devices import device
 from equipoise.bench.environment import conditions
-from equipoise.bench.interference import InterferenceTask, interference_task_from
+from equipoise.bench.interference import InterferenceTask
 from equipoise.bench.launchers.folder import (
     INSTRUCTIONS,
     OUT_OF_MEMORY,
@@ -20,11 +22,12 @@ from equipoise.bench.launchers.folder import (
     SEAT,
     SO_FAR,
     WorkerTask,
-    leave,
-    leave_reason,
-    left,
+    first_line,
+    read_document,
+    write_document,
+    write_reason,
 )
-from equipoise.bench.trial import Trial, trial_from
+from equipoise.bench.trial import Trial
 from equipoise.errors import EquipoiseError, UsageError
 
 if TYPE_CHECKING:
@@ -59,12 +62,15 @@ def end_with_input() -> None:
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 # What a user's own model can raise.
 _RAISED = (Exception,)
+_TASKS: Mapping[str, type[WorkerTask]] = {
+    each.kind: each for each in (Trial, CollectivesTask, InterferenceTask)
+}
 
 
 def _run(folder: Path, rank: int) -> None:
     """Meet the other ranks, measure, leave the result."""
-    job = left(folder, INSTRUCTIONS) or {}
-    task = _task(job, folder)
+    job = read_document(folder, INSTRUCTIONS) or {}
+    task: WorkerTask = convert(job["task"], _TASKS[job["kind"]])
     local_rank = int(os.environ.get("LOCAL_RANK", rank))
     cores = job["core_sets"][int(os.environ.get(SEAT, local_rank))]
     os.sched_setaffinity(0, cores)
@@ -83,18 +89,9 @@ def _run(folder: Path, rank: int) -> None:
     nodes = _nodes(task, rank, local_rank, cores, on.conditions(place))
     result = _measured(task, rank, folder, place)
     if result is not None:
-        leave(folder, RESULT, {**result, "nodes": nodes})
+        write_document(folder, RESULT, {**result, "nodes": nodes})
     dist.barrier()
     dist.destroy_process_group()
-
-
-def _task(job: Mapping[str, Any], folder: Path) -> WorkerTask:
-    """The task of a job, by its kind."""
-    if job["kind"] == CollectivesTask.kind:
-        return collectives_task_from(job["task"])
-    if job["kind"] == InterferenceTask.kind:
-        return interference_task_from(job["task"])
-    return trial_from(job["task"], str(folder))
 
 
 def _measured(task: WorkerTask, rank: int, folder: Path, place: "torch.device") -> dict[str, Any] | None:
@@ -103,17 +100,17 @@ def _measured(task: WorkerTask, rank: int, folder: Path, place: "torch.device") 
     if isinstance(task, CollectivesTask):
         from equipoise.bench.collectives import rank as collectives  # noqa: PLC0415 - see above
 
-        return collectives.measure(task, rank, lambda found: leave(folder, SO_FAR, found))
+        return collectives.measure(task, rank, lambda found: write_document(folder, SO_FAR, found))
     if isinstance(task, InterferenceTask):
         from equipoise.bench import interference_rank  # noqa: PLC0415 - see above
 
         return interference_rank.measure(task, rank)
     assert isinstance(task, Trial)
     if task.train_samples is not None:
-        from equipoise.bench.training import train  # noqa: PLC0415 - see above
+        from equipoise.bench.trial_rank import train  # noqa: PLC0415 - see above
 
         return train(task, rank, place)
-    from equipoise.bench.timed_steps import time_steps  # noqa: PLC0415 - see above
+    from equipoise.bench.trial_rank import time_steps  # noqa: PLC0415 - see above
 
     return time_steps(task, rank, place)
 
@@ -147,12 +144,12 @@ def main() -> None:
     try:
         _run(folder, rank)
     except EquipoiseError as err:
-        leave_reason(folder, rank, f"refused: {err}")
+        write_reason(folder, rank, f"refused: {err}")
         sys.exit(1)
     except _RAISED as err:
         short = isinstance(err, MemoryError) or any(words in str(err).lower() for words in _NO_MEMORY)
-        message = f"{type(err).__name__}: {(str(err).strip().splitlines() or [''])[0]}"
-        leave_reason(folder, rank, f"ran {OUT_OF_MEMORY}: {message}" if short else f"raised {message}")
+        message = f"{type(err).__name__}: {first_line(err)}"
+        write_reason(folder, rank, f"ran {OUT_OF_MEMORY}: {message}" if short else f"raised {message}")
         raise
     # All is on disk. A thread of gloo that still runs aborts an interpreter that closes: 2 of 26 trials.
     sys.stdout.flush()

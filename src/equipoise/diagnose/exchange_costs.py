@@ -15,8 +15,8 @@ from equipoise.units import MIB
 # A message is predicted up to so many times the largest measured: beyond, another regime may begin.
 _BEYOND = 8.0
 _FEWEST_SIZES = 4
-# The work of a method that was not measured itself is that of its nearest kin, times this.
-_KIN = {
+# The work of a method that was not measured itself is that of the most similar method, times this.
+_SIMILAR = {
     "static_graph": ("ddp", 1.0),
     "accumulate": ("ddp", 1.0),
     "bf16": ("fp16", 1.0),
@@ -130,7 +130,7 @@ class ExchangeCosts(Struct, frozen=True, kw_only=True):
         found, argument = method(text)
         if text in self.method_work:
             return self.method_work[text].seconds(gradient_bytes, num_tensors)
-        name, factor = _KIN.get(found.name, (found.name, 1.0))
+        name, factor = _SIMILAR.get(found.name, (found.name, 1.0))
         similar = {
             float(method(each)[1] or 0): work
             for each, work in self.method_work.items()
@@ -156,7 +156,7 @@ def needed(
     found = {text: method(text)[0].name for text in texts}
     # A bucket's size changes nothing of what is copied.
     plain = {text: "ddp" if name == "ddp" else text for text, name in found.items() if name != "single"}
-    kin = [_KIN.get(found[text], (own, 1.0))[0] for text, own in plain.items()]
+    similar = [_SIMILAR.get(found[text], (plain_text, 1.0))[0] for text, plain_text in plain.items()]
     gathered = {"topk", "fsdp"} & set(found.values())
     return InterferenceTask(
         num_ranks=num_ranks,
@@ -166,7 +166,7 @@ def needed(
             for place, size in enumerate(DEFAULT_SIZES_BYTES)
             if place < _FEWEST_SIZES or size <= num_ranks * gradient_bytes
         ),
-        methods=tuple(dict.fromkeys(kin)),
+        methods=tuple(dict.fromkeys(similar)),
         device=device,
     )
 

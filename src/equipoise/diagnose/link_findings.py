@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from equipoise.bench.topology.topology import Topology
 from equipoise.calibration.user_links import OCTAVE_LOG_SD, LinkFigure, UserLinks
-from equipoise.diagnose.links import FAMILY, ClassReach, Crossover, Gain, Meaning, named_chips
+from equipoise.diagnose.links import FAMILY, Crossover, Gain, Meaning, named_chips
 from equipoise.diagnose.pairs import LEVEL
 from equipoise.spec.cluster import Cluster, Link
 from equipoise.spec.links import PEER_WORDS, LinkReach, kind, number, rank
@@ -200,7 +200,8 @@ def _joined(found: Meaning) -> Iterator[str]:
     if not found.reached:
         yield f"Of {_counted(topology)} no link is known."
     elif len(found.reached) == 1 and known == pairs:
-        yield _one_class(found.reached[0], topology)
+        whole = "The one pair" if pairs == 1 else f"All {pairs} pairs"
+        yield f"{whole} of {_counted(topology)} {_verb(pairs, found.reached[0].link_class)}."
     else:
         parts = [f"{each.num_pairs} {each.link_class}" for each in found.reached]
         rest = [f"{pairs - known} not known"] if known < pairs else []
@@ -219,11 +220,6 @@ def _processors(topology: Topology) -> Iterator[str]:
     )
     if count > 1:
         yield "Ranks on different sockets communicate over the link between them (SYS)."
-
-
-def _one_class(only: ClassReach, topology: Topology) -> str:
-    whole = "The one pair" if only.num_pairs == 1 else f"All {only.num_pairs} pairs"
-    return f"{whole} of {_counted(topology)} {_verb(only.num_pairs, only.link_class)}."
 
 
 def _verb(count: int, name: str) -> str:
@@ -294,7 +290,7 @@ def _parts(found: Meaning) -> Iterator[str]:
         yield f"The island of {named(found.islands.unplaced)} is not known."
     known = ends([each.link_class for each in found.reached])
     for group in found.groups:
-        # Where links are not known, a careless choice may meet worse than the worst that is.
+        # Where links are not known, another choice may get a worse link than the worst known.
         worst = group.worst_class or (f"{known[-1]} or what is not known" if known else None)
         if worst is not None and worst.split()[0] != group.link_class:
             yield (
@@ -365,15 +361,15 @@ _MOST_FIGURES = 6
 _MOST_FILES = 2
 
 
-def link_words(own: UserLinks, nodes: Cluster) -> Iterator[str]:
-    """Sentences, from what was timed to what is still of the catalogue; own.notes has what was not used."""
-    for each in own.figures[:_MOST_FIGURES]:
+def link_words(timed: UserLinks, nodes: Cluster) -> Iterator[str]:
+    """Sentences, from what was timed to what is still of the catalogue; timed.notes has what was not used."""
+    for each in timed.figures[:_MOST_FIGURES]:
         yield figure_words(each)
-    if len(own.figures) > _MOST_FIGURES:
-        yield f"{len(own.figures) - _MOST_FIGURES} more were timed: --json has them."
-    for each in own.figures[:_MOST_FIGURES]:
+    if len(timed.figures) > _MOST_FIGURES:
+        yield f"{len(timed.figures) - _MOST_FIGURES} more were timed: --json has them."
+    for each in timed.figures[:_MOST_FIGURES]:
         yield from _contradiction(each)
-    yield from _rest(own, nodes)
+    yield from _rest(timed, nodes)
 
 
 def figure_words(each: LinkFigure) -> str:
@@ -392,7 +388,7 @@ def figure_words(each: LinkFigure) -> str:
 
 
 def _contradiction(each: LinkFigure) -> Iterator[str]:
-    """What to look at where what was timed is not what the catalogue lets expect."""
+    """What to check where the timing contradicts the catalogue."""
     if each.bus_byte_per_s is None or each.usual_bus_byte_per_s is None:
         return
     ratio = each.bus_byte_per_s / each.usual_bus_byte_per_s
@@ -406,19 +402,19 @@ def _contradiction(each: LinkFigure) -> Iterator[str]:
     )
 
 
-def _rest(own: UserLinks, nodes: Cluster) -> Iterator[str]:
+def _rest(timed: UserLinks, nodes: Cluster) -> Iterator[str]:
     """What follows by the law, and what nothing was timed on."""
-    if not own.figures:
+    if not timed.figures:
         yield "No link was timed: all values come from the catalogue."
         return
-    others = f"{', '.join(own.by_law)} and " if own.by_law else ""
+    others = f"{', '.join(timed.by_law)} and " if timed.by_law else ""
     yield (
         f"By the law fitted to these: {others}groups of other sizes, with "
         f"{format_percent(OCTAVE_LOG_SD)} more uncertainty per doubling."
     )
-    if not own.inside:
+    if not timed.inside:
         yield f"From the catalogue: links inside a node, {_link(nodes.intra)}."
-    if not own.between and nodes.num_accelerators > nodes.node_size:
+    if not timed.between and nodes.num_accelerators > nodes.node_size:
         yield f"From the catalogue: links between nodes, {_link(nodes.inter)}."
 
 

@@ -11,8 +11,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from equipoise.bench.topology.topology import BestGroup, DeviceLink, Islands, Topology, best_groups, islands
-from equipoise.diagnose.pairs import LEAST_GAIN, LEVEL, Cases, Pair, Subjects, cases, seconds, speedups
+from equipoise.bench.topology.topology import BestGroup, Islands, Topology, best_groups, islands
+from equipoise.diagnose.pairs import LEAST_GAIN, LEVEL, Cases, Pair, cases, seconds, speedups
 from equipoise.errors import SpecError
 from equipoise.perfmodel.load import Load, transformer_load, workload_load
 from equipoise.spec.catalogue import Catalogue, shipped
@@ -114,14 +114,6 @@ class Meaning(Struct, frozen=True, kw_only=True):
     parts: tuple[Parts, ...]
 
 
-class GainQuestion(Struct, frozen=True, kw_only=True):
-    """The question of a prediction: links, samples of a step, and whether products are narrowed."""
-
-    topology: Topology
-    batch: int
-    with_autocast: bool
-
-
 def meaning(
     topology: Topology,
     *,
@@ -142,19 +134,17 @@ def meaning(
     known = catalogue or shipped()
     named = named_chips(topology, known)
     chip = chip or (named[0] if len(named) == 1 else None)
-    links = [link for link in topology.between_devices if link.link_class is not None]
-    counts = Counter(str(link.link_class) for link in links)
+    counts = Counter(link.link_class for link in topology.between_devices if link.link_class is not None)
     classes = sorted(counts, key=rank)
     has_accelerators = any(device.kind == "gpu" for device in topology.devices)
     reached = tuple(
-        ClassReach(
-            link_class=name, num_pairs=counts[name], reach=_reach(name, chip, links, topology=topology)
-        )
+        ClassReach(link_class=name, num_pairs=counts[name], reach=_reach(name, chip, topology))
         for name in (classes if has_accelerators else ())
     )
     candidates = (chip,) if chip else named or _candidates(classes, topology, known)
-    setting = GainQuestion(topology=topology, batch=batch, with_autocast=with_autocast)
-    gains, crossovers, parts = _predicted(reached, candidates, links, setting)
+    gains, crossovers, parts = _predicted(
+        reached, candidates, topology, batch=batch, with_autocast=with_autocast
+    )
     return Meaning(
         catalogue=known,
         topology=topology,
@@ -180,10 +170,9 @@ def named_chips(topology: Topology, catalogue: Catalogue | None = None) -> tuple
     return () if None in found else tuple(chips.values())
 
 
-def _reach(
-    name: str, chip: Accelerator | None, links: Sequence[DeviceLink], *, topology: Topology
-) -> LinkReach:
-    peers = {link.peers for link in links if link.link_class == name} - {None, "U"}
+def _reach(name: str, chip: Accelerator | None, topology: Topology) -> LinkReach:
+    """What a class of links reaches, as peers and slots of the topology allow."""
+    peers = {link.peers for link in topology.between_devices if link.link_class == name} - {None, "U"}
     slots = [device.slot_byte_per_s for device in topology.devices if device.slot_byte_per_s]
     return reach(
         name,
@@ -210,10 +199,12 @@ def _candidates(classes: Sequence[str], topology: Topology, catalogue: Catalogue
 def _predicted(
     reached: Sequence[ClassReach],
     candidates: Sequence[Accelerator],
-    links: Sequence[DeviceLink],
-    setting: GainQuestion,
+    topology: Topology,
+    *,
+    batch: int,
+    with_autocast: bool,
 ) -> tuple[tuple[Gain, ...], tuple[Crossover, ...], tuple[Parts, ...]]:
-    if not reached or not candidates or setting.batch < 2:  # noqa: PLR2004 - two share a batch
+    if not reached or not candidates or batch < 2:  # noqa: PLR2004 - two share a batch
         return (), (), ()
     known = [workload(name) for name in MODELS]
     family, sizes = _family()
@@ -221,12 +212,11 @@ def _predicted(
     crossovers: list[Crossover] = []
     parts: list[Parts] = []
     for each in reached:
-        pairs = _pairs_of(each.link_class, candidates, links, setting.topology)
+        pairs = _pairs_of(each.link_class, candidates, topology)
         if not pairs:
             continue
         loads = [*map(workload_load, known), *family]
-        subjects = Subjects.of_loads(loads)
-        tried = cases(pairs, subjects, [setting.batch], with_autocast=setting.with_autocast)
+        tried = cases(pairs, loads, [batch], with_autocast=with_autocast)
         flat = np.reshape(speedups(tried), (-1, len(loads)))  # a draw of each pair is one more
         gains += [_gain(each.link_class, model, flat[..., place]) for place, model in enumerate(known)]
         crossovers.append(_crossover(each.link_class, flat[..., len(known) :], sizes))
@@ -257,14 +247,12 @@ def _parts(link_class: str, tried: Cases, known: Sequence[Workload]) -> Parts:
     )
 
 
-def _pairs_of(
-    name: str, candidates: Sequence[Accelerator], links: Sequence[DeviceLink], topology: Topology
-) -> list[Pair]:
+def _pairs_of(name: str, candidates: Sequence[Accelerator], topology: Topology) -> list[Pair]:
     """Two of each candidate with a link of a class; those the model knows too little of are left out."""
     found = []
     for chip in candidates:
         try:
-            each = Pair.over(chip, _reach(name, chip, links, topology=topology))
+            each = Pair(accelerator=chip, link=_reach(name, chip, topology))
             each.machine()
         except SpecError:
             continue

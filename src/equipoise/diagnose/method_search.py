@@ -207,10 +207,10 @@ def search_methods(
     one = one_device(alone)
     known = {each.trial_id: _predicted_candidate(each, one, costs) for each in trials}
     for finished in alone:
-        _learn(known, finished)
+        _add_result(known, finished)
     num_spent, stopped = _explored(known, measure, num_trials)
     num_spent += _repeated(known, measure, num_trials - num_spent, num_repetitions)
-    return _judged(space, known, refused, num_spent, stopped)
+    return _found(space, known, refused, num_spent, stopped)
 
 
 def _predicted_candidate(trial: Trial, one: OneDevice, costs: Mapping[int, ExchangeCosts]) -> MethodCandidate:
@@ -231,7 +231,7 @@ def _predicted_candidate(trial: Trial, one: OneDevice, costs: Mapping[int, Excha
     )
 
 
-def _learn(known: dict[str, MethodCandidate], finished: FinishedTrial) -> None:
+def _add_result(known: dict[str, MethodCandidate], finished: FinishedTrial) -> None:
     """Add what a run gave to its candidate."""
     key = replace(finished.trial, repetition=1).trial_id
     if key not in known:
@@ -249,16 +249,16 @@ def _explored(known: dict[str, MethodCandidate], measure: Measure, num_trials: i
     spent = 0
     baseline = _most_promising(known, _untried(known, only="ddp"))
     while spent < num_trials:
-        left = _untried(known)
-        if not left:
+        untried = _untried(known)
+        if not untried:
             return spent, "every candidate was measured"
         best = max(each.samples_per_s or 0.0 for each in known.values())
-        following = baseline if baseline and not spent else _most_promising(known, left)
+        following = baseline if baseline and not spent else _most_promising(known, untried)
         assert following is not None
-        if following is not baseline and max(_bounds(known, each)[1] for each in left) < best:
+        if following is not baseline and max(_bounds(known, each)[1] for each in untried) < best:
             return spent, "no other candidate is faster by its interval"
         for finished in measure([following.trial]):
-            _learn(known, finished)
+            _add_result(known, finished)
         spent += 1
     return spent, f"the limit of {num_trials} trials was reached"
 
@@ -275,10 +275,10 @@ def _untried(known: Mapping[str, MethodCandidate], only: str | None = None) -> l
 
 
 def _most_promising(
-    known: Mapping[str, MethodCandidate], left: Sequence[MethodCandidate]
+    known: Mapping[str, MethodCandidate], untried: Sequence[MethodCandidate]
 ) -> MethodCandidate | None:
     """The one with the highest predicted speed; those of which nothing could be predicted come first."""
-    return max(left, key=lambda each: _bounds(known, each)[0], default=None)
+    return max(untried, key=lambda each: _bounds(known, each)[0], default=None)
 
 
 def _bounds(known: Mapping[str, MethodCandidate], of: MethodCandidate) -> tuple[float, float]:
@@ -315,7 +315,7 @@ def _repeated(
                 continue
             spent += trial.num_ranks > 1
             for finished in measure([replace(trial, repetition=repetition)]):
-                _learn(known, finished)
+                _add_result(known, finished)
     return spent
 
 
@@ -331,11 +331,11 @@ def _fastest(measured: Iterable[MethodCandidate], name: str) -> MethodCandidate 
 
 
 def _repeated_if_any(measured: list[MethodCandidate]) -> list[MethodCandidate]:
-    """Those that ran several times: one lucky run does not outdo what was looked at twice."""
+    """Those that ran several times: one run that was fast by chance does not win over repeated ones."""
     return [each for each in measured if len(each.runs) > 1] or measured
 
 
-def _judged(
+def _found(
     space: MethodSpace,
     known: Mapping[str, MethodCandidate],
     refused: tuple[Refused, ...],
@@ -392,8 +392,8 @@ def tuned(
     gradient_bytes = one_device(sweep.measured(one_device_trials(space))).gradient_bytes
     costs = {}
     for size in sizes:
-        rivals = needed(space.methods, num_ranks=size, device=space.device, gradient_bytes=gradient_bytes)
-        costs[size] = exchange_costs(sweep.costs(rivals), str(sweep.folder))
+        task = needed(space.methods, num_ranks=size, device=space.device, gradient_bytes=gradient_bytes)
+        costs[size] = exchange_costs(sweep.costs(task), str(sweep.folder))
     found = search_methods(
         space, sweep.measured, costs, num_trials=num_trials, num_repetitions=num_repetitions
     )

@@ -32,24 +32,10 @@ _Record = TypeVar("_Record", Load, ExchangedTensors)
 
 
 class Pair(Struct, frozen=True, kw_only=True):
-    """Two accelerators of a kind and the link between them; byte/s each way while both are busy."""
+    """Two accelerators of a kind, and what the link between them reaches."""
 
     accelerator: Accelerator
-    low_byte_per_s: float
-    byte_per_s: float
-    high_byte_per_s: float
-    latency_s: float
-
-    @classmethod
-    def over(cls, accelerator: Accelerator, link: LinkReach) -> "Pair":
-        """The pair over what a class of link reaches."""
-        return cls(
-            accelerator=accelerator,
-            low_byte_per_s=link.low,
-            byte_per_s=link.byte_per_s,
-            high_byte_per_s=link.high,
-            latency_s=link.latency_s,
-        )
+    link: LinkReach
 
     def machine(self) -> Machine:
         """Its rates. Raises SpecError where the table lacks what an estimate needs of the accelerator."""
@@ -59,34 +45,11 @@ class Pair(Struct, frozen=True, kw_only=True):
                 accelerator=self.accelerator,
                 node_size=2,
                 num_accelerators=2,
-                intra_byte_per_s=self.byte_per_s,
-                intra_latency_s=self.latency_s,
+                intra_byte_per_s=self.link.byte_per_s,
+                intra_latency_s=self.link.latency_s,
                 topology="switch",
                 switch_reduces=False,
             )
-        )
-
-
-class Subjects(Struct, frozen=True, kw_only=True):
-    """Models whose steps are predicted: loads along the first axis, what each holds, and their precisions."""
-
-    load: Load
-    holds: ExchangedTensors
-    are_transformers: NDArray[np.bool_]
-
-    @classmethod
-    def of_loads(cls, loads: Sequence[Load], holds: Sequence[ExchangedTensors] | None = None) -> "Subjects":
-        """Models that are known by their loads alone."""
-        exchanged = [exchanged_tensors(each) for each in loads] if holds is None else list(holds)
-        return cls(
-            load=stacked(list(loads)),
-            holds=ExchangedTensors(
-                **{
-                    name: np.array([getattr(item, name) for item in exchanged], dtype=float)
-                    for name in ExchangedTensors.__struct_fields__
-                }
-            ),
-            are_transformers=np.array([float(each.hidden) > 0 for each in loads]),
         )
 
 
@@ -101,36 +64,43 @@ class Cases(Struct, frozen=True, kw_only=True):
 
 
 def cases(
-    pairs: Sequence[Pair], subjects: Subjects, batches: Sequence[int], *, with_autocast: bool = False
+    pairs: Sequence[Pair],
+    loads: Sequence[Load],
+    batches: Sequence[int],
+    *,
+    tensors: Sequence[ExchangedTensors] | None = None,
+    with_autocast: bool = False,
 ) -> Cases:
     """All cases, as torch trains by default: eager, in fp32, batches shared between two.
 
-    batches: samples of a step over both; odd ones are made even for two. with_autocast: products in bf16
-    where the accelerator has it, else fp16; weights and gradients stay in fp32.
+    loads: of the models. batches: samples of a step over both; odd ones are made even for two. tensors: what
+    each model exchanges; by its load unless given. with_autocast: products in bf16 where the accelerator has
+    it, else fp16; weights and gradients stay in fp32.
     Assumes convolutions without it run in tf32 where the accelerator has it (cuDNN's default in torch),
     products of transformers in fp32.
     Raises SpecError where the table lacks what an estimate needs of an accelerator.
     """
     machines = stacked_machines([each.machine() for each in pairs])
-    shape = (-1, 1, 1, 1)
+    shape, along = (-1, 1, 1, 1), (1, -1, 1, 1)
     peaks = tuple(np.reshape(peak, shape) for peak in machines.peak_flop_per_s)
     rates = {
         name: np.reshape(getattr(machines, name), shape)
         for name in Machine.__struct_fields__
         if name != "peak_flop_per_s"
     }
-    along = (1, -1, 1, 1)
+    exchanged = [exchanged_tensors(each) for each in loads] if tensors is None else tensors
+    joined = {
+        name: np.array([getattr(each, name) for each in exchanged], dtype=float)
+        for name in ExchangedTensors.__struct_fields__
+    }
+    are_transformers = np.reshape([float(each.hidden) > 0 for each in loads], along)
+    precision = _narrowest(peaks) if with_autocast else _precisions(peaks, are_transformers)
     return Cases(
         pairs=tuple(pairs),
         machines=Machine(peak_flop_per_s=peaks, **rates),
-        load=_shaped(subjects.load, along),
-        holds=_shaped(subjects.holds, along),
-        grid=replace(
-            _shares(batches),
-            precision=_narrowest(peaks)
-            if with_autocast
-            else _precisions(peaks, np.reshape(subjects.are_transformers, along)),
-        ),
+        load=_shaped(stacked(list(loads)), along),
+        holds=_shaped(ExchangedTensors(**joined), along),
+        grid=replace(_shares(batches), precision=precision),
     )
 
 
@@ -182,9 +152,8 @@ def _narrowest(peaks: Sequence[NDArray[np.float64]]) -> NDArray[np.intp]:
 
 def seconds(found: Cases, parameters: Parameters | None = None) -> ReplicaSeconds:
     """Seconds by cause at the typical rates of the links; parameters: medians of the priors unless given."""
-    known = parameters or Parameters()
-    rates = np.array([each.byte_per_s for each in found.pairs])
-    return _estimated(found, known, rates)
+    rates = np.array([each.link.byte_per_s for each in found.pairs])
+    return _estimated(found, parameters or Parameters(), rates)
 
 
 def speedups(found: Cases) -> Speedups:
@@ -195,8 +164,7 @@ def speedups(found: Cases) -> Speedups:
     """
     rng = np.random.default_rng(_SEED)
     low, middle, high = (
-        np.array([getattr(each, name) for each in found.pairs])
-        for name in ("low_byte_per_s", "byte_per_s", "high_byte_per_s")
+        np.array([getattr(each.link, name) for each in found.pairs]) for name in ("low", "byte_per_s", "high")
     )
     spread = np.log(high / low) / (2 * _TWO_SIDED)
     drawn = []

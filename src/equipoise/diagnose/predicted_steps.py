@@ -161,14 +161,14 @@ def predict_step(
     share = batch_samples / num_ranks
     contention, resumed_s = costs.slowed.of(one.gradient_bytes) if num_ranks > 1 else (1.0, 0.0)
     alone = {name: one.phase_s(name, share) for name in (BACKWARD, OPTIMIZER, STEP)}
-    own = {name: seconds * contention for name, seconds in alone.items()}
-    parts = _parts(text, own, one, costs)
+    compute_s = {name: seconds * contention for name, seconds in alone.items()}
+    parts = _parts(text, compute_s, one, costs)
     # Ranks that train alone wait for each other where they average only.
     meetings = 1 / int(argument or 1) if found.name in _LOCAL else 1.0
     exchanges = 1 / int(argument or 1) if found.name in _LOCAL | {"accumulate"} else 1.0
-    waiting_s = own[STEP] * (slowest_of(one.nearest_steps_s(share), num_ranks) - 1.0) * meetings
+    waiting_s = compute_s[STEP] * (slowest_of(one.nearest_steps_s(share), num_ranks) - 1.0) * meetings
     one_device_s = alone[STEP] - parts.spared_s
-    slowed_s = own[STEP] - alone[STEP] + resumed_s * exchanges
+    slowed_s = compute_s[STEP] - alone[STEP] + resumed_s * exchanges
     value = one_device_s + slowed_s + waiting_s + parts.added_s + parts.exposed_s
     half = HALF_WIDTH_LOG["plain" if found.name in _PLAIN else "other"]
     return PredictedStep(
@@ -206,22 +206,24 @@ class _Parts(Struct, frozen=True, kw_only=True):
         )
 
 
-def _parts(text: str, own: Mapping[str, float], one: OneDevice, costs: ExchangeCosts) -> _Parts:
+def _parts(text: str, compute_s: Mapping[str, float], one: OneDevice, costs: ExchangeCosts) -> _Parts:
     found, argument = method(text)
+    number = int(argument or 1)
     if found.name == "single":
         return _Parts()
     if found.name in _LOCAL:
-        return _averaged(text, one, costs).once_in(int(argument or 1))
+        return _averaged(text, one, costs).once_in(number)
     if found.name == "fsdp":
-        return _sharded(text, own, one, costs)
+        return _sharded(text, compute_s, one, costs)
     if found.name == "powersgd":
-        return _factored(text, int(argument or 1), one, costs)
+        return _factored(text, number, one, costs)
+    buckets = _bucketed(text, compute_s, one, costs)
     if found.name == "accumulate":
-        return _bucketed(text, own, one, costs).once_in(int(argument or 1), spared_s=own[OPTIMIZER])
-    return _bucketed(text, own, one, costs)
+        return buckets.once_in(number, spared_s=compute_s[OPTIMIZER])
+    return buckets
 
 
-def _bucketed(text: str, own: Mapping[str, float], one: OneDevice, costs: ExchangeCosts) -> _Parts:
+def _bucketed(text: str, compute_s: Mapping[str, float], one: OneDevice, costs: ExchangeCosts) -> _Parts:
     """Buckets sent while the backward pass runs, as DistributedDataParallel does."""
     found, argument = method(text)
     given = float(argument) * MIB if argument and found.name in _PLAIN - {"accumulate"} else None
@@ -238,7 +240,7 @@ def _bucketed(text: str, own: Mapping[str, float], one: OneDevice, costs: Exchan
     sent = [costs.message(operation, each) for each in payloads]
     work_s = costs.method_work_s(text, one.gradient_bytes, len(one.gradients))
     # Half of it fills buckets on the way; the rest empties them when all have arrived.
-    pass_s = own[BACKWARD] + work_s / 2
+    pass_s = compute_s[BACKWARD] + work_s / 2
     found_s = overlapped(
         pass_s,
         [each.ready_fraction for each in buckets],
@@ -288,13 +290,13 @@ def _averaged(text: str, one: OneDevice, costs: ExchangeCosts) -> _Parts:
     )
 
 
-def _sharded(text: str, own: Mapping[str, float], one: OneDevice, costs: ExchangeCosts) -> _Parts:
+def _sharded(text: str, compute_s: Mapping[str, float], one: OneDevice, costs: ExchangeCosts) -> _Parts:
     """Weights gathered for each pass and gradients scattered; each updates its share of the weights."""
     gathered = costs.message("all_gather", one.gradient_bytes)
     return _Parts(
         added_s=costs.method_work_s(text, one.gradient_bytes, len(one.gradients)),
         exposed_s=_SHARDED_TRIPS * gathered.alone_s,
-        spared_s=own[OPTIMIZER] * (1.0 - 1.0 / costs.num_ranks),
+        spared_s=compute_s[OPTIMIZER] * (1.0 - 1.0 / costs.num_ranks),
         sent_bytes=_SHARDED_TRIPS * one.gradient_bytes,
         num_messages=_SHARDED_TRIPS,
     )

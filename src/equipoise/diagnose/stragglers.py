@@ -4,7 +4,6 @@ Clocks of hosts differ, so nothing compares moments: a collective ends for all a
 spends the least time in it came last.
 """
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, TypeAlias
@@ -13,6 +12,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from equipoise.bench.phases import union_s
 from equipoise.bench.trace.rank import RankTrace, Traces, TraceStep
 
 Numbers: TypeAlias = NDArray[np.float64]
@@ -70,10 +70,13 @@ def lateness(ranks: Sequence[RankTrace]) -> tuple[Lateness, ...]:
     shared = _shared_steps(ranks)
     if not shared:
         return ()
-    held = _held_s(ranks, shared)
-    by: Literal["collectives", "own time"] = "own time" if held is None else "collectives"
-    waited = _excess_s(ranks, shared) if held is None else held
-    return tuple(_judged(ranks, shared, waited, by))
+    waited_s = _waited_s(ranks, shared)
+    if waited_s is not None:
+        return tuple(_judged(ranks, shared, waited_s, "collectives"))
+    # Without exposed communication, beyond the median rank's.
+    own_s = _of_shared(ranks, shared, lambda step: step.compute_s + step.idle_s)
+    excess_s = np.maximum(own_s - np.median(own_s, axis=0), 0.0)
+    return tuple(_judged(ranks, shared, excess_s, "own time"))
 
 
 def _shared_steps(ranks: Sequence[RankTrace]) -> list[int | None]:
@@ -85,7 +88,7 @@ def _shared_steps(ranks: Sequence[RankTrace]) -> list[int | None]:
     return [number for number in numbers[0] if number in common]
 
 
-def _held_s(ranks: Sequence[RankTrace], shared: Sequence[int | None]) -> Numbers | None:
+def _waited_s(ranks: Sequence[RankTrace], shared: Sequence[int | None]) -> Numbers | None:
     """How long the others waited for each rank in each step: (n_ranks, n_steps); None where nothing matches.
 
     By how much less a rank is in the collectives of its groups than the median of the others is. Collectives
@@ -109,24 +112,15 @@ def _held_s(ranks: Sequence[RankTrace], shared: Sequence[int | None]) -> Numbers
         members = tuple(at for at, found in enumerate(taken) if (number, group) in found)
         if len(members) >= _FEWEST_RANKS and len({len(taken[at][number, group]) for at in members}) == 1:
             matched[number, members].append(group)
-    held = np.zeros((len(ranks), len(shared)))
+    waited_s = np.zeros((len(ranks), len(shared)))
     for (number, members), groups in matched.items():
         spent_s = np.array(
-            [_covered_s([span for group in groups for span in taken[at][number, group]]) for at in members]
+            [union_s([span for group in groups for span in taken[at][number, group]]) for at in members]
         )
         for row, at in enumerate(members):
-            held[at, number] += float(np.median(np.delete(spent_s, row))) - spent_s[row]
+            waited_s[at, number] += float(np.median(np.delete(spent_s, row))) - spent_s[row]
     longest_s = np.max(_of_shared(ranks, shared, lambda step: step.step_s), axis=0)
-    return np.asarray(np.clip(held, 0.0, longest_s)) if matched else None
-
-
-def _covered_s(spans: Sequence[tuple[float, float]]) -> float:
-    """How long at least one of the spans, each its start and end in seconds, lasts."""
-    total_s, reached_s = 0.0, -math.inf
-    for start_s, end_s in sorted(spans):
-        total_s += max(0.0, end_s - max(start_s, reached_s))
-        reached_s = max(reached_s, end_s)
-    return total_s
+    return np.asarray(np.clip(waited_s, 0.0, longest_s)) if matched else None
 
 
 def _of_shared(
@@ -135,12 +129,6 @@ def _of_shared(
     """A part of the shared steps of each rank: (n_ranks, n_steps)."""
     by_number = [{step.number: part_s(step) for step in each.steps} for each in ranks]
     return np.array([[found[number] for number in shared] for found in by_number])
-
-
-def _excess_s(ranks: Sequence[RankTrace], shared: Sequence[int | None]) -> Numbers:
-    """What each rank's step takes without exposed communication, beyond the median rank's: at least zero."""
-    own = _of_shared(ranks, shared, lambda step: step.compute_s + step.idle_s)
-    return np.asarray(np.maximum(own - np.median(own, axis=0), 0.0))
 
 
 def _judged(

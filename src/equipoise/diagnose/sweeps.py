@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from equipoise.bench.phases import EXPOSED, PARTS
-from equipoise.bench.store import SUCCESS, FinishedTrial, Store, SweepProgress, sweep_progress
+from equipoise.bench.store import FinishedTrial, Store, SweepProgress, failed, sweep_progress
 from equipoise.bench.summary import LEVEL, ConfigurationSummary, Spread, spread, summaries, timed_run
 from equipoise.bench.sweep import ALONE, Scaling
 from equipoise.bench.trial import Trial
@@ -148,9 +148,10 @@ def false_differences(summaries: Sequence[ConfigurationSummary]) -> FalseDiffere
     Assumes configurations are independent.
     Source: docs/measure/bench.md.
     """
-    own = [_arms(each) for each in summaries]
-    halves = [(each[::2], each[1::2]) for each in map(_steps_s, summaries)]
-    for arms, are_arms in ((own, True), (halves, False)):
+    arms_run = [_arms(each) for each in summaries]
+    steps_s = [[run.step_s for run in each.timed] for each in summaries]
+    halves = [(each[::2], each[1::2]) for each in steps_s]
+    for arms, are_arms in ((arms_run, True), (halves, False)):
         compared = [
             called_different(first, second)
             for first, second in arms
@@ -166,13 +167,8 @@ def false_differences(summaries: Sequence[ConfigurationSummary]) -> FalseDiffere
     return None
 
 
-def _steps_s(summary: ConfigurationSummary) -> list[float]:
-    """Seconds of a step of each timed repetition, in order."""
-    return [run.step_s for run in summary.timed]
-
-
 def _arms(summary: ConfigurationSummary) -> tuple[list[float], list[float]]:
-    """The same of each arm."""
+    """Seconds of a step of each timed repetition, by arm."""
     timed = [(one.trial.arm, run.step_s) for one in summary.finished if (run := timed_run(one)) is not None]
     first, second = ([step_s for arm, step_s in timed if arm == wanted] for wanted in (1, 2))
     return first, second
@@ -218,8 +214,8 @@ class Swept(Struct, frozen=True, kw_only=True):
 
     @property
     def failed(self) -> tuple[FinishedTrial, ...]:
-        """Cells that failed."""
-        return tuple(one for one in self.finished if one.status != SUCCESS)
+        """Trials that failed."""
+        return failed(self.finished)
 
     @property
     def refusal(self) -> str | None:
@@ -236,24 +232,20 @@ def swept(
 
     Raises DataError where repetitions of one configuration ran under unlike conditions.
     """
-    put_together = summaries(finished)
+    configurations = summaries(finished)
     is_weak = settings.get("scaling") == "weak"
-    judgements = judged(put_together, scaling="weak" if is_weak else "strong")
+    judgements = judged(configurations, scaling="weak" if is_weak else "strong")
+    # The one that ran the trials, where `auto` was chosen.
+    launcher = next((one.conditions.get("launcher") for one in finished), None)
     return Swept(
         folder=folder,
         num_planned=num_planned,
-        settings={**settings, **_launched(finished)},
+        settings={**settings, **({"launcher": str(launcher)} if launcher else {})},
         finished=tuple(finished),
         judgements=judgements,
-        false_differences=false_differences(put_together),
+        false_differences=false_differences(configurations),
         meanings=meanings(judgements),
     )
-
-
-def _launched(finished: Sequence[FinishedTrial]) -> dict[str, str]:
-    """The launcher that ran the trials, where `auto` was chosen."""
-    name = next((one.conditions.get("launcher") for one in finished), None)
-    return {"launcher": str(name)} if name else {}
 
 
 def meanings(judgements: Sequence[Judgement]) -> tuple[str, ...]:
@@ -316,9 +308,11 @@ def _blame(best: Judgement) -> str:
         return "That is perfect scaling."
     step_s = best.summary.step_s
     share = lost / step_s.value if step_s else 0.0
+    # Of the phases that take longer only: others may take less than under perfect scaling.
+    slower_s = sum(seconds for seconds in best.lost.values() if seconds > 0)
     return (
         f"{format_percent(share)} of that step is above perfect scaling, most of it in {_CAUSES[phase]} "
-        f"({format_percent(best.lost[phase] / lost)})."
+        f"({format_percent(best.lost[phase] / slower_s)})."
     )
 
 

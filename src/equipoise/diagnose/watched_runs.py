@@ -126,16 +126,14 @@ def _seen(files: RunFiles) -> WatchedRun:
     watched, about = now.watched, now.watched.about
     step_s = [step[STEP] for step in watched.steps]
     found = spread(step_s) if step_s else None
-    batch = about["batch_samples"] or watched.num_samples
+    batch = watched.batch_samples
     shares = shares_of(watched) if step_s else {}
-    strategy = about["strategy"]
-    if strategy == "ddp" and watched.num_batches > 1:
-        strategy = f"accumulate:{watched.num_batches}"
+    has_parts = sum(shares.get(name, 0.0) for name in PARTS) > 0
     return WatchedRun(
         name=files.folder.name,
         workload=about["workload"],
         accelerator=accelerator_of(about["device"], about["conditions"]),
-        strategy=strategy if watched.num_ranks > 1 else None,
+        strategy=watched.strategy,
         precision=about["precision"],
         num_ranks=watched.num_ranks,
         batch_samples=batch,
@@ -144,8 +142,8 @@ def _seen(files: RunFiles) -> WatchedRun:
         num_unlike=watched.num_unlike,
         is_steady=watched.is_steady,
         step_s=found,
-        samples_per_s=_rate(batch, found),
-        phases=_phases(shares, found),
+        samples_per_s=found.rate(batch) if found and batch else None,
+        phases={name: share * found.value for name, share in shares.items()} if found and has_parts else {},
         gains=tuple(gains(shares)),
         course=_course(now),
         ranks=tuple(_rank(record, watched.numbers) for record in now.records),
@@ -156,26 +154,10 @@ def _seen(files: RunFiles) -> WatchedRun:
     )
 
 
-def _phases(shares: Mapping[str, float], step_s: Spread | None) -> dict[str, float]:
-    """Seconds of each phase of the median step; nothing where no parts were reported."""
-    if step_s is None or sum(shares.get(name, 0.0) for name in PARTS) <= 0:
-        return {}
-    return {name: share * step_s.value for name, share in shares.items()}
-
-
-def _rate(batch: int | None, step_s: Spread | None) -> Spread | None:
-    """Samples of all ranks trained in a second."""
-    if not batch or step_s is None:
-        return None
-    low = None if step_s.high is None else batch / step_s.high
-    high = None if step_s.low is None else batch / step_s.low
-    return Spread(value=batch / step_s.value, low=low, high=high)
-
-
 def _course(now: RunNow) -> Course | None:
-    """All steps, warm-up too, but those that were profiled; neighbours put together where there are many."""
+    """All steps, warm-up too, but those that were profiled; medians of neighbours where there are many."""
     by_rank = [
-        {step["step"]: step["seconds"][STEP] for step in record.steps if not step["profiled"]}
+        {step.step: step.seconds[STEP] for step in record.steps if not step.profiled}
         for record in now.records
     ]
     numbers = sorted(set.intersection(*map(set, by_rank)))
@@ -192,15 +174,15 @@ def _course(now: RunNow) -> Course | None:
 
 def _rank(record: RankRecord, numbers: Sequence[int]) -> RankSeen:
     counted = set(numbers)
-    splits = [step["seconds"] for step in record.steps if step["step"] in counted]
+    splits = [step.seconds for step in record.steps if step.step in counted]
     named = [name for name in PARTS if splits and all(name in split for split in splits)]
     end = record.end
     return RankSeen(
         rank=record.rank,
         host=str(record.about["conditions"].get("host") or "unknown"),
-        num_steps=max((step["step"] for step in record.steps), default=0),
+        num_steps=max((step.step for step in record.steps), default=0),
         step_s=median(split[STEP] for split in splits) if splits else None,
         phases={name: sum(split[name] for split in splits) / len(splits) for name in named},
-        memory_bytes=end.get("memory_bytes"),
-        end=None if not end else str(end["reason"]) if end.get("reason") else "ended",
+        memory_bytes=None if end is None else end.memory_bytes,
+        end=None if end is None else end.reason or "ended",
     )

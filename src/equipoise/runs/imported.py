@@ -1,36 +1,25 @@
 """Runs that other tools recorded, as rows of the tables: origin `imported`, never scored."""
 
-from collections.abc import Callable, Mapping, Sequence
-from itertools import groupby
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from equipoise.errors import DataError
-from equipoise.runs.reader import Row, RowRejection, Tally, UnknownName
+from equipoise.runs.ingest import IngestReport
+from equipoise.runs.reader import Row, Tally, UnknownName
 from equipoise.runs.readers.cells import BATCH, SIZE, TIMED, UNIT_S, TextRow, amount, count
 from equipoise.runs.readers.exports import exported
-from equipoise.runs.store import RUNS, SCORES
+from equipoise.runs.store import RUNS, SCORES, Tables, frame_of, unscored_entries, write_tables
 from equipoise.spec.catalogue import Catalogue, shipped
-
-if TYPE_CHECKING:
-    from equipoise.runs.ingest import IngestReport
 
 SUFFIXES = frozenset({".csv", ".parquet", ".jsonl", ".extra-p"})
 ORIGIN = "imported"
 # A score is the official time to a stated target.
 NO_SCORE = "imported runs; no official score"
-_TEXTS = ("system", "submitter", "precision", "framework")
-_CONFIGURATION = (
-    "campaign",
-    "system",
-    "workload",
-    "accelerator",
-    SIZE,
-    "num_nodes",
-    "precision",
-    "strategy",
-    BATCH,
-)
+# The names that a catalogue knows, and the file to edit where it does not.
+_EDITS = {"workload": "workloads.toml: --workloads FILE", "accelerator": "hardware.toml: --hardware FILE"}
+_TEXTS = ("system", "submitter", "precision", "framework", "strategy")
 
 
 def import_runs(
@@ -40,16 +29,13 @@ def import_runs(
     constants: Mapping[str, str],
     into: Path | None = None,
     catalogue: Catalogue | None = None,
-) -> "IngestReport":
+) -> IngestReport:
     """The runs of exported files as the two tables, written into a folder where one is named.
 
     columns: our names -> theirs. constants: workload and accelerator of files that have no such column.
     catalogue: what names mean; the shipped one unless given.
     Raises DataError naming the file, row and column, what was found and what was expected.
     """
-    from equipoise.runs.ingest import IngestReport, frame  # noqa: PLC0415 - Polars only where tables are made
-    from equipoise.runs.store import Tables, write_tables  # noqa: PLC0415 - likewise
-
     known = catalogue or shipped()
     if "accelerator" in constants:
         typed = known.hardware.find(constants["accelerator"])
@@ -66,10 +52,13 @@ def import_runs(
             for number, cells in enumerate(found.rows, 1)
         ]
         for note in found.notes:
-            rejected.add(RowRejection(kind="import_note", where=path.name, detail=note))
+            rejected.refuse("import_note", path.name, note)
+    entries = unscored_entries(runs, NO_SCORE)
+    for number, entry in enumerate(entries, 1):
+        entry["entry_id"] = f"{entry['campaign']}/entry {number}"
     report = IngestReport(
-        runs=frame(runs, RUNS),
-        scores=frame(_entries(runs), SCORES),
+        runs=frame_of(runs, RUNS),
+        scores=frame_of(entries, SCORES),
         num_runs_rejected=0,
         rejected=rejected,
         unknown_names=_unknown(runs, known),
@@ -90,7 +79,6 @@ def _run(row: TextRow, number: int, campaign: str, file: str) -> dict[str, Any]:
         "run_id": f"{campaign}/{number}",
         "origin": ORIGIN,
         "campaign": campaign,
-        "strategy": row.cells.get("strategy", "").strip() or None,
         SIZE: size,
         "num_nodes": count(row, "num_nodes") if row.cells.get("num_nodes", "").strip() else None,
         BATCH: count(row, BATCH) if row.cells.get(BATCH, "").strip() else None,
@@ -126,47 +114,19 @@ def _timed(row: TextRow, batch: int | None) -> dict[str, float]:
 
 def _names(row: TextRow, constants: Mapping[str, str], catalogue: Catalogue) -> dict[str, str | None]:
     """Workload and accelerator as the catalogue spells them; a raw name where it does not have it."""
-    spelt: dict[str, Callable[[str], str | None]] = {
-        "workload": catalogue.workload_slug,
-        "accelerator": catalogue.accelerator_slug,
-    }
-    raw = {name: row.cells.get(name, "").strip() or constants.get(name) for name in spelt}
-    return {name: (spelt[name](text) or text) if text else None for name, text in raw.items()}
+    raw = {name: row.cells.get(name, "").strip() or constants.get(name) for name in _EDITS}
+    return {name: (_slug(catalogue, name, text) or text) if text else None for name, text in raw.items()}
 
 
-def _entries(runs: Sequence[Row]) -> list[dict[str, Any]]:
-    """A row of `scores` for each configuration, without a score."""
-
-    def configuration(row: Row) -> tuple[str, ...]:
-        return tuple(str(row[name]) for name in _CONFIGURATION)
-
-    entries = []
-    for number, (_, group) in enumerate(groupby(sorted(runs, key=configuration), configuration), 1):
-        same = list(group)
-        facts: dict[str, Any] = dict.fromkeys(SCORES.names)
-        facts |= {name: same[0][name] for name in (*_CONFIGURATION, "origin", "submitter", "framework")}
-        facts |= {
-            "entry_id": f"{same[0]['campaign']}/entry {number}",
-            "reason": NO_SCORE,
-            "num_runs": len(same),
-            "num_failed": sum(row["status"] != "success" for row in same),
-            "num_missing": 0,
-            "source_uri": same[0]["source_uri"],
-        }
-        entries.append(facts)
-    return entries
+def _slug(catalogue: Catalogue, kind: str, name: str) -> str | None:
+    return catalogue.workload_slug(name) if kind == "workload" else catalogue.accelerator_slug(name)
 
 
 def _unknown(runs: Sequence[Row], catalogue: Catalogue) -> tuple[UnknownName, ...]:
     """Names that no catalogue has, kept raw."""
-    files = {"workload": "workloads.toml: --workloads FILE", "accelerator": "hardware.toml: --hardware FILE"}
-    found: dict[tuple[str, str], int] = {}
-    for row in runs:
-        for kind in files:
-            raw = row[kind]
-            slug = catalogue.workload_slug if kind == "workload" else catalogue.accelerator_slug
-            if raw is not None and slug(raw) is None:
-                found[kind, raw] = found.get((kind, raw), 0) + 1
+    found = Counter((kind, row[kind]) for row in runs for kind in _EDITS if row[kind] is not None)
     return tuple(
-        UnknownName(kind=kind, raw=raw, count=count, edit=files[kind]) for (kind, raw), count in found.items()
+        UnknownName(kind=kind, raw=raw, count=count, edit=_EDITS[kind])
+        for (kind, raw), count in found.items()
+        if _slug(catalogue, kind, raw) is None
     )

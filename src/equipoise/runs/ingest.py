@@ -3,20 +3,18 @@
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
+import polars as pl
 from msgspec import Struct
 
-from equipoise.runs.reader import ReaderResult, Row, RowRejection, SourceFacts, Tally, UnknownName
+from equipoise.runs.reader import ReaderResult, RowRejection, SourceFacts, Tally, UnknownName
 from equipoise.runs.readers import READERS
 from equipoise.runs.sources import DataSource, open_source
-from equipoise.runs.store import RUNS, SCORES, TableSchema
+from equipoise.runs.store import RUNS, SCORES, Tables, frame_of, write_tables
 from equipoise.runs.workers import Division, ShareResult, SourceShare, context_of, parse_shares
 from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.spec.mlperf import round_order
-
-if TYPE_CHECKING:
-    import polars as pl
 
 Progress: TypeAlias = Callable[[str, int, int], None]  # what is being read, bytes done, bytes in all
 
@@ -32,8 +30,8 @@ _ARCHIVE_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.zst", "
 class IngestReport(Struct, frozen=True, kw_only=True):
     """What was read: the two tables, and everything that was refused, warned of or not known by name."""
 
-    runs: "pl.DataFrame"
-    scores: "pl.DataFrame"
+    runs: pl.DataFrame
+    scores: pl.DataFrame
     num_runs_rejected: int
     rejected: Tally
     unknown_names: tuple[UnknownName, ...]
@@ -63,7 +61,6 @@ class _Work(Struct, frozen=True, kw_only=True):
     """One source with what is known of it before it is read."""
 
     source: DataSource
-    context: tuple[str, ...]
     size_bytes: int
     named: bool
 
@@ -88,15 +85,13 @@ def ingest(
     results = _parsed(works, progress, num_workers or _num_cores())
     readings, rejected = _assembled(works, results, catalogue or shipped())
     report = IngestReport(
-        runs=frame([row for reading in readings for row in reading.runs], RUNS),
-        scores=frame([row for reading in readings for row in reading.scores], SCORES),
+        runs=frame_of([row for reading in readings for row in reading.runs], RUNS),
+        scores=frame_of([row for reading in readings for row in reading.scores], SCORES),
         num_runs_rejected=sum(reading.num_runs_rejected for reading in readings),
         rejected=rejected,
         unknown_names=tuple(name for reading in readings for name in reading.unknown_names),
     )
     if into is not None and report.num_entries_kept:
-        from equipoise.runs.store import Tables, write_tables  # noqa: PLC0415 - Polars only where tables are made
-
         write_tables(Tables(runs=report.runs, scores=report.scores), into)
     return report
 
@@ -128,13 +123,12 @@ def _works(path: Path) -> list[_Work]:
 
 def _measured(source: DataSource, *, named: bool = True) -> _Work:
     """A source with its size: of a folder what is wanted of it, of others an estimate."""
-    context = context_of(source)
     if source.kind.name in {"archive", "git"}:
         size = source.path.stat().st_size if source.path.is_file() else _WORTH_SHARING_BYTES
         if source.path.suffix not in {".tar", ".git"}:
             size *= _COMPRESSION
-        return _Work(source=source, context=context, size_bytes=size, named=named)
-    whole = Division(source, SourceShare(path=source.path, context=context, index=0, count=1), Tally())
+        return _Work(source=source, size_bytes=size, named=named)
+    whole = Division(source, SourceShare(path=source.path, index=0, count=1))
     total = 0
 
     def measure(path: str, size: int) -> bool:
@@ -144,7 +138,7 @@ def _measured(source: DataSource, *, named: bool = True) -> _Work:
 
     for _ in source.files(measure):
         pass
-    return _Work(source=source, context=context, size_bytes=total, named=named)
+    return _Work(source=source, size_bytes=total, named=named)
 
 
 def _shares(works: Sequence[_Work], num_workers: int) -> list[tuple[int, SourceShare]]:
@@ -158,15 +152,8 @@ def _shares(works: Sequence[_Work], num_workers: int) -> list[tuple[int, SourceS
     shares = []
     for index in sorted(range(len(works)), key=lambda index: (-works[index].size_bytes, index)):
         count = num_workers if index in divided else 1
-        shares += [
-            (
-                index,
-                SourceShare(
-                    path=works[index].source.path, context=works[index].context, index=part, count=count
-                ),
-            )
-            for part in range(count)
-        ]
+        path = works[index].source.path
+        shares += [(index, SourceShare(path=path, index=part, count=count)) for part in range(count)]
     return shares
 
 
@@ -190,9 +177,7 @@ def _parsed(works: Sequence[_Work], progress: Progress | None, num_workers: int)
 
     if progress is not None and works:
         progress(works[0].source.name, 0, total)
-    found = parse_shares(
-        [share for _, share in shares], num_workers=num_workers, parsed=parsed, meanwhile=_polars
-    )
+    found = parse_shares([share for _, share in shares], num_workers=num_workers, parsed=parsed)
     results: list[list[ShareResult]] = [[] for _ in works]
     for (index, _), result in zip(shares, found, strict=True):
         results[index].append(result)
@@ -214,7 +199,7 @@ def _assembled(
     readings = []
     for reader in READERS:
         sources = [
-            SourceFacts(context=work.context, facts=_merged(found, reader.name), named=work.named)
+            SourceFacts(context=context_of(work.source), facts=_merged(found, reader.name), named=work.named)
             for work, found in zip(works, results, strict=True)
         ]
         reading = reader.assemble(sources, catalogue)
@@ -239,20 +224,3 @@ def _merged(results: Sequence[ShareResult], reader: str) -> dict[str, Any]:
     for result in results:
         facts |= result.facts.get(reader, {})
     return dict(sorted(facts.items()))
-
-
-def _polars() -> object:
-    """Polars, imported while the workers work: it takes as long as a third of a round."""
-    import polars  # noqa: ICN001, PLC0415 - see above
-
-    return polars
-
-
-def frame(rows: Sequence[Row], table: TableSchema) -> "pl.DataFrame":
-    """Rows as a table, sorted by its key."""
-    import polars as pl  # noqa: PLC0415 - Polars only where tables are made
-
-    from equipoise.runs.store import polars_schema  # noqa: PLC0415 - likewise
-
-    columns = {name: [row[name] for row in rows] for name in table.names}
-    return pl.DataFrame(columns, schema=polars_schema(table)).sort(table.key)

@@ -1,7 +1,7 @@
 """Reads tables from standard input in a process of its own, to find out whether they can be read at all.
 
 A damaged Parquet file can end the process that reads it (Polars 2.1 aborts on page headers that promise
-absurd counts), and no `except` helps there. `store` therefore lets this module read a user's file first.
+impossible counts), and no `except` helps there. `store` therefore lets this module read a user's file first.
 Arguments: name of the table, where it comes from, number of bytes; three a table.
 """
 

@@ -40,6 +40,10 @@ class Tally(Struct):
 
     kinds: dict[str, RejectionCount] = field(default_factory=dict)
 
+    def refuse(self, kind: str, where: str, detail: str, *, count: int = 1) -> None:
+        """Count a rejection, as RowRejection has it."""
+        self.add(RowRejection(kind=kind, where=where, detail=detail), count)
+
     def add(self, rejection: RowRejection, count: int = 1) -> None:
         """Count one more of its kind; the first of a kind is kept as the example."""
         seen = self.kinds.get(rejection.kind)

@@ -77,13 +77,13 @@ def _olympic(outcomes: Sequence[RunOutcome], rules: MlperfRules, *, forgiven: fr
     else:
         dropped = num_failed
     times_s = [time_s for index in good if (time_s := outcomes[index].time_s) is not None]
-    kept = olympic_runs(times_s, num_failed=dropped, num_dropped_each_end=rules.num_dropped_each_end)
-    mean_s = sum(times_s[index] for index in kept) / len(kept) if kept else None
-    return _Olympic(counted=tuple(good[index] for index in kept), mean_s=mean_s, num_failed=num_failed)
+    counted = olympic_runs(times_s, num_failed=dropped, num_dropped_each_end=rules.num_dropped_each_end)
+    mean_s = sum(times_s[index] for index in counted) / len(counted) if counted else None
+    return _Olympic(counted=tuple(good[index] for index in counted), mean_s=mean_s, num_failed=num_failed)
 
 
 def _num_missing(outcomes: Sequence[RunOutcome], rules: MlperfRules) -> int:
-    """Logs required and not found; none of a workload whose rules nobody has written down here."""
+    """Logs required and not found; none where the rules of the workload are not known."""
     return max(rules.num_runs_required - len(outcomes), 0) if rules.known else 0
 
 

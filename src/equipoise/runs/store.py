@@ -1,20 +1,20 @@
-"""The tables: every column with its type, unit and meaning, and the tables on disk.
-
-They are checked against their schema on the way out and in, and written whole or not at all.
-"""
+"""The tables of tables.toml on disk: checked on the way out and in, and written whole or not at all."""
 
 import io
 import os
 import stat
 import subprocess
 import sys
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from secrets import token_hex
-from typing import IO, Literal, TypeAlias
+from statistics import median
+from typing import IO, Any, Literal, TypeAlias
 
 import polars as pl
-from msgspec import Struct
+from msgspec import Struct, convert
 
 from equipoise.errors import DataError
 from equipoise.units import MIB
@@ -44,214 +44,21 @@ class TableSchema(Struct, frozen=True, kw_only=True):
         return tuple(column.name for column in self.columns)
 
 
-_ENTRY_COLUMNS = (
-    ColumnSchema(
-        name="origin", kind="str", meaning="where the evidence comes from: `mlperf`, `measured` or `imported`"
-    ),
-    ColumnSchema(name="campaign", kind="str", meaning="the MLPerf round (`v4.1`) or the name of the sweep"),
-    ColumnSchema(name="division", kind="str", meaning="`closed` or `open`, as MLCommons defines them"),
-    ColumnSchema(
-        name="availability",
-        kind="str",
-        meaning="`available_onprem`, `available_cloud`, `preview` or `research`",
-    ),
-    ColumnSchema(
-        name="submitter", kind="str", meaning="who measured: the organisation's folder in the results"
-    ),
-    ColumnSchema(name="system", kind="str", meaning="the system's folder in the results"),
-    ColumnSchema(name="workload", kind="str", meaning="slug of the workload, e.g. `llama2_70b_lora`"),
-    ColumnSchema(
-        name="accelerator",
-        kind="str",
-        meaning="slug of the accelerator, e.g. `h100-sxm5-80gb`; the raw name when unknown",
-    ),
-    ColumnSchema(
-        name="num_accelerators",
-        kind="int",
-        meaning="accelerators in the whole system, as MLPerf counts them; CPU sockets where it has none; "
-        "ranks of a measured run",
-    ),
-    ColumnSchema(name="num_nodes", kind="int", meaning="hosts in the whole system"),
-    ColumnSchema(
-        name="framework",
-        kind="str",
-        meaning="slug of the framework, e.g. `pytorch`; the raw text when unknown",
-    ),
-    ColumnSchema(name="precision", kind="str", meaning="numeric format of the compute, where it is stated"),
-    ColumnSchema(
-        name="strategy",
-        kind="str",
-        meaning="how the run was parallelised: the text form of a strategy or, of a measured run, "
-        "the training method of `bench`",
-    ),
-    ColumnSchema(
-        name="global_batch_samples",
-        kind="int",
-        meaning="samples an optimizer step consumes over all accelerators",
-    ),
-)
+_FACTS = tomllib.loads(Path(__file__).with_name("tables.toml").read_text(encoding="utf-8"))
+_ENTRY_COLUMNS = convert(_FACTS["entry"], tuple[ColumnSchema, ...])
 
-RUNS = TableSchema(
-    name="runs",
-    row="one execution",
-    columns=(
-        ColumnSchema(name="run_id", kind="str", meaning="unique name of the run: round, folders and file"),
-        *_ENTRY_COLUMNS,
-        ColumnSchema(
-            name="status",
-            kind="str",
-            meaning="`success`, or why the run does not count: see docs/understand/scoring.md; of a "
-            "measured run `failed: ` and the reason",
-        ),
-        ColumnSchema(
-            name="time_to_train_s",
-            kind="float",
-            meaning="official clock: last `run_start` before the first `run_stop`, to it",
-        ),
-        ColumnSchema(
-            name="samples_to_target",
-            kind="float",
-            meaning="training samples consumed until the target was reached",
-        ),
-        ColumnSchema(
-            name="samples_per_s",
-            kind="float",
-            meaning="samples_to_target / time_to_train_s: evaluation included; of a measured run: while "
-            "it was timed",
-        ),
-        ColumnSchema(
-            name="eval_s",
-            kind="float",
-            meaning="time inside evaluation spans within the clock, union of overlaps",
-        ),
-        ColumnSchema(
-            name="eval_outside_s",
-            kind="float",
-            meaning="the part of eval_s outside every training block; null when the log has no usable blocks",
-        ),
-        ColumnSchema(
-            name="train_block_s",
-            kind="float",
-            meaning="time in training blocks (epochs where a log has none) within the clock; union of them",
-        ),
-        ColumnSchema(
-            name="init_s", kind="float", meaning="`init_start` to `run_start`: outside the official clock"
-        ),
-        ColumnSchema(
-            name="reported_throughput",
-            kind="float",
-            meaning="last throughput the log itself reports, in the log's own convention",
-        ),
-        ColumnSchema(
-            name="energy_j",
-            kind="float",
-            meaning="energy of the run from its power logs, nodes and switches, unscaled; of a measured run: "
-            "while it was timed",
-        ),
-        ColumnSchema(
-            name="source_uri",
-            kind="str",
-            meaning="path of the log inside its round; of a measured run: the file of its trial",
-        ),
-        ColumnSchema(
-            name="source_line",
-            kind="int",
-            meaning="1-based line of the `run_stop` (else the last line read) in that log",
-        ),
-    ),
-    key=("run_id",),
-)
 
-SCORES = TableSchema(
-    name="scores",
-    row="one submitted entry: a system on a workload in a round",
-    columns=(
-        ColumnSchema(
-            name="entry_id",
-            kind="str",
-            meaning="unique name of the entry: round, folder of the organisation, system, workload",
-        ),
-        *_ENTRY_COLUMNS,
-        ColumnSchema(
-            name="score_s",
-            kind="float",
-            meaning="official score: olympic mean times convergence scaling; null when unscored",
-        ),
-        ColumnSchema(name="reason", kind="str", meaning="why there is no score; null when there is one"),
-        ColumnSchema(
-            name="lenient_s",
-            kind="float",
-            meaning="score that accepts missing or extra runs and drops failed ones; for comparison only",
-        ),
-        ColumnSchema(name="unscaled_s", kind="float", meaning="olympic mean before convergence scaling"),
-        ColumnSchema(
-            name="convergence_scaling",
-            kind="float",
-            meaning="factor of scaling.json (reference convergence points); 1.0 when absent",
-        ),
-        ColumnSchema(name="num_runs", kind="int", meaning="logs found"),
-        ColumnSchema(name="num_failed", kind="int", meaning="logs that count as failed"),
-        ColumnSchema(name="num_missing", kind="int", meaning="logs required by the rules and not found"),
-        ColumnSchema(name="min_s", kind="float", meaning="fastest successful run, unscaled"),
-        ColumnSchema(name="max_s", kind="float", meaning="slowest successful run, unscaled"),
-        ColumnSchema(
-            name="samples_to_target", kind="float", meaning="mean over the runs that make the score"
-        ),
-        ColumnSchema(
-            name="samples_per_s",
-            kind="float",
-            meaning="samples_to_target / unscaled_s over the same runs: evaluation included",
-        ),
-        ColumnSchema(name="eval_s", kind="float", meaning="mean over the runs that make the score"),
-        ColumnSchema(
-            name="eval_outside_s",
-            kind="float",
-            meaning="mean over the runs that make the score; null unless every one has it",
-        ),
-        ColumnSchema(
-            name="train_block_s",
-            kind="float",
-            meaning="mean over the runs that make the score; null unless every one has it",
-        ),
-        ColumnSchema(name="init_s", kind="float", meaning="mean over the runs that make the score"),
-        ColumnSchema(
-            name="energy_j",
-            kind="float",
-            meaning="official energy: olympic in time order, times convergence scaling; null if unmeasured",
-        ),
-        ColumnSchema(name="source_uri", kind="str", meaning="folder of the entry inside its round"),
-        ColumnSchema(
-            name="source_line",
-            kind="int",
-            meaning="line of the `run_stop` in the entry's first log; null when it has none",
-        ),
-    ),
-    key=("entry_id",),
-)
+def _table(name: str, *, is_of_entries: bool = False) -> TableSchema:
+    """The table of tables.toml; with the columns of an entry after its first where it is of entries."""
+    first, *rest = convert(_FACTS[name]["columns"], list[ColumnSchema])
+    shared = _ENTRY_COLUMNS if is_of_entries else ()
+    row, key = _FACTS[name]["row"], tuple(_FACTS[name]["key"])
+    return TableSchema(name=name, row=row, columns=(first, *shared, *rest), key=key)
 
-STEPS = TableSchema(
-    name="steps",
-    row="one phase of one timed repetition of a step",
-    columns=(
-        ColumnSchema(name="run_id", kind="str", meaning="the run in `runs` that the step was timed in"),
-        ColumnSchema(
-            name="repetition",
-            kind="int",
-            meaning="number of the timed step in its run, from 1; warm-up steps have no rows",
-        ),
-        ColumnSchema(
-            name="phase",
-            kind="str",
-            meaning="`step`, its parts `input`, `forward`, `backward`, `communication_exposed`, `optimizer`, "
-            "`rest`, or `communication_total`, `communication_overlapped`",
-        ),
-        ColumnSchema(
-            name="seconds", kind="float", meaning="how long it took on the rank whose step took longest"
-        ),
-    ),
-    key=("run_id", "repetition", "phase"),
-)
 
+RUNS = _table("runs", is_of_entries=True)
+SCORES = _table("scores", is_of_entries=True)
+STEPS = _table("steps")
 TABLES = (RUNS, SCORES, STEPS)
 
 # The thirteen rounds v0.5 to v5.1 take 2 MB and 15,000 rows; a hostile file must not fill the memory.
@@ -268,6 +75,11 @@ _PROBE = (
 # Tables of the largest size are read in seconds.
 _PROBE_S = 60.0
 
+# Runs with the same values here are repetitions of one configuration.
+_CONFIGURATION = (
+    *("campaign", "system", "workload", "accelerator", "num_accelerators"),
+    *("num_nodes", "precision", "strategy", "global_batch_samples"),
+)
 # Rows of `runs` and `scores` with the same values here belong to the same entry.
 _ENTRY = ("campaign", "submitter", "system", "workload")
 
@@ -282,6 +94,41 @@ class Tables(Struct, frozen=True, kw_only=True):
 def polars_schema(table: TableSchema) -> pl.Schema:
     """The columns of a table, in order, with their Polars types."""
     return pl.Schema({column.name: _DTYPES[column.kind]() for column in table.columns})
+
+
+def frame_of(rows: Sequence[Mapping[str, Any]], table: TableSchema) -> pl.DataFrame:
+    """Rows as a table, sorted by its key; null where a row does not state a column.
+
+    Raises DataError for a column that the table does not have.
+    """
+    unknown = sorted({name for row in rows for name in row} - set(table.names))
+    if unknown:
+        raise DataError(f"table {table.name}: no column {', '.join(unknown)}; see docs/reference/tables.md")
+    columns = {name: [row.get(name) for row in rows] for name in table.names}
+    return pl.DataFrame(columns, schema=polars_schema(table)).sort(table.key)
+
+
+def unscored_entries(runs: Sequence[Mapping[str, Any]], reason: str) -> list[dict[str, Any]]:
+    """A row of `scores` for each configuration of runs that have no official score.
+
+    runs: rows of `runs` with every column. reason: why none of them has a score. Names and medians over the
+    runs that state a value are of the configuration; `entry_id` is left to the caller.
+    """
+
+    def configuration(row: Mapping[str, Any]) -> tuple[str, ...]:
+        return tuple(str(row[name]) for name in _CONFIGURATION)
+
+    entries = []
+    for _, group in groupby(sorted(runs, key=configuration), configuration):
+        same = list(group)
+        entry = {column.name: same[0][column.name] for column in _ENTRY_COLUMNS}
+        for name in ("samples_per_s", "energy_j"):
+            stated = [row[name] for row in same if row[name] is not None]
+            entry[name] = median(stated) if stated else None
+        num_failed = sum(row["status"] != "success" for row in same)
+        entry |= {"reason": reason, "num_runs": len(same), "num_failed": num_failed, "num_missing": 0}
+        entries.append({**entry, "source_uri": same[0]["source_uri"]})
+    return entries
 
 
 def _check_schema(found: Mapping[str, pl.DataType], table: TableSchema, where: str) -> None:

@@ -1,7 +1,4 @@
-"""Worker processes that parse shares of sources: children of this interpreter, safe to start anywhere.
-
-No Polars.
-"""
+"""Worker processes that parse shares of sources: children of this interpreter, safe to start anywhere."""
 
 import subprocess
 import sys
@@ -24,13 +21,9 @@ Done: TypeAlias = Callable[[int], None]  # called with the bytes of each file th
 
 
 class SourceShare(Struct, frozen=True, kw_only=True):
-    """The work of one worker on one source: part `index` of `count`. Picklable.
-
-    context: folders above the source's paths, as in SourceFacts.
-    """
+    """The work of one worker on one source: part `index` of `count`. Picklable."""
 
     path: Path
-    context: tuple[str, ...]
     index: int
     count: int
 
@@ -64,21 +57,28 @@ class Division(Struct):
 
     source: DataSource
     share: SourceShare
-    passed_over: Tally
+    passed_over: Tally = field(default_factory=Tally)
+    _context: tuple[str, ...] = ()
     _bytes: list[int] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        """Begin with no bytes in any share."""
+        self._context = context_of(self.source)
+        self._bytes = [0] * self.share.count
+
+    def full_path(self, path: str) -> str:
+        """A path of the source below the folders above it."""
+        return "/".join((*self._context, path))
+
     def reader(self, path: str, size: int) -> Reader | None:
-        """The reader that wants a file; a single file, which the user named himself, goes to the first."""
-        full = "/".join((*self.share.context, path))
+        """The reader that wants a file; a single file, which the user named, goes to the first."""
         for reader in READERS:
-            if reader.wanted(full, size):
+            if reader.wanted(self.full_path(path), size):
                 return reader
         return READERS[0] if self.source.kind.name == "file" else None
 
     def is_mine(self, path: str, size: int) -> bool:
         """Whether a file is wanted and in this share."""
-        if not self._bytes:
-            self._bytes = [0] * self.share.count
         if self.reader(path, size) is None:
             self.pass_over(path)
             return False
@@ -89,23 +89,22 @@ class Division(Struct):
     def pass_over(self, path: str) -> None:
         """Count an unwanted file that looks like evidence; one share does it for all."""
         if self.share.index == 0:
-            full = "/".join((*self.share.context, path))
             self.passed_over.extend(
                 RowRejection(kind=found.kind, where=f"{self.source.name}:{path}", detail=found.detail)
                 for reader in READERS
-                if (found := reader.passed_over(full)) is not None
+                if (found := reader.passed_over(self.full_path(path))) is not None
             )
 
 
 def parse_share(share: SourceShare, done: Done) -> ShareResult:
     """Everything in one share of a source, parsed. Raises DataError when the source cannot be opened."""
     source = open_source(share.path)
-    result = ShareResult()
-    division = Division(source, share, result.passed_over)
+    division = Division(source, share)
+    result = ShareResult(passed_over=division.passed_over)
     for blob in source.files(division.is_mine):
         reader = division.reader(blob.path, len(blob.data))
         if reader is not None:
-            full = Blob(path="/".join((*share.context, blob.path)), data=blob.data)
+            full = Blob(path=division.full_path(blob.path), data=blob.data)
             result.facts.setdefault(reader.name, {})[blob.path] = reader.parse(full)
         done(len(blob.data))
     result.rejections = list(source.rejections)
@@ -193,18 +192,16 @@ def _workers(count: int) -> Iterator[list[_Worker]]:
             worker.process.wait()
 
 
-def parse_shares(
-    shares: Sequence[SourceShare], *, num_workers: int, parsed: Parsed, meanwhile: Callable[[], object]
-) -> list[ShareResult]:
+def parse_shares(shares: Sequence[SourceShare], *, num_workers: int, parsed: Parsed) -> list[ShareResult]:
     """The result of each share, in their order whatever the workers' speed; the first are started first.
 
-    meanwhile: called once while the workers work. With one worker everything happens here.
+    With one worker everything happens here.
     Raises DataError when a source cannot be opened or a worker dies.
     """
     results: dict[int, ShareResult] = {}
     if num_workers > 1 and len(shares) > 1:
         with _workers(min(num_workers, len(shares))) as workers:
-            _drive(workers, shares, results, parsed, meanwhile)
+            _drive(workers, shares, results, parsed)
     for index, share in enumerate(shares):
         if index not in results:
             results[index] = parse_share(share, partial(parsed, share))
@@ -216,7 +213,6 @@ def _drive(
     shares: Sequence[SourceShare],
     results: dict[int, ShareResult],
     parsed: Parsed,
-    meanwhile: Callable[[], object],
 ) -> None:
     """Hand shares out and collect results until all are there or no worker is left that could start."""
     todo = list(range(len(shares)))[::-1]
@@ -225,7 +221,6 @@ def _drive(
         index = todo.pop()
         worker.pipe.send(shares[index])
         busy[worker.pipe] = (worker, index)
-    meanwhile()
     while busy:
         for pipe in wait(list(busy)):
             assert isinstance(pipe, Connection)

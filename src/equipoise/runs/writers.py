@@ -80,15 +80,6 @@ _MEANINGS = {column.name: column.meaning for table in reversed(TABLES) for colum
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_]")
 
 
-def _metric(column: str) -> str:
-    """The name of a column's metric: base units written out, as the naming rules have it."""
-    for short, long in _UNITS:
-        if column.endswith(short):
-            column = column.removesuffix(short) + long
-            break
-    return _PREFIX + _name(column)
-
-
 def _name(column: str) -> str:
     """A column as a name that Prometheus allows: a letter or underscore first, then digits too."""
     name = _NOT_IN_NAMES.sub("_", column)
@@ -113,7 +104,9 @@ def _prometheus_write(frame: pl.DataFrame, file: IO[bytes]) -> None:
         for row in frame.select(labels).iter_rows()
     ]
     for column in values:
-        metric = _metric(column)
+        # Base units are written out, as the naming rules of Prometheus have it.
+        short, long = next((unit for unit in _UNITS if column.endswith(unit[0])), ("", ""))
+        metric = _PREFIX + _name(column.removesuffix(short) + long)
         samples = [
             f"{metric}{{{label}}} {value!r}\n"
             for label, value in zip(label_texts, frame[column].to_list(), strict=True)
@@ -142,12 +135,6 @@ def neutralised(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.with_columns(safe).rename(dict(zip(names, marked, strict=True)))
 
 
-def _spreadsheet_write(frame: pl.DataFrame, file: IO[bytes]) -> None:
-    neutralised(frame).write_csv(file)
-
-
-CSV = Writer(name="csv", suffix=".csv", write=_spreadsheet_write)
+CSV = Writer(name="csv", suffix=".csv", write=lambda frame, file: neutralised(frame).write_csv(file))
 
 WRITERS = (CSV, PARQUET, JSON_LINES, EXTRA_P, PROMETHEUS)
-
-__all__ = ["WRITERS", "Writer"]

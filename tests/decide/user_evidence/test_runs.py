@@ -1,10 +1,14 @@
 """A folder of the user's own runs, by set-up."""
 
 import pytest
+from msgspec.structs import replace
 
 from equipoise.bench.tables import run_row, write
-from equipoise.decide.user_evidence.runs import user_runs
+from equipoise.decide.answer import UserRun
+from equipoise.decide.user_evidence.runs import refuse_impossible, user_runs
 from equipoise.errors import DataError
+from equipoise.spec.hardware import accelerator
+from equipoise.spec.workload import workload
 
 
 def _row(run_id, size, rate, workload="mlp", status="success"):
@@ -58,3 +62,23 @@ def test_steps_in_a_file_of_measurements_count_too(tmp_path):
 def test_an_empty_folder_is_refused_with_what_was_expected(tmp_path):
     with pytest.raises(DataError, match=r"runs\.parquet.*bench --out"):
         user_runs(tmp_path, "mlp", [])
+
+
+def test_a_run_above_the_peak_of_its_accelerators_is_refused():
+    """ResNet-50: 4.1 GFLOP forward at 2 FLOP a multiply-add is 8.2, three times that trained; A100: 312 TFLOP/s."""
+    run = UserRun(
+        accelerator="a100-sxm4-80gb",
+        num_accelerators=8,
+        strategy="ddp",
+        precision="bf16",
+        global_batch_samples=1024,
+        samples_per_s=8 * 312e12 * 6.5 / (3 * 8.2e9),
+        log_sd=0.02,
+        run_ids=("mine/1",),
+    )
+    chips = {"a100-sxm4-80gb": accelerator("a100-sxm4-80gb")}
+    with pytest.raises(DataError, match=r"--runs mine: run mine/1: .* 6[45]\d % MFU.*samples_per_s"):
+        refuse_impossible([run], workload("resnet50"), chips, where="mine")
+    refuse_impossible(
+        [replace(run, samples_per_s=run.samples_per_s / 13)], workload("resnet50"), chips, where="mine"
+    )

@@ -22,7 +22,7 @@ from equipoise.bench.collectives.records import (
 )
 from equipoise.bench.collectives.text import PROGRAMS, Printed, PrintedLog, PrintedRow, PrintedTable, Side
 from equipoise.errors import DataError
-from equipoise.runs.reader import RowRejection, Tally
+from equipoise.runs.reader import Tally
 from equipoise.units import GIB, MICROSECOND_S, SI_PREFIXES
 
 MEASURED_SCHEMA = "equipoise.timed_collectives/1"
@@ -64,11 +64,11 @@ def result_of(row: Mapping[str, Any], num_ranks: int) -> dict[str, Any]:
 def reading_in(document: Mapping[str, Any], *, where: str) -> CollectiveRuns:
     """The runs of a document: one an operation.
 
-    where: names it. Raises DataError for what is not as it is written.
+    where: names it. Raises DataError for a document of another form.
     """
     rejected, notes = Tally(), list[str]()
     by_operation: dict[str, list[Timing]] = {}
-    restless: list[str] = []
+    unsteady: list[str] = []
     try:
         num_ranks = _whole(document["num_ranks"])
         num_nodes = _whole(document["num_nodes"])
@@ -77,15 +77,13 @@ def reading_in(document: Mapping[str, Any], *, where: str) -> CollectiveRuns:
             name = f"{timing.operation} of {timing.payload_bytes} bytes"
             if timing.num_wrong:
                 detail = f"{name} had wrong results: its time is not used"
-                rejected.add(RowRejection(kind="wrong_results", where=f"{where}:{number}", detail=detail))
+                rejected.refuse("wrong_results", f"{where}:{number}", detail)
                 continue
             by_operation.setdefault(timing.operation, []).append(timing)
             if not result["is_steady"]:
-                restless.append(name)
+                unsteady.append(name)
         for operation, reason in document["refused"].items():
-            detail = f"{operation}: {str(reason)[:300]}"
-            kind = f"refused {operation}"
-            rejected.add(RowRejection(kind=kind, where=where, detail=detail))
+            rejected.refuse(f"refused {operation}", where, f"{operation}: {str(reason)[:300]}")
         backend, device = str(document["backend"])[:16], document["device_name"]
         link = document["link"]
     except (AttributeError, KeyError, TypeError, ValueError) as err:
@@ -93,8 +91,8 @@ def reading_in(document: Mapping[str, Any], *, where: str) -> CollectiveRuns:
             f"{where}: {type(err).__name__}: {err}; expected what "
             "`equipoise collectives --measure --out` wrote"
         ) from err
-    if restless:
-        named = ", ".join(list(dict.fromkeys(restless))[:_MOST_NAMED])
+    if unsteady:
+        named = ", ".join(list(dict.fromkeys(unsteady))[:_MOST_NAMED])
         notes.append(f"did not reach a steady time during warm-up: {named}")
     runs = [
         CollectiveRun(
@@ -152,15 +150,14 @@ def reading_of_fits(document: Mapping[str, Any], *, where: str) -> CollectiveRun
     """The runs of a document, one a fit: a time at the ends of each range of sizes, and at each octave
     between.
 
-    where: names it. Raises DataError for what is not as it is printed.
+    where: names it. Raises DataError for a document of another form.
     """
     try:
         runs = tuple(_run(fit, number, where) for number, fit in enumerate(document["fits"][:_MOST_FITS], 1))
         rejected = Tally()
         for each in document["rejected"][:_MOST_FITS]:
-            detail = str(each["first"])[:_TEXT]
-            refused = RowRejection(kind=str(each["kind"])[:40], where=where, detail=detail)
-            rejected.add(refused, count=_whole(each["count"], _MOST_BYTES))
+            kind, first = str(each["kind"])[:40], str(each["first"])[:_TEXT]
+            rejected.refuse(kind, where, first, count=_whole(each["count"], _MOST_BYTES))
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as err:
         raise DataError(
             f"{where}: {type(err).__name__}: {err}; expected what `equipoise collectives --json` printed"

@@ -21,7 +21,6 @@ from equipoise.bench.collectives.records import CollectiveRun, CollectiveRuns, T
 from equipoise.bench.collectives.text import (
     PROGRAMS,
     Clues,
-    PrintedLog,
     PrintedRow,
     PrintedTable,
     Side,
@@ -36,7 +35,7 @@ from equipoise.bench.collectives.text import (
 )
 from equipoise.bench.trace.stream import DamagedError, pieces
 from equipoise.errors import DataError, UsageError
-from equipoise.runs.reader import RowRejection, Tally
+from equipoise.runs.reader import Tally
 from equipoise.units import MIB, MICROSECOND_S
 
 # A sweep of 30 sizes on a thousand ranks that all log is some MB.
@@ -93,13 +92,16 @@ def _read_file(
             f"{path}: no row of nccl-tests or rccl-tests in it; expected lines of size, count, type, ... "
             "time, algbw, busbw, or the JSON of -J"
         )
-    _refuse_broken(path, found, rejected, notes)
+    for line, reason in found.broken:
+        rejected.refuse("broken_row", f"{path}:{line}", reason)
+    if found.is_cut:
+        notes.append(f"{path}: more rows than are read; the rest is not used")
     for table in found.tables:
         runs.extend(_runs(table, str(path), len(runs), rejected, notes))
 
 
 def _take(reading: CollectiveRuns, runs: list[CollectiveRun], rejected: Tally, notes: list[str]) -> None:
-    """Put what one document holds to what others held."""
+    """Add what one document holds to what others held."""
     num_before = len(runs)
     runs.extend(replace(run, number=num_before + run.number) for run in reading.runs)
     rejected.merge(reading.rejected)
@@ -131,14 +133,6 @@ def _named(path: Path) -> list[str]:
     return [PROGRAMS[each] for each in (*pairs, *words) if each in PROGRAMS]
 
 
-def _refuse_broken(path: Path, found: PrintedLog, rejected: Tally, notes: list[str]) -> None:
-    for line, reason in found.broken:
-        kind = "broken_row"
-        rejected.add(RowRejection(kind=kind, where=f"{path}:{line}", detail=reason))
-    if found.is_cut:
-        notes.append(f"{path}: more rows than are read; the rest is not used")
-
-
 def _runs(
     table: PrintedTable, file: str, num_before: int, rejected: Tally, notes: list[str]
 ) -> Iterator[CollectiveRun]:
@@ -147,11 +141,11 @@ def _runs(
     def refuse(kind: str, rows: Sequence[PrintedRow], detail: str) -> None:
         if rows:
             where = f"{file}:{rows[0].line}"
-            rejected.add(RowRejection(kind=kind, where=where, detail=detail), count=len(rows))
+            rejected.refuse(kind, where, detail, count=len(rows))
 
     moved = list(without_empty(table.rows))
-    kept = {row.line for row in moved}
-    refuse("empty", [row for row in table.rows if row.line not in kept], "size 0: no data were sent")
+    moved_lines = {row.line for row in moved}
+    refuse("empty", [row for row in table.rows if row.line not in moved_lines], "size 0: no data were sent")
     if table.is_host_time:
         refuse("host_time", moved, "times of the host (-C), not of the collective")
         return
@@ -183,27 +177,24 @@ def _sides(rows: Iterable[PrintedRow]) -> Iterator[tuple[int, Side]]:
                 yield row.payload_bytes, side
 
 
-def _clues(rows: Sequence[PrintedRow]) -> Clues:
-    parts = {num_parts(row.payload_bytes, row.count, row.dtype) for row in rows}
-    return Clues(
-        possible=possible_operations(rows[0].redop, rows[0].root),
-        parts=parts.pop() if len(parts) == 1 else None,
-        bounds=fraction_bounds(_sides(rows)),
-    )
-
-
 def _run(
     table: PrintedTable, rows: Sequence[PrintedRow], all_rows: Sequence[PrintedRow], *, file: str, number: int
 ) -> CollectiveRun | str:
     """The run that rows are of, or why that is not known. all_rows: of all copies of the program."""
-    clues = _clues(all_rows)
+    parts = {num_parts(row.payload_bytes, row.count, row.dtype) for row in all_rows}
+    clues = Clues(
+        possible=possible_operations(all_rows[0].redop, all_rows[0].root),
+        parts=parts.pop() if len(parts) == 1 else None,
+        bounds=fraction_bounds(_sides(all_rows)),
+    )
     if _silent(all_rows):
         return "one rank: no data were sent; nccl-tests without MPI=1 runs separately in every process"
     operation = operation_of(clues, table.programs)
     if operation is None:
         open_to = ", ".join(each for each in clues.possible if clues.allow(each)) or ", ".join(clues.possible)
         return f"the operation is not known: {open_to}; give it with --ops"
-    listed = _listed_ranks(table)
+    # Those that are cut off count up to the last.
+    listed = max(table.devices) + 1 if table.devices and not table.num_listed_again else None
     num_ranks = ranks_of(operation, listed, clues)
     if num_ranks is None:
         return (
@@ -232,11 +223,6 @@ def _silent(rows: Sequence[PrintedRow]) -> bool:
 
 # Two ranks that gather carry half of a payload on a link: nothing carries less.
 _LEAST_FRACTION = 0.5
-
-
-def _listed_ranks(table: PrintedTable) -> int | None:
-    """Ranks as the lines before the table list them; those that are cut off count up to the last."""
-    return max(table.devices) + 1 if table.devices and not table.num_listed_again else None
 
 
 def _num_nodes(table: PrintedTable, num_ranks: int) -> int | None:

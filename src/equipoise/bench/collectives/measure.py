@@ -1,7 +1,4 @@
-"""Collectives timed through torch.distributed by a launcher's processes, as a document like nccl-tests'.
-
-Imports no torch: rank.py does, in the processes.
-"""
+"""Collectives timed through torch.distributed by a launcher's processes, as a document like nccl-tests'."""
 
 import tempfile
 from collections.abc import Callable, Iterator
@@ -14,9 +11,9 @@ from msgspec.structs import replace
 
 from equipoise.bench.collectives.documents import MEASURED_SCHEMA, result_of
 from equipoise.bench.collectives.records import CollectivesTask
-from equipoise.bench.environment import conditions, shared_core_sets
+from equipoise.bench.environment import shared_core_sets
 from equipoise.bench.launchers.emulated import NAME as EMULATED
-from equipoise.bench.launchers.folder import SO_FAR, Launcher, LaunchJob, left
+from equipoise.bench.launchers.folder import SO_FAR, Launcher, LaunchJob, read_document
 from equipoise.errors import EvidenceError
 
 DEFAULT_STARTS = 3
@@ -71,14 +68,14 @@ def timed_document(
         "num_ranks": task.num_ranks,
         "link": link_of(launch_with.name),
         **setting,
-        "conditions": conditions(
-            core_sets=shared_core_sets(task.num_ranks) if launch_with.binds_here else (),
-            launcher=launch_with.name,
-            here=launch_with.binds_here,
-        ),
+        "conditions": launch_with.conditions(_cores(task, launch_with)),
         "results": [result_of(row, task.num_ranks) for row in rows if row["operation"] not in refused],
         "refused": refused,
     }
+
+
+def _cores(task: CollectivesTask, launch_with: Launcher) -> tuple[tuple[int, ...], ...]:
+    return shared_core_sets(task.num_ranks) if launch_with.binds_here else ()
 
 
 def link_of(launcher_name: str) -> str | None:
@@ -106,8 +103,7 @@ def _one_start(
     place = None if launch_with.binds_here else Path.cwd()
     with tempfile.TemporaryDirectory(prefix="running-", dir=place, ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        cores = shared_core_sets(task.num_ranks) if launch_with.binds_here else ()
-        job = LaunchJob(task=task, folder=folder, core_sets=cores, limit_s=LIMIT_S)
+        job = LaunchJob(task=task, folder=folder, core_sets=_cores(task, launch_with), limit_s=LIMIT_S)
         if progress is not None:
             show = progress
             job = replace(job, report=lambda message: show(message, 0, _PARTS))
@@ -115,7 +111,7 @@ def _one_start(
             outcome = launch_with.launch(job)
         if outcome.result is not None:
             return dict(outcome.result), None
-        partial = dict(left(folder, SO_FAR) or {})
+        partial = dict(read_document(folder, SO_FAR) or {})
         partial.pop("done_fraction", None)
         return {"rows": [], "refused": {}, **partial}, outcome.reason
 
@@ -130,7 +126,7 @@ def _watched(folder: Path, progress: Progress | None) -> Iterator[None]:
 
     def watch() -> None:
         while not over.wait(_LOOK_S):
-            found = left(folder, SO_FAR) or {}
+            found = read_document(folder, SO_FAR) or {}
             if "now" in found:
                 operation, payload_bytes = found["now"]
                 done = round(found["done_fraction"] * _PARTS)

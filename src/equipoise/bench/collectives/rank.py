@@ -24,13 +24,13 @@ from equipoise.bench.collectives.records import WIDTH_BYTES, CollectivesTask
 # Calls in a row last so long: some see the 4 ms that a sleeping core may take to wake, most do not.
 LEAST_BATCH_S = 0.05
 MOST_CALLS = 100
-# Warm when two batches in a row differ by no more than this; measured as it is after so many.
+# Warm when two batches in a row differ by no more than this; after so many it is measured regardless.
 STEADY_FRACTION = 0.1
 MOST_WARM_UPS = 10
 # Patterns repeat after so many elements: sums of them over 1024 ranks are exact in float32.
 _PATTERN = 251
 
-Leave = Callable[[Mapping[str, Any]], None]
+Report = Callable[[Mapping[str, Any]], None]
 
 
 class Exercise(Struct, frozen=True, kw_only=True):
@@ -148,7 +148,7 @@ def batch(one: Exercise, num_calls: int) -> tuple[float, float]:
 
 
 def warmed_up(one: Exercise) -> tuple[int, bool]:
-    """How many calls make a batch, once two batches in a row take as long; and whether they came to do so."""
+    """How many calls make a batch, and whether two batches in a row came to take equally long."""
     num_calls, before_s = 1, float("inf")
     for _ in range(MOST_WARM_UPS):
         took_s, _ = batch(one, num_calls)
@@ -160,10 +160,10 @@ def warmed_up(one: Exercise) -> tuple[int, bool]:
     return num_calls, False
 
 
-def measure(task: CollectivesTask, rank: int, leave: Leave) -> dict[str, Any] | None:
-    """What rank 0 leaves: rows of every operation, what the backend refused, and where ranks were.
+def measure(task: CollectivesTask, rank: int, report: Report) -> dict[str, Any] | None:
+    """The result, on rank 0: rows of every operation, what the backend refused, and where ranks were.
 
-    leave: called by rank 0 with the same as far as it goes, before each piece of work, and with what that is.
+    report: called by rank 0 with the result so far and what comes next, before each piece of work.
     """
     # A call that hangs ends after this limit: on the group that all ranks are in it is half an hour.
     group = dist.new_group(timeout=timedelta(seconds=task.limit_s))
@@ -177,7 +177,7 @@ def measure(task: CollectivesTask, rank: int, leave: Leave) -> dict[str, Any] | 
             for piece, payload_bytes in enumerate(_pieces(operation, task, group, order, found)):
                 if rank == 0:
                     share = (number + piece / num_pieces) / len(task.operations)
-                    leave({**so_far, "now": [operation, payload_bytes], "done_fraction": share})
+                    report({**so_far, "now": [operation, payload_bytes], "done_fraction": share})
         except (RuntimeError, NotImplementedError, ValueError) as err:
             if _ran_out(err):
                 raise

@@ -1,12 +1,11 @@
 """Records of collectives.
 
-What shall be timed, one row of a table, and one run of the program that printed it.
+What to time, one row of a table, and one run of the program that printed it.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 
 from equipoise.bench.trial import DEVICES
 from equipoise.errors import UsageError
@@ -41,7 +40,7 @@ class CollectivesTask(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse what no ranks can do."""
-        if not 2 <= self.num_ranks <= MOST_RANKS:  # noqa: PLR2004 - one rank talks to nobody
+        if not 2 <= self.num_ranks <= MOST_RANKS:  # noqa: PLR2004 - one rank has no other to send to
             raise UsageError(f"--ranks {self.num_ranks}: expected 2 to {MOST_RANKS}")
         if self.device not in DEVICES:
             raise UsageError(f"device {self.device!r}; expected one of {', '.join(DEVICES)}")
@@ -54,16 +53,6 @@ class CollectivesTask(Struct, frozen=True, kw_only=True):
         for operation in self.operations:
             if operation not in OPERATIONS:
                 raise UsageError(f"--ops {operation!r}: not measured; expected of {', '.join(OPERATIONS)}")
-
-    def as_json(self) -> dict[str, Any]:
-        """Its fields, for a file."""
-        return dict(to_builtins(self))
-
-
-def collectives_task_from(found: Mapping[str, Any]) -> CollectivesTask:
-    """What `as_json` gave, and a file kept."""
-    lists = {name: tuple(found[name]) for name in ("operations", "sizes_bytes")}
-    return CollectivesTask(**{**found, **lists})
 
 
 def sizes_of(text: str) -> tuple[int, ...]:
@@ -115,7 +104,7 @@ class CollectiveRun(Struct, frozen=True, kw_only=True):
     """What one run of the program measured: rows that may be pooled.
 
     device: the accelerator as the program names it; None where it does not, or names several.
-    num_copies: how many copies of the program ran at once, each by itself, and got in each other's way.
+    num_copies: how many copies of the program ran at once and disturbed each other.
     backend: of torch.distributed; None for nccl-tests and rccl-tests. link: the rate of the network that
     joins the ranks, as stated, e.g. `1gbit`.
     """

@@ -110,7 +110,7 @@ def rank_range(operation: str, bounds: tuple[float, float]) -> tuple[int, int] |
     if flat:
         return (2, MAX_RANKS) if low <= 1.0 <= high else None
     whole = 2.0 if operation == "all_reduce" else 1.0
-    # whole x (n - 1) / n, solved for n; a hair of slack for products of floats.
+    # whole x (n - 1) / n, solved for n; with slack for products of floats.
     first = math.ceil(1.0 / (1.0 - min(low / whole, 1.0 - 0.5 / MAX_RANKS)) - 1e-6)
     last = MAX_RANKS if high >= whole else math.floor(1.0 / (1.0 - high / whole) + 1e-6)
     first = max(first, 2)
@@ -193,6 +193,7 @@ _DTYPES = re.compile(
     r"u?int(?:8|32|64)|u?char|half|float|double|b?float16|float(?:32|64)|bf16|fp(?:16|32|64)|f(?:p|loat)?8\w*"
 )
 _REDOP = re.compile(r"[A-Za-z]\w{1,15}$")
+_WHOLE = re.compile(r"-?\d{1,9}")
 _NUMBER = re.compile(r"\d{1,18}(?:\.\d{1,9})?(?:[eE][+-]?\d{1,2})?$")
 _TIMESTAMP = re.compile(r"\s+\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\s*$")
 # Columns of one side: time algbw busbw #wrong, then bits that differ between repeats (-B) and four of single
@@ -227,7 +228,7 @@ class PrintedTable(Struct, kw_only=True):
 
 
 class BrokenRowError(ValueError):
-    """A line that begins as a row and does not go on as one; the message has the reason."""
+    """A line that begins as a row but is none; the message has the reason."""
 
 
 class _Stream(Struct, kw_only=True):
@@ -341,14 +342,14 @@ def _row(number: int, head: re.Match[str]) -> PrintedRow | None:
     if not all(numeric):
         if not known:
             return None
-        odd = tokens[numeric.index(False)]
-        raise BrokenRowError(f"a row with {odd[:40]!r} where a number was expected")
+        found = tokens[numeric.index(False)]
+        raise BrokenRowError(f"a row with {found[:40]!r} where a number was expected")
     width = next((width for width in _SIDE_WIDTHS if len(tokens) in {2 * width, 2 * width + 1}), None)
     if width is None:
         if known and len(tokens) > 2 * max(_SIDE_WIDTHS) + 1:
             raise BrokenRowError(f"a row of {len(tokens)} numbers; expected 8, or 16 with -I")
         return None
-    root = int(tokens.pop(0)) if len(tokens) == 2 * width + 1 and _is_whole(tokens[0]) else None
+    root = int(tokens.pop(0)) if len(tokens) == 2 * width + 1 and _WHOLE.fullmatch(tokens[0]) else None
     if len(tokens) != 2 * width:
         raise BrokenRowError("a row whose columns are not two sides of time, algbw, busbw and #wrong")
     wrongs = [_num_wrong(tokens[at + 3]) for at in (0, width)]
@@ -363,10 +364,6 @@ def _row(number: int, head: re.Match[str]) -> PrintedRow | None:
         sides=(_side(tokens[:width]), _side(tokens[width:])),
         num_wrong=max(counted) if counted else None,
     )
-
-
-def _is_whole(text: str) -> bool:
-    return bool(re.fullmatch(r"-?\d{1,9}", text))
 
 
 def _side(tokens: Sequence[str]) -> Side | None:
@@ -394,7 +391,8 @@ def copies(rows: Sequence[PrintedRow]) -> list[list[PrintedRow]]:
         reach = [
             chain
             for chain in chains
-            if chain[-1].payload_bytes < row.payload_bytes and _same_kind(chain[-1], row)
+            if chain[-1].payload_bytes < row.payload_bytes
+            and (chain[-1].dtype, chain[-1].redop, chain[-1].root) == (row.dtype, row.redop, row.root)
         ]
         if reach:
             max(reach, key=lambda chain: chain[-1].payload_bytes).append(row)
@@ -410,10 +408,6 @@ def copies(rows: Sequence[PrintedRow]) -> list[list[PrintedRow]]:
         else:
             copied.append(list(chain))
     return copied
-
-
-def _same_kind(one: PrintedRow, other: PrintedRow) -> bool:
-    return (one.dtype, one.redop, one.root) == (other.dtype, other.redop, other.root)
 
 
 def without_empty(rows: Iterable[PrintedRow]) -> Iterator[PrintedRow]:

@@ -1,7 +1,4 @@
-"""Each rank on an emulated host (a network namespace, as root) with one core, over a link of a stated rate.
-
-Linux; no torch.
-"""
+"""Each rank on an emulated host: a network namespace with one core and a link of a stated rate. As root."""
 
 import os
 import re
@@ -16,10 +13,9 @@ from shutil import which
 from msgspec import Struct
 from msgspec.structs import replace
 
-from equipoise.bench.environment import prompt_wakeups
-from equipoise.bench.launchers import processes as inprocess
+from equipoise.bench.environment import no_torch, prompt_wakeups
 from equipoise.bench.launchers.folder import SEAT, JobOutcome, Launcher, LaunchJob
-from equipoise.bench.launchers.processes import Command, run_commands
+from equipoise.bench.launchers.processes import Command, rank_command, run_commands
 from equipoise.errors import UsageError
 from equipoise.units import SI_PREFIXES
 
@@ -45,7 +41,7 @@ class Host(Struct, frozen=True, kw_only=True):
 
     @property
     def command_prefix(self) -> tuple[str, ...]:
-        """What stands before a command that shall run there; the process keeps its id."""
+        """The prefix of a command that runs there; the process keeps its id."""
         return ("ip", "netns", "exec", self.name)
 
 
@@ -146,7 +142,7 @@ def _remove(name: str) -> None:
 
 
 def _remove_orphans() -> None:
-    """Remove namespaces whose name carries the id of a process that is no more."""
+    """Remove namespaces whose name carries the id of a process that has ended."""
     for path in _NAMESPACES.glob("equipoise-*"):
         found = _NAME.fullmatch(path.name)
         if found and not Path(f"/proc/{found[1]}").exists():
@@ -173,11 +169,7 @@ def emulated(name: str) -> Launcher:
     def launch(job: LaunchJob) -> JobOutcome:
         return _launch(job, link_bit_per_s)
 
-    return Launcher(name=f"{NAME}:{rate.lower()}", why_not=_why_not, launch=launch)
-
-
-def _why_not() -> str | None:
-    return inprocess.why_not() or why_not()
+    return Launcher(name=f"{NAME}:{rate.lower()}", why_not=lambda: no_torch() or why_not(), launch=launch)
 
 
 def _launch(job: LaunchJob, link_bit_per_s: float) -> JobOutcome:
@@ -190,15 +182,14 @@ def _launch(job: LaunchJob, link_bit_per_s: float) -> JobOutcome:
 
 def _command(job: LaunchJob, rank: int, made: tuple[Host, ...]) -> Command:
     """How one rank is started on its host."""
-    command = inprocess.command(job, rank)
-    host = made[rank]
+    command, host = rank_command(job, rank), made[rank]
     meeting = {
         "LOCAL_RANK": "0",
         SEAT: str(rank),
         "MASTER_ADDR": made[0].address,
         "MASTER_PORT": str(_PORT),
         "GLOO_SOCKET_IFNAME": host.interface,
-        # It warns that addresses have no names, and would be taken for the cause of a failure.
+        # Its warnings that addresses have no names would look like the cause of a failure.
         "TORCH_CPP_LOG_LEVEL": "ERROR",
     }
     return replace(

@@ -1,19 +1,17 @@
-"""What a launcher is, and the folder of a job: what its worker is given, and what its processes left.
-
-No torch.
-"""
+"""What a launcher is, and the folder of a job: what its worker is given, and what its processes left."""
 
 import json
 import os
 import re
 import signal
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
-from equipoise.bench.environment import num_memory_kills
+from equipoise.bench.environment import conditions, num_memory_kills
 
 
 class WorkerTask(Protocol):
@@ -32,9 +30,6 @@ class WorkerTask(Protocol):
     @property
     def device(self) -> str:
         """Where they compute, as torch names it."""
-
-    def as_json(self) -> dict[str, Any]:
-        """Its fields, as the processes read them."""
 
 
 class LaunchJob(Struct, frozen=True, kw_only=True):
@@ -74,12 +69,18 @@ class Launcher(Struct, frozen=True, kw_only=True):
     launch: Callable[[LaunchJob], JobOutcome]
     binds_here: bool = True
 
+    def conditions(self, core_sets: Sequence[Sequence[int]] = ()) -> dict[str, Any]:
+        """The conditions that a run with it has now. core_sets: of each rank, where it binds here."""
+        return conditions(core_sets=core_sets, launcher=self.name, here=self.binds_here)
+
 
 # What workers are to do; what rank 0 measured, in the end and up to now.
 INSTRUCTIONS, RESULT, SO_FAR = "job.json", "result.json", "so_far.json"
 # Names the core set of a worker where that is not the number of its LOCAL_RANK.
 SEAT = "EQUIPOISE_SEAT"
 _TAIL_CHARS = 400
+# How long other ranks may take to write their reasons, after one has failed.
+GRACE_S = 2.0
 _LOST = re.compile(r"closed by peer|reset by peer|connection (closed|refused)|broken pipe", re.IGNORECASE)
 # As torch's C++ begins a line that is no error.
 _WARNING = re.compile(r"\[[IW]\d{4} ")
@@ -91,18 +92,18 @@ OUT_OF_MEMORY = "out of memory"
 def instructions(job: LaunchJob, core_sets: Sequence[Sequence[int]]) -> dict[str, Any]:
     """What the workers of a node are to do: the task, and the cores of each rank of the node."""
     shared_out = [list(cores) for cores in core_sets]
-    return {"kind": job.task.kind, "task": job.task.as_json(), "core_sets": shared_out}
+    return {"kind": job.task.kind, "task": to_builtins(job.task), "core_sets": shared_out}
 
 
-def leave(folder: Path, name: str, content: Mapping[str, Any]) -> None:
-    """Put a JSON file into a folder, whole, in place of one of that name."""
+def write_document(folder: Path, name: str, content: Mapping[str, Any]) -> None:
+    """Write a JSON file whole, in place of one of that name."""
     aside = folder / f".{name}"
     aside.write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
     aside.replace(folder / name)
 
 
-def left(folder: Path, name: str) -> Mapping[str, Any] | None:
-    """What `leave` put there; None before."""
+def read_document(folder: Path, name: str) -> Mapping[str, Any] | None:
+    """The content of a JSON file; None where there is none yet."""
     try:
         found: Mapping[str, Any] = json.loads((folder / name).read_bytes())
     except FileNotFoundError:
@@ -110,13 +111,13 @@ def left(folder: Path, name: str) -> Mapping[str, Any] | None:
     return found
 
 
-def leave_reason(folder: Path, rank: int, reason: str) -> None:
-    """Leave why a rank failed."""
+def write_reason(folder: Path, rank: int, reason: str) -> None:
+    """Write why a rank failed."""
     (folder / f"reason.{rank}").write_text(reason, encoding="utf-8")
 
 
-def complaints_path(folder: Path, rank: int) -> Path:
-    """Where standard error of a rank goes."""
+def output_path(folder: Path, rank: int) -> Path:
+    """Where standard output and error of a rank go."""
     return folder / f"stderr.{rank}"
 
 
@@ -128,6 +129,28 @@ class End(Struct, frozen=True, kw_only=True):
     why: str | None
 
 
+def collect_ends(
+    num_ranks: int,
+    new_ends: Callable[[], Sequence[End]],
+    *,
+    limit_s: float,
+    grace_s: Callable[[End], float] = lambda _end: GRACE_S,
+) -> tuple[list[End], bool]:
+    """The ends of ranks in the order they are known, and whether time ran out before all had ended.
+
+    new_ends: waits a moment and returns those since the last call. grace_s: how long after a failed rank the
+    others may take, which wait for it and would never end.
+    """
+    deadline = time.monotonic() + limit_s
+    ends: list[End] = []
+    while len(ends) < num_ranks and time.monotonic() < deadline:
+        for end in new_ends():
+            ends.append(end)
+            if end.code:
+                deadline = min(deadline, time.monotonic() + grace_s(end))
+    return ends, len(ends) < num_ranks and not any(end.code for end in ends)
+
+
 def outcome(
     job: LaunchJob, ends: Sequence[End], *, ran_out: bool, hosts: Mapping[int, str] | None = None
 ) -> JobOutcome:
@@ -137,14 +160,14 @@ def outcome(
     ended because its time was over. hosts: of every rank, where there are several.
     """
     failed = [end for end in ends if end.code]
-    result = left(job.folder, RESULT)
+    result = read_document(job.folder, RESULT)
     if result is not None and len(ends) == job.task.num_ranks and not failed:
         return JobOutcome(result=result)
     if ran_out:
         return JobOutcome(reason=f"hung: ended after {job.limit_s:g} s (--limit for more)")
     if not failed:
         return JobOutcome(reason="ended without a result")
-    # A rank that is killed takes others with it, and word of them may be here first.
+    # Others fail when a rank is killed, and their ends may be known first.
     first = min(failed, key=lambda end: (end.code not in _KILLED, lost_another(end)))
     where = f" on {hosts[first.rank]}" if hosts else ""
     return JobOutcome(reason=f"rank {first.rank}{where} {first.why}")
@@ -163,11 +186,11 @@ def cause(folder: Path, rank: int, code: int, kills_before: int | None) -> str:
     if code == -signal.SIGKILL and kills_before is not None and (num_memory_kills() or 0) > kills_before:
         return f"{OUT_OF_MEMORY}: killed by the kernel"
     ended = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    return f"{ended}{_last_words(complaints_path(folder, rank))}"
+    return f"{ended}{_last_line(output_path(folder, rank))}"
 
 
-def _last_words(path: Path) -> str:
-    """The last line of words that a process wrote to standard error, after a colon."""
+def _last_line(path: Path) -> str:
+    """The last line of words that a process wrote, after a colon."""
     if not path.exists():
         return ""
     with path.open("rb") as file:

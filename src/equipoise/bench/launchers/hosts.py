@@ -1,15 +1,10 @@
-"""Hosts on each of which torchrun or srun has started this program: the first coordinates the sweep.
-
-No torch.
-"""
+"""Hosts on each of which torchrun or srun has started this program: the first coordinates the sweep."""
 
 import atexit
 import json
 import os
-import platform
 import select
 import socket
-import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -20,22 +15,23 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, convert, to_builtins
 
-from equipoise.bench.environment import core_sets_by_node, kernel_id
+from equipoise.bench.environment import command_output, core_sets_by_node, no_torch, this_node
 from equipoise.bench.launchers.folder import (
     End,
     JobOutcome,
     Launcher,
     LaunchJob,
+    collect_ends,
     first_line,
     instructions,
     outcome,
 )
-from equipoise.bench.launchers.processes import GRACE_S, Order, Ranks, free_port, order_from, why_not
+from equipoise.bench.launchers.processes import Order, Ranks, begin, free_port
 from equipoise.errors import DataError, UsageError
 
-# A host that vanishes without closing its connections is given up after about so long.
+# A host whose connection breaks without being closed counts as gone after about so long.
 _PATIENCE_S = 25
 _PROBE_S = 5
 _CHUNK_BYTES = 1 << 16
@@ -150,42 +146,33 @@ def _refuse_several(num_processes: int, option: str) -> None:
 def slurm_address(nodes: str) -> str:
     """Where Slurm itself reaches the first of the nodes: it holds also where their names do not resolve."""
     first = hostnames(nodes)[:1] or [nodes]
-    words = _printed("scontrol", "show", "node", first[0], "-o").split()
+    words = command_output(("scontrol", "show", "node", first[0], "-o")).split()
     facts = dict(word.partition("=")[::2] for word in words)
     return facts.get("NodeAddr", first[0])
 
 
 def hostnames(nodes: str) -> list[str]:
     """The names of nodes that Slurm abbreviates as n[1-4]; none where that fails."""
-    return _printed("scontrol", "show", "hostnames", nodes).split()
-
-
-def _printed(*command: str) -> str:
-    """What a command of Slurm prints; nothing where it fails."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout if not done.returncode else ""
+    return command_output(("scontrol", "show", "hostnames", nodes)).split()
 
 
 def listening(of: Member) -> tuple[socket.socket, str]:
-    """Where member 0 waits for the others, and the word by which it knows them."""
+    """Where member 0 waits for the others, and the token that they show."""
     if not of.has_store:
         return socket.create_server(("", of.port)), of.attempt
-    listener, word = socket.create_server(("", 0)), token_hex(16)
-    _store(of).set(_key(of), f"{listener.getsockname()[1]} {word}")
-    return listener, word
+    listener, token = socket.create_server(("", 0)), token_hex(16)
+    _store(of).set(_key(of), f"{listener.getsockname()[1]} {token}")
+    return listener, token
 
 
 def connection_to_first(of: Member) -> tuple[HostConnection, str]:
-    """A connection to member 0, and the word by which it knows the others. Raises DataError for none."""
-    port, word = of.port, of.attempt
+    """A connection to member 0, and the token to show. Raises DataError for none."""
+    port, token = of.port, of.attempt
     try:
         if of.has_store:
             stored = bytes(_store(of).get(_key(of))).decode().split()
-            port, word = int(stored[0]), stored[1]
-        return HostConnection(_connected(of.address, port)), word
+            port, token = int(stored[0]), stored[1]
+        return HostConnection(_connected(of.address, port)), token
     except (OSError, RuntimeError) as err:  # a store raises kinds of RuntimeError
         raise DataError(
             f"{of.address}:{port}: no host coordinates the sweep there ({first_line(err)}); check "
@@ -231,21 +218,15 @@ def served() -> bool:
     this = member()
     if this is None or this.number == 0:
         return False
-    wire, word = connection_to_first(this)
-    wire.send({"word": word, "number": this.number, **_self()})
+    wire, token = connection_to_first(this)
+    wire.send({"token": token, "number": this.number, **this_node()})
     with tempfile.TemporaryDirectory(prefix="equipoise-", ignore_cleanup_errors=True) as folder:
         _serve(wire, Path(folder))
     return True
 
 
-def _self() -> dict[str, Any]:
-    """What other hosts must know of this one."""
-    cores = sorted(os.sched_getaffinity(0))
-    return {"host": platform.node(), "kernel": kernel_id(), "cores": cores}
-
-
 def _serve(wire: HostConnection, folder: Path) -> None:
-    """Run what the coordinator orders until it lets go."""
+    """Run what the coordinator orders, until it finishes."""
     running: Ranks | None = None
     num_jobs = 0
     try:
@@ -256,7 +237,7 @@ def _serve(wire: HostConnection, folder: Path) -> None:
                     num_jobs += 1
                     job_folder = folder / str(num_jobs)
                     job_folder.mkdir()
-                    running = Ranks(order_from(message["start"]), job_folder)
+                    running = begin(convert(message["start"], Order), job_folder)
                 elif "end" in message and running:
                     running.end()
                     running = None
@@ -266,7 +247,7 @@ def _serve(wire: HostConnection, folder: Path) -> None:
             if wire.lost:
                 raise DataError(f"the host that coordinates the sweep is gone; {_RESUME}")
             for end in running.ends() if running else ():
-                wire.send({"rank": end.rank, "code": end.code, "why": end.why})
+                wire.send(to_builtins(end))
     finally:
         if running:
             running.end()
@@ -282,8 +263,8 @@ class _Hosts:
 
     def _meet(self) -> None:
         """Wait for every other host. Raises DataError with how many came."""
-        listener, word = listening(self._this)
-        self._known = [_self()]
+        listener, token = listening(self._this)
+        self._known = [this_node()]
         came: dict[int, tuple[HostConnection, Mapping[str, Any]]] = {}
         deadline = time.monotonic() + _ARRIVAL_S
         with listener:
@@ -297,18 +278,18 @@ class _Hosts:
                         "start the same command on every host"
                     ) from err
                 messages = wire.received()
-                # Whoever does not know the word is no host of this sweep.
-                if messages and messages[0].get("word") == word:
+                # Only hosts of this sweep know the token.
+                if messages and messages[0].get("token") == token:
                     came[int(messages[0]["number"])] = (wire, messages[0])
                 else:
                     wire.close()
         for number in sorted(came):
             self._wires.append(came[number][0])
             self._known.append(came[number][1])
-        atexit.register(self._let_go)
+        atexit.register(self._finish)
 
-    def _let_go(self) -> None:
-        """Let the others end."""
+    def _finish(self) -> None:
+        """Tell the other hosts to end."""
         for wire in self._wires:
             wire.send({"finish": True})
 
@@ -338,11 +319,13 @@ class _Hosts:
     def _run(self, job: LaunchJob, orders: Sequence[Order]) -> JobOutcome:
         """What came of a job, once no process of it is left anywhere."""
         wires = self._wires[: len(orders) - 1]
-        ranks = Ranks(orders[0], job.folder)
+        ranks = begin(orders[0], job.folder)
         try:
             for wire, each in zip(wires, orders[1:], strict=True):
-                wire.send({"start": each.as_json()})
-            ends, ran_out = self._ends(job, ranks, wires)
+                wire.send({"start": to_builtins(each)})
+            ends, ran_out = collect_ends(
+                job.task.num_ranks, lambda: self._new_ends(job, ranks, wires), limit_s=job.limit_s
+            )
         finally:
             ranks.end()
             for wire in wires:
@@ -353,22 +336,10 @@ class _Hosts:
         }
         return outcome(job, ends, ran_out=ran_out, hosts=hosts)
 
-    def _ends(self, job: LaunchJob, ranks: Ranks, wires: Sequence[HostConnection]) -> tuple[list[End], bool]:
-        """The ends of ranks in their order, and whether time ran out before; soon after the first failure."""
-        deadline = time.monotonic() + job.limit_s
-        ends: list[End] = []
-        failed = False
-        while len(ends) < job.task.num_ranks and time.monotonic() < deadline:
-            new = ranks.ends() + [
-                End(rank=message["rank"], code=message["code"], why=message["why"])
-                for message in self._received(job, wires, _POLL_S)
-                if "rank" in message
-            ]
-            ends += new
-            if any(end.code for end in new) and not failed:
-                failed = True
-                deadline = min(deadline, time.monotonic() + GRACE_S)
-        return ends, len(ends) < job.task.num_ranks and not failed
+    def _new_ends(self, job: LaunchJob, ranks: Ranks, wires: Sequence[HostConnection]) -> list[End]:
+        """The ends of ranks since the last call, here and on other hosts."""
+        messages = self._received(job, wires, _POLL_S)
+        return ranks.ends() + [convert(message, End) for message in messages if "rank" in message]
 
     def _until_ended(self, job: LaunchJob, wires: Sequence[HostConnection]) -> None:
         """Return when nothing of the job is left on any other host."""
@@ -421,7 +392,7 @@ def over_hosts() -> Launcher | None:
         )
     return Launcher(
         name=f"{this.starter} over {this.num_members} hosts",
-        why_not=why_not,
+        why_not=no_torch,
         launch=_Hosts(this).launch,
         binds_here=False,
     )

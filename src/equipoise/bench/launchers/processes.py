@@ -1,7 +1,4 @@
-"""Processes of a job on one host: started directly or by torchrun, waited for, and ended to the last.
-
-No torch.
-"""
+"""Processes of a job on one host: started directly or by torchrun, waited for, and ended."""
 
 import fcntl
 import os
@@ -11,15 +8,14 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from importlib.util import find_spec
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 
-from equipoise.bench.environment import num_memory_kills
+from equipoise.bench.environment import no_torch, num_memory_kills
 from equipoise.bench.launchers.folder import (
     INSTRUCTIONS,
     SEAT,
@@ -28,77 +24,68 @@ from equipoise.bench.launchers.folder import (
     Launcher,
     LaunchJob,
     cause,
-    complaints_path,
+    collect_ends,
     instructions,
-    leave,
     outcome,
+    output_path,
+    write_document,
 )
 
 WORKER = "equipoise.bench.worker"
 _POLL_S = 0.02
-# How long other ranks may leave their reasons, after one has failed.
-GRACE_S = 2.0
 
 
 class Command(Struct, frozen=True, kw_only=True):
-    """What to start, with which environment, and where its output goes."""
+    """What to start, and with which environment."""
 
     arguments: Sequence[str]
     environment: Mapping[str, str]
-    complaints: Path
 
 
-@contextmanager
-def started(commands: Sequence[Command]) -> Iterator[tuple[subprocess.Popen[bytes], ...]]:
-    """The processes, each in a group of its own; every group is killed on leaving, however that is."""
-    processes: list[subprocess.Popen[bytes]] = []
-    try:
-        for command in commands:
-            with command.complaints.open("wb") as complaints:
-                processes.append(
-                    subprocess.Popen(
+class Ranks:
+    """Processes of a job on this host, by rank, each in a process group of its own."""
+
+    def __init__(self, commands: Mapping[int, Command], folder: Path) -> None:
+        """commands: started at once. folder: where the processes write their files."""
+        self._folder = folder
+        self._kills_before = num_memory_kills()
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._ended: set[int] = set()
+        try:
+            for rank, command in commands.items():
+                with output_path(folder, rank).open("wb") as output:
+                    self._running[rank] = subprocess.Popen(
                         command.arguments,
                         env=dict(command.environment),
                         stdin=subprocess.PIPE,  # never written: it closes when this process ends
-                        stdout=complaints,
-                        stderr=complaints,
+                        stdout=output,
+                        stderr=output,
                         start_new_session=True,
                     )
-                )
-        yield tuple(processes)
-    finally:
-        for process in processes:
-            _end(process)
+        except BaseException:
+            self.end()
+            raise
 
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill what is left of a process and its children, and take its exit code."""
-    with suppress(ProcessLookupError):
-        # Also after it ended by itself: its children may be there, and the group is theirs until the last.
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    if process.stdin:
-        process.stdin.close()
-
-
-def exit_codes(processes: Sequence[subprocess.Popen[bytes]], limit_s: float) -> tuple[dict[int, int], bool]:
-    """Exit codes by rank, in the order of their ends, and whether time ran out before all had ended.
-
-    Returns early when one has failed: others wait for it and would never end.
-    """
-    deadline = time.monotonic() + limit_s
-    codes: dict[int, int] = {}
-    while time.monotonic() < deadline:
-        for rank, process in enumerate(processes):
+    def ends(self) -> list[End]:
+        """The ranks that have ended since this was called last."""
+        found = []
+        for rank, process in self._running.items():
             code = process.poll()
-            if rank not in codes and code is not None:
-                codes[rank] = code
-                if code:
-                    deadline = min(deadline, time.monotonic() + GRACE_S)
-        if len(codes) == len(processes):
-            break
-        time.sleep(_POLL_S)
-    return codes, len(codes) < len(processes) and not any(codes.values())
+            if code is not None and rank not in self._ended:
+                self._ended.add(rank)
+                why = cause(self._folder, rank, code, self._kills_before) if code else None
+                found.append(End(rank=rank, code=code, why=why))
+        return found
+
+    def end(self) -> None:
+        """Kill every process that is left, with its children; returns when none is."""
+        for process in self._running.values():
+            with suppress(ProcessLookupError):
+                # Also after it ended by itself: its children may still be in its group.
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            if process.stdin:
+                process.stdin.close()
 
 
 # What the kernel calls the request for an interface's address, and how long its name may be.
@@ -107,18 +94,13 @@ _NAME_BYTES = 16
 _ANY_PORT_BUT_0 = 9
 
 
-def address_towards(address: str) -> str:
-    """The address of this host that others see when it sends to that address. Raises OSError for none."""
-    family, _, _, _, target = socket.getaddrinfo(address, _ANY_PORT_BUT_0, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect(target)  # sends nothing: the kernel chooses a route
-        return str(probe.getsockname()[0])
-
-
 def interface_towards(address: str) -> str | None:
     """The name of the interface over which this host reaches an address; None where it is not known."""
     try:
-        here = address_towards(address)
+        family, _, _, _, target = socket.getaddrinfo(address, _ANY_PORT_BUT_0, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(target)  # sends nothing: the kernel chooses a route
+            here = str(probe.getsockname()[0])
     except OSError:
         return None
     for _, name in socket.if_nameindex():
@@ -135,17 +117,12 @@ def interface_towards(address: str) -> str | None:
 
 
 def free_port() -> int:
-    """A port that nobody on this host holds now."""
+    """A port that is free on this host now."""
     with socket.create_server(("", 0)) as probe:
         return int(probe.getsockname()[1])
 
 
-def why_not() -> str | None:
-    """Why no process can train here; None where it can."""
-    return None if find_spec("torch") else "torch is not installed: pip install 'equipoise[torch]'"
-
-
-def command(job: LaunchJob, rank: int) -> Command:
+def rank_command(job: LaunchJob, rank: int) -> Command:
     """How one rank is started."""
     environment = {name: value for name, value in os.environ.items() if name != "MASTER_ADDR"}
     environment |= {
@@ -156,43 +133,47 @@ def command(job: LaunchJob, rank: int) -> Command:
         # Ranks of one host need no name of it, which may not resolve.
         "GLOO_SOCKET_IFNAME": "lo",
     }
-    return Command(
-        arguments=(sys.executable, "-m", WORKER, str(job.folder)),
-        environment=environment,
-        complaints=complaints_path(job.folder, rank),
-    )
+    return Command(arguments=(sys.executable, "-m", WORKER, str(job.folder)), environment=environment)
 
 
 def run_commands(job: LaunchJob, commands: Sequence[Command], *, by_agent: bool = False) -> JobOutcome:
     """What came of a job run by these commands: one per rank, or one agent that starts the ranks itself."""
-    leave(job.folder, INSTRUCTIONS, instructions(job, job.core_sets))
-    kills_before = num_memory_kills()
-    with started(commands) as processes:
-        codes, ran_out = exit_codes(processes, job.limit_s)
-    if by_agent and 0 in codes:
-        codes = _codes_of_ranks(job, codes[0])
-    ends = [
-        End(rank=rank, code=code, why=cause(job.folder, rank, code, kills_before) if code else None)
-        for rank, code in codes.items()
-    ]
+    write_document(job.folder, INSTRUCTIONS, instructions(job, job.core_sets))
+    ranks = Ranks(dict(enumerate(commands)), job.folder)
+
+    def new_ends() -> list[End]:
+        time.sleep(_POLL_S)
+        return ranks.ends()
+
+    try:
+        ends, ran_out = collect_ends(len(commands), new_ends, limit_s=job.limit_s)
+    finally:
+        ranks.end()
+    if by_agent and ends:
+        ends = _ends_of_ranks(job, ends[0])
     return outcome(job, ends, ran_out=ran_out)
 
 
-def _codes_of_ranks(job: LaunchJob, code: int) -> dict[int, int]:
-    """An agent's exit code as that of all ranks, or of the one that failed first and left a reason."""
-    if not code:
-        return dict.fromkeys(range(job.task.num_ranks), 0)
+def _ends_of_ranks(job: LaunchJob, agent: End) -> list[End]:
+    """An agent's end as that of all ranks, or of the one that failed first and wrote a reason."""
+    if not agent.code:
+        return [End(rank=rank, code=0, why=None) for rank in range(job.task.num_ranks)]
     failed = [int(reason.name.partition(".")[2]) for reason in job.folder.glob("reason.*")]
-    return {min(failed, default=0): code}
+    rank = min(failed, default=0)
+    return [
+        End(
+            rank=rank, code=agent.code, why=cause(job.folder, rank, agent.code, None) if failed else agent.why
+        )
+    ]
 
 
 def _inprocess_launch(job: LaunchJob) -> JobOutcome:
-    return run_commands(job, [command(job, rank) for rank in range(job.task.num_ranks)])
+    return run_commands(job, [rank_command(job, rank) for rank in range(job.task.num_ranks)])
 
 
-INPROCESS = Launcher(name="inprocess", why_not=why_not, launch=_inprocess_launch)
+INPROCESS = Launcher(name="inprocess", why_not=no_torch, launch=_inprocess_launch)
 
-# What torchrun sets for its own processes would lead workers of another group astray.
+# What torchrun sets for its own processes must not reach workers of another group.
 _FOREIGN = ("TORCHELASTIC_", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_")
 
 
@@ -211,34 +192,13 @@ class Order(Struct, frozen=True, kw_only=True):
     first_local_rank: int = 0
     num_local_ranks: int = 0
 
-    def as_json(self) -> dict[str, Any]:
-        """Its fields, for a message."""
-        return {**to_builtins(self), "ranks": list(self.ranks), "instructions": dict(self.instructions)}
 
-
-def order_from(found: Mapping[str, Any]) -> Order:
-    """The order that `as_json` gave."""
-    return Order(**{**found, "ranks": tuple(found["ranks"])})
-
-
-class Ranks:
-    """The processes of an order on this host."""
-
-    def __init__(self, order: Order, folder: Path) -> None:
-        """order: begun at once. folder: on this host, where processes leave their files."""
-        self._order = order
-        self._folder = folder
-        self._kills_before = num_memory_kills()
-        self._ended: set[int] = set()
-        self._stack = ExitStack()
-        leave(folder, INSTRUCTIONS, order.instructions)
-        commands = [self._command(seat) for seat in range(len(order.ranks))]
-        self._processes = self._stack.enter_context(started(commands))
-
-    def _command(self, seat: int) -> Command:
-        """How one rank is started."""
-        order = self._order
-        rank = order.ranks[seat]
+def begin(order: Order, folder: Path) -> Ranks:
+    """Start the ranks of an order. folder: on this host, where processes write their files."""
+    write_document(folder, INSTRUCTIONS, order.instructions)
+    inherited = _inherited(order.address)
+    commands = {}
+    for seat, rank in enumerate(order.ranks):
         variables = {
             "RANK": rank,
             "WORLD_SIZE": order.num_ranks,
@@ -249,37 +209,20 @@ class Ranks:
             "MASTER_ADDR": order.address,
             "MASTER_PORT": order.port,
         }
-        return Command(
-            arguments=(sys.executable, "-m", WORKER, str(self._folder)),
-            environment=_inherited(order.address) | {name: str(value) for name, value in variables.items()},
-            complaints=complaints_path(self._folder, rank),
+        commands[rank] = Command(
+            arguments=(sys.executable, "-m", WORKER, str(folder)),
+            environment=inherited | {name: str(value) for name, value in variables.items()},
         )
-
-    def ends(self) -> list[End]:
-        """The ranks that have ended since this was called last."""
-        found = []
-        for rank, process in zip(self._order.ranks, self._processes, strict=True):
-            code = process.poll()
-            if code is None or rank in self._ended:
-                continue
-            self._ended.add(rank)
-            why = cause(self._folder, rank, code, self._kills_before) if code else None
-            found.append(End(rank=rank, code=code, why=why))
-        return found
-
-    def end(self) -> None:
-        """Kill what is left; returns when nothing is."""
-        self._stack.close()
+    return Ranks(commands, folder)
 
 
 def _inherited(address: str) -> dict[str, str]:
     """What workers have of the environment of this process, and the interface that leads to an address."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
-    # Left alone, a backend takes the interface that the host's name resolves to, which may be the loopback.
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
+    # A backend would take the interface that the host's name resolves to, which may be the loopback.
     interface = interface_towards(address)
-    if interface is not None:
-        kept = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface} | kept
-    return kept
+    chosen = {} if interface is None else {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
+    return chosen | inherited
 
 
 # The agent itself must not outlive this process; its workers see to themselves.
@@ -289,31 +232,21 @@ _AGENT = (
 )
 
 
-def _command(job: LaunchJob) -> Command:
-    """How the agent is started."""
-    arguments = (sys.executable, "-c", _AGENT, "--nnodes=1", f"--nproc-per-node={job.task.num_ranks}")
-    return Command(
+def _torchrun_launch(job: LaunchJob) -> JobOutcome:
+    agent = Command(
         # Port 0: any that is free, so that sweeps do not meet.
         arguments=(
-            *arguments,
-            "--rdzv-backend=c10d",
-            "--rdzv-endpoint=127.0.0.1:0",
-            "--local-addr=127.0.0.1",
-            "-m",
-            WORKER,
-            str(job.folder),
+            *(sys.executable, "-c", _AGENT, "--nnodes=1", f"--nproc-per-node={job.task.num_ranks}"),
+            *("--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--local-addr=127.0.0.1"),
+            *("-m", WORKER, str(job.folder)),
         ),
         environment={
             **os.environ,
             "OMP_NUM_THREADS": str(len(job.core_sets[0])),
             "GLOO_SOCKET_IFNAME": "lo",
         },
-        complaints=complaints_path(job.folder, 0),
     )
+    return run_commands(job, [agent], by_agent=True)
 
 
-def _torchrun_launch(job: LaunchJob) -> JobOutcome:
-    return run_commands(job, [_command(job)], by_agent=True)
-
-
-TORCHRUN = Launcher(name="torchrun", why_not=why_not, launch=_torchrun_launch)
+TORCHRUN = Launcher(name="torchrun", why_not=no_torch, launch=_torchrun_launch)

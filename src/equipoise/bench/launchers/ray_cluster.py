@@ -1,7 +1,6 @@
-"""A run as actors on the nodes of a Ray cluster: each actor starts a rank as other launchers do. No torch."""
+"""A run as actors on the nodes of a Ray cluster: each actor starts a rank as other launchers do."""
 
 import os
-import platform
 import shutil
 import signal
 import tempfile
@@ -13,21 +12,25 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from equipoise.bench.environment import kernel_id
+from msgspec import convert, to_builtins
+
+from equipoise.bench.environment import no_torch, this_node
 from equipoise.bench.launchers.folder import (
+    GRACE_S,
     RESULT,
     End,
     JobOutcome,
     Launcher,
     LaunchJob,
+    collect_ends,
     first_line,
     instructions,
-    leave,
-    left,
     lost_another,
     outcome,
+    read_document,
+    write_document,
 )
-from equipoise.bench.launchers.processes import GRACE_S, Order, Ranks, free_port, order_from, why_not
+from equipoise.bench.launchers.processes import Order, Ranks, begin, free_port
 from equipoise.errors import DataError, UsageError
 
 _RAY_TASK_POLL_S = 0.05
@@ -51,9 +54,7 @@ class RankActor:
         """Where this is: host, kernel and cores, Ray's node and address, and a port that is free there."""
         ray = _ray()
         return {
-            "host": platform.node(),
-            "kernel": kernel_id(),
-            "cores": sorted(os.sched_getaffinity(0)),
+            **this_node(),
             "node": ray.get_runtime_context().get_node_id(),
             "address": ray.util.get_node_ip_address(),
             "port": free_port(),
@@ -65,7 +66,7 @@ class RankActor:
             os.chdir(folder)
         ray = _ray()
         os.environ["EQUIPOISE_RAY_NODE"] = ray.get_runtime_context().get_node_id()
-        self._ranks = Ranks(order_from(order), self._folder)
+        self._ranks = begin(convert(order, Order), self._folder)
 
     def ended(self, wait_s: float) -> dict[str, Any] | None:
         """How the rank ended, with what it left; None when it has not within that time."""
@@ -73,7 +74,7 @@ class RankActor:
         deadline = time.monotonic() + wait_s
         while True:
             for end in self._ranks.ends():
-                return {"code": end.code, "why": end.why, "result": left(self._folder, RESULT)}
+                return {"code": end.code, "why": end.why, "result": read_document(self._folder, RESULT)}
             if time.monotonic() > deadline:
                 return None
             time.sleep(_RAY_TASK_POLL_S)
@@ -132,7 +133,7 @@ def _why_not(address: str) -> str | None:
     if is_new:
         ray = _ray()
         ray.shutdown()  # Ray ends a connected process a minute after its cluster, whatever else it does
-    return why_not()
+    return no_torch()
 
 
 def _no_answer(address: str, err: Exception) -> str:
@@ -190,7 +191,7 @@ def _bundle(job: LaunchJob, cpus: int) -> dict[str, float]:
 
 
 def _placed(job: LaunchJob, group: Any) -> bool:  # noqa: ANN401 - Ray's own
-    """Whether there came to be a place for all ranks; waiting is not the trial's time."""
+    """Whether all ranks were placed; waiting does not count as time of the trial."""
     deadline = time.monotonic() + job.limit_s
     while time.monotonic() < deadline:
         if group.wait(_ASK_S):
@@ -226,7 +227,7 @@ def _run(job: LaunchJob, actors: Sequence[Any], num_cores: int) -> JobOutcome:
     by_rank = sorted(range(len(actors)), key=lambda index: nodes.index(places[index]["node"]))
     actors, places = [actors[index] for index in by_rank], [places[index] for index in by_rank]
     began = [
-        actor.begin.remote(each.as_json(), str(Path.cwd()))
+        actor.begin.remote(to_builtins(each), str(Path.cwd()))
         for actor, each in zip(actors, _orders(job, places, num_cores), strict=True)
     ]
     ends, ran_out = _ends(job, actors, places, began)
@@ -265,10 +266,10 @@ def _ends(
 ) -> tuple[list[End], bool]:
     """The ends of ranks in the order they are known, and whether time ran out before."""
     ray = _ray()
-    deadline = time.monotonic() + job.limit_s
     waiting = dict(zip(began, range(len(actors)), strict=True))
-    ends: list[End] = []
-    while waiting and time.monotonic() < deadline:
+
+    def new_ends() -> list[End]:
+        ends = []
         for ref in ray.wait(list(waiting), timeout=_POLL_S)[0]:
             rank = waiting.pop(ref)
             try:
@@ -280,12 +281,14 @@ def _ends(
                 continue
             ends.append(End(rank=rank, code=end["code"], why=end["why"]))
             if end["result"] is not None:
-                leave(job.folder, RESULT, end["result"])
-            if end["code"]:
-                # Ray is slower to see that a node is dead than the ranks that exchange with it.
-                grace_s = _END_S if lost_another(ends[-1]) else GRACE_S
-                deadline = min(deadline, time.monotonic() + grace_s)
-    return ends, bool(waiting) and not any(end.code for end in ends)
+                write_document(job.folder, RESULT, end["result"])
+        return ends
+
+    def grace_s(end: End) -> float:
+        # Ray is slower to see that a node is dead than the ranks that exchange with it.
+        return _END_S if lost_another(end) else GRACE_S
+
+    return collect_ends(len(actors), new_ends, limit_s=job.limit_s, grace_s=grace_s)
 
 
 def _let_go(actors: Sequence[Any]) -> None:

@@ -1,4 +1,4 @@
-"""A trial as a job of Slurm, submitted by submitit from a folder that all nodes share. No torch."""
+"""A trial as a job of Slurm, submitted by submitit from a folder that all nodes share."""
 
 import math
 import os
@@ -16,19 +16,21 @@ from zlib import crc32
 from msgspec import Struct
 from msgspec.structs import replace
 
+from equipoise.bench.environment import no_torch
 from equipoise.bench.launchers.folder import (
+    GRACE_S,
     End,
     JobOutcome,
     Launcher,
     LaunchJob,
     instructions,
-    leave,
-    left,
     lost_another,
     outcome,
+    read_document,
+    write_document,
 )
 from equipoise.bench.launchers.hosts import PORTS, hostnames, slurm_address
-from equipoise.bench.launchers.processes import GRACE_S, Order, Ranks, why_not
+from equipoise.bench.launchers.processes import Order, Ranks, begin
 from equipoise.errors import UsageError
 from equipoise.units import MINUTE_S
 
@@ -59,8 +61,8 @@ _TASK_DIED = re.compile(r"error: (?P<host>\S+): tasks? (?P<task>\d+)[\d,-]*: (?P
 _NODE_DIED = re.compile(r"error: (?:Node failure on (?P<host>\S+)|Aborting, .* on node (?P<number>\d+))")
 
 # What a task leaves when its rank has ended, and what the driver writes to show that it lives.
-_END, _BEAT = "end.json", "beat"
-_BEAT_S = 5.0
+_END, _HEARTBEAT = "end.json", "heartbeat"
+_HEARTBEAT_S = 5.0
 # Caches of a shared file system may hold back what was written a minute ago.
 _PATIENCE_S = 150.0
 _TASK_POLL_S = 0.05
@@ -91,7 +93,7 @@ def _why_not() -> str | None:
     missing = [program for program in ("sbatch", "squeue", "scancel") if not which(program)]
     if missing:
         return f"needs {', '.join(missing)} of Slurm: run it on a node that submits jobs"
-    return why_not()
+    return no_torch()
 
 
 class _State(Struct, frozen=True, kw_only=True):
@@ -136,7 +138,7 @@ def _submitted(job: LaunchJob, folder: Path, options: Mapping[str, str], tasks: 
     """The id of the job that was submitted for a trial."""
     import submitit  # noqa: PLC0415 - only where jobs are submitted
 
-    (folder / _BEAT).write_text("0", encoding="utf-8")
+    (folder / _HEARTBEAT).write_text("0", encoding="utf-8")
     executor = submitit.SlurmExecutor(folder=folder / NAME, max_num_timeout=0)
     srun_args = ["--kill-on-bad-exit=1"]
     if "cpus_per_task" in options:  # steps do not take it from their job since Slurm 22.05
@@ -186,16 +188,16 @@ def _ends(job: LaunchJob, folder: Path, job_id: str) -> tuple[list[End], dict[in
     ends: list[End] = []
     hosts: dict[int, str] = {}
     # Time in the queue is not the trial's.
-    deadline, begun, num_beats = math.inf, False, 0
+    deadline, begun, num_heartbeats = math.inf, False, 0
     while len(ends) < job.task.num_ranks and time.monotonic() < deadline:
         for rank in sorted(set(range(job.task.num_ranks)) - set(hosts)):
-            found = left(_task_folder(folder, rank), _END)
+            found = read_document(_task_folder(folder, rank), _END)
             if found is not None:
                 ends.append(End(rank=rank, code=found["code"], why=found["why"]))
                 hosts[rank] = str(found["host"])
         if controller.refreshed():
-            num_beats += 1
-            (folder / _BEAT).write_text(str(num_beats), encoding="utf-8")
+            num_heartbeats += 1
+            (folder / _HEARTBEAT).write_text(str(num_heartbeats), encoding="utf-8")
         if not begun and controller.state.name != _PENDING:
             begun, deadline = True, time.monotonic() + job.limit_s
         if controller.state.gone or any(end.code for end in ends):
@@ -298,7 +300,7 @@ def run_task(folder_text: str, job_instructions: Mapping[str, Any], most_tasks: 
         first_local_rank=seat.local_rank,
         num_local_ranks=seat.local_world_size,
     )
-    ranks = Ranks(order, folder)
+    ranks = begin(order, folder)
 
     def end_at_once(_number: int, _frame: object) -> None:
         ranks.end()
@@ -307,14 +309,14 @@ def run_task(folder_text: str, job_instructions: Mapping[str, Any], most_tasks: 
     # submitit lets the signal pass, for jobs that save their state; this one is over when it is cancelled.
     signal.signal(signal.SIGTERM, end_at_once)
     try:
-        end = _ended(ranks, Path(folder_text) / _BEAT)
+        end = _ended(ranks, Path(folder_text) / _HEARTBEAT)
     finally:
         ranks.end()
     host = os.environ.get("SLURMD_NODENAME", "")
-    leave(folder, _END, {"code": end.code, "why": end.why, "host": host})
+    write_document(folder, _END, {"code": end.code, "why": end.why, "host": host})
 
 
-def _ended(ranks: Ranks, beat: Path) -> End:
+def _ended(ranks: Ranks, heartbeat: Path) -> End:
     """How the rank ended; ends this task when the driver no longer shows that it lives."""
     last, since = b"", time.monotonic()
     looked = 0.0
@@ -323,13 +325,13 @@ def _ended(ranks: Ranks, beat: Path) -> End:
         if ends:
             return ends[0]
         now = time.monotonic()
-        if now - looked > _BEAT_S:
+        if now - looked > _HEARTBEAT_S:
             looked = now
-            found = beat.read_bytes() if beat.exists() else last
+            found = heartbeat.read_bytes() if heartbeat.exists() else last
             if found != last:
                 last, since = found, now
             if now - since > _PATIENCE_S:
-                raise TimeoutError(f"{beat}: unchanged for {_PATIENCE_S:g} s: the sweep is gone")
+                raise TimeoutError(f"{heartbeat}: unchanged for {_PATIENCE_S:g} s: the sweep is gone")
         time.sleep(_TASK_POLL_S)
 
 

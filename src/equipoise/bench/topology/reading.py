@@ -1,18 +1,14 @@
-"""A topology from text that somebody pasted, or of this machine.
-
-From its vendor's tools, else from the kernel.
-"""
+"""A topology from pasted text, or of this machine: from its vendor's tools, else from the kernel."""
 
 import re
 import shutil
-import subprocess
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from equipoise.bench.environment import file_text
+from equipoise.bench.environment import command_output, file_text
 from equipoise.bench.topology import vendors
 from equipoise.bench.topology.topology import Device, DeviceLink, Nic, Topology, pairs
 from equipoise.errors import DataError, EvidenceError
@@ -64,7 +60,7 @@ def _plain(line: str) -> str:
     return _PREFIXES.sub("", text).rstrip()
 
 
-# Which functions read which tool's text; the first that finds anything is believed.
+# Which functions read which tool's text; the first that finds anything is used.
 READERS = (vendors.read_amd, vendors.read_nvidia)
 
 
@@ -156,13 +152,13 @@ def _sockets(system: Path, processes: Path) -> Iterator[Device]:
         number: _expanded(_text(path / "cpulist"))
         for number, path in _numbered(system / "devices" / "system" / "node", "node")
     }
-    for socket, held in sorted(threads.items()):
-        near = [node for node, its in nodes.items() if its & set(held)]
+    for socket, cpus in sorted(threads.items()):
+        near = [node for node, its in nodes.items() if its & set(cpus)]
         yield Device(
             name=f"CPU{socket}",
             kind="cpu",
             title=title[1].strip() if title else None,
-            cpu_affinity=_ranges(held),
+            cpu_affinity=_ranges(cpus),
             numa_affinity=_ranges(near) if near else None,
             num_cores=len(cores[socket]),
         )
@@ -205,7 +201,7 @@ def _cards(system: Path) -> Iterator[Nic]:
 
 
 def rdma_byte_per_s(system: Path, name: str) -> float | None:
-    """The rate of an RDMA device's fastest port, one direction; None where the kernel knows no such one."""
+    """The rate of an RDMA device's fastest port, one direction; None where the kernel does not know it."""
     if not re.fullmatch(r"[\w.-]+", name):
         return None
     ports = _numbered(system / "class" / "infiniband" / name / "ports", "")
@@ -213,8 +209,6 @@ def rdma_byte_per_s(system: Path, name: str) -> float | None:
     return max(rates) * _RDMA_BYTE_PER_S if rates else None
 
 
-_TIMEOUT_S = 30.0
-_MOST_BYTES = 1_000_000
 # Byte/s of one lane in one direction, by generation of PCIe (rates of the standard, encoding taken off).
 _LANE_BYTE_PER_S = {"1": 0.25e9, "2": 0.5e9, "3": 0.984e9, "4": 1.969e9, "5": 3.938e9, "6": 7.563e9}
 _SLOT_QUERY = "--query-gpu=index,pcie.link.gen.max,pcie.link.width.max"
@@ -229,7 +223,7 @@ def here(*, run: Run | None = None, system: Path = Path("/sys"), processes: Path
     run: what a command prints, empty where there is no such command. system, processes: folders of the
     kernel.
     """
-    run = run or printed
+    run = run or command_output
     for reader in (_from_nvidia, _from_amd):
         found = reader(run)
         if found is not None:
@@ -274,22 +268,3 @@ def _from_amd(run: Run) -> Topology | None:
         if found is not None and found.devices:
             return found
     return None
-
-
-def printed(command: Sequence[str]) -> str:
-    """What a command prints within half a minute; nothing where it is not installed or fails."""
-    program = shutil.which(command[0])
-    if program is None:
-        return ""
-    try:
-        ended = subprocess.run(
-            [program, *command[1:]],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return ended.stdout[:_MOST_BYTES].decode(errors="replace") if ended.returncode == 0 else ""

@@ -126,7 +126,7 @@ class Islands(Struct, frozen=True, kw_only=True):
 class BestGroup(Struct, frozen=True, kw_only=True):
     """The group of so many devices whose weakest link is the best there is.
 
-    link_class: of that weakest link. worst_class: the weakest link a careless choice of as many may meet;
+    link_class: of that weakest link. worst_class: the weakest link among any other choice of as many;
     None where links are unknown.
     """
 
@@ -161,20 +161,20 @@ def islands(topology: Topology) -> Islands:
 
 def _components(names: tuple[str, ...], connected: set[frozenset[str]]) -> Iterator[tuple[str, ...]]:
     """Sets of names that are connected, each in the order of the names."""
-    left = dict.fromkeys(names)
-    while left:
-        reached, front = set[str](), [next(iter(left))]
+    rest = dict.fromkeys(names)
+    while rest:
+        reached, front = set[str](), [next(iter(rest))]
         while front:
             here = front.pop()
             reached.add(here)
-            front += [name for name in left if name not in reached and frozenset((here, name)) in connected]
+            front += [name for name in rest if name not in reached and frozenset((here, name)) in connected]
         yield tuple(name for name in names if name in reached)
         for name in reached:
-            left.pop(name, None)
+            rest.pop(name, None)
 
 
 def best_groups(topology: Topology) -> tuple[BestGroup, ...]:
-    """For 2, 4, 8 ... and all devices, the group with the best weakest link, and what a careless choice gets.
+    """For 2, 4, 8 ... and all devices, the group with the best weakest link, and the worst of any other.
 
     Sizes for which no group has all its links known, or that a bounded search does not settle, are left out.
     """
@@ -218,14 +218,14 @@ def _clique(names: tuple[str, ...], connected: set[frozenset[str]], size: int) -
     near = {name: {other for other in names if frozenset((name, other)) in connected} for name in names}
     steps = [0]
 
-    def extended(group: tuple[str, ...], left: list[str]) -> tuple[str, ...] | None:
+    def extended(group: tuple[str, ...], rest: list[str]) -> tuple[str, ...] | None:
         if len(group) == size:
             return group
-        for place, name in enumerate(left):
+        for place, name in enumerate(rest):
             steps[0] += 1
-            if len(group) + len(left) - place < size or steps[0] > _MOST_STEPS:
+            if len(group) + len(rest) - place < size or steps[0] > _MOST_STEPS:
                 return None
-            found = extended((*group, name), [other for other in left[place + 1 :] if other in near[name]])
+            found = extended((*group, name), [other for other in rest[place + 1 :] if other in near[name]])
             if found is not None:
                 return found
         return None

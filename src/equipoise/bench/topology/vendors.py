@@ -66,15 +66,6 @@ class LinkMatrix(Struct, kw_only=True):
         return bool(words) and words <= PEER_WORDS.keys()
 
 
-def is_name(text: str) -> bool:
-    """Whether a word may be the name of an accelerator or a network card."""
-    return _MATRIX_NAME.fullmatch(text) is not None
-
-
-def _is_cell(text: str) -> bool:
-    return text == SELF or text in PEER_WORDS or link_class(text) is not None
-
-
 def words(lines: Sequence[str]) -> Iterator[MatrixWord]:
     """The words of a text; names, cells and heads that are run together are taken apart."""
     for number, line in enumerate(lines, start=1):
@@ -92,9 +83,9 @@ def _parts(chunk: str) -> Iterator[tuple[str, Kind]]:
     elif _NAMES_RUN_TOGETHER.fullmatch(chunk):
         for name in re.findall(_NUMBERED, chunk):
             yield name, "name"
-    elif is_name(chunk):
+    elif _MATRIX_NAME.fullmatch(chunk):
         yield chunk, "name"
-    elif _is_cell(chunk):
+    elif chunk == SELF or chunk in PEER_WORDS or link_class(chunk) is not None:
         yield chunk, "cell"
     elif _CELLS_RUN_TOGETHER.fullmatch(chunk):
         for cell in re.findall(_WORD, chunk):
@@ -153,7 +144,7 @@ class _MatrixReader:
             self.place += 1
         run = list(self.stream[start : self.place])
         behind = self._peek(self.place)
-        begins_row = behind is not None and (behind.kind == "cell" or self._is_strange_cell(behind, run[-1]))
+        begins_row = behind is not None and (behind.kind == "cell" or self._is_unknown_cell(behind, run[-1]))
         heads = run[:-1] if begins_row else run
         if heads:
             self._columns(heads)
@@ -184,7 +175,7 @@ class _MatrixReader:
         while (
             (word := self._peek(self.place)) is not None
             and len(row.cells) < width
-            and (word.kind == "cell" or self._is_strange_cell(word, name))
+            and (word.kind == "cell" or self._is_unknown_cell(word, name))
         ):
             row.cells.append(word.text)
             self.place += 1
@@ -199,7 +190,7 @@ class _MatrixReader:
         row.ends_text = self.place >= len(self.stream)
         self.current.rows.append(row)
 
-    def _is_strange_cell(self, word: MatrixWord, name: MatrixWord) -> bool:
+    def _is_unknown_cell(self, word: MatrixWord, name: MatrixWord) -> bool:
         """Whether a word stands where a class has to, and looks like one, but is none that is known."""
         if self.current is None or name.text not in self.current.columns or word.line != name.line:
             return False
@@ -255,11 +246,12 @@ def read_nvidia(lines: Sequence[str]) -> Topology | None:
     if peers and not links:
         notes.append("The text states peer access, but not the links; `nvidia-smi topo -m` prints them.")
     names = sorted((name for name in cells.names if name.startswith(_ACCELERATOR)), key=_by_number)
-    strange = [name for name in listed if name not in names]
-    if strange:
-        notes.append(f"`nvidia-smi -L` lists {', '.join(strange)}, the matrix does not.")
+    not_shown = [name for name in listed if name not in names]
+    parts = (("topo -m", links), ("topo -p2p", peers), ("-L", listed))
+    if not_shown:
+        notes.append(f"`nvidia-smi -L` lists {', '.join(not_shown)}, the matrix does not.")
     return Topology(
-        origin=_origin(has_links=bool(links), has_peers=bool(peers), has_list=bool(listed)),
+        origin="nvidia-smi " + ", ".join(name for name, there in parts if there),
         devices=tuple(_device(name, links[0] if links else None, listed.get(name)) for name in names),
         nics=_nics(cells.names, lines),
         links=tuple(_links(cells, peers, is_of_peers=not links)),
@@ -273,11 +265,6 @@ def _by_number(name: str) -> tuple[str, int, str, str]:
     prefix = name.rstrip("0123456789")
     digits = name.removeprefix(prefix).lstrip("0")
     return prefix, len(digits), digits, name
-
-
-def _origin(*, has_links: bool, has_peers: bool, has_list: bool) -> str:
-    parts = (("topo -m", has_links), ("topo -p2p", has_peers), ("-L", has_list))
-    return "nvidia-smi " + ", ".join(name for name, is_there in parts if is_there)
 
 
 def _peers_option(matrix: LinkMatrix, lines: Sequence[str]) -> str:
@@ -364,9 +351,9 @@ def _add_rows(cells: _Cells, rows: dict[str, LinkRow]) -> None:
         if count < len(cells.names):
             cells.missing.append(MissingRow(name=name, num_cells=count, num_expected=len(cells.names)))
     cells.names = columns + [name for name in rows if name not in columns]
-    strange = {word for word in cells.words.values() if link_class(word) is None} - PEER_WORDS.keys()
-    if strange:
-        cells.notes.append(f"Unknown classes of link: {', '.join(sorted(strange)[:5])}.")
+    unknown = {word for word in cells.words.values() if link_class(word) is None} - PEER_WORDS.keys()
+    if unknown:
+        cells.notes.append(f"Unknown classes of link: {', '.join(sorted(unknown)[:5])}.")
 
 
 def _drop_cut_cell(cells: _Cells, row: LinkRow) -> int:

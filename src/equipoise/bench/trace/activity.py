@@ -32,8 +32,8 @@ def merged(spans: Spans) -> Spans:
     >>> whole.start.tolist(), whole.end.tolist()
     ([0, 3], [2, 9])
     """
-    kept = spans.end > spans.start
-    start, end = spans.start[kept], spans.end[kept]
+    is_span = spans.end > spans.start
+    start, end = spans.start[is_span], spans.end[is_span]
     if start.size == 0:
         return Spans(start=start, end=end)
     order = np.argsort(start, kind="stable")
@@ -348,7 +348,7 @@ class Activity(Struct, kw_only=True):
                 self.host.compute.add(*span)
 
     def _add_step(self, steps: dict[int, tuple[int, int]], event: Event, name: str) -> bool:
-        """Note a step's span; streams and threads that mark the same step are put together."""
+        """Note a step's span; spans of several streams and threads that mark one step are joined."""
         number = step_number(name)
         if number is None:
             return False

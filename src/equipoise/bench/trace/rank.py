@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from equipoise.bench.trace.activity import Activity, DeviceActivity, Spans, covered_ns, merged, union
 from equipoise.bench.trace.stream import TraceStream, blob_pieces, pieces
 from equipoise.errors import DataError
-from equipoise.runs.reader import RowRejection, Tally
+from equipoise.runs.reader import Tally
 from equipoise.runs.sources.archive import BLOCK_BYTES, has_tar_header
 from equipoise.runs.sources.source import open_source
 
@@ -25,8 +25,8 @@ LAGS_SHARE = 0.02
 class Steps(Struct, frozen=True, kw_only=True):
     """The steps of one device.
 
-    numbers: None for a whole trace without marks. lagging: whether they are as the device came to them,
-    because it ran behind the host.
+    numbers: None for a whole trace without marks. lagging: whether they are those of the device, which ran
+    behind the host.
     """
 
     numbers: tuple[int | None, ...]
@@ -331,7 +331,7 @@ def read_traces(paths: Sequence[Path], *, progress: Progress | None = None) -> T
                 found.extend(rank_traces(content, where))
         except DataError as err:
             first = first or err
-            rejected.add(RowRejection(kind="unreadable", where=str(path), detail=str(err)))
+            rejected.refuse("unreadable", str(path), str(err))
     if not found:
         named = ", ".join(str(path) for path in paths[:3])
         raise first or DataError(f"{named}: no trace in it; expected files that end in {', '.join(SUFFIXES)}")

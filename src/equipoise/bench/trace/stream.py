@@ -19,7 +19,7 @@ from equipoise.units import GIB, MIB
 
 # 256 KiB: what is made of a piece fits into the processor's caches (docs/decisions/0006-streamed-traces.md).
 PIECE_BYTES = MIB // 4
-# Traces and logs compress 8 to 40 times. gzip cannot exceed 1032 times, which only bombs come near.
+# Traces and logs compress 8 to 40 times. gzip cannot exceed 1032 times: only bombs come near.
 MAX_EXPANSION = 200
 EXPANSION_FLOOR_BYTES = 64 * MIB
 MAX_TOTAL_BYTES = 256 * GIB
@@ -30,7 +30,7 @@ _MAGIC_BYTES = 8
 def pieces(path: Path) -> Iterator[bytes]:
     """The content of a file, decompressed where it is compressed, in pieces of at most PIECE_BYTES.
 
-    Raises DataError for what is no regular file, is damaged, or expands as no honest file does.
+    Raises DataError for what is no regular file, is damaged, or expands more than any trace or log.
     """
     try:
         status = path.stat()
@@ -130,7 +130,7 @@ class TraceStream:
     def batches(self) -> Iterator[list[Event]]:
         """Events in order, a batch a piece of the file.
 
-        Raises DataError for what is no trace, is damaged or has an event larger than any honest one.
+        Raises DataError for what is no trace, is damaged or has an event larger than in any trace.
         """
         if not self._skip_head():
             return
@@ -195,7 +195,7 @@ class TraceStream:
         return None
 
     def _parsed_until(self, num_tries: int) -> tuple[list[Event] | None, int]:
-        """The events up to the last place that parses, and where they end; None where none of some does."""
+        """The events up to the last place tried that parses, and where they end; None where none does."""
         for place in islice(self._places(), num_tries):
             batch = _parsed(b"[" + self._text[: place + 1] + b"]")
             if isinstance(batch, list):

@@ -1,1 +1,1 @@
-"""Somebody's own training loop, watched: the phases of its steps, recorded as the sweep records them."""
+"""A user's own training loop, watched: the phases of its steps, recorded as a sweep records them."""

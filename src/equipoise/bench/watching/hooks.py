@@ -1,46 +1,136 @@
-"""Hooks on models, optimizers, data loaders and the profiler that mark a training loop; all removable."""
+"""What torch shows of a watched loop: facts of its run, and removable hooks that mark its steps."""
 
+import os
+import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
 from functools import wraps
+from itertools import count
+from secrets import token_hex
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.profiler import ProfilerActivity, profile
 
-from equipoise.bench.devices import DeviceKind
-from equipoise.bench.stopwatch import Profiled, profiled_in
+from equipoise.bench.devices import DeviceKind, device
+from equipoise.bench.environment import conditions
 from equipoise.bench.watching.loop import Loop
+from equipoise.errors import UsageError
+
+_PRECISIONS = {
+    torch.float32: "fp32",
+    torch.bfloat16: "bf16",
+    torch.float16: "fp16",
+    torch.float64: "fp64",
+}
+# Ranks begin to watch at about the same time: where training begins.
+_MEETING_S = 60.0
+_numbers = count(1)
 
 
-class Exchange:
-    """Steps profiled from `begin` to `ended`."""
+def ranks() -> tuple[int, int]:
+    """The number of this rank, and of how many."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return 0, 1
 
-    def __init__(self, on: DeviceKind) -> None:
-        """on: the device of which activities are recorded."""
-        self._activities = [getattr(ProfilerActivity, name) for name in on.activities]
-        self._synchronise = on.synchronise
-        self._seen: Any = None
 
-    def begin(self) -> bool:
-        """Whether profiling began: not where somebody else profiles."""
-        if torch.autograd._profiler_enabled():  # noqa: SLF001 - there is no other way to ask
-            return False
-        self._seen = profile(activities=self._activities)
-        self._seen.start()
-        return True
+def device_of(models: Sequence[nn.Module]) -> tuple[DeviceKind, torch.device]:
+    """The kind of device that the models compute on, and which one."""
+    places = [parameter.device for model in models for parameter in model.parameters()]
+    place = next((each for each in places if each.type == "cuda"), torch.device("cpu"))
+    return device(place.type), place
 
-    def ended(self) -> Profiled | None:
-        """Communication since `begin`; None where nothing was profiled."""
-        if self._seen is None:
-            return None
-        self._synchronise()
-        self._seen.stop()
-        seen, self._seen = self._seen, None
-        return profiled_in(seen)
+
+def run_name(rank: int, num_ranks: int) -> str:
+    """A name for this run that all its ranks know, from rank 0: the time and some digits.
+
+    Raises UsageError where rank 0 does not watch.
+    """
+    name = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{token_hex(3)}"
+    number = next(_numbers)
+    if num_ranks == 1:
+        return name
+    store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - a collective would hang without a rank
+    key = f"equipoise/watch/{number}"
+    if rank == 0:
+        store.set(key, name)
+        return name
+    try:
+        store.wait([key], timedelta(seconds=_MEETING_S))
+        found: bytes = store.get(key)
+    except RuntimeError as err:
+        raise UsageError(
+            f"rank {rank}: rank 0 did not start watching within {_MEETING_S:.0f} s; "
+            "call equipoise.watch on every rank, or on rank 0 only"
+        ) from err
+    return found.decode()
+
+
+def about(
+    models: Sequence[nn.Module], *, name: str | None, rank: int, num_ranks: int, batch_samples: int | None
+) -> dict[str, Any]:
+    """What is known of a run before its first step, as one record that fits into JSON."""
+    on, place = device_of(models)
+    cores = sorted(os.sched_getaffinity(0))
+    backend = dist.get_backend() if num_ranks > 1 else None
+    return {
+        "rank": rank,
+        "num_ranks": num_ranks,
+        "workload": name or _kind(models[0]),
+        "num_params": sum(parameter.numel() for model in models for parameter in model.parameters()),
+        "device": on.name,
+        "batch_samples": batch_samples,
+        "conditions": {
+            **conditions(core_sets=[cores], launcher="watch", backend=backend),
+            **on.conditions(place),
+            "host": platform.node(),
+            "num_threads": torch.get_num_threads(),
+        },
+    }
+
+
+def facts_of_forward(model: nn.Module, on: DeviceKind) -> dict[str, Any]:
+    """Precision and strategy, from within a forward pass in training."""
+    return {"precision": _precision(model, on), "strategy": _strategy(model)}
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    """The model within what torch wraps around it."""
+    for name in ("module", "_orig_mod"):
+        inner = getattr(model, name, None)
+        if isinstance(inner, nn.Module):
+            return _unwrapped(inner)
+    return model
+
+
+def _kind(model: nn.Module) -> str:
+    """The name of its class, before torch made it one whose weights are sharded."""
+    kinds = [kind.__name__ for kind in type(_unwrapped(model)).__mro__]
+    return kinds[kinds.index("FSDPModule") + 1] if "FSDPModule" in kinds else kinds[0]
+
+
+def _precision(model: nn.Module, on: DeviceKind) -> str | None:
+    """Of the matrix products, by autocast, the weights and torch's settings."""
+    dtype = next((each.dtype for each in model.parameters() if each.dtype.is_floating_point), None)
+    if torch.is_autocast_enabled(on.name):
+        dtype = torch.get_autocast_dtype(on.name)
+    if dtype == torch.float32 and on.name == "cuda" and torch.backends.cuda.matmul.allow_tf32:
+        return "tf32"
+    return _PRECISIONS.get(dtype, str(dtype).removeprefix("torch.")) if dtype else None
+
+
+def _strategy(model: nn.Module) -> str | None:
+    """How ranks share the model, by the sweep's names; None where that is not known."""
+    if isinstance(model, DistributedDataParallel) or DistributedDataParallel._active_ddp_module:  # noqa: SLF001 - the model may be inside
+        return "ddp"
+    kinds = {kind.__name__ for kind in type(model).__mro__}
+    return "fsdp" if kinds & {"FSDPModule", "FullyShardedDataParallel"} else None
 
 
 @contextmanager
@@ -57,41 +147,10 @@ def attached(loop: Loop, models: Iterable[nn.Module]) -> Iterator[None]:
         yield
 
 
-class Gradients:
-    """The moments at which gradients are ready: after the last one, ranks wait for exchanges only."""
-
-    def __init__(self, loop: Loop, models: Iterable[nn.Module]) -> None:
-        """Every gradient is looked at until `settle`, to find those that are ready last."""
-        self._loop = loop
-        self._latest: nn.Parameter | None = None
-        self._last: dict[int, nn.Parameter] = {}
-        self._held: list[Any] = []
-        # One that models share counts once; what has a history has no gradient of its own.
-        shared = {id(each): each for model in models for each in model.parameters()}
-        self._observe([each for each in shared.values() if each.requires_grad and each.is_leaf], self._noted)
-
-    def noted(self) -> None:
-        """A step has ended: remember which of its gradients was the last."""
-        if self._latest is not None:
-            self._last[id(self._latest)] = self._latest
-            self._latest = None
-
-    def settle(self) -> None:
-        """From now on look only at gradients that were the last in some step."""
-        self._observe(list(self._last.values()), lambda _parameter: self._loop.ready())
-
-    def removed(self) -> None:
-        """Look at none."""
-        self._observe((), self._noted)
-
-    def _noted(self, parameter: nn.Parameter) -> None:
-        self._latest = parameter
-        self._loop.ready()
-
-    def _observe(self, parameters: Sequence[nn.Parameter], hook: Callable[[Any], None]) -> None:
-        for held in self._held:
-            held.remove()
-        self._held = [each.register_post_accumulate_grad_hook(hook) for each in parameters]
+def trained_once(models: Iterable[nn.Module]) -> list[nn.Parameter]:
+    """The parameters that get a gradient of their own; one that models share counts once."""
+    shared = {id(each): each for model in models for each in model.parameters()}
+    return [each for each in shared.values() if each.requires_grad and each.is_leaf]
 
 
 def exchanges_throughout(models: Iterable[nn.Module]) -> bool:
@@ -150,7 +209,7 @@ def _backward_marked(loop: Loop) -> Iterator[None]:
         yield
     finally:
         watches = False
-        # Whoever wrapped it after us keeps what he put there; ours then only passes on.
+        # A wrapper that was put around it later stays; ours then only passes calls on.
         if torch.autograd.backward is marked:
             torch.autograd.backward = plain
 
@@ -186,7 +245,7 @@ def runs_within(
 
 @contextmanager
 def fetches_marked(loop: Loop, loader: Any) -> Iterator[None]:  # noqa: ANN401 - a DataLoader, or what wraps one
-    """Marks when a batch of this torch DataLoader is fetched, whoever iterates over it."""
+    """Marks when a batch of this torch DataLoader is fetched, whatever iterates over it."""
     inner = getattr(loader, "base_dataloader", loader)  # Accelerate's wrapper
     plain: Callable[[], Any] | None = getattr(inner, "_get_iterator", None)
     if plain is None:  # no torch DataLoader: its input is not seen
@@ -240,19 +299,19 @@ def _marking(loop: Loop, kind: Any) -> type:  # noqa: ANN401 - a class of torch'
 def num_samples(batch: Any, depth: int = 3) -> int:  # noqa: ANN401 - whatever a loader yields
     """How many samples a batch holds: the length of its first tensor; 0 where none is found.
 
-    depth: how deep tensors are looked for in what holds them.
+    depth: of nested containers that are searched for a tensor.
     """
     shape = getattr(batch, "shape", None)
     if shape is not None:
         return int(shape[0]) if len(shape) else 0
     if not depth:
         return 0
-    held: Iterable[Any] = getattr(batch, "__dict__", {}).values()
+    parts: Iterable[Any] = getattr(batch, "__dict__", {}).values()
     if isinstance(batch, list | tuple):
-        held = batch
+        parts = batch
     elif isinstance(batch, Mapping):
-        held = batch.values()
-    for one in held:
-        if count := num_samples(one, depth - 1):
-            return count
+        parts = batch.values()
+    for one in parts:
+        if found := num_samples(one, depth - 1):
+            return found
     return 0

@@ -1,4 +1,4 @@
-"""A training loop as marks, cut into steps: what begins when, by hooks. No torch, no clock."""
+"""A training loop as marks, cut into steps: what begins when, by hooks."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -74,7 +74,7 @@ class Loop:
         self._mark(REST)
 
     def cut(self) -> None:
-        """The step ends here, if it has updated weights; if not, it goes on."""
+        """End the step here, if it has updated weights."""
         if not self._updated or self._in_pause:
             return
         end = self._now()
@@ -174,7 +174,7 @@ class Loop:
         self._mark(PAUSED)
 
     def _around(self) -> str:
-        """What goes on when a pass or pause within it has ended."""
+        """The phase around a pass or pause that has ended."""
         return OPTIMIZER if self._in_optimizer else REST
 
     def _mark(self, name: str) -> None:
@@ -225,5 +225,5 @@ def _unpaused(
     def moved(moment: float) -> float:
         return moment - sum(min(ended, moment) - at for at, ended in pauses if at < moment)
 
-    kept = [(name, moved(at)) for name, at in marks if name != PAUSED]
-    return kept, moved(end_s), [moved(at) for at in ready_s]
+    running = [(name, moved(at)) for name, at in marks if name != PAUSED]
+    return running, moved(end_s), [moved(at) for at in ready_s]

@@ -1,7 +1,4 @@
-"""Ranks of a watched run put together.
-
-Like steps, the slowest rank's, warm-up left out; the run in some lines.
-"""
+"""Ranks of a watched run combined: equal steps of the slowest rank without warm-up; a summary in lines."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -23,14 +20,10 @@ from equipoise.bench.phases import (
     with_share_exposed,
     with_total,
 )
-from equipoise.bench.summary import WINDOW_STEPS, is_steady, outliers
-from equipoise.bench.watching.record import RankRecord
+from equipoise.bench.summary import CHECKED_EVERY, LEVEL, MOST_WARM_UP, WINDOW_STEPS, is_steady, outliers
+from equipoise.bench.watching.record import RankRecord, RecordedStep
 from equipoise.stats import median_interval
 from equipoise.units import MILLISECOND_S
-
-# As the sweep: how often steadiness is checked; after so many steps they are taken as they are, and marked.
-_CHECKED_EVERY = 4
-_MOST_WARM_UP = 120
 
 
 class CombinedRun(Struct, frozen=True, kw_only=True):
@@ -60,6 +53,20 @@ class CombinedRun(Struct, frozen=True, kw_only=True):
         """How many ranks the run had."""
         return int(self.about["num_ranks"])
 
+    @property
+    def batch_samples(self) -> int | None:
+        """Samples of a step over the ranks, as stated or as seen."""
+        stated: int | None = self.about["batch_samples"]
+        return stated or self.num_samples
+
+    @property
+    def strategy(self) -> str | None:
+        """How ranks share the model, by the sweep's names; None on one rank, or where that is not known."""
+        found: str | None = self.about.get("strategy")
+        if found == "ddp" and self.num_batches > 1:
+            found = f"accumulate:{self.num_batches}"
+        return found if self.num_ranks > 1 else None
+
 
 def combine_ranks(records: Sequence[RankRecord]) -> CombinedRun:
     """The run that these ranks saw; steps that some rank did not see are left out.
@@ -68,11 +75,11 @@ def combine_ranks(records: Sequence[RankRecord]) -> CombinedRun:
     Source: the same choices as the sweep's timed steps; docs/measure/watch.md.
     """
     first = records[0]
-    by_number = [{step["step"]: step for step in record.steps} for record in records]
+    by_number = [{step.step: step for step in record.steps} for record in records]
     common = sorted(set.intersection(*(set(steps) for steps in by_number)))
-    profiled = {number for steps in by_number for number in common if steps[number]["profiled"]}
+    profiled = {number for steps in by_number for number in common if steps[number].profiled}
     series = [number for number in common if number not in profiled]
-    num_warm_up, steady = _warm_up([max(steps[n]["seconds"][STEP] for steps in by_number) for n in series])
+    num_warm_up, steady = _warm_up([max(steps[n].seconds[STEP] for steps in by_number) for n in series])
     timed = series[num_warm_up:]
     usual = [_usual([steps[number] for number in timed]) for steps in by_number]
     like = [
@@ -83,10 +90,11 @@ def combine_ranks(records: Sequence[RankRecord]) -> CombinedRun:
     shares = [_share(record) for record in records]
     missing = sorted(set(range(first.num_ranks)) - {record.rank for record in records})
     samples = sum(size[1] for size in usual)
-    memory = [record.end["memory_bytes"] for record in records if "memory_bytes" in record.end]
+    ended = [record.end for record in records if record.end is not None]
+    memory = [end.memory_bytes for end in ended if end.memory_bytes is not None]
     return CombinedRun(
         about=first.about,
-        steps=[_slowest([steps[n]["seconds"] for steps in by_number], shares) for n in like],
+        steps=[_slowest([steps[n].seconds for steps in by_number], shares) for n in like],
         numbers=like,
         num_warm_up=num_warm_up + sum(number < (timed or [0])[0] for number in profiled),
         is_steady=steady,
@@ -96,7 +104,7 @@ def combine_ranks(records: Sequence[RankRecord]) -> CombinedRun:
         missing_ranks=missing,
         nodes=_nodes(records),
         memory_bytes=memory,
-        cpu_fraction=_mean([record.end.get("cpu_fraction") for record in records]),
+        cpu_fraction=_mean([end.cpu_fraction for end in ended]),
     )
 
 
@@ -105,17 +113,17 @@ def _warm_up(step_s: Sequence[float]) -> tuple[int, bool]:
 
     step_s: (n_steps,), of the rank that took longest. A run too short to become steady keeps its second half.
     """
-    for num_first in range(WINDOW_STEPS, min(_MOST_WARM_UP + 1, len(step_s)), _CHECKED_EVERY):
+    for num_first in range(WINDOW_STEPS, min(MOST_WARM_UP + 1, len(step_s)), CHECKED_EVERY):
         if is_steady(step_s[:num_first]):
             return num_first, True
-    return min(_MOST_WARM_UP, len(step_s) // 2), False
+    return min(MOST_WARM_UP, len(step_s) // 2), False
 
 
-def _size(step: Mapping[str, Any]) -> tuple[int, int]:
-    return step["batches"], step["samples"]
+def _size(step: RecordedStep) -> tuple[int, int]:
+    return step.batches, step.samples
 
 
-def _usual(steps: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+def _usual(steps: Sequence[RecordedStep]) -> tuple[int, int]:
     """Batches and samples of most steps."""
     found = Counter(map(_size, steps)).most_common(1)
     return found[0][0] if found else (0, 0)
@@ -125,8 +133,7 @@ def _share(record: RankRecord) -> Mapping[str, float]:
     """Seconds of communication, in so many seconds of steps and passes; empty where not profiled."""
     if record.num_ranks == 1:
         return {"communication_s": 0.0, "step_s": 1.0}
-    found: Mapping[str, float] = record.end.get("exchanged") or {}
-    return found
+    return {} if record.end is None else record.end.exchanged
 
 
 def _slowest(
@@ -136,9 +143,8 @@ def _slowest(
     split, share = max(zip(splits, shares, strict=True), key=lambda each: each[0][STEP])
     if not share.get("step_s"):
         return split
-    if share.get("passes_s") and {FORWARD, BACKWARD} <= set(
-        split
-    ):  # exchanges throughout both passes: no moment parts computing from waiting
+    # Where ranks exchange throughout both passes, no moment parts computing from waiting.
+    if share.get("passes_s") and {FORWARD, BACKWARD} <= set(split):
         split = with_share_exposed(split, min(1.0, share["exposed_s"] / share["passes_s"]))
     return with_total(split, total_s=share["communication_s"], step_s=share["step_s"])
 
@@ -159,7 +165,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-_LEVEL = 0.95
+# Fewer steps have no interval.
 _FEWEST = 6
 # A part that takes less is not worth a line.
 _WORTH_FRACTION = 0.1
@@ -210,9 +216,9 @@ def gains(shares: Mapping[str, float]) -> list[str]:
 def _headline(watched: CombinedRun, step_s: list[float]) -> str:
     step = f"{median(step_s) / MILLISECOND_S:.3g} ms"
     if len(step_s) >= _FEWEST:
-        found = median_interval(step_s, level=_LEVEL)
+        found = median_interval(step_s, level=LEVEL)
         step += f" ({found.low / MILLISECOND_S:.3g} to {found.high / MILLISECOND_S:.3g})"
-    samples = watched.about["batch_samples"] or watched.num_samples
+    samples = watched.batch_samples
     rate = f", {samples} samples each, {samples / median(step_s):.4g} samples/s" if samples else ""
     ranks = "1 rank" if watched.num_ranks == 1 else f"{watched.num_ranks} ranks"
     return f"{watched.about['workload']} on {ranks}: {len(step_s)} steps of {step}{rate}"

@@ -1,4 +1,4 @@
-"""What one rank saw, in a file that grows: each line whole or absent, whatever happens. No torch."""
+"""What one rank saw, in a file that grows: each line whole or absent, whatever happens."""
 
 import fcntl
 import json
@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO, Literal, TypeAlias
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, ValidationError, convert, field, to_builtins
 
 from equipoise.bench.phases import STEP
 from equipoise.bench.store import WATCHED, content, write_whole
@@ -16,27 +16,81 @@ from equipoise.errors import DataError
 from equipoise.units import MIB, MILLISECOND_S, NANOSECOND_S
 
 _SCHEMA = "equipoise.watched/1"
-_MOST_RANKS = 1_000_000
-_MOST = 1e300
-_MOST_COUNT = 2**53
 # A step shorter than a nanosecond or longer than thirty years is none.
 _SHORTEST_S, _LONGEST_S = NANOSECOND_S, 1 / NANOSECOND_S
 # Of a file: a hundred thousand steps, the most that are watched, take less than half of it.
 _MOST_BYTES = 64 * MIB
-_ECHO = 40
-_NAMED = ("workload", "device", "precision", "strategy")
+
+Count: TypeAlias = Annotated[int, Meta(ge=0, lt=2**53)]
+Amount: TypeAlias = Annotated[float, Meta(ge=0, le=1e300)]
+
+
+class RecordedStep(Struct, frozen=True, kw_only=True):
+    """One step in a rank's file. step: number of the update, from 1, the same on every rank.
+
+    seconds: by phase.
+    """
+
+    step: Count
+    batches: Count
+    samples: Count
+    profiled: bool
+    seconds: dict[str, float]
+
+
+class RankEnd(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a rank wrote at its end.
+
+    exchanged: seconds of communication (`communication_s`, `exposed_s`) in so many seconds of profiled steps
+    (`step_s`) and of their passes (`passes_s`); empty where nothing was profiled. reason: why it failed.
+    """
+
+    memory_bytes: Count | None = None
+    cpu_fraction: Amount | None = None
+    exchanged: dict[str, Amount] = field(default_factory=dict)
+    reason: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse shares that cannot be computed."""
+        needed = {"communication_s", "step_s", *(("exposed_s",) if "passes_s" in self.exchanged else ())}
+        if self.exchanged and not needed <= set(self.exchanged):
+            raise ValueError(f"exchanged lacks {', '.join(sorted(needed - set(self.exchanged)))}")
+
+
+class _Facts(Struct, kw_only=True):
+    """What is known of a run beyond its conditions, by its first lines."""
+
+    workload: str | None = None
+    device: str | None = None
+    precision: str | None = None
+    strategy: str | None = None
+
+
+class _FirstLine(_Facts, kw_only=True):
+    """The line that a file of a rank begins with."""
+
+    schema: Literal["equipoise.watched/1"]
+    rank: Annotated[int, Meta(ge=0)]
+    num_ranks: Annotated[int, Meta(ge=1, le=1_000_000)]
+    conditions: dict[str, Any] = field(default_factory=dict)
+    batch_samples: Count | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a rank that is none of its ranks."""
+        if self.rank >= self.num_ranks or not isinstance(self.conditions.get("core_sets", []), list):
+            raise ValueError("rank or conditions of no run")
 
 
 class RankRecord(Struct, frozen=True, kw_only=True):
     """What one rank left of one run.
 
-    about: what it ran on and with. steps: as `written_step` gave them, in order; warm-up is among them.
-    end: what it wrote at its end; empty before it. is_whole: whether all of its file was read.
+    about: what it ran on and with. steps: in order; warm-up is among them. end: None before its end.
+    is_whole: whether all of its file was read.
     """
 
     about: Mapping[str, Any]
-    steps: Sequence[Mapping[str, Any]]
-    end: Mapping[str, Any] = field(default_factory=dict)
+    steps: Sequence[RecordedStep]
+    end: RankEnd | None = None
     is_whole: bool = True
 
     @property
@@ -71,13 +125,13 @@ class RankFile:
         except OSError as err:
             raise DataError(f"{folder}: cannot be created: {err.strerror or err}") from err
         write_whole(self.path, _line({"schema": _SCHEMA, **about}))
-        self._held: int | None = None
-        self._hold()
+        self._lock: int | None = None
+        self._try_lock()
 
-    def _hold(self) -> None:
+    def _try_lock(self) -> None:
         """Lock the file, so that who looks knows that this process lives: the kernel unlocks when it ends.
 
-        Where that fails, somebody looks just now, or the disk has no locks: it is tried again.
+        That fails while another process tests the lock, or on disks without locks: it is tried again.
         """
         with suppress(OSError):
             descriptor = os.open(self.path, os.O_RDWR)
@@ -86,22 +140,22 @@ class RankFile:
             except OSError:
                 os.close(descriptor)
                 raise
-            self._held = descriptor
+            self._lock = descriptor
 
     def close(self) -> None:
         """Hold it no longer."""
-        if self._held is not None:
+        if self._lock is not None:
             with suppress(OSError):
-                fcntl.flock(self._held, fcntl.LOCK_UN)
-            os.close(self._held)
-            self._held = None
+                fcntl.flock(self._lock, fcntl.LOCK_UN)
+            os.close(self._lock)
+            self._lock = None
 
-    def add(self, lines: Sequence[Mapping[str, Any]]) -> None:
+    def add(self, lines: Sequence[RecordedStep | Mapping[str, Any]]) -> None:
         """Put lines on disk; when this returns they stay. Raises DataError when they cannot be written."""
         if not lines:
             return
-        if self._held is None:
-            self._hold()
+        if self._lock is None:
+            self._try_lock()
         try:
             with self.path.open("ab") as file:
                 _write_whole_lines(file, b"".join(map(_line, lines)))
@@ -121,30 +175,49 @@ def _write_whole_lines(file: BinaryIO, content: bytes) -> None:
         raise
 
 
-def _line(content: Mapping[str, Any]) -> bytes:
-    return json.dumps(content, allow_nan=False).encode() + b"\n"
+def _line(content: RecordedStep | Mapping[str, Any]) -> bytes:
+    return json.dumps(to_builtins(content), allow_nan=False).encode() + b"\n"
 
 
 def rank_record(path: Path, *, most_bytes: int | None = None) -> RankRecord:
     """What a rank left; a last line that was cut by a kill or a crash is dropped.
 
     most_bytes: of a longer file its first line and its latest ones are read, so many bytes.
-    Raises DataError for what is no such file.
+    Raises DataError for another file.
     """
-    head, tail = _lines(path, most_bytes)
+    first, tail = _lines(path, most_bytes)
     # Of lines between the two parts the number is not known: they are counted as if none were left out.
-    found = [_parsed(path, number, line) for number, line in enumerate([*head, *tail], 1)]
-    if not found or found[0].get("schema") != _SCHEMA:
-        raise DataError(f"{path}: not a file of schema {_SCHEMA!r}; delete the run's folder")
+    found = [_parsed(path, number, line) for number, line in enumerate([*first, *tail], 1)]
+    if not found:
+        raise DataError(f"{path}: empty; expected a file of a watched run; delete the run's folder")
+    about: dict[str, Any] = {}
+    steps: list[RecordedStep] = []
+    end: RankEnd | None = None
     for number, line in enumerate(found, 1):
-        _check(path, number, line)
-    _check_rank(path, found[0])
-    end: Mapping[str, Any] = next((line["end"] for line in found if "end" in line), {})
-    about = {"conditions": {}, "batch_samples": None, **dict.fromkeys(_NAMED), **found[0]}
-    for line in found:
-        about |= line.get("told", {})
-    steps = [line for line in found if "seconds" in line]
-    return RankRecord(about=about, steps=steps, end=end, is_whole=not head)
+        try:
+            if number == 1:
+                about = {**line, **to_builtins(convert(line, _FirstLine))}
+            about |= {name: value for name, value in line.get("told", {}).items() if value is not None}
+            convert(about, _Facts)
+            if "seconds" in line:
+                steps.append(_step(line))
+            if end is None and "end" in line:
+                end = convert(line["end"], RankEnd)
+        except (ValidationError, AttributeError) as err:
+            raise DataError(
+                f"{path}:{number}: not a line of a watched run ({err}); delete the run's folder"
+            ) from err
+    return RankRecord(about=about, steps=steps, end=end, is_whole=not first)
+
+
+def _step(line: Mapping[str, Any]) -> RecordedStep:
+    """The step of a line. Raises ValidationError for one that is none."""
+    step = convert(line, RecordedStep)
+    # Differences of moments may miss zero by what clocks of devices do not resolve.
+    right = all(-MILLISECOND_S <= each <= _LONGEST_S for each in step.seconds.values())
+    if not right or step.seconds.get(STEP, 0.0) < _SHORTEST_S:
+        raise ValidationError("seconds of no step")
+    return step
 
 
 def _lines(path: Path, most_bytes: int | None) -> tuple[list[bytes], list[bytes]]:
@@ -178,86 +251,9 @@ def _parsed(path: Path, number: int, line: bytes) -> dict[str, Any]:
     return found
 
 
-def _check_rank(path: Path, first: Mapping[str, Any]) -> None:
-    """Refuse a file that does not say which rank of how many it is of, or under what conditions."""
-    rank, num_ranks = first.get("rank"), first.get("num_ranks")
-    if type(rank) is not int or type(num_ranks) is not int or not 0 <= rank < num_ranks <= _MOST_RANKS:
-        raise DataError(
-            f"{path}:1: rank={str(rank)[:_ECHO]!r}; expected one of its ranks; delete the run's folder"
-        )
-    conditions = first.get("conditions", {})
-    if not isinstance(conditions, dict) or not isinstance(conditions.get("core_sets", []), list):
-        raise DataError(f"{path}:1: conditions are not a table; delete the run's folder")
-    batch = first.get("batch_samples")
-    if not (_are_named(first) and (batch is None or _is_count(batch))):
-        raise DataError(f"{path}:1: workload, device or batch are damaged; delete the run's folder")
-
-
-def _check(path: Path, number: int, line: Mapping[str, Any]) -> None:
-    """Refuse a line whose parts are not what this file's writer puts there."""
-    seconds = line.get("seconds")
-    right = all(isinstance(line.get(name, {}), dict) for name in ("told", "end"))
-    right = right and _are_named(line.get("told", {}))
-    if "seconds" in line:
-        right = right and isinstance(seconds, dict) and _is_split(seconds)
-        right = right and all(_is_count(line.get(name)) for name in ("step", "batches", "samples"))
-        right = right and isinstance(line.get("profiled"), bool)
-    end = line.get("end", {})
-    if right and end:
-        right = _is_exchanged(end.get("exchanged") or {})
-        right = right and all(
-            end.get(name) is None or _is_finite(end[name]) for name in ("memory_bytes", "cpu_fraction")
-        )
-    if not right:
-        raise DataError(f"{path}:{number}: not a line of a watched run; delete the run's folder")
-
-
-def _are_named(facts: Mapping[str, Any]) -> bool:
-    return all(facts.get(name) is None or isinstance(facts[name], str) for name in _NAMED)
-
-
-def _is_split(seconds: Mapping[str, Any]) -> bool:
-    """Whether these are a step's seconds by phase."""
-    if STEP not in seconds or not all(map(_is_finite, seconds.values())):
-        return False
-    # Differences of moments may miss zero by what clocks of devices do not resolve.
-    return seconds[STEP] >= _SHORTEST_S and all(
-        -MILLISECOND_S <= each <= _LONGEST_S for each in seconds.values()
-    )
-
-
-def _is_exchanged(found: object) -> bool:
-    """Whether these are seconds of communication in so many seconds of steps, and of passes; or nothing."""
-    if not isinstance(found, dict) or not all(_is_finite(each) and each >= 0 for each in found.values()):
-        return False
-    needed = {"communication_s", "step_s"} | ({"exposed_s"} if "passes_s" in found else set())
-    return not found or needed <= set(found)
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value < _MOST_COUNT
-
-
-def _is_finite(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _MOST
-
-
 def rank_records(folder: Path) -> list[RankRecord]:
     """What the ranks of a run left, by rank. Raises DataError where none did."""
     found = [rank_record(path) for path in folder.glob("rank-*.jsonl")]
     if not found:
         raise DataError(f"{folder}: no rank wrote a file; expected rank-0.jsonl")
     return sorted(found, key=lambda record: record.rank)
-
-
-def written_step(
-    split: Mapping[str, float], *, number: int, num_batches: int, num_samples: int, profiled: bool
-) -> dict[str, Any]:
-    """A step as it stands in a rank's file. number: of the update, from 1, the same on every rank."""
-    return {
-        "step": number,
-        "batches": num_batches,
-        "samples": num_samples,
-        "profiled": profiled,
-        "seconds": dict(split),
-    }

@@ -1,4 +1,4 @@
-"""Watched runs from their files: as the tables `runs`, `scores`, `steps`, and as they stand now."""
+"""Watched runs from their files: as the tables `runs`, `scores`, `steps`, and while they train."""
 
 import os
 import stat
@@ -79,11 +79,8 @@ def _run(watched: CombinedRun, records: Sequence[RankRecord], folder: Path) -> d
     """The row of a run."""
     about = watched.about
     campaign = folder.parent.parent.resolve().name
-    batch_samples = about["batch_samples"] or watched.num_samples
+    batch_samples = watched.batch_samples
     step_s = median(step[STEP] for step in watched.steps) if watched.steps else None
-    strategy = about.get("strategy")
-    if strategy == "ddp" and watched.num_batches > 1:
-        strategy = f"accumulate:{watched.num_batches}"
     return run_row(
         {
             "run_id": f"{campaign}/{folder.name}",
@@ -95,7 +92,7 @@ def _run(watched: CombinedRun, records: Sequence[RankRecord], folder: Path) -> d
             "num_nodes": len(watched.nodes),
             "framework": "pytorch",
             "precision": about.get("precision"),
-            "strategy": strategy if watched.num_ranks > 1 else None,
+            "strategy": watched.strategy,
             "global_batch_samples": batch_samples,
             "status": status_of(watched, records),
             "samples_per_s": batch_samples / step_s if batch_samples and step_s else None,
@@ -109,8 +106,8 @@ def status_of(watched: CombinedRun, records: Sequence[RankRecord]) -> str:
     for record in records:
         if not record.end:
             return f"failed: rank {record.rank} did not finish"
-        if record.end.get("reason"):
-            return f"failed: rank {record.rank} {record.end['reason']}"
+        if record.end.reason:
+            return f"failed: rank {record.rank} {record.end.reason}"
     if not watched.steps:
         return "failed: no step was seen after warm-up"
     return SUCCESS
@@ -127,7 +124,7 @@ _MOST_ENTRIES = 4096
 
 
 class RunFiles(Struct, frozen=True, kw_only=True):
-    """The files of one run as they lie: rank-N.jsonl, by number; at most MOST_RANKS of `num_files`.
+    """The files of one run: rank-N.jsonl, by number; at most MOST_RANKS of `num_files`.
 
     changed_s: when one was last written. is_alive: whether a process holds one, or wrote a moment ago.
     """
@@ -243,4 +240,4 @@ def latest_step(files: RunFiles) -> int | None:
         record = rank_record(files.ranks[0], most_bytes=_LIVE_BYTES) if files.ranks else None
     except DataError:
         return None
-    return None if record is None or not record.steps else int(record.steps[-1]["step"])
+    return None if record is None or not record.steps else record.steps[-1].step

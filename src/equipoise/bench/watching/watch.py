@@ -1,4 +1,4 @@
-"""`equipoise.watch`: phases of the steps of anybody's own training loop. Torch loads when it begins."""
+"""`equipoise.watch`: phases of the steps of a user's own training loop. Torch loads when it begins."""
 
 import atexit
 import os
@@ -12,10 +12,11 @@ from time import monotonic, perf_counter, process_time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from equipoise.bench.launchers.folder import first_line
 from equipoise.bench.phases import BACKWARD, EXPOSED, FORWARD, STEP
 from equipoise.bench.watching.loop import Loop, WatchedStep, phases_of
 from equipoise.bench.watching.ranks import CombinedRun, combine_ranks, summary
-from equipoise.bench.watching.record import RankFile, RankRecord, run_folder, written_step
+from equipoise.bench.watching.record import RankEnd, RankFile, RankRecord, RecordedStep, run_folder
 from equipoise.bench.watching.rows import write_tables
 from equipoise.errors import DataError, UsageError
 
@@ -133,40 +134,43 @@ class Watch:
         self._loop: Loop | None = None
         self._file: RankFile | None = None
         self._fresh: list[tuple[int, WatchedStep, bool]] = []
-        self._steps: list[dict[str, Any]] = []
+        self._steps: list[RecordedStep] = []
         self._number = 0
 
     def __enter__(self) -> Self:
         """Begin: hooks are attached, the file of this rank is made."""
-        from equipoise.bench.watching import facts, hooks  # noqa: PLC0415 - they import torch
-        from equipoise.bench.watching.hooks import Exchange  # noqa: PLC0415 - likewise
+        from equipoise.bench import stopwatch  # noqa: PLC0415 - it imports torch
+        from equipoise.bench.watching import hooks  # noqa: PLC0415 - likewise
 
-        rank, num_ranks = facts.ranks()
-        self._on, _ = facts.device_of(self._models)
-        self._about = facts.about(
+        rank, num_ranks = hooks.ranks()
+        self._on, _ = hooks.device_of(self._models)
+        self._about = hooks.about(
             self._models,
             name=self._name,
             rank=rank,
             num_ranks=num_ranks,
             batch_samples=self._batch_samples,
         )
-        self._run = facts.run_name(rank, num_ranks)
+        self._run = hooks.run_name(rank, num_ranks)
         if self._out is not None:
             self._file = RankFile(run_folder(self._out, self._run), self._about)
         self._clock = self._on.clock()
-        self._exchange = Exchange(self._on) if num_ranks > 1 and self._may_profile else None
-        self._profile: Profiled | None = None
+        self._profile = (
+            stopwatch.CommunicationProfile(self._on) if num_ranks > 1 and self._may_profile else None
+        )
+        self._profiled: Profiled | None = None
         self._forward_facts: dict[str, Any] = {}
         self._flushed_s = monotonic()
         self._begun = process_time(), perf_counter()
         loop = Loop(self._clock.now, on_step=self._on_step, on_first=self._note_forward)
         self._hooks.enter_context(hooks.attached(loop, self._models))
-        self._alone = num_ranks == 1  # nobody to exchange with: what follows the last gradient is computing
+        # Without another rank, what follows the last gradient is computing.
+        self._alone = num_ranks == 1
         self._throughout = hooks.exchanges_throughout(self._models)
         self._gradients = None
         if not (self._alone or self._throughout):
-            self._gradients = hooks.Gradients(loop, self._models)
-            self._hooks.callback(self._gradients.removed)
+            self._gradients = stopwatch.GradientHooks(hooks.trained_once(self._models), loop.ready)
+            self._hooks.callback(self._gradients.release)
         self._loop = loop
         atexit.register(self._cut_off)
         return self
@@ -182,7 +186,7 @@ class Watch:
         return Batches(loader, lambda: self._loop)
 
     def fetches(self, loader: Any) -> None:  # noqa: ANN401 - a DataLoader, what wraps one, an iterator
-        """Count as input what a torch DataLoader or an iterator takes, where somebody else iterates."""
+        """Count as input what a torch DataLoader or an iterator takes, where other code iterates over it."""
         from equipoise.bench.watching import hooks  # noqa: PLC0415 - it imports torch
 
         if self._loop is not None:
@@ -236,7 +240,7 @@ class Watch:
         """Some lines on where the steps went, from what has been seen so far."""
         if self.result is None:
             self._flush()
-            return summary(combine_ranks([self._record({"exchanged": self._exchanged()})]))
+            return summary(combine_ranks([self._record(RankEnd(exchanged=self._exchanged()))]))
         return summary(self.result)
 
     def end(self, error: BaseException | None = None) -> None:
@@ -248,7 +252,13 @@ class Watch:
             self._loop.cut()
         self._detach()
         self._flush()
-        end = {**self._used(), "exchanged": self._exchanged(), "reason": _reason(error)}
+        cpu_s, wall_s = process_time() - self._begun[0], perf_counter() - self._begun[1]
+        end = RankEnd(
+            memory_bytes=self._on.memory()["peak"],
+            cpu_fraction=cpu_s / wall_s / len(os.sched_getaffinity(0)),
+            exchanged=self._exchanged(),
+            reason=_reason(error),
+        )
         self._write([{"end": end}])
         if self._file is not None:
             self._file.close()
@@ -270,7 +280,7 @@ class Watch:
         self._number += 1
         self._fresh.append((self._number, step, self._profiles()))
         if self._gradients is not None and self._number < _PROFILED.stop:
-            self._gradients.noted()
+            self._gradients.step_ended()
             if self._number == _PROFILED.stop - 1:
                 self._gradients.settle()
         if self._number >= self._num_steps:
@@ -280,30 +290,30 @@ class Watch:
 
     def _profiles(self) -> bool:
         """Whether the step that has just ended was profiled; begins or ends that where it is time."""
-        if self._exchange is None:
+        if self._profile is None:
             return False
-        if self._number == _PROFILED.start - 1 and not self._exchange.begin():
-            self._exchange = None
-        if self._number == _PROFILED.stop - 1 and self._exchange is not None:
-            self._profile = self._exchange.ended()
-        return self._number in _PROFILED and self._exchange is not None
+        if self._number == _PROFILED.start - 1 and not self._profile.begin():
+            self._profile = None
+        if self._number == _PROFILED.stop - 1 and self._profile is not None:
+            self._profiled = self._profile.ended()
+        return self._number in _PROFILED and self._profile is not None
 
     def _note_forward(self, model: Any) -> None:  # noqa: ANN401 - a module
         """Note what the first forward pass shows."""
-        from equipoise.bench.watching import facts  # noqa: PLC0415 - it imports torch
+        from equipoise.bench.watching import hooks  # noqa: PLC0415 - it imports torch
 
-        self._forward_facts = facts.facts_of_forward(model, self._on)
+        self._forward_facts = hooks.facts_of_forward(model, self._on)
 
     def _flush(self) -> None:
         """Put what has been seen since the last time on disk."""
         unmeasured = {EXPOSED: 0.0} if self._alone else {}
         steps = [
-            written_step(
-                unmeasured | phases_of(step, self._clock.moments),
-                number=number,
-                num_batches=step.num_batches,
-                num_samples=step.num_samples,
+            RecordedStep(
+                step=number,
+                batches=step.num_batches,
+                samples=step.num_samples,
                 profiled=profiled,
+                seconds=unmeasured | phases_of(step, self._clock.moments),
             )
             for number, step, profiled in self._fresh
         ]
@@ -312,7 +322,7 @@ class Watch:
         self._write([{"told": self._forward_facts}, *steps])
         self._flushed_s = monotonic()
 
-    def _write(self, lines: Sequence[Mapping[str, Any]]) -> None:
+    def _write(self, lines: Sequence[RecordedStep | Mapping[str, Any]]) -> None:
         """Add lines to this rank's file; training goes on where that fails."""
         try:
             if self._file is not None:
@@ -322,34 +332,28 @@ class Watch:
 
     def _exchanged(self) -> dict[str, float]:
         """Communication in profiled steps, and how long these took; empty where none was profiled."""
-        splits = [step["seconds"] for step in self._steps if step["profiled"]]
-        if self._profile is None or not splits:
+        splits = [step.seconds for step in self._steps if step.profiled]
+        if self._profiled is None or not splits:
             return {}
         found = {
-            "communication_s": self._profile.communication_s,
+            "communication_s": self._profiled.communication_s,
             "step_s": sum(split[STEP] for split in splits),
         }
         if self._throughout:
-            found["exposed_s"] = self._profile.exposed_s
+            found["exposed_s"] = self._profiled.exposed_s
             found["passes_s"] = sum(split[FORWARD] + split[BACKWARD] for split in splits)
         return found
 
-    def _record(self, end: dict[str, Any]) -> RankRecord:
+    def _record(self, end: RankEnd) -> RankRecord:
         """What this rank has seen, as its file would be read."""
         return RankRecord(about={**self._about, **self._forward_facts}, steps=self._steps, end=end)
-
-    def _used(self) -> dict[str, Any]:
-        """Memory and processors since the beginning."""
-        cpu_s, wall_s = process_time() - self._begun[0], perf_counter() - self._begun[1]
-        cores = len(os.sched_getaffinity(0))
-        return {"memory_bytes": self._on.memory()["peak"], "cpu_fraction": cpu_s / wall_s / cores}
 
     def _detach(self) -> None:
         """Remove every hook."""
         self._loop = None
-        if self._exchange is not None:
-            self._exchange.ended()
-            self._exchange = None
+        if self._profile is not None:
+            self._profile.ended()
+            self._profile = None
         self._hooks.close()
 
     def _gave_up(self, err: DataError) -> None:
@@ -364,4 +368,4 @@ def _reason(error: BaseException | None) -> str | None:
     """Why the loop was left, where it failed; stopping it by hand is no failure."""
     if error is None or not isinstance(error, Exception):
         return None
-    return f"raised {type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+    return f"raised {type(error).__name__}: {first_line(error)}"

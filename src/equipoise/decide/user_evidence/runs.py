@@ -1,7 +1,7 @@
 """The user's own runs by set-up, from tables and files, and their steps as arrays for the model."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -26,8 +26,10 @@ from equipoise.runs.readers.measurements import Measurements, read_measurements
 from equipoise.runs.store import RUNS, read_table
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.cluster import Cluster
-from equipoise.spec.strategy import PRECISIONS, Precision, Strategy, strategy
-from equipoise.units import format_count
+from equipoise.spec.hardware import Accelerator
+from equipoise.spec.strategy import DTYPE_OF, PRECISIONS, Precision, Strategy, strategy
+from equipoise.spec.workload import Workload
+from equipoise.units import format_count, format_percent
 
 _SUCCESS = "success"
 _TABLE = f"{RUNS.name}.parquet"
@@ -77,7 +79,7 @@ def user_runs(folder: Path, workload: str, accelerators: Sequence[str]) -> UserR
     num_other = 0
     if frames:
         runs = pl.concat(frames).filter(pl.col("status") == _SUCCESS)
-        mine = runs.filter(pl.col("workload") == _asked(runs, workload, notes))
+        mine = runs.filter(pl.col("workload") == _name_in_runs(runs, workload, notes))
         num_other = len(runs) - len(mine)
         set_ups += _set_ups(mine)
         trainings = _trainings(mine, str(folder))
@@ -101,7 +103,41 @@ def user_runs(folder: Path, workload: str, accelerators: Sequence[str]) -> UserR
     )
 
 
-def _asked(runs: pl.DataFrame, workload: str, notes: list[str]) -> str:
+def refuse_impossible(
+    runs: Sequence[UserRun], workload: Workload, chips: Mapping[str, Accelerator], *, where: str
+) -> None:
+    """Nothing, when no run needs more FLOP per second than its accelerators have at their peak.
+
+    chips: by slug; runs on others, or whose accelerator is not stated, are not checked.
+    Raises DataError naming the first run above an MFU of 100 %, and what to check.
+    """
+    for run in runs:
+        chip, flop = chips.get(run.accelerator or ""), workload.train_flop_per_sample
+        peak = None if chip is None else _highest_peak(chip, run.precision)
+        if chip is None or flop is None or peak is None:
+            continue
+        mfu = flop * run.samples_per_s / (peak * run.num_accelerators)
+        if mfu > 1:
+            size = f"{format_count(run.num_accelerators)} x {chip.title}"
+            raise DataError(
+                f"--runs {where}: run {run.run_ids[0]}: {run.samples_per_s:.4g} samples/s of "
+                f"{workload.title} on {size} are {format_percent(mfu)} MFU, above the peak; check "
+                "samples_per_s, num_accelerators, accelerator and precision of the run, and whether it "
+                "trained this workload"
+            )
+
+
+def _highest_peak(chip: Accelerator, precision: str | None) -> float | None:
+    """FLOP/s that no run of that precision can exceed; of any precision where it is not stated.
+
+    Runs in fp32 may multiply in tf32: torch's convolutions do so by default.
+    """
+    stated = {"fp32", "tf32"} if precision in {"fp32", "tf32"} else {precision}
+    dtypes = {DTYPE_OF[each] for each in PRECISIONS if precision is None or each in stated}
+    return max((peak for dtype in dtypes if (peak := chip.peak_flop_per_s(dtype))), default=None)
+
+
+def _name_in_runs(runs: pl.DataFrame, workload: str, notes: list[str]) -> str:
     """The name by which the runs know the workload: of a user's own model often that of its class alone."""
     names = runs["workload"].drop_nulls().unique().to_list()
     if ":" not in workload or workload in names or len(names) != 1:

@@ -14,7 +14,7 @@ from equipoise.calibration.user_collectives import TimedCollectives, given_colle
 from equipoise.decide.answer import LEAST_LOG_SD, UserRun
 from equipoise.decide.field import MAX_ACCELERATORS
 from equipoise.decide.query import TrainingQuery
-from equipoise.decide.user_evidence.runs import UserRuns, user_runs
+from equipoise.decide.user_evidence.runs import UserRuns, refuse_impossible, user_runs
 from equipoise.errors import DataError, SpecError, UsageError
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.layouts import grid
@@ -414,6 +414,13 @@ def user_evidence(
         possible(each, workload, _chip(each.accelerator or accelerators[0], catalogue)) for each in traces
     )
     runs = None if query.runs is None else user_runs(query.runs, workload.slug, accelerators)
+    if runs is not None:
+        chips = {
+            each.accelerator: _chip(each.accelerator, catalogue) for each in runs.set_ups if each.accelerator
+        }
+        refuse_impossible(
+            runs.set_ups, workload, {name: chip for name, chip in chips.items() if chip}, where=runs.where
+        )
     return UserEvidence(runs=with_traces(runs, checked), collectives=timed, traces=checked)
 
 

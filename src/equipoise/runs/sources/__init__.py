@@ -1,4 +1,4 @@
-"""Sources of bytes: folders, archives, git repositories and single files, safe to read whoever wrote them."""
+"""Sources of bytes: folders, archives, git repositories and single files, safe to read whatever they hold."""
 
 from equipoise.runs.sources.source import DataSource, open_source
 

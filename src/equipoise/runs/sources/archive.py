@@ -5,7 +5,6 @@ One streaming pass, nothing unpacked, written for hostile archives.
 
 import re
 from collections.abc import Iterator
-from enum import Enum
 from pathlib import Path
 
 from msgspec import Struct
@@ -44,17 +43,9 @@ _USED_RECORDS = frozenset({b"path", b"size", _SPARSE_NAME})
 _PAX_RECORD = re.compile(rb"(\d{1,7}) ([^=\n]{1,255})=")
 
 
-class _Extension(Enum):
-    """Members that describe the next one."""
-
-    PAX = ord("x")
-    PAX_SOLARIS = ord("X")
-    PAX_GLOBAL = ord("g")
-    LONG_NAME = ord("L")
-    LONG_LINK = ord("K")
-
-
-_EXTENSIONS = {extension.value: extension for extension in _Extension}
+# Members that describe the next one: pax records (x; X on Solaris; g for all), a long name, a link's target.
+_PAX, _LONG_NAME = frozenset(b"xX"), ord("L")
+_EXTENSIONS = frozenset(b"xXgLK")
 
 
 class _Header(Struct, frozen=True, kw_only=True):
@@ -115,13 +106,6 @@ def _padded(size: int) -> int:
     return size + -size % BLOCK_BYTES
 
 
-def _skip(stream: ByteStream, num_bytes: int, path: bytes) -> None:
-    if not stream.skip(num_bytes):
-        raise SourceEndError(
-            "truncated_archive", f"ends inside {shown(decoded(path))}; later members are missing"
-        )
-
-
 def _extension_data(stream: ByteStream, size: int) -> bytes:
     """The content of an extended header."""
     if size > MAX_EXTENSION_BYTES:
@@ -178,15 +162,14 @@ def _headers(stream: ByteStream, gate: Gate) -> Iterator[_Header]:
             raise SourceEndError("corrupt_archive", f"no valid header after {gate.num_members} members")
         gate.count()
         try:
-            extension = _EXTENSIONS.get(block[156])
-            if extension is None:
+            if block[156] not in _EXTENSIONS:
                 yield _member(stream, block, names)
                 names = {}
                 continue
             data = _extension_data(stream, _number(block[124:136]))
-            if extension in {_Extension.PAX, _Extension.PAX_SOLARIS}:
+            if block[156] in _PAX:
                 names |= _pax_records(data)
-            elif extension is _Extension.LONG_NAME:
+            elif block[156] == _LONG_NAME:
                 names[b"path"] = data.split(b"\x00", 1)[0]
         except ValueError as err:
             raise SourceEndError("corrupt_archive", f"after {gate.num_members} members: {err}") from err
@@ -195,7 +178,7 @@ def _headers(stream: ByteStream, gate: Gate) -> Iterator[_Header]:
 def members(stream: ByteStream, gate: Gate) -> Iterator[Blob]:
     """The wanted regular files of a tar stream, in archive order; everything refused is reported to the gate.
 
-    Raises SourceEndError where the archive is cut, corrupt or absurd.
+    Raises SourceEndError where the archive is cut, corrupt or beyond the limits.
     """
     for header in _headers(stream, gate):
         stored_bytes = _padded(header.size)
@@ -213,7 +196,10 @@ def members(stream: ByteStream, gate: Gate) -> Iterator[Blob]:
             if len(data) == header.size:
                 yield Blob(path=path, data=data)
             stored_bytes -= len(data)
-        _skip(stream, stored_bytes, header.path)
+        if not stream.skip(stored_bytes):
+            raise SourceEndError(
+                "truncated_archive", f"ends inside {shown(decoded(header.path))}; later members are missing"
+            )
 
 
 _SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.zst", ".tzst")

@@ -50,7 +50,7 @@ class SourceEndError(Exception):
 
 
 class UnsafePathError(Exception):
-    """A path that could lead outside, or that no honest round has. Never leaves this package."""
+    """A path that could lead outside, or that no round has. Never leaves this package."""
 
 
 def decoded(raw: bytes) -> str:
@@ -106,7 +106,7 @@ class Gate(Struct, kw_only=True):
     _seen: set[bytes] = field(default_factory=set)
 
     def refuse(self, kind: str, path: str, detail: str) -> None:
-        """Record that one member is not used. Raises SourceEndError when there are absurdly many."""
+        """Record that one member is not used. Raises SourceEndError beyond MAX_REJECTIONS."""
         where = f"{self.source}:{shown(path)}" if path else self.source
         self.rejections.append(RowRejection(kind=kind, where=where, detail=detail))
         if len(self.rejections) >= MAX_REJECTIONS:
@@ -171,24 +171,24 @@ class Compression(Struct, frozen=True, kw_only=True):
     opened: Callable[[BinaryIO], Read] | None
 
 
+def _xz_decoder() -> lzma.LZMADecompressor:
+    return lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=MAX_XZ_BYTES)
+
+
 class _XzReader:
     """Decompressed bytes of concatenated xz streams, with the cap on memory that `lzma.open` lacks."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self._decoder = self._new_decoder()
+        self._decoder = _xz_decoder()
         self._ended = False
-
-    @staticmethod
-    def _new_decoder() -> lzma.LZMADecompressor:
-        return lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=MAX_XZ_BYTES)
 
     def read(self, num_bytes: int) -> bytes:
         """Up to num_bytes; empty at the end."""
         while not self._ended:
             if self._decoder.eof:
                 rest = (self._decoder.unused_data or self._file.read(CHUNK_BYTES)).lstrip(b"\x00")
-                self._decoder = self._new_decoder()
+                self._decoder = _xz_decoder()
                 if not rest:
                     self._ended = True
                     break
@@ -215,19 +215,11 @@ def _zstd(file: BinaryIO) -> Read:
     return read
 
 
-def _gzip(file: BinaryIO) -> Read:
-    return gzip.GzipFile(fileobj=file, mode="rb").read
-
-
-def _xz(file: BinaryIO) -> Read:
-    return _XzReader(file).read
-
-
 COMPRESSIONS = (
     Compression(name="zstd", magic=b"\x28\xb5\x2f\xfd", opened=_zstd),
     Compression(name="zstd", magic=b"\x50\x2a\x4d\x18", opened=_zstd),  # a skippable frame, as pzstd begins
-    Compression(name="gzip", magic=b"\x1f\x8b", opened=_gzip),
-    Compression(name="xz", magic=b"\xfd7zXZ\x00", opened=_xz),
+    Compression(name="gzip", magic=b"\x1f\x8b", opened=lambda file: gzip.GzipFile(fileobj=file).read),
+    Compression(name="xz", magic=b"\xfd7zXZ\x00", opened=lambda file: _XzReader(file).read),
     Compression(name="zip", magic=b"PK\x03\x04", opened=None),
     Compression(name="bzip2", magic=b"BZh", opened=None),
     Compression(name="7z", magic=b"7z\xbc\xaf\x27\x1c", opened=None),
@@ -243,7 +235,7 @@ class ByteStream:
     """Bytes in order: taken exactly, or skipped without a copy. Memory of one chunk; knows a bomb."""
 
     def __init__(self, read: Read, limit_bytes: float) -> None:
-        """read: up to n bytes, empty at the end. limit_bytes: what honest content stays below."""
+        """read: up to n bytes, empty at the end. limit_bytes: what real content stays below."""
         self._read = read
         self._limit_bytes = limit_bytes
         self._chunk = b""

@@ -48,10 +48,6 @@ def _is_git_folder(path: Path) -> bool:
     return (path / "HEAD").exists() and (path / "objects").is_dir() and (path / "refs").is_dir()
 
 
-def _git_folder(path: Path) -> Path:
-    return path if _is_git_folder(path) else path / ".git"
-
-
 def is_git(path: Path) -> bool:
     """Whether a folder is to be read through git: bare, a `.git`, or with nothing checked out.
 
@@ -182,7 +178,7 @@ def _blob(process: subprocess.Popen[bytes], pipe: _Pipe, name: bytes, size: int)
 
 def git_files(path: Path, gate: Gate) -> Iterator[Blob]:
     """The wanted files of the commit that HEAD names, sorted by path."""
-    folder = _git_folder(path).resolve()
+    folder = (path if _is_git_folder(path) else path / ".git").resolve()
     for control in ("HEAD", "config", "packed-refs"):
         found = folder / control
         if found.exists() and not stat.S_ISREG(found.stat().st_mode):

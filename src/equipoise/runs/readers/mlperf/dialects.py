@@ -131,8 +131,8 @@ def _mll_event(raw: bytes) -> Event | None:
     time_s = finite(match[1].decode()) if match else None
     if match is None or time_s is None:
         return None
-    held = loose_value(match[3])
-    body = held if isinstance(held, dict) else {"value": held}
+    value = loose_value(match[3])
+    body = value if isinstance(value, dict) else {"value": value}
     metadata = body.get("metadata")
     return {
         "key": match[2].decode("latin-1"),

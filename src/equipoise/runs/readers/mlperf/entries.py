@@ -293,7 +293,7 @@ class _Round(Struct):
     def refuse_log(self, kind: str, where: str, detail: str) -> None:
         """Count a log that no entry gets."""
         self.num_runs_rejected += 1
-        self.rejected.add(RowRejection(kind=kind, where=where, detail=detail))
+        self.rejected.refuse(kind, where, detail)
 
     def system_of(self, folder: Parts, where: LogPlace) -> SystemFacts | None:
         """What describes the system of an entry: its own file, else an `entry.json` near it, else a list."""
@@ -374,7 +374,7 @@ def collect(sources: Sequence[SourceFacts], rejected: Tally) -> tuple[list[Resul
                 entries[key] = entry
     for unused in sorted(found.systems.keys() - found.used_systems - neighbours):
         detail = "described, but without an entry in these results"
-        rejected.add(RowRejection(kind="system_without_results", where="/".join(unused[-2:]), detail=detail))
+        rejected.refuse("system_without_results", "/".join(unused[-2:]), detail)
     return list(entries.values()), found.num_runs_rejected
 
 

@@ -142,7 +142,7 @@ def run_status(facts: LogFacts, time_s: float | None, init_limit_s: float) -> st
 
 
 def _first(*values: str | None) -> str | None:
-    """The first text that is not a placeholder of a submission script, cut where it is absurdly long."""
+    """The first text that is not a placeholder of a submission script, cut where it is far too long."""
     found = (value[:MAX_NAME_CHARACTERS] for value in values if value and "PLACEHOLDER" not in value)
     return next(found, None)
 
@@ -166,14 +166,10 @@ def judged(entry: ResultEntry, names: Names, rejected: Tally) -> JudgedEntry:
     logged = entry.logs[0].facts.submission if entry.logs else {}
     system = entry.system or SystemFacts()
     if entry.system is None:
-        rejected.add(
-            RowRejection(
-                kind="no_system_description", where=entry.uri, detail="accelerators and nodes unknown"
-            )
-        )
+        rejected.refuse("no_system_description", entry.uri, "accelerators and nodes unknown")
     elif system.num_accelerators is None:
         detail = "the system's description states no number of accelerators and nodes that can be read"
-        rejected.add(RowRejection(kind="no_accelerator_count", where=entry.uri, detail=detail))
+        rejected.refuse("no_accelerator_count", entry.uri, detail)
     number = entry.round.number
     division = names.slug(
         "division", _first(system.division, logged.get("division")), spellings.division_slug
@@ -189,7 +185,7 @@ def judged(entry: ResultEntry, names: Names, rejected: Tally) -> JudgedEntry:
         if log.facts.num_corrupt:
             where = f"{entry.uri}/{log.name}:{log.facts.first_corrupt_line}"
             detail = f"{log.facts.num_corrupt} marked lines cannot be read; the rules void the run"
-            rejected.add(RowRejection(kind="corrupt_line", where=where, detail=detail))
+            rejected.refuse("corrupt_line", where, detail)
     machine = names.machine(system, entry.system_folder)
     columns = {
         "origin": "mlperf",
@@ -251,12 +247,12 @@ def _global_batch(entry: ResultEntry, workload: str, rejected: Tally, catalogue:
     )
     if len(seen) > 1:
         detail = f"global batches {sorted(seen)}; that of most logs is used"
-        rejected.add(RowRejection(kind="conflicting_batch", where=entry.uri, detail=detail))
+        rejected.refuse("conflicting_batch", entry.uri, detail)
     if logged and not seen:
         detail = (
             f"global_batch_size={min(logged):g} is not a possible number of samples of {workload}; not used"
         )
-        rejected.add(RowRejection(kind="batch_not_in_samples", where=entry.uri, detail=detail))
+        rejected.refuse("batch_not_in_samples", entry.uri, detail)
     return min(seen, key=lambda batch: (-seen[batch], batch), default=None)
 
 
@@ -345,7 +341,7 @@ def passed_over(path: str) -> RowRejection | None:
 
 
 def parse(blob: Blob) -> Fact:
-    """The facts of one file; a file that the user named himself is read as a log whatever its name."""
+    """The facts of one file; a file that the user named is read as a log whatever its name."""
     match file_kind(blob.path):
         case "system" | "entry":
             return read_system(blob.data) or RowRejection(
@@ -394,9 +390,7 @@ def _note_identical_logs(entries: Sequence[ResultEntry], rejected: Tally) -> Non
             uri = f"{entry.uri}/{log.name}"
             other = first.setdefault((entry.round.label, log.facts.fingerprint), uri)
             if other != uri:
-                rejected.add(
-                    RowRejection(kind="identical_log", where=uri, detail=f"used; the same log as {other}")
-                )
+                rejected.refuse("identical_log", uri, f"used; the same log as {other}")
 
 
 def assemble(sources: Sequence[SourceFacts], catalogue: Catalogue) -> ReaderResult:

@@ -78,7 +78,7 @@ def _product(one: int | None, other: int | None) -> int | None:
 class _SystemFields(Struct, frozen=True):
     """The fields of a description by any spelling of their keys."""
 
-    held: Mapping[str, object]
+    by_name: Mapping[str, object]
 
     @classmethod
     def of(cls, document: Mapping[object, object]) -> "_SystemFields":
@@ -89,18 +89,13 @@ class _SystemFields(Struct, frozen=True):
     def first(self, *keys: str) -> object | None:
         """The value under the first key that is there; a key one letter off is that key."""
         for key in keys:
-            if key in self.held:
-                return self.held[key]
+            if key in self.by_name:
+                return self.by_name[key]
         for key in keys:
-            near = get_close_matches(key, self.held, n=1, cutoff=_SAME_KEY)
+            near = get_close_matches(key, self.by_name, n=1, cutoff=_SAME_KEY)
             if near:
-                return self.held[near[0]]
+                return self.by_name[near[0]]
         return None
-
-
-def _whole_slice(accelerator: str | None, count: int | None) -> bool:
-    """Whether a name states its own count (`tpuv3-32`): then that count is of all nodes together."""
-    return accelerator is not None and count is not None and accelerator.endswith(f"-{count}")
 
 
 def _of_nodes(fields: _SystemFields, nodes: object) -> dict[str, Any]:
@@ -125,7 +120,9 @@ def _of_nodes(fields: _SystemFields, nodes: object) -> dict[str, Any]:
         if num_nodes is not None:
             found["num_nodes"] = (found["num_nodes"] or 0) + num_nodes
         if per_node is not None and num_nodes is not None:
-            total = per_node if _whole_slice(accelerator, per_node) else per_node * num_nodes
+            # A name that states its own count, as `tpuv3-32`, states that of all nodes together.
+            is_whole = accelerator is not None and accelerator.endswith(f"-{per_node}")
+            total = per_node if is_whole else per_node * num_nodes
             found["num_accelerators"] = (found["num_accelerators"] or 0) + total
     found["system_name"] = _text(fields.first("hardware"))
     # Early descriptions state sockets in words: "2x Intel(R) Xeon(R) ...", "4-nodes 4x Intel(R) ...".
@@ -137,7 +134,7 @@ def _of_nodes(fields: _SystemFields, nodes: object) -> dict[str, Any]:
 
 def _of_document(document: Mapping[object, object]) -> SystemFacts:
     fields = _SystemFields.of(document)
-    nodes = fields.held.get("nodes")
+    nodes = fields.by_name.get("nodes")
     counts: dict[str, Any]
     if isinstance(nodes, dict | list):
         counts = _of_nodes(fields, nodes)

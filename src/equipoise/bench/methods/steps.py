@@ -1,10 +1,7 @@
-"""Methods that exchange gradients every update.
-
-The common step, DDP, accumulation, FSDP and compressed exchange.
-"""
+"""Steps of the methods: gradients exchanged every update, or weights averaged every so many steps."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -51,7 +48,7 @@ class TrainingStep:
     def run(self, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
         """The batch's loss on this rank, after forward, backward, and what of update and exchange is due."""
         if self._is_plain and not self.marks:
-            # As anybody's loop: what else is called costs a step of a millisecond a percent.
+            # A plain loop: any further call costs a step of a millisecond 1 %.
             loss = self._loss(self.module, batch)
             loss.backward()
             self.optimizer.step()
@@ -221,14 +218,14 @@ def begin_powersgd(setup: MethodSetup) -> TrainingStep:
 
 
 def largest(corrected: torch.Tensor, num_sent: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Places and values of the largest entries by size, and the tensor without them: what is kept.
+    """Places and values of the largest entries by size, and the tensor without them: what is rest.
 
-    corrected: (num_values,), a gradient plus what was kept of earlier ones. The parts add up to it exactly.
+    corrected: (num_values,), a gradient plus what was rest of earlier ones. The parts add up to it exactly.
     """
     places = torch.topk(corrected.abs(), num_sent, sorted=False).indices
-    kept = corrected.clone()
-    kept[places] = 0
-    return places, corrected[places], kept
+    rest = corrected.clone()
+    rest[places] = 0
+    return places, corrected[places], rest
 
 
 class Sparsifier:
@@ -236,7 +233,7 @@ class Sparsifier:
 
     def __init__(self, fraction: float, world_size: int) -> None:
         """fraction: of the values of a bucket, 0..1; at least one value is sent."""
-        self.kept: dict[int, torch.Tensor] = {}
+        self.unsent: dict[int, torch.Tensor] = {}
         self._fraction = fraction
         self._world_size = world_size
         self._num_steps = 0
@@ -255,10 +252,10 @@ class Sparsifier:
 
     def _sparse(self, gradient: torch.Tensor, index: int) -> torch.futures.Future[torch.Tensor]:
         corrected = gradient.float()
-        if index in self.kept:
-            corrected = corrected + self.kept[index]
+        if index in self.unsent:
+            corrected = corrected + self.unsent[index]
         num_sent = max(1, math.ceil(self._fraction * corrected.numel()))
-        places, values, self.kept[index] = largest(corrected, num_sent)
+        places, values, self.unsent[index] = largest(corrected, num_sent)
         # Places and values travel together, as bytes of one message: an exchange costs one latency, not two.
         sent = torch.cat((places.to(torch.int32), values.view(torch.int32)))
         received = torch.empty(self._world_size * sent.numel(), dtype=torch.int32, device=sent.device)
@@ -280,3 +277,105 @@ def begin_topk(setup: MethodSetup) -> TrainingStep:
     sparsifier = Sparsifier(float(setup.argument or 1.0), setup.world_size)
     module.register_comm_hook(None, sparsifier.hook)
     return TrainingStep(setup, module, hook_state=sparsifier)
+
+
+def drifting(model: nn.Module) -> list[torch.Tensor]:
+    """What differs between ranks that train alone: trained weights, and statistics such as batch norm's."""
+    weights = [each.data for each in model.parameters() if each.requires_grad]
+    return [*weights, *(each for each in model.buffers() if each.is_floating_point())]
+
+
+def average(tensors: Iterable[torch.Tensor], world_size: int, *, dtype: torch.dtype = torch.float32) -> None:
+    """Replaces each tensor by its mean over the ranks, in one message. dtype: the least that is added in."""
+    tensors = list(tensors)
+    sizes = [each.numel() for each in tensors]
+    flat = torch.cat([each.reshape(-1).to(torch.promote_types(each.dtype, dtype)) for each in tensors])
+    dist.all_reduce(flat)
+    for tensor, mean in zip(tensors, flat.div_(world_size).split(sizes), strict=True):
+        tensor.copy_(mean.view_as(tensor))
+
+
+def average_changes(tensors: Sequence[torch.Tensor], agreed: Sequence[torch.Tensor], world_size: int) -> None:
+    """Moves the tensors, and what was agreed on, to what was agreed on plus the ranks' mean change.
+
+    Changes are sent as float16: they are small, and rounding takes up to 2^-11 of a change, not of a weight.
+    Every rank adds the same numbers to equal weights: they stay equal bit by bit.
+    """
+    changes = [tensor - old for tensor, old in zip(tensors, agreed, strict=True)]
+    # Divided before it is added: a sum of many ranks could exceed float16's 65,504.
+    flat = torch.cat([each.reshape(-1) for each in changes]).div_(world_size).half()
+    dist.all_reduce(flat)
+    means = flat.split([each.numel() for each in changes])
+    for tensor, old, mean in zip(tensors, agreed, means, strict=True):
+        tensor.copy_(old.add_(mean.view_as(old)))
+
+
+class Averaging:
+    """Averages what differs between ranks that train alone; methods named *_fp16 send float16."""
+
+    def __init__(self, name: str, model: nn.Module, world_size: int) -> None:
+        """What the model is now, all ranks agree on."""
+        self.tensors = drifting(model)
+        self._world_size = world_size
+        self._agreed = [each.clone() for each in self.tensors] if name.endswith("_fp16") else []
+
+    def run(self) -> None:
+        """Replaces the tensors by their mean."""
+        if self._agreed:
+            average_changes(self.tensors, self._agreed, self._world_size)
+        else:
+            average(self.tensors, self._world_size)
+
+    def restart(self) -> None:
+        """From now on, all ranks agree on what the tensors are now."""
+        for old, now in zip(self._agreed, self.tensors, strict=False):
+            old.copy_(now)
+
+
+def begin_localsgd(setup: MethodSetup) -> TrainingStep:
+    """Steps of which every `argument`-th ends with an average of weights; momentum stays with its rank."""
+    start_equal(setup.trainee.model)
+    return TrainingStep(
+        setup,
+        exchange=Averaging(setup.name, setup.trainee.model, setup.world_size).run,
+        exchange_every=int(setup.argument or 1),
+    )
+
+
+# Douillard et al. 2023, table 5: Nesterov momentum 0.9 and learning rate 0.7 were best of those tried.
+OUTER_LEARNING_RATE = 0.7
+OUTER_MOMENTUM = 0.9
+
+
+class OuterStep:
+    """Moves the weights all ranks agree on by the mean of what each rank changed."""
+
+    def __init__(self, name: str, model: nn.Module, world_size: int) -> None:
+        """The weights as they are now are the first that all ranks agree on."""
+        self._averaging = Averaging(name, model, world_size)
+        self._trained = [each.data for each in model.parameters() if each.requires_grad]
+        self._agreed = [each.clone() for each in self._trained]
+        self._optimizer = torch.optim.SGD(
+            self._agreed, lr=OUTER_LEARNING_RATE, momentum=OUTER_MOMENTUM, nesterov=True
+        )
+
+    def run(self) -> None:
+        """One outer step; every rank then goes on from the same weights."""
+        self._averaging.run()
+        for agreed, mean in zip(self._agreed, self._trained, strict=True):
+            agreed.grad = agreed - mean
+        self._optimizer.step()
+        for agreed, weight in zip(self._agreed, self._trained, strict=True):
+            weight.copy_(agreed)
+        self._averaging.restart()
+
+
+def begin_diloco(setup: MethodSetup) -> TrainingStep:
+    """Steps of which every `argument`-th ends with an outer step; the optimizer given is the inner one."""
+    start_equal(setup.trainee.model)
+    outer = OuterStep(setup.name, setup.trainee.model, setup.world_size)
+    return TrainingStep(
+        setup,
+        exchange=outer.run,
+        exchange_every=int(setup.argument or 1),
+    )

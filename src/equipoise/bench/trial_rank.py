@@ -1,4 +1,8 @@
-"""Steps of one rank, timed by phase: warmed up until steady, then counted, then profiled. Needs torch."""
+"""One rank of a trial: steps timed by phase, or a training with its held-out loss on the way. Needs torch.
+
+Steps are warmed up until steady, then counted, then profiled. In a training, different seeds give different
+initial weights, orders of samples and dropout masks; what is held out is the same for all.
+"""
 
 import gc
 from functools import partial
@@ -12,20 +16,22 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.bench.devices import DeviceKind, device
-from equipoise.bench.metering import Metering
+from equipoise.bench.meters import Metering
 from equipoise.bench.methods import Step, method
+from equipoise.bench.methods.steps import average
 from equipoise.bench.models import Trainee, trainee
 from equipoise.bench.phases import BACKWARD, OPTIMIZER, STEP, largest_gap
-from equipoise.bench.stopwatch import Lap, Profiled, Stopwatch, marked_every, profile_of
-from equipoise.bench.summary import WINDOW_STEPS, is_steady
+from equipoise.bench.stopwatch import CommunicationProfile, Lap, Profiled, Stopwatch, marked_every
+from equipoise.bench.summary import CHECKED_EVERY, MOST_WARM_UP, WINDOW_STEPS, is_steady
 from equipoise.bench.trial import Trial
+from equipoise.bench.zoo.data import rows_of
 from equipoise.errors import UsageError
 
 _NUM_STEPS = 3
 
 
 def gradients(step: Step, subject: Trainee, on: DeviceKind) -> dict[str, Any]:
-    """Gradients in the order they come to exist, and buffers, of a rank that trains alone.
+    """Gradients in the order they are ready, and buffers, of a rank that trains alone.
 
     `gradients`: shape, bytes and `ready`, the share of the backward pass after which each is there.
     `buffers`: bytes of each tensor of statistics, by its dtype.
@@ -120,9 +126,6 @@ def in_precision(subject: Trainee, precision: str, place: torch.device) -> Train
     return replace(subject, loss=loss)
 
 
-_MOST_WARM_UP = 120
-# How often steadiness is checked: every rank then waits for the slowest.
-_CHECKED_EVERY = 4
 _NUM_PROFILED_STEPS = 4
 # Phases that miss their step, or steps that miss the time that all of them took, by more are marked.
 _LARGEST_GAP = 0.05
@@ -148,7 +151,7 @@ def prepared_training(trial: Trial, rank: int, on: DeviceKind, place: torch.devi
     refusal = on.refusal(trial.precision)
     if refusal:
         raise UsageError(refusal)
-    on.settle(trial.precision)
+    on.set_precision(trial.precision)
     subject = trainee(
         trial.workload,
         batch_samples=trial.batch_samples,
@@ -157,17 +160,15 @@ def prepared_training(trial: Trial, rank: int, on: DeviceKind, place: torch.devi
         num_ranks=trial.num_ranks,
     )
     subject = in_precision(placed(subject, place), trial.precision, place)
-    weight_bytes = _weight_bytes(subject)
+    # A first optimizer loads what torch loads late, 75 MB.
+    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    weight_bytes = sum(each.nbytes for each in (*subject.model.parameters(), *subject.model.buffers()))
     memory_before = on.memory()["now"] - weight_bytes
-    settings = subject.settings_at(trial.learning_rate)
+    settings = subject.settings
+    if trial.learning_rate is not None:
+        settings = replace(settings, learning_rate=trial.learning_rate)
     step = found.begin(subject, settings, world_size=trial.num_ranks, argument=argument)
     return PreparedTraining(subject=subject, step=step, memory_before=memory_before)
-
-
-def _weight_bytes(subject: Trainee) -> int:
-    """Bytes of weights and statistics, once a first optimizer has loaded what torch loads late (75 MB)."""
-    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    return sum(each.nbytes for each in (*subject.model.parameters(), *subject.model.buffers()))
 
 
 def time_steps(trial: Trial, rank: int, place: torch.device) -> dict[str, Any] | None:
@@ -214,30 +215,33 @@ def _whole_cycles(num_steps: int, period: int) -> int:
 
 
 def _warm_up(watch: Stopwatch, period: int) -> tuple[list[float], bool]:
-    """Seconds of the steps that were run before they were steady, and whether they came to be.
+    """Seconds of the warm-up steps, and whether steps became steady.
 
-    All ranks judge the same series, that of the slowest of them: each by itself would find a trend where
-    there is none once in so many times, and all would have to wait for the unluckiest.
+    All ranks test the same series, that of the slowest of them: with a test of its own on each rank, false
+    alarms of any rank would delay all.
     """
     step_s: list[float] = []
     kinds: list[object] = []
     num_next = max(WINDOW_STEPS, period)
-    while len(step_s) + num_next <= max(_MOST_WARM_UP, period):
+    while len(step_s) + num_next <= max(MOST_WARM_UP, period):
         laps = watch.laps(num_next)
         step_s += watch.slowest_s(laps)
         kinds += [lap.kind for lap in laps]
         if is_steady(step_s, kinds):
             return step_s, True
-        num_next = _CHECKED_EVERY
+        num_next = CHECKED_EVERY
     return step_s, False
 
 
 def _profiled(watch: Stopwatch, on: DeviceKind, period: int) -> tuple[Profiled, list[Lap]]:
     """Communication of steps that are profiled and not counted, and those steps."""
-    laps: list[Lap] = []
-    num_steps = _whole_cycles(_NUM_PROFILED_STEPS, period)
     watch.observe_all()
-    return profile_of(on, lambda: laps.extend(watch.laps(num_steps))), laps
+    profile = CommunicationProfile(on)
+    profile.begin()
+    laps = watch.laps(_whole_cycles(_NUM_PROFILED_STEPS, period))
+    seen = profile.ended()
+    assert seen is not None  # no other profiler runs in a rank of a trial
+    return seen, laps
 
 
 def _sums(everyone: list[dict[str, Any]]) -> dict[str, Any]:
@@ -252,3 +256,98 @@ def _sums(everyone: list[dict[str, Any]]) -> dict[str, Any]:
             "hold": max(parts_gap, steps_gap) <= _LARGEST_GAP,
         }
     }
+
+
+NUM_POINTS = 20
+# Held-out samples are evaluated in parts: a forward pass over all of them could be the peak of memory.
+_PART_SAMPLES = 120
+
+
+class HeldOutEvaluator:
+    """Held-out loss and accuracy of weights, found on a model of its own: training is not disturbed."""
+
+    def __init__(self, subject: Trainee, rank: int, num_ranks: int) -> None:
+        """subject: not the one that is trained; its weights are overwritten."""
+        self._subject = subject
+        self._model = subject.model.eval()
+        self._rank, self._num_ranks = rank, num_ranks
+
+    def evaluate(self, weights: dict[str, torch.Tensor]) -> dict[str, float | None]:
+        """Loss and accuracy of the mean of all ranks' weights, on rank 0; every rank must call.
+
+        weights: of this rank, by name; overwritten. Where a method holds them equal the mean changes nothing;
+        where ranks train alone it is what their next exchange starts from.
+        """
+        if self._num_ranks > 1:
+            # In double precision, so that the mean of equal numbers is that number.
+            real = (each for each in weights.values() if each.is_floating_point())
+            average(real, self._num_ranks, dtype=torch.float64)
+        if self._rank:
+            return {}
+        subject = self._subject
+        self._model.load_state_dict(weights)
+        loss, num_correct, num_samples = 0.0, 0, 0
+        with torch.no_grad():
+            for places in torch.arange(subject.num_samples(subject.held_out)).split(_PART_SAMPLES):
+                part = rows_of(subject.held_out, places)
+                loss += float(subject.loss(self._model, part)) * len(places)
+                num_correct += subject.num_correct(self._model, part) if subject.num_correct else 0
+                num_samples += len(places)
+        accuracy = num_correct / num_samples if subject.num_correct else None
+        return {"loss": loss / num_samples, "accuracy": accuracy}
+
+
+def evaluated_after(num_runs: int, period: int) -> tuple[int, ...]:
+    """After which runs a loss is taken: some 20 points, each at the end of a cycle, and after the last run.
+
+    Between ends of cycles, ranks that train alone differ, and gradients that are summed are not applied.
+
+    >>> evaluated_after(100, 8)[:3], evaluated_after(100, 8)[-2:], evaluated_after(3, 8)
+    ((8, 16, 24), (96, 100), (3,))
+    """
+    num_cycles = max(1, num_runs // period)
+    stride = -(-num_cycles // NUM_POINTS) * period
+    return (*range(stride, num_runs, stride), num_runs)
+
+
+def train(trial: Trial, rank: int, place: torch.device) -> dict[str, Any] | None:
+    """What rank 0 leaves of a training: its curve, and what it used; None on other ranks.
+
+    `seconds` of a point are those of the slowest rank, without evaluation; what was used includes it. Whole
+    batches are trained on: what is left of `train_samples` is not. What ends an unfinished cycle is training.
+    Raises UsageError where the method cannot run or the workload holds nothing out.
+    """
+    on = device(trial.device)
+    on.restart_peak()
+    evaluator = HeldOutEvaluator(_with_held_out(trial, place), rank, trial.num_ranks)
+    start = prepared_training(trial, rank, on, place)
+    subject, step = start.subject, start.step
+    curve: list[dict[str, Any]] = []
+    seconds, num_done = 0.0, 0
+    num_runs = (trial.train_samples or 0) // trial.batch_samples
+    with Metering(on, place, memory_before=start.memory_before) as meter:
+        for until in (0, *evaluated_after(num_runs, step.period)):
+            dist.barrier()
+            begun_s = perf_counter()
+            for _ in range(num_done, until):
+                step.run(next(subject.batches))
+            if until == num_runs:
+                step.close()
+            on.synchronise()
+            dist.barrier()
+            seconds, num_done = seconds + (perf_counter() - begun_s if until else 0.0), until
+            found = evaluator.evaluate(step.weights())
+            curve.append({"samples": until * trial.batch_samples, "seconds": seconds, **found})
+    used = meter.gathered()
+    return None if rank else {"curve": curve, **used}
+
+
+def _with_held_out(trial: Trial, place: torch.device) -> Trainee:
+    """The workload built once more, for its held-out data. Raises UsageError where it has none."""
+    subject = trainee(trial.workload, batch_samples=trial.batch_samples, seed=trial.seed)
+    if subject.held_out is None:
+        raise UsageError(
+            f"{trial.workload} has no held-out data, so learning cannot be distinguished from memorising; "
+            "train on digits, such as mlp or small_cnn, or let your function return held-out data"
+        )
+    return placed(subject, place)
