@@ -5,6 +5,7 @@ found is written to tests/findings, where the tests read it from then on.
 """
 
 import argparse
+import random
 import resource
 import subprocess
 import sys
@@ -16,6 +17,8 @@ FINDINGS = HERE.parent / "tests" / "findings"
 # Readers take a tenth of it; what asks for more must be refused before.
 MEMORY_BYTES = 6 * 2**30
 INPUT_S = 10
+# Of the changes, those that put a value of another type in place of one.
+RETYPED_FRACTION = 0.3
 MAX_INPUT_BYTES = 1 << 16
 
 
@@ -28,6 +31,14 @@ def _child(name: str, seconds: int, corpus: Path) -> None:
     sys.path.insert(0, str(HERE))
     with atheris.instrument_imports(include=["equipoise"]):
         from targets import TARGETS  # noqa: PLC0415 - instrumented as it loads
+    from value_types import retyped  # noqa: PLC0415 - beside this file
+
+    def mutated(data: bytes, most_bytes: int, seed: int) -> bytes:
+        """Bytes changed, or a value of JSON or TOML of another type."""
+        drawn = random.Random(seed)  # noqa: S311 - the same for everybody
+        changed = retyped(data, drawn) if drawn.random() < RETYPED_FRACTION else data
+        return changed if data != changed and len(changed) <= most_bytes else atheris.Mutate(data, most_bytes)
+
     target = next(each for each in TARGETS if each.name == name)
     FINDINGS.mkdir(exist_ok=True)
     for number, seed in enumerate(target.seeds()):
@@ -41,7 +52,7 @@ def _child(name: str, seconds: int, corpus: Path) -> None:
         "-print_final_stats=1",
         "-verbosity=1",
     ]
-    atheris.Setup([sys.argv[0], *options, str(corpus)], target.survives)
+    atheris.Setup([sys.argv[0], *options, str(corpus)], target.survives, custom_mutator=mutated)
     atheris.Fuzz()
 
 

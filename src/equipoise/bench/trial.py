@@ -18,6 +18,8 @@ DEVICES = ("cpu", "cuda")
 
 _HASH_DIGITS = 10
 _LONGEST_WORD = 40
+# Numbers are parts of file names, and columns of tables have 64 bits.
+_MOST_COUNT = 10**15
 
 
 class Trial(Struct, frozen=True, kw_only=True):
@@ -119,4 +121,6 @@ def trial_from(found: Mapping[str, Any], where: str) -> Trial:
         if type(found[name]) not in allowed:
             words = " or ".join("null" if one is NoneType else one.__name__ for one in allowed)
             raise DataError(f"{where}: {name}={found[name]!r} of a trial; expected {words}")
+        if isinstance(found[name], int) and abs(found[name]) > _MOST_COUNT:
+            raise DataError(f"{where}: {name} of a trial has a number beyond {_MOST_COUNT:,}")
     return Trial(**found)

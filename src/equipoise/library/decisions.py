@@ -3,7 +3,6 @@
 A question may come from a TOML file; what is given besides comes first.
 """
 
-import stat
 import tomllib
 from collections.abc import Mapping, Sequence
 from os import PathLike
@@ -25,6 +24,7 @@ from equipoise.decide.prediction import predict as predicted
 from equipoise.decide.query import ATTRIBUTES, FIELDS, RIVALS, Ask, TrainingQuery, question, unknown, values
 from equipoise.decide.solve_for import Reaches, solve_for
 from equipoise.errors import DataError, UsageError
+from equipoise.files import read_input
 from equipoise.library.arguments import AdviseFields, AllocateFields, PlanFields, PredictFields
 from equipoise.library.result import Presentation, Result
 from equipoise.report.format import usable
@@ -77,15 +77,7 @@ def file_values(path: Path, *, verb: Verb) -> dict[str, Any]:
 
 
 def _content(path: Path) -> dict[str, Any]:
-    try:
-        if not stat.S_ISREG(path.stat().st_mode):  # opening anything else may wait forever
-            raise DataError(f"{path}: not a regular file; expected a TOML file with the options")
-        with path.open("rb") as file:
-            content = file.read(_MOST_BYTES + 1)
-    except OSError as err:
-        raise DataError(f"{path}: {err.strerror or err}; expected a TOML file with the options") from err
-    if len(content) > _MOST_BYTES:
-        raise DataError(f"{path}: more than {_MOST_BYTES} bytes; expected a short file of options")
+    content = read_input(path, _MOST_BYTES, expected="a short TOML file with the options")
     try:
         return tomllib.loads(content.decode())
     except (ValueError, RecursionError) as err:
