@@ -110,7 +110,7 @@ def has_types(target):
     return any(value_types.retyped(seed, drawn) != seed for seed in target.seeds())
 
 
-@pytest.mark.parametrize("target", filter(has_types, targets.TARGETS), ids=lambda target: target.name)
+@pytest.mark.parametrize("target", [*filter(has_types, targets.TARGETS)], ids=lambda target: target.name)
 def test_values_of_another_type_are_refused_or_read(target):
     drawn = random.Random(1)  # noqa: S311 - likewise
     for _ in range(NUM_RETYPED):

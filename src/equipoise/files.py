@@ -75,8 +75,8 @@ def parsed_json(content: str | bytes, *, strict: bool = True) -> Any:  # noqa: A
     hold; RecursionError where it is nested too deeply.
     """
     found = json.loads(content, strict=strict)
-    mark = "\\ud" if isinstance(content, str) else b"\\ud"
-    if mark in content.lower():  # type: ignore[operator] - the mark is of the same type
+    plain = content.lower()
+    if b"\\ud" in plain if isinstance(plain, bytes) else "\\ud" in plain:
         try:
             json.dumps(found, ensure_ascii=False).encode()
         except UnicodeEncodeError as err:
