@@ -274,7 +274,9 @@ def serve(
     missing = [library for library in _NEEDED if find_spec(library) is None]
     if missing:
         raise UsageError(f"serve needs {', '.join(missing)}: pip install 'equipoise[web]'")
-    from equipoise.web.place import ListenAddress, listening, token_for
+    from equipoise.web.place import ListenAddress, counting_interrupts, listening, token_for
+
+    was_interrupted = counting_interrupts()
 
     for folder in (*(runs or ()), *(also or ()), *([data] if data else [])):
         if not folder.is_dir():
@@ -288,4 +290,4 @@ def serve(
     from equipoise.web.server import serve as answer
 
     sources = DataSources(data=data, also=tuple(also or ()), runs=tuple(runs or ()), catalogue=catalogue)
-    answer(opened, place, sources, warms=warm)
+    answer(opened, place, sources, was_interrupted=was_interrupted, warms=warm)
