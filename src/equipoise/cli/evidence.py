@@ -47,9 +47,9 @@ def ingest(
         int | None, typer.Option(metavar="N", help="Files and folders read of a source at most; 50,000.")
     ] = None,
     max_bytes: Annotated[
-        int | None, typer.Option(metavar="N", help="Likewise bytes, unpacked; 16 GiB.")
+        int | None, typer.Option(metavar="N", help="Likewise bytes, unpacked; 4 GiB.")
     ] = None,
-    max_seconds: Annotated[float | None, typer.Option(metavar="N", help="Likewise seconds; 300.")] = None,
+    max_seconds: Annotated[float | None, typer.Option(metavar="N", help="Likewise seconds; 120.")] = None,
     hardware: Hardware = None,
     workloads: Workloads = None,
     as_json: AsJson = False,

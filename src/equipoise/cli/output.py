@@ -4,12 +4,13 @@ One JSON document or text, files, progress on standard error.
 """
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 from msgspec import Struct
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from equipoise.report.blocks import Page, Shown
 
 _STDOUT, _STDERR = 1, 2
+_STYLE: Final = re.compile(r"(\x1b\[[0-9;]*m)")
 
 
 class VerbOutput(Struct, frozen=True, kw_only=True):
@@ -95,8 +97,17 @@ def page_text(page: "Page[Shown]", record: "Shown", *, full: bool = True) -> str
     console = Console(width=width_columns(), highlight=False, markup=False)
     with console.capture() as capture:
         render(page, record, console, full=full)
+
     lines = capture.get().rstrip("\n").split("\n")
-    return "".join(f"{line.rstrip()}\n" for line in lines)
+    return "".join(f"{_shown_line(line)}\n" for line in lines)
+
+
+def _shown_line(line: str) -> str:
+    """A line in which only this program's own styles cannot be seen, whatever names are in it."""
+    from equipoise.report.format import visible
+
+    parts = _STYLE.split(line.rstrip())
+    return "".join(part if place % 2 else visible(part) for place, part in enumerate(parts))
 
 
 @contextmanager

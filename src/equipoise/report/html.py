@@ -40,7 +40,7 @@ from equipoise.report.blocks import (
 )
 from equipoise.report.charts import BarChart, Chart, Mark
 from equipoise.report.figures import colour, height_px, plotly_figure, plotly_text
-from equipoise.report.format import capital, listed
+from equipoise.report.format import capital, listed, visible
 
 VOID_TAGS: Final = frozenset({"br", "hr", "img", "input", "link", "meta"})
 _UNITS: Final = "min|ms|s|h|d|W|J|kJ|MJ|GJ|TJ|kWh|USD|kg|MB|GB|TB|MiB|GiB|nodes?"
@@ -56,10 +56,8 @@ class Html(str):
 
 
 def escaped(text: str) -> Html:
-    """Any text as HTML that shows exactly that text; lone surrogates, which UTF-8 cannot hold, become `?`."""
-    if isinstance(text, Html):
-        return text
-    return Html(html.escape(text.replace("\0", "").encode("utf-8", "replace").decode("utf-8"), quote=True))
+    """Any text as HTML that shows exactly that text, and what cannot be seen in it as its code point."""
+    return text if isinstance(text, Html) else Html(html.escape(visible(text), quote=True))
 
 
 def unbroken(text: str) -> str:
@@ -87,7 +85,12 @@ def _attribute(name: str, value: Attribute) -> str:
     if value is None or value is False:
         return ""
     name = name.rstrip("_").replace("_", "-")
-    return f" {name}" if value is True else f' {name}="{escaped(str(value))}"'
+    if value is True:
+        return f" {name}"
+    # What a form sends back stays what it is, but for half surrogate pairs, which UTF-8 cannot hold, and NUL.
+    sent = str(value).replace("\0", "").encode("utf-8", "replace").decode("utf-8")
+    shown = html.escape(sent, quote=True) if name == "value" else escaped(str(value))
+    return f' {name}="{shown}"'
 
 
 def concatenated(*children: str) -> Html:

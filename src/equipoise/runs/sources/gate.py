@@ -49,8 +49,8 @@ class ReadLimits(Struct, frozen=True, kw_only=True):
     """
 
     max_members: int = 50_000
-    max_bytes: int = 16 * GIB
-    max_seconds: float = 300.0
+    max_bytes: int = 4 * GIB
+    max_seconds: float = 120.0
 
     def __post_init__(self) -> None:
         """Refuse limits that let nothing pass."""
