@@ -16,6 +16,7 @@ from typer.core import TyperCommand
 
 from equipoise.cli.options import (
     OUTPUT,
+    AllowCode,
     Also,
     AsHtml,
     AsJson,
@@ -53,7 +54,7 @@ class Output(Struct, frozen=True, kw_only=True):
     """Where an answer goes and how much of it is printed: the same options for every question.
 
     html: a page of it is written there too. full: all of it is printed, not one screen. recorded: its
-    predictions are kept in the user's ledger.
+    predictions are kept in the user's ledger. allow_code: files may name code, which is run.
     """
 
     html: Path | None = None
@@ -61,6 +62,7 @@ class Output(Struct, frozen=True, kw_only=True):
     json_out: Path | None = None
     full: bool = False
     recorded: bool = False
+    allow_code: bool = False
 
 
 Options: TypeAlias = Mapping[str, object]  # by option, as typed; None, False and empty: not given
@@ -109,6 +111,7 @@ _OUTPUTS: Final[Mapping[str, inspect.Parameter]] = {
     "recorded": _output("recorded", Recorded, default=False),
     "as_json": _output("as_json", AsJson, default=False),
     "json_out": _output("json_out", JsonOut, default=None),
+    "allow_code": _output("allow_code", AllowCode, default=False),
 }
 
 
@@ -186,7 +189,7 @@ def _answer(verb: "DecisionVerb", options: Options, output: Output) -> None:
     with answering(verb, as_json=output.as_json, json_out=output.json_out, html=output.html) as answer:
         from equipoise.library.decisions import read_question, result_of
 
-        question = read_question(options, verb=verb)
+        question = read_question(options, verb=verb, allow_code=output.allow_code)
         with answers_only():
             found = result_of(verb, question)
         if output.recorded:
@@ -208,7 +211,7 @@ def _record(verb: "DecisionVerb", query: "TrainingQuery", found: "Result[Any]") 
     add_predictions(ledger_path(), predictions)
 
 
-@asks("allocate", outputs=("html", "full", "as_json", "json_out"))
+@asks("allocate", outputs=("html", "full", "as_json", "json_out", "allow_code"))
 def allocate(
     options: Options,
     output: Output,
@@ -235,7 +238,12 @@ def allocate(
 
         with answers_only():
             found = allocation_of(
-                jobs, options, objective=objective, electricity_by_hour=electricity_by_hour, begin=begin
+                jobs,
+                options,
+                objective=objective,
+                electricity_by_hour=electricity_by_hour,
+                begin=begin,
+                allow_code=output.allow_code,
             )
         shown = found.presentation
         answer.give_page(shown.page, found.record, shown.fields, full=output.full)

@@ -127,6 +127,14 @@ Recorded = Annotated[
     ),
 ]
 
+AllowCode = Annotated[
+    bool,
+    typer.Option(
+        "--allow-code",
+        help="Import and run the module:function that a file of data names; trust it as you would its code.",
+    ),
+]
+
 
 def catalogue_of(
     hardware: Sequence[Path] | None = None, workloads: Sequence[Path] | None = None
