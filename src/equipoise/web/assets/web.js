@@ -104,9 +104,16 @@
       }
     }
   };
+  // With as many chosen as may be, no other is offered.
+  const limit = (group) => {
+    const boxes = [...group.querySelectorAll("[type=checkbox]")];
+    const isFull = boxes.filter((each) => each.checked).length >= Number(group.dataset.most);
+    for (const each of boxes) each.disabled = isFull && !each.checked;
+  };
   form.addEventListener("input", (event) => {
     if (event.target.matches(".slider")) return;
     if (event.target.matches("select")) clear(event.target);
+    form.querySelectorAll("[data-most]").forEach(limit);
     ask(event.target.matches("select, [type=checkbox], [type=radio]") ? 0 : TYPING_MS);
   });
   // A run has written more than the page shows; a reader who works in the answer is not disturbed.
