@@ -62,7 +62,7 @@ def main() -> int:
     asked.add_argument("targets", nargs="*", help="which; all unless given")
     asked.add_argument("--seconds", type=int, default=20, help="for each target")
     asked.add_argument("--child", help=argparse.SUPPRESS)
-    asked.add_argument("--corpus", type=Path, help=argparse.SUPPRESS)
+    asked.add_argument("--corpus", type=Path, help="begin from its folders, one per target, and keep inputs")
     given = asked.parse_args()
     if given.child:
         _child(given.child, given.seconds, given.corpus)
@@ -80,8 +80,10 @@ def main() -> int:
             )
             found += [name] if done.returncode else []
             continue
-        with tempfile.TemporaryDirectory() as corpus:
-            command = [sys.executable, __file__, "--child", name, "--corpus", corpus]
+        with tempfile.TemporaryDirectory() as scratch:
+            corpus = Path(scratch) if given.corpus is None else given.corpus / name
+            corpus.mkdir(parents=True, exist_ok=True)
+            command = [sys.executable, __file__, "--child", name, "--corpus", str(corpus)]
             done = subprocess.run(
                 [*command, "--seconds", str(given.seconds)], capture_output=True, text=True, check=False
             )

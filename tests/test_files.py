@@ -1,6 +1,7 @@
 """Files that users name, as they are: links, pipes, devices, folders; never more than was asked for."""
 
 import os
+import resource
 import stat
 import subprocess
 import sys
@@ -119,6 +120,26 @@ def test_tables_replace_no_pipe_and_no_folder(tmp_path):
     assert stat.S_ISFIFO(path.lstat().st_mode)
     with pytest.raises(UsageError, match="directory"):
         put(tmp_path, b"x", written_synced)
+
+
+@pytest.mark.parametrize("options", OUTPUTS, ids=lambda options: f"{options[0]} {options[-1]}")
+def test_a_full_disk_changes_nothing_and_is_said_in_one_sentence(options, tmp_path):
+    """A file that may have no more than 100 bytes, which is what a quota does."""
+    path = tmp_path / "file"
+    path.write_bytes(b"before")
+    ended = subprocess.run(
+        [sys.executable, "-m", "equipoise", *map(str, options), str(path)],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith(f"equipoise: {path}: ")
+    assert ended.stderr.count("\n") == 1
+    assert path.read_bytes() == b"before"
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
 
 def test_nothing_is_changed_where_the_block_fails(tmp_path):

@@ -180,8 +180,8 @@ def _aside(path: Path, final: Path, status: os.stat_result | None) -> Iterator[I
     except BaseException as err:
         if name is not None:
             Path(name).unlink(missing_ok=True)
-        if isinstance(err, OSError) and (name is None or err.filename == name):
-            raise OSError(err.errno, err.strerror, str(path)) from err
+        if isinstance(err, OSError) and err.filename in {None, name, str(final.parent)}:
+            raise OSError(err.errno, err.strerror or str(err), str(path)) from err
         raise
 
 
