@@ -269,7 +269,7 @@ def test_refusals_are_bounded(tmp_path):
 
 LIMITED = (
     (gate.ReadLimits(max_members=3), "too_many_members", r"\b3 members.*--max-members"),
-    (gate.ReadLimits(max_bytes=5000), "too_large", r"\b5,000 bytes.*--max-bytes"),
+    (gate.ReadLimits(max_bytes=5000), "too_many_bytes", r"\b5,000 bytes.*--max-bytes"),
     (gate.ReadLimits(max_seconds=1e-9), "too_slow", "--max-seconds"),
 )
 

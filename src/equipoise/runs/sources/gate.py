@@ -158,7 +158,7 @@ class Gate(Struct, kw_only=True):
         self.num_bytes += num_bytes
         if self.num_bytes > self.limits.max_bytes:
             raise SourceEndError(
-                "too_large",
+                "too_many_bytes",
                 f"more than {self.limits.max_bytes:,} bytes in all; the rest is not read (--max-bytes)",
             )
         self._check_time()
