@@ -46,8 +46,8 @@ experiments: $(VENV)/test.stamp ## repeat, as root, what was measured on two emu
 	$(BIN)/python experiments/convergence.py --minutes 90
 	$(BIN)/python experiments/kills.py
 
-fuzz: $(VENV)/fuzz.stamp ## fuzz every reader of files, SECONDS=20 each, guided by the branches it takes
-	$(BIN)/python fuzz/run.py --seconds $(or $(SECONDS),20)
+fuzz: $(VENV)/fuzz.stamp ## fuzz every reader of files, SECONDS=20 each; CORPUS=DIR keeps the inputs
+	$(BIN)/python fuzz/run.py --seconds $(or $(SECONDS),20) $(if $(CORPUS),--corpus $(CORPUS))
 
 accuracy: $(VENV)/test.stamp ## hold the performance model against measurements: docs/understand/accuracy.md
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/accuracy.py --write docs/understand/accuracy.md

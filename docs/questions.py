@@ -36,7 +36,8 @@ durations in hours or with a unit (`12`, `90min`, `7d`), values of one system (`
 `price = {h100 = 2.1}`, in Python `price={"h100": 2.1}`).
 
 `equipoise advise CONFIG.toml` and `equipoise plan CONFIG.toml` read the question from a file; what the
-command line states comes first. Paths in a file are from its own folder.
+command line states comes first. Paths in a file are from its own folder. A file whose `workload` is a
+`module:function` is refused without `--allow-code` (in Python `allow_code=True`): it is code that is run.
 
 This page is written by `make docs`.
 """

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from math import isfinite
 from pathlib import Path
+from statistics import median
 
 import polars as pl
 from msgspec import Struct, to_builtins
@@ -317,6 +318,12 @@ def _table_faults(out: Path, finished: Sequence[FinishedTrial]) -> int:
     )
 
 
+def finished_share(kills: Sequence[Kill], wholes: Sequence[Whole]) -> float:
+    """Of the kills with finished trials there, the median share of the plan that was finished."""
+    shares = [kill.num_finished / wholes[0].num_trials for kill in kills if kill.num_finished]
+    return median(shares) if shares else 0.0
+
+
 def table(rig: Rig) -> str:
     """The figures, as a table in Markdown."""
     kills, wholes = rig.kills, rig.wholes
@@ -332,6 +339,10 @@ def table(rig: Rig) -> str:
             " / ".join(str(by_instant[name]) for name, _, _ in INSTANTS),
         ),
         ("of these, with ranks there", sum(kill.was_training for kill in kills)),
+        (
+            "of these, with finished trials there, and the median share of the plan",
+            f"{sum(kill.num_finished > 0 for kill in kills)}, {finished_share(kills, wholes):.0%}",
+        ),
         (
             "sweeps brought to their end, trials in all",
             f"{len(wholes)}, {sum(each.num_trials for each in wholes)}",

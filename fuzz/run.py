@@ -5,6 +5,7 @@ found is written to tests/findings, where the tests read it from then on.
 """
 
 import argparse
+import random
 import resource
 import subprocess
 import sys
@@ -16,6 +17,8 @@ FINDINGS = HERE.parent / "tests" / "findings"
 # Readers take a tenth of it; what asks for more must be refused before.
 MEMORY_BYTES = 6 * 2**30
 INPUT_S = 10
+# Of the changes, those that put a value of another type in place of one.
+RETYPED_FRACTION = 0.3
 MAX_INPUT_BYTES = 1 << 16
 
 
@@ -28,6 +31,14 @@ def _child(name: str, seconds: int, corpus: Path) -> None:
     sys.path.insert(0, str(HERE))
     with atheris.instrument_imports(include=["equipoise"]):
         from targets import TARGETS  # noqa: PLC0415 - instrumented as it loads
+    from value_types import retyped  # noqa: PLC0415 - beside this file
+
+    def mutated(data: bytes, most_bytes: int, seed: int) -> bytes:
+        """Bytes changed, or a value of JSON or TOML of another type."""
+        drawn = random.Random(seed)  # noqa: S311 - the same for everybody
+        changed = retyped(data, drawn) if drawn.random() < RETYPED_FRACTION else data
+        return changed if data != changed and len(changed) <= most_bytes else atheris.Mutate(data, most_bytes)
+
     target = next(each for each in TARGETS if each.name == name)
     FINDINGS.mkdir(exist_ok=True)
     for number, seed in enumerate(target.seeds()):
@@ -41,7 +52,7 @@ def _child(name: str, seconds: int, corpus: Path) -> None:
         "-print_final_stats=1",
         "-verbosity=1",
     ]
-    atheris.Setup([sys.argv[0], *options, str(corpus)], target.survives)
+    atheris.Setup([sys.argv[0], *options, str(corpus)], target.survives, custom_mutator=mutated)
     atheris.Fuzz()
 
 
@@ -51,7 +62,7 @@ def main() -> int:
     asked.add_argument("targets", nargs="*", help="which; all unless given")
     asked.add_argument("--seconds", type=int, default=20, help="for each target")
     asked.add_argument("--child", help=argparse.SUPPRESS)
-    asked.add_argument("--corpus", type=Path, help=argparse.SUPPRESS)
+    asked.add_argument("--corpus", type=Path, help="begin from its folders, one per target, and keep inputs")
     given = asked.parse_args()
     if given.child:
         _child(given.child, given.seconds, given.corpus)
@@ -69,8 +80,10 @@ def main() -> int:
             )
             found += [name] if done.returncode else []
             continue
-        with tempfile.TemporaryDirectory() as corpus:
-            command = [sys.executable, __file__, "--child", name, "--corpus", corpus]
+        with tempfile.TemporaryDirectory() as scratch:
+            corpus = Path(scratch) if given.corpus is None else given.corpus / name
+            corpus.mkdir(parents=True, exist_ok=True)
+            command = [sys.executable, __file__, "--child", name, "--corpus", str(corpus)]
             done = subprocess.run(
                 [*command, "--seconds", str(given.seconds)], capture_output=True, text=True, check=False
             )

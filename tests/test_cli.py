@@ -361,3 +361,44 @@ def _wait_until_it_reads(process, rounds):
             except OSError:
                 continue
     pytest.fail(f"ingest ended before it was interrupted: {process.communicate()}")
+
+
+# Streams that are closed, full or left
+
+
+@pytest.mark.parametrize("verb", ["list accelerators", "--help", "scores --round v4.1 --format parquet"])
+def test_a_closed_standard_output_is_said_in_one_sentence(verb):
+    command = f"{sys.executable} -m equipoise {verb} >&-"
+    ended = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, timeout=120)
+    assert "/dev/null" in complaint(ended)
+    assert ended.returncode == 2
+
+
+@pytest.mark.parametrize("closed", ["<&-", "2>&-", "<&- 2>&-"])
+def test_other_closed_streams_change_no_answer(closed):
+    command = f"{sys.executable} -m equipoise list rounds {closed}"
+    ended = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, timeout=120)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout == equipoise("list", "rounds").stdout
+
+
+def test_a_closed_standard_input_is_an_empty_one():
+    command = f"{sys.executable} -m equipoise topology - <&-"
+    ended = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, timeout=120)
+    assert "standard input" in complaint(ended)
+    assert ended.returncode == 2
+
+
+@pytest.mark.parametrize("verb", ["list accelerators", "export scores", "list planets"])
+def test_a_reader_that_leaves_after_a_line_sees_no_traceback(verb):
+    command = f"{sys.executable} -m equipoise {verb} 2>&1 | head -1"
+    ended = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, timeout=120)
+    assert ended.stdout.count("\n") == 1
+    assert ended.stderr == ""
+
+
+def test_a_closed_stream_for_errors_leaves_the_exit_code():
+    for redirection in ("2>&-", "2>/dev/full"):
+        command = f"{sys.executable} -m equipoise list planets {redirection}"
+        ended = subprocess.run(["sh", "-c", command], capture_output=True, check=False, timeout=120)
+        assert (ended.returncode, ended.stdout) == (2, b"")

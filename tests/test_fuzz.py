@@ -1,6 +1,7 @@
 """Every reader of files that users bring: mangled examples, and all that fuzzing ever found."""
 
 import importlib.util
+import random
 import sys
 from pathlib import Path
 
@@ -13,11 +14,18 @@ FINDINGS = ROOT / "tests" / "findings"
 # Of functions and back, of which a reader makes at most 210,000 (those of catalogues, whatever they are given). One
 # that looks at a file again for each of its lines makes millions. Seconds are limited by `make fuzz`.
 MOST_CALLS = 1_000_000
+NUM_RETYPED = 60
 
-_spec = importlib.util.spec_from_file_location("targets", ROOT / "fuzz" / "targets.py")
-targets = importlib.util.module_from_spec(_spec)
-sys.modules["targets"] = targets
-_spec.loader.exec_module(targets)
+
+def _fuzz_module(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "fuzz" / f"{name}.py")
+    sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+targets = _fuzz_module("targets")
+value_types = _fuzz_module("value_types")
 
 # What readers trip over: ends of numbers and nesting, encodings, and the marks of each format.
 PIECES = (
@@ -94,6 +102,22 @@ def test_readers_refuse_or_read_whatever_they_are_given(target):
         assert num_calls(target.survives, data) < MOST_CALLS
 
     check()
+
+
+def has_types(target):
+    """Whether its contents are JSON or TOML, in which values have types."""
+    drawn = random.Random(0)  # noqa: S311 - the same every time
+    return any(value_types.retyped(seed, drawn) != seed for seed in target.seeds())
+
+
+@pytest.mark.parametrize("target", [*filter(has_types, targets.TARGETS)], ids=lambda target: target.name)
+def test_values_of_another_type_are_refused_or_read(target):
+    drawn = random.Random(1)  # noqa: S311 - likewise
+    for _ in range(NUM_RETYPED):
+        data = drawn.choice(target.seeds())
+        for _ in range(drawn.choice((1, 1, 2))):
+            data = value_types.retyped(data, drawn)
+        target.survives(data)
 
 
 @pytest.mark.parametrize("path", sorted(FINDINGS.glob("*-*")), ids=lambda path: path.name)

@@ -128,7 +128,7 @@ def test_what_may_never_end_is_not_read(tmp_path):
         file_values(pipe, verb="advise")
     long = tmp_path / "long.toml"
     long.write_text("#" * 2**20 + "\n")
-    with pytest.raises(DataError, match="more than 1048576 bytes"):
+    with pytest.raises(DataError, match="more than 1,048,576 bytes"):
         file_values(long, verb="advise")
 
 

@@ -3,13 +3,20 @@
 import json
 from html.parser import HTMLParser
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from equipoise.cli.output import _shown_line
+from equipoise.report.figures import plotly_text
+from equipoise.report.format import visible
 from equipoise.report.html import element, escaped, json_script
 
-# What a page can carry: no lone surrogates (UTF-8), no NUL and no bare CR (HTML normalises both).
-TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0\r"))
+# What is seen on a page, and no bare CR (HTML normalises it).
+TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0\r")).filter(
+    lambda text: visible(text) == text
+)
+HIDDEN = "\u202e\u2066\u200b\u200f\u061c\ufeff\xad\x1b\x07\x85\0\ud800\U000e0041"
 
 
 class Reader(HTMLParser):
@@ -60,3 +67,18 @@ def test_what_is_html_already_is_not_escaped_twice():
 
 def test_an_attribute_that_is_none_or_false_is_left_out():
     assert element("button", "x", hidden=True, title=None, open=False) == "<button hidden>x</button>"
+
+
+@pytest.mark.parametrize("hidden", HIDDEN, ids=ascii)
+def test_what_cannot_be_seen_is_shown_as_its_code_point(hidden):
+    page = element("p", f"a{hidden}b", title=f"a{hidden}b")
+    assert hidden not in page
+    shown = read(page)
+    assert "".join(shown.text) == f"a{ascii(hidden)[1:-1]}b" == shown.attributes[0]["title"]
+    assert plotly_text(hidden) == ascii(hidden)[1:-1]
+    assert _shown_line(f"\x1b[1ma{hidden}\x1b[0m") == f"\x1b[1ma{ascii(hidden)[1:-1]}\x1b[0m"
+
+
+def test_what_a_form_sends_back_is_what_it_was():
+    assert read(element("input", value="a\u202eb\u200b")).attributes == [{"value": "a\u202eb\u200b"}]
+    element("input", value="\ud800").encode()

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import json
 import lzma
 import os
 import re
@@ -14,9 +15,12 @@ from pathlib import Path
 
 import pytest
 import zstandard
+from command_line import in_process
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from equipoise.errors import UsageError
+from equipoise.runs.ingest import ingest
 from equipoise.runs.reader import RowRejection
 from equipoise.runs.sources import gate, open_source
 from equipoise.units import GIB, MIB
@@ -263,14 +267,57 @@ def test_refusals_are_bounded(tmp_path):
     assert rejections[-1].kind == "too_many_refusals"
 
 
-def test_members_and_bytes_are_counted_against_their_caps():
-    door = gate.Gate(source="s", wanted=everything, rejections=[], num_members=gate.MAX_MEMBERS - 1)
-    door.count()
-    with pytest.raises(gate.SourceEndError, match="more than 1000000 members"):
-        door.count()
-    door = gate.Gate(source="s", wanted=everything, rejections=[], loaded_bytes=gate.MAX_TOTAL_BYTES)
-    with pytest.raises(gate.SourceEndError, match=f"{gate.MAX_TOTAL_BYTES} bytes"):
-        door.admitted(b"a", 1)
+LIMITED = (
+    (gate.ReadLimits(max_members=3), "too_many_members", r"\b3 members.*--max-members"),
+    (gate.ReadLimits(max_bytes=5000), "too_many_bytes", r"\b5,000 bytes.*--max-bytes"),
+    (gate.ReadLimits(max_seconds=1e-9), "too_slow", "--max-seconds"),
+)
+
+
+@pytest.mark.parametrize(("limits", "kind", "words"), LIMITED, ids=lambda value: str(value)[:40])
+def test_what_is_read_of_a_source_is_limited_and_the_option_is_named(limits, kind, words, tmp_path):
+    contents = {f"{number}.txt": b"x" * 1000 for number in range(10)}
+    (tmp_path / "folder").mkdir()
+    packed = tmp_path / "round.tar.gz"
+    with tarfile.open(packed, "w:gz") as file:
+        for name, content in contents.items():
+            (tmp_path / "folder" / name).write_bytes(content)
+            file.add(tmp_path / "folder" / name, name)
+    for path in (packed, tmp_path / "folder"):
+        source = open_source(path, limits)
+        found = list(source.files(everything))
+        assert len(found) < len(contents)
+        assert [each.kind for each in source.rejections] == [kind]
+        assert re.search(words, source.rejections[0].detail)
+
+
+def test_a_limit_that_lets_nothing_pass_is_refused():
+    for name in ("max_members", "max_bytes", "max_seconds"):
+        for number in (0, -1, float("nan")):
+            with pytest.raises(UsageError, match=name):
+                gate.ReadLimits(**{name: number})
+
+
+def test_a_million_empty_members_are_not_read_to_their_end(tmp_path):
+    block = b"".join(
+        header(f"v4.1/Org/results/S{number}/bert/result_0.txt".encode()) for number in range(1000)
+    )
+    path = tmp_path / "round.tar.gz"
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        for _ in range(1001):
+            file.write(block)
+    report = ingest(path, num_workers=1)
+    assert {"too_many_members", "too_many_refusals"} & set(report.rejected.kinds)
+
+
+def test_the_command_line_sets_the_limits():
+    example = Path(__file__).resolve().parents[2] / "docs" / "examples" / "h200-v5.0.tar.gz"
+    whole = json.loads(in_process("ingest", example, "--json").stdout)
+    ended = in_process("ingest", example, "--max-members", "40", "--json")
+    cut = json.loads(ended.stdout)
+    assert "too_many_members" in json.dumps(cut)
+    assert "too_many_members" not in json.dumps(whole)
+    assert in_process("ingest", example, "--max-seconds", "0").returncode == 2
 
 
 def test_a_folder_with_pipes_links_and_sockets_never_waits(tmp_path):
@@ -512,9 +559,9 @@ def test_a_tree_bomb_is_not_followed_to_its_end(tmp_path):
         source="bare.git",
         wanted=lambda _path, _size: False,
         rejections=[],
-        num_members=gate.MAX_MEMBERS - 500,
+        num_members=gate.ReadLimits().max_members - 500,
     )
-    with pytest.raises(gate.SourceEndError, match="more than 1000000 members"):
+    with pytest.raises(gate.SourceEndError, match="more than 50,000 members"):
         list(source.kind.files(bare, door))
 
 

@@ -89,6 +89,13 @@ def test_a_node_that_cannot_be_used_states_why(log, reason):
     assert reason in meter.reason
 
 
+@pytest.mark.parametrize("key", [[], {}, ["power_reading"], None, 1.5, True])
+def test_a_line_whose_key_is_no_text_is_passed_over(key):
+    log = START + line(2000, key, 100) + line(3000, "power_reading", 200)
+    assert node_meter(log + line(3000, "power_measurement_stop")) == Meter(power_w=200.0)
+    assert switch_meter(line(0, key, 1) + line(0, "interconnect_power_est", 50)) == Meter(power_w=50.0)
+
+
 def test_a_switch_counts_its_first_estimate():
     log = (
         line(1, "conversion_eff", 0.9)

@@ -4,6 +4,7 @@ import json
 import math
 import re
 from contextlib import contextmanager
+from urllib.parse import urlencode
 
 import pytest
 
@@ -271,3 +272,28 @@ def test_what_is_slow_the_first_time_shows_its_frame_and_then_its_answer(opened)
         assert page.locator("#announcement").inner_text() == page.locator("h1").inner_text().replace(
             "\xa0", " "
         )
+
+
+def test_no_more_systems_are_offered_than_are_compared(opened, dashboard):
+    _, page = dashboard.page("/compare?workload=bert")
+    entries = [box["value"] for box in page.all("input") if box.get("name") == "entry"]
+    with opened("/compare?workload=bert&" + urlencode([("entry", each) for each in entries[:5]])) as page:
+        boxes = page.locator("#field-entry input")
+        assert boxes.nth(6).is_enabled()
+        boxes.nth(5).check()
+        page.wait_for_url(re.compile(r"(entry=.*){6}"))
+        assert boxes.nth(6).is_disabled()
+        boxes.nth(0).uncheck()
+        assert boxes.nth(6).is_enabled()
+        page.wait_for_url(lambda url: url.count("entry=") == 5)
+        page.locator("#result h1").wait_for()
+
+
+def test_with_as_many_systems_as_may_be_the_page_offers_no_other(dashboard):
+    _, page = dashboard.page("/compare?workload=bert")
+    entries = [box["value"] for box in page.all("input") if box.get("name") == "entry"]
+    assert len(entries) > 6
+    _, full = dashboard.page("/compare?workload=bert&" + urlencode([("entry", each) for each in entries[:6]]))
+    boxes = [box for box in full.all("input") if box.get("name") == "entry"]
+    assert ["checked" in box for box in boxes].count(True) == 6
+    assert all(("checked" in box) != ("disabled" in box) for box in boxes)

@@ -4,6 +4,7 @@ import re
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -62,3 +63,65 @@ def test_nothing_hides_behind_a_name_of_this_machine(dashboard):
     assert dashboard.answer("/accuracy", host="evil.example")[0] == 421
     assert dashboard.answer("/accuracy", host=f"localhost:{dashboard.port}")[0] == 200
     assert dashboard.answer("/accuracy", method="POST")[0] == 405
+
+
+def half_open(port, number, source):
+    """Connections that began a request and do not end it."""
+    opened = []
+    for _ in range(number):
+        connection = socket.create_connection(("127.0.0.1", port), timeout=10, source_address=(source, 0))
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: loc")
+        opened.append(connection)
+    return opened
+
+
+@pytest.mark.parametrize("source", ["127.0.0.1", "127.0.0.2"])
+def test_a_client_with_hundreds_of_half_open_connections_locks_nobody_out(start, source):
+    started = start()
+    assert started.answer("/accuracy")[0] == 200
+    opened = half_open(started.port, 300, source)
+    try:
+        assert started.answer("/accuracy")[0] == 200
+    finally:
+        for connection in opened:
+            connection.close()
+
+
+def test_a_client_gets_no_more_than_its_share_of_connections(start):
+    started = start()
+    assert started.answer("/accuracy")[0] == 200
+    slow = []
+    try:
+        for number in range(200):
+            connection = socket.create_connection(("127.0.0.1", started.port), timeout=10)
+            query = f"GET /plan?workload=bert&accelerator=h100&global_batch={number + 64}&ask=1 HTTP/1.1\r\n"
+            connection.sendall(f"{query}Host: localhost\r\n\r\n".encode())
+            slow.append(connection)
+        other = socket.create_connection(
+            ("127.0.0.1", started.port), timeout=60, source_address=("127.0.0.2", 0)
+        )
+        slow.append(other)
+        other.sendall(b"GET /style.css HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert b" 503 " not in other.recv(100)
+    finally:
+        for connection in slow:
+            connection.close()
+
+
+def test_it_ends_silently_with_requests_that_are_not_answered(start):
+    started = start()
+    opened = [socket.create_connection(("127.0.0.1", started.port), timeout=10) for _ in range(8)]
+    for number, connection in enumerate(opened):
+        path = f"/plan?workload=gpt3_175b&accelerator=h100&num_accelerators={1024 + 8 * number}"
+        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+    time.sleep(0.5)  # until they are being answered, which takes longer
+    assert started.stopped() == (130, "equipoise: interrupted\n")
+    for connection in opened:
+        connection.close()
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0])
+def test_an_interrupt_at_any_moment_of_the_start_counts(start, wait_s):
+    started = start()
+    time.sleep(wait_s)
+    assert started.stopped() == (130, "equipoise: interrupted\n")

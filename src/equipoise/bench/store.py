@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice, pairwise
 from pathlib import Path
-from secrets import token_hex
 from statistics import median
 from typing import Any
 
@@ -17,6 +16,7 @@ from msgspec import Struct, to_builtins
 
 from equipoise.bench.trial import Trial, trial_from
 from equipoise.errors import DataError, UsageError
+from equipoise.files import parsed_json, written_synced
 from equipoise.units import MIB
 
 _TRIAL_SCHEMA = "equipoise.trial/1"
@@ -52,26 +52,13 @@ def failed(finished: Iterable[FinishedTrial]) -> tuple[FinishedTrial, ...]:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Put content under a name at once: aside, synced, renamed, and its folder synced.
+    """Put content under a name at once, safely on disk.
 
     Raises DataError with the reason where it cannot be written; then nothing of it is left.
     """
-    aside = path.with_name(f".{path.name}.{token_hex(4)}.part")
     try:
-        try:
-            with aside.open("xb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            aside.replace(path)
-        except BaseException:
-            aside.unlink(missing_ok=True)
-            raise
-        descriptor = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        with written_synced(path) as file:
+            file.write(content)
     except OSError as err:
         raise DataError(
             f"{path}: cannot be written: {err.strerror or err}; finished trials are stored: free "
@@ -102,7 +89,7 @@ def trials_folder(folder: Path) -> Path:
 def _document(path: Path, *schemas: str) -> dict[str, Any]:
     """The JSON document in a file. Raises DataError when it is none or of another schema."""
     try:
-        found = json.loads(content(path, _MOST_BYTES, what="a file of a sweep"))
+        found = parsed_json(content(path, _MOST_BYTES, what="a file of a sweep"))
     except (ValueError, RecursionError) as err:
         raise DataError(f"{path}: not valid JSON ({err}); delete it to measure the trial again") from err
     if not isinstance(found, dict) or found.get("schema") not in schemas:
@@ -137,7 +124,11 @@ class Store:
             )
         try:
             self._trials.mkdir(parents=True, exist_ok=True)
-            lock = (self.folder / "lock").open("w")
+            # Not emptied and not waited for, whatever it is.
+            descriptor = os.open(
+                self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666
+            )
+            lock = os.fdopen(descriptor, "r+b", buffering=0)
         except OSError as err:
             raise DataError(f"{self.folder}: cannot be written: {err.strerror or err}") from err
         with lock:

@@ -93,7 +93,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     # Loading modules and reading tables makes hundreds of thousands of lasting objects: looking through them
     # for garbage every 700 takes a tenth of an answer's time.
     gc.set_threshold(_NEW_OBJECTS, 50, 50)
-    code = _exit_code(sys.argv[1:] if arguments is None else arguments)
+    has_output = _open_closed_streams()
+    if has_output:
+        code = _exit_code(sys.argv[1:] if arguments is None else arguments)
+    else:
+        _complain("standard output is closed; send it to a file, a pipe or /dev/null")
+        code = errors.EXIT_INPUT
     if code == errors.EXIT_INTERRUPTED:
         # CPython ends with the signal's own code where an interrupt passed through an exec of text, as
         # dataclasses are made, even if it was handled; workers and files are closed by now.
@@ -102,6 +107,22 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
+
+
+def _open_closed_streams() -> bool:
+    """Give /dev/null to standard streams that are closed, whose numbers the next files would get.
+
+    Returns whether standard output is open.
+    """
+    has_output = sys.stdout is not None
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            setattr(sys, name, os.fdopen(number, "r" if name == "stdin" else "w", closefd=False))
+    return has_output
 
 
 def _exit_code(arguments: Sequence[str]) -> int:
@@ -131,4 +152,8 @@ def _sentence(err: typer.TyperException | errors.EquipoiseError | OSError) -> st
 
 def _complain(sentence: str) -> None:
     """Say it on standard error, on one line and without control characters."""
-    sys.stderr.write(f"equipoise: {printable(' '.join(sentence.split()))}\n")
+    try:
+        sys.stderr.write(f"equipoise: {printable(' '.join(sentence.split()))}\n")
+        sys.stderr.flush()
+    except OSError:  # nobody reads it, or its disk is full: the exit code remains
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())

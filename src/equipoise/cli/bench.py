@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from equipoise.cli.options import AsHtml, AsJson, Full, Hardware, JsonOut, catalogue_of
+from equipoise.cli.options import AllowCode, AsHtml, AsJson, Full, Hardware, JsonOut, catalogue_of
 from equipoise.cli.output import answering
 from equipoise.errors import EvidenceError, UsageError
 
@@ -116,6 +116,7 @@ def bench(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue a sweep; with --out alone, by the plan stored there.")
     ] = False,
+    allow_code: AllowCode = False,
     hardware: Hardware = None,
     html: AsHtml = None,
     full: Full = False,
@@ -138,7 +139,7 @@ def bench(
         settings = {"scaling": scaling, "launcher": launcher}
         options = _options(slurm or (), address)
         if resume and out is not None and not workloads and not find:
-            planned, before = stored_plan(out)
+            planned, before = stored_plan(out, allow_code=allow_code)
             settings |= before
         else:
             sweep = SweepOptions(

@@ -16,6 +16,7 @@ from typer.core import TyperCommand
 
 from equipoise.cli.options import (
     OUTPUT,
+    AllowCode,
     Also,
     AsHtml,
     AsJson,
@@ -55,6 +56,7 @@ class Output(Struct, frozen=True, kw_only=True):
 
     html: a page of it is written there too. full: all of it is printed, not one screen. recorded: its
     predictions are kept in the user's ledger. launch: the folder of files that run what is recommended.
+    allow_code: files may name code, which is run.
     """
 
     html: Path | None = None
@@ -63,6 +65,7 @@ class Output(Struct, frozen=True, kw_only=True):
     full: bool = False
     recorded: bool = False
     launch: Path | None = None
+    allow_code: bool = False
 
 
 Options: TypeAlias = Mapping[str, object]  # by option, as typed; None, False and empty: not given
@@ -112,6 +115,7 @@ _OUTPUTS: Final[Mapping[str, inspect.Parameter]] = {
     "launch": _output("launch", LaunchFolder, default=None),
     "as_json": _output("as_json", AsJson, default=False),
     "json_out": _output("json_out", JsonOut, default=None),
+    "allow_code": _output("allow_code", AllowCode, default=False),
 }
 
 
@@ -191,7 +195,7 @@ def _answer(verb: "DecisionVerb", options: Options, output: Output) -> None:
     with answering(verb, as_json=output.as_json, json_out=output.json_out, html=output.html) as answer:
         from equipoise.library.decisions import read_question, result_of
 
-        question = read_question(options, verb=verb)
+        question = read_question(options, verb=verb, allow_code=output.allow_code)
         with answers_only():
             found = result_of(verb, question)
         if output.recorded or output.launch is not None:
@@ -234,7 +238,7 @@ def _record(verb: "DecisionVerb", query: "TrainingQuery", found: "Result[Any]") 
     add_predictions(ledger_path(), predictions)
 
 
-@asks("allocate", outputs=("html", "full", "as_json", "json_out"))
+@asks("allocate", outputs=("html", "full", "as_json", "json_out", "allow_code"))
 def allocate(
     options: Options,
     output: Output,
@@ -261,7 +265,12 @@ def allocate(
 
         with answers_only():
             found = allocation_of(
-                jobs, options, objective=objective, electricity_by_hour=electricity_by_hour, begin=begin
+                jobs,
+                options,
+                objective=objective,
+                electricity_by_hour=electricity_by_hour,
+                begin=begin,
+                allow_code=output.allow_code,
             )
         shown = found.presentation
         answer.give_page(shown.page, found.record, shown.fields, full=output.full)
@@ -300,7 +309,9 @@ def serve(
     missing = [library for library in _NEEDED if find_spec(library) is None]
     if missing:
         raise UsageError(f"serve needs {', '.join(missing)}: pip install 'equipoise[web]'")
-    from equipoise.web.place import ListenAddress, listening, token_for
+    from equipoise.web.place import ListenAddress, counting_interrupts, listening, token_for
+
+    was_interrupted = counting_interrupts()
 
     for folder in (*(runs or ()), *(also or ()), *([data] if data else [])):
         if not folder.is_dir():
@@ -314,4 +325,4 @@ def serve(
     from equipoise.web.server import serve as answer
 
     sources = DataSources(data=data, also=tuple(also or ()), runs=tuple(runs or ()), catalogue=catalogue)
-    answer(opened, place, sources, warms=warm)
+    answer(opened, place, sources, was_interrupted=was_interrupted, warms=warm)

@@ -1,7 +1,7 @@
 """The verbs of evidence: read results, list scores, write the study, hand out the tables."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -43,6 +43,13 @@ def ingest(
     column: Columns = None,
     workload: Annotated[str | None, typer.Option(help="For an export without such a column.")] = None,
     accelerator: Annotated[str | None, typer.Option(help="Likewise.")] = None,
+    max_members: Annotated[
+        int | None, typer.Option(metavar="N", help="Files and folders read of a source at most; 50,000.")
+    ] = None,
+    max_bytes: Annotated[
+        int | None, typer.Option(metavar="N", help="Likewise bytes, unpacked; 4 GiB.")
+    ] = None,
+    max_seconds: Annotated[float | None, typer.Option(metavar="N", help="Likewise seconds; 120.")] = None,
     hardware: Hardware = None,
     workloads: Workloads = None,
     as_json: AsJson = False,
@@ -57,6 +64,7 @@ def ingest(
         from equipoise.runs.imported import SUFFIXES, import_runs
         from equipoise.runs.ingest import ingest as read
         from equipoise.runs.readers.exports import columns_of
+        from equipoise.runs.sources import ReadLimits
 
         exports = [path for path in paths if path.suffix.lower() in SUFFIXES and path.is_file()]
         if exports and len(exports) < len(paths):
@@ -65,6 +73,15 @@ def ingest(
                 "ingest them separately"
             )
         constants = {"workload": workload, "accelerator": accelerator}
+        stated_limits: dict[str, Any] = {
+            name: value
+            for name, value in (
+                ("max_members", max_members),
+                ("max_bytes", max_bytes),
+                ("max_seconds", max_seconds),
+            )
+            if value is not None
+        }
         if exports:
             stated = {name: value for name, value in constants.items() if value is not None}
             report = import_runs(
@@ -80,7 +97,8 @@ def ingest(
             )
         else:
             with progress_bar() as progress:
-                report = read(paths, into=into, progress=progress, catalogue=catalogue)
+                limits = ReadLimits(**stated_limits)
+                report = read(paths, into=into, progress=progress, catalogue=catalogue, limits=limits)
         answer.give_page(ingest_page(into), report, ingest_fields, full=False)
         if not report.num_entries_kept:
             read_from = ", ".join(map(str, paths))

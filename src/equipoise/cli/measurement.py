@@ -22,8 +22,9 @@ from equipoise.cli.options import (
     catalogue_of,
     clusters_from,
 )
-from equipoise.cli.output import answering, written_aside
+from equipoise.cli.output import answering
 from equipoise.errors import UsageError
+from equipoise.files import written
 from equipoise.report.document import encode
 
 MEASURED = "measured here"
@@ -82,7 +83,7 @@ def _measured(
     if wanted.out is None:
         document = timed_document(asked, launch_with, num_starts=num_starts, progress=progress)
         return reading_in(document, where=MEASURED)
-    with written_aside(wanted.out) as file:
+    with written(wanted.out) as file:
         document = timed_document(asked, launch_with, num_starts=num_starts, progress=progress)
         file.write(encode(document))
     return reading_in(document, where=str(wanted.out))
@@ -249,11 +250,11 @@ def _name(file: Path) -> str:
 def _content(file: Path) -> bytes:
     """What a file or standard input holds, and one byte more than is read at most."""
     from equipoise.bench.topology.reading import MOST_BYTES
+    from equipoise.files import read_input
 
     if str(file) == _STANDARD_INPUT:
         return sys.stdin.buffer.read(MOST_BYTES + 1)
-    with file.open("rb") as opened:
-        return opened.read(MOST_BYTES + 1)
+    return read_input(file, MOST_BYTES, expected="what nvidia-smi or rocm-smi print")
 
 
 def trace(

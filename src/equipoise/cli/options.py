@@ -138,6 +138,14 @@ LaunchFolder = Annotated[
     ),
 ]
 
+AllowCode = Annotated[
+    bool,
+    typer.Option(
+        "--allow-code",
+        help="Import and run the module:function that a file of data names; trust it as you would its code.",
+    ),
+]
+
 
 def catalogue_of(
     hardware: Sequence[Path] | None = None, workloads: Sequence[Path] | None = None

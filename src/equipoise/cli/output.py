@@ -1,26 +1,28 @@
 """How a verb answers.
 
-One JSON document or text, files written aside and then renamed, progress on standard error.
+One JSON document or text, files, progress on standard error.
 """
 
 import os
+import re
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 from msgspec import Struct
 
 from equipoise import errors
+from equipoise.files import expect_place, written
 
 if TYPE_CHECKING:
     from equipoise.report.blocks import Page, Shown
 
 _STDOUT, _STDERR = 1, 2
+_STYLE: Final = re.compile(r"(\x1b\[[0-9;]*m)")
 
 
 class VerbOutput(Struct, frozen=True, kw_only=True):
@@ -51,7 +53,7 @@ class VerbOutput(Struct, frozen=True, kw_only=True):
         if self.html is not None:
             from equipoise.report.html import render
 
-            with written_aside(self.html) as file:
+            with written(self.html) as file:
                 file.write(render(page, record).encode())
         self.give(lambda: (fields or _fields_of)(record), lambda: page_text(page, record, full=full))
 
@@ -71,7 +73,7 @@ class VerbOutput(Struct, frozen=True, kw_only=True):
 
         encoded = encode(document(self.verb, fields))
         if self.json_out:
-            with written_aside(self.json_out) as file:
+            with written(self.json_out) as file:
                 file.write(encoded)
         if self.as_json:
             write(encoded)
@@ -95,8 +97,17 @@ def page_text(page: "Page[Shown]", record: "Shown", *, full: bool = True) -> str
     console = Console(width=width_columns(), highlight=False, markup=False)
     with console.capture() as capture:
         render(page, record, console, full=full)
+
     lines = capture.get().rstrip("\n").split("\n")
-    return "".join(f"{line.rstrip()}\n" for line in lines)
+    return "".join(f"{_shown_line(line)}\n" for line in lines)
+
+
+def _shown_line(line: str) -> str:
+    """A line in which only this program's own styles cannot be seen, whatever names are in it."""
+    from equipoise.report.format import visible
+
+    parts = _STYLE.split(line.rstrip())
+    return "".join(part if place % 2 else visible(part) for place, part in enumerate(parts))
 
 
 @contextmanager
@@ -143,38 +154,6 @@ def answers_only() -> Iterator[None]:
     finally:
         os.dup2(own, _STDOUT)
         os.close(own)
-
-
-def expect_place(path: Path) -> None:
-    """Raises UsageError where no file of that name can be; asked before what takes long to find out."""
-    if path.is_dir():
-        raise errors.UsageError(f"{path}: a directory; expected the name of a file to write")
-    if not path.parent.is_dir():
-        raise errors.UsageError(f"{path}: the directory {str(path.parent)!r} does not exist; create it first")
-
-
-@contextmanager
-def written_aside(path: Path) -> Iterator[IO[bytes]]:
-    """A file that takes its name only when it is whole; until then what was there before stays."""
-    expect_place(path)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            yield file
-        Path(name).chmod(_default_mode(path))
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
-def _default_mode(path: Path) -> int:
-    """The permissions of the file that is there, else what a plain `open` would give."""
-    if path.exists():
-        return path.stat().st_mode & 0o777
-    umask = os.umask(0)
-    os.umask(umask)
-    return 0o666 & ~umask
 
 
 def printable(text: str) -> str:

@@ -22,6 +22,7 @@ from equipoise.cli.output import printable
 from equipoise.diagnose.method_search import EXACT, FoundMethod, MethodSpace, default_methods, effect, tuned
 from equipoise.errors import DataError, EquipoiseError, UsageError
 from equipoise.spec.catalogue import Catalogue
+from equipoise.spec.torch_model.factory import refuse_code
 from equipoise.units import format_duration
 
 _MOST_VALUES = 100
@@ -90,12 +91,18 @@ def trials_of(options: SweepOptions) -> tuple[Trial, ...]:
     return trials
 
 
-def stored_plan(folder: Path) -> tuple[tuple[Trial, ...], dict[str, str]]:
-    """The trials and settings of the sweep that a folder holds. Raises DataError when it holds none."""
+def stored_plan(folder: Path, *, allow_code: bool) -> tuple[tuple[Trial, ...], dict[str, str]]:
+    """The trials and settings of the sweep that a folder holds. Raises DataError when it holds none.
+
+    allow_code: the plan may name code of the user.
+    """
     store = Store(folder)
     if not (folder / "sweep.json").exists():
         raise UsageError(f"{folder}: holds no sweep; expected the folder of a sweep, or a workload to train")
-    return store.plan(), store.settings()
+    trials = store.plan()
+    if not allow_code:
+        refuse_code((trial.workload for trial in trials), where=folder / "sweep.json")
+    return trials, store.settings()
 
 
 def _refuse_unknown(workload: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 
 from equipoise import errors
-from equipoise.cli.output import written_aside
+from equipoise.files import written
 from equipoise.runs.writers import WRITERS, Writer
 
 
@@ -18,7 +18,7 @@ def handed_out(frame: pl.DataFrame, format_: str | None, out: Path | None, *, as
     """
     writer = _writer(format_ or (out.suffix.removeprefix(".") if out else "") or "csv")
     if out:
-        with written_aside(out) as file:
+        with written(out) as file:
             writer.write(frame, file)
         return f"{out}: {frame.height} rows\n".encode()
     if as_json:

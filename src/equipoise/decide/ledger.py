@@ -23,6 +23,7 @@ from equipoise.calibration.curves import ForecastRecord
 from equipoise.decide.answer import LEVEL, EstimatorName
 from equipoise.decide.field import MAX_ACCELERATORS
 from equipoise.errors import DataError, SpecError, UsageError
+from equipoise.files import parsed_json
 from equipoise.launch import bench_method
 from equipoise.spec.strategy import PRECISIONS
 from equipoise.spec.strategy import strategy as strategy_of
@@ -295,7 +296,7 @@ def _document(line: bytes) -> dict[str, Any]:
     """One line as a document of this schema. Raises ValueError or TypeError for any other."""
     if len(line) > _MAX_LINE_BYTES:
         raise ValueError("a line too long for a ledger")
-    found = json.loads(line)
+    found = parsed_json(line)
     if not isinstance(found, dict) or found.get("schema") not in _READ_SCHEMAS:
         raise ValueError("an unknown schema")
     if found.get("line") not in {"prediction", "measurement"}:

@@ -312,8 +312,7 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
             "Power limit per accelerator, in watts.",
             group="systems",
             unit="W",
-            least=0,
-            is_open=True,
+            least=1,
             most=1e5,
         ),
     ] = None

@@ -1,6 +1,5 @@
 """The systems that a question chooses from: those named, or the machine at hand, looked over."""
 
-import stat
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from equipoise.diagnose.links import named_chips
 from equipoise.economics import Electricity, GridCarbon, Price, PriceTerms, Rates
 from equipoise.economics.quotes import read_quotes
 from equipoise.errors import DataError, EvidenceError, SpecError, UsageError
+from equipoise.files import read_input
 from equipoise.spec.catalogue import Catalogue, counted_name
 from equipoise.spec.cluster import Cluster, NodeFacts
 from equipoise.spec.hardware import Accelerator
@@ -198,15 +198,7 @@ def _system_title(found: Cluster, catalogue: Catalogue) -> str:
 
 def _topology_of_file(path: Path) -> Topology:
     """The links of a node, from what a program printed of them."""
-    try:
-        if not stat.S_ISREG(path.stat().st_mode):  # opening anything else may wait for ever
-            raise DataError(
-                f"--topology {path}: not a regular file; expected the output of `nvidia-smi topo -m`"
-            )
-        with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
-    except OSError as err:
-        raise DataError(f"--topology {path}: {err.strerror or err}; expected a readable file") from err
+    content = read_input(path, MOST_BYTES, expected="the output of `nvidia-smi topo -m` for --topology")
     return read(content, where=path.name)
 
 

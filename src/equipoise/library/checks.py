@@ -7,10 +7,12 @@ from typing import Final
 import polars as pl
 from threadpoolctl import threadpool_limits
 
-from equipoise.bench.topology import here, read
+from equipoise.bench.topology import Topology, here, read
+from equipoise.bench.topology.reading import MOST_BYTES
 from equipoise.calibration.validate import Validation, basis_of
 from equipoise.calibration.validate import validate as validation_of
 from equipoise.diagnose.links import USUAL_BATCH, Meaning, meaning
+from equipoise.files import read_input
 from equipoise.library.result import Presentation, Result
 from equipoise.report.measured_json import topology_fields, validation_fields
 from equipoise.report.pages.topology import TOPOLOGY
@@ -62,9 +64,14 @@ def topology(
     """
     known = catalogue(paths(hardware))
     chip = None if accelerator is None else known.cluster(accelerator).accelerator
-    found = here() if file is None else read(Path(file).read_bytes(), where=Path(file).name)
+    found = here() if file is None else _topology_of(Path(file))
     about = meaning(found, chip=chip, batch=batch, with_autocast=not fp32, catalogue=known)
     return Result(record=about, presentation=_TOPOLOGY)
+
+
+def _topology_of(file: Path) -> Topology:
+    content = read_input(file, MOST_BYTES, expected="what nvidia-smi or rocm-smi print")
+    return read(content, where=file.name)
 
 
 def _rows(found: Validation) -> pl.DataFrame:

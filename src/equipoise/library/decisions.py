@@ -3,7 +3,6 @@
 A question may come from a TOML file; what is given besides comes first.
 """
 
-import stat
 import tomllib
 from collections.abc import Mapping, Sequence
 from os import PathLike
@@ -25,6 +24,7 @@ from equipoise.decide.prediction import predict as predicted
 from equipoise.decide.query import ATTRIBUTES, FIELDS, RIVALS, Ask, TrainingQuery, question, unknown, values
 from equipoise.decide.solve_for import Reaches, solve_for
 from equipoise.errors import DataError, UsageError
+from equipoise.files import read_input
 from equipoise.library.arguments import AdviseFields, AllocateFields, PlanFields, PredictFields
 from equipoise.library.result import Presentation, Result
 from equipoise.report.format import usable
@@ -36,6 +36,7 @@ from equipoise.report.pages.reach import REACH
 from equipoise.runs.embedded import tables
 from equipoise.spec.catalogue import Catalogue, catalogue
 from equipoise.spec.renting import DEFAULT_GRID
+from equipoise.spec.torch_model.factory import refuse_code
 from equipoise.units import MIB
 
 SUFFIX: Final = ".toml"
@@ -45,11 +46,12 @@ _NOT_TAKEN: Final = "expected a value, or a list of values"
 _WORDS: Final[Mapping[type, str]] = {str: "text", int: "a number", float: "a number", bool: "true or false"}
 
 
-def read_question(given: Mapping[str, object], *, verb: Verb) -> TrainingQuery:
+def read_question(given: Mapping[str, object], *, verb: Verb, allow_code: bool = False) -> TrainingQuery:
     """The question of options or arguments; of the file besides where the workload names one.
 
     given: by option name; None, off and empty are not given. What is given takes the place of what the file
     states of the same, also in other words: tokens of samples, a machine by name of the machine at hand.
+    allow_code: the file may name code of the user (`module:function`), which is imported and run.
     Raises DataError that names file, key, what was found and what was expected; UsageError for what is given.
     """
     stated = values({name: each for name, each in given.items() if each is not False}, verb=verb)
@@ -62,6 +64,8 @@ def read_question(given: Mapping[str, object], *, verb: Verb) -> TrainingQuery:
         raise DataError(f'{path}: no workload; expected workload = "NAME" or "module:function"')
     if base.get("workload", "").lower().endswith(SUFFIX):
         raise DataError(f"{path}: workload = {base['workload']!r} is a file too; give the name of a workload")
+    if not allow_code:
+        refuse_code([base["workload"]], where=path)
     del stated["workload"]
     for one, other, _ in RIVALS:
         if one in stated or other in stated:
@@ -77,15 +81,7 @@ def file_values(path: Path, *, verb: Verb) -> dict[str, Any]:
 
 
 def _content(path: Path) -> dict[str, Any]:
-    try:
-        if not stat.S_ISREG(path.stat().st_mode):  # opening anything else may wait forever
-            raise DataError(f"{path}: not a regular file; expected a TOML file with the options")
-        with path.open("rb") as file:
-            content = file.read(_MOST_BYTES + 1)
-    except OSError as err:
-        raise DataError(f"{path}: {err.strerror or err}; expected a TOML file with the options") from err
-    if len(content) > _MOST_BYTES:
-        raise DataError(f"{path}: more than {_MOST_BYTES} bytes; expected a short file of options")
+    content = read_input(path, _MOST_BYTES, expected="a short TOML file with the options")
     try:
         return tomllib.loads(content.decode())
     except (ValueError, RecursionError) as err:
@@ -222,24 +218,38 @@ _ALLOCATION: Final = Presentation(verb="allocate", fields=allocation_fields, fra
 
 @overload
 def advise(
-    workload: str | PathLike[str] | None = None, *, ask: Ask, **fields: Unpack[AdviseFields]
+    workload: str | PathLike[str] | None = None,
+    *,
+    ask: Ask,
+    allow_code: bool = False,
+    **fields: Unpack[AdviseFields],
 ) -> Result[Reaches]: ...
 @overload
-def advise(workload: str | PathLike[str] | None = None, **fields: Unpack[AdviseFields]) -> Result[Answer]: ...
-def advise(workload: str | PathLike[str] | None = None, **fields: Any) -> Result[Any]:
+def advise(
+    workload: str | PathLike[str] | None = None, *, allow_code: bool = False, **fields: Unpack[AdviseFields]
+) -> Result[Answer]: ...
+def advise(
+    workload: str | PathLike[str] | None = None, *, allow_code: bool = False, **fields: Any
+) -> Result[Any]:
     """How many accelerators, of which kind, with which strategy, and why.
 
     workload: of `equipoise list workloads`, `module:function`, or the path of a TOML file with the question;
-    may be left out where `config` names a config.json.
+    may be left out where `config` names a config.json. allow_code: such a file may name a `module:function`,
+    which is imported and run.
     fields: of the question, docs/reference/questions.md. ask: how many tokens, or how large a model, instead.
     Raises TypeError for a name that is no field; UsageError, SpecError, EvidenceError as `decide` does.
     """
-    return result_of("advise", read_question(_given("advise", workload, fields), verb="advise"))
+    return result_of(
+        "advise", read_question(_given("advise", workload, fields), verb="advise", allow_code=allow_code)
+    )
 
 
-def plan(workload: str | PathLike[str] | None = None, **fields: Unpack[PlanFields]) -> Result[Answer]:
+def plan(
+    workload: str | PathLike[str] | None = None, *, allow_code: bool = False, **fields: Unpack[PlanFields]
+) -> Result[Answer]:
     """Which parallel strategy, on how many accelerators; arguments and errors as of `advise`."""
-    found: Result[Answer] = result_of("plan", read_question(_given("plan", workload, fields), verb="plan"))
+    query = read_question(_given("plan", workload, fields), verb="plan", allow_code=allow_code)
+    found: Result[Answer] = result_of("plan", query)
     return found
 
 
@@ -259,13 +269,14 @@ def allocate(
     objective: AllocationObjective = "time",
     electricity_by_hour: str | PathLike[str] | None = None,
     begin: str | None = None,
+    allow_code: bool = False,
     **fields: Unpack[AllocateFields],
 ) -> Result[Allocation]:
     """Several trainings on one pool of accelerators: who gets how many, and when.
 
     jobs: a TOML file in the form of docs/decide/allocate.md. accelerator, among `fields`: the pool, as
     "64x h100". objective: what is minimised. electricity_by_hour: a CSV file of prices; begin: the time of
-    day, "HH:MM".
+    day, "HH:MM". allow_code: as of `advise`, for the jobs of the file.
     Errors as of `advise`.
     """
     given = {name: each for name, each in _given("allocate", None, fields).items() if name != "workload"}
@@ -275,6 +286,7 @@ def allocate(
         objective=objective,
         electricity_by_hour=None if electricity_by_hour is None else Path(electricity_by_hour),
         begin=begin,
+        allow_code=allow_code,
     )
 
 
@@ -285,6 +297,7 @@ def allocation_of(
     objective: AllocationObjective,
     electricity_by_hour: Path | None,
     begin: str | None,
+    allow_code: bool = False,
 ) -> Result[Allocation]:
     """The result of `allocate`. given: the fields of its question, as text or values."""
     given_fields = values(given, verb="allocate")
@@ -293,6 +306,8 @@ def allocation_of(
         raise UsageError(f"--accelerator names {len(pools)} pools; expected one, such as '64x h100'")
     known = catalogue(given_fields.get("hardware", ()), given_fields.get("workloads", ()))
     file = read_jobs(jobs)
+    if not allow_code:
+        refuse_code((job.workload for job in file.jobs), where=jobs)
     prices = None if electricity_by_hour is None else read_prices(electricity_by_hour)
     pool = pool_of(
         pools[0],

@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Any, Final
 
 from equipoise.report.charts import Axis, Band, BarChart, BarPart, Chart, Mark, Note, Series
+from equipoise.report.format import visible
 from equipoise.units import format_amount
 
 PlotlyJson = dict[str, Any]
@@ -51,7 +52,7 @@ def plotly_figure(chart: Chart | BarChart) -> PlotlyJson:
 
 def plotly_text(text: str) -> str:
     """Text that Plotly shows as it is: it reads tags in names, labels and hovers."""
-    return html.escape(text)
+    return html.escape(visible(text))
 
 
 def colour(mark: Mark) -> str:

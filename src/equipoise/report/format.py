@@ -4,6 +4,7 @@ One rounding and one unit for a value and its range, safe text.
 """
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -52,6 +53,22 @@ def printable(text: str) -> str:
     if not text.isprintable():
         text = "".join(_visible(character) for character in text[: LONGEST_NAME + 1])
     return text if len(text) <= LONGEST_NAME else text[: LONGEST_NAME - 1] + "…"
+
+
+# Controls but white space, half surrogate pairs, and what changes the direction of text or has no width.
+_INVISIBLE: Final = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b-\u200f\u2028-\u202e"
+    "\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]"
+)
+
+
+def visible(text: str) -> str:
+    r"""Text on any number of lines in which what cannot be seen is shown as its code point.
+
+    >>> visible("a\u202eb\n")
+    'a\\u202eb\n'
+    """
+    return _INVISIBLE.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def sentence(text: str) -> str:

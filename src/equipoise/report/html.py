@@ -42,7 +42,7 @@ from equipoise.report.blocks import (
 )
 from equipoise.report.charts import BarChart, Chart, Mark, Series
 from equipoise.report.figures import height_px, plotly_figure, plotly_text
-from equipoise.report.format import capital, listed
+from equipoise.report.format import capital, listed, visible
 from equipoise.report.svg import mark_svg, svg_chart
 
 VOID_TAGS: Final = frozenset({"br", "hr", "img", "input", "link", "meta"})
@@ -59,10 +59,8 @@ class Html(str):
 
 
 def escaped(text: str) -> Html:
-    """Any text as HTML that shows exactly that text; lone surrogates, which UTF-8 cannot hold, become `?`."""
-    if isinstance(text, Html):
-        return text
-    return Html(html.escape(text.replace("\0", "").encode("utf-8", "replace").decode("utf-8"), quote=True))
+    """Any text as HTML that shows exactly that text, and what cannot be seen in it as its code point."""
+    return text if isinstance(text, Html) else Html(html.escape(visible(text), quote=True))
 
 
 def unbroken(text: str) -> str:
@@ -90,7 +88,12 @@ def _attribute(name: str, value: Attribute) -> str:
     if value is None or value is False:
         return ""
     name = name.rstrip("_").replace("_", "-")
-    return f" {name}" if value is True else f' {name}="{escaped(str(value))}"'
+    if value is True:
+        return f" {name}"
+    # What a form sends back stays what it is, but for half surrogate pairs, which UTF-8 cannot hold, and NUL.
+    sent = str(value).replace("\0", "").encode("utf-8", "replace").decode("utf-8")
+    shown = html.escape(sent, quote=True) if name == "value" else escaped(str(value))
+    return f' {name}="{shown}"'
 
 
 def concatenated(*children: str) -> Html:

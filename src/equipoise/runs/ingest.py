@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from equipoise.runs.reader import ReaderResult, RowRejection, SourceFacts, Tally, UnknownName
 from equipoise.runs.readers import READERS
-from equipoise.runs.sources import DataSource, open_source
+from equipoise.runs.sources import DataSource, ReadLimits, open_source
 from equipoise.runs.store import RUNS, SCORES, Tables, frame_of, write_tables
 from equipoise.runs.workers import Division, ShareResult, SourceShare, context_of, parse_shares
 from equipoise.spec.catalogue import Catalogue, shipped
@@ -72,16 +72,17 @@ def ingest(
     progress: Progress | None = None,
     num_workers: int | None = None,
     catalogue: Catalogue | None = None,
+    limits: ReadLimits | None = None,
 ) -> IngestReport:
     """Read rounds, folders, archives, git repositories or single logs, and return their tables.
 
     into: a folder for runs.parquet and scores.parquet, written whole or not at all; nothing is written when
     no entry was found. num_workers: processes that parse, as many as there are cores unless given; the tables
-    do not depend on it. catalogue: what names mean; the shipped one unless given.
+    do not depend on it. catalogue: what names mean; the shipped one unless given. limits: of each source.
     Raises DataError when a path cannot be opened. Bad content never raises: it is counted in the report.
     """
     named = [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
-    works = [work for path in named for work in _works(path)]
+    works = [work for path in named for work in _works(path, limits or ReadLimits())]
     results = _parsed(works, progress, num_workers or _num_cores())
     readings, rejected = _assembled(works, results, catalogue or shipped())
     report = IngestReport(
@@ -101,13 +102,13 @@ def _num_cores() -> int:
     return min(cores, _MAX_WORKERS)
 
 
-def _works(path: Path) -> list[_Work]:
+def _works(path: Path, limits: ReadLimits) -> list[_Work]:
     """The source at a path, archives in a folder, and the system descriptions of a part of a round."""
-    source = open_source(path)
+    source = open_source(path, limits)
     found = [_measured(source)]
     if source.kind.name == "directory":
         found += [
-            _measured(open_source(child))
+            _measured(open_source(child, limits))
             for child in sorted(path.iterdir())
             if child.name.lower().endswith(_ARCHIVE_SUFFIXES) and child.is_file() and not child.is_symlink()
         ]
@@ -117,7 +118,7 @@ def _works(path: Path) -> list[_Work]:
         if "results" in lower:
             systems = Path(*parts[: len(parts) - 1 - lower[::-1].index("results")], "systems")
             if systems.is_dir():
-                found.append(_measured(open_source(systems), named=False))
+                found.append(_measured(open_source(systems, limits), named=False))
     return found
 
 
@@ -152,8 +153,11 @@ def _shares(works: Sequence[_Work], num_workers: int) -> list[tuple[int, SourceS
     shares = []
     for index in sorted(range(len(works)), key=lambda index: (-works[index].size_bytes, index)):
         count = num_workers if index in divided else 1
-        path = works[index].source.path
-        shares += [(index, SourceShare(path=path, index=part, count=count)) for part in range(count)]
+        source = works[index].source
+        shares += [
+            (index, SourceShare(path=source.path, index=part, count=count, limits=source.limits))
+            for part in range(count)
+        ]
     return shares
 
 

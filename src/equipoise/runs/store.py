@@ -9,7 +9,6 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from secrets import token_hex
 from statistics import median
 from typing import IO, Any, Literal, TypeAlias
 
@@ -17,6 +16,7 @@ import polars as pl
 from msgspec import Struct, convert
 
 from equipoise.errors import DataError
+from equipoise.files import written_synced
 from equipoise.units import MIB
 
 Kind: TypeAlias = Literal["str", "int", "float"]
@@ -162,30 +162,11 @@ def _checked(frame: pl.DataFrame, table: TableSchema, where: str) -> pl.DataFram
     return frame.select(table.names).sort(table.key)
 
 
-def _written_aside(frame: pl.DataFrame, path: Path, table: TableSchema) -> Path:
-    """A file next to `path` that holds the table, safely on disk. Nothing is left when writing fails."""
-    checked = _checked(frame, table, str(path))
+def _encoded(frame: pl.DataFrame, path: Path, table: TableSchema) -> memoryview:
+    """The file of a table, which was checked."""
     content = io.BytesIO()  # not the file itself: Polars reports a full disk as a fault of the Parquet format
-    write_parquet(checked, content)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{token_hex(4)}.part")
-    try:
-        with aside.open("xb") as file:
-            file.write(content.getbuffer())
-            file.flush()
-            os.fsync(file.fileno())
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
-    return aside
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    write_parquet(_checked(frame, table, str(path)), content)
+    return content.getbuffer()
 
 
 def write_table(frame: pl.DataFrame, path: Path, table: TableSchema) -> None:
@@ -193,24 +174,26 @@ def write_table(frame: pl.DataFrame, path: Path, table: TableSchema) -> None:
 
     Raises DataError when the frame breaks the schema or the file cannot be written.
     """
+    content = _encoded(frame, path, table)
     try:
-        _written_aside(frame, path, table).replace(path)
-        _sync_folder(path.parent)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with written_synced(path) as file:
+            file.write(content)
     except OSError as err:
         raise DataError(f"{path}: cannot be written: {err.strerror or err}") from err
 
 
 def write_tables(tables: Tables, folder: Path) -> None:
     """Write both tables into a folder; both are on disk before either takes its name. See write_table."""
-    runs_path, scores_path = _path(folder, RUNS), _path(folder, SCORES)
+    paths = _path(folder, RUNS), _path(folder, SCORES)
+    contents = _encoded(tables.runs, paths[0], RUNS), _encoded(tables.scores, paths[1], SCORES)
     try:
-        runs_aside = _written_aside(tables.runs, runs_path, RUNS)
-        try:
-            _written_aside(tables.scores, scores_path, SCORES).replace(scores_path)
-            runs_aside.replace(runs_path)
-        finally:
-            runs_aside.unlink(missing_ok=True)
-        _sync_folder(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        with written_synced(paths[0]) as runs, written_synced(paths[1]) as scores:
+            for file, content in zip((runs, scores), contents, strict=True):
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
     except OSError as err:
         raise DataError(f"{folder}: tables cannot be written: {err.strerror or err}") from err
 

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from equipoise.errors import DataError
 from equipoise.runs.reader import Blob, Reader, RowRejection, Tally
 from equipoise.runs.readers import READERS
-from equipoise.runs.sources import DataSource, open_source
+from equipoise.runs.sources import DataSource, ReadLimits, open_source
 
 Done: TypeAlias = Callable[[int], None]  # called with the bytes of each file that is parsed
 
@@ -26,6 +26,7 @@ class SourceShare(Struct, frozen=True, kw_only=True):
     path: Path
     index: int
     count: int
+    limits: ReadLimits = ReadLimits()
 
 
 class ShareResult(Struct, kw_only=True):
@@ -98,7 +99,7 @@ class Division(Struct):
 
 def parse_share(share: SourceShare, done: Done) -> ShareResult:
     """Everything in one share of a source, parsed. Raises DataError when the source cannot be opened."""
-    source = open_source(share.path)
+    source = open_source(share.path, share.limits)
     division = Division(source, share)
     result = ShareResult(passed_over=division.passed_over)
     for blob in source.files(division.is_mine):

@@ -18,7 +18,8 @@ from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin
 from msgspec import Struct
 from msgspec.structs import FieldInfo, fields
 
-from equipoise.errors import SpecError
+from equipoise.errors import DataError, SpecError
+from equipoise.files import read_input
 
 RecordT = TypeVar("RecordT", bound=Struct)
 
@@ -282,8 +283,13 @@ def shown(value: object) -> str:
 def _read_text(path: Path) -> str:
     """The file as text, or a SpecError if it cannot be one of ours."""
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
+        if path.is_fifo():
+            data = read_input(path, MAX_FILE_BYTES, expected="a small TOML file")
+        else:
+            with path.open("rb") as file:
+                data = file.read(MAX_FILE_BYTES + 1)
+    except DataError as err:
+        raise SpecError(str(err)) from err
     except OSError as err:
         raise SpecError(f"{path}: cannot be read: {err.strerror}") from err
     if len(data) > MAX_FILE_BYTES:

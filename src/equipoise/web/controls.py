@@ -60,13 +60,14 @@ class Select(Struct, frozen=True, kw_only=True):
 
 
 class Checks(Struct, frozen=True, kw_only=True):
-    """Any of a few. meaning: as of Select."""
+    """Any of a few, at most so many. meaning: as of Select."""
 
     kind: ClassVar[str] = "checks"
     name: str
     label: str
     choices: tuple[Choice, ...]
     values: frozenset[str]
+    most: int | None = None
     hint: str = ""
     meaning: str = ""
 

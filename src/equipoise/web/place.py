@@ -1,7 +1,11 @@
 """Where the dashboard listens, and what a visitor must know. Imports nothing heavy: refusals come at once."""
 
 import secrets
+import signal
 import socket
+import threading
+from collections.abc import Callable
+from types import FrameType
 from typing import Final
 
 from msgspec import Struct
@@ -49,6 +53,22 @@ def token_for(host: str, given: str | None) -> str | None:
             "without spaces, or no token to have one generated"
         )
     return given
+
+
+def counting_interrupts() -> Callable[[], bool]:
+    """Whether Ctrl-C was pressed since this call.
+
+    The KeyboardInterrupt that it raises is lost where it meets a callback, as imports and destructors have.
+    """
+    pressed = []
+
+    def noted(_number: int, _frame: FrameType | None) -> None:
+        pressed.append(True)
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, noted)
+    return lambda: bool(pressed)
 
 
 def listening(host: str, port: int) -> socket.socket:

@@ -1,8 +1,10 @@
 """Runs the dashboard on a listening socket, behind its guard, with bounds on time, to a clean end."""
 
 import asyncio
+import logging
 import socket
 import sys
+from collections.abc import Callable
 from typing import Any, Final
 
 import uvicorn
@@ -28,18 +30,22 @@ class Bounded(H11Protocol):
 
     asking_s = ASKING_S
     reading_s = READING_S
+    since_s = 0.0
     _asking: asyncio.TimerHandle | None = None
     _reading: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """The first request has to come in time."""
+        """The first request has to come in time, and one client has a share of all connections alone."""
         super().connection_made(transport)
+        self.since_s = self.loop.time()
         self._wait_for_request()
+        self._keep_to_share()
 
     def data_received(self, data: bytes) -> None:
         """A piece of a request, which as a whole has to come in time."""
+        self.since_s = self.loop.time()
         super().data_received(data)
-        if self._has_request():
+        if self.has_request():
             self._received_in_time()
         elif self._asking is None:
             self._wait_for_request()
@@ -73,23 +79,62 @@ class Bounded(H11Protocol):
             self._reading.cancel()
             self._reading = None
 
-    def _has_request(self) -> bool:
+    def _keep_to_share(self) -> None:
+        """End what this client has too many of: the oldest connections without a request, else this one."""
+        host = self.client and self.client[0]
+        its = [each for each in self.connections if isinstance(each, Bounded) and each.client]
+        its = [each for each in its if each.client and each.client[0] == host]
+        idle = sorted((each for each in its if not each.has_request()), key=lambda each: each.since_s)
+        for each in idle[:-_MOST_IDLE_PER_CLIENT]:
+            each.transport.abort()
+        if len(its) - max(0, len(idle) - _MOST_IDLE_PER_CLIENT) > _MOST_PER_CLIENT:
+            self.transport.abort()
+
+    def has_request(self) -> bool:
         """Whether a request has come and is not answered yet."""
         cycle: Any = self.cycle
         return cycle is not None and not cycle.response_complete
 
 
+class _Server(uvicorn.Server):
+    """A server that an interrupt during its start ends too, and that ends without a word."""
+
+    def __init__(self, config: uvicorn.Config, was_interrupted: Callable[[], bool]) -> None:
+        super().__init__(config)
+        self._was_interrupted = was_interrupted
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, unless interrupted meanwhile."""
+        await super().startup(sockets=sockets)
+        self.should_exit = self.should_exit or self._was_interrupted()
+
+    def says(self, _record: logging.LogRecord) -> bool:
+        """Whether an error is one: requests that are given up at the end are not."""
+        return not self.should_exit
+
+
 _MOST_CONNECTIONS: Final = 256
+# Browsers open 6 to a server; a proxy may stand for many people.
+_MOST_PER_CLIENT: Final = 128
+_MOST_IDLE_PER_CLIENT: Final = 64
 _MOST_HEADER_BYTES: Final = 16_384
 _IDLE_S: Final = 15
 _END_S: Final = 2
 _SWITCH_S: Final = MILLISECOND_S
 
 
-def serve(opened: socket.socket, place: ListenAddress, sources: DataSources, *, warms: bool = True) -> None:
-    """PageAnswer until interrupted; then KeyboardInterrupt is raised.
+def serve(
+    opened: socket.socket,
+    place: ListenAddress,
+    sources: DataSources,
+    *,
+    was_interrupted: Callable[[], bool],
+    warms: bool = True,
+) -> None:
+    """Answer until interrupted; then KeyboardInterrupt is raised.
 
-    warms: whether the first page is computed before anybody asks.
+    was_interrupted: as of `counting_interrupts`. warms: whether the first page is computed before anybody
+    asks.
     """
     own = {place.host, *place.names} | ({socket.gethostname()} if place.is_any else set())
     guard = Guard(
@@ -117,8 +162,10 @@ def serve(opened: socket.socket, place: ListenAddress, sources: DataSources, *, 
     sys.setswitchinterval(_SWITCH_S)
     # The matrices are small: threads of a library would only wait for each other.
     with opened, threadpool_limits(limits=1):
-        server = uvicorn.Server(config)
+        server = _Server(config, was_interrupted)
+        for name in ("uvicorn.error", "asyncio"):
+            logging.getLogger(name).addFilter(server.says)
         server.run(sockets=[opened])
-    if server.started:
+    if server.started or was_interrupted():
         # Only an interrupt ends it. Uvicorn raises it again within its own task, where it can get lost.
         raise KeyboardInterrupt

@@ -13,6 +13,7 @@ from msgspec import Meta, Struct, ValidationError, convert, field, to_builtins
 from equipoise.bench.phases import STEP
 from equipoise.bench.store import WATCHED, content, write_whole
 from equipoise.errors import DataError
+from equipoise.files import parsed_json
 from equipoise.units import MIB, MILLISECOND_S, NANOSECOND_S
 
 _SCHEMA = "equipoise.watched/1"
@@ -243,7 +244,7 @@ def _size(path: Path) -> int:
 
 def _parsed(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(line)
+        found = parsed_json(line)
     except (ValueError, RecursionError) as err:
         raise DataError(f"{path}:{number}: not valid JSON ({err}); delete the run's folder") from err
     if not isinstance(found, dict):

@@ -2,7 +2,6 @@
 
 import math
 import re
-import stat
 import tomllib
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -14,6 +13,7 @@ from msgspec import Struct
 from equipoise.decide.allocation.problem import HOURS, Tariff
 from equipoise.decide.field import MAX_ACCELERATORS, MAX_SIZES
 from equipoise.errors import DataError
+from equipoise.files import read_input
 from equipoise.runs.readers.cells import TextRow, rows_of
 from equipoise.units import HOUR_S, MIB, MINUTE_S, duration_s
 
@@ -288,15 +288,9 @@ def _echo(value: object) -> str:
 
 
 def _document(path: Path) -> dict[str, Any]:
+    content = read_input(path, _MAX_FILE_BYTES, expected="a TOML file of jobs")
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise DataError(f"{path}: not a regular file; expected a TOML file of jobs")
-        if status.st_size > _MAX_FILE_BYTES:
-            raise DataError(f"{path}: {status.st_size} bytes; at most {_MAX_FILE_BYTES} are read")
-        return tomllib.loads(path.read_bytes().decode("utf-8"))
-    except OSError as err:
-        raise DataError(f"{path}: {err.strerror or err}; expected a TOML file of jobs") from err
+        return tomllib.loads(content.decode("utf-8"))
     except RecursionError as err:
         raise DataError(f"{path}: nested too deeply; expected a TOML file of jobs") from err
     except ValueError as err:

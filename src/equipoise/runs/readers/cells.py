@@ -4,7 +4,6 @@ import csv
 import io
 import math
 import re
-import stat
 import subprocess
 import sys
 from collections import Counter
@@ -14,6 +13,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from equipoise.errors import DataError
+from equipoise.files import read_input
 from equipoise.units import DAY_S, HOUR_S, MIB, MILLISECOND_S, MINUTE_S
 
 SIZE = "num_accelerators"
@@ -125,7 +125,7 @@ def text_of(path: Path, *, also: Sequence[str] = ()) -> str:
 
     Raises DataError when it is absent, no regular file, too large or not text.
     """
-    data = _content(path)
+    data = read_input(path, MAX_FILE_BYTES, expected="a CSV or Parquet file")
     if data.startswith(_PARQUET_MAGIC):
         return _parquet_as_csv(data, path.name, also)
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -141,20 +141,6 @@ def text_of(path: Path, *, also: Sequence[str] = ()) -> str:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise DataError(f"{path.name}: line {line}: a NUL byte; expected a CSV or Parquet file")
     return text
-
-
-def _content(path: Path) -> bytes:
-    try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise DataError(f"{path}: not a regular file; expected a CSV or Parquet file")
-        if status.st_size > MAX_FILE_BYTES:
-            raise DataError(f"{path}: {status.st_size} bytes; at most {MAX_FILE_BYTES} are read")
-        with path.open("rb") as file:
-            return file.read(MAX_FILE_BYTES)
-    except (OSError, ValueError) as err:
-        reason = err.strerror if isinstance(err, OSError) and err.strerror else str(err)
-        raise DataError(f"{path}: {reason}; expected a CSV or Parquet file") from err
 
 
 def _parquet_as_csv(data: bytes, where: str, also: Sequence[str]) -> str:

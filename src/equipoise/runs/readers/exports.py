@@ -4,7 +4,6 @@ Weights & Biases (table of runs, CSV), MLflow (`mlflow experiments csv`, or the 
 lines), and plain CSV or Parquet. Columns are recognised by exact names; any other is named by the user.
 """
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -14,6 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from equipoise.errors import DataError
+from equipoise.files import parsed_json
 from equipoise.runs.readers.cells import (
     ENTRY,
     MAX_COLUMNS,
@@ -241,7 +241,7 @@ def _point(line: str, place: str) -> tuple[str, tuple[tuple[str, float], ...], s
     """Call path, parameters, metric and values of a line. Raises DataError for what is no measurement."""
     expected = 'expected {"params": {"p": 8}, "metric": "time_to_train_s", "value": 1.5}'
     try:
-        found: Any = json.loads(line) if len(line) <= _LINE_BYTES else None
+        found: Any = parsed_json(line) if len(line) <= _LINE_BYTES else None
     except (ValueError, RecursionError) as err:
         raise DataError(f"{place}: not valid JSON: {str(err)[:MAX_TEXT]}; {expected}") from err
     params = found.get("params") if isinstance(found, dict) else None

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from equipoise.runs.reader import Blob
 from equipoise.runs.sources.gate import (
-    MAX_TOTAL_BYTES,
+    MAX_MEMBER_BYTES,
     ByteStream,
     Gate,
     SourceEndError,
@@ -141,8 +141,8 @@ def _member(stream: ByteStream, block: bytes, names: dict[bytes, bytes]) -> _Hea
         raise ValueError(f"a pax size of {stated[:20]!r}")
     size = _number(block[124:136]) if stated is None else int(stated)
     path = names.get(_SPARSE_NAME, names.get(b"path", path))
-    if size > MAX_TOTAL_BYTES:
-        raise SourceEndError("corrupt_archive", f"a member of {size} bytes; at most {MAX_TOTAL_BYTES} in all")
+    if size > MAX_MEMBER_BYTES:
+        raise SourceEndError("corrupt_archive", f"a member of {size} bytes; at most {MAX_MEMBER_BYTES}")
     if flag == _SPARSE:
         _skip_sparse_map(stream, block)
     sparse = flag == _SPARSE or _SPARSE_RECORD in names or _SPARSE_NAME in names
@@ -219,4 +219,4 @@ def archive_files(path: Path, gate: Gate) -> Iterator[Blob]:
     with path.open("rb") as file:
         kind = compression(file.read(BLOCK_BYTES))
         file.seek(0)
-        yield from members(opened_stream(file, path.stat().st_size, kind), gate)
+        yield from members(opened_stream(file, path.stat().st_size, kind, gate), gate)

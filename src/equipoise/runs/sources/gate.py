@@ -5,15 +5,18 @@ Safe names, sizes and counts within limits, bounded decompression.
 
 import gzip
 import lzma
+import math
 import re
+import time
 import zlib
 from collections.abc import Callable
 from hashlib import blake2b
-from typing import BinaryIO, TypeAlias
+from typing import BinaryIO, Final, TypeAlias
 
 import zstandard
 from msgspec import Struct, field
 
+from equipoise.errors import UsageError
 from equipoise.runs.reader import RowRejection
 from equipoise.units import GIB, MIB
 
@@ -22,10 +25,8 @@ Wanted: TypeAlias = Callable[[str, int], bool]
 # The largest file of the rounds v0.5 to v5.0 has 4.0 MB (v4.1, a GPT-3 log); 16 times that, and two workers
 # that hold one such file each still stay within a few hundred MB.
 MAX_FILE_BYTES = 64 * MIB
-# The largest unpacked round has 450 MB of logs; rounds with all their code reach some GB.
-MAX_TOTAL_BYTES = 64 * GIB
-# The largest round has 5,660 logs and descriptions; rounds with all their code reach some 10,000 files.
-MAX_MEMBERS = 1_000_000
+# No archive of results states a larger member, whatever it is asked to hold.
+MAX_MEMBER_BYTES = 64 * GIB
 # The rounds are nested 8 deep with paths of 140 characters; 4096 and 255 are what Linux allows.
 MAX_DEPTH = 64
 MAX_PATH_CHARACTERS = 4096
@@ -37,6 +38,28 @@ SHOWN_CHARACTERS = 200
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _DRIVE = re.compile(r"[A-Za-z]:")
+
+
+class ReadLimits(Struct, frozen=True, kw_only=True):
+    """How much of one source is read at most; the options of `ingest` of the same names change it.
+
+    max_members: files, folders and links of any kind. The largest round has 5,660 logs and descriptions, and
+    some 10,000 files with all its code. max_bytes: unpacked. The largest round has 450 MB of logs, and some
+    GB with all its code. max_seconds: by the clock, for each pass over the source; the largest takes 2.
+    """
+
+    max_members: int = 50_000
+    max_bytes: int = 4 * GIB
+    max_seconds: float = 120.0
+
+    def __post_init__(self) -> None:
+        """Refuse limits that let nothing pass."""
+        for name in self.__struct_fields__:
+            if not getattr(self, name) > 0:
+                raise UsageError(f"{name}={getattr(self, name)!r}; expected a number above 0")
+
+
+DEFAULT_LIMITS: Final = ReadLimits()
 
 
 class SourceEndError(Exception):
@@ -96,14 +119,20 @@ def clean_path(raw: bytes) -> str:
 
 
 class Gate(Struct, kw_only=True):
-    """Decides, counts and remembers for one pass over one source."""
+    """Decides, counts and remembers for one pass over one source.
+
+    is_stream: bytes count as they are unpacked; else as files are admitted.
+    """
 
     source: str
     wanted: Wanted
     rejections: list[RowRejection]
+    limits: ReadLimits = DEFAULT_LIMITS
+    is_stream: bool = False
     num_members: int = 0
-    loaded_bytes: int = 0
+    num_bytes: int = 0
     _seen: set[bytes] = field(default_factory=set)
+    _began_s: float = field(default_factory=time.monotonic)
 
     def refuse(self, kind: str, path: str, detail: str) -> None:
         """Record that one member is not used. Raises SourceEndError beyond MAX_REJECTIONS."""
@@ -115,10 +144,31 @@ class Gate(Struct, kw_only=True):
             )
 
     def count(self) -> None:
-        """One more member of any kind. Raises SourceEndError beyond the cap."""
+        """One more member of any kind. Raises SourceEndError beyond the limits."""
         self.num_members += 1
-        if self.num_members > MAX_MEMBERS:
-            raise SourceEndError("too_many_members", f"more than {MAX_MEMBERS} members; the rest is not read")
+        if self.num_members > self.limits.max_members:
+            raise SourceEndError(
+                "too_many_members",
+                f"more than {self.limits.max_members:,} members; the rest is not read (--max-members)",
+            )
+        self._check_time()
+
+    def take(self, num_bytes: int) -> None:
+        """So many more bytes were read. Raises SourceEndError beyond the limits."""
+        self.num_bytes += num_bytes
+        if self.num_bytes > self.limits.max_bytes:
+            raise SourceEndError(
+                "too_many_bytes",
+                f"more than {self.limits.max_bytes:,} bytes in all; the rest is not read (--max-bytes)",
+            )
+        self._check_time()
+
+    def _check_time(self) -> None:
+        if time.monotonic() - self._began_s > self.limits.max_seconds:
+            raise SourceEndError(
+                "too_slow",
+                f"not read within {self.limits.max_seconds:,.0f} s; the rest is not read (--max-seconds)",
+            )
 
     def refuse_kind(self, raw: bytes, what: str) -> None:
         """Record a link, device, pipe or the like: never followed, opened or created."""
@@ -141,11 +191,8 @@ class Gate(Struct, kw_only=True):
         if size > MAX_FILE_BYTES:
             self.refuse("too_large", path, f"a file of {size} bytes; at most {MAX_FILE_BYTES} are read")
             return None
-        self.loaded_bytes += size
-        if self.loaded_bytes > MAX_TOTAL_BYTES:
-            raise SourceEndError(
-                "too_large", f"more than {MAX_TOTAL_BYTES} bytes in all; the rest is not read"
-            )
+        if not self.is_stream:
+            self.take(size)
         return path
 
 
@@ -234,9 +281,10 @@ def compression(head: bytes) -> Compression | None:
 class ByteStream:
     """Bytes in order: taken exactly, or skipped without a copy. Memory of one chunk; knows a bomb."""
 
-    def __init__(self, read: Read, limit_bytes: float) -> None:
+    def __init__(self, read: Read, gate: Gate, limit_bytes: float = math.inf) -> None:
         """read: up to n bytes, empty at the end. limit_bytes: what real content stays below."""
         self._read = read
+        self._gate = gate
         self._limit_bytes = limit_bytes
         self._chunk = b""
         self._position = 0
@@ -253,6 +301,7 @@ class ByteStream:
             raise SourceEndError(
                 "bomb", f"expands to more than {self._limit_bytes:.0f} bytes; the rest is not read"
             )
+        self._gate.take(len(self._chunk))
         return bool(self._chunk)
 
     def take(self, num_bytes: int) -> bytes:
@@ -284,16 +333,17 @@ class ByteStream:
         return True
 
 
-def opened_stream(file: BinaryIO, compressed_bytes: int, kind: Compression | None) -> ByteStream:
-    """The decompressed bytes of an open file of compressed_bytes.
+def opened_stream(file: BinaryIO, compressed_bytes: int, kind: Compression | None, gate: Gate) -> ByteStream:
+    """The decompressed bytes of an open file of compressed_bytes; the gate counts them.
 
     Raises SourceEndError for a compression that is known and not supported.
     """
+    gate.is_stream = True
     if kind is None:
-        return ByteStream(file.read, MAX_TOTAL_BYTES)
+        return ByteStream(file.read, gate)
     if kind.opened is None:
         raise SourceEndError(
             "unsupported_archive", f"a {kind.name} file; repack it as .tar.zst, .tar.gz or .tar.xz"
         )
-    limit_bytes = min(MAX_TOTAL_BYTES, max(EXPANSION_FLOOR_BYTES, MAX_EXPANSION * compressed_bytes))
-    return ByteStream(kind.opened(file), limit_bytes)
+    limit_bytes = max(EXPANSION_FLOOR_BYTES, MAX_EXPANSION * compressed_bytes)
+    return ByteStream(kind.opened(file), gate, limit_bytes)

@@ -10,7 +10,15 @@ from msgspec import Struct, field
 from equipoise.errors import DataError
 from equipoise.runs.reader import Blob, RowRejection
 from equipoise.runs.sources.archive import archive_files, is_archive
-from equipoise.runs.sources.gate import MAX_DEPTH, MAX_FILE_BYTES, Gate, SourceEndError, Wanted
+from equipoise.runs.sources.gate import (
+    DEFAULT_LIMITS,
+    MAX_DEPTH,
+    MAX_FILE_BYTES,
+    Gate,
+    ReadLimits,
+    SourceEndError,
+    Wanted,
+)
 from equipoise.runs.sources.git import git_files, is_git
 
 _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -129,6 +137,7 @@ class DataSource(Struct, frozen=True, kw_only=True):
 
     path: Path
     kind: SourceKind
+    limits: ReadLimits = DEFAULT_LIMITS
     rejections: list[RowRejection] = field(default_factory=list)
 
     @property
@@ -144,7 +153,7 @@ class DataSource(Struct, frozen=True, kw_only=True):
         one decompression window. Refusals go to `rejections`; nothing is raised, written or executed.
         """
         self.rejections.clear()
-        gate = Gate(source=self.name, wanted=wanted, rejections=self.rejections)
+        gate = Gate(source=self.name, wanted=wanted, rejections=self.rejections, limits=self.limits)
         try:
             yield from self.kind.files(self.path, gate)
         except SourceEndError as err:
@@ -155,7 +164,7 @@ class DataSource(Struct, frozen=True, kw_only=True):
             )
 
 
-def open_source(path: Path) -> DataSource:
+def open_source(path: Path, limits: ReadLimits = DEFAULT_LIMITS) -> DataSource:
     """The source at a path, recognised by its content.
 
     A bare repository, a `.git` and a clone with nothing checked out are read through git, other folders as
@@ -174,4 +183,4 @@ def open_source(path: Path) -> DataSource:
         raise DataError(
             f"{path}: {reason}; expected a checkout, an archive, a git repository or a log"
         ) from err
-    return DataSource(path=path, kind=kind)
+    return DataSource(path=path, kind=kind, limits=limits)

@@ -2,13 +2,13 @@
 
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
-from equipoise.errors import SpecError
+from equipoise.errors import SpecError, UsageError
 
 # What a user's own code can raise: anything, errors of its own making and sys.exit included.
 RAISED = (Exception, SystemExit)
@@ -49,6 +49,19 @@ class Factory(Struct, frozen=True, kw_only=True):
                 "expected a loss function that is called with the model's output"
             )
         return model, batch, loss, held_out
+
+
+def refuse_code(workloads: Iterable[str | None], *, where: object) -> None:
+    """Raises UsageError where a file of data names code of the user, which its reader did not ask to run.
+
+    where: the file, for the message.
+    """
+    named = next((each for each in workloads if each is not None and ":" in each), None)
+    if named is not None:
+        raise UsageError(
+            f"{where}: workload {named!r} is code to import and run; give it on the command line, or "
+            "--allow-code if you trust the file"
+        )
 
 
 def load_factory(reference: str) -> Factory:

@@ -148,9 +148,16 @@
       }
     }
   };
+  // With as many chosen as may be, no other is offered.
+  const limit = (group) => {
+    const boxes = [...group.querySelectorAll("[type=checkbox]")];
+    const isFull = boxes.filter((each) => each.checked).length >= Number(group.dataset.most);
+    for (const each of boxes) each.disabled = isFull && !each.checked;
+  };
   form.addEventListener("input", (event) => {
     if (event.target.matches(".slider")) return;
     if (event.target.matches("select")) clear(event.target);
+    form.querySelectorAll("[data-most]").forEach(limit);
     if (isPartOfName(event.target)) {
       clearTimeout(timer);
       return;

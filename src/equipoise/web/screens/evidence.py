@@ -100,6 +100,7 @@ def _compare_fields(given: Given, sources: DataSources) -> tuple[Control, ...]:
             label="Systems",
             choices=_entries(sources, chosen, workload),
             values=frozenset(given.get("entry", ())),
+            most=MOST_SYSTEMS,
             hint=f"At most {MOST_SYSTEMS}. None chosen: those for speed, for efficiency, and in between.",
         ),
     )

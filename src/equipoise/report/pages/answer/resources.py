@@ -343,8 +343,9 @@ def buying_blocks(answer: Answer) -> tuple[Block, ...]:
     even = "at no utilisation"
     if found.break_even_utilisation is not None:
         even = f"at a utilisation of {amounts.share(found.break_even_utilisation)} or more"
-    figure = tornado_figure(
-        found.tornado, name="buying-tornado", title="What the return is most sensitive to"
+    title = "What the return is most sensitive to"
+    charts = (
+        (tornado_figure(found.tornado, name="buying-tornado", title=title),) if moving(found.tornado) else ()
     )
     return (
         prose(
@@ -355,7 +356,7 @@ def buying_blocks(answer: Answer) -> tuple[Block, ...]:
         ),
         _ways_table(answer, found),
         Tiles(items=tuple(_buying_tiles(found))),
-        Panels(charts=(figure,) if moving(found.tornado) else (), legend="Moved"),
+        Panels(charts=tuple(charts), legend="Moved"),
         tornado_table(found.tornado, name="buying-moved"),
         _assumed("buying-assumed", found.assumes),
     )

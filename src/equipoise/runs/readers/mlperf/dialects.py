@@ -3,7 +3,6 @@
 An event is a dict as `:::MLLOG` writes it: key, time_ms or time_s, value, metadata. No meaning is given here.
 """
 
-import json
 import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -12,6 +11,7 @@ from typing import Any, TypeAlias
 import orjson
 from msgspec import Struct
 
+from equipoise.files import parsed_json
 from equipoise.units import MIB, MILLISECOND_S
 
 Event: TypeAlias = dict[str, Any]
@@ -80,7 +80,7 @@ def tolerant_json(raw: bytes) -> Any | None:  # noqa: ANN401 - whatever the text
     except orjson.JSONDecodeError:
         pass
     try:
-        return json.loads(raw.decode("latin-1"))
+        return parsed_json(raw.decode("latin-1"))
     except (ValueError, RecursionError):
         return None
 

@@ -59,14 +59,11 @@ def _event(line: bytes) -> _Event | None:
         record = orjson.loads(line.rpartition(_TOKEN)[2])
     except orjson.JSONDecodeError:
         return None
-    if not isinstance(record, dict) or record.get("key") not in _KEYS:
+    key = record.get("key") if isinstance(record, dict) else None
+    if not isinstance(key, str) or key not in _KEYS:
         return None
     time_ms = _finite(record.get("time_ms"))
-    return (
-        None
-        if time_ms is None
-        else _Event(time_ms=time_ms, key=record["key"], value=_finite(record.get("value")))
-    )
+    return None if time_ms is None else _Event(time_ms=time_ms, key=key, value=_finite(record.get("value")))
 
 
 def _events(data: bytes) -> list[_Event]:

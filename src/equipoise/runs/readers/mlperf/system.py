@@ -1,6 +1,5 @@
 """Descriptions of systems (`systems/*.json`, `entry.json`), and raw names as slugs of the catalogue."""
 
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -9,6 +8,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from equipoise.files import parsed_json
 from equipoise.runs.reader import UnknownName
 from equipoise.runs.readers.mlperf.dialects import finite
 from equipoise.spec import hardware, mlperf, workload
@@ -51,7 +51,7 @@ def tolerant_document(data: bytes) -> Any | None:  # noqa: ANN401 - whatever the
         text = data.decode("latin-1")
     for attempt in (text, _TRAILING_COMMA.sub("", text)):
         try:
-            return json.loads(attempt, strict=False)
+            return parsed_json(attempt, strict=False)
         except (ValueError, RecursionError):
             continue
     return None

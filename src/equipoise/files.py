@@ -1,0 +1,214 @@
+"""Files that users name: read with a bound, and written whole or not at all."""
+
+import errno
+import json
+import os
+import select
+import stat
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from io import BytesIO
+from pathlib import Path
+from typing import IO, Any, Final
+
+from equipoise.errors import DataError, UsageError
+
+# The other end of a pipe has so long to write its next bytes, and so long for all of them.
+_PIECE_S: Final = 5.0
+_PIPE_S: Final = 60.0
+_PIECE_BYTES: Final = 2**16
+
+
+def read_input(path: Path, most_bytes: int, *, expected: str) -> bytes:
+    """All of a regular file, or of a pipe as `<(command)` makes one.
+
+    expected: what the file should be, for messages.
+    Raises DataError for anything else, for more than most_bytes, and where the other end of a pipe is silent.
+    """
+    try:
+        status = path.stat()
+        if stat.S_ISFIFO(status.st_mode):
+            content = _pipe_content(path, most_bytes, expected)
+        elif stat.S_ISREG(status.st_mode):
+            with path.open("rb") as file:
+                content = file.read(most_bytes + 1)
+        else:
+            raise DataError(f"{path}: not a regular file; expected {expected}")
+    except (OSError, ValueError) as err:  # ValueError: a NUL byte in the path
+        reason = err.strerror if isinstance(err, OSError) and err.strerror else str(err)
+        raise DataError(f"{path}: {reason}; expected {expected}") from err
+    if len(content) > most_bytes:
+        raise DataError(f"{path}: more than {most_bytes:,} bytes; expected {expected}")
+    return content
+
+
+def _pipe_content(path: Path, most_bytes: int, expected: str) -> bytes:
+    """What comes through a pipe until its other end closes; at most one byte more than most_bytes."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # else opening waits for a writer
+    try:
+        waiting = select.poll()
+        waiting.register(descriptor, select.POLLIN)
+        content, until = bytearray(), time.monotonic() + _PIPE_S
+        while len(content) <= most_bytes:
+            left_s = min(_PIECE_S, until - time.monotonic())
+            if left_s <= 0 or not waiting.poll(left_s * 1000):
+                raise DataError(f"{path}: a pipe that nothing is written to; expected {expected}")
+            try:
+                piece = os.read(descriptor, min(_PIECE_BYTES, most_bytes + 1 - len(content)))
+            except BlockingIOError:
+                continue
+            if not piece:
+                break
+            content += piece
+        return bytes(content)
+    finally:
+        os.close(descriptor)
+
+
+def parsed_json(content: str | bytes, *, strict: bool = True) -> Any:  # noqa: ANN401 - whatever JSON holds
+    """What a JSON text holds. strict: control characters within texts are refused, as in json.loads.
+
+    Raises ValueError for what is no JSON, or has half a surrogate pair in it, which no file or terminal can
+    hold; RecursionError where it is nested too deeply.
+    """
+    found = json.loads(content, strict=strict)
+    plain = content.lower()
+    if b"\\ud" in plain if isinstance(plain, bytes) else "\\ud" in plain:
+        try:
+            json.dumps(found, ensure_ascii=False).encode()
+        except UnicodeEncodeError as err:
+            raise ValueError("half of a surrogate pair, which is no character") from err
+    return found
+
+
+def expect_place(path: Path) -> None:
+    """Raises UsageError where `written` cannot write; asked before what takes long to find out."""
+    _destination(path)
+
+
+def _destination(path: Path) -> tuple[Path, os.stat_result | None]:
+    """The file that a name leads to, links followed, and its status; None where it does not exist yet."""
+    try:
+        final = Path(os.path.realpath(path)) if path.is_symlink() else path
+        status = path.stat() if path.exists() else None
+        if final.is_symlink():
+            raise UsageError(
+                f"{path}: a link that leads back to itself; expected the name of a file to write"
+            )
+        has_folder = final.parent.is_dir()
+    except (OSError, ValueError) as err:
+        reason = err.strerror if isinstance(err, OSError) and err.strerror else str(err)
+        raise UsageError(f"{path}: {reason}; expected the name of a file to write") from err
+    if status is None:
+        if not has_folder:
+            folder = str(final.parent)
+            raise UsageError(f"{path}: the directory {folder!r} does not exist; create it first")
+        return final, None
+    if stat.S_ISDIR(status.st_mode):
+        raise UsageError(f"{path}: a directory; expected the name of a file to write")
+    if stat.S_ISBLK(status.st_mode) or stat.S_ISSOCK(status.st_mode):
+        kind = "block device" if stat.S_ISBLK(status.st_mode) else "socket"
+        raise UsageError(f"{path}: a {kind}; expected the name of a file to write")
+    if not os.access(path, os.W_OK):
+        raise UsageError(f"{path}: not writable; change its permissions or use another name")
+    return final, status
+
+
+@contextmanager
+def written(path: Path) -> Iterator[IO[bytes]]:
+    """What is put into it goes to the file at the end, whole; nothing is changed where the block fails.
+
+    A regular file is replaced, also where a symbolic link leads to it; the link stays. A character device, a
+    pipe and what is standard output or standard error already are written to.
+    Raises UsageError for what is neither; OSError where writing fails.
+    """
+    final, status = _destination(path)
+    stream = None if status is None else _open_stream(status)
+    if status is None or (stream is None and stat.S_ISREG(status.st_mode)):
+        with _aside(path, final, status) as file:
+            yield file
+        return
+    content = BytesIO()
+    yield content
+    try:
+        descriptor = _open_for_writing(path) if stream is None else os.dup(stream)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content.getbuffer())
+    except OSError as err:
+        raise OSError(err.errno, err.strerror, str(path)) from err
+
+
+@contextmanager
+def written_synced(path: Path) -> Iterator[IO[bytes]]:
+    """A regular file as `written` makes it, safely on disk. Raises UsageError or OSError."""
+    final, status = _destination(path)
+    if status is not None and not stat.S_ISREG(status.st_mode):
+        raise UsageError(f"{path}: not a regular file; expected one to replace, or none")
+    with _aside(path, final, status) as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+    with suppress(OSError):  # some file systems cannot sync a folder; the name is there all the same
+        sync_folder(final.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Put the names in a folder on disk. Raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _aside(path: Path, final: Path, status: os.stat_result | None) -> Iterator[IO[bytes]]:
+    """A file next to `final` that takes its name when the block ends well, else leaves nothing."""
+    name = None
+    try:
+        descriptor, name = tempfile.mkstemp(dir=final.parent, prefix=".equipoise-", suffix=".part")
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+        Path(name).chmod(_new_mode() if status is None else stat.S_IMODE(status.st_mode))
+        if status is not None:
+            with suppress(OSError):  # only root may give a file to somebody else
+                os.chown(name, status.st_uid, status.st_gid)
+        Path(name).replace(final)
+    except BaseException as err:
+        if name is not None:
+            Path(name).unlink(missing_ok=True)
+        if isinstance(err, OSError) and err.filename in {None, name, str(final.parent)}:
+            raise OSError(err.errno, err.strerror or str(err), str(path)) from err
+        raise
+
+
+def _open_stream(status: os.stat_result) -> int | None:
+    """The descriptor of standard output or standard error that is this file already, as of /dev/stdout."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):  # closed, or no file
+            stream.flush()
+            if os.path.samestat(os.fstat(stream.fileno()), status):
+                return stream.fileno()
+    return None
+
+
+def _open_for_writing(path: Path) -> int:
+    """A device or pipe that exists; opening a pipe without a reader would wait for ever."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError as err:
+        if err.errno == errno.ENXIO:
+            raise UsageError(f"{path}: a pipe that no process reads; start its reader first") from err
+        raise
+    os.set_blocking(descriptor, True)
+    return descriptor
+
+
+def _new_mode() -> int:
+    """The permissions that a plain `open` would give a new file."""
+    umask = os.umask(0)
+    os.umask(umask)
+    return 0o666 & ~umask

@@ -1,0 +1,223 @@
+"""Files that users name, as they are: links, pipes, devices, folders; never more than was asked for."""
+
+import os
+import resource
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from command_line import equipoise
+
+from equipoise.errors import DataError, UsageError
+from equipoise.files import parsed_json, read_input, written, written_synced
+
+ROOT = Path(__file__).resolve().parents[1]
+TOPOLOGY = ROOT / "docs" / "examples" / "topology.txt"
+# Every verb and option that writes a file of the user's choice.
+OUTPUTS = (
+    ("list", "rounds", "--json-out"),
+    ("topology", TOPOLOGY, "--html"),
+    ("export", "scores", "--round", "v4.1", "--format", "csv", "--out"),
+)
+
+
+def put(path, content, write=written):
+    with write(path) as file:
+        file.write(content)
+
+
+@pytest.fixture
+def device(tmp_path):
+    """A character device like /dev/null, of our own."""
+    path = tmp_path / "null"
+    try:
+        os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+        path.write_bytes(b"")
+    except OSError:
+        pytest.skip("only root may make devices, and not everywhere")
+    return path
+
+
+@pytest.mark.parametrize("options", OUTPUTS, ids=lambda options: f"{options[0]} {options[-1]}")
+def test_a_device_that_is_written_to_stays_a_device(options, device):
+    ended = equipoise(*options, device)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert stat.S_ISCHR(device.lstat().st_mode)
+    assert [path.name for path in device.parent.iterdir()] == [device.name]
+
+
+@pytest.mark.parametrize("options", OUTPUTS, ids=lambda options: f"{options[0]} {options[-1]}")
+def test_a_pipe_that_is_written_to_stays_a_pipe_and_brings_all(options, tmp_path):
+    plain, pipe = tmp_path / "plain", tmp_path / "pipe"
+    assert equipoise(*options, plain).returncode == 0
+    os.mkfifo(pipe)
+    read = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
+    reader.start()
+    ended = equipoise(*options, pipe)
+    reader.join()
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert stat.S_ISFIFO(pipe.lstat().st_mode)
+    assert read == [plain.read_bytes()]
+
+
+def test_a_pipe_that_nobody_reads_is_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    ended = equipoise("list", "rounds", "--json-out", tmp_path / "pipe", timeout=60)
+    assert ended.returncode == 2
+    assert ended.stderr.count("\n") == 1
+    assert str(tmp_path / "pipe") in ended.stderr
+
+
+def test_the_target_of_a_link_is_replaced_and_the_link_stays(tmp_path):
+    target, link = tmp_path / "real" / "target.json", tmp_path / "link.json"
+    target.parent.mkdir()
+    target.write_bytes(b"before")
+    target.chmod(0o640)
+    link.symlink_to("real/target.json")
+    put(link, b"after")
+    assert link.is_symlink()
+    assert target.read_bytes() == b"after"
+    assert stat.S_IMODE(target.stat().st_mode) == 0o640
+    assert [path.name for path in target.parent.iterdir()] == ["target.json"]
+
+
+def test_a_link_to_nothing_makes_its_target(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "new")
+    put(tmp_path / "link", b"content", written_synced)
+    assert (tmp_path / "new").read_bytes() == b"content"
+    assert (tmp_path / "link").is_symlink()
+
+
+def test_a_link_in_a_circle_is_refused(tmp_path):
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    for write in (written, written_synced):
+        with pytest.raises(UsageError, match="link"):
+            put(tmp_path / "a", b"x", write)
+
+
+@pytest.mark.parametrize("options", OUTPUTS, ids=lambda options: f"{options[0]} {options[-1]}")
+def test_standard_output_by_its_name_is_written_to(options, tmp_path):
+    out = tmp_path / "out"
+    with out.open("wb") as file:
+        subprocess.run(
+            [sys.executable, "-m", "equipoise", *options, "/dev/stdout"], stdout=file, check=True, timeout=120
+        )
+    plain = tmp_path / "plain"
+    assert equipoise(*options, plain).returncode == 0
+    assert plain.read_bytes() in out.read_bytes()
+
+
+def test_tables_replace_no_pipe_and_no_folder(tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with pytest.raises(UsageError, match="regular file"):
+        put(path, b"x", written_synced)
+    assert stat.S_ISFIFO(path.lstat().st_mode)
+    with pytest.raises(UsageError, match="directory"):
+        put(tmp_path, b"x", written_synced)
+
+
+@pytest.mark.parametrize("options", OUTPUTS, ids=lambda options: f"{options[0]} {options[-1]}")
+def test_a_full_disk_changes_nothing_and_is_said_in_one_sentence(options, tmp_path):
+    """A file that may have no more than 100 bytes, which is what a quota does."""
+    path = tmp_path / "file"
+    path.write_bytes(b"before")
+    ended = subprocess.run(
+        [sys.executable, "-m", "equipoise", *map(str, options), str(path)],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith(f"equipoise: {path}: ")
+    assert ended.stderr.count("\n") == 1
+    assert path.read_bytes() == b"before"
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+def test_nothing_is_changed_where_the_block_fails(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"before")
+
+    def fail():
+        with written(path) as file:
+            file.write(b"half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert path.read_bytes() == b"before"
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_pipe_of_another_process_is_read(tmp_path):
+    """As `<(command)` gives it."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_bytes(TOPOLOGY.read_bytes()))
+    writer.start()
+    content = read_input(pipe, 10**6, expected="a topology")
+    writer.join()
+    assert content == TOPOLOGY.read_bytes()
+
+
+def test_process_substitution_is_read_like_a_file():
+    command = f'{sys.executable} -m equipoise topology <(cat "{TOPOLOGY}") --json'
+    ended = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, timeout=120)
+    plain = equipoise("topology", TOPOLOGY, "--json")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.count("NODE") == plain.stdout.count("NODE") > 0
+
+
+def test_a_pipe_brings_no_more_than_is_read(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    def write():
+        with pipe.open("wb", buffering=0) as file:
+            file.write(b"x" * 1001)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    with pytest.raises(DataError, match="1,000 bytes"):
+        read_input(pipe, 1000, expected="a short file")
+    writer.join()
+
+
+SILENT_INPUTS = (
+    ("topology", "{}"),
+    ("collectives", "{}"),
+    ("trace", "{}"),
+    ("ingest", "{}"),
+    ("allocate", "{}", "--accelerator", "64x h100"),
+    ("advise", "{}"),
+    ("advise", "bert", "--accelerator", "h100", "--topology", "{}"),
+    ("scores", "--hardware", "{}"),
+    ("validate", "{}"),
+)
+
+
+@pytest.mark.parametrize("options", SILENT_INPUTS, ids=" ".join)
+def test_a_pipe_without_a_writer_is_no_reason_to_wait_for_ever(options, tmp_path):
+    pipe = tmp_path / "pipe.toml"
+    os.mkfifo(pipe)
+    ended = equipoise(*(each.format(pipe) for each in options), timeout=60)
+    assert ended.returncode == 2
+    assert ended.stdout == ""
+    assert ended.stderr.startswith("equipoise: ")
+    assert ended.stderr.count("\n") == 1
+    assert str(pipe) in ended.stderr
+
+
+def test_half_of_a_surrogate_pair_is_no_json():
+    assert parsed_json('"\\ud83d\\ude00"') == "\U0001f600"
+    for content in ('["\\ud800"]', b'{"\\uDFFF": 1}'):
+        with pytest.raises(ValueError, match="surrogate"):
+            parsed_json(content)
