@@ -10,8 +10,10 @@ from typing import Final
 import numpy as np
 import polars as pl
 from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.decide.answer import DEVIATE, LEVEL, EvidenceSource
+from equipoise.decide.combine import record_of
 from equipoise.decide.query import TrainingQuery
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.perfmodel.space import Value
@@ -228,6 +230,11 @@ class Training(Struct, frozen=True, kw_only=True):
     is_fixed: bool
     chosen_for_you: tuple[str, ...]
 
+    @property
+    def is_pretraining(self) -> bool:
+        """Whether a language model is trained in full on a stated amount of text."""
+        return not self.budget.is_to_target and _has_usual_batch(self.workload)
+
 
 def training(query: TrainingQuery, catalogue: Catalogue, scores: pl.DataFrame | None) -> Training:
     """What a question trains: a workload of the catalogue, or the model that `module:function` returns.
@@ -264,7 +271,7 @@ def training(query: TrainingQuery, catalogue: Catalogue, scores: pl.DataFrame | 
     if batch is not None:
         _refuse_batch_beyond(batch, budget)
     fixed = parameter_choices(query.fixed, precision=query.precision)
-    return Training(
+    found = Training(
         name=query.workload,
         workload=about,
         budget=budget,
@@ -273,6 +280,14 @@ def training(query: TrainingQuery, catalogue: Catalogue, scores: pl.DataFrame | 
         is_fixed=bool(query.fixed),
         chosen_for_you=tuple(chosen),
     )
+    if not found.is_pretraining:
+        return found
+    record = record_of("pretraining")
+    longer = (
+        f"time {1.0 / record.bias:.2f} times that of the steps, as in {record.num_trainings} published "
+        "pretrainings: evaluation, checkpoints, restarts"
+    )
+    return replace(found, chosen_for_you=(*chosen, longer))
 
 
 def _has_usual_batch(about: Workload) -> bool:

@@ -341,8 +341,8 @@ def _check_order_of_peaks(block: FactBlock, chip: Accelerator) -> None:
         raise block.refuse("achieved_bf16_flop_per_s", f"at most the peak {chip.peak_bf16_flop_per_s:g}")
 
 
-# TPUs hold their clock, at which their peaks are stated: whole training steps of MaxText reach 0.89 of the peak
-# of v5e, recomputed products counted (README of its v5e configurations: an MFU of 66.86 % with full recompute).
+# TPUs hold their clock, at which their peaks are stated: whole training steps of MaxText reach 0.89 of the
+# peak of v5e, recomputed products counted (README of its v5e configurations: MFU 66.86 %, full recompute).
 _FIXED_CLOCK_FRACTION = 1.0
 
 

@@ -219,7 +219,7 @@ class Software(Struct, frozen=True, kw_only=True):
     family: what shares its ways of working. vendor: of the chips that it was measured on. is_eager: whether
     kernels are launched as written, without a compiler or graphs. is_current: whether new trainings take it.
     medians: of priors of the performance model's parameters that what is published of this software replaces.
-    spread: how much more than of others the times of its sources differ for reasons that the model does not have.
+    spread: how much more than those of others the times of its sources differ, for reasons unknown.
     """
 
     name: str
