@@ -46,7 +46,8 @@ ORDER = {
         *("profiles", "software_fit", "validate", "fitted_profiles", "__main__"),
     ),
     "decide": (
-        *("field", "query", "answer", "select", "combine", "ledger", "training", "strategy_search"),
+        *("field", "query", "answer", "select", "combine", "ledger", "fine_tuning", "training"),
+        *("strategy_search",),
         *("systems", "user_evidence", "estimators", "assess", "candidates", "explain", "reasons"),
         *("decision", "prediction", "model_family", "solve_for", "allocation", "records"),
     ),
@@ -67,7 +68,7 @@ ORDER = {
     "runs.readers": ("cells", "mlperf", "exports", "parquet_text", "measurements"),
     "spec": (
         *("facts", "renting", "hardware", "mlperf", "transformer", "cluster", "links", "strategy"),
-        *("workload", "catalogue", "torch_model", "cluster_text"),
+        *("workload", "hub_config", "catalogue", "torch_model", "cluster_text"),
     ),
     "web": (
         *("answers", "controls", "guard", "screen", "question", "place", "frames", "screens"),

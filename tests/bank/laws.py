@@ -626,6 +626,9 @@ def _stated(each, chosen, question):
     precisions = _listed(question.get("precision"))
     if precisions:
         yield "precision", chosen.get("precision", "bf16"), precisions
+    parts = [each for each in _listed(question.get("train")) if each in {"full", "lora", "qlora"}]
+    if parts and chosen:
+        yield "trained", chosen.get("trained", "full"), parts
     node_size = question.get("node_size")
     if node_size is not None:
         yield "num_nodes", each["num_nodes"], [math.ceil(each["num_accelerators"] / node_size)]

@@ -34,6 +34,7 @@ OPTIONS = (
     *("--collectives", "--trace", "--here", "--buy", "--ask", "--precision", "--price", "--region"),
     *("--electricity", "--pue", "--max-accelerators", "--stock", "--value-of-time", "--node-size"),
     *("--topology", "--fix", "--workloads", "--queue", "--runs"),
+    *("--train", "--examples", "--epochs", "--sequence", "--config"),
 )
 # Fields of a question that only limit what may be taken: a larger value is more freedom.
 LIMITS = ("deadline_s", "budget_usd", "max_accelerators")

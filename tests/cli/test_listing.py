@@ -1,9 +1,16 @@
 """What can be listed is what can be written: every parameter and value of a strategy, every system as a cluster."""
 
+import json
+import re
+import shlex
+
 import pytest
+from command_line import in_process
 
 from equipoise.cli.listing import LISTED
 from equipoise.cli.output import page_text
+from equipoise.errors import SpecError
+from equipoise.perfmodel.load import workload_load
 from equipoise.report.pages.orientation import LISTING, Listing
 from equipoise.runs.embedded import tables
 from equipoise.runs.store import Tables
@@ -55,3 +62,30 @@ def test_every_line_of_a_list_fits_the_terminal(kind, data, monkeypatch) -> None
     lines = page_text(LISTING, found, full=False).splitlines()
     assert len(lines) > len(found.rows) > 0
     assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize(("kind", "option"), [("accelerators", "hardware"), ("workloads", "workloads")])
+def test_the_example_of_a_list_is_read_and_its_questions_answered(kind, option, tmp_path) -> None:
+    printed = in_process("list", kind, "--example").stdout
+    commands = re.findall(r"^# +equipoise (.*)$", printed, re.MULTILINE)
+    assert commands
+    for command in commands:
+        words = shlex.split(command)
+        (tmp_path / words[words.index(f"--{option}") + 1]).write_text(printed)
+        answered = in_process(*words, "--json", cwd=tmp_path)
+        assert answered.returncode == 0
+        assert json.loads(answered.stdout)["recommended"]
+
+
+def test_a_listed_workload_can_be_planned_or_says_what_it_lacks(data) -> None:
+    rows = {row["workload"]: row["lacks"] for row in LISTED["workloads"](data, shipped())}
+    assert rows["dlrm"]
+    assert not rows["flux1_dev"]
+    listed = shipped().workloads()
+    assert listed
+    for one in listed:
+        if rows[one.slug]:
+            with pytest.raises(SpecError, match=re.escape(rows[one.slug][0])):
+                workload_load(one)
+        else:
+            assert float(workload_load(one).params) > 0

@@ -158,3 +158,17 @@ def test_every_field_of_a_verb_is_a_key(tmp_path):
             path.write_text(f"{field.key} = {text}\n")
             message = refusal(path, verb)
             assert repr(field.key) not in message  # so are unknown keys named
+
+
+def test_a_file_may_name_a_config_of_the_hub_beside_it(tmp_path):
+    path = tmp_path / "q.toml"
+    path.write_text(
+        'config = "config.json"\ntrain = ["lora", "dpo"]\nexamples = "10k"\nepochs = 2\nsequence = "2k"\n'
+    )
+    asked = read_question({"workload": str(path)}, verb="plan")
+    assert asked.config == tmp_path / "config.json"
+    assert asked.train == ("lora", "dpo")
+    assert (asked.training_examples, asked.num_epochs, asked.sequence_tokens) == (10_000, 2, 2048)
+    # Another budget takes the place of examples and epochs, a workload that of the file.
+    changed = read_question({"workload": str(path), "tokens": "1G"}, verb="plan")
+    assert (changed.training_tokens, changed.training_examples, changed.num_epochs) == (1e9, None, None)

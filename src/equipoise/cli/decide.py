@@ -120,8 +120,8 @@ def _parameter(name: str, field: Field, *, is_argument: bool) -> inspect.Paramet
             autocompletion=_COMPLETIONS.get(name),
             help="What to train, or a TOML file with it and these options.",
         )
-        annotation: Any = Annotated[str, argument]
-        default: Any = inspect.Parameter.empty
+        annotation: Any = Annotated[str | None, argument]
+        default: Any = None
     else:
         kind: Any = bool if field.kind == "flag" else list[str] | None if field.is_repeated else str | None
         annotation = Annotated[kind, option_of(name, completion=_COMPLETIONS.get(name))]

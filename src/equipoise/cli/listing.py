@@ -40,7 +40,13 @@ def rounds(tables: Tables, _catalogue: Catalogue) -> list[dict[str, Any]]:
 def workloads(tables: Tables, catalogue: Catalogue) -> list[dict[str, Any]]:
     """One record a workload of the catalogue, with what the data have of it."""
     return [
-        {"workload": one.slug, "title": one.title, **_seen(tables.scores, "workload", one.slug)}
+        {
+            "workload": one.slug,
+            "title": one.title,
+            "params": one.params,
+            "lacks": list(one.lacks),
+            **_seen(tables.scores, "workload", one.slug),
+        }
         for one in catalogue.workloads()
     ]
 

@@ -1,13 +1,22 @@
 """The verbs of orientation: what there is, what a word means, and what works on this machine (`doctor`)."""
 
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Final, Literal
 
 import typer
 
+from equipoise import spec
 from equipoise.cli.options import Also, AsJson, Data, Hardware, JsonOut, Workloads, catalogue_of
-from equipoise.cli.output import answering
+from equipoise.cli.output import answering, write
+from equipoise.errors import UsageError
 
 _Kind = Literal["rounds", "workloads", "accelerators", "clusters", "strategies", "methods", "models", "laws"]
+# Files of the package that show how an entry of one's own is written.
+_EXAMPLES: Final = {
+    "accelerators": "example_hardware.toml",
+    "clusters": "example_hardware.toml",
+    "workloads": "example_workloads.toml",
+}
 
 
 def list_(
@@ -17,10 +26,18 @@ def list_(
     also: Also = None,
     hardware: Hardware = None,
     workloads: Workloads = None,
+    example: Annotated[
+        bool, typer.Option("--example", help="Print instead a file with an entry of your own, to edit.")
+    ] = False,
     as_json: AsJson = False,
     json_out: JsonOut = None,
 ) -> None:
     """List rounds, workloads, accelerators, clusters, strategies, ways to train, models or laws."""
+    if example:
+        if kind not in _EXAMPLES:
+            raise UsageError(f"--example: {kind} have none; expected {', '.join(sorted(_EXAMPLES))}")
+        write((Path(spec.__file__).parent / _EXAMPLES[kind]).read_text(encoding="utf-8"))
+        return
     catalogue = catalogue_of(hardware, workloads)
     with answering("list", as_json=as_json, json_out=json_out) as answer:
         from equipoise.cli.listing import LISTED

@@ -49,7 +49,8 @@ Verb: TypeAlias = Literal["advise", "plan", "predict", "allocate"]
 
 MAX_ACCELERATORS: Final = 10_000_000
 MAX_SIZES: Final = 64
-_MULTIPLES: Final = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "t": 1e12, "p": 1e15}
+# The power of `Field.multiple` that a letter stands for.
+_MULTIPLES: Final = {"": 0, "k": 1, "m": 2, "g": 3, "b": 3, "t": 4, "p": 5}
 _AMOUNT: Final = re.compile(
     r"([0-9]{1,18}(?:\.[0-9]{0,15})?(?:e[+-]?[0-9]{1,2})?)\s?([kmgbtp]?)", re.IGNORECASE
 )
@@ -62,8 +63,9 @@ class Field(Struct, frozen=True, kw_only=True):
 
     option: its name on the command line (`--option`), in a file, a form and as an argument of Python. also:
     other names of the option, kept for those who use them. unit: of the stored value, SI. least, most: the
-    bounds of a number in that unit; is_open: `least` itself is refused. unset: in words, what holds where
-    nothing is given. group: with which fields it is shown. verbs: that take it.
+    bounds of a number in that unit; is_open: `least` itself is refused. multiple: what `k` stands for.
+    unset: in words,
+    what holds where nothing is given. group: with which fields it is shown. verbs: that take it.
     """
 
     option: str
@@ -78,6 +80,7 @@ class Field(Struct, frozen=True, kw_only=True):
     is_open: bool = False
     choices: tuple[str, ...] = ()
     unset: str | None = None
+    multiple: int = 1000
     also: tuple[str, ...] = ()
     value_kind: Kind | None = None  # of the VALUE of a `per_system` field
 
@@ -189,7 +192,7 @@ def _amount(field: Field, given: object) -> float:
         raise UsageError(
             f"--{field.option} is {str(given)!r}; expected {field.bounds}, such as 512, 10k, 1T or 1e12"
         )
-    return field.check(float(found[1]) * _MULTIPLES[found[2].lower()] * field.scale)
+    return field.check(float(found[1]) * field.multiple ** _MULTIPLES[found[2].lower()] * field.scale)
 
 
 def _ungrouped(given: object) -> str:

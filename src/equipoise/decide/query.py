@@ -15,7 +15,7 @@ from msgspec.structs import fields, force_setattr, replace
 from equipoise.decide.field import MAX_ACCELERATORS, Field, Group, Kind, Sizes, Verb
 from equipoise.errors import DataError, UsageError
 from equipoise.spec.renting import DEFAULT_GRID, TERMS
-from equipoise.spec.strategy import PRECISIONS, SOFTWARE_NAMES
+from equipoise.spec.strategy import METHODS, PRECISIONS, SOFTWARE_NAMES, TRAINED
 from equipoise.units import HOUR_S
 
 Objective: TypeAlias = Literal["balance", "time", "cost", "energy", "value_of_time"]
@@ -36,13 +36,21 @@ TOKENS_PER_PARAM: Final = 20.0
 # Attributes of which one at most is given, and what both state.
 RIVALS: Final = (
     ("training_samples", "training_tokens", "the training budget"),
+    ("training_examples", "training_tokens", "the training budget"),
+    ("training_examples", "training_samples", "the training budget"),
+    ("num_epochs", "training_tokens", "the training budget"),
+    ("num_epochs", "training_samples", "the training budget"),
+    ("workload", "config", "the model"),
     ("sizes", "num_nodes", "the size"),
     ("here", "systems", "the machine"),
     ("profile", "software", "the calibration"),
 )
+# Attributes that state a training budget.
+BUDGETS: Final = ("training_tokens", "training_samples", "training_examples", "num_epochs")
 # Thousands of times the longest training there was: more is a slip.
 _MOST_WORK: Final = 1e18
 _MOST_USD: Final = 1e15
+_LONGEST_SEQUENCE: Final = 100_000_000
 _LONGEST_S: Final = 1e7 * HOUR_S
 
 
@@ -76,6 +84,28 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
             metavar="WORKLOAD|MODULE:FUNCTION",
         ),
     ]
+    config: Annotated[
+        Path | None,
+        _field(
+            "config",
+            "path",
+            "A model's config.json as the Hugging Face hub has it, instead of a workload.",
+            group="training",
+            metavar="FILE",
+        ),
+    ] = None
+    train: Annotated[
+        tuple[str, ...],
+        _field(
+            "train",
+            "list",
+            "Which weights are trained, and dpo for preference pairs: full, lora, qlora, or lora,dpo.",
+            group="training",
+            choices=(*TRAINED, *METHODS),
+            metavar="HOW",
+            unset="as the workload states",
+        ),
+    ] = ()
     training_tokens: Annotated[
         float | None,
         _field(
@@ -100,6 +130,47 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
             least=1,
             most=_MOST_WORK,
             unset="to the published target",
+        ),
+    ] = None
+    training_examples: Annotated[
+        float | None,
+        _field(
+            "examples",
+            "amount",
+            "Examples of your data set, each a sample of the model, e.g. 10k.",
+            group="training",
+            unit="examples",
+            least=1,
+            most=_MOST_WORK,
+            unset="the workload's data set",
+        ),
+    ] = None
+    num_epochs: Annotated[
+        float | None,
+        _field(
+            "epochs",
+            "number",
+            "Passes over the data set.",
+            group="training",
+            unit="epochs",
+            least=0,
+            is_open=True,
+            most=1e6,
+            unset="1, where --examples is given",
+        ),
+    ] = None
+    sequence_tokens: Annotated[
+        int | None,
+        _field(
+            "sequence",
+            "count",
+            "Tokens per sample, padding included: 2048, or 2k for the same.",
+            group="training",
+            unit="tokens",
+            least=1,
+            most=_LONGEST_SEQUENCE,
+            multiple=1024,
+            unset="the workload's",
         ),
     ] = None
     global_batch_samples: Annotated[
@@ -675,6 +746,9 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
             if getattr(self, one) and getattr(self, other):
                 options = " and ".join(f"--{FIELDS[name].option}" for name in (one, other))
                 raise UsageError(f"{options} both state {what}; keep one")
+        for names, what in ((TRAINED, "which weights are trained"), (METHODS, "what is optimised")):
+            if len(both := [each for each in self.train if each in names]) > 1:
+                raise UsageError(f"--train {','.join(both)} states {what} twice; keep one")
         if self.queue_s is not None and self.deadline_s is not None and self.queue_s >= self.deadline_s:
             raise UsageError(
                 f"--queue of {self.queue_s / HOUR_S:g} hours leaves no time before the --deadline of "
@@ -705,7 +779,17 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
     @property
     def is_to_target(self) -> bool:
         """Whether the published target is meant: published times are of no other training budget."""
-        return self.training_samples is None and self.training_tokens is None
+        return not any(getattr(self, name) for name in BUDGETS)
+
+    @property
+    def changes_workload(self) -> bool:
+        """Whether the training is another than the workload's: other weights, samples or model."""
+        return bool(self.config or self.train or self.sequence_tokens)
+
+    @property
+    def counts_examples(self) -> bool:
+        """Whether the training budget is stated as passes over a data set."""
+        return self.training_examples is not None or self.num_epochs is not None
 
     @property
     def within_s(self) -> float:
@@ -773,8 +857,10 @@ def unknown(name: str, verb: Verb | None = None) -> str:
 
 def question(found: Mapping[str, Any]) -> TrainingQuery:
     """The question of values by attribute. Raises UsageError where it is none."""
-    if "workload" not in found and "times_from" not in found:
-        raise UsageError("no workload: give a name of `equipoise list workloads`, or MODULE:FUNCTION")
+    if not {"workload", "config", "times_from"} & set(found):
+        raise UsageError(
+            "no workload: give a name of `equipoise list workloads`, MODULE:FUNCTION, or --config FILE"
+        )
     # A curve through the user's own times needs no workload.
     return TrainingQuery(**{"workload": "", **found})
 

@@ -18,7 +18,7 @@ from equipoise.decide.candidates import SystemCandidates, with_budget
 from equipoise.decide.decision import collect_candidates
 from equipoise.decide.explain import nothing_fits
 from equipoise.decide.model_family import ModelFamily, TriedModel, used_fraction
-from equipoise.decide.query import Ask, TrainingQuery, changed
+from equipoise.decide.query import BUDGETS, FIELDS, Ask, TrainingQuery, changed
 from equipoise.decide.training import fixed_budget
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.spec.catalogue import Catalogue
@@ -113,7 +113,7 @@ def solve_for(
     if query.ask is None:
         raise UsageError("no quantity to solve for: give --ask tokens or --ask model")
     if not query.is_to_target:
-        stated = "--tokens" if query.training_tokens is not None else "--samples"
+        stated = next(f"--{FIELDS[name].option}" for name in BUDGETS if getattr(query, name) is not None)
         other = ", which follow from --tokens-per-param" if query.ask == "model" else ""
         raise UsageError(f"--ask {query.ask} finds how much can be trained{other}; leave {stated} out")
     known = catalogue or catalogue_of(query.hardware, query.workloads)

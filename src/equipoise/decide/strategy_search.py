@@ -15,7 +15,8 @@ from equipoise.calibration.profiles import USER_CALIBRATION, CalibratedModel
 from equipoise.decide.answer import DEVIATE, LEVEL
 from equipoise.decide.combine import PlanRecord, model_kind, record_of
 from equipoise.decide.field import MAX_SIZES
-from equipoise.decide.training import USUAL_LORA_RANK, Training, usual_batch
+from equipoise.decide.fine_tuning import USUAL_LORA_RANK
+from equipoise.decide.training import Training, usual_batch
 from equipoise.errors import SpecError
 from equipoise.perfmodel.estimate import Seconds, StepEstimates, estimate
 from equipoise.perfmodel.layouts import Numbers, StrategyGrid, divisors, grid
@@ -36,6 +37,10 @@ from equipoise.units import SI_PREFIXES, format_si
 _USUAL_PRECISIONS: tuple[Precision, ...] = ("bf16", "fp16", "tf32", "fp32")
 # Where results state how long a training takes but not how many samples, times are compared for so many.
 _UNIT_SAMPLES = SI_PREFIXES["G"]
+
+# How far off trainings may be whose kind nothing published was held against (decide/fine_tuning.py has the
+# words): a factor of two either way, as assumed.
+_UNVALIDATED_LOG_HALF_WIDTH = math.log(2.0)
 
 
 class TimedStrategy(Struct, frozen=True, kw_only=True):
@@ -176,6 +181,8 @@ class Problem(Struct, frozen=True, kw_only=True):
         # A model knows more of steps like those it was calibrated on than of whole trainings by others.
         known = math.hypot(log_half_width, DEVIATE * self.training.budget.log_sd(float(batch)))
         width = max(known, self.record.log_half_width)
+        if chosen.trained == "qlora" or self.training.workload.frozen_share:
+            width = math.hypot(width, _UNVALIDATED_LOG_HALF_WIDTH)
         return TimedStrategy(
             strategy=chosen,
             step_s=at(estimates.step_s),
@@ -438,6 +445,7 @@ _SPARING: tuple[tuple[str, Value], ...] = (
     ("zero_stage", 3),
     ("recompute", "full"),
     ("optimizer", "adam_8bit"),
+    ("master_weights", False),
     ("offload", "optimizer"),
     ("offload", "optimizer_and_params"),
     ("trained", "lora"),
@@ -483,4 +491,4 @@ def _others(problem: Problem, num_accelerators: int) -> Iterator[str]:
         if name == "trained":
             choices["lora_rank"] = (problem.training.workload.lora_rank or USUAL_LORA_RANK,)
         if problem.searched(num_accelerators, choices=choices).num_fitting:
-            yield f"{name}={value}"
+            yield f"{name}={str(value).lower() if isinstance(value, bool) else value}"

@@ -14,6 +14,14 @@ from msgspec.structs import replace
 
 from equipoise.decide.answer import DEVIATE, LEVEL, EvidenceSource
 from equipoise.decide.combine import record_of
+from equipoise.decide.fine_tuning import (
+    USUAL_LORA_RANK,
+    as_asked,
+    examples_words,
+    not_validated,
+    samples_of_examples,
+    usual_fine_tuning_batch,
+)
 from equipoise.decide.query import TrainingQuery
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.perfmodel.space import Value
@@ -21,6 +29,7 @@ from equipoise.runs.queries import comparable
 from equipoise.scaling.convergence import BatchGrowth, batch_growth
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.catalogue import Catalogue
+from equipoise.spec.hub_config import read_config
 from equipoise.spec.strategy import FLAGS, read_option
 from equipoise.spec.torch_model import count_function
 from equipoise.spec.workload import Workload
@@ -109,12 +118,18 @@ def training_budget(query: TrainingQuery, workload: Workload, scores: pl.DataFra
     scores: the table `scores`, all rounds; None where there are no published results to look at.
     Raises UsageError where nothing states how much is to be trained: no target, samples or tokens.
     """
+    notes = not_validated(workload) if query.changes_workload or workload.frozen_share else ()
+    if query.counts_examples:
+        samples = samples_of_examples(query, workload)
+        words = examples_words(query, workload, samples)
+        return replace(fixed_budget(workload, samples), work=words, notes=notes)
     stated = _stated_samples(query, workload)
     if stated is not None:
-        return fixed_budget(workload, stated)
+        return replace(fixed_budget(workload, stated), notes=notes)
     entries = None if scores is None else comparable(scores, workload=workload.slug)
     if entries is None or entries.is_empty():
         unit = "--tokens N, such as --tokens 1T," if workload.sequence_tokens else "--samples N"
+        unit = f"--examples N, {unit}" if query.train else unit
         raise UsageError(
             f"how much {workload.title} is to be trained is not stated, and no published result has a "
             f"target: give {unit}{' or --samples N' if workload.sequence_tokens else ''}"
@@ -211,7 +226,6 @@ _USUAL_BATCH_TOKENS: Final = 2**22
 # A training so many times as long as the longest published one tolerates a larger batch: the critical batch
 # grows with the square root of its length, nearly (Zhang et al. 2024, arXiv:2410.21676: exponent 0.47).
 _MUCH_LONGER: Final = 10.0
-USUAL_LORA_RANK: Final = 16
 
 
 class Training(Struct, frozen=True, kw_only=True):
@@ -219,7 +233,8 @@ class Training(Struct, frozen=True, kw_only=True):
 
     global_batch_samples: stated by the user or by the user's own model; None where it is to be chosen.
     choices: values that parameters of the strategy may take; is_fixed: whether the user fixed any of them.
-    chosen_for_you: what was chosen because the question leaves it open, in words.
+    chosen_for_you: what was chosen because the question leaves it open, in words. counts_examples: whether the
+    amount was stated in examples, as of a fine-tuning.
     """
 
     name: str
@@ -229,11 +244,13 @@ class Training(Struct, frozen=True, kw_only=True):
     choices: Mapping[str, tuple[Value, ...]]
     is_fixed: bool
     chosen_for_you: tuple[str, ...]
+    counts_examples: bool
 
     @property
     def is_pretraining(self) -> bool:
-        """Whether a language model is trained in full on a stated amount of text."""
-        return not self.budget.is_to_target and _has_usual_batch(self.workload)
+        """Whether a language model is trained in full on a stated amount of text, not of examples."""
+        is_stated = not self.budget.is_to_target and not self.counts_examples
+        return is_stated and _has_usual_batch(self.workload)
 
 
 def training(query: TrainingQuery, catalogue: Catalogue, scores: pl.DataFrame | None) -> Training:
@@ -247,7 +264,7 @@ def training(query: TrainingQuery, catalogue: Catalogue, scores: pl.DataFrame | 
     batch = query.global_batch_samples
     if ":" in query.workload:
         counted = count_function(query.workload)
-        about = counted.workload(query.workload, query.workload)
+        known = counted.workload(query.workload, query.workload)
         if batch is None:
             batch = counted.num_samples
             chosen.append(
@@ -255,30 +272,41 @@ def training(query: TrainingQuery, catalogue: Catalogue, scores: pl.DataFrame | 
                 "(--global-batch for another)"
             )
     else:
-        about = catalogue.workload(query.workload)
-    budget = training_budget(query, about, scores)
-    published = _published_batch(about, budget, scores) if batch is None and not budget.is_to_target else None
+        known = catalogue.workload(query.workload) if query.config is None else _of_config(query, chosen)
+    about = as_asked(query, known) if query.changes_workload else known
+    is_another = about != known or query.config is not None
+    budget = training_budget(query, about, None if is_another else scores)
+    published = None
+    if batch is None and not budget.is_to_target:
+        is_published = not is_another and not (query.counts_examples and about.trained == "full")
+        published = _published_batch(about, budget, scores) if is_published else None
+    is_fine_tuning = query.changes_workload or query.counts_examples
+    if published is None and batch is None and is_fine_tuning:
+        batch = _fine_tuning_batch(query, about, budget, chosen)
     if published is not None:
         batch = published
         chosen.append(
             f"global batch {format_count(batch)}: the median of published ones (--global-batch for another)"
         )
     if batch is None and budget.batches is None and budget.samples is not None and _has_usual_batch(about):
-        batch = _batch_of_tokens(about, budget)
+        batch = _most_batch(usual_batch(about), budget)
         chosen.append(
             f"global batch {format_count(batch)}: the usual 4 Mi tokens (--global-batch for another)"
         )
     if batch is not None:
         _refuse_batch_beyond(batch, budget)
     fixed = parameter_choices(query.fixed, precision=query.precision)
+    if "trained" in fixed and query.train:
+        raise UsageError("--train and --fix trained both state which weights are trained; keep one")
     found = Training(
-        name=query.workload,
+        name=query.workload or about.title,
         workload=about,
         budget=budget,
         global_batch_samples=batch,
         choices=_with_workload(dict(fixed), about),
         is_fixed=bool(query.fixed),
         chosen_for_you=tuple(chosen),
+        counts_examples=query.counts_examples,
     )
     if not found.is_pretraining:
         return found
@@ -288,6 +316,30 @@ def training(query: TrainingQuery, catalogue: Catalogue, scores: pl.DataFrame | 
         "pretrainings: evaluation, checkpoints, restarts"
     )
     return replace(found, chosen_for_you=(*chosen, longer))
+
+
+def _of_config(query: TrainingQuery, chosen: list[str]) -> Workload:
+    """The workload of a config.json; what was chosen of it, and what it lacks, is noted in `chosen`."""
+    assert query.config is not None
+    found = read_config(query.config)
+    if query.sequence_tokens is None and found.workload.area == "language":
+        tokens = format_count(found.workload.sequence_tokens or 0)
+        chosen.append(f"samples of {tokens} tokens (--sequence for another number)")
+    if found.left_out:
+        chosen.append(f"{query.config.name} without {', '.join(found.left_out)}, which nothing here models")
+    return found.workload
+
+
+def _fine_tuning_batch(
+    query: TrainingQuery, about: Workload, budget: TrainingBudget, chosen: list[str]
+) -> int | None:
+    """The usual global batch of a fine-tuning; None for another training."""
+    usual = usual_fine_tuning_batch(query, about)
+    if usual is None or budget.samples is None:
+        return None
+    batch = _most_batch(usual, budget)
+    chosen.append(f"global batch {format_count(batch)}: usual for fine-tuning (--global-batch for another)")
+    return batch
 
 
 def _has_usual_batch(about: Workload) -> bool:
@@ -327,8 +379,8 @@ def _published_batch(about: Workload, budget: TrainingBudget, scores: pl.DataFra
     return round(float(middle))
 
 
-def _batch_of_tokens(about: Workload, budget: TrainingBudget) -> int:
-    usual = usual_batch(about)
+def _most_batch(usual: int, budget: TrainingBudget) -> int:
+    """A usual batch, or all samples of a training that has fewer."""
     samples = budget.samples_at(usual)
     assert samples is not None
     return max(1, min(usual, math.floor(samples)))
@@ -352,6 +404,9 @@ def _with_workload(choices: dict[str, tuple[Value, ...]], about: Workload) -> di
         if "full" in choices["trained"]:
             ranks = (0, *ranks)
         choices.setdefault("lora_rank", ranks)
+    if choices["trained"] == ("qlora",):
+        # Its optimizer states are paged to the host where memory is short (Dettmers et al. 2023, section 3).
+        choices.setdefault("offload", ("none", "optimizer"))
     if "powersgd" in choices.get("compression", ()) or "topk" in choices.get("compression", ()):
         choices.setdefault("compression_rank", (0, 1, 2, 4, 8, 16, 32, 100, 1000))
     return choices

@@ -120,6 +120,8 @@ def _unmet(strategy: Strategy) -> tuple[str, ...]:
         missing.append(f"{strategy.recompute} recomputation: use checkpoint in your own module:function")
     if strategy.optimizer != "sgd":
         missing.append(f"{strategy.optimizer}: the optimizer of the workload updates the weights")
+    if not strategy.master_weights:
+        missing.append("weights without a master copy: convert the model in your own module:function")
     if strategy.offload != "none":
         missing.append("offloading to the host's memory")
     if strategy.trained != "full":

@@ -181,6 +181,8 @@ def _megatron_inexpressible(strategy: Strategy, model: Transformer | None) -> It
         yield "tf32 products: it has no option for them"
     if strategy.ep > 1 and model is None:
         yield "the number of experts: not known here, and --num-experts has to be given"
+    if not strategy.master_weights:
+        yield "weights of 2 bytes without a copy of 4: its optimizer keeps one"
     if strategy.implementation == "compiled":
         yield "torch.compile: fused kernels of Transformer Engine are used instead"
     if strategy.recompute == "selective" and strategy.fused_attention:
@@ -327,6 +329,8 @@ def _torchtitan_inexpressible_states(strategy: Strategy) -> Iterator[str]:
     shards = (strategy.dp if strategy.zero_stage > 0 else 1) * strategy.cp * strategy.tp
     if strategy.ep > 1 and shards % strategy.ep:
         yield f"ep={strategy.ep} with replicas: experts are spread over sharded ranks only"
+    if not strategy.master_weights:
+        yield "weights without a master copy: set the dtype of its training configuration to bfloat16"
     if strategy.optimizer != "adam":
         yield f"{strategy.optimizer}: the optimizer is part of the model's configuration, AdamW there"
     if strategy.offload == "optimizer":

@@ -138,6 +138,8 @@ def not_in_training_scripts(strategy: Strategy) -> tuple[str, ...]:
         missing.append("top-k gradients: torch has no communication hook for them")
     if strategy.compression != "none" and (is_sharded(strategy) or strategy.sync_period > 1):
         missing.append(f"{strategy.compression} gradients: only DistributedDataParallel takes a hook")
+    if not strategy.master_weights:
+        missing.append("weights of 2 bytes without a copy of 4: convert your model, model.to(torch.bfloat16)")
     if strategy.offload == "optimizer":
         missing.append("offloading of the optimizer alone: CPUOffloadPolicy moves weights and gradients too")
     if strategy.sync_period > 1 and is_sharded(strategy):

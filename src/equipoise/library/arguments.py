@@ -8,8 +8,13 @@ from typing import Literal, TypedDict
 class AdviseFields(TypedDict, total=False):
     """Fields of `advise`: docs/reference/questions.md has what each means."""
 
+    config: str | PathLike[str]
+    train: str | Sequence[str]
     tokens: float | str
     samples: float | str
+    examples: float | str
+    epochs: float | str
+    sequence: int | str
     global_batch: int | str
     precision: str | Sequence[str]
     accelerator: str | Sequence[str]
@@ -64,8 +69,13 @@ class AdviseFields(TypedDict, total=False):
 class PlanFields(TypedDict, total=False):
     """Fields of `plan`: docs/reference/questions.md has what each means."""
 
+    config: str | PathLike[str]
+    train: str | Sequence[str]
     tokens: float | str
     samples: float | str
+    examples: float | str
+    epochs: float | str
+    sequence: int | str
     global_batch: int | str
     precision: str | Sequence[str]
     accelerator: str | Sequence[str]

@@ -58,9 +58,9 @@ def read_question(given: Mapping[str, object], *, verb: Verb) -> TrainingQuery:
         return question(stated)
     path = Path(named)
     base = file_values(path, verb=verb)
-    if "workload" not in base:
+    if "workload" not in base and "config" not in base:
         raise DataError(f'{path}: no workload; expected workload = "NAME" or "module:function"')
-    if base["workload"].lower().endswith(SUFFIX):
+    if base.get("workload", "").lower().endswith(SUFFIX):
         raise DataError(f"{path}: workload = {base['workload']!r} is a file too; give the name of a workload")
     del stated["workload"]
     for one, other, _ in RIVALS:
@@ -221,20 +221,23 @@ _ALLOCATION: Final = Presentation(verb="allocate", fields=allocation_fields, fra
 
 
 @overload
-def advise(workload: str | PathLike[str], *, ask: Ask, **fields: Unpack[AdviseFields]) -> Result[Reaches]: ...
+def advise(
+    workload: str | PathLike[str] | None = None, *, ask: Ask, **fields: Unpack[AdviseFields]
+) -> Result[Reaches]: ...
 @overload
-def advise(workload: str | PathLike[str], **fields: Unpack[AdviseFields]) -> Result[Answer]: ...
-def advise(workload: str | PathLike[str], **fields: Any) -> Result[Any]:
+def advise(workload: str | PathLike[str] | None = None, **fields: Unpack[AdviseFields]) -> Result[Answer]: ...
+def advise(workload: str | PathLike[str] | None = None, **fields: Any) -> Result[Any]:
     """How many accelerators, of which kind, with which strategy, and why.
 
-    workload: of `equipoise list workloads`, `module:function`, or the path of a TOML file with the question.
+    workload: of `equipoise list workloads`, `module:function`, or the path of a TOML file with the question;
+    may be left out where `config` names a config.json.
     fields: of the question, docs/reference/questions.md. ask: how many tokens, or how large a model, instead.
     Raises TypeError for a name that is no field; UsageError, SpecError, EvidenceError as `decide` does.
     """
     return result_of("advise", read_question(_given("advise", workload, fields), verb="advise"))
 
 
-def plan(workload: str | PathLike[str], **fields: Unpack[PlanFields]) -> Result[Answer]:
+def plan(workload: str | PathLike[str] | None = None, **fields: Unpack[PlanFields]) -> Result[Answer]:
     """Which parallel strategy, on how many accelerators; arguments and errors as of `advise`."""
     found: Result[Answer] = result_of("plan", read_question(_given("plan", workload, fields), verb="plan"))
     return found

@@ -20,6 +20,9 @@ BF16 = CODES["precision"].index("bf16")
 # From here on products run in fewer than 16 bits, and their inputs have to be quantised.
 _FIRST_NARROW = CODES["precision"].index("fp8")
 FULL_TRAINING = CODES["trained"].index("full")
+_QLORA = CODES["trained"].index("qlora")
+# 4 bits and 0.127 bits of scales a frozen weight (Dettmers et al. 2023, double quantisation).
+NF4_BYTES = (4 + 0.127) / 8
 # The way back makes two products for each of the way forward: one for the inputs, one for the weights, which
 # frozen weights do not need.
 BACKWARD_PER_FORWARD = 2.0
@@ -144,7 +147,8 @@ def layer_time(load: Load, machine: Machine, grid: StrategyGrid, parameters: Par
     traffic = traffic * np.where(left, parameters.eager_traffic, 1.0)
     quantising = is_narrow(grid) * (sharded * (load.quantised_bytes * parameters.quantise_traffic * memory))
     traffic = traffic + quantising
-    forward = products + experts + attention + scores + traffic
+    unpacking = _unpacking_s(load, grid, memory)
+    forward = products + experts + attention + scores + traffic + unpacking
     fused = grid.fused_attention > 0
     backward = (
         np.where(grid.trained == FULL_TRAINING, BACKWARD_PER_FORWARD, FROZEN_BACKWARD_PER_FORWARD)
@@ -152,6 +156,7 @@ def layer_time(load: Load, machine: Machine, grid: StrategyGrid, parameters: Par
         + np.where(fused, _FUSED_BACKWARD_PER_FORWARD, BACKWARD_PER_FORWARD) * attention
         + _SCORES_BACKWARD_PER_FORWARD * scores
         + parameters.backward_traffic * traffic
+        + unpacking
     )
     # Unfused attention is what is worth computing again; where it is fused, every second product is, and all
     # that is bound by memory (torchtitan 2024, section 2.3).
@@ -160,11 +165,23 @@ def layer_time(load: Load, machine: Machine, grid: StrategyGrid, parameters: Par
         grid.recompute == RECOMPUTE_SELECTIVE
     ) * selected
     return LayerTime(
-        forward_s=forward,
+        forward_s=forward * (1 + load.frozen_share),
         backward_s=backward,
         recompute_s=again,
         host_s=_host_s(load, grid, parameters),
     )
+
+
+def _unpacking_s(load: Load, grid: StrategyGrid, memory_s_per_byte: Floats) -> Numbers:
+    """Seconds of turning a layer's 4-bit weights into 16 bits for one pass; 0 where they are not in 4.
+
+    Source: Dettmers et al. 2023, equation 5: weights are dequantised before each product, forward and back.
+    """
+    if not np.any(grid.trained == _QLORA):
+        return np.zeros(())
+    weights = load.dense_params / grid.tp + load.expert_params / grid.ep
+    moved = (grid.trained == _QLORA) * (NF4_BYTES + value_bytes(grid)) * weights
+    return np.asarray(moved * memory_s_per_byte)
 
 
 def _attention_s(
@@ -220,7 +237,12 @@ def expert_rate_fraction(load: Load, parameters: Parameters) -> Numbers:
 def _host_s(load: Load, grid: StrategyGrid, parameters: Parameters) -> Numbers:
     """Time to launch a layer's kernels: forward, back and again; waiting ranks stretch it."""
     eager = np.where(grid.implementation == EAGER, parameters.eager_launch, 1.0)
-    passes = 1 + BACKWARD_PER_FORWARD + (grid.recompute == RECOMPUTE_FULL) * parameters.recompute_share
+    passes = (
+        1
+        + load.frozen_share
+        + BACKWARD_PER_FORWARD
+        + (grid.recompute == RECOMPUTE_FULL) * parameters.recompute_share
+    )
     waiting = 1 + parameters.launch_jitter * np.sqrt(2 * np.log(grid.tp * grid.cp))
     kernels = load.num_kernels + np.where(is_narrow(grid), 1.0, 0.5) * (load.num_expert_kernels / grid.ep)
     rows = load.heads / grid.tp * grid.microbatch_samples
@@ -241,7 +263,7 @@ def head_time_s(load: Load, machine: Machine, grid: StrategyGrid, parameters: Pa
     width = np.floor(load.vocabulary / grid.tp)
     halvings = sum((width % each > 0) * 1.0 for each in _ALIGNED)
     reached = parameters.head_fraction * parameters.unaligned_fraction**halvings
-    products = (1 + BACKWARD_PER_FORWARD) * sharded * (load.head_flop / (wide * reached))
+    products = (1 + load.frozen_share + BACKWARD_PER_FORWARD) * sharded * (load.head_flop / (wide * reached))
     moved = np.where(loss_is_fused(grid), load.fused_loss_bytes, load.loss_bytes)
     eager = np.where(grid.implementation == EAGER, parameters.eager_launch, 1.0)
     host = np.asarray(

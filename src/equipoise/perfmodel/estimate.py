@@ -88,7 +88,7 @@ def tp_layer_s(
         (grid.recompute == RECOMPUTE_SELECTIVE) & (grid.fused_attention > 0) & (grid.sequence_parallel > 0)
     )
     full = (grid.recompute == RECOMPUTE_FULL) * parameters.recompute_share
-    passes = 1 + parameters.tp_exposed + full + 0.5 * again
+    passes = 1 + load.frozen_share + parameters.tp_exposed + full + 0.5 * again
     traffic = load.num_sums * passes * np.where(grid.sequence_parallel > 0, halves, whole)
     return np.where(grid.tp_overlap > 0, exposed_s(traffic, overlapped_s, parameters.tp_overlap), traffic)
 
@@ -210,7 +210,8 @@ def dp_shard_s(
     wires, links = machine.wires, parameters.collective
     dense_ranks = axis_group(grid.dp * grid.cp, grid.tp, machine)
     payload = load.dense_params / grid.tp * width
-    traffic = _GATHERS * all_gather_s(payload, dense_ranks, wires, links) + reduce_scatter_s(
+    gathers = _GATHERS + load.frozen_share
+    traffic = gathers * all_gather_s(payload, dense_ranks, wires, links) + reduce_scatter_s(
         payload, dense_ranks, wires, links
     )
     if np.any(load.expert_params):
@@ -218,7 +219,7 @@ def dp_shard_s(
         routed = load.expert_params / grid.ep * width
         traffic = (
             traffic
-            + _GATHERS * all_gather_s(routed, ranks, wires, links)
+            + gathers * all_gather_s(routed, ranks, wires, links)
             + reduce_scatter_s(routed, ranks, wires, links)
         )
     exposed = exposed_s(np.asarray(traffic), overlapped_s, parameters.shard_overlap)

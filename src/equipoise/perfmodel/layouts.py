@@ -57,6 +57,7 @@ class StrategyGrid(Struct, frozen=True, kw_only=True):
     precision: Codes
     implementation: Codes
     optimizer: Codes
+    master_weights: Numbers
     offload: Codes
     compression: Codes
     compression_rank: Numbers

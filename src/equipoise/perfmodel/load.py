@@ -5,6 +5,7 @@ from typing import TypeAlias
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from equipoise.errors import SpecError
@@ -63,7 +64,9 @@ class Load(Struct, frozen=True, kw_only=True):
     num_syncs: times the host has to know how many tokens each expert gets. num_sums: partial sums a layer
     leaves to a tensor axis, forward.
     dense_params, expert_params: a layer's; embedding_params: all tables; end_params: those at the fuller end
-    of a pipeline; adapter_params: of an adapter, a layer and rank.
+    of a pipeline; adapter_params: of adapters on attention, a layer and rank; linear_adapter_params: what
+    adapters on all linear layers have besides. frozen_share: forward passes of frozen models beside it, in
+    its own; frozen_params: their weights, where they are not the model's.
     kept_whole_bytes, kept_shared_bytes, kept_score_bytes: activations a token and layer keeps for the way
     back, by the same sharing, and the scores that unfused attention keeps. spared_whole_bytes,
     spared_shared_bytes: what is kept where operations are recomputed one by one. kept_loss_bytes,
@@ -107,6 +110,9 @@ class Load(Struct, frozen=True, kw_only=True):
     embedding_params: Floats
     end_params: Floats
     adapter_params: Floats
+    linear_adapter_params: Floats
+    frozen_share: Floats
+    frozen_params: Floats
     kept_whole_bytes: Floats
     kept_shared_bytes: Floats
     kept_score_bytes: Floats
@@ -126,7 +132,7 @@ class Load(Struct, frozen=True, kw_only=True):
     def train_flop_per_sample(self) -> Floats:
         """FLOP of one sample's way forward and back, nothing computed twice."""
         layer = self.dense_flop + self.expert_flop + self.attention_flop
-        return 3 * self.sequence * (self.layers * layer + self.head_flop)
+        return (3 + self.frozen_share) * self.sequence * (self.layers * layer + self.head_flop)
 
 
 def transformer_load(model: Transformer, *, sequence: int) -> Load:
@@ -184,6 +190,9 @@ def transformer_load(model: Transformer, *, sequence: int) -> Load:
         embedding_params=tables,
         end_params=tables if model.tied_embeddings else tables / 2,
         adapter_params=stored.adapter_params,
+        linear_adapter_params=stored.linear_adapter_params,
+        frozen_share=0.0,
+        frozen_params=0.0,
         kept_whole_bytes=stack.kept_whole_bytes,
         kept_shared_bytes=stack.kept_shared_bytes,
         kept_score_bytes=stack.kept_score_bytes,
@@ -204,17 +213,18 @@ def workload_load(workload: Workload) -> Load:
     back was written once and read once by memory-bound work, and once by a product.
     Source: figures of the workload; kernels as frameworks launch them for convolution, norm and activation.
     """
+    frozen = {"frozen_share": workload.frozen_share, "frozen_params": workload.frozen_params or 0.0}
     if workload.transformer is not None and workload.sequence_tokens is not None:
-        return transformer_load(workload.transformer, sequence=workload.sequence_tokens)
+        return replace(transformer_load(workload.transformer, sequence=workload.sequence_tokens), **frozen)
     flop, params, kept = (
         workload.forward_flop_per_sample,
         workload.params,
         workload.activation_bytes_per_sample,
     )
-    if flop is None or params is None or kept is None or workload.embedding_params:
+    if workload.lacks or flop is None or params is None or kept is None:
         raise SpecError(
-            f"workload {workload.slug!r}: no transformer, and not all of params, forward_flop_per_sample and "
-            "activation_bytes_per_sample are known without tables apart; add them with --workloads"
+            f"workload {workload.slug!r} cannot be planned without {', '.join(workload.lacks)}; "
+            "state a model with these figures per sample, or the sizes of a transformer, with --workloads"
         )
     layers = float(workload.layers or 1)
     zeros = dict.fromkeys(Load.__struct_fields__, 0.0)
@@ -232,7 +242,7 @@ def workload_load(workload: Workload) -> Load:
         "spared_whole_bytes": kept / layers,
         "boundary_bytes": workload.boundary_bytes_per_sample or kept / layers,
     }
-    return Load(**(zeros | stated))
+    return Load(**(zeros | stated | frozen))
 
 
 def stacked(loads: list[Load]) -> Load:
@@ -275,6 +285,7 @@ class BlockLoad(Struct, frozen=True, kw_only=True):
     params: float = 0.0
     expert_params: float = 0.0
     adapter_params: float = 0.0
+    linear_adapter_params: float = 0.0
     kept_whole_bytes: float = 0.0
     kept_shared_bytes: float = 0.0
     kept_score_bytes: float = 0.0
@@ -337,7 +348,8 @@ def _attention_block(model: Transformer, sequence: int) -> BlockLoad:
         shared_bytes=2 * model.heads * key * _BYTES_PER_VALUE,
         num_kernels=12.0,
         params=float(model.attention_params),
-        adapter_params=float(2 * model.hidden + 2 * output + 2 * model.kv_heads * model.head_size),
+        adapter_params=float(model.attention_adapter_width),
+        linear_adapter_params=2.0 * model.hidden,
         kept_whole_bytes=_WHOLE_KEPT * model.hidden * _BYTES_PER_VALUE,
         kept_shared_bytes=width * _BYTES_PER_VALUE,
         kept_score_bytes=5.0 * model.heads * sequence,
@@ -364,6 +376,7 @@ def _dense_block(model: Transformer) -> BlockLoad:
         shared_bytes=width * _BYTES_PER_VALUE,
         num_kernels=5.0,
         params=float(model.dense_params),
+        linear_adapter_params=float(model.dense_adapter_width),
         kept_whole_bytes=_WHOLE_KEPT * model.hidden * _BYTES_PER_VALUE,
         kept_shared_bytes=width * _BYTES_PER_VALUE,
         spared_bytes=model.ffn_hidden * _BYTES_PER_VALUE,

@@ -3,18 +3,17 @@
 import numpy as np
 from msgspec import Struct
 
-from equipoise.perfmodel.compute import EAGER, loss_is_fused, tokens_per_rank, value_bytes
+from equipoise.perfmodel.compute import EAGER, NF4_BYTES, loss_is_fused, tokens_per_rank, value_bytes
 from equipoise.perfmodel.layouts import CODES, RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, Numbers, StrategyGrid
 from equipoise.perfmodel.load import Load
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.spec.strategy import WEIGHTS_SHARDED
 
-# Bytes of optimizer state a trained parameter has, by precision of the weights: with 2-byte weights a 4-byte
-# master copy comes on top of the moments (Micikevicius et al. 2018; Dettmers et al. 2022 for 8-bit moments).
+# Bytes of moments a trained parameter has; with 2-byte weights a 4-byte master copy comes on top, unless all
+# is kept in 2 bytes (Micikevicius et al. 2018; Dettmers et al. 2022 for 8-bit moments).
 _MOMENTS = {"adam": 8.0, "adam_8bit": 2.0, "sgd": 4.0}
 _MASTER_BYTES = 4.0
-# 4 bits and 0.127 bits of scales a frozen weight (Dettmers et al. 2023, double quantisation).
-_QLORA_BYTES = (4 + 0.127) / 8
+_EIGHT_BIT = CODES["optimizer"].index("adam_8bit")
 _MOMENT_BYTES = np.array([_MOMENTS[name] for name in CODES["optimizer"]])
 _QLORA = CODES["trained"].index("qlora")
 _FULL_TRAINING = CODES["trained"].index("full")
@@ -49,11 +48,13 @@ class RankMemory(Struct, frozen=True, kw_only=True):
 class Shards(Struct, frozen=True, kw_only=True):
     """Parameters of one rank of the fullest stage, before and after sharding over data ranks.
 
-    dense, experts: weights in the rank's tensor or expert shard. dense_ranks, expert_ranks: how many data
-    ranks hold the same ones. trained, expert_trained: of these, how many are trained.
+    dense, experts: weights in the rank's tensor or expert shard; tables: of the dense ones, those of
+    embeddings and the output matrix. dense_ranks, expert_ranks: how many data ranks hold the same ones.
+    dense_trained, expert_trained: of these, how many are trained.
     """
 
     dense: Numbers
+    tables: Numbers
     experts: Numbers
     dense_ranks: Numbers
     expert_ranks: Numbers
@@ -66,14 +67,16 @@ def shards(load: Load, grid: StrategyGrid) -> Shards:
 
     Assumes tensor and expert shards are even, and that experts are spread over ep ranks whole.
     """
-    tables = np.where(grid.pp > 1, load.end_params, load.embedding_params)
+    tables = np.where(grid.pp > 1, load.end_params, load.embedding_params) / grid.tp
     layers = load.layers / grid.pp
-    dense = (layers * load.dense_params + tables) / grid.tp
+    dense = layers * load.dense_params / grid.tp + tables
     experts = layers * load.expert_params / grid.ep
     full = grid.trained == _FULL_TRAINING
-    adapters = layers * (grid.lora_rank * load.adapter_params) / grid.tp
+    width = load.adapter_params + np.where(grid.trained == _QLORA, load.linear_adapter_params, 0.0)
+    adapters = layers * (grid.lora_rank * width) / grid.tp
     return Shards(
         dense=dense,
+        tables=tables,
         experts=experts,
         dense_ranks=grid.dp * grid.cp,
         expert_ranks=grid.dp * grid.cp * grid.tp / grid.ep,
@@ -83,19 +86,25 @@ def shards(load: Load, grid: StrategyGrid) -> Shards:
 
 
 def state_bytes_per_param(grid: StrategyGrid) -> Numbers:
-    """Bytes of optimizer state a trained parameter has, the master copy included."""
-    master = np.where(value_bytes(grid) < _MASTER_BYTES, _MASTER_BYTES, 0.0)
-    return np.asarray(_MOMENT_BYTES[grid.optimizer] + master)
+    """Bytes of optimizer state a trained parameter has, the master copy included.
+
+    Without one, moments of 32 bits are kept as wide as the weights (torch.optim on a bf16 model).
+    """
+    is_narrow = value_bytes(grid) < _MASTER_BYTES
+    master = np.where(is_narrow & (grid.master_weights > 0), _MASTER_BYTES, 0.0)
+    halved = is_narrow & (grid.master_weights <= 0) & (grid.optimizer != _EIGHT_BIT)
+    return np.asarray(_MOMENT_BYTES[grid.optimizer] * np.where(halved, 0.5, 1.0) + master)
 
 
 def gradient_bytes_per_param(grid: StrategyGrid) -> Numbers:
-    """Bytes a gradient is stored in: 4 but for fp16, and for bf16 next to fp32 shards of the weights.
+    """Bytes of a gradient: 4 but for fp16, without a master copy, and for bf16 next to fp32 shards.
 
     With weights sharded the master copy is the weight: 16 bytes in all either way, counted as 2, 2 and 12.
     Source: Megatron-LM documentation (bf16 weights, fp32 gradients: 18 bytes); Rajbhandari et al. 2020 (fp16:
     16).
     """
-    halved = (grid.precision == _FP16) | (grid.zero_stage >= WEIGHTS_SHARDED)
+    is_kept_narrow = (grid.precision == _FP16) | (grid.master_weights <= 0)
+    halved = is_kept_narrow | (grid.zero_stage >= WEIGHTS_SHARDED)
     return np.asarray(np.where(halved, value_bytes(grid), 4.0))
 
 
@@ -113,11 +122,16 @@ def memory(load: Load, grid: StrategyGrid, parameters: Parameters) -> RankMemory
         np.where(grid.zero_stage >= stage, 1 / per_rank.expert_ranks, 1.0) for stage in (1, 2, 3)
     ]
     width = value_bytes(grid)
-    frozen = np.where(grid.trained == _QLORA, _QLORA_BYTES, width)
+    # What is quantised are linear layers: tables keep their width (transformers, bitsandbytes).
+    frozen = np.where(grid.trained == _QLORA, NF4_BYTES, width)
+    held = frozen * (per_rank.dense - per_rank.tables) + width * per_rank.tables
     resident = np.where(grid.offload == _OFFLOAD_ALL, 0.0, 1.0)
-    weights = frozen * resident * (
-        per_rank.dense * by_stage[2] + per_rank.experts * experts_by_stage[2]
-    ) + np.where(grid.trained == _FULL_TRAINING, 0.0, width * per_rank.dense_trained)
+    weights = resident * (held * by_stage[2] + frozen * per_rank.experts * experts_by_stage[2]) + np.where(
+        grid.trained == _FULL_TRAINING, 0.0, width * per_rank.dense_trained
+    )
+    # Frozen models beside it lie as its weights do.
+    split = np.where(np.greater(load.hidden, 0), grid.tp * grid.pp, 1.0)
+    weights = weights + width * resident * by_stage[2] * load.frozen_params / split
     gradients = gradient_bytes_per_param(grid) * (
         per_rank.dense_trained * by_stage[1] + per_rank.expert_trained * experts_by_stage[1]
     )

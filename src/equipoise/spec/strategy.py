@@ -15,6 +15,7 @@ Precision: TypeAlias = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp8_rowwi
 Implementation: TypeAlias = Literal["eager", "compiled"]
 Optimizer: TypeAlias = Literal["adam", "adam_8bit", "sgd"]
 Trained: TypeAlias = Literal["full", "lora", "qlora"]
+Method: TypeAlias = Literal["dpo"]
 Offload: TypeAlias = Literal["none", "optimizer", "optimizer_and_params"]
 Compression: TypeAlias = Literal["none", "fp16", "powersgd", "topk"]
 
@@ -23,6 +24,7 @@ PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 IMPLEMENTATIONS: tuple[Implementation, ...] = get_args(Implementation)
 OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
 TRAINED: tuple[Trained, ...] = get_args(Trained)
+METHODS: tuple[Method, ...] = get_args(Method)
 OFFLOADS: tuple[Offload, ...] = get_args(Offload)
 COMPRESSIONS: tuple[Compression, ...] = get_args(Compression)
 
@@ -55,6 +57,8 @@ class Strategy(Struct, frozen=True, kw_only=True):
     recompute: activations discarded and computed again. offload: what is kept in host memory between uses.
     compression, compression_rank: of gradients between dp ranks; the rank of PowerSGD, or the inverse of the
     fraction top-k keeps. sync_period: steps between averagings (local SGD, DiLoCo); 1 is every step.
+    master_weights: 2-byte weights have a 4-byte copy, 4-byte gradients and moments; without, all are of 2
+    bytes (8-bit moments of 1), as in a model that is converted to bf16 whole.
     trained: all weights, or adapters of rank lora_rank over frozen (qlora: 4-bit) weights.
     """
 
@@ -75,6 +79,7 @@ class Strategy(Struct, frozen=True, kw_only=True):
     precision: Precision = "bf16"
     implementation: Implementation = "compiled"
     optimizer: Optimizer = "adam"
+    master_weights: bool = True
     offload: Offload = "none"
     compression: Compression = "none"
     compression_rank: int = 0
@@ -152,7 +157,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "compression": COMPRESSIONS,
     "trained": TRAINED,
 }
-FLAGS = ("sequence_parallel", "tp_overlap", "fused_attention", "fused_loss")
+FLAGS = ("sequence_parallel", "tp_overlap", "fused_attention", "fused_loss", "master_weights")
 
 
 _DEFAULTS = {each.name: each.default for each in fields(Strategy)}

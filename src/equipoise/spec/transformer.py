@@ -213,6 +213,29 @@ class Transformer(Struct, frozen=True, kw_only=True):
         return (tables * self.vocabulary + self.position_embeddings) * self.hidden
 
     @property
+    def attention_adapter_width(self) -> int:
+        """Weights, by rank, of adapters on one attention block: on its input projection and its output."""
+        queries, keys = self.heads * self.head_size, 2 * self.kv_heads * self.head_size
+        return 2 * self.hidden + 2 * queries + keys
+
+    @property
+    def dense_adapter_width(self) -> int:
+        """Weights, by rank, of adapters on one dense feed-forward block: one on each matrix."""
+        return (3 if self.gated else 2) * (self.hidden + self.ffn_hidden)
+
+    def adapter_width(self, *, on_all_linear: bool) -> int:
+        """Weights of all adapters, by rank: on attention alone, or one on each linear layer outside experts.
+
+        On attention alone, one serves queries, keys and values (NeMo); else each has its own (PEFT).
+        Source: Hu et al. 2021, section 4.2; Dettmers et al. 2023, section 4.
+        """
+        width = self.num_attention_blocks * self.attention_adapter_width
+        if on_all_linear:
+            width += self.num_attention_blocks * 2 * self.hidden
+            width += self.num_dense_blocks * self.dense_adapter_width
+        return width
+
+    @property
     def stack_params(self) -> int:
         """Weights of all layers, every expert counted; norms and biases are below 0.1 % and left out."""
         return (

@@ -112,7 +112,10 @@ class Workload(Struct, frozen=True, kw_only=True):
     forward_flop_per_sample, backward_flop_per_sample (None: twice forward), activation_bytes_per_sample (kept
     for the way back, 2 bytes a value), boundary_bytes_per_sample (of the widest cut between layers, likewise)
     and layers (those that launch kernels of their own: convolutions, matrix products, recurrent layers).
-    trained, lora_rank: adapters of that rank on the attention projections where not all weights are trained.
+    trained, lora_rank: adapters of that rank where not all weights are trained: on the attention projections
+    (lora: Hu et al. 2021), on every linear layer (qlora: Dettmers et al. 2023).
+    frozen_share: what runs forward only beside the model, in FLOP of its forward pass: encoders, a reference
+    model. frozen_params: weights of it that the model does not share.
     """
 
     slug: str
@@ -136,6 +139,8 @@ class Workload(Struct, frozen=True, kw_only=True):
     layers: int | None = None
     trained: Trained = "full"
     lora_rank: int | None = None
+    frozen_share: float = 0.0
+    frozen_params: float | None = None
     first_round: float | None = None
     last_round: float | None = None
     rules: MlperfRules = UNKNOWN_RULES
@@ -146,6 +151,8 @@ class Workload(Struct, frozen=True, kw_only=True):
     def train_flop_per_sample(self) -> float | None:
         """FLOP of one sample's way forward and back, nothing computed twice; None where it is not known.
 
+        What runs forward only beside the model is counted too.
+
         Assumes that the way back costs twice the way forward, and once where weights are frozen: gradients of
         activations are needed all the same, those of weights are not.
         """
@@ -155,18 +162,29 @@ class Workload(Struct, frozen=True, kw_only=True):
         if forward is None:
             return None
         if self.backward_flop_per_sample is not None:
-            return forward + self.backward_flop_per_sample
-        return (3 if self.trained == "full" else 2) * forward
+            return (1 + self.frozen_share) * forward + self.backward_flop_per_sample
+        return ((3 if self.trained == "full" else 2) + self.frozen_share) * forward
+
+    @property
+    def lacks(self) -> tuple[str, ...]:
+        """What the performance model would have to know to plan the workload; empty where it knows all."""
+        if self.transformer is not None and self.sequence_tokens is not None:
+            return ()
+        needed = ("params", "forward_flop_per_sample", "activation_bytes_per_sample")
+        missing = tuple(name for name in needed if getattr(self, name) is None)
+        return (
+            *missing,
+            *(("a model of embedding tables spread over accelerators",) if self.embedding_params else ()),
+        )
 
     @property
     def trained_params(self) -> float | None:
-        """Weights that get gradients: all, or those of adapters on the attention projections."""
-        model = self.transformer
-        if self.trained == "full" or model is None or self.lora_rank is None:
-            return self.params if self.trained == "full" else None
-        queries, keys = model.heads * model.head_size, 2 * model.kv_heads * model.head_size
-        into, out = model.hidden + queries + keys, queries + model.hidden
-        return float(self.lora_rank * model.num_attention_blocks * (into + out))
+        """Weights that get gradients: all, or those of adapters."""
+        if self.trained == "full":
+            return self.params
+        if self.transformer is None or self.lora_rank is None:
+            return None
+        return float(self.lora_rank * self.transformer.adapter_width(on_all_linear=self.trained == "qlora"))
 
 
 class _Named(Struct, frozen=True, kw_only=True):

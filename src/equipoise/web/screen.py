@@ -33,6 +33,7 @@ MOST_SYSTEMS = 6
 NOT_FROM_BROWSERS: Final = frozenset(
     {
         "here",
+        "config",
         "topology",
         "collectives",
         "traces",

@@ -148,6 +148,18 @@ def _listing_blocks(found: Listing) -> Iterator[Block]:
     else:
         yield table_of(found.kind, _COLUMNS[found.kind], found.rows)
     yield note(*_REMARKS.get(found.kind, ()))
+    if found.kind == "workloads":
+        yield from _unplanned(found.rows)
+
+
+def _unplanned(rows: list[_Row]) -> Iterator[Block]:
+    """The workloads that only published results answer, and what a plan of each would need."""
+    facts = [Fact(label=row["workload"], spans=(", ".join(row["lacks"]),)) for row in rows if row["lacks"]]
+    if facts:
+        yield Heading(
+            name="unplanned", text="No plan: published results alone answer; what a plan would need"
+        )
+        yield Facts(items=tuple(facts))
 
 
 LISTING: Final = short_page(headline=_listing_headline, blocks=_listing_blocks)

@@ -129,7 +129,9 @@ def _evidence(answer: Answer, best: Candidate) -> str:
     software = answer.question.software or _software(answer)
     if software is None or best.grade != "calibrated":
         return GRADES[best.grade]
-    return f"the performance model of {software.removeprefix('software ')}; no run of this training"
+    is_validated = not (answer.workload.frozen_share or (best.strategy and best.strategy.trained == "qlora"))
+    lacks = "no run of this training" if is_validated else "none published of its kind"
+    return f"the performance model of {software.removeprefix('software ')}; {lacks}"
 
 
 def _buying(found: Ownership) -> str:

@@ -1,0 +1,100 @@
+"""Fine-tuning as people ask it: which weights, on which samples, how many examples, how often."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from equipoise.calibration.profiles import model_for
+from equipoise.decide.query import query
+from equipoise.decide.strategy_search import problem
+from equipoise.decide.training import training
+from equipoise.errors import UsageError
+from equipoise.runs.embedded import tables
+from equipoise.spec.catalogue import shipped
+from equipoise.spec.strategy import strategy
+
+
+def trained(workload="llama31_8b", **given):
+    return training(query({"workload": workload, **given}), shipped(), tables().scores)
+
+
+def test_examples_epochs_and_sequence_make_the_training_budget():
+    found = trained(train="qlora", examples="10k", epochs=3, sequence="2k")
+    assert found.workload.sequence_tokens == 2048
+    assert found.budget.samples_at(128) == 30_000
+    assert not found.budget.is_to_target
+    assert found.choices["trained"] == ("qlora",)
+    assert found.choices["lora_rank"] == (16,)
+    # PEFT prints so many for Llama 3 8B with adapters of rank 16 on every linear layer.
+    assert found.workload.trained_params == 41_943_040
+
+
+def test_a_config_of_the_hub_is_trained_as_the_workload_of_the_catalogue():
+    config = Path(__file__).parents[1] / "bank" / "workloads" / "qwen25_32b_config.json"
+    given = {"train": "lora", "examples": "50k", "sequence": 4096}
+    found = training(query({"config": config, **given}), shipped(), tables().scores)
+    known = trained("qwen25_32b", **given)
+    assert found.workload.transformer == known.workload.transformer
+    assert found.budget.samples_at(128) == known.budget.samples_at(128)
+    assert found.global_batch_samples == known.global_batch_samples == 128
+
+
+def test_a_training_that_nothing_published_was_held_against_has_a_wider_interval():
+    nodes = shipped().cluster("h100", num_accelerators=8)
+    found = {}
+    for kind in ("lora", "qlora", "lora,dpo"):
+        asked = trained(train=kind, examples="10k", global_batch=128)
+        model = model_for(nodes.accelerator, asked.workload)
+        one = strategy(f"dp=8 microbatch=1 global_batch=128 lora_rank=16 trained={kind.partition(',')[0]}")
+        found[kind] = problem(asked, nodes, model, num_best=1).timed([one]).strategies[0].work_s
+    widths = {kind: math.log(each.high / each.low) / 2 for kind, each in found.items()}
+    for kind in ("qlora", "lora,dpo"):
+        # A factor of two either way, independent of the rest.
+        assert widths[kind] >= math.hypot(widths["lora"], math.log(2)) * 0.999
+    assert found["qlora"].value > found["lora"].value  # weights are unpacked in each pass
+    # Forward and once that back, with one forward more, for twice the sequences.
+    assert 2.5 < found["lora,dpo"].value / found["lora"].value < 3.2
+
+
+def test_epochs_of_a_workload_are_of_its_own_data_set():
+    # ImageNet-1k has 1,281,167 images (Russakovsky et al. 2015); He et al. 2016 train about 90 epochs.
+    assert trained("resnet50", epochs=90).budget.samples_at(256) == 90 * 1_281_167
+
+
+def test_a_preference_pair_is_two_sequences_that_also_pass_the_reference_model():
+    plain = trained(examples="10k")
+    pairs = trained(examples="10k", train="dpo")
+    assert pairs.budget.samples_at(128) == 2 * plain.budget.samples_at(128)
+    # Rafailov et al. 2023, equation 7: forward and back through the policy, forward through the reference.
+    assert pairs.workload.train_flop_per_sample == pytest.approx(4 / 3 * plain.workload.train_flop_per_sample)
+    assert pairs.workload.frozen_params == plain.workload.params
+    # The reference of adapters is the model without them.
+    assert trained(examples="10k", train="lora,dpo").workload.frozen_params is None
+
+
+def test_results_of_another_training_are_not_taken():
+    assert trained().budget.is_to_target
+    for stated in ({"train": "lora"}, {"sequence": "2k"}):
+        with pytest.raises(UsageError, match="--tokens"):
+            trained(**stated)
+    assert trained("llama2_70b_lora", train="lora").budget.is_to_target
+
+
+@pytest.mark.parametrize(
+    ("workload", "given", "names"),
+    [
+        ("llama31_8b", {"train": "lora,qlora"}, "--train"),
+        ("llama31_8b", {"train": "lora", "fix": "trained=qlora", "examples": 9}, "--fix trained"),
+        ("llama31_8b", {"examples": 10, "tokens": 10}, "--examples"),
+        ("llama31_8b", {"epochs": 3}, "--examples N"),
+        ("resnet50", {"train": "lora", "examples": 9}, "--train lora"),
+        ("resnet50", {"sequence": 9, "examples": 9}, "--sequence"),
+        ("vit_base", {"train": "dpo", "examples": 9}, "--train dpo"),
+        ("gpt2", {"sequence": "2k", "examples": 9}, "--sequence 2048"),
+    ],
+)
+def test_what_cannot_be_trained_so_is_refused_with_the_option(workload, given, names):
+    with pytest.raises(UsageError) as refused:
+        trained(workload, **given)
+    assert names in str(refused.value)
