@@ -52,11 +52,11 @@ LOCAL_SD = 0.5
 # chips, a cluster of nearly equal executions, and one execution.
 LOCAL_LOG_SD: Mapping[str, float] = {
     "source": 0.05,
-    "kind": 0.06,
-    "model": 0.06,
-    "chip": 0.09,
-    "cluster": 0.07,
-    "execution": 0.055,
+    "kind": 0.055,
+    "model": 0.055,
+    "chip": 0.085,
+    "cluster": 0.065,
+    "execution": 0.05,
 }
 # Models of a source that are farther than this from what all other rows predict count ever less.
 _ROBUST_LOG_SD = 0.35
@@ -78,11 +78,12 @@ _LOG_LARGEST = np.log([each.largest for each in _MOVED])
 class RowGroups(Struct, frozen=True, kw_only=True):
     """Which rows are alike; every array of shape (n_rows,).
 
-    doubt: what the row itself leaves open of the logarithm of its time. effects: by name of LOCAL_LOG_SD but
-    the last, numbers of groups.
+    doubt: what the row itself leaves open of the logarithm of its time. spread: of its software, see
+    `Software.spread`. effects: by name of LOCAL_LOG_SD but the last, numbers of groups.
     """
 
     doubt: Floats
+    spread: Floats
     software: NDArray[np.str_]
     family: NDArray[np.str_]
     effects: Mapping[str, NDArray[np.intp]]
@@ -91,6 +92,7 @@ class RowGroups(Struct, frozen=True, kw_only=True):
         """The rows of some indices."""
         return RowGroups(
             doubt=self.doubt[indices],
+            spread=self.spread[indices],
             software=self.software[indices],
             family=self.family[indices],
             effects={name: groups[indices] for name, groups in self.effects.items()},
@@ -135,6 +137,7 @@ def software_rows(rows: Sequence[PublishedRow]) -> SoftwareRows:
         log_s=np.log([row.seconds for row in rows if row.seconds is not None]),
         groups=RowGroups(
             doubt=np.array([row.resolution for row in rows]),
+            spread=np.array([each.spread for each in named]),
             software=np.array([each.name for each in named]),
             family=np.array([each.family for each in named]),
             effects={
@@ -196,12 +199,15 @@ class SoftwareFit(Struct, frozen=True, kw_only=True):
         """What is left open of the logarithm of every predicted time: (n_rows,)."""
         slopes = unit_slopes(arrays, self.units[name])
         open_ = np.einsum("ij,jk,ik->i", slopes, self.covariance[name], slopes)
-        return np.asarray(np.sqrt(np.maximum(open_, 0.0) + local_log_sd() ** 2))
+        return np.asarray(np.sqrt(np.maximum(open_, 0.0) + local_log_sd(name) ** 2))
 
 
-def local_log_sd() -> float:
-    """What parameters do not explain of one execution of a new source, of the logarithm of its time."""
-    return float(np.sqrt(sum(each**2 for each in LOCAL_LOG_SD.values())))
+def local_log_sd(name: str) -> float:
+    """What parameters do not explain of one execution of a new source, of the logarithm of its time.
+
+    name: of a software.
+    """
+    return software(name).spread * float(np.sqrt(sum(each**2 for each in LOCAL_LOG_SD.values())))
 
 
 def parameters_at(units: Floats) -> Parameters:
@@ -261,7 +267,7 @@ def posterior(
     shared = slopes * ~is_local
     own_sd = np.where(is_local, LOCAL_SD, SOURCE_SD)
     kernel = _alike(groups, shared) + _campaigns(groups, slopes * own_sd)
-    noise = LOCAL_LOG_SD["execution"] ** 2 + groups.doubt**2
+    noise = (groups.spread * LOCAL_LOG_SD["execution"]) ** 2 + groups.doubt**2
     noise = noise + _stray_variance(kernel + np.diag(noise), target, groups.effects["model"])
     inverse = np.linalg.inv(kernel + np.diag(noise))
     prior = np.diag(own_sd**2 + ~is_local * (ALL_SD**2 + FAMILY_SD**2 + SOFTWARE_SD**2))
@@ -329,8 +335,9 @@ def _campaigns(groups: RowGroups, own: NDArray[np.float64]) -> NDArray[np.float6
     own: slopes times the standard deviations of a source's own parameters.
     """
     found = _same(groups.effects["source"]) * (own @ own.T)
+    spread = np.outer(groups.spread, groups.spread)
     for name, numbers in groups.effects.items():
-        found += LOCAL_LOG_SD[name] ** 2 * _same(numbers)
+        found += LOCAL_LOG_SD[name] ** 2 * spread * _same(numbers)
     return np.asarray(found)
 
 
@@ -385,7 +392,7 @@ def software_document(directory: Path) -> dict[str, Any]:
 def _document(name: str, fit: SoftwareFit, held_out: HeldOutSteps) -> dict[str, Any]:
     parameters = fit.parameters(name)
     lower = np.linalg.cholesky(fit.covariance[name] + _JITTER * np.eye(len(_NAMES)))
-    log_half_width = float(prior_half_width(np.array(local_log_sd()), level=LEVEL))
+    log_half_width = float(prior_half_width(np.array(local_log_sd(name)), level=LEVEL))
     return {
         "name": name,
         "values": {each: float(f"{parameters.value(each):.5g}") for each in _NAMES},

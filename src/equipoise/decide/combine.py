@@ -21,17 +21,21 @@ from equipoise.spec.workload import Workload
 from equipoise.stats import Interval
 
 ModelKind: TypeAlias = Literal["transformer", "other"]
+# Trainings to a published target, by kind of model, and pretrainings of language models on stated tokens.
+PlanKind: TypeAlias = Literal["transformer", "other", "pretraining"]
 PLAN_RECORD_NAME = "plans.json"
 
 
 class PlanRecord(Struct, frozen=True, kw_only=True):
     """Errors of planned times, |planned / published - 1|, each workload with equal weight.
 
-    kind: of model. num_unexpressed: trainings that had no plan: what the workload asks for is not known, or
-    nothing fits. bias: median of planned over published. log_half_width: of the interval at `level`.
+    num_unexpressed: trainings that had no plan: what the workload asks for is not known, or nothing fits.
+    bias: median of planned over published. log_half_width: of the interval at `level`. Plans of pretrainings
+    are divided by the bias, and their interval is about that: what evaluation, checkpoints, restarts, slow
+    nodes and growing batches and sequences add to the steps is in what was published.
     """
 
-    kind: ModelKind
+    kind: PlanKind
     num_trainings: int
     num_unexpressed: int
     workloads: tuple[str, ...]
@@ -62,7 +66,7 @@ class Planned(Struct, frozen=True, kw_only=True):
 
     entry: str
     workload: str
-    kind: ModelKind
+    kind: PlanKind
     published_s: float
     planned_s: float | None
     group: tuple[str, ...] = ()
@@ -97,14 +101,14 @@ def model_kind(about: Workload) -> ModelKind:
     return "other" if about.transformer is None else "transformer"
 
 
-def record_of(kind: ModelKind) -> PlanRecord:
-    """The record of plans of one kind of model. Raises DataError as `plan_records` does."""
+def record_of(kind: PlanKind) -> PlanRecord:
+    """The record of one kind of plans. Raises DataError as `plan_records` does."""
     return next(each for each in plan_records() if each.kind == kind)
 
 
 def records(found: Sequence[Planned]) -> tuple[PlanRecord, ...]:
     """The record of each kind of model that some training was planned of."""
-    kinds: tuple[ModelKind, ...] = ("transformer", "other")
+    kinds: tuple[PlanKind, ...] = ("transformer", "other", "pretraining")
     return tuple(
         _record(kind, [each for each in found if each.kind == kind])
         for kind in kinds
@@ -129,14 +133,16 @@ def by_workload(found: Sequence[Planned]) -> tuple[WorkloadPlans, ...]:
     )
 
 
-def _record(kind: ModelKind, found: Sequence[Planned]) -> PlanRecord:
+def _record(kind: PlanKind, found: Sequence[Planned]) -> PlanRecord:
     planned = [
         (each.workload, each.planned_s / each.published_s) for each in found if each.planned_s is not None
     ]
     names = [name for name, _ in planned]
     ratios = np.array([ratio for _, ratio in planned])
     weights = np.array([1.0 / names.count(name) for name in names])
-    errors = np.abs(ratios - 1.0)
+    bias = _quantile(ratios, weights, 0.5)
+    corrected = ratios / bias if kind == "pretraining" else ratios
+    errors = np.abs(corrected - 1.0)
     return PlanRecord(
         kind=kind,
         num_trainings=len(planned),
@@ -144,9 +150,9 @@ def _record(kind: ModelKind, found: Sequence[Planned]) -> PlanRecord:
         workloads=tuple(sorted(set(names))),
         median=_quantile(errors, weights, 0.5),
         p90=_quantile(errors, weights, 0.9),
-        bias=_quantile(ratios, weights, 0.5),
+        bias=bias,
         level=LEVEL,
-        log_half_width=_quantile(np.abs(np.log(ratios)), weights, LEVEL),
+        log_half_width=_quantile(np.abs(np.log(corrected)), weights, LEVEL),
     )
 
 

@@ -47,7 +47,8 @@ class TimedStrategy(Struct, frozen=True, kw_only=True):
     """One strategy: what a step and the whole training take by the performance model.
 
     by_cause_s: seconds of a step by cause. memory_bytes, memory_by_kind_bytes: of the fullest accelerator.
-    num_samples: of the training. work_s: of all steps, without interruptions. mfu: FLOP of the model, nothing
+    num_samples: of the training. work_s: of all of it, without interruptions: of a pretraining more than its
+    steps. mfu: FLOP of the model, nothing
     counted twice, over those of the accelerators' peak in the strategy's precision; None is not known.
     """
 
@@ -86,8 +87,14 @@ class Problem(Struct, frozen=True, kw_only=True):
 
     @property
     def record(self) -> PlanRecord:
-        """How wrong plans of such models were."""
-        return record_of(model_kind(self.training.workload))
+        """How wrong plans of such trainings were."""
+        is_pretraining = self.training.is_pretraining
+        return record_of("pretraining" if is_pretraining else model_kind(self.training.workload))
+
+    @property
+    def time_per_step_time(self) -> float:
+        """Time of the whole training over that of its steps: of pretrainings, as published ones took."""
+        return 1.0 / self.record.bias if self.training.is_pretraining else 1.0
 
     def batches(self, num_accelerators: int) -> tuple[int, ...]:
         """Global batches to try: the one stated, or those that published results span, in even steps.
@@ -158,7 +165,9 @@ class Problem(Struct, frozen=True, kw_only=True):
                 self._timed(each, estimates, index, float(widths[index]))
                 for index, each in enumerate(strategies)
             ),
-            drawn_s=np.asarray(drawn * self.num_steps(rows.grid.global_batch_samples)),
+            drawn_s=np.asarray(
+                drawn * (self.num_steps(rows.grid.global_batch_samples) * self.time_per_step_time)
+            ),
         )
 
     def _timed(
@@ -183,7 +192,9 @@ class Problem(Struct, frozen=True, kw_only=True):
                 {name: at(getattr(estimates.memory, name)) for name in RankMemory.__struct_fields__}
             ),
             num_samples=samples,
-            work_s=spread(at(estimates.step_s) * samples / batch, width, level=LEVEL),
+            work_s=spread(
+                at(estimates.step_s) * samples / batch * self.time_per_step_time, width, level=LEVEL
+            ),
             mfu=self.mfu(chosen, at(estimates.step_s), chosen.precision),
         )
 

@@ -193,7 +193,9 @@ def _attention_s(
     """
     wide = wide_rate_flop_per_s(machine, grid, parameters)
     sharded = tokens_per_rank(load, grid) / grid.tp
-    rate = wide * (parameters.attention_fraction / parameters.product_fraction)
+    held = load.sequence / grid.cp
+    reached = parameters.attention_fraction * (held / (held + parameters.attention_half_tokens))
+    rate = wide * (reached / parameters.product_fraction)
     if np.any(grid.cp > 1):
         rate = rate * np.where(grid.cp > 1, parameters.split_attention, 1.0)
     moved = load.score_bytes * (value_bytes(grid) / 2) * parameters.score_traffic

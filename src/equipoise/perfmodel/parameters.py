@@ -310,11 +310,19 @@ class Parameters(Struct, frozen=True, kw_only=True):
         float,
         prior(
             0.3,
-            "of the rate of the best matrix product, what attention reaches",
-            "FlashAttention-2, table 1",
+            "of the rate of the best matrix product, what attention reaches over long sequences",
+            "FlashAttention-2 (Dao 2023), figure 4: up to 190 of 271 TFLOP/s on A100",
             1.0,
         ),
-    ] = 0.5
+    ] = 0.6
+    attention_half_tokens: Annotated[
+        float,
+        prior(
+            0.5,
+            "tokens a rank holds of a sequence at which attention reaches half of that",
+            "FlashAttention-2 (Dao 2023), figure 4: causal, heads of 128, from 512 to 16k tokens",
+        ),
+    ] = 600.0
     split_attention: Annotated[
         float,
         prior(
@@ -323,7 +331,7 @@ class Parameters(Struct, frozen=True, kw_only=True):
             "partial results merged in fp32 (Liu et al. 2023); Llama team 2024, section 3.3.2",
             1.0,
         ),
-    ] = 0.8
+    ] = 0.9
     expert_fraction: Annotated[
         float,
         prior(
@@ -428,7 +436,7 @@ class Parameters(Struct, frozen=True, kw_only=True):
             "bytes of memory-bound work without a compiler over those with one",
             "torchtitan 2024, table 1",
         ),
-    ] = 1.8
+    ] = 2.6
     launch_s: Annotated[
         float, prior(0.7, "host time to launch one kernel, compiled", "PyTorch profiler traces")
     ] = 12e-6

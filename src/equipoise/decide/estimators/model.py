@@ -26,7 +26,7 @@ from equipoise.decide.answer import (
     log_sd,
     with_log_sd,
 )
-from equipoise.decide.combine import combined_record, straight_between
+from equipoise.decide.combine import combined_record, model_kind, straight_between
 from equipoise.decide.strategy_search import Problem, SizeSearch, Survey
 from equipoise.errors import DataError, SpecError
 from equipoise.perfmodel.estimate import estimate
@@ -277,6 +277,11 @@ def model_estimates(survey: Survey) -> Estimates | None:
     calibration, record = problem.model.calibration, problem.record
     error = format_percent(round(record.median, 2))
     why = f"{record.num_trainings} plans of published trainings: off by {error} (median)"
+    if problem.training.is_pretraining:
+        why = (
+            f"{record.num_trainings} published pretrainings took {problem.time_per_step_time:.2f} times as "
+            f"long as the model says of their steps (median), and so does this; off from that by {error}"
+        )
     found: dict[int, Estimate] = {}
     for each in fitting:
         assert each.best is not None
@@ -345,7 +350,7 @@ def _log_sd(survey: Survey, found: SizeSearch) -> float:
     stated = log_sd(found.best.work_s)
     if survey.problem.training.budget.batches is None:
         return stated
-    return max(stated, combined_record().modelled_log_sd[survey.problem.record.kind])
+    return max(stated, combined_record().modelled_log_sd[model_kind(survey.problem.training.workload)])
 
 
 def _ever_faster(searches: list[SizeSearch]) -> list[SizeSearch]:

@@ -4,11 +4,15 @@ Makes the record that ships.
 """
 
 import sys
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.resources import files
 from typing import Any, Final
 
+import msgspec
 import polars as pl
-from msgspec import to_builtins
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 from threadpoolctl import threadpool_limits
 
 from equipoise.calibration import forecast_record
@@ -18,12 +22,13 @@ from equipoise.decide.combine import PLAN_RECORD_NAME, ModelKind, Planned, by_wo
 from equipoise.decide.estimators.model import model_estimates
 from equipoise.decide.query import TrainingQuery
 from equipoise.decide.strategy_search import Problem, Survey, problem, surveyed
-from equipoise.decide.training import training
+from equipoise.decide.training import fixed_budget, training, usual_batch
 from equipoise.errors import InputError
 from equipoise.runs import embedded
 from equipoise.runs.queries import comparable
 from equipoise.spec.catalogue import shipped
 from equipoise.spec.mlperf import round_key
+from equipoise.units import HOUR_S
 
 # Rounds from here on: software and hardware that are still in use.
 _FIRST_ROUND: Final = "v3.0"
@@ -126,15 +131,64 @@ def _precision(row: dict[str, Any]) -> tuple[str, ...]:
     return ("fp8",) if has_fp8 and kind_of(row["workload"]) == "transformer" else ()
 
 
+class Pretraining(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A language model whose pretraining was published in accelerator-hours.
+
+    num_accelerators: 1,024 where it is not known.
+    """
+
+    title: str
+    workload: str
+    tokens: float
+    sequence_tokens: int
+    accelerator: str
+    accelerator_hours: float
+    source: str
+    num_accelerators: int = 1024
+
+
+def pretrainings() -> tuple[Pretraining, ...]:
+    """The published pretrainings: facts of data/pretrainings.toml."""
+    text = (files("equipoise") / "data" / "pretrainings.toml").read_text(encoding="utf-8")
+    return tuple(msgspec.convert(each, Pretraining) for each in tomllib.loads(text)["pretraining"])
+
+
+def planned_pretrainings() -> Iterator[Planned]:
+    """The published pretrainings, each with the time that the steps of its best strategy take."""
+    for each in pretrainings():
+        query = TrainingQuery(workload=each.workload, training_tokens=each.tokens)
+        asked = training(query, shipped(), None)
+        about = replace(asked.workload, sequence_tokens=each.sequence_tokens)
+        batch = usual_batch(about)
+        posed = replace(
+            asked,
+            workload=about,
+            budget=fixed_budget(about, each.tokens / each.sequence_tokens),
+            global_batch_samples=batch,
+        )
+        nodes = shipped().cluster(each.accelerator)
+        found = problem(posed, nodes, model_for(nodes.accelerator, about), num_best=1)
+        best = found.searched(each.num_accelerators).best
+        yield Planned(
+            entry=each.title,
+            workload=each.title,
+            kind="pretraining",
+            published_s=each.accelerator_hours * HOUR_S / each.num_accelerators,
+            planned_s=best[0].worth[0] if best else None,
+            num_accelerators=each.num_accelerators,
+        )
+
+
 def main() -> int:
     """Plan every training and write the file next to the embedded tables."""
     with threadpool_limits(limits=1):
-        found = tuple(planned(embedded.load().scores))
+        found = (*planned(embedded.load().scores), *planned_pretrainings())
+    to_target = [each for each in found if each.kind != "pretraining"]
     write_record(
         PLAN_RECORD_NAME,
         {
             "records": [to_builtins(each) for each in records(found)],
-            "workloads": [to_builtins(each) for each in by_workload(found)],
+            "workloads": [to_builtins(each) for each in by_workload(to_target)],
         },
     )
     return 0
