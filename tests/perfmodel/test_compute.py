@@ -144,6 +144,7 @@ FLOP_ONLY = Parameters(
     product_ramp_s=1e-15,
     product_traffic=1e-12,
     attention_fraction=1.0,
+    attention_half_tokens=1e-12,
     layer_traffic=1e-12,
     quantise_traffic=1e-12,
 )

@@ -5,6 +5,7 @@ import math
 import re
 import tomllib
 from pathlib import Path
+from statistics import median
 
 import pytest
 from hypothesis import given
@@ -146,6 +147,14 @@ def test_achieved_rates_are_those_measured(data_dir: Path) -> None:
     assert own == {hardware.accelerator(name).slug for name in measured}
 
 
+def measured_chips() -> list[hardware.Accelerator]:
+    return [
+        each
+        for each in hardware.accelerators()
+        if each.achieved_bf16_flop_per_s and each.peak_bf16_flop_per_s
+    ]
+
+
 def test_what_nobody_measured_is_taken_from_the_same_maker() -> None:
     # By hand from the MAMF table: 668.4 / 1307, 784.9 / 1307, 1565 / 2516: the median is MI325X.
     assert hardware.accelerator("MI250X").achievable_fraction == pytest.approx(784.9 / 1307)
@@ -153,10 +162,10 @@ def test_what_nobody_measured_is_taken_from_the_same_maker() -> None:
     assert hardware.accelerator("A100 SXM4 80GB").achievable_fraction == pytest.approx(271.2 / 312)
     nvidia = hardware.accelerator("L40S").achievable_fraction
     assert 0.75 < nvidia < 0.87  # between B200 and A100
-    assert (
-        hardware.accelerator("tpu-v4").achievable_fraction
-        == hardware.accelerator("xeon-8180-cpu").achievable_fraction
-    )
+    # TPUs hold their clock; of a processor only the median of all that were measured is known.
+    assert hardware.accelerator("tpu-v4").achievable_fraction == 1.0
+    every = [each.achieved_bf16_flop_per_s / each.peak_bf16_flop_per_s for each in measured_chips()]
+    assert hardware.accelerator("xeon-8180-cpu").achievable_fraction == pytest.approx(median(every))
 
 
 def test_every_accelerator_states_the_node_it_sits_in() -> None:

@@ -18,6 +18,7 @@ from equipoise.decide.candidates import (
     with_strategy,
     with_terms,
 )
+from equipoise.decide.combine import record_of
 from equipoise.decide.estimators.model import software_ratios
 from equipoise.decide.explain import (
     alternatives,
@@ -230,6 +231,12 @@ def _chosen_for_you(inputs: Inputs, assessment: Assessment, best: Candidate | No
         chosen.append(f"{best.strategy.implementation} code (--fix implementation=eager,compiled)")
     if inputs.query.software is None and inputs.query.profile is None:
         chosen += _software_words(assessment, best)
+    if inputs.training.is_pretraining and best.grade != "measured":
+        record = record_of("pretraining")
+        chosen.append(
+            f"time {1.0 / record.bias:.2f} times that of the steps, as {record.num_trainings} published "
+            "pretrainings took"
+        )
     is_owned = best.price is not None and best.price.is_owned
     if not inputs.query.terms and not is_owned:
         chosen.append(f"rented {best.terms.replace('_', ' ')} (--terms)")

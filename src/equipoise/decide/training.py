@@ -13,7 +13,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.decide.answer import DEVIATE, LEVEL, EvidenceSource
-from equipoise.decide.combine import record_of
 from equipoise.decide.fine_tuning import (
     USUAL_LORA_RANK,
     as_asked,
@@ -233,8 +232,8 @@ class Training(Struct, frozen=True, kw_only=True):
 
     global_batch_samples: stated by the user or by the user's own model; None where it is to be chosen.
     choices: values that parameters of the strategy may take; is_fixed: whether the user fixed any of them.
-    chosen_for_you: what was chosen because the question leaves it open, in words. counts_examples: whether the
-    amount was stated in examples, as of a fine-tuning.
+    chosen_for_you: what was chosen because the question leaves it open, in words. counts_examples: whether
+    the amount was stated in examples, as of a fine-tuning.
     """
 
     name: str
@@ -298,7 +297,7 @@ def training(query: TrainingQuery, catalogue: Catalogue, scores: pl.DataFrame | 
     fixed = parameter_choices(query.fixed, precision=query.precision)
     if "trained" in fixed and query.train:
         raise UsageError("--train and --fix trained both state which weights are trained; keep one")
-    found = Training(
+    return Training(
         name=query.workload or about.title,
         workload=about,
         budget=budget,
@@ -308,14 +307,6 @@ def training(query: TrainingQuery, catalogue: Catalogue, scores: pl.DataFrame | 
         chosen_for_you=tuple(chosen),
         counts_examples=query.counts_examples,
     )
-    if not found.is_pretraining:
-        return found
-    record = record_of("pretraining")
-    longer = (
-        f"time {1.0 / record.bias:.2f} times that of the steps, as in {record.num_trainings} published "
-        "pretrainings: evaluation, checkpoints, restarts"
-    )
-    return replace(found, chosen_for_you=(*chosen, longer))
 
 
 def _of_config(query: TrainingQuery, chosen: list[str]) -> Workload:

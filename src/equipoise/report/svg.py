@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from equipoise.report import format as amounts
 from equipoise.report.charts import Axis, Chart, Mark, Series
 from equipoise.report.figures import FEWEST_TICKS, MOST_TICKS, axis_range, colour, ticks
+from equipoise.report.format import visible
 
 WIDTH: Final = 460.0
 HEIGHT: Final = 340.0
@@ -91,7 +92,7 @@ def svg_chart(chart: Chart) -> str:
     parts += [_line(each, frame) for each in drawn if (each.is_line or each.is_curve) and len(each.x) > 1]
     parts += [_markers(each, frame) for each in drawn if not each.is_curve]
     parts += _labels(chart, frame)
-    label = html.escape(chart.alternative, quote=True)
+    label = html.escape(visible(chart.alternative), quote=True)
     size = f'viewBox="0 0 {WIDTH:g} {HEIGHT:g}"'
     return f'<svg class="drawing" {size} role="img" aria-label="{label}">{"".join(parts)}</svg>'
 
@@ -106,7 +107,7 @@ def mark_svg(mark: Mark) -> str:
 
 def _text(x: float, y: float, text: str, *, anchor: str = "middle", kind: str = "") -> str:
     named = f' class="{kind}"' if kind else ""
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{named}>{html.escape(text)}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{named}>{html.escape(visible(text))}</text>'
 
 
 def _grid(chart: Chart, frame: _Frame) -> Iterator[str]:
@@ -161,7 +162,7 @@ def _markers(series: Series, frame: _Frame) -> str:
         parts.append(
             f'<path class="marker" d="{SYMBOL_PATHS[series.mark.symbol]}" '
             f'transform="translate({across - 6 * scale:.1f} {down - 6 * scale:.1f}) scale({scale:.3f})" '
-            f'style="fill:{colour(series.mark)}"><title>{html.escape(chr(10).join(lines))}</title></path>'
+            f'style="fill:{colour(series.mark)}"><title>{html.escape(visible(chr(10).join(lines)))}</title></path>'
         )
     return "".join(parts)
 
