@@ -65,7 +65,7 @@ def read_question(given: Mapping[str, object], *, verb: Verb, allow_code: bool =
     if base.get("workload", "").lower().endswith(SUFFIX):
         raise DataError(f"{path}: workload = {base['workload']!r} is a file too; give the name of a workload")
     if not allow_code:
-        refuse_code([base["workload"]], where=path)
+        refuse_code([base.get("workload", "")], where=path)
     del stated["workload"]
     for one, other, _ in RIVALS:
         if one in stated or other in stated:

@@ -436,7 +436,7 @@ class Parameters(Struct, frozen=True, kw_only=True):
             "bytes of memory-bound work without a compiler over those with one",
             "torchtitan 2024, table 1",
         ),
-    ] = 2.6
+    ] = 1.8
     launch_s: Annotated[
         float, prior(0.7, "host time to launch one kernel, compiled", "PyTorch profiler traces")
     ] = 12e-6

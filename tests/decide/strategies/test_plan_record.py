@@ -5,6 +5,7 @@ import math
 import pytest
 
 from equipoise.decide.combine import Planned, PlanRecord, by_workload, plan_records, record_of, records
+from equipoise.decide.records.plans import planned_pretrainings
 
 
 def training(workload, ratio, kind="transformer"):
@@ -43,9 +44,22 @@ def test_the_errors_of_each_workload_by_hand():
 
 def test_the_record_that_ships_is_of_this_dataset_and_honest():
     for found in plan_records():
-        assert found.num_trainings > 100
+        assert found.num_trainings > (10 if found.kind == "pretraining" else 100)
         assert 0.05 < found.median < 0.4
         assert found.median < found.p90
         assert 0.7 < found.bias < 1.4
-    assert {each.kind for each in plan_records()} == {"transformer", "other"}
+    assert {each.kind for each in plan_records()} == {"transformer", "other", "pretraining"}
+
+
+def test_pretrainings_are_longer_than_their_steps_by_the_median_of_published_ones():
+    found = list(planned_pretrainings())
+    assert len(found) == 15
+    by_name = {each.entry: each for each in found}
+    # Llama 3.1 405B: 30.84 million hours on 16,384 accelerators are 1,882.3 hours (model card).
+    assert by_name["Llama 3.1 405B"].published_s / 3600 == pytest.approx(1882.3, abs=0.1)
+    ratios = sorted(each.planned_s / each.published_s for each in found)
+    shipped = record_of("pretraining")
+    assert shipped.bias == pytest.approx(ratios[7], rel=1e-3)
+    inside = [abs(math.log(ratio / shipped.bias)) <= shipped.log_half_width for ratio in ratios]
+    assert sum(inside) / len(inside) >= 0.85
     assert isinstance(record_of("transformer"), PlanRecord)

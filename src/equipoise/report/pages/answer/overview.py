@@ -60,6 +60,8 @@ _MOST_VALUES: Final = 5
 _MOST_FLIPS: Final = 5
 # Of the chart: sizes slower than so many times the slowest one taken are left to the table.
 _SLOWEST_SHOWN: Final = 4.0
+# A limit so many times below every point is named in words only: the points would be one.
+_FARTHEST_LIMIT: Final = 100.0
 _CURVE_POINTS: Final = 24
 _Group: TypeAlias = tuple[str, PriceTerms]
 
@@ -373,8 +375,9 @@ def _limit_lines(answer: Answer, shown: Sequence[Candidate], scale: float) -> It
     deadline_s, budget_usd = answer.question.deadline_s, answer.question.budget_usd
     if deadline_s is not None and deadline_s > (answer.question.queue_s or 0.0):
         at = (deadline_s - (answer.question.queue_s or 0.0)) / scale
-        yield _limit_line("deadline", (at, at), (min(money), max(money)))
-    if budget_usd is not None:
+        if at * _FARTHEST_LIMIT > min(times):
+            yield _limit_line("deadline", (at, at), (min(money), max(money)))
+    if budget_usd is not None and min(money) < budget_usd * _FARTHEST_LIMIT:
         yield _limit_line("budget", (min(times), max(times)), (budget_usd, budget_usd))
 
 
