@@ -3,6 +3,7 @@
 import os
 import re
 from io import StringIO
+from typing import get_args
 
 import polars as pl
 import pytest
@@ -14,12 +15,13 @@ from equipoise.bench.store import FinishedTrial, Store, folders_below, is_watche
 from equipoise.bench.summary import Spread
 from equipoise.bench.sweep import planned
 from equipoise.bench.watching.record import RankFile, RecordedStep, run_folder
+from equipoise.decide.combine import PlanKind
 from equipoise.diagnose.sweeps import sweep_now
 from equipoise.diagnose.watched_runs import watched_now
 from equipoise.errors import DataError, EvidenceError, SpecError
 from equipoise.report import html, terminal
 from equipoise.report.format import TIMES
-from equipoise.report.pages.accuracy import ACCURACY
+from equipoise.report.pages.accuracy import ACCURACY, KINDS
 from equipoise.report.pages.comparison import COMPARED
 from equipoise.report.pages.sweep import SWEEP
 from equipoise.report.pages.watch import WATCH
@@ -88,6 +90,9 @@ def test_the_page_of_records_shows_every_kind():
     assert found.profiles
     for profile in found.profiles:
         assert profile.name in shown
+    assert {each.kind for each in found.plans} == set(get_args(PlanKind)) == set(KINDS)
+    for title, _ in KINDS.values():
+        assert title in shown
     named = {section.name for section, blocks in ACCURACY.content(found) if blocks}
     assert named >= {"forecasts", "steps", "plans", "advised"}
     assert max(map(len, text(ACCURACY, found).splitlines())) <= 80

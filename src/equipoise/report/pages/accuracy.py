@@ -247,7 +247,11 @@ def _ledger_blocks(findings: AccuracyFindings) -> tuple[Block, ...]:
     return (Tiles(items=(tile,)), note("All of them: ", code("equipoise record"), "."))
 
 
-KINDS: Final = {"transformer": "Transformers", "other": "Other models"}
+KINDS: Final = {
+    "transformer": ("Transformers", "workload"),
+    "other": ("Other models", "workload"),
+    "pretraining": ("Pretrainings", "language model"),
+}
 PLANS_COLUMNS: Final = (
     Column(title="Models", is_header=True),
     Column(title="Trainings", is_number=True),
@@ -264,7 +268,8 @@ def _plans_blocks(findings: AccuracyFindings) -> tuple[Block, ...]:
             "Whole trainings that MLPerf published were planned on the same number of the same accelerators "
             "at the same batch, and ",
             strong("only the samples to the target were taken from them"),
-            ". Each workload has the same weight.",
+            ". Each workload has the same weight. Pretrainings of language models were planned on the tokens "
+            "that their papers state.",
         ),
         Table(
             name="plans",
@@ -274,15 +279,18 @@ def _plans_blocks(findings: AccuracyFindings) -> tuple[Block, ...]:
         ),
         note(
             "A submission is tuned for weeks; a plan is the best of the strategies that the model knows. "
-            "The intervals of plans come from these errors."
+            "Planned times of pretrainings are divided by their ratio, planned / published: evaluation, "
+            "checkpoints and restarts take time that steps do not. Their errors are those after it, on the "
+            "same pretrainings. The intervals of plans come from these errors."
         ),
     )
 
 
 def _plans_row(each: PlanRecord) -> tuple[Cell, ...]:
+    title, one = KINDS[each.kind]
     names = listed([workload_name(slug) for slug in each.workloads])
     return (
-        named(KINDS[each.kind], detail=f"{plural(len(each.workloads), 'workload')}: {names}"),
+        named(title, detail=f"{plural(len(each.workloads), one)}: {names}"),
         number(each.num_trainings),
         number(each.median, format_percent),
         number(each.p90, format_percent),
