@@ -167,7 +167,7 @@ def test_two_spellings_of_one_accelerator_are_one(read):
         (b"PAR1 is how Parquet begins", "Parquet table"),
         ("num_accelerators,time_to_train_s\n" + "8,1\n" * (MAX_ROWS + 1), f"more than {MAX_ROWS} rows"),
         (",".join(f"c{i}" for i in range(2000)), "2000 columns"),
-        (b"8" * (MAX_FILE_BYTES + 1), f"at most {MAX_FILE_BYTES} are read"),
+        (b"8" * (MAX_FILE_BYTES + 1), f"more than {MAX_FILE_BYTES:,} bytes"),
     ],
     ids=lambda value: str(value[:30]) if isinstance(value, str | bytes) else "",
 )
