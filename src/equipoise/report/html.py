@@ -249,8 +249,8 @@ def _matrix(block: PairMatrix) -> Html:
 def _word(badge: Badge | None) -> Html:
     if badge is None:
         return element("td")
-    detail = element("span", unbroken(badge.detail), class_="detail") if badge.detail else ""
-    return element("td", unbroken(badge.text), detail, class_=badge.tone)
+    detail = element("span", badge.detail, class_="detail") if badge.detail else ""
+    return element("td", badge.text, detail, class_=badge.tone)
 
 
 def _panels(block: Panels) -> Html:
