@@ -102,7 +102,7 @@ def test_what_tells_nothing_is_refused_in_one_sentence(content, code, words, tmp
     ("arguments", "words"),
     [
         (("nowhere.txt",), b"nowhere.txt: No such file"),
-        ((".",), b".: Is a directory"),
+        ((".",), b".: not a regular file"),
         (("--accelerator", "zeppelin"), b"'zeppelin' is not a known system or accelerator"),
         (("--batch", "1"), b"--batch"),
         (("--html", "no/such/x.html"), b"does not exist"),
