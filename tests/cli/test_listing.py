@@ -59,6 +59,7 @@ def test_accelerators_say_whether_their_achievable_share_was_measured(data) -> N
     assert not rows["l40s-pcie-48gb"]["achievable_is_measured"]
     # TPUs hold the clock at which their peak is stated; what else is not measured is expected below its peak.
     at_peak = {name for name, row in rows.items() if row["achievable_fraction"] == 1}
+    assert at_peak
     assert at_peak == {name for name, row in rows.items() if row["kind"] == "tpu"}
     assert not any(rows[name]["achievable_is_measured"] for name in at_peak)
     assert all(0.4 < row["achievable_fraction"] < 1 for name, row in rows.items() if name not in at_peak)
