@@ -63,7 +63,7 @@ JUDGED = {
 STATED = {"deadline_s": "deadline", "budget_usd": "budget"}
 LIMITED_BY = (None, "data", "catalogue", "question")
 # What relaxing a limit may change of a candidate.
-OF_THE_LIMIT = frozenset({"feasible", "constraints"})
+OF_THE_LIMIT = frozenset({"feasible", "constraints", "probability"})
 
 
 def central(interval):
@@ -383,7 +383,7 @@ def refused_well(document):
         if named is None or not same(central(named[field]), least):
             name = named and named["id"]
             found.append(f"law 2: the {word} is {name}; the least {field} of all is {least!r}")
-    return [*found, *_relaxed_least(refusal["relaxations"], candidates)]
+    return [*found, *_relaxed_least(refusal["relaxations"], refusal.get("joint", ()), candidates)]
 
 
 def _keeps_sizes(candidate):
@@ -401,7 +401,7 @@ def least_needed(candidates, name):
     return min(values, default=None)
 
 
-def _relaxed_least(relaxations, candidates):
+def _relaxed_least(relaxations, joint, candidates):
     if not candidates:
         return
     needed = {each["constraint"]: each["needed"] for each in relaxations}
@@ -422,7 +422,7 @@ def _relaxed_least(relaxations, candidates):
             yield f"law 2: relaxing {name} to {needed[name]!r} does not do; {value!r} would"
         elif needed[name] > value * (1 + 1e-3):
             yield f"law 2: relaxing {name} to {needed[name]!r} is more than needed; {value!r} would do"
-    together = {name: value for name, value in needed.items() if value is not None}
+    together = {each["constraint"]: each["needed"] for each in joint}
     if not alone and not any(_kept_within(each, together) for each in candidates):
         yield "law 2: all relaxations together make nothing feasible"
 

@@ -165,7 +165,7 @@ FOUR = systems(H100, H200, B200, MI300X)
 
 
 def test_a_refusal_names_the_cheapest_and_the_fastest_of_all():
-    asked = (*PRETRAINING, *FOUR, "--max-accelerators", "512", "--deadline", "1d", "--budget", "60000")
+    asked = (*PRETRAINING, *FOUR, "--max-accelerators", "512", "--deadline", "1d", "--budget", "83200")
     document = lawful(*asked)
     assert {each["accelerator"] for each in document["candidates"]} == {H100, H200, B200, MI300X}
     assert document["recommended"] is None
@@ -177,7 +177,7 @@ def test_a_refusal_names_the_cheapest_and_the_fastest_of_all():
 
 
 def test_relaxed_as_the_refusal_says_the_question_has_an_answer():
-    limits = {"deadline": "1d", "budget": "60000"}
+    limits = {"deadline": "1d", "budget": "83200"}
     asked = (*PRETRAINING, *FOUR, "--max-accelerators", "512")
     document = lawful(*asked, *(part for name, value in limits.items() for part in (f"--{name}", value)))
     relaxations = document["refusal"]["relaxations"]

@@ -165,6 +165,7 @@ def system_answer(candidates, name="h100-sxm5-80gb", *, title="NVIDIA H100 SXM5 
         unfit=(),
         records=(),
         calibration="made",
+        time_per_step_time=1.0,
         software=None,
         transferred_from=None,
         run_fit=None,

@@ -426,7 +426,8 @@ class SystemAnswer(Struct, frozen=True, kw_only=True):
     estimates: of each estimator. equilibria: over its sizes on its first terms; balance_size: the first
     reason to stop. calibration, run_fit: of the performance model, in words, and what the user's own steps
     made of it. software: whose measurements calibrate the model; None where the priors serve or a profile
-    was given. unfit: sizes that may be taken and have no candidate.
+    was given. time_per_step_time: modelled time of the training over that of its steps, more than 1 for
+    pretrainings; None without a model. unfit: sizes that may be taken and have no candidate.
     best_strategies: of the recommended size, the fastest first, each as a candidate that has this strategy.
     """
 
@@ -449,6 +450,7 @@ class SystemAnswer(Struct, frozen=True, kw_only=True):
     records: tuple[ErrorRecord, ...]
     calibration: str | None
     software: str | None
+    time_per_step_time: float | None
     transferred_from: str | None
     run_fit: str | None
     num_considered: int

@@ -18,7 +18,6 @@ from equipoise.decide.candidates import (
     with_strategy,
     with_terms,
 )
-from equipoise.decide.combine import record_of
 from equipoise.decide.estimators.model import software_ratios
 from equipoise.decide.explain import (
     alternatives,
@@ -231,12 +230,6 @@ def _chosen_for_you(inputs: Inputs, assessment: Assessment, best: Candidate | No
         chosen.append(f"{best.strategy.implementation} code (--fix implementation=eager,compiled)")
     if inputs.query.software is None and inputs.query.profile is None:
         chosen += _software_words(assessment, best)
-    if inputs.training.is_pretraining and best.grade != "measured":
-        record = record_of("pretraining")
-        chosen.append(
-            f"time {1.0 / record.bias:.2f} times that of the steps, as {record.num_trainings} published "
-            "pretrainings took"
-        )
     is_owned = best.price is not None and best.price.is_owned
     if not inputs.query.terms and not is_owned:
         chosen.append(f"rented {best.terms.replace('_', ' ')} (--terms)")
@@ -297,6 +290,7 @@ def _system(
         records=tuple(records(inputs, assessment, best if is_best else None)),
         calibration=None if survey is None else survey.problem.model.calibration.name,
         software=None if survey is None else _software(inputs, survey.problem),
+        time_per_step_time=None if survey is None else survey.problem.time_per_step_time,
         transferred_from=None if assessment.transferred is None else assessment.transferred.chip.title,
         run_fit=None if assessment.run_fit is None else assessment.run_fit.sentence,
         num_considered=considered,

@@ -277,7 +277,7 @@ def model_estimates(survey: Survey) -> Estimates | None:
     calibration, record = problem.model.calibration, problem.record
     error = format_percent(round(record.median, 2))
     why = f"{record.num_trainings} plans of published trainings: off by {error} (median)"
-    if problem.training.is_pretraining:
+    if problem.time_per_step_time != 1.0:
         why = (
             f"{record.num_trainings} published pretrainings took {problem.time_per_step_time:.2f} times as "
             f"long as the model says of their steps (median), and so does this; off from that by {error}"

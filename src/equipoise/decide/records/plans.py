@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from threadpoolctl import threadpool_limits
 
 from equipoise.calibration import forecast_record
-from equipoise.calibration.profiles import model_for
+from equipoise.calibration.profiles import architecture, model_for
 from equipoise.decide.answer import Estimates
 from equipoise.decide.combine import PLAN_RECORD_NAME, ModelKind, Planned, by_workload, model_kind, records
 from equipoise.decide.estimators.model import model_estimates
@@ -154,8 +154,12 @@ def pretrainings() -> tuple[Pretraining, ...]:
 
 
 def planned_pretrainings() -> Iterator[Planned]:
-    """The published pretrainings, each with the time that the steps of its best strategy take."""
+    """The published pretrainings of dense models, each with the time that the steps of its best strategy
+    take.
+    """
     for each in pretrainings():
+        if architecture(shipped().workload(each.workload)) != "dense transformer":
+            continue
         query = TrainingQuery(workload=each.workload, training_tokens=each.tokens)
         asked = training(query, shipped(), None)
         about = replace(asked.workload, sequence_tokens=each.sequence_tokens)

@@ -138,6 +138,9 @@ def _evidence(answer: Answer, best: Candidate) -> str:
         return GRADES[best.grade]
     is_validated = not (answer.workload.frozen_share or (best.strategy and best.strategy.trained == "qlora"))
     lacks = "no run of this training" if is_validated else "none published of its kind"
+    factor = answer.system.time_per_step_time
+    if factor is not None and factor != 1.0:
+        return f"model of {software}, {factor:.2f} times its steps; {lacks}"
     return f"the performance model of {software}; {lacks}"
 
 
@@ -201,8 +204,7 @@ def _money(answer: Answer, best: Candidate) -> Iterator[Span]:
     if best.price is not None and best.price.is_owned:
         yield " of your own machine: electricity only"
     elif best.price is not None:
-        terms = "" if best.terms == "on_demand" else f" {WORDS[best.terms]}"
-        yield f" at {best.price.usd_per_accelerator_hour:,.2f} USD{terms}"
+        yield f" at {best.price.usd_per_accelerator_hour:,.2f} USD"
     for each in best.constraints:
         if each.name == "budget_usd" and each.probability is not None:
             chance = amounts.probability(each.probability)
@@ -270,9 +272,7 @@ def _beyond(answer: Answer, best: Candidate, sizes: Sequence[Candidate], at: int
     if beyond.broken:
         against = limit_words(answer, beyond.broken[0])
     elif _pays(best, beyond):
-        hint = "" if answer.question.deadline_s is not None else " (--deadline limits the time)"
         against = f"it would pay, but {_DECIDED[answer.question.objective]}"
-        against += hint if answer.question.objective in {"cost", "energy"} else ""
     else:
         against = f"a step pays from {amounts.factor(float(least_speedup(_growth(best, beyond))))} on"
     yield strong("No")
