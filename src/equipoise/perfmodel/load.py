@@ -65,7 +65,7 @@ class Load(Struct, frozen=True, kw_only=True):
     leaves to a tensor axis, forward.
     dense_params, expert_params: a layer's; embedding_params: all tables; end_params: those at the fuller end
     of a pipeline; adapter_params: of adapters on attention, a layer and rank; linear_adapter_params: what
-    adapters on all linear layers have besides. frozen_share: forward passes of frozen models beside it, in
+    adapters on all linear layers have besides. frozen_share: forward passes of frozen models run with it, in
     its own; frozen_params: their weights, where they are not the model's.
     kept_whole_bytes, kept_shared_bytes, kept_score_bytes: activations a token and layer keeps for the way
     back, by the same sharing, and the scores that unfused attention keeps. spared_whole_bytes,

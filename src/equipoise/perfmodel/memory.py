@@ -129,7 +129,7 @@ def memory(load: Load, grid: StrategyGrid, parameters: Parameters) -> RankMemory
     weights = resident * (held * by_stage[2] + frozen * per_rank.experts * experts_by_stage[2]) + np.where(
         grid.trained == _FULL_TRAINING, 0.0, width * per_rank.dense_trained
     )
-    # Frozen models beside it lie as its weights do.
+    # Frozen models that run with it are stored as its weights are.
     split = np.where(np.greater(load.hidden, 0), grid.tp * grid.pp, 1.0)
     weights = weights + width * resident * by_stage[2] * load.frozen_params / split
     gradients = gradient_bytes_per_param(grid) * (
