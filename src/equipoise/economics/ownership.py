@@ -1,7 +1,7 @@
 """Hardware bought or rented: when buying pays, the return by a horizon, and its largest sensitivities."""
 
 import math
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 from msgspec import Struct
@@ -250,9 +250,13 @@ class _Flows(Struct, frozen=True, kw_only=True):
         return np.asarray(self.months_to_break_even(at) <= at["lifetime"], dtype=float)
 
 
+# A machine that never works costs without end an hour; figures stay finite.
+_LEAST_USED: Final = 1e-12
+
+
 def _used(at: Values) -> NDArray[np.float64]:
     """Share of the hours in which the machine works."""
-    return np.minimum(at["utilisation"] * at["time against predicted"], 1.0)
+    return np.clip(at["utilisation"] * at["time against predicted"], _LEAST_USED, 1.0)
 
 
 def _inputs(

@@ -193,8 +193,10 @@ def _attention_s(
     """
     wide = wide_rate_flop_per_s(machine, grid, parameters)
     sharded = tokens_per_rank(load, grid) / grid.tp
+    # Blocks on the diagonal of a causal mask are half empty: the shorter the sequence, the more of all.
+    lost = parameters.attention_half_tokens * np.greater(load.score_flop, 0)
     held = load.sequence / grid.cp
-    reached = parameters.attention_fraction * (held / (held + parameters.attention_half_tokens))
+    reached = parameters.attention_fraction * (held / (held + lost))
     rate = wide * (reached / parameters.product_fraction)
     if np.any(grid.cp > 1):
         rate = rate * np.where(grid.cp > 1, parameters.split_attention, 1.0)

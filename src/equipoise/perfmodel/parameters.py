@@ -319,7 +319,7 @@ class Parameters(Struct, frozen=True, kw_only=True):
         float,
         prior(
             0.5,
-            "tokens a rank holds of a sequence at which attention reaches half of that",
+            "tokens a rank holds of a sequence at which causal attention reaches half of that",
             "FlashAttention-2 (Dao 2023), figure 4: causal, heads of 128, from 512 to 16k tokens",
         ),
     ] = 600.0
