@@ -5,11 +5,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
+# What `make lock` wrote, to the hash. What is then installed beside it is the package itself, and torch.
+LOCKED := $(PIP) install --no-deps --require-hashes --requirement
 EQUIPOISE_DATA ?= ../shared/data
 export override EQUIPOISE_DATA := $(abspath $(EQUIPOISE_DATA))
 
 .DELETE_ON_ERROR:
-.PHONY: help report test lint check dataset bench experiments fuzz accuracy profiles docs site clean
+.PHONY: help report test lint check dataset bench experiments fuzz accuracy profiles docs site lock dist lower sbom clean
 
 help: ## say what each target does
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,11 +20,11 @@ report: $(VENV)/core.stamp ## write report.html, the scaling study of MLPerf Tra
 	@$(BIN)/equipoise report --out report.html
 	@echo "The study is in $(CURDIR)/report.html: open it in a browser."
 
-test: $(VENV)/test.stamp ## run every test
+test: $(VENV)/dev.stamp ## run every test
 # A file stays on one worker, which makes what it shares once; tests/conftest.py puts the slow files first.
 	$(BIN)/python -m pytest -n auto --maxprocesses=4 --dist loadfile --no-loadscope-reorder
 
-lint: $(VENV)/check.stamp
+lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -33,12 +35,12 @@ check: lint site ## run what CI runs: ruff, mypy --strict, the site, doctests, t
 
 dataset: $(VENV)/core.stamp ## write src/equipoise/data from the rounds in $EQUIPOISE_DATA/mlperf
 	$(BIN)/python -m equipoise.runs.embedded
-	$(BIN)/python -m equipoise.calibration forecast advice
+	$(BIN)/python -m equipoise.calibration forecast trends advice
 
-bench: $(VENV)/test.stamp ## run the benchmarks, each with a ratio against something outside
+bench: $(VENV)/dev.stamp ## run the benchmarks, each with a ratio against something outside
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit; done
 
-experiments: $(VENV)/test.stamp ## repeat, as root, what was measured on two emulated hosts: docs/experiments/0011 on
+experiments: $(VENV)/dev.stamp ## repeat, as root, what was measured on two emulated hosts: docs/experiments/0011 on
 	$(BIN)/python experiments/two_hosts.py
 	$(BIN)/python experiments/two_hosts_page.py
 	$(BIN)/python experiments/predicted_steps.py --write
@@ -49,7 +51,7 @@ experiments: $(VENV)/test.stamp ## repeat, as root, what was measured on two emu
 fuzz: $(VENV)/fuzz.stamp ## fuzz every reader of files, SECONDS=20 each; CORPUS=DIR keeps the inputs
 	$(BIN)/python fuzz/run.py --seconds $(or $(SECONDS),20) $(if $(CORPUS),--corpus $(CORPUS))
 
-accuracy: $(VENV)/test.stamp ## hold the performance model against measurements: docs/understand/accuracy.md
+accuracy: $(VENV)/dev.stamp ## hold the performance model against measurements: docs/understand/accuracy.md
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/accuracy.py --write docs/understand/accuracy.md
 
 profiles: $(VENV)/core.stamp ## fit the profiles that ship to $EQUIPOISE_DATA/measured, and their error records
@@ -62,33 +64,49 @@ profiles: $(VENV)/core.stamp ## fit the profiles that ship to $EQUIPOISE_DATA/me
 docs: $(VENV)/core.stamp ## run every command of the README and docs again and write its output there
 	$(BIN)/python docs/sessions.py
 
-site: $(VENV)/docs.stamp ## build the documentation as a site: open site/index.html in a browser
+site: $(VENV)/dev.stamp ## build the documentation as a site: open site/index.html in a browser
 	@$(BIN)/zensical build --clean --strict
 	@echo "The documentation is in $(CURDIR)/site: open index.html in a browser."
+
+lock: ## write requirements/ anew: the newest versions, and the lowest that pyproject.toml allows
+	@test -e $(BIN)/uv || { $(PYTHON) -m venv $(VENV) && $(PIP) install uv; }
+	@UV=$(BIN)/uv .ci/lock
+
+dist: $(VENV)/dev.stamp ## build wheel and sdist into dist/, check what is in them, use them on each Python at hand, or on PYTHONS="3.12 3.13"
+	@rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python .ci/contents.py dist
+	.ci/matrix dist/*.whl requirements/core.txt $(PYTHONS)
+
+lower: dist ## use the wheel with the lowest versions that pyproject.toml allows
+	.ci/matrix dist/*.whl requirements/lower.txt 3.11
+
+sbom: $(VENV)/dev.stamp ## list what an installed Equipoise consists of, as CycloneDX: dist/equipoise.cdx.json
+	@mkdir -p dist
+	@rm -rf build/sbom && $(PYTHON) -m venv --without-pip build/sbom
+	@$(BIN)/uv pip install --quiet --python build/sbom --no-deps --require-hashes --requirement requirements/core.txt
+	@$(BIN)/uv pip install --quiet --python build/sbom --no-deps .
+	@$(BIN)/cyclonedx-py environment --output-reproducible --output-file dist/equipoise.cdx.json build/sbom
+	@echo "The list is in dist/equipoise.cdx.json."
 
 clean: ## remove the environment, caches, report.html and the site
 	rm -rf $(VENV) build dist report.html site .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(VENV)/core.stamp: pyproject.toml
+$(VENV)/core.stamp: pyproject.toml requirements/core.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("equipoise needs Python 3.11 or newer, found %d.%d: make PYTHON=python3.11" % sys.version_info[:2])'
 	@echo "Installing into $(VENV), once."
 	@$(PYTHON) -m venv $(VENV)
-	@$(PIP) install --editable .
+# Compiling every module of every library takes as long as the rest; those that run are compiled then.
+	@$(LOCKED) requirements/core.txt --no-compile
+	@$(PIP) install --no-compile --editable .
 	@touch $@
 
-$(VENV)/test.stamp: $(VENV)/core.stamp
-	@$(PIP) install --editable '.[test]'
+$(VENV)/dev.stamp: $(VENV)/core.stamp requirements/dev.txt
+	@$(LOCKED) requirements/dev.txt --no-compile
+	@$(PIP) install --no-compile --editable '.[check,docs,release]'
 	@touch $@
 
-$(VENV)/fuzz.stamp: $(VENV)/test.stamp
+$(VENV)/fuzz.stamp: $(VENV)/dev.stamp
 	@$(PIP) install --editable '.[fuzz]'
-	@touch $@
-
-$(VENV)/docs.stamp: $(VENV)/core.stamp
-	@$(PIP) install --editable '.[docs]'
-	@touch $@
-
-$(VENV)/check.stamp: $(VENV)/test.stamp
-	@$(PIP) install --editable '.[check]'
 	@touch $@

@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from equipoise.runs import embedded
-from equipoise.runs.queries import best_per_size
+from equipoise.runs.store import best_per_size
 from equipoise.scaling.backtest import Backtest, BacktestRecord, Protocol, backtest
 
 RUNS: tuple[tuple[Protocol, bool], ...] = (("largest", False), ("largest", True), ("new_round", False))

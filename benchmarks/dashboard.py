@@ -2,10 +2,13 @@
 
 Starts a dashboard of its own on a free port of loopback. Beside it: the same clients and pages through
 Python's own http.server over files, which neither computes nor checks anything.
+With --soak MINUTES it is asked new questions of every kind, one after the other, wrong ones too, and its
+resident memory is printed every minute.
 """
 
 import argparse
 import asyncio
+import random
 import re
 import signal
 import subprocess
@@ -14,8 +17,9 @@ import tempfile
 import time
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from itertools import product
+from itertools import cycle, product
 from pathlib import Path
+from statistics import linear_regression
 from threading import Thread
 
 PAGES = ("/study", "/compare", "/accuracy", "/study?round=v4.0", "/plan?workload=bert&accelerator=dgx-h100")
@@ -115,6 +119,12 @@ async def measure(port: int, process_id: int, *, num_clients: int) -> None:
         await clients(port, PAGES, num_clients=num_clients, num_each=4),
     )
     await busy
+    different = (
+        f"/plan?workload={workload}&accelerator=dgx-h100&price={1 + number / 100}&deadline={5 + number}"
+        for number, workload in zip(range(num_clients), cycle(("bert", "llama2_70b_lora", "retinanet")))
+    )
+    plans = await asyncio.gather(*(fetched(port, path) for path in different))
+    told(f"{num_clients} clients at once, each with another plan", [seconds for seconds, _, _ in plans])
     same = await asyncio.gather(*(fetched(port, "/study?round=v3.1") for _ in range(num_clients)))
     told(f"one new study, asked by {num_clients} at once", [seconds for seconds, _, _ in same])
     assert len({body for _, _, body in same}) == 1
@@ -124,10 +134,53 @@ async def measure(port: int, process_id: int, *, num_clients: int) -> None:
     print(f"memory: {before:.0f} MiB after the first pages, {now:.0f} MiB at the end, {most:.0f} MiB at most")
 
 
+def question(draw: random.Random) -> str:
+    """The address of one question, of any page; about a quarter are refused."""
+    workload = draw.choice(
+        ("bert", "llama2_70b_lora", "retinanet", "stable_diffusion", "dlrm_dcnv2", "resnet", "llama31_405b")
+    )
+    accelerator = draw.choice(("dgx-a100", "dgx-h100", "h200", "b200", "mi300x", "tpu-v5p", "l40s"))
+    most = draw.choice((8, 64, 100, 512, 2048))
+    price, deadline_h = round(draw.uniform(0.5, 9.0), 3), round(draw.uniform(0.5, 400.0), 2)
+    round_ = draw.choice(("v0.7", "v1.1", "v2.0", "v2.1", "v3.0", "v3.1", "v4.0", "v4.1", "v5.0"))
+    asked = f"workload={workload}&accelerator={accelerator}&max_accelerators={most}"
+    return draw.choice(
+        (
+            f"/advice?{asked}&price={price}",
+            f"/advice?{asked}&deadline={deadline_h}&objective={draw.choice(('time', 'cost', 'balance'))}",
+            f"/advice?{asked}&training_samples={draw.randrange(10**4, 10**8)}",
+            f"/advice/answer.json?{asked}&price={price}",
+            f"/plan?workload={workload}&accelerator={accelerator}&accelerators={most}&price={price}",
+            f"/plan/answer.json?workload={workload}&accelerator={accelerator}&accelerators={most}",
+            f"/study?round={round_}",
+            f"/study?round={round_}&workload={workload}",
+            f"/compare?workload={workload}",
+            *("/accuracy", "/runs", f"/advice?workload={draw.random()}"),
+        )
+    )
+
+
+async def soak(port: int, process_id: int, *, minutes: float) -> None:
+    """Ask for so long; memory every minute, and its slope over the second half."""
+    draw, began, statuses = random.Random(0), time.monotonic(), dict[int, int]()  # noqa: S311 - no secrets
+    seen: list[tuple[float, float]] = []
+    while (passed_min := (time.monotonic() - began) / 60) < minutes:
+        if passed_min >= len(seen):
+            now, most = memory_mib(process_id)
+            seen.append((passed_min, now))
+            print(f"{passed_min:.0f} min: {now:.0f} MiB, {most:.0f} at most; answers {statuses}", flush=True)
+        _, status, _ = await fetched(port, question(draw))
+        statuses[status] = statuses.get(status, 0) + 1
+    later = seen[len(seen) // 2 :]
+    slope = linear_regression(*zip(*later, strict=True)).slope if len(later) > 1 else float("nan")
+    print(f"second half: {slope * 60:+.1f} MiB per hour")
+
+
 def main() -> None:
     """Start a dashboard, ask it, stop it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clients", type=int, default=50)
+    parser.add_argument("--soak", type=float, metavar="MINUTES")
     chosen = parser.parse_args()
     process = subprocess.Popen(
         [sys.executable, "-m", "equipoise", "serve", "--port", "0"], stdout=subprocess.PIPE, text=True
@@ -136,7 +189,12 @@ def main() -> None:
         assert process.stdout is not None
         found = re.search(r":(\d+)/", process.stdout.readline())
         assert found is not None
-        asyncio.run(measure(int(found[1]), process.pid, num_clients=chosen.clients))
+        port = int(found[1])
+        asyncio.run(
+            soak(port, process.pid, minutes=chosen.soak)
+            if chosen.soak
+            else measure(port, process.pid, num_clients=chosen.clients)
+        )
     finally:
         process.send_signal(signal.SIGINT)
         process.wait(20)

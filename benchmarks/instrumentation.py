@@ -31,11 +31,14 @@ import numpy as np
 from msgspec import Struct
 
 from equipoise.bench.devices import DeviceKind, device
-from equipoise.bench.environment import prompt_wakeups
 from equipoise.bench.methods import Step
-from equipoise.bench.models import Trainee
 from equipoise.bench.trial import Trial
+from equipoise.bench.zoo import Trainee
 from equipoise.units import MICROSECOND_S
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments"))
+
+from emulated import prompt_wakeups
 
 BATCH_SAMPLES = 64
 # A block takes about this long, or one step: what else the machine does then falls on few blocks of many.

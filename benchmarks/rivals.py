@@ -28,7 +28,7 @@ from msgspec import Struct
 from scipy.optimize import OptimizeWarning, curve_fit
 
 from equipoise.runs import embedded
-from equipoise.runs.queries import best_per_size
+from equipoise.runs.store import best_per_size
 from equipoise.scaling.backtest import HeldOut, backtest
 from equipoise.scaling.laws import AMDAHL, USL, FloatArray, Law
 

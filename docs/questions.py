@@ -14,6 +14,7 @@ ARGUMENTS = ROOT / "src" / "equipoise" / "library" / "arguments.py"
 _TYPES = {
     "text": "str",
     "texts": "str | Sequence[str]",
+    "names": "str | Sequence[str]",
     "list": "str | Sequence[str]",
     "flag": "bool",
     "number": "float | str",
@@ -29,7 +30,7 @@ _INTRODUCTION = """\
 # The fields of a question
 
 `advise`, `plan`, `predict` and `allocate` ask the same fields; each is declared once, in
-`src/equipoise/decide/query.py`. A field is an option (`--max-accelerators 64`), a key of a file
+`src/equipoise/decide/fields.toml`. A field is an option (`--max-accelerators 64`), a key of a file
 (`max_accelerators = 64`), an argument in Python (`max_accelerators=64`; `from_` for `from`) and a field of a
 form in the dashboard. All of them take the same text: counts and amounts with a prefix (`10k`, `1T`),
 durations in hours or with a unit (`12`, `90min`, `7d`), values of one system (`h100=2.1`; in a file also

@@ -30,10 +30,11 @@ from statistics import StatisticsError, mean, median, stdev
 from typing import Any
 
 from curves import figure, last_loss, mean_curve, reached_s, sample_rate, samples_to, with_error
+from emulated import emulated
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
-from equipoise.bench.launchers import LaunchJob, launcher
+from equipoise.bench.launchers import LaunchJob
 from equipoise.bench.trial import Trial, trial_from
 
 HERE = Path(__file__).resolve().parent
@@ -253,7 +254,7 @@ class Trainings:
 
     def run_on_rig(self, rate: str, trials: Iterable[Trial]) -> None:
         """Trains on emulated hosts, each trial in fresh processes; nothing else may run."""
-        where = launcher(f"emulated:{rate}")
+        where = emulated(f"emulated:{rate}")
         for trial in trials:
             if self.has(rate, trial) or not self.in_time():
                 continue

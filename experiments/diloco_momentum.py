@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from equipoise.bench.methods import method
-from equipoise.bench.models import OptimizerSettings, trainee
+from equipoise.bench.zoo import OptimizerSettings, trainee
 
 BATCH_SAMPLES = 64
 MOMENTA = (0.9, 0.5, 0.0)

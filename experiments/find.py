@@ -17,14 +17,13 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
+from emulated import emulated
 from msgspec import Struct
 from two_hosts import timed
 
-from equipoise.bench.interference import interference
-from equipoise.bench.launchers import launcher
 from equipoise.bench.store import FinishedTrial, Store, write_whole
 from equipoise.bench.summary import timed_run
-from equipoise.bench.sweep import in_random_order
+from equipoise.bench.sweep import in_random_order, interference
 from equipoise.bench.trial import Trial
 from equipoise.diagnose.exchange_costs import exchange_costs, needed
 from equipoise.diagnose.method_search import (
@@ -95,7 +94,7 @@ def measured(out: Path, end_s: float) -> bool:
         if not path.exists():
             if time.monotonic() > end_s:
                 return False
-            document = interference(needed(METHODS, num_ranks=2, device="cpu"), launcher(f"emulated:{rate}"))
+            document = interference(needed(METHODS, num_ranks=2, device="cpu"), emulated(f"emulated:{rate}"))
             write_whole(path, json.dumps(document, indent=1).encode())
     return True
 

@@ -24,18 +24,16 @@ from statistics import median
 from tempfile import TemporaryFile
 from typing import Any
 
+from emulated import emulated, hosts, prompt_wakeups
 from msgspec import Struct, to_builtins
 from quiet import in_quiet
 
+from equipoise.bench.collectives import CollectivesTask
 from equipoise.bench.collectives.measure import timed_document
-from equipoise.bench.collectives.records import CollectivesTask
-from equipoise.bench.environment import conditions, prompt_wakeups
-from equipoise.bench.interference import InterferenceTask, interference
-from equipoise.bench.launchers import launcher
-from equipoise.bench.launchers.emulated import hosts
+from equipoise.bench.environment import conditions
 from equipoise.bench.store import FAILED, SUCCESS, FinishedTrial, Store, write_whole
 from equipoise.bench.summary import timed_run
-from equipoise.bench.sweep import in_random_order
+from equipoise.bench.sweep import InterferenceTask, in_random_order, interference
 from equipoise.bench.trial import Trial
 from equipoise.errors import UsageError
 
@@ -292,14 +290,14 @@ def _interferences(out: Path, repetition: int, cores: Sequence[int], *, end_s: f
     asked = InterferenceTask(methods=("ddp",), operations=("all_reduce",))
     for rate in RATES:
         path = out / f"interference-{rate}-{repetition}.json"
-        _kept(path, cores, lambda rate=rate: interference(asked, launcher(f"emulated:{rate}")), end_s=end_s)
+        _kept(path, cores, lambda rate=rate: interference(asked, emulated(f"emulated:{rate}")), end_s=end_s)
 
 
 def _links(out: Path, cores: Sequence[int], *, end_s: float) -> None:
     """All-reduces over each link."""
     asked = CollectivesTask(operations=("all_reduce",), sizes_bytes=PAYLOADS_BYTES, num_rounds=NUM_ROUNDS)
     for rate in RATES:
-        by = launcher(f"emulated:{rate}")
+        by = emulated(f"emulated:{rate}")
         _kept(
             out / f"all_reduce-{rate}.json",
             cores,

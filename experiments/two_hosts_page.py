@@ -20,15 +20,15 @@ from typing import Any, get_type_hints
 
 from growing import num_params
 from msgspec import Struct, to_builtins
-from predicted import compared
+from predicted_steps import compared
 from two_hosts import IMAGE_BATCH, PARTS, RATES, SWEPT_BATCHES, SWEPT_WIDTHS, TABLE_BATCH, undisturbed
 from two_hosts_figure import Line, svg
 
-from equipoise.bench.models import ZOO
 from equipoise.bench.phases import EXPOSED, OVERLAPPED
 from equipoise.bench.phases import PARTS as PHASES
 from equipoise.bench.store import Store
 from equipoise.bench.summary import timed_run
+from equipoise.bench.zoo import ZOO
 from equipoise.stats import ratio_interval
 
 DOCS = Path(__file__).parents[1] / "docs" / "experiments"

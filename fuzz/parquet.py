@@ -26,7 +26,7 @@ import polars as pl
 
 from equipoise.errors import EquipoiseError
 from equipoise.runs.probe import EXIT_REFUSED, MAX_MEMORY_BYTES
-from equipoise.runs.readers import parquet_text
+from equipoise.runs.probe import main as probe
 from equipoise.runs.readers.cells import MAX_FILE_BYTES
 from equipoise.runs.readers.measurements import read_measurements
 
@@ -150,7 +150,7 @@ def read(data: bytes) -> tuple[int, int, int]:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
                 sys.stdin, sys.stdout = open(0), open(1, "w")  # noqa: SIM115 - for this process alone
                 signal.alarm(HANG_S)
-                code = parquet_text.main()
+                code = probe(["equipoise.runs.readers.cells", "csv_text", "table.parquet"])
                 sys.stdout.flush()
             finally:
                 os._exit(code)
@@ -165,7 +165,6 @@ def main() -> int:
     asked.add_argument("--seed", type=int, default=0)
     given = asked.parse_args()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    sys.argv = sys.argv[:1]  # the reader takes its further columns from there
     drawn = random.Random(given.seed)  # noqa: S311 - the same for everybody
     valid, ends = apart(seeds), Counter[str]()
     most_bytes, found, ended = 0, [], []

@@ -9,11 +9,15 @@ import random
 import resource
 import subprocess
 import sys
+import tarfile
 import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 FINDINGS = HERE.parent / "tests" / "findings"
+# Inputs that took branches of their own, kept for the next run, in folders of targets.
+KEPT = HERE / "corpus.tar.xz"
+MOST_KEPT_BYTES = 1 << 14
 # Readers take a tenth of it; what asks for more must be refused before.
 MEMORY_BYTES = 6 * 2**30
 INPUT_S = 10
@@ -41,6 +45,7 @@ def _child(name: str, seconds: int, corpus: Path) -> None:
 
     target = next(each for each in TARGETS if each.name == name)
     FINDINGS.mkdir(exist_ok=True)
+    target.survives(b"")  # what is loaded on first use takes no input's seconds
     for number, seed in enumerate(target.seeds()):
         (corpus / f"seed-{number}").write_bytes(seed[:MAX_INPUT_BYTES])
     options = [
@@ -56,6 +61,16 @@ def _child(name: str, seconds: int, corpus: Path) -> None:
     atheris.Fuzz()
 
 
+def _keep(corpus: Path) -> None:
+    """Write the corpus to the archive: its smaller inputs, in order, without time or owner."""
+    with tarfile.open(KEPT, "w:xz") as archive:
+        for path in sorted(path for path in corpus.glob("*/*") if path.stat().st_size <= MOST_KEPT_BYTES):
+            member = tarfile.TarInfo(path.relative_to(corpus).as_posix())
+            member.size = path.stat().st_size
+            with path.open("rb") as file:
+                archive.addfile(member, file)
+
+
 def main() -> int:
     """Fuzz the targets named, or all; 1 where something was found."""
     asked = argparse.ArgumentParser(description=__doc__)
@@ -63,30 +78,43 @@ def main() -> int:
     asked.add_argument("--seconds", type=int, default=20, help="for each target")
     asked.add_argument("--child", help=argparse.SUPPRESS)
     asked.add_argument("--corpus", type=Path, help="begin from its folders, one per target, and keep inputs")
+    asked.add_argument("--keep", action="store_true", help=f"write what was found useful to {KEPT.name}")
     given = asked.parse_args()
     if given.child:
         _child(given.child, given.seconds, given.corpus)
+    with tempfile.TemporaryDirectory() as scratch:
+        corpus = given.corpus or Path(scratch)
+        with tarfile.open(KEPT) as archive:
+            archive.extractall(corpus, filter="data")
+        found = _fuzzed(given.targets, given.seconds, corpus)
+        if given.keep:
+            _keep(corpus)
+    if found:
+        print(f"Found: {', '.join(found)}. The inputs are in {FINDINGS.name}/: mend the reader, keep them.")
+    return 1 if found else 0
+
+
+def _fuzzed(asked: list[str], seconds: int, corpus: Path) -> list[str]:
+    """Fuzz the targets asked for, or all, a process each; the names of those where something was found."""
     sys.path.insert(0, str(HERE))
     from targets import TARGETS  # noqa: PLC0415 - not where a child loads it instrumented
 
-    names = given.targets or [each.name for each in TARGETS]
+    names = asked or [each.name for each in TARGETS]
     found = []
     slow = {each.name for each in TARGETS if each.is_slow}
     for name in names:
         if name in slow:
             # Not Python: there are no branches to be guided by.
             done = subprocess.run(
-                [sys.executable, str(HERE / f"{name}.py"), "--seconds", str(given.seconds)], check=False
+                [sys.executable, str(HERE / f"{name}.py"), "--seconds", str(seconds)], check=False
             )
             found += [name] if done.returncode else []
             continue
-        with tempfile.TemporaryDirectory() as scratch:
-            corpus = Path(scratch) if given.corpus is None else given.corpus / name
-            corpus.mkdir(parents=True, exist_ok=True)
-            command = [sys.executable, __file__, "--child", name, "--corpus", str(corpus)]
-            done = subprocess.run(
-                [*command, "--seconds", str(given.seconds)], capture_output=True, text=True, check=False
-            )
+        (corpus / name).mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, __file__, "--child", name, "--corpus", str(corpus / name)]
+        done = subprocess.run(
+            [*command, "--seconds", str(seconds)], capture_output=True, text=True, check=False
+        )
         told = done.stderr + done.stdout
         runs = next(
             (line.split()[-1] for line in told.splitlines() if "number_of_executed_units" in line), "?"
@@ -100,9 +128,7 @@ def main() -> int:
         if done.returncode:
             found.append(name)
             print("\n".join(told.splitlines()[-25:]), flush=True)
-    if found:
-        print(f"Found: {', '.join(found)}. The inputs are in {FINDINGS.name}/: mend the reader, keep them.")
-    return 1 if found else 0
+    return found
 
 
 if __name__ == "__main__":

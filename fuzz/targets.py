@@ -19,8 +19,8 @@ from msgspec import Struct, to_builtins
 
 from equipoise.bench.collectives.files import read_files
 from equipoise.bench.store import Store
-from equipoise.bench.topology.reading import read as read_topology
-from equipoise.bench.trace.rank import read_traces
+from equipoise.bench.topology import read as read_topology
+from equipoise.bench.trace import read_traces
 from equipoise.bench.watching.record import RecordedStep, run_folder
 from equipoise.bench.watching.rows import watched
 from equipoise.calibration.published.rows import read_rows
@@ -31,11 +31,10 @@ from equipoise.diagnose.watched_runs import watched_now
 from equipoise.errors import EquipoiseError
 from equipoise.report.html import fragment
 from equipoise.report.pages.watch import WATCH
-from equipoise.runs.imported import import_runs
-from equipoise.runs.ingest import ingest
+from equipoise.runs.ingest import import_runs, ingest
 from equipoise.runs.reader import Blob, SourceFacts
 from equipoise.runs.readers.measurements import read_measurements
-from equipoise.runs.readers.mlperf.rows import MLPERF
+from equipoise.runs.readers.mlperf import MLPERF
 from equipoise.spec.catalogue import shipped
 from equipoise.spec.cluster import load_systems
 from equipoise.spec.cluster_text import cluster_in_text

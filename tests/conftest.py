@@ -63,6 +63,12 @@ def data_dir() -> Path:
     return path
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_ledger(tmp_path_factory):
+    """Answers do not depend on what whoever runs the tests has recorded."""
+    os.environ["EQUIPOISE_LEDGER"] = str(tmp_path_factory.mktemp("recorded") / "ledger.jsonl")
+
+
 @pytest.fixture
 def one_core():
     """This process and what it starts stay on one core, another one in each worker of xdist.

@@ -1,6 +1,7 @@
 """The rules of the house that a machine can check: import direction, heavy libraries, names, paths."""
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -33,9 +34,9 @@ TIER = {part: height for height, parts in enumerate(TIERS) for part in parts}
 # The parts, modules and packages, of each package that has packages inside: each imports earlier ones alone.
 ORDER = {
     "bench": (
-        *("trial", "environment", "trace", "models", "phases", "topology", "store", "launchers"),
-        *("counters", "methods", "zoo", "summary", "collectives", "devices", "meters", "tables"),
-        *("equipment", "interference", "interference_rank", "stopwatch", "sweep", "trial_rank"),
+        *("trial", "environment", "trace", "zoo", "phases", "topology", "store", "launchers"),
+        *("counters", "methods", "summary", "collectives", "devices", "meters", "tables"),
+        *("equipment", "stopwatch", "sweep", "interference_rank", "trial_rank"),
         *("watching", "worker"),
     ),
     "calibration": (
@@ -46,22 +47,21 @@ ORDER = {
         "__main__",
     ),
     "decide": (
-        *("field", "query", "answer", "select", "combine", "ledger", "fine_tuning", "training"),
+        *("field", "query", "evidence", "answer", "select", "combine", "ledger", "fine_tuning", "training"),
         *("strategy_search",),
-        *("systems", "user_evidence", "estimators", "assess", "candidates", "explain", "reasons"),
+        *("systems", "surveys", "user_evidence", "estimators", "assess", "candidates", "explain", "reasons"),
         *("decision", "published_steps", "prediction", "model_family", "solve_for", "allocation", "records"),
     ),
     "report": (
         *("format", "charts", "document", "blocks", "figures", "svg", "json", "bench_json"),
-        *("measured_json", "html", "textplot", "pages", "schema", "study_json", "notebook"),
-        "terminal",
+        *("measured_json", "html", "textplot", "pages", "schema", "study_json", "terminal"),
     ),
     "report.pages": (
         *(
             "accuracy",
             "published_steps",
+            "breakdowns",
             "answer",
-            "steps",
             "backtest",
             "collectives",
             "find",
@@ -72,10 +72,10 @@ ORDER = {
         *("ledger", "orientation", "tables"),
     ),
     "runs": (
-        *("reader", "queries", "scoring", "sources", "store", "writers", "probe", "readers"),
-        *("workers", "ingest", "embedded", "imported"),
+        *("reader", "scoring", "sources", "probe", "store", "writers", "readers"),
+        *("workers", "ingest", "embedded"),
     ),
-    "runs.readers": ("cells", "mlperf", "exports", "parquet_text", "measurements"),
+    "runs.readers": ("cells", "mlperf", "exports", "measurements"),
     "spec": (
         *("facts", "renting", "hardware", "mlperf", "transformer", "cluster", "links", "strategy"),
         *("workload", "hub_config", "catalogue", "torch_model", "cluster_text"),
@@ -300,6 +300,14 @@ def test_importing_and_help_load_nothing_heavy(code):
     assert ended.stderr.strip() == "[]"
 
 
+def test_plain_words_on_the_command_line_load_no_pydantic():
+    probe = (
+        "import sys, equipoise.cli.app as a; a._exit_code(['list', 'laws']); print('pydantic' in sys.modules)"
+    )
+    ended = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    assert ended.stdout.split()[-1] == "False"
+
+
 # Prints the modules of ours in which a function is called after they are imported.
 CALLED_MODULES = """
 import sys
@@ -325,9 +333,10 @@ print(*sorted(name.removeprefix(source) for name in called), file=sys.stderr)
 """
 
 
-def test_advise_runs_through_few_modules():
+def test_advise_runs_through_few_modules(tmp_path):
     ended = subprocess.run(
         [sys.executable, "-c", CALLED_MODULES, "advise", "llama2_70b_lora", "--accelerator", "h200"],
+        env={**os.environ, "EQUIPOISE_LEDGER": str(tmp_path / "none")},
         capture_output=True,
         text=True,
         check=True,

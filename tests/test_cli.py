@@ -11,10 +11,11 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+import typer
 from command_line import equipoise
 
 from equipoise import __version__
-from equipoise.cli.app import verbs
+from equipoise.cli.app import app, verbs
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLE = ROOT / "docs" / "examples" / "h200-v5.0.tar.gz"
@@ -42,6 +43,14 @@ def test_without_a_verb_the_help_is_the_answer():
     ended = equipoise()
     assert (ended.returncode, ended.stderr) == (0, "")
     assert [verb for verb in verbs() if not re.search(rf"^  {verb} ", ended.stdout, re.MULTILINE)] == []
+
+
+def test_the_help_says_of_a_verb_what_its_own_help_says():
+    commands = typer.main.get_command(app()).commands
+    assert tuple(commands) == verbs()
+    listed = equipoise("--help").stdout
+    for name, command in commands.items():
+        assert f"{name} {command.help}" in " ".join(listed.split()), name
 
 
 def test_version_is_that_of_the_package():

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from command_line import command, programs
+from command_line import command, in_process, programs
 
 import equipoise
 from equipoise.calibration.published.table import PUBLISHED_STEPS
@@ -51,13 +51,32 @@ def test_every_verb_is_shown_in_the_readme_or_docs():
     assert not missing
 
 
+def test_options_beside_a_verb_are_options_of_it():
+    declared = {verb: {*re.findall(r"--[a-z][\w-]*", in_process(verb, "--help").stdout)} for verb in verbs()}
+    commands = re.compile(
+        rf"(?:^\s*(?:\$ )?|`)(?:equipoise )?({'|'.join(verbs())})((?: [^`\n|;]*)?--[^`\n|;#]*)", re.MULTILINE
+    )
+    # Not those of how to add an option, and not what an earlier version had.
+    pages = {*sessions.PAGES, ROOT / "CONTRIBUTING.md"} - {
+        DOCS / "extend.md",
+        *(DOCS / "experiments").iterdir(),
+    }
+    found = [(page.name, *each) for page in pages for each in commands.findall(page.read_text())]
+    assert len(found) > 100
+    assert not [
+        (page, verb, option)
+        for page, verb, rest in found
+        for option in {*re.findall(r"(?<![\w-])--[a-z][\w-]*", rest)} - declared[verb]
+    ]
+
+
 def _headings(text):
     """Anchors as forges make them from headings."""
     for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE):
         yield re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-@pytest.mark.parametrize("page", [*sessions.PAGES, *ROOT.glob("C*.md")], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*sessions.PAGES, *ROOT.glob("[CS]*.md")], ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     targets = [target for target in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in target]
@@ -73,7 +92,7 @@ def test_links_lead_somewhere(page):
 def test_pages_that_are_named_exist():
     named = {
         (page.relative_to(ROOT).as_posix(), name)
-        for page in [*sessions.PAGES, *ROOT.glob("C*.md"), *(ROOT / "src").rglob("*.py")]
+        for page in [*sessions.PAGES, *ROOT.glob("[CS]*.md"), *(ROOT / "src").rglob("*.py")]
         for name in re.findall(r"\bdocs/[\w/\-]+\.(?:md|py)\b", page.read_text())
     }
     assert named

@@ -12,7 +12,7 @@ from typing import get_args
 
 import pytest
 
-from equipoise.decide.answer import EstimatorName
+from equipoise.decide.evidence import EstimatorName
 from equipoise.report.pages.answer.compare import ESTIMATORS
 from equipoise.runs.readers import READERS
 
@@ -154,7 +154,8 @@ def test_a_page_is_written_from_outside_the_package(package):
     package.run(*recipe.commands)
     page = (package.folder / "my-page.html").read_text()
     assert 'id="costs"' in page
-    assert re.search(r"[\d.]+\sdays,\s[\d,]+\sUSD", page)
+    assert re.search(r">[\d.]+\sdays<", page)
+    assert re.search(r">[\d,]+\sUSD<", page)
 
 
 def _constructed(name):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from equipoise.runs.ingest import ingest
     from equipoise.study import scores
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # name -> module that owns it; resolved on first use so that `import equipoise` stays instant. No name here is
 # that of a module beside this file: importing `equipoise.study` would put the module in the function's place.

@@ -22,15 +22,15 @@ _PIPE_S: Final = 60.0
 _PIECE_BYTES: Final = 2**16
 
 
-def read_input(path: Path, most_bytes: int, *, expected: str) -> bytes:
+def read_input(path: Path, most_bytes: int, *, expected: str, may_be_pipe: bool = True) -> bytes:
     """All of a regular file, or of a pipe as `<(command)` makes one.
 
-    expected: what the file should be, for messages.
+    expected: what the file should be, for messages. may_be_pipe: files inside folders are none.
     Raises DataError for anything else, for more than most_bytes, and where the other end of a pipe is silent.
     """
     try:
         status = path.stat()
-        if stat.S_ISFIFO(status.st_mode):
+        if may_be_pipe and stat.S_ISFIFO(status.st_mode):
             content = _pipe_content(path, most_bytes, expected)
         elif stat.S_ISREG(status.st_mode):
             with path.open("rb") as file:
@@ -106,6 +106,7 @@ def _destination(path: Path) -> tuple[Path, os.stat_result | None]:
         if not has_folder:
             folder = str(final.parent)
             raise UsageError(f"{path}: the directory {folder!r} does not exist; create it first")
+        _expect_writable(final.parent, path)
         return final, None
     if stat.S_ISDIR(status.st_mode):
         raise UsageError(f"{path}: a directory; expected the name of a file to write")
@@ -114,7 +115,27 @@ def _destination(path: Path) -> tuple[Path, os.stat_result | None]:
         raise UsageError(f"{path}: a {kind}; expected the name of a file to write")
     if not os.access(path, os.W_OK):
         raise UsageError(f"{path}: not writable; change its permissions or use another name")
+    if stat.S_ISREG(status.st_mode):
+        _expect_writable(final.parent, path)
     return final, status
+
+
+def expect_folder(folder: Path) -> None:
+    """Raises UsageError where files cannot be put into a folder, which may be still to make; asked before
+    what takes long to find out.
+    """
+    there = next((each for each in (folder, *folder.absolute().parents) if each.exists()), folder)
+    if not there.is_dir():
+        raise UsageError(f"{folder}: {str(there)!r} is no directory; expected a folder to write into")
+    _expect_writable(there, folder)
+
+
+def _expect_writable(folder: Path, path: Path) -> None:
+    """Raises UsageError where nothing can be put into a folder. path: what was asked for."""
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(
+            f"{path}: the directory {str(folder)!r} is not writable; change its permissions or use another"
+        )
 
 
 @contextmanager
@@ -180,7 +201,7 @@ def _aside(path: Path, final: Path, status: os.stat_result | None) -> Iterator[I
     except BaseException as err:
         if name is not None:
             Path(name).unlink(missing_ok=True)
-        if isinstance(err, OSError) and err.filename in {None, name, str(final.parent)}:
+        if isinstance(err, OSError) and (name is None or err.filename in {None, name, str(final.parent)}):
             raise OSError(err.errno, err.strerror or str(err), str(path)) from err
         raise
 
@@ -212,3 +233,17 @@ def _new_mode() -> int:
     umask = os.umask(0)
     os.umask(umask)
     return 0o666 & ~umask
+
+
+def user_file(name: str, variable: str) -> Path:
+    """A file that is kept for the user, which may not exist yet.
+
+    Where the environment variable says, else in the folder for data of the XDG base directory specification.
+    """
+    named = os.environ.get(variable)
+    if named:
+        return Path(named)
+    data = os.environ.get("XDG_DATA_HOME", "")
+    # The specification has relative paths ignored.
+    home = Path(data) if data.startswith("/") else Path.home() / ".local" / "share"
+    return home / "equipoise" / name

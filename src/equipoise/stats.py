@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from statistics import NormalDist
 from types import ModuleType
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import ArrayLike, NDArray
 
 from equipoise.errors import EvidenceError
@@ -254,6 +255,30 @@ def spread(value: float, log_half_width: float, *, level: float = LEVEL) -> Inte
     """The interval that reaches a factor of exp(log_half_width) to both sides."""
     factor = math.exp(log_half_width)
     return Interval(value=value, low=value / factor, high=value * factor, level=level)
+
+
+DEVIATE: Final = num_sd()
+
+
+def log_sd(amount: Interval) -> float:
+    """The standard deviation of the logarithm that an interval stands for.
+
+    Assumes a log-normal amount. Source: the interval's ends are its quantiles.
+
+    >>> round(log_sd(Interval(value=1.0, low=0.8483, high=1.1788, level=0.9)), 3)
+    0.1
+    """
+    return math.log(amount.high / amount.low) / (2.0 * num_sd(amount.level))
+
+
+def with_log_sd(value: float, log_sd: float) -> Interval:
+    """The interval at LEVEL of a log-normal value."""
+    return spread(value, DEVIATE * log_sd)
+
+
+def scaled(amount: Interval, factor: float) -> Interval:
+    """The interval of so many times the amount."""
+    return replace(amount, value=factor * amount.value, low=factor * amount.low, high=factor * amount.high)
 
 
 def product(*factors: Interval) -> Interval:

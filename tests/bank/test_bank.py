@@ -12,7 +12,7 @@ from facts import facts, flat
 from questions import BANK, VERBS, VOLATILE, ask, asking_folder, questions
 from record import ANSWERS, BEFORE, LIMIT_BYTES, read
 
-from equipoise.cli.app import _app
+from equipoise.cli.app import app
 
 RELATIVE = 1e-6
 # Cheap ones of every verb and every way to end; none needs torch, own runs or this machine.
@@ -60,7 +60,7 @@ def recorded(path=ANSWERS):
 
 @cache
 def verbs():
-    return typer.main.get_command(_app()).commands
+    return typer.main.get_command(app()).commands
 
 
 def decisions():

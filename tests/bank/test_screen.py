@@ -7,12 +7,13 @@ import jsonschema
 import pytest
 from command_line import in_process
 from questions import asking_folder, questions, write_sweep_tables
+from record import ANSWERS, read
 from rich.cells import cell_len
 
 from equipoise.report.schema import VERSIONS, shipped
 
 NUM_LINES, NUM_COLUMNS = 25, 80
-# The longest answers known, beside every sixth question.
+# The longest answers known, beside every tenth question.
 LONGEST = (
     *("four-systems-spot", "three-systems", "config-file", "deadline-hours", "buy", "two-systems-budget"),
     "terms-of-one-of-two",
@@ -33,7 +34,7 @@ def shown():
     return [
         each
         for place, each in enumerate(questions())
-        if (place % 6 == 0 or each.name in LONGEST)
+        if (place % 10 == 0 or each.name in LONGEST)
         and not each.this_machine
         and (has_torch or each.theme != "own_models")
     ]
@@ -56,6 +57,13 @@ def answers(folder):
 
 def test_answers_fit_a_screen(answers):
     sizes = {name: (len(lines), max(map(cell_len, lines))) for name, (lines, _) in answers.items()}
+    assert {name: size for name, size in sizes.items() if size[0] > NUM_LINES or size[1] > NUM_COLUMNS} == {}
+
+
+def test_every_recorded_answer_fits_a_screen():
+    lines = {name: each["text"].splitlines() for name, each in read(ANSWERS)[1].items() if each["text"]}
+    sizes = {name: (len(shown), max(map(cell_len, shown))) for name, shown in lines.items()}
+    assert len(sizes) > 200
     assert {name: size for name, size in sizes.items() if size[0] > NUM_LINES or size[1] > NUM_COLUMNS} == {}
 
 

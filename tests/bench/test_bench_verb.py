@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -205,6 +206,72 @@ def test_an_interrupt_says_what_is_kept_and_how_to_go_on(here):
     assert said.rstrip().endswith("equipoise: interrupted")
     assert within(30, lambda: not processes_of(out))
     assert (out / "runs.parquet").exists()
+
+
+@pytest.mark.usefixtures("one_core")
+def test_an_interrupted_sweep_prints_the_command_that_continues_it(here):
+    asked = ("mlp", *QUICK, "--sizes", "1", "--repeat", "3", "--out", "its own folder")
+    with subprocess.Popen(command(*asked), cwd=here, stderr=subprocess.PIPE, text=True) as sweep:
+        assert within(120, lambda: trials_of(here / "its own folder"))
+        sweep.send_signal(signal.SIGINT)
+        said = sweep.stderr.read()
+    kept = trials_of(here / "its own folder")
+    (printed,) = re.findall(r": equipoise (bench .*)", said)
+    ended = equipoise(*shlex.split(printed), "--json", cwd=here, timeout=300)
+    assert document(ended)["num_finished"] == 3
+    assert kept.items() <= trials_of(here / "its own folder").items()
+
+
+@pytest.mark.usefixtures("one_core")
+def test_a_log_says_how_far_a_sweep_is_in_plain_lines(here):
+    asked = ("mlp", *QUICK, "--sizes", "1", "--repeat", "3", "--out", "logged")
+    often = (
+        "import sys; from equipoise.cli import output; output.LOG_EVERY_S = 0.2; "
+        "from equipoise.cli.app import main; main(sys.argv[1:])"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", often, "bench", *asked], cwd=here, capture_output=True, text=True, check=True
+    )
+    lines = [line for line in ended.stderr.splitlines() if "busy" not in line]
+    assert len(lines) > 3
+    assert all(line.isprintable() for line in lines)
+    assert all(re.fullmatch(r"equipoise: [0-3]/3, .* (left|so far); mlp, .*", line) for line in lines), lines
+    assert lines[0].startswith("equipoise: 0/3, ")
+    assert any(re.match(r"equipoise: [12]/3, [\d.]+ (s|min) left;", line) for line in lines)
+
+
+@pytest.mark.usefixtures("one_core")
+def test_a_terminal_is_left_as_it_was_after_its_line_of_progress(here):
+    asked = ("mlp", *QUICK, "--sizes", "1", "--repeat", "2", "--out", "drawn")
+    ours, theirs = os.openpty()
+    with subprocess.Popen(command(*asked), cwd=here, stdout=subprocess.DEVNULL, stderr=theirs) as sweep:
+        os.close(theirs)
+        drawn = b""
+        with suppress(OSError):  # the other end is closed
+            while more := os.read(ours, 4096):
+                drawn += more
+    os.close(ours)
+    assert sweep.returncode == 0
+    *_, last = drawn.split(b"\r")
+    assert last == b"\x1b[K"
+    assert b"0/2" in drawn
+    assert drawn.count(b"\n") <= 1  # one line may say that the machine is busy
+
+
+@pytest.mark.usefixtures("one_core")
+def test_a_busy_machine_is_noticed_before_and_while_measuring(here):
+    spin = "import os\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", spin]) as other:
+        ended = bench("mlp", *QUICK, "--sizes", "1", "--repeat", "1", "--out", "busy", "--json", cwd=here)
+        other.kill()
+    assert re.search(r"busy: .*[\d.]+ %", ended.stderr)
+    (found,) = document(ended)["configurations"]
+    assert found["utilisation"]["others_cpu_fraction"] > 0.1
+    assert found["num_disturbed"] == 1
+    (stored,) = trials_of(here / "busy").values()
+    assert json.loads(stored)["result"]["utilisation"]["others_cpu_fraction"] > 0.1
+    shown = bench("--resume", "--out", "busy", cwd=here)
+    assert "other programs" in " ".join(shown.stdout.split())
 
 
 @pytest.mark.usefixtures("one_core")

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from equipoise.bench.collectives import bus_fraction
 from equipoise.bench.collectives.files import named_operation, read_files
-from equipoise.bench.collectives.records import bus_fraction
 from equipoise.errors import DataError, UsageError
 
 HEADER = (
@@ -400,49 +400,8 @@ def test_names_of_operations_are_checked():
         named_operation("allgathered")
 
 
-def _printed_fits(**changed):
-    """What `collectives --json` prints of one fit of two regimes: 20 us + size / 1 GB/s, then 1 ms + / 2 GB/s."""
-    regimes = [
-        {"from_bytes": 8, "to_bytes": 1024, "latency_s": 20e-6, "byte_per_s": 1e9, "num_points": 4},
-        {"from_bytes": 2048, "to_bytes": 2**20, "latency_s": 1e-3, "byte_per_s": 2e9, "num_points": 4},
-    ]
-    fit = {
-        "operation": "all_gather",
-        "num_ranks": 8,
-        "num_nodes": 1,
-        "device": "NVIDIA A100-SXM4-80GB",
-        "file": "log.txt",
-        "regimes": regimes,
-        "log_sd": 0.03,
-    }
-    return {"schema": "equipoise.collectives/1", "fits": [fit | changed], "rejected": []}
-
-
-def test_fits_that_the_verb_printed_are_read_back_as_their_lines(tmp_path):
+def test_fits_without_their_timings_are_refused(tmp_path):
     path = tmp_path / "fits.json"
-    path.write_text(json.dumps(_printed_fits()))
-    (run,) = read_files([path]).runs
-    took = {each.payload_bytes: each.out_of_place_s for each in run.timings}
-    assert (run.operation, run.num_ranks, run.num_nodes, run.file) == ("all_gather", 8, 1, "log.txt")
-    assert took[8] == pytest.approx(20e-6 + 8e-9)
-    assert took[512] == pytest.approx(20e-6 + 512e-9)
-    assert took[2**20] == pytest.approx(1e-3 + 2**20 / 2e9)
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"num_ranks": 0},
-        {"num_ranks": "8"},
-        {"regimes": None},
-        {"regimes": [{"from_bytes": 8, "to_bytes": 2**60, "latency_s": 1.0, "byte_per_s": 1.0}]},
-        {"regimes": [{"from_bytes": 8, "to_bytes": 16, "latency_s": "long", "byte_per_s": 1.0}]},
-        {"regimes": [{"from_bytes": 8, "to_bytes": 16, "latency_s": -1.0, "byte_per_s": 1e9}]},
-        {"log_sd": None},
-    ],
-)
-def test_fits_that_no_verb_printed_are_refused(tmp_path, changed):
-    path = tmp_path / "fits.json"
-    path.write_text(json.dumps(_printed_fits(**changed)))
-    with pytest.raises(DataError, match=r"expected what `equipoise collectives --json` printed"):
+    path.write_text(json.dumps({"schema": "equipoise.collectives/1", "fits": [], "rejected": []}))
+    with pytest.raises(DataError, match=r"fits\.json: .*`results`.*timings"):
         read_files([path])

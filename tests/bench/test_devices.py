@@ -11,8 +11,8 @@ pytest.importorskip("torch")
 import torch
 
 from equipoise.bench.devices import EventClock, accelerator_index, address_of, device
-from equipoise.bench.models import trainee
 from equipoise.bench.trial_rank import in_precision, moved
+from equipoise.bench.zoo import trainee
 from equipoise.errors import UsageError
 
 has_accelerator = pytest.mark.skipif(

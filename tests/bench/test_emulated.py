@@ -7,10 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import emulated as module
 import pytest
+from emulated import emulated, hosts, why_not
 
-from equipoise.bench.launchers import launcher
-from equipoise.bench.launchers.emulated import hosts, why_not
 from equipoise.bench.phases import EXPOSED, PARTS, STEP
 from equipoise.bench.sweep import planned, run_sweep
 from equipoise.errors import UsageError
@@ -102,7 +102,7 @@ def test_hosts_are_removed_with_what_runs_on_them_however_they_are_left():
 @on_hosts
 def test_hosts_of_a_dead_process_are_removed_and_those_of_a_living_one_are_not():
     code = (
-        "import os, sys\nfrom equipoise.bench.launchers.emulated import hosts\n"
+        f"import os, sys\nsys.path.append({str(Path(module.__file__).parent)!r})\nfrom emulated import hosts\n"
         "with hosts(link_bit_per_s=1e9):\n print(os.getpid(), flush=True)\n sys.stdin.read()"
     )
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
@@ -143,7 +143,7 @@ def test_ranks_train_on_emulated_hosts_and_one_killed_there_fails_its_trial(tmp_
             num_steps=4,
         ),
     ]
-    found = run_sweep(trials, Path("out"), launcher("emulated:1gbit"), limit_s=90.0)
+    found = run_sweep(trials, Path("out"), emulated("emulated:1gbit"), limit_s=90.0)
     by_kind = {(one.trial.workload, one.trial.num_ranks): one for one in found}
     assert re.search("rank 1 .*SIGKILL", by_kind["models:killed", 2].reason)
     for num_ranks in (1, 2):
@@ -162,4 +162,4 @@ def test_ranks_train_on_emulated_hosts_and_one_killed_there_fails_its_trial(tmp_
 )
 def test_a_rate_that_is_none_is_refused(name):
     with pytest.raises(UsageError, match=re.escape(repr(name)) + ".*rate"):
-        launcher(name)
+        emulated(name)

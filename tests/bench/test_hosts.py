@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from emulated import hosts, why_not
 
 pytest.importorskip("torch")
 
-from equipoise.bench.launchers.emulated import hosts, why_not
 from equipoise.bench.launchers.hosts import member
 from equipoise.bench.phases import PARTS, STEP
 from equipoise.bench.store import Store

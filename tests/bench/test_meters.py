@@ -1,6 +1,8 @@
 """Meters: energy from counters and power, a kernel's files, NVML's answers, and what ranks tell together."""
 
 import os
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -10,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.bench import counters, meters
-from equipoise.bench.counters import PowerMeter, sent_bytes
+from equipoise.bench.counters import MOST_OTHERS, CoreUse, PowerMeter, others_fraction, sent_bytes
 from equipoise.bench.meters import Readings, Sampler, counted_j, disagreement, drawn, integrated_j
 
 
@@ -163,10 +165,14 @@ class Answers:
     def nvmlDeviceGetUtilizationRates(self, _handle):  # noqa: N802
         return type("Rates", (), {"gpu": 98})
 
+    def nvmlDeviceGetComputeRunningProcesses(self, _handle):  # noqa: N802
+        return [object(), object()]
+
 
 def test_millijoules_and_milliwatts_of_nvml_become_joules_and_watts():
     (found,) = counters.nvml_sources(["0000:3b:00.0"], Answers()).found
     assert (found.counter_j(), found.power_w(), found.busy_fraction()) == (123.456, 287.5, 0.98)
+    assert found.num_programs() == 2
     (older,) = counters.nvml_sources(["0000:3b:00.0"], Answers(counts=False)).found
     assert older.counter_j is None
     assert "0000:00" in counters.nvml_sources(["0000:00:00.0"], Answers()).reason
@@ -209,6 +215,10 @@ def share(**changes):
         "meters": False,
         "reasons": [],
         "drawn": [],
+        "machine": "a",
+        "use": None,
+        "busy_before": [],
+        "num_programs": [],
     }
     return {**told, **changes}
 
@@ -249,3 +259,81 @@ def test_energy_is_summed_over_machines_and_never_without_its_accelerators():
     found = meters.energy(silent, of_accelerators=True)
     assert found["energy_j"] is None
     assert "0000:3b:00.0" in found["reason"]
+
+
+def use(taken_s, own_s, cores=(0, 1)):
+    return CoreUse(cores=cores, wall_s=10.0, taken_s=taken_s, own_s=own_s)
+
+
+def test_others_are_what_ranks_that_share_cores_did_not_take_themselves():
+    # Two cores for ten seconds, of which 18 s were taken: the ranks took 6 and 8, others 4 of 20.
+    together = [("a", use(18.0, 6.0)), ("a", use(18.0, 8.0))]
+    assert others_fraction(together) == pytest.approx(0.2)
+    # Ranks with a core each: on the second of them others took 3 of 10.
+    apart = [("a", use(9.0, 9.0, cores=(0,))), ("a", use(10.0, 7.0, cores=(1,)))]
+    assert others_fraction(apart) == pytest.approx(0.3)
+    # The same cores of another machine are others.
+    assert others_fraction([("a", use(18.0, 18.0)), ("b", use(18.0, 8.0))]) == pytest.approx(0.5)
+    # Clocks tick: a rank may seem to have taken more than all did.
+    assert others_fraction([("a", use(5.0, 5.01))]) == 0.0
+    assert others_fraction([]) is None
+
+
+SPIN = """
+import os, sys, time
+os.sched_setaffinity(0, [int(sys.argv[1])])
+print(1, flush=True)
+end_s = time.process_time() + float(sys.argv[2])
+while time.process_time() < end_s:
+    pass
+"""
+# What a process sees while one that it started computes for a second; then the same itself.
+SEEING = """
+import os, subprocess, sys, time
+from equipoise.bench.counters import core_use, others_fraction
+os.sched_setaffinity(0, [int(sys.argv[1])])
+before = core_use()
+if sys.argv[2] == "starts":
+    subprocess.run([sys.executable, "-c", sys.argv[3], sys.argv[1], "1.0"], check=True)
+else:
+    end_s = time.process_time() + 1.0
+    while time.process_time() < end_s:
+        pass
+found = core_use().since(before)
+print(found.own_s, others_fraction([("here", found)]))
+"""
+
+
+def seen(way):
+    """What a process counts as its own, and the share of others, on one core."""
+    core = str(min(os.sched_getaffinity(0)))
+    command = [sys.executable, "-c", SEEING, core, way, SPIN]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    return tuple(map(float, ended.stdout.split()[-2:]))
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system counts no cores")
+def test_what_a_process_starts_is_its_own_and_what_others_take_is_not():
+    # The kernel counts in ticks, rounded down at each reading.
+    least_s = 1.0 - 2 / os.sysconf("SC_CLK_TCK")
+    own_s, _ = seen("starts")
+    assert least_s <= own_s < 3.0
+    core = str(min(os.sched_getaffinity(0)))
+    with subprocess.Popen([sys.executable, "-c", SPIN, core, "600"], stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
+        own_s, others = seen("computes")
+        other.kill()
+    assert least_s <= own_s < 2.0
+    assert others > MOST_OTHERS
+
+
+def test_programs_on_an_accelerator_besides_the_rank_and_load_before_it_are_told():
+    shares = [
+        share(busy_before=[0.02], num_programs=[1.0]),
+        share(busy_before=[0.6], num_programs=[3.0]),
+    ]
+    found = meters.others(shares)
+    assert found["others_accelerator_fraction"] == 0.6
+    assert found["num_others_on_accelerators"] == 2
+    # NVML counts none where processes are those of another container.
+    assert meters.others([share(num_programs=[0.0])])["num_others_on_accelerators"] is None

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.bench.methods import METHODS, method
-from equipoise.bench.models import OptimizerSettings
+from equipoise.bench.zoo import OptimizerSettings
 from equipoise.errors import UsageError
 
 RANKS = Path(__file__).with_name("ranks.py")

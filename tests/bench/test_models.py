@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from equipoise.bench.models import ZOO, trainee
+from equipoise.bench.zoo import ZOO, trainee
 from equipoise.errors import SpecError, UsageError
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'equipoise[torch]'")

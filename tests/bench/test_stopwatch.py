@@ -16,7 +16,6 @@ from torch.nn.parallel import DistributedDataParallel
 from equipoise.bench.devices import device
 from equipoise.bench.methods import MethodSetup
 from equipoise.bench.methods.steps import TrainingStep
-from equipoise.bench.models import OptimizerSettings, Trainee
 from equipoise.bench.phases import BACKWARD, EXPOSED, PARTS, STEP, TOTAL, largest_gap, with_share_exposed
 from equipoise.bench.stopwatch import (
     APART,
@@ -29,6 +28,7 @@ from equipoise.bench.stopwatch import (
     profiled,
 )
 from equipoise.bench.summary import is_steady
+from equipoise.bench.zoo import OptimizerSettings, Trainee
 
 
 @pytest.fixture

@@ -15,9 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from equipoise.bench.trace import activity
+from equipoise.bench.trace import activity, read_traces
 from equipoise.bench.trace.activity import Spans, covered_ns, merged, union
-from equipoise.bench.trace.rank import read_traces
 from equipoise.bench.trace.stream import TraceStream
 from equipoise.errors import DataError
 

@@ -6,8 +6,9 @@ import sys
 import threading
 
 import pytest
+from emulated import SLICE_S, prompt_wakeups
 
-from equipoise.bench.environment import SLICE_S, prompt_wakeups, time_slice_s
+from equipoise.bench.environment import time_slice_s
 
 TOLD = "import os; from equipoise.bench.environment import time_slice_s as s; print(s(), os.nice(0))"
 BEFORE_S = time_slice_s()
@@ -25,8 +26,8 @@ def test_turns_are_short_inside_for_children_too_and_as_before_afterwards():
 
 
 def test_nothing_is_raised_where_it_is_refused(monkeypatch, tmp_path):
-    monkeypatch.setattr("equipoise.bench.environment._LATENCY", tmp_path / "none")
-    monkeypatch.setattr("equipoise.bench.environment._CALLS", {})
+    monkeypatch.setattr("emulated._LATENCY", tmp_path / "none")
+    monkeypatch.setattr("equipoise.bench.environment.SCHEDULING_CALLS", {})
     with prompt_wakeups():
         assert time_slice_s() is None
 

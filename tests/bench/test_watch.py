@@ -37,7 +37,7 @@ from equipoise.bench.trial import Trial
 from equipoise.bench.trial_rank import prepared_training
 from equipoise.bench.watching.loop import Loop, phases_of
 from equipoise.bench.watching.ranks import combine_ranks
-from equipoise.bench.watching.record import RankEnd, RankRecord, RecordedStep, rank_record
+from equipoise.bench.watching.record import RankEnd, RankRecord, RecordedStep, rank_record, runs_in
 from equipoise.errors import DataError, UsageError
 
 SLEPT_S = 0.01
@@ -589,3 +589,19 @@ def test_a_loop_in_which_no_step_ends_keeps_bounded_marks(monkeypatch):
         loop.next_batch()
         loop.batch_fetched(1)
     assert len(loop._names) < 60
+
+
+def test_runs_stay_in_order_where_the_clock_was_set_back(tmp_path):
+    ahead = "20991231T235959-abcdef"  # begun by a clock that was ahead
+    for _ in range(2):
+        model = nn.Linear(4, 2)
+        training = torch.optim.SGD(model.parameters(), lr=0.1)
+        with equipoise.watch(model, out=tmp_path) as seen:
+            for batch in seen.batches([torch.ones(2, 4)] * 3):
+                model(batch).sum().backward()
+                training.step()
+        if not (tmp_path / "watched" / ahead).exists():
+            runs_in(tmp_path)[0].rename(tmp_path / "watched" / ahead)
+    first, last = (path.name for path in runs_in(tmp_path))
+    assert first == ahead < last
+    assert rank_record(tmp_path / "watched" / last / "rank-0.jsonl").end is not None

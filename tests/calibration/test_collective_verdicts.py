@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from equipoise.bench.collectives import CollectiveRun, CollectiveRuns, Timing, bus_fraction
 from equipoise.bench.collectives.files import read_files
-from equipoise.bench.collectives.records import CollectiveRun, CollectiveRuns, Timing, bus_fraction
 from equipoise.calibration.collective_curves import fit_curve
 from equipoise.calibration.collective_verdicts import PUBLISHED_MARGIN, judged
 from equipoise.errors import EvidenceError, SpecError, UsageError

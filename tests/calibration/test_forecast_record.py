@@ -2,11 +2,13 @@
 
 import re
 
+import polars as pl
 import pytest
 
 from equipoise.calibration.forecast_record import shipped
+from equipoise.calibration.forecasts import fingerprint, kept_trends, results_of
 from equipoise.runs import embedded
-from equipoise.scaling.pooled import fit
+from equipoise.scaling.pooled import Question, fit
 
 
 def test_what_ships_is_of_the_embedded_dataset():
@@ -20,6 +22,53 @@ def test_settings_that_ship_are_those_of_the_law(given_batch):
     assert law.settings() == {
         part: list(each) for part, each in shipped().settings(given_batch=given_batch).items()
     }
+
+
+@pytest.mark.parametrize("given_batch", [False, True])
+def test_trends_ship_for_every_law_of_the_embedded_dataset(given_batch):
+    results, settings = results_of(embedded.load().scores), shipped().settings(given_batch=given_batch)
+    rounds = sorted(results.best["campaign"].unique())[1:]
+    assert rounds
+    for round_ in (*rounds, None):
+        hashed = fingerprint(results.before(round_), settings, given_batch=given_batch)
+        assert hashed in kept_trends(), f"{round_}: python -m equipoise.calibration trends"
+
+
+@pytest.mark.parametrize("given_batch", [False, True])
+def test_a_law_of_kept_trends_is_the_law_fitted_to_all(given_batch):
+    results, settings = results_of(embedded.load().scores), shipped().settings(given_batch=given_batch)
+    workload, accelerator = "llama2_70b_lora", "h100-sxm5-80gb"
+    quick = results.law_before("v5.0", workload, given_batch=given_batch)
+    assert set(quick.parts["time"].blocks) == {workload}
+    fitted = fit(results.before("v5.0"), given_batch=given_batch, settings=settings)
+    asked = [
+        Question(
+            workload=workload,
+            accelerator=accelerator,
+            num_accelerators=size,
+            global_batch_samples=8.0 if given_batch else None,
+        )
+        for size in (8, 64, 1024)
+    ]
+    own = results.best.filter(
+        pl.col("campaign") == "v5.0", pl.col("workload") == workload, pl.col("accelerator") == accelerator
+    )
+    assert len(own)
+    pairs = list(zip(quick.predict_all(own, asked), fitted.predict_all(own, asked), strict=True))
+    assert pairs
+    for one, other in pairs:
+        for name in ("value", "low", "high"):
+            assert getattr(one.time_s, name) == pytest.approx(getattr(other.time_s, name), rel=1e-8)
+        assert [each.entry_id for each in one.evidence] == [each.entry_id for each in other.evidence]
+
+
+def test_other_results_chips_or_settings_take_no_kept_trends():
+    results, settings = results_of(embedded.load().scores), shipped().settings(given_batch=False)
+    hashed = fingerprint(results.best, settings, given_batch=False)
+    slower = results.best.with_columns(score_s=pl.col("score_s") * 1.001)
+    assert fingerprint(slower, settings, given_batch=False) != hashed
+    assert fingerprint(results.best, {**settings, "time": [0.0]}, given_batch=False) != hashed
+    assert fingerprint(results.best, settings, given_batch=True) != hashed
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,7 @@ def test_a_record_that_is_none_is_refused_with_those_there_are(capsys):
         "software.json",
         "published_steps.json",
         "forecast.json",
+        "trends.json",
         "advice.json",
     ]
 

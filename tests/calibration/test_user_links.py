@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from equipoise import plan
-from equipoise.bench.collectives.records import CollectiveRun, Timing
+from equipoise.bench.collectives import CollectiveRun, Timing
 from equipoise.calibration.profiles import prior_model, with_links
 from equipoise.calibration.user_collectives import TimedCollectives, given_collectives, refuse_unnamed
 from equipoise.calibration.user_links import user_links

@@ -3,6 +3,7 @@
 import ast
 import inspect
 import json
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,11 @@ from command_line import equipoise, in_process
 from equipoise import cli
 from equipoise.cli.decide import Output, advise, allocate, plan, predict
 from equipoise.decide.field import GROUPS
-from equipoise.decide.query import FIELDS, fields_of
+from equipoise.decide.query import FIELDS, TrainingQuery, fields_of
 
 VERBS = {"advise": advise, "plan": plan, "predict": predict, "allocate": allocate}
 OUTPUTS = set(Output.__struct_fields__)
-OWN = {"allocate": {"jobs", "objective", "electricity_by_hour", "begin"}}
+OWN = {"predict": {"training"}, "allocate": {"jobs", "objective", "electricity_by_hour", "begin"}}
 
 
 def _parameters(verb):
@@ -36,7 +37,7 @@ def test_a_verb_has_exactly_its_fields_as_options(verb):
             assert (verb, name) in {("advise", "workload"), ("plan", "workload")}
 
 
-def test_a_field_is_declared_in_one_module():
+def test_a_field_is_declared_in_the_table_alone():
     source = Path(cli.__file__).parents[1]
     declaring = {
         path.relative_to(source).as_posix()
@@ -46,7 +47,10 @@ def test_a_field_is_declared_in_one_module():
         and ast.unparse(node.func) in {"Field", "_asked"}
         and any(each.arg in {"option", "group"} for each in node.keywords)
     }
-    assert declaring == {"decide/query.py"}
+    assert not declaring
+    table = tomllib.loads((source / "decide" / "fields.toml").read_text())
+    declared = [name for blocks in table.values() for name in blocks]
+    assert sorted(declared) == sorted(TrainingQuery.__struct_fields__)
 
 
 def test_presentation_is_the_same_for_every_question():
@@ -108,7 +112,8 @@ H200 = ("llama2_70b_lora", "--accelerator", "h200-sxm5-141gb")
         (["plan", *H200, "--fix", "shards=3"], "shards"),
         (["predict"], "no workload"),
         (["predict", "--workload", "bert"], "--workload and --accelerator"),
-        (["allocate", "jobs.toml"], "--accelerator names 0 pools"),
+        (["predict", "bert", "--workload", "gpt3", "--accelerator", "h100"], "'bert' and --workload gpt3"),
+        (["allocate", "jobs.toml"], "jobs.toml"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -146,3 +151,15 @@ def test_a_prefix_and_a_plain_number_are_the_same_amount():
     assert FIELDS["training_samples"].read("10k") == 10_000.0
     assert FIELDS["deadline_s"].read("7d") == FIELDS["deadline_s"].read(168) == 7 * 86_400.0
     assert FIELDS["price"].read(["h100=2.1", "4"]) == (("h100", 2.1), ("", 4.0))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "h100-sxm5-80gb,b200-sxm-180gb",
+        ("h100-sxm5-80gb", "b200-sxm-180gb"),
+        ["h100-sxm5-80gb, b200-sxm-180gb"],
+    ],
+)
+def test_systems_are_repeated_or_separated_by_commas(given):
+    assert FIELDS["systems"].read(given) == ("h100-sxm5-80gb", "b200-sxm-180gb")

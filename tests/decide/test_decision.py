@@ -22,8 +22,8 @@ from asking import (
 )
 from msgspec.structs import replace
 
-from equipoise.decide.answer import LEAST_LOG_SD
 from equipoise.decide.decision import rule_of
+from equipoise.decide.evidence import LEAST_LOG_SD
 from equipoise.decide.select import figures_of, is_able
 from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.units import HOUR_S
@@ -327,7 +327,7 @@ def test_a_system_without_a_price_keeps_no_budget_and_stands_in_nobodys_way():
 
 @pytest.mark.parametrize("size", [8, 512, 4096])
 def test_money_and_time_on_spot_are_finite(size):
-    found = ask(PRETRAINING, terms="spot", accelerators=str(size))
+    found = ask(PRETRAINING, terms="spot", accelerators=str(size), max_accelerators=None)
     (each,) = [one for one in found.candidates if one.feasible]
     for amount in (each.time_s, each.usd, each.energy_j):
         assert math.isfinite(amount.high)
@@ -591,3 +591,29 @@ def test_settings_follow_the_links_that_were_read(tmp_path, peers, path):
     assert found.recommended.num_accelerators == 2
     (check,) = (each.how_to_check for each in found.settings if each.name == "NCCL_DEBUG")
     assert path in check
+
+
+@pytest.mark.parametrize("limit", [{"max_accelerators": 32}, {"stock": f"{H100}=32"}])
+def test_one_size_beyond_a_limit_is_refused_with_the_limit_that_would_do(limit):
+    question = {**SMALL, "accelerator": [H100], "max_accelerators": None}
+    found = ask(question, accelerators="48", **limit)
+    assert found.recommended is None
+    (change,) = found.refusal.relaxations
+    assert (change.constraint, change.limit, change.needed) == ("max_accelerators", 32, 48)
+    assert ask(question, accelerators="48").recommended.num_accelerators == 48
+    (nodes,) = ask(question, nodes=6, **limit).refusal.relaxations
+    assert (nodes.limit, nodes.needed) == (32, 48)
+
+
+def test_sizes_that_a_usual_batch_does_not_divide_by_are_no_slower_for_it():
+    # five are five eighths as fast as eight: data parallelism alone, which nothing but the batch stood in the way of
+    question = {"workload": "gpt2_xl", "tokens": "1e9", "accelerator": [H100], "max_accelerators": 8}
+    found = by_size(ask(question))
+    assert found[5].strategy.dp == 5
+    assert found[5].time_s.value == pytest.approx(8 / 5 * found[8].time_s.value, rel=0.03)
+
+
+def test_where_nothing_is_legal_the_refusal_says_why():
+    found = ask(SMALL, fix=["tp=3"])
+    assert found.recommended is None
+    assert any("tp" in each.reason for each in found.rejected)

@@ -3,9 +3,24 @@
 import math
 
 import pytest
-from asking import A100, B200, H100, H200, KINDS, LORA, MI300X, PRETRAINING, RTX, SIBLING, SMALL, ask
+from asking import (
+    A100,
+    B200,
+    H100,
+    H200,
+    KINDS,
+    LORA,
+    MI300X,
+    PRETRAINING,
+    RTX,
+    SIBLING,
+    SMALL,
+    ask,
+    published_scores,
+)
 
 from equipoise.decide.answer import Candidate
+from equipoise.report.json import answer_fields
 from equipoise.stats import Interval
 from equipoise.units import HOUR_S
 
@@ -185,3 +200,29 @@ def test_alternatives_win_where_they_are_said_to(question):
     for each in found.alternatives:
         assert each.candidate.id != found.recommended.id
         assert each.wins_when
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"deadline": "3h", "budget": 900},
+        {"objective": "cost", "price": ["2.5"], "region": "world"},
+        {"terms": ["spot"], "on_reclaim": "shrink", "electricity": 0.3},
+        {"max_accelerators": 16, "value_of_time": 400},
+    ],
+    ids=lambda choice: next(iter(choice)),
+)
+def test_an_answer_does_not_depend_on_what_was_asked_before_it(choice):
+    """A frame of its own shares nothing that is kept of an earlier question."""
+    ask(LORA)
+    after, alone = ask(LORA, **choice), ask(LORA, scores=published_scores().clone(), **choice)
+    assert after.question.deadline_s == alone.question.deadline_s
+    assert _told(after) == _told(alone)
+
+
+def _told(found):
+    """An answer as its file has it, but for how long the search took."""
+    told = answer_fields(found)
+    times = [each.pop("search_s", None) for each in (told, *told["systems"])]
+    assert times
+    return told

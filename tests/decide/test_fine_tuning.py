@@ -8,6 +8,7 @@ import pytest
 from equipoise.calibration.profiles import model_for
 from equipoise.decide.query import query
 from equipoise.decide.strategy_search import problem
+from equipoise.decide.surveys import SURVEYS
 from equipoise.decide.training import training
 from equipoise.errors import UsageError
 from equipoise.runs.embedded import tables
@@ -55,6 +56,19 @@ def test_a_training_that_nothing_published_was_held_against_has_a_wider_interval
     assert found["qlora"].value > found["lora"].value  # weights are unpacked in each pass
     # Forward and once that back, with one forward more, for twice the sequences.
     assert 2.5 < found["lora,dpo"].value / found["lora"].value < 3.2
+
+
+def test_a_70b_of_four_bits_trains_on_two_cards_of_24_gb():
+    # Answer.AI, "You can now train a 70b language model at home", 6 March 2024: two RTX 3090 or 4090.
+    asked = trained("llama3_70b", train="qlora", examples="10k", sequence=512)
+    nodes = shipped().cluster("rtx3090", num_accelerators=2)
+    known = SURVEYS.surveyed(
+        problem(asked, nodes, model_for(nodes.accelerator, asked.workload), num_best=1), (1, 2)
+    )
+    one, two = known.sizes
+    assert one.best is None
+    assert two.best.strategy.offload == "optimizer_and_params"
+    assert two.best.memory_bytes < 24e9
 
 
 def test_epochs_of_a_workload_are_of_its_own_data_set():

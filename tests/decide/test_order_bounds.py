@@ -6,13 +6,14 @@ from itertools import product
 import pytest
 from asking import ask, by_size, published_scores
 
-from equipoise.decide.answer import Estimate, Estimates, with_log_sd
 from equipoise.decide.estimators.model import OrderBound, deciding, order_bounds
 from equipoise.decide.estimators.published import PublishedEvidence, published_estimates, results_at_size
+from equipoise.decide.evidence import Estimate, Estimates
 from equipoise.errors import SpecError
-from equipoise.runs.queries import comparable
+from equipoise.runs.store import comparable
 from equipoise.spec.catalogue import shipped
 from equipoise.spec.hardware import DTYPES, accelerators
+from equipoise.stats import with_log_sd
 
 pytestmark = pytest.mark.law
 WORKLOADS = ("bert", "llama2_70b_lora", "stable_diffusion", "gpt3", "unet3d")

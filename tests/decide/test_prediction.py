@@ -9,6 +9,7 @@ import pytest
 from equipoise.decide.prediction import predict
 from equipoise.decide.query import query
 from equipoise.errors import EvidenceError, SpecError, UsageError
+from equipoise.runs.embedded import tables
 from equipoise.runs.store import SCORES, polars_schema
 
 H100, A100 = "h100-sxm5-80gb", "a100-sxm4-80gb"
@@ -290,3 +291,13 @@ def test_later_rounds_change_nothing_that_is_carried():
         for scores in (published(), published(later_s=1.0))
     ]
     assert times[0] == pytest.approx(times[1])
+
+
+def test_a_size_with_results_of_its_own_is_no_extrapolation():
+    # v5.1 was the first round of Llama 3.1 8B: earlier rounds have no trend to carry, yet 8 and 16 B200 were submitted
+    found = predict(
+        query({"workload": "llama31_8b", "accelerator": ["b200-sxm6-180gb"], "at": "8,16,24"}),
+        scores=tables().scores,
+    )
+    assert [bool(each.published) for each in found.candidates] == [True, True, False]
+    assert not {8, 16} & found.outside.keys()

@@ -77,7 +77,9 @@ def test_what_flips_a_quote_keeps_its_minimum(tmp_path):
     assert one.moved(price=2.0).usd == pytest.approx(2 * one.usd)
 
 
-@pytest.mark.parametrize("text", ["EUR", "EUR=0", "=1", "EURO=1", "EUR=-1", "EUR=1e999"])
+@pytest.mark.parametrize(
+    "text", ["EUR", "EUR=0", "=1", "EURO=1", "EUR=-1", "EUR=1e999", "EUR=0.92@today", "EUR=0.92@2026-13-45"]
+)
 def test_what_is_no_currency_is_refused(text):
     with pytest.raises(UsageError, match="--currency"):
         ask(SMALL, currency=text)
@@ -113,3 +115,7 @@ def test_a_job_that_shrinks_is_no_slower_in_any_answer():
     for one, other in zip(waits.candidates, shrinks.candidates, strict=True):
         assert other.time_s.value <= one.time_s.value * (1 + 1e-12)
         assert other.work_s == one.work_s
+
+
+def test_a_price_of_ones_own_leaves_one_kind_of_terms(tmp_path):
+    assert {each.terms for each in _quoted(tmp_path, price="2.2").candidates} == {"on_demand"}

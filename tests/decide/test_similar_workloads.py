@@ -36,5 +36,5 @@ def test_gpt2_is_closest_to_bert():
 
 
 def test_what_is_not_known_or_far_from_all_is_close_to_nothing():
-    assert closest_workload(workload("dlrm_dcnv2")) is None
+    assert closest_workload(workload("dlrm")) is None
     assert closest_workload(convolutions(1e4, 1e6)) is None

@@ -5,6 +5,7 @@ import pytest
 from equipoise.bench.topology import read
 from equipoise.decide.query import query
 from equipoise.decide.systems import requested_systems
+from equipoise.economics import price
 from equipoise.errors import EquipoiseError, EvidenceError, SpecError, UsageError
 from equipoise.spec.catalogue import catalogue
 
@@ -25,6 +26,29 @@ def matrix(*rows):
 def test_names_are_those_of_the_catalogue_in_the_order_given():
     assert [each.name for each in systems("rtx4090", H100)] == [RTX, H100]
     assert [each.accelerator for each in systems("rtx4090", H100)] == [RTX, H100]
+
+
+def test_a_fine_tuning_that_names_no_accelerator_compares_those_for_rent():
+    found = systems(train="qlora", examples="10k", workload="llama31_8b")
+    chips = [each.cluster.accelerator for each in found]
+    memory_gb = [chip.memory_bytes / 1e9 for chip in chips]
+    assert RTX in {chip.slug for chip in chips}
+    assert min(memory_gb) <= 24
+    assert max(memory_gb) >= 141
+    cost = {chip.slug: price(chip.slug, terms="on_demand").usd_per_accelerator_hour for chip in chips}
+    for chip in chips:
+        better = [
+            other
+            for other in chips
+            if other.vendor == chip.vendor
+            and other.memory_bytes > chip.memory_bytes
+            and other.memory_byte_per_s > chip.memory_byte_per_s
+            and other.peak_bf16_flop_per_s > chip.peak_bf16_flop_per_s
+            and cost[other.slug] < cost[chip.slug]
+        ]
+        assert not better, chip.slug
+    with pytest.raises(UsageError, match="accelerator"):
+        systems()
 
 
 def test_a_count_before_a_name_is_a_stock():
@@ -101,3 +125,9 @@ def test_the_machine_at_hand_is_what_its_topology_states():
     with pytest.raises(EvidenceError) as caught:  # the matrix names no device
         systems(here=True, topology=found)
     assert "--hardware FILE.toml" in caught.value.missing[0]
+
+
+@pytest.mark.parametrize("text", ["0xh100", "000 x h100", "10000001xh100"])
+def test_a_count_of_nothing_or_of_too_many_is_refused(text):
+    with pytest.raises(UsageError, match="10,000,000"):
+        systems(text)

@@ -3,7 +3,9 @@
 import pytest
 from asking import published_scores
 
+from equipoise.calibration.profiles import model_for
 from equipoise.decide.query import query
+from equipoise.decide.strategy_search import problem
 from equipoise.decide.training import training, usual_batch
 from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.spec.catalogue import catalogue
@@ -26,6 +28,7 @@ def test_the_batch_of_a_users_own_model_is_kept(tmp_path, monkeypatch):
     found = trained("own_layers:make", samples=1e6)
     assert found.global_batch_samples == 32
     assert any("batch 32" in words and "--global-batch" in words for words in found.chosen_for_you)
+    assert found.batch_words is None
     assert found.workload.params == 1000 * 1000 + 1000 + 1000 * 10 + 10
     # Forward 2 FLOP a weight and sample; back twice that, less the gradient of the input, which nobody needs.
     assert found.workload.train_flop_per_sample == pytest.approx(2 * 1010e3 * 3 - 2 * 1e6, rel=0.01)
@@ -33,17 +36,26 @@ def test_the_batch_of_a_users_own_model_is_kept(tmp_path, monkeypatch):
     assert (stated.global_batch_samples, stated.chosen_for_you) == (256, ())
 
 
-def test_a_language_model_of_no_published_batch_takes_the_usual_one_and_names_it():
-    found = trained("gpt2", tokens=1e9)
-    assert found.global_batch_samples == 2**22 // 1024
-    assert any("4 Mi tokens" in words for words in found.chosen_for_you)
+@pytest.mark.parametrize(
+    ("name", "samples", "words"),
+    [
+        ("llama2_7b", 1024, "4 Mi tokens"),  # Touvron et al. 2023: all sizes of Llama 2
+        ("gpt2", 512, "0.5 Mi tokens"),  # GPT-3 Small (Brown et al. 2020, table 2.1)
+    ],
+)
+def test_a_language_model_of_no_published_batch_takes_the_usual_one_of_its_size_and_says_so(
+    name, samples, words
+):
+    found = trained(name, tokens=10e9)
+    assert found.global_batch_samples == samples
+    assert words in found.batch_words
 
 
 def test_the_batch_of_short_published_trainings_is_not_that_of_a_long_one():
     # Results of Llama 3.1 8B (v5.1) are of 180,000 to 344,000 sequences of 8,192 tokens, at a median batch of 32
     short = trained("llama31_8b", tokens=2e9, scores=published_scores())
     assert short.global_batch_samples == 32
-    assert any("32: " in words and "published" in words for words in short.chosen_for_you)
+    assert "published" in short.batch_words
     assert trained("llama31_8b", tokens=1e12, scores=published_scores()).global_batch_samples == 512
     # those of the 405B model are already larger than the usual one
     assert trained("llama31_405b", tokens=15e12, scores=published_scores()).global_batch_samples == 1152
@@ -54,8 +66,8 @@ def test_a_batch_that_results_span_is_left_to_be_chosen():
 
 
 def test_a_short_training_is_not_a_part_of_a_step():
-    # 1e6 tokens are 976 samples of 1,024, fewer than the usual 4,096 of a step
-    assert trained("gpt2", tokens=1e6).global_batch_samples == 976
+    # 4e5 tokens are 390 samples of 1,024, fewer than the usual 512 of a step; 1e5 are 97
+    assert trained("gpt2", tokens=4e5).global_batch_samples == 390
     with pytest.raises(UsageError, match="97 samples"):
         trained("gpt2", tokens=1e5, global_batch=512)
 
@@ -80,3 +92,45 @@ def test_adapters_are_trained_where_the_workload_is_of_adapters():
 def test_what_names_no_training_is_refused(name, words):
     with pytest.raises(SpecError, match=words):
         trained(name, tokens=1e9)
+
+
+def test_fewer_tokens_than_a_sample_are_refused_by_their_own_name():
+    with pytest.raises(UsageError, match=r"--tokens 100 .*1,024"):
+        trained("gpt2", tokens=100)
+
+
+def test_a_budget_is_named_in_the_unit_in_which_it_was_asked_for():
+    assert "1 M samples" in trained("bert", samples=1e6, scores=published_scores()).budget.work
+    assert "1 G tokens" in trained("gpt2", tokens=1e9).budget.work
+
+
+def test_epochs_of_a_model_that_results_state_a_batch_of_take_their_median():
+    # ImageNet (Russakovsky et al. 2015): 1,281,167 images; ResNet-50 is no language model of a usual batch
+    found = trained("resnet50", epochs=90, scores=published_scores())
+    assert found.global_batch_samples in range(256, 65_537)
+    assert found.budget.samples_at(found.global_batch_samples) == 90 * 1_281_167
+    # and of so few samples that they are less than that batch, all of them
+    assert trained("resnet50", samples=100, scores=published_scores()).global_batch_samples == 100
+
+
+@pytest.mark.parametrize(
+    ("usual", "size", "shared_out"),
+    [
+        (1024, 24, 1008),  # 24 ranks of 42 samples; of 43, which is prime, a micro-batch would be 1 or all
+        (1024, 7, 1008),  # 7 of 144
+        (1024, 5, 1040),  # 5 of 208
+        (1024, 64, 1024),
+        (1024, 4096, 1024),  # a quarter of the accelerators share it out
+        (1024, 3072, 768),  # 3,072 / 4: a quarter less, the most that a usual batch may be off by
+        (1024, 2047, 1024),  # an odd number above it: nothing near is a multiple
+    ],
+)
+def test_a_usual_batch_is_rounded_to_be_shared_out(usual, size, shared_out):
+    asked = trained("llama2_7b", tokens=10e9)
+    assert asked.global_batch_samples == usual
+    nodes = catalogue().cluster("h100-sxm5-80gb")
+    found = problem(asked, nodes, model_for(nodes.accelerator, asked.workload), num_best=1)
+    assert set(found.batches(size)) == {usual, shared_out}
+    stated = trained("llama2_7b", tokens=10e9, global_batch=usual)
+    kept = problem(stated, nodes, model_for(nodes.accelerator, stated.workload), num_best=1)
+    assert kept.batches(size) == (usual,)

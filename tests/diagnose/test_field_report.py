@@ -83,7 +83,7 @@ def test_the_crossover_lies_near_ten_million(found):
 
 def test_speedups_that_are_missed_are_known(found):
     met = [row.workload.slug for row in found.rows if row.predicted.low <= row.reported <= row.predicted.high]
-    assert met == ["small_cnn", "mobilenet_v2", "resnet50"]
+    assert met == ["small_cnn", "resnet50"]
 
 
 def test_the_crossover_moves_down_on_nvlink(found):
@@ -113,10 +113,7 @@ def test_the_batch_is_the_largest_that_all_train_at_on_one_card():
 def test_sensitivity_covers_cards_and_batches(found):
     assert {each.accelerator for each in found.sensitivity} == set(CARDS)
     right = [each for each in found.sensitivity if each.num_right == 5]
-    assert [(each.accelerator, each.batch) for each in right] == [
-        ("rtx-2080-ti-pcie-11gb", 8),
-        ("rtx-5090-pcie-32gb", 16),
-    ]
+    assert [(each.accelerator, each.batch) for each in right] == [("rtx-2080-ti-pcie-11gb", 8)]
 
 
 def test_two_never_pay_in_its_sweeps():

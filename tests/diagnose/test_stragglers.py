@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from equipoise.bench.trace.rank import Collectives, RankTrace, TraceStep, read_traces
+from equipoise.bench.trace import Collectives, RankTrace, TraceStep, read_traces
 from equipoise.diagnose.stragglers import lateness
 
 

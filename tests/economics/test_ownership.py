@@ -172,3 +172,10 @@ def test_what_is_no_amount_or_unknown_is_refused():
             _purchase(),
             Rates(price=None, grid=economics.grid(), accelerator_power_w=700.0, system_power=SYSTEM_POWER),
         )
+
+
+def test_what_was_paid_for_already_breaks_even_at_once():
+    found = ownership(
+        _purchase(usd=0.0), _rates(), utilisation=exact(0.5), horizon_months=36, speed_error=exact(1.0)
+    )
+    assert found.break_even_probability == 1.0

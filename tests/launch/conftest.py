@@ -31,6 +31,8 @@ STRATEGIES = (
     ),
     (DENSE, "dp=4 tp=2 microbatch=1 global_batch=8 optimizer=sgd precision=tf32 compression=powersgd"),
     (DENSE, "dp=4 tp=2 microbatch=1 global_batch=8 offload=optimizer optimizer=sgd precision=fp32"),
+    (DENSE, "dp=16 tp=2 microbatch=1 global_batch=16 zero_stage=3 dp_replicate=4 recompute=full"),
+    (DENSE, "dp=16 tp=2 pp=3 microbatch=1 global_batch=48 zero_stage=1 dp_replicate=2"),
     (
         EXPERTS,
         "dp=4 tp=4 pp=16 ep=16 microbatch=1 global_batch=64 sequence_parallel=true recompute=selective",

@@ -4,9 +4,7 @@ import shlex
 import tomllib
 from pathlib import Path
 
-import equipoise.launch
-
-FOLDER = Path(equipoise.launch.__file__).parent
+FOLDER = Path(__file__).parent
 
 
 def table(name):

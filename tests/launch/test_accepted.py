@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -28,6 +29,7 @@ SMALL = (
     "dp=16 microbatch=1 global_batch=64 zero_stage=2 precision=fp16 recompute=full implementation=eager",
     "dp=16 microbatch=1 global_batch=64 zero_stage=3 offload=optimizer_and_params optimizer=adam_8bit",
     "dp=8 microbatch=1 global_batch=64 zero_stage=2 precision=fp32 optimizer=sgd compression=fp16",
+    "dp=16 microbatch=1 global_batch=64 zero_stage=3 dp_replicate=2 recompute=full",
     "dp=4 tp=2 microbatch=1 global_batch=8 zero_stage=3 tp_overlap=true sequence_parallel=true",
     "dp=4 cp=2 microbatch=1 global_batch=8 zero_stage=3 trained=lora lora_rank=16",
     "dp=8 ep=8 microbatch=1 global_batch=64 zero_stage=2 precision=fp8 trained=qlora lora_rank=4",
@@ -105,7 +107,7 @@ def test_accelerate_launch_reads_its_configuration(text, tmp_path):
         assert args.fsdp_activation_checkpointing == (plan.recompute != "none")
 
 
-@pytest.mark.parametrize("text", [each for each in SMALL if "tp=2" in each or "cp=2" in each])
+@pytest.mark.parametrize("text", [each for each in SMALL if re.search("(tp|cp|dp_replicate)=2", each)])
 def test_accelerate_makes_the_axes(text, tmp_path, monkeypatch):
     launch = imported("accelerate.commands.launch")
     utils = imported("accelerate.utils.launch")
@@ -118,7 +120,11 @@ def test_accelerate_makes_the_axes(text, tmp_path, monkeypatch):
         if name.startswith("PARALLELISM_CONFIG"):
             monkeypatch.setenv(name, value)
     found, plan = parallel.ParallelismConfig(), strategy(text)
-    assert (found.dp_shard_size, found.tp_size, found.cp_size) == (plan.dp, plan.tp, plan.cp)
+    assert (found.tp_size, found.cp_size) == (plan.tp, plan.cp)
+    assert (found.dp_replicate_size, found.dp_shard_size * found.dp_replicate_size) == (
+        plan.dp_replicate,
+        plan.dp,
+    )
     assert found.total_size == plan.num_accelerators
 
 

@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from equipoise.bench.methods import method
-from equipoise.cli.app import _app
+from equipoise.cli.app import app
 from equipoise.decide.ledger import RecordedPrediction, measured_value
 from equipoise.launch import bench_command, bench_method
 from equipoise.spec.strategy import strategy
@@ -19,7 +19,7 @@ def parsed(code):
     """What the real command line makes of a printed command, without running it."""
     program, verb, *words = shlex.split(code)
     assert program == "equipoise"
-    command = typer.main.get_command(_app()).get_command(None, verb)
+    command = typer.main.get_command(app()).get_command(None, verb)
     return command.make_context(verb, words).params
 
 

@@ -59,18 +59,19 @@ def test_scripts_are_python_for_eighty_columns(text):
 
 RUN = {
     "dp=2 microbatch=2 global_batch=8 precision=fp32 implementation=eager compression=fp16": training_script,
-    "dp=2 microbatch=2 global_batch=8 implementation=eager zero_stage=3 recompute=selective": training_script,
+    "dp=4 microbatch=2 global_batch=16 implementation=eager zero_stage=3 dp_replicate=2 recompute=selective": training_script,
     "tp=2 microbatch=2 global_batch=4 implementation=eager sequence_parallel=true": tensor_script,
     "pp=2 microbatch=2 global_batch=8 implementation=eager recompute=selective": pipeline_script,
 }
 
 
 @pytest.mark.parametrize("text", RUN)
-def test_scripts_train_on_two_ranks(text, tmp_path):
+def test_scripts_train_on_their_ranks(text, tmp_path):
     pytest.importorskip("torch")
-    script = tmp_path / "train.py"
-    script.write_text(RUN[text](strategy(text)).replace("NUM_STEPS = 10", "NUM_STEPS = 2"))
-    agent = [sys.executable, "-m", "torch.distributed.run", "--nnodes=1", "--nproc-per-node=2"]
+    script, plan = tmp_path / "train.py", strategy(text)
+    script.write_text(RUN[text](plan).replace("NUM_STEPS = 10", "NUM_STEPS = 2"))
+    agent = [sys.executable, "-m", "torch.distributed.run", "--nnodes=1"]
+    agent.append(f"--nproc-per-node={plan.num_accelerators}")
     address = ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--local-addr=127.0.0.1"]
     ran = subprocess.run(
         [*agent, *address, str(script)],

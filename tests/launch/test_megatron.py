@@ -7,6 +7,10 @@ import pytest
 from option_table import faults, given, table
 
 from equipoise.launch.megatron import MEGATRON, pipeline_layout
+from equipoise.launch.program import stage_layers
+from equipoise.perfmodel.estimate import stages as stages_of_time_model
+from equipoise.perfmodel.layouts import grid
+from equipoise.perfmodel.load import transformer_load
 from equipoise.spec.strategy import strategy
 from equipoise.spec.workload import workload
 
@@ -79,15 +83,26 @@ def test_layers_that_stages_do_not_divide_get_a_layout():
     ("layers", "stages"), [(61, 16), (126, 63), (5, 4), (7, 2), (32, 8), (80, 12), (9, 7)]
 )
 def test_layouts_hold_every_layer_once(layers, stages):
-    found = layers_of(pipeline_layout(layers, stages))
+    found = layers_of(pipeline_layout(stage_layers(layers, stages)))
     assert len(found) == stages
     assert sum(found) == layers
     assert max(found) == math.ceil(layers / stages)
+    assert min(found) > 0
+
+
+@pytest.mark.parametrize(("pp", "interleave"), [(16, 1), (4, 2), (7, 1), (4, 3)])
+def test_stages_are_those_that_the_time_model_times(pp, interleave):
+    plan = strategy(f"pp={pp} interleave={interleave} microbatch=1 global_batch={2 * pp}")
+    timed = stages_of_time_model(transformer_load(DEEPSEEK, sequence=4096), grid([plan]))
+    counts = stage_layers(DEEPSEEK.layers, pp, interleave)
+    by_rank = [sum(counts[rank::pp]) for rank in range(pp)]
+    assert max(by_rank) == timed.fullest
+    assert by_rank[-1] == timed.last
 
 
 def test_layouts_are_read_by_megatron_core():
     read = pytest.importorskip("megatron.core.transformer.pipeline_parallel_layer_layout")
-    layout = pipeline_layout(61, 16, 1)
+    layout = pipeline_layout(stage_layers(61, 16), 1)
     assert read.PipelineParallelLayerLayout.get_num_stages_from_str(layout) == 16
 
 

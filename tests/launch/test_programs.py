@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.launch import launch_snippets
+from equipoise.launch import PROGRAMS, launch_snippets
 from equipoise.launch.platforms import PLATFORMS
 from equipoise.launch.program import yaml_text
-from equipoise.launch.programs import PROGRAMS
 from equipoise.spec.cluster import cluster
 from equipoise.spec.strategy import Strategy, strategy
 from equipoise.spec.workload import workload
@@ -25,7 +24,9 @@ PAIRS = {
     "cp": (BASE, f"{BASE} cp=2"),
     "ep": (BASE, f"{BASE} ep=8"),
     "zero_stage": (BASE, f"{BASE} zero_stage=1"),
+    "dp_replicate": (f"{BASE} zero_stage=3", f"{BASE} zero_stage=3 dp_replicate=2"),
     "interleave": (f"{BASE} pp=2", f"{BASE} pp=2 interleave=3"),
+    "schedule": (f"{BASE} pp=2", f"{BASE} pp=2 schedule=dualpipe_v"),
     "sequence_parallel": (f"{BASE} tp=2", f"{BASE} tp=2 sequence_parallel=true"),
     "tp_overlap": (f"{BASE} tp=2", f"{BASE} tp=2 tp_overlap=true"),
     "fused_attention": (BASE, f"{BASE} fused_attention=false"),

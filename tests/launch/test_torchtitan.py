@@ -77,6 +77,23 @@ def test_chunks_other_than_the_default_need_layers_a_stage():
     assert "chunks" in unsupported(text, None)
 
 
+def test_the_last_stage_lacks_the_layers_that_stages_do_not_divide():
+    # 126 layers on 16 stages: fifteen of 8, and 6.
+    found = options("pp=16 microbatch=1 global_batch=32")
+    assert found["parallelism.pipeline_parallel_last_stage_less_layers"] == ["2"]
+    assert not unsupported("pp=16 microbatch=1 global_batch=32 zero_stage=0")
+    # 126 layers on 100 stages of at most 2: the last would have none.
+    assert "126 layers" in unsupported("pp=100 microbatch=1 global_batch=200")
+
+
+def test_of_dualpipe_it_has_the_v():
+    # torch.distributed.pipelining, ScheduleDualPipeV: two stages a rank, at least as many micro-batches as stages.
+    text = "pp=7 dp=2 ep=2 zero_stage=2 microbatch=1 global_batch=28 schedule=dualpipe_v"
+    assert options(text)["parallelism.pipeline_parallel_schedule"] == ["DualPipeV"]
+    assert "schedule=dualpipe" in unsupported(text.replace("dualpipe_v", "dualpipe"), None)
+    assert "recompute=full" in unsupported(f"{text} recompute=full", None)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -17,8 +17,8 @@ from equipoise.decide.solve_for import Reaches
 from equipoise.errors import UsageError
 from equipoise.library import arguments
 from equipoise.library.decisions import CANDIDATE_COLUMNS, result_of
+from equipoise.report.figures import charts, figure_json
 from equipoise.report.format import duration
-from equipoise.report.notebook import charts, figure_json
 
 ROOT = Path(__file__).resolve().parents[2]
 

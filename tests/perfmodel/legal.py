@@ -19,7 +19,11 @@ def fault(strategy, limits):
         axes_fault(limits, tp=strategy.tp, pp=strategy.pp, cp=strategy.cp)
         or expert_fault(limits, ranks=ranks * strategy.tp, ep=strategy.ep)
         or pipeline_fault(
-            limits, pp=strategy.pp, interleave=strategy.interleave, num_microbatches=strategy.num_microbatches
+            limits,
+            pp=strategy.pp,
+            interleave=strategy.interleave,
+            num_microbatches=strategy.num_microbatches,
+            schedule=strategy.schedule,
         )
         or split_fault(
             limits,

@@ -8,11 +8,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from equipoise.perfmodel.collectives import all_reduce_s
 from equipoise.perfmodel.compute import layer_time
-from equipoise.perfmodel.estimate import cp_layer_s, ep_layer_s, estimate, token_destinations
+from equipoise.perfmodel.estimate import (
+    axis_group,
+    cp_layer_s,
+    dp_gradient_s,
+    dp_shard_s,
+    ep_layer_s,
+    estimate,
+    token_destinations,
+)
 from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.load import stacked, transformer_load, workload_load
 from equipoise.perfmodel.machine import machine
+from equipoise.perfmodel.memory import shards
 from equipoise.perfmodel.parameters import CollectiveParameters, Parameters
 from equipoise.spec.cluster import cluster
 from equipoise.spec.strategy import Strategy
@@ -191,3 +201,62 @@ def test_faster_links_never_hurt_an_expert_axis(size, times):
 def test_overlap_hides_at_most_what_there_is(size, share):
     hidden = replace(EP_IDEAL, ep_overlap=share)
     assert 0 <= ep_exposed_s(size, parameters=hidden) <= ep_exposed_s(size) * (1 + 1e-12)
+
+
+TWO_NODES = machine(cluster("dgx-h100", num_accelerators=16))
+DP_IDEAL = replace(
+    CP_IDEAL, shard_overlap=1.0, collective=replace(CP_IDEAL.collective, inter_fraction=1.0, serial_share=0.0)
+)
+
+
+def gradient_and_shard_s(groups, stage, rates):
+    load = transformer_load(LLAMA, sequence=8192)
+    one = grid([Strategy(dp=16, global_batch_samples=16, zero_stage=stage, dp_replicate=groups)])
+    found = (
+        dp_gradient_s(load, rates, one, shards(load, one), DP_IDEAL),
+        dp_shard_s(load, rates, one, np.zeros(()), DP_IDEAL),
+    )
+    return [float(np.ravel(each)[0]) for each in found]
+
+
+def test_a_node_sums_its_part_of_the_gradients_with_the_other_s():
+    """8.03 billion gradients of 2 bytes, an eighth a rank; of two ranks each sends half of it twice."""
+    gradient_s, _ = gradient_and_shard_s(2, 3, TWO_NODES)
+    assert gradient_s == pytest.approx(8.03e9 * 2 / 8 / TWO_NODES.inter_byte_per_s, rel=1e-3)
+
+
+def test_gathers_of_a_group_in_a_node_send_nothing_between_nodes():
+    slow = replace(TWO_NODES, inter_byte_per_s=TWO_NODES.inter_byte_per_s / 100)
+    assert gradient_and_shard_s(2, 3, slow)[1] == gradient_and_shard_s(2, 3, TWO_NODES)[1] > 0
+    assert gradient_and_shard_s(1, 3, slow)[1] > 10 * gradient_and_shard_s(1, 3, TWO_NODES)[1]
+
+
+def test_states_in_groups_are_summed_between_them_and_gathered_within():
+    """Of ZeRO stage 1 also 7/8 of gradients are scattered and of weights gathered inside a node."""
+    load = transformer_load(LLAMA, sequence=8192)
+    between_s, _ = gradient_and_shard_s(2, 3, TWO_NODES)
+    whole_s, shard_s = gradient_and_shard_s(2, 1, TWO_NODES)
+    inside_s = 2 * 7 / 8 * float(load.params) * 2 / TWO_NODES.intra_byte_per_s
+    assert whole_s == pytest.approx(between_s + inside_s, rel=1e-3)
+    assert shard_s == 0
+
+
+# collectives.toml, a100-pair and a100-across-sockets: github.com/NVIDIA/nccl-tests/issues/178, cards on bridges by
+# twos, busbw of 2 and of 3 ranks. Two ranks that are not neighbours have no bridge either.
+@pytest.mark.truth
+@pytest.mark.parametrize(
+    ("ranks", "stride", "published_byte_per_s"), [(2, 1, 208e9), (3, 1, 20e9), (2, 2, 20e9)]
+)
+def test_a_ring_of_more_cards_than_a_bridge_joins_goes_through_the_host(ranks, stride, published_byte_per_s):
+    nodes = machine(cluster("a100-pcie-80gb", node_size=4, num_accelerators=4, topology="bridge"))
+    payload_bytes = 2**32
+    group = axis_group(np.array(float(ranks)), float(stride), nodes)
+    seconds = all_reduce_s(payload_bytes, group, nodes.wires, CollectiveParameters())
+    bus_byte_per_s = 2 * (ranks - 1) / ranks * payload_bytes / float(seconds)
+    assert bus_byte_per_s == pytest.approx(published_byte_per_s, rel=0.35)
+
+
+def test_a_bridge_of_four_joins_four():
+    nodes = machine(cluster("h200-nvl-141gb", num_accelerators=8, bridged=4))
+    fast, slow = (axis_group(np.array(ranks), 1.0, nodes).intra_slowdown for ranks in (4.0, 8.0))
+    assert (fast, slow) == (1.0, pytest.approx(450 / 63))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from equipoise.errors import FitError
-from equipoise.perfmodel.calibrate import calibrate
+from equipoise.perfmodel.calibrate import calibrate, log_times
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.load import stacked, transformer_load
@@ -37,7 +37,7 @@ MOVED = ("product_fraction", "layer_traffic", "step_s")
 
 
 def predict(parameters):
-    return np.broadcast_to(estimate(LOADS, NODE, GRID, parameters).step_s, (NUM,))
+    return estimate(LOADS, NODE, GRID, parameters).step_s
 
 
 def fitted(measured_s, **kwargs):
@@ -101,22 +101,26 @@ def test_a_row_without_a_prediction_is_refused():
         calibrate(lambda _: np.full(NUM, np.nan), EQUAL, names=MOVED, weights=EQUAL)
 
 
-def test_slopes_given_in_one_call_lead_to_the_same_fit():
-    truth = predict(Parameters().changed({"product_fraction": 0.8, "layer_traffic": 1.2}))
-    one_by_one = fitted(truth)
+def test_slopes_are_those_of_a_power_law():
+    def power_law(parameters):
+        return parameters.step_s**2.0 * parameters.launch_s ** np.array([0.5, -1.0])
+
+    values = {"step_s": np.array([1.0, 3.0]), "launch_s": 0.1}
+    log_s, slopes = log_times(power_law, Parameters(), values)
+    # log of step_s^2 launch_s^(1/2) and of step_s^2 / launch_s
+    assert log_s == pytest.approx([0.5 * np.log(0.1), 2 * np.log(3.0) - np.log(0.1)])
+    assert slopes == pytest.approx(np.array([[2.0, 2.0], [0.5, -1.0]]))
+
+
+def test_a_local_parameter_moves_only_its_own_campaign():
+    campaigns = np.arange(NUM) % 2
+    measured_s = np.where(campaigns == 0, 1.0, 2.0) * predict(Parameters())
     found = calibrate(
-        lambda parameters: estimate(LOADS, NODE, GRID, parameters).step_s,
-        truth,
-        names=MOVED,
-        weights=EQUAL,
-        at_once=True,
+        predict, measured_s, names=("recompute_share", "product_fraction"), weights=EQUAL, campaigns=campaigns
     )
-    for name in MOVED:
-        assert found.parameters.value(name) == pytest.approx(one_by_one.parameters.value(name), rel=0.01)
-    assert np.sqrt(np.diag(found.covariance)) == pytest.approx(
-        np.where([name == "step_s" for name in MOVED], np.sqrt(np.diag(one_by_one.covariance)), found.log_sd),
-        rel=0.05,
-    )
+    assert len(found.by_campaign) == 2
+    assert found.by_campaign[0].product_fraction == found.by_campaign[1].product_fraction
+    assert found.by_campaign[0].recompute_share <= found.by_campaign[1].recompute_share
 
 
 def test_beliefs_take_the_place_of_the_priors():

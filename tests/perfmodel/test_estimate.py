@@ -129,6 +129,9 @@ IDEAL = Parameters(
 )
 
 
+SENT = 2 * 20 / 132
+
+
 def milliseconds(parameters=IDEAL, **strategy):
     one = Strategy(
         **({"global_batch_samples": 4, "microbatch_samples": 1, "fused_attention": True} | strategy)
@@ -148,6 +151,17 @@ def milliseconds(parameters=IDEAL, **strategy):
         ({"pp": 2, "interleave": 2}, 4 * 16 + 16 / 2, "idle", 8),
         # Three stages hold 3, 3 and 2 layers, 9 ms and 2 of sends: the mean is 8 + 2, and two stages fill.
         ({"pp": 3}, 4 * 11 + 2 * 11, "idle", 4 * 1 + 22),
+        # arXiv 2412.19437, table 2: (PP / 2 - 1) (F&B + B - 3 W), which is 2/3 of a stage with B of 2/3 and W of 1/3;
+        # of sends a share of 20 / 132 shows (section 3.2.2). Two ranks have the same 8 layers, 16 MB of gradients,
+        # or the same 4 of four stages. The V of two ranks is that of four stages of half, with twice the sends.
+        ({"pp": 2, "schedule": "dualpipe"}, 4 * (12 + SENT) + 16, "idle", 0),
+        (
+            {"pp": 4, "schedule": "dualpipe", "global_batch_samples": 8},
+            (8 + 2 / 3) * (6 + SENT) + 8,
+            "idle",
+            2 / 3 * (6 + SENT),
+        ),
+        ({"pp": 2, "schedule": "dualpipe_v"}, (4 + 1 / 3) * (12 + 2 * SENT), "idle", (12 + 2 * SENT) / 3),
         # Four ranks share the batch: 24 ms, and 2 * 3/4 of 16 MB of gradients.
         ({"dp": 4}, 24 + 24, "dp", 24),
         ({"dp": 4, "zero_stage": 1}, 24 + 24, "dp", 24),
@@ -215,3 +229,27 @@ def test_device_and_host_side_by_side():
         replace(IDEAL, launch_s=1e-3, launch_jitter=0.0),
     )
     assert float(np.ravel(slow.step_s)[0]) == pytest.approx(8 * np.hypot(0.003, 0.024))
+
+
+def test_dualpipe_hides_what_goes_to_experts():
+    # arXiv 2412.19437, section 3.2: both all-to-all and sends are hidden; 20 of 132 multiprocessors carry them.
+    load = replace(LOAD, experts=4.0, top_k=1.0, routed_bytes=1e3, expert_params=1.0)
+    asked = {"pp": 2, "dp": 4, "ep": 4, "global_batch_samples": 16}
+    wide = replace(IDEAL, ep_overlap=1.0)
+
+    def exposed(**strategy):
+        one = grid([Strategy(**(asked | strategy))])
+        return float(np.ravel(estimate(load, NODE, one, wide).seconds.ep)[0])
+
+    assert exposed() > 0
+    for schedule in ("dualpipe", "dualpipe_v"):
+        assert exposed(schedule=schedule) == pytest.approx(20 / 132 * exposed(), rel=1e-6)
+
+
+@pytest.mark.parametrize(("dp", "traffic_ms", "times"), [(2, 16, 1), (4, 24, 4)])
+def test_beyond_a_leaf_switch_an_oversubscribed_network_has_a_part_of_its_rate(dp, traffic_ms, times):
+    # 2 (p - 1) / p of 16 MB of gradients at 1e9 byte/s, where a leaf joins two nodes of one accelerator.
+    nodes = replace(NODE, node_size=1.0, inter_byte_per_s=1e9, oversubscription=4.0, leaf_ranks=2.0)
+    one = grid([Strategy(global_batch_samples=4, dp=dp)])
+    found = estimate(LOAD, nodes, one, IDEAL).seconds.dp
+    assert float(np.ravel(found)[0]) * 1e3 == pytest.approx(traffic_ms * times, rel=1e-6)

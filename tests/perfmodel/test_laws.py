@@ -98,7 +98,10 @@ def test_one_accelerator_has_no_communication(case):
 @settings(max_examples=60, deadline=None)
 @given(cases())
 def test_shards_sum_to_the_whole(case):
-    """Weights of all ranks, each counted once, are those of the model; tables may lie on two stages."""
+    """Weights of all ranks, each counted once, are those of the model; tables may lie on two stages.
+
+    Every group of ranks that shares states has all of them.
+    """
     load, _, picked = case
     assert picked
     for each in picked:
@@ -114,7 +117,7 @@ def test_shards_sum_to_the_whole(case):
             # The fullest stage stands for all: it may hold tables that others do not.
             assert whole * (1 - 1e-9) - tables <= dense <= whole + (each.pp - 1) * tables + 1e-3
         ranks = float(np.ravel(held.dense_ranks)[0])
-        assert ranks * each.tp * each.pp == each.num_accelerators
+        assert ranks * each.dp_replicate * each.tp * each.pp == each.num_accelerators
 
 
 @settings(max_examples=20, deadline=None)

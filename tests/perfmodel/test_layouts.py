@@ -11,9 +11,15 @@ from equipoise.perfmodel.layouts import divisors
 from equipoise.perfmodel.space import Limits, Space
 from equipoise.spec.strategy import PRECISIONS, Strategy
 
-SMALL = Limits(layers=6, hidden=64, heads=4, kv_heads=2, experts=0, sequence=64, precisions=("bf16", "fp32"))
-EXPERTS = Limits(layers=4, hidden=64, heads=4, kv_heads=4, experts=4, sequence=64, precisions=("bf16",))
-SAMPLES = Limits(layers=50, hidden=0, heads=0, kv_heads=0, experts=0, sequence=1, precisions=("fp32",))
+SMALL = Limits(
+    node_size=8, layers=6, hidden=64, heads=4, kv_heads=2, experts=0, sequence=64, precisions=("bf16", "fp32")
+)
+EXPERTS = Limits(
+    node_size=8, layers=4, hidden=64, heads=4, kv_heads=4, experts=4, sequence=64, precisions=("bf16",)
+)
+SAMPLES = Limits(
+    node_size=8, layers=50, hidden=0, heads=0, kv_heads=0, experts=0, sequence=1, precisions=("fp32",)
+)
 
 
 def strategies(space, limits, most_elements=500):

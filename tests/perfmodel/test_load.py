@@ -87,9 +87,18 @@ def test_a_text_workload_s_load_is_its_transformer_s():
     assert workload_load(known) == expected
 
 
-def test_tables_apart_are_refused_with_what_to_do():
-    with pytest.raises(SpecError, match=r"embedding tables.*--workloads"):
-        workload_load(workload("dlrm_dcnv2"))
+def test_tables_without_their_lookups_are_refused_with_what_to_do():
+    with pytest.raises(SpecError, match=r"embedding_lookups_per_sample.*--workloads"):
+        workload_load(workload("dlrm"))
+
+
+def test_a_recommender_looks_up_rows_and_sends_what_is_pooled():
+    load = workload_load(workload("dlrm_dcnv2"))
+    # 214 rows of 128 values a sample, in fp32; 26 pooled vectors of them, in 2 bytes.
+    assert load.lookup_bytes == 214 * 128 * 4
+    assert load.pooled_bytes == 26 * 128 * 2
+    # 204,184,588 rows (mlcommons/training, --num_embeddings_per_feature, summed).
+    assert load.table_params == pytest.approx(204_184_588 * 128, rel=1e-3)
 
 
 def test_a_sequence_without_tokens_is_refused():

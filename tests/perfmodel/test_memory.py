@@ -82,6 +82,16 @@ def test_states_shrink_as_zero_says(stage, expected_gb):
     assert bytes_of(STATES_ONLY, one, *STATES) / GB == pytest.approx(expected_gb, rel=0.02)
 
 
+# Zhang et al. 2022 (MiCS), section 3.2: what is sharded is divided by the ranks of a group, not by all. Megatron-Core's
+# instances of the distributed optimizer: 6 + 12 / (d / instances) bytes a weight.
+@pytest.mark.parametrize(("groups", "expected_gb"), [(1, 1.9), (2, 3.75), (8, 15.0), (32, 60.0)])
+def test_groups_divide_states_by_their_own_ranks(groups, expected_gb):
+    one = Strategy(dp=64, global_batch_samples=64, zero_stage=3, dp_replicate=groups, precision="fp16")
+    assert bytes_of(STATES_ONLY, one, *STATES) / GB == pytest.approx(expected_gb, rel=0.02)
+    instances = replace(one, zero_stage=1, precision="bf16")
+    assert bytes_of(STATES_ONLY, instances, *STATES) / 7.5e9 == pytest.approx(6 + 12 / (64 / groups))
+
+
 def test_gradients_of_bf16_weights_rest_in_four_bytes():
     # Megatron-LM, distributed optimizer: 18 bytes a weight; 6 + 12 / d with it.
     alone = Strategy(global_batch_samples=1)
@@ -281,3 +291,20 @@ def test_a_fused_loss_never_holds_more():
     assert bytes_of(LLAMA, eager, "activations") == bytes_of(
         LLAMA, replace(eager, fused_loss=False), "activations"
     )
+
+
+@pytest.mark.truth
+@pytest.mark.parametrize(
+    ("schedule", "weights", "activations"), [("dualpipe", 2.0, 9.0), ("dualpipe_v", 1.0, 8.5)]
+)
+def test_dualpipe_keeps_what_its_table_counts(schedule, weights, activations):
+    # arXiv 2412.19437, table 2: two stages' weights, micro-batches of stages and one; 1F1B: one, and as many as
+    # stages. README of DualPipe: its V over half of the ranks, two stages each: of 16 stages 17 halves. States are
+    # shared over twice as many ranks.
+    load = replace(MIXTURE, embedding_params=0.0, end_params=0.0, kept_fused_loss_bytes=0.0)
+    asked = {"pp": 8, "dp": 2, "zero_stage": 1, "global_batch_samples": 64}
+    plain, dual = (Strategy(**asked, schedule=each) for each in ("1f1b", schedule))
+    assert bytes_of(load, dual, "weights") == pytest.approx(weights * bytes_of(load, plain, "weights"))
+    assert bytes_of(load, dual, "optimizer") == pytest.approx(bytes_of(load, plain, "optimizer"))
+    kept = [float(activation_bytes(load, grid([each]))[0]) for each in (plain, dual)]
+    assert kept[1] / kept[0] == pytest.approx(activations / 8, rel=0.01)

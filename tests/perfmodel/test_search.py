@@ -38,6 +38,7 @@ CASES = {
     "pipelines": ("gpt3", "dgx-h100", (16, 32), (24, 32), {}),
     "tight": ("llama2_13b", "a100-sxm4-40gb", (4, 8), (8, 12), SPARING),
     "experts": ("mixtral_8x7b", "dgx-h100", (16,), (32,), {}),
+    "both ends": ("mixtral_8x7b", "dgx-h100", (16,), (32,), {"schedule": ("1f1b", "dualpipe", "dualpipe_v")}),
     "cards": ("gpt2_large", "pair-rtx-4090", (1, 2, 4), (4, 6), UNFUSED),
     "adapters": ("llama2_70b_lora", "a100-sxm4-80gb", (8,), (8, 16), ADAPTED),
     "pictures": ("resnet50", "a100-sxm4-80gb", (4, 6), (48,), RARER),
@@ -165,6 +166,7 @@ def pairs(draw):
             )
         )
     )
+    assume(slow != 0 or option != "zero_stage" or picked.dp_replicate == 1)  # groups share states
     slower, faster = replace(picked, **{option: slow}), replace(picked, **{option: fast})
     assume(fault(slower, bounds) is None and fault(faster, bounds) is None)
     return load, rates, option, slower, faster

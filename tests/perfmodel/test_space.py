@@ -9,9 +9,15 @@ from equipoise.errors import SpecError
 from equipoise.perfmodel.space import Limits, Space
 from equipoise.spec.strategy import Strategy
 
-SMALL = Limits(layers=6, hidden=64, heads=4, kv_heads=2, experts=0, sequence=64, precisions=("bf16", "fp32"))
-EXPERTS = Limits(layers=4, hidden=64, heads=4, kv_heads=4, experts=4, sequence=64, precisions=("bf16",))
-SAMPLES = Limits(layers=50, hidden=0, heads=0, kv_heads=0, experts=0, sequence=1, precisions=("fp32",))
+SMALL = Limits(
+    node_size=8, layers=6, hidden=64, heads=4, kv_heads=2, experts=0, sequence=64, precisions=("bf16", "fp32")
+)
+EXPERTS = Limits(
+    node_size=8, layers=4, hidden=64, heads=4, kv_heads=4, experts=4, sequence=64, precisions=("bf16",)
+)
+SAMPLES = Limits(
+    node_size=8, layers=50, hidden=0, heads=0, kv_heads=0, experts=0, sequence=1, precisions=("fp32",)
+)
 
 
 @pytest.mark.parametrize(
@@ -25,6 +31,14 @@ SAMPLES = Limits(layers=50, hidden=0, heads=0, kv_heads=0, experts=0, sequence=1
         ({"pp": 2, "interleave": 2}, "interleave.*layers=6"),
         ({"pp": 2, "interleave": 3, "global_batch_samples": 3}, "multiples .*pp"),
         ({"interleave": 2}, "interleave .*pp above 1"),
+        ({"schedule": "dualpipe"}, "schedule=dualpipe"),
+        ({"schedule": "dualpipe", "pp": 2}, None),
+        ({"schedule": "dualpipe", "pp": 2, "global_batch_samples": 5}, "even micro-batches"),
+        ({"schedule": "dualpipe", "pp": 3, "global_batch_samples": 6}, "even pp"),
+        ({"schedule": "dualpipe_v", "pp": 3, "global_batch_samples": 7}, None),
+        ({"schedule": "dualpipe_v", "pp": 2, "global_batch_samples": 3}, "2 pp micro-batches"),
+        ({"schedule": "dualpipe_v", "pp": 4, "global_batch_samples": 8}, "layers=6"),
+        ({"schedule": "dualpipe_v", "pp": 2, "interleave": 3}, "excludes interleave"),
         ({"ep": 2, "dp": 2}, "without experts"),
         ({"sequence_parallel": True}, "sequence_parallel needs tp"),
         ({"tp": 2, "tp_overlap": True}, "tp_overlap needs sequence_parallel"),

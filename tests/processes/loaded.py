@@ -15,8 +15,8 @@ from contextlib import suppress
 # Not loaded: what needs torch, and what only a long-lived process needs.
 LEFT_OUT = ("equipoise.bench", "equipoise.spec.torch_model", "equipoise.web", "equipoise.__main__")
 LOADED_LATE = (
-    *("orjson", "rich.console", "rich.progress", "scipy.optimize", "scipy.special", "scipy.stats"),
-    *("sklearn.cluster", "sklearn.metrics", "threadpoolctl"),
+    *("orjson", "rich.console", "scipy.optimize", "scipy.special", "scipy.stats"),
+    "threadpoolctl",
 )
 
 

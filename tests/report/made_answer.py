@@ -7,15 +7,11 @@ from equipoise.decide.answer import (
     Answer,
     Candidate,
     Constraint,
-    ErrorRecord,
-    Estimate,
-    EvidenceSource,
     Flip,
     Infeasibility,
     Measurement,
     MemoryUse,
     ModelStep,
-    PublishedResult,
     Reason,
     Refusal,
     Relaxation,
@@ -24,6 +20,7 @@ from equipoise.decide.answer import (
     SystemOffer,
     TimeValue,
 )
+from equipoise.decide.evidence import ErrorRecord, Estimate, EvidenceSource, PublishedResult
 from equipoise.decide.query import TrainingQuery
 from equipoise.economics import Price, rates
 from equipoise.scaling.equilibrium import Equilibrium, NextStep

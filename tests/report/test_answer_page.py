@@ -13,7 +13,7 @@ from equipoise.library.decisions import candidate_frame
 from equipoise.report import format as amounts
 from equipoise.report import html, terminal
 from equipoise.report.blocks import Facts, Table
-from equipoise.report.notebook import charts, figure_json, notebook_html
+from equipoise.report.figures import charts, figure_json
 from equipoise.report.pages.answer import ANSWER
 from equipoise.report.terminal import SCREEN_LINES
 
@@ -40,7 +40,8 @@ def tables(answer):
         block.name: block
         for _, blocks in ANSWER.content(answer)
         for each in blocks
-        for block in (each, *getattr(each, "blocks", ()))
+        for group in (*getattr(each, "groups", ()), getattr(each, "blocks", ()))
+        for block in (each, *group)
         if isinstance(block, Table)
     }
 
@@ -134,7 +135,12 @@ def test_the_value_of_an_hour_names_the_sizes_and_the_thresholds():
         (sixty_four, "more than 330 USD: 64; less: 32"),
     ):
         assert facts(replace(answer, recommended=best))["An hour"] == f"worth {values}"
-    assert "less than 40 USD: 8; up to 330: 32; more: 64" in " ".join(printed(answer, full=True).split())
+    found = rows(tables(answer)["answer-values"])
+    assert [(each["An hour is worth"].text, each["Take"].key) for each in found] == [
+        ("less than 40 USD", 8),
+        ("40 to 330 USD", 32),
+        ("more than 330 USD", 64),
+    ]
 
 
 def test_every_candidate_has_its_row_with_what_it_breaks():
@@ -215,7 +221,7 @@ def test_the_page_escapes_every_name_and_loads_nothing():
     assert "<img" not in text
     assert "\x1b" not in text
     assert not re.search(r'(?:src|href)="https?:', html.fragment(ANSWER, made_answer()))
-    assert "<img" not in notebook_html(ANSWER, made_answer())
+    assert "<img" not in html.notebook_html(ANSWER, made_answer())
     assert "\x1b" not in printed(made_answer(), full=True)
 
 
@@ -231,7 +237,7 @@ def test_what_a_program_cannot_express_is_said():
 
 def test_the_notebook_shows_the_same_numbers():
     answer = made_answer()
-    text = notebook_html(ANSWER, answer).replace("\N{NO-BREAK SPACE}", " ")
+    text = html.notebook_html(ANSWER, answer).replace("\N{NO-BREAK SPACE}", " ")
     assert TIME in text
     assert MONEY in text
     assert "<script" not in text

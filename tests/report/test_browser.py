@@ -244,29 +244,40 @@ def real_answer(request):
     return answer(query(asked), scores=tables().scores)
 
 
+@pytest.fixture(scope="module")
+def phone(browser, real_answer, tmp_path_factory):
+    """The answer on a phone, opened once for all that only look at it."""
+    path = tmp_path_factory.mktemp("phone") / "answer.html"
+    path.write_text(html.render(ANSWER, real_answer), encoding="utf-8")
+    context = browser.new_context(offline=True, **PHONE)
+    page = context.new_page()
+    page.goto(path.as_uri())
+    page.locator(".theme").wait_for()
+    yield page
+    context.close()
+
+
 def bottom(page, selector):
     return max(
         box["y"] + box["height"] for each in page.locator(selector).all() if (box := each.bounding_box())
     )
 
 
-def test_the_first_screen_of_a_phone_has_what_time_money_and_chance(opened, real_answer):
-    with opened(real_answer, ANSWER, **PHONE) as page:
-        assert bottom(page, "h1") < bottom(page, "#answer .tile") <= PHONE["viewport"]["height"]
-        assert page.locator("#answer .tile").count() == 4
-        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["viewport"]["width"]
+def test_the_first_screen_of_a_phone_has_what_time_money_and_chance(phone):
+    assert bottom(phone, "h1") < bottom(phone, "#answer .tile") <= PHONE["viewport"]["height"]
+    assert phone.locator("#answer .tile").count() == 4
+    assert phone.evaluate("document.documentElement.scrollWidth") <= PHONE["viewport"]["width"]
 
 
-def test_the_answer_needs_no_inner_scrolling_on_a_phone(opened, real_answer):
-    with opened(real_answer, ANSWER, **PHONE) as page:
-        boxes = page.locator("#answer .scroll").evaluate_all(
-            "all => all.map(each => [each.scrollWidth - each.clientWidth, each.scrollHeight - each.clientHeight])"
-        )
-        assert len(boxes) == 3
-        assert all(max(each) <= 1 for each in boxes), boxes
-        recommended = page.locator("#answer .marked, #answer td.good").all()
-        assert len(recommended) == 3
-        assert all(each.is_visible() for each in recommended)
+def test_the_answer_needs_no_inner_scrolling_on_a_phone(phone):
+    boxes = phone.locator("#answer .scroll").evaluate_all(
+        "all => all.map(each => [each.scrollWidth - each.clientWidth, each.scrollHeight - each.clientHeight])"
+    )
+    assert len(boxes) == 3
+    assert all(max(each) <= 1 for each in boxes), boxes
+    recommended = phone.locator("#answer .marked, #answer td.good").all()
+    assert len(recommended) == 3
+    assert all(each.is_visible() for each in recommended)
 
 
 def test_the_answer_is_the_first_page_on_paper(opened, real_answer):
@@ -276,19 +287,18 @@ def test_the_answer_is_the_first_page_on_paper(opened, real_answer):
         assert page.evaluate("getComputedStyle(document.querySelector('#answer')).breakAfter") == "page"
 
 
-def test_labels_of_the_drawing_collide_with_nothing(opened, real_answer):
-    with opened(real_answer, ANSWER, **PHONE) as page:
-        boxes = page.locator("#figure-answer-money text").evaluate_all(
-            "all => all.map(each => each.getBoundingClientRect()).map(box => [box.left, box.top, box.right, box.bottom])"
-        )
-        assert len(boxes) > 10
-        # A line of type has a little air above and below its letters.
-        pairs = [(one, other) for place, one in enumerate(boxes) for other in boxes[:place]]
-        assert not [
-            (a, b)
-            for a, b in pairs
-            if min(a[2], b[2]) - max(a[0], b[0]) > 1 and min(a[3], b[3]) - max(a[1], b[1]) > 4
-        ]
+def test_labels_of_the_drawing_collide_with_nothing(phone):
+    boxes = phone.locator("#figure-answer-money text").evaluate_all(
+        "all => all.map(each => each.getBoundingClientRect()).map(box => [box.left, box.top, box.right, box.bottom])"
+    )
+    assert len(boxes) > 10
+    # A line of type has a little air above and below its letters.
+    pairs = [(one, other) for place, one in enumerate(boxes) for other in boxes[:place]]
+    assert not [
+        (a, b)
+        for a, b in pairs
+        if min(a[2], b[2]) - max(a[0], b[0]) > 1 and min(a[3], b[3]) - max(a[1], b[1]) > 4
+    ]
 
 
 def test_every_chart_is_there_without_scrolling(opened, real_answer):

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from equipoise.bench.collectives.files import read_files
-from equipoise.bench.trace.rank import read_traces
+from equipoise.bench.trace import read_traces
 from equipoise.calibration.advice_backtest import held_out_advice
 from equipoise.calibration.collective_verdicts import judged
 from equipoise.diagnose.stragglers import trace_steps
@@ -17,7 +17,7 @@ from equipoise.report.pages.backtest import ADVICE_BACKTEST, BACKTEST
 from equipoise.report.pages.collectives import COLLECTIVES
 from equipoise.report.pages.trace import TRACE
 from equipoise.runs.embedded import tables
-from equipoise.runs.queries import best_per_size
+from equipoise.runs.store import best_per_size
 from equipoise.scaling.backtest import backtest
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"

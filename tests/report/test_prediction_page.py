@@ -53,7 +53,7 @@ def test_an_extrapolation_is_called_that(found):
 def test_the_page_and_the_document_have_the_same_times(found):
     page = html(PREDICTION, found).replace("&nbsp;", " ").replace("\N{NO-BREAK SPACE}", " ")
     document = prediction_fields(found)
-    assert list(document)[:2] == ["question", "predictions"]
+    assert list(document)[:3] == ["question", "currency", "predictions"]
     assert "answer" not in document
     assert found.candidates
     for shown, each in zip(document["predictions"], found.candidates, strict=True):

@@ -11,7 +11,7 @@ import pytest
 
 from equipoise.errors import DataError, UsageError
 from equipoise.runs import embedded
-from equipoise.runs.imported import import_runs
+from equipoise.runs.ingest import import_runs
 from equipoise.runs.readers.exports import columns_of, exported
 from equipoise.runs.readers.measurements import read_measurements
 from equipoise.runs.writers import WRITERS

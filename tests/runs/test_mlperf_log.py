@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from equipoise.runs.readers.mlperf import stated_progress
 from equipoise.runs.readers.mlperf.dialects import MAX_LINE_BYTES, finite, loose_value, tolerant_json
 from equipoise.runs.readers.mlperf.log import read_log, total_s, union
-from equipoise.runs.readers.mlperf.rows import stated_progress
 
 
 def event(key: str, time_ms: float, value: object = None, **metadata: object) -> bytes:

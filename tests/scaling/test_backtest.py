@@ -3,7 +3,7 @@ import polars as pl
 import pytest
 
 from equipoise.errors import EvidenceError
-from equipoise.runs.queries import best_per_size
+from equipoise.runs.store import best_per_size
 from equipoise.scaling.backtest import backtest
 
 

@@ -3,9 +3,11 @@ import re
 import numpy as np
 import polars as pl
 import pytest
+from sklearn.cluster import KMeans
+from sklearn.metrics import adjusted_rand_score, silhouette_score
 
 from equipoise.errors import EvidenceError, UsageError
-from equipoise.scaling.groups import grouped
+from equipoise.scaling.groups import adjusted_rand_indices, grouped, k_means, silhouette
 from equipoise.scaling.metrics import with_metrics
 
 
@@ -119,3 +121,36 @@ def test_an_absurd_score_does_not_take_part(table):
     absurd = {"num_accelerators": 2**60, "score_s": 1e300}
     _, marked = grouped(with_metrics(table([*rows, absurd])))
     assert marked["cluster"].to_list() == [1, 1, 2, 2, None]
+
+
+# scikit-learn is the reference of K-means, of the silhouette and of the adjusted Rand index.
+
+
+@pytest.mark.parametrize("k", [2, 3, 5, 8])
+@pytest.mark.parametrize("num_points", [10, 30, 80])
+def test_k_means_and_its_measures_are_those_of_scikit_learn(num_points, k):
+    points = np.random.default_rng(num_points).normal(size=(num_points, 2))
+    reference = KMeans(n_clusters=k, n_init=50, random_state=0).fit(points)
+    centres = k_means(points[None], k, num_starts=50, rng=np.random.default_rng(0))[0]
+    squares = ((points[:, None] - centres) ** 2).sum(axis=-1)
+    assert squares.min(axis=1).sum() <= 1.01 * reference.inertia_
+    clusters = squares.argmin(axis=1)
+    # Lloyd has ended: every centre is the mean of the points that are nearest to it.
+    assert centres == pytest.approx(np.array([points[clusters == each].mean(axis=0) for each in range(k)]))
+    assert silhouette(points, clusters) == pytest.approx(silhouette_score(points, clusters))
+    others = np.random.default_rng(k).integers(0, k, size=(5, num_points))
+    expected = [adjusted_rand_score(clusters, other) for other in others]
+    assert adjusted_rand_indices(clusters, others) == pytest.approx(expected)
+    assert adjusted_rand_indices(clusters, clusters[None]) == pytest.approx([1.0])
+
+
+def test_a_sample_of_fewer_distinct_points_than_groups_repeats_centres():
+    points = np.array([[0.0, 0.0], [0.0, 0.0], [1.0, 1.0]])
+    centres = k_means(points[None], 3, num_starts=2, rng=np.random.default_rng(0))[0]
+    assert {tuple(each) for each in centres} == {(0.0, 0.0), (1.0, 1.0)}
+
+
+def test_a_point_alone_in_its_group_has_a_silhouette_of_zero():
+    # Rousseeuw 1987: of 0, 1 and 10 in the groups (0, 1) and (10), s = (10 - 1)/10, (9 - 1)/9 and 0.
+    found = silhouette(np.array([[0.0], [1.0], [10.0]]), np.array([1, 1, 2]))
+    assert found == pytest.approx((0.9 + 8 / 9) / 3)

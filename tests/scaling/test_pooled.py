@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from equipoise.errors import DataError, EvidenceError, UsageError
-from equipoise.runs.queries import best_per_size
+from equipoise.runs.store import best_per_size
 from equipoise.scaling.backtest import backtest
 from equipoise.scaling.pooled import Question, fit
 from equipoise.spec.mlperf import round_key

@@ -495,3 +495,10 @@ def test_a_better_chip_of_the_same_maker_reaches_at_least_as_much() -> None:
 def test_a_power_cap_leaves_the_achievable_share() -> None:
     chip = hardware.accelerator("h100-sxm5-80gb")
     assert hardware.capped(chip, 350).achievable_fraction == chip.achievable_fraction
+
+
+def test_a_power_cap_that_nobody_can_set_is_refused() -> None:
+    # DGX B200 user guide, power capping (docs.nvidia.com, 2026-11-22): AllowableMin 200 of 1,000 W
+    with pytest.raises(SpecError, match="expected from 200 W"):
+        hardware.capped(hardware.accelerator("b200-sxm6-180gb"), 199.0)
+    assert hardware.capped(hardware.accelerator("b200-sxm6-180gb"), 200.0).power_w == 200.0

@@ -66,6 +66,7 @@ def test_a_change_asks_at_once_and_the_address_follows(opened):
         page.keyboard.press("ArrowRight")
         page.wait_for_url("**max_accelerators=16**")
         page.locator("h1", has_text="16").wait_for()
+        assert "accelerator=dgx-a100" in page.url  # though the field to compare with is empty
         assert page.locator("h1").inner_text() != first
         assert page.locator("#announcement").inner_text() == page.locator("h1").inner_text().replace(
             "\xa0", " "
@@ -110,6 +111,45 @@ def test_part_of_a_name_is_not_asked_about(opened):
         model.fill("retinanet")
         page.wait_for_url("**workload=retinanet**")
         assert page.evaluate("document.activeElement.id") == "workload"
+
+
+def test_a_name_is_chosen_by_keys_alone(opened):
+    with opened("/advice?workload=bert&accelerator=dgx-a100&max_accelerators=8") as page:
+        model = page.get_by_role("combobox", name="Train", exact=True)
+        model.focus()
+        page.keyboard.press("Control+A")
+        page.keyboard.type("retina")
+        assert model.get_attribute("aria-expanded") == "true"
+        assert page.locator("#suggestions li").count() == 1
+        page.keyboard.press("Escape")
+        assert (model.get_attribute("aria-expanded"), model.input_value()) == ("false", "retina")
+        assert "aria-activedescendant" not in model.evaluate("field => field.getAttributeNames()")
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("ArrowDown")
+        marked = page.locator(f"#{model.get_attribute('aria-activedescendant')}")
+        assert marked.get_attribute("aria-selected") == "true"
+        page.keyboard.press("Enter")
+        page.wait_for_url("**workload=retinanet&accelerator=dgx-a100**")
+        page.locator("#result h1").wait_for()
+        assert (model.input_value(), page.locator("#suggestions").is_visible()) == ("retinanet", False)
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.id") != "workload"
+
+
+def test_jobs_are_shared_out_as_rows_are_filled(opened):
+    first = "/allocate?accelerator=16x+h100&workload-1=bert&deadline-1=1+h"
+    with opened(first) as page:
+        assert page.locator("#result tbody").first.locator("tr").count() == 1
+        page.locator("#workload-2").fill("retinanet")
+        page.wait_for_url("**workload-2=retinanet**")
+        page.locator("#workload-3").wait_for()
+        rows = page.locator("#result tbody").first.locator("tr")
+        assert sorted(rows.locator("th").all_inner_texts()) == ["bert", "retinanet"]
+        page.locator("summary", has_text="Paste jobs").click()
+        page.locator("#pasted").fill("name,times\nours,8=30min 16=20min")
+        page.wait_for_url("**pasted=**")
+        page.locator("#result tbody tr", has_text="ours").wait_for()
+        assert rows.count() == 3
 
 
 def test_it_opens_with_the_question_asked_last(opened):
@@ -232,6 +272,7 @@ def test_the_theme_stays_while_pages_change(opened):
         "/compare",
         "/plan?workload=bert&accelerator=dgx-a100&accelerators=8",
         "/runs",
+        "/allocate",
         "/advice?workload=bert&accelerator=dgx-h100&max_accelerators=8&deadline=9&buy=yes",
     ],
 )
@@ -240,7 +281,7 @@ def test_a_phone_never_scrolls_sideways(opened, path):
         page.locator("summary").evaluate_all("all => all.forEach(each => each.click())")
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
         tops = page.locator("nav[aria-label=Pages] a").evaluate_all("all => all.map(each => each.offsetTop)")
-        assert (len(tops), len(set(tops))) == (6, 1)
+        assert (len(tops), len(set(tops))) == (7, 1)
 
 
 def test_a_running_sweep_is_live(browser, start, tmp_path, running_sweep):

@@ -3,10 +3,11 @@
 import re
 
 import pytest
+from msgspec.structs import replace
 
 from equipoise.decide.field import GROUPS
 from equipoise.decide.query import FIELDS, fields_of, query
-from equipoise.errors import SpecError, UsageError
+from equipoise.errors import InputError, SpecError, UsageError
 from equipoise.spec.catalogue import shipped
 from equipoise.web.controls import Checks, More, Number, Select, Several, Text
 from equipoise.web.question import (
@@ -21,7 +22,8 @@ from equipoise.web.question import (
     question,
     question_controls,
 )
-from equipoise.web.screen import AT_FIRST, NOT_FROM_BROWSERS
+from equipoise.web.screen import AT_FIRST, NOT_FROM_BROWSERS, DataSources
+from equipoise.web.screens.decide import read_allocation
 
 VERBS = ("advise", "plan")
 
@@ -170,3 +172,48 @@ def test_systems_keep_the_words_of_the_address_and_leave_room_for_one_more():
 def test_complaints_name_only_what_the_form_has():
     label = LABELS["training_tokens"]
     assert in_form("give --tokens 1T, or --workloads FILE") == f"give “{label}” 1T, or --workloads FILE"
+
+
+def jobs(pasted="", **given):
+    """The trainings of an address on a pool of 64; `_1` in a name stands for `-1`."""
+    held = {name.replace("_", "-"): [text] for name, text in given.items()}
+    pool = {"accelerator": ["64x h100"], "pasted": [pasted]}
+    return read_allocation({**pool, **held}, DataSources()).jobs.jobs
+
+
+def test_jobs_of_rows_toml_and_csv_are_the_same_jobs():
+    row = jobs(workload_1="bert", sizes_1="8, 16", deadline_1="2 h", weight_1="2", tokens_1="1G")
+    toml = jobs('[[job]]\nworkload="bert"\nsizes=[8,16]\ndeadline="2 h"\nweight=2\ntokens=1e9')
+    csv = jobs("workload,sizes,deadline,weight,tokens\nbert,8 16,2 h,2,1G\n")
+    assert [each.sizes for each in row] == [(8, 16)]
+    assert (row[0].deadline_s, row[0].weight, row[0].tokens) == (7200, 2.0, 1e9)
+    for found in (toml, csv):
+        assert [replace(each, where="") for each in found] == [replace(each, where="") for each in row]
+
+
+def test_measured_times_may_be_pasted_as_csv():
+    found = jobs("name;times\nours;8=30min 16=1000s\n")
+    assert (found[0].name, found[0].times) == ("ours", {8: (1800.0,), 16: (1000.0,)})
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"pasted": '[[job]]\nfile = "/etc/passwd"'}, "times"),
+        ({"workload_1": "os:getcwd"}, "os:getcwd"),
+        ({"pasted": '[[job]]\nworkload = "json:loads"'}, "json:loads"),
+        ({"pasted": "[[job]"}, "not valid TOML"),
+        ({"pasted": "[[job]]\nworkload='bert'\nsize=[8]"}, "sizes"),
+        ({"workload_1": "bert", "sizes_1": "many"}, "accelerators"),
+        ({"workload_1": "bert", "tokens_1": "lots"}, "above 0"),
+        ({"workload_1": "bert", "accelerator": "h100"}, "32x h100"),
+        ({"workload_1": "bert", "accelerator": "99999x h100"}, "16384"),
+        ({"workload_1": "bert", "data": "/etc"}, "field"),
+        ({"workload_1": "bert", "name_1": "x" * 200}, "longer than 160"),
+        ({"deadline_1": ""}, "no job"),
+        ({"pasted": "name,times\n" + "a,8=1h\n" * 51}, "at most 50"),
+    ],
+)
+def test_jobs_that_cannot_be_are_refused_with_a_reason(given, words):
+    with pytest.raises(InputError, match=re.escape(words)):
+        jobs(**given)

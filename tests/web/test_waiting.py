@@ -86,7 +86,7 @@ def test_the_first_page_is_computed_before_anybody_asks(hostile_data):
         page = await text(await dashboard.show(request("/study"), evidence.STUDY_SCREEN, StudyFields()))
         assert dashboard.answers.num_computed == 2
         assert "MLPerf Training v4.1" in page
-        advice = decide.read({}, "advise", dashboard.sources)
+        advice = decide.read({}, dashboard.sources, verb="advise")
         await dashboard.show(request("/advice"), decide.ADVICE, advice)
         assert dashboard.answers.num_computed == 2
 

@@ -1,10 +1,15 @@
-"""Counters of energy, power, use and bytes: NVIDIA (NVML), AMD (amdgpu), processors (RAPL), network."""
+"""Counters of energy, power, use and bytes: NVIDIA (NVML), AMD (amdgpu), processors (RAPL), network.
 
+Also of what other programs take of the cores.
+"""
+
+import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 from math import inf
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from msgspec import Struct
@@ -19,7 +24,8 @@ class PowerMeter(Struct, frozen=True, kw_only=True):
     """A part of a machine that draws power; readings are None where it does not answer.
 
     part: its name on its machine. meter: what reads it. counter_j: joules since some moment, from zero
-    again beyond range_j. busy_fraction: of the moments before, as many as the meter takes.
+    again beyond range_j. busy_fraction: of the moments before, as many as the meter takes. num_programs: that
+    compute on it.
     """
 
     part: str
@@ -28,6 +34,7 @@ class PowerMeter(Struct, frozen=True, kw_only=True):
     range_j: float = inf
     power_w: Reading | None = None
     busy_fraction: Reading | None = None
+    num_programs: Reading | None = None
 
 
 class PowerMeters(Struct, frozen=True, kw_only=True):
@@ -93,6 +100,7 @@ def _nvml_source(nvml: Any, address: str, handle: Any) -> PowerMeter:  # noqa: A
         counter_j=available(nvml.nvmlDeviceGetTotalEnergyConsumption, MILLIJOULE_J),
         power_w=available(nvml.nvmlDeviceGetPowerUsage, MILLIWATT_W),
         busy_fraction=available(lambda each: nvml.nvmlDeviceGetUtilizationRates(each).gpu, 0.01),
+        num_programs=available(lambda each: len(nvml.nvmlDeviceGetComputeRunningProcesses(each)), 1.0),
     )
 
 
@@ -223,6 +231,80 @@ def _number(path: Path) -> float:
     return float(path.read_text(encoding="ascii"))
 
 
+PROCESSES = Path("/proc")
+# Of a core's line in /proc/stat after its name: user, nice, system, and what the host gave to other machines.
+# Interrupts are left out: those of the loopback are a program's own messages.
+_TAKEN = (0, 1, 2, 7)
+# Of /proc/PID/stat after the name: user and system time, of the process and of children that have ended.
+_USED = (11, 12, 13, 14)
+_TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
+
+
+class CoreUse(Struct, frozen=True, kw_only=True):
+    """What cores did until a moment, or between two. cores: their numbers. taken_s: core-seconds that all
+    programs took of them; own_s: of these, this process with all that it started.
+    """
+
+    cores: tuple[int, ...]
+    wall_s: float
+    taken_s: float
+    own_s: float
+
+    def since(self, before: "CoreUse") -> "CoreUse":
+        """What they did since an earlier moment."""
+        return CoreUse(
+            cores=self.cores,
+            wall_s=self.wall_s - before.wall_s,
+            taken_s=self.taken_s - before.taken_s,
+            own_s=self.own_s - before.own_s,
+        )
+
+
+def core_use(processes: Path = PROCESSES) -> CoreUse | None:
+    """What the cores that this process may use did until now; None where the system does not count it."""
+    if not hasattr(os, "sched_getaffinity"):
+        return None
+    cores = tuple(sorted(os.sched_getaffinity(0)))
+    lines = (line.split() for line in file_text(processes / "stat").splitlines())
+    taken = {line[0]: line[1:] for line in lines if line and line[0].startswith("cpu")}
+    try:
+        taken_s = sum(int(taken[f"cpu{core}"][at]) for core in cores for at in _TAKEN) * _TICK_S
+    except (KeyError, IndexError, ValueError):
+        return None
+    return CoreUse(cores=cores, wall_s=monotonic(), taken_s=taken_s, own_s=_family_s(os.getpid(), processes))
+
+
+def _family_s(process: int, processes: Path) -> float:
+    """Processor seconds of a process and of all that it started, ended or not."""
+    fields = file_text(processes / str(process) / "stat").rpartition(")")[2].split()
+    used_s = sum(int(fields[at]) for at in _USED) * _TICK_S if fields else 0.0
+    children = (processes / str(process) / "task").glob("*/children")
+    return used_s + sum(
+        _family_s(int(each), processes) for path in children for each in file_text(path).split()
+    )
+
+
+# Ticks of the clock, threads of the kernel and a few shells take less than this share of the cores.
+MOST_OTHERS = 0.1
+
+
+def others_fraction(uses: Iterable[tuple[str, CoreUse]]) -> float | None:
+    """The share of their cores that other programs took of programs that ran at the same time.
+
+    uses: of each, with its machine. The largest over machines and sets of cores; None for none.
+    Assumes programs of one machine have the same cores or none in common. Source: definition.
+    """
+    together: dict[tuple[str, tuple[int, ...]], list[CoreUse]] = {}
+    for machine, use in uses:
+        together.setdefault((machine, use.cores), []).append(use)
+    shares = [
+        (max(use.taken_s for use in each) - sum(use.own_s for use in each))
+        / (max(use.wall_s for use in each) * len(cores))
+        for (_, cores), each in together.items()
+    ]
+    return min(1.0, max(0.0, *shares)) if shares else None
+
+
 _LOOPBACK = "lo"
 # Of /proc/net/dev: after the name 8 numbers of what was received, then the bytes that were sent.
 _SENT = 8
@@ -230,7 +312,7 @@ _SENT = 8
 _WORD_BYTES = 4
 
 
-def sent_bytes(processes: Path = Path("/proc"), system: Path = Path("/sys")) -> dict[str, int]:
+def sent_bytes(processes: Path = PROCESSES, system: Path = Path("/sys")) -> dict[str, int]:
     """Bytes sent so far by network: `wire` over all interfaces but the loopback, and `loopback`.
 
     Bridges and bonds are left out: what they send is counted at the interfaces below them. InfiniBand, which

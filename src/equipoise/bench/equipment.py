@@ -12,7 +12,6 @@ from equipoise import __version__
 from equipoise.bench import counters
 from equipoise.bench.devices import available_devices
 from equipoise.bench.environment import version_of
-from equipoise.bench.launchers.emulated import NAME, emulated
 from equipoise.bench.launchers.processes import TORCHRUN
 from equipoise.bench.launchers.ray_cluster import ray_cluster
 from equipoise.bench.launchers.slurm import slurm
@@ -92,13 +91,12 @@ def _launchers() -> list[Check]:
         (TORCHRUN, "torch", "one node, or several"),
         (slurm({}), "submitit", "nodes of Slurm"),
         (ray_cluster({}), "ray", "nodes of Ray"),
-        (emulated(f"{NAME}:1gbit"), None, "slow links between network namespaces; needs root"),
     )
     checks = []
     for launcher, library, what in launchers:
         reason = launcher.why_not()
-        works = "usable" if library is None else f"{library} {version_of(library)}"
-        checks.append(check(launcher.name, None if reason else works, what, fix=_reason_line(reason)))
+        works = None if reason else f"{library} {version_of(library)}"
+        checks.append(check(launcher.name, works, what, fix=_reason_line(reason)))
     return checks
 
 
@@ -118,7 +116,6 @@ _LIBRARIES = (
     ("orjson", "reading logs, writing JSON"),
     ("polars", "the tables"),
     ("rich", "the report on a terminal"),
-    ("scikit-learn", "groups of systems"),
     ("scipy", "intervals and fits"),
     ("typer", "the command line"),
     ("zstandard", "archives ending in .zst"),
@@ -126,7 +123,7 @@ _LIBRARIES = (
 # What pip installs beyond the core, by the name of the extra: the libraries that show whether it is there.
 _EXTRAS = (
     ("torch", ("torch",), "plan for models of your own"),
-    ("bench", ("torch", "nvidia-ml-py"), "training and timing here"),
+    ("bench", ("torch", "nvidia-ml-py", "scikit-learn"), "training and timing here"),
     ("zoo", ("torch", "transformers"), "larger models by name"),
     ("slurm", ("torch", "submitit"), "training on nodes of Slurm"),
     ("ray", ("torch", "ray"), "training on nodes of Ray"),

@@ -8,11 +8,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from equipoise.bench.collectives.records import WIDTH_BYTES
+from equipoise.bench.collectives import WIDTH_BYTES
 from equipoise.bench.devices import DeviceKind, device
-from equipoise.bench.interference import InterferenceTask
 from equipoise.bench.methods import method
-from equipoise.bench.models import OptimizerSettings, Trainee
+from equipoise.bench.sweep import InterferenceTask
+from equipoise.bench.zoo import OptimizerSettings, Trainee
 
 # A piece of computing: short against messages, long against the clock.
 _SIDE = 96

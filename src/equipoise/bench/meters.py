@@ -6,7 +6,7 @@ Torch is imported where ranks exchange what they read.
 import os
 import platform
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 from msgspec import Struct, field
 
 from equipoise.bench import counters
-from equipoise.bench.counters import PowerMeter, PowerMeters, Reading, sent_bytes
+from equipoise.bench.counters import PowerMeter, PowerMeters, Reading, core_use, others_fraction, sent_bytes
 from equipoise.bench.environment import kernel_id
 from equipoise.errors import UsageError
 from equipoise.units import format_percent
@@ -130,6 +130,11 @@ class Sampler:
         return [drawn(*pair) for pair in zip(self._sources, self._readings, strict=True)]
 
 
+def _asked(readings: Iterable[Reading | None]) -> list[float]:
+    """What those meters that answer say."""
+    return [value for ask in readings if ask is not None and (value := ask()) is not None]
+
+
 def _noted(ask: Reading | None, series: Series) -> None:
     value = ask() if ask else None
     if value is not None:
@@ -188,8 +193,27 @@ def utilisation(shares: Sequence[Share], *, of_accelerators: bool) -> dict[str, 
         "cpu_fraction": fmean(by_rank),
         "cpu_fraction_by_rank": by_rank,
         "accelerator_fraction": fmean(busy) if busy else None,
+        **others(shares),
         "network": kind,
         "network_byte_per_s": max(each["sent"][kind] / each["wall_s"] for each in networks) if kind else None,
+    }
+
+
+def others(shares: Sequence[Share]) -> dict[str, Any]:
+    """What other programs took: of the ranks' cores, and of accelerators before the ranks computed.
+
+    shares: one per rank. num_others_on_accelerators: programs at the end besides the ranks. None where
+    nothing counts it. Source: definition; docs/measure/phases.md.
+    """
+    used = [(share["machine"], share["use"]) for share in shares if share["use"] is not None]
+    before = [each for share in shares for each in share["busy_before"]]
+    programs = [
+        each - 1 for share in shares for each in share["num_programs"] if each
+    ]  # one is the rank's own
+    return {
+        "others_cpu_fraction": others_fraction(used),
+        "others_accelerator_fraction": max(before, default=None),
+        "num_others_on_accelerators": round(sum(programs)) if programs else None,
     }
 
 
@@ -235,12 +259,14 @@ _NETWORK = Path("/proc/self/ns/net")
 
 
 class Metering:
-    """A window that every rank enters and leaves; afterwards `gathered` has what was used in it."""
+    """A window that every rank enters and leaves; afterwards `gathered` has what was used in it.
 
-    def __init__(self, on: "DeviceKind", place: "torch.device", *, memory_before: int | None = None) -> None:
-        """memory_before: bytes in use before there was a model; growth is counted from it."""
+    What other programs take is noticed from when it is made.
+    """
+
+    def __init__(self, on: "DeviceKind", place: "torch.device") -> None:
+        """Every rank makes its own before it computes anything."""
         self._on = on
-        self._memory_before = memory_before
         everyone = _everyone((kernel_id(), _network(), on.address(place)))
         refuse_shared(everyone)
         rank = _rank()
@@ -250,7 +276,10 @@ class Metering:
         self._reads_network = rank == min(other for other, each in enumerate(everyone) if each[1] == network)
         addresses = [each[2] for each in everyone if each[0] == machine and each[2] is not None]
         self._sources = _sources(on, addresses) if self._reads_meters else ()
-        self._sampler = Sampler([meter for each in self._sources for meter in each.found])
+        self._meters = [meter for each in self._sources for meter in each.found]
+        self._sampler = Sampler(self._meters)
+        self._machine, self._use = machine, core_use()
+        self._busy_before = _asked(meter.busy_fraction for meter in self._meters)
 
     def __enter__(self) -> Self:
         """Begin: what is used from now on is counted."""
@@ -270,9 +299,15 @@ class Metering:
             self._sent = {network: after[network] - sent for network, sent in self._sent.items()}
         self._sampler.__exit__(kind, error, trace)
         self._memory = self._on.memory()
+        now = core_use()
+        self._use = None if now is None or self._use is None else now.since(self._use)
+        self._num_programs = _asked(meter.num_programs for meter in self._meters)
 
-    def gathered(self) -> Mapping[str, Any]:
-        """On rank 0 the fields of a result: memory, utilisation, energy; nothing on others. All must call."""
+    def gathered(self, *, memory_before: int) -> Mapping[str, Any]:
+        """On rank 0 the fields of a result: memory, utilisation, energy; nothing on others. All must call.
+
+        memory_before: bytes in use before there was a model; growth is counted from it.
+        """
         shares = _everyone(
             {
                 "node": platform.node(),
@@ -280,7 +315,11 @@ class Metering:
                 "wall_s": self._wall_s,
                 "num_cores": len(os.sched_getaffinity(0)),
                 "memory": dict(self._memory),
-                "memory_before": self._memory_before,
+                "memory_before": memory_before,
+                "machine": self._machine,
+                "use": self._use,
+                "busy_before": self._busy_before,
+                "num_programs": self._num_programs,
                 "sent": self._sent,
                 "meters": self._reads_meters,
                 "reasons": [each.reason for each in self._sources if each.reason],

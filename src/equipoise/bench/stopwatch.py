@@ -14,7 +14,6 @@ from torch.profiler import ProfilerActivity, profile
 
 from equipoise.bench.devices import DeviceKind
 from equipoise.bench.methods import Step
-from equipoise.bench.models import Trainee
 from equipoise.bench.phases import (
     BACKWARD,
     COMMUNICATION,
@@ -32,6 +31,7 @@ from equipoise.bench.phases import (
     without_exposed,
 )
 from equipoise.bench.trace.activity import communicates, computes_on_host, host_operation
+from equipoise.bench.zoo import Trainee
 from equipoise.units import MICROSECOND_S
 
 

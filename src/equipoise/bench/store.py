@@ -3,7 +3,6 @@
 import fcntl
 import json
 import os
-import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -16,7 +15,7 @@ from msgspec import Struct, to_builtins
 
 from equipoise.bench.trial import Trial, trial_from
 from equipoise.errors import DataError, UsageError
-from equipoise.files import parsed_json, written_synced
+from equipoise.files import parsed_json, read_input, written_synced
 from equipoise.units import MIB
 
 _TRIAL_SCHEMA = "equipoise.trial/1"
@@ -66,20 +65,6 @@ def write_whole(path: Path, content: bytes) -> None:
         ) from err
 
 
-def content(path: Path, most_bytes: int, *, what: str) -> bytes:
-    """All of a file. what: it is expected to be. Raises DataError for no regular file, or one too large."""
-    try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise DataError(f"{path}: not a regular file; expected {what}")
-        if status.st_size > most_bytes:
-            raise DataError(f"{path}: {status.st_size} bytes; {what} has at most {most_bytes}")
-        with path.open("rb") as file:
-            return file.read(most_bytes)
-    except OSError as err:
-        raise DataError(f"{path}: {err.strerror or err}; expected {what}") from err
-
-
 def trials_folder(folder: Path) -> Path:
     """Where a sweep keeps a file for each trial."""
     earlier = folder / _EARLIER_FOLDER
@@ -89,7 +74,7 @@ def trials_folder(folder: Path) -> Path:
 def _document(path: Path, *schemas: str) -> dict[str, Any]:
     """The JSON document in a file. Raises DataError when it is none or of another schema."""
     try:
-        found = parsed_json(content(path, _MOST_BYTES, what="a file of a sweep"))
+        found = parsed_json(read_input(path, _MOST_BYTES, expected="a file of a sweep", may_be_pipe=False))
     except (ValueError, RecursionError) as err:
         raise DataError(f"{path}: not valid JSON ({err}); delete it to measure the trial again") from err
     if not isinstance(found, dict) or found.get("schema") not in schemas:

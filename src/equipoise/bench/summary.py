@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from equipoise.bench.counters import MOST_OTHERS
 from equipoise.bench.environment import refuse_unlike, refuse_unlike_nodes
 from equipoise.bench.phases import OVERLAPPED, PARTS, STEP, TOTAL
 from equipoise.bench.store import SUCCESS, FinishedTrial, failed
@@ -104,7 +105,9 @@ class TimedRun(Struct, frozen=True, kw_only=True):
 
     step_s: the median over cycles of a cycle's mean step. shares: each phase's fraction of the time of all
     marked steps; the parts sum to 1. parts_sum: whether they do so in each of them, within 5 %.
-    memory_bytes: of the rank that took most. energy_j: of one step, on all nodes.
+    memory_bytes: of the rank that took most. energy_j: of one step, on all nodes. others_cpu_fraction: of the
+    ranks' cores, what other programs took; others_accelerator_fraction: of accelerators before the ranks
+    computed; num_others_on_accelerators: programs on them at the end.
     """
 
     step_s: float
@@ -120,6 +123,15 @@ class TimedRun(Struct, frozen=True, kw_only=True):
     network_byte_per_s: float | None
     energy_j: float | None
     energy_reason: str | None
+    others_cpu_fraction: float | None
+    others_accelerator_fraction: float | None
+    num_others_on_accelerators: int | None
+
+    @property
+    def was_disturbed(self) -> bool:
+        """Whether other programs took a part of the machine that matters."""
+        fractions = (self.others_cpu_fraction, self.others_accelerator_fraction)
+        return any((each or 0.0) > MOST_OTHERS for each in fractions) or bool(self.num_others_on_accelerators)
 
 
 class TrainedRun(Struct, frozen=True, kw_only=True):
@@ -168,6 +180,9 @@ def timed_run(finished: FinishedTrial) -> TimedRun | None:
         network_byte_per_s=use.get("network_byte_per_s"),
         energy_j=None if energy_j is None else energy_j / len(steps),
         energy_reason=energy.get("reason"),
+        others_cpu_fraction=use.get("others_cpu_fraction"),
+        others_accelerator_fraction=use.get("others_accelerator_fraction"),
+        num_others_on_accelerators=use.get("num_others_on_accelerators"),
     )
 
 
@@ -263,6 +278,11 @@ class ConfigurationSummary(Struct, frozen=True, kw_only=True):
     def parts_sum(self) -> bool:
         """Whether the phases of every repetition sum to its steps within 5 %."""
         return all(run.parts_sum for run in self.timed)
+
+    @property
+    def num_disturbed(self) -> int:
+        """How many of the timed repetitions other programs disturbed."""
+        return sum(run.was_disturbed for run in self.timed)
 
     @property
     def outlying(self) -> tuple[bool, ...]:

@@ -9,16 +9,16 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from equipoise.bench.environment import core_sets, refuse_unlike
-from equipoise.bench.interference import InterferenceTask, interference
+from equipoise.bench.environment import core_sets, refuse_unlike, shared_core_sets
 from equipoise.bench.launchers.folder import Launcher, LaunchJob
 from equipoise.bench.store import FAILED, SUCCESS, FinishedTrial, Store, encoded, write_whole
 from equipoise.bench.trial import Trial
-from equipoise.errors import DataError, UsageError
+from equipoise.errors import DataError, EvidenceError, UsageError
 from equipoise.units import MIB
 
 # What is run, how many trials are finished, how many there are.
@@ -183,6 +183,67 @@ def _refuse_other_machine(store: Store, launch_with: Launcher) -> None:
         # Core sets are those of a trial: trials of other sizes have others.
         both = [{**each, "core_sets": None} for each in (before[0], launch_with.conditions())]
         refuse_unlike(both, str(store.folder))
+
+
+INTERFERENCE_SCHEMA = "equipoise.interference/1"
+MESSAGE_SIZES_BYTES = (8, 2**12, 2**15, 2**17, 2**19, 2 * MIB, 8 * MIB, 32 * MIB)
+MESSAGE_OPERATIONS = ("all_reduce", "all_gather")
+INTERFERENCE_METHODS = ("ddp", "fp16", "powersgd:1", "powersgd:4", "topk:0.01", "topk:0.1")
+_INTERFERENCE_LIMIT_S = 300.0
+
+
+class InterferenceTask(Struct, frozen=True, kw_only=True):
+    """What exchanging and computing cost each other on a rank, and each way to train without a network.
+
+    A message takes longer where its core computes, and computing where a message is under way; gradients are
+    copied, rounded or sorted before they are sent. Both are measured on made-up weights: with one rank the
+    work of methods themselves, with more messages during computing.
+    operations and sizes_bytes: of messages, what a rank holds whole. num_rounds: how often each is timed;
+    large ones less often.
+    """
+
+    kind: ClassVar[str] = "interference"
+
+    num_ranks: int = 2
+    operations: tuple[str, ...] = MESSAGE_OPERATIONS
+    sizes_bytes: tuple[int, ...] = MESSAGE_SIZES_BYTES
+    methods: tuple[str, ...] = INTERFERENCE_METHODS
+    num_rounds: int = 15
+    seed: int = 0
+    device: str = "cpu"
+
+
+def interference(task: InterferenceTask, launch_with: Launcher) -> dict[str, Any]:
+    """One document: messages between the ranks alone and during computing, and methods' work on one rank.
+
+    Raises EvidenceError where it could not be measured, with the reason.
+    """
+    alone = replace(task, num_ranks=1)
+    return {
+        "schema": INTERFERENCE_SCHEMA,
+        "launcher": launch_with.name,
+        "num_ranks": task.num_ranks,
+        "conditions": launch_with.conditions(shared_core_sets(task.num_ranks)),
+        **_interference_result(task, launch_with, task.num_ranks),
+        "own_work": _interference_result(alone, launch_with, task.num_ranks)["own_work"],
+    }
+
+
+def _interference_result(task: InterferenceTask, launch_with: Launcher, most_ranks: int) -> Mapping[str, Any]:
+    """What processes left; a rank has as many cores as it would among the most."""
+    with tempfile.TemporaryDirectory(prefix="equipoise-", ignore_cleanup_errors=True) as name:
+        cores = shared_core_sets(most_ranks)[: task.num_ranks]
+        job = LaunchJob(
+            task=task,
+            folder=Path(name),
+            core_sets=cores if launch_with.binds_here else (),
+            limit_s=_INTERFERENCE_LIMIT_S,
+            most_ranks=most_ranks,
+        )
+        outcome = launch_with.launch(job)
+    if outcome.result is None:
+        raise EvidenceError(f"exchanges during computing could not be measured: {outcome.reason}")
+    return outcome.result
 
 
 _PLAN_SCHEMA = "equipoise.trials/1"

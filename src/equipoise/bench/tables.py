@@ -62,16 +62,22 @@ def write_sweep_tables(folder: Path, catalogue: Catalogue | None = None) -> None
 
     catalogue: what names of devices mean; the shipped one unless given.
     """
-    campaign = folder.resolve().name
     finished = Store(folder).finished()
-    known = catalogue or shipped()
-    runs = [_run(one, campaign, known) for one in finished]
+    runs = sweep_rows(folder, finished, catalogue)
     steps = [
         row
         for run, one in zip(runs, finished, strict=True)
         for row in step_rows(run["run_id"], one.result.get("steps") or ())
     ]
     write(folder, runs, steps)
+
+
+def sweep_rows(
+    folder: Path, finished: Sequence[FinishedTrial], catalogue: Catalogue | None = None
+) -> list[dict[str, Any]]:
+    """The rows of `runs` of a sweep's finished trials; nothing is written. catalogue: as above."""
+    campaign, known = folder.resolve().name, catalogue or shipped()
+    return [_run(one, campaign, known) for one in finished]
 
 
 def run_id(campaign: str, finished: FinishedTrial) -> str:

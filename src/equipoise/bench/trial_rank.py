@@ -19,11 +19,11 @@ from equipoise.bench.devices import DeviceKind, device
 from equipoise.bench.meters import Metering
 from equipoise.bench.methods import Step, method
 from equipoise.bench.methods.steps import average
-from equipoise.bench.models import Trainee, trainee
 from equipoise.bench.phases import BACKWARD, OPTIMIZER, STEP, largest_gap
 from equipoise.bench.stopwatch import CommunicationProfile, Lap, Profiled, Stopwatch, marked_every
 from equipoise.bench.summary import CHECKED_EVERY, MOST_WARM_UP, WINDOW_STEPS, is_steady
 from equipoise.bench.trial import Trial
+from equipoise.bench.zoo import Trainee, trainee
 from equipoise.bench.zoo.data import rows_of
 from equipoise.errors import UsageError
 
@@ -175,6 +175,7 @@ def time_steps(trial: Trial, rank: int, place: torch.device) -> dict[str, Any] |
     """What rank 0 leaves: steps of the slowest rank, warm-up, and what they used; None on other ranks."""
     on = device(trial.device)
     on.restart_peak()
+    meter = Metering(on, place)
     start = prepared_training(trial, rank, on, place)
     subject, step = start.subject, start.step
     watch = Stopwatch(step, subject, on, num_ranks=trial.num_ranks)
@@ -183,7 +184,7 @@ def time_steps(trial: Trial, rank: int, place: torch.device) -> dict[str, Any] |
     num_steps = _whole_cycles(trial.num_steps, step.period)  # parts of a cycle are unlike
     every = marked_every(median(warm_up_s[-WINDOW_STEPS:]), num_steps, step.period)
     gc.collect()
-    with Metering(on, place, memory_before=start.memory_before) as meter:
+    with meter:
         dist.barrier()
         begun_s = perf_counter()
         ends = watch.run(num_steps, every=every, period=step.period)
@@ -191,7 +192,7 @@ def time_steps(trial: Trial, rank: int, place: torch.device) -> dict[str, Any] |
     laps = watch.read(ends)
     seen, profiled = _profiled(watch, on, step.period)
     steps = watch.with_communication(laps, profiled, seen)
-    used = meter.gathered()
+    used = meter.gathered(memory_before=start.memory_before)
     made = gradients(step, subject, on) if trial.num_ranks == 1 else {}
     everyone: list[Any] = [None] * trial.num_ranks
     dist.all_gather_object(everyone, {"steps": steps, "whole_s": whole_s})
@@ -319,13 +320,14 @@ def train(trial: Trial, rank: int, place: torch.device) -> dict[str, Any] | None
     """
     on = device(trial.device)
     on.restart_peak()
+    meter = Metering(on, place)
     evaluator = HeldOutEvaluator(_with_held_out(trial, place), rank, trial.num_ranks)
     start = prepared_training(trial, rank, on, place)
     subject, step = start.subject, start.step
     curve: list[dict[str, Any]] = []
     seconds, num_done = 0.0, 0
     num_runs = (trial.train_samples or 0) // trial.batch_samples
-    with Metering(on, place, memory_before=start.memory_before) as meter:
+    with meter:
         for until in (0, *evaluated_after(num_runs, step.period)):
             dist.barrier()
             begun_s = perf_counter()
@@ -338,7 +340,7 @@ def train(trial: Trial, rank: int, place: torch.device) -> dict[str, Any] | None
             seconds, num_done = seconds + (perf_counter() - begun_s if until else 0.0), until
             found = evaluator.evaluate(step.weights())
             curve.append({"samples": until * trial.batch_samples, "seconds": seconds, **found})
-    used = meter.gathered()
+    used = meter.gathered(memory_before=start.memory_before)
     return None if rank else {"curve": curve, **used}
 
 

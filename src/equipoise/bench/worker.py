@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import convert
 
-from equipoise.bench.collectives.records import CollectivesTask
+from equipoise.bench.collectives import CollectivesTask
 from equipoise.bench.devices import device
 from equipoise.bench.environment import conditions
-from equipoise.bench.interference import InterferenceTask
 from equipoise.bench.launchers.folder import (
     INSTRUCTIONS,
     OUT_OF_MEMORY,
@@ -27,6 +26,7 @@ from equipoise.bench.launchers.folder import (
     write_document,
     write_reason,
 )
+from equipoise.bench.sweep import InterferenceTask
 from equipoise.bench.trial import Trial
 from equipoise.errors import EquipoiseError, UsageError
 
@@ -84,8 +84,9 @@ def _run(folder: Path, rank: int) -> None:
     if refusal:
         raise UsageError(refusal)
     place = on.bind(local_rank)
-    meeting = "env://" if "MASTER_ADDR" in os.environ else (folder / "meeting").resolve().as_uri()
-    dist.init_process_group(on.backend, init_method=meeting, rank=rank, world_size=task.num_ranks)
+    # By its path rather than by a URI, in which torch does not read the escapes of spaces.
+    meeting = None if "MASTER_ADDR" in os.environ else dist.FileStore(str(folder / "meeting"), task.num_ranks)
+    dist.init_process_group(on.backend, store=meeting, rank=rank, world_size=task.num_ranks)
     nodes = _nodes(task, rank, local_rank, cores, on.conditions(place))
     result = _measured(task, rank, folder, place)
     if result is not None:

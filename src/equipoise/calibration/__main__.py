@@ -15,6 +15,7 @@ from threadpoolctl import threadpool_limits
 from equipoise.calibration.advice_backtest import advice_document, held_out_advice
 from equipoise.calibration.fitted_profiles import profiles_document
 from equipoise.calibration.forecast_record import FORECAST, PUBLISHED, forecast_document, write_record
+from equipoise.calibration.forecasts import TRENDS, trends_document
 from equipoise.calibration.profiles import NAME as PROFILES
 from equipoise.calibration.profiles import SOFTWARE_NAME
 from equipoise.calibration.published_steps import RECORD as STEPS
@@ -51,6 +52,7 @@ RECORDS: Mapping[str, tuple[str, Callable[[], Mapping[str, Any]]]] = {
     "software": (SOFTWARE_NAME, _software),
     "steps": (STEPS, _steps),
     "forecast": (FORECAST, forecast_document),
+    "trends": (TRENDS, trends_document),
     "advice": (PUBLISHED, _advice),
 }
 
@@ -67,7 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         file, make = RECORDS[name]
         with threadpool_limits(limits=1):
             document = make()
-        write_record(file, document)
+        # Answers follow from trends, to more digits than any shows.
+        write_record(file, document, **({"num_digits": 10} if file == TRENDS else {}))
     return 0
 
 

@@ -21,7 +21,7 @@ from equipoise.calibration.forecast_record import (
 from equipoise.calibration.forecasts import smooth_curves
 from equipoise.errors import EvidenceError
 from equipoise.runs import embedded
-from equipoise.runs.queries import best_per_size
+from equipoise.runs.store import best_per_size
 from equipoise.scaling.backtest import past_laws
 from equipoise.scaling.equilibrium import (
     BALANCE,

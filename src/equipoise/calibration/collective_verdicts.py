@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from equipoise.bench.collectives.records import CollectiveRun, CollectiveRuns, Timing, bus_fraction
+from equipoise.bench.collectives import CollectiveRun, CollectiveRuns, Timing, bus_fraction
 from equipoise.calibration.collective_curves import LEVEL, CollectiveCurve, fit_curve
 from equipoise.calibration.run_links import RunLinks, checked_link, reach_of, run_links
 from equipoise.errors import EvidenceError

@@ -13,7 +13,7 @@ from msgspec import Struct, to_builtins
 from equipoise.calibration.curves import ForecastRecord
 from equipoise.errors import DataError
 from equipoise.runs import embedded
-from equipoise.runs.queries import best_per_size, comparable
+from equipoise.runs.store import best_per_size, comparable
 from equipoise.scaling import backtest as scaling
 from equipoise.scaling import pooled
 from equipoise.scaling.backtest import JUMPS, Protocol

@@ -1,11 +1,14 @@
 """Forecasts from published results: the pooled law, and the group's own sizes or the user's own times."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
-from typing import Any
+from hashlib import sha256
+from importlib.resources import files
+from typing import Any, Final
 
 import numpy as np
+import orjson
 import polars as pl
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -21,12 +24,14 @@ from equipoise.calibration.curves import (
     fitted_curve,
     sizes_of_interest,
 )
-from equipoise.errors import EvidenceError, SpecError
-from equipoise.runs.queries import best_per_size
+from equipoise.errors import DataError, EvidenceError, SpecError
+from equipoise.runs import embedded
 from equipoise.runs.readers.measurements import Measurements
+from equipoise.runs.store import SameRows, best_per_size
 from equipoise.scaling import pooled
 from equipoise.scaling.fit import MeasuredTimes, measured_times
 from equipoise.scaling.laws import Domain, FloatArray, Law, law_named
+from equipoise.scaling.points import chip_facts
 from equipoise.scaling.pooled import PooledLaw, Question
 from equipoise.scaling.posterior import PUBLISHED_NOISE, cubic_spline
 from equipoise.spec.catalogue import Catalogue
@@ -89,6 +94,8 @@ _MOST_LISTED = 8
 _NUM_EVIDENCE = 8
 _KNOT_LOG2 = 0.25
 _MOST_LAWS = 8
+TRENDS: Final = "trends.json"
+_HASH_CHARS = 16
 _LARGEST_CURVE = 2.0**19  # the pooled law draws curves to 2**20 accelerators
 _ASSUMES = (
     "curves of a workload share their shape across accelerators and rounds; this system "
@@ -115,19 +122,25 @@ def workload_in(scores: pl.DataFrame, name: str, catalogue: Catalogue) -> str:
 class Results(Struct, frozen=True, kw_only=True):
     """Published results: the best per size of every group.
 
-    laws: the pooled laws already fitted, by the round they know nothing of (None: they know all) and whether
-    batches are given.
+    laws: the pooled laws already made, by the round they know nothing of (None: they know all), whether
+    batches are given, and the workload they are of (None: all).
     """
 
     best: pl.DataFrame
-    laws: dict[tuple[str | None, bool], pooled.PooledLaw] = field(default_factory=dict)
+    laws: dict[tuple[str | None, bool, str | None], pooled.PooledLaw] = field(default_factory=dict)
 
-    def law_before(self, round_: str | None, *, given_batch: bool) -> pooled.PooledLaw:
-        """The pooled law of strictly earlier rounds, with the settings that ship."""
-        key = (round_, given_batch)
-        if key not in self.laws:
-            self.laws[key] = _fitted(_Entries(self.before(round_)), given_batch=given_batch)
-        return self.laws[key]
+    def law_before(self, round_: str | None, workload: str, *, given_batch: bool) -> pooled.PooledLaw:
+        """The pooled law of strictly earlier rounds, with the settings that ship: good for one workload."""
+        for name in (workload, None):
+            if (round_, given_batch, name) in self.laws:
+                return self.laws[round_, given_batch, name]
+        entries = self.before(round_)
+        settings = forecast_record.shipped().settings(given_batch=given_batch)
+        kept = kept_trends().get(fingerprint(entries, settings, given_batch=given_batch))
+        name = workload if kept else None
+        law = pooled.fit(entries, given_batch=given_batch, settings=settings, kept=kept, workload=name)
+        self.laws[round_, given_batch, name] = law
+        return law
 
     def before(self, round_: str | None) -> pl.DataFrame:
         """The entries of strictly earlier rounds; all without a round."""
@@ -138,25 +151,37 @@ class Results(Struct, frozen=True, kw_only=True):
         return self.best.filter(pl.col("campaign").is_in(earlier))
 
 
-class _Entries(Struct, frozen=True, eq=False):
-    """Rows that are the same where they hold the same."""
-
-    rows: pl.DataFrame
-
-    def __hash__(self) -> int:
-        """Equal for equal rows."""
-        return hash((self.rows.height, int(self.rows.hash_rows().sum())))
-
-    def __eq__(self, other: object) -> bool:
-        """By content."""
-        return isinstance(other, _Entries) and self.rows.equals(other.rows)
+def fingerprint(entries: pl.DataFrame, settings: Mapping[str, Sequence[float]], *, given_batch: bool) -> str:
+    """A hash of all that the trends of a pooled law follow from: entries, facts of their chips, settings."""
+    told = sha256(repr((given_batch, settings, chip_facts(entries["accelerator"].unique().sort()))).encode())
+    for name in ("campaign", "workload", "accelerator"):
+        told.update("\n".join(entries[name]).encode())
+    for name in ("num_accelerators", "score_s", "samples_to_target", "global_batch_samples"):
+        told.update(entries[name].cast(pl.Float64).fill_null(math.nan).to_numpy().tobytes())
+    return told.hexdigest()[:_HASH_CHARS]
 
 
-@lru_cache(maxsize=_MOST_LAWS)
-def _fitted(entries: _Entries, *, given_batch: bool) -> pooled.PooledLaw:
-    """The pooled law of entries: a dashboard asks the same ones again and again."""
-    settings = forecast_record.shipped().settings(given_batch=given_batch)
-    return pooled.fit(entries.rows, given_batch=given_batch, settings=settings)
+@cache
+def kept_trends() -> Mapping[str, pooled.KeptTrends]:
+    """The trends that ship, by `fingerprint`: they are used for what they were made of, and nothing else."""
+    path = files("equipoise") / "data" / TRENDS
+    try:
+        found: Mapping[str, pooled.KeptTrends] = orjson.loads(path.read_bytes())["trends"]
+    except (OSError, ValueError, KeyError, TypeError) as err:
+        raise DataError(f"{path}: {err!r}; expected trends: `make dataset` writes it") from err
+    return found
+
+
+def trends_document() -> dict[str, Any]:
+    """The trends of the laws of the embedded data: of what was before each round, and of all."""
+    results, found = results_of(embedded.load().scores), {}
+    for round_ in (*sorted(results.best["campaign"].unique(), key=round_key)[1:], None):
+        for given_batch in (False, True):
+            entries = results.before(round_)
+            settings = forecast_record.shipped().settings(given_batch=given_batch)
+            law = pooled.fit(entries, given_batch=given_batch, settings=settings)
+            found[fingerprint(entries, settings, given_batch=given_batch)] = law.trends()
+    return {"dataset": embedded.version(), "trends": found}
 
 
 def published_curve(
@@ -246,7 +271,7 @@ def _by_pooled_law(
     compared with others, the level is theirs.
     """
     given_batch = question.global_batch_samples is not None
-    law = results.law_before(round_, given_batch=given_batch)
+    law = results.law_before(round_, str(known["workload"][0]), given_batch=given_batch)
     past = results.before(round_)
     first = known.row(0, named=True)
     questions = [
@@ -381,7 +406,13 @@ def results_of(scores: pl.DataFrame) -> Results:
 
     Only MLPerf rounds: of other campaigns nobody knows what came before what.
     """
-    best = best_per_size(scores)
+    return _results(SameRows(scores))
+
+
+@lru_cache(maxsize=_MOST_LAWS)
+def _results(scores: SameRows) -> Results:
+    """As results_of, kept: every question asks for them, and the laws that they were fitted with."""
+    best = best_per_size(scores.rows)
     rounds = list(filter(is_round, best["campaign"].unique()))
     return Results(best=best.filter(pl.col("campaign").is_in(rounds)))
 

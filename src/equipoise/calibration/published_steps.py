@@ -12,10 +12,8 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from equipoise.calibration.accuracy import LEVEL, prior_half_width
-from equipoise.calibration.held_out import Basis
 from equipoise.calibration.published.executions import chosen, digest_of, with_executions
 from equipoise.calibration.published.rows import PublishedRow, read_rows
 from equipoise.calibration.published.table import (
@@ -25,10 +23,9 @@ from equipoise.calibration.published.table import (
     rows_of_table,
     table_row,
 )
-from equipoise.calibration.step_rows import StepRows, refusal, step_rows
+from equipoise.calibration.step_rows import by_bases, refusal, step_rows
 from equipoise.calibration.validate import AUTO, basis_of
 from equipoise.errors import UsageError
-from equipoise.perfmodel.parameters import PRIORS, Parameters, prior_log_sd
 from equipoise.runs.readers.cells import listed, rows_of
 from equipoise.runs.store import polars_schema, write_table
 from equipoise.spec.catalogue import Catalogue, shipped
@@ -63,31 +60,18 @@ def predictions(rows: Sequence[PublishedRow]) -> tuple[StepPrediction | None, ..
     arrays = step_rows([rows[at] for at in expressed])
     basis_of_row = basis_of(AUTO)
     bases = [basis_of_row(rows[at]) for at in expressed]
+    seconds, log_sd = by_bases(arrays, bases)
+    half = prior_half_width(log_sd, level=LEVEL)
     found: list[StepPrediction | None] = [None] * len(rows)
-    for basis in {None if each is None else each.name: each for each in bases}.values():
-        name = None if basis is None else basis.name
-        mine = np.flatnonzero([(None if each is None else each.name) == name for each in bases])
-        some = arrays.taken(mine)
-        seconds = some.step_s(Parameters() if basis is None else basis.parameters)
-        half = _half_width(some, basis)
-        for at, step_s, width in zip(mine, seconds, half, strict=True):
-            row = rows[expressed[at]]
-            found[expressed[at]] = StepPrediction(
-                step_s=float(step_s),
-                low_s=float(step_s * np.exp(-width)),
-                high_s=float(step_s * np.exp(width)),
-                calibration=name,
-                in_sample=basis is not None and digest_of(row) in basis.row_digests,
-            )
+    for at, basis, step_s, width in zip(expressed, bases, seconds, half, strict=True):
+        found[at] = StepPrediction(
+            step_s=float(step_s),
+            low_s=float(step_s * np.exp(-width)),
+            high_s=float(step_s * np.exp(width)),
+            calibration=None if basis is None else basis.name,
+            in_sample=basis is not None and digest_of(rows[at]) in basis.row_digests,
+        )
     return tuple(found)
-
-
-def _half_width(rows: StepRows, basis: Basis | None) -> NDArray[np.float64]:
-    """Half the width of the interval at LEVEL, of the logarithm; by beliefs where nothing was fitted."""
-    if basis is not None:
-        return np.full(np.shape(rows.grid.dp), basis.log_half_width)
-    spread = prior_log_sd(lambda values: rows.step_s(Parameters().changed(values)), PRIORS)
-    return prior_half_width(spread, level=LEVEL)
 
 
 class StepFilter(Struct, frozen=True, kw_only=True):
@@ -178,7 +162,7 @@ def _of_accelerator(name: str, frame: pl.DataFrame, catalogue: Catalogue) -> pl.
 
 
 def _of_software(name: str, frame: pl.DataFrame, _: Catalogue) -> pl.Series:
-    names = [name] if name in SOFTWARE_NAMES else [one.name for one in SOFTWARE if one.words.search(name)]
+    names = [name] if name in SOFTWARE_NAMES else [one.name for one in SOFTWARE if one.is_named_in(name)]
     if not names:
         raise UsageError(
             f"list steps: software {name!r} is not known; expected one of {', '.join(SOFTWARE_NAMES)}"

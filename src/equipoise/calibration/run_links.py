@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from equipoise.bench.collectives.records import CollectiveRun
+from equipoise.bench.collectives import CollectiveRun
 from equipoise.errors import SpecError, UsageError
 from equipoise.perfmodel.machine import Group, Wires, machine
 from equipoise.spec.catalogue import Catalogue, shipped
@@ -149,9 +149,12 @@ def _machine(run: CollectiveRun, usual: Cluster, link: str | None) -> RunLinks:
     num_nodes = -(-run.num_ranks // found.node_size)
     if run.num_nodes is not None and found.node_size <= LARGEST_HOST:
         num_nodes = max(num_nodes, run.num_nodes)
-    group = Group(ranks_per_node=run.num_ranks / num_nodes, num_nodes=float(num_nodes))
-    wires = machine(found).wires
-    inside, card = float(wires.intra.byte_per_s), float(wires.inter.byte_per_s)
+    nodes = machine(found)
+    per_node = run.num_ranks / num_nodes
+    slower = nodes.bridge_slowdown if per_node > nodes.bridged_ranks else 1.0
+    group = Group(ranks_per_node=per_node, num_nodes=float(num_nodes), intra_slowdown=slower)
+    wires = nodes.wires
+    inside, card = float(wires.intra.byte_per_s / slower), float(wires.inter.byte_per_s)
     return RunLinks(
         cluster=found,
         group=group,

@@ -11,12 +11,16 @@ import numpy as np
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 from numpy.typing import NDArray
+from scipy.linalg import solve_triangular
+from scipy.linalg.lapack import dpotri
 
 from equipoise.calibration.accuracy import LEVEL, prior_half_width, time_errors
 from equipoise.calibration.profiles import ProfileRecord
 from equipoise.calibration.published.executions import digest_of, read_executions, software_of, source_of
 from equipoise.calibration.published.rows import PublishedRow, nodes_of
-from equipoise.calibration.step_rows import StepRows, refusal, step_rows, time_slopes
+from equipoise.calibration.published.table import model_kind_of
+from equipoise.calibration.step_rows import StepRows, refusal, step_rows
+from equipoise.perfmodel.calibrate import log_times
 from equipoise.perfmodel.parameters import PRIORS, Parameters
 from equipoise.spec.strategy import SOFTWARE_NAMES, software
 
@@ -131,7 +135,7 @@ def software_rows(rows: Sequence[PublishedRow]) -> SoftwareRows:
     """Rows as arrays. rows: as `fitting_rows` returned them, at least one."""
     named = [found for row in rows if (found := software_of(row)) is not None]
     campaigns = [(source_of(row), each.name) for row, each in zip(rows, named, strict=True)]
-    kinds = [_kind(row) for row in rows]
+    kinds = [model_kind_of(None if row.model is None else row.model.transformer) for row in rows]
     return SoftwareRows(
         arrays=step_rows(rows),
         log_s=np.log([row.seconds for row in rows if row.seconds is not None]),
@@ -154,13 +158,6 @@ def software_rows(rows: Sequence[PublishedRow]) -> SoftwareRows:
 def _numbers(groups: Sequence[Hashable]) -> NDArray[np.intp]:
     order = {each: at for at, each in enumerate(dict.fromkeys(groups))}
     return np.array([order[each] for each in groups], dtype=np.intp)
-
-
-def _kind(row: PublishedRow) -> str:
-    model = None if row.model is None else row.model.transformer
-    if model is None:
-        return "other"
-    return "experts" if model.num_expert_blocks > 0 else "dense"
 
 
 def _model(row: PublishedRow) -> Hashable:
@@ -197,7 +194,8 @@ class SoftwareFit(Struct, frozen=True, kw_only=True):
 
     def log_sd(self, name: str, arrays: StepRows) -> Floats:
         """What is left open of the logarithm of every predicted time: (n_rows,)."""
-        slopes = unit_slopes(arrays, self.units[name])
+        logs = np.tile(_log_values(self.units[name]), (len(arrays.grid.dp), 1))
+        _, slopes = _log_times(arrays, logs)
         open_ = np.einsum("ij,jk,ik->i", slopes, self.covariance[name], slopes)
         return np.asarray(np.sqrt(np.maximum(open_, 0.0) + local_log_sd(name) ** 2))
 
@@ -212,15 +210,22 @@ def local_log_sd(name: str) -> float:
 
 def parameters_at(units: Floats) -> Parameters:
     """The parameters so many standard deviations of their priors from the medians."""
-    logs = np.minimum(_LOG_MEDIAN + units * _PRIOR_LOG_SD, _LOG_LARGEST + np.log(_BELOW_LARGEST))
-    return Parameters().changed(dict(zip(_NAMES, np.exp(logs).tolist(), strict=True)))
+    return Parameters().changed(dict(zip(_NAMES, np.exp(_log_values(units)).tolist(), strict=True)))
 
 
-def unit_slopes(arrays: StepRows, units: Floats) -> NDArray[np.float64]:
-    """Change of every predicted time's logarithm with each parameter, in prior standard deviations: (n_rows,
-    n_names).
+def _log_values(units: Floats) -> Floats:
+    """Logarithms of parameters so many prior standard deviations from the medians: (..., n_names)."""
+    logs = _LOG_MEDIAN + units * _PRIOR_LOG_SD
+    return np.asarray(np.minimum(logs, _LOG_LARGEST + np.log(_BELOW_LARGEST)))
+
+
+def _log_times(arrays: StepRows, logs: Floats) -> tuple[Floats, NDArray[np.float64]]:
+    """The logarithm of every predicted time, (n_rows,), and its change with each parameter, in prior standard
+    deviations, (n_rows, n_names). logs: of the parameters of every row, (n_rows, n_names).
     """
-    return np.asarray(time_slopes(arrays, _NAMES, parameters_at(units)).T * _PRIOR_LOG_SD)
+    values = dict(zip(_NAMES, np.exp(logs).T, strict=True))
+    log_s, slopes = log_times(arrays.step_s, Parameters(), values)
+    return log_s, np.asarray(slopes.T * _PRIOR_LOG_SD)
 
 
 def fit_software(rows: SoftwareRows, names: Sequence[str], *, start: _Units | None = None) -> SoftwareFit:
@@ -236,7 +241,10 @@ def fit_software(rows: SoftwareRows, names: Sequence[str], *, start: _Units | No
     for _ in range(_NUM_PASSES):
         found = _solved(rows, units, names=[*units])
         units = {
-            name: np.clip((1 - _DAMPING) * units[name] + _DAMPING * each, -_MOST_UNITS, _MOST_UNITS)
+            name: _centre(name)
+            + np.clip(
+                (1 - _DAMPING) * units[name] + _DAMPING * each - _centre(name), -_MOST_UNITS, _MOST_UNITS
+            )
             for name, each in found.units.items()
         }
     final = _solved(rows, units, names=names)
@@ -269,14 +277,16 @@ def posterior(
     kernel = _alike(groups, shared) + _campaigns(groups, slopes * own_sd)
     noise = (groups.spread * LOCAL_LOG_SD["execution"]) ** 2 + groups.doubt**2
     noise = noise + _stray_variance(kernel + np.diag(noise), target, groups.effects["model"])
-    inverse = np.linalg.inv(kernel + np.diag(noise))
+    lower = np.linalg.cholesky(kernel + np.diag(noise))
+    # The kernel is lower @ lower.T: what each side of its inverse makes of them, for all software at once.
+    across = np.hstack([target[:, None], *(shared * _reach(groups, name)[:, None] for name in names)])
+    whitened = solve_triangular(lower, across, lower=True, check_finite=False)
     prior = np.diag(own_sd**2 + ~is_local * (ALL_SD**2 + FAMILY_SD**2 + SOFTWARE_SD**2))
-    units, covariance = {}, {}
-    for name in names:
-        across = (shared * _reach(groups, name)[:, None]).T
-        units[name] = across @ inverse @ target
-        covariance[name] = prior - across @ inverse @ across.T
-    return SoftwareFit(units=units, covariance=covariance)
+    parts = dict(zip(names, np.split(whitened[:, 1:], len(names), axis=1), strict=True))
+    return SoftwareFit(
+        units={name: part.T @ whitened[:, 0] for name, part in parts.items()},
+        covariance={name: prior - part.T @ part for name, part in parts.items()},
+    )
 
 
 def _stray_variance(
@@ -287,7 +297,8 @@ def _stray_variance(
     groups: models of one source. A whole campaign may be broken, and has many rows that agree.
     Source: residuals of groups left out, from the inverse of the kernel (Rasmussen and Williams 2006, 5.4.2).
     """
-    inverse = np.linalg.inv(kernel)
+    inverse, _ = dpotri(np.linalg.cholesky(kernel), lower=1)
+    inverse = np.tril(inverse) + np.tril(inverse, -1).T
     weighted = inverse @ target
     found = np.zeros(len(target))
     for group in range(int(groups.max()) + 1):
@@ -301,15 +312,11 @@ def _linear(rows: SoftwareRows, at: _Units) -> tuple[NDArray[np.float64], Floats
     """Slopes of every row about the parameters of its software, (n_rows, n_names), and what they have to
     explain: the logarithm of measured over predicted before any row, were times log-linear.
     """
-    slopes, target = np.empty((len(rows.log_s), len(_NAMES))), np.empty(len(rows.log_s))
-    for name in np.unique(rows.groups.software):
-        mine = np.flatnonzero(rows.groups.software == name)
-        some, here = rows.arrays.taken(mine), parameters_at(at[str(name)])
-        slopes[mine] = unit_slopes(some, at[str(name)])
-        reached = np.log([here.value(each) for each in _NAMES])
-        moved = (reached - _LOG_MEDIAN) / _PRIOR_LOG_SD - _centre(str(name))
-        target[mine] = rows.log_s[mine] - np.log(some.step_s(here)) + slopes[mine] @ moved
-    return slopes, target
+    present, of_row = np.unique(rows.groups.software, return_inverse=True)
+    logs = _log_values(np.stack([at[str(name)] for name in present]))
+    moved = (logs - _LOG_MEDIAN) / _PRIOR_LOG_SD - np.stack([_centre(str(name)) for name in present])
+    log_s, slopes = _log_times(rows.arrays, logs[of_row])
+    return slopes, rows.log_s - log_s + (slopes * moved[of_row]).sum(axis=1)
 
 
 def _centre(name: str) -> Floats:
@@ -320,7 +327,8 @@ def _centre(name: str) -> Floats:
 
 
 def _same(groups: NDArray[Any]) -> NDArray[np.float64]:
-    return np.asarray(groups[:, None] == groups[None, :], dtype=float)
+    _, numbers = np.unique(groups, return_inverse=True)
+    return np.asarray(numbers[:, None] == numbers[None, :], dtype=float)
 
 
 def _alike(groups: RowGroups, slopes: NDArray[np.float64]) -> NDArray[np.float64]:

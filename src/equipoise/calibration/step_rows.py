@@ -16,13 +16,13 @@ from equipoise.calibration.published.rows import PublishedRow, nodes_of
 from equipoise.errors import SpecError
 from equipoise.perfmodel import load as loads
 from equipoise.perfmodel import machine as machines
-from equipoise.perfmodel.calibrate import STRAY_LOG_SD, Calibration, calibrate
+from equipoise.perfmodel.calibrate import STRAY_LOG_SD, Calibration, calibrate, log_times
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.layouts import StrategyGrid, grid
 from equipoise.perfmodel.load import Load
 from equipoise.perfmodel.machine import Machine, machine
 from equipoise.perfmodel.memory import memory
-from equipoise.perfmodel.parameters import PRIORS, Parameters, log_slopes, prior_log_sd
+from equipoise.perfmodel.parameters import PRIORS, Parameters, prior_log_sd
 from equipoise.runs.readers.cells import echo
 from equipoise.spec.transformer import Transformer
 from equipoise.spec.workload import Workload
@@ -162,8 +162,10 @@ def _campaigns(stated: Sequence[Hashable]) -> NDArray[np.intp]:
     return np.array([order[each] for each in stated], dtype=np.intp)
 
 
-def _by_bases(arrays: StepRows, bases: Sequence[Basis | None]) -> tuple[Seconds, Seconds]:
-    """Seconds by parameters fitted before, or by the priors, and their spread; both (n_rows,)."""
+def by_bases(arrays: StepRows, bases: Sequence[Basis | None]) -> tuple[Seconds, Seconds]:
+    """Seconds by parameters fitted before, or by the priors where None, and the standard deviation of their
+    logarithm; both (n_rows,).
+    """
     seconds, spread = arrays.step_s(Parameters()).copy(), _spread(arrays)
     for basis in {each.name: each for each in bases if each is not None}.values():
         mine = np.flatnonzero([each is not None and each.name == basis.name for each in bases])
@@ -196,7 +198,7 @@ def _begin(rows: Sequence[PublishedRow], basis_of: Callable[[PublishedRow], Basi
         held[expressed] = arrays.memory_bytes(Parameters())
         if not len(chosen):
             bases = [basis_of(rows[index]) for index in expressed]
-            seconds[expressed], spread[expressed] = _by_bases(arrays, bases)
+            seconds[expressed], spread[expressed] = by_bases(arrays, bases)
             by_row = dict(zip(expressed, bases, strict=True))
             return PredictedRows(
                 seconds=seconds,
@@ -250,9 +252,7 @@ def _further_log_sd(
 
 def time_slopes(arrays: StepRows, names: Sequence[str], at: Parameters) -> NDArray[np.float64]:
     """Change of every predicted time's logarithm with that of each parameter: (n_names, n_rows)."""
-    return log_slopes(
-        lambda values: arrays.step_s(at.changed(values)), {name: at.value(name) for name in names}
-    )
+    return log_times(arrays.step_s, at, {name: at.value(name) for name in names})[1]
 
 
 def step_predictor(basis_of: Callable[[PublishedRow], Basis | None]) -> Predictor:

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from equipoise.bench.collectives.records import CollectiveRun
+from equipoise.bench.collectives import CollectiveRun
 from equipoise.calibration.collective_verdicts import LARGE_BYTES
 from equipoise.calibration.run_links import LARGEST_HOST, is_like
 from equipoise.errors import EvidenceError, SpecError, UsageError

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from equipoise.bench.collectives.records import bus_fraction
+from equipoise.bench.collectives import bus_fraction
 from equipoise.calibration.collective_verdicts import LARGE_BYTES, SMALL_BYTES
 from equipoise.calibration.user_collectives import (
     RINGS,

@@ -5,27 +5,89 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
-from typing import Annotated, Any, NoReturn, Protocol
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, Protocol, get_args
 
 import typer
 from typer.core import TyperGroup
 
 from equipoise import __version__, errors
-from equipoise.cli import bench, decide, evidence, measurement, orientation, record, understanding
-from equipoise.cli.decide import QuestionCommand
 from equipoise.cli.output import printable, write
 
 _NEW_OBJECTS = 100_000  # made before the youngest are looked through
 
-# The help groups verbs as DESIGN groups the folders; a verb is one line here.
-_VERBS: tuple[tuple[str, tuple[Callable[..., None], ...]], ...] = (
-    ("Evidence", (evidence.ingest, evidence.scores, evidence.report, evidence.export)),
-    ("Understanding", (decide.predict, understanding.backtest)),
-    ("Theory", (decide.plan, understanding.validate)),
-    ("Measurement", (measurement.topology, measurement.collectives, measurement.trace, bench.bench)),
-    ("Decision", (decide.advise, decide.allocate, record.record, decide.serve)),
-    ("Orientation", (orientation.list_, orientation.explain, orientation.doctor)),
+# The help groups verbs as DESIGN groups the folders. A verb is one line here: its name, the module of its
+# function, which is loaded when the verb is asked for, and the first line of the function's docstring.
+_VERBS: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
+    (
+        "Evidence",
+        (
+            ("ingest", "evidence", "Read MLPerf Training results, or runs exported by trackers."),
+            ("scores", "evidence", "List entries with score, speedup and efficiency."),
+            ("report", "evidence", "Study how training scales in a round."),
+            ("export", "evidence", "Hand a whole table to a notebook or program."),
+        ),
+    ),
+    (
+        "Understanding",
+        (
+            ("predict", "decide", "Predict times and costs at sizes nobody ran."),
+            ("backtest", "understanding", "Predict past results from earlier ones; report how wrong."),
+        ),
+    ),
+    (
+        "Theory",
+        (
+            ("plan", "decide", "Find the best parallel strategy, and where returns diminish."),
+            ("validate", "understanding", "Compare the performance model with measured rows."),
+        ),
+    ),
+    (
+        "Measurement",
+        (
+            (
+                "topology",
+                "measurement",
+                "Show how accelerators are joined, and what it means for training.",
+            ),
+            (
+                "collectives",
+                "measurement",
+                "Fit latency and bandwidth of collectives; say if they are normal.",
+            ),
+            (
+                "trace",
+                "measurement",
+                "Split steps of traced ranks into computing, communicating and idling; find stragglers.",
+            ),
+            ("bench", "bench", "Time or try real training by size, batch and strategy."),
+        ),
+    ),
+    (
+        "Decision",
+        (
+            ("advise", "decide", "Combine all evidence: how many accelerators, how, and why."),
+            ("allocate", "decide", "Share a pool of accelerators between trainings."),
+            ("record", "record", "Compare your own predictions with what was measured."),
+            ("serve", "decide", "Open the dashboard to a browser on this machine."),
+        ),
+    ),
+    (
+        "Orientation",
+        (
+            (
+                "list",
+                "orientation",
+                "List rounds, workloads, accelerators, prices and other things that there are.",
+            ),
+            ("explain", "orientation", "Explain a word in two sentences with its formula."),
+            ("doctor", "orientation", "Say what works here and what to install for the rest."),
+        ),
+    ),
 )
+_NO_VERB = frozenset({"-h", "--help", "--version"})
+_COMPLETING = "_EQUIPOISE_COMPLETE"  # set by a shell that completes a word
 
 
 class _Formatter(Protocol):
@@ -38,30 +100,74 @@ class _Formatter(Protocol):
         """Names and their meanings, in two columns."""
 
 
-class _GroupedHelp(TyperGroup):
+class _PlainWords:
+    """For a command of typer: words, paths, choices and what nobody typed are taken as they are.
+
+    typer would load pydantic for them, which takes as long as reading the tables of accelerators.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - typer's own
+        """As typer does; each parameter asks its own reader only where there is something to read."""
+        for each in self.get_params(ctx):  # type: ignore[attr-defined]
+            if "process_value" not in vars(each):
+                each.process_value = _reading_of(each)
+        rest: list[str] = super().parse_args(ctx, args)  # type: ignore[misc]
+        return rest
+
+
+def _reading_of(param: Any) -> Callable[[Any, Any], Any]:  # noqa: ANN401 - typer's own
+    """What `param.process_value` returns, which is asked only for what is no plain word."""
+    read = param.process_value
+    is_many = getattr(param, "multiple", False) or param.nargs == -1
+    described = param.type_descriptor
+    kind = next(iter(get_args(described.annotation)), None) if described.is_list else described.annotation
+    choices = described.choices or ()
+
+    def value_of(ctx: Any, value: Any) -> Any:  # noqa: ANN401 - typer's own
+        found: Any
+        if param.required and not value:
+            return read(ctx, value)  # it says what is missing
+        if value is None:
+            found = () if is_many else None
+        elif ctx.get_parameter_source(param.name).name == "DEFAULT":
+            found = value
+        else:
+            words = value if is_many else (value,)
+            plain = all(isinstance(each, str) and each.isascii() for each in words)
+            if not plain or not (kind in {str, Path} or (choices and set(words) <= set(choices))):
+                return read(ctx, value)
+            read_words = [Path(each) if kind is Path else each for each in words]
+            found = read_words if is_many else read_words[0]
+        return found if param.callback is None else param.callback(ctx, param, found)
+
+    return value_of
+
+
+class _GroupedHelp(_PlainWords, TyperGroup):
     """Lists the verbs under their groups, in plain text: docs/decisions/0002-plain-help.md."""
 
     def format_commands(self, ctx: object, formatter: _Formatter) -> None:  # noqa: ARG002 - typer passes it
         """Write one block per group."""
         for title, group in _VERBS:
-            names = [_verb_name(verb) for verb in group]
             with formatter.section(title):
-                formatter.write_dl([(name, self.commands[name].get_short_help_str(200)) for name in names])
-
-
-def _verb_name(verb: Callable[..., None]) -> str:
-    """The name on the command line; a trailing underscore keeps Python's own word free."""
-    return verb.__name__.rstrip("_")
+                formatter.write_dl([(name, meaning) for name, _, meaning in group])
 
 
 def verbs() -> tuple[str, ...]:
     """The name of every verb, in the order of the help."""
-    return tuple(_verb_name(verb) for _, group in _VERBS for verb in group)
+    return tuple(name for _, group in _VERBS for name, _, _ in group)
 
 
-def _app() -> typer.Typer:
-    """The app with every verb registered."""
-    app = typer.Typer(
+def _asked_verbs(arguments: Sequence[str]) -> tuple[str, ...]:
+    """The verbs that these arguments need: one, none for the help, all to complete or to correct a word."""
+    if arguments and arguments[0] in verbs():
+        return (arguments[0],)
+    return () if _NO_VERB.issuperset(arguments) and _COMPLETING not in os.environ else verbs()
+
+
+def app(names: Sequence[str] | None = None) -> typer.Typer:
+    """The app with the named verbs registered; with every verb unless names are given."""
+    made = typer.Typer(
         cls=_GroupedHelp,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
@@ -69,11 +175,15 @@ def _app() -> typer.Typer:
         subcommand_metavar="VERB ...",
         epilog="`equipoise VERB --help` lists the options of a verb.",
     )
-    app.callback(invoke_without_command=True)(_root)
-    for title, group in _VERBS:
-        for verb in group:
-            app.command(name=_verb_name(verb), cls=QuestionCommand, rich_help_panel=title)(verb)
-    return app
+    made.callback(invoke_without_command=True)(_root)
+    for name, module, _ in (each for _, group in _VERBS for each in group):
+        if names is None or name in names:
+            loaded = import_module(f"equipoise.cli.{module}")
+            # A trailing underscore keeps Python's own word free.
+            function = getattr(loaded, name, None) or getattr(loaded, f"{name}_")
+            question = import_module("equipoise.cli.options").QuestionCommand
+            made.command(name=name, cls=type("_Command", (_PlainWords, question), {}))(function)
+    return made
 
 
 def _root(
@@ -128,7 +238,8 @@ def _open_closed_streams() -> bool:
 def _exit_code(arguments: Sequence[str]) -> int:
     """Run one verb; say in one sentence on standard error why it could not answer."""
     try:
-        stopped: Any = _app()(list(arguments), prog_name="equipoise", standalone_mode=False)
+        asked = app(_asked_verbs(arguments))
+        stopped: Any = asked(list(arguments), prog_name="equipoise", standalone_mode=False)
     except KeyboardInterrupt:
         stopped = errors.EXIT_INTERRUPTED
     except (typer.TyperException, errors.EquipoiseError, OSError) as err:

@@ -32,7 +32,7 @@ def _strategies_from(incomplete: str) -> list[str]:
 
 def _workloads_from(incomplete: str) -> list[str]:
     """Models that bench can train by name, for a shell that completes a word."""
-    from equipoise.bench.models import ZOO
+    from equipoise.bench.zoo import ZOO
 
     return [one.name for one in ZOO if one.name.startswith(incomplete)]
 
@@ -72,7 +72,7 @@ def bench(
     ] = "auto",
     launcher: Annotated[
         str,
-        typer.Option(help="auto, inprocess, torchrun, slurm, ray, or emulated:RATE, e.g. emulated:1gbit."),
+        typer.Option(help="auto, inprocess, torchrun, slurm or ray."),
     ] = "auto",
     slurm: Annotated[
         list[str] | None,
@@ -228,16 +228,18 @@ def _swept(
     from equipoise.bench.store import Store
     from equipoise.bench.sweep import run_sweep
     from equipoise.bench.tables import write_sweep_tables
-    from equipoise.cli.sweeps import progress_bar, saving_tables
+    from equipoise.cli.sweeps import resumable, trial_progress, warn_of_others
     from equipoise.diagnose.sweeps import sweep_now
 
     store, (limit_s, resume) = Store(folder), limits
     # Where nothing is left to run it is shown again, on machines that cannot train too.
     if not (resume and store.holds_all(trials)):
         launch_with = start()
+        if launch_with.binds_here:
+            warn_of_others()
         with (
-            saving_tables(store, num_trials=len(trials), catalogue=catalogue),
-            progress_bar(trials, store) as progress,
+            resumable(folder, len(trials), partial(write_sweep_tables, folder, catalogue)),
+            trial_progress(trials, store) as progress,
         ):
             run_sweep(
                 trials,

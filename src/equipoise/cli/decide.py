@@ -1,21 +1,18 @@
 """The verbs that decide: `advise`, `plan`, `predict`, `allocate`, and `serve`.
 
-Their options are made from the declarations of the fields: decide/query.py.
+Their options are made from the declarations of the fields: decide/fields.toml.
 """
 
 import inspect
 from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, cast
 
 import typer
 from msgspec import Struct
-from typer.core import TyperCommand
 
 from equipoise.cli.options import (
-    OUTPUT,
     AllowCode,
     Also,
     AsHtml,
@@ -33,17 +30,17 @@ from equipoise.cli.options import (
     rounds_from,
     trained_from,
 )
-from equipoise.cli.output import answering, answers_only, write
-from equipoise.decide.field import GROUPS, Field, Verb
+from equipoise.cli.output import answering, answers_only, printable, progress_line, say, write
+from equipoise.decide.field import Field, Verb
 from equipoise.decide.query import FIELDS, fields_of
-from equipoise.errors import UsageError
+from equipoise.errors import DataError, UsageError
+from equipoise.files import expect_folder
 
 if TYPE_CHECKING:
     from equipoise.decide.query import TrainingQuery
     from equipoise.library.decisions import DecisionVerb
     from equipoise.library.result import Result
 
-_OPTIONS: Final = "Options"
 _COMPLETIONS: Final[Mapping[str, Callable[[str], list[str]]]] = {
     "workload": trained_from,
     "systems": clusters_from,
@@ -136,40 +133,6 @@ def _parameter(name: str, field: Field, *, is_argument: bool) -> inspect.Paramet
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-class _OptionFormatter(Protocol):
-    """The part of a help formatter that lists options."""
-
-    def section(self, name: str, /) -> AbstractContextManager[None]:
-        """A titled block."""
-
-    def write_dl(self, rows: list[tuple[str, str]], /) -> None:
-        """Names and their meanings, in two columns."""
-
-
-class QuestionCommand(TyperCommand):
-    """Lists options by group, in plain text: docs/decisions/0002-plain-help.md."""
-
-    def format_options(self, ctx: Any, formatter: _OptionFormatter) -> None:  # noqa: ANN401 - typer's own
-        """Write one block per group."""
-        blocks: dict[str, list[tuple[str, str]]] = {
-            title: [] for title in (_OPTIONS, *GROUPS.values(), OUTPUT)
-        }
-        arguments: list[tuple[str, str]] = []
-        for each in self.get_params(ctx):
-            row = each.get_help_record(ctx)
-            if row is None:
-                continue
-            if each.param_type_name == "argument":
-                arguments.append(row)
-            else:
-                title = OUTPUT if each.name == "help" else getattr(each, "rich_help_panel", None)
-                blocks[title or _OPTIONS].append(row)
-        for title, rows in ("Arguments", arguments), *blocks.items():
-            if rows:
-                with formatter.section(title):
-                    formatter.write_dl(rows)
-
-
 @asks("advise", argument="workload")
 def advise(options: Options, output: Output) -> None:
     """Combine all evidence: how many accelerators, how, and why."""
@@ -183,9 +146,23 @@ def plan(options: Options, output: Output) -> None:
 
 
 @asks("predict", outputs=tuple(name for name in _OUTPUTS if name != "launch"))
-def predict(options: Options, output: Output) -> None:
+def predict(
+    options: Options,
+    output: Output,
+    *,
+    training: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="WORKLOAD|CONFIG.toml",
+            autocompletion=_COMPLETIONS["workload"],
+            help="The same as --workload, or a TOML file with it and these options.",
+        ),
+    ] = None,
+) -> None:
     """Predict times and costs at sizes nobody ran."""
-    _answer("predict", options, output)
+    if training is not None and options["workload"] is not None:
+        raise UsageError(f"{training!r} and --workload {options['workload']}: expected one of the two")
+    _answer("predict", options if training is None else {**options, "workload": training}, output)
 
 
 def _answer(verb: "DecisionVerb", options: Options, output: Output) -> None:
@@ -196,10 +173,15 @@ def _answer(verb: "DecisionVerb", options: Options, output: Output) -> None:
         from equipoise.library.decisions import read_question, result_of
 
         question = read_question(options, verb=verb, allow_code=output.allow_code)
-        with answers_only():
-            found = result_of(verb, question)
-        if output.recorded or output.launch is not None:
+        with answers_only(), progress_line() as line:
+            found = result_of(verb, question, progress=line.update)
+        if output.recorded:
             _record(verb, question, found)
+        elif output.launch is not None:
+            try:
+                _record(verb, question, found)
+            except DataError as err:  # the scripts run without it
+                say(f"equipoise: {printable(str(err))}; the scripts are written all the same\n")
         shown = found.presentation
         answer.give_page(shown.page, found.record, shown.fields, full=output.full)
         if output.launch is not None:
@@ -210,6 +192,7 @@ def _expect_folder(folder: Path) -> None:
     """Raises UsageError for a folder that has something in it already, which may have been edited."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"--launch {folder}: exists already; expected a new or empty folder")
+    expect_folder(folder)
 
 
 def _write_launch(folder: Path, found: "Result[Any]") -> None:
@@ -261,16 +244,16 @@ def allocate(
 ) -> None:
     """Share a pool of accelerators between trainings."""
     with answering("allocate", as_json=output.as_json, json_out=output.json_out, html=output.html) as answer:
-        from equipoise.library.decisions import allocation_of
+        from equipoise.library.decisions import allocate as allocated
 
         with answers_only():
-            found = allocation_of(
+            found = allocated(
                 jobs,
-                options,
                 objective=objective,
                 electricity_by_hour=electricity_by_hour,
                 begin=begin,
                 allow_code=output.allow_code,
+                **cast("Any", options),
             )
         shown = found.presentation
         answer.give_page(shown.page, found.record, shown.fields, full=output.full)

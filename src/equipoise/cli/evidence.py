@@ -21,6 +21,7 @@ from equipoise.cli.options import (
 )
 from equipoise.cli.output import answering
 from equipoise.errors import DataError, UsageError
+from equipoise.files import expect_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,14 +59,16 @@ def ingest(
     """Read MLPerf Training results, or runs exported by trackers."""
     catalogue = catalogue_of(hardware, workloads)
     with answering("ingest", as_json=as_json, json_out=json_out) as answer:
-        from equipoise.cli.output import progress_bar
+        from equipoise.cli.output import progress_line
         from equipoise.report.json import ingest_fields
         from equipoise.report.pages.tables import ingest_page
-        from equipoise.runs.imported import SUFFIXES, import_runs
+        from equipoise.runs.ingest import SUFFIXES, import_runs
         from equipoise.runs.ingest import ingest as read
         from equipoise.runs.readers.exports import columns_of
-        from equipoise.runs.sources import ReadLimits
+        from equipoise.runs.sources.gate import ReadLimits
 
+        if into is not None:
+            expect_folder(into)
         exports = [path for path in paths if path.suffix.lower() in SUFFIXES and path.is_file()]
         if exports and len(exports) < len(paths):
             raise UsageError(
@@ -96,9 +99,9 @@ def ingest(
                 "--column, --workload and --accelerator apply to exports only: .csv, .parquet, .jsonl"
             )
         else:
-            with progress_bar() as progress:
+            with progress_line() as line:
                 limits = ReadLimits(**stated_limits)
-                report = read(paths, into=into, progress=progress, catalogue=catalogue, limits=limits)
+                report = read(paths, into=into, progress=line.update, catalogue=catalogue, limits=limits)
         answer.give_page(ingest_page(into), report, ingest_fields, full=False)
         if not report.num_entries_kept:
             read_from = ", ".join(map(str, paths))

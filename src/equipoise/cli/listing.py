@@ -8,7 +8,7 @@ from msgspec.structs import fields
 
 from equipoise import glossary
 from equipoise.bench.methods import METHODS
-from equipoise.bench.models import ZOO
+from equipoise.bench.zoo import ZOO
 from equipoise.economics import costs
 from equipoise.economics import interruptions as rates
 from equipoise.runs.store import Tables

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 import typer
 from msgspec import Struct
 
+from equipoise.bench.collectives import CollectiveRuns, CollectivesTask, sizes_of
 from equipoise.bench.collectives.documents import reading_in
 from equipoise.bench.collectives.files import named_operation, read_files
 from equipoise.bench.collectives.measure import DEFAULT_STARTS, timed_document
-from equipoise.bench.collectives.records import CollectiveRuns, CollectivesTask, sizes_of
 from equipoise.bench.devices import available_devices
 from equipoise.cli.options import (
     AsHtml,
@@ -45,7 +45,7 @@ class Wanted(Struct, frozen=True, kw_only=True):
     out: Path | None = None
 
 
-def reading_of(wanted: Wanted, *, progress: Callable[[str, int, int], None] | None) -> CollectiveRuns:
+def reading_of(wanted: Wanted, *, progress: Callable[[str, int, int], None]) -> CollectiveRuns:
     """Collectives out of files, or measured now; these are written to `out` too.
 
     Raises UsageError for options that do not fit together, and before anything is measured for an `out` that
@@ -65,7 +65,7 @@ def reading_of(wanted: Wanted, *, progress: Callable[[str, int, int], None] | No
 
 
 def _measured(
-    wanted: Wanted, operations: tuple[str, ...], progress: Callable[[str, int, int], None] | None
+    wanted: Wanted, operations: tuple[str, ...], progress: Callable[[str, int, int], None]
 ) -> CollectiveRuns:
     from equipoise.bench.launchers import launcher
 
@@ -177,7 +177,7 @@ def collectives(
     ] = None,
     launcher: Annotated[
         str | None,
-        typer.Option(help="Launcher: auto, inprocess, torchrun, slurm, ray, or emulated:RATE."),
+        typer.Option(help="Launcher: auto, inprocess, torchrun, slurm or ray."),
     ] = None,
     device: Annotated[
         Literal["auto", "cpu", "cuda"] | None, typer.Option(help="Device that holds the data; default auto.")
@@ -221,7 +221,7 @@ def collectives(
             return
     with answering("collectives", as_json=as_json, json_out=json_out, html=html) as answer:
         from equipoise.calibration.collective_verdicts import judged
-        from equipoise.cli.output import progress_bar
+        from equipoise.cli.output import progress_line
         from equipoise.report.measured_json import collectives_fields
         from equipoise.report.pages.collectives import COLLECTIVES
 
@@ -237,8 +237,8 @@ def collectives(
             limit=limit,
             out=out,
         )
-        with progress_bar() as progress:
-            reading = reading_of(wanted, progress=progress)
+        with progress_line() as line:
+            reading = reading_of(wanted, progress=line.update)
         found = judged(reading, accelerator=accelerator, link=link, catalogue=catalogue)
         answer.give_page(COLLECTIVES, found, collectives_fields, full=full)
 
@@ -249,7 +249,7 @@ def _name(file: Path) -> str:
 
 def _content(file: Path) -> bytes:
     """What a file or standard input holds, and one byte more than is read at most."""
-    from equipoise.bench.topology.reading import MOST_BYTES
+    from equipoise.bench.topology import MOST_BYTES
     from equipoise.files import read_input
 
     if str(file) == _STANDARD_INPUT:
@@ -273,12 +273,12 @@ def trace(
 ) -> None:
     """Split steps of traced ranks into computing, communicating and idling; find stragglers."""
     with answering("trace", as_json=as_json, json_out=json_out, html=html) as answer:
-        from equipoise.bench.trace.rank import read_traces
-        from equipoise.cli.output import progress_bar
+        from equipoise.bench.trace import read_traces
+        from equipoise.cli.output import progress_line
         from equipoise.diagnose.stragglers import trace_steps
         from equipoise.report.measured_json import trace_fields
         from equipoise.report.pages.trace import TRACE
 
-        with progress_bar() as progress:
-            found = trace_steps(read_traces(files, progress=progress))
+        with progress_line() as line:
+            found = trace_steps(read_traces(files, progress=line.update))
         answer.give_page(TRACE, found, trace_fields, full=full)

@@ -1,10 +1,12 @@
 """Options that several verbs share, each with its one meaning."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
 
 import typer
+from typer.core import TyperCommand
 
 from equipoise.decide.field import GROUPS, Kind
 from equipoise.decide.query import FIELDS, default_words
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 
 # The heading of options that say where an answer goes and how much of it is printed.
 OUTPUT: Final = "Output"
+_OPTIONS: Final = "Options"
 _METAVARS: Final[Mapping[Kind, str]] = {"text": "NAME", "count": "N", "amount": "N", "number": "X"}
 
 
@@ -154,3 +157,37 @@ def catalogue_of(
     from equipoise.spec.catalogue import catalogue
 
     return catalogue(hardware or (), workloads or ())
+
+
+class _OptionFormatter(Protocol):
+    """The part of a help formatter that lists options."""
+
+    def section(self, name: str, /) -> AbstractContextManager[None]:
+        """A titled block."""
+
+    def write_dl(self, rows: list[tuple[str, str]], /) -> None:
+        """Names and their meanings, in two columns."""
+
+
+class QuestionCommand(TyperCommand):
+    """Lists options by group, in plain text: docs/decisions/0002-plain-help.md."""
+
+    def format_options(self, ctx: Any, formatter: _OptionFormatter) -> None:  # noqa: ANN401 - typer's own
+        """Write one block per group."""
+        blocks: dict[str, list[tuple[str, str]]] = {
+            title: [] for title in (_OPTIONS, *GROUPS.values(), OUTPUT)
+        }
+        arguments: list[tuple[str, str]] = []
+        for each in self.get_params(ctx):
+            row = each.get_help_record(ctx)
+            if row is None:
+                continue
+            if each.param_type_name == "argument":
+                arguments.append(row)
+            else:
+                title = OUTPUT if each.name == "help" else getattr(each, "rich_help_panel", None)
+                blocks[title or _OPTIONS].append(row)
+        for title, rows in ("Arguments", arguments), *blocks.items():
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)

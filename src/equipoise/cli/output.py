@@ -7,9 +7,11 @@ import os
 import re
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
@@ -17,11 +19,14 @@ from msgspec import Struct
 
 from equipoise import errors
 from equipoise.files import expect_place, written
+from equipoise.units import format_duration
 
 if TYPE_CHECKING:
     from equipoise.report.blocks import Page, Shown
 
 _STDOUT, _STDERR = 1, 2
+# A word that no name is as long as: a path of a file is shown whole.
+_LONG_WORD: Final = re.compile(r"(\S{1000})\S+")
 _STYLE: Final = re.compile(r"(\x1b\[[0-9;]*m)")
 
 
@@ -128,7 +133,14 @@ def answering(
 
 
 def write(content: str | bytes) -> None:
-    """Put it on standard output; when its reader has left, as `head` does, stop without a word."""
+    """Put it on standard output; when its reader has left, as `head` does, stop without a word.
+
+    Of documents and tables, which hold texts as they are, a terminal gets what cannot be seen as escapes.
+    """
+    if isinstance(content, bytes) and sys.stdout.isatty():
+        from equipoise.report.format import visible
+
+        content = visible(content.decode(errors="replace").replace("\r", r"\r"))
     if isinstance(content, str):
         content = content.encode(sys.stdout.encoding or "utf-8", errors="replace")
     try:
@@ -157,7 +169,8 @@ def answers_only() -> Iterator[None]:
 
 
 def printable(text: str) -> str:
-    """Text from data, safe on a terminal: control characters become visible escapes."""
+    """Text from data, safe on a terminal: control characters become visible escapes, long words are cut."""
+    text = _LONG_WORD.sub(r"\1…", text)
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
@@ -168,26 +181,88 @@ def width_columns() -> int:
     return shutil.get_terminal_size((80, 24)).columns
 
 
+# A log gains a line so often; on a terminal the line is drawn again so often.
+LOG_EVERY_S: Final = 30.0
+DRAW_EVERY_S: Final = 0.5
+_BAR_COLUMNS = 12
+# Larger totals are bytes or shares, of which a percentage says more.
+_MOST_COUNTED = 999
+_CLEARED = "\r\x1b[K"
+
+
+class ProgressLine:
+    """How far a verb is and how long the rest takes, as one line of text."""
+
+    def __init__(self) -> None:
+        """Nothing is known before the first update."""
+        self._begun_s = self._updated_s = time.monotonic()
+        self._what, self._done, self._total, self._first_done = "", 0, 0, 0
+        self._left_s: float | None = None
+
+    def update(self, what: str, done: int, total: int, *, left_s: float | None = None) -> None:
+        """Note what is under way and how much of the total is done; 0 where the total is not known.
+
+        left_s: seconds that the rest takes; unless given, at the pace since the first update.
+        """
+        now_s = time.monotonic()
+        if not self._total:
+            self._begun_s, self._first_done = now_s, done
+        if left_s is None and done > self._first_done:
+            left_s = (now_s - self._begun_s) * (total - done) / (done - self._first_done)
+        # Between two parts that end, what is under way may change: the time that was left goes on running.
+        if left_s is not None and (left_s, done) != (self._left_s, self._done):
+            self._left_s, self._updated_s = left_s, now_s
+        self._what, self._done, self._total = what, done, total
+
+    def text(self, *, bar_columns: int = 0) -> str:
+        """The line; empty before the first update. bar_columns: of the bar before it."""
+        if not self._what and not self._total:
+            return ""
+        parts = []
+        if self._total:
+            share = min(1.0, self._done / self._total)
+            is_counted = self._total <= _MOST_COUNTED
+            parts = [f"{self._done}/{self._total}" if is_counted else f"{share:.0%}"]
+            filled = round(share * bar_columns)
+            if bar_columns:
+                parts[0] = f"[{'#' * filled}{'-' * (bar_columns - filled)}] {parts[0]}"
+        left_s = None if self._left_s is None else self._left_s - (time.monotonic() - self._updated_s)
+        if left_s is not None and left_s >= 1.0:
+            parts.append(f"{format_duration(float(round(left_s)))} left")
+        else:
+            parts.append(f"{format_duration(float(round(time.monotonic() - self._begun_s)))} so far")
+        return f"{', '.join(parts)}; {printable(self._what)}" if self._what else ", ".join(parts)
+
+
 @contextmanager
-def progress_bar() -> Iterator[Callable[[str, int, int], None] | None]:
-    """A callback (what, done, total) that draws one bar on standard error; None when that is no terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+def progress_line() -> Iterator[ProgressLine]:
+    """A line on standard error for as long as the block runs: drawn again and again on a terminal, which is
+    left as it was; elsewhere, as in a log, a plain line every half a minute.
+    """
+    line, over = ProgressLine(), Event()
+    is_drawn = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
-    columns = (
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f} %"),
-        TimeRemainingColumn(),
-        TextColumn("{task.description}"),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("")
+    def show() -> None:
+        while not over.wait(DRAW_EVERY_S if is_drawn else LOG_EVERY_S):
+            text = line.text(bar_columns=_BAR_COLUMNS if is_drawn else 0)
+            if text and is_drawn:
+                say(f"{_CLEARED}{text[: width_columns() - 1]}")
+            elif text:
+                say(f"equipoise: {text}\n")
 
-        def show(what: str, done: int, total: int) -> None:
-            bar.update(task, description=escape(printable(what)), completed=done, total=total)
+    thread = Thread(target=show, daemon=True)
+    thread.start()
+    try:
+        yield line
+    finally:
+        over.set()
+        thread.join()
+        if is_drawn:
+            say(_CLEARED)
 
-        yield show
+
+def say(text: str) -> None:
+    """Put it on standard error, where somebody reads it."""
+    with suppress(OSError, ValueError):
+        sys.stderr.write(text)
+        sys.stderr.flush()

@@ -1,9 +1,10 @@
 """What `bench` runs: its options as a plan of runs, their progress, and the search of `--find`."""
 
 import re
+import shlex
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -11,19 +12,28 @@ from statistics import fmean
 
 from msgspec import Struct, field
 
+from equipoise.bench.counters import MOST_OTHERS, core_use, others_fraction
 from equipoise.bench.devices import AvailableDevices, available_devices, device
 from equipoise.bench.launchers import Launcher
 from equipoise.bench.methods import method
-from equipoise.bench.models import known_name
 from equipoise.bench.store import Store
 from equipoise.bench.sweep import AdaptiveSweep, Progress, Scaling, planned
 from equipoise.bench.trial import Trial
-from equipoise.cli.output import printable
-from equipoise.diagnose.method_search import EXACT, FoundMethod, MethodSpace, default_methods, effect, tuned
+from equipoise.bench.zoo import known_name
+from equipoise.cli.output import printable, progress_line, say
+from equipoise.diagnose.method_search import (
+    EXACT,
+    FoundMethod,
+    MethodSpace,
+    default_methods,
+    effect,
+    one_device_trials,
+    tuned,
+)
 from equipoise.errors import DataError, EquipoiseError, UsageError
-from equipoise.spec.catalogue import Catalogue
+from equipoise.report.format import plural
 from equipoise.spec.torch_model.factory import refuse_code
-from equipoise.units import format_duration
+from equipoise.units import format_percent
 
 _MOST_VALUES = 100
 _MOST_TRIALS = 100_000
@@ -210,32 +220,48 @@ def search_for_methods(
         backend=device(first.device).backend,
         num_steps=first.num_steps,
     )
-    sweep = AdaptiveSweep(
-        folder=folder,
-        launch_with=launch_with,
-        limit_s=limit_s,
-        most_ranks=max(space.sizes),
-        progress=_show if sys.stderr.isatty() else None,
-    )
-    return tuned(
-        space,
-        sweep,
-        num_trials=limits.num_trials,
-        num_repetitions=limits.num_repetitions,
-        resume=resume,
-    )
+    most, num_ended = len(one_device_trials(space)) + limits.num_trials, 0
+    if launch_with.binds_here:
+        warn_of_others()
+    with resumable(folder, None), progress_line() as line:
 
+        def show(what: str, done: int, total: int) -> None:
+            nonlocal num_ended
+            num_ended += not what and done == total
+            line.update(what, num_ended, most)
 
-def _show(what: str, done: int, total: int) -> None:
-    """Say on standard error what is being run."""
-    if what and done < total:
-        sys.stderr.write(f"{printable(what)}\n")
+        sweep = AdaptiveSweep(
+            folder=folder,
+            launch_with=launch_with,
+            limit_s=limit_s,
+            most_ranks=max(space.sizes),
+            progress=show,
+        )
+        return tuned(
+            space,
+            sweep,
+            num_trials=limits.num_trials,
+            num_repetitions=limits.num_repetitions,
+            resume=resume,
+        )
 
 
 class Pace(Struct):
-    """What runs took, by number of ranks, and what the rest may take."""
+    """What runs took, by number of ranks, and what the rest may take.
+
+    trial: that is under way, since a moment of the monotonic clock.
+    """
 
     took_s: dict[int, list[float]] = field(default_factory=dict)
+    trial: Trial | None = None
+    since_s: float = 0.0
+
+    def next(self, trial: Trial | None) -> None:
+        """The run under way has ended, if one was; another begins, if it is not None."""
+        now_s = time.monotonic()
+        if self.trial is not None:
+            self.add(self.trial, now_s - self.since_s)
+        self.trial, self.since_s = trial, now_s
 
     def add(self, trial: Trial, seconds: float) -> None:
         """Remember what one run took."""
@@ -262,78 +288,69 @@ def trial_text(trial: Trial) -> str:
 
 
 @contextmanager
-def progress_bar(trials: Sequence[Trial], store: Store) -> Iterator[Progress | None]:
-    """A bar on standard error, fed by what it gives; None when that is no terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.progress import BarColumn, TextColumn
-    from rich.progress import Progress as Bar
-    from rich.table import Column
-
+def trial_progress(trials: Sequence[Trial], store: Store) -> Iterator[Progress]:
+    """The progress of a sweep on standard error, fed by what it gives."""
     named = {trial.trial_id: trial for trial in trials}
-    pace, running = Pace(), _RunningBar()
-    columns = (
-        BarColumn(bar_width=12),
-        TextColumn("{task.completed:.0f}/{task.total:.0f}", table_column=Column(no_wrap=True)),
-        TextColumn("{task.fields[left]}", table_column=Column(no_wrap=True)),
-        TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
-    )
-    with Bar(*columns, console=Console(stderr=True), transient=True, expand=True) as bar:
-        task = bar.add_task("", total=len(trials), left="")
+    pace = Pace()
+    with progress_line() as line:
 
         def show(what: str, done: int, total: int) -> None:
             trial = named.get(what)
             if trial is not None or done == total:
-                running.next(trial, pace)
+                pace.next(trial)
             left_s = pace.left_s([each for each in trials if not store.has(each)])
-            left = "" if left_s is None else f"{format_duration(left_s)} left"
-            label = trial_text(trial) if trial else what
-            bar.update(task, description=escape(printable(label)), completed=done, total=total, left=left)
+            line.update(trial_text(trial) if trial else what, done, total, left_s=left_s)
 
         yield show
 
 
-class _RunningBar(Struct):
-    """The run that is under way, and since when."""
+# Of the cores before anything is measured: long enough for the clock's ticks to count.
+_LOOK_S = 0.3
 
-    trial: Trial | None = None
-    since_s: float = 0.0
 
-    def next(self, trial: Trial | None, pace: Pace) -> None:
-        """One has ended, if one ran; another begins, if it is not None."""
-        now_s = time.monotonic()
-        if self.trial is not None:
-            pace.add(self.trial, now_s - self.since_s)
-        self.trial, self.since_s = trial, now_s
+def warn_of_others() -> None:
+    """Say on standard error where other programs take the cores that are to be measured."""
+    before = core_use()
+    time.sleep(_LOOK_S)
+    now = core_use()
+    if before is None or now is None:
+        return
+    taken = others_fraction([("", now.since(before))]) or 0.0
+    if taken > MOST_OTHERS:
+        say(
+            f"equipoise: this machine is busy: other programs take {format_percent(taken)} of "
+            f"{plural(len(now.cores), 'core')}, so times may be too long\n"
+        )
 
 
 @contextmanager
-def saving_tables(store: Store, *, num_trials: int, catalogue: Catalogue | None = None) -> Iterator[None]:
-    """Where a sweep is interrupted or cannot go on: its tables written, and how to go on printed."""
+def resumable(
+    folder: Path, num_trials: int | None, save: Callable[[], object] = lambda: None
+) -> Iterator[None]:
+    """Where a sweep or search is interrupted or cannot go on: what is kept, and the command that goes on.
+
+    num_trials: None where it is not known how many there will be. save: what to write first of what is kept.
+    """
     try:
         yield
     except (KeyboardInterrupt, DataError, OSError):
-        _save_tables(store, num_trials, catalogue)
+        num_kept = sum(Store(each).num_finished() for each in (folder, *folder.glob("runs/*")))
+        # The reason why the sweep stopped is shown; a second one of the same kind would hide it.
+        with suppress(EquipoiseError, OSError):
+            if num_kept:
+                save()
+        of = "" if num_trials is None else f" of {num_trials}"
+        stored = f"{num_kept}{of} runs are stored in {folder}"
+        if any((folder / name).exists() for name in ("sweep.json", "trials.json")):
+            say(f"{printable(stored)}; to continue: {printable(resuming_command(sys.argv[1:]))}\n")
         raise
 
 
-def _save_tables(store: Store, num_trials: int, catalogue: Catalogue | None) -> None:
-    from equipoise.bench.tables import write_sweep_tables
-    from equipoise.report.format import plural
+def resuming_command(arguments: Sequence[str]) -> str:
+    """The command that continues a sweep, for a shell. arguments: of the one that began it.
 
-    # The reason why the sweep stopped is shown; a second one of the same kind would hide it.
-    with suppress(EquipoiseError, OSError):
-        if store.finished():
-            write_sweep_tables(store.folder, catalogue)
-    num_kept = store.num_finished()
-    if not num_kept:
-        return
-    runs = plural(num_trials, "run")
-    folder = printable(str(store.folder))
-    sys.stderr.write(
-        f"{num_kept} of {runs} are stored in {folder}; the same command with --resume continues\n"
-    )
-    sys.stderr.flush()
+    >>> resuming_command(["bench", "mlp", "--out", "my runs"])
+    "equipoise bench --resume mlp --out 'my runs'"
+    """
+    verb, *rest = arguments
+    return shlex.join(("equipoise", verb, *(() if "--resume" in rest else ("--resume",)), *rest))

@@ -47,24 +47,23 @@ def backtest(
         from threadpoolctl import threadpool_limits
 
         from equipoise.calibration.advice_backtest import held_out_advice
-        from equipoise.cli.output import progress_bar
+        from equipoise.cli.output import progress_line
         from equipoise.report.measured_json import advice_backtest_fields, backtest_fields
         from equipoise.report.pages.backtest import ADVICE_BACKTEST, BACKTEST
         from equipoise.runs.embedded import tables
-        from equipoise.runs.queries import best_per_size
+        from equipoise.runs.store import best_per_size
         from equipoise.scaling.backtest import backtest as hold_out
 
         scores = tables(data=data, also=also or ()).scores
         held = sorted(scores["campaign"].drop_nulls().unique())
         chosen = _rounds(rounds, held)
         # The matrices are small: threads would only wait for each other.
-        with progress_bar() as progress, threadpool_limits(limits=1):
+        with progress_line() as line, threadpool_limits(limits=1):
             done: list[str] = []
 
             def show(round_: str) -> None:
                 done.append(round_)
-                if progress is not None:
-                    progress(round_, len(done) - 1, len(chosen or held))
+                line.update(round_, len(done) - 1, len(chosen or held))
 
             if advice:
                 advised = held_out_advice(scores, rounds=chosen, progress=show)
@@ -130,18 +129,18 @@ def validate(
 
         from equipoise.calibration.validate import basis_of
         from equipoise.calibration.validate import validate as hold_against
-        from equipoise.cli.output import progress_bar
+        from equipoise.cli.output import progress_line
         from equipoise.report.measured_json import validation_fields
         from equipoise.report.pages.validation import validation_page
 
         # The matrices are small: threads would only wait for each other.
-        with progress_bar() as progress, threadpool_limits(limits=1):
+        with progress_line() as line, threadpool_limits(limits=1):
             found = hold_against(
                 files or (),
                 calibrate_on=calibrate or (),
                 split=split,
                 basis_of=basis_of(profile),
-                progress=progress,
+                progress=line.update,
                 catalogue=catalogue,
             )
         answer.give_page(

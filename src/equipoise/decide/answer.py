@@ -1,14 +1,26 @@
-"""The records of a decision: Estimate, Candidate, Answer. decision.py makes them in that order."""
+"""The records of a decision: Candidate, Answer. decision.py makes them in that order."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import cached_property
 from statistics import NormalDist
-from typing import ClassVar, Final, Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.bench.topology.topology import Topology
+from equipoise.decide.evidence import (
+    LEAST_LOG_SD,
+    ErrorRecord,
+    Estimate,
+    Estimates,
+    EvidenceSource,
+    Grade,
+    OrderBound,
+    PublishedResult,
+    UserRun,
+)
 from equipoise.decide.query import TrainingQuery
 from equipoise.economics import Price, PriceTerms, Rates
 from equipoise.economics.interruptions import Interrupted
@@ -16,122 +28,13 @@ from equipoise.economics.ownership import Ownership
 from equipoise.economics.quotes import Charges
 from equipoise.errors import SpecError
 from equipoise.launch import Setting, Snippet, launch_snippets, runtime_settings
+from equipoise.perfmodel.generation import RolloutSplit
 from equipoise.scaling.equilibrium import Equilibrium, Limit
-from equipoise.scaling.laws import Domain, FloatArray
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.strategy import Precision, Strategy
 from equipoise.spec.workload import Workload
-from equipoise.stats import Interval, Tornado
+from equipoise.stats import Interval, Tornado, log_sd
 from equipoise.units import HOUR_S
-
-EstimatorName: TypeAlias = Literal["published", "measured", "model"]
-Curves: TypeAlias = Callable[[FloatArray], FloatArray]
-Grade: TypeAlias = Literal["measured", "published", "carried", "calibrated", "priors"]
-BoundKind: TypeAlias = Literal["at_most", "at_least"]
-
-LEVEL: Final = 0.9
-# No estimate is more certain than replicate submissions of one system: 3.3 % (median log-sd of replicates).
-LEAST_LOG_SD: Final = 0.033
-# Half the width of an interval at LEVEL, in standard deviations.
-DEVIATE: Final = NormalDist().inv_cdf((1.0 + LEVEL) / 2.0)
-
-
-class EvidenceSource(Struct, frozen=True, kw_only=True):
-    """Where a number comes from. ref: an entry, a run, a formula. share: of the estimator's weight.
-
-    time_s: the time at num_accelerators that the source states; None where it states none.
-    """
-
-    kind: EstimatorName
-    ref: str
-    share: float | None = None
-    num_accelerators: int | None = None
-    time_s: float | None = None
-    source_uri: str | None = None
-    source_line: int | None = None
-
-
-class Estimate(Struct, frozen=True, kw_only=True):
-    """The working time of one size by one estimator. weight: its share of the combined estimate.
-
-    log_sd: how wrong such estimates were, as the standard deviation of the logarithm. why: what it rests on.
-    """
-
-    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("sources",)
-
-    estimator: EstimatorName
-    name: str
-    time_s: Interval
-    log_sd: float
-    why: str
-    weight: float = 0.0
-    sources: tuple[EvidenceSource, ...] = ()  # the evidence has them
-
-
-class Estimates(Struct, frozen=True, kw_only=True):
-    """All estimates by one estimator of one system: by size, where it has one.
-
-    name: as a sentence names it. curves_s: equally likely curves of working time over `domain`; None where it
-    has none. is_reference: shown for comparison, without weight where others estimate the same size, whose
-    estimates it is part of. grade: of the evidence behind it; by size where it differs.
-    """
-
-    estimator: EstimatorName
-    name: str
-    by_size: Mapping[int, Estimate]
-    grade: Mapping[int, Grade]
-    sources: tuple[EvidenceSource, ...] = ()
-    curves_s: Curves | None = None
-    domain: Domain | None = None
-    is_reference: bool = False
-
-
-class PublishedResult(Struct, frozen=True, kw_only=True):
-    """A result submitted on this very size of this very accelerator."""
-
-    entry_id: str
-    round: str
-    score_s: float
-    source_uri: str | None = None
-    source_line: int | None = None
-
-
-class ErrorRecord(Struct, frozen=True, kw_only=True):
-    """How wrong answers of a kind were on what was held out. of: what was held out, in words.
-
-    words: the sentence for people.
-    """
-
-    kind: str
-    of: str
-    num_held_out: int
-    median_abs_error: float | None
-    p90_abs_error: float | None
-    coverage: float | None
-    words: str
-
-
-def log_sd(time: Interval) -> float:
-    """The standard deviation of the logarithm that an interval stands for.
-
-    Assumes a log-normal time. Source: the interval's ends are its quantiles.
-
-    >>> round(log_sd(Interval(value=1.0, low=0.8483, high=1.1788, level=0.9)), 3)
-    0.1
-    """
-    deviate = NormalDist().inv_cdf((1.0 + time.level) / 2.0)
-    return math.log(time.high / time.low) / (2.0 * deviate)
-
-
-def with_log_sd(value: float, spread: float) -> Interval:
-    """The interval at LEVEL of a log-normal value."""
-    factor = math.exp(DEVIATE * spread)
-    return Interval(value=value, low=value / factor, high=value * factor, level=LEVEL)
-
-
-def scaled(time: Interval, factor: float) -> Interval:
-    """The interval of so many times the amount."""
-    return replace(time, value=factor * time.value, low=factor * time.low, high=factor * time.high)
 
 
 def probability_within(amount: Interval, limit: float) -> float:
@@ -148,19 +51,6 @@ def probability_within(amount: Interval, limit: float) -> float:
         return 0.0
     spread = max(log_sd(amount), LEAST_LOG_SD)
     return NormalDist().cdf(math.log(limit / amount.value) / spread)
-
-
-class OrderBound(Struct, frozen=True, kw_only=True):
-    """What another chip takes on as many, which bounds this one's time (law 5: physics orders).
-
-    kind: `at_most` what a chip takes that is no better in any stated fact, `at_least` what one takes that is
-    no worse. grade: of that time.
-    """
-
-    kind: BoundKind
-    accelerator: str
-    time_s: float
-    grade: Grade
 
 
 ConstraintName: TypeAlias = Literal["deadline_s", "budget_usd", "memory_bytes", "max_accelerators"]
@@ -199,23 +89,6 @@ class ModelStep(Struct, frozen=True, kw_only=True):
     num_samples: float
 
 
-class UserRun(Struct, frozen=True, kw_only=True):
-    """One set-up that the user measured: samples of all ranks per second, the median over its runs.
-
-    accelerator: None where the runs do not state it. strategy: as `bench` takes it; None on one device, or
-    where it is not stated. log_sd: of the median.
-    """
-
-    run_ids: tuple[str, ...]
-    accelerator: str | None
-    num_accelerators: int
-    global_batch_samples: int
-    samples_per_s: float
-    log_sd: float
-    strategy: str | None
-    precision: str | None
-
-
 class Candidate(Struct, frozen=True, kw_only=True):
     """So many accelerators of one system, on one kind of terms, with one strategy and batch.
 
@@ -245,16 +118,16 @@ class Candidate(Struct, frozen=True, kw_only=True):
     num_accelerators: int
     num_nodes: int | None
     terms: PriceTerms
-    strategy: Strategy | None
-    user_run: UserRun | None
-    global_batch_samples: int | None
-    num_samples: float | None
-    num_steps: float | None
-    step_s: Interval | None
+    strategy: Strategy | None = None
+    user_run: UserRun | None = None
+    global_batch_samples: int | None = None
+    num_samples: float | None = None
+    num_steps: float | None = None
+    step_s: Interval | None = None
     work_s: Interval
     time_s: Interval | None
     goodput: Interval | None
-    why_not: str | None
+    why_not: str | None = None
     price: Price | None
     power_w: float | None
     usd: Interval | None
@@ -262,17 +135,17 @@ class Candidate(Struct, frozen=True, kw_only=True):
     energy_j: Interval | None
     carbon_kg: Interval | None
     electricity_usd: Interval | None
-    interrupted: Interrupted | None
-    mfu: float | None
-    mfu_precision: Precision | None
-    tokens_per_s_per_accelerator: float | None
-    memory: MemoryUse | None
-    model: ModelStep | None
-    speedup: Interval | None
-    constraints: tuple[Constraint, ...]
+    interrupted: Interrupted | None = None
+    mfu: float | None = None
+    mfu_precision: Precision | None = None
+    tokens_per_s_per_accelerator: float | None = None
+    memory: MemoryUse | None = None
+    model: ModelStep | None = None
+    speedup: Interval | None = None
+    constraints: tuple[Constraint, ...] = ()
     estimates: tuple[Estimate, ...]
-    published: tuple[PublishedResult, ...]
-    order_bound: OrderBound | None
+    published: tuple[PublishedResult, ...] = ()
+    order_bound: OrderBound | None = None
     disagreement: float
     grade: Grade
 
@@ -466,14 +339,15 @@ class Renting(Struct, frozen=True, kw_only=True):
     tornado: Tornado | None
 
 
-class Answer(Struct, frozen=True, kw_only=True):
+class Answer(Struct, frozen=True, kw_only=True, dict=True):
     """What to do, or why nothing keeps the limits; and everything else that was looked at.
 
     work: what the times are for, as in "the time to ...". chosen_for_you: what the question left open and was
     chosen, in words: shown first. offers: what each system would be taken at, the best first; the first is
     what is recommended, the second the next best of all systems. alternatives: the best of the rest.
     time_values: which candidate is best from which value of an hour on, the cheapest first. frontier: ids of
-    the candidates that none beats in time, money and energy at once.
+    the candidates that none beats in time, money and energy at once. rollout: how the recommended
+    accelerators share generation and training; None where nothing is generated.
     """
 
     question: TrainingQuery
@@ -498,6 +372,7 @@ class Answer(Struct, frozen=True, kw_only=True):
     sensitivity: Tornado | None
     renting: tuple[Renting, ...]
     ownership: Ownership | None
+    rollout: RolloutSplit | None = None
     chosen_for_you: tuple[str, ...]
     notes: tuple[str, ...]
     num_considered: int
@@ -505,16 +380,22 @@ class Answer(Struct, frozen=True, kw_only=True):
 
     JSON_PROPERTIES: ClassVar[tuple[str, ...]] = ("snippets", "settings")
 
-    @property
+    @cached_property
     def snippets(self) -> tuple[Snippet, ...]:
         """How to run the recommended strategy; nothing where none is known, or not how such chips start."""
         best, nodes = self.recommended, self._nodes
-        if best is None or best.strategy is None or nodes is None:
+        if not self.is_launched or best is None or best.strategy is None or nodes is None:
             return ()
         try:
             return launch_snippets(best.strategy, nodes, workload=self.workload, settings=self.settings)
         except SpecError:
             return ()
+
+    @property
+    def is_launched(self) -> bool:
+        """Whether a strategy is recommended that programs may start: none generates completions."""
+        has_strategy = self.recommended is not None and self.recommended.strategy is not None
+        return has_strategy and self.system.cluster is not None and self.rollout is None
 
     @property
     def settings(self) -> tuple[Setting, ...]:

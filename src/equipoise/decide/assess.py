@@ -3,8 +3,7 @@
 What a system is assessed to be depends on the question and on nothing else that is asked about (law 3).
 """
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 import polars as pl
@@ -15,7 +14,7 @@ from equipoise.calibration import forecast_record
 from equipoise.calibration.curves import CurveQuestion
 from equipoise.calibration.forecasts import results_of
 from equipoise.calibration.profiles import CalibratedModel, model_for, with_links
-from equipoise.decide.answer import Estimates, OrderBound
+from equipoise.decide.answer import Infeasibility, UnfitSize
 from equipoise.decide.estimators.measured import measured_estimates
 from equipoise.decide.estimators.model import (
     NearChip,
@@ -37,9 +36,10 @@ from equipoise.decide.estimators.published import (
     published_sizes,
     results_at_size,
 )
-from equipoise.decide.field import MAX_ACCELERATORS, MAX_SIZES
-from equipoise.decide.query import USUAL_MOST, TrainingQuery
-from equipoise.decide.strategy_search import SURVEYS, Problem, Survey, problem
+from equipoise.decide.evidence import Estimates, OrderBound
+from equipoise.decide.query import TrainingQuery
+from equipoise.decide.strategy_search import Problem, problem
+from equipoise.decide.surveys import SURVEYS, SizeRange, Survey, remedy, size_range
 from equipoise.decide.systems import RequestedSystem
 from equipoise.decide.training import Training
 from equipoise.decide.user_evidence.fit import (
@@ -53,55 +53,12 @@ from equipoise.decide.user_evidence.fit import (
 from equipoise.decide.user_evidence.runs import recasts, user_steps
 from equipoise.decide.user_evidence.traces import TraceCheck, UserEvidence, checks, ran_elsewhere
 from equipoise.errors import EvidenceError, SpecError
-from equipoise.runs.queries import comparable
-from equipoise.scaling.equilibrium import Limit
+from equipoise.runs.store import comparable
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.hardware import Accelerator, at_least_as_good
 
-_DOUBLINGS_AROUND: Final = 3
-_SMALL: Final = 16  # up to so many accelerators every number is tried
 _NUM_STRATEGIES: Final = 3
-
-
-class SizeRange(Struct, frozen=True, kw_only=True):
-    """Sizes tried, ascending, and those that may be taken: from `fewest` to `most`, or `listed` alone.
-
-    limited_by: whose limit `most` is. next_usual: the one beyond `most` that is shown, whatever `most` is
-    just below it (law 3); None around a single size, where all that are tried are shown.
-    """
-
-    tried: tuple[int, ...]
-    fewest: int
-    most: int
-    limited_by: Limit
-    next_usual: int | None = None
-    listed: frozenset[int] | None = None
-
-    @property
-    def is_one(self) -> bool:
-        """Whether one size may be taken: those about it are tried to show what fewer and more would do."""
-        return self.fewest == self.most and len(self.tried) > 1
-
-    @property
-    def shown_most(self) -> int:
-        """The largest size whose equilibria are of interest."""
-        return self.tried[-1] if self.is_one else self.most
-
-    def holds(self, num_accelerators: int) -> bool:
-        """Whether a size may be taken."""
-        if self.listed is not None and self.fewest <= num_accelerators <= self.most:
-            return num_accelerators in self.listed
-        return self.fewest <= num_accelerators <= self.most
-
-    def shows(self, num_accelerators: int) -> bool:
-        """Whether a size is a candidate: it may be taken, or shows what more would do.
-
-        Sizes below those asked about are for the curve alone.
-        """
-        if num_accelerators <= self.most:
-            return self.holds(num_accelerators)
-        return self.next_usual in {None, num_accelerators}
 
 
 class Assessment(Struct, frozen=True, kw_only=True):
@@ -146,7 +103,7 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
     """The estimates of a system: from the user's runs, published results, the performance model."""
     if system.cluster is None or (system.is_cpu and inputs.user.runs is not None):
         return _by_runs_alone(inputs, system)
-    sizes = size_range(inputs, system)
+    sizes = size_range(inputs.query, system, known=_known_sizes(inputs, system), also_sizes=inputs.also_sizes)
     chip = system.cluster.accelerator
     traces = inputs.user.traces
     notes = [*system.notes, *(ran_elsewhere(traces, chip.slug, chip.title) if traces else ())]
@@ -202,83 +159,57 @@ def _model_for(inputs: Inputs, chip: Accelerator) -> CalibratedModel:
     return model_for(chip, inputs.training.workload, name=query.profile, software=query.software)
 
 
-def size_range(inputs: Inputs, system: RequestedSystem) -> SizeRange:
-    """The sizes of a system that are tried, and those that may be taken.
+def _known_sizes(inputs: Inputs, system: RequestedSystem) -> Sequence[int]:
+    """The sizes of a system with results of the training that is asked about, ascending."""
+    is_usual = inputs.training.budget.is_to_target and inputs.query.global_batch_samples is None
+    slug = inputs.training.workload.slug
+    return published_sizes(inputs.scores if is_usual else None, slug, system.accelerator)
 
-    Where results are published and more than a node may be taken, from the smaller of a node and the smallest
-    size published; up to what the question or the stock allows, else what is usually asked about or was
-    published.
-    """
-    query, node_size = inputs.query, 1 if system.cluster is None else system.cluster.node_size
-    is_usual = inputs.training.budget.is_to_target and query.global_batch_samples is None
-    known = published_sizes(
-        inputs.scores if is_usual else None, inputs.training.workload.slug, system.accelerator
-    )
-    if query.num_nodes is not None:
-        return _around(query.num_nodes * node_size)
-    if query.sizes is not None and not query.sizes.is_range and len(query.sizes.listed) == 1:
-        return _around(query.sizes.most)
-    limits = [each for each in (query.max_accelerators, system.stock) if each is not None]
-    if query.sizes is not None:
-        fewest, most = query.sizes.fewest, min((query.sizes.most, *limits))
-        listed = None if query.sizes.is_range else frozenset(query.sizes.listed)
-        tried = set(query.sizes.listed) if listed else _ladder(node_size, fewest, most)
-        return SizeRange(
-            tried=tuple(sorted(tried | _beyond(node_size, most))),
-            fewest=fewest,
-            most=most,
-            limited_by="question",
-            next_usual=_next_usual(node_size, most),
-            listed=listed,
+
+def rejections(assessment: Assessment) -> Iterator[Infeasibility]:
+    """Why strategies of the sizes asked about are no candidates: memory first, then what is not legal."""
+    survey = assessment.survey
+    if survey is None:
+        return
+    within = [each for each in survey.sizes if assessment.sizes.holds(each.num_accelerators)]
+    too_large = sum(each.found.num_legal - each.found.num_fitting for each in within)
+    nearest = [each.found.memories.nearest_bytes for each in within if each.found.memories]
+    if too_large:
+        held = survey.problem.cluster.accelerator.memory_bytes
+        yield Infeasibility(
+            reason="memory_bytes",
+            needed=min(nearest, default=None),
+            available=None if held is None else float(held),
+            count=too_large,
         )
-    most = min(limits) if limits else max((USUAL_MOST, *known, *inputs.also_sizes))
-    least = min(node_size, known[0]) if known and most > node_size else 1
-    tried = _ladder(node_size, min(least, most), most) | {each for each in known if each <= most}
-    kept = sorted(tried | set(inputs.also_sizes))[-(MAX_SIZES - 1) :]
-    return SizeRange(
-        tried=tuple(sorted({*kept, *_beyond(node_size, most)})),
-        fewest=1,
-        most=most,
-        limited_by="question" if limits else "catalogue",
-        next_usual=_next_usual(node_size, most),
-    )
+    faults: dict[str, int] = {}
+    for each in within:
+        for reason, count in each.found.faults.items():
+            faults[reason] = faults.get(reason, 0) + count
+    for reason, count in sorted(faults.items(), key=lambda pair: -pair[1]):
+        yield Infeasibility(reason=reason, needed=None, available=None, count=count)
 
 
-def _ladder(node_size: int, fewest: int, most: int) -> set[int]:
-    """Powers of two, those of whole nodes, both ends; every number where there are few."""
-    if most <= _SMALL and most <= max(node_size, 1):
-        return set(range(fewest, most + 1))
-    return {each for each in _usual(node_size, most) if fewest <= each <= most} | {fewest, most}
+def unfit_sizes(assessment: Assessment, known: Collection[int]) -> Iterator[UnfitSize]:
+    """The sizes that may be taken at which no strategy runs, other than those known otherwise."""
+    survey = assessment.survey
+    for each in () if survey is None else survey.at(assessment.sizes.tried):
+        size = each.num_accelerators
+        if each.best is None and size not in known and assessment.sizes.holds(size):
+            memories = each.found.memories
+            yield UnfitSize(
+                num_accelerators=size, needed_bytes=None if memories is None else memories.least_bytes
+            )
 
 
-def _usual(node_size: int, most: int) -> set[int]:
-    """Powers of two, and nodes times them, up to at least twice as many as `most`."""
-    steps = range(math.ceil(math.log2(most)) + 2)
-    return {2**step for step in steps} | {node_size * 2**step for step in steps}
-
-
-def _around(size: int) -> SizeRange:
-    """One size, and doublings about it, which show what fewer and more would do."""
-    steps = range(-_DOUBLINGS_AROUND, _DOUBLINGS_AROUND + 1)
-    tried = {
-        int(size * 2.0**step) for step in steps if (size * 2.0**step).is_integer() and size * 2.0**step >= 1
-    }
-    return SizeRange(
-        tried=tuple(sorted(each for each in tried if each <= MAX_ACCELERATORS)),
-        fewest=size,
-        most=size,
-        limited_by="catalogue",
-    )
-
-
-def _next_usual(node_size: int, most: int) -> int:
-    """The size that shows what more would do."""
-    return min(MAX_ACCELERATORS, *(each for each in _usual(node_size, most) if each > most))
-
-
-def _beyond(node_size: int, most: int) -> set[int]:
-    """The sizes tried beyond the most that may be taken: curves go on to its double."""
-    return {min(2 * most, MAX_ACCELERATORS), _next_usual(node_size, most)}
+def nothing_fits(assessment: Assessment) -> str | None:
+    """What the training needs where no strategy fits on any size asked about; None where some do."""
+    survey = assessment.survey
+    if survey is None or any(
+        each.best is not None for each in survey.sizes if assessment.sizes.holds(each.num_accelerators)
+    ):
+        return None
+    return remedy(survey.problem, assessment.sizes.most)
 
 
 def is_batch_of_nobody(inputs: Inputs) -> bool:

@@ -11,31 +11,25 @@ from equipoise.decide.answer import (
     Candidate,
     Constraint,
     ConstraintName,
-    Estimate,
-    Estimates,
-    Grade,
     MemoryUse,
     ModelStep,
-    OrderBound,
-    UserRun,
     probability_within,
-    scaled,
-    with_log_sd,
 )
 from equipoise.decide.assess import Assessment, Inputs
 from equipoise.decide.combine import combine, combined_curves, ratio_log_sd
 from equipoise.decide.estimators.model import deciding
 from equipoise.decide.estimators.published import ended_at
+from equipoise.decide.evidence import Estimate, Estimates, Grade, OrderBound, UserRun
 from equipoise.decide.query import TrainingQuery
 from equipoise.decide.select import Group, SizeCurve
 from equipoise.decide.strategy_search import TimedStrategy
 from equipoise.decide.systems import RequestedSystem, system_rates
-from equipoise.economics import SYSTEM_POWER, Bill, Price, PriceTerms, Rates, bill, electricity, grid, price
-from equipoise.economics.interruptions import Interrupted, interrupted
-from equipoise.economics.quotes import Charges, charged, charges
+from equipoise.economics import SYSTEM_POWER, Bill, PriceTerms, Rates, bill, electricity, grid, price
+from equipoise.economics.interruptions import interrupted
+from equipoise.economics.quotes import least_charged
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.strategy import PRECISIONS, Precision
-from equipoise.stats import Interval, exact, product
+from equipoise.stats import Interval, exact, product, scaled, with_log_sd
 
 # Better evidence first: what a candidate rests on is graded by the best that has weight in it.
 _GRADES: Final[tuple[Grade, ...]] = ("measured", "published", "carried", "calibrated", "priors")
@@ -65,10 +59,16 @@ class SystemCandidates(Struct, frozen=True, kw_only=True):
 
 
 class _Sized(Struct, frozen=True, kw_only=True):
-    """What is known of one size before terms: the combined working time and what it is made of."""
+    """What is known of one size before terms: the combined working time and what it is made of.
+
+    timed: the strategy that is advised; run: the user's own set-up; None where there is none.
+    """
 
     num_accelerators: int
     work_s: Interval
+    timed: TimedStrategy | None
+    run: UserRun | None
+    global_batch_samples: int | None
     estimates: tuple[Estimate, ...]
     disagreement: float
     grade: Grade
@@ -79,7 +79,7 @@ def system_candidates(inputs: Inputs, assessment: Assessment) -> SystemCandidate
     """Every size that some estimator has a time of, on each of the system's terms."""
     system, query = assessment.system, inputs.query
     sized = [
-        _sized(assessment.estimates, size, assessment.bounds.get(size, ()))
+        _sized(inputs, assessment, size)
         for size in assessment.sizes.tried
         if any(size in each.by_size for each in assessment.estimates)
     ]
@@ -89,7 +89,7 @@ def system_candidates(inputs: Inputs, assessment: Assessment) -> SystemCandidate
     curves: dict[Group, SizeCurve] = {}
     sizes = assessment.sizes
     for terms, paid in rates.items():
-        members = [_candidate(inputs, assessment, each, terms, paid) for each in sized]
+        members = [_priced(inputs, assessment, each, terms, paid) for each in sized]
         found += [
             each
             for each in _with_speedup(members, assessment.estimates)
@@ -119,13 +119,13 @@ def rates_of(query: TrainingQuery, system: RequestedSystem, terms: PriceTerms) -
     return system_rates(system, terms, carbon=carbon, power=power)
 
 
-def _sized(estimates: Sequence[Estimates], size: int, bounds: Sequence[OrderBound]) -> _Sized:
+def _sized(inputs: Inputs, assessment: Assessment, size: int) -> _Sized:
     """The combined estimate of one size; references count only where nobody else estimates it.
 
     What was neither submitted nor measured on the size itself keeps the bounds; a time that one decided is
     carried over from that chip.
     """
-    known = [each for each in estimates if size in each.by_size]
+    known = [each for each in assessment.estimates if size in each.by_size]
     counted = [each for each in known if not each.is_reference] or known
     combined = combine(
         [each.by_size[size].time_s for each in counted], [each.by_size[size].log_sd for each in counted]
@@ -133,11 +133,17 @@ def _sized(estimates: Sequence[Estimates], size: int, bounds: Sequence[OrderBoun
     weights = dict(zip([each.name for each in counted], combined.weights, strict=True))
     grades = [each.grade[size] for each in counted if weights[each.name] >= _LEAST_WEIGHT]
     grade = min(grades, key=_GRADES.index)
+    bounds = assessment.bounds.get(size, ())
     bound = None if grade in {"measured", "published"} else deciding(combined.time.value, bounds)
     work_s = combined.time
+    timed, run = _best_strategy(assessment, size), _fastest_run(inputs, assessment, size)
+    batch = inputs.training.global_batch_samples if run is None else run.global_batch_samples
     return _Sized(
         num_accelerators=size,
         work_s=work_s if bound is None else scaled(work_s, bound.time_s / work_s.value),
+        timed=timed,
+        run=run,
+        global_batch_samples=batch if timed is None else timed.strategy.global_batch_samples,
         estimates=tuple(replace(each.by_size[size], weight=weights.get(each.name, 0.0)) for each in known),
         disagreement=combined.disagreement,
         grade=grade if bound is None else "carried",
@@ -145,51 +151,16 @@ def _sized(estimates: Sequence[Estimates], size: int, bounds: Sequence[OrderBoun
     )
 
 
-def _candidate(
+def _priced(
     inputs: Inputs, assessment: Assessment, sized: _Sized, terms: PriceTerms, rates: Rates
-) -> Candidate:
-    size = sized.num_accelerators
-    best = _best_strategy(assessment, size)
-    run = _fastest_run(inputs, assessment, size)
-    batch = _batch(inputs, best, run)
-    priced = priced_candidate(
-        inputs,
-        assessment,
-        terms,
-        rates,
-        num_accelerators=size,
-        work_s=sized.work_s,
-        timed=best,
-        run=run,
-        global_batch_samples=batch,
-        estimates=sized.estimates,
-        disagreement=sized.disagreement,
-        grade=sized.grade,
-    )
-    return replace(priced, order_bound=sized.order_bound)
-
-
-def priced_candidate(
-    inputs: Inputs,
-    assessment: Assessment,
-    terms: PriceTerms,
-    rates: Rates,
-    *,
-    num_accelerators: int,
-    work_s: Interval,
-    timed: TimedStrategy | None,
-    run: UserRun | None,
-    global_batch_samples: int | None,
-    estimates: tuple[Estimate, ...],
-    disagreement: float,
-    grade: Grade,
 ) -> Candidate:
     """The candidate of a working time: with interruptions, money, energy and constraints.
 
     Source: time = work / goodput; money = accelerators x time x price; energy = accelerators x watts x the
     factor of the system x PUE x time; step = work / steps.
     """
-    system, query, size = assessment.system, inputs.query, num_accelerators
+    system, query, size, timed = assessment.system, inputs.query, sized.num_accelerators, sized.timed
+    work_s, batch = sized.work_s, sized.global_batch_samples
     node_size = 1 if assessment.cluster is None else assessment.cluster.node_size
     num_nodes = -(-size // node_size)
     stopped = interrupted(
@@ -205,14 +176,17 @@ def priced_candidate(
         why_not = f"its 90 % interval spans a factor of {time_s.high / time_s.low:.0f}"
         time_s = None
     paid = None if time_s is None else bill(size, time_s, rates)
-    rented = None if paid is None or time_s is None else _rented(rates, size, time_s, paid, stopped)
-    samples = (
-        None if global_batch_samples is None else inputs.training.budget.samples_at(global_batch_samples)
-    )
-    steps = None if samples is None or global_batch_samples is None else samples / global_batch_samples
+    price, usd, made_of = rates.price, None, None
+    if time_s is not None and price is not None and (rates.others or not price.is_hourly):
+        stored = stopped.checkpoint_bytes
+        price, usd, made_of = least_charged((price, *rates.others), size, time_s, checkpoint_bytes=stored)
+    elif time_s is not None and paid is not None:
+        usd = _at_price(paid, time_s)
+    samples = None if batch is None else inputs.training.budget.samples_at(batch)
+    steps = None if samples is None or batch is None else samples / batch
     step_s = None if steps is None else product(work_s, exact(1.0 / steps))
     power = rates.accelerator_power_w
-    precision = _ran_in(assessment, timed, run, grade)
+    precision = _ran_in(assessment, sized)
     candidate = Candidate(
         system=system.name,
         title=system.title,
@@ -221,8 +195,8 @@ def priced_candidate(
         num_nodes=None if assessment.cluster is None else num_nodes,
         terms=terms,
         strategy=None if timed is None else timed.strategy,
-        user_run=run,
-        global_batch_samples=global_batch_samples,
+        user_run=sized.run,
+        global_batch_samples=batch,
         num_samples=samples,
         num_steps=steps,
         step_s=step_s,
@@ -230,28 +204,26 @@ def priced_candidate(
         time_s=time_s,
         goodput=None if time_s is None else stopped.goodput,
         why_not=why_not if time_s is None else None,
-        price=rates.price if rented is None else rented.price,
+        price=price,
         power_w=None if power is None else power * rates.system_power.factor,
-        usd=None if rented is None else rented.usd,
-        charges=None if rented is None else rented.charges,
+        usd=usd,
+        charges=made_of,
         energy_j=None if paid is None else paid.energy,
         carbon_kg=None if paid is None else paid.carbon,
         electricity_usd=None if paid is None else paid.electricity,
         interrupted=stopped,
         mfu=None if precision is None else _mfu(assessment, timed, step_s, precision),
         mfu_precision=precision,
-        tokens_per_s_per_accelerator=_token_rate(inputs, global_batch_samples, step_s, size),
+        tokens_per_s_per_accelerator=_token_rate(inputs, batch, step_s, size),
         memory=_memory(assessment, timed),
         model=None
         if timed is None
         else ModelStep(step_s=timed.step_s, by_cause_s=timed.by_cause_s, num_samples=timed.num_samples),
-        speedup=None,
-        constraints=(),
-        estimates=estimates,
+        estimates=sized.estimates,
         published=() if assessment.published is None else assessment.published.at_size.get(size, ()),
-        order_bound=None,
-        disagreement=disagreement,
-        grade=grade,
+        order_bound=sized.order_bound,
+        disagreement=sized.disagreement,
+        grade=sized.grade,
     )
     return replace(candidate, constraints=constraints(query, assessment, candidate))
 
@@ -279,59 +251,19 @@ def timed_candidate(
         num_accelerators=num_accelerators,
         num_nodes=None if system.cluster is None else -(-num_accelerators // system.cluster.node_size),
         terms=system.terms[0],
-        strategy=None,
-        user_run=None,
-        global_batch_samples=None,
-        num_samples=None,
-        num_steps=None,
-        step_s=None,
         work_s=time_s,
         time_s=time_s,
         goodput=exact(1.0),
-        why_not=None,
         price=rates.price,
         power_w=None if power_w is None else power_w * rates.system_power.factor,
         usd=_at_price(paid, time_s),
         energy_j=paid.energy,
         carbon_kg=paid.carbon,
         electricity_usd=paid.electricity,
-        interrupted=None,
-        mfu=None,
-        mfu_precision=None,
-        tokens_per_s_per_accelerator=None,
-        memory=None,
-        model=None,
-        speedup=None,
-        constraints=(),
         estimates=(estimate,),
-        published=(),
-        order_bound=None,
         disagreement=1.0,
         grade=grade,
     )
-
-
-class _Rented(Struct, frozen=True, kw_only=True):
-    """What a training costs at one price. charges: None where that is its hours alone."""
-
-    price: Price | None
-    usd: Interval | None
-    charges: Charges | None
-
-
-def _rented(rates: Rates, size: int, time_s: Interval, paid: Bill, stopped: Interrupted) -> _Rented:
-    """The money of the time, at the quote of which it costs least.
-
-    stopped: of the run, for the bytes of a checkpoint, which is what is stored and taken out.
-    """
-    price, stored = rates.price, stopped.checkpoint_bytes
-    if price is None or (price.is_hourly and not rates.others):
-        return _Rented(price=price, usd=_at_price(paid, time_s), charges=None)
-    found = [
-        (charges(each, size, time_s.value, checkpoint_bytes=stored), each) for each in (price, *rates.others)
-    ]
-    least, taken = min(found, key=lambda each: each[0].usd)
-    return _Rented(price=taken, usd=charged(taken, size, time_s, checkpoint_bytes=stored), charges=least)
 
 
 def _at_price(paid: Bill, time_s: Interval) -> Interval | None:
@@ -389,22 +321,15 @@ def _fastest_run(inputs: Inputs, assessment: Assessment, size: int) -> UserRun |
     return max(here, key=lambda each: each.samples_per_s, default=None)
 
 
-def _batch(inputs: Inputs, best: TimedStrategy | None, run: UserRun | None) -> int | None:
-    if best is not None:
-        return best.strategy.global_batch_samples
-    return inputs.training.global_batch_samples if run is None else run.global_batch_samples
-
-
-def _ran_in(
-    assessment: Assessment, timed: TimedStrategy | None, run: UserRun | None, grade: Grade
-) -> Precision | None:
+def _ran_in(assessment: Assessment, sized: _Sized) -> Precision | None:
     """The precision that the time is of; None where nobody states it, as published results do not.
 
     Steps of the user that the model was fitted to are of the strategy that is advised.
     """
-    if timed is None or grade in {"published", "carried"}:
+    timed, run = sized.timed, sized.run
+    if timed is None or sized.grade in {"published", "carried"}:
         return None
-    if grade == "measured" and assessment.run_fit is None:
+    if sized.grade == "measured" and assessment.run_fit is None:
         return next((each for each in PRECISIONS if run is not None and each == run.precision), None)
     return timed.strategy.precision
 
@@ -502,26 +427,26 @@ def _with_speedup(members: Sequence[Candidate], estimates: Sequence[Estimates]) 
     return found
 
 
-def with_terms(inputs: Inputs, assessment: Assessment, candidate: Candidate, terms: PriceTerms) -> Candidate:
-    """The candidate on other terms."""
-    return replace(
-        priced_candidate(
-            inputs,
-            assessment,
-            terms,
-            rates_of(inputs.query, assessment.system, terms),
-            num_accelerators=candidate.num_accelerators,
-            work_s=candidate.work_s,
-            timed=_best_strategy(assessment, candidate.num_accelerators),
-            run=candidate.user_run,
-            global_batch_samples=candidate.global_batch_samples,
-            estimates=candidate.estimates,
-            disagreement=candidate.disagreement,
-            grade=candidate.grade,
-        ),
-        speedup=candidate.speedup,
+def _known_of(assessment: Assessment, candidate: Candidate) -> _Sized:
+    """What a candidate was made of."""
+    return _Sized(
+        num_accelerators=candidate.num_accelerators,
+        work_s=candidate.work_s,
+        timed=_best_strategy(assessment, candidate.num_accelerators),
+        run=candidate.user_run,
+        global_batch_samples=candidate.global_batch_samples,
+        estimates=candidate.estimates,
+        disagreement=candidate.disagreement,
+        grade=candidate.grade,
         order_bound=candidate.order_bound,
     )
+
+
+def with_terms(inputs: Inputs, assessment: Assessment, candidate: Candidate, terms: PriceTerms) -> Candidate:
+    """The candidate on other terms."""
+    rates = rates_of(inputs.query, assessment.system, terms)
+    found = _priced(inputs, assessment, _known_of(assessment, candidate), terms, rates)
+    return replace(found, speedup=candidate.speedup)
 
 
 def with_budget(inputs: Inputs, assessment: Assessment, candidate: Candidate, factor: float) -> Candidate:
@@ -529,49 +454,33 @@ def with_budget(inputs: Inputs, assessment: Assessment, candidate: Candidate, fa
 
     inputs: of that training. Assumes every estimate grows with the samples: a stated training budget.
     """
-    timed = _best_strategy(assessment, candidate.num_accelerators)
+    times, known = exact(factor), _known_of(assessment, candidate)
+    timed = known.timed
     if timed is not None:
-        timed = replace(
-            timed, num_samples=factor * timed.num_samples, work_s=product(timed.work_s, exact(factor))
-        )
-    found = priced_candidate(
-        inputs,
-        assessment,
-        candidate.terms,
-        rates_of(inputs.query, assessment.system, candidate.terms),
-        num_accelerators=candidate.num_accelerators,
-        work_s=product(candidate.work_s, exact(factor)),
+        timed = replace(timed, num_samples=factor * timed.num_samples, work_s=product(timed.work_s, times))
+    grown = replace(
+        known,
+        work_s=product(known.work_s, times),
         timed=timed,
-        run=candidate.user_run,
-        global_batch_samples=candidate.global_batch_samples,
-        estimates=tuple(
-            replace(each, time_s=product(each.time_s, exact(factor))) for each in candidate.estimates
-        ),
-        disagreement=candidate.disagreement,
-        grade=candidate.grade,
+        estimates=tuple(replace(each, time_s=product(each.time_s, times)) for each in known.estimates),
+        order_bound=None,
     )
-    return replace(found, speedup=candidate.speedup)
+    rates = rates_of(inputs.query, assessment.system, candidate.terms)
+    return replace(_priced(inputs, assessment, grown, candidate.terms, rates), speedup=candidate.speedup)
 
 
 def with_strategy(
     inputs: Inputs, assessment: Assessment, candidate: Candidate, timed: TimedStrategy, rates: Rates
 ) -> Candidate:
     """The candidate trained by another strategy: slower or faster by the ratio of the modelled times."""
-    best = _best_strategy(assessment, candidate.num_accelerators)
-    assert best is not None
-    ratio = timed.work_s.value / best.work_s.value
-    work_s = product(candidate.work_s, exact(ratio))
-    return priced_candidate(
-        inputs,
-        assessment,
-        candidate.terms,
-        rates,
-        num_accelerators=candidate.num_accelerators,
-        work_s=work_s,
+    known = _known_of(assessment, candidate)
+    assert known.timed is not None
+    other = replace(
+        known,
+        work_s=product(known.work_s, exact(timed.work_s.value / known.timed.work_s.value)),
         timed=timed,
         run=None,
         global_batch_samples=timed.strategy.global_batch_samples,
-        estimates=candidate.estimates,
-        disagreement=candidate.disagreement,
-        grade=candidate.grade,
+        order_bound=None,
     )
+    return _priced(inputs, assessment, other, candidate.terms, rates)

@@ -14,11 +14,11 @@ import numpy as np
 import orjson
 from msgspec import Struct
 
-from equipoise.decide.answer import DEVIATE, LEAST_LOG_SD, LEVEL, Curves, Estimates
+from equipoise.decide.evidence import LEAST_LOG_SD, Curves, Estimates
 from equipoise.errors import DataError
 from equipoise.scaling.laws import Domain, FloatArray
 from equipoise.spec.workload import Workload
-from equipoise.stats import Interval
+from equipoise.stats import DEVIATE, LEVEL, Interval
 
 ModelKind: TypeAlias = Literal["transformer", "other"]
 # Trainings to a published target, by kind of model, and pretrainings of language models on stated tokens.

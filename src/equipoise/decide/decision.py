@@ -1,7 +1,8 @@
 """A question to its answer, in the order of reading: training, systems, estimates, candidates, choice."""
 
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Final, NoReturn, TypeAlias
 
 import polars as pl
 from msgspec import Struct
@@ -10,7 +11,7 @@ from threadpoolctl import threadpool_limits
 
 from equipoise.calibration.profiles import default_software
 from equipoise.decide.answer import Answer, Candidate, Refusal, Relaxation, Renting, SystemAnswer
-from equipoise.decide.assess import Assessment, Inputs, assess
+from equipoise.decide.assess import Assessment, Inputs, assess, nothing_fits, rejections, unfit_sizes
 from equipoise.decide.candidates import (
     SystemCandidates,
     rates_of,
@@ -19,36 +20,36 @@ from equipoise.decide.candidates import (
     with_terms,
 )
 from equipoise.decide.estimators.model import software_ratios
-from equipoise.decide.explain import (
-    alternatives,
-    notes,
-    nothing_fits,
-    records,
-    rejections,
-    system_offers,
-    to_measure,
-    unfit_sizes,
-)
-from equipoise.decide.query import USUAL_HORIZON_MONTHS, TrainingQuery
+from equipoise.decide.explain import alternatives, notes, records, system_offers, to_measure
+from equipoise.decide.query import USUAL_HORIZON_MONTHS, TrainingQuery, without_choice
 from equipoise.decide.reasons import reasons
 from equipoise.decide.select import Rule, Selection, figures_of, flips, select, time_values, tornado_of
 from equipoise.decide.strategy_search import Problem, plain_strategies
 from equipoise.decide.systems import requested_systems
-from equipoise.decide.training import training
+from equipoise.decide.training import batch_words, training
 from equipoise.decide.user_evidence.runs import UserRuns
 from equipoise.decide.user_evidence.traces import UserEvidence, unusable, user_evidence
 from equipoise.economics.costs import TERMS, price
 from equipoise.economics.ownership import USUAL_UTILISATION, Ownership, ownership, purchase
 from equipoise.errors import EvidenceError, UsageError
+from equipoise.perfmodel.generation import RolloutSplit
 from equipoise.runs import embedded
+from equipoise.runs.store import SameRows
 from equipoise.scaling.equilibrium import Limit, default_answer
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.catalogue import catalogue as catalogue_of
 from equipoise.stats import LEVEL, Interval, exact
 
+_MOST_ASSESSED: Final = 64
+Progress: TypeAlias = Callable[[str, int, int], None]  # the system, how many are done, of how many
+
 
 def answer(
-    query: TrainingQuery, *, scores: pl.DataFrame | None, catalogue: Catalogue | None = None
+    query: TrainingQuery,
+    *,
+    scores: pl.DataFrame | None,
+    catalogue: Catalogue | None = None,
+    progress: Progress | None = None,
 ) -> Answer:
     """What to do, or why nothing keeps the limits.
 
@@ -59,7 +60,7 @@ def answer(
     """
     known = catalogue or catalogue_of(query.hardware, query.workloads)
     with threadpool_limits(limits=1):  # the matrices are small: threads would only wait for each other
-        return answer_with(query, known, scores)[0]
+        return _chosen(collect_candidates(query, known, scores, progress=progress))
 
 
 class Collected(Struct, frozen=True, kw_only=True):
@@ -90,12 +91,64 @@ def collect_candidates(
     *,
     runs: UserRuns | None = None,
     also_sizes: tuple[int, ...] = (),
+    progress: Progress | None = None,
 ) -> Collected:
     """The candidates of every system of a question.
 
     runs: of the user's own, in place of those of the question's folder. also_sizes: to estimate besides.
     Raises as `answer` does.
     """
+    if runs is None and not query.rests_on_files:
+        systems = requested_systems(query, catalogue)
+        known = None if scores is None else SameRows(scores)
+        inputs, assessments = _assessed_alike(without_choice(query), catalogue, known, also_sizes, progress)
+        inputs = replace(inputs, query=query)
+        assessments = tuple(replace(one, system=each) for one, each in zip(assessments, systems, strict=True))
+    else:
+        inputs, assessments = _assessed(
+            query, catalogue, scores, runs=runs, also_sizes=also_sizes, progress=progress
+        )
+    found: list[SystemCandidates] = []
+    refused: list[EvidenceError] = []
+    for assessment in assessments:
+        candidates = system_candidates(inputs, assessment)
+        if not candidates.candidates and not any(rejections(assessment)):
+            refused.append(_no_estimate(inputs, assessment))
+        else:
+            found.append(candidates)
+    if not found:
+        _refuse(refused, unusable(inputs.user.traces))
+    if query.budget_usd is not None:
+        _refuse_unpriced([one for one in found if _is_unpriced(one)], found)
+    return Collected(inputs=inputs, systems=tuple(found), refused=tuple(refused))
+
+
+@lru_cache(maxsize=_MOST_ASSESSED)
+def _assessed_alike(
+    query: TrainingQuery,
+    catalogue: Catalogue,
+    scores: SameRows | None,
+    also_sizes: tuple[int, ...],
+    progress: Progress | None,
+) -> tuple[Inputs, tuple[Assessment, ...]]:
+    """As `_assessed`, kept for the next question that differs in its choice alone, as when a slider moves.
+
+    query: `without_choice`, so that nothing in an assessment can depend on it.
+    """
+    rows = None if scores is None else scores.rows
+    return _assessed(query, catalogue, rows, runs=None, also_sizes=also_sizes, progress=progress)
+
+
+def _assessed(
+    query: TrainingQuery,
+    catalogue: Catalogue,
+    scores: pl.DataFrame | None,
+    *,
+    runs: UserRuns | None,
+    also_sizes: tuple[int, ...],
+    progress: Progress | None,
+) -> tuple[Inputs, tuple[Assessment, ...]]:
+    """What a question is answered with, and its systems assessed; arguments as `collect_candidates`."""
     systems = requested_systems(query, catalogue)
     about = training(query, catalogue, scores)
     accelerators = [each.accelerator for each in systems]
@@ -108,20 +161,12 @@ def collect_candidates(
     inputs = Inputs(
         query=query, training=about, catalogue=catalogue, scores=scores, user=user, also_sizes=also_sizes
     )
-    found: list[SystemCandidates] = []
-    refused: list[EvidenceError] = []
-    for system in systems:
-        assessment = assess(inputs, system)
-        candidates = system_candidates(inputs, assessment)
-        if not candidates.candidates and not any(rejections(assessment)):
-            refused.append(_no_estimate(inputs, assessment))
-        else:
-            found.append(candidates)
-    if not found:
-        _refuse(refused, unusable(user.traces))
-    if query.budget_usd is not None:
-        _refuse_unpriced([one for one in found if _is_unpriced(one)], found)
-    return Collected(inputs=inputs, systems=tuple(found), refused=tuple(refused))
+    assessments = []
+    for number, system in enumerate(systems):
+        if progress is not None:
+            progress(system.title, number, len(systems))
+        assessments.append(assess(inputs, system))
+    return inputs, tuple(assessments)
 
 
 def rule_of(query: TrainingQuery) -> Rule:
@@ -131,6 +176,7 @@ def rule_of(query: TrainingQuery) -> Rule:
         value_of_time_usd_per_hour=query.value_of_time_usd_per_hour or 0.0,
         within_s=query.within_s,
         spend_usd=query.spend_usd,
+        currency=query.own_currency or ("USD", 1.0),
     )
 
 
@@ -175,6 +221,7 @@ def _chosen(collected: Collected) -> Answer:
         sensitivity=None if best is None else tornado_of(best),
         renting=() if best is None else tuple(_renting(inputs, own.assessment, best)),
         ownership=bought,
+        rollout=None if best is None else _rollout_split(own.assessment, best),
         chosen_for_you=_chosen_for_you(inputs, own.assessment, best),
         notes=tuple(
             dict.fromkeys(
@@ -196,6 +243,14 @@ def _chosen(collected: Collected) -> Answer:
         num_considered=sum(_num_considered(one.assessment)[0] for one in found),
         search_s=0.0 if survey is None else survey.search_s,
     )
+
+
+def _rollout_split(assessment: Assessment, best: Candidate) -> RolloutSplit | None:
+    """How the recommended accelerators generate and train; None where nothing is generated."""
+    survey, batch = assessment.survey, best.global_batch_samples
+    if survey is None or batch is None or best.model is None:
+        return None
+    return survey.problem.rollout_split(best.num_accelerators, batch, best.model.step_s)
 
 
 def _nothing_runs(found: Sequence[SystemCandidates]) -> Refusal:
@@ -220,8 +275,7 @@ def _chosen_for_you(inputs: Inputs, assessment: Assessment, best: Candidate | No
     chosen = [*inputs.training.chosen_for_you, *assessment.system.chosen_for_you]
     if best is None:
         return tuple(chosen)
-    if inputs.training.global_batch_samples is None and best.global_batch_samples is not None:
-        chosen.append(f"global batch {best.global_batch_samples:,}: fastest by samples against batch")
+    chosen += batch_words(inputs.training, best.global_batch_samples)
     if best.strategy is not None and not inputs.query.precision:
         chosen.append(f"precision {best.strategy.precision} (--precision for others)")
     if best.strategy is not None and not any(

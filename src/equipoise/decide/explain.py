@@ -1,31 +1,20 @@
 """What belongs to a choice: alternatives, what to measure, accuracy records, notes, how to run it."""
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from msgspec.structs import replace
 
 from equipoise.calibration.curves import ForecastRecord
 from equipoise.calibration.forecast_record import COMBINED, PUBLISHED, shipped_advice
-from equipoise.decide.answer import (
-    LEAST_LOG_SD,
-    Alternative,
-    Candidate,
-    ConstraintName,
-    ErrorRecord,
-    Infeasibility,
-    Measurement,
-    SystemOffer,
-    UnfitSize,
-    log_sd,
-    with_log_sd,
-)
+from equipoise.decide.answer import Alternative, Candidate, ConstraintName, Measurement, SystemOffer
 from equipoise.decide.assess import Assessment, Inputs, is_batch_of_nobody
 from equipoise.decide.combine import combined_record, distance_log_sd
 from equipoise.decide.estimators.model import transfer_record
 from equipoise.decide.estimators.published import FARTHEST, largest_known
-from equipoise.decide.ledger import running
+from equipoise.decide.evidence import LEAST_LOG_SD, ErrorRecord
+from equipoise.decide.ledger import LEDGER, running
 from equipoise.decide.query import Objective
 from equipoise.decide.select import (
     Figures,
@@ -39,15 +28,16 @@ from equipoise.decide.select import (
     relaxations,
     worth,
 )
-from equipoise.decide.strategy_search import Problem, remedy
+from equipoise.decide.strategy_search import Problem
 from equipoise.decide.systems import kinds
+from equipoise.files import user_file
 from equipoise.launch import bench_command
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.machine import machine
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.strategy import Strategy
-from equipoise.stats import Interval
+from equipoise.stats import Interval, log_sd, with_log_sd
 from equipoise.units import HOUR_S, format_amount, format_count, format_duration, format_percent
 
 NUM_ALTERNATIVES: Final = 4
@@ -133,7 +123,7 @@ def alternatives(
     by_id = {each.id: each for each in candidates}
     ordered = sorted(chosen, key=lambda name: _distance(figures[name], best, rule))
     return tuple(
-        Alternative(candidate=by_id[name], wins_when=_wins_when(best, by_id[name], rule.objective))
+        Alternative(candidate=by_id[name], wins_when=_wins_when(best, by_id[name], rule))
         for name in ordered[:NUM_ALTERNATIVES]
     )
 
@@ -156,7 +146,7 @@ _LIMITS: Final[Mapping[ConstraintName, str]] = {
 }
 
 
-def _wins_when(best: Candidate, other: Candidate, objective: Objective) -> str:
+def _wins_when(best: Candidate, other: Candidate, rule: Rule) -> str:
     """When another candidate would be the better one, from both candidates' own time and money."""
     assert best.time_s is not None
     assert other.time_s is not None
@@ -169,14 +159,16 @@ def _wins_when(best: Candidate, other: Candidate, objective: Objective) -> str:
         unit = "accelerator-hours"
     else:
         more = other.usd.value - best.usd.value
-        less_words, more_words, unit = "costs no more", "costs more", "USD"
+        less_words, more_words, unit = "costs no more", "costs more", rule.currency[0]
+        more *= rule.currency[1]
     if saved_h > 0.0 >= more:
         return f"{allowed}where it is available: it is faster and {less_words}"
     if saved_h <= 0.0 <= more:
-        price = _price_that_wins(best, other, objective)
+        price = _price_that_wins(best, other, rule.objective)
         if price is not None:
-            return f"{allowed}if its price falls below {price:.3g} USD per accelerator-hour"
-        return f"at no value of time: it is slower and {more_words}"
+            name, per_usd = rule.currency
+            return f"{allowed}if its price falls below {price * per_usd:.3g} {name} per accelerator-hour"
+        return f"at no value of time: it is {'slower' if saved_h < 0.0 else 'no faster'} and {more_words}"
     side = "more" if saved_h > 0.0 else "less"
     return f"{allowed}where an hour is worth {side} than {format_amount(more / saved_h)} {unit}"
 
@@ -290,7 +282,10 @@ def records(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> I
             f"Steps by the performance model (calibration {calibration.name})",
         )
     yield from _numbers(inputs, assessment, best)
-    own = running(accelerator=assessment.system.accelerator) or running()
+    path = user_file(*LEDGER)
+    own = None
+    if path.exists():
+        own = running(path, accelerator=assessment.system.accelerator) or running(path)
     if own is not None:
         yield of_record("ledger", "Your own ledger", own.record)
 
@@ -390,52 +385,6 @@ def _numbers(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> 
     )
 
 
-def rejections(assessment: Assessment) -> Iterator[Infeasibility]:
-    """Why strategies of the sizes asked about are no candidates: memory first, then what is not legal."""
-    survey = assessment.survey
-    if survey is None:
-        return
-    within = [each for each in survey.sizes if assessment.sizes.holds(each.num_accelerators)]
-    too_large = sum(each.found.num_legal - each.found.num_fitting for each in within)
-    nearest = [each.found.memories.nearest_bytes for each in within if each.found.memories]
-    if too_large:
-        held = survey.problem.cluster.accelerator.memory_bytes
-        yield Infeasibility(
-            reason="memory_bytes",
-            needed=min(nearest, default=None),
-            available=None if held is None else float(held),
-            count=too_large,
-        )
-    faults: dict[str, int] = {}
-    for each in within:
-        for reason, count in each.found.faults.items():
-            faults[reason] = faults.get(reason, 0) + count
-    for reason, count in sorted(faults.items(), key=lambda pair: -pair[1]):
-        yield Infeasibility(reason=reason, needed=None, available=None, count=count)
-
-
-def unfit_sizes(assessment: Assessment, known: Collection[int]) -> Iterator[UnfitSize]:
-    """The sizes that may be taken at which no strategy runs, other than those known otherwise."""
-    survey = assessment.survey
-    for each in () if survey is None else survey.at(assessment.sizes.tried):
-        size = each.num_accelerators
-        if each.best is None and size not in known and assessment.sizes.holds(size):
-            memories = each.found.memories
-            yield UnfitSize(
-                num_accelerators=size, needed_bytes=None if memories is None else memories.least_bytes
-            )
-
-
-def nothing_fits(assessment: Assessment) -> str | None:
-    """What the training needs where no strategy fits on any size asked about; None where some do."""
-    survey = assessment.survey
-    if survey is None or any(
-        each.best is not None for each in survey.sizes if assessment.sizes.holds(each.num_accelerators)
-    ):
-        return None
-    return remedy(survey.problem, assessment.sizes.most)
-
-
 def notes(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> Iterator[str]:
     """What the figures do not show: where the answer guesses, extrapolates or has little room."""
     yield from assessment.notes
@@ -488,7 +437,7 @@ def _ordered(inputs: Inputs, best: Candidate) -> Iterator[str]:
 def _odd_size(inputs: Inputs, assessment: Assessment) -> Iterator[str]:
     """Sizes that the batch does not divide by, with batches that would."""
     batch = inputs.training.global_batch_samples
-    if batch is None:
+    if batch is None or inputs.training.batch_words is not None:
         return
     for size in (assessment.sizes.most, *(assessment.sizes.listed or ())):
         if size > 1 and batch % size and size <= batch:

@@ -19,6 +19,7 @@ from equipoise.units import HOUR_S, duration_s
 Kind: TypeAlias = Literal[
     "text",  # one word or name
     "texts",  # several, the option is repeated
+    "names",  # several, the option is repeated or they are separated by commas
     "list",  # several, separated by commas
     "choice",  # one of `choices`
     "flag",
@@ -109,7 +110,7 @@ class Field(Struct, frozen=True, kw_only=True):
     @property
     def is_repeated(self) -> bool:
         """Whether several values are given by naming the option several times."""
-        return self.kind in {"texts", "per_system", "paths"}
+        return self.kind in {"texts", "names", "per_system", "paths"}
 
     @property
     def also_keys(self) -> tuple[str, ...]:
@@ -151,6 +152,11 @@ def _text(field: Field, given: object) -> str:
 def _texts(field: Field, given: object) -> tuple[str, ...]:
     items = given if isinstance(given, (list, tuple)) else [given]
     return tuple(_text(field, each) for each in items)
+
+
+def _names(field: Field, given: object) -> tuple[str, ...]:
+    items = given if isinstance(given, (list, tuple)) else [given]
+    return tuple(_text(field, name) for each in items for name in str(each).split(","))
 
 
 def _list(field: Field, given: object) -> tuple[str, ...]:
@@ -309,6 +315,7 @@ def _paths(field: Field, given: object) -> tuple[Path, ...]:
 _READERS: Final[Mapping[Kind, Callable[[Field, object], Any]]] = {
     "text": _text,
     "texts": _texts,
+    "names": _names,
     "list": _list,
     "choice": _one_of,
     "flag": _flag,

@@ -6,15 +6,26 @@ from msgspec.structs import replace
 
 from equipoise.decide.query import TrainingQuery
 from equipoise.errors import UsageError
-from equipoise.spec.strategy import TRAINED, Trained
-from equipoise.spec.workload import Workload
+from equipoise.spec.strategy import METHODS, TRAINED, Method, Trained
+from equipoise.spec.workload import Rollout, Workload
 from equipoise.units import format_count, format_si
 
 USUAL_LORA_RANK: Final = 16
+# Optimizer states of QLoRA are paged to the host where memory is short (Dettmers et al. 2023, section 3).
+QLORA_OFFLOAD: Final = ("none", "optimizer")
 # Sequences of a step of a fine-tuning whose batch nobody states: those of Stanford Alpaca (Taori et al. 2023,
 # table of hyperparameters of its repository). Direct preference optimisation: 64 pairs of two (Rafailov et
 # al. 2023, appendix B), the same number.
 USUAL_FINE_TUNING_BATCH: Final = 128
+# Completions of a step of a reinforcement learning: 32 prompts of 16 (DeepSeek-R1, arXiv:2501.12948, 2025; as
+# NeMo RL's examples/configs/grpo_math_1B.yaml).
+USUAL_ROLLOUT_BATCH: Final = 512
+USUAL_PROMPT_TOKENS: Final = 256
+# Time of a step of reinforcement learning over what the model says of its generation and training, and the
+# log standard deviation: median and spread of ten published steps (tests/truth/rollouts.toml,
+# docs/experiments/0031).
+ROLLOUT_TIME_PER_STEP_TIME: Final = 2.49
+ROLLOUT_LOG_SD: Final = 0.43
 _PER_PAIR: Final = 2
 _WIDENED: Final = "their interval is wider by an assumed factor of two"
 
@@ -26,8 +37,8 @@ def as_asked(query: TrainingQuery, about: Workload) -> Workload:
     equation 7). With adapters that is the frozen model itself; with all weights trained it is a second copy.
     Raises UsageError where the workload's model has no such training.
     """
-    trained, is_preference = trained_part(query), "dpo" in query.train
-    if query.sequence_tokens is None and trained is None and not is_preference:
+    trained, method = trained_part(query), next((each for each in METHODS if each in query.train), None)
+    if query.sequence_tokens is None and trained is None and method is None:
         return about
     if about.transformer is None or about.sequence_tokens is None:
         option = "--sequence" if query.sequence_tokens is not None else f"--train {','.join(query.train)}"
@@ -43,13 +54,50 @@ def as_asked(query: TrainingQuery, about: Workload) -> Workload:
     if trained is not None:
         rank = None if trained == "full" else about.lora_rank or USUAL_LORA_RANK
         about = replace(about, trained=trained, lora_rank=rank)
-    if is_preference:
+    if method is not None:
         if about.area != "language":
-            raise UsageError(f"--train dpo: {about.title} is no language model, which preferences are about")
+            raise UsageError(f"--train {method}: {about.title} is no language model, which answers in text")
         about = replace(
-            about, frozen_share=1.0, frozen_params=about.params if about.trained == "full" else None
+            about,
+            frozen_share=_FORWARD_PASSES[method],
+            frozen_params=about.params if about.trained == "full" else None,
         )
-    return about
+    return _with_rollout(query, about) if method == "grpo" else about
+
+
+# Further forward passes of a sequence: through the reference model; with completions of the policy also
+# through the policy as it was when it generated them (Shao et al. 2024, arXiv:2402.03300, algorithm 1).
+_FORWARD_PASSES: Final[dict[Method, float]] = {"dpo": 1.0, "grpo": 2.0}
+
+
+def _with_rollout(query: TrainingQuery, about: Workload) -> Workload:
+    """The workload on completions that it generates: samples of the mean length, up to that of --sequence."""
+    assert query.completion_tokens is not None
+    prompt, completion = query.prompt_tokens or USUAL_PROMPT_TOKENS, query.completion_tokens
+    most = prompt + 2 * completion if query.sequence_tokens is None else query.sequence_tokens
+    if most < prompt + completion:
+        raise UsageError(
+            f"--sequence {most}: a prompt of {prompt} and a completion of {completion} tokens are longer; it "
+            "states where completions are cut"
+        )
+    return replace(
+        about,
+        sequence_tokens=prompt + completion,
+        rollout=Rollout(
+            group_size=query.num_in_group,
+            prompt_tokens=prompt,
+            completion_tokens=completion,
+            most_completion_tokens=most - prompt,
+        ),
+    )
+
+
+def rollout_words(made: Rollout) -> str:
+    """What is generated for a step, in words: lengths and groups as stated or chosen."""
+    longest = format_count(made.prompt_tokens + made.most_completion_tokens)
+    lengths = f"{format_count(made.completion_tokens)} tokens a prompt of {format_count(made.prompt_tokens)}"
+    options = "--group, --completion, --prompt, --sequence"
+    return f"{made.group_size} completions of {lengths}, cut at {longest} together ({options})"
 
 
 def trained_part(query: TrainingQuery) -> Trained | None:
@@ -65,7 +113,14 @@ def not_validated(about: Workload) -> tuple[str, ...]:
             "No published times of QLoRA are in the data: its times are those of LoRA with the traffic of "
             f"dequantisation, and {_WIDENED}."
         )
-    if about.frozen_share:
+    if about.rollout is not None:
+        found.append(
+            "A step of reinforcement learning is generation, two forward passes and training, one after the "
+            f"other; ten published steps (NeMo RL 0.4, H100) took {ROLLOUT_TIME_PER_STEP_TIME} times as long "
+            "(1.5 to 5.5), and so does this: weights are handed over, samples padded, rewards waited for. "
+            "The strategy is for verl, OpenRLHF, NeMo RL or TRL; no script is written for them."
+        )
+    elif about.frozen_share:
         found.append(
             "No published times of training beside a frozen model are in the data: it is counted as "
             f"{about.frozen_share:.2g} further forward passes, and {_WIDENED}."
@@ -83,7 +138,8 @@ def samples_of_examples(query: TrainingQuery, about: Workload) -> float:
         raise UsageError(
             f"--epochs: the size of a data set for {about.title} is not known; give --examples N"
         )
-    return examples * (query.num_epochs or 1.0) * (_PER_PAIR if "dpo" in query.train else 1)
+    each = about.rollout.group_size if about.rollout else _PER_PAIR if "dpo" in query.train else 1
+    return examples * (query.num_epochs or 1.0) * each
 
 
 def examples_words(query: TrainingQuery, about: Workload, samples: float) -> str:
@@ -91,7 +147,7 @@ def examples_words(query: TrainingQuery, about: Workload, samples: float) -> str
     unit = "tokens" if about.sequence_tokens else "samples"
     amount = f"{format_si(samples * (about.sequence_tokens or 1))} {unit}"
     epochs = query.num_epochs or 1.0
-    what = "preference pairs" if "dpo" in query.train else "examples"
+    what = "preference pairs" if "dpo" in query.train else "prompts" if about.rollout else "examples"
     examples = query.training_examples or about.dataset_samples or 0
     passes = f"{epochs:g} epoch{'' if epochs == 1 else 's'}"
     return f"train {passes} on {format_count(examples)} {what} ({amount})"
@@ -99,5 +155,8 @@ def examples_words(query: TrainingQuery, about: Workload, samples: float) -> str
 
 def usual_fine_tuning_batch(query: TrainingQuery, about: Workload) -> int | None:
     """The global batch of a fine-tuning where nobody states one; None for any other training."""
+    if about.rollout is not None:
+        group = about.rollout.group_size
+        return max(1, USUAL_ROLLOUT_BATCH // group) * group
     is_fine_tuning = about.trained != "full" or "dpo" in query.train or query.counts_examples
     return USUAL_FINE_TUNING_BATCH if is_fine_tuning and about.area == "language" else None

@@ -17,16 +17,18 @@ from statistics import median
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from equipoise import __version__
 from equipoise.calibration.curves import ForecastRecord
-from equipoise.decide.answer import LEVEL, EstimatorName
+from equipoise.decide.evidence import EstimatorName
 from equipoise.decide.field import MAX_ACCELERATORS
 from equipoise.errors import DataError, SpecError, UsageError
-from equipoise.files import parsed_json
+from equipoise.files import parsed_json, user_file
 from equipoise.launch import bench_method
 from equipoise.spec.strategy import PRECISIONS
 from equipoise.spec.strategy import strategy as strategy_of
+from equipoise.stats import LEVEL
 from equipoise.units import MIB
 
 Quantity: TypeAlias = Literal["time_to_train_s", "step_s", "samples_per_s"]
@@ -223,15 +225,12 @@ class Ledger(Struct, frozen=True, kw_only=True):
         return tuple({each.prediction.set_up: each for each in self.entries}.values())
 
 
+LEDGER: Final = ("ledger.jsonl", "EQUIPOISE_LEDGER")  # its name, and the variable that names another
+
+
 def ledger_path() -> Path:
     """Where the ledger is: $EQUIPOISE_LEDGER, else in the folder for data of the XDG specification."""
-    named = os.environ.get("EQUIPOISE_LEDGER")
-    if named:
-        return Path(named)
-    data = os.environ.get("XDG_DATA_HOME", "")
-    # The specification has relative paths ignored.
-    home = Path(data) if data.startswith("/") else Path.home() / ".local" / "share"
-    return home / "equipoise" / "ledger.jsonl"
+    return user_file(*LEDGER)
 
 
 def add_predictions(path: Path, predictions: Sequence[RecordedPrediction]) -> tuple[str, ...]:
@@ -404,6 +403,15 @@ def matches(ledger: Ledger, runs: Iterable[Mapping[str, Any]]) -> Iterator[tuple
                     entry.id,
                     MeasuredResult(quantity=entry.prediction.quantity, value=value, source=row["run_id"]),
                 )
+
+
+def beside_predictions(ledger: Ledger, runs: Iterable[Mapping[str, Any]]) -> tuple[LedgerEntry, ...]:
+    """The current predictions of what rows of the table `runs` ran, each with what these alone measured."""
+    unmeasured = tuple(replace(each, measured=()) for each in ledger.current())
+    found: dict[str, list[MeasuredResult]] = {}
+    for id_, measured in matches(replace(ledger, entries=unmeasured), runs):
+        found.setdefault(id_, []).append(measured)
+    return tuple(replace(each, measured=tuple(found[each.id])) for each in unmeasured if each.id in found)
 
 
 class Running(Struct, frozen=True, kw_only=True):

@@ -26,14 +26,15 @@ from equipoise.calibration.forecasts import (
     results_of,
     workload_in,
 )
-from equipoise.decide.answer import LEVEL, Answer, Candidate, Estimate, EvidenceSource, TimeValue, log_sd
-from equipoise.decide.assess import Assessment, SizeRange
+from equipoise.decide.answer import Answer, Candidate, TimeValue
+from equipoise.decide.assess import Assessment
 from equipoise.decide.candidates import rates_of, timed_candidate
 from equipoise.decide.decision import answer_with, rule_of
+from equipoise.decide.evidence import Estimate, EvidenceSource
 from equipoise.decide.ledger import RecordedPrediction
 from equipoise.decide.query import TrainingQuery, changed
 from equipoise.decide.select import figures_of, time_values
-from equipoise.decide.strategy_search import remedy
+from equipoise.decide.surveys import SizeRange, remedy
 from equipoise.decide.systems import RequestedSystem, requested_systems
 from equipoise.decide.user_evidence.runs import UserRuns
 from equipoise.economics import Rates
@@ -44,7 +45,7 @@ from equipoise.scaling.equilibrium import Equilibrium, equilibria
 from equipoise.scaling.fit import measured_times
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.catalogue import catalogue as catalogue_of
-from equipoise.stats import Interval
+from equipoise.stats import LEVEL, Interval, log_sd
 from equipoise.units import format_amount
 
 _ALONE: Final = "your accelerators"
@@ -183,13 +184,15 @@ def _of_answer(
     assessment = assessments[0]
     published = assessment.published
     curve = None if published is None else published.curve
-    outside = (
-        {}
-        if curve is None
-        else {each.num_accelerators: each.outside for each in curve.predictions if each.outside}
-    )
     wanted = _wanted(query, assessment.sizes)
     candidates = [each for each in found.candidates if each.system == assessment.system.name]
+    submitted = {each.num_accelerators for each in candidates if each.published}
+    predictions = () if curve is None else curve.predictions
+    outside = {
+        each.num_accelerators: each.outside
+        for each in predictions
+        if each.outside and each.num_accelerators in wanted - submitted
+    }
     shown = tuple(each for each in candidates if each.num_accelerators in wanted)
     unknown = () if query.sizes is None or query.sizes.is_range else _unknown(wanted, shown, assessment)
     if unknown and not shown:
@@ -204,7 +207,7 @@ def _of_answer(
         work=found.work,
         round=None if curve is None else curve.round,
         candidates=shown,
-        outside={size: words for size, words in outside.items() if size in wanted},
+        outside=outside,
         equilibria=group,
         no_equilibria=None if group else _NO_EQUILIBRIA,
         time_values=found.time_values,

@@ -3,6 +3,7 @@
 They are shown and change no estimate: docs/experiments/0030. Nothing is read before somebody asks for them.
 """
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -13,6 +14,7 @@ from equipoise.spec.catalogue import shipped
 
 if TYPE_CHECKING:
     from equipoise.calibration.published.nearest import PlannedStep
+    from equipoise.calibration.published_steps import StepPrediction
 
 MOST = 5
 
@@ -62,14 +64,13 @@ def near_published_steps(answer: Answer | None) -> tuple[NearStep, ...]:
         return ()
     # Loaded where they are shown: most answers show none, and loading takes a hundredth of a second.
     from equipoise.calibration.published.nearest import nearest_steps  # noqa: PLC0415
-    from equipoise.calibration.published.table import published_steps, rows_of_table  # noqa: PLC0415
-    from equipoise.calibration.published_steps import predictions  # noqa: PLC0415
+    from equipoise.calibration.published.table import published_steps  # noqa: PLC0415
 
     catalogue = shipped()
     found = nearest_steps(published_steps(), _planned(answer, shown), catalogue, most=MOST)
-    predicted = predictions(rows_of_table(found, catalogue))
     steps = []
-    for row, step in zip(found.iter_rows(named=True), predicted, strict=True):
+    for row in found.iter_rows(named=True):
+        step = _predicted(row["row_id"])
         steps.append(
             NearStep(
                 **{name: row[name] for name in NearStep.__struct_fields__ if name in _OF_TABLE},
@@ -82,6 +83,15 @@ def near_published_steps(answer: Answer | None) -> tuple[NearStep, ...]:
             )
         )
     return tuple(steps)
+
+
+@cache
+def _predicted(row_id: str) -> "StepPrediction | None":
+    """What the model predicts of a row of the table; kept, for most answers show the same few rows."""
+    from equipoise.calibration.published.table import published_steps, rows_of_table  # noqa: PLC0415 - above
+    from equipoise.calibration.published_steps import predictions  # noqa: PLC0415 - as above
+
+    return predictions(rows_of_table(published_steps().filter(row_id=row_id), shipped()))[0]
 
 
 _OF_TABLE = frozenset(

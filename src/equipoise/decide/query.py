@@ -1,19 +1,22 @@
-"""TrainingQuery: the one question that every verb, form, file and function asks; each field is declared once.
+"""TrainingQuery: the one question that every verb, form, file and function asks.
 
-`FIELDS` is read by the command line, the TOML reader, the dashboard, the Python functions and the docs.
+Each field is declared once, in fields.toml; `FIELDS` is read by the command line, the TOML reader, the
+dashboard, the Python functions and the docs.
 """
 
 import math
 import re
+import tomllib
 from collections.abc import Mapping
+from datetime import date
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias, get_args
 
-from msgspec import Struct
-from msgspec.structs import fields, force_setattr, replace
+from msgspec import Struct, convert
+from msgspec.structs import force_setattr, replace
 
-from equipoise.decide.field import MAX_ACCELERATORS, Field, Group, Kind, Sizes, Verb
+from equipoise.decide.field import Field, Group, Sizes, Verb
 from equipoise.errors import DataError, UsageError
 from equipoise.spec.renting import DEFAULT_GRID, ON_RECLAIM, TERMS, OnReclaim
 from equipoise.spec.strategy import METHODS, PRECISIONS, SOFTWARE_NAMES, TRAINED
@@ -26,7 +29,6 @@ Submitter: TypeAlias = Literal["best", "new"]
 
 ALL: Final[tuple[Verb, ...]] = ("advise", "plan", "predict", "allocate")
 _DECIDE: Final[tuple[Verb, ...]] = ("advise", "plan")
-_TRAIN: Final[tuple[Verb, ...]] = ("advise", "plan", "predict")
 
 # What users of clusters ask about where no limit is stated; more where more was published.
 USUAL_MOST: Final = 512
@@ -48,746 +50,86 @@ RIVALS: Final = (
 )
 # Attributes that state a training budget.
 BUDGETS: Final = ("training_tokens", "training_samples", "training_examples", "num_epochs")
-# Thousands of times the longest training there was: more is a slip.
-_MOST_WORK: Final = 1e18
-_MOST_USD: Final = 1e15
-_LONGEST_SEQUENCE: Final = 100_000_000
-_LONGEST_S: Final = 1e7 * HOUR_S
-_CURRENCY: Final = re.compile(r"([A-Za-z]{3})=([0-9]{1,12}(?:\.[0-9]{1,12})?)")
-
-
-def _field(
-    option: str,
-    kind: Kind,
-    help_: str,
-    *,
-    group: Group,
-    verbs: tuple[Verb, ...] = _DECIDE,
-    **more: Any,  # noqa: ANN401 - the other attributes of Field
-) -> Field:
-    return Field(option=option, kind=kind, help=help_, group=group, verbs=frozenset(verbs), **more)
+# Attributes that state what a reinforcement learning generates.
+ROLLOUT: Final = ("completion_tokens", "prompt_tokens", "group_size")
+# Completions of a prompt where nobody states them: those of DeepSeek-R1 (arXiv:2501.12948, 2025).
+USUAL_GROUP: Final = 16
+_MOST_USD: Final = 1e15  # of any currency for one US dollar
+_CURRENCY: Final = re.compile(
+    r"([A-Za-z]{3})=([0-9]{1,12}(?:\.[0-9]{1,12})?)(?:@([0-9]{4}-[0-9]{2}-[0-9]{2}))?"
+)
 
 
 class TrainingQuery(Struct, frozen=True, kw_only=True):
     """One question. None (or empty) means not given; the answer names what was chosen instead.
 
-    Attributes are SI; each one's meaning is the help text of its declaration. A size is a number of
+    Attributes are SI; each one's meaning is the help text of its block in fields.toml. A size is a number of
     accelerators. `price`, `terms` and `stock` are pairs (system, value); the name "" stands for every system.
     """
 
-    workload: Annotated[
-        str,
-        _field(
-            "workload",
-            "text",
-            "What to train: a name from `list workloads`, or a torch function that returns model and batch.",
-            group="training",
-            verbs=_TRAIN,
-            metavar="WORKLOAD|MODULE:FUNCTION",
-        ),
-    ]
-    config: Annotated[
-        Path | None,
-        _field(
-            "config",
-            "path",
-            "A model's config.json as the Hugging Face hub has it, instead of a workload.",
-            group="training",
-            metavar="FILE",
-        ),
-    ] = None
-    train: Annotated[
-        tuple[str, ...],
-        _field(
-            "train",
-            "list",
-            "Which weights are trained, and dpo for preference pairs: full, lora, qlora, or lora,dpo.",
-            group="training",
-            choices=(*TRAINED, *METHODS),
-            metavar="HOW",
-            unset="as the workload states",
-        ),
-    ] = ()
-    training_tokens: Annotated[
-        float | None,
-        _field(
-            "tokens",
-            "amount",
-            "Tokens to train on, e.g. 1T.",
-            group="training",
-            unit="tokens",
-            least=1,
-            most=_MOST_WORK,
-            unset="to the published target",
-        ),
-    ] = None
-    training_samples: Annotated[
-        float | None,
-        _field(
-            "samples",
-            "amount",
-            "Samples to train on, e.g. 10k.",
-            group="training",
-            unit="samples",
-            least=1,
-            most=_MOST_WORK,
-            unset="to the published target",
-        ),
-    ] = None
-    training_examples: Annotated[
-        float | None,
-        _field(
-            "examples",
-            "amount",
-            "Examples of your data set, each a sample of the model, e.g. 10k.",
-            group="training",
-            unit="examples",
-            least=1,
-            most=_MOST_WORK,
-            unset="the workload's data set",
-        ),
-    ] = None
-    num_epochs: Annotated[
-        float | None,
-        _field(
-            "epochs",
-            "number",
-            "Passes over the data set.",
-            group="training",
-            unit="epochs",
-            least=0,
-            is_open=True,
-            most=1e6,
-            unset="1, where --examples is given",
-        ),
-    ] = None
-    sequence_tokens: Annotated[
-        int | None,
-        _field(
-            "sequence",
-            "count",
-            "Tokens per sample, padding included: 2048, or 2k for the same.",
-            group="training",
-            unit="tokens",
-            least=1,
-            most=_LONGEST_SEQUENCE,
-            multiple=1024,
-            unset="the workload's",
-        ),
-    ] = None
-    global_batch_samples: Annotated[
-        int | None,
-        _field(
-            "global-batch",
-            "count",
-            "Samples per step over all accelerators.",
-            group="training",
-            verbs=_TRAIN,
-            unit="samples",
-            least=1,
-            most=1_000_000_000,
-            unset="that of your model, else chosen",
-        ),
-    ] = None
-    precision: Annotated[
-        tuple[str, ...],
-        _field(
-            "precision",
-            "list",
-            "Precisions to try, e.g. bf16,fp8.",
-            group="training",
-            choices=PRECISIONS,
-            metavar="P[,P...]",
-            unset="bf16 where the chip has it",
-        ),
-    ] = ()
-    systems: Annotated[
-        tuple[str, ...],
-        _field(
-            "accelerator",
-            "texts",
-            'An accelerator or system, e.g. h100, dgx-h100 or "3x rtx4090"; may be repeated.',
-            group="systems",
-            verbs=ALL,
-            metavar="[Nx]NAME",
-            also=("cluster",),
-        ),
-    ] = ()
-    here: Annotated[
-        bool,
-        _field(
-            "here",
-            "flag",
-            "Detect this machine's hardware and answer for it.",
-            group="systems",
-            verbs=("advise",),
-        ),
-    ] = False
-    max_accelerators: Annotated[
-        int | None,
-        _field(
-            "max-accelerators",
-            "count",
-            "Maximum number of accelerators.",
-            group="systems",
-            verbs=("advise",),
-            unit="accelerators",
-            least=1,
-            most=MAX_ACCELERATORS,
-            unset="512, or the largest published size",
-        ),
-    ] = None
-    sizes: Annotated[
-        Sizes | None,
-        _field(
-            "accelerators",
-            "sizes",
-            "Numbers of accelerators to compare: 64, 8..512 or 8,16,32.",
-            group="systems",
-            verbs=_TRAIN,
-            unit="accelerators",
-            least=1,
-            most=MAX_ACCELERATORS,
-            metavar="N|N..M|N,M",
-            also=("at",),
-            unset="powers of two and whole nodes",
-        ),
-    ] = None
-    num_nodes: Annotated[
-        int | None,
-        _field(
-            "nodes",
-            "count",
-            "Number of nodes, instead of a number of accelerators.",
-            group="systems",
-            verbs=("plan",),
-            unit="nodes",
-            least=1,
-            most=MAX_ACCELERATORS,
-        ),
-    ] = None
-    node_size: Annotated[
-        int | None,
-        _field(
-            "node-size",
-            "count",
-            "Accelerators per node.",
-            group="systems",
-            unit="accelerators",
-            least=1,
-            most=100_000,
-            unset="as the system is sold",
-        ),
-    ] = None
-    topology: Annotated[
-        Path | None,
-        _field(
-            "topology",
-            "path",
-            "Links inside a node: a file with the output of `nvidia-smi topo -m`.",
-            group="systems",
-            metavar="FILE",
-        ),
-    ] = None
-    stock: Annotated[
-        tuple[tuple[str, int], ...],
-        _field(
-            "stock",
-            "per_system",
-            "Number of accelerators available of a system: h100=64; may be repeated.",
-            group="systems",
-            verbs=("advise",),
-            value_kind="count",
-            unit="accelerators",
-            least=1,
-            most=MAX_ACCELERATORS,
-            metavar="[SYSTEM=]N",
-        ),
-    ] = ()
-    power_cap_w: Annotated[
-        float | None,
-        _field(
-            "power-cap",
-            "number",
-            "Power limit per accelerator, in watts.",
-            group="systems",
-            unit="W",
-            least=1,
-            most=1e5,
-        ),
-    ] = None
-    objective: Annotated[
-        Objective,
-        _field(
-            "objective",
-            "choice",
-            "What the recommendation is optimised for.",
-            group="objective",
-            choices=OBJECTIVES,
-            verbs=_DECIDE,
-        ),
-    ] = "balance"
-    value_of_time_usd_per_hour: Annotated[
-        float | None,
-        _field(
-            "value-of-time",
-            "number",
-            "What finishing one hour earlier is worth to you.",
-            group="objective",
-            verbs=_TRAIN,
-            unit="USD per hour",
-            least=0,
-            is_open=True,
-            most=1_000_000_000,
-            metavar="USD",
-            also=("hour-usd",),
-        ),
-    ] = None
-    deadline_s: Annotated[
-        float | None,
-        _field(
-            "deadline",
-            "duration",
-            "Maximum time for the training: 12 (hours), 90min, 7d.",
-            group="limits",
-            verbs=_TRAIN,
-            unit="s",
-            least=0,
-            is_open=True,
-            most=_LONGEST_S,
-            metavar="HOURS",
-        ),
-    ] = None
-    budget_usd: Annotated[
-        float | None,
-        _field(
-            "budget",
-            "amount",
-            "Maximum cost of the training in US dollars, e.g. 60k.",
-            group="limits",
-            unit="USD",
-            least=0,
-            is_open=True,
-            most=_MOST_USD,
-            metavar="USD",
-        ),
-    ] = None
-    queue_s: Annotated[
-        float | None,
-        _field(
-            "queue",
-            "duration",
-            "Time until the accelerators are available, counted against the deadline.",
-            group="limits",
-            verbs=("advise",),
-            unit="s",
-            least=0,
-            most=_LONGEST_S,
-            metavar="HOURS",
-        ),
-    ] = None
-    price: Annotated[
-        tuple[tuple[str, float], ...],
-        _field(
-            "price",
-            "per_system",
-            "US dollars per accelerator-hour of a system: h100=2.1; 0 for a machine you own.",
-            group="money",
-            verbs=ALL,
-            unit="USD per accelerator-hour",
-            least=0,
-            most=1e6,
-            value_kind="number",
-            metavar="[SYSTEM=]USD",
-            unset="price table",
-        ),
-    ] = ()
-    quotes: Annotated[
-        Path | None,
-        _field(
-            "prices",
-            "path",
-            "Your quotes: a TOML or CSV file of providers, systems, terms, minimum commitments and prices.",
-            group="money",
-            verbs=_DECIDE,
-            metavar="FILE",
-        ),
-    ] = None
-    terms: Annotated[
-        tuple[tuple[str, tuple[str, ...]], ...],
-        _field(
-            "terms",
-            "per_system",
-            "Rental terms of a system: spot, or h100=spot; several with commas are compared.",
-            group="money",
-            verbs=("advise",),
-            value_kind="list",
-            choices=TERMS,
-            metavar="[SYSTEM=]TERMS",
-            unset="on_demand, or those of your quotes",
-        ),
-    ] = ()
-    on_reclaim: Annotated[
-        OnReclaim,
-        _field(
-            "on-reclaim",
-            "choice",
-            "A job whose spot nodes are reclaimed waits for others, or shrinks and goes on (elastic).",
-            group="money",
-            verbs=("advise",),
-            choices=ON_RECLAIM,
-        ),
-    ] = "wait"
-    electricity_usd_per_kwh: Annotated[
-        float | None,
-        _field(
-            "electricity",
-            "number",
-            "Price of your electricity per kilowatt-hour.",
-            group="money",
-            verbs=("advise",),
-            unit="USD per kWh",
-            least=0,
-            is_open=True,
-            most=10,
-            metavar="USD",
-        ),
-    ] = None
-    pue: Annotated[
-        float | None,
-        _field(
-            "pue",
-            "number",
-            "Power usage effectiveness of your building: its total power over that of the machines.",
-            group="money",
-            verbs=("advise",),
-            unit="ratio",
-            least=1,
-            most=5,
-        ),
-    ] = None
-    region: Annotated[
-        str,
-        _field(
-            "region",
-            "text",
-            "Electricity grid for the carbon emissions: a country, e.g. us, uk, japan.",
-            group="money",
-            verbs=ALL,
-        ),
-    ] = DEFAULT_GRID
-    carbon_g_per_kwh: Annotated[
-        float | None,
-        _field(
-            "carbon",
-            "number",
-            "Carbon intensity of your electricity, in place of the grid's yearly average.",
-            group="money",
-            verbs=_TRAIN,
-            unit="g CO2 per kWh",
-            least=0,
-            most=5000,
-            metavar="GRAMS",
-        ),
-    ] = None
-    currency: Annotated[
-        str | None,
-        _field(
-            "currency",
-            "text",
-            "Your currency and what one US dollar is in it: EUR=0.92; the headline is in both.",
-            group="money",
-            verbs=("advise",),
-            metavar="NAME=RATE",
-            unset="USD",
-        ),
-    ] = None
-    buy: Annotated[
-        bool, _field("buy", "flag", "Compare renting with buying.", group="buying", verbs=("advise",))
-    ] = False
-    purchase_usd: Annotated[
-        float | None,
-        _field(
-            "purchase",
-            "amount",
-            "Purchase price per accelerator, including its share of host and network.",
-            group="buying",
-            verbs=("advise",),
-            unit="USD",
-            least=0,
-            most=1e8,
-            metavar="USD",
-            unset="price table",
-        ),
-    ] = None
-    utilisation: Annotated[
-        float | None,
-        _field(
-            "utilisation",
-            "number",
-            "Fraction of all hours in which an owned machine is in use.",
-            group="buying",
-            verbs=("advise",),
-            unit="ratio",
-            least=0,
-            is_open=True,
-            most=1,
-            metavar="0..1",
-            unset="0.5",
-        ),
-    ] = None
-    hosting_usd_per_month: Annotated[
-        float | None,
-        _field(
-            "hosting",
-            "number",
-            "Hosting cost per owned accelerator per month, without power; 0 on your premises.",
-            group="buying",
-            verbs=("advise",),
-            unit="USD per month",
-            least=0,
-            most=1e8,
-            metavar="USD",
-            unset="typical hosting price",
-        ),
-    ] = None
-    horizon_months: Annotated[
-        float | None,
-        _field(
-            "horizon",
-            "number",
-            "Months after which the return of buying is reported.",
-            group="buying",
-            verbs=("advise",),
-            unit="months",
-            least=0,
-            is_open=True,
-            most=240,
-            metavar="MONTHS",
-            unset="36",
-        ),
-    ] = None
-    runs: Annotated[
-        Path | None,
-        _field(
-            "runs",
-            "path",
-            "Your runs: a folder of `bench --out` or `watch`, or CSV files.",
-            group="evidence",
-            verbs=("advise",),
-            metavar="DIR",
-        ),
-    ] = None
-    collectives: Annotated[
-        tuple[Path, ...],
-        _field(
-            "collectives",
-            "paths",
-            "Output of nccl-tests, or of `collectives --measure`, on your machines.",
-            group="evidence",
-            metavar="FILE",
-        ),
-    ] = ()
-    traces: Annotated[
-        tuple[Path, ...],
-        _field(
-            "trace",
-            "paths",
-            "Traces of your training by torch.profiler; may be repeated.",
-            group="evidence",
-            verbs=("advise",),
-            metavar="FILE",
-        ),
-    ] = ()
-    traced_as: Annotated[
-        str | None,
-        _field(
-            "traced-as",
-            "text",
-            'How the traced run was configured: "ranks=8 global_batch=64 precision=bf16".',
-            group="evidence",
-            verbs=("advise",),
-            metavar="NAME=VALUE ...",
-        ),
-    ] = None
-    times_from: Annotated[
-        Path | None,
-        _field(
-            "from",
-            "path",
-            "Your measured times by size (CSV, Parquet, exports of experiment trackers).",
-            group="evidence",
-            verbs=("predict",),
-            metavar="FILE",
-        ),
-    ] = None
-    columns: Annotated[
-        tuple[str, ...],
-        _field(
-            "column",
-            "texts",
-            "Name of a column in FILE: num_accelerators=world_size.",
-            group="evidence",
-            verbs=("predict",),
-            metavar="OURS=THEIRS",
-        ),
-    ] = ()
-    rows: Annotated[
-        str | None,
-        _field(
-            "strategy",
-            "text",
-            "Use only the rows of FILE with this strategy, e.g. ddp.",
-            group="evidence",
-            verbs=("predict",),
-        ),
-    ] = None
-    law: Annotated[
-        str | None,
-        _field(
-            "law",
-            "text",
-            "Fit only this scaling law, e.g. amdahl; `pooled` for published results.",
-            group="evidence",
-            verbs=("predict",),
-            unset="all, weighted",
-        ),
-    ] = None
-    round: Annotated[
-        str | None,
-        _field(
-            "round",
-            "text",
-            "MLPerf round whose results the prediction starts from.",
-            group="evidence",
-            verbs=("predict",),
-            unset="the accelerator's newest",
-        ),
-    ] = None
-    submitter: Annotated[
-        Submitter,
-        _field(
-            "submitter",
-            "choice",
-            "Whose time to expect from published results: the best submitter's of each size, or a new one's.",
-            group="evidence",
-            verbs=("advise", "predict"),
-            choices=get_args(Submitter),
-        ),
-    ] = "best"
-    fixed: Annotated[
-        tuple[str, ...],
-        _field(
-            "fix",
-            "texts",
-            "Restrict a parameter of the strategy: tp=8, zero_stage=2..3, offload=none,optimizer.",
-            group="strategy",
-            metavar="NAME=VALUES",
-        ),
-    ] = ()
-    profile: Annotated[
-        str | None,
-        _field(
-            "profile",
-            "text",
-            "A calibration of the performance model by name, or `priors`.",
-            group="strategy",
-            unset="that of the chip's maker",
-        ),
-    ] = None
-    software: Annotated[
-        str | None,
-        _field(
-            "software",
-            "choice",
-            "The training software: megatron_core, torchtitan, fsdp, jax, ...",
-            group="strategy",
-            choices=SOFTWARE_NAMES,
-            metavar="NAME",
-            unset="that of the calibration of the chip's maker",
-        ),
-    ] = None
-    num_strategies: Annotated[
-        int,
-        _field(
-            "top",
-            "count",
-            "How many strategies of the recommended size to show.",
-            group="strategy",
-            verbs=("plan",),
-            least=1,
-            most=1000,
-        ),
-    ] = 3
-    ask: Annotated[
-        Ask | None,
-        _field(
-            "ask",
-            "choice",
-            "Find instead how many tokens, or how large a model, budget and deadline allow.",
-            group="objective",
-            verbs=("advise",),
-            choices=get_args(Ask),
-        ),
-    ] = None
-    tokens_per_param: Annotated[
-        float,
-        _field(
-            "tokens-per-param",
-            "number",
-            "Tokens per parameter of the model that --ask model searches for.",
-            group="objective",
-            verbs=("advise",),
-            unit="tokens per parameter",
-            least=0,
-            is_open=True,
-            most=1e5,
-        ),
-    ] = TOKENS_PER_PARAM
-    data: Annotated[
-        Path | None,
-        _field(
-            "data",
-            "path",
-            "Read the tables that `ingest --into DIR` wrote instead of the embedded data.",
-            group="catalogue",
-            verbs=ALL,
-            metavar="DIR",
-        ),
-    ] = None
-    also: Annotated[
-        tuple[Path, ...],
-        _field(
-            "also",
-            "paths",
-            "Read these tables in addition to the other data; may be repeated.",
-            group="catalogue",
-            verbs=ALL,
-            metavar="DIR",
-        ),
-    ] = ()
-    hardware: Annotated[
-        tuple[Path, ...],
-        _field(
-            "hardware",
-            "paths",
-            "Add or override accelerators and systems from a TOML file.",
-            group="catalogue",
-            verbs=ALL,
-            metavar="FILE",
-        ),
-    ] = ()
-    workloads: Annotated[
-        tuple[Path, ...],
-        _field(
-            "workloads",
-            "paths",
-            "Add or override workloads from a TOML file.",
-            group="catalogue",
-            verbs=ALL,
-            metavar="FILE",
-        ),
-    ] = ()
+    workload: str
+    config: Path | None = None
+    train: tuple[str, ...] = ()
+    training_tokens: float | None = None
+    training_samples: float | None = None
+    training_examples: float | None = None
+    num_epochs: float | None = None
+    sequence_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens: int | None = None
+    group_size: int | None = None
+    global_batch_samples: int | None = None
+    precision: tuple[str, ...] = ()
+    systems: tuple[str, ...] = ()
+    here: bool = False
+    max_accelerators: int | None = None
+    sizes: Sizes | None = None
+    num_nodes: int | None = None
+    node_size: int | None = None
+    oversubscription: float | None = None
+    leaf_nodes: int | None = None
+    topology: Path | None = None
+    stock: tuple[tuple[str, int], ...] = ()
+    power_cap_w: float | None = None
+    objective: Objective = "balance"
+    value_of_time_usd_per_hour: float | None = None
+    deadline_s: float | None = None
+    budget_usd: float | None = None
+    queue_s: float | None = None
+    price: tuple[tuple[str, float], ...] = ()
+    quotes: Path | None = None
+    terms: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    on_reclaim: OnReclaim = "wait"
+    electricity_usd_per_kwh: float | None = None
+    pue: float | None = None
+    region: str = DEFAULT_GRID
+    carbon_g_per_kwh: float | None = None
+    currency: str | None = None
+    buy: bool = False
+    purchase_usd: float | None = None
+    utilisation: float | None = None
+    hosting_usd_per_month: float | None = None
+    horizon_months: float | None = None
+    runs: Path | None = None
+    collectives: tuple[Path, ...] = ()
+    traces: tuple[Path, ...] = ()
+    traced_as: str | None = None
+    times_from: Path | None = None
+    columns: tuple[str, ...] = ()
+    rows: str | None = None
+    law: str | None = None
+    round: str | None = None
+    submitter: Submitter = "best"
+    fixed: tuple[str, ...] = ()
+    profile: str | None = None
+    software: str | None = None
+    num_strategies: int = 3
+    ask: Ask | None = None
+    tokens_per_param: float = TOKENS_PER_PARAM
+    data: Path | None = None
+    also: tuple[Path, ...] = ()
+    hardware: tuple[Path, ...] = ()
+    workloads: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what asks for two things at once, or for nothing."""
@@ -805,8 +147,24 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
             raise UsageError(f"--ask {self.ask} needs --budget or --deadline")
         if self.currency is not None:
             _currency(self.currency)
+        self._refuse_half_stated_rollouts()
         if self.value_of_time_usd_per_hour is not None and self.objective == "balance":
             force_setattr(self, "objective", "value_of_time")
+
+    def _refuse_half_stated_rollouts(self) -> None:
+        """Refuse lengths of completions without the training that generates them, and the other way round."""
+        given = [name for name in ROLLOUT if getattr(self, name) is not None]
+        if "grpo" not in self.train:
+            if given:
+                raise UsageError(f"--{FIELDS[given[0]].option} is of --train grpo; add it, or leave it out")
+            return
+        if self.completion_tokens is None:
+            raise UsageError("--train grpo needs --completion N: tokens that a completion has on average")
+        if self.global_batch_samples is not None and self.global_batch_samples % self.num_in_group:
+            raise UsageError(
+                f"--global-batch {self.global_batch_samples:,} counts completions, in groups of "
+                f"{self.num_in_group} (--group): give a multiple of that"
+            )
 
     def _refuse_twice_stated(self) -> None:
         """Refuse what is stated in two ways."""
@@ -824,9 +182,21 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
         return bool(self.runs or self.collectives or self.traces or self.traced_as)
 
     @property
+    def rests_on_files(self) -> bool:
+        """Whether estimates depend on more than the catalogue and published results: files, this machine."""
+        is_code = ":" in self.workload
+        return self.has_measurements or is_code or bool(self.config or self.topology or self.here)
+
+    @property
     def own_currency(self) -> tuple[str, float] | None:
         """The user's currency, and how much of it a US dollar is."""
         return None if self.currency is None else _currency(self.currency)
+
+    @property
+    def currency_date(self) -> str | None:
+        """The date of the rate of the user's currency; None where it is not given."""
+        found = _CURRENCY.fullmatch(self.currency or "")
+        return found[3] if found else None
 
     @property
     def is_buying(self) -> bool:
@@ -845,6 +215,16 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
     def changes_workload(self) -> bool:
         """Whether the training is another than the workload's: other weights, samples or model."""
         return bool(self.config or self.train or self.sequence_tokens)
+
+    @property
+    def num_in_group(self) -> int:
+        """Completions of each prompt of a reinforcement learning."""
+        return self.group_size or USUAL_GROUP
+
+    @property
+    def compares_rentable(self) -> bool:
+        """Whether it is left open on what a fine-tuning runs: accelerators for rent are compared."""
+        return not (self.systems or self.here) and bool(self.train or self.counts_examples)
 
     @property
     def counts_examples(self) -> bool:
@@ -866,14 +246,42 @@ def _currency(text: str) -> tuple[str, float]:
     """The name and rate of `EUR=0.92`. Raises UsageError for any other text."""
     found = _CURRENCY.fullmatch(text)
     rate = float(found[2]) if found else 0.0
+    try:
+        date.fromisoformat(found[3] or date.max.isoformat() if found else "")
+    except ValueError:
+        rate = 0.0
     if found is None or not 0.0 < rate < _MOST_USD:
-        raise UsageError(f"--currency is {text!r}; expected a name and what one USD is in it, as EUR=0.92")
+        raise UsageError(
+            f"--currency is {text!r}; expected a name and what one USD is in it, as EUR=0.92 or, with the "
+            "date of the rate, EUR=0.92@2026-11-20"
+        )
     return found[1].upper(), rate
 
 
-FIELDS: Final[Mapping[str, Field]] = {
-    name: hint.__metadata__[0] for name, hint in TrainingQuery.__annotations__.items()
+_CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
+    "train": (*TRAINED, *METHODS),
+    "precision": PRECISIONS,
+    "objective": OBJECTIVES,
+    "terms": TERMS,
+    "on_reclaim": ON_RECLAIM,
+    "submitter": get_args(Submitter),
+    "software": SOFTWARE_NAMES,
+    "ask": get_args(Ask),
 }
+
+
+def _declared() -> dict[str, Field]:
+    """The fields of the table, by attribute, in the order of the attributes."""
+    table = tomllib.loads(Path(__file__).with_name("fields.toml").read_text(encoding="utf-8"))
+    found: dict[str, Field] = {}
+    for group, blocks in table.items():
+        for name, block in blocks.items():
+            usual = {"option": name.replace("_", "-"), "verbs": _DECIDE, "choices": _CHOICES.get(name, ())}
+            found[name] = convert({**usual, **block, "group": group}, Field)
+    return {name: found[name] for name in TrainingQuery.__struct_fields__}
+
+
+FIELDS: Final[Mapping[str, Field]] = _declared()
 ATTRIBUTES: Final[Mapping[str, str]] = {
     key: name for name, each in FIELDS.items() for key in (each.key, *each.also_keys)
 }
@@ -941,10 +349,15 @@ def query(
     return question(values(given, verb=verb, where=where))
 
 
+# Fields without a default stand before the others.
+_DEFAULTS: Final[Mapping[str, Any]] = dict(
+    zip(TrainingQuery.__struct_fields__[::-1], TrainingQuery.__struct_defaults__[::-1], strict=False)
+)
+
+
 def default_of(name: str) -> Any:  # noqa: ANN401 - each field has its own type
     """The value of an attribute where nothing is given; None where it has none."""
-    declared = next(each for each in fields(TrainingQuery) if each.name == name)
-    return None if declared.required else declared.default
+    return _DEFAULTS.get(name)
 
 
 def default_words(name: str) -> str:
@@ -955,6 +368,16 @@ def default_words(name: str) -> str:
     if default in (None, (), False):
         return ""
     return f"{default:g}" if isinstance(default, float) else str(default)
+
+
+# How one chooses among candidates: no estimate of a system depends on these.
+_OF_CHOICE: Final[frozenset[Group]] = frozenset({"objective", "limits", "money", "buying"})
+
+
+def without_choice(query: TrainingQuery) -> TrainingQuery:
+    """The question with every field of its choice as if it was not given: objective, limits and money."""
+    left = {name: default_of(name) for name, each in FIELDS.items() if each.group in _OF_CHOICE}
+    return replace(query, **left)
 
 
 def changed(query: TrainingQuery, **values: object) -> TrainingQuery:

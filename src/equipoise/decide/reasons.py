@@ -10,9 +10,10 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from equipoise.decide.answer import Candidate, EvidenceSource, Reason
+from equipoise.decide.answer import Candidate, Reason
 from equipoise.decide.assess import Assessment, Inputs
 from equipoise.decide.combine import WorkloadPlans, workload_plans
+from equipoise.decide.evidence import EvidenceSource
 from equipoise.decide.select import Selection
 from equipoise.decide.strategy_search import Problem
 from equipoise.decide.user_evidence.traces import TraceCheck, named
@@ -155,7 +156,7 @@ _OBJECTIVES = {
 }
 _LIMITERS = {
     "data": "there are no data beyond",
-    "catalogue": "larger sizes are only tried with --max-accelerators",
+    "catalogue": "larger sizes are only tried with --accelerators",
     "question": "that is your limit",
 }
 

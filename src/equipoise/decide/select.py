@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from equipoise.decide.answer import LEVEL, Candidate, ConstraintName, Flip, Refusal, Relaxation, TimeValue
+from equipoise.decide.answer import Candidate, ConstraintName, Flip, Refusal, Relaxation, TimeValue
 from equipoise.decide.query import Objective
 from equipoise.economics.quotes import Charges
 from equipoise.scaling.equilibrium import (
@@ -24,7 +24,7 @@ from equipoise.scaling.equilibrium import (
     reached_by_paying_steps,
 )
 from equipoise.scaling.laws import FloatArray
-from equipoise.stats import Input, Tornado, Values, tornado
+from equipoise.stats import LEVEL, Input, Tornado, Values, tornado
 from equipoise.units import HOUR_S
 
 Group: TypeAlias = tuple[str, str]  # system and terms
@@ -46,12 +46,16 @@ class SizeCurve(Struct, frozen=True, kw_only=True):
 
 
 class Rule(Struct, frozen=True, kw_only=True):
-    """What is best, and within which limits. value_of_time: US dollars per hour, for that objective."""
+    """What is best, and within which limits. value_of_time: US dollars per hour, for that objective.
+
+    currency: in which words name money, and what one US dollar is in it.
+    """
 
     objective: Objective
     value_of_time_usd_per_hour: float = 0.0
     within_s: float = math.inf
     spend_usd: float = math.inf
+    currency: tuple[str, float] = ("USD", 1.0)
 
 
 class Selection(Struct, frozen=True, kw_only=True):

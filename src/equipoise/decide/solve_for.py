@@ -13,13 +13,12 @@ from msgspec.structs import replace
 from threadpoolctl import threadpool_limits
 
 from equipoise.decide.answer import Candidate
-from equipoise.decide.assess import Inputs
+from equipoise.decide.assess import Inputs, nothing_fits
 from equipoise.decide.candidates import SystemCandidates, with_budget
 from equipoise.decide.decision import collect_candidates
-from equipoise.decide.explain import nothing_fits
 from equipoise.decide.model_family import ModelFamily, TriedModel, used_fraction
 from equipoise.decide.query import BUDGETS, FIELDS, Ask, TrainingQuery, changed
-from equipoise.decide.training import fixed_budget
+from equipoise.decide.training import batch_words, fixed_budget
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.catalogue import catalogue as catalogue_of
@@ -131,11 +130,13 @@ def solve_for(
     if not found:
         raise refused[0]
     ordered = sorted(found, key=lambda each: -each.size.value)
+    asked, batch = collected.inputs.training, ordered[0].recommended.global_batch_samples
+    chosen = (*asked.chosen_for_you, *batch_words(asked, batch)) if query.ask == "tokens" else ()
     own = query.ask == "model" and (query.runs is not None or query.traces)
     return Reaches(
         best=ordered[0],
         others=tuple(ordered[1:]),
-        chosen_for_you=collected.inputs.training.chosen_for_you if query.ask == "tokens" else (),
+        chosen_for_you=chosen,
         notes=(
             *(f"Not compared: {each}." for each in refused),
             *(("Your runs are not used: they are of another model.",) if own else ()),

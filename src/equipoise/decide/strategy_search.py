@@ -1,24 +1,31 @@
 """One training on one kind of cluster as a search problem, searched once for every number of accelerators."""
 
 import math
-import time
-from collections import OrderedDict, defaultdict
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
-from threading import Lock
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from equipoise.calibration.profiles import USER_CALIBRATION, CalibratedModel, architecture
-from equipoise.decide.answer import DEVIATE, LEVEL
+from equipoise.calibration.profiles import CalibratedModel, architecture
 from equipoise.decide.combine import PlanRecord, model_kind, record_of
-from equipoise.decide.field import MAX_SIZES
-from equipoise.decide.fine_tuning import USUAL_LORA_RANK
+from equipoise.decide.fine_tuning import (
+    ROLLOUT_LOG_SD,
+    ROLLOUT_TIME_PER_STEP_TIME,
+)
 from equipoise.decide.training import Training, usual_batch
 from equipoise.errors import SpecError
 from equipoise.perfmodel.estimate import Seconds, StepEstimates, estimate
+from equipoise.perfmodel.generation import (
+    OWN_MEMORY,
+    SHARED_MEMORY,
+    Engines,
+    Generation,
+    RolloutSplit,
+    generation,
+)
 from equipoise.perfmodel.layouts import Numbers, StrategyGrid, divisors, grid
 from equipoise.perfmodel.load import Load, workload_load
 from equipoise.perfmodel.machine import Machine, machine, stacked
@@ -26,21 +33,26 @@ from equipoise.perfmodel.memory import RankMemory
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.perfmodel.parameters import stacked as stacked_parameters
 from equipoise.perfmodel.search import Searched, SearchJob, fastest
-from equipoise.perfmodel.space import USUAL, Space, Value
+from equipoise.perfmodel.space import Space, Value
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.strategy import DTYPE_OF, Precision, Strategy
-from equipoise.stats import Interval, spread
-from equipoise.units import SI_PREFIXES, format_si
+from equipoise.stats import DEVIATE, LEVEL, Interval, spread
+from equipoise.units import SI_PREFIXES
 
 # The precision to train in unless stated: the first of these whose rate the chip states.
 _USUAL_PRECISIONS: tuple[Precision, ...] = ("bf16", "fp16", "tf32", "fp32")
 # Where results state how long a training takes but not how many samples, times are compared for so many.
 _UNIT_SAMPLES = SI_PREFIXES["G"]
+# A usual batch may be rounded by so much to be shared out: less than trainings of one size differ by.
+_NEAR_BATCH: Final = 0.25
+_NEAREST_BATCH: Final = 1 / 16  # of what a batch is a multiple of: rounding by 3 % at most
 
 # How far off trainings may be whose kind nothing published was held against (decide/fine_tuning.py has the
 # words): a factor of two either way, as assumed.
 _UNVALIDATED_LOG_HALF_WIDTH = math.log(2.0)
+
+_MOST_SPLITS: Final = 16  # of accelerators into two pools
 
 
 class TimedStrategy(Struct, frozen=True, kw_only=True):
@@ -93,11 +105,13 @@ class Problem(Struct, frozen=True, kw_only=True):
 
     @property
     def time_per_step_time(self) -> float:
-        """Time of the whole training over that of its steps: of pretrainings, as published ones took.
+        """Time of the whole training over that of its steps: of pretrainings and rollouts, as published.
 
         Of mixtures of experts two were published, and the model is slower of their steps than they were on
         the whole (docs/experiments/0029): their time is that of the steps.
         """
+        if self.training.workload.rollout is not None:
+            return ROLLOUT_TIME_PER_STEP_TIME
         is_dense = architecture(self.training.workload) == "dense transformer"
         return 1.0 / self.record.bias if self.training.is_pretraining and is_dense else 1.0
 
@@ -106,8 +120,11 @@ class Problem(Struct, frozen=True, kw_only=True):
 
         Steps are powers of two and three halves of them, and powers of two of the number of accelerators.
         """
-        if self.training.global_batch_samples is not None:
-            return (self.training.global_batch_samples,)
+        batch = self.training.global_batch_samples
+        if batch is not None and self.training.batch_words is None:
+            return (batch,)
+        if batch is not None:
+            return tuple(dict.fromkeys((batch, self._shared_out(batch, num_accelerators))))
         batches = self.training.budget.batches
         if batches is None:
             return (usual_batch(self.training.workload),)
@@ -115,6 +132,24 @@ class Problem(Struct, frozen=True, kw_only=True):
         steps = range(math.ceil(math.log2(most)) + 1)
         tried = {factor * 2**step for step in steps for factor in (1, 3, num_accelerators)}
         return tuple(sorted(each for each in tried if least <= each <= most)) or (least,)
+
+    def _shared_out(self, usual: int, num_accelerators: int) -> int:
+        """The multiple of so many accelerators next to a usual batch, which they share out evenly.
+
+        Of more accelerators than samples a half, a quarter and so on share them out; of few each gets a power
+        of two, for micro-batches. The usual batch itself where the next multiple is of another size, or more
+        than the training has.
+        """
+        unit = num_accelerators
+        while unit > usual and unit % 2 == 0:
+            unit //= 2
+        while 2 * unit <= _NEAREST_BATCH * usual:
+            unit *= 2
+        if self.training.workload.rollout is not None:
+            unit = math.lcm(unit, self.training.workload.rollout.group_size)
+        batch = max(1, round(usual / unit)) * unit
+        is_near = abs(batch - usual) <= _NEAR_BATCH * usual
+        return batch if is_near and batch <= float(self.samples(np.array([batch]))[0]) else usual
 
     def searched(
         self, num_accelerators: int, *, choices: Mapping[str, tuple[Value, ...]] | None = None
@@ -163,11 +198,14 @@ class Problem(Struct, frozen=True, kw_only=True):
         if not strategies:
             return TimedStrategies(strategies=(), drawn_s=np.empty((len(self.model.draws), 0)))
         rows = _Rows(problem=self, strategies=tuple(strategies))
-        estimates, drawn = rows.estimates(), rows.drawn_step_s()
+        made = [self.generation(each.num_accelerators, each.global_batch_samples) for each in strategies]
+        before_s = np.array([0.0 if each is None else each.seconds for each in made])
+        estimates, drawn = rows.estimates(), rows.drawn_step_s() + before_s
+        estimates = replace(estimates, step_s=estimates.step_s + before_s)
         widths = _log_half_widths(drawn, estimates.step_s, self.model.log_half_width)
         return TimedStrategies(
             strategies=tuple(
-                self._timed(each, estimates, index, float(widths[index]))
+                self._timed(each, estimates, index, float(widths[index]), made[index])
                 for index, each in enumerate(strategies)
             ),
             drawn_s=np.asarray(
@@ -175,8 +213,62 @@ class Problem(Struct, frozen=True, kw_only=True):
             ),
         )
 
+    def generation(
+        self, num_accelerators: int, num_completions: float, *, memory_share: float = SHARED_MEMORY
+    ) -> Generation | None:
+        """How so many accelerators generate a step's completions; None where none are made, or do not fit."""
+        if self.training.workload.rollout is None:
+            return None
+        nodes = machine(replace(self.cluster, num_accelerators=num_accelerators))
+        at = Engines(machine=nodes, num_accelerators=num_accelerators, memory_share=memory_share)
+        return generation(self.training.workload, at, self.model.parameters, num_completions=num_completions)
+
+    def rollout_split(
+        self, num_accelerators: int, num_completions: int, step_s: float
+    ) -> RolloutSplit | None:
+        """How accelerators share generating and training: in turn, and the fastest two pools of as many.
+
+        step_s: of both in turn. Pools are of whole nodes, where there are more than one.
+        """
+        shared = self.generation(num_accelerators, num_completions)
+        if shared is None:
+            return None
+        unit = self.cluster.node_size if num_accelerators > self.cluster.node_size else 1
+        units = num_accelerators // unit
+        wanted = range(unit, units * unit, unit * max(1, units // _MOST_SPLITS))
+        pools: list[tuple[float, int, float, float]] = []
+        for num_training, found in zip(wanted, self.surveyed(wanted), strict=True):
+            left = num_accelerators - num_training
+            made = self.generation(left, num_completions, memory_share=OWN_MEMORY)
+            if made is None or not found.best:
+                continue
+            (timed,) = self.timed([found.best[0].strategy]).strategies
+            training_s = timed.step_s - timed.by_cause_s.get("generation", 0.0)
+            pools.append((max(made.seconds, training_s), num_training, made.seconds, training_s))
+        split = RolloutSplit(
+            num_shared=num_accelerators,
+            generation_s=shared.seconds,
+            training_s=step_s - shared.seconds,
+            ranks_per_engine=shared.ranks,
+        )
+        if not pools:
+            return split
+        _, at_once, generation_s, training_s = min(pools)
+        return replace(
+            split,
+            num_generating=num_accelerators - at_once,
+            num_training=at_once,
+            pooled_generation_s=generation_s,
+            pooled_training_s=training_s,
+        )
+
     def _timed(
-        self, chosen: Strategy, estimates: StepEstimates, index: int, log_half_width: float
+        self,
+        chosen: Strategy,
+        estimates: StepEstimates,
+        index: int,
+        log_half_width: float,
+        made: Generation | None,
     ) -> TimedStrategy:
         def at(values: Numbers) -> float:
             return float(values[index if values.ndim else ()])
@@ -186,12 +278,17 @@ class Problem(Struct, frozen=True, kw_only=True):
         # A model knows more of steps like those it was calibrated on than of whole trainings by others.
         known = math.hypot(log_half_width, DEVIATE * self.training.budget.log_sd(float(batch)))
         width = max(known, self.record.log_half_width)
-        if chosen.trained == "qlora" or self.training.workload.frozen_share:
+        if self.training.workload.rollout is not None:
+            width = math.hypot(width, DEVIATE * ROLLOUT_LOG_SD)
+        elif chosen.trained == "qlora" or self.training.workload.frozen_share:
             width = math.hypot(width, _UNVALIDATED_LOG_HALF_WIDTH)
+        by_cause_s = {name: at(getattr(estimates.seconds, name)) for name in Seconds.__struct_fields__}
+        if made is not None:
+            by_cause_s["generation"] = made.seconds
         return TimedStrategy(
             strategy=chosen,
             step_s=at(estimates.step_s),
-            by_cause_s={name: at(getattr(estimates.seconds, name)) for name in Seconds.__struct_fields__},
+            by_cause_s=by_cause_s,
             memory_bytes=at(estimates.memory.needed),
             memory_by_kind_bytes=_by_kind_bytes(
                 {name: at(getattr(estimates.memory, name)) for name in RankMemory.__struct_fields__}
@@ -281,121 +378,6 @@ def _usual_precision(nodes: Cluster) -> Precision:
     return stated[0] if stated else _USUAL_PRECISIONS[0]
 
 
-# Beyond so many sizes a survey forgets those that the last question did not need.
-_MOST_SIZES: Final = 2 * MAX_SIZES
-# Two batches identify a law of samples against batch.
-_SOME_BATCH: Final = 4096
-
-
-class SizeSearch(Struct, frozen=True, kw_only=True):
-    """What a search at one size found. best: the best strategy in full; None where nothing fits.
-
-    drawn_s: (n_draws,) equally likely times of the training by the best.
-    """
-
-    num_accelerators: int
-    found: Searched
-    best: TimedStrategy | None
-    drawn_s: FloatArray
-
-
-class Survey(Struct, frozen=True, kw_only=True):
-    """A problem, and what was found at each size, from the smallest. search_s: what finding it took."""
-
-    problem: Problem
-    sizes: tuple[SizeSearch, ...] = ()
-    search_s: float = 0.0
-
-    def at(self, sizes: Collection[int]) -> tuple[SizeSearch, ...]:
-        """What was found at some sizes, from the smallest."""
-        return tuple(each for each in self.sizes if each.num_accelerators in sizes)
-
-
-def surveyed(survey: Survey, sizes: Collection[int]) -> Survey:
-    """The survey with these sizes; only those not yet in it are searched, all at once."""
-    missing = sorted(set(sizes) - {each.num_accelerators for each in survey.sizes})
-    if not missing:
-        return survey
-    began = time.perf_counter()
-    searched = sorted(
-        (*survey.sizes, *_searched(survey.problem, missing)), key=lambda each: each.num_accelerators
-    )
-    spent_s = time.perf_counter() - began
-    return replace(survey, sizes=tuple(searched), search_s=survey.search_s + spent_s)
-
-
-def _searched(problem: Problem, sizes: Sequence[int]) -> list[SizeSearch]:
-    """What a search finds at each size."""
-    found = problem.surveyed(sizes)
-    timed = problem.timed([each.best[0].strategy for each in found if each.best])
-    best = iter(zip(timed.strategies, timed.drawn_s.T, strict=True))
-    nothing = (None, np.empty(0))
-    searches = []
-    for size, each in zip(sizes, found, strict=True):
-        fastest, drawn_s = next(best) if each.best else nothing
-        searches.append(SizeSearch(num_accelerators=size, found=each, best=fastest, drawn_s=drawn_s))
-    return searches
-
-
-class Surveys:
-    """The surveys asked for last, at most so many, each of a bounded number of sizes; thread-safe.
-
-    What a server is asked again with other money, deadlines or sizes is searched once.
-    """
-
-    def __init__(self, most: int = 64) -> None:
-        """most: how many to keep; about 0.2 MB each."""
-        self._most = most
-        self._kept: OrderedDict[Hashable, Survey] = OrderedDict()
-        self._lock = Lock()
-
-    def surveyed(self, problem: Problem, sizes: Collection[int]) -> Survey:
-        """The survey of a problem with these sizes and no others."""
-        key = _key(problem)
-        with self._lock:
-            known = self._kept.get(key) if key is not None else None
-        found = surveyed(known or Survey(problem=problem), sizes)
-        if key is not None:
-            with self._lock:
-                kept = found if len(found.sizes) <= _MOST_SIZES else replace(found, sizes=found.at(sizes))
-                self._kept[key] = kept
-                self._kept.move_to_end(key)
-                while len(self._kept) > self._most:
-                    self._kept.popitem(last=False)
-        return replace(found, problem=problem, sizes=found.at(sizes))
-
-    def clear(self) -> None:
-        """Forget them all."""
-        with self._lock:
-            self._kept.clear()
-
-    def __len__(self) -> int:
-        """How many are kept."""
-        return len(self._kept)
-
-
-def _key(problem: Problem) -> Hashable | None:
-    """What a survey depends on; None with the user's own measurements in the model: those are not kept."""
-    training, model = problem.training, problem.model
-    if model.links is not None or model.calibration.name == USER_CALIBRATION:
-        return None
-    budget = training.budget
-    return (
-        training.workload,
-        training.global_batch_samples,
-        budget.work,
-        budget.batches,
-        None if budget.samples is None else budget.samples_at(1),
-        None if budget.samples is None else budget.samples_at(_SOME_BATCH),
-        problem.cluster,
-        model.calibration.name,
-        frozenset(problem.choices.items()),
-        problem.num_best,
-    )
-
-
-SURVEYS: Final = Surveys()
-
 _MOST_MICROBATCH: Final = 64  # samples
 
 
@@ -441,59 +423,3 @@ def _plain(best: Strategy, size: int, stage: int, microbatch: int) -> Strategy |
         )
     except SpecError:
         return None
-
-
-_MOST_DOUBLINGS = 14
-_MOST_SHOWN = 3
-# What saves memory, in the order of what it costs: another value of one parameter at a time.
-_SPARING: tuple[tuple[str, Value], ...] = (
-    ("zero_stage", 3),
-    ("recompute", "full"),
-    ("optimizer", "adam_8bit"),
-    ("master_weights", False),
-    ("offload", "optimizer"),
-    ("offload", "optimizer_and_params"),
-    ("trained", "lora"),
-    ("trained", "qlora"),
-)
-
-
-def remedy(problem: Problem, num_accelerators: int) -> str | None:
-    """What the training needs, what there is, and what would do; None where nothing is legal or all is well.
-
-    Amounts are of all accelerators together, by the strategy that needs the least.
-    """
-    found = problem.searched(num_accelerators)
-    held = problem.cluster.accelerator.memory_bytes
-    if found.memories is None or found.num_fitting or held is None:
-        return None
-    needed = found.memories.least_bytes * num_accelerators
-    tries = [*_more(problem, num_accelerators), *_others(problem, num_accelerators)]
-    hint = f": try {' or '.join(tries[:_MOST_SHOWN])}" if tries else ""
-    return (
-        f"needs {format_si(needed, 'B')}, {num_accelerators:,} x {format_si(float(held), 'B')} hold "
-        f"{format_si(float(held) * num_accelerators, 'B')}{hint}"
-    )
-
-
-def _more(problem: Problem, num_accelerators: int) -> Iterator[str]:
-    """The fewest doublings of accelerators on which it fits, if any."""
-    for doubling in range(1, _MOST_DOUBLINGS + 1):
-        size = num_accelerators * 2**doubling
-        if problem.searched(size).num_fitting:
-            yield f"{size:,} accelerators"
-            return
-
-
-def _others(problem: Problem, num_accelerators: int) -> Iterator[str]:
-    """Changes of one parameter that make it fit."""
-    for name, value in _SPARING:
-        if value in problem.choices.get(name, USUAL[name]):
-            continue
-        choices = dict(problem.choices) | {name: (value,)}
-        if name == "offload" and "zero_stage" not in problem.choices:
-            choices["zero_stage"] = USUAL["zero_stage"]
-        if name == "trained":
-            choices["lora_rank"] = (problem.training.workload.lora_rank or USUAL_LORA_RANK,)
-        if problem.searched(num_accelerators, choices=choices).num_fitting:
-            yield f"{name}={str(value).lower() if isinstance(value, bool) else value}"

@@ -10,8 +10,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from equipoise import economics
-from equipoise.bench.topology import Topology, here, read
-from equipoise.bench.topology.reading import MOST_BYTES
+from equipoise.bench.topology import MOST_BYTES, here, read
+from equipoise.bench.topology.topology import Topology
+from equipoise.decide.field import MAX_ACCELERATORS
 from equipoise.decide.query import TrainingQuery
 from equipoise.diagnose.links import named_chips
 from equipoise.economics import Electricity, GridCarbon, Price, PriceTerms, Rates
@@ -26,6 +27,7 @@ from equipoise.spec.links import FABRICS, kind, rank, reach
 _CPU = "cpu"
 _MOST_SYSTEMS = 24
 _MOST_IN_HOST = 8  # cards that one host takes
+SMALL_SYSTEM = 8  # accelerators of each kind, where a fine-tuning names neither kinds nor a number
 Value = TypeVar("Value")
 
 _JOINT = "+"
@@ -71,9 +73,17 @@ def requested_systems(
     machine's accelerators are of no kind that is known.
     """
     if query.here:
+        if _network(query):
+            raise UsageError("--oversubscription is of a network between nodes; --here looks over one node")
         found: Sequence[RequestedSystem] = (_at_hand(topology or here(), catalogue),)
     elif query.systems:
         found = tuple(_named(each, query, catalogue) for each in query.systems)
+    elif query.compares_rentable:
+        found = tuple(_named(each.slug, query, catalogue) for each in rentable(catalogue))
+        words = [f"{len(found)} GPUs for rent, none of which its maker beats for less (--accelerator)"]
+        if query.max_accelerators is None and query.sizes is None:
+            words.append(f"at most {SMALL_SYSTEM} (--max-accelerators)")
+        found = tuple(replace(each, chosen_for_you=(*words, *each.chosen_for_you)) for each in found)
     else:
         raise UsageError(
             "no accelerator is given: use --accelerator NAME (see `equipoise list accelerators`), or "
@@ -89,6 +99,7 @@ def requested_systems(
     terms = _by_system("terms", query.terms, names, catalogue, is_shared=True)
     stocks = _by_system("stock", query.stock, names, catalogue, is_shared=False)
     quoted = {} if query.quotes is None else _quoted(query.quotes, found, catalogue)
+    quoted = {name: each for name, each in quoted.items() if name not in prices}  # one price is on any terms
     return tuple(
         replace(
             each,
@@ -100,6 +111,36 @@ def requested_systems(
             stock=stocks.get(each.name, each.stock),
         )
         for each in found
+    )
+
+
+def rentable(catalogue: Catalogue) -> tuple[Accelerator, ...]:
+    """The GPUs for rent on demand that no other of the same maker equals for no more money.
+
+    Compared are memory, its bandwidth and the bf16 peak, against the median of the listed prices.
+    """
+    priced = [
+        (chip, cost.usd_per_accelerator_hour)
+        for chip in catalogue.accelerators()
+        if chip.kind == "gpu"
+        and chip.peak_bf16_flop_per_s is not None
+        and (cost := economics.price(chip.slug, terms="on_demand")) is not None
+    ]
+
+    def offers(chip: Accelerator) -> tuple[float, ...]:
+        facts = (chip.memory_bytes, chip.memory_byte_per_s, chip.peak_bf16_flop_per_s)
+        return tuple(each or 0.0 for each in facts)
+
+    return tuple(
+        chip
+        for chip, usd in priced
+        if not any(
+            other.slug != chip.slug
+            and other.vendor == chip.vendor
+            and cost <= usd
+            and all(theirs >= own for theirs, own in zip(offers(other), offers(chip), strict=True))
+            for other, cost in priced
+        )
     )
 
 
@@ -157,8 +198,11 @@ def _by_system(
 def _named(text: str, query: TrainingQuery, catalogue: Catalogue) -> RequestedSystem:
     """A system by name, with the node that the question states."""
     count, name = counted_name(text)
+    if count is not None and not 1 <= count <= MAX_ACCELERATORS:
+        raise UsageError(f"--accelerator {text}: expected a number from 1 to {MAX_ACCELERATORS:,}")
     node: NodeFacts = {}
     notes: tuple[str, ...] = ()
+    node |= _network(query)
     if query.node_size is not None:
         node["node_size"] = query.node_size
     usual = catalogue.cluster(name, power_cap_w=query.power_cap_w, **node)
@@ -185,6 +229,18 @@ def _named(text: str, query: TrainingQuery, catalogue: Catalogue) -> RequestedSy
         chosen_for_you=chosen,
         topology=links,
     )
+
+
+def _network(query: TrainingQuery) -> NodeFacts:
+    """What a question states of the network between nodes."""
+    if query.leaf_nodes is not None and query.oversubscription is None:
+        raise UsageError("--leaf-nodes without --oversubscription changes nothing; give both, or neither")
+    node: NodeFacts = {}
+    if query.oversubscription is not None:
+        node["oversubscription"] = query.oversubscription
+    if query.leaf_nodes is not None:
+        node["leaf_nodes"] = query.leaf_nodes
+    return node
 
 
 def _is_one_host(count: int | None, usual: Cluster) -> TypeGuard[int]:

@@ -4,7 +4,8 @@ Workload, budget of work, batch, and what may be chosen of strategies.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -12,29 +13,33 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from equipoise.decide.answer import DEVIATE, LEVEL, EvidenceSource
+from equipoise.decide.evidence import EvidenceSource
 from equipoise.decide.fine_tuning import (
+    QLORA_OFFLOAD,
     USUAL_LORA_RANK,
     as_asked,
     examples_words,
     not_validated,
+    rollout_words,
     samples_of_examples,
     usual_fine_tuning_batch,
 )
 from equipoise.decide.query import TrainingQuery
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.perfmodel.space import Value
-from equipoise.runs.queries import comparable
+from equipoise.runs.store import SameRows, comparable
 from equipoise.scaling.convergence import BatchGrowth, batch_growth
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.hub_config import read_config
-from equipoise.spec.strategy import FLAGS, read_option
+from equipoise.spec.strategy import FLAGS, read_option, software
 from equipoise.spec.torch_model import count_function
 from equipoise.spec.workload import Workload
+from equipoise.stats import DEVIATE, LEVEL
 from equipoise.units import format_count, format_si
 
 _MOST_VALUES = 10_000
+_MOST_GROWTHS: Final = 32
 
 
 def parameter_choices(
@@ -124,9 +129,9 @@ def training_budget(query: TrainingQuery, workload: Workload, scores: pl.DataFra
         return replace(fixed_budget(workload, samples), work=words, notes=notes)
     stated = _stated_samples(query, workload)
     if stated is not None:
-        return replace(fixed_budget(workload, stated), notes=notes)
-    entries = None if scores is None else comparable(scores, workload=workload.slug)
-    if entries is None or entries.is_empty():
+        in_samples = query.training_samples is not None
+        return replace(fixed_budget(workload, stated, in_samples=in_samples), notes=notes)
+    if scores is None or comparable(scores, workload=workload.slug).is_empty():
         unit = "--tokens N, such as --tokens 1T," if workload.sequence_tokens else "--samples N"
         unit = f"--examples N, {unit}" if query.train else unit
         raise UsageError(
@@ -134,7 +139,7 @@ def training_budget(query: TrainingQuery, workload: Workload, scores: pl.DataFra
             f"target: give {unit}{' or --samples N' if workload.sequence_tokens else ''}"
         )
     try:
-        growth = batch_growth(entries.rename({"campaign": "round"}), level=LEVEL)
+        growth, evidence = _batch_growth(SameRows(scores), workload.slug)
     except EvidenceError as err:
         unknown = (
             f"How many samples the target takes is not known ({err}): the model compares "
@@ -149,15 +154,15 @@ def training_budget(query: TrainingQuery, workload: Workload, scores: pl.DataFra
             is_to_target=True,
             notes=(unknown,),
         )
-    return _fitted(workload, growth, entries)
+    return _fitted(workload, growth, evidence)
 
 
-def fixed_budget(workload: Workload, samples: float) -> TrainingBudget:
-    """A budget of so many samples, the same at every batch."""
-    amount = samples * (workload.sequence_tokens or 1)
-    unit = "tokens" if workload.sequence_tokens else "samples"
+def fixed_budget(workload: Workload, samples: float, *, in_samples: bool = False) -> TrainingBudget:
+    """A budget of so many samples, the same at every batch. in_samples: whether it was stated in them."""
+    tokens = None if in_samples else workload.sequence_tokens
+    amount = f"{format_si(samples * (tokens or 1))} {'tokens' if tokens else 'samples'}"
     return TrainingBudget(
-        work=f"train on {format_si(amount)} {unit}",
+        work=f"train on {amount}",
         samples=lambda batch: np.full_like(batch, samples),
         log_sd=lambda _: 0.0,
         batches=None,
@@ -175,10 +180,26 @@ def _stated_samples(query: TrainingQuery, workload: Workload) -> float | None:
         return query.training_samples
     if workload.sequence_tokens is None:
         raise UsageError(f"--tokens: a sample of {workload.title} has no number of tokens; give --samples")
+    if query.training_tokens < workload.sequence_tokens:
+        raise UsageError(
+            f"--tokens {query.training_tokens:g} are less than one sample of {workload.title}, "
+            f"{format_count(workload.sequence_tokens)} tokens: give more, or a shorter --sequence"
+        )
     return query.training_tokens / workload.sequence_tokens
 
 
-def _fitted(workload: Workload, growth: BatchGrowth, entries: pl.DataFrame) -> TrainingBudget:
+@lru_cache(maxsize=_MOST_GROWTHS)
+def _batch_growth(scores: SameRows, workload: str) -> tuple[BatchGrowth, tuple[EvidenceSource, ...]]:
+    """The growth of a workload's samples with the batch, and the results it is fitted to, with their shares.
+
+    Kept, for it depends on published results alone, and takes as long as the rest of an answer.
+    """
+    entries = comparable(scores.rows, workload=workload)
+    growth = batch_growth(entries.rename({"campaign": "round"}), level=LEVEL)
+    return growth, _evidence(growth, entries)
+
+
+def _fitted(workload: Workload, growth: BatchGrowth, evidence: tuple[EvidenceSource, ...]) -> TrainingBudget:
     """The law of samples against batch, with its spread over the batches seen."""
     least, critical = growth.samples_min.value, growth.batch_critical.value
     curve = growth.curve
@@ -195,7 +216,7 @@ def _fitted(workload: Workload, growth: BatchGrowth, entries: pl.DataFrame) -> T
         log_sd=lambda batch: float(np.interp(math.log(batch), batches, spread)),
         batches=(int(seen.min()), int(seen.max())),
         is_to_target=True,
-        evidence=_evidence(growth, entries),
+        evidence=evidence,
         notes=(law, TRAINING_ALONE),
     )
 
@@ -219,9 +240,10 @@ def _evidence(growth: BatchGrowth, entries: pl.DataFrame) -> tuple[EvidenceSourc
     )
 
 
-# Batches of pretraining runs of language models whose samples against batch nobody has published: 4 Mi
-# tokens, as all sizes of LLaMA and Llama 2 had (Touvron et al. 2023, in both papers).
-_USUAL_BATCH_TOKENS: Final = 2**22
+# Tokens of a batch of pretraining runs of language models whose samples against batch nobody has published,
+# by the least parameters: 4 Mi as all sizes of LLaMA and Llama 2 had, 6.7 G parameters the smallest (Touvron
+# et al. 2023, in both papers); for smaller models those of sizes of GPT-3 (Brown et al. 2020, table 2.1).
+_USUAL_BATCH_TOKENS: Final = ((6.7e9, 2**22, "4 Mi"), (1.3e9, 2**20, "1 Mi"), (0.0, 2**19, "0.5 Mi"))
 # A training so many times as long as the longest published one tolerates a larger batch: the critical batch
 # grows with the square root of its length, nearly (Zhang et al. 2024, arXiv:2410.21676: exponent 0.47).
 _MUCH_LONGER: Final = 10.0
@@ -230,7 +252,8 @@ _MUCH_LONGER: Final = 10.0
 class Training(Struct, frozen=True, kw_only=True):
     """What is trained. name: as asked. budget: how much of it.
 
-    global_batch_samples: stated by the user or by the user's own model; None where it is to be chosen.
+    global_batch_samples: stated by the user or by the user's own model, or a usual one with its words in
+    batch_words; None where the samples to the target decide.
     choices: values that parameters of the strategy may take; is_fixed: whether the user fixed any of them.
     chosen_for_you: what was chosen because the question leaves it open, in words. counts_examples: whether
     the amount was stated in examples, as of a fine-tuning.
@@ -240,6 +263,7 @@ class Training(Struct, frozen=True, kw_only=True):
     workload: Workload
     budget: TrainingBudget
     global_batch_samples: int | None
+    batch_words: str | None
     choices: Mapping[str, tuple[Value, ...]]
     is_fixed: bool
     chosen_for_you: tuple[str, ...]
@@ -273,27 +297,15 @@ def training(query: TrainingQuery, catalogue: Catalogue, scores: pl.DataFrame | 
     else:
         known = catalogue.workload(query.workload) if query.config is None else _of_config(query, chosen)
     about = as_asked(query, known) if query.changes_workload else known
+    if about.rollout is not None:
+        chosen.append(rollout_words(about.rollout))
     is_another = about != known or query.config is not None
     budget = training_budget(query, about, None if is_another else scores)
-    published = None
-    if batch is None and not budget.is_to_target:
-        is_published = not is_another and not (query.counts_examples and about.trained == "full")
-        published = _published_batch(about, budget, scores) if is_published else None
-    is_fine_tuning = query.changes_workload or query.counts_examples
-    if published is None and batch is None and is_fine_tuning:
-        batch = _fine_tuning_batch(query, about, budget, chosen)
-    if published is not None:
-        batch = published
-        chosen.append(
-            f"global batch {format_count(batch)}: the median of published ones (--global-batch for another)"
-        )
-    if batch is None and budget.batches is None and budget.samples is not None and _has_usual_batch(about):
-        batch = _most_batch(usual_batch(about), budget)
-        chosen.append(
-            f"global batch {format_count(batch)}: the usual 4 Mi tokens (--global-batch for another)"
-        )
+    words = None
     if batch is not None:
         _refuse_batch_beyond(batch, budget)
+    elif not budget.is_to_target:
+        batch, words = _chosen_batch(query, about, budget, None if is_another else scores)
     fixed = parameter_choices(query.fixed, precision=query.precision)
     if "trained" in fixed and query.train:
         raise UsageError("--train and --fix trained both state which weights are trained; keep one")
@@ -302,7 +314,8 @@ def training(query: TrainingQuery, catalogue: Catalogue, scores: pl.DataFrame | 
         workload=about,
         budget=budget,
         global_batch_samples=batch,
-        choices=_with_workload(dict(fixed), about),
+        batch_words=words,
+        choices=_with_schedules(_with_workload(dict(fixed), about), about, query.software),
         is_fixed=bool(query.fixed),
         chosen_for_you=tuple(chosen),
         counts_examples=query.counts_examples,
@@ -321,16 +334,36 @@ def _of_config(query: TrainingQuery, chosen: list[str]) -> Workload:
     return found.workload
 
 
-def _fine_tuning_batch(
-    query: TrainingQuery, about: Workload, budget: TrainingBudget, chosen: list[str]
-) -> int | None:
-    """The usual global batch of a fine-tuning; None for another training."""
-    usual = usual_fine_tuning_batch(query, about)
-    if usual is None or budget.samples is None:
-        return None
-    batch = _most_batch(usual, budget)
-    chosen.append(f"global batch {format_count(batch)}: usual for fine-tuning (--global-batch for another)")
-    return batch
+def _chosen_batch(
+    query: TrainingQuery, about: Workload, budget: TrainingBudget, scores: pl.DataFrame | None
+) -> tuple[int | None, str | None]:
+    """The global batch of a stated training budget where nobody states one, and why; (None, None) for none.
+
+    The median of published ones, but of fine-tunings the usual one; at most all samples of the training.
+    """
+    usual, words = usual_fine_tuning_batch(query, about), "usual for fine-tuning"
+    is_own = usual is not None and (query.changes_workload or about.trained == "full")
+    published = None if is_own else _published_batch(about, budget, scores)
+    if published is not None:
+        usual, words = published, "the median of published ones"
+    elif usual is None and _has_usual_batch(about):
+        usual, words = usual_batch(about), f"the usual {_usual_batch_tokens(about)[1]} tokens"
+    samples = None if usual is None else budget.samples_at(usual)
+    if usual is None or samples is None:
+        return None, None
+    return (usual, words) if usual <= samples else (math.floor(samples), "all samples of the training")
+
+
+def batch_words(asked: Training, global_batch_samples: int | None) -> Iterator[str]:
+    """Why the batch of a candidate was chosen; nothing where it was stated, or is not known."""
+    if global_batch_samples is None or (asked.global_batch_samples is not None and asked.batch_words is None):
+        return
+    usual, words = asked.global_batch_samples, asked.batch_words
+    if usual is None:
+        words = "fastest by samples against batch"
+    elif usual != global_batch_samples:
+        words = f"{words}, rounded from {format_count(usual)} to be shared out evenly"
+    yield f"global batch {format_count(global_batch_samples)}: {words} (--global-batch for another)"
 
 
 def _has_usual_batch(about: Workload) -> bool:
@@ -348,7 +381,13 @@ def usual_batch(about: Workload) -> int:
             f"no published result of {about.title} states a global batch",
             missing=("the global batch: --global-batch N",),
         )
-    return max(1, _USUAL_BATCH_TOKENS // about.sequence_tokens)
+    return max(1, _usual_batch_tokens(about)[0] // about.sequence_tokens)
+
+
+def _usual_batch_tokens(about: Workload) -> tuple[int, str]:
+    """Tokens of the usual batch of a model of that size, and the same in words."""
+    params = about.params or 0.0
+    return next((tokens, words) for least, tokens, words in _USUAL_BATCH_TOKENS if params >= least)
 
 
 def _published_batch(about: Workload, budget: TrainingBudget, scores: pl.DataFrame | None) -> int | None:
@@ -370,13 +409,6 @@ def _published_batch(about: Workload, budget: TrainingBudget, scores: pl.DataFra
     return round(float(middle))
 
 
-def _most_batch(usual: int, budget: TrainingBudget) -> int:
-    """A usual batch, or all samples of a training that has fewer."""
-    samples = budget.samples_at(usual)
-    assert samples is not None
-    return max(1, min(usual, math.floor(samples)))
-
-
 def _refuse_batch_beyond(batch: int, budget: TrainingBudget) -> None:
     """Refuse a global batch of more samples than the whole training has: no step is made of a part."""
     samples = budget.samples_at(batch)
@@ -396,8 +428,21 @@ def _with_workload(choices: dict[str, tuple[Value, ...]], about: Workload) -> di
             ranks = (0, *ranks)
         choices.setdefault("lora_rank", ranks)
     if choices["trained"] == ("qlora",):
-        # Its optimizer states are paged to the host where memory is short (Dettmers et al. 2023, section 3).
-        choices.setdefault("offload", ("none", "optimizer"))
+        choices.setdefault("offload", QLORA_OFFLOAD)
     if "powersgd" in choices.get("compression", ()) or "topk" in choices.get("compression", ()):
         choices.setdefault("compression_rank", (0, 1, 2, 4, 8, 16, 32, 100, 1000))
+    return choices
+
+
+def _with_schedules(
+    choices: dict[str, tuple[Value, ...]], about: Workload, named: str | None
+) -> dict[str, tuple[Value, ...]]:
+    """The values with the pipeline schedules that hide experts' traffic, where the software has them.
+
+    named: the software; where it is open, all count. DualPipe itself is left to `--fix schedule=dualpipe`:
+    its V hides as much with half of the weights a rank.
+    """
+    has_experts = about.transformer is not None and about.transformer.experts > 1
+    if has_experts and (named is None or "dualpipe_v" in software(named).schedules):
+        choices.setdefault("schedule", ("1f1b", "dualpipe_v"))
     return choices

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from equipoise.bench.interference import DEFAULT_SIZES_BYTES, SCHEMA, InterferenceTask
 from equipoise.bench.methods import method
+from equipoise.bench.sweep import INTERFERENCE_SCHEMA, MESSAGE_SIZES_BYTES, InterferenceTask
 from equipoise.errors import DataError, EvidenceError
 from equipoise.units import MIB
 
@@ -163,7 +163,7 @@ def needed(
         operations=("all_reduce", "all_gather") if gathered else ("all_reduce",),
         sizes_bytes=tuple(
             size
-            for place, size in enumerate(DEFAULT_SIZES_BYTES)
+            for place, size in enumerate(MESSAGE_SIZES_BYTES)
             if place < _FEWEST_SIZES or size <= num_ranks * gradient_bytes
         ),
         methods=tuple(dict.fromkeys(similar)),
@@ -172,9 +172,9 @@ def needed(
 
 
 def exchange_costs(document: Mapping[str, Any], where: str) -> ExchangeCosts:
-    """The costs in a document of `bench.interference`. Raises DataError when it is none."""
-    if document.get("schema") != SCHEMA:
-        raise DataError(f"{where}: not a document of schema {SCHEMA!r}")
+    """The costs in a document of `bench.sweep.interference`. Raises DataError when it is none."""
+    if document.get("schema") != INTERFERENCE_SCHEMA:
+        raise DataError(f"{where}: not a document of schema {INTERFERENCE_SCHEMA!r}")
     messages: dict[str, list[Mapping[str, Any]]] = {}
     for row in document["messages"]:
         messages.setdefault(row["operation"], []).append(row)

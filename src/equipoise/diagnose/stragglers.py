@@ -13,7 +13,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from equipoise.bench.phases import union_s
-from equipoise.bench.trace.rank import RankTrace, Traces, TraceStep
+from equipoise.bench.trace import RankTrace, Traces, TraceStep
 
 Numbers: TypeAlias = NDArray[np.float64]
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from equipoise.bench.counters import MOST_OTHERS
 from equipoise.bench.phases import EXPOSED, PARTS
 from equipoise.bench.store import FinishedTrial, Store, SweepProgress, failed, sweep_progress
 from equipoise.bench.summary import LEVEL, ConfigurationSummary, Spread, spread, summaries, timed_run
@@ -244,8 +245,28 @@ def swept(
         finished=tuple(finished),
         judgements=judgements,
         false_differences=false_differences(configurations),
-        meanings=meanings(judgements),
+        meanings=(*disturbances(configurations), *meanings(judgements)),
     )
+
+
+def disturbances(summaries: Sequence[ConfigurationSummary]) -> tuple[str, ...]:
+    """That other programs disturbed runs, in a sentence; none where none was disturbed."""
+    timed = [run for each in summaries for run in each.timed]
+    disturbed = [run for run in timed if run.was_disturbed]
+    if not disturbed:
+        return ()
+    shares = {
+        "of the ranks' cores": max(run.others_cpu_fraction or 0.0 for run in disturbed),
+        "of an accelerator before a run": max(run.others_accelerator_fraction or 0.0 for run in disturbed),
+    }
+    taken = [f"up to {format_percent(share)} {of}" for of, share in shares.items() if share > MOST_OTHERS]
+    if any(run.num_others_on_accelerators for run in disturbed):
+        taken.append("memory of an accelerator")
+    said = (
+        f"The machine was busy during {len(disturbed)} of {len(timed)} timed runs: other programs took "
+        f"{' and '.join(taken)}, so times may be too long; measure again on an idle machine."
+    )
+    return (said,)
 
 
 def meanings(judgements: Sequence[Judgement]) -> tuple[str, ...]:
@@ -279,7 +300,7 @@ def _about(group: Sequence[Judgement]) -> Iterator[str]:
     if best.summary.trial.num_ranks < most:
         at_most = max((each for each in compared if each.summary.trial.num_ranks == most), key=_speedup)
         yield f"{most} ranks are no faster: at best {ranged(at_most.speedup)} of one device."
-    if _is_slower(worst) and not _is_slower(best):
+    if is_slower(worst) and not is_slower(best):
         yield f"Slower than one device: {_way(worst)}, {ranged(worst.speedup)}."
     fastest = max(group, key=_rate)
     if _rate(fastest) > _rate(best):
@@ -322,7 +343,7 @@ def _way(each: Judgement) -> str:
     return f"{trial.method} on {where} at batch {trial.batch_samples}"
 
 
-def _is_slower(each: Judgement) -> bool:
+def is_slower(each: Judgement) -> bool:
     """Whether it is slower than one device beyond its interval, where it has one."""
     speedup = each.speedup
     if speedup is None:

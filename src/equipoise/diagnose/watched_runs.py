@@ -43,7 +43,7 @@ class RankSeen(Struct, frozen=True, kw_only=True):
 
 
 class WatchedRun(Struct, frozen=True, kw_only=True):
-    """One run. num_steps: those that count.
+    """One run. num_steps: those that count. others_cpu_fraction: of the ranks' cores, what others took.
 
     phases: of the median step; parts sum to it. gains: what hiding a part could bring, in sentences.
     """
@@ -59,6 +59,7 @@ class WatchedRun(Struct, frozen=True, kw_only=True):
     num_warm_up: int
     num_unlike: int
     is_steady: bool
+    others_cpu_fraction: float | None
     step_s: Spread | None
     samples_per_s: Spread | None
     phases: Mapping[str, float]
@@ -141,6 +142,7 @@ def _seen(files: RunFiles) -> WatchedRun:
         num_warm_up=watched.num_warm_up,
         num_unlike=watched.num_unlike,
         is_steady=watched.is_steady,
+        others_cpu_fraction=watched.others_cpu_fraction,
         step_s=found,
         samples_per_s=found.rate(batch) if found and batch else None,
         phases={name: share * found.value for name, share in shares.items()} if found and has_parts else {},

@@ -117,9 +117,9 @@ def offers(accelerator: str) -> tuple[Offer, ...]:
 
 
 def _user_price(accelerator: str, usd: float, terms: PriceTerms) -> Price:
-    if not 0 <= usd < _MOST_USD:
+    if not 0 <= usd <= _MOST_USD:
         raise UsageError(
-            f"--price is {usd!r}; expected US dollars per accelerator-hour, from 0, below {_MOST_USD:g}"
+            f"--price is {usd!r}; expected US dollars per accelerator-hour, from 0 to {_MOST_USD:,.0f}"
         )
     return Price(
         accelerator=accelerator,
@@ -300,15 +300,14 @@ def electricity(
     in_office: a room for people, not a data centre.
     Raises UsageError where the user's own are no such amounts.
     """
-    if usd_per_kwh is not None and not 0 < usd_per_kwh < _MOST_USD_PER_KWH:
+    if usd_per_kwh is not None and not 0 < usd_per_kwh <= _MOST_USD_PER_KWH:
         raise UsageError(
             f"--electricity is {usd_per_kwh!r}; expected US dollars per kWh, above 0, "
-            f"below {_MOST_USD_PER_KWH:g}"
+            f"at most {_MOST_USD_PER_KWH:g}"
         )
-    if pue is not None and not 1 <= pue < _MOST_PUE:
+    if pue is not None and not 1 <= pue <= _MOST_PUE:
         raise UsageError(
-            f"--pue is {pue!r}; expected the building's energy over that of machines, from 1, "
-            f"below {_MOST_PUE:g}"
+            f"--pue is {pue!r}; expected the building's energy over that of machines, from 1 to {_MOST_PUE:g}"
         )
     usual = table("grids.toml")["electricity"]
     place = "office_pue" if in_office else "pue"

@@ -98,9 +98,9 @@ def purchase(
     Raises UsageError for what is no amount, EvidenceError where its power, and so its room, is not known.
     """
     for option, amount in (("--purchase", user_usd), ("--hosting", hosting_usd_per_month)):
-        if amount is not None and not 0 <= amount < _MOST_USD:
+        if amount is not None and not 0 <= amount <= _MOST_USD:
             raise UsageError(
-                f"{option} is {amount!r}; expected US dollars per accelerator, from 0, below {_MOST_USD:g}"
+                f"{option} is {amount!r}; expected US dollars per accelerator, from 0 to {_MOST_USD:,.0f}"
             )
     known = table("purchases.toml")
     usual: dict[str, Any] = known["usual"]
@@ -237,8 +237,8 @@ class _Flows(Struct, frozen=True, kw_only=True):
     def months_to_break_even(self, at: Values) -> NDArray[np.float64]:
         """Months until what was saved is what was paid; infinite where nothing is saved."""
         saved = self.rent_usd(at) - self.running_usd(at)
-        with np.errstate(divide="ignore"):
-            return np.where(saved > 0.0, at["purchase"] / np.maximum(saved, 0.0), math.inf)
+        never = np.full(np.broadcast(saved, at["purchase"]).shape, math.inf)
+        return np.asarray(np.divide(at["purchase"], saved, out=never, where=saved > 0.0))
 
     def return_usd(self, at: Values) -> NDArray[np.float64]:
         """What owning is ahead of renting at the horizon, the machine sold then."""

@@ -3,9 +3,8 @@
 import csv
 import io
 import math
-import stat
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -13,6 +12,7 @@ from msgspec import Struct
 
 from equipoise.economics.costs import TERMS, WORDS, Price, PriceTerms
 from equipoise.errors import DataError
+from equipoise.files import read_input
 from equipoise.stats import Interval
 from equipoise.units import HOUR_S, MONTH_S, SI_PREFIXES, duration_s, format_duration
 
@@ -92,21 +92,28 @@ def charged(
     return Interval(value=at(time_s.value), low=at(time_s.low), high=at(time_s.high), level=time_s.level)
 
 
+def least_charged(
+    quoted: Sequence[Price], num_accelerators: int, time_s: Interval, *, checkpoint_bytes: float | None
+) -> tuple[Price, Interval, Charges]:
+    """The price of several at which a training costs least, what it costs and what that is made of.
+
+    Arguments as of `charges`.
+    """
+    found = [
+        (charges(each, num_accelerators, time_s.value, checkpoint_bytes=checkpoint_bytes), each)
+        for each in quoted
+    ]
+    least, taken = min(found, key=lambda each: each[0].usd)
+    return taken, charged(taken, num_accelerators, time_s, checkpoint_bytes=checkpoint_bytes), least
+
+
 def read_quotes(path: Path) -> tuple[Quote, ...]:
     """The quotes of a file: TOML with tables `[[quote]]`, or CSV with a line of names. Keys: KEYS.
 
     Raises DataError that names file, quote and key, what was found and what was expected.
     """
     where = f"--prices {path}"
-    try:
-        if not stat.S_ISREG(path.stat().st_mode):  # opening anything else may wait for ever
-            raise DataError(f"{where}: not a regular file; expected TOML or CSV")
-        with path.open("rb") as file:
-            content = file.read(_MOST_BYTES + 1)
-    except OSError as err:
-        raise DataError(f"{where}: {err.strerror or err}; expected a readable file") from err
-    if len(content) > _MOST_BYTES:
-        raise DataError(f"{where}: more than {_MOST_BYTES:,} bytes; expected a list of quotes")
+    content = read_input(path, _MOST_BYTES, expected="TOML or CSV with quotes, for --prices")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as err:

@@ -1,11 +1,15 @@
 """How to run a strategy: commands, training code, settings, and files of what starts it and what trains."""
 
-from equipoise.launch.commands import launch_snippets, ranks_per_host
-from equipoise.launch.files import Snippet, launch_files, write_launch_files
+from equipoise.launch.commands import PROGRAMS, launch_snippets, program, ranks_per_host
 from equipoise.launch.program import Translation
-from equipoise.launch.programs import PROGRAMS, program
 from equipoise.launch.settings import Setting, runtime_settings
-from equipoise.launch.timing import bench_command, bench_method
+from equipoise.launch.snippets import (
+    Snippet,
+    bench_command,
+    bench_method,
+    launch_files,
+    write_launch_files,
+)
 
 __all__ = [
     "PROGRAMS",

@@ -2,14 +2,16 @@
 
 from pathlib import PurePath
 
-from equipoise.bench.models import ZOO
+from equipoise.bench.zoo import ZOO
 from equipoise.errors import SpecError
-from equipoise.launch.files import Snippet
+from equipoise.launch.deepspeed import DEEPSPEED
+from equipoise.launch.hugging_face import ACCELERATE, TRAINER
+from equipoise.launch.megatron import MEGATRON, NEMO
 from equipoise.launch.platforms import PLATFORMS, Launch, Platform
-from equipoise.launch.program import Program, Translation
-from equipoise.launch.programs import PROGRAMS
+from equipoise.launch.program import Model, Program, Translation
 from equipoise.launch.settings import Setting, runtime_settings
-from equipoise.launch.timing import bench_command
+from equipoise.launch.snippets import Snippet, bench_command
+from equipoise.launch.torchtitan import TORCHTITAN
 from equipoise.launch.training_scripts import (
     NARROW_PRECISIONS,
     is_sharded,
@@ -24,6 +26,8 @@ from equipoise.launch.training_scripts import (
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.strategy import Strategy
 from equipoise.spec.workload import Workload
+
+PROGRAMS: tuple[Program, ...] = (MEGATRON, TORCHTITAN, DEEPSPEED, ACCELERATE, TRAINER, NEMO)
 
 _DDP_PAGE = "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html"
 _FSDP_PAGE = "https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html"
@@ -72,7 +76,7 @@ def launch_snippets(
         for each in PROGRAMS
         if workload is None or model is not None or not each.is_for_transformers
     ]
-    code = _code(strategy, script)
+    code = _code(strategy, model, script)
     # Where no script of ours can train it, the first program that can is started.
     started = next(
         ((each, found) for each, found in programs if each.entry and found.options and not code), None
@@ -107,6 +111,15 @@ def launch_snippets(
         *others,
         *(_program(each, translation) for each, translation in programs),
     )
+
+
+def program(name: str) -> Program:
+    """The program of a name. Raises SpecError with the names there are."""
+    for each in PROGRAMS:
+        if each.name == name:
+            return each
+    known = ", ".join(each.name for each in PROGRAMS)
+    raise SpecError(f"program {name!r} is not known; expected one of {known}")
 
 
 def ranks_per_host(cluster: Cluster, strategy: Strategy) -> int:
@@ -162,7 +175,7 @@ def _environment(settings: tuple[Setting, ...]) -> tuple[Snippet, ...]:
     return (Snippet(title="Environment", target="shell", code=code, why=why, file="environment.sh"),)
 
 
-def _code(strategy: Strategy, script: str) -> tuple[Snippet, ...]:
+def _code(strategy: Strategy, model: Model, script: str) -> tuple[Snippet, ...]:
     """The training script, where one page of torch can express the strategy."""
     if strategy.cp > 1 or strategy.ep > 1 or (strategy.tp > 1 and strategy.pp > 1):
         return ()
@@ -175,7 +188,7 @@ def _code(strategy: Strategy, script: str) -> tuple[Snippet, ...]:
     elif strategy.pp > 1:
         code, page = pipeline_script(strategy), _PIPELINE_PAGE
         why = "a rank for each stage, micro-batches one forward, one back"
-        missing = not_in_pipeline_scripts(strategy)
+        missing = not_in_pipeline_scripts(strategy, model)
     else:
         code = training_script(strategy)
         page, why = _data_parallel_why(strategy)

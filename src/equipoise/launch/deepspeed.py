@@ -39,6 +39,11 @@ def _states(strategy: Strategy, _: Model) -> Expressed:
     yield Option("zero_optimization.stage", strategy.zero_stage)
     if strategy.zero_stage:
         yield Option("zero_optimization.overlap_comm")
+    if strategy.dp_replicate > 1:
+        yield (
+            f"dp_replicate={strategy.dp_replicate}: states are sharded over all ranks; "
+            "zero_hpz_partition_size keeps a second copy of the weights alone in a group"
+        )
     if strategy.offload == "none":
         return
     if strategy.zero_stage == 0:
@@ -116,13 +121,13 @@ DEEPSPEED = Program(
         FieldRule(fields=("microbatch_samples", "global_batch_samples"), express=_batch),
         FieldRule(fields=("dp",), derived="processes over tp x cp; the batch states it too"),
         FieldRule(fields=("precision",), express=_precision),
-        FieldRule(fields=("zero_stage", "offload"), express=_states),
+        FieldRule(fields=("zero_stage", "dp_replicate", "offload"), express=_states),
         FieldRule(fields=("optimizer",), express=_optimizer),
         master_weights_rule("its optimizer keeps one"),
         FieldRule(fields=("tp", "sequence_parallel", "tp_overlap"), express=_tensor),
         FieldRule(fields=("cp",), express=_context),
         FieldRule(fields=("ep",), express=_experts),
-        FieldRule(fields=("pp", "interleave"), derived="refused: pipelines are modules in code"),
+        FieldRule(fields=("pp", "interleave", "schedule"), derived="refused: pipelines are modules in code"),
         FieldRule(fields=("compression", "compression_rank"), express=_compression),
         FieldRule(fields=("sync_period",), express=averaging),
         FieldRule(fields=("recompute", "implementation"), express=_in_code),

@@ -46,9 +46,10 @@ def _launched(strategy: Strategy, _: Model) -> Expressed:
     kind = "FSDP" if _is_sharded(strategy) else "MULTI_GPU"
     yield Option("distributed_type", "NO" if strategy.num_accelerators == 1 else kind)
     yield Option("num_processes", strategy.num_accelerators)
-    if strategy.tp * strategy.cp > 1:
-        yield Option("parallelism_config.parallelism_config_dp_replicate_size", 1)
-        yield Option("parallelism_config.parallelism_config_dp_shard_size", strategy.dp)
+    if strategy.tp * strategy.cp * strategy.dp_replicate > 1:
+        shards = strategy.dp // strategy.dp_replicate
+        yield Option("parallelism_config.parallelism_config_dp_replicate_size", strategy.dp_replicate)
+        yield Option("parallelism_config.parallelism_config_dp_shard_size", shards)
         yield Option("parallelism_config.parallelism_config_tp_size", strategy.tp)
         yield Option("parallelism_config.parallelism_config_cp_size", strategy.cp)
 
@@ -128,9 +129,9 @@ ACCELERATE = Program(
     version="1.15.0",
     source="https://huggingface.co/docs/accelerate/package_reference/cli",
     rules=(
-        FieldRule(fields=("dp", "tp", "cp"), express=_launched),
+        FieldRule(fields=("dp", "tp", "cp", "dp_replicate"), express=_launched),
         FieldRule(fields=("sequence_parallel", "tp_overlap"), express=_no_sequence_parallel),
-        FieldRule(fields=("pp", "interleave"), derived="refused: it has no pipeline"),
+        FieldRule(fields=("pp", "interleave", "schedule"), derived="refused: it has no pipeline"),
         FieldRule(fields=("ep",), express=_no_experts),
         FieldRule(fields=("zero_stage", "offload"), express=_launched_states),
         FieldRule(fields=("recompute",), express=_launched_recompute),
@@ -188,7 +189,7 @@ def _trained_recompute(strategy: Strategy, _: Model) -> Expressed:
 
 
 def _trained_axes(strategy: Strategy, _: Model) -> Expressed:
-    for axis in ("tp", "cp"):
+    for axis in ("tp", "cp", "dp_replicate"):
         if getattr(strategy, axis) > 1:
             yield f"{axis}={getattr(strategy, axis)}: made in code (ParallelismConfig), or by accelerate.yaml"
 
@@ -210,9 +211,9 @@ TRAINER = Program(
     rules=(
         FieldRule(fields=("microbatch_samples", "global_batch_samples"), express=_trained_batch),
         FieldRule(fields=("dp",), derived="processes; the batch is that of all of them"),
-        FieldRule(fields=("tp", "cp"), express=_trained_axes),
+        FieldRule(fields=("tp", "cp", "dp_replicate"), express=_trained_axes),
         FieldRule(fields=("sequence_parallel", "tp_overlap"), express=_no_sequence_parallel),
-        FieldRule(fields=("pp", "interleave"), derived="refused: it has no pipeline"),
+        FieldRule(fields=("pp", "interleave", "schedule"), derived="refused: it has no pipeline"),
         FieldRule(fields=("ep",), express=_no_experts),
         FieldRule(fields=("precision",), express=_trained_precision),
         FieldRule(fields=("zero_stage", "offload"), express=_trained_states),

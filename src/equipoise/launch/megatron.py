@@ -1,9 +1,10 @@
 """A strategy in Megatron-LM: options of `pretrain_gpt.py`, and YAML for Megatron-Bridge (NeMo).
 
-The rules of its argument parser, with their source and date, are in megatron_options.toml.
+The rules of its argument parser, with their source and date, are in tests/launch/megatron_options.toml.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 from equipoise.launch.program import (
     Expressed,
@@ -15,6 +16,8 @@ from equipoise.launch.program import (
     averaging,
     compression,
     master_weights_rule,
+    only_1f1b,
+    stage_layers,
 )
 from equipoise.spec.strategy import Strategy
 
@@ -22,18 +25,16 @@ _FSDP_STRATEGIES = {2: "optim_grads", 3: "optim_grads_params"}
 _FP8_RECIPES = {"fp8": "tensorwise", "mxfp8": "mxfp8"}
 
 
-def pipeline_layout(num_layers: int, num_stages: int, num_prediction_layers: int = 0) -> str:
-    """Layers of each stage in Megatron-LM's layout language: as even as they go, fuller stages first.
+def pipeline_layout(counts: Sequence[int], num_prediction_layers: int = 0) -> str:
+    """Layers of each stage in Megatron-LM's layout language.
 
-    The embedding (E) is in the first stage; prediction layers (m) and the loss (L) are in the last.
+    counts: as `stage_layers` has them. The embedding (E) is in the first stage; prediction layers (m) and the
+    loss (L) are in the last.
 
-    >>> pipeline_layout(61, 16)
-    'Et*4|(t*4|)*12(t*3|)*2t*3L'
+    >>> pipeline_layout(stage_layers(61, 16))
+    'Et*4|(t*4|)*14t*1L'
     """
-    fewest, num_fuller = divmod(num_layers, num_stages)
-    counts = [fewest + (stage < num_fuller) for stage in range(num_stages)]
-    middle = counts[1:-1]
-    groups = [(count, middle.count(count)) for count in sorted(set(middle), reverse=True)]
+    groups = [(count, len(list(same))) for count, same in groupby(counts[1:-1])]
     between = "".join(f"(t*{count}|)*{times}" if times > 1 else f"t*{count}|" for count, times in groups)
     return f"Et*{counts[0]}|{between}t*{counts[-1]}{'m' * num_prediction_layers}L"
 
@@ -67,8 +68,8 @@ def _tensor(strategy: Strategy, _: Model) -> Expressed:
 
 def _pipeline(strategy: Strategy, model: Model) -> Expressed:
     """How layers are shared out among stages: evenly, or by a layout where they do not divide."""
+    yield from only_1f1b(strategy)
     yield Option("pipeline-model-parallel-size", strategy.pp)
-    num_stages = strategy.pp * strategy.interleave
     if strategy.pp == 1:
         if strategy.interleave > 1:
             yield f"{strategy.interleave} chunks per rank without a pipeline"
@@ -76,7 +77,8 @@ def _pipeline(strategy: Strategy, model: Model) -> Expressed:
     if _is_uneven(strategy, model) and model is not None:
         if model.prediction_layers:
             yield Option("mtp-num-layers", model.prediction_layers)
-        layout = pipeline_layout(model.layers, num_stages, model.prediction_layers)
+        counts = stage_layers(model.layers, strategy.pp, strategy.interleave)
+        layout = pipeline_layout(counts, model.prediction_layers)
         yield Option("pipeline-model-parallel-layout", layout)
     elif strategy.interleave > 1:
         yield Option("num-virtual-stages-per-pipeline-rank", strategy.interleave)
@@ -120,6 +122,8 @@ def _states(strategy: Strategy, _: Model) -> Expressed:
             yield f"ZeRO stage {strategy.zero_stage} with a pipeline: not documented for Megatron FSDP"
     if strategy.zero_stage > 0 or _is_precision_aware(strategy):
         yield Option("use-distributed-optimizer")
+    if strategy.dp_replicate > 1:
+        yield Option("num-distributed-optimizer-instances", strategy.dp_replicate)
     if strategy.dp > 1:
         yield Option("overlap-grad-reduce")
         if strategy.zero_stage > 0:
@@ -237,11 +241,11 @@ MEGATRON = Program(
     rules=(
         _DATA,
         FieldRule(fields=("tp", "sequence_parallel", "tp_overlap"), express=_tensor),
-        FieldRule(fields=("pp", "interleave"), express=_pipeline),
+        FieldRule(fields=("pp", "interleave", "schedule"), express=_pipeline),
         FieldRule(fields=("cp",), express=_context),
         FieldRule(fields=("ep",), express=_experts),
         FieldRule(fields=("microbatch_samples", "global_batch_samples"), express=_batch),
-        FieldRule(fields=("zero_stage",), express=_states),
+        FieldRule(fields=("zero_stage", "dp_replicate"), express=_states),
         FieldRule(fields=("optimizer", "offload"), express=_optimizer),
         master_weights_rule("its optimizer keeps one"),
         FieldRule(fields=("recompute",), express=_recompute),
@@ -282,10 +286,11 @@ def _bridge_model(strategy: Strategy, model: Model) -> Expressed:
 
 
 def _bridge_pipeline(strategy: Strategy, model: Model) -> Expressed:
+    yield from only_1f1b(strategy)
     yield Option("model.pipeline_model_parallel_size", strategy.pp)
     if _is_uneven(strategy, model) and model is not None:
-        num_stages = strategy.pp * strategy.interleave
-        layout = pipeline_layout(model.layers, num_stages, model.prediction_layers)
+        counts = stage_layers(model.layers, strategy.pp, strategy.interleave)
+        layout = pipeline_layout(counts, model.prediction_layers)
         if model.prediction_layers:
             yield Option("model.mtp_num_layers", model.prediction_layers)
         yield Option("model.pipeline_model_parallel_layout", layout)
@@ -306,6 +311,8 @@ def _bridge_batch(strategy: Strategy, _: Model) -> Expressed:
 def _bridge_states(strategy: Strategy, _: Model) -> Expressed:
     is_sharded = strategy.zero_stage > 0 or _is_precision_aware(strategy)
     yield Option("ddp.use_distributed_optimizer", is_sharded)
+    if strategy.dp_replicate > 1:
+        yield Option("ddp.num_distributed_optimizer_instances", strategy.dp_replicate)
     yield Option("ddp.overlap_grad_reduce", strategy.dp > 1)
     yield Option("ddp.overlap_param_gather", strategy.dp > 1 and strategy.zero_stage > 0)
     if strategy.shards_gradients:
@@ -371,9 +378,9 @@ NEMO = Program(
     rules=(
         _DATA,
         FieldRule(fields=("tp", "sequence_parallel", "tp_overlap", "cp", "ep"), express=_bridge_model),
-        FieldRule(fields=("pp", "interleave"), express=_bridge_pipeline),
+        FieldRule(fields=("pp", "interleave", "schedule"), express=_bridge_pipeline),
         FieldRule(fields=("microbatch_samples", "global_batch_samples"), express=_bridge_batch),
-        FieldRule(fields=("zero_stage",), express=_bridge_states),
+        FieldRule(fields=("zero_stage", "dp_replicate"), express=_bridge_states),
         FieldRule(fields=("optimizer", "offload"), express=_bridge_optimizer),
         master_weights_rule("its optimizer keeps one"),
         FieldRule(fields=("recompute",), express=_bridge_recompute),

@@ -188,6 +188,34 @@ def refuse_pipeline(strategy: Strategy, _: Model) -> Iterator[str]:
         yield f"pp={strategy.pp}: its configuration has no pipeline"
     if strategy.interleave > 1:
         yield f"{strategy.interleave} chunks per rank: its configuration has no pipeline"
+    yield from only_1f1b(strategy)
+
+
+def stage_layers(num_layers: int, num_ranks: int, interleave: int = 1) -> tuple[int, ...]:
+    """Layers of each stage of a pipeline in order: all full but those of the last rank, the last least.
+
+    Where that leaves a stage none, stages are as even as they go, fuller ones first.
+    Source: the performance model shares layers out so (perfmodel.estimate.stages).
+
+    >>> stage_layers(10, 4), stage_layers(13, 2, 2), stage_layers(9, 8)
+    ((3, 3, 3, 1), (4, 4, 4, 1), (2, 1, 1, 1, 1, 1, 1, 1))
+    """
+    num_stages = num_ranks * interleave
+    fullest = -(-num_layers // num_stages)
+    counts, missing = [fullest] * num_stages, fullest * num_stages - num_layers
+    for stage in range(num_stages - 1, 0, -num_ranks):
+        counts[stage] -= min(missing, fullest - 1)
+        missing -= fullest - counts[stage]
+    if missing:
+        least, num_fuller = divmod(num_layers, num_stages)
+        return (least + 1,) * num_fuller + (least,) * (num_stages - num_fuller)
+    return tuple(counts)
+
+
+def only_1f1b(strategy: Strategy) -> Iterator[str]:
+    """Schedules of pipelines, for programs that have no other than 1F1B."""
+    if strategy.schedule != "1f1b":
+        yield f"schedule={strategy.schedule}: its pipelines run 1F1B"
 
 
 # Words that YAML 1.1 reads as something other than text.

@@ -1,4 +1,4 @@
-"""A strategy in options of torchtitan; the rules of its parser are in torchtitan_options.toml."""
+"""A strategy in options of torchtitan; the rules of its parser are in tests/launch."""
 
 from collections.abc import Iterator
 
@@ -12,6 +12,7 @@ from equipoise.launch.program import (
     averaging,
     compression,
     master_weights_rule,
+    stage_layers,
 )
 from equipoise.spec.strategy import Strategy
 
@@ -57,8 +58,9 @@ def _states(strategy: Strategy, _: Model) -> Expressed:
     if strategy.offload != "none":
         yield Option("training.enable_cpu_offload")
     is_sharded = strategy.zero_stage > 0
-    yield Option("parallelism.data_parallel_replicate_degree", 1 if is_sharded else strategy.dp)
-    yield Option("parallelism.data_parallel_shard_degree", strategy.dp if is_sharded else 1)
+    replicas = strategy.dp_replicate if is_sharded else strategy.dp
+    yield Option("parallelism.data_parallel_replicate_degree", replicas)
+    yield Option("parallelism.data_parallel_shard_degree", strategy.dp // replicas)
     if is_sharded:
         reshards = "always" if strategy.shards_weights else "never"
         yield Option("parallelism.fsdp_reshard_after_forward", reshards)
@@ -88,8 +90,8 @@ def _experts(strategy: Strategy, _: Model) -> Expressed:
     if strategy.ep == 1:
         return
     yield Option("parallelism.expert_parallel_degree", strategy.ep)
-    shards = (strategy.dp if strategy.zero_stage > 0 else 1) * strategy.cp * strategy.tp
-    if shards % strategy.ep:
+    sharded = strategy.num_shards if strategy.zero_stage > 0 else strategy.cp
+    if sharded * strategy.tp % strategy.ep:
         yield f"ep={strategy.ep} with replicas: experts are spread over sharded ranks only"
 
 
@@ -97,21 +99,32 @@ def _pipeline(strategy: Strategy, model: Model) -> Expressed:
     if strategy.pp == 1:
         if strategy.interleave > 1:
             yield f"{strategy.interleave} chunks per rank without a pipeline"
+        if strategy.schedule != "1f1b":
+            yield f"schedule={strategy.schedule} without a pipeline"
         return
     schedule = "Interleaved1F1B" if strategy.interleave > 1 else "1F1B"
+    if strategy.schedule == "dualpipe_v":
+        schedule = "DualPipeV"
+        if strategy.ep > 1 and strategy.recompute != "none":
+            yield f"recompute={strategy.recompute} with DualPipeV and experts on several ranks"
+    elif strategy.schedule != "1f1b":
+        yield f"schedule={strategy.schedule}: of DualPipe it has the V"
     yield Option("parallelism.pipeline_parallel_degree", strategy.pp)
     yield Option("parallelism.pipeline_parallel_schedule", schedule)
     yield Option("parallelism.pipeline_parallel_microbatch_size", strategy.microbatch_samples)
     # By default the ends have a layer less each, to make up for the embedding and the loss.
     yield Option("parallelism.pipeline_parallel_first_stage_less_layers", 0)
-    yield Option("parallelism.pipeline_parallel_last_stage_less_layers", 0)
+    counts = () if model is None else stage_layers(model.layers, strategy.pp, strategy.interleave)
+    # Its stages are equal but for what the last one lacks.
+    fewer = counts[0] - counts[-1] if counts and set(counts[:-1]) == {counts[0]} else 0
+    yield Option("parallelism.pipeline_parallel_last_stage_less_layers", fewer)
+    if len(set(counts)) > 1 and not fewer:
+        yield f"{sum(counts)} layers on {len(counts)} stages: it has the fuller ones first, one layer apart"
     if strategy.interleave in {1, _DEFAULT_LOOPED_STAGES}:
         return
-    num_stages = strategy.pp * strategy.interleave
-    layers_per_stage = 0 if model is None else -(-model.layers // num_stages)
     # It cuts the layers into stages of so many, which have to be as many stages as the strategy has.
-    if model is not None and -(-model.layers // layers_per_stage) == num_stages:
-        yield Option("parallelism.pipeline_parallel_layers_per_stage", layers_per_stage)
+    if counts and -(-(sum(counts) + fewer) // counts[0]) == len(counts):
+        yield Option("parallelism.pipeline_parallel_layers_per_stage", counts[0])
     else:
         yield f"{strategy.interleave} chunks per rank: the layers of the model do not give as many stages"
 
@@ -152,11 +165,11 @@ TORCHTITAN = Program(
         FieldRule(fields=("microbatch_samples", "global_batch_samples"), express=_batch),
         FieldRule(fields=("precision",), express=_precision),
         FieldRule(fields=(), express=_graphs),
-        FieldRule(fields=("dp", "zero_stage", "offload"), express=_states),
+        FieldRule(fields=("dp", "zero_stage", "dp_replicate", "offload"), express=_states),
         FieldRule(fields=("tp", "sequence_parallel"), express=_tensor),
         FieldRule(fields=("cp",), express=_context),
         FieldRule(fields=("ep",), express=_experts),
-        FieldRule(fields=("pp", "interleave"), express=_pipeline),
+        FieldRule(fields=("pp", "interleave", "schedule"), express=_pipeline),
         FieldRule(fields=("implementation", "tp_overlap"), express=_compiler),
         FieldRule(fields=("optimizer",), express=_optimizer),
         master_weights_rule("set the dtype of its training configuration to bfloat16"),

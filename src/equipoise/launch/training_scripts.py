@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from string import Template
 
-from equipoise.launch.program import adapters
+from equipoise.launch.program import Model, adapters, stage_layers
 from equipoise.spec.strategy import Strategy
 
 # Precisions of products that torch alone does not compute in.
@@ -80,9 +80,11 @@ def _script(name: str, strategy: Strategy) -> str:
         "chunks": strategy.interleave,
         "compression_rank": max(1, strategy.compression_rank),
         "dp": strategy.dp,
+        "dp_replicate": strategy.dp_replicate,
         "dtype": _compute_dtype(strategy),
         "microbatch": strategy.microbatch_samples,
         "num_microbatches": strategy.num_microbatches,
+        "num_shards": strategy.num_shards,
         "optimizer": optimizer,
         "pp": strategy.pp,
         "schedule": "ScheduleInterleaved1F1B" if strategy.interleave > 1 else "Schedule1F1B",
@@ -112,6 +114,7 @@ def _conditions(name: str, strategy: Strategy) -> dict[str, bool]:
         "fp16": strategy.precision == "fp16",
         "fp16_hook": strategy.compression == "fp16",
         "fp32": strategy.precision == "fp32",
+        "grouped": strategy.dp_replicate > 1,
         "interleaved": strategy.interleave > 1,
         "offload": strategy.offload != "none",
         "powersgd": strategy.compression == "powersgd",
@@ -143,6 +146,8 @@ def not_in_training_scripts(strategy: Strategy) -> tuple[str, ...]:
         missing.append(f"{strategy.compression} gradients: only DistributedDataParallel takes a hook")
     if not strategy.master_weights:
         missing.append("weights of 2 bytes without a copy of 4: convert your model, model.to(torch.bfloat16)")
+    if strategy.dp_replicate > 1 and not is_sharded(strategy):
+        missing.append("optimizer states in groups: ZeroRedundancyOptimizer shares them among all ranks")
     if strategy.offload == "optimizer":
         missing.append("offloading of the optimizer alone: CPUOffloadPolicy moves weights and gradients too")
     if strategy.sync_period > 1 and is_sharded(strategy):
@@ -172,14 +177,22 @@ def not_in_tensor_scripts(strategy: Strategy) -> tuple[str, ...]:
     missing = []
     if strategy.dp > 1 and strategy.zero_stage not in _SHARDED_STAGES:
         missing.append(f"ZeRO stage {strategy.zero_stage}: with tp the script shards gradients (stage 2)")
+    if strategy.dp_replicate > 1:
+        missing.append(f"dp_replicate={strategy.dp_replicate}: with tp the script shards over all of dp")
     if strategy.tp_overlap:
         missing.append("overlap of tensor-parallel communication with products")
     return (*missing, *_in_neither(strategy))
 
 
-def not_in_pipeline_scripts(strategy: Strategy) -> tuple[str, ...]:
+def not_in_pipeline_scripts(strategy: Strategy, model: Model) -> tuple[str, ...]:
     """What the script for pipelines does not do, for a plan that assumes it."""
     missing = []
+    counts = () if model is None else stage_layers(model.layers, strategy.pp, strategy.interleave)
+    if len(set(counts)) > 1:
+        each = ", ".join(map(str, counts))
+        missing.append(f"stages of {each} layers: those of the model that stands in are equal")
+    if strategy.schedule != "1f1b":
+        missing.append(f"schedule={strategy.schedule}: the script runs 1F1B")
     if strategy.zero_stage > 0 and strategy.dp > 1:
         missing.append(f"ZeRO stage {strategy.zero_stage}: each copy of a stage keeps complete states")
     if strategy.implementation == "compiled":

@@ -15,6 +15,9 @@ class AdviseFields(TypedDict, total=False):
     examples: float | str
     epochs: float | str
     sequence: int | str
+    completion: int | str
+    prompt: int | str
+    group: int | str
     global_batch: int | str
     precision: str | Sequence[str]
     accelerator: str | Sequence[str]
@@ -22,6 +25,8 @@ class AdviseFields(TypedDict, total=False):
     max_accelerators: int | str
     accelerators: int | str | Sequence[int]
     node_size: int | str
+    oversubscription: float | str
+    leaf_nodes: int | str
     topology: str | PathLike[str]
     stock: int | str | Mapping[str, int | str]
     power_cap: float | str
@@ -80,12 +85,17 @@ class PlanFields(TypedDict, total=False):
     examples: float | str
     epochs: float | str
     sequence: int | str
+    completion: int | str
+    prompt: int | str
+    group: int | str
     global_batch: int | str
     precision: str | Sequence[str]
     accelerator: str | Sequence[str]
     accelerators: int | str | Sequence[int]
     nodes: int | str
     node_size: int | str
+    oversubscription: float | str
+    leaf_nodes: int | str
     topology: str | PathLike[str]
     power_cap: float | str
     objective: Literal["balance", "time", "cost", "energy", "value_of_time"]

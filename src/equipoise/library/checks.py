@@ -7,8 +7,8 @@ from typing import Final
 import polars as pl
 from threadpoolctl import threadpool_limits
 
-from equipoise.bench.topology import Topology, here, read
-from equipoise.bench.topology.reading import MOST_BYTES
+from equipoise.bench.topology import MOST_BYTES, here, read
+from equipoise.bench.topology.topology import Topology
 from equipoise.calibration.validate import Validation, basis_of
 from equipoise.calibration.validate import validate as validation_of
 from equipoise.diagnose.links import USUAL_BATCH, Meaning, meaning

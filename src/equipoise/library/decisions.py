@@ -13,11 +13,11 @@ import polars as pl
 
 from equipoise.decide.allocation.allocate import Allocation
 from equipoise.decide.allocation.allocate import allocate as best_schedule
-from equipoise.decide.allocation.jobs import clock_s, read_jobs, read_prices, tariff_of
+from equipoise.decide.allocation.jobs import JobsFile, clock_s, read_jobs, read_prices, tariff_of
 from equipoise.decide.allocation.problem import pool_of
 from equipoise.decide.allocation.times import job_times
 from equipoise.decide.answer import Answer, Candidate
-from equipoise.decide.decision import answer
+from equipoise.decide.decision import Progress, answer
 from equipoise.decide.field import Kind, Verb
 from equipoise.decide.prediction import Prediction
 from equipoise.decide.prediction import predict as predicted
@@ -111,7 +111,7 @@ def _expected(kind: Kind) -> tuple[type, ...]:
     """The types of TOML values that a kind of field takes."""
     if kind == "flag":
         return (bool,)
-    return (str,) if kind in {*_PATHS, "text", "texts", "choice"} else (str, int, float)
+    return (str,) if kind in {*_PATHS, "text", "texts", "names", "choice"} else (str, int, float)
 
 
 def _leaves(value: object) -> list[object]:
@@ -280,35 +280,33 @@ def allocate(
     Errors as of `advise`.
     """
     given = {name: each for name, each in _given("allocate", None, fields).items() if name != "workload"}
-    return allocation_of(
-        Path(jobs),
-        given,
-        objective=objective,
-        electricity_by_hour=None if electricity_by_hour is None else Path(electricity_by_hour),
-        begin=begin,
-        allow_code=allow_code,
-    )
+    file = read_jobs(Path(jobs))
+    if not allow_code:
+        refuse_code((job.workload for job in file.jobs), where=jobs)
+    prices = None if electricity_by_hour is None else read_prices(Path(electricity_by_hour))
+    return allocation_of(file, given, objective=objective, prices=prices, begin=begin)
 
 
 def allocation_of(
-    jobs: Path,
+    file: JobsFile,
     given: Mapping[str, object],
     *,
     objective: AllocationObjective,
-    electricity_by_hour: Path | None,
-    begin: str | None,
-    allow_code: bool = False,
+    prices: tuple[float, ...] | None = None,
+    begin: str | None = None,
+    scores: pl.DataFrame | None = None,
+    known: Catalogue | None = None,
 ) -> Result[Allocation]:
-    """The result of `allocate`. given: the fields of its question, as text or values."""
+    """The result of `allocate`, once its files are read.
+
+    given: the fields of its question, as text or values. prices: of electricity by the hour. scores, known:
+    as of `result_of`.
+    """
     given_fields = values(given, verb="allocate")
     pools = given_fields.get("systems", ())
     if len(pools) != 1:
         raise UsageError(f"--accelerator names {len(pools)} pools; expected one, such as '64x h100'")
-    known = catalogue(given_fields.get("hardware", ()), given_fields.get("workloads", ()))
-    file = read_jobs(jobs)
-    if not allow_code:
-        refuse_code((job.workload for job in file.jobs), where=jobs)
-    prices = None if electricity_by_hour is None else read_prices(electricity_by_hour)
+    known = known or catalogue(given_fields.get("hardware", ()), given_fields.get("workloads", ()))
     pool = pool_of(
         pools[0],
         known,
@@ -316,7 +314,8 @@ def allocation_of(
         region=given_fields.get("region", DEFAULT_GRID),
         tariff=tariff_of(file, prices, None if begin is None else clock_s(begin, where="--begin")),
     )
-    scores = tables(data=given_fields.get("data"), also=given_fields.get("also", ())).scores
+    if scores is None:
+        scores = tables(data=given_fields.get("data"), also=given_fields.get("also", ())).scores
     times = job_times(file.jobs, pool, scores=scores, catalogue=known)
     found = best_schedule(file.jobs, times, pool, objective=objective)
     return Result(record=found, presentation=_ALLOCATION)
@@ -328,6 +327,7 @@ def result_of(
     *,
     scores: pl.DataFrame | None = None,
     known: Catalogue | None = None,
+    progress: Progress | None = None,
 ) -> Result[Any]:
     """The result of a question: of `solve_for` where one is asked for, else of the verb.
 
@@ -339,7 +339,7 @@ def result_of(
         return Result(record=predicted(query, scores=scores), presentation=_PREDICTION)
     if query.ask is not None:
         return Result(record=solve_for(query, scores=scores, catalogue=known), presentation=_REACH)
-    found = answer(query, scores=scores, catalogue=known)
+    found = answer(query, scores=scores, catalogue=known, progress=progress)
     return Result(record=found, presentation=_ADVICE if verb == "advise" else _PLAN)
 
 

@@ -11,7 +11,7 @@ from equipoise.errors import UsageError
 from equipoise.report import html
 from equipoise.report.blocks import Page
 from equipoise.report.document import document, encode
-from equipoise.report.notebook import charts, notebook_html, python_figure
+from equipoise.report.figures import charts, python_figure
 
 Record = TypeVar("Record")
 
@@ -38,7 +38,7 @@ class Result(Struct, Generic[Record], frozen=True, kw_only=True):
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the answer on one screen."""
-        return str(notebook_html(self.presentation.page, self.record))
+        return str(html.notebook_html(self.presentation.page, self.record))
 
     def frame(self) -> pl.DataFrame:
         """A table, a row per candidate; of `validate` per measured row, of `topology` per link and model."""

@@ -2,23 +2,27 @@
 parameter.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
 from equipoise.errors import FitError
+from equipoise.perfmodel.load import Floats
 from equipoise.perfmodel.parameters import PRIORS, Parameters, Prior
 
-# Seconds of every measured case under some parameters, shape (n_cases,); (n_draws, n_cases) of stacked ones.
+# Seconds of every measured case. Parameters are floats or arrays that broadcast against (n_points, n_cases),
+# and so does what is returned.
 Predict: TypeAlias = Callable[[Parameters], NDArray[np.float64]]
 
 # Errors beyond this many standard deviations count linearly, not squared: one cluster may have a broken
 # cable.
 _ROBUST_SD = 2.0
 _STEP = 1e-4
+# Numbers that one call of `predict` goes through at most: arrays that fit into a processor's cache.
+_MOST_AT_ONCE = 16_384
 # What an error of one standard deviation is, in logs. 0.035: of 0.03 to 0.1, what leaves the smallest error
 # on GPU counts left out within vtrain_single, and then on hidden sizes: docs/experiments/0006.
 NOISE_LOG_SD = 0.035
@@ -60,16 +64,9 @@ class _Unknowns(Struct, frozen=True, kw_only=True):
     spreads: NDArray[np.float64]
     upper: NDArray[np.float64]
 
-    def parameters(self, units: NDArray[np.float64], campaign: int) -> Parameters:
-        """The parameters of one campaign."""
-        values = np.exp(self.medians + units[self.columns[campaign]] * self.spreads)
-        return self.centre.changed(dict(zip(self.names, values.tolist(), strict=True)))
-
-    def stacked(self, units: NDArray[np.float64]) -> Parameters:
-        """The parameters of the first campaign at several points, (n_points, n_unknowns): a row per point."""
-        values = np.exp(self.medians + units[:, self.columns[0]] * self.spreads)
-        columns: dict[str, Any] = {name: values[:, [at]] for at, name in enumerate(self.names)}
-        return self.centre.changed(columns)
+    def values(self, units: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The parameters of every campaign: (n_campaigns, n_names)."""
+        return np.asarray(np.exp(self.medians + units[self.columns] * self.spreads))
 
     @property
     def bounds(self) -> NDArray[np.float64]:
@@ -92,29 +89,62 @@ class _Loss(Struct, frozen=True, kw_only=True):
     campaigns: NDArray[np.intp]
     noise_log_sd: float
 
+    def _values(self, units: NDArray[np.float64]) -> dict[str, Floats]:
+        """Every parameter, of each case's campaign: (n_cases,) by name."""
+        by_case = self.unknowns.values(units)[self.campaigns].T
+        return dict(zip(self.unknowns.names, by_case, strict=True))
+
     def residuals(self, units: NDArray[np.float64]) -> NDArray[np.float64]:
         """log(measured / predicted); (n_cases,)."""
-        predicted = np.empty(len(self.target))
-        for campaign in range(len(self.unknowns.columns)):
-            mine = self.campaigns == campaign
-            predicted[mine] = self.predict(self.unknowns.parameters(units, campaign))[mine]
+        predicted = self.predict(self.unknowns.centre.changed(self._values(units)))
         return np.asarray(self.target - np.log(predicted))
 
     def at(self, units: NDArray[np.float64]) -> NDArray[np.float64]:
         """Every part of the loss; (n_cases + n_unknowns,)."""
-        return np.concatenate([self._soft(self.residuals(units)), units])
+        soft, _ = self._soft(self.residuals(units))
+        return np.concatenate([self.root * soft, units])
 
     def slopes(self, units: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Its change with every unknown, in one call of `predict`; (n_cases + n_unknowns, n_unknowns)."""
-        points = np.vstack([units, units - _STEP * np.eye(len(units))])
-        errors = self._soft(self.target - np.log(self.predict(self.unknowns.stacked(points))))
-        return np.vstack([((errors[:1] - errors[1:]) / _STEP).T, np.eye(len(units))])
+        """Its change with every unknown; (n_cases + n_unknowns, n_unknowns)."""
+        unknowns = self.unknowns
+        log_s, slopes = log_times(self.predict, unknowns.centre, self._values(units))
+        _, steepness = self._soft(self.target - log_s)
+        whole = np.zeros((len(self.target), len(units)))
+        cases = np.arange(len(self.target))[:, None]
+        scale = (self.root * steepness / self.noise_log_sd)[:, None]
+        whole[cases, unknowns.columns[self.campaigns]] = -scale * slopes.T * unknowns.spreads
+        return np.vstack([whole, np.eye(len(units))])
 
-    def _soft(self, errors: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _soft(self, errors: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Errors over their noise with outliers weakened, and the change of that with each; (n_cases,)."""
         scaled = errors / self.noise_log_sd
         # soft L1 by hand, so that the priors stay plain squares
-        soft = np.sign(scaled) * np.sqrt(2 * _ROBUST_SD**2 * (np.sqrt(1 + (scaled / _ROBUST_SD) ** 2) - 1))
-        return np.asarray(self.root * soft)
+        root = np.sqrt(1 + (scaled / _ROBUST_SD) ** 2)
+        soft = np.sign(scaled) * np.sqrt(2 * _ROBUST_SD**2 * (root - 1))
+        steepness = np.divide(scaled, root * soft, out=np.ones_like(scaled), where=soft != 0)
+        return soft, steepness
+
+
+def log_times(
+    predict: Predict, centre: Parameters, values: Mapping[str, Floats]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The logarithms of all times, (n_cases,), and their change with that of each parameter, (n_names,
+    n_cases).
+
+    values: the parameters that change, by name: a float, or one for every case. centre: all others.
+    Source: backward differences, several parameters in one call of `predict`.
+    """
+    here = centre.changed(values)
+    log_s = np.log(predict(here))
+    names = [*values]
+    most = max(1, _MOST_AT_ONCE // max(1, len(log_s)))
+    slopes = np.empty((len(names), len(log_s)))
+    for first in range(0, len(names), most):
+        block = names[first : first + most]
+        factors = np.exp(-_STEP * np.eye(len(block)))[:, :, None]
+        moved = {name: values[name] * factor for name, factor in zip(block, factors, strict=True)}
+        slopes[first : first + most] = (log_s - np.log(predict(here.changed(moved)))) / _STEP
+    return log_s, slopes
 
 
 def calibrate(
@@ -127,7 +157,6 @@ def calibrate(
     noise_log_sd: float = NOISE_LOG_SD,
     beliefs: Sequence[Prior] = PRIORS,
     centre: Parameters | None = None,
-    at_once: bool = False,
 ) -> Calibration:
     """The parameters under which `predict` comes closest to `measured_s`, as far as their priors allow.
 
@@ -135,8 +164,7 @@ def calibrate(
     cluster share one). names: which parameters of PRIORS may move. campaigns: (n_cases,), numbers from 0 of
     the campaigns the cases are from; each has its own values of what is local; None: one campaign.
     noise_log_sd: what an error of one sd is, in logs. beliefs: the priors, in place of PRIORS.
-    centre: where what does not move stands; the priors' medians unless given. at_once: of one campaign:
-    `predict` takes stacked parameters and returns all slopes in one call.
+    centre: where what does not move stands; the priors' medians unless given.
     Raises FitError without cases, or if a prediction is no positive number.
     Assumes errors independent between clusters, log-normal but for outliers.
     Source: maximum a posteriori with a soft L1 loss (Huber 1964), effects of campaigns as random ones (Laird
@@ -163,13 +191,15 @@ def calibrate(
     found = least_squares(
         loss.at,
         begin,
-        jac=loss.slopes if at_once else "2-point",
+        jac=loss.slopes,
         bounds=(-np.inf, upper),
-        diff_step=np.full(len(upper), _STEP),
         x_scale=1.0,
         max_nfev=60,
     )
-    by_campaign = tuple(unknowns.parameters(found.x, each) for each in range(len(unknowns.columns)))
+    by_campaign = tuple(
+        unknowns.centre.changed(dict(zip(names, each, strict=True)))
+        for each in unknowns.values(found.x).tolist()
+    )
     return Calibration(
         parameters=by_campaign[0].elsewhere(),
         by_campaign=by_campaign,

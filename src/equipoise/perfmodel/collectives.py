@@ -44,6 +44,11 @@ def _steps_s(
     )
 
 
+def _intra_byte_per_s(group: Group, wires: Wires) -> Floats:
+    # Of the weakest link inside a node on the way of a ring, or of a pair.
+    return wires.intra.byte_per_s / group.intra_slowdown
+
+
 def _inter_byte_s(group: Group, wires: Wires, parameters: CollectiveParameters) -> Floats:
     # A rank's seconds per byte over its share of the cards; none where the group stays inside a node.
     rate = parameters.inter_fraction * wires.inter.byte_per_s
@@ -89,7 +94,7 @@ def _ring_byte_s(
 
     local: bytes that a rank moves through its own memory on the way.
     """
-    rate = wires.intra.byte_per_s
+    rate = _intra_byte_per_s(group, wires)
     intra_s = traffic / (parameters.intra_fraction * rate) + local * parameters.local_share / rate
     # A node has a ring for each of its ranks' cards, so each card carries its part.
     inter_s = traffic / group.ranks_per_node * _inter_byte_s(group, wires, parameters)
@@ -115,7 +120,7 @@ def _ring_s(
 
 def _tree_byte_s(group: Group, wires: Wires, parameters: CollectiveParameters) -> Floats:
     """Seconds on the wires per byte of an all-reduce by two trees of half the payload each."""
-    inside, rate = group.ranks_per_node, wires.intra.byte_per_s
+    inside, rate = group.ranks_per_node, _intra_byte_per_s(group, wires)
     chain_s = (2 / parameters.intra_fraction + parameters.local_share) / rate
     # A reducing switch takes a rank's payload once and its share of sums once more, in each direction.
     switch_s = (inside + 1) / inside / (parameters.switch_fraction * rate)
@@ -215,7 +220,7 @@ def all_to_all_s(
     Source: each rank sends (g - 1) / p of its payload inside its node of g ranks, (p - g) / p to other nodes.
     """
     ranks, inside = group.num_ranks, group.ranks_per_node
-    intra_s = (inside - 1) / ranks / (parameters.intra_fraction * wires.intra.byte_per_s)
+    intra_s = (inside - 1) / ranks / (parameters.intra_fraction * _intra_byte_per_s(group, wires))
     inter_s = (ranks - inside) / ranks * _inter_byte_s(group, wires, parameters)
     steps_s = _steps_s(inside - 1, group.num_nodes - 1, wires, parameters)
     seconds = _seconds(
@@ -239,7 +244,7 @@ def send_s(payload_bytes: Floats, group: Group, wires: Wires, parameters: Collec
     """
     between = np.greater(group.num_nodes, 1)
     within = np.logical_and(np.greater(group.ranks_per_node, 1), np.logical_not(between))
-    intra_s = within / (parameters.intra_fraction * wires.intra.byte_per_s)
+    intra_s = within / (parameters.intra_fraction * _intra_byte_per_s(group, wires))
     steps_s = _steps_s(within * 1.0, between * 1.0, wires, parameters)
     seconds = _seconds(
         payload_bytes,

@@ -127,6 +127,7 @@ def layer_time(load: Load, machine: Machine, grid: StrategyGrid, parameters: Par
     """
     tokens = tokens_per_rank(load, grid)
     sharded = tokens / grid.tp
+    is_other = np.equal(load.heads, 0)
     rate = product_rate_flop_per_s(machine, grid, parameters)
     memory = 1.0 / (machine.memory_byte_per_s * parameters.memory_fraction)
     wider = value_bytes(grid) / 2
@@ -141,10 +142,13 @@ def layer_time(load: Load, machine: Machine, grid: StrategyGrid, parameters: Par
     traffic = (whole * load.whole_bytes + sharded * load.shared_bytes) * (
         wider * memory * parameters.layer_traffic
     )
-    # Software from before fused attention fuses its memory-bound work by hand (Megatron-LM), and needs no
-    # compiler.
-    left = (grid.implementation == EAGER) & (grid.fused_attention > 0)
-    traffic = traffic * np.where(left, parameters.eager_traffic, 1.0)
+    # Transformers from before fused attention may fuse their memory-bound work by hand, and need no compiler.
+    by_hand = grid.fused_attention <= 0
+    uncompiled = np.where(by_hand, parameters.by_hand_traffic, parameters.eager_traffic)
+    others = parameters.eager_traffic * parameters.other_eager_traffic
+    uncompiled = np.where(is_other, others, uncompiled)
+    uncompiled = uncompiled * np.where(wider > 1, 1.0, parameters.cast_traffic)
+    traffic = traffic * np.where(grid.implementation == EAGER, uncompiled, 1.0)
     quantising = is_narrow(grid) * (sharded * (load.quantised_bytes * parameters.quantise_traffic * memory))
     traffic = traffic + quantising
     unpacking = _unpacking_s(load, grid, memory)

@@ -18,6 +18,7 @@ from equipoise.perfmodel.compute import (
     BACKWARD_PER_FORWARD,
     FROZEN_BACKWARD_PER_FORWARD,
     FULL_TRAINING,
+    NF4_BYTES,
     head_time_s,
     layer_time,
     optimizer_time_s,
@@ -25,7 +26,15 @@ from equipoise.perfmodel.compute import (
     tokens_per_rank,
     value_bytes,
 )
-from equipoise.perfmodel.layouts import CODES, RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, Numbers, StrategyGrid
+from equipoise.perfmodel.layouts import (
+    CODES,
+    DUALPIPE,
+    DUALPIPE_V,
+    RECOMPUTE_FULL,
+    RECOMPUTE_SELECTIVE,
+    Numbers,
+    StrategyGrid,
+)
 from equipoise.perfmodel.load import Floats, Load
 from equipoise.perfmodel.machine import Group, Machine
 from equipoise.perfmodel.memory import RankMemory, Shards, memory, shards, state_bytes_per_param
@@ -38,10 +47,15 @@ _CP_PASSES = 3
 _EP_TRIPS_PER_PASS = 2
 # Of a layer's weights with ZeRO-3: gathered forward, gathered back, gradients scattered.
 _GATHERS = 2
+# Of a row of a recommender's table: read forward, read and written by the optimizer.
+_ROW_PASSES = 3
 # Weights, biases and norms of a layer, each a tensor.
 _TENSORS = 12
 # A copy reads and writes.
 _COPYING = 2
+# While traffic overlaps with computing, its kernels take 20 of the 132 multiprocessors of an H800
+# (DeepSeek-AI 2024, section 3.2.2): so much of what is hidden costs time all the same.
+_DUALPIPE_EXPOSED = 20 / 132
 _FP16, _POWERSGD, _TOPK = (CODES["compression"].index(name) for name in ("fp16", "powersgd", "topk"))
 
 
@@ -49,9 +63,23 @@ def axis_group(size: Numbers, stride: Numbers | float, machine: Machine) -> Grou
     """The ranks of an axis whose neighbours are `stride` ranks apart.
 
     Axes lie from the inside out: tensor, context, data, pipeline; ranks fill one node after another.
+    Assumes that nodes stand in no order of leaf switches: where a group needs several, its slowest link
+    crosses, and has one part in `oversubscription` of the cards' rate. Bridges join neighbours: a ring of
+    more ranks, or of ranks farther apart, goes through the host somewhere, and no faster than there.
     """
     inside = np.clip(np.floor(machine.node_size / stride), 1.0, size)
-    return Group(ranks_per_node=inside, num_nodes=np.asarray(size / inside))
+    sharing: Floats = 1.0
+    if np.any(np.greater(machine.oversubscription, 1.0)):
+        sharing = np.where(size * stride > machine.leaf_ranks, machine.oversubscription, 1.0)
+    slower: Floats = 1.0
+    if np.any(np.greater(machine.bridge_slowdown, 1.0)):
+        slower = np.where(inside * stride > machine.bridged_ranks, machine.bridge_slowdown, 1.0)
+    return Group(
+        ranks_per_node=inside,
+        num_nodes=np.asarray(size / inside),
+        num_sharing=sharing,
+        intra_slowdown=slower,
+    )
 
 
 def exposed_s(traffic_s: Numbers, overlapped_s: Numbers | float, exposed_share: Floats) -> Numbers:
@@ -142,9 +170,9 @@ def ep_layer_s(
 
     overlapped_s: of the layer's work, and of the exposed traffic before it.
     Assumes tokens spread evenly over ranks; one travels once to every node, and there once to every rank,
-    that holds experts of it (`token_destinations`).
-    Source: Lepikhin et al. 2020 (GShard); DeepSeek-AI 2024, section 3.2.2 (one copy a node, then over
-    NVLink).
+    that holds experts of it (`token_destinations`). DualPipe hides it behind another micro-batch.
+    Source: Lepikhin et al. 2020 (GShard); DeepSeek-AI 2024, section 3.2.1 (DualPipe) and 3.2.2 (one copy a
+    node, then over NVLink).
     """
     if not np.any(grid.ep > 1):
         return np.zeros(())
@@ -156,7 +184,15 @@ def ep_layer_s(
     payload = tokens_per_rank(load, grid) / grid.tp * (load.routed_bytes * copies)
     passes = 2 + (grid.recompute == RECOMPUTE_FULL)
     traffic = _EP_TRIPS_PER_PASS * passes * all_to_all_s(payload, ranks, machine.wires, parameters.collective)
-    return exposed_s(np.asarray(traffic), overlapped_s, parameters.ep_overlap)
+    return exposed_s(np.asarray(traffic), overlapped_s, _by_schedule(grid, parameters.ep_overlap))
+
+
+def _by_schedule(grid: StrategyGrid, exposed_share: Floats) -> Floats:
+    """The share of overlapped traffic that is left exposed: with DualPipe, no more than its kernels take."""
+    if not np.any(grid.schedule):
+        return exposed_share
+    dual = np.minimum(exposed_share, _DUALPIPE_EXPOSED)
+    return np.asarray(np.where(grid.schedule > 0, dual, exposed_share))
 
 
 def dp_gradient_s(
@@ -165,16 +201,30 @@ def dp_gradient_s(
     """Seconds of gradients between data ranks, once a step, without overlap; 0 for one rank a weight.
 
     Assumes sharded optimizer states cost the same traffic as none: gradients scattered, weights gathered.
-    Source: Rajbhandari et al. 2020, section 7.
+    With groups both stay inside a group, and each rank sums its part with those of the other groups; with
+    weights sharded that sum is all that is left here.
+    Source: Rajbhandari et al. 2020, section 7; Zhang et al. 2022 (MiCS), section 3.4: parts are summed
+    between groups once a step, however many micro-batches there are.
     """
     width = value_bytes(grid) * _compressed_share(load, grid)
-    dense = axis_group(shards.dense_ranks, grid.tp, machine)
-    experts = axis_group(shards.expert_ranks, grid.ep, machine)
-    wires, links = machine.wires, parameters.collective
-    seconds = all_reduce_s(shards.dense_trained * width, dense, wires, links)
+    kinds = [(shards.dense_trained, shards.dense_ranks, grid.tp)]
     if np.any(shards.expert_trained > 0):
-        seconds = seconds + all_reduce_s(shards.expert_trained * width, experts, wires, links)
-    return np.where(grid.zero_stage >= WEIGHTS_SHARDED, 0.0, seconds / grid.sync_period)
+        kinds.append((shards.expert_trained, shards.expert_ranks, grid.ep))
+    wires, links = machine.wires, parameters.collective
+    whole = grid.zero_stage < WEIGHTS_SHARDED
+    seconds = np.zeros(())
+    for trained, ranks, stride in kinds:
+        payload, group = trained * width, axis_group(ranks, stride, machine)
+        flat = np.where(whole, all_reduce_s(payload, group, wires, links), 0.0)
+        if np.any(grid.dp_replicate > 1):
+            inside = reduce_scatter_s(payload, group, wires, links) + all_gather_s(
+                payload, group, wires, links
+            )
+            peers = axis_group(grid.dp_replicate, stride * ranks, machine)
+            between = all_reduce_s(payload / ranks, peers, wires, links)
+            flat = np.where(grid.dp_replicate > 1, np.where(whole, inside, 0.0) + between, flat)
+        seconds = seconds + flat
+    return np.asarray(seconds / grid.sync_period)
 
 
 def _compressed_share(load: Load, grid: StrategyGrid) -> Numbers:
@@ -198,6 +248,8 @@ def dp_shard_s(
 ) -> Numbers:
     """Exposed seconds of gathering a layer's sharded weights and scattering its gradients, per micro-batch.
 
+    Frozen weights have no gradients; those of 4 bits travel as they are (Answer.AI 2024, FSDP and QLoRA).
+
     overlapped_s: the layer's own time, during which the next layer's weights travel. 0 below zero_stage 3.
     Assumes software from before fused attention gathers tensor by tensor, copies each byte once more, hides
     nothing of it, and lets go what is recomputed before it gathers it again for the way back.
@@ -206,21 +258,23 @@ def dp_shard_s(
     """
     if not np.any(grid.zero_stage >= WEIGHTS_SHARDED):
         return np.zeros(())
-    width = value_bytes(grid)
+    width = np.where(grid.trained == _QLORA, NF4_BYTES, value_bytes(grid))
     wires, links = machine.wires, parameters.collective
-    dense_ranks = axis_group(grid.dp * grid.cp, grid.tp, machine)
+    scatters = np.where(grid.trained == FULL_TRAINING, 1.0, 0.0)
+    shared = grid.dp * grid.cp / grid.dp_replicate
+    dense_ranks = axis_group(shared, grid.tp, machine)
     payload = load.dense_params / grid.tp * width
     gathers = _GATHERS + load.frozen_share
-    traffic = gathers * all_gather_s(payload, dense_ranks, wires, links) + reduce_scatter_s(
+    traffic = gathers * all_gather_s(payload, dense_ranks, wires, links) + scatters * reduce_scatter_s(
         payload, dense_ranks, wires, links
     )
     if np.any(load.expert_params):
-        ranks = axis_group(grid.dp * grid.cp * grid.tp / grid.ep, grid.ep, machine)
+        ranks = axis_group(shared * grid.tp / grid.ep, grid.ep, machine)
         routed = load.expert_params / grid.ep * width
         traffic = (
             traffic
             + gathers * all_gather_s(routed, ranks, wires, links)
-            + reduce_scatter_s(routed, ranks, wires, links)
+            + scatters * reduce_scatter_s(routed, ranks, wires, links)
         )
     exposed = exposed_s(np.asarray(traffic), overlapped_s, parameters.shard_overlap)
     singly = grid.fused_attention <= 0
@@ -244,6 +298,25 @@ def _tensor_by_tensor_s(ranks: Group, machine: Machine, parameters: Parameters) 
     return np.asarray((_TENSORS - 1) * empty + copies)
 
 
+def tables_s(load: Load, machine: Machine, grid: StrategyGrid, parameters: Parameters) -> Numbers:
+    """Seconds of a step's rows of a recommender's tables, spread over all ranks; 0 without tables.
+
+    Assumes looked-up rows spread evenly over ranks; each is read on the way forward, and read and written by
+    the optimizer; what is pooled of them travels to the ranks of their samples, and its gradients back, and
+    nothing hides either.
+    Source: Naumov et al. 2019, section 2.2; Mudigere et al. 2022 (arXiv:2104.05158), section 4.
+    """
+    if not np.any(load.table_params):
+        return np.zeros(())
+    samples = grid.global_batch_samples / grid.num_accelerators
+    rows_s = samples * (_ROW_PASSES * load.lookup_bytes)
+    rows_s = rows_s / (machine.memory_byte_per_s * parameters.memory_fraction)
+    ranks = axis_group(grid.num_accelerators, 1.0, machine)
+    payload = samples / grid.num_microbatches * load.pooled_bytes
+    trip_s = all_to_all_s(payload, ranks, machine.wires, parameters.collective)
+    return np.asarray(rows_s + 2 * grid.num_microbatches * trip_s)
+
+
 class Stages(Struct, frozen=True, kw_only=True):
     """Layers of the stages of a pipeline: the fullest, and the last, which also computes logits."""
 
@@ -257,9 +330,15 @@ def stages(load: Load, grid: StrategyGrid) -> Stages:
     Where that leaves the last stage none (a pipeline too long for its layers), it holds as many as the
     others.
     """
-    fullest = np.ceil(load.layers / (grid.pp * grid.interleave)) * grid.interleave
+    chunks = _chunks(grid)
+    fullest = np.ceil(load.layers / (grid.pp * chunks)) * chunks
     left = load.layers - (grid.pp - 1) * fullest
     return Stages(fullest=fullest, last=np.where(left > 0, left, fullest))
+
+
+def _chunks(grid: StrategyGrid) -> Numbers:
+    """Runs of layers that a pipeline rank holds one copy of: the V of DualPipe has two."""
+    return np.asarray(np.where(grid.schedule == DUALPIPE_V, 2.0, grid.interleave))
 
 
 def pp_send_s(load: Load, machine: Machine, grid: StrategyGrid, parameters: Parameters) -> Numbers:
@@ -279,17 +358,27 @@ def pp_send_s(load: Load, machine: Machine, grid: StrategyGrid, parameters: Para
     if np.any((grid.tp > 1) & (grid.sequence_parallel <= 0)):
         whole = all_gather_s(payload, axis_group(grid.tp, 1.0, machine), wires, links)
         once = once + np.where((grid.pp > 1) & (grid.sequence_parallel <= 0), whole, 0.0)
-    return np.asarray(2 * grid.interleave * once * parameters.pp_overlap)
+    return np.asarray(2 * _chunks(grid) * once * _by_schedule(grid, parameters.pp_overlap))
 
 
 def pp_bubble_s(grid: StrategyGrid, stage_s: Numbers) -> Numbers:
     """Idle seconds of a step while the pipeline fills and drains.
 
-    stage_s: of one micro-batch on one stage. Source: Narayanan et al. 2021: (p - 1) / v stages.
+    stage_s: of one micro-batch on one stage.
+    Assumes that gradients of weights take half of the way back where there are any.
+    Source: Narayanan et al. 2021: (p - 1) / v stages; arXiv 2412.19437, table 2: (p / 2 - 1) (F&B + B - 3 W),
+    and github.com/deepseek-ai/DualPipe: with the V over p ranks as with 2 p stages of half a rank's layers.
     """
-    return np.asarray((grid.pp - 1) / grid.interleave * stage_s)
+    whole = (grid.pp - 1) / grid.interleave * stage_s
+    if not np.any(grid.schedule):
+        return np.asarray(whole)
+    back = _backward_share(grid)
+    of_weights = np.where(grid.trained == FULL_TRAINING, back / 2, 0.0)
+    count = np.where(grid.schedule == DUALPIPE, grid.pp / 2 - 1, (grid.pp - 1) / 2)
+    return np.asarray(np.where(grid.schedule > 0, count * (1 + back - 3 * of_weights) * stage_s, whole))
 
 
+_QLORA = CODES["trained"].index("qlora")
 _OFFLOAD_NONE = CODES["offload"].index("none")
 _OFFLOAD_ALL = CODES["offload"].index("optimizer_and_params")
 
@@ -298,9 +387,9 @@ class Seconds(Struct, frozen=True, kw_only=True):
     """A step's seconds by cause on the busiest rank; arrays that broadcast, and that sum to the step.
 
     compute: layers, logits and loss, recomputation included. host: what launching adds. tp, cp, ep, pp, dp:
-    exposed traffic of the axis (dp: gradients and gathered weights). idle: the pipeline's bubble
-    and stages with less to do. optimizer: its step, and what offloading adds. waiting: for the slowest rank.
-    other: the rest of a step.
+    exposed traffic of the axis (dp: gradients and gathered weights). idle: the pipeline's bubble and stages
+    with less to do. tables: rows of a recommender's tables. optimizer: its step, and what offloading adds.
+    waiting: for the slowest rank. other: the rest of a step.
     """
 
     compute: Numbers
@@ -311,6 +400,7 @@ class Seconds(Struct, frozen=True, kw_only=True):
     pp: Numbers
     dp: Numbers
     idle: Numbers
+    tables: Numbers
     optimizer: Numbers
     waiting: Numbers
     other: Numbers
@@ -351,6 +441,9 @@ def estimate(load: Load, machine: Machine, grid: StrategyGrid, parameters: Param
     layers = stages(load, grid)
     stage_s = layers.fullest * (layer_s + shard_s) + send_s
     last_s = layers.last * (layer_s + shard_s) + send_s + head_s
+    if np.any(grid.schedule == DUALPIPE):
+        # The rank of the last stage has the first one too, and half of the micro-batches of each.
+        last_s = np.where(grid.schedule == DUALPIPE, (stage_s + last_s) / 2, last_s)
     pace_s = np.maximum(stage_s, last_s)
     # What the mean stage does is work; that others wait for a fuller one, and for each other, is idleness.
     mean_layers = load.layers / grid.pp
@@ -358,7 +451,7 @@ def estimate(load: Load, machine: Machine, grid: StrategyGrid, parameters: Param
     idle_s = count * (pace_s - mean_s) + pp_bubble_s(grid, stage_s)
     each = count * mean_layers
     traffic_s = dp_gradient_s(load, machine, grid, per_rank, parameters)
-    backward_s = mean_layers * (_backward_share(grid) * layer_s)
+    backward_s = mean_layers * (_backward_share(grid) * (layer_s + shard_s))
     seconds = Seconds(
         compute=each * compute_s + count * head_s / grid.pp,
         host=each * (layer_s - busy_s),
@@ -366,12 +459,20 @@ def estimate(load: Load, machine: Machine, grid: StrategyGrid, parameters: Param
         cp=each * cp_s,
         ep=each * ep_s,
         pp=count * send_s,
-        dp=each * shard_s + exposed_s(traffic_s, backward_s, parameters.dp_overlap),
+        dp=each * shard_s + exposed_s(traffic_s, backward_s, _gradient_overlap(grid, parameters)),
         idle=idle_s,
+        tables=tables_s(load, machine, grid, parameters),
         optimizer=_optimizer_s(machine, grid, per_rank, parameters),
         waiting=np.zeros(()),
-        other=np.asarray(parameters.step_s),
+        other=np.zeros(()),
     )
+    parts = [getattr(seconds, name) for name in Seconds.__struct_fields__]
+    device_s = sum(parts[1:], start=parts[0])
+    # Recommenders load and distribute the next batch while this one trains (TorchRec's pipeline).
+    rest_s = np.where(
+        np.greater(load.table_params, 0), np.maximum(parameters.step_s - device_s, 0.0), parameters.step_s
+    )
+    seconds = replace(seconds, other=rest_s)
     return _with_waiting(seconds, grid, memory(load, grid, parameters), parameters)
 
 
@@ -386,16 +487,29 @@ def _backward_share(grid: StrategyGrid) -> Numbers:
     return np.asarray(passes / (1.0 + passes))
 
 
+def _gradient_overlap(grid: StrategyGrid, parameters: Parameters) -> Floats:
+    """Share of gradient traffic left exposed: where weights are sharded, layer by layer, as of gathers.
+
+    Source: PyTorch FSDP2 (fully_shard over two mesh dimensions): a layer's parts are summed between groups on
+    a stream of their own, right behind their reduce-scatter.
+    """
+    if not np.any(grid.dp_replicate > 1):
+        return parameters.dp_overlap
+    is_sharded = grid.zero_stage >= WEIGHTS_SHARDED
+    return np.where(is_sharded, parameters.shard_overlap, parameters.dp_overlap)
+
+
 def _optimizer_s(machine: Machine, grid: StrategyGrid, per_rank: Shards, parameters: Parameters) -> Numbers:
     """Seconds of the optimizer's step; offloaded states cross to the host and back instead."""
     dense = per_rank.dense_trained / np.where(grid.zero_stage >= 1, per_rank.dense_ranks, 1.0)
     experts = per_rank.expert_trained / np.where(grid.zero_stage >= 1, per_rank.expert_ranks, 1.0)
     states = (dense + experts) * state_bytes_per_param(grid)
+    width = np.where(grid.trained == _QLORA, NF4_BYTES, 2.0)
     near = optimizer_time_s(states, machine, parameters)
     far = 2 * states / machine.host_byte_per_s
     crossing = np.where(
         grid.offload == _OFFLOAD_ALL,
-        2 * grid.num_microbatches * (per_rank.dense + per_rank.experts) * 2 / machine.host_byte_per_s,
+        2 * grid.num_microbatches * (per_rank.dense + per_rank.experts) * width / machine.host_byte_per_s,
         0.0,
     )
     return np.asarray(np.where(grid.offload == _OFFLOAD_NONE, near, far) + crossing)

@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache, partial
-from itertools import count
+from itertools import count, product
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -20,10 +20,11 @@ from equipoise.perfmodel.space import (
     LegalCombinations,
     Limits,
     Space,
+    Value,
     axes_fault,
     expert_fault,
 )
-from equipoise.spec.strategy import CHOICES, Strategy
+from equipoise.spec.strategy import CHOICES, WEIGHTS_SHARDED, Strategy
 
 Numbers: TypeAlias = NDArray[np.float64]
 Codes: TypeAlias = NDArray[np.intp]
@@ -31,6 +32,7 @@ Codes: TypeAlias = NDArray[np.intp]
 # Options that are words: their code is the position in the tuple.
 CODES = CHOICES
 _, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL = range(3)
+_, DUALPIPE, DUALPIPE_V = range(3)
 _MOST_SHOWN = 4
 
 
@@ -48,7 +50,9 @@ class StrategyGrid(Struct, frozen=True, kw_only=True):
     microbatch_samples: Numbers
     global_batch_samples: Numbers
     zero_stage: Numbers
+    dp_replicate: Numbers
     interleave: Numbers
+    schedule: Codes
     sequence_parallel: Numbers
     tp_overlap: Numbers
     fused_attention: Numbers
@@ -97,7 +101,7 @@ class Layouts(Struct, frozen=True, kw_only=True):
     """Sizes of the axes and of the batches: points of spaces that every other option is combined with.
 
     Arrays of shape (n_layouts,). space: which of the spaces given, by its position. axes: a number for
-    the axes' sizes; layouts with the same number differ in their batches only.
+    the axes' sizes; layouts with the same number differ in their groups and batches only.
     """
 
     dp: Numbers
@@ -105,6 +109,7 @@ class Layouts(Struct, frozen=True, kw_only=True):
     pp: Numbers
     cp: Numbers
     ep: Numbers
+    dp_replicate: Numbers
     microbatch_samples: Numbers
     global_batch_samples: Numbers
     space: Codes
@@ -188,17 +193,30 @@ def layout_groups(
     numbers = count()
     for index, (space, wrong) in enumerate(zip(spaces, faults, strict=True)):
         counted: set[tuple[Any, ...]] = set()
+        # The blocks that allow the same, by what decides it: layouts by the dozen differ in ep alone.
+        known: dict[tuple[Any, ...], list[_Block] | None] = {}
         for block in _blocks(space, limits, wrong, first=(index, numbers)):
-            layers = legal.of_layers(tp=block.tp, cp=block.cp)
-            states = legal.of_states(
-                tp=block.tp, pp=block.pp, ranks=block.dp * block.cp, fills_pipeline=block.of.fill_pipeline
-            )
-            for each in (layers, states):
-                if each.reason and each.key not in counted:
-                    counted.add(each.key)
-                    wrong[each.reason] += 1
-            if layers.allowed and states.allowed:
-                blocks[layers.number, states.number].append(block)
+            has_groups, ranks = block.dp_replicate > 1, block.dp * block.cp
+            key = (block.tp, block.cp, block.pp, ranks > 1, has_groups, id(block.of))
+            if key not in known:
+                layers = legal.of_layers(tp=block.tp, cp=block.cp)
+                states = legal.of_states(
+                    tp=block.tp,
+                    pp=block.pp,
+                    ranks=ranks,
+                    has_groups=has_groups,
+                    schedule=block.of.schedule,
+                    num_microbatches=block.of.num_microbatches,
+                )
+                for each in (layers, states):
+                    if each.reason and each.key not in counted:
+                        counted.add(each.key)
+                        wrong[each.reason] += 1
+                is_legal = layers.allowed and states.allowed
+                known[key] = blocks[layers.number, states.number] if is_legal else None
+            alike = known[key]
+            if alike is not None:
+                alike.append(block)
     return tuple(
         LayoutGroup(
             layouts=_layouts(of),
@@ -210,21 +228,23 @@ def layout_groups(
 
 
 class _Batches(NamedTuple):
-    """Global batches and micro-batches. fill_pipeline: whether micro-batches are a multiple of the stages."""
+    """Global batches and micro-batches of a schedule. num_microbatches: of one; the others allow the same."""
 
-    fill_pipeline: bool
+    schedule: str
+    num_microbatches: int
     batches: Numbers
     microbatches: Numbers
 
 
 class _Block(NamedTuple):
-    """Layouts of the same axes whose micro-batches all fill the pipeline, or all do not."""
+    """Layouts of the same axes and schedule whose numbers of micro-batches allow the same."""
 
     dp: int
     tp: int
     pp: int
     cp: int
     ep: int
+    dp_replicate: int
     of: _Batches
     space: int
     axes: int
@@ -242,10 +262,14 @@ def _blocks(
     if not experts:
         faults[f"the chosen ep is not among {_short(shares)}, which divide the experts"] += 1
     batches = cache(partial(_batches, space))
-    by_rounds = cache(lambda dp, pp: _by_rounds(batches(dp)[0], dp, pp))
+    schedules = space.values("schedule")
+    by_rounds = cache(lambda dp, pp: _by_rounds(batches(dp)[0], dp, pp, schedules))
     number, axes = first
     for dp, tp, pp, cp in _shares(space, limits, faults):
         ranks = dp * tp * cp
+        groups = _group_counts(space, limits, dp=dp, tp=tp, pp=pp, cp=cp)
+        if not groups:
+            faults["the chosen dp_replicate does not divide dp, or leaves one rank a group"] += 1
         for ep in experts:
             wrong = expert_fault(limits, ranks=ranks, ep=ep)
             if wrong:
@@ -254,8 +278,11 @@ def _blocks(
             for reason, times in batches(dp)[1]:
                 faults[reason] += times
             sizes = next(axes)
-            for each in by_rounds(dp, pp):
-                yield _Block(dp, tp, pp, cp, ep, each, number, sizes)
+            whole = [each for each in groups if ranks // each % ep == 0]
+            if groups and not whole:
+                faults["ep does not divide the ranks of a group of the chosen dp_replicate"] += 1
+            for num_groups, each in product(whole, by_rounds(dp, pp)):
+                yield _Block(dp, tp, pp, cp, ep, num_groups, each, number, sizes)
 
 
 def _layouts(blocks: Sequence[_Block]) -> Layouts:
@@ -266,7 +293,7 @@ def _layouts(blocks: Sequence[_Block]) -> Layouts:
         return np.repeat(np.array([getattr(each, name) for each in blocks], dtype=kind), counts)
 
     return Layouts(
-        **{name: column(name, float) for name in AXES},
+        **{name: column(name, float) for name in (*AXES, "dp_replicate")},
         microbatch_samples=np.concatenate([each.of.microbatches for each in blocks]),
         global_batch_samples=np.concatenate([each.of.batches for each in blocks]),
         space=column("space", np.intp),
@@ -298,13 +325,23 @@ def _batches(space: Space, dp: int) -> tuple[Numbers, tuple[tuple[str, int], ...
     return np.array(pairs, dtype=float).reshape(-1, 2), tuple(wrong.items())
 
 
-def _by_rounds(pairs: Numbers, dp: int, pp: int) -> tuple[_Batches, ...]:
-    """The pairs whose micro-batches are a multiple of the stages, and the others."""
-    whole = pairs[:, 0] / (dp * pairs[:, 1]) % pp == 0
-    if whole.all():
-        return (_Batches(True, *pairs.T),) if len(pairs) else ()
-    parts = ((each, pairs[whole == each]) for each in (True, False))
-    return tuple(_Batches(each, *part.T) for each, part in parts if len(part))
+def _by_rounds(pairs: Numbers, dp: int, pp: int, schedules: Sequence[Value]) -> tuple[_Batches, ...]:
+    """The pairs of each schedule by what their numbers of micro-batches allow (`pipeline_fault`).
+
+    A schedule is a group of its own: what depends on it alone is then one number a mesh.
+    """
+    rounds = pairs[:, 0] / (dp * pairs[:, 1])
+    found = []
+    for schedule in schedules:
+        kinds = rounds % pp == 0 if schedule == "1f1b" else (rounds >= 2 * pp) * (2 - rounds % 2)
+        if schedule == "1f1b" or "1f1b" not in schedules:
+            parts = np.unique(kinds)[::-1]
+        else:  # what it cannot do, the other does
+            parts = np.unique(kinds[kinds > 0]) if pp > 1 else kinds[:0]
+        for kind in parts:
+            which = kinds == kind
+            found.append(_Batches(str(schedule), int(rounds[which][0]), *pairs[which].T))
+    return tuple(found)
 
 
 def _shares(space: Space, limits: Limits, faults: Counter[str]) -> Iterator[tuple[int, int, int, int]]:
@@ -327,6 +364,23 @@ def _shares(space: Space, limits: Limits, faults: Counter[str]) -> Iterator[tupl
     if not any_allowed:
         names = [name for name in ("dp", "tp", "pp", "cp") if name in space.choices]
         faults[f"{', '.join(names)} as chosen cannot make dp x tp x pp x cp = {total:,}"] += 1
+
+
+def _group_counts(space: Space, limits: Limits, *, dp: int, tp: int, pp: int, cp: int) -> tuple[int, ...]:
+    """Values of dp_replicate to try, from 1 up: as chosen, or 1 and those that make groups of whole nodes.
+
+    A free choice goes with ZeRO stage 3 and without a pipeline: lower stages
+    exchange as many bytes between nodes either way, once a step, and pipelines gather little.
+    Source: Zhang et al. 2022 (MiCS), section 3: groups as small as holds the states keep gathers on fast
+    links.
+    """
+    possible = [each for each in divisors(dp) if 1 < each < dp * cp]
+    if "dp_replicate" in space.choices:
+        return tuple(each for each in (1, *possible) if space.allows("dp_replicate", each))
+    if pp > 1 or WEIGHTS_SHARDED not in space.values("zero_stage"):
+        return (1,)
+    num_nodes = tp * cp * dp / limits.node_size
+    return (1, *(each for each in possible if num_nodes % each == 0 and num_nodes > each))
 
 
 def _short(numbers: Sequence[int]) -> str:

@@ -15,6 +15,7 @@ from equipoise.spec.workload import Workload
 Floats: TypeAlias = float | NDArray[np.float64]
 
 _BYTES_PER_VALUE = 2  # bf16 and fp16: what activations travel and rest in
+TABLE_BYTES = 4  # of a value in a recommender's tables
 
 _TILE = 64
 # Memory-bound work moves a block's token whole: the norm reads and writes it, and dropout and residual read
@@ -72,6 +73,8 @@ class Load(Struct, frozen=True, kw_only=True):
     spared_shared_bytes: what is kept where operations are recomputed one by one. kept_loss_bytes,
     kept_fused_loss_bytes: of logits and loss. boundary_bytes: of a token between two layers. kv_bytes: of a
     token's keys and values, a layer.
+    table_params: of a recommender's tables, each row on one rank; lookup_bytes: of the rows that a sample
+    reads; pooled_bytes: of what is made of them, which travels to the sample's rank.
     """
 
     layers: Floats
@@ -122,6 +125,9 @@ class Load(Struct, frozen=True, kw_only=True):
     kept_fused_loss_bytes: Floats
     boundary_bytes: Floats
     kv_bytes: Floats
+    table_params: Floats = 0.0
+    lookup_bytes: Floats = 0.0
+    pooled_bytes: Floats = 0.0
 
     @property
     def params(self) -> Floats:
@@ -208,7 +214,7 @@ def transformer_load(model: Transformer, *, sequence: int) -> Load:
 def workload_load(workload: Workload) -> Load:
     """The load of a workload: its transformer's, or for other models, that of its figures per sample.
 
-    Raises SpecError where neither is known, or where tables are spread over ranks, which no axis here does.
+    Raises SpecError where neither is known.
     Assumes equal layers with one weight matrix each in such other models; every value kept for the way
     back was written once and read once by memory-bound work, and once by a product.
     Source: figures of the workload; kernels as frameworks launch them for convolution, norm and activation.
@@ -242,7 +248,17 @@ def workload_load(workload: Workload) -> Load:
         "spared_whole_bytes": kept / layers,
         "boundary_bytes": workload.boundary_bytes_per_sample or kept / layers,
     }
-    return Load(**(zeros | stated | frozen))
+    return Load(**(zeros | stated | frozen | _tables(workload)))
+
+
+def _tables(workload: Workload) -> dict[str, float]:
+    """The tables of a recommender: rows in fp32, what is pooled of them travels in 2 bytes."""
+    tables, width = workload.embedding_tables or 0, workload.embedding_width or 0
+    return {
+        "table_params": workload.embedding_params or 0.0,
+        "lookup_bytes": float(TABLE_BYTES * width * (workload.embedding_lookups_per_sample or 0)),
+        "pooled_bytes": float(_BYTES_PER_VALUE * width * tables),
+    }
 
 
 def stacked(loads: list[Load]) -> Load:

@@ -35,12 +35,14 @@ class Group(Struct, frozen=True, kw_only=True):
     """The ranks that take part: so many on each of so many nodes; a group of one rank never communicates.
 
     num_sharing: groups that use one accelerator's share of the network cards at the same time; below 1 where
-    some accelerators send nothing and leave theirs.
+    some accelerators send nothing and leave theirs. intra_slowdown: how much slower than the wires inside a
+    node their weakest link is, where only some of them have the fast ones.
     """
 
     ranks_per_node: Floats
     num_nodes: Floats
     num_sharing: Floats = 1.0
+    intra_slowdown: Floats = 1.0
 
     @property
     def num_ranks(self) -> Floats:
@@ -56,8 +58,10 @@ class Machine(Struct, frozen=True, kw_only=True):
     intra_*, inter_*: links inside a node and an accelerator's share of the node's network cards, one
     direction. power_share: the power limit over the power at which the peaks hold, at most 1.
     host_byte_per_s: between the accelerator and its host's memory. switch_reduces: 1 where the node's switch
-    adds. keeps_order: 1 where the network delivers in order, so that short messages may take NCCL's quick
-    protocols.
+    adds. bridged_ranks: that the links inside a node join; others of it are bridge_slowdown times slower.
+    oversubscription: of the network beyond leaf_ranks accelerators, whose leaf switches have so much
+    less out than in. keeps_order: 1 where the network delivers in order, so that short messages may take
+    NCCL's quick protocols.
     """
 
     peak_flop_per_s: tuple[Floats, ...]
@@ -74,6 +78,10 @@ class Machine(Struct, frozen=True, kw_only=True):
     host_byte_per_s: Floats
     switch_reduces: Floats
     keeps_order: Floats
+    bridged_ranks: Floats = np.inf
+    bridge_slowdown: Floats = 1.0
+    oversubscription: Floats = 1.0
+    leaf_ranks: Floats = 1.0
 
     @property
     def wires(self) -> Wires:
@@ -122,6 +130,10 @@ def machine(cluster: Cluster) -> Machine:
         host_byte_per_s=chip.host_byte_per_s or HOST_BYTE_PER_S,
         switch_reduces=float(cluster.switch_reduces),
         keeps_order=float(cluster.keeps_order),
+        bridged_ranks=float(cluster.bridged) if cluster.topology == "bridge" else np.inf,
+        bridge_slowdown=cluster.intra.byte_per_s / cluster.beyond_bridge_byte_per_s,
+        oversubscription=cluster.oversubscription,
+        leaf_ranks=float(cluster.leaf_nodes * cluster.node_size),
     )
 
 

@@ -4,8 +4,16 @@ import numpy as np
 from msgspec import Struct
 
 from equipoise.perfmodel.compute import EAGER, NF4_BYTES, loss_is_fused, tokens_per_rank, value_bytes
-from equipoise.perfmodel.layouts import CODES, RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, Numbers, StrategyGrid
-from equipoise.perfmodel.load import Load
+from equipoise.perfmodel.layouts import (
+    CODES,
+    DUALPIPE,
+    DUALPIPE_V,
+    RECOMPUTE_FULL,
+    RECOMPUTE_SELECTIVE,
+    Numbers,
+    StrategyGrid,
+)
+from equipoise.perfmodel.load import TABLE_BYTES, Load
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.spec.strategy import WEIGHTS_SHARDED
 
@@ -49,7 +57,7 @@ class Shards(Struct, frozen=True, kw_only=True):
     """Parameters of one rank of the fullest stage, before and after sharding over data ranks.
 
     dense, experts: weights in the rank's tensor or expert shard; tables: of the dense ones, those of
-    embeddings and the output matrix. dense_ranks, expert_ranks: how many data ranks hold the same ones.
+    embeddings and the output matrix. dense_ranks, expert_ranks: how many data ranks share one copy.
     dense_trained, expert_trained: of these, how many are trained.
     """
 
@@ -65,12 +73,16 @@ class Shards(Struct, frozen=True, kw_only=True):
 def shards(load: Load, grid: StrategyGrid) -> Shards:
     """Parameters by rank on the fullest pipeline stage.
 
-    Assumes tensor and expert shards are even, and that experts are spread over ep ranks whole.
+    Assumes tensor and expert shards are even, and that experts are spread over ep ranks whole. With DualPipe
+    a rank holds two stages, and two ranks the same ones; with it and its V, one rank holds both ends.
     """
-    tables = np.where(grid.pp > 1, load.end_params, load.embedding_params) / grid.tp
-    layers = load.layers / grid.pp
+    ends = (grid.pp > 1) & (grid.schedule == 0)
+    tables = np.where(ends, load.end_params, load.embedding_params) / grid.tp
+    copies = np.where(grid.schedule == DUALPIPE, 2.0, 1.0)
+    layers = load.layers / grid.pp * copies
     dense = layers * load.dense_params / grid.tp + tables
     experts = layers * load.expert_params / grid.ep
+    ranks = grid.dp * grid.cp / grid.dp_replicate * copies
     full = grid.trained == _FULL_TRAINING
     width = load.adapter_params + np.where(grid.trained == _QLORA, load.linear_adapter_params, 0.0)
     adapters = layers * (grid.lora_rank * width) / grid.tp
@@ -78,8 +90,8 @@ def shards(load: Load, grid: StrategyGrid) -> Shards:
         dense=dense,
         tables=tables,
         experts=experts,
-        dense_ranks=grid.dp * grid.cp,
-        expert_ranks=grid.dp * grid.cp * grid.tp / grid.ep,
+        dense_ranks=ranks,
+        expert_ranks=ranks * grid.tp / grid.ep,
         dense_trained=np.where(full, dense, adapters),
         expert_trained=np.where(full, experts, 0.0),
     )
@@ -132,6 +144,8 @@ def memory(load: Load, grid: StrategyGrid, parameters: Parameters) -> RankMemory
     # Frozen models that run with it are stored as its weights are.
     split = np.where(np.greater(load.hidden, 0), grid.tp * grid.pp, 1.0)
     weights = weights + width * resident * by_stage[2] * load.frozen_params / split
+    # A row of a recommender's table lies on one rank; its optimizer keeps one value (Mudigere et al. 2022).
+    weights = weights + TABLE_BYTES * load.table_params / grid.num_accelerators
     gradients = gradient_bytes_per_param(grid) * (
         per_rank.dense_trained * by_stage[1] + per_rank.expert_trained * experts_by_stage[1]
     )
@@ -141,7 +155,7 @@ def memory(load: Load, grid: StrategyGrid, parameters: Parameters) -> RankMemory
     )
     activations = activation_bytes(load, grid) * parameters.activation_slack
     buffers = _buffer_bytes(load, grid, per_rank)
-    lives = weights + gradients + optimizer + activations + buffers
+    lives = activations + (weights + gradients + optimizer + buffers)
     return RankMemory(
         weights=weights,
         gradients=gradients,
@@ -193,7 +207,9 @@ def activation_bytes(load: Load, grid: StrategyGrid) -> Numbers:
     """Bytes of activations alive at the fullest moment of the fullest stage.
 
     Assumes the moment is either that of the loss, on the last stage, or that in which a layer is recomputed;
-    the first stage holds the most micro-batches, the last one, besides the loss, one.
+    the first stage holds the most micro-batches, the last one, besides the loss, one. DualPipe keeps one more
+    than stages, its V half a one more, and the loss on the rank that has the first stage too.
+    Source: arXiv 2412.19437, table 2; github.com/deepseek-ai/DualPipe, README (V: two stages a rank).
     """
     kept = _kept(load, grid)
     tokens = tokens_per_rank(load, grid) / grid.tp
@@ -202,11 +218,14 @@ def activation_bytes(load: Load, grid: StrategyGrid) -> Numbers:
     split = (grid.tp > 1) & (grid.sequence_parallel > 0)
     gathered = split * (_GATHERED * tokens_per_rank(load, grid) * load.boundary_bytes)
     at_work = kept.all - kept.chosen
-    alive = np.minimum(grid.num_microbatches, grid.pp)
+    more = np.where(grid.schedule == DUALPIPE, 1.0, np.where(grid.schedule == DUALPIPE_V, 0.5, 0.0))
+    alive = np.minimum(grid.num_microbatches, grid.pp + more)
     early = np.where(grid.interleave > 1, 1 + (grid.pp - 1) / (grid.pp * grid.interleave), 1.0)
     layers = (load.layers / grid.pp) * kept.chosen
-    fullest = np.maximum(layers * (alive * early) + at_work, layers + np.maximum(loss, at_work))
-    return np.asarray(fullest + gathered)
+    # Few of these arrays are as large as the mesh: only the last line's.
+    last = layers if not np.any(grid.schedule) else np.where(more > 0, layers * alive, layers)
+    with_loss = last + (np.maximum(loss, at_work) + gathered)
+    return np.asarray(np.maximum(layers * (alive * early) + (at_work + gathered), with_loss))
 
 
 def _buffer_bytes(load: Load, grid: StrategyGrid, per_rank: Shards) -> Numbers:
@@ -222,7 +241,9 @@ def _buffer_bytes(load: Load, grid: StrategyGrid, per_rank: Shards) -> Numbers:
     layer = load.dense_params / grid.tp + load.expert_params / grid.ep
     tables = np.where(grid.pp > 1, load.end_params, load.embedding_params) / grid.tp
     full = grid.trained == _FULL_TRAINING
-    gathered = layer * (_GATHERED * width + full * out) + tables * (width + full * out / 2)
+    # 4-bit weights travel and wait as they are (Answer.AI 2024, FSDP and QLoRA).
+    stored = np.where(grid.trained == _QLORA, NF4_BYTES, width)
+    gathered = layer * (_GATHERED * stored + full * out) + tables * (width + full * out / 2)
     sharded = (grid.zero_stage >= WEIGHTS_SHARDED) & (per_rank.dense_ranks > 1)
     elsewhere = sharded | (grid.offload == _OFFLOAD_ALL)
     sent = np.where(grid.pp > 1, 2 * tokens_per_rank(load, grid) * load.boundary_bytes, 0.0)

@@ -64,19 +64,6 @@ def priors_of(medians: Any) -> tuple[Prior, ...]:  # noqa: ANN401 - any record o
     )
 
 
-def log_slopes(
-    predict: Callable[[Mapping[str, float]], Floats], values: Mapping[str, float]
-) -> NDArray[np.float64]:
-    """Change of a prediction's logarithm with that of each parameter: (n_parameters, *shape).
-
-    predict: the prediction with some parameters changed. values: where each parameter stands.
-    """
-    centre, step = predict({}), 1 - _NUDGE
-    return np.stack(
-        [np.log(predict({name: value * step}) / centre) / np.log(step) for name, value in values.items()]
-    )
-
-
 def prior_log_sd(
     predict: Callable[[Mapping[str, float]], Floats], priors: Sequence[Prior]
 ) -> NDArray[np.float64]:
@@ -86,7 +73,10 @@ def prior_log_sd(
     Assumes that parameters are independent and small changes add up.
     Source: first-order propagation of the priors' log_sd.
     """
-    slopes = log_slopes(predict, {each.name: each.median for each in priors})
+    centre, step = predict({}), 1 - _NUDGE
+    slopes = np.stack(
+        [np.log(predict({each.name: each.median * step}) / centre) / np.log(step) for each in priors]
+    )
     return np.asarray(np.sqrt(np.tensordot([each.log_sd**2 for each in priors], slopes**2, 1)))
 
 
@@ -437,6 +427,30 @@ class Parameters(Struct, frozen=True, kw_only=True):
             "torchtitan 2024, table 1",
         ),
     ] = 1.8
+    by_hand_traffic: Annotated[
+        float,
+        prior(
+            0.1,
+            "likewise of transformers from before fused attention",
+            "Megatron-LM fuses bias, dropout, residual and softmax in kernels of its own: as with a compiler",
+        ),
+    ] = 1.0
+    other_eager_traffic: Annotated[
+        float,
+        prior(
+            0.1,
+            "bytes of such work of models that are no transformers, over `eager_traffic`",
+            "as of transformers: timm's images per second on RTX 3090 (benchmark-train-amp-nchw, torch 1.12)",
+        ),
+    ] = 1.0
+    cast_traffic: Annotated[
+        float,
+        prior(
+            0.1,
+            "bytes of memory-bound work without a compiler in 16 bits, over half of those in 32",
+            "1 where all is kept in 16 bits; more where kernels of their own cast to and fro",
+        ),
+    ] = 1.0
     launch_s: Annotated[
         float, prior(0.7, "host time to launch one kernel, compiled", "PyTorch profiler traces")
     ] = 12e-6
@@ -527,9 +541,9 @@ class Parameters(Struct, frozen=True, kw_only=True):
         holder, _, last = name.rpartition(".")
         return float(getattr(self.collective if holder else self, last))
 
-    def changed(self, values: Mapping[str, float]) -> "Parameters":
-        """These parameters with some replaced; names as in PRIORS."""
-        own = {name: value for name, value in values.items() if "." not in name}
+    def changed(self, values: Mapping[str, Floats]) -> "Parameters":
+        """These parameters with some replaced, by floats or arrays that broadcast; names as in PRIORS."""
+        own: dict[str, Any] = {name: value for name, value in values.items() if "." not in name}
         links: dict[str, Any] = {
             name.partition(".")[2]: value for name, value in values.items() if "." in name
         }

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from equipoise.perfmodel.collectives import all_reduce_s
 from equipoise.perfmodel.compute import layer_time, soft_maximum
-from equipoise.perfmodel.estimate import estimate
+from equipoise.perfmodel.estimate import axis_group, estimate
 from equipoise.perfmodel.layouts import Numbers, StrategyGrid
 from equipoise.perfmodel.load import GRADIENT_BYTES, Floats, Load
 from equipoise.perfmodel.machine import Group, Machine, Wires
@@ -129,10 +129,7 @@ def replica_seconds(
     launching_s = exchanged * busy.added_s
     memory_byte_per_s = machine.memory_byte_per_s * parameters.memory_fraction
     copying_s = exchanged * (_COPIES * _TOUCHES * tensors.gradient_bytes / memory_byte_per_s)
-    group = Group(
-        ranks_per_node=np.minimum(ranks, machine.node_size),
-        num_nodes=np.maximum(1.0, ranks / machine.node_size),
-    )
+    group = axis_group(ranks, 1.0, machine)
     buffers_s = together * np.where(
         np.greater(tensors.num_buffers, 0),
         all_reduce_s(tensors.buffer_bytes, group, machine.wires, parameters.collective),

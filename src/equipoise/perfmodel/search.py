@@ -137,7 +137,8 @@ def _feasibility(
 ) -> tuple[list[_FeasibilityCount], list[_Mask]]:
     """How many strategies of each space fit; by group, the layouts of which any does.
 
-    Where the heaviest strategies of a layout fit, the memory of its others is not computed.
+    Where the heaviest strategies of a layout fit, or the lightest do not, the memory of its others is not
+    computed.
     """
     counts = [_FeasibilityCount() for _ in range(num_spaces)]
     fitting = []
@@ -150,9 +151,50 @@ def _feasibility(
             able[start : start + len(layouts)] = (needed <= job.machine.memory_bytes).all(axis=1)
         for space, num_layouts in enumerate(np.bincount(group.layouts.space[able], minlength=num_spaces)):
             counts[space].num_fitting += int(num_layouts) * group.num_each
-        _count_each(job, group, np.flatnonzero(~able), counts, able)
+        _count_each(job, group, _not_hopeless(job, group, np.flatnonzero(~able), counts), counts, able)
         fitting.append(able)
     return counts, fitting
+
+
+def _not_hopeless(
+    job: SearchJob, group: LayoutGroup, which: Codes, counts: Sequence[_FeasibilityCount]
+) -> Codes:
+    """Those of some layouts of which the lightest strategies fit; what the others need is noted."""
+    layers, states = _lightest_layers(group), _lightest_states(group)
+    left = [which[:0]]
+    for start, layouts, needed in _needed_bytes(job, group.at(which), layers, states):
+        here = which[start : start + len(layouts)]
+        fits = (needed <= job.machine.memory_bytes).any(axis=1)
+        left.append(here[fits])
+        _note_least(counts, group, here[~fits], needed[~fits], combined=(layers, states))
+    return np.concatenate(left)
+
+
+def _note_least(
+    counts: Sequence[_FeasibilityCount],
+    group: LayoutGroup,
+    which: Codes,
+    needed: Numbers,
+    *,
+    combined: tuple[Sequence[int], Sequence[int]],
+    nearest: Numbers | None = None,
+) -> None:
+    """Note the least bytes of some layouts by space, and the least of what does not fit.
+
+    needed: (n_layouts, n_combinations) of the numbers `combined`. nearest: (n_layouts,); all unless given.
+    """
+    least = needed.min(axis=1)
+    nearest = least if nearest is None else nearest
+    spaces = group.layouts.space[which]
+    for space in np.unique(spaces).tolist():
+        mine = np.flatnonzero(spaces == space)
+        counted, at = counts[space], int(mine[np.argmin(least[mine])])
+        counted.nearest_bytes = min(counted.nearest_bytes, float(nearest[mine].min()))
+        if least[at] < counted.least_bytes:
+            layers, states = combined
+            layer, state = divmod(int(needed[at].argmin()), len(states))
+            counted.least_bytes = float(least[at])
+            counted.leanest = (group, int(which[at]), layers[layer], states[state])
 
 
 def _count_each(
@@ -166,18 +208,13 @@ def _count_each(
     for start, layouts, needed in _needed_bytes(job, group.at(which), layers, states):
         fits = needed <= job.machine.memory_bytes
         num_fitting = fits.astype(float) @ times
-        able[which[start : start + len(layouts)]] = num_fitting > 0
-        least = needed.min(axis=1)
+        here = which[start : start + len(layouts)]
+        able[here] = num_fitting > 0
+        fitting = np.bincount(layouts.space, weights=num_fitting, minlength=len(counts))
+        for counted, more in zip(counts, fitting.tolist(), strict=True):
+            counted.num_fitting += int(more)
         nearest = np.where(fits, np.inf, needed).min(axis=1)
-        for space in np.unique(layouts.space).tolist():
-            mine = np.flatnonzero(layouts.space == space)
-            counted, at = counts[space], int(mine[np.argmin(least[mine])])
-            counted.num_fitting += int(num_fitting[mine].sum())
-            counted.nearest_bytes = min(counted.nearest_bytes, float(nearest[mine].min()))
-            if least[at] < counted.least_bytes:
-                layer, state = divmod(int(needed[at].argmin()), len(states))
-                counted.least_bytes = float(least[at])
-                counted.leanest = (group, int(which[start + at]), layers[layer], states[state])
+        _note_least(counts, group, here, needed, combined=(layers, states), nearest=nearest)
 
 
 def _needed_bytes(
@@ -398,6 +435,26 @@ def _heaviest_states(group: LayoutGroup) -> tuple[int, ...]:
         group.states,
         kind=lambda values: values | {"zero_stage": values["zero_stage"] in _WHOLE_WEIGHTS},
         rank=lambda values: (values["zero_stage"],),
+    )
+
+
+def _lightest_layers(group: LayoutGroup) -> tuple[int, ...]:
+    """Numbers of the lightest layer options, among those equal but for recompute and overlap."""
+    return _firsts(
+        LAYER_OPTIONS,
+        group.layers,
+        kind=lambda values: values | {"recompute": None, "tp_overlap": None},
+        rank=lambda values: (-CODES["recompute"].index(values["recompute"]),),
+    )
+
+
+def _lightest_states(group: LayoutGroup) -> tuple[int, ...]:
+    """Numbers of the lightest state options, among those equal but for a ZeRO stage below 3."""
+    return _firsts(
+        STATE_OPTIONS,
+        group.states,
+        kind=lambda values: values | {"zero_stage": values["zero_stage"] in _WHOLE_WEIGHTS},
+        rank=lambda values: (-values["zero_stage"],),
     )
 
 

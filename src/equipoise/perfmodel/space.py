@@ -12,13 +12,20 @@ from msgspec import Struct, field
 from equipoise.errors import SpecError
 from equipoise.perfmodel.load import Load
 from equipoise.perfmodel.machine import Machine
-from equipoise.spec.strategy import GRADIENTS_SHARDED, PRECISIONS, RECOMPUTES, Precision, Strategy
+from equipoise.spec.strategy import (
+    GRADIENTS_SHARDED,
+    PRECISIONS,
+    RECOMPUTES,
+    WEIGHTS_SHARDED,
+    Precision,
+    Strategy,
+)
 
 Value: TypeAlias = int | str | bool
 Combinations: TypeAlias = tuple[tuple[Value, ...], ...]
 AXES = ("dp", "tp", "pp", "cp", "ep")
 # Layout: how ranks share samples out. Layer: what changes a layer's time. State: what does not.
-LAYOUT_OPTIONS = (*AXES, "microbatch_samples", "global_batch_samples")
+LAYOUT_OPTIONS = (*AXES, "dp_replicate", "microbatch_samples", "global_batch_samples")
 LAYER_OPTIONS = (
     "sequence_parallel",
     "tp_overlap",
@@ -30,6 +37,7 @@ LAYER_OPTIONS = (
 )
 STATE_OPTIONS = (
     "interleave",
+    "schedule",
     "zero_stage",
     "optimizer",
     "master_weights",
@@ -50,6 +58,7 @@ USUAL: Mapping[str, tuple[Value, ...]] = {
     "fused_loss": (True,),
     "precision": ("bf16",),
     "implementation": ("compiled",),
+    "schedule": ("1f1b",),
     "zero_stage": (0, 1, 2, 3),
     "optimizer": ("adam",),
     "master_weights": (True,),
@@ -67,6 +76,7 @@ class Space(Struct, frozen=True, kw_only=True):
 
     choices: by field of `Strategy`, the values allowed, over USUAL; axes, microbatch_samples and interleave
     are free unless named: they take every value that the model, the batch and the accelerators allow.
+    dp_replicate is free likewise, in groups of whole nodes.
     """
 
     num_accelerators: int
@@ -94,12 +104,10 @@ class Space(Struct, frozen=True, kw_only=True):
         return self.choices.get(name, USUAL[name])
 
 
-_SHARDED_WEIGHTS = 3
-
-
 class Limits(Struct, frozen=True, kw_only=True):
     """What bounds the sharding of a model on a chip; hidden 0: only data and layers can be sharded."""
 
+    node_size: int
     layers: int
     hidden: int
     heads: int
@@ -113,6 +121,7 @@ def limits(load: Load, machine: Machine) -> Limits:
     """The limits of a load on a machine, both of plain numbers."""
     peaks = (float(peak) for peak in machine.peak_flop_per_s)
     return Limits(
+        node_size=int(machine.node_size),
         layers=int(load.layers),
         hidden=int(load.hidden),
         heads=int(load.heads),
@@ -151,19 +160,41 @@ def expert_fault(limits: Limits, *, ranks: int, ep: int) -> str | None:
     return "ep does not divide dp x tp x cp" if ranks % ep else None
 
 
-def pipeline_fault(limits: Limits, *, pp: int, interleave: int, num_microbatches: int) -> str | None:
-    """Why a pipeline schedule is illegal. Source: Narayanan et al. 2021, section 2.2."""
-    chunks = pp * interleave
-    if interleave > 1:
+def pipeline_fault(
+    limits: Limits, *, pp: int, interleave: int, num_microbatches: int, schedule: str = "1f1b"
+) -> str | None:
+    """Why a pipeline schedule is illegal. Source: Narayanan et al. 2021, section 2.2; `_dual_fault`."""
+    wrong, halves = None, interleave
+    if schedule != "1f1b":
+        wrong = _dual_fault(schedule, pp=pp, interleave=interleave, num_microbatches=num_microbatches)
+        halves = 2 if schedule == "dualpipe_v" else 1
+    elif interleave > 1:
         if pp == 1:
-            return "interleave needs pp above 1"
-        if num_microbatches % pp:
-            return "interleave needs micro-batches in multiples of pp"
-        if limits.layers % chunks and not limits.layers % pp:
-            return f"pp x interleave does not divide layers={limits.layers}"
-    fullest = -(-limits.layers // chunks) * interleave
-    if limits.layers <= (pp - 1) * fullest:
+            wrong = "interleave needs pp above 1"
+        elif num_microbatches % pp:
+            wrong = "interleave needs micro-batches in multiples of pp"
+        elif limits.layers % (pp * interleave) and not limits.layers % pp:
+            wrong = f"pp x interleave does not divide layers={limits.layers}"
+    fullest = -(-limits.layers // (pp * halves)) * halves
+    if wrong is None and limits.layers <= (pp - 1) * fullest:
         return f"pp x interleave leaves the last stage none of layers={limits.layers}"
+    return wrong
+
+
+def _dual_fault(schedule: str, *, pp: int, interleave: int, num_microbatches: int) -> str | None:
+    """Why DualPipe or its V cannot run.
+
+    Source: github.com/deepseek-ai/DualPipe (dualpipe.py, step); torch.distributed.pipelining,
+    ScheduleDualPipeV.
+    """
+    if pp == 1:
+        return f"schedule={schedule} needs pp above 1"
+    if interleave > 1:
+        return f"schedule={schedule} excludes interleave above 1"
+    if num_microbatches < 2 * pp:
+        return f"schedule={schedule} needs 2 pp micro-batches"
+    if schedule == "dualpipe" and (pp % 2 or num_microbatches % 2):
+        return "schedule=dualpipe needs an even pp and even micro-batches"
     return None
 
 
@@ -189,7 +220,7 @@ def state_fault(*, ranks: int, pp: int, zero_stage: int, offload: str) -> str | 
         return "zero_stage of 2 and 3 exclude pp above 1"
     if offload != "none" and ranks > 1 and not zero_stage:
         return "offload among several data ranks needs zero_stage"
-    if offload == "optimizer_and_params" and (pp > 1 or (ranks > 1 and zero_stage < _SHARDED_WEIGHTS)):
+    if offload == "optimizer_and_params" and (pp > 1 or (ranks > 1 and zero_stage < WEIGHTS_SHARDED)):
         return "offloaded weights need zero_stage=3 (or one data rank) and no pipeline"
     return None
 
@@ -255,32 +286,46 @@ class LegalCombinations(Struct, frozen=True, kw_only=True):
             self._know(key, *_legal(LAYER_OPTIONS, choices, partial(self._layer_fault, tp=tp, cp=cp)))
         return self.known[key]
 
-    def of_states(self, *, tp: int, pp: int, ranks: int, fills_pipeline: bool) -> LegalValues:
-        """Values of STATE_OPTIONS that sizes of the axes allow.
+    def of_states(
+        self, *, tp: int, pp: int, ranks: int, has_groups: bool, schedule: str, num_microbatches: int
+    ) -> LegalValues:
+        """Values of STATE_OPTIONS that sizes of the axes, a schedule and a number of micro-batches allow.
 
-        ranks: that hold the same weights. fills_pipeline: whether micro-batches are a multiple of the stages.
+        ranks: that hold the same weights. has_groups: whether they share states in several groups.
         """
         ranks = min(ranks, 2)
-        key = ("states", pp, fills_pipeline, ranks, tp > 1)
+        if schedule == "1f1b":
+            rounds = int(num_microbatches % pp == 0)
+        else:
+            rounds = (num_microbatches >= 2 * pp) * (2 - num_microbatches % 2)
+        key = ("states", pp, schedule, rounds, ranks, has_groups, tp > 1)
         if key not in self.known:
             free = range(1, max(1, self.limits.layers // pp) + 1) if pp > 1 else (1,)
             chunks = tuple(each for each in free if self.space.allows("interleave", each))
-            others = [self.space.values(name) for name in STATE_OPTIONS[1:]]
+            choices = {name: self.space.values(name) for name in STATE_OPTIONS[2:]}
+            if has_groups:
+                shared = (1, 2, 3) if "dp_replicate" in self.space.choices else (WEIGHTS_SHARDED,)
+                choices["zero_stage"] = tuple(each for each in choices["zero_stage"] if each in shared)
+            others = list(choices.values())
             state_reason = partial(self._state_fault, tp=tp, pp=pp, ranks=ranks)
-            kept, wrong = _legal(STATE_OPTIONS[1:], others, state_reason)
+            kept, wrong = _legal(STATE_OPTIONS[2:], others, state_reason)
             num_others = len(kept) + wrong.total()
             legal = []
             for each in chunks:
                 reason = pipeline_fault(
-                    self.limits, pp=pp, interleave=each, num_microbatches=pp if fills_pipeline else 1
+                    self.limits,
+                    pp=pp,
+                    interleave=each,
+                    num_microbatches=num_microbatches,
+                    schedule=schedule,
                 )
                 if reason is None:
-                    legal.append(each)
+                    legal.append((each, schedule))
                 else:
                     wrong[reason] += num_others
             if not chunks:
                 wrong = Counter(["the chosen interleave needs pp above 1, and as many layers a stage"])
-            self._know(key, tuple((each, *rest) for each in legal for rest in kept), wrong)
+            self._know(key, tuple((*each, *rest) for each in legal for rest in kept), wrong)
         return self.known[key]
 
     def _know(self, key: tuple[Any, ...], allowed: Combinations, wrong: Counter[str]) -> None:

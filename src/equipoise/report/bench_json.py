@@ -74,6 +74,7 @@ def _configuration(judgement: Judgement, sweep: str) -> dict[str, Any]:
         "phases_sum": summary.parts_sum if summary.timed else None,
         "num_outlying_steps": sum(run.num_outliers for run in summary.timed),
         "num_outlying_repetitions": sum(summary.outlying),
+        "num_disturbed": summary.num_disturbed,
         "memory_bytes": summary.median_of(lambda run: run.memory_bytes),
         "utilisation": {name: summary.median_of(of) for name, of in RESOURCES.items()},
         "energy_j": summary.median_of(lambda run: run.energy_j),
@@ -87,6 +88,9 @@ RESOURCES: Final[Mapping[str, Resource]] = {
     "cpu_fraction": lambda run: run.cpu_fraction,
     "accelerator_fraction": lambda run: run.accelerator_fraction,
     "network_byte_per_s": lambda run: run.network_byte_per_s,
+    "others_cpu_fraction": lambda run: run.others_cpu_fraction,
+    "others_accelerator_fraction": lambda run: run.others_accelerator_fraction,
+    "num_others_on_accelerators": lambda run: run.num_others_on_accelerators,
 }
 
 

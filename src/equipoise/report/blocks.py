@@ -3,8 +3,8 @@
 Sections of blocks (prose, tables, tiles, figures). html.py and terminal.py render every block.
 """
 
-from collections.abc import Callable, Iterable
-from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Generic, Literal, TypeAlias, TypedDict, TypeVar, Unpack
 
 from msgspec import Struct
 
@@ -95,8 +95,8 @@ class Tile(Struct, frozen=True, kw_only=True):
 
     label: str
     value: str
-    detail: str
-    words: str
+    detail: str = ""
+    words: str = ""
 
 
 class Tiles(Struct, frozen=True, kw_only=True):
@@ -179,17 +179,72 @@ class Table(Struct, frozen=True, kw_only=True):
 
 
 ColumnOf: TypeAlias = tuple[Column, Callable[[Any], Cell]]
+# What a column shows of an item: the name of a field, dotted, or a function of the item.
+Of: TypeAlias = str | Callable[[Any], Any]
 
 
-def table_of(name: str, columns: Iterable[ColumnOf], items: Iterable[Any]) -> Table:
+class ColumnOptions(TypedDict, total=False):
+    """Options of a column besides its title, as `Column` has them."""
+
+    is_header: bool
+    is_wide: bool
+    is_cut: bool
+    meaning: str | None
+
+
+def words(title: str, of: Of, **options: Unpack[ColumnOptions]) -> ColumnOf:
+    """A column of words, or of cells as they are; a dash where there are none."""
+    return Column(title=title, **options), lambda item: _cell(_value(item, of), count)
+
+
+def names(title: str, of: Of, **options: Unpack[ColumnOptions]) -> ColumnOf:
+    """The column of words by which a row is found."""
+    options["is_header"] = True
+    return words(title, of, **options)
+
+
+def numbers(
+    title: str, of: Of, form: Callable[[float], str] = count, **options: Unpack[ColumnOptions]
+) -> ColumnOf:
+    """A column of numbers or of the values of intervals, as `form` writes them; a dash where unknown."""
+    return Column(title=title, is_number=True, **options), lambda item: _cell(_value(item, of), form)
+
+
+def _value(item: Any, of: Of) -> Any:  # noqa: ANN401 - an item of any kind
+    """What a column shows of an item; None as soon as a part of a dotted name is None."""
+    if callable(of):
+        return of(item)
+    for part in of.split("."):
+        if item is not None:
+            item = item[part] if isinstance(item, Mapping) else getattr(item, part)
+    return item
+
+
+def _cell(value: Any, form: Callable[[float], str]) -> Cell:  # noqa: ANN401 - a value of any kind
+    if isinstance(value, Cell):
+        return value
+    if isinstance(value, str):
+        return named(value) if value else number(None)
+    return amount(value, form) if isinstance(value, Interval) else number(value, form)
+
+
+def table_of(
+    name: str,
+    columns: Iterable[ColumnOf],
+    items: Iterable[Any],
+    *,
+    caption: str = "",
+    marked: int | None = None,
+) -> Table:
     """A row per item; each column has the function that makes its cells."""
     heads, cells = zip(*columns, strict=True)
-    return Table(
-        name=name,
-        caption="",
-        columns=heads,
-        rows=tuple(tuple(cell(each) for cell in cells) for each in items),
-    )
+    rows = tuple(tuple(cell(each) for cell in cells) for each in items)
+    return Table(name=name, caption=caption, columns=heads, rows=rows, marked=marked)
+
+
+def by_name(items: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What a mapping holds as items for `table_of`: fields `name` and `of`."""
+    return [{"name": name, "of": each} for name, each in items.items()]
 
 
 class PairMatrix(Struct, frozen=True, kw_only=True):
@@ -260,7 +315,7 @@ def filled(blocks: Iterable[Block]) -> tuple[Block, ...]:
 Shown = TypeVar("Shown")
 
 
-class Section(Struct, Generic[Shown], frozen=True, kw_only=True):
+class Section(Struct, Generic[Shown], frozen=True):
     """One section of a page that shows findings of one kind, e.g. `Section[Findings]`.
 
     name: its anchor. needs: fields of the findings without which it is left out. blocks: the content
@@ -330,6 +385,6 @@ def short_page(
         title=headline,
         about=about,
         headline=headline,
-        sections=(Section(name="answer", title="Answer", blocks=blocks),),
+        sections=(Section("answer", "Answer", blocks),),
         brief=brief or (lambda found, _: blocks(found)),
     )

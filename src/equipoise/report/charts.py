@@ -71,6 +71,10 @@ class Series(Struct, frozen=True, kw_only=True):
         return tuple(value for value in self.y if not isinstance(value, str))
 
 
+# Of a series: x, y and the lines of its hover.
+Point: TypeAlias = tuple[float, float, tuple[str, ...]]
+
+
 class Band(Struct, frozen=True, kw_only=True):
     """What is between two curves: the interval of the series of that name. x, low, high: (n,)."""
 
@@ -79,6 +83,14 @@ class Band(Struct, frozen=True, kw_only=True):
     x: tuple[float, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
+
+
+def series_of(
+    name: str, mark: Mark, points: Iterable[Point], *, is_line: bool = False, is_main: bool = False
+) -> Series:
+    """A series of points of numbers, each with its hover."""
+    x, y, hovers = tuple(zip(*points, strict=True)) or ((), (), ())
+    return Series(name=name, mark=mark, x=x, y=y, hovers=hovers, is_line=is_line, is_main=is_main)
 
 
 def line_with_band(
@@ -174,11 +186,6 @@ def accelerator_marks(findings: "Findings") -> dict[str | None, Mark]:
         entries.update(workload.entries["accelerator"].to_list())
     ranked = sorted(entries, key=lambda slug: (-entries[slug], slug or ""))
     return {slug: series_mark(place) for place, slug in enumerate(ranked)}
-
-
-def workload_marks(findings: "Findings") -> dict[str, Mark]:
-    """A mark for each workload, in the order of the findings."""
-    return {workload.workload: series_mark(place) for place, workload in enumerate(findings.workloads)}
 
 
 def group_mark(cluster: int | None) -> Mark:

@@ -5,7 +5,9 @@ One rounding and one unit for a value and its range, safe text.
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Final
 
 from equipoise.scaling.equilibrium import Equilibrium
@@ -184,6 +186,11 @@ def duration_range(time: Interval) -> str:
     return f"{duration_ends(time)} {time_unit(time.value)[1]}"
 
 
+def time_with_range(time: Interval) -> str:
+    """A time, and the ends of its interval in brackets."""
+    return f"{duration(time.value)} ({duration_range(time)})"
+
+
 def duration_ends(time: Interval) -> str:
     """The same without the unit, for a column beside that of the value.
 
@@ -194,13 +201,55 @@ def duration_ends(time: Interval) -> str:
     return f"{format_time(time.low, unit_s)}{DASH}{format_time(time.high, unit_s)}"
 
 
+# The currency that a page is written in, and how much of it a US dollar is. Records hold dollars.
+_CURRENCY: Final[ContextVar[tuple[str, float]]] = ContextVar("currency", default=("USD", 1.0))
+
+
+@contextmanager
+def written_in(own: tuple[str, float] | None) -> Iterator[None]:
+    """Money is written in a currency of the user's, name and rate, while this is open; None: in dollars."""
+    token = _CURRENCY.set(own or ("USD", 1.0))
+    try:
+        yield
+    finally:
+        _CURRENCY.reset(token)
+
+
+def currency() -> str:
+    """The name of the currency that money is written in."""
+    return _CURRENCY.get()[0]
+
+
+def converted(usd: float) -> float:
+    """US dollars in the currency that money is written in."""
+    return usd * _CURRENCY.get()[1]
+
+
 def money(usd: float) -> str:
-    """US dollars to three digits.
+    """US dollars to three digits, in the currency of the page.
 
     >>> money(22_913.0), money(3.456), money(1_234_567.0), money(0.0)
     ('22,900 USD', '3.46 USD', '1,230,000 USD', '0 USD')
+    >>> with written_in(("EUR", 0.92)):
+    ...     money(100.0), rate(3.5), quantity(2.0, "USD per hour")
+    ('92 EUR', '3.22 EUR', '1.84 EUR per hour')
     """
-    return f"{digits(usd)} USD"
+    return f"{sums(usd)} {currency()}"
+
+
+def sums(usd: float) -> str:
+    """The same without its unit, for a column of which the unit is `currency()`."""
+    return digits(converted(usd))
+
+
+def sum_ends(usd: Interval) -> str:
+    """The ends of an interval of US dollars, without their unit."""
+    return f"{sums(usd.low)}{DASH}{sums(usd.high)}"
+
+
+def rate(usd: float) -> str:
+    """A price in cents: of an hour or a kilowatt-hour."""
+    return f"{converted(usd):,.2f} {currency()}"
 
 
 def ends(amount: Interval, form: Callable[[float], str] = digits) -> str:
@@ -298,6 +347,8 @@ def quantity(value: float, unit: str) -> str:
         return share(value)
     if unit == "B":
         return memory(value)
+    if unit.startswith("USD"):
+        return f"{sums(value)} {currency()}{unit.removeprefix('USD')}"
     return f"{digits(value)} {unit}".rstrip()
 
 

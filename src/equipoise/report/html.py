@@ -90,10 +90,11 @@ def _attribute(name: str, value: Attribute) -> str:
     name = name.rstrip("_").replace("_", "-")
     if value is True:
         return f" {name}"
+    if name != "value":
+        return f' {name}="{escaped(str(value))}"'
     # What a form sends back stays what it is, but for half surrogate pairs, which UTF-8 cannot hold, and NUL.
     sent = str(value).replace("\0", "").encode("utf-8", "replace").decode("utf-8")
-    shown = html.escape(sent, quote=True) if name == "value" else escaped(str(value))
-    return f' {name}="{shown}"'
+    return f' {name}="{html.escape(sent, quote=True)}"'
 
 
 def concatenated(*children: str) -> Html:
@@ -154,8 +155,8 @@ def _tile(tile: Tile) -> Html:
         "div",
         element("p", tile.label, class_="label"),
         element("p", unbroken(tile.value), class_="value"),
-        element("p", unbroken(tile.detail), class_="detail"),
-        element("p", unbroken(tile.words), class_="words"),
+        element("p", unbroken(tile.detail), class_="detail") if tile.detail else "",
+        element("p", unbroken(tile.words), class_="words") if tile.words else "",
         class_="tile",
     )
 
@@ -466,3 +467,23 @@ def _footer(closing: tuple[str, ...], left_out: list[str], *credit: str) -> Html
     lines = [*closing, " ".join(filter(None, (absent, *credit)))]
     words = [element("p", unbroken(each)) for each in lines if each]
     return element("footer", *words) if words else Html("")
+
+
+_NOTEBOOK_STYLE = (
+    ".equipoise dl{display:grid;grid-template-columns:max-content 1fr;gap:.2rem 1rem}"
+    ".equipoise dt{opacity:.7}.equipoise dd{margin:0}"
+    ".equipoise .badge{font-weight:600}.equipoise button{all:unset}"
+)
+
+
+def notebook_html(page: Page[Shown], findings: Shown) -> Html:
+    """The short form of a page, for a cell of a notebook: no figures, which need the page's script."""
+    return element(
+        "div",
+        element("style", Html(_NOTEBOOK_STYLE)),
+        element("p", unbroken(page.about(findings))),
+        element("h3", unbroken(page.headline(findings))),
+        *(element("p", unbroken(each)) for each in page.summary(findings)),
+        *(rendered(block) for block in page.screen(findings) if not isinstance(block, Panels)),
+        class_="equipoise",
+    )

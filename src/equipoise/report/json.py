@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from msgspec import Struct
 
-from equipoise.decide.answer import Alternative, Answer, Candidate, Estimate, EstimatorName
+from equipoise.decide.answer import Alternative, Answer, Candidate
+from equipoise.decide.evidence import EstimatorName
 from equipoise.decide.published_steps import near_published_steps
 from equipoise.report.document import schema_id
 from equipoise.report.format import usable
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from equipoise.decide.allocation.allocate import Allocation, JobShare
     from equipoise.decide.ledger import LedgerEntry, LedgerReport
     from equipoise.decide.prediction import Prediction
+    from equipoise.decide.query import TrainingQuery
     from equipoise.decide.solve_for import Reaches
     from equipoise.runs.ingest import IngestReport
 
@@ -30,17 +32,17 @@ if TYPE_CHECKING:
 class WeightedSource(Struct, frozen=True, kw_only=True):
     """One source. kind: the estimator that has it. weight: in the time; weights of all sources sum to 1.
 
-    ref: an entry, a run; of an estimator that names no source, its own name.
+    ref: an entry, a run; of an estimator that names no source, as the model's, its own name.
     """
 
     kind: EstimatorName
     estimate: str
     ref: str
     weight: float
-    num_accelerators: int | None
-    time_s: float | None
-    source_uri: str | None
-    source_line: int | None
+    num_accelerators: int | None = None
+    time_s: float | None = None
+    source_uri: str | None = None
+    source_line: int | None = None
 
 
 def evidence_of(answer: Answer) -> tuple[WeightedSource, ...]:
@@ -49,7 +51,9 @@ def evidence_of(answer: Answer) -> tuple[WeightedSource, ...]:
     found: list[WeightedSource] = []
     for each in () if shown is None else shown.estimates:
         if not each.sources:
-            found.append(_itself(each))
+            found.append(
+                WeightedSource(kind=each.estimator, estimate=each.name, ref=each.name, weight=each.weight)
+            )
         shares = [1.0 if source.share is None else source.share for source in each.sources]
         whole = sum(shares) or 1.0
         found += (
@@ -66,20 +70,6 @@ def evidence_of(answer: Answer) -> tuple[WeightedSource, ...]:
             for source, share in zip(each.sources, shares, strict=True)
         )
     return tuple(found)
-
-
-def _itself(each: Estimate) -> WeightedSource:
-    """An estimate that rests on no single sources, as the model's."""
-    return WeightedSource(
-        kind=each.estimator,
-        estimate=each.name,
-        ref=each.name,
-        weight=each.weight,
-        num_accelerators=None,
-        time_s=None,
-        source_uri=None,
-        source_line=None,
-    )
 
 
 def shown_candidate(answer: Answer) -> Candidate | None:
@@ -174,7 +164,15 @@ def answer_fields(answer: Answer) -> dict[str, Any]:
     found["evidence"] = [fields_of(each) for each in evidence_of(answer)]
     found["published_steps"] = plain(near_published_steps(answer))
     rounded = {name: _rounded(value) for name, value in found.items() if name != "question"}
-    return {"question": _question(answer), **rounded}
+    return {"question": _question(answer), "currency": _currency(answer.question), **rounded}
+
+
+def _currency(asked: "TrainingQuery") -> dict[str, Any] | None:
+    """The user's currency: what one US dollar is in it, and of which date. Every amount is in US dollars."""
+    own = asked.own_currency
+    if own is None:
+        return None
+    return {"name": own[0], "per_usd": own[1], "date": asked.currency_date}
 
 
 def _question(answer: Answer) -> dict[str, Any]:
@@ -218,7 +216,7 @@ def prediction_fields(found: "Prediction") -> dict[str, Any]:
     ]
     steps = plain(near_published_steps(found.answer))
     rounded = _rounded({"predictions": predictions, **fields, "published_steps": steps})
-    return {"question": fields_of(found.question), **rounded}
+    return {"question": fields_of(found.question), "currency": _currency(found.question), **rounded}
 
 
 def reach_fields(found: "Reaches") -> dict[str, Any]:

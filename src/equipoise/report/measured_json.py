@@ -4,9 +4,9 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final
 
-from equipoise.bench.collectives.records import CollectiveRun
+from equipoise.bench.collectives import CollectiveRun
 from equipoise.bench.topology.topology import Nic, Topology
-from equipoise.bench.trace.rank import RankTrace, Traces
+from equipoise.bench.trace import RankTrace, Traces
 from equipoise.calibration.advice_backtest import HeldOutAdvice, advice_errors
 from equipoise.calibration.collective_verdicts import LEVEL as CURVE_LEVEL
 from equipoise.calibration.collective_verdicts import CollectiveFit, Links

@@ -8,6 +8,7 @@ import re
 import sys
 import types
 from collections.abc import Callable, Collection, Mapping
+from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
@@ -133,8 +134,9 @@ class _Definitions:
         hints = get_type_hints(kind)
         found: Schema = {}
         for name in getattr(kind, "JSON_PROPERTIES", ()):
-            made = getattr(kind, name).fget
-            found[name] = self.of(get_type_hints(made)["return"])
+            made = getattr(kind, name)
+            by = made.func if isinstance(made, cached_property) else made.fget
+            found[name] = self.of(get_type_hints(by)["return"])
         for name in kind.__struct_fields__:
             hint = hints[name]
             if name not in getattr(kind, "NOT_IN_JSON", ()) and not _is_function(hint):
@@ -157,19 +159,24 @@ def _answer(definitions: _Definitions) -> Schema:
     definitions.found["TrainingQuery"]["properties"]["systems"] = systems
     evidence = {"type": "array", "items": definitions.of(WeightedSource)}
     found = {**_inlined(definitions, Answer), "question": question, "evidence": evidence}
-    return {**found, "published_steps": _near_steps(definitions)}
+    return {**found, **_shared(definitions)}
 
 
-def _near_steps(definitions: _Definitions) -> Schema:
-    return {"type": "array", "items": definitions.of(NearStep)}
+def _shared(definitions: _Definitions) -> Schema:
+    """What the documents of an answer and of a prediction have in common."""
+    own = _object({"name": _TEXT, "per_usd": _NUMBER, "date": {"type": ["string", "null"]}})
+    return {
+        "currency": {"anyOf": [own, _PLAIN[types.NoneType]]},
+        "published_steps": {"type": "array", "items": definitions.of(NearStep)},
+    }
 
 
 def _prediction(definitions: _Definitions) -> Schema:
     prediction = _inlined(definitions, Prediction, without=("candidates", "outside", "answer"))
     domain = _object({"in_domain": _PLAIN[bool], "outside": {"type": ["string", "null"]}})
     predictions = {"type": "array", "items": {"allOf": [definitions.of(Candidate), domain]}}
-    found = {**prediction, "predictions": predictions, "question": _question(definitions)}
-    return {**found, "published_steps": _near_steps(definitions)}
+    question = _question(definitions)
+    return {**prediction, "predictions": predictions, "question": question, **_shared(definitions)}
 
 
 def _reach(definitions: _Definitions) -> Schema:

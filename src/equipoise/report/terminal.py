@@ -189,10 +189,9 @@ def _listing(block: CodeListing, console: Console) -> None:
 
 def _tiles(block: Tiles, console: Console) -> None:
     for tile in block.items:
-        _item(
-            console,
-            Text.assemble((f"{tile.label}: ", ""), (tile.value, "bold"), f" ({tile.detail}). ", tile.words),
-        )
+        detail = f" ({tile.detail})" if tile.detail else ""
+        words = f" {tile.words}" if tile.words else ""
+        _item(console, Text.assemble(f"{tile.label}: ", (tile.value, "bold"), f"{detail}.{words}"))
 
 
 def _facts(block: Facts, console: Console) -> None:

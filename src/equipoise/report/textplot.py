@@ -1,12 +1,13 @@
 """Charts as characters: a scatter of symbols, or a grid of names against sizes with counts."""
 
 import math
+from collections.abc import Iterator
 from typing import Final
 
 from msgspec import Struct
 from rich.text import Text
 
-from equipoise.report.charts import Axis, BarChart, Chart, Mark, Series
+from equipoise.report.charts import Axis, BarChart, BarPart, Chart, Mark, Series
 from equipoise.report.figures import ticks
 from equipoise.report.format import TIMES, count, ratio
 from equipoise.units import format_amount
@@ -92,49 +93,43 @@ def _dot(series: Series, canvas: Canvas) -> str:
     return symbol(series.mark, canvas)
 
 
-def _across_plot(chart: BarChart, canvas: Canvas) -> Text:
-    """A line a bar: its name, and each part from the origin to its end on one scale for all."""
+def _bar_plot(chart: BarChart, canvas: Canvas) -> Text:
+    """A line a bar: its name, each part in its own symbol, its label.
+
+    Across, each part reaches from the origin to its own end; else parts follow each other, and what hangs
+    below zero is left out.
+    """
     name_columns = max(map(len, chart.categories), default=0) + 1
     label_columns = max(map(len, chart.labels), default=0) + 1
     num_columns = max(canvas.columns - name_columns - label_columns - 2, 1)
-    scale = _Scale(low=chart.limits[0], high=chart.limits[1], is_log=False)
-    middle = scale.place(chart.origin, num_columns)
     plot = Text()
     for place, name in enumerate(chart.categories):
-        cells = [(" ", "")] * num_columns
-        for part in chart.series:
-            end = scale.place(chart.origin + (part.heights[place] or 0.0), num_columns)
-            for column in range(min(middle, end), max(middle, end)):
-                cells[column] = (symbol(part.mark, canvas), style(part.mark))
         plot.append(f"{name:>{name_columns - 1}} {'│' if canvas.is_unicode else '|'}")
+        cells = [(" ", "")] * num_columns if chart.is_across else []
+        for part, begin, end in _ends(chart, place, num_columns):
+            cells[begin:end] = [(symbol(part.mark, canvas), style(part.mark))] * (end - begin)
         for character, cell_style in cells:
             plot.append(character, cell_style)
-        plot.append(f" {chart.labels[place]}\n")
-    plot.right_crop(1)
-    return plot
-
-
-def _bar_plot(chart: BarChart, canvas: Canvas) -> Text:
-    """A line a bar: its name, each part in its own symbol, its label; what hangs below zero is left out."""
-    if chart.is_across:
-        return _across_plot(chart, canvas)
-    name_columns = max(map(len, chart.categories), default=0) + 1
-    label_columns = max(map(len, chart.labels), default=0) + 1
-    num_columns = canvas.columns - name_columns - label_columns - 2
-    most = chart.limits[1] or 1.0
-    plot = Text()
-    for place, name in enumerate(chart.categories):
-        plot.append(f"{name:>{name_columns - 1}} {'│' if canvas.is_unicode else '|'}")
-        end = 0.0
-        for part in chart.series:
-            start, end = end, end + max(part.heights[place] or 0.0, 0.0)
-            columns = round(end / most * num_columns) - round(start / most * num_columns)
-            plot.append(symbol(part.mark, canvas) * columns, style(part.mark))
         plot.append(f" {chart.labels[place]}\n")
     if chart.level is not None:
         plot.append(f"level: {ratio(chart.level)}\n", "dim")
     plot.right_crop(1)
     return plot
+
+
+def _ends(chart: BarChart, place: int, num_columns: int) -> Iterator[tuple[BarPart, int, int]]:
+    """The parts of a bar, each with its first column and the one after its last."""
+    if chart.is_across:
+        scale = _Scale(low=chart.limits[0], high=chart.limits[1], is_log=False)
+        for part in chart.series:
+            tip = chart.origin + (part.heights[place] or 0.0)
+            first, last = sorted((scale.place(chart.origin, num_columns), scale.place(tip, num_columns)))
+            yield part, first, last
+        return
+    most, end = chart.limits[1] or 1.0, 0.0
+    for part in chart.series:
+        start, end = end, end + max(part.heights[place] or 0.0, 0.0)
+        yield part, round(start / most * num_columns), round(end / most * num_columns)
 
 
 def _x_labels(scale: "_Scale", num_columns: int, indent: int) -> str:

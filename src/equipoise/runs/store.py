@@ -1,22 +1,21 @@
-"""The tables of tables.toml on disk: checked on the way out and in, and written whole or not at all."""
+"""The tables of tables.toml: which rows count, and files checked on the way out and in, written whole."""
 
 import io
 import os
-import stat
-import subprocess
-import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from statistics import median
-from typing import IO, Any, Literal, TypeAlias
+from typing import IO, Any, Final, Literal, TypeAlias
 
 import polars as pl
 from msgspec import Struct, convert
 
 from equipoise.errors import DataError
-from equipoise.files import written_synced
+from equipoise.files import read_input, written_synced
+from equipoise.runs.probe import answered
+from equipoise.spec.mlperf import is_round, round_order
 from equipoise.units import MIB
 
 Kind: TypeAlias = Literal["str", "int", "float"]
@@ -66,14 +65,6 @@ MAX_TABLE_BYTES = 256 * MIB
 MAX_TABLE_ROWS = 1_000_000
 
 _DTYPES: dict[Kind, type[pl.DataType]] = {"str": pl.String, "int": pl.Int64, "float": pl.Float64}
-
-# What the probe runs: modules are found where this process finds them, whatever the working folder.
-_PROBE = (
-    "import sys; end = 2 + int(sys.argv[1]); sys.path[:] = sys.argv[2:end]; "
-    "from equipoise.runs.probe import main; sys.exit(main(sys.argv[end:]))"
-)
-# Tables of the largest size are read in seconds.
-_PROBE_S = 60.0
 
 # Runs with the same values here are repetitions of one configuration.
 _CONFIGURATION = (
@@ -204,16 +195,8 @@ def _path(folder: Path, table: TableSchema) -> Path:
 
 def _content(path: Path) -> bytes:
     """The bytes of a table's file. Raises DataError when it is absent, no regular file, or too large."""
-    try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise DataError(f"{path}: not a regular file; expected a Parquet table")
-        if status.st_size > MAX_TABLE_BYTES:
-            raise DataError(f"{path}: {status.st_size} bytes; a table has at most {MAX_TABLE_BYTES}")
-        return path.read_bytes()
-    except (OSError, ValueError) as err:
-        reason = err.strerror if isinstance(err, OSError) and err.strerror else str(err)
-        raise DataError(f"{path}: {reason}; `equipoise ingest PATH... --into DIR` writes it") from err
+    expected = "what `equipoise ingest PATH... --into DIR` writes"
+    return read_input(path, MAX_TABLE_BYTES, expected=expected, may_be_pipe=False)
 
 
 def read_bytes(data: bytes, table: TableSchema, where: str) -> pl.DataFrame:
@@ -233,27 +216,23 @@ def read_bytes(data: bytes, table: TableSchema, where: str) -> pl.DataFrame:
 
 def _survive(contents: Mapping[Path, tuple[TableSchema, bytes]]) -> None:
     """Let another process read the tables first. Raises DataError when it refuses or does not survive."""
-    arguments = [
+    named = [
         part for path, (table, data) in contents.items() for part in (table.name, str(path), str(len(data)))
     ]
-    try:
-        done = subprocess.run(
-            [sys.executable, "-I", "-c", _PROBE, str(len(sys.path)), *sys.path, *arguments],
-            input=b"".join(data for _, data in contents.values()),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            check=False,
-            timeout=_PROBE_S,
-        )
-        refusal = done.stdout.decode(errors="replace")
-        outcome = f"exit code {done.returncode}" if done.returncode else ""
-    except subprocess.TimeoutExpired:
-        refusal, outcome = "", f"after {_PROBE_S:.0f} s"
-    if refusal:
-        raise DataError(refusal)
-    if outcome:
-        where = ", ".join(map(str, contents))
-        raise DataError(f"{where}: a damaged Parquet file: reading it ended its reader ({outcome})")
+    data = b"".join(data for _, data in contents.values())
+    answered(__name__, read_each.__name__, named, data, where=", ".join(map(str, contents)))
+
+
+def read_each(named: Sequence[str], data: bytes) -> str:
+    """Nothing, where every table can be read; called in a process of its own.
+
+    named: of each table its name, where it comes from, and its number of bytes. Raises DataError.
+    """
+    tables, start = {table.name: table for table in TABLES}, 0
+    for name, where, num_bytes in zip(*[iter(named)] * 3, strict=True):
+        read_bytes(data[start : start + int(num_bytes)], tables[name], where)
+        start += int(num_bytes)
+    return ""
 
 
 def read_table(path: Path, table: TableSchema) -> pl.DataFrame:
@@ -302,4 +281,83 @@ def write_parquet(frame: pl.DataFrame, file: IO[bytes]) -> None:
         compression_level=_ZSTD_LEVEL,
         statistics=False,
         row_group_size=_ROW_GROUP_ROWS,
+    )
+
+
+# Open entries may change the model and the target: they are listed, but never compared or called published.
+DIVISION: Final = "closed"
+
+# An official score, and accelerators to divide by (entries of CPUs alone count none).
+SCORED: Final = (
+    pl.col("score_s").is_finite()
+    & (pl.col("score_s") > 0)
+    & (pl.col("num_accelerators") > 0)
+).fill_null(value=False)  # fmt: skip
+
+
+class SameRows(Struct, frozen=True, eq=False):
+    """A frame in the key of a cache, equal to itself alone: comparing rows takes longer than most queries."""
+
+    rows: pl.DataFrame
+
+    def __hash__(self) -> int:
+        """Of the frame itself, which lives as long as the key."""
+        return id(self.rows)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both hold one frame."""
+        return isinstance(other, SameRows) and self.rows is other.rows
+
+
+_GROUP: Final = ("campaign", "workload", "accelerator")
+
+
+def closed(scores: pl.DataFrame) -> pl.DataFrame:
+    """The rows of the closed division, with and without a score.
+
+    scores: a frame of the table `scores`.
+    """
+    return scores.filter(pl.col("division") == DIVISION)
+
+
+def comparable(
+    scores: pl.DataFrame, *, workload: str | None = None, accelerator: str | None = None
+) -> pl.DataFrame:
+    """The rows that can be compared: closed division, with an official score and a number of accelerators.
+
+    scores: a frame of the table `scores`. workload, accelerator: names as it has them; any unless given.
+    Returns the rows in their order.
+    """
+    rows = closed(scores).filter(SCORED)
+    for column, wanted in (("workload", workload), ("accelerator", accelerator)):
+        if wanted is not None:
+            rows = rows.filter(pl.col(column) == wanted)
+    return rows
+
+
+def published_results(scores: pl.DataFrame, workload: str, accelerator: str) -> pl.DataFrame:
+    """The comparable results of a workload on an accelerator: newest round first, in it the fastest first.
+
+    scores: a frame of the table `scores`.
+    Campaigns that are not MLPerf rounds are left out: their place in time is not known.
+    """
+    rows = comparable(scores, workload=workload, accelerator=accelerator)
+    rounds = sorted(filter(is_round, rows["campaign"].drop_nulls().unique()), key=round_order, reverse=True)
+    rows = rows.filter(pl.col("campaign").is_in(rounds))
+    newest_first = pl.col("campaign").replace_strict(rounds, range(len(rounds)), return_dtype=pl.Int64)
+    return rows.sort(newest_first, "score_s", "entry_id")
+
+
+def best_per_size(scores: pl.DataFrame) -> pl.DataFrame:
+    """The best comparable result of every round, workload and accelerator at every size, in that order.
+
+    scores: a frame of the table `scores`. Rows without a known accelerator are left out. Applied to what it
+    returned, it returns the same.
+    """
+    return (
+        comparable(scores)
+        .filter(pl.col("accelerator").is_not_null())
+        .sort("score_s", "entry_id")
+        .unique(subset=[*_GROUP, "num_accelerators"], keep="first", maintain_order=True)
+        .sort(*_GROUP, "num_accelerators")
     )

@@ -15,7 +15,8 @@ from msgspec import Struct, field
 from equipoise.errors import DataError
 from equipoise.runs.reader import Blob, Reader, RowRejection, Tally
 from equipoise.runs.readers import READERS
-from equipoise.runs.sources import DataSource, ReadLimits, open_source
+from equipoise.runs.sources import DataSource, open_source
+from equipoise.runs.sources.gate import ReadLimits
 
 Done: TypeAlias = Callable[[int], None]  # called with the bytes of each file that is parsed
 

@@ -1,8 +1,9 @@
 """K-means groups of the systems of one workload, and systems that several workloads share."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import math
+from collections.abc import Mapping, Sequence
 from functools import reduce
+from typing import TypeAlias
 
 import numpy as np
 import polars as pl
@@ -14,6 +15,8 @@ from equipoise.scaling.metrics import MEASURED
 from equipoise.stats import Interval, percentile_interval
 from equipoise.units import format_count, format_duration
 
+Floats: TypeAlias = NDArray[np.float64]
+
 # The two axes of the study's figure. Time is not a third feature: on a log scale it is fixed by these two
 # (T = T_ref N_ref / (E' N)) and would weigh one direction twice.
 FEATURES = ("log2 accelerators", "log2 E'")
@@ -23,8 +26,10 @@ SCALING = "each feature to mean 0 and standard deviation 1 over the workload's s
 MAX_GROUPS = 8
 # Beyond these an efficiency is a slip of the pen, and its logarithm would outweigh everything else.
 MIN_EFFICIENCY = 1e-12
-NUM_STARTS = 10
+NUM_STARTS = 50
 NUM_RESAMPLES = 100
+_RESAMPLE_STARTS = 5
+_MOST_ROUNDS = 300  # of Lloyd's, which ends by itself after a few
 LEVEL = 0.9
 
 # Above this the groups come back in a resample; Steinley 2004 calls 0.65 moderate and 0.8 good recovery.
@@ -92,11 +97,10 @@ def grouped(entries: pl.DataFrame, *, k: int | None = None, seed: int = 0) -> tu
             f"least {max(3, k or 0)}",
             missing=("more systems with an official score in this round and workload",),
         )
-    with _light_sklearn():
-        silhouettes = () if k else _silhouettes(points, num_distinct=num_distinct, seed=seed)
-        chosen = k or max(silhouettes, key=lambda tried: (tried[1], -tried[0]))[0]
-        clusters = _by_size(_clusters(points, chosen, seed=seed), points)
-        stability = _stability(points, clusters, seed=seed)
+    silhouettes = () if k else _silhouettes(points, num_distinct=num_distinct, seed=seed)
+    chosen = k or max(silhouettes, key=lambda tried: (tried[1], -tried[0]))[0]
+    clusters = _by_size(_clusters(points, chosen, seed=seed), points)
+    stability = _stability(points, clusters, seed=seed)
     labelled = rows.with_columns(cluster=pl.Series(clusters, dtype=pl.Int64))
     groups = _groups(labelled)
     grouping = Grouping(
@@ -115,45 +119,83 @@ def grouped(entries: pl.DataFrame, *, k: int | None = None, seed: int = 0) -> tu
     return grouping, marked.drop("_row")
 
 
-def _scaled(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _scaled(values: Floats) -> Floats:
     """Each column at mean 0 and standard deviation 1; a constant column becomes zeros."""
     spread = values.std(axis=0)
-    centred: NDArray[np.float64] = values - values.mean(axis=0)
+    centred: Floats = values - values.mean(axis=0)
     return centred / np.where(spread > 1e-12, spread, 1.0)  # noqa: PLR2004 - rounding of equal logarithms
 
 
-@contextmanager
-def _light_sklearn() -> Iterator[None]:
-    """scikit-learn on one thread and without checking its arguments anew at each of hundreds of tiny fits.
+def _squares(points: Floats, centres: Floats) -> Floats:
+    """Squared distances of every point (..., n, d) from every centre (..., k, d): (..., n, k)."""
+    return np.asarray(((points[..., :, None, :] - centres[..., None, :, :]) ** 2).sum(axis=-1))
 
-    Threads that spin for each other on a busy machine made grouping 29 systems seven times slower.
+
+def k_means(samples: Floats, k: int, *, num_starts: int, rng: np.random.Generator) -> Floats:
+    """The k centres of each sample, (n_samples, n, d) -> (n_samples, k, d), with the least squared distances.
+
+    num_starts: of how many starts the best is taken. A sample of fewer than k distinct points repeats
+    centres.
+    Source: Lloyd 1982; starts by Arthur and Vassilvitskii 2007 (greedy k-means++).
     """
-    from sklearn import config_context
-    from threadpoolctl import threadpool_limits
+    num_samples, num_points, _ = samples.shape
+    points = samples[:, None]  # the starts of a sample share its points
+    shape = (num_samples, num_starts)
+    num_tries = 2 + int(np.log(k))  # of each further centre, the one that leaves least is kept
+    chosen = rng.integers(0, num_points, size=shape)
+    centres = np.empty((*shape, k, samples.shape[2]))
+    at_sample = np.arange(num_samples)[:, None]
+    centres[:, :, 0] = samples[at_sample, chosen]
+    nearest = _squares(points, centres[:, :, :1])[..., 0]
+    for i in range(1, k):
+        summed = nearest.cumsum(axis=-1)
+        drawn = rng.random((*shape, num_tries)) * summed[..., -1:]
+        tried = np.minimum((summed[..., None, :] <= drawn[..., None]).sum(axis=-1), num_points - 1)
+        candidates = samples[at_sample[..., None], tried]
+        left = np.minimum(nearest[..., None], _squares(points, candidates))
+        best = left.sum(axis=-2).argmin(axis=-1)[..., None]
+        centres[:, :, i] = np.take_along_axis(candidates, best[..., None], axis=-2)[:, :, 0]
+        nearest = np.take_along_axis(left, best[..., None, :], axis=-1)[..., 0]
+    held = None
+    for _ in range(_MOST_ROUNDS):
+        clusters = _squares(points, centres).argmin(axis=-1)
+        if held is not None and (clusters == held).all():
+            break
+        held = clusters
+        member = (clusters[..., None] == np.arange(k)).astype(float)
+        counts = member.sum(axis=-2)[..., None]
+        means = member.swapaxes(-1, -2) @ points / np.maximum(counts, 1.0)
+        centres = np.where(counts > 0.0, means, centres)  # a centre without points stays
+    lost = _squares(points, centres).min(axis=-1).sum(axis=-1)
+    return np.asarray(centres[np.arange(num_samples), lost.argmin(axis=-1)])
 
-    with threadpool_limits(limits=1), config_context(assume_finite=True, skip_parameter_validation=True):
-        yield
+
+def _clusters(points: Floats, k: int, *, seed: int) -> NDArray[np.int64]:
+    centres = k_means(points[None], k, num_starts=NUM_STARTS, rng=np.random.default_rng(seed))[0]
+    return np.asarray(_squares(points, centres).argmin(axis=-1), dtype=np.int64)
 
 
-def _clusters(points: NDArray[np.float64], k: int, *, seed: int) -> NDArray[np.int64]:
-    from sklearn.cluster import KMeans
+def silhouette(points: Floats, clusters: NDArray[np.int64]) -> float:
+    """The mean silhouette of points (n, d): -1 to 1, a point alone in its group counts 0.
 
-    model = KMeans(n_clusters=k, n_init=NUM_STARTS, random_state=seed)
-    return np.asarray(model.fit_predict(points), dtype=np.int64)
+    Source: Rousseeuw 1987.
+    """
+    member = (clusters[:, None] == np.unique(clusters)).astype(float)
+    counts = member.sum(axis=0)
+    summed = np.sqrt(_squares(points, points)) @ member  # of each point to each group
+    own = (summed * member).sum(axis=1) / np.maximum(member @ counts - 1.0, 1.0)
+    other = np.where(member > 0.0, np.inf, summed / counts).min(axis=1)
+    most = np.maximum(own, other)
+    values = np.where((member @ counts > 1.0) & (most > 0.0), (other - own) / np.where(most > 0, most, 1), 0)
+    return float(values.mean())
 
 
-def _silhouettes(
-    points: NDArray[np.float64], *, num_distinct: int, seed: int
-) -> tuple[tuple[int, float], ...]:
-    from sklearn.metrics import silhouette_score
-
+def _silhouettes(points: Floats, *, num_distinct: int, seed: int) -> tuple[tuple[int, float], ...]:
     largest = min(MAX_GROUPS, num_distinct - 1)
-    return tuple(
-        (k, float(silhouette_score(points, _clusters(points, k, seed=seed)))) for k in range(2, largest + 1)
-    )
+    return tuple((k, silhouette(points, _clusters(points, k, seed=seed))) for k in range(2, largest + 1))
 
 
-def _by_size(clusters: NDArray[np.int64], points: NDArray[np.float64]) -> NDArray[np.int64]:
+def _by_size(clusters: NDArray[np.int64], points: Floats) -> NDArray[np.int64]:
     """The same groups, numbered 1.. by mean size, then mean efficiency: K-means numbers at random."""
     order = sorted(
         set(clusters.tolist()), key=lambda cluster: tuple(points[clusters == cluster].mean(axis=0))
@@ -162,26 +204,37 @@ def _by_size(clusters: NDArray[np.int64], points: NDArray[np.float64]) -> NDArra
     return np.array([number[cluster] for cluster in clusters.tolist()], dtype=np.int64)
 
 
-def _stability(points: NDArray[np.float64], clusters: NDArray[np.int64], *, seed: int) -> Interval:
+def _stability(points: Floats, clusters: NDArray[np.int64], *, seed: int) -> Interval:
     """How similar the groups of bootstrap resamples are to these, as an adjusted Rand index over all systems.
 
     Each resample is grouped anew; every system then joins the nearest of its centres.
     Source: Hennig 2007, bootstrap assessment of clusters.
     """
-    from sklearn.cluster import KMeans
-    from sklearn.metrics import adjusted_rand_score
-
     k = int(clusters.max())
     rng = np.random.default_rng(seed)
-    agreement: list[float] = []
-    while len(agreement) < NUM_RESAMPLES:
-        resample = points[rng.integers(0, len(points), size=len(points))]
-        num_distinct = len(np.unique(resample, axis=0))
-        # A resample of few systems may repeat one so often that it cannot hold k groups: it gets as many as
-        # it can.
-        model = KMeans(n_clusters=min(k, num_distinct), n_init=3, random_state=len(agreement)).fit(resample)
-        agreement.append(float(adjusted_rand_score(clusters, model.predict(points))))
+    resamples = points[rng.integers(0, len(points), size=(NUM_RESAMPLES, len(points)))]
+    centres = k_means(resamples, k, num_starts=_RESAMPLE_STARTS, rng=rng)
+    agreement = adjusted_rand_indices(clusters, _squares(points, centres).argmin(axis=-1))
     return percentile_interval(agreement, value=float(np.median(agreement)), level=LEVEL)
+
+
+def adjusted_rand_indices(clusters: NDArray[np.int64], others: NDArray[np.int64]) -> Floats:
+    """How similar one grouping (n,) is to each of others (n_others, n): 1 where the same, 0 as by chance.
+
+    Source: Hubert and Arabie 1985, equation 5.
+    """
+
+    def pairs(counts: Floats) -> Floats:
+        return counts * (counts - 1.0) / 2.0
+
+    member = (clusters[:, None] == np.unique(clusters)).astype(float)
+    other = (others[..., None] == np.unique(others)).astype(float)
+    together = pairs(member.T @ other).sum(axis=(-2, -1))
+    of_one, of_other = pairs(member.sum(axis=0)).sum(), pairs(other.sum(axis=-2)).sum(axis=-1)
+    by_chance = of_one * of_other / math.comb(len(clusters), 2)
+    most = (of_one + of_other) / 2.0
+    same = most == by_chance
+    return np.where(same, 1.0, (together - by_chance) / np.where(same, 1.0, most - by_chance))
 
 
 def _groups(labelled: pl.DataFrame) -> tuple[SystemGroup, ...]:

@@ -65,12 +65,14 @@ class Predicted(Struct, frozen=True, kw_only=True):
 class Hierarchy(Struct, frozen=True, kw_only=True):
     """The fitted regression: deviations of the components (the noise last), the trend, and its blocks.
 
+    trends: (n_rounds, 3), the trend's coefficients as each round of the fit found them; the last ones hold.
+    centre: subtracted from all values; None where no values are known.
     looseness: by block, what each point's noise variance is multiplied by; outliers have large ones.
     """
 
     log_deviations: Floats
-    coefficients: Floats
-    centre: float
+    trends: Floats
+    centre: float | None
     blocks: Mapping[str, CurveBlock]
     looseness: Mapping[str, Floats]
 
@@ -80,7 +82,7 @@ class Hierarchy(Struct, frozen=True, kw_only=True):
         Without such a block only the trend and the own points count. smooth: leaves out what differs from
         size to size without pattern, so that the mean is the curve and not the next entry.
         """
-        past = self.blocks.get(name)
+        past, centre = self.blocks.get(name), self.centre or 0.0
         known, values, looseness = own.points, own.values, np.ones(len(own.values))
         if past is not None:
             known = past.points.followed_by(own.points)
@@ -88,12 +90,12 @@ class Hierarchy(Struct, frozen=True, kw_only=True):
             looseness = np.concatenate([self.looseness[name], looseness])
         variances, noise = _variances(self.log_deviations)
         wanted = variances * smooth_components(with_lever=at.lever_log2 is not None) if smooth else variances
-        mean = self.centre + _basis(at) @ self.coefficients
+        mean = centre + _basis(at) @ self.trends[-1]
         covariance = np.tensordot(wanted, covariances(at, at), 1)
         weights = np.zeros((len(at), len(known)))
         if len(known):
             shared = np.tensordot(variances, covariances(known, known), 1)
-            residuals = values - self.centre - _basis(known) @ self.coefficients
+            residuals = values - centre - _basis(known) @ self.trends[-1]
             looseness = _reweighted(shared, noise, residuals, looseness)
             if len(own.values) == 1:
                 # One point alone is the level of its curve: nothing of its own shows it to be an outlier.
@@ -114,10 +116,11 @@ def fit(
     blocks: Mapping[str, CurveBlock],
     trend: Trend,
     *,
-    centre: float,
+    centre: float | None,
     prior: Floats,
     start: Floats | None = None,
     search: bool = True,
+    trends: Floats | None = None,
 ) -> Hierarchy:
     """The regression with the deviations and trend of highest posterior density, outliers weighted down.
 
@@ -125,29 +128,31 @@ def fit(
     prior: `prior_log_deviations`, the noise last. start: log deviations to begin from, as of an earlier
     fit; the prior by default.
     search: whether to look for better ones; else only the trend and the weights of outliers are found.
+    trends: of a fit with the same deviations, of which these are some of the blocks: only the weights of
+    their outliers are found.
     Assumes log deviations are normal around their prior medians and noise is Student-t.
     Source: Rasmussen and Williams 2006, equations 5.8 and 5.9; Lange, Little and Taylor 1989 for the weights.
     """
     log_deviations = prior if start is None else start
     components = {name: covariances(block.points, block.points) for name, block in blocks.items()}
     looseness = {name: np.ones(len(block.values)) for name, block in blocks.items()}
-    coefficients = _prior_coefficients(trend)
-    for _ in range(FIT_ROUNDS if blocks else 0):
+    found = []
+    for i in range(FIT_ROUNDS if blocks else 0):
         system = [
-            (components[name], block.values - centre, _basis(block.points), looseness[name])
+            (components[name], block.values - (centre or 0.0), _basis(block.points), looseness[name])
             for name, block in blocks.items()
         ]
-        if search:
+        if search and trends is None:
             log_deviations = _searched(log_deviations, prior, trend, system)
-        coefficients = _coefficients(log_deviations, trend, system)
+        found.append(_coefficients(log_deviations, trend, system) if trends is None else trends[i])
         variances, noise = _variances(log_deviations)
         for name, block in blocks.items():
-            residuals = block.values - centre - _basis(block.points) @ coefficients
+            residuals = block.values - (centre or 0.0) - _basis(block.points) @ found[-1]
             shared = np.tensordot(variances, components[name], 1)
             looseness[name] = _reweighted(shared, noise, residuals, looseness[name])
     return Hierarchy(
         log_deviations=log_deviations,
-        coefficients=coefficients,
+        trends=np.array(found or [_prior_coefficients(trend)]) if trends is None else trends,
         centre=centre,
         blocks=blocks,
         looseness=looseness,

@@ -3,7 +3,7 @@
 No fitting.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -74,7 +74,7 @@ def points(
     lever: samples of a batch, (n_points,), or None.
     """
     sizes = np.log2(np.asarray(num_accelerators, dtype=float))
-    facts = {name: _chip(name) for name in set(accelerators)}
+    facts = chip_facts(set(accelerators))
     peaks = np.array([facts[name][1] for name in accelerators], dtype=float)
     return Points(
         size_log2=sizes,
@@ -85,6 +85,11 @@ def points(
         vendor=np.array([facts[name][0] for name in accelerators], dtype=np.str_),
         lever_log2=None if lever is None else np.log2(lever),
     )
+
+
+def chip_facts(slugs: Iterable[str]) -> dict[str, tuple[str, float]]:
+    """What points take from the table of accelerators, by slug: vendor, and log2 of the peak in FLOP/s."""
+    return {slug: _chip(slug) for slug in slugs}
 
 
 def _chip(slug: str) -> tuple[str, float]:

@@ -36,6 +36,9 @@ _NUM_COURSES = len(_IRRATIONALS)
 
 Part: TypeAlias = Literal["time", "samples", "rate"]
 
+# By part: the mean of all values (None without any), and the trend after each round of the fit.
+KeptTrends: TypeAlias = Mapping[Part, tuple[float | None, list[list[float]]]]
+
 # Before any data: work per accelerator grows by a tenth per doubling, and by another tenth beyond 64.
 _TRENDS: Mapping[Part, Trend] = {
     "time": Trend(per_doubling=0.1, beyond=0.1),
@@ -178,6 +181,10 @@ class PooledLaw(Struct, frozen=True, kw_only=True):
         """The log deviations found, by part: what `fit` takes to save the search."""
         return {part: hierarchy.log_deviations.tolist() for part, hierarchy in self.parts.items()}
 
+    def trends(self) -> KeptTrends:
+        """The centre of each part and its trends: what `fit` takes to leave the other workloads out."""
+        return {part: (each.centre, each.trends.tolist()) for part, each in self.parts.items()}
+
     def _past(self, own: pl.DataFrame, workload: str) -> pl.DataFrame:
         """The law's entries of the workload in question. Raises where there is nothing to answer from."""
         past = self.entries.filter(pl.col("workload") == workload)
@@ -208,7 +215,7 @@ class PooledLaw(Struct, frozen=True, kw_only=True):
         at = points([wanted.accelerator] * num_sizes, wanted.sizes, np.full(num_sizes, now), lever=lever)
         block = _block(known, np.full(len(known), now), part, given_batch=self.given_batch)
         hierarchy = self.parts[part]
-        if not hierarchy.blocks and len(known):
+        if hierarchy.centre is None and len(known):
             # No earlier round at all: the group's own level stands in for the unit of time.
             hierarchy = replace(hierarchy, centre=float(np.mean(block.values)))
         return hierarchy.predict(wanted.workload, block, at, smooth=smooth)
@@ -220,12 +227,16 @@ def fit(
     given_batch: bool = False,
     settings: Mapping[str, Sequence[float]] | None = None,
     start: PooledLaw | None = None,
+    kept: KeptTrends | None = None,
+    workload: str | None = None,
 ) -> PooledLaw:
     """The pooled law of the best results of every group at every size.
 
-    entries: as `runs.queries.best_per_size` returns them. given_batch: whether batches are inputs of the law.
+    entries: as `runs.store.best_per_size` returns them. given_batch: whether batches are inputs of the law.
     settings: of an earlier law (`PooledLaw.settings`), taken as they are: no search, a tenth of the time.
     start: a law of earlier rounds, whose settings are where the search begins.
+    kept: the trends of the law of the same entries and settings (`PooledLaw.trends`); with them, the law of
+    one workload alone is the law of all as far as that workload goes.
     Raises DataError for a campaign that is not a round.
     """
     rounds = tuple(sorted(entries["campaign"].unique(), key=round_key))
@@ -233,11 +244,12 @@ def fit(
     hierarchies: dict[Part, Hierarchy] = {}
     for part, trend in _TRENDS.items():
         blocks = {}
-        for (workload,), rows in entries.group_by("workload", maintain_order=True):
+        asked = entries if workload is None else entries.filter(pl.col("workload") == workload)
+        for (name,), rows in asked.group_by("workload", maintain_order=True):
             known = _known(rows, part, given_batch=given_batch)
             if len(known):
                 ages = np.array([age_of[campaign] for campaign in known["campaign"]])
-                blocks[str(workload)] = _block(known, ages, part, given_batch=given_batch)
+                blocks[str(name)] = _block(known, ages, part, given_batch=given_batch)
         values = [block.values for block in blocks.values()]
         prior = prior_log_deviations(with_lever=given_batch and part != "time")
         begin = None if start is None else start.parts[part].log_deviations
@@ -246,10 +258,11 @@ def fit(
         hierarchies[part] = fit_hierarchy(
             blocks,
             trend,
-            centre=float(np.mean(np.concatenate(values))) if values else 0.0,
+            centre=kept[part][0] if kept else float(np.mean(np.concatenate(values))) if values else None,
             prior=prior,
             start=begin,
             search=settings is None,
+            trends=np.array(kept[part][1]) if kept else None,
         )
     return PooledLaw(entries=entries, rounds=rounds, given_batch=given_batch, parts=hierarchies)
 

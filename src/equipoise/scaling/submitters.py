@@ -10,9 +10,9 @@ from msgspec import Struct
 from equipoise.errors import EvidenceError
 from equipoise.scaling.points import GROUP, Floats
 from equipoise.spec.mlperf import round_key
+from equipoise.stats import num_sd
 
 LEVEL = 0.9
-_DEVIATIONS_AT_LEVEL = 1.6449  # the normal distribution holds 90 % within as many standard deviations
 # A median and a quantile of fewer results state nothing.
 _FEWEST_RESULTS = 20
 
@@ -34,7 +34,7 @@ class SubmitterSpread(Struct, frozen=True, kw_only=True):
 def submitter_spread(rows: pl.DataFrame) -> SubmitterSpread:
     """The spread of submitters over all rounds, workloads, accelerators and sizes.
 
-    rows: of the table `scores`, as `runs.queries.comparable` returns them.
+    rows: of the table `scores`, as `runs.store.comparable` returns them.
     Raises EvidenceError with fewer than 20 results at sizes of two submitters or more.
     Assumes the spread is the same everywhere, and a new submitter one of those seen.
     """
@@ -51,7 +51,7 @@ def submitter_spread(rows: pl.DataFrame) -> SubmitterSpread:
         if len(known) >= _FEWEST_RESULTS:
             middle, spread = _log_normal(known)
             held_out = found.filter(campaign=campaign)["log_ratio"].to_numpy()
-            inside += (np.abs(held_out - middle) <= _DEVIATIONS_AT_LEVEL * spread).tolist()
+            inside += (np.abs(held_out - middle) <= num_sd(LEVEL) * spread).tolist()
     middle, spread = _log_normal(found["log_ratio"].to_numpy())
     return SubmitterSpread(
         factor=float(np.exp(middle)),
@@ -86,4 +86,4 @@ def log_ratios(rows: pl.DataFrame) -> pl.DataFrame:
 def _log_normal(log_ratio: Floats) -> tuple[float, float]:
     """The median, and the standard deviation that holds LEVEL of the values around it."""
     middle = float(np.median(log_ratio))
-    return middle, float(np.quantile(np.abs(log_ratio - middle), LEVEL)) / _DEVIATIONS_AT_LEVEL
+    return middle, float(np.quantile(np.abs(log_ratio - middle), LEVEL)) / num_sd(LEVEL)

@@ -65,6 +65,9 @@ class Cluster(Struct, frozen=True, kw_only=True):
     shared_host_byte_per_s: of all accelerators of a node together, where their traffic has to pass the host.
     switch_reduces: whether the switch inside the node adds up what it carries (NVLink SHARP).
     keeps_order: whether messages between nodes arrive as they were sent (not so over EFA and TCP).
+    bridged: accelerators that one bridge joins where topology is bridge; beyond it they meet in the host.
+    oversubscription: rate into a leaf switch over the rate out of it: beyond the leaf_nodes nodes that one
+    joins (with rails: those of one rail's switch), an accelerator has so much less of inter.
     num_cores: of the processors of a node's hosts together, which decode and feed samples.
     """
 
@@ -79,13 +82,16 @@ class Cluster(Struct, frozen=True, kw_only=True):
     num_nics: int | None = None
     num_cores: int | None = None
     shared_host_byte_per_s: float | None = None
+    bridged: int = 2
+    oversubscription: float = 1.0
+    leaf_nodes: int = 1
     name: str = ""
     source: str = ""
 
     def __post_init__(self) -> None:
         """Refuse clusters without accelerators."""
-        for name in ("node_size", "num_accelerators"):
-            if getattr(self, name) < 1:
+        for name in ("node_size", "num_accelerators", "bridged", "leaf_nodes", "oversubscription"):
+            if not getattr(self, name) >= 1:
                 raise SpecError(f"cluster: {name}={getattr(self, name)}; expected at least 1")
         if self.topology not in TOPOLOGIES:
             raise SpecError(f"cluster: topology={self.topology!r}; expected {' or '.join(TOPOLOGIES)}")
@@ -94,6 +100,17 @@ class Cluster(Struct, frozen=True, kw_only=True):
     def num_nodes(self) -> int:
         """Nodes, the last one perhaps not full."""
         return -(-self.num_accelerators // self.node_size)
+
+    @property
+    def beyond_bridge_byte_per_s(self) -> float:
+        """An accelerator's rate to those of its node that no bridge joins it to; else that of intra.
+
+        Assumes that accelerators reach each other through their slots.
+        """
+        host = self.accelerator.host_byte_per_s
+        if self.topology != "bridge" or self.node_size <= self.bridged or host is None:
+            return self.intra.byte_per_s
+        return min(host, self.intra.byte_per_s)
 
 
 class NodeFacts(TypedDict, total=False):
@@ -110,6 +127,9 @@ class NodeFacts(TypedDict, total=False):
     switch_reduces: bool
     keeps_order: bool
     shared_host_byte_per_s: float
+    bridged: int
+    oversubscription: float
+    leaf_nodes: int
 
 
 _NODE_FACTS = tuple(NodeFacts.__annotations__)
@@ -145,6 +165,9 @@ class System(Struct, frozen=True, kw_only=True):
     switch_reduces: bool | None = None
     keeps_order: bool | None = None
     shared_host_byte_per_s: float | None = None
+    bridged: int | None = None
+    oversubscription: float | None = None
+    leaf_nodes: int | None = None
     aliases: tuple[str, ...] = ()
 
 
@@ -261,6 +284,9 @@ def build_cluster(
         num_nics=node["num_nics"],
         num_cores=node["num_cores"],
         shared_host_byte_per_s=node["shared_host_byte_per_s"],
+        bridged=2 if node["bridged"] is None else node["bridged"],
+        oversubscription=node["oversubscription"] or 1.0,
+        leaf_nodes=node["leaf_nodes"] or 1,
         name=system.slug,
         source=system.source,
     )

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.spec.cluster import Cluster, NodeFacts, System, build_cluster, usual_system
-from equipoise.spec.facts import canonical
-from equipoise.spec.hardware import FORM, MEMORY, Accelerator, family_of
+from equipoise.spec.facts import FORM, MEMORY, canonical, family_of
+from equipoise.spec.hardware import Accelerator
 from equipoise.units import SI_PREFIXES
 
 # The longest column of hardware seen has about 100 characters; what is far longer describes no cluster.

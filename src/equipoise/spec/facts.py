@@ -1,4 +1,4 @@
-"""TOML files of facts: read with limits, every value checked, every error with file, line and expectation.
+"""TOML files of facts, read with limits and every value checked; how the names in them are compared.
 
 `FactBlock.read` makes a record of a table: the annotations of the record state what is allowed. Files that
 ship and files that users write are read the same way. No fact is known here.
@@ -11,6 +11,7 @@ import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache
+from itertools import combinations
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin
@@ -68,6 +69,70 @@ def canonical(raw: str) -> str:
     text = _MARKS.sub(" ", unicodedata.normalize("NFC", raw))
     text = _SEPARATORS.sub(" ", unicodedata.normalize("NFKC", text).casefold()).strip()
     return _UNIT_APART.sub("", text)
+
+
+# Parts of a slug that distinguish variants of one chip: its form and its memory.
+FORM = re.compile(r"sxm\d?h?|pcie|oam|nvl\d*|superchip|apu|module|m2000|hbm\d?e?|cpu")
+_MOST_VARIANT_WORDS = 4  # a user's slug of dozens would have millions of short names
+MEMORY = re.compile(r"(\d+)(g|m)(?:i?b)?")
+
+
+def family_of(slug: str) -> tuple[str, ...]:
+    """The words of a slug without form and memory: the chip itself.
+
+    >>> family_of("rtx-4090-pcie-24gb"), family_of("tpu-v4")
+    (('rtx', '4090'), ('tpu', 'v4'))
+    """
+    return tuple(part for part in slug.split("-") if not is_variant(part))
+
+
+def is_variant(word: str) -> bool:
+    """Whether a word of a slug is a form or a memory size."""
+    return FORM.fullmatch(word) is not None or MEMORY.fullmatch(word) is not None
+
+
+def compact(name: str) -> str:
+    """A name as short names are compared: canonical, without spaces."""
+    return canonical(name).replace(" ", "")
+
+
+def short_names(
+    vendors: Mapping[str, str], exact: Mapping[str, str], shorts: Mapping[str, str]
+) -> dict[str, tuple[str, ...]]:
+    """Every short name without spaces, and the slugs it may mean: the one that claims it, else all.
+
+    vendors: by slug. exact: slug by whole name. shorts: slug by the short name that its block claims.
+    """
+    having: dict[tuple[str, ...], list[str]] = {}
+    for slug in vendors:
+        for words in dict.fromkeys(_shortened(slug)):
+            having.setdefault(words, []).append(slug)
+    claims = {slug: tuple(short.split()) for short, slug in shorts.items()}
+    found: dict[str, tuple[str, ...]] = {}
+    for words, slugs in having.items():
+        claiming = [slug for slug in slugs if slug in claims and set(claims[slug]) <= set(words)]
+        meant = tuple(claiming if len(claiming) == 1 else slugs)
+        for vendor in ("", *dict.fromkeys(vendors[slug] for slug in meant)):
+            found[compact(f"{vendor} {' '.join(words)}")] = meant
+    return found | {compact(name): (slug,) for name, slug in exact.items()}
+
+
+def _shortened(slug: str) -> Iterator[tuple[str, ...]]:
+    """The words of a slug with any of those for form and memory left away; `sxm` for `sxm5` too."""
+    family = family_of(slug)
+    rest = [word for word in slug.split("-") if is_variant(word)]
+    if not family or len(rest) > _MOST_VARIANT_WORDS:
+        return
+    for count in range(len(rest) + 1):
+        for kept in combinations(rest, count):
+            yield (*family, *kept)
+            yield (*family, *(_unnumbered(word) for word in kept))
+
+
+def _unnumbered(word: str) -> str:
+    """A form without its number; other words as they are."""
+    bare = word.rstrip("0123456789")
+    return bare if FORM.fullmatch(word) and FORM.fullmatch(bare) else word
 
 
 @cache
@@ -283,17 +348,9 @@ def shown(value: object) -> str:
 def _read_text(path: Path) -> str:
     """The file as text, or a SpecError if it cannot be one of ours."""
     try:
-        if path.is_fifo():
-            data = read_input(path, MAX_FILE_BYTES, expected="a small TOML file")
-        else:
-            with path.open("rb") as file:
-                data = file.read(MAX_FILE_BYTES + 1)
+        data = read_input(path, MAX_FILE_BYTES, expected="a small TOML file")
     except DataError as err:
         raise SpecError(str(err)) from err
-    except OSError as err:
-        raise SpecError(f"{path}: cannot be read: {err.strerror}") from err
-    if len(data) > MAX_FILE_BYTES:
-        raise SpecError(f"{path}: more than {MAX_FILE_BYTES:,} bytes; expected a small TOML file")
     try:
         text = data.decode()
     except UnicodeDecodeError as err:

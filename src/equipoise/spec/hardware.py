@@ -4,10 +4,9 @@ Functions here look into what ships; a user's files take part in a `spec.catalog
 """
 
 import math
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from itertools import combinations
+from operator import attrgetter
 from pathlib import Path
 from statistics import median
 from types import MappingProxyType
@@ -22,8 +21,11 @@ from equipoise.spec.facts import (
     canonical,
     claim_name,
     close_names,
+    compact,
+    family_of,
     nearest_or_edit,
     read_blocks,
+    short_names,
     shown,
 )
 
@@ -129,21 +131,6 @@ class AcceleratorAlias(Struct, frozen=True, kw_only=True):
     accelerators_per_count: float = 1.0
 
 
-# Parts of a slug that distinguish variants of one chip: its form and its memory.
-FORM = re.compile(r"sxm\d?h?|pcie|oam|nvl\d*|superchip|apu|module|m2000|hbm\d?e?|cpu")
-_MOST_VARIANT_WORDS = 4  # a user's slug of dozens would have millions of short names
-MEMORY = re.compile(r"(\d+)(g|m)(?:i?b)?")
-
-
-def family_of(slug: str) -> tuple[str, ...]:
-    """The words of a slug without form and memory: the chip itself.
-
-    >>> family_of("rtx-4090-pcie-24gb"), family_of("tpu-v4")
-    (('rtx', '4090'), ('tpu', 'v4'))
-    """
-    return tuple(part for part in slug.split("-") if not _is_variant(part))
-
-
 class Hardware(Struct, frozen=True, kw_only=True):
     """A set of accelerators and every spelling that leads to them. Built by `load_hardware`; read-only.
 
@@ -184,7 +171,7 @@ class Hardware(Struct, frozen=True, kw_only=True):
         found = self.exact(name)
         if found is not None:
             return found
-        slugs = self.short_names.get(_compact(name), ())
+        slugs = self.short_names.get(compact(name), ())
         if len(slugs) > 1:
             raise SpecError(
                 f"accelerator {shown(name)} may mean {', '.join(slugs[:-1])} or {slugs[-1]}; name one of them"
@@ -264,15 +251,25 @@ def shipped_hardware() -> Hardware:
     return load_hardware()
 
 
+# Of the rated power: a B200 of 1,000 W takes limits from 200 W on, the lowest share that we know of.
+# Source: https://docs.nvidia.com/dgx/dgxb200-user-guide/power-capping.html, read 2026-11-22.
+_LEAST_CAP = 0.2
+
+
 def capped(chip: Accelerator, power_w: float) -> Accelerator:
     """The accelerator under a limit of power; what is no limit to it changes nothing.
 
-    Raises SpecError for a limit that is no power.
+    Raises SpecError for a limit that is no power, or lower than any that can be set.
     """
     if not 0 < power_w < math.inf:
         raise SpecError(f"power cap of {chip.slug}: {power_w!r} W; expected a power above zero")
     if chip.power_w is not None and power_w >= chip.power_w:
         return chip
+    if chip.power_w is not None and power_w < _LEAST_CAP * chip.power_w:
+        raise SpecError(
+            f"power cap of {chip.slug}: {power_w:g} W; expected from {_LEAST_CAP * chip.power_w:g} W, "
+            f"{_LEAST_CAP:.0%} of its {chip.power_w:g} W: no driver takes less"
+        )
     return replace(chip, power_w=power_w, peak_power_w=chip.peak_power_w or chip.power_w)
 
 
@@ -307,7 +304,13 @@ def load_hardware(extra: Sequence[Path] = ()) -> Hardware:
         accelerators=MappingProxyType(chips),
         names=MappingProxyType(names),
         names_in_systems=MappingProxyType(in_systems),
-        short_names=MappingProxyType(_short_names(chips, names, shorts)),
+        short_names=MappingProxyType(
+            short_names(
+                {slug: chip.vendor for slug, chip in chips.items()},
+                {name: alias.slug for name, alias in names.items() if alias.accelerators_per_count == 1},
+                shorts,
+            )
+        ),
     )
 
 
@@ -359,7 +362,7 @@ def _estimated_fraction(chip: Accelerator, chips: Sequence[Accelerator]) -> floa
     if achieved is not None:
         return achieved
     measured = [(each, part) for each in chips if (part := _achieved_fraction(each)) is not None]
-    family = [(each, part) for each, part in measured if _is_same_family(each, chip)]
+    family = [(each, part) for each, part in measured if is_same_family(each, chip)]
     if not family and chip.kind == "tpu":
         return _FIXED_CLOCK_FRACTION
     same_peaks = [part for each, part in family if _peaks(each) == _peaks(chip)]
@@ -394,16 +397,36 @@ def _raised(fraction: float, lesser: Mapping[str, float], known: Mapping[str, fl
 
 def _lesser(chip: Accelerator, chips: Sequence[Accelerator]) -> dict[str, float]:
     """Those of a chip's family that it dominates, and the largest ratio of one of their peaks to its own."""
-    family = [each for each in chips if _is_same_family(each, chip) and _dominates(chip, each)]
+    family = [each for each in chips if is_same_family(each, chip) and _dominates(chip, each)]
     return {each.slug: _largest_peak_ratio(each, chip) for each in family}
 
 
-def _is_same_family(one: Accelerator, other: Accelerator) -> bool:
+def is_same_family(one: Accelerator, other: Accelerator) -> bool:
+    """Whether two accelerators are of the same maker and kind."""
     return (one.vendor, one.kind) == (other.vendor, other.kind)
 
 
-def _peaks(chip: Accelerator) -> tuple[float | None, ...]:
-    return tuple(chip.peak_flop_per_s(dtype) for dtype in DTYPES)
+def is_same_chip(one: Accelerator, other: Accelerator) -> bool:
+    """Whether two accelerators hold the same chip, on any board and with any memory.
+
+    Assumes the first word of a slug names the chip.
+    """
+    return one.slug.partition("-")[0] == other.slug.partition("-")[0]
+
+
+def peak_log2(chip: Accelerator) -> float:
+    """The peak in the usual precision of training, in doublings of 1 FLOP/s; NaN where none is known."""
+    peak = chip.peak_bf16_flop_per_s or chip.peak_fp16_flop_per_s or chip.peak_fp32_flop_per_s
+    return math.nan if peak is None else math.log2(peak)
+
+
+_Amounts: TypeAlias = tuple[float | None, ...]
+_PEAK_NAMES = tuple(f"peak_{dtype}_flop_per_s" for dtype in DTYPES)
+# Thousands of pairs of accelerators are compared whenever their table is read.
+_peaks: Callable[[Accelerator], _Amounts] = attrgetter(*_PEAK_NAMES)
+_peaks_and_memory: Callable[[Accelerator], _Amounts] = attrgetter(
+    *_PEAK_NAMES, "memory_bytes", "memory_byte_per_s"
+)
 
 
 def at_least_as_good(chip: Accelerator, other: Accelerator) -> bool:
@@ -412,7 +435,7 @@ def at_least_as_good(chip: Accelerator, other: Accelerator) -> bool:
     Facts: peaks in every data type, memory, its bandwidth, power and the rate of the link. What only one of
     them states decides nothing in its favour.
     """
-    if not _is_same_family(chip, other) or not _dominates(chip, other):
+    if not is_same_family(chip, other) or not _dominates(chip, other):
         return False
     has_link = other.link_byte_per_s is None or (chip.link_byte_per_s or 0.0) >= other.link_byte_per_s
     return has_link and chip.power_share >= other.power_share
@@ -426,25 +449,15 @@ def _dominates(chip: Accelerator, other: Accelerator) -> bool:
     return all(theirs is None or (own is not None and own >= theirs) for own, theirs in pairs)
 
 
-def _amounts(chip: Accelerator) -> tuple[float | None, ...]:
+def _amounts(chip: Accelerator) -> _Amounts:
     """Peaks, memory and power. A power cap lowers power_w, and no peak."""
-    return (*_peaks(chip), chip.memory_bytes, chip.memory_byte_per_s, chip.peak_power_w or chip.power_w)
+    return (*_peaks_and_memory(chip), chip.peak_power_w or chip.power_w)
 
 
 def _largest_peak_ratio(lesser: Accelerator, better: Accelerator) -> float:
     """The largest ratio of their peaks, over the data types that both state; 0 where they share none."""
     pairs = zip(_peaks(lesser), _peaks(better), strict=True)
     return max((own / theirs for own, theirs in pairs if own and theirs), default=0.0)
-
-
-def _is_variant(word: str) -> bool:
-    """Whether a word of a slug is a form or a memory size."""
-    return FORM.fullmatch(word) is not None or MEMORY.fullmatch(word) is not None
-
-
-def _compact(name: str) -> str:
-    """A name as short names are compared: canonical, without spaces."""
-    return canonical(name).replace(" ", "")
 
 
 def _add_short(block: FactBlock, owners: dict[str, str], shorts: dict[str, str]) -> None:
@@ -457,45 +470,6 @@ def _add_short(block: FactBlock, owners: dict[str, str], shorts: dict[str, str])
     if tuple(words[: len(family)]) != family or not set(words) <= set(parts):
         raise block.refuse("short", f"words of the slug, beginning with {' '.join(family)!r}")
     shorts[claim_name(block, short, block.slug, owners)] = block.slug
-
-
-def _short_names(
-    chips: dict[str, Accelerator], names: dict[str, AcceleratorAlias], shorts: dict[str, str]
-) -> dict[str, tuple[str, ...]]:
-    """Every short name without spaces, and the slugs it may mean: the one that claims it, else all."""
-    having: dict[tuple[str, ...], list[str]] = {}
-    for slug in chips:
-        for words in dict.fromkeys(_shortened(slug)):
-            having.setdefault(words, []).append(slug)
-    claims = {slug: tuple(short.split()) for short, slug in shorts.items()}
-    found: dict[str, tuple[str, ...]] = {}
-    for words, slugs in having.items():
-        claiming = [slug for slug in slugs if slug in claims and set(claims[slug]) <= set(words)]
-        meant = tuple(claiming if len(claiming) == 1 else slugs)
-        for vendor in ("", *dict.fromkeys(chips[slug].vendor for slug in meant)):
-            found[_compact(f"{vendor} {' '.join(words)}")] = meant
-    exact = {
-        _compact(name): (alias.slug,) for name, alias in names.items() if alias.accelerators_per_count == 1
-    }
-    return found | exact
-
-
-def _shortened(slug: str) -> Iterator[tuple[str, ...]]:
-    """The words of a slug with any of those for form and memory left away; `sxm` for `sxm5` too."""
-    family = family_of(slug)
-    rest = [word for word in slug.split("-") if _is_variant(word)]
-    if not family or len(rest) > _MOST_VARIANT_WORDS:
-        return
-    for count in range(len(rest) + 1):
-        for kept in combinations(rest, count):
-            yield (*family, *kept)
-            yield (*family, *(_unnumbered(word) for word in kept))
-
-
-def _unnumbered(word: str) -> str:
-    """A form without its number; other words as they are."""
-    bare = word.rstrip("0123456789")
-    return bare if FORM.fullmatch(word) and FORM.fullmatch(bare) else word
 
 
 class _CountedName(Struct, frozen=True, kw_only=True):

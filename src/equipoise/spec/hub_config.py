@@ -5,14 +5,14 @@ Families that are mapped: FAMILIES. Meanings of keys: the configuration classes 
 
 import json
 import re
-import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from msgspec import Struct, field
 
-from equipoise.errors import SpecError
+from equipoise.errors import DataError, SpecError
+from equipoise.files import read_input
 from equipoise.spec.facts import shown
 from equipoise.spec.transformer import Transformer
 from equipoise.spec.workload import Area, Workload
@@ -159,14 +159,9 @@ _MOST_NAME: Final = 100
 def _read(path: Path) -> dict[str, Any]:
     """The document. Raises SpecError for what is no small JSON object."""
     try:
-        if not stat.S_ISREG(path.stat().st_mode):  # opening anything else may wait forever
-            raise SpecError(f"{path}: not a regular file; expected the config.json of a model")
-        with path.open("rb") as file:
-            content = file.read(_MOST_BYTES + 1)
-    except OSError as err:
-        raise SpecError(f"{path}: {err.strerror or err}; expected the config.json of a model") from err
-    if len(content) > _MOST_BYTES:
-        raise SpecError(f"{path}: more than {_MOST_BYTES:,} bytes; expected the config.json of a model")
+        content = read_input(path, _MOST_BYTES, expected="the config.json of a model")
+    except DataError as err:
+        raise SpecError(str(err)) from err
     try:
         found = json.loads(content.decode())
     except (ValueError, RecursionError) as err:
@@ -204,7 +199,7 @@ def _windows(config: _Config, family: Family, layers: int) -> Sizes:
     """The layers that look back a window only."""
     kinds = config.listed("layer_types")
     unknown = {str(each)[:40] for each in kinds} - _WINDOWED - {"full_attention"}
-    if unknown and family.sizes is not _state_space:
+    if unknown and family.sizes not in {_state_space, _delta_net}:
         raise SpecError(
             f"{config.path}: layer_types has {', '.join(sorted(unknown))}, which is not mapped; "
             "count the model as MODULE:FUNCTION"
@@ -342,6 +337,27 @@ def _state_space(config: _Config, found: Sizes) -> Sizes:
     )
 
 
+def _delta_net(config: _Config, found: Sizes) -> Sizes:
+    """Qwen3-Next and Qwen3.5: gated delta nets, and a gated attention block in each fourth layer."""
+    layers, kinds = found["layers"], config.listed("layer_types")
+    every = config.size("full_attention_interval", 4)
+    linear = kinds.count("linear_attention") if kinds else layers - layers // every
+    routed = _routed(config, found) if config.stated("experts") else {}
+    return (
+        found
+        | routed
+        | {
+            "gated_output": True,
+            "attention_layers": layers - linear,
+            "state_layers": linear,
+            "state_heads": config.size("linear_num_value_heads"),
+            "state_head_size": config.size("linear_value_head_dim"),
+            "state_size": config.size("linear_key_head_dim"),
+            "state_groups": config.size("linear_num_key_heads"),
+        }
+    )
+
+
 def _two_stacks(config: _Config, found: Sizes) -> Sizes:
     """T5: an encoder, and a decoder that attends to it too."""
     encoder = found["layers"]
@@ -414,6 +430,9 @@ FAMILIES: Final = (
     Family(types=("deepseek_v2", "deepseek_v3", "kimi_k2"), sizes=_latent),
     Family(types=("llama4", "llama4_text"), window_every=4, sizes=_llama4),
     Family(types=("nemotron_h",), gated=False, sizes=_state_space),
+    Family(
+        types=("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"), sizes=_delta_net
+    ),
     Family(
         types=("bert", "roberta", "xlm-roberta", "camembert", "distilbert"),
         gated=False,

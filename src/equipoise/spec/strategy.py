@@ -1,10 +1,12 @@
 """How a run is parallelised: every axis and option, their one text form, and the software that runs it."""
 
 import re
+import tomllib
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
-from msgspec import Struct
+from msgspec import Struct, convert
 from msgspec.structs import fields
 
 from equipoise.errors import SpecError
@@ -15,9 +17,10 @@ Precision: TypeAlias = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp8_rowwi
 Implementation: TypeAlias = Literal["eager", "compiled"]
 Optimizer: TypeAlias = Literal["adam", "adam_8bit", "sgd"]
 Trained: TypeAlias = Literal["full", "lora", "qlora"]
-Method: TypeAlias = Literal["dpo"]
+Method: TypeAlias = Literal["dpo", "grpo"]
 Offload: TypeAlias = Literal["none", "optimizer", "optimizer_and_params"]
 Compression: TypeAlias = Literal["none", "fp16", "powersgd", "topk"]
+Schedule: TypeAlias = Literal["1f1b", "dualpipe", "dualpipe_v"]
 
 RECOMPUTES: tuple[Recompute, ...] = get_args(Recompute)
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
@@ -27,6 +30,7 @@ TRAINED: tuple[Trained, ...] = get_args(Trained)
 METHODS: tuple[Method, ...] = get_args(Method)
 OFFLOADS: tuple[Offload, ...] = get_args(Offload)
 COMPRESSIONS: tuple[Compression, ...] = get_args(Compression)
+SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 
 # The dtype whose peak a precision's matrix products run at.
 DTYPE_OF: dict[Precision, Dtype] = {
@@ -49,8 +53,12 @@ class Strategy(Struct, frozen=True, kw_only=True):
     dp, tp, pp, cp: sizes of the data, tensor, pipeline and context axes. ep: size of the expert axis, which
     is within dp x cp x tp and takes no accelerators of its own.
     zero_stage: ZeRO stage: 1 shards optimizer states over dp, 2 gradients too, 3 parameters too (FSDP).
+    dp_replicate: groups of dp ranks that each hold one sharded copy, and sum gradients between them: 1 shards
+    over all of dp (hybrid sharding: HSDP, MiCS; Megatron-Core's instances of the distributed optimizer).
     microbatch_samples: samples a dp rank takes at a time; global_batch_samples: of one step over all ranks.
     interleave: layer chunks each pipeline rank holds (virtual pipeline stages).
+    schedule: of the pipeline: one forward and one back in turn; or micro-batches from both ends, the forward
+    pass of one overlapped with the way back of another (DualPipe: two stages a rank; V: two halves of one).
     sequence_parallel: what tp leaves whole is split along the sequence. tp_overlap: its collectives run in
     pieces during the matrix products (asynchronous tensor parallelism).
     fused_attention: scores never reach memory (FlashAttention). fused_loss: nor do fp32 logits, all at once.
@@ -70,7 +78,9 @@ class Strategy(Struct, frozen=True, kw_only=True):
     cp: int = 1
     ep: int = 1
     zero_stage: int = 0
+    dp_replicate: int = 1
     interleave: int = 1
+    schedule: Schedule = "1f1b"
     sequence_parallel: bool = False
     tp_overlap: bool = False
     fused_attention: bool = True
@@ -107,11 +117,33 @@ class Strategy(Struct, frozen=True, kw_only=True):
                 f"strategy {self.text()!r}: ep={self.ep} does not divide dp x tp x cp = "
                 f"{self.dp * self.tp * self.cp}; experts are spread over those ranks"
             )
+        if self.dp_replicate > 1:
+            self._check_groups()
+
+    def _check_groups(self) -> None:
+        """Refuse groups of data ranks that share nothing out, or not evenly."""
+        where = f"strategy {self.text()!r}: dp_replicate={self.dp_replicate}"
+        if self.dp % self.dp_replicate:
+            raise SpecError(f"{where} does not divide dp={self.dp}; each group needs as many ranks")
+        if not self.zero_stage or self.num_shards == 1:
+            raise SpecError(
+                f"{where} with zero_stage={self.zero_stage} leaves {self.num_shards} ranks a group; groups "
+                "need a zero_stage of 1 to 3 and several ranks that share the states (else leave it out)"
+            )
+        if self.num_shards * self.tp % self.ep:
+            raise SpecError(
+                f"{where}: ep={self.ep} does not divide the {self.num_shards * self.tp} ranks of a group"
+            )
 
     @property
     def num_accelerators(self) -> int:
         """Accelerators the strategy takes."""
         return self.dp * self.tp * self.pp * self.cp
+
+    @property
+    def num_shards(self) -> int:
+        """Ranks that share one copy of what the ZeRO stage shards."""
+        return self.dp * self.cp // self.dp_replicate
 
     @property
     def shards_gradients(self) -> bool:
@@ -145,7 +177,7 @@ class Strategy(Struct, frozen=True, kw_only=True):
 
 _AXES = ("dp", "tp", "pp", "cp", "ep")
 _ALWAYS_WRITTEN = frozenset((*_AXES, "microbatch_samples", "global_batch_samples"))
-_SIZES = (*_AXES, "microbatch_samples", "global_batch_samples", "interleave", "sync_period")
+_SIZES = (*_AXES, "microbatch_samples", "global_batch_samples", "dp_replicate", "interleave", "sync_period")
 _SHORT = {"microbatch": "microbatch_samples", "global_batch": "global_batch_samples"}
 # What the options that are words may be.
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -155,6 +187,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "optimizer": OPTIMIZERS,
     "offload": OFFLOADS,
     "compression": COMPRESSIONS,
+    "schedule": SCHEDULES,
     "trained": TRAINED,
 }
 FLAGS = ("sequence_parallel", "tp_overlap", "fused_attention", "fused_loss", "master_weights")
@@ -219,120 +252,34 @@ Family: TypeAlias = Literal["megatron", "torch", "xla", "tpu", "ngc"]
 
 
 class Software(Struct, frozen=True, kw_only=True):
-    """One framework and implementation. words: by which rows name it; the first that matches holds.
+    """One framework and implementation. words: a pattern by which rows name it.
 
     family: what shares its ways of working. vendor: of the chips that it was measured on. is_eager: whether
     kernels are launched as written, without a compiler or graphs. is_current: whether new trainings take it.
     medians: of priors of the performance model's parameters that what is published of this software replaces.
     spread: how much more than those of others the times of its sources differ, for reasons unknown.
+    schedules: of pipelines that it runs.
     """
 
     name: str
     title: str
     family: Family
-    words: re.Pattern[str]
+    words: str
     vendor: str = "NVIDIA"
     is_eager: bool = False
     is_current: bool = False
     medians: tuple[tuple[str, float], ...] = ()
     spread: float = 1.0
+    schedules: tuple[Schedule, ...] = ("1f1b",)
+
+    def is_named_in(self, text: str) -> bool:
+        """Whether a text has its words."""
+        return re.search(self.words, text, re.IGNORECASE) is not None
 
 
-def _words(text: str) -> re.Pattern[str]:
-    return re.compile(text, re.IGNORECASE)
-
-
-_TORCHTITAN = r"torchtitan|fsdp2|async[- ]?tp"
-# Of software that runs as it was written, by whoever wrote it: docs/experiments/0029.
-_UNTUNED = 2.0
-# Automatic mixed precision casts weights and activations in kernels of their own, and keeps norms, losses and
-# sums in fp32 (Micikevicius et al. 2018; torch.amp, list of operations): half as many bytes again.
-_AUTOCAST = (("eager_traffic", 2.6),)
-# Narrower words stand before wider ones: `NeMo` before `Megatron`.
-SOFTWARE: tuple[Software, ...] = (
-    Software(
-        name="jax_tpu",
-        title="JAX and XLA of 2023 to 2025 on TPU (MaxText)",
-        family="tpu",
-        words=_words(r"\bjax\b|maxtext|paxml|\bxla\b"),
-        vendor="Google",
-        is_current=True,
-    ),
-    Software(
-        name="jax",
-        title="JAX and XLA of 2023 to 2025 on GPU (MaxText, Paxml)",
-        family="xla",
-        words=_words(r"\bjax\b|maxtext|paxml|\bxla\b"),
-        is_current=True,
-    ),
-    Software(
-        name="megatron_core",
-        title="Megatron-Core, NeMo and Megatron-Bridge of 2024 to 2026",
-        family="megatron",
-        words=_words(r"\bnemo\b|megatron[- ]bridge|megatron-core"),
-        # Of the rate of products on H100, FlashAttention-2 reaches 0.45, kernels for Hopper 0.75 and more:
-        # Shah et al. 2024 (FlashAttention-3), figures 5 and 6.
-        medians=(("attention_fraction", 0.85),),
-        is_current=True,
-    ),
-    Software(
-        name="torchtitan",
-        title="torchtitan of 2024 and 2025: FSDP2, compiled",
-        family="torch",
-        words=_words(_TORCHTITAN),
-        medians=(("attention_fraction", 0.5),),
-        is_current=True,
-    ),
-    Software(
-        name="fsdp2_eager",
-        title="torchtitan of 2024: FSDP2 without a compiler",
-        family="torch",
-        words=_words(_TORCHTITAN),
-        medians=(("attention_fraction", 0.5),),
-        is_eager=True,
-        is_current=True,
-    ),
-    Software(
-        name="hf",
-        title="Hugging Face Trainer, eager",
-        family="torch",
-        words=_words(r"\bhf trainer|hugging ?face"),
-        medians=_AUTOCAST,
-        is_eager=True,
-        spread=_UNTUNED,
-    ),
-    Software(
-        name="fsdp",
-        title="FSDP of PyTorch 2, eager, of 2023 (Composer, llm-foundry)",
-        family="torch",
-        words=_words(r"composer|llm-foundry|\bfsdp\b"),
-        medians=(("attention_fraction", 0.5),),
-        is_eager=True,
-    ),
-    Software(
-        name="deepspeed",
-        title="DeepSpeed ZeRO-3 of 2020 to 2022",
-        family="torch",
-        words=_words(r"\bzero-3\b"),
-        is_eager=True,
-        spread=_UNTUNED,
-    ),
-    Software(
-        name="megatron",
-        title="Megatron-LM and Megatron-DeepSpeed of 2021 to 2023, attention not fused",
-        family="megatron",
-        words=_words(r"megatron|turing|deepspeed|2104\.04473"),
-        is_eager=True,
-    ),
-    Software(
-        name="ngc",
-        title="PyTorch of NGC containers of 2020 to 2024, eager, one node (Lambda)",
-        family="ngc",
-        words=_words(r"\bngc\b"),
-        medians=_AUTOCAST,
-        is_eager=True,
-        spread=_UNTUNED,
-    ),
+SOFTWARE: tuple[Software, ...] = convert(
+    tomllib.loads(Path(__file__).with_name("software.toml").read_text(encoding="utf-8"))["software"],
+    tuple[Software, ...],
 )
 SOFTWARE_NAMES: tuple[str, ...] = tuple(each.name for each in SOFTWARE)
 
@@ -355,9 +302,9 @@ def software_in(text: str, *, vendor: str, is_eager: bool) -> Software | None:
     >>> software_in("FSDP2+compile", vendor="NVIDIA", is_eager=False).name
     'torchtitan'
     """
-    found = [each for each in SOFTWARE if each.vendor == vendor and each.words.search(text)]
+    found = [each for each in SOFTWARE if each.vendor == vendor and each.is_named_in(text)]
     if not found:
         return None
     first = found[0]
-    same = [each for each in found if each.words.pattern == first.words.pattern]
+    same = [each for each in found if each.words == first.words]
     return next((each for each in same if each.is_eager == is_eager), first)

@@ -68,9 +68,12 @@ class Transformer(Struct, frozen=True, kw_only=True):
     two steps, of groups of heads to output_rank values each, and of those to the hidden size.
     expert_groups, top_groups: the experts of one token are of `top_groups` of `expert_groups` groups at most
     (node-limited routing: DeepSeek-V3 2024, section 2.1.2); 0 where a token may go to any.
+    gated_output: a gate as wide as all queries, projected from the input, multiplies what attention returns.
     expert_latent: the width experts work in, where tokens are projected down for them; else the hidden size.
     windowed_layers, window: attention layers that look back `window` tokens only.
-    state_*: Mamba-2 blocks (Dao and Gu 2024): heads, their size, the state size, groups.
+    state_*: Mamba-2 blocks (Dao and Gu 2024): heads, their size, the state size, groups. A gated
+    delta net (Yang et al. 2024, arXiv:2412.06464) has the same projections: value heads, their size, the key
+    size, key heads.
     prediction_layers: further layers that predict later tokens (multi-token prediction), each of an
     attention and a feed-forward block, a projection before and logits after; prediction_shared: they share
     their weights.
@@ -101,6 +104,7 @@ class Transformer(Struct, frozen=True, kw_only=True):
     kv_shared: bool = False
     output_rank: int = 0
     output_groups: int = 0
+    gated_output: bool = False
     compressed: CompressedKeys | None = None
     experts: int = 0
     top_k: int = 0
@@ -170,6 +174,7 @@ class Transformer(Struct, frozen=True, kw_only=True):
         value = self.value_head_size or self.head_size
         key = self.head_size + (self.rope_head_size if self.kv_rank else 0)
         query = (self.query_rank or self.hidden) * self.heads * key + self.hidden * self.query_rank
+        query += self.hidden * self.heads * value if self.gated_output else 0
         if self.kv_rank:
             kv = self.hidden * (self.kv_rank + self.rope_head_size)
             kv += self.kv_rank * self.heads * (self.head_size + value)
@@ -216,7 +221,7 @@ class Transformer(Struct, frozen=True, kw_only=True):
     def attention_adapter_width(self) -> int:
         """Weights, by rank, of adapters on one attention block: on its input projection and its output."""
         queries, keys = self.heads * self.head_size, 2 * self.kv_heads * self.head_size
-        return 2 * self.hidden + 2 * queries + keys
+        return 2 * self.hidden + (3 if self.gated_output else 2) * queries + keys
 
     @property
     def dense_adapter_width(self) -> int:

@@ -53,11 +53,16 @@ Per: TypeAlias = Literal["sample", "epoch", "token", "step"]
 
 
 class Converged(Struct, frozen=True, kw_only=True):
-    """One way in which logs state samples to target: a key, what it counts, where that holds."""
+    """One way in which logs state samples to target: a key, what it counts, where that holds.
+
+    counts_from_zero: the value is the number of the last unit, the first being 0. starts_at_one: the value is
+    a position that is 1 where training starts.
+    """
 
     key: str
     per: Per
     counts_from_zero: bool = False
+    starts_at_one: bool = False
     above: float = -math.inf
     below: float = math.inf
     first_round: float = 0.0
@@ -86,7 +91,7 @@ def samples_stated(
         if not (way.first_round <= round_number <= way.last_round and way.above <= value < way.below):
             continue
         try:
-            samples = (float(value) + (1 if way.counts_from_zero else 0)) * each
+            samples = (float(value) + way.counts_from_zero - way.starts_at_one) * each
         except OverflowError:
             continue
         if math.isfinite(samples) and samples > 0:
@@ -104,18 +109,32 @@ Area: TypeAlias = Literal[
 ]
 
 
+class Rollout(Struct, frozen=True, kw_only=True):
+    """What is generated before each step of a reinforcement learning: completions of prompts, in groups.
+
+    group_size: completions of one prompt. prompt_tokens, completion_tokens: on average.
+    most_completion_tokens: where a completion is cut.
+    """
+
+    group_size: int
+    prompt_tokens: int
+    completion_tokens: int
+    most_completion_tokens: int
+
+
 class Workload(Struct, frozen=True, kw_only=True):
     """One workload: facts that hold for every run of it; None is unknown.
 
     params: weights that every data-parallel rank holds; embedding_params: tables of a recommender besides,
-    which are spread over the ranks. What a model that is no transformer needs is stated per sample:
-    forward_flop_per_sample, backward_flop_per_sample (None: twice forward), activation_bytes_per_sample (kept
-    for the way back, 2 bytes a value), boundary_bytes_per_sample (of the widest cut between layers, likewise)
-    and layers (those that launch kernels of their own: convolutions, matrix products, recurrent layers).
+    which are spread over the ranks: how many tables, values a row, and rows that a sample looks up in all.
+    What a model that is no transformer needs is stated per sample: forward_flop_per_sample,
+    backward_flop_per_sample (None: twice forward), activation_bytes_per_sample (kept for the way back, 2
+    bytes a value), boundary_bytes_per_sample (of the widest cut between layers, likewise) and layers (those
+    that launch kernels of their own: convolutions, matrix products, recurrent layers).
     trained, lora_rank: adapters of that rank where not all weights are trained: on the attention projections
     (lora: Hu et al. 2021), on every linear layer (qlora: Dettmers et al. 2023).
     frozen_share: what runs forward only beside the model, in FLOP of its forward pass: encoders, a reference
-    model. frozen_params: weights of it that the model does not share.
+    model. frozen_params: weights of it that the model does not share. rollout: what is generated to train on.
     """
 
     slug: str
@@ -131,6 +150,9 @@ class Workload(Struct, frozen=True, kw_only=True):
     global_batch_below: float | None = None
     params: float | None = None
     embedding_params: float | None = None
+    embedding_tables: int | None = None
+    embedding_width: int | None = None
+    embedding_lookups_per_sample: int | None = None
     transformer: Transformer | None = None
     forward_flop_per_sample: float | None = None
     backward_flop_per_sample: float | None = None
@@ -141,6 +163,7 @@ class Workload(Struct, frozen=True, kw_only=True):
     lora_rank: int | None = None
     frozen_share: float = 0.0
     frozen_params: float | None = None
+    rollout: Rollout | None = None
     first_round: float | None = None
     last_round: float | None = None
     rules: MlperfRules = UNKNOWN_RULES
@@ -170,12 +193,10 @@ class Workload(Struct, frozen=True, kw_only=True):
         """What the performance model would have to know to plan the workload; empty where it knows all."""
         if self.transformer is not None and self.sequence_tokens is not None:
             return ()
-        needed = ("params", "forward_flop_per_sample", "activation_bytes_per_sample")
-        missing = tuple(name for name in needed if getattr(self, name) is None)
-        return (
-            *missing,
-            *(("a model of embedding tables spread over accelerators",) if self.embedding_params else ()),
-        )
+        needed: tuple[str, ...] = ("params", "forward_flop_per_sample", "activation_bytes_per_sample")
+        if self.embedding_params:
+            needed += ("embedding_tables", "embedding_width", "embedding_lookups_per_sample")
+        return tuple(name for name in needed if getattr(self, name) is None)
 
     @property
     def trained_params(self) -> float | None:

@@ -16,7 +16,7 @@ from equipoise.economics import rates as rates_of
 from equipoise.errors import DataError, EvidenceError, SpecError, UsageError
 from equipoise.runs import embedded
 from equipoise.runs.embedded import Folders, paths, tables
-from equipoise.runs.queries import DIVISION, SCORED, closed, comparable
+from equipoise.runs.store import DIVISION, SCORED, closed, comparable
 from equipoise.scaling.convergence import BatchGrowth, batch_growth
 from equipoise.scaling.groups import Grouping, grouped, shared_systems
 from equipoise.scaling.metrics import (

@@ -13,7 +13,6 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import RedirectResponse
 from starlette.exceptions import HTTPException
 
-from equipoise.decide.field import Verb
 from equipoise.errors import EvidenceError, InputError
 from equipoise.report.format import printable
 from equipoise.report.html import Html, element
@@ -103,10 +102,10 @@ class Dashboard:
             self.frames.keep(around, halves, sum(map(len, halves)))
         return PageResponse(halves, answer)
 
-    async def decide(self, request: Request, screen: Screen, verb: Verb) -> Response:
+    async def decide(self, request: Request, screen: Screen) -> Response:
         """The page of a question that `decide` answers, or of what is wrong with its fields."""
         try:
-            query = decide.read(_given(request), verb, self.sources)
+            query = _read(request, screen, self.sources)
         except (InputError, EvidenceError) as err:
             return await self.page(request, screen, unanswered(screen.title, err))
         response = await self.show(request, screen, query)
@@ -116,17 +115,20 @@ class Dashboard:
             )
         return response
 
-    async def file(self, request: Request, screen: Screen, verb: Verb, kind: FileKind) -> Response:
+    async def file(self, request: Request, screen: Screen, kind: FileKind) -> Response:
         """The answer to a question as a file to keep; the page that gives the reason where there is none."""
         try:
-            query = decide.read(_given(request), verb, self.sources)
+            query = _read(request, screen, self.sources)
             key = f"{kind}:{_key(screen, query, await self._looked(screen, self._state, screen, query))}"
             found = await self.answers.find(key, partial(_kept, screen, query, self.sources, kind))
         except (InputError, EvidenceError) as err:
             return await self.page(request, screen, unanswered(screen.title, err))
         except (BusyError, SlowError):
             return await self._busy(request, screen)
-        headers = {**NOT_STORED, "content-disposition": f'attachment; filename="{verb}.{kind}"'}
+        headers = {
+            **NOT_STORED,
+            "content-disposition": f'attachment; filename="{screen.verb.lower()}.{kind}"',
+        }
         return InPieces((found.body,), media_type=FILE_KINDS[kind], headers=headers)
 
     async def _answer(self, key: str, screen: Screen, query: PageQuery, limit_s: float) -> PageAnswer:
@@ -135,7 +137,7 @@ class Dashboard:
     async def warm(self) -> None:
         """Compute what is looked at first, before anybody asks: the first page, and the study."""
         firsts: tuple[tuple[Screen, PageQuery], ...] = (
-            (decide.ADVICE, decide.read({}, "advise", self.sources)),
+            (decide.ADVICE, decide.read({}, self.sources, verb="advise")),
             (evidence.STUDY_SCREEN, StudyFields()),
         )
         for screen, query in firsts:
@@ -230,6 +232,12 @@ def _given(request: Request) -> dict[str, list[str]]:
     return given
 
 
+def _read(request: Request, screen: Screen, sources: DataSources) -> PageQuery:
+    """The query of a page that reads its own address."""
+    assert screen.read is not None
+    return screen.read(_given(request), sources)
+
+
 def _answered(screen: Screen, query: PageQuery, sources: DataSources) -> PageAnswer:
     """The answer, or the page that says why there is none."""
     try:
@@ -313,10 +321,6 @@ def _show_screens(app: FastAPI, dashboard: Dashboard) -> None:
     async def compared(request: Request, query: Annotated[CompareFields, Query()]) -> Response:
         return await dashboard.show(request, evidence.COMPARE_SCREEN, query)
 
-    @app.get(decide.PLAN.path)
-    async def planned(request: Request) -> Response:
-        return await dashboard.decide(request, decide.PLAN, "plan")
-
     @app.get(runs.SCREEN.path)
     async def run(request: Request, query: Annotated[RunsFields, Query()]) -> Response:
         return await dashboard.show(request, runs.SCREEN, query)
@@ -325,21 +329,24 @@ def _show_screens(app: FastAPI, dashboard: Dashboard) -> None:
     async def live(query: Annotated[LiveFields, Query()]) -> Response:
         return await dashboard.live(runs.SCREEN, RunsFields(sweep=query.sweep), query.seen)
 
-    @app.get(decide.ADVICE.path)
-    async def advised(request: Request) -> Response:
-        return await dashboard.decide(request, decide.ADVICE, "advise")
-
-    @app.get(f"{decide.ADVICE.path}/answer.{{kind}}")
-    async def advice_file(request: Request, kind: FileKind) -> Response:
-        return await dashboard.file(request, decide.ADVICE, "advise", kind)
-
-    @app.get(f"{decide.PLAN.path}/answer.{{kind}}")
-    async def plan_file(request: Request, kind: FileKind) -> Response:
-        return await dashboard.file(request, decide.PLAN, "plan", kind)
+    for screen in (decide.ADVICE, decide.PLAN, decide.ALLOCATE):
+        _show_decision(app, dashboard, screen)
 
     @app.get(evidence.ACCURACY_SCREEN.path)
     async def accurate(request: Request, query: Annotated[NoFields, Query()]) -> Response:
         return await dashboard.show(request, evidence.ACCURACY_SCREEN, query)
+
+
+def _show_decision(app: FastAPI, dashboard: Dashboard, screen: Screen) -> None:
+    """The page of a question, and its answer as a file."""
+
+    @app.get(screen.path)
+    async def decided(request: Request) -> Response:
+        return await dashboard.decide(request, screen)
+
+    @app.get(f"{screen.path}/answer.{{kind}}")
+    async def file(request: Request, kind: FileKind) -> Response:
+        return await dashboard.file(request, screen, kind)
 
 
 def _say_troubles(app: FastAPI, dashboard: Dashboard) -> None:

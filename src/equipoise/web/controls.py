@@ -100,7 +100,8 @@ class Number(Struct, frozen=True, kw_only=True):
 class Text(Struct, frozen=True, kw_only=True):
     """A short text, such as an amount with its unit. suggestions: some of what it may be, found by typing.
 
-    identifier: of the element, where several texts share a name and the suggestions of the first.
+    identifier: of the element, where several texts share a name and the suggestions of the first. listed: the
+    field whose suggestions these are, where it is another.
     """
 
     kind: ClassVar[str] = "text"
@@ -113,11 +114,34 @@ class Text(Struct, frozen=True, kw_only=True):
     hint: str = ""
     meaning: str = ""
     identifier: str = ""
+    listed: str = ""
 
     @property
     def id(self) -> str:
         """Of the element."""
         return self.identifier or self.name
+
+
+class Area(Struct, frozen=True, kw_only=True):
+    """A text of several lines, at most so many characters."""
+
+    kind: ClassVar[str] = "area"
+    name: str
+    label: str
+    value: str
+    most: int
+    hint: str = ""
+    meaning: str = ""
+
+
+class Rows(Struct, frozen=True, kw_only=True):
+    """Rows of texts below one heading each: a table to fill in. of: what a row is, for screen readers."""
+
+    kind: ClassVar[str] = "rows"
+    name: str
+    label: str
+    of: str
+    rows: "tuple[tuple[Text, ...], ...]"
 
 
 class Several(Struct, frozen=True, kw_only=True):
@@ -138,7 +162,7 @@ class More(Struct, frozen=True, kw_only=True):
     is_open: bool = True
 
 
-Control: TypeAlias = Select | Several | Checks | Number | Text | More
+Control: TypeAlias = Select | Several | Checks | Number | Text | Area | Rows | More
 
 _MOST_CATALOGUES = 8
 

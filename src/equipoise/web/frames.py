@@ -182,7 +182,7 @@ PAGE: Final[Page[Trouble]] = Page(
     about=lambda trouble: trouble.about,
     headline=lambda trouble: trouble.headline,
     summary=lambda trouble: tuple(f"{sentence(each).rstrip('.')}." for each in trouble.reasons),
-    sections=(Section(name="missing", title="What is missing", needs=("missing",), blocks=_missing),),
+    sections=(Section("missing", "What is missing", _missing, needs=("missing",)),),
     closing=lambda _: (),
 )
 

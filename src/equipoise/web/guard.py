@@ -19,7 +19,7 @@ Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
-MOST_QUERY_BYTES: Final = 4096
+MOST_QUERY_BYTES: Final = 8192  # jobs that were pasted stand in the address
 MOST_PATH_BYTES: Final = 256
 TOKEN_FIELD: Final = "token"  # noqa: S105 - the name of a field
 _BEARER: Final = "bearer "

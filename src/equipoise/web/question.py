@@ -46,6 +46,8 @@ LABELS: Final[Mapping[str, str]] = {
     "systems": "On",
     "max_accelerators": "Accelerators, at most",
     "node_size": "Accelerators per node",
+    "oversubscription": "Oversubscription of the network",
+    "leaf_nodes": "Nodes per leaf switch",
     "stock": "Accelerators available",
     "power_cap_w": "Power cap, W",
     "objective": "Choose by",
@@ -118,6 +120,7 @@ MOST: Final[Mapping[str, int]] = {
     "sizes": MOST_ACCELERATORS,
     "num_nodes": MOST_ACCELERATORS,
     "node_size": MOST_ACCELERATORS,
+    "leaf_nodes": MOST_ACCELERATORS,
     "stock": MOST_ACCELERATORS,
     "num_strategies": 24,
 }
@@ -145,6 +148,7 @@ UNSET: Final[Mapping[str, str]] = {
     "num_epochs": "1",
     "sequence_tokens": "the workload's; 2k",
     "train": "as the workload states; full, lora, qlora; lora,dpo",
+    "completion_tokens": "none; 1k, of grpo",
     "price": "price table; 2, h100=2.1",
     "terms": "on_demand; h100=spot",
     "sizes": "usual sizes; 64, 8..512",
@@ -247,7 +251,7 @@ def _value(name: str, declared: Field, texts: Sequence[str]) -> object:
         raise UsageError(f"--{declared.option} is longer than {LONGEST_NAME} characters")
     if declared.kind == "list":
         return ",".join(texts)
-    if name in _LISTED or declared.kind == "texts":
+    if name in _LISTED or declared.kind in {"texts", "names"}:
         return words
     if len(words) > 1:
         raise UsageError(f"--{declared.option} is given {len(words)} times; expected once")

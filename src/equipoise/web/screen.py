@@ -16,8 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 
 from equipoise.report.html import Html
 from equipoise.runs.embedded import tables
-from equipoise.runs.queries import comparable
-from equipoise.runs.store import Tables
+from equipoise.runs.store import Tables, comparable
 from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.spec.mlperf import round_order
 from equipoise.study import MIN_ENTRIES, default_round
@@ -198,7 +197,8 @@ class Screen(Struct, frozen=True, kw_only=True):
     of input and evidence. stamp: changes when what it read has. depends: names of fields whose choices
     depend on other fields. verb: of the button. live: what changes by itself; None where nothing does. file:
     the answer as a file to keep; None where there is none. is_transient: its state changes too often for the
-    history. reads_disk: fields, stamp and live look at folders, which may be slow.
+    history. reads_disk: fields, stamp and live look at folders, which may be slow. read: its query from
+    an address; raises InputError for what cannot be fields.
     """
 
     path: str
@@ -213,6 +213,7 @@ class Screen(Struct, frozen=True, kw_only=True):
     file: Callable[[Any, DataSources, FileKind], bytes] | None = None
     is_transient: bool = False
     reads_disk: bool = False
+    read: Callable[[Given, DataSources], PageQuery] | None = None
 
     @property
     def form_label(self) -> str:

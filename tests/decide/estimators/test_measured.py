@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.decide.answer import UserRun
 from equipoise.decide.estimators.measured import distance_log_sd, measured_estimates
+from equipoise.decide.evidence import UserRun
 from equipoise.decide.training import TrainingBudget, fixed_budget
 from equipoise.decide.user_evidence.runs import Recast
 from equipoise.spec.cluster import cluster

@@ -7,7 +7,6 @@ import pytest
 from asking import A100, H100, H200, published_scores
 
 from equipoise.calibration.curves import CurveQuestion
-from equipoise.decide.answer import LEAST_LOG_SD, Estimate, Estimates, with_log_sd
 from equipoise.decide.combine import combined_record
 from equipoise.decide.estimators.published import (
     as_new_submitter,
@@ -18,9 +17,11 @@ from equipoise.decide.estimators.published import (
     published_evidence,
     published_sizes,
 )
+from equipoise.decide.evidence import LEAST_LOG_SD, Estimate, Estimates
 from equipoise.scaling.laws import Domain
 from equipoise.scaling.submitters import SubmitterSpread
 from equipoise.spec.catalogue import catalogue
+from equipoise.stats import with_log_sd
 
 SIZES = (8, 16, 32, 64)
 

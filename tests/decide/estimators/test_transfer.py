@@ -4,12 +4,13 @@ import numpy as np
 import polars as pl
 import pytest
 
-from equipoise.decide.answer import Estimate, Estimates, with_log_sd
 from equipoise.decide.combine import straight_between
 from equipoise.decide.estimators.model import NearChip, TransferRecord, carried_over, nearest_chip
+from equipoise.decide.evidence import Estimate, Estimates
 from equipoise.scaling.laws import Domain
 from equipoise.spec.catalogue import catalogue
 from equipoise.spec.hardware import accelerator
+from equipoise.stats import with_log_sd
 
 SIZES = (8, 16, 32)
 

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from equipoise.decide.answer import Estimate, Estimates, with_log_sd
 from equipoise.decide.combine import straight_between
+from equipoise.decide.evidence import Estimate, Estimates
 from equipoise.decide.records.combined_advice import about_combined, taken_sizes
 from equipoise.scaling.laws import Domain
+from equipoise.stats import with_log_sd
 
 
 def estimates(name, times_s, log_sd):

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from equipoise.calibration.profiles import prior_model
 from equipoise.decide.combine import record_of
 from equipoise.decide.query import query
-from equipoise.decide.strategy_search import plain_strategies, problem, remedy
+from equipoise.decide.strategy_search import plain_strategies, problem
+from equipoise.decide.surveys import remedy
 from equipoise.decide.training import training
 from equipoise.spec.catalogue import catalogue
 

@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 from equipoise.calibration.profiles import model_for
 from equipoise.decide.query import query
-from equipoise.decide.strategy_search import Survey, Surveys, problem, surveyed
+from equipoise.decide.strategy_search import problem
+from equipoise.decide.surveys import Survey, Surveys, surveyed
 from equipoise.decide.training import training
 from equipoise.spec.catalogue import catalogue
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from equipoise.calibration.profiles import model_for
-from equipoise.decide.answer import UserRun
+from equipoise.decide.evidence import UserRun
 from equipoise.decide.user_evidence.fit import UserFit, user_fit, user_level
 from equipoise.decide.user_evidence.runs import user_steps
 from equipoise.perfmodel.load import workload_load

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from equipoise.bench.tables import run_row, write
-from equipoise.decide.answer import UserRun
+from equipoise.decide.evidence import UserRun
 from equipoise.decide.user_evidence.runs import refuse_impossible, user_runs
 from equipoise.errors import DataError
 from equipoise.spec.hardware import accelerator
@@ -82,3 +82,12 @@ def test_a_run_above_the_peak_of_its_accelerators_is_refused():
     refuse_impossible(
         [replace(run, samples_per_s=run.samples_per_s / 13)], workload("resnet50"), chips, where="mine"
     )
+
+
+def test_steps_of_no_known_batch_are_said_to_be_left_out(tmp_path):
+    (tmp_path / "mine.csv").write_text("num_accelerators,samples_per_s\n1,100\n2,180\n")
+    found = user_runs(tmp_path, "mlp", ["a100-sxm4-80gb"])
+    assert found.set_ups == ()
+    (words,) = found.notes
+    assert "mine.csv" in words
+    assert "global_batch_samples" in words

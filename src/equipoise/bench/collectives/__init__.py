@@ -1,1 +1,150 @@
-"""Timed collectives: what nccl-tests and rccl-tests print, and what torch.distributed takes here."""
+"""Records of collectives.
+
+What to time, one row of a table, and one run of the program that printed it.
+"""
+
+from typing import ClassVar
+
+from msgspec import Struct
+
+from equipoise.bench.trial import DEVICES
+from equipoise.errors import UsageError
+from equipoise.runs.reader import Tally
+from equipoise.units import GIB, MIB
+
+WIDTH_BYTES = 4  # of float32
+OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send")
+DEFAULT_SIZES_BYTES = tuple(4**power for power in range(5, 14))  # 1 KiB to 64 MiB
+MOST_RANKS = 1024
+MOST_BYTES = 16 * GIB
+_FACTORS = {"": 1, "K": 2**10, "M": MIB, "G": GIB}
+_MOST_DIGITS = 12
+
+
+class CollectivesTask(Struct, frozen=True, kw_only=True):
+    """Operations and sizes to time between so many ranks.
+
+    sizes_bytes: what a rank holds whole, before or after. num_rounds: how often each size is timed in one
+    start of the processes, in another order each time. limit_s: of one call, after which it counts as hung.
+    """
+
+    kind: ClassVar[str] = "collectives"
+
+    num_ranks: int = 2
+    operations: tuple[str, ...] = OPERATIONS
+    sizes_bytes: tuple[int, ...] = DEFAULT_SIZES_BYTES
+    num_rounds: int = 3
+    seed: int = 0
+    device: str = "cpu"
+    limit_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        """Refuse what no ranks can do."""
+        if not 2 <= self.num_ranks <= MOST_RANKS:  # noqa: PLR2004 - one rank has no other to send to
+            raise UsageError(f"--ranks {self.num_ranks}: expected 2 to {MOST_RANKS}")
+        if self.device not in DEVICES:
+            raise UsageError(f"device {self.device!r}; expected one of {', '.join(DEVICES)}")
+        for size in self.sizes_bytes:
+            if not WIDTH_BYTES * self.num_ranks <= size <= MOST_BYTES:
+                raise UsageError(
+                    f"--sizes {size}: expected at least {WIDTH_BYTES * self.num_ranks} bytes, one "
+                    f"element per rank, and at most {MOST_BYTES}"
+                )
+        for operation in self.operations:
+            if operation not in OPERATIONS:
+                raise UsageError(f"--ops {operation!r}: not measured; expected of {', '.join(OPERATIONS)}")
+
+
+def sizes_of(text: str) -> tuple[int, ...]:
+    """Sizes in bytes of a list such as `1K,64KiB,4M`, in powers of 1024 as nccl-tests reads them.
+
+    >>> sizes_of("1K, 64KiB,4M,1G") == (2**10, 2**16, 2**22, 2**30)
+    True
+    """
+    sizes = []
+    for word in text.split(","):
+        plain = word.strip().upper().removesuffix("B").removesuffix("I")
+        digits, unit = plain.rstrip("KMG"), plain.lstrip("0123456789")
+        if not digits.isdecimal() or len(digits) > _MOST_DIGITS or unit not in _FACTORS:
+            raise UsageError(f"--sizes {word.strip()[:40]!r}: expected bytes such as 1024, 64K, 16M or 1G")
+        sizes.append(int(digits) * _FACTORS[unit])
+    return tuple(dict.fromkeys(sizes))
+
+
+class Timing(Struct, frozen=True, kw_only=True):
+    """One timed message size of one collective.
+
+    operation: `all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all`, `broadcast`, `send`, ... .
+    payload_bytes: as nccl-tests prints `size`: what a rank holds whole, before or after. num_nodes: None
+    where that is not known. num_wrong: elements that came out wrong; None where not checked. line: of
+    the file, or which result of a JSON document, from 1. resolution: half of the last printed digit over
+    the time. cpu_fraction: how many cores a rank's process was busy on meanwhile; None where not measured.
+    """
+
+    operation: str
+    payload_bytes: int
+    num_ranks: int
+    num_nodes: int | None
+    out_of_place_s: float | None
+    in_place_s: float | None
+    redop: str | None
+    dtype: str
+    num_wrong: int | None
+    line: int
+    resolution: float = 0.0
+    cpu_fraction: float | None = None
+
+    @property
+    def seconds(self) -> tuple[float, ...]:
+        """The one or two times measured."""
+        return tuple(each for each in (self.out_of_place_s, self.in_place_s) if each is not None)
+
+
+class CollectiveRun(Struct, frozen=True, kw_only=True):
+    """What one run of the program measured: rows that may be pooled.
+
+    device: the accelerator as the program names it; None where it does not, or names several.
+    num_copies: how many copies of the program ran at once and disturbed each other.
+    backend: of torch.distributed; None for nccl-tests and rccl-tests. link: the rate of the network that
+    joins the ranks, as stated, e.g. `1gbit`.
+    """
+
+    file: str
+    number: int
+    operation: str
+    num_ranks: int
+    num_nodes: int | None
+    device: str | None
+    timings: tuple[Timing, ...]
+    num_copies: int = 1
+    backend: str | None = None
+    link: str | None = None
+
+
+class CollectiveRuns(Struct, frozen=True, kw_only=True):
+    """What was read of files: runs, what was refused and why, and what a reader of the numbers must know."""
+
+    runs: tuple[CollectiveRun, ...]
+    rejected: Tally
+    notes: tuple[str, ...] = ()
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that can be used."""
+        return sum(len(run.timings) for run in self.runs)
+
+
+_PARTED = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
+
+
+def bus_fraction(operation: str, num_ranks: int) -> float:
+    """What a ring's link carries for each byte of the payload: busbw over algbw.
+
+    Source: NVIDIA/nccl-tests doc/PERFORMANCE.md.
+
+    >>> bus_fraction("all_reduce", 8), bus_fraction("all_gather", 8), bus_fraction("broadcast", 8)
+    (1.75, 0.875, 1.0)
+    """
+    if operation == "all_reduce":
+        return 2 * (num_ranks - 1) / num_ranks
+    return (num_ranks - 1) / num_ranks if operation in _PARTED else 1.0

@@ -1,7 +1,4 @@
-"""JSON documents of timed collectives.
-
-Those written here, those of nccl-tests -J, and fitted ones read back.
-"""
+"""JSON documents of timed collectives: those written here, and those of nccl-tests -J."""
 
 import math
 import re
@@ -12,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from equipoise.bench.collectives.records import (
+from equipoise.bench.collectives import (
     OPERATIONS,
     WIDTH_BYTES,
     CollectiveRun,
@@ -85,7 +82,7 @@ def reading_in(document: Mapping[str, Any], *, where: str) -> CollectiveRuns:
         for operation, reason in document["refused"].items():
             rejected.refuse(f"refused {operation}", where, f"{operation}: {str(reason)[:300]}")
         backend, device = str(document["backend"])[:16], document["device_name"]
-        link = document["link"]
+        link = document.get("link")
     except (AttributeError, KeyError, TypeError, ValueError) as err:
         raise DataError(
             f"{where}: {type(err).__name__}: {err}; expected what "
@@ -141,75 +138,6 @@ def _whole(value: object, most: int = _MOST_RANKS) -> int:
     return value
 
 
-FITTED_SCHEMA = "equipoise.collectives/1"
-_MOST_FITS, _MOST_REGIMES = 1000, 100
-_TEXT = 256
-
-
-def reading_of_fits(document: Mapping[str, Any], *, where: str) -> CollectiveRuns:
-    """The runs of a document, one a fit: a time at the ends of each range of sizes, and at each octave
-    between.
-
-    where: names it. Raises DataError for a document of another form.
-    """
-    try:
-        runs = tuple(_run(fit, number, where) for number, fit in enumerate(document["fits"][:_MOST_FITS], 1))
-        rejected = Tally()
-        for each in document["rejected"][:_MOST_FITS]:
-            kind, first = str(each["kind"])[:40], str(each["first"])[:_TEXT]
-            rejected.refuse(kind, where, first, count=_whole(each["count"], _MOST_BYTES))
-    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as err:
-        raise DataError(
-            f"{where}: {type(err).__name__}: {err}; expected what `equipoise collectives --json` printed"
-        ) from err
-    note = f"{where}: has fits without timings: times are computed from the fitted lines"
-    return CollectiveRuns(runs=runs, rejected=rejected, notes=(note,) if runs else ())
-
-
-def _run(fit: Mapping[str, Any], number: int, where: str) -> CollectiveRun:
-    num_ranks, num_nodes = _whole(fit["num_ranks"]), fit["num_nodes"]
-    operation, device, backend = str(fit["operation"])[:40], fit["device"], fit.get("backend")
-    seconds: dict[int, float] = {}
-    for regime in fit["regimes"][:_MOST_REGIMES]:
-        rate = regime["byte_per_s"]
-        byte_s = 0.0 if rate is None else 1.0 / _positive(rate)
-        start_s = float(regime["latency_s"])
-        first, last = (_whole(regime[name], _MOST_BYTES) for name in ("from_bytes", "to_bytes"))
-        for size in _sizes(first, last):
-            seconds[size] = _positive(start_s + size * byte_s)
-    return CollectiveRun(
-        file=str(fit.get("file") or where)[:_TEXT],
-        number=number,
-        operation=operation,
-        num_ranks=num_ranks,
-        num_nodes=None if num_nodes is None else _whole(num_nodes),
-        device=None if device is None else str(device)[:_TEXT],
-        backend=None if backend is None else str(backend)[:16],
-        timings=tuple(
-            Timing(
-                operation=operation,
-                payload_bytes=size,
-                num_ranks=num_ranks,
-                num_nodes=num_nodes,
-                out_of_place_s=took_s,
-                in_place_s=None,
-                redop=None,
-                dtype="float",
-                num_wrong=None,
-                line=number,
-                resolution=min(1.0, max(0.0, float(fit["log_sd"]))),
-            )
-            for size, took_s in sorted(seconds.items())
-        ),
-    )
-
-
-def _sizes(first: int, last: int) -> list[int]:
-    """The ends of a range, and every power of two between."""
-    octaves = range(first.bit_length(), last.bit_length())
-    return sorted({first, last, *(2**octave for octave in octaves if first < 2**octave < last)})
-
-
 def _positive(value: float) -> float:
     number = float(value)
     if not 0 < number < math.inf:
@@ -242,11 +170,10 @@ def document_in(text: str, *, where: str) -> dict[str, Any]:
             f"{where}: broken or cut JSON ({err}); expected the whole file of `nccl-tests -J`, or its "
             "text output"
         ) from err
-    is_fits = isinstance(whole, dict) and whole.get("schema") == FITTED_SCHEMA
-    if not is_fits and not (isinstance(whole, dict) and isinstance(whole.get("results"), list)):
+    if not (isinstance(whole, dict) and isinstance(whole.get("results"), list)):
         raise DataError(
-            f"{where}: JSON without a list `results`; expected what `nccl-tests -J FILE` writes, or "
-            "`equipoise collectives`"
+            f"{where}: JSON without a list `results`; expected what `nccl-tests -J FILE` or `equipoise "
+            "collectives --measure --out FILE` writes, timings and not fits to them"
         )
     return {key: value for key, value in whole.items() if key not in _SECRET}
 

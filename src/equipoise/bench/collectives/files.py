@@ -8,16 +8,14 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from equipoise.bench.collectives import CollectiveRun, CollectiveRuns, Timing
 from equipoise.bench.collectives.documents import (
-    FITTED_SCHEMA,
     MEASURED_SCHEMA,
     document_in,
     looks_like_json,
     reading_in,
-    reading_of_fits,
     tables_in_document,
 )
-from equipoise.bench.collectives.records import CollectiveRun, CollectiveRuns, Timing
 from equipoise.bench.collectives.text import (
     PROGRAMS,
     Clues,
@@ -77,10 +75,11 @@ def _read_file(
     if looks_like_json(text):
         document = document_in(text, where=str(path))
         if document.get("schema") == MEASURED_SCHEMA:
-            _take(reading_in(document, where=str(path)), runs, rejected, notes)
-            return
-        if document.get("schema") == FITTED_SCHEMA:
-            _take(reading_of_fits(document, where=str(path)), runs, rejected, notes)
+            reading = reading_in(document, where=str(path))
+            num_before = len(runs)
+            runs.extend(replace(run, number=num_before + run.number) for run in reading.runs)
+            rejected.merge(reading.rejected)
+            notes.extend(reading.notes)
             return
         found = tables_in_document(document)
         for table in found.tables:
@@ -98,14 +97,6 @@ def _read_file(
         notes.append(f"{path}: more rows than are read; the rest is not used")
     for table in found.tables:
         runs.extend(_runs(table, str(path), len(runs), rejected, notes))
-
-
-def _take(reading: CollectiveRuns, runs: list[CollectiveRun], rejected: Tally, notes: list[str]) -> None:
-    """Add what one document holds to what others held."""
-    num_before = len(runs)
-    runs.extend(replace(run, number=num_before + run.number) for run in reading.runs)
-    rejected.merge(reading.rejected)
-    notes.extend(reading.notes)
 
 
 def _text(path: Path, notes: list[str]) -> str:

@@ -9,10 +9,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from equipoise.bench.collectives import CollectivesTask
 from equipoise.bench.collectives.documents import MEASURED_SCHEMA, result_of
-from equipoise.bench.collectives.records import CollectivesTask
 from equipoise.bench.environment import shared_core_sets
-from equipoise.bench.launchers.emulated import NAME as EMULATED
 from equipoise.bench.launchers.folder import SO_FAR, Launcher, LaunchJob, read_document
 from equipoise.errors import EvidenceError
 
@@ -66,7 +65,6 @@ def timed_document(
         "schema": MEASURED_SCHEMA,
         "launcher": launch_with.name,
         "num_ranks": task.num_ranks,
-        "link": link_of(launch_with.name),
         **setting,
         "conditions": launch_with.conditions(_cores(task, launch_with)),
         "results": [result_of(row, task.num_ranks) for row in rows if row["operation"] not in refused],
@@ -76,16 +74,6 @@ def timed_document(
 
 def _cores(task: CollectivesTask, launch_with: Launcher) -> tuple[tuple[int, ...], ...]:
     return shared_core_sets(task.num_ranks) if launch_with.binds_here else ()
-
-
-def link_of(launcher_name: str) -> str | None:
-    """The rate that a launcher's name states for the links between its hosts.
-
-    >>> link_of("emulated:1gbit"), link_of("torchrun")
-    ('1gbit', None)
-    """
-    kind, _, rate = launcher_name.partition(":")
-    return rate if kind == EMULATED and rate else None
 
 
 def _part(progress: Progress | None, start: int, num_starts: int) -> Progress | None:

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from msgspec import Struct
 
-from equipoise.bench.collectives.records import WIDTH_BYTES, CollectivesTask
+from equipoise.bench.collectives import WIDTH_BYTES, CollectivesTask
 
 # Calls in a row last so long: some see the 4 ms that a sleeping core may take to wake, most do not.
 LEAST_BATCH_S = 0.05

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from equipoise.bench.collectives.records import bus_fraction
+from equipoise.bench.collectives import bus_fraction
 
 MAX_RANKS = 1_000_000
 

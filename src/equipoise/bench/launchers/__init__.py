@@ -2,8 +2,6 @@
 
 from collections.abc import Mapping
 
-from equipoise.bench.launchers.emulated import NAME as EMULATED
-from equipoise.bench.launchers.emulated import emulated
 from equipoise.bench.launchers.folder import JobOutcome, Launcher, LaunchJob
 from equipoise.bench.launchers.hosts import over_hosts, served
 from equipoise.bench.launchers.processes import INPROCESS, TORCHRUN
@@ -43,12 +41,8 @@ def _named(name: str, options: Mapping[str, str]) -> list[Launcher]:
         return [slurm(options)]
     if name == RAY:
         return [ray_cluster(options)]
-    if name.partition(":")[0] == EMULATED:
-        return [emulated(name)]
     wanted = [one for one in LAUNCHERS if name in {"auto", one.name}]
     if not wanted:
         known = ", ".join((*(one.name for one in LAUNCHERS), SLURM, RAY))
-        raise UsageError(
-            f"launcher {name!r}; expected auto, {known} or {EMULATED}:RATE, e.g. {EMULATED}:1gbit"
-        )
+        raise UsageError(f"launcher {name!r}; expected auto, {known}")
     return wanted

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from msgspec import Struct, convert
 
-from equipoise.bench.models import OptimizerSettings, Trainee, hint
+from equipoise.bench.zoo import OptimizerSettings, Trainee, hint
 from equipoise.errors import UsageError
 
 if TYPE_CHECKING:

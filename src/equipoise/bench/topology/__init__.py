@@ -1,6 +1,271 @@
-"""How a machine's accelerators are connected: read from what tools print, or from this machine."""
+"""A topology from pasted text, or of this machine: from its vendor's tools, else from the kernel."""
 
-from equipoise.bench.topology.reading import here, read
-from equipoise.bench.topology.topology import Device, DeviceLink, Nic, Topology
+import re
+import shutil
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
-__all__ = ["Device", "DeviceLink", "Nic", "Topology", "here", "read"]
+from msgspec.structs import replace
+
+from equipoise.bench.environment import command_output, file_text
+from equipoise.bench.topology.amd import read_amd
+from equipoise.bench.topology.nvidia import read_nvidia
+from equipoise.bench.topology.topology import Device, DeviceLink, Nic, Topology, pairs
+from equipoise.errors import DataError, EvidenceError
+
+MOST_BYTES = 4_000_000
+MOST_LINES = 20_000
+MOST_LINE_CHARS = 20_000
+# Colours and cursor movements (CSI), titles (OSC), and two-character escapes.
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_=>78])")
+# mpirun --tag-output, srun --label, quotes of mail.
+_PREFIXES = re.compile(r"^\s*(?:(?:\[\d+,\s?\d+\]<std\w+>:?|\d{1,5}:(?=\s)|>+)\s?)+")
+
+
+def plain_lines(content: bytes, where: str) -> tuple[str, ...]:
+    """The lines of a text, each without escapes and control characters; tabs become two spaces.
+
+    where: the name of the file, for messages.
+    Raises DataError for what is binary or larger than any topology.
+    """
+    if len(content) > MOST_BYTES:
+        raise DataError(
+            f"{where}: more than {MOST_BYTES:,} bytes; expected what nvidia-smi or rocm-smi print, a few kB: "
+            "cut it out"
+        )
+    text = _decoded(content, where)
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    longest = max(map(len, lines))
+    if len(lines) > MOST_LINES or longest > MOST_LINE_CHARS:
+        raise DataError(
+            f"{where}: {len(lines):,} lines, the longest of {longest:,} characters; expected what nvidia-smi "
+            "or rocm-smi print: cut it out"
+        )
+    return tuple(_plain(line) for line in lines)
+
+
+def _decoded(content: bytes, where: str) -> str:
+    """Text of UTF-8, or of UTF-16 with its mark, as PowerShell writes it."""
+    if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return content.decode("utf-16", errors="replace")
+    if b"\0" in content:
+        line = content[: content.index(b"\0")].count(b"\n") + 1
+        raise DataError(f"{where}: line {line}: a NUL byte; expected text that nvidia-smi or rocm-smi print")
+    return content.decode("utf-8-sig", errors="replace")
+
+
+def _plain(line: str) -> str:
+    text = _ESCAPES.sub("", line).replace("\t", "  ").replace("\N{NO-BREAK SPACE}", " ")
+    text = "".join(char for char in text if char == " " or not unicodedata.category(char).startswith("C"))
+    return _PREFIXES.sub("", text).rstrip()
+
+
+# Which functions read which tool's text; the first that finds anything is used.
+READERS = (read_amd, read_nvidia)
+
+
+def read(content: bytes, *, where: str) -> Topology:
+    """The topology of a machine from what its tools printed.
+
+    where: the name of the file, for messages.
+    Raises DataError where it is no text, or has no accelerator; EvidenceError where it has no link.
+    """
+    lines = plain_lines(content, where)
+    for reader in READERS:
+        found = reader(lines)
+        if found is not None and found.devices:
+            _check_has_links(found, where)
+            return found
+    problem = (
+        "empty"
+        if not any(line.strip() for line in lines)
+        else "no matrix of links and no list of accelerators"
+    )
+    raise DataError(
+        f"{where}: {problem}; expected what `nvidia-smi topo -m`, `nvidia-smi -L`, `rocm-smi --showtopo` or "
+        "`amd-smi topology` print"
+    )
+
+
+def _check_has_links(found: Topology, where: str) -> None:
+    """Refuse a text of which only the heads of the columns are left."""
+    absent = {row.name for row in found.missing_rows if row.num_cells == 0}
+    names = [device.name for device in found.devices if device.name in absent]
+    shown = any(link.peers or link.weight for link in found.links) or any(
+        device.title for device in found.devices
+    )
+    if len(names) > 1 and len(names) == len(found.devices) and not (shown or found.classes):
+        raise EvidenceError(
+            f"{where}: {len(names)} accelerators are named, but no link between them",
+            missing=(f"the rows {', '.join(names[:8])}",),
+        )
+
+
+# Of a bit a second: Ethernet in millions, InfiniBand in thousands of millions.
+_ETHERNET_BYTE_PER_S = 1e6 / 8
+_RDMA_BYTE_PER_S = 1e3 * _ETHERNET_BYTE_PER_S
+_RATE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*Gb/sec")
+
+
+def sockets(system: Path, processes: Path) -> Topology:
+    """Processor sockets as devices, with the link between them, and the cards of the network.
+
+    Assumes two sockets are connected as NUMA nodes are: what nvidia-smi calls SYS.
+    """
+    devices = tuple(_sockets(system, processes))
+    links = tuple(
+        DeviceLink(a=a, b=b, link_class="SYS") for a, b in pairs(tuple(each.name for each in devices))
+    )
+    return Topology(
+        origin="this machine",
+        devices=devices,
+        nics=tuple(_cards(system)),
+        links=links,
+    )
+
+
+def _text(path: Path) -> str:
+    return file_text(path).strip()
+
+
+def _numbered(folder: Path, name: str) -> list[tuple[int, Path]]:
+    """Entries of a folder that are called by a name and a number, in the order of the numbers."""
+    found = [
+        (int(match[1]), path)
+        for path in (folder.iterdir() if folder.is_dir() else ())
+        if (match := re.fullmatch(rf"{name}(\d+)", path.name))
+    ]
+    return sorted(found)
+
+
+def _sockets(system: Path, processes: Path) -> Iterator[Device]:
+    threads: dict[int, list[int]] = {}
+    cores: dict[int, set[str]] = {}
+    for number, path in _numbered(system / "devices" / "system" / "cpu", "cpu"):
+        package = _text(path / "topology" / "physical_package_id")
+        if package.lstrip("-").isdigit():
+            place = max(0, int(package))  # -1 where the kernel does not know
+            threads.setdefault(place, []).append(number)
+            cores.setdefault(place, set()).add(_text(path / "topology" / "core_id"))
+    title = re.search(r"^model name\s*:\s*(.+)$", _text(processes / "cpuinfo"), re.MULTILINE)
+    nodes = {
+        number: _expanded(_text(path / "cpulist"))
+        for number, path in _numbered(system / "devices" / "system" / "node", "node")
+    }
+    for socket, cpus in sorted(threads.items()):
+        near = [node for node, its in nodes.items() if its & set(cpus)]
+        yield Device(
+            name=f"CPU{socket}",
+            kind="cpu",
+            title=title[1].strip() if title else None,
+            cpu_affinity=_ranges(cpus),
+            numa_affinity=_ranges(near) if near else None,
+            num_cores=len(cores[socket]),
+        )
+
+
+def _expanded(text: str) -> set[int]:
+    """Numbers of a list as the kernel prints it: `0-3,8`."""
+    found: set[int] = set()
+    for first, last in re.findall(r"(\d{1,6})(?:-(\d{1,6}))?", text):
+        found.update(range(int(first), int(last or first) + 1))
+    return found
+
+
+def _ranges(numbers: list[int]) -> str:
+    """Numbers as the kernel prints them.
+
+    >>> _ranges([0, 1, 2, 8])
+    '0-2,8'
+    """
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and parts[-1][1] == number - 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
+
+
+def _cards(system: Path) -> Iterator[Nic]:
+    """Interfaces that are devices, with the rate of their link, and RDMA devices with theirs."""
+    folder = system / "class" / "net"
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if (path / "device").exists():
+            speed = _text(path / "speed")
+            rate = int(speed) * _ETHERNET_BYTE_PER_S if speed.isdigit() and int(speed) > 0 else None
+            yield Nic(name=path.name, byte_per_s=rate)
+    folder = system / "class" / "infiniband"
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        yield Nic(name=path.name, byte_per_s=rdma_byte_per_s(system, path.name))
+
+
+def rdma_byte_per_s(system: Path, name: str) -> float | None:
+    """The rate of an RDMA device's fastest port, one direction; None where the kernel does not know it."""
+    if not re.fullmatch(r"[\w.-]+", name):
+        return None
+    ports = _numbered(system / "class" / "infiniband" / name / "ports", "")
+    rates = [float(found[1]) for _, port in ports if (found := _RATE.match(_text(port / "rate")))]
+    return max(rates) * _RDMA_BYTE_PER_S if rates else None
+
+
+# Byte/s of one lane in one direction, by generation of PCIe (rates of the standard, encoding taken off).
+_LANE_BYTE_PER_S = {"1": 0.25e9, "2": 0.5e9, "3": 0.984e9, "4": 1.969e9, "5": 3.938e9, "6": 7.563e9}
+_SLOT_QUERY = "--query-gpu=index,pcie.link.gen.max,pcie.link.width.max"
+_SLOT = re.compile(r"\s*(\d+),\s*([1-6]),\s*([1-9]\d?)\s*")
+
+Run = Callable[[Sequence[str]], str]
+
+
+def here(*, run: Run | None = None, system: Path = Path("/sys"), processes: Path = Path("/proc")) -> Topology:
+    """The accelerators of this machine and their links; its processor sockets where it has none.
+
+    run: what a command prints, empty where there is no such command. system, processes: folders of the
+    kernel.
+    """
+    run = run or command_output
+    for reader in (_from_nvidia, _from_amd):
+        found = reader(run)
+        if found is not None:
+            rates = {nic.name: rdma_byte_per_s(system, nic.title or nic.name) for nic in found.nics}
+            nics = tuple(replace(nic, byte_per_s=rates[nic.name]) for nic in found.nics)
+            return replace(found, nics=nics, origin=f"this machine: {found.origin}")
+    found = sockets(system, processes)
+    silent = [name for name in ("nvidia-smi", "rocm-smi", "amd-smi") if shutil.which(name)]
+    why = f"{' and '.join(silent)} show none" if silent else "no nvidia-smi, rocm-smi or amd-smi is installed"
+    note = f"No accelerator was found here ({why}): processor sockets are shown instead."
+    return replace(found, notes=(*found.notes, note))
+
+
+def _from_nvidia(run: Run) -> Topology | None:
+    listed = run(("nvidia-smi", "-L"))
+    if not listed.strip():
+        return None
+    texts = [listed]
+    for options in (("-m",), ("-p2p", "r")):
+        texts += [f"$ nvidia-smi topo {' '.join(options)}", run(("nvidia-smi", "topo", *options))]
+    found = read_nvidia(plain_lines("\n".join(texts).encode(), "nvidia-smi"))
+    if found is None or not found.devices:
+        return None
+    slots = _slots(run(("nvidia-smi", _SLOT_QUERY, "--format=csv,noheader")))
+    devices = (replace(device, slot_byte_per_s=slots.get(device.name)) for device in found.devices)
+    return replace(found, devices=tuple(devices))
+
+
+def _slots(text: str) -> dict[str, float]:
+    """Byte/s of the slot of each GPU, one direction."""
+    found = filter(None, map(_SLOT.fullmatch, text.splitlines()))
+    return {f"GPU{int(each[1])}": _LANE_BYTE_PER_S[each[2]] * int(each[3]) for each in found}
+
+
+def _from_amd(run: Run) -> Topology | None:
+    for commands in (
+        (("rocm-smi", "--showtopo"), ("rocm-smi", "--showproductname")),
+        (("amd-smi", "topology"),),
+    ):
+        text = "\n".join(run(command) for command in commands)
+        found = read_amd(plain_lines(text.encode(), commands[0][0])) if text.strip() else None
+        if found is not None and found.devices:
+            return found
+    return None

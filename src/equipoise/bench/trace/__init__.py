@@ -1,1 +1,367 @@
-"""Traces of training as torch.profiler (Kineto) writes them: what each rank spends its steps on."""
+"""One rank's trace: where its steps begin and end, and what each was spent on, in parts that sum exactly."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from equipoise.bench.trace.activity import Activity, DeviceActivity, Spans, covered_ns, merged, union
+from equipoise.bench.trace.stream import TraceStream, blob_pieces, pieces
+from equipoise.errors import DataError
+from equipoise.runs.reader import Tally
+from equipoise.runs.sources import open_source
+from equipoise.runs.sources.archive import BLOCK_BYTES, has_tar_header
+
+# Work of a device after the last step's end on the host, as a share of its work, from which on its own steps
+# are taken. In the samples a device that keeps up has 0 %, those that lag 13 % and 19 %.
+LAGS_SHARE = 0.02
+
+
+class Steps(Struct, frozen=True, kw_only=True):
+    """The steps of one device.
+
+    numbers: None for a whole trace without marks. lagging: whether they are those of the device, which ran
+    behind the host.
+    """
+
+    numbers: tuple[int | None, ...]
+    windows: Spans
+    lagging: bool = False
+
+
+def steps_of(activity: Activity, device: DeviceActivity) -> Steps:
+    """The steps of a device of a trace; the whole trace where no step is marked.
+
+    Where a device lags, its busiest stream, which works in order, decides when it comes to a step; what other
+    streams do meanwhile is of the step that the busiest is in.
+    """
+    if not activity.host_steps and not activity.device_steps:
+        whole = (activity.first_ns or 0, activity.last_ns or 0)
+        return Steps(numbers=(None,), windows=_spans([whole]))
+    marked = activity.host_steps or activity.device_steps
+    numbers, windows = _contiguous(marked)
+    if device is activity.host or not _lags(device, windows):
+        return Steps(numbers=numbers, windows=windows)
+    if activity.device_steps.keys() >= marked.keys():
+        on_device = _contiguous(activity.device_steps)[1]
+        return Steps(numbers=numbers, windows=on_device, lagging=True)
+    return Steps(numbers=numbers, windows=_as_launched(activity, device, windows) or windows, lagging=True)
+
+
+def _spans(pairs: list[tuple[int, int]]) -> Spans:
+    array = np.array(pairs, dtype=np.int64)
+    return Spans(start=array[:, 0], end=array[:, 1])
+
+
+def _contiguous(steps: Mapping[int, tuple[int, int]]) -> tuple[tuple[int, ...], Spans]:
+    """Numbers and windows in order; each lasts to the next where that follows, so that no moment is lost."""
+    numbers = sorted(steps, key=lambda number: (steps[number], number))
+    pairs = [
+        (
+            steps[number][0],
+            steps[numbers[at + 1]][0]
+            if at + 1 < len(numbers) and numbers[at + 1] == number + 1
+            else steps[number][1],
+        )
+        for at, number in enumerate(numbers)
+    ]
+    return tuple(numbers), _spans(pairs)
+
+
+def work(device: DeviceActivity) -> Spans:
+    """All moments at which a device did anything, merged."""
+    return union(union(device.compute.spans, device.copy.spans), device.communication.spans)
+
+
+def _lags(device: DeviceActivity, windows: Spans) -> bool:
+    """Whether much of what a device did came after the host's last step had ended."""
+    done = work(device)
+    total = int((done.end - done.start).sum())
+    if total == 0:
+        return False
+    after = Spans(start=windows.end[-1:], end=np.maximum(done.end[-1:], windows.end[-1:]))
+    return bool(covered_ns(done, after)[0] > LAGS_SHARE * total)
+
+
+def _as_launched(activity: Activity, device: DeviceActivity, windows: Spans) -> Spans | None:
+    """Each window from the first kernel launched in it to that of the next; None without launches."""
+    launches = np.array(activity.launched.correlation, dtype=np.int64)
+    order = np.argsort(launches, kind="stable")
+    launches, moments = launches[order], activity.launched.times.spans.start[order]
+    kernels = device.busiest
+    numbers = np.array(kernels.correlation, dtype=np.int64)
+    place = np.searchsorted(launches, numbers)
+    known = place < launches.size
+    known[known] = launches[place[known]] == numbers[known]
+    if not known.any():
+        return None
+    spans = kernels.times.spans
+    launched_at = moments[place[known]]
+    order = np.argsort(launched_at, kind="stable")
+    launched_at, start, end = launched_at[order], spans.start[known][order], spans.end[known][order]
+    first_of_rest = np.minimum.accumulate(start[::-1])[::-1]
+    last_so_far = np.maximum.accumulate(end)
+    begins = np.searchsorted(launched_at, windows.start)
+    ends = np.searchsorted(launched_at, windows.end)
+    if begins.max() >= launched_at.size or (ends == 0).any():
+        return None
+    begin = first_of_rest[begins]
+    # What was launched next, in a step or not, ends a step; where nothing was, the last work launched in it.
+    nothing_next = ends == launched_at.size
+    finish = np.where(
+        nothing_next, last_so_far[ends - 1], first_of_rest[np.minimum(ends, launched_at.size - 1)]
+    )
+    return Spans(start=begin, end=np.maximum(finish, begin))
+
+
+_MOST_NAME = 256
+_NAMED_RANK = re.compile(r"(?:rank|worker)[-_.]?(\d{1,7})(?!\d)", re.IGNORECASE)
+
+
+class TraceStep(Struct, frozen=True, kw_only=True):
+    """One step: step_s = compute_s + exposed_s + idle_s.
+
+    number: of ProfilerStep#; None where the whole trace is taken. communication_s: all of it, exposed_s: what
+    does not overlap with computation; both None where it is not traced. copy_s: the part of compute_s
+    in which nothing but copies ran.
+    """
+
+    number: int | None
+    step_s: float
+    compute_s: float
+    communication_s: float | None
+    exposed_s: float | None
+    idle_s: float
+    copy_s: float
+
+
+class Collectives(Struct, frozen=True, kw_only=True):
+    """The communications of one rank in its steps, in order of their start; arrays of (n_communications,).
+
+    group: which operation over which ranks, as text. step: index into the rank's steps. start_s: since the
+    step began; communications may overlap. seconds: how long each took.
+    """
+
+    group: tuple[str, ...]
+    step: NDArray[np.int64]
+    start_s: NDArray[np.float64]
+    seconds: NDArray[np.float64]
+
+
+class RankTrace(Struct, frozen=True, kw_only=True):
+    """What one device of one rank did.
+
+    where: the file. device: None where only the host was traced; device_name: as the trace names it. notes:
+    what a reader must know.
+    """
+
+    where: str
+    rank: int | None
+    world_size: int | None
+    device: int | None
+    steps: tuple[TraceStep, ...]
+    collectives: Collectives
+    notes: tuple[str, ...] = ()
+    device_name: str | None = None
+
+
+def rank_traces(pieces: Iterator[bytes], where: str) -> list[RankTrace]:
+    """The trace of one file: one record per device, most often one.
+
+    pieces: the bytes of the file in order. where: names it in messages; it may name the rank too.
+    Raises DataError where it is no trace, or nothing in it took time.
+    """
+    stream = TraceStream(pieces, where)
+    activity = Activity(where=where)
+    for batch in stream.batches():
+        activity.add(batch)
+    if activity.first_ns is None:
+        raise DataError(
+            f"{where}: no kernel, operator or step in the trace; expected spans (ph X) of torch.profiler"
+        )
+    notes = tuple(_notes(activity, is_cut=stream.is_cut))
+    rank, world_size = _identity(stream.metadata, where)
+    devices: list[tuple[int | None, DeviceActivity]] = [*sorted(activity.devices.items())]
+    found = []
+    for number, device in devices or [(None, activity.host)]:
+        steps = steps_of(activity, device)
+        found.append(
+            RankTrace(
+                where=where,
+                rank=rank,
+                world_size=world_size,
+                device=number,
+                steps=_steps(device, steps, has_communication=_has_communication(activity)),
+                collectives=_collectives(device, steps.windows, activity),
+                notes=(*notes, _LAGGING) if steps.lagging else notes,
+                device_name=_device_name(stream.metadata, number),
+            )
+        )
+    return found
+
+
+_LAGGING = (
+    "the device runs behind the host, so a step is measured on the device: from the first "
+    "work launched in one step to that of the next"
+)
+
+
+def _has_communication(activity: Activity) -> bool:
+    """Whether the trace has communication: not so where the host only launched that of devices unseen."""
+    return bool(activity.devices) or not (activity.num_launches and not activity.host.communication.start)
+
+
+def _notes(activity: Activity, *, is_cut: bool) -> Iterator[str]:
+    if is_cut:
+        yield "the file is cut before its end; everything before was read"
+    if activity.num_odd:
+        yield f"{activity.num_odd} events without numeric times were excluded"
+    if not activity.devices and _has_communication(activity):
+        yield (
+            "only the host was traced: computation is the time in operators, communication that of the "
+            "library's own threads, waiting for others included, and Python between operators counts as idle"
+        )
+    elif not activity.devices:
+        yield (
+            "only the host was traced, and it only launched the communication: profile with "
+            "ProfilerActivity.CUDA to see it"
+        )
+
+
+def _identity(metadata: Mapping[str, Any], where: str) -> tuple[int | None, int | None]:
+    """Rank and number of ranks: as the trace has it, else the rank in the file's name."""
+    info = metadata.get("distributedInfo")
+    info = info if isinstance(info, dict) else {}
+    rank, world_size = (
+        each if type(each) is int and each >= 0 else None
+        for each in (info.get("rank"), info.get("world_size"))
+    )
+    named = _NAMED_RANK.search(where.rpartition("/")[2])
+    return (int(named[1]) if rank is None and named else rank), world_size
+
+
+def _device_name(metadata: Mapping[str, Any], number: int | None) -> str | None:
+    """The name of a device by its number; None where the trace has none, or none of text."""
+    listed = metadata.get("deviceProperties")
+    for each in listed if isinstance(listed, list) and number is not None else ():
+        if isinstance(each, dict) and each.get("id") == number and isinstance(each.get("name"), str):
+            return str(each["name"])[:_MOST_NAME]
+    return None
+
+
+def _steps(device: DeviceActivity, steps: Steps, *, has_communication: bool) -> tuple[TraceStep, ...]:
+    windows = steps.windows
+    kernels, copied = merged(device.compute.spans), merged(device.copy.spans)
+    compute, communication = union(kernels, copied), merged(device.communication.spans)
+    length = windows.end - windows.start
+    busy = covered_ns(union(compute, communication), windows)
+    computed = covered_ns(compute, windows)
+    only_copied = computed - covered_ns(kernels, windows)
+    communicated = covered_ns(communication, windows)
+    return tuple(
+        TraceStep(
+            number=number,
+            step_s=_seconds(length[at]),
+            compute_s=_seconds(computed[at]),
+            communication_s=_seconds(communicated[at]) if has_communication else None,
+            exposed_s=_seconds(busy[at] - computed[at]) if has_communication else None,
+            idle_s=_seconds(length[at] - busy[at]),
+            copy_s=_seconds(only_copied[at]),
+        )
+        for at, number in enumerate(steps.numbers)
+    )
+
+
+def _seconds(nanoseconds: np.int64) -> float:
+    return int(nanoseconds) / 1_000_000_000
+
+
+def _collectives(device: DeviceActivity, windows: Spans, activity: Activity) -> Collectives:
+    """Communications that begin in a step."""
+    spans = device.communication.spans
+    order = np.argsort(spans.start, kind="stable")
+    start, took = spans.start[order], (spans.end - spans.start)[order]
+    place = np.searchsorted(windows.start, start, side="right") - 1
+    inside = (place >= 0) & (start < windows.end[np.maximum(place, 0)])
+    names = {number: f"{what} {who}".strip() for (who, what), number in activity.names.items()}
+    groups = (
+        np.frombuffer(device.groups, dtype=np.int_)[order] if device.groups else np.zeros(0, dtype=np.int_)
+    )
+    return Collectives(
+        group=tuple(names[int(each)] for each in groups[inside]),
+        step=place[inside].astype(np.int64),
+        start_s=(start - windows.start[np.maximum(place, 0)])[inside] / 1_000_000_000
+        if windows.start.size
+        else np.zeros(0),
+        seconds=took[inside] / 1_000_000_000,
+    )
+
+
+SUFFIXES = (".json", ".json.gz", ".json.zst")
+# A folder with more is no folder of traces: the largest systems have some ten thousand ranks.
+MAX_FILES = 100_000
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+
+
+class Traces(Struct, frozen=True, kw_only=True):
+    """What was read: one record per rank and device, in order of ranks, and what was refused."""
+
+    ranks: tuple[RankTrace, ...]
+    rejected: Tally
+
+
+def read_traces(paths: Sequence[Path], *, progress: Progress | None = None) -> Traces:
+    """The traces in files, folders and archives; a file that is named twice counts once.
+
+    Raises DataError where none of them can be read: with the first reason.
+    """
+    found, rejected, first = list[RankTrace](), Tally(), None
+    files = [*{each.resolve(): each for path in paths for each in _files(path)}.values()]
+    for number, path in enumerate(files):
+        if progress is not None:
+            progress(path.name, number, len(files))
+        try:
+            for where, content in _contents(path, rejected):
+                found.extend(rank_traces(content, where))
+        except DataError as err:
+            first = first or err
+            rejected.refuse("unreadable", str(path), str(err))
+    if not found:
+        named = ", ".join(str(path) for path in paths[:3])
+        raise first or DataError(f"{named}: no trace in it; expected files that end in {', '.join(SUFFIXES)}")
+    found.sort(key=lambda each: (each.rank is None, each.rank or 0, each.device or 0))
+    return Traces(ranks=tuple(found), rejected=rejected)
+
+
+def _files(path: Path) -> list[Path]:
+    """The file, or the traces in a folder."""
+    if not path.is_dir():
+        return [path]
+    files = sorted(each for each in path.rglob("*") if _is_trace(each.name) and each.is_file())
+    if len(files) > MAX_FILES:
+        raise DataError(f"{path}: {len(files)} files; at most {MAX_FILES} traces are read")
+    return files
+
+
+def _contents(path: Path, rejected: Tally) -> Iterator[tuple[str, Iterator[bytes]]]:
+    """Name and content of the trace in a file, or of each in an archive."""
+    content = pieces(path)
+    first = next(content, b"")
+    if not has_tar_header(first[:BLOCK_BYTES]):
+        yield str(path), chain([first], content)
+        return
+    source = open_source(path)
+    for blob in source.files(lambda name, _: _is_trace(name)):
+        where = f"{path}:{blob.path}"
+        yield where, blob_pieces(blob.data, where=where)
+    rejected.extend(source.rejections)
+
+
+def _is_trace(name: str) -> bool:
+    return name.lower().endswith(SUFFIXES)

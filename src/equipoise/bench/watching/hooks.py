@@ -3,7 +3,7 @@
 import os
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import wraps
 from itertools import count
@@ -47,12 +47,20 @@ def device_of(models: Sequence[nn.Module]) -> tuple[DeviceKind, torch.device]:
     return device(place.type), place
 
 
-def run_name(rank: int, num_ranks: int) -> str:
+_STAMP = "%Y%m%dT%H%M%S"
+
+
+def run_name(rank: int, num_ranks: int, *, after: str = "") -> str:
     """A name for this run that all its ranks know, from rank 0: the time and some digits.
 
-    Raises UsageError where rank 0 does not watch.
+    after: the name of the latest run there, which this one follows in order also where the clock was set
+    back since. Raises UsageError where rank 0 does not watch.
     """
-    name = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{token_hex(3)}"
+    begun = datetime.now(UTC)
+    with suppress(ValueError, OverflowError):  # the name of something else
+        latest = datetime.strptime(after.partition("-")[0], _STAMP).replace(tzinfo=UTC)
+        begun = max(begun, latest + timedelta(seconds=1))
+    name = f"{begun:{_STAMP}}-{token_hex(3)}"
     number = next(_numbers)
     if num_ranks == 1:
         return name

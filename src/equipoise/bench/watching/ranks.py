@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from equipoise.bench.counters import MOST_OTHERS, others_fraction
 from equipoise.bench.phases import (
     BACKWARD,
     EXPOSED,
@@ -33,6 +34,7 @@ class CombinedRun(Struct, frozen=True, kw_only=True):
     num_unlike: steps left out because they took another number of batches or samples than most, as with a
     skipped update or the end of the data. missing_ranks: those that left nothing.
     num_samples: of a step, over the ranks; None where batches were not seen or a rank is missing.
+    others_cpu_fraction: of the ranks' cores, what other programs took; None where a rank did not say.
     """
 
     about: Mapping[str, Any]
@@ -47,6 +49,7 @@ class CombinedRun(Struct, frozen=True, kw_only=True):
     nodes: Sequence[Mapping[str, Any]]
     memory_bytes: Sequence[int]
     cpu_fraction: float | None
+    others_cpu_fraction: float | None
 
     @property
     def num_ranks(self) -> int:
@@ -105,7 +108,18 @@ def combine_ranks(records: Sequence[RankRecord]) -> CombinedRun:
         nodes=_nodes(records),
         memory_bytes=memory,
         cpu_fraction=_mean([end.cpu_fraction for end in ended]),
+        others_cpu_fraction=_others(records) if not missing else None,
     )
+
+
+def _others(records: Sequence[RankRecord]) -> float | None:
+    """What other programs took of the ranks' cores; None where a rank did not say what it took itself."""
+    uses = [
+        (str(record.about["conditions"].get("host")), record.end.use)
+        for record in records
+        if record.end is not None and record.end.use is not None
+    ]
+    return others_fraction(uses) if len(uses) == len(records) else None
 
 
 def _warm_up(step_s: Sequence[float]) -> tuple[int, bool]:
@@ -241,6 +255,8 @@ def _notes(watched: CombinedRun, step_s: list[float]) -> list[str]:
     notes = [f"warm-up {watched.num_warm_up} steps, {sum(outliers(step_s))} outliers kept"]
     if not watched.is_steady:
         notes.append("NOT steady: step times still had a trend")
+    if (watched.others_cpu_fraction or 0.0) > MOST_OTHERS:
+        notes.append(f"machine busy: other programs took {watched.others_cpu_fraction:.0%} of the cores")
     if watched.num_unlike:
         notes.append(f"{watched.num_unlike} steps of another size excluded")
     if watched.missing_ranks and watched.about["rank"]:

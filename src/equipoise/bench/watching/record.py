@@ -10,10 +10,11 @@ from typing import Annotated, Any, BinaryIO, Literal, TypeAlias
 
 from msgspec import Meta, Struct, ValidationError, convert, field, to_builtins
 
+from equipoise.bench.counters import CoreUse
 from equipoise.bench.phases import STEP
-from equipoise.bench.store import WATCHED, content, write_whole
+from equipoise.bench.store import WATCHED, write_whole
 from equipoise.errors import DataError
-from equipoise.files import parsed_json
+from equipoise.files import parsed_json, read_input
 from equipoise.units import MIB, MILLISECOND_S, NANOSECOND_S
 
 _SCHEMA = "equipoise.watched/1"
@@ -44,15 +45,22 @@ class RankEnd(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     exchanged: seconds of communication (`communication_s`, `exposed_s`) in so many seconds of profiled steps
     (`step_s`) and of their passes (`passes_s`); empty where nothing was profiled. reason: why it failed.
+    use: what this rank's cores did meanwhile.
     """
 
     memory_bytes: Count | None = None
     cpu_fraction: Amount | None = None
     exchanged: dict[str, Amount] = field(default_factory=dict)
     reason: str | None = None
+    use: CoreUse | None = None
 
     def __post_init__(self) -> None:
         """Refuse shares that cannot be computed."""
+        used = self.use
+        if used is not None and not (
+            used.cores and 0 < used.wall_s < _LONGEST_S and abs(used.taken_s) + abs(used.own_s) < _LONGEST_S
+        ):
+            raise ValueError("use of no cores, or of no time")
         needed = {"communication_s", "step_s", *(("exposed_s",) if "passes_s" in self.exchanged else ())}
         if self.exchanged and not needed <= set(self.exchanged):
             raise ValueError(f"exchanged lacks {', '.join(sorted(needed - set(self.exchanged)))}")
@@ -225,7 +233,9 @@ def _lines(path: Path, most_bytes: int | None) -> tuple[list[bytes], list[bytes]
     """The whole lines of a file: the first alone where some behind it are left out, and the rest."""
     if most_bytes is None or (size := _size(path)) <= most_bytes:
         # What follows the last end of line is empty, or was cut.
-        return [], content(path, _MOST_BYTES, what="a file of a watched run").split(b"\n")[:-1]
+        return [], read_input(path, _MOST_BYTES, expected="a file of a watched run", may_be_pipe=False).split(
+            b"\n"
+        )[:-1]
     try:
         with path.open("rb") as file:
             first = file.readline(most_bytes)

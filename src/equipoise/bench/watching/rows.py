@@ -228,6 +228,12 @@ def run_now(files: RunFiles) -> RunNow:
     )
 
 
+def row_now(now: RunNow) -> dict[str, Any]:
+    """The row of `runs` of what a run saw so far: that of one that trains is as if it ended now."""
+    row = _run(now.watched, now.records, now.files.folder)
+    return {**row, "status": SUCCESS} if now.is_running and now.watched.steps else row
+
+
 def _status(files: RunFiles, watched: CombinedRun, records: Sequence[RankRecord]) -> str:
     if files.is_alive and not all(record.end for record in records):
         return TRAINING

@@ -2,9 +2,10 @@
 
 import atexit
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,13 +13,15 @@ from time import monotonic, perf_counter, process_time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from equipoise.bench.counters import core_use
 from equipoise.bench.launchers.folder import first_line
 from equipoise.bench.phases import BACKWARD, EXPOSED, FORWARD, STEP
 from equipoise.bench.watching.loop import Loop, WatchedStep, phases_of
 from equipoise.bench.watching.ranks import CombinedRun, combine_ranks, summary
-from equipoise.bench.watching.record import RankEnd, RankFile, RankRecord, RecordedStep, run_folder
+from equipoise.bench.watching.record import RankEnd, RankFile, RankRecord, RecordedStep, run_folder, runs_in
 from equipoise.bench.watching.rows import write_tables
 from equipoise.errors import DataError, UsageError
+from equipoise.units import format_duration
 
 if TYPE_CHECKING:
     from torch import nn
@@ -65,6 +68,8 @@ NEEDS_TORCH = "watching a training loop needs torch: pip install 'equipoise[torc
 
 # At most so much is lost when the process is killed.
 _FLUSH_S = 5.0
+# So often rank 0 says on standard error how far it is.
+_SAY_EVERY_S = 30.0
 # They are kept in memory, and a table has at most a million rows.
 _MOST_STEPS = 100_000
 # Steps that are profiled, by number, the same on every rank: within what is warm-up anyway.
@@ -151,7 +156,8 @@ class Watch:
             num_ranks=num_ranks,
             batch_samples=self._batch_samples,
         )
-        self._run = hooks.run_name(rank, num_ranks)
+        before = [] if self._out is None or rank else runs_in(self._out)
+        self._run = hooks.run_name(rank, num_ranks, after=before[-1].name if before else "")
         if self._out is not None:
             self._file = RankFile(run_folder(self._out, self._run), self._about)
         self._clock = self._on.clock()
@@ -160,8 +166,9 @@ class Watch:
         )
         self._profiled: Profiled | None = None
         self._forward_facts: dict[str, Any] = {}
-        self._flushed_s = monotonic()
+        self._flushed_s = self._said_s = monotonic()
         self._begun = process_time(), perf_counter()
+        self._use = core_use()
         loop = Loop(self._clock.now, on_step=self._on_step, on_first=self._note_forward)
         self._hooks.enter_context(hooks.attached(loop, self._models))
         # Without another rank, what follows the last gradient is computing.
@@ -253,11 +260,13 @@ class Watch:
         self._detach()
         self._flush()
         cpu_s, wall_s = process_time() - self._begun[0], perf_counter() - self._begun[1]
+        use = core_use()
         end = RankEnd(
             memory_bytes=self._on.memory()["peak"],
             cpu_fraction=cpu_s / wall_s / len(os.sched_getaffinity(0)),
             exchanged=self._exchanged(),
             reason=_reason(error),
+            use=None if use is None or self._use is None else use.since(self._use),
         )
         self._write([{"end": end}])
         if self._file is not None:
@@ -321,6 +330,18 @@ class Watch:
         self._steps += steps
         self._write([{"told": self._forward_facts}, *steps])
         self._flushed_s = monotonic()
+        if self._loop is not None and self._number and self._flushed_s - self._said_s > _SAY_EVERY_S:
+            self._said_s = self._flushed_s
+            if not self._about["rank"]:
+                self._say_progress()
+
+    def _say_progress(self) -> None:
+        """One line on standard error: how many updates were seen, and how long until the last."""
+        left_s = (perf_counter() - self._begun[1]) * (self._num_steps / self._number - 1)
+        seen = f"{self._number:,} of at most {self._num_steps:,} updates seen"
+        with suppress(OSError, ValueError):  # nobody reads it
+            sys.stderr.write(f"equipoise.watch: {seen}, {format_duration(round(left_s))} left\n")
+            sys.stderr.flush()
 
     def _write(self, lines: Sequence[RecordedStep | Mapping[str, Any]]) -> None:
         """Add lines to this rank's file; training goes on where that fails."""

@@ -8,7 +8,7 @@ import torch
 from msgspec import Struct
 from torch import nn
 
-from equipoise.bench.models import Trainee
+from equipoise.bench.zoo import Trainee
 from equipoise.errors import SpecError
 from equipoise.spec.torch_model import load_factory
 

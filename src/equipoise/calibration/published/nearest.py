@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from equipoise.errors import SpecError
 from equipoise.spec.catalogue import Catalogue
-from equipoise.spec.hardware import Accelerator
+from equipoise.spec.hardware import is_same_chip, is_same_family, peak_log2
 from equipoise.spec.strategy import SOFTWARE, SOFTWARE_NAMES, Trained, software
 
 # How far apart steps are: tenths of the logarithm of MFU by which steps of two sources that differ in this
@@ -123,10 +123,7 @@ def _software_apart(wanted: str | None) -> dict[str | None, float]:
 
 
 def _chips_apart(slugs: Sequence[str | None], wanted: str, catalogue: Catalogue) -> dict[str, float]:
-    """How far chips of the same maker and kind are from one; those of others are left out.
-
-    Assumes the first word of a slug names the chip.
-    """
+    """How far chips of the same maker and kind are from one; those of others are left out."""
     found: dict[str, float] = {}
     try:
         here = catalogue.accelerator(wanted)
@@ -136,17 +133,12 @@ def _chips_apart(slugs: Sequence[str | None], wanted: str, catalogue: Catalogue)
         if slug is None:
             continue
         chip = catalogue.accelerator(slug)
-        if (chip.vendor, chip.kind) != (here.vendor, here.kind):
+        if not is_same_family(chip, here):
             continue
         if slug == here.slug:
             found[slug] = 0.0
-        elif slug.partition("-")[0] == here.slug.partition("-")[0]:
+        elif is_same_chip(chip, here):
             found[slug] = OTHER_FORM
         else:
-            found[slug] = OTHER_CHIP + PER_DOUBLING_OF_PEAK * abs(_peak_log2(chip) - _peak_log2(here))
+            found[slug] = OTHER_CHIP + PER_DOUBLING_OF_PEAK * abs(peak_log2(chip) - peak_log2(here))
     return found
-
-
-def _peak_log2(chip: Accelerator) -> float:
-    peak = chip.peak_bf16_flop_per_s or chip.peak_fp16_flop_per_s or chip.peak_fp32_flop_per_s
-    return 0.0 if peak is None else float(np.log2(peak))

@@ -207,8 +207,11 @@ def strategy_of(row: TextRow, *, num_accelerators: int, layers: int | None) -> S
     micro, whole = _batches(row, words, dp=dp, pp=pp, notes=notes)
     if words.precision is None:
         notes.append("precision not stated: bf16")
+    groups = 1
     if words.shard_group is not None and words.shard_group < dp:
-        notes.append(f"sharded over groups of {words.shard_group} ranks: treated as over all {dp}")
+        groups = dp // words.shard_group if dp % words.shard_group == 0 else 1
+        if groups == 1:
+            notes.append(f"sharded over groups of {words.shard_group} ranks: treated as over all {dp}")
     found = Strategy(
         global_batch_samples=whole,
         microbatch_samples=micro,
@@ -218,6 +221,7 @@ def strategy_of(row: TextRow, *, num_accelerators: int, layers: int | None) -> S
         cp=cp,
         ep=ep,
         zero_stage=words.zero_stage,
+        dp_replicate=groups,
         interleave=_chunks(words, pp=pp, layers=layers, notes=notes),
         sequence_parallel=bool(words.splits_sequences) and tp > 1,
         tp_overlap=words.tp_overlap and tp > 1,
@@ -302,7 +306,7 @@ def _chunks(words: StrategyWords, *, pp: int, layers: int | None, notes: list[st
 
 _FUSED = re.compile(r"flash|\bsdpa\b|fused[-_ ]attention(?!=(?:no|false|0))", re.IGNORECASE)
 _UNFUSED = re.compile(
-    r"megatron(?![- ]bridge)|turing|deepspeed|fused[-_ ]attention=(?:no|false|0)", re.IGNORECASE
+    r"megatron(?![- ]bridge)|turing|deepspeed|\bngc\b|fused[-_ ]attention=(?:no|false|0)", re.IGNORECASE
 )
 
 # torchtitan left its loss uncompiled until 2025 (train.py: "compiling loss function causes CUDA errors").
@@ -310,8 +314,9 @@ _FP32_LOGITS = re.compile(r"torchtitan\b.*_2024\d\d_", re.IGNORECASE)
 
 
 def _fuses_attention(row: TextRow, words: StrategyWords) -> bool:
-    """Whether scores stay on the chip: not in Megatron of 2021/22 and in fp16 training of that time, else
-    yes.
+    """Whether scores stay on the chip: not in Megatron of 2021/22, in NVIDIA's DeepLearningExamples (whose
+    models NGC containers run: BERT's modeling.py, Transformer-XL's mem_transformer.py) and in fp16 training
+    of that time, else yes.
     """
     text = f"{stated(row, 'workload')} {stated(row, 'parallel_config')}"
     if _FUSED.search(text):

@@ -18,9 +18,9 @@ from equipoise.decide.allocation.problem import (
 )
 from equipoise.decide.allocation.schedule import in_turn, replayed, schedule, split
 from equipoise.decide.allocation.times import JobTimes
-from equipoise.decide.answer import LEVEL, Candidate
+from equipoise.decide.answer import Candidate
 from equipoise.errors import EvidenceError, UsageError
-from equipoise.stats import Interval
+from equipoise.stats import LEVEL, Interval
 from equipoise.units import HOUR_S
 
 

@@ -1,4 +1,4 @@
-"""JOBS.toml: the trainings that share a pool, as their user states them; docs/decide/allocate.md."""
+"""The trainings that share a pool, as their user states them in TOML or CSV; docs/decide/allocate.md."""
 
 import math
 import re
@@ -12,9 +12,10 @@ from msgspec import Struct
 
 from equipoise.decide.allocation.problem import HOURS, Tariff
 from equipoise.decide.field import MAX_ACCELERATORS, MAX_SIZES
-from equipoise.errors import DataError
+from equipoise.decide.query import FIELDS
+from equipoise.errors import DataError, UsageError
 from equipoise.files import read_input
-from equipoise.runs.readers.cells import TextRow, rows_of
+from equipoise.runs.readers.cells import TextRow, column_name, rows_of, table
 from equipoise.units import HOUR_S, MIB, MINUTE_S, duration_s
 
 MAX_JOBS: Final = 50
@@ -74,24 +75,95 @@ class JobsFile(Struct, frozen=True, kw_only=True):
 
 
 def read_jobs(path: Path) -> JobsFile:
-    """The jobs of a file. Raises DataError with file, job and field, what was found and what was expected."""
-    whole = _JobFields(where=path.name, fields=_document(path), known=_OF_FILE)
+    """The jobs of a file, TOML or CSV; files of measured times that it names are in its own folder.
+
+    Raises DataError with file, job and field, what was found and what was expected.
+    """
+    content = read_input(path, _MAX_FILE_BYTES, expected="a TOML or CSV file of jobs")
+    try:
+        text = content.decode("utf-8")
+    except ValueError as err:
+        raise DataError(f"{path.name}: not text: {err}; expected a file of [[job]] tables") from err
+    return jobs_of(jobs_document(text, where=path.name), where=path.name, folder=path.parent)
+
+
+def jobs_of(document: Mapping[str, Any], *, where: str, folder: Path | None) -> JobsFile:
+    """The jobs of a document with tables `job`. Raises DataError as `read_jobs` does.
+
+    folder: that of files which jobs name; None where they may name none.
+    """
+    whole = _JobFields(where=where, fields=document, known=_OF_FILE)
     listed = whole.fields.get("job")
     if not isinstance(listed, list) or not listed or not all(isinstance(each, dict) for each in listed):
-        raise DataError(f"{path.name}: no [[job]]; expected a table [[job]] for each training")
+        raise DataError(f"{where}: no [[job]]; expected a table [[job]] for each training")
     if len(listed) > MAX_JOBS:
-        raise DataError(f"{path.name}: {len(listed)} jobs; at most {MAX_JOBS} share a pool at once")
-    jobs = tuple(_job(each, number, path) for number, each in enumerate(listed, 1))
+        raise DataError(f"{where}: {len(listed)} jobs; at most {MAX_JOBS} share a pool at once")
+    jobs = tuple(_job(each, f"{where}: job {number}", folder) for number, each in enumerate(listed, 1))
     names = [each.name for each in jobs]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise DataError(f"{path.name}: two jobs are named {_echo(twice)}; give each its own name")
+        raise DataError(f"{where}: two jobs are named {_echo(twice)}; give each its own name")
     prices = whole.fields.get("electricity_usd_per_kwh")
     return JobsFile(
         jobs=jobs,
         usd_per_kwh=None if prices is None else _prices(prices, whole),
-        begin_s=None if "begin" not in whole.fields else clock_s(str(whole.fields["begin"]), where=path.name),
+        begin_s=None if "begin" not in whole.fields else clock_s(str(whole.fields["begin"]), where=where),
     )
+
+
+def jobs_document(text: str, *, where: str) -> dict[str, Any]:
+    """The document of a text: TOML, or CSV whose first line names fields of a job.
+
+    Raises DataError where it is neither.
+    """
+    header = re.split(r"[,;\t]", text.lstrip().partition("\n")[0])
+    if {column_name(each) for each in header} <= _OF_JOB:
+        return {"job": [job_of_cells(row.cells) for row in table(text.lstrip(), where)[1]]}
+    try:
+        return tomllib.loads(text)
+    except RecursionError as err:
+        raise DataError(f"{where}: nested too deeply; expected [[job]] tables") from err
+    except ValueError as err:
+        raise DataError(f"{where}: not valid TOML: {err}; expected [[job]] tables, or CSV") from err
+
+
+def job_of_cells(cells: Mapping[str, str]) -> dict[str, Any]:
+    """A table `job` of texts: sizes as `8 16`, times as `8=3h 16=1.7h`, amounts as `1T`.
+
+    Blanks are not given. A text that cannot be read stays as it is: it is refused where it is looked at.
+    """
+    found: dict[str, Any] = {}
+    for name, written in cells.items():
+        words = written.split()
+        if not words:
+            continue
+        if name == "sizes":
+            found[name] = [
+                int(each) if each.isdecimal() else each for each in re.split(r"[\s;,]+", written.strip())
+            ]
+        elif name == "times":
+            pairs = [each.partition("=") for each in words]
+            found[name] = {size: seconds for size, _, seconds in pairs}
+        elif name in {*_AMOUNTS, "weight"}:
+            found[name] = _amount(name, written)
+        else:
+            found[name] = written
+    return found
+
+
+# What is written as an amount, by the field of a question that reads it.
+_AMOUNTS: Final[Mapping[str, str]] = {
+    "samples": "training_samples",
+    "tokens": "training_tokens",
+    "global_batch": "global_batch_samples",
+}
+
+
+def _amount(name: str, written: str) -> float | str:
+    try:
+        return float(FIELDS[_AMOUNTS[name]].read(written.strip()) if name in _AMOUNTS else written)
+    except (UsageError, ValueError):
+        return written
 
 
 def read_prices(path: Path) -> tuple[float, ...]:
@@ -182,9 +254,11 @@ class _JobFields(Struct, frozen=True, kw_only=True):
 
     def number(self, key: str) -> float | None:
         """A finite number above 0; None where absent."""
-        value = self.fields.get(key)
+        value: Any = self.fields.get(key)
         if value is None:
             return None
+        if isinstance(value, str) and key in _AMOUNTS:
+            value = _amount(key, value)
         if not _is_number(value) or not 0 < value < _MOST:
             raise self.refuse(key, "a finite number above 0")
         return float(value)
@@ -204,9 +278,11 @@ _MAX_TEXT = 200
 _MOST = 1e24
 
 
-def _job(found: Mapping[str, Any], number: int, path: Path) -> JobRequest:
-    job = _JobFields(where=f"{path.name}: job {number}", fields=found, known=_OF_JOB)
+def _job(found: Mapping[str, Any], where: str, folder: Path | None) -> JobRequest:
+    job = _JobFields(where=where, fields=found, known=_OF_JOB)
     workload, file = job.text("workload"), job.text("file")
+    if file is not None and folder is None:
+        raise DataError(f"{where}: file = {_echo(file)}; expected the times themselves, as times")
     times = _times(job)
     given = [key for key, value in (("workload", workload), ("times", times), ("file", file)) if value]
     if not given or {"times", "file"} <= set(given):
@@ -222,10 +298,10 @@ def _job(found: Mapping[str, Any], number: int, path: Path) -> JobRequest:
         raise job.refuse("deadline", f"a time after its start, {start_s / HOUR_S:g} h")
     return JobRequest(
         where=job.where,
-        name=job.text("name") or workload or f"job {number}",
+        name=job.text("name") or workload or where.rpartition(": ")[2],
         workload=workload,
         times=times,
-        file=None if file is None else path.parent / file,
+        file=None if file is None or folder is None else folder / file,
         sizes=_sizes(job),
         start_s=start_s,
         deadline_s=math.inf if deadline_s is None else deadline_s,
@@ -285,13 +361,3 @@ def _echo(value: object) -> str:
     """A value of the file, short and on one line."""
     text = ascii(value) if not isinstance(value, int) or abs(value) < _MOST else "a very large number"
     return text if len(text) <= _ECHO else f"{text[:_ECHO]}..."
-
-
-def _document(path: Path) -> dict[str, Any]:
-    content = read_input(path, _MAX_FILE_BYTES, expected="a TOML file of jobs")
-    try:
-        return tomllib.loads(content.decode("utf-8"))
-    except RecursionError as err:
-        raise DataError(f"{path}: nested too deeply; expected a TOML file of jobs") from err
-    except ValueError as err:
-        raise DataError(f"{path}: not valid TOML: {err}; expected a file of [[job]] tables") from err

@@ -12,17 +12,18 @@ from threadpoolctl import threadpool_limits
 
 from equipoise.decide.allocation.jobs import JobRequest
 from equipoise.decide.allocation.problem import Pool
-from equipoise.decide.answer import LEVEL, Candidate, Estimate, EvidenceSource, log_sd
+from equipoise.decide.answer import Candidate
+from equipoise.decide.assess import nothing_fits
 from equipoise.decide.candidates import timed_candidate
 from equipoise.decide.decision import collect_candidates
-from equipoise.decide.explain import nothing_fits
+from equipoise.decide.evidence import Estimate, EvidenceSource
 from equipoise.decide.field import Sizes
 from equipoise.decide.prediction import predict
 from equipoise.decide.query import FIELDS, TrainingQuery, changed
 from equipoise.errors import DataError, EvidenceError, FitError, InputError, UsageError
 from equipoise.runs.readers.measurements import Measurements, read_measurements
 from equipoise.spec.catalogue import Catalogue
-from equipoise.stats import Interval, log_t_interval
+from equipoise.stats import LEVEL, Interval, log_sd, log_t_interval
 from equipoise.units import format_count
 
 USER_TIMES: Final = "your measured times"

@@ -9,17 +9,8 @@ from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
 from equipoise.bench.methods import method
-from equipoise.decide.answer import (
-    LEAST_LOG_SD,
-    Curves,
-    Estimate,
-    Estimates,
-    EvidenceSource,
-    UserRun,
-    log_sd,
-    with_log_sd,
-)
 from equipoise.decide.combine import SCALED_HALF_WIDTH_LOG, distance_log_sd, straight_between
+from equipoise.decide.evidence import LEAST_LOG_SD, Curves, Estimate, Estimates, EvidenceSource, UserRun
 from equipoise.decide.training import TrainingBudget
 from equipoise.decide.user_evidence.runs import Recast
 from equipoise.errors import InputError, UsageError
@@ -34,7 +25,7 @@ from equipoise.perfmodel.scale_up import (
 from equipoise.scaling.laws import Domain
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.workload import Workload
-from equipoise.stats import Interval
+from equipoise.stats import Interval, log_sd, with_log_sd
 from equipoise.units import format_count
 
 # What was measured to be faster than perfect scaling was so by 3 % at most, misprints left out (likewise).

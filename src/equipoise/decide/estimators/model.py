@@ -16,18 +16,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.calibration.profiles import PRIORS_ONLY, model_for, runs_on
-from equipoise.decide.answer import (
-    BoundKind,
-    Curves,
-    Estimate,
-    Estimates,
-    EvidenceSource,
-    OrderBound,
-    log_sd,
-    with_log_sd,
-)
 from equipoise.decide.combine import combined_record, model_kind, straight_between
-from equipoise.decide.strategy_search import Problem, SizeSearch, Survey
+from equipoise.decide.evidence import BoundKind, Curves, Estimate, Estimates, EvidenceSource, OrderBound
+from equipoise.decide.strategy_search import Problem
+from equipoise.decide.surveys import SizeSearch, Survey
 from equipoise.errors import DataError, SpecError
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.layouts import grid
@@ -35,9 +27,16 @@ from equipoise.perfmodel.machine import machine
 from equipoise.scaling.laws import Domain, FloatArray
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.cluster import Cluster
-from equipoise.spec.hardware import Accelerator, at_least_as_good
+from equipoise.spec.hardware import (
+    Accelerator,
+    at_least_as_good,
+    is_same_chip,
+    is_same_family,
+    peak_log2,
+)
 from equipoise.spec.mlperf import round_key
 from equipoise.spec.strategy import SOFTWARE, Strategy
+from equipoise.stats import log_sd, with_log_sd
 from equipoise.units import format_count, format_percent
 
 # The same chip in another form or with other memory, and another chip of the same maker and kind. Those of
@@ -116,7 +115,7 @@ def nearest_chip(
         except SpecError:
             continue
         nearness = _nearness(target, chip)
-        apart = abs(_peak_log2(chip) - _peak_log2(target))
+        apart = abs(peak_log2(chip) - peak_log2(target))
         if nearness is None or not math.isfinite(apart):
             continue
         newest = max(map(rounds.index, results["campaign"].unique()))
@@ -127,15 +126,9 @@ def nearest_chip(
 
 
 def _nearness(target: Accelerator, chip: Accelerator) -> Nearness | None:
-    """Assumes the first word of a slug names the chip."""
-    if chip.slug.partition("-")[0] == target.slug.partition("-")[0]:
+    if is_same_chip(target, chip):
         return "chip"
-    return "maker" if (chip.vendor, chip.kind) == (target.vendor, target.kind) else None
-
-
-def _peak_log2(chip: Accelerator) -> float:
-    peak = chip.peak_bf16_flop_per_s or chip.peak_fp16_flop_per_s or chip.peak_fp32_flop_per_s
-    return math.nan if peak is None else math.log2(peak)
+    return "maker" if is_same_family(target, chip) else None
 
 
 def _outside(sizes: Sequence[int], known: FloatArray) -> float:
@@ -224,8 +217,14 @@ def is_ordered(better: Cluster, worse: Cluster, num_accelerators: int) -> bool:
         at_least_as_good(better.accelerator, worse.accelerator)
         and better.intra.byte_per_s >= worse.intra.byte_per_s
         and better.inter.byte_per_s >= worse.inter.byte_per_s
+        and _is_no_more_oversubscribed(better, worse)
         and better.node_size >= min(worse.node_size, num_accelerators)
     )
+
+
+def _is_no_more_oversubscribed(better: Cluster, worse: Cluster) -> bool:
+    more_in_a_leaf = better.leaf_nodes * better.node_size >= worse.leaf_nodes * worse.node_size
+    return better.oversubscription <= (worse.oversubscription if more_in_a_leaf else 1.0)
 
 
 def _closest(bounds: Sequence[OrderBound]) -> Iterator[OrderBound]:
@@ -277,9 +276,12 @@ def model_estimates(survey: Survey) -> Estimates | None:
     calibration, record = problem.model.calibration, problem.record
     error = format_percent(round(record.median, 2))
     why = f"{record.num_trainings} plans of published trainings: off by {error} (median)"
-    if problem.time_per_step_time != 1.0:
+    factor = problem.time_per_step_time
+    if problem.training.workload.rollout is not None:
+        why = f"ten published steps of its kind took {factor:.2f} times as long (median), as this does"
+    elif factor != 1.0:
         why = (
-            f"{record.num_trainings} published pretrainings took {problem.time_per_step_time:.2f} times as "
+            f"{record.num_trainings} published pretrainings took {factor:.2f} times as "
             f"long as the model says of their steps (median), and so does this; off from that by {error}"
         )
     found: dict[int, Estimate] = {}

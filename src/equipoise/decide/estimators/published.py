@@ -6,6 +6,7 @@ the pooled law, beyond those by the model's ratio; a chip without any, from the 
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 import polars as pl
@@ -14,7 +15,8 @@ from msgspec.structs import replace
 
 from equipoise.calibration.curves import CurveQuestion, PredictedTime, TimeCurve
 from equipoise.calibration.forecasts import published_curve, results_of
-from equipoise.decide.answer import (
+from equipoise.decide.combine import combined_record
+from equipoise.decide.evidence import (
     LEAST_LOG_SD,
     Curves,
     Estimate,
@@ -22,15 +24,13 @@ from equipoise.decide.answer import (
     EvidenceSource,
     Grade,
     PublishedResult,
-    log_sd,
-    with_log_sd,
 )
-from equipoise.decide.combine import combined_record
 from equipoise.errors import EvidenceError
-from equipoise.runs.queries import comparable, published_results
 from equipoise.runs.readers.measurements import Measurements
+from equipoise.runs.store import SameRows, comparable, published_results
 from equipoise.scaling.laws import Domain, FloatArray
 from equipoise.scaling.submitters import SubmitterSpread
+from equipoise.stats import log_sd, with_log_sd
 from equipoise.units import format_count, format_percent
 
 # Beyond so many times the largest size known no number is advised, only times.
@@ -38,6 +38,7 @@ from equipoise.units import format_count, format_percent
 # doubling in 96 %; stopping at what is known loses three times as much.
 FARTHEST = 4.0
 _MOST_RESULTS = 8
+_MOST_KEPT = 256
 
 
 class PublishedEvidence(Struct, frozen=True, kw_only=True):
@@ -78,9 +79,16 @@ def published_evidence(
 def results_at_size(
     scores: pl.DataFrame, workload: str, accelerator: str
 ) -> dict[int, tuple[PublishedResult, ...]]:
-    """The comparable results of each size, the best first."""
+    """The comparable results of each size, the best first; kept, for every system of a question asks."""
+    return _results_at_size(SameRows(scores), workload, accelerator)
+
+
+@lru_cache(maxsize=_MOST_KEPT)
+def _results_at_size(
+    scores: SameRows, workload: str, accelerator: str
+) -> dict[int, tuple[PublishedResult, ...]]:
     at_size: dict[int, list[PublishedResult]] = {}
-    for row in published_results(scores, workload, accelerator).sort("score_s").iter_rows(named=True):
+    for row in published_results(scores.rows, workload, accelerator).sort("score_s").iter_rows(named=True):
         at_size.setdefault(row["num_accelerators"], []).append(
             PublishedResult(
                 entry_id=row["entry_id"],

@@ -13,15 +13,14 @@ import polars as pl
 from msgspec import Struct, to_builtins
 from threadpoolctl import threadpool_limits
 
-from equipoise.decide.answer import DEVIATE, log_sd
 from equipoise.decide.combine import COMBINED_RECORD_NAME, CombinedRecord, Jump, ModelKind, Planned, combine
 from equipoise.decide.records.plans import kind_of, modelled, planned, published_problem, write_record
 from equipoise.errors import EvidenceError, InputError
 from equipoise.runs import embedded
-from equipoise.runs.queries import best_per_size
+from equipoise.runs.store import best_per_size
 from equipoise.scaling.backtest import HeldOut, backtest
 from equipoise.scaling.laws import FloatArray
-from equipoise.stats import Interval
+from equipoise.stats import DEVIATE, Interval, log_sd
 
 _MOST_DOUBLINGS = 6
 _JUMPS = (0.0, 2.0, 4.0, math.inf)

@@ -12,15 +12,15 @@ from msgspec import Struct
 
 from equipoise.calibration.advice_backtest import Curves, advice_document, held_out_advice, pooled_curves
 from equipoise.calibration.forecast_record import COMBINED, write_record
-from equipoise.decide.answer import LEAST_LOG_SD, Estimate, Estimates, log_sd, with_log_sd
 from equipoise.decide.combine import combine, combined_curves, combined_record
 from equipoise.decide.estimators.model import when_published
+from equipoise.decide.evidence import LEAST_LOG_SD, Estimate, Estimates
 from equipoise.decide.records.plans import modelled, published_problem
 from equipoise.errors import EvidenceError, InputError
 from equipoise.runs import embedded
 from equipoise.scaling.laws import Domain, FloatArray
 from equipoise.scaling.pooled import PooledLaw, Question
-from equipoise.stats import Interval
+from equipoise.stats import Interval, log_sd, with_log_sd
 
 
 class CombinedCurves(Struct, frozen=True, kw_only=True):

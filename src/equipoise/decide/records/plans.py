@@ -17,15 +17,16 @@ from threadpoolctl import threadpool_limits
 
 from equipoise.calibration import forecast_record
 from equipoise.calibration.profiles import architecture, model_for
-from equipoise.decide.answer import Estimates
 from equipoise.decide.combine import PLAN_RECORD_NAME, ModelKind, Planned, by_workload, model_kind, records
 from equipoise.decide.estimators.model import model_estimates
+from equipoise.decide.evidence import Estimates
 from equipoise.decide.query import TrainingQuery
-from equipoise.decide.strategy_search import Problem, Survey, problem, surveyed
+from equipoise.decide.strategy_search import Problem, problem
+from equipoise.decide.surveys import Survey, surveyed
 from equipoise.decide.training import fixed_budget, training, usual_batch
 from equipoise.errors import InputError
 from equipoise.runs import embedded
-from equipoise.runs.queries import comparable
+from equipoise.runs.store import comparable
 from equipoise.spec.catalogue import shipped
 from equipoise.spec.mlperf import round_key
 from equipoise.units import HOUR_S

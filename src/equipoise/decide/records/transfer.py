@@ -14,7 +14,6 @@ from threadpoolctl import threadpool_limits
 
 from equipoise.calibration.curves import CurveQuestion
 from equipoise.calibration.forecasts import results_of
-from equipoise.decide.answer import DEVIATE, Estimates
 from equipoise.decide.estimators.model import (
     NAME,
     NearChip,
@@ -30,14 +29,16 @@ from equipoise.decide.estimators.published import (
     published_estimates,
     published_evidence,
 )
+from equipoise.decide.evidence import Estimates
 from equipoise.decide.records.plans import modelled, published_problem, recent_rounds, write_record
 from equipoise.errors import EvidenceError, InputError
 from equipoise.runs import embedded
-from equipoise.runs.queries import best_per_size, comparable
+from equipoise.runs.store import best_per_size, comparable
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.catalogue import shipped
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.mlperf import round_key
+from equipoise.stats import DEVIATE
 
 _P90 = 0.9
 

@@ -13,12 +13,13 @@ from msgspec.structs import replace
 
 from equipoise.calibration.accuracy import half_width
 from equipoise.calibration.profiles import USER_CALIBRATION, CalibratedModel, CalibrationRecord
-from equipoise.decide.answer import DEVIATE, LEVEL, Estimates, EvidenceSource, log_sd, with_log_sd
-from equipoise.decide.strategy_search import Survey
+from equipoise.decide.evidence import Estimates, EvidenceSource
+from equipoise.decide.surveys import Survey
 from equipoise.decide.user_evidence.runs import UserSteps
 from equipoise.perfmodel.calibrate import STRAY_LOG_SD, Calibration, calibrate
 from equipoise.perfmodel.parameters import PRIORS, Parameters, Prior, stacked
 from equipoise.scaling.laws import FloatArray
+from equipoise.stats import DEVIATE, LEVEL, log_sd, with_log_sd
 from equipoise.units import format_count, format_percent
 
 # Products, memory and links of a machine that nobody else measured may be slower than those of the tables by
@@ -191,7 +192,6 @@ class _Fitting(Struct, frozen=True, kw_only=True):
             noise_log_sd=STRAY_LOG_SD,
             beliefs=self.beliefs,
             centre=self.start,
-            at_once=True,
         )
 
     def left_out(self, steps: UserSteps, folds: FloatArray) -> Iterator[tuple[float, float]]:

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from equipoise.bench.methods import method
 from equipoise.calibration.step_rows import StepRows
-from equipoise.decide.answer import LEAST_LOG_SD, UserRun
-from equipoise.decide.strategy_search import Survey
+from equipoise.decide.evidence import LEAST_LOG_SD, UserRun
+from equipoise.decide.surveys import Survey
 from equipoise.errors import DataError, InputError
 from equipoise.perfmodel import load as loads
 from equipoise.perfmodel.layouts import grid
@@ -90,7 +90,13 @@ def user_runs(folder: Path, workload: str, accelerators: Sequence[str]) -> UserR
                 continue
             if found.is_time_to_train:
                 trainings = trainings or found
-            set_ups += _from_file(found, accelerator)
+            stepped = list(_from_file(found, accelerator))
+            if not stepped and not found.is_time_to_train:
+                notes.append(
+                    f"Not used: {found.where}: its steps are of no known batch; expected step_s or "
+                    "samples_per_s with global_batch_samples."
+                )
+            set_ups += stepped
             break
     machines = sorted({each.accelerator for each in set_ups if each.accelerator is not None})
     return UserRuns(

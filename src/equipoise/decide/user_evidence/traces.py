@@ -9,9 +9,9 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from equipoise.bench.trace.rank import RankTrace
+from equipoise.bench.trace import RankTrace
 from equipoise.calibration.user_collectives import TimedCollectives, given_collectives, refuse_unnamed
-from equipoise.decide.answer import LEAST_LOG_SD, UserRun
+from equipoise.decide.evidence import LEAST_LOG_SD, UserRun
 from equipoise.decide.field import MAX_ACCELERATORS
 from equipoise.decide.query import TrainingQuery
 from equipoise.decide.user_evidence.runs import UserRuns, refuse_impossible, user_runs
@@ -121,7 +121,7 @@ def user_traces(paths: Sequence[Path], stated: TracedAs, catalogue: Catalogue) -
 
     catalogue: what names of devices mean. Raises DataError where no file can be read.
     """
-    from equipoise.bench.trace.rank import read_traces  # noqa: PLC0415 - only where files are given
+    from equipoise.bench.trace import read_traces  # noqa: PLC0415 - only where files are given
 
     reading = read_traces(paths)
     runs: dict[tuple[int, str], list[RankTrace]] = {}

@@ -4,12 +4,12 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from equipoise.calibration.forecast_record import ALL_JUMPS, OURS, AdviceErrors, BacktestSummary, Shipped
-from equipoise.calibration.profiles import Profile
 from equipoise.decide.combine import PlanRecord
 from equipoise.report.blocks import (
     Block,
     Cell,
-    Column,
+    ColumnOf,
+    Of,
     Page,
     Section,
     Span,
@@ -18,10 +18,13 @@ from equipoise.report.blocks import (
     Tiles,
     code,
     named,
+    names,
     note,
-    number,
+    numbers,
     prose,
     strong,
+    table_of,
+    words,
 )
 from equipoise.report.format import (
     TIMES,
@@ -34,7 +37,7 @@ from equipoise.report.format import (
     sentence,
     workload_name,
 )
-from equipoise.scaling.backtest import BacktestRecord, Errors
+from equipoise.scaling.backtest import BacktestRecord
 from equipoise.study.findings import AccuracyFindings
 from equipoise.units import format_percent
 
@@ -49,7 +52,8 @@ ALL: Final = "all"
 def record_blocks(record: Shipped | None) -> tuple[Block, ...]:
     """The errors of predicted times on held-out results, in words and by jump."""
     assert record is not None
-    rows = tuple(row for summary in record.summaries for row in _rows(summary))
+    rows = [row for summary in record.summaries for row in _rows(summary)]
+    caption = "Errors on results held out, by how far the size lies beyond the largest one known"
     return (
         prose(
             "Times at sizes without results come from one law that shares its shape across accelerators and "
@@ -59,29 +63,28 @@ def record_blocks(record: Shipped | None) -> tuple[Block, ...]:
             "Errors are |predicted / actual - 1|.",
         ),
         *(prose(*_words(summary)) for summary in record.summaries[:1]),
-        Table(
-            name="record",
-            caption="Errors on results held out, by how far the size lies beyond the largest one known",
-            columns=(
-                Column(title="Held out"),
-                Column(title="Jump", meaning="the held-out size over the largest size known"),
-                Column(title="Results", is_number=True),
-                Column(title="Median", is_number=True, meaning="median error"),
-                *(
-                    Column(title=title, is_number=True, meaning="its median error")
-                    for title in BASELINES.values()
-                ),
-                Column(title="90 % below", is_number=True, meaning="90 % of the errors were smaller"),
-                Column(title="Coverage", is_number=True, meaning="share of results in the 90 % interval"),
-            ),
-            rows=rows,
-        ),
+        table_of("record", _RECORD_COLUMNS, rows, caption=caption),
         note(
             f"Dataset {printable(record.dataset)}.  Every held-out result: ",
             code("equipoise backtest"),
             ".",
         ),
     )
+
+
+def _percents(title: str, of: Of, meaning: str | None = None) -> ColumnOf:
+    return numbers(title, of, format_percent, meaning=meaning)
+
+
+_RECORD_COLUMNS: Final = (
+    words("Held out", "held_out"),
+    words("Jump", "jump", meaning="the held-out size over the largest size known"),
+    numbers("Results", "errors.num_groups"),
+    _percents("Median", "errors.median_abs_error", "median error"),
+    *(_percents(title, f"baselines.{name}", "its median error") for name, title in BASELINES.items()),
+    _percents("90 % below", "errors.p90_abs_error", "90 % of the errors were smaller"),
+    _percents("Coverage", "errors.coverage", "share of results in the 90 % interval"),
+)
 
 
 def _words(summary: BacktestSummary) -> tuple[Span, ...]:
@@ -106,28 +109,17 @@ def _words(summary: BacktestSummary) -> tuple[Span, ...]:
     )
 
 
-def _rows(summary: BacktestSummary) -> Iterator[tuple[Cell, ...]]:
+def _rows(summary: BacktestSummary) -> Iterator[dict[str, object]]:
     """All held-out results of one protocol, then by jump."""
     ours = summary.pooled_law
     held_out = TIMES_HELD_OUT[summary.protocol] + (", global batch known" if summary.given_batch else "")
-    yield _record_row(held_out, ALL, ours, summary)
-    for jump, errors in ours.by_jump.items():
-        yield _record_row(held_out, jump, errors, summary)
-
-
-def _record_row(
-    held_out: str, jump: str, errors: BacktestRecord | Errors, summary: BacktestSummary
-) -> tuple[Cell, ...]:
-    baselines = [_of(summary.baselines.get(name), jump) for name in BASELINES]
-    return (
-        named(held_out),
-        Cell(text=jump.replace("x", TIMES) if jump != ALL else ALL, key=jump),
-        number(errors.num_groups),
-        number(errors.median_abs_error, format_percent),
-        *(number(each, format_percent) for each in baselines),
-        number(errors.p90_abs_error, format_percent),
-        number(errors.coverage, format_percent),
-    )
+    for jump, errors in {ALL: ours, **ours.by_jump}.items():
+        yield {
+            "held_out": held_out,
+            "jump": jump.replace("x", TIMES) if jump != ALL else ALL,
+            "errors": errors,
+            "baselines": {name: _of(summary.baselines.get(name), jump) for name in BASELINES},
+        }
 
 
 def _of(baseline: BacktestRecord | None, jump: str) -> float | None:
@@ -146,18 +138,33 @@ RULES: Final = {
     "perfect": "Perfect scaling",
     "power_law": "Power law",
 }
+
+
+def _method(name: str, field: str) -> Of:
+    """A figure of a rule; None where it was not compared."""
+    return lambda errors: getattr(errors.methods[name], field) if name in errors.methods else None
+
+
+def _shares(title: str, of: Of, meaning: str) -> ColumnOf:
+    return numbers(title, of, lambda share: format_percent(round(share, 4)), meaning=meaning)
+
+
 ADVISED_COLUMNS: Final = (
-    Column(title="Objective", is_header=True),
-    Column(title="Held out"),
-    Column(title="Groups", is_number=True),
-    Column(title="Compared", is_number=True, meaning="both numbers lie within the measured sizes"),
-    Column(title="Right", is_number=True, meaning="within one doubling of the number found with all data"),
-    *(
-        Column(title=title, is_number=True, meaning="how often this simple rule was right")
-        for title in RULES.values()
+    names("Objective", "objective"),
+    words("Held out", lambda errors: ADVICE_HELD_OUT[errors.held_out]),
+    numbers("Groups", "num_groups"),
+    numbers("Compared", "num_compared", meaning="both numbers lie within the measured sizes"),
+    _shares(
+        "Right", _method(OURS, "within_doubling"), "within one doubling of the number found with all data"
     ),
-    Column(title="Regret", is_number=True, meaning="median loss in the objective against the number found"),
-    Column(title="90 % below", is_number=True, meaning="90 % of the regrets were smaller"),
+    *(
+        _shares(title, _method(name, "within_doubling"), "how often this simple rule was right")
+        for name, title in RULES.items()
+    ),
+    _shares(
+        "Regret", _method(OURS, "median_regret"), "median loss in the objective against the number found"
+    ),
+    _shares("90 % below", _method(OURS, "p90_regret"), "90 % of the regrets were smaller"),
 )
 
 
@@ -182,24 +189,8 @@ def _advised_blocks(findings: AccuracyFindings) -> tuple[Block, ...]:
 
 
 def _table(name: str, caption: str, found: Sequence[AdviceErrors]) -> Table:
-    rows = tuple(_advised_row(errors) for errors in found if errors.jump == ALL_JUMPS)
-    return Table(name=name, caption=caption, columns=ADVISED_COLUMNS, rows=rows)
-
-
-def _advised_row(errors: AdviceErrors) -> tuple[Cell, ...]:
-    held_out, ours = ADVICE_HELD_OUT[errors.held_out], errors.methods[OURS]
-    rules = (errors.methods[name].within_doubling if name in errors.methods else None for name in RULES)
-    return (
-        named(errors.objective),
-        named(held_out),
-        number(errors.num_groups),
-        number(errors.num_compared),
-        *(_share(value) for value in (ours.within_doubling, *rules, ours.median_regret, ours.p90_regret)),
-    )
-
-
-def _share(value: float | None) -> Cell:
-    return number(value, lambda share: format_percent(round(share, 4)))
+    shown = [errors for errors in found if errors.jump == ALL_JUMPS]
+    return table_of(name, ADVISED_COLUMNS, shown, caption=caption)
 
 
 def _headline(findings: AccuracyFindings) -> str:
@@ -252,13 +243,23 @@ KINDS: Final = {
     "other": ("Other models", "workload"),
     "pretraining": ("Pretrainings", "language model"),
 }
+
+
+def _models(each: PlanRecord) -> Cell:
+    title, one = KINDS[each.kind]
+    slugs = listed([workload_name(slug) for slug in each.workloads])
+    return named(title, detail=f"{plural(len(each.workloads), one)}: {slugs}")
+
+
 PLANS_COLUMNS: Final = (
-    Column(title="Models", is_header=True),
-    Column(title="Trainings", is_number=True),
-    Column(title="Median", is_number=True, meaning="median error, each workload weighted equally"),
-    Column(title="90 % below", is_number=True, meaning="90 % of the errors were smaller"),
-    Column(title="Planned / published", is_number=True, meaning="median ratio: below 1 is too optimistic"),
-    Column(title="No plan", is_number=True, meaning="trainings that could not be planned"),
+    names("Models", _models),
+    numbers("Trainings", "num_trainings"),
+    _percents("Median", "median", "median error, each workload weighted equally"),
+    _percents("90 % below", "p90", "90 % of the errors were smaller"),
+    numbers(
+        "Planned / published", "bias", "{:.3g}".format, meaning="median ratio: below 1 is too optimistic"
+    ),
+    numbers("No plan", "num_unexpressed", meaning="trainings that could not be planned"),
 )
 
 
@@ -271,12 +272,7 @@ def _plans_blocks(findings: AccuracyFindings) -> tuple[Block, ...]:
             ". Each workload has the same weight. Pretrainings of language models were planned on the tokens "
             "that their papers state.",
         ),
-        Table(
-            name="plans",
-            caption="Errors of planned times to train",
-            columns=PLANS_COLUMNS,
-            rows=tuple(map(_plans_row, findings.plans)),
-        ),
+        table_of("plans", PLANS_COLUMNS, findings.plans, caption="Errors of planned times to train"),
         note(
             "A submission is tuned for weeks; a plan is the best of the strategies that the model knows. "
             "Planned times of pretrainings are divided by their ratio, planned / published: evaluation, "
@@ -286,28 +282,15 @@ def _plans_blocks(findings: AccuracyFindings) -> tuple[Block, ...]:
     )
 
 
-def _plans_row(each: PlanRecord) -> tuple[Cell, ...]:
-    title, one = KINDS[each.kind]
-    names = listed([workload_name(slug) for slug in each.workloads])
-    return (
-        named(title, detail=f"{plural(len(each.workloads), one)}: {names}"),
-        number(each.num_trainings),
-        number(each.median, format_percent),
-        number(each.p90, format_percent),
-        number(each.bias, "{:.3g}".format),
-        number(each.num_unexpressed),
-    )
-
-
 STEPS_COLUMNS: Final = (
-    Column(title="Calibration", is_header=True),
-    Column(title="Accelerators"),
-    Column(title="Held out", meaning="which rows were left out in turn"),
-    Column(title="Measurements", is_number=True),
-    Column(title="Median", is_number=True, meaning="median error"),
-    Column(title="Mean", is_number=True, meaning="mean absolute percentage error"),
-    Column(title="90 % below", is_number=True, meaning="90 % of the errors were smaller"),
-    Column(title="Coverage", is_number=True, meaning="share of measurements in their interval"),
+    names("Calibration", lambda each: named(each.name, detail=printable(each.title))),
+    words("Accelerators", lambda each: listed([accelerator_name(slug) for slug in each.accelerators])),
+    words("Held out", "record.split", meaning="which rows were left out in turn"),
+    numbers("Measurements", "record.num_executions"),
+    _percents("Median", "record.median", "median error"),
+    _percents("Mean", "record.mape", "mean absolute percentage error"),
+    _percents("90 % below", "record.p90", "90 % of the errors were smaller"),
+    _percents("Coverage", "record.coverage", "share of measurements in their interval"),
 )
 
 
@@ -319,31 +302,16 @@ def _steps_blocks(findings: AccuracyFindings) -> tuple[Block, ...]:
             strong("tested on others, whole groups of which were held out"),
             ". Errors are |predicted / measured - 1|.",
         ),
-        Table(
-            name="steps",
+        table_of(
+            "steps",
+            STEPS_COLUMNS,
+            findings.profiles,
             caption="Errors of predicted steps on measurements held out",
-            columns=STEPS_COLUMNS,
-            rows=tuple(map(_steps_row, findings.profiles)),
         ),
         note(
             "Your own rows: ",
             code("equipoise validate FILE --split leave-COLUMN-out"),
             ". Without a calibration for similar software the priors are used, with larger errors.",
-        ),
-    )
-
-
-def _steps_row(each: Profile) -> tuple[Cell, ...]:
-    record = each.record
-    names = listed([accelerator_name(slug) for slug in each.accelerators])
-    return (
-        named(each.name, detail=printable(each.title)),
-        named(names),
-        named(record.split),
-        number(record.num_executions),
-        *(
-            number(value, format_percent)
-            for value in (record.median, record.mape, record.p90, record.coverage)
         ),
     )
 
@@ -355,22 +323,15 @@ ACCURACY: Final[Page[AccuracyFindings]] = Page(
     summary=_summary,
     sections=(
         Section(
-            name="forecasts",
-            title="Predictions of published results",
+            "forecasts",
+            "Predictions of published results",
+            lambda findings: record_blocks(findings.forecasts),
             needs=("forecasts",),
-            blocks=lambda findings: record_blocks(findings.forecasts),
         ),
-        Section(
-            name="steps", title="Steps of the performance model", needs=("profiles",), blocks=_steps_blocks
-        ),
-        Section(name="plans", title="Plans of published trainings", needs=("plans",), blocks=_plans_blocks),
-        Section(
-            name="advised",
-            title="Advised numbers of accelerators",
-            needs=("advised",),
-            blocks=_advised_blocks,
-        ),
-        Section(name="ledger", title="Your ledger", needs=("own",), blocks=_ledger_blocks),
+        Section("steps", "Steps of the performance model", _steps_blocks, needs=("profiles",)),
+        Section("plans", "Plans of published trainings", _plans_blocks, needs=("plans",)),
+        Section("advised", "Advised numbers of accelerators", _advised_blocks, needs=("advised",)),
+        Section("ledger", "Your ledger", _ledger_blocks, needs=("own",)),
     ),
     closing=lambda findings: (f"Dataset {printable(findings.dataset)}.",),
 )

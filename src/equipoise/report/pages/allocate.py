@@ -4,6 +4,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
 from equipoise.decide.allocation.allocate import Allocation, JobShare
 from equipoise.decide.allocation.problem import ObjectiveName
 from equipoise.report import format as amounts
@@ -12,7 +14,6 @@ from equipoise.report.blocks import (
     Block,
     Bullets,
     Cell,
-    Column,
     Fact,
     Facts,
     Page,
@@ -20,11 +21,13 @@ from equipoise.report.blocks import (
     Table,
     code,
     more_note,
-    named,
+    names,
     note,
-    number,
+    numbers,
+    table_of,
+    words,
 )
-from equipoise.report.format import ABSENT, TIMES, count, listed, plural, printable, sentence
+from equipoise.report.format import TIMES, count, listed, plural, printable, sentence
 from equipoise.report.pages.answer.basis import notes_blocks
 from equipoise.report.pages.answer.head import chip_of
 from equipoise.units import HOUR_S, format_percent
@@ -55,32 +58,16 @@ def _by_start(found: Allocation) -> list[JobShare]:
 
 def _table(found: Allocation, shares: list[JobShare]) -> Table:
     has_deadlines = any(math.isfinite(each.job.deadline_s) for each in found.shares)
-    return Table(
-        name="allocation-jobs",
-        caption="The schedule",
-        columns=(
-            Column(title="Job", is_header=True),
-            Column(title="N", is_number=True, meaning="number of accelerators"),
-            Column(title="Starts", is_number=True),
-            Column(title="Done", is_number=True),
-            *((Column(title="Deadline"),) if has_deadlines else ()),
-            Column(title="USD", is_number=True),
-            Column(title="Takes", is_number=True),
-        ),
-        rows=tuple(tuple(_cells(found, each, with_deadline=has_deadlines)) for each in shares),
+    columns = (
+        names("Job", "job.name"),
+        numbers("N", "candidate.num_accelerators", meaning="number of accelerators"),
+        numbers("Starts", lambda each: _moment(found, each.start_s)),
+        numbers("Done", lambda each: _moment(found, each.end_s.value)),
+        *((words("Deadline", lambda each: _deadline(found, each)),) if has_deadlines else ()),
+        numbers("USD", _usd, amounts.digits),
+        numbers("Takes", "time_s.value", amounts.duration),
     )
-
-
-def _cells(found: Allocation, each: JobShare, *, with_deadline: bool) -> Iterator[Cell]:
-    size, usd = each.candidate.num_accelerators, _usd(each)
-    yield named(each.job.name)
-    yield number(size)
-    yield Cell(text=_moment(found, each.start_s), key=each.start_s)
-    yield Cell(text=_moment(found, each.end_s.value), key=each.end_s.value)
-    if with_deadline:
-        yield _deadline(found, each)
-    yield number(usd, amounts.digits)
-    yield number(each.time_s.value, amounts.duration)
+    return table_of("allocation-jobs", columns, shares, caption="Jobs, in the order of their start")
 
 
 def _usd(each: JobShare) -> float | None:
@@ -89,24 +76,24 @@ def _usd(each: JobShare) -> float | None:
     return None if each.candidate.usd is None else each.candidate.usd.value
 
 
-def _moment(found: Allocation, seconds: float) -> str:
+def _moment(found: Allocation, seconds: float) -> Cell:
     """A moment as the time from the beginning, or the time of day where prices depend on it."""
     if found.pool.tariff is None:
-        return amounts.duration(seconds) if seconds else "at once"
+        return Cell(text=amounts.duration(seconds) if seconds else "at once", key=seconds)
     minutes = round((seconds + found.pool.tariff.begin_s) / HOUR_S * 60)
     days, within = divmod(minutes, 24 * 60)
-    return f"{within // 60:02d}:{within % 60:02d}{f' +{days} d' if days else ''}"
+    return Cell(text=f"{within // 60:02d}:{within % 60:02d}{f' +{days} d' if days else ''}", key=seconds)
 
 
-def _deadline(found: Allocation, each: JobShare) -> Cell:
+def _deadline(found: Allocation, each: JobShare) -> Cell | None:
     if not math.isfinite(each.job.deadline_s):
-        return Cell(text=ABSENT)
+        return None
     badge = Badge(text="kept", tone="good")
     if each.late_s:
         badge = Badge(text=f"late by {amounts.duration(each.late_s)}", tone="bad")
     elif each.is_at_risk:
         badge = Badge(text="at risk", tone="bad")
-    return Cell(text=_moment(found, each.job.deadline_s), key=each.job.deadline_s, badge=badge)
+    return replace(_moment(found, each.job.deadline_s), badge=badge)
 
 
 def _facts(found: Allocation, *, most: int) -> Iterator[Fact]:
@@ -230,15 +217,15 @@ ALLOCATION: Final[Page[Allocation]] = Page(
     headline=_headline,
     sections=(
         Section(
-            name="jobs",
-            title="The schedule",
-            blocks=lambda found: (
+            "jobs",
+            "The schedule",
+            lambda found: (
                 _table(found, _by_start(found)),
                 Facts(items=tuple(_facts(found, most=len(found.shares)))),
             ),
         ),
-        Section(name="strategies", title="Strategies", blocks=_strategies),
-        Section(name="notes", title="Notes", needs=("notes",), blocks=notes_blocks, is_extra=True),
+        Section("strategies", "Strategies", _strategies),
+        Section("notes", "Notes", notes_blocks, needs=("notes",), is_extra=True),
     ),
     closing=lambda _: ("Times that nobody has measured are predictions.",),
     brief=_brief,

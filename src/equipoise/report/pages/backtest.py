@@ -1,14 +1,29 @@
 """The pages of a backtest: errors of predicted times against baselines, and regret of advised numbers."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from equipoise.calibration.advice_backtest import LARGEST_KNOWN, OBJECTIVES, HeldOutAdvice, advice_errors
 from equipoise.calibration.forecast_record import ALL_JUMPS, OURS, AdviceErrors
 from equipoise.report import format as amounts
-from equipoise.report.blocks import Block, Cell, Column, Page, Section, Table, more_note, note, number
-from equipoise.report.format import accelerator_name, capital, count, plural, printable, workload_name
-from equipoise.scaling.backtest import Backtest, BacktestRecord, Errors, HeldOut
+from equipoise.report.blocks import (
+    Block,
+    Cell,
+    ColumnOf,
+    Of,
+    Page,
+    Section,
+    Table,
+    by_name,
+    more_note,
+    names,
+    note,
+    numbers,
+    table_of,
+    words,
+)
+from equipoise.report.format import accelerator_name, capital, count, plural, workload_name
+from equipoise.scaling.backtest import Backtest, Errors, HeldOut
 from equipoise.scaling.equilibrium import Equilibrium
 from equipoise.units import format_duration, format_percent
 
@@ -28,22 +43,17 @@ _MOST_WORST: Final = 8
 _MOST_BRIEF: Final = 4
 
 
-def _share(fraction: float | None) -> Cell:
-    return number(fraction, amounts.share)
+def _shares(title: str, of: Of) -> ColumnOf:
+    return numbers(title, of, amounts.share)
 
 
-def _table(name: str, caption: str, heads: Sequence[str], rows: Sequence[tuple[Cell, ...]]) -> Table:
-    """A table of which the first column names the row; columns of numbers are recognised by their cells."""
-    numeric = [any(isinstance(row[place].key, int | float) for row in rows) for place in range(len(heads))]
-    return Table(
-        name=name,
-        caption=caption,
-        columns=tuple(
-            Column(title=title, is_number=numeric[place], is_header=place == 0)
-            for place, title in enumerate(heads)
-        ),
-        rows=tuple(rows),
-    )
+_ERRORS: Final = (
+    numbers("Held out", "of.num_groups"),
+    _shares("Median", "of.median_abs_error"),
+    _shares("Mean", "of.mean_abs_error"),
+    _shares("90 % within", "of.p90_abs_error"),
+    _shares("Coverage", "of.coverage"),
+)
 
 
 # --- predicted times
@@ -64,34 +74,19 @@ def _headline(found: Backtest) -> str:
 
 
 def _methods_blocks(found: Backtest) -> tuple[Block, ...]:
-    records = {OURS: found.pooled_law, **found.baselines}
-    table = _table(
-        "methods",
-        "Errors of the pooled law and of baselines",
-        ("Method", "Held out", "Median", "Mean", "90 % within", "Coverage"),
-        [(Cell(text=_METHODS.get(name, name)), *_record(each)) for name, each in records.items()],
-    )
-    return (table, note("Error: |predicted / actual - 1|. Coverage: share inside the 90 % interval."))
-
-
-def _record(record: BacktestRecord | Errors) -> tuple[Cell, ...]:
+    records = by_name({OURS: found.pooled_law, **found.baselines})
+    columns = (names("Method", lambda each: _METHODS.get(each["name"], each["name"])), *_ERRORS)
     return (
-        number(record.num_groups),
-        _share(record.median_abs_error),
-        _share(record.mean_abs_error),
-        _share(record.p90_abs_error),
-        _share(record.coverage),
+        table_of("methods", columns, records, caption="Errors of the pooled law and of baselines"),
+        note("Error: |predicted / actual - 1|. Coverage: share inside the 90 % interval."),
     )
 
 
-def _errors(name: str, title: str, by_name: Mapping[str, Errors]) -> Table:
+def _errors(name: str, title: str, found: Mapping[str, Errors]) -> Table:
     """Errors by what the held-out results have in common."""
-    return _table(
-        name,
-        f"Errors by {title.lower()}",
-        (title, "Held out", "Median", "Mean", "90 % within", "Coverage"),
-        [(Cell(text=printable(key)), *_record(each)) for key, each in by_name.items() if each.num_groups],
-    )
+    known = {key: each for key, each in found.items() if each.num_groups}
+    columns = (names(title, "name"), *_ERRORS)
+    return table_of(name, columns, by_name(known), caption=f"Errors by {title.lower()}")
 
 
 def _by_jump(found: Backtest) -> Table:
@@ -100,23 +95,16 @@ def _by_jump(found: Backtest) -> Table:
 
 def _worst(found: Backtest, most: int) -> Table:
     worst = sorted(found.groups, key=lambda one: -_error(one))[:most]
-    return _table(
-        "worst",
-        "Results predicted worst",
-        ("Workload", "Round", "N", "Error", "Predicted", "Actual", "Accelerator"),
-        [
-            (
-                Cell(text=workload_name(one.workload)),
-                Cell(text=one.round),
-                number(one.num_accelerators),
-                _share(_error(one)),
-                number(one.predicted_s, format_duration),
-                number(one.actual_s, format_duration),
-                Cell(text=accelerator_name(one.accelerator)),
-            )
-            for one in worst
-        ],
+    columns = (
+        names("Workload", lambda one: workload_name(one.workload)),
+        words("Round", "round"),
+        numbers("N", "num_accelerators"),
+        _shares("Error", _error),
+        numbers("Predicted", "predicted_s", format_duration),
+        numbers("Actual", "actual_s", format_duration),
+        words("Accelerator", lambda one: accelerator_name(one.accelerator)),
     )
+    return table_of("worst", columns, worst, caption="Results predicted worst")
 
 
 def _error(one: HeldOut) -> float:
@@ -132,8 +120,12 @@ def _brief(found: Backtest, _: int) -> tuple[Block, ...]:
     )
 
 
-def _section(name: str, title: str, block: Callable[[Backtest], Block]) -> Section[Backtest]:
-    return Section(name=name, title=title, needs=("groups",), blocks=lambda found: (block(found),))
+def _by_workload(found: Backtest) -> Table:
+    return _errors("workloads", "Workload", found.pooled_law.by_workload)
+
+
+def _by_cause(found: Backtest) -> Table:
+    return _errors("causes", "Part", found.pooled_law.by_cause)
 
 
 BACKTEST: Final[Page[Backtest]] = Page(
@@ -141,19 +133,11 @@ BACKTEST: Final[Page[Backtest]] = Page(
     about=_about,
     headline=_headline,
     sections=(
-        Section(name="methods", title="Errors", needs=("groups",), blocks=_methods_blocks),
-        _section("jumps", "By distance", _by_jump),
-        _section(
-            "workloads",
-            "By workload",
-            lambda found: _errors("workloads", "Workload", found.pooled_law.by_workload),
-        ),
-        _section(
-            "causes",
-            "By part of the time",
-            lambda found: _errors("causes", "Part", found.pooled_law.by_cause),
-        ),
-        _section("worst", "Predicted worst", lambda found: _worst(found, _MOST_WORST)),
+        Section("methods", "Errors", _methods_blocks, needs=("groups",)),
+        Section("jumps", "By distance", lambda found: (_by_jump(found),), needs=("groups",)),
+        Section("workloads", "By workload", lambda found: (_by_workload(found),), needs=("groups",)),
+        Section("causes", "By part of the time", lambda found: (_by_cause(found),), needs=("groups",)),
+        Section("worst", "Predicted worst", lambda found: (_worst(found, _MOST_WORST),), needs=("groups",)),
     ),
     closing=lambda _: ("Every result was predicted from strictly earlier rounds.",),
     brief=_brief,
@@ -188,31 +172,48 @@ def _advice_headline(found: Sequence[HeldOutAdvice]) -> str:
     )
 
 
-def _objectives(found: Sequence[HeldOutAdvice]) -> Table:
-    return _table(
-        "objectives",
-        "Advised numbers by objective",
-        ("Objective", "Held out", "Groups", "Compared", "Within 2x", "Regret", "P90", "Coverage"),
-        [
-            (
-                Cell(text=each.objective),
-                Cell(text=_HELD_OUT_ADVICE[each.held_out]),
-                number(each.num_groups),
-                number(each.num_compared),
-                _share(each.methods[OURS].within_doubling),
-                _share(each.methods[OURS].median_regret),
-                _share(each.methods[OURS].p90_regret),
-                _share(each.coverage),
-            )
-            for each in _overall(found)
-        ],
-    )
+_OBJECTIVE: Final = (
+    names("Objective", "objective"),
+    words("Held out", lambda each: _HELD_OUT_ADVICE[each.held_out]),
+)
+_OBJECTIVE_COLUMNS: Final = (
+    *_OBJECTIVE,
+    numbers("Groups", "num_groups"),
+    numbers("Compared", "num_compared"),
+    _shares("Within 2x", lambda each: each.methods[OURS].within_doubling),
+    _shares("Regret", lambda each: each.methods[OURS].median_regret),
+    _shares("P90", lambda each: each.methods[OURS].p90_regret),
+    _shares("Coverage", "coverage"),
+)
+_BEYOND_COLUMNS: Final = (
+    *_OBJECTIVE,
+    numbers("Both", "num_both_beyond"),
+    numbers("Advised only", "num_advised_beyond"),
+    numbers("Found only", "num_found_beyond"),
+)
+_RULE_COLUMNS: Final = (
+    names("Balance point by", "rule"),
+    words("Held out", "held_out"),
+    _shares("Within 2x", "of.within_doubling"),
+    _shares("Regret", "of.median_regret"),
+    _shares("Mean loss", "of.mean_measured_regret"),
+    _shares("P90", "of.p90_measured_regret"),
+)
+_LOSS_COLUMNS: Final = (
+    names("Workload", lambda one: workload_name(one.workload)),
+    words("Round", "round"),
+    _shares("Loss", lambda one: one.losses[OURS].curve),
+    numbers("Advised", lambda one: _point(one.advised)),
+    numbers("Found", lambda one: _point(one.found)),
+    numbers("Largest known", "largest_known"),
+    words("Accelerator", lambda one: accelerator_name(one.accelerator)),
+)
 
 
 def _objectives_blocks(found: Sequence[HeldOutAdvice]) -> tuple[Block, ...]:
     legend = "; ".join(f"{name}: {meaning}" for name, meaning in OBJECTIVES.items())
     return (
-        _objectives(found),
+        table_of("objectives", _OBJECTIVE_COLUMNS, _overall(found), caption="Advised numbers by objective"),
         note(
             "Compared: both numbers lie within the measured sizes. Regret: the loss in efficiency "
             "times speedup "
@@ -224,43 +225,20 @@ def _objectives_blocks(found: Sequence[HeldOutAdvice]) -> tuple[Block, ...]:
 
 def _beyond_blocks(found: Sequence[HeldOutAdvice]) -> tuple[Block, ...]:
     """The groups that could not be compared."""
-    table = _table(
-        "beyond",
-        "Groups with a number at the largest size or beyond",
-        ("Objective", "Held out", "Both", "Advised only", "Found only"),
-        [
-            (
-                Cell(text=each.objective),
-                Cell(text=_HELD_OUT_ADVICE[each.held_out]),
-                number(each.num_both_beyond),
-                number(each.num_advised_beyond),
-                number(each.num_found_beyond),
-            )
-            for each in _overall(found)
-        ],
-    )
-    return (table,)
+    caption = "Groups with a number at the largest size or beyond"
+    return (table_of("beyond", _BEYOND_COLUMNS, _overall(found), caption=caption),)
 
 
 def _rules(found: Sequence[HeldOutAdvice], parts: Sequence[str]) -> Iterator[Block]:
     """Balance by our law and by simple rules."""
-    yield _table(
-        "rules",
-        "The balance point by the pooled law and by simple rules",
-        ("Balance point by", "Held out", "Within 2x", "Regret", "Mean loss", "P90"),
-        [
-            (
-                Cell(text=title),
-                Cell(text=_HELD_OUT_ADVICE[each.held_out]),
-                _share(each.methods[name].within_doubling),
-                _share(each.methods[name].median_regret),
-                _share(each.methods[name].mean_measured_regret),
-                _share(each.methods[name].p90_measured_regret),
-            )
-            for each in _overall(found)
-            if each.objective == "balance" and each.held_out in parts
-            for name, title in _METHODS.items()
-        ],
+    rows = [
+        {"rule": title, "held_out": _HELD_OUT_ADVICE[each.held_out], "of": each.methods[name]}
+        for each in _overall(found)
+        if each.objective == "balance" and each.held_out in parts
+        for name, title in _METHODS.items()
+    ]
+    yield table_of(
+        "rules", _RULE_COLUMNS, rows, caption="The balance point by the pooled law and by simple rules"
     )
     yield note(
         "Loss: efficiency times speedup at the measured size nearest to the number, against the best "
@@ -272,24 +250,10 @@ def _advice_worst_blocks(found: Sequence[HeldOutAdvice]) -> tuple[Block, ...]:
     """The balances that lose most."""
     compared = [one for one in found if one.objective == "balance" and one.held_out == "largest"]
     worst = sorted(compared, key=lambda one: -one.losses[OURS].curve)[:_MOST_WORST]
-    table = _table(
-        "advice-worst",
-        "Balance points that lose most",
-        ("Workload", "Round", "Loss", "Advised", "Found", "Largest known", "Accelerator"),
-        [
-            (
-                Cell(text=workload_name(one.workload)),
-                Cell(text=one.round),
-                _share(one.losses[OURS].curve),
-                _point(one.advised),
-                _point(one.found),
-                number(one.largest_known),
-                Cell(text=accelerator_name(one.accelerator)),
-            )
-            for one in worst
-        ],
+    return (
+        table_of("advice-worst", _LOSS_COLUMNS, worst, caption="Balance points that lose most"),
+        note("+: at that size or beyond; -: there or below."),
     )
-    return (table, note("+: at that size or beyond; -: there or below."))
 
 
 def _point(point: Equilibrium) -> Cell:
@@ -310,14 +274,10 @@ ADVICE_BACKTEST: Final[Page[Sequence[HeldOutAdvice]]] = Page(
     about=_advice_about,
     headline=_advice_headline,
     sections=(
-        Section(name="objectives", title="By objective", blocks=_objectives_blocks),
-        Section(name="beyond", title="Not compared", blocks=_beyond_blocks),
-        Section(
-            name="rules",
-            title="Against simple rules",
-            blocks=lambda found: tuple(_rules(found, tuple(_HELD_OUT_ADVICE))),
-        ),
-        Section(name="advice-worst", title="Worst", blocks=_advice_worst_blocks),
+        Section("objectives", "By objective", _objectives_blocks),
+        Section("beyond", "Not compared", _beyond_blocks),
+        Section("rules", "Against simple rules", lambda found: tuple(_rules(found, tuple(_HELD_OUT_ADVICE)))),
+        Section("advice-worst", "Worst", _advice_worst_blocks),
     ),
     closing=lambda _: (
         f"Numbers up to each group's largest size; coverage is of {format_percent(0.9)} intervals.",

@@ -4,20 +4,21 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from equipoise.bench.collectives.records import CollectiveRun, bus_fraction
+from equipoise.bench.collectives import CollectiveRun, bus_fraction
 from equipoise.calibration.collective_verdicts import LEVEL, CollectiveFit, Links, Verdict
 from equipoise.report.blocks import (
     Block,
     Cell,
-    Column,
     Page,
     Section,
-    Table,
     bullets,
     more_note,
-    named,
+    names,
     note,
     number,
+    numbers,
+    table_of,
+    words,
 )
 from equipoise.report.format import ABSENT, DASH, listed, plural, sentence
 from equipoise.stats import Interval
@@ -129,24 +130,20 @@ def _fits_blocks(
 ) -> tuple[Block, ...]:
     """A row per fit, and under it one per range of sizes; most: rows that may be shown."""
     unit, name = _rate_unit(fits)
-    table = Table(
-        name="fits",
-        caption=caption,
-        columns=(
-            Column(title="Operation", is_header=True),
-            Column(title="N", is_number=True, meaning="number of ranks"),
-            Column(title="Sizes"),
-            Column(title="Latency, µs", is_number=True),
-            Column(title=f"Payload, {name}", is_number=True),
-            Column(title=f"Bus, {name}", is_number=True),
-        ),
-        rows=tuple(row for fit in fits for row in _fit_rows(fit, unit))[:most],
+    columns = (
+        names("Operation", "operation"),
+        numbers("N", "num_ranks", meaning="number of ranks"),
+        words("Sizes", "sizes"),
+        numbers("Latency, µs", "latency"),
+        numbers(f"Payload, {name}", "payload"),
+        numbers(f"Bus, {name}", "bus"),
     )
+    rows = [row for fit in fits for row in _fit_rows(fit, unit)][:most]
     legend = (
         f"Time is latency + payload / rate in each range of sizes; ranges at {format_percent(LEVEL)}. "
         f"{DASH}: not determined by the sizes measured. Bus: as busbw counts."
     )
-    return (table, note(legend if fits else ""))
+    return (table_of("fits", columns, rows, caption=caption), note(legend if fits else ""))
 
 
 def _rate_unit(fits: Sequence[CollectiveFit]) -> tuple[float, str]:
@@ -155,27 +152,28 @@ def _rate_unit(fits: Sequence[CollectiveFit]) -> tuple[float, str]:
     return (_GB, "GB/s") if fastest >= _GB else (SI_PREFIXES["M"], "MB/s")
 
 
-def _fit_rows(fit: CollectiveFit, unit: float) -> Iterator[tuple[Cell, ...]]:
+def _fit_rows(fit: CollectiveFit, unit: float) -> Iterator[dict[str, object]]:
+    """The cells of a fit by column, then those of each of its ranges."""
     run, curve = fit.run, fit.curve
-    yield (
-        named(run.operation),
-        number(run.num_ranks),
-        Cell(text=_span(curve.regimes[0].from_bytes, curve.regimes[-1].to_bytes)),
-        _ranged(curve.latency_s, MICROSECOND_S),
-        _ranged(curve.byte_per_s, unit),
-        number(fit.bus_byte_per_s, lambda value: _short(value / unit)),
-    )
+    yield {
+        "operation": run.operation,
+        "num_ranks": run.num_ranks,
+        "sizes": _span(curve.regimes[0].from_bytes, curve.regimes[-1].to_bytes),
+        "latency": _ranged(curve.latency_s, MICROSECOND_S),
+        "payload": _ranged(curve.byte_per_s, unit),
+        "bus": number(fit.bus_byte_per_s, lambda value: _short(value / unit)),
+    }
     factor = bus_fraction(run.operation, run.num_ranks)
     for each in curve.regimes if len(curve.regimes) > 1 else ():
-        is_known = not math.isinf(each.byte_per_s)
-        yield (
-            Cell(text=""),
-            Cell(text=""),
-            Cell(text=_span(each.from_bytes, each.to_bytes)),
-            Cell(text=_short(each.latency_s / MICROSECOND_S), key=each.latency_s),
-            Cell(text=_short(each.byte_per_s / unit) if is_known else ABSENT),
-            Cell(text=_short(each.byte_per_s * factor / unit) if is_known else ABSENT),
-        )
+        rate = None if math.isinf(each.byte_per_s) else each.byte_per_s / unit
+        yield {
+            "operation": Cell(text=""),
+            "num_ranks": Cell(text=""),
+            "sizes": _span(each.from_bytes, each.to_bytes),
+            "latency": number(each.latency_s / MICROSECOND_S, _short),
+            "payload": number(rate, _short),
+            "bus": number(None if rate is None else rate * factor, _short),
+        }
 
 
 def _span(first: int, last: int) -> str:
@@ -221,19 +219,9 @@ COLLECTIVES: Final[Page[Links]] = Page(
     about=_about,
     headline=_headline,
     sections=(
-        Section(
-            name="fits",
-            title="Latency and rate",
-            needs=("fits",),
-            blocks=lambda found: _fits_blocks(found.fits),
-        ),
-        Section(
-            name="verdicts",
-            title="Compared with expected values",
-            needs=("verdicts",),
-            blocks=_verdicts_blocks,
-        ),
-        Section(name="problems", title="What was not used", blocks=_problems_blocks),
+        Section("fits", "Latency and rate", lambda found: _fits_blocks(found.fits), needs=("fits",)),
+        Section("verdicts", "Compared with expected values", _verdicts_blocks, needs=("verdicts",)),
+        Section("problems", "What was not used", _problems_blocks),
     ),
     closing=lambda _: (
         "Expected values come from the performance model and published measurements of similar machines.",

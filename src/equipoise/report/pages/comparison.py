@@ -14,15 +14,15 @@ from equipoise.report.blocks import (
     Panels,
     Section,
     Span,
-    Table,
     Tile,
     Tiles,
     bullets,
     note,
     prose,
     strong,
+    table_of,
 )
-from equipoise.report.charts import NUM_COLOURS, SYMBOLS, Axis, Chart, Level, Mark, Series
+from equipoise.report.charts import NUM_COLOURS, SYMBOLS, Axis, Chart, Level, Mark, Series, series_of
 from equipoise.report.format import (
     TIMES,
     accelerator_name,
@@ -42,7 +42,6 @@ from equipoise.report.pages.study.entries import (
     NOT_VERIFIED,
     Row,
     efficiencies,
-    entry_row,
     hardware,
     hover,
 )
@@ -77,7 +76,7 @@ def _curves_blocks(findings: ComparedFindings) -> tuple[Block, ...]:
 
 def _curves_chart(findings: ComparedFindings, column: str, scale: float, *, name: str, title: str) -> Chart:
     is_time = column == "score_s"
-    chosen: list[Row] = list(findings.chosen.iter_rows(named=True))
+    chosen = _rows(findings)
     words = "; ".join(f"{hardware(row)}: {_value(row, column)}" for row in chosen)
     kinds = findings.curves["accelerator"].unique(maintain_order=True).to_list()
     lines = [_line(findings.curves, kind, column, scale, place) for place, kind in enumerate(kinds)]
@@ -98,41 +97,31 @@ def _value(row: Row, column: str) -> str:
 
 
 def _line(curves: pl.DataFrame, kind: str, column: str, scale: float, place: int) -> Series:
-    rows: list[Row] = list(curves.filter(accelerator=kind).iter_rows(named=True))
-    return Series(
-        name=accelerator_name(kind),
-        mark=Mark(
-            colour=place + 1 if place < NUM_COLOURS - 1 else None, symbol=SYMBOLS[place % len(SYMBOLS)]
-        ),
-        x=tuple(float(row["num_accelerators"]) for row in rows),
-        y=tuple(row[column] / scale for row in rows),
-        hovers=tuple(
-            (entry_name(row["submitter"], row["system"]), hardware(row), _value(row, column)) for row in rows
-        ),
-        is_line=True,
+    colour = place + 1 if place < NUM_COLOURS - 1 else None
+    points = (
+        (
+            float(row["num_accelerators"]),
+            row[column] / scale,
+            (entry_name(row["submitter"], row["system"]), hardware(row), _value(row, column)),
+        )
+        for row in curves.filter(accelerator=kind).iter_rows(named=True)
     )
+    mark = Mark(colour=colour, symbol=SYMBOLS[place % len(SYMBOLS)])
+    return series_of(accelerator_name(kind), mark, points, is_line=True)
 
 
 def _chosen(rows: list[Row], column: str, scale: float) -> Series:
-    known = [row for row in rows if row[column] is not None]
-    return Series(
-        name=CHOSEN,
-        mark=Mark(colour=NUM_COLOURS, symbol="star"),
-        x=tuple(float(row["num_accelerators"]) for row in known),
-        y=tuple(row[column] / scale for row in known),
-        hovers=tuple(hover(row) for row in known),
-        is_main=True,
+    points = (
+        (float(row["num_accelerators"]), row[column] / scale, hover(row))
+        for row in rows
+        if row[column] is not None
     )
+    return series_of(CHOSEN, Mark(colour=NUM_COLOURS, symbol="star"), points, is_main=True)
 
 
 def _figures_blocks(findings: ComparedFindings) -> tuple[Block, ...]:
-    table = Table(
-        name="compared-entries",
-        caption="The entries as MLPerf published them; sources are paths in the repository of the round",
-        columns=COLUMNS,
-        rows=tuple(entry_row(row) for row in findings.chosen.iter_rows(named=True)),
-    )
-    return (table,)
+    caption = "The entries as MLPerf published them; sources are paths in the repository of the round"
+    return (table_of("compared-entries", COLUMNS, _rows(findings), caption=caption),)
 
 
 def _lost_blocks(findings: ComparedFindings) -> tuple[Block, ...]:
@@ -257,10 +246,10 @@ COMPARED: Final[Page[ComparedFindings]] = Page(
     headline=_headline,
     summary=_summary,
     sections=(
-        Section(name="side", title="Side by side", needs=("bills",), blocks=_side_blocks),
-        Section(name="curves", title="All sizes of the same accelerators", blocks=_curves_blocks),
-        Section(name="lost", title="Efficiency lost to size", blocks=_lost_blocks),
-        Section(name="figures", title="Every figure", blocks=_figures_blocks),
+        Section("side", "Side by side", _side_blocks, needs=("bills",)),
+        Section("curves", "All sizes of the same accelerators", _curves_blocks),
+        Section("lost", "Efficiency lost to size", _lost_blocks),
+        Section("figures", "Every figure", _figures_blocks),
     ),
     closing=lambda findings: (
         NOT_VERIFIED,

@@ -1,6 +1,6 @@
 """The page of a search for the fastest way to train: measured, predicted, and what cannot run."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from math import exp
 from typing import Final
 
@@ -8,15 +8,15 @@ from equipoise.diagnose.method_search import EVIDENCE, EXACT, LOSSY, OTHER, Foun
 from equipoise.report.blocks import (
     Block,
     Cell,
-    Column,
     Page,
     Section,
-    Table,
     bullets,
     more_note,
-    named,
+    names,
     note,
-    number,
+    numbers,
+    table_of,
+    words,
 )
 from equipoise.report.format import TIMES, capital, plural, printable, ratio, sentence
 from equipoise.stats import Interval
@@ -83,46 +83,37 @@ def _predicted(found: FoundMethod) -> list[MethodCandidate]:
     return [each for each in found.tried if not each.runs and not each.failed]
 
 
-def _table(name: str, caption: str, candidates: Sequence[MethodCandidate]) -> Table:
-    return Table(
-        name=name,
-        caption=caption,
-        columns=(
-            Column(title="Strategy", is_header=True),
-            Column(title="N", is_number=True),
-            Column(title="Batch", is_number=True, meaning="samples per step over all devices"),
-            Column(title="Samples/s", is_number=True, meaning="median over runs"),
-            Column(title="Runs", is_number=True),
-            Column(title="Predicted", is_number=True, meaning="samples per second"),
-            Column(title="Error", is_number=True, meaning="of predicted over measured"),
-            Column(title="Effect", meaning="on what a sample contributes to training"),
-        ),
-        rows=tuple(map(_row, candidates)),
-    )
-
-
-def _row(each: MethodCandidate) -> tuple[Cell, ...]:
-    trial, step = each.trial, each.predicted_step
-    error = None if each.error_log is None else exp(-each.error_log) - 1.0
-    return (
-        named(trial.method),
-        number(trial.num_ranks),
-        number(trial.batch_samples),
-        Cell(text="failed") if each.failed else number(each.samples_per_s, ratio),
-        number(len(each.runs) or None),
-        number(None if step is None else step.samples_per_s, ratio),
-        number(error, lambda value: f"{100 * value:+.0f} %"),
-        named(each.effect),
-    )
+_COLUMNS: Final = (
+    names("Strategy", "trial.method"),
+    numbers("N", "trial.num_ranks"),
+    numbers("Batch", "trial.batch_samples", meaning="samples per step over all devices"),
+    numbers(
+        "Samples/s",
+        lambda each: Cell(text="failed") if each.failed else each.samples_per_s,
+        ratio,
+        meaning="median over runs",
+    ),
+    numbers("Runs", lambda each: len(each.runs) or None),
+    numbers("Predicted", "predicted_step.samples_per_s", ratio, meaning="samples per second"),
+    numbers(
+        "Error",
+        lambda each: None if each.error_log is None else exp(-each.error_log) - 1.0,
+        lambda value: f"{100 * value:+.0f} %",
+        meaning="of predicted over measured",
+    ),
+    words("Effect", "effect", meaning="on what a sample contributes to training"),
+)
 
 
 def _measured_blocks(found: FoundMethod) -> tuple[Block, ...]:
-    return (_table("measured", "Measured, fastest first", _measured(found)),)
+    return (table_of("measured", _COLUMNS, _measured(found), caption="Measured, fastest first"),)
 
 
 def _predicted_blocks(found: FoundMethod) -> tuple[Block, ...]:
     left = _predicted(found)
-    return (_table("predicted", "Predicted, not run", left),) if left else (note("All were run."),)
+    if not left:
+        return (note("All were run."),)
+    return (table_of("predicted", _COLUMNS, left, caption="Predicted, not run"),)
 
 
 def _reasons(found: FoundMethod) -> Iterator[str]:
@@ -148,7 +139,7 @@ def _brief(found: FoundMethod, _: int) -> tuple[Block, ...]:
     shown = [*measured[:_MOST_TRIED], *predicted[:_MOST_PREDICTED]]
     left_out = len(measured) + len(predicted) - len(shown)
     return (
-        _table("candidates", "", shown),
+        table_of("candidates", _COLUMNS, shown),
         bullets(list(_reasons(found))[:_MOST_REASONS]),
         *map(note, _closing(found)),
         *((more_note(plural(left_out, "combination")),) if left_out else ()),
@@ -165,9 +156,9 @@ FIND: Final[Page[FoundMethod]] = Page(
     headline=_headline,
     summary=_summary,
     sections=(
-        Section(name="measured", title="Measured", blocks=_measured_blocks),
-        Section(name="predicted", title="Predicted, not run", blocks=_predicted_blocks),
-        Section(name="reasons", title="Not run", blocks=_reasons_blocks),
+        Section("measured", "Measured", _measured_blocks),
+        Section("predicted", "Predicted, not run", _predicted_blocks),
+        Section("reasons", "Not run", _reasons_blocks),
     ),
     closing=_closing,
     brief=_brief,

@@ -1,23 +1,24 @@
 """The page of `record`: predictions, what was measured of them, and how wrong they were."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from equipoise.decide.ledger import LedgerEntry, LedgerReport
 from equipoise.report.blocks import (
+    Badge,
     Block,
     Cell,
-    Column,
-    ColumnOf,
     code,
-    named,
+    names,
     note,
     number,
+    numbers,
     prose,
     short_page,
     table_of,
+    words,
 )
-from equipoise.report.format import digits, duration, duration_range, ends, plural, printable
+from equipoise.report.format import count, digits, duration, duration_range, ends, plural, printable
 from equipoise.stats import Interval
 from equipoise.units import format_percent
 
@@ -64,17 +65,56 @@ def _signed(error: float) -> str:
     return f"{'+' if error >= 0 else '-'}{_rounded(abs(error))}"
 
 
-_COLUMNS: Final[tuple[ColumnOf, ...]] = (
-    (Column(title="Id", is_header=True), lambda each: named(each.id)),
-    (Column(title="N", is_number=True), lambda each: number(each.prediction.num_accelerators)),
-    (Column(title="Predicted (range)", is_number=True), _predicted),
-    (Column(title="Measured", is_number=True), lambda each: number(each.outcome, _form(each))),
-    (Column(title="Off", is_number=True), lambda each: number(each.error, _signed)),
-    (
-        Column(title="What"),
-        lambda each: named(f"{each.prediction.verb} {each.prediction.workload or 'own'}"),
-    ),
+_N: Final = numbers("N", "prediction.num_accelerators")
+_TIMES: Final = (
+    numbers("Predicted (range)", _predicted),
+    numbers("Measured", lambda each: number(each.outcome, _form(each))),
 )
+_COLUMNS: Final = (
+    names("Id", "id"),
+    _N,
+    *_TIMES,
+    numbers("Off", "error", _signed),
+    words("What", lambda each: f"{each.prediction.verb} {each.prediction.workload or 'own'}"),
+)
+
+
+def _is_within(each: LedgerEntry) -> Cell:
+    is_within = bool(each.is_covered)
+    return Cell(text="", badge=Badge(text="yes" if is_within else "no", tone="good" if is_within else "bad"))
+
+
+def _set_up(each: LedgerEntry) -> str:
+    about = each.prediction
+    batch = "" if about.global_batch_samples is None else f", batch {about.global_batch_samples:,}"
+    return f"{about.workload or 'own'}{f', {about.strategy}' if about.strategy else ''}{batch} ({about.verb})"
+
+
+_BESIDE_COLUMNS: Final = (
+    names("What", _set_up),
+    _N,
+    *_TIMES,
+    numbers("Runs", lambda each: len(each.measured)),
+    numbers(
+        "Ratio",
+        lambda each: None if each.error is None else 1.0 + each.error,
+        lambda ratio: f"{ratio:.2f}",
+        meaning="predicted over measured time",
+    ),
+    words("In its range", _is_within, meaning="whether the interval covers the median of the runs"),
+)
+
+
+def beside_blocks(entries: Sequence[LedgerEntry]) -> tuple[Block, ...]:
+    """Runs beside the predictions that were kept of them; how to keep one where there are none."""
+    if not entries:
+        keep = (code("--record"), " of ", code("predict"), ", ", code("plan"), " and ", code("advise"))
+        return (prose("No prediction of these runs was kept before they ran: ", *keep, " keeps them."),)
+    num_within = sum(bool(each.is_covered) for each in entries)
+    return (
+        prose(f"Inside the predicted range: {count(num_within)} of {count(len(entries))}."),
+        table_of("beside-predictions", _BESIDE_COLUMNS, entries),
+    )
 
 
 def _closing(found: LedgerReport) -> Block:

@@ -9,22 +9,21 @@ from msgspec import Struct
 from equipoise.economics.costs import WORDS
 from equipoise.report.blocks import (
     Block,
-    Cell,
-    Column,
     ColumnOf,
     Fact,
     Facts,
     Heading,
     Span,
     code,
-    named,
+    names,
     note,
-    number,
+    numbers,
     prose,
     short_page,
     table_of,
+    words,
 )
-from equipoise.report.format import ABSENT, count, digits, plural, sentence, share
+from equipoise.report.format import digits, plural, sentence, share
 from equipoise.units import format_si
 
 if TYPE_CHECKING:
@@ -45,83 +44,70 @@ class Listing(Struct, frozen=True, kw_only=True):
     sources: str
 
 
-def _words(title: str, key: str) -> ColumnOf:
-    return Column(title=title), lambda row: named(str(row[key]))
-
-
-def _name(title: str, key: str) -> ColumnOf:
-    return Column(title=title, is_header=True), lambda row: named(row[key])
-
-
-def _number(title: str, key: str, form: Callable[[float], str] = count) -> ColumnOf:
-    return Column(title=title, is_number=True), lambda row: number(row[key], form)
-
-
 def _quantity(title: str, key: str, unit: str) -> ColumnOf:
-    return _number(title, key, lambda value: format_si(value, unit))
+    return numbers(title, key, lambda value: format_si(value, unit))
 
 
-def _span(row: _Row) -> Cell:
+def _span(row: _Row) -> str:
     """First and last round."""
-    rounds = row["rounds"]
-    return named(" to ".join(dict.fromkeys((rounds[0], rounds[-1]))) if rounds else ABSENT)
+    return " to ".join(dict.fromkeys((*row["rounds"][:1], *row["rounds"][-1:])))
 
 
-def _terms(row: _Row) -> Cell:
+def _terms(row: _Row) -> str:
     """Rental terms, with the commitment where the source states it."""
     months = row["minimum_months"]
-    return named(WORDS[row["terms"]] + ("" if months is None else f", {plural(months, 'month')} or more"))
+    return WORDS[row["terms"]] + ("" if months is None else f", {plural(months, 'month')} or more")
 
 
-_SEEN: Final = (_number("Entries", "num_entries"), (Column(title="Rounds"), _span))
+_SEEN: Final = (numbers("Entries", "num_entries"), words("Rounds", _span))
 _COLUMNS: Final[Mapping[str, tuple[ColumnOf, ...]]] = {
     "rounds": (
-        _name("Round", "round"),
-        _number("Entries", "num_entries"),
-        _number("Scored", "num_scored"),
-        _number("Runs", "num_runs"),
-        _number("Workloads", "num_workloads"),
-        _number("Accelerators", "num_accelerator_kinds"),
-        _number("Largest system", "max_accelerators"),
+        names("Round", "round"),
+        numbers("Entries", "num_entries"),
+        numbers("Scored", "num_scored"),
+        numbers("Runs", "num_runs"),
+        numbers("Workloads", "num_workloads"),
+        numbers("Accelerators", "num_accelerator_kinds"),
+        numbers("Largest system", "max_accelerators"),
     ),
-    "workloads": (_name("Workload", "workload"), *_SEEN, _words("Title", "title")),
+    "workloads": (names("Workload", "workload"), *_SEEN, words("Title", "title")),
     "accelerators": (
-        _name("Accelerator", "accelerator"),
+        names("Accelerator", "accelerator"),
         *_SEEN,
         _quantity("Memory", "memory_bytes", "B"),
         _quantity("Dense bf16", "peak_bf16_flop_per_s", "FLOP/s"),
     ),
     "clusters": (
-        _name("Cluster", "cluster"),
-        (Column(title="Accelerator"), lambda row: named(row["accelerators"][0])),
-        _number("Node", "node_size"),
+        names("Cluster", "cluster"),
+        words("Accelerator", lambda row: row["accelerators"][0]),
+        numbers("Node", "node_size"),
         _quantity("Inside", "intra_byte_per_s", "B/s"),
         _quantity("Between", "inter_byte_per_s", "B/s"),
     ),
-    "models": (_name("Model", "model"), _number("Parameters", "params"), _words("Title", "title")),
+    "models": (names("Model", "model"), numbers("Parameters", "params"), words("Title", "title")),
     "prices": (
-        _name("Accelerator", "accelerator"),
-        (Column(title="Terms"), _terms),
-        _words("Provider", "provider"),
-        _number("USD/h", "usd_per_accelerator_hour", "{:,.2f}".format),
-        _words("Date", "date"),
-        (Column(title="Source", is_wide=True), lambda row: named(row["source"])),
+        names("Accelerator", "accelerator"),
+        words("Terms", _terms),
+        words("Provider", "provider"),
+        numbers("USD/h", "usd_per_accelerator_hour", "{:,.2f}".format),
+        words("Date", "date"),
+        words("Source", "source", is_wide=True),
     ),
     "regions": (
-        _name("Region", "region"),
-        _number("g CO2 per kWh", "g_co2_per_kwh", digits),
+        names("Region", "region"),
+        numbers("g CO2 per kWh", "g_co2_per_kwh", digits),
     ),
     "interruptions": (
-        _name("Seen at", "seen_at"),
-        _number("Hours between failures", "hours_between", digits),
-        _number("Waves per hour", "waves_per_hour", digits),
-        _number("Nodes", "num_nodes", digits),
-        _number("Share taken", "share_of_nodes", share),
+        names("Seen at", "seen_at"),
+        numbers("Hours between failures", "hours_between", digits),
+        numbers("Waves per hour", "waves_per_hour", digits),
+        numbers("Nodes", "num_nodes", digits),
+        numbers("Share taken", "share_of_nodes", share),
     ),
     "laws": (
-        _name("Law", "law"),
-        (Column(title="Parameters"), lambda row: named(", ".join(row["params"]) or ABSENT)),
-        _words("Source", "source"),
+        names("Law", "law"),
+        words("Parameters", lambda row: ", ".join(row["params"])),
+        words("Source", "source"),
     ),
 }
 

@@ -3,7 +3,10 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from equipoise.decide.answer import Candidate, EvidenceSource
+from msgspec.structs import replace
+
+from equipoise.decide.answer import Candidate
+from equipoise.decide.evidence import EvidenceSource
 from equipoise.decide.prediction import Prediction
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (
@@ -11,7 +14,6 @@ from equipoise.report.blocks import (
     Block,
     Bullets,
     Cell,
-    Column,
     Fact,
     Facts,
     Page,
@@ -19,17 +21,16 @@ from equipoise.report.blocks import (
     Section,
     Span,
     Table,
-    amount,
     more_note,
-    named,
+    names,
     note,
-    number,
+    numbers,
     prose,
     strong,
+    table_of,
+    words,
 )
-from equipoise.report.charts import Axis, Chart, line_with_band, series_mark
 from equipoise.report.format import (
-    ABSENT,
     accelerator_name,
     capital,
     count,
@@ -39,10 +40,12 @@ from equipoise.report.format import (
     workload_name,
 )
 from equipoise.report.pages.answer.basis import notes_blocks
-from equipoise.report.pages.answer.head import chip_of, point_words, title_of
+from equipoise.report.pages.answer.charts import time_chart
+from equipoise.report.pages.answer.compare import ENDS, TIME
+from equipoise.report.pages.answer.head import chip_of, hour_usd, point_words, takes, title_of
 from equipoise.report.pages.published_steps import near_blocks
 from equipoise.scaling.equilibrium import default_answer
-from equipoise.units import HOUR_S, format_percent
+from equipoise.units import format_percent
 
 _MOST_LAWS: Final = 3
 _MOST_EVIDENCE: Final = 12
@@ -64,7 +67,7 @@ def _headline(found: Prediction) -> str:
         return "No time can be estimated"
     first, last = known[0], known[-1]
     if first is last:
-        return _words(first)
+        return f"{title_of(first)}: {takes(first)}"
     assert first.time_s is not None
     assert last.time_s is not None
     times = f"{amounts.duration(first.time_s.value)} to {amounts.duration(last.time_s.value)}"
@@ -72,12 +75,6 @@ def _headline(found: Prediction) -> str:
     if first.usd is not None and last.usd is not None:
         money = f", {amounts.digits(first.usd.value)} to {amounts.money(last.usd.value)}"
     return f"{count(first.num_accelerators)} to {title_of(last)}: {times}{money}"
-
-
-def _words(each: Candidate) -> str:
-    assert each.time_s is not None
-    money = "" if each.usd is None else f", {amounts.money(each.usd.value)}"
-    return f"{title_of(each)}: {amounts.duration(each.time_s.value)}{money}"
 
 
 def _spread(candidates: Sequence[Candidate], num_rows: int) -> Sequence[Candidate]:
@@ -90,82 +87,44 @@ def _spread(candidates: Sequence[Candidate], num_rows: int) -> Sequence[Candidat
 
 def _times_blocks(found: Prediction) -> tuple[Block, ...]:
     known = [each for each in found.candidates if each.time_s is not None]
-    charts = (_chart(known),) if len(known) > 1 else ()
+    charts = (time_chart("prediction-times", known),) if len(known) > 1 else ()
     reasons = {why: size for size, why in sorted(found.outside.items())}
     return (
-        Panels(charts=charts, legend="Times"),
+        Panels(charts=charts, legend="System"),
         _table(found, found.candidates),
         *(note(sentence(f"Extrapolated at {count(size)}: {why}.")) for why, size in reasons.items()),
-        *_price(found),
+        _price(found),
     )
 
 
 def _table(found: Prediction, candidates: Sequence[Candidate]) -> Table:
     level = next((each.time_s.level for each in found.candidates if each.time_s is not None), 0.9)
-    return Table(
-        name="prediction-times",
-        caption="Times by number of accelerators",
-        columns=(
-            Column(title="N", is_number=True, is_header=True, meaning="number of accelerators"),
-            Column(title="Time", is_number=True),
-            Column(title=f"{format_percent(level)} range", is_number=True),
-            Column(title="Hours", is_number=True, meaning="accelerator-hours"),
-            Column(title="USD", is_number=True),
-            Column(title="Energy", is_number=True),
-            Column(title="CO2", is_number=True),
-            Column(title=""),
-        ),
-        rows=tuple(tuple(_cells(found, each)) for each in candidates),
+
+    def remark(each: Candidate) -> Cell:
+        if each.num_accelerators in found.outside:
+            return Cell(text="", badge=Badge(text="extrapolated", tone="quiet"), key="1")
+        if each.time_s is None:
+            return Cell(text=sentence(f"no time: {each.why_not}"), key="2")
+        return Cell(text="", key="0")
+
+    columns = (
+        numbers("N", "num_accelerators", is_header=True, meaning="number of accelerators"),
+        TIME,
+        (replace(ENDS[0], title=f"{format_percent(level)} range", meaning=None), ENDS[1]),
+        numbers("Hours", "accelerator_hours", amounts.digits, meaning="accelerator-hours"),
+        numbers("USD", "usd", amounts.digits),
+        numbers("Energy", "energy_j", amounts.watt_hours),
+        numbers("CO2", "carbon_kg", amounts.mass),
+        words("", remark),
     )
+    return table_of("prediction-times", columns, candidates, caption="Times by number of accelerators")
 
 
-def _cells(found: Prediction, each: Candidate) -> Iterator[Cell]:
-    time, hours = each.time_s, each.accelerator_hours
-    yield number(each.num_accelerators)
-    yield number(None if time is None else time.value, amounts.duration)
-    yield Cell(text=ABSENT) if time is None else Cell(text=amounts.duration_ends(time), key=time.high)
-    yield number(hours, amounts.digits)
-    yield amount(each.usd, amounts.digits)
-    yield amount(each.energy_j, amounts.watt_hours)
-    yield amount(each.carbon_kg, amounts.mass)
-    if each.num_accelerators in found.outside:
-        yield Cell(text="", badge=Badge(text="extrapolated", tone="quiet"), key="1")
-    elif time is None:
-        yield Cell(text=sentence(f"no time: {each.why_not}"), key="2")
-    else:
-        yield Cell(text="", key="0")
-
-
-def _chart(known: list[Candidate]) -> Chart:
-    """Time against size with its interval."""
-    points = [
-        (float(each.num_accelerators), each.time_s, (_words(each),))
-        for each in known
-        if each.time_s is not None
-    ]
-    first = points[0][1]
-    unit, scale = ("hours", HOUR_S) if first.value >= HOUR_S else ("seconds", 1.0)
-    line, band = line_with_band("predicted", series_mark(0), points, scale=scale)
-    return Chart(
-        name="prediction-times",
-        title="Time against size",
-        subtitle=f"shaded: {format_percent(first.level)} range",
-        alternative=f"Time by number of accelerators: {'; '.join(map(_words, known))}.",
-        x=Axis(title="number of accelerators", is_log=True),
-        y=Axis(title=unit, is_log=True),
-        series=(line,),
-        bands=(band,),
-    )
-
-
-def _price(found: Prediction) -> Iterator[Block]:
+def _price(found: Prediction) -> Block:
     price = next((each.price for each in found.candidates if each.price is not None), None)
     if price is None:
-        yield note("No price is known: give --price in US dollars per accelerator-hour.")
-    else:
-        yield note(
-            sentence(f"{price.usd_per_accelerator_hour:,.3g} USD per accelerator-hour: {price.basis}.")
-        )
+        return note("No price is known: give --price in US dollars per accelerator-hour.")
+    return note(sentence(f"{price.usd_per_accelerator_hour:,.3g} USD per accelerator-hour: {price.basis}."))
 
 
 def _returns_blocks(found: Prediction) -> tuple[Block, ...]:
@@ -187,7 +146,7 @@ def _values(found: Prediction) -> Iterator[Block]:
     """Which size costs least at which value of an hour."""
     if len(found.time_values) > 1:
         sizes = [
-            f"{each.candidate.split('/')[1]} from {each.from_usd_per_hour:,.2g} USD per hour"
+            f"{count(int(each.candidate.split('/')[1]))} from {hour_usd(each)} USD per hour"
             for each in found.time_values
         ]
         yield note(f"Size with the least money and time together, by the value of an hour: {listed(sizes)}.")
@@ -222,26 +181,18 @@ def _accuracy(found: Prediction) -> Iterator[str]:
         yield from (one.why for each in found.candidates for one in each.estimates if one.why)
 
 
+_EVIDENCE_COLUMNS: Final = (
+    names("Source", "ref"),
+    numbers("N", "num_accelerators"),
+    numbers("Time", "time_s", amounts.duration),
+)
+
+
 def _evidence_table(known: Sequence[EvidenceSource]) -> Table:
     shown = sorted(known, key=lambda each: (-(each.share or 0.0), each.num_accelerators or 0))
     more = "" if len(known) <= _MOST_EVIDENCE else f", {_MOST_EVIDENCE} of {len(known):,}"
-    return Table(
-        name="prediction-evidence",
-        caption=f"Published and measured times it is based on{more}",
-        columns=(
-            Column(title="Source", is_header=True),
-            Column(title="N", is_number=True),
-            Column(title="Time", is_number=True),
-        ),
-        rows=tuple(
-            (
-                named(each.ref),
-                number(each.num_accelerators),
-                number(each.time_s, amounts.duration),
-            )
-            for each in shown[:_MOST_EVIDENCE]
-        ),
-    )
+    caption = f"Published and measured times it is based on{more}"
+    return table_of("prediction-evidence", _EVIDENCE_COLUMNS, shown[:_MOST_EVIDENCE], caption=caption)
 
 
 def _brief(found: Prediction, num_rows: int) -> tuple[Block, ...]:
@@ -273,10 +224,10 @@ PREDICTION: Final[Page[Prediction]] = Page(
     about=_about,
     headline=_headline,
     sections=(
-        Section(name="times", title="Times by size", needs=("candidates",), blocks=_times_blocks),
-        Section(name="returns", title="Where returns diminish", blocks=_returns_blocks),
-        Section(name="evidence", title="Evidence", needs=("evidence",), blocks=_evidence_blocks),
-        Section(name="notes", title="Notes", needs=("notes",), blocks=notes_blocks, is_extra=True),
+        Section("times", "Times by size", _times_blocks, needs=("candidates",)),
+        Section("returns", "Where returns diminish", _returns_blocks),
+        Section("evidence", "Evidence", _evidence_blocks, needs=("evidence",)),
+        Section("notes", "Notes", notes_blocks, needs=("notes",), is_extra=True),
     ),
     closing=lambda _: ("Times that nobody has measured are predictions.",),
     brief=_brief,

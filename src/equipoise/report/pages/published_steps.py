@@ -11,16 +11,17 @@ from equipoise.report import format as amounts
 from equipoise.report.blocks import (
     Block,
     Cell,
-    Column,
-    ColumnOf,
     Fold,
     bullets,
     code,
     named,
+    names,
     note,
     number,
+    numbers,
     short_page,
     table_of,
+    words,
 )
 from equipoise.report.format import TIMES, accelerator_name, count, plural, printable, sentence
 from equipoise.units import format_percent
@@ -76,22 +77,24 @@ def _model_words(step: NearStep) -> str:
     return f"; the model's time is {format_percent(round(off, 2))} {way} there{fitted}"
 
 
-_NEAR_COLUMNS: Final[tuple[ColumnOf, ...]] = (
-    (Column(title="Step", is_header=True), lambda step: named(step.workload, detail=step.url)),
-    (Column(title="Accelerator"), lambda step: named(accelerator_name(step.accelerator))),
-    (Column(title="N", is_number=True), lambda step: number(step.num_accelerators)),
-    (Column(title="Software"), lambda step: named(step.software or amounts.ABSENT)),
-    (Column(title="Precision"), lambda step: named(step.precision)),
-    (Column(title="Tokens", is_number=True), lambda step: number(step.sequence_tokens)),
-    (Column(title="Step time", is_number=True), lambda step: number(step.step_s, amounts.duration)),
-    (
-        Column(title="Tokens/s each", is_number=True, meaning="per accelerator"),
-        lambda step: number(step.tokens_per_s_per_accelerator, lambda rate: f"{rate:,.0f}"),
-    ),
-    (Column(title="MFU", is_number=True), lambda step: number(step.mfu, amounts.share)),
-    (
-        Column(title="Model", is_number=True, meaning="predicted over measured time; *: fitted to the row"),
+def _tokens_per_s(rate: float) -> str:
+    return f"{rate:,.0f}"
+
+
+_NEAR_COLUMNS: Final = (
+    names("Step", lambda step: named(step.workload, detail=step.url)),
+    words("Accelerator", lambda step: accelerator_name(step.accelerator)),
+    numbers("N", "num_accelerators"),
+    words("Software", "software"),
+    words("Precision", "precision"),
+    numbers("Tokens", "sequence_tokens"),
+    numbers("Step time", "step_s", amounts.duration),
+    numbers("Tokens/s each", "tokens_per_s_per_accelerator", _tokens_per_s, meaning="per accelerator"),
+    numbers("MFU", "mfu", amounts.share),
+    numbers(
+        "Model",
         lambda step: _ratio(step.model_ratio, in_sample=step.in_sample),
+        meaning="predicted over measured time; *: fitted to the row",
     ),
 )
 
@@ -129,44 +132,38 @@ def _headline(found: StepListing) -> str:
     )
 
 
-def _what(row: Mapping[str, Any]) -> Cell:
+def _what(row: Mapping[str, Any]) -> str:
     """The model, and why it is not predicted where it is not."""
     reason = "" if row["reason"] is None else f" ({printable(row['reason'])})"
-    return named(f"{printable(row['workload'] or amounts.ABSENT)}{reason}")
+    return f"{printable(row['workload'] or amounts.ABSENT)}{reason}"
 
 
-def _measured(row: Mapping[str, Any]) -> Cell:
+def _measured(row: Mapping[str, Any]) -> str:
     """The figure as published."""
-    return named(printable(f"{row['measured']} {row['unit']}")[:_FIGURE_COLUMNS])
+    return printable(f"{row['measured']} {row['unit']}")[:_FIGURE_COLUMNS]
 
 
-def _precision(row: Mapping[str, Any]) -> Cell:
-    return named(row["dtype"] or printable(row["precision"] or amounts.ABSENT))
+def _chip(row: Mapping[str, Any]) -> str:
+    return printable(row["accelerator"] or row["hardware"] or amounts.ABSENT)[:_CHIP_COLUMNS]
 
 
-_LIST_COLUMNS: Final[tuple[ColumnOf, ...]] = (
-    (Column(title="N", is_number=True), lambda row: number(row["num_accelerators"])),
-    (
-        Column(title="Accelerator", is_header=True),
-        lambda row: named(printable(row["accelerator"] or row["hardware"] or amounts.ABSENT)[:_CHIP_COLUMNS]),
+_LIST_COLUMNS: Final = (
+    numbers("N", "num_accelerators"),
+    names("Accelerator", _chip),
+    names("Software", "software"),
+    names("Measured", _measured),
+    numbers("Model", lambda row: _ratio(row["model_ratio"], in_sample=row["in_sample"])),
+    words("Step", _what, is_cut=True),
+    numbers(
+        "Tokens/s each",
+        "tokens_per_s_per_accelerator",
+        _tokens_per_s,
+        is_wide=True,
+        meaning="per accelerator",
     ),
-    (
-        Column(title="Software", is_header=True),
-        lambda row: named(row["software"] or amounts.ABSENT),
-    ),
-    (Column(title="Measured", is_header=True), _measured),
-    (
-        Column(title="Model", is_number=True),
-        lambda row: _ratio(row["model_ratio"], in_sample=row["in_sample"]),
-    ),
-    (Column(title="Step", is_cut=True), _what),
-    (
-        Column(title="Tokens/s each", is_number=True, is_wide=True, meaning="per accelerator"),
-        lambda row: number(row["tokens_per_s_per_accelerator"], lambda rate: f"{rate:,.0f}"),
-    ),
-    (Column(title="MFU", is_number=True, is_wide=True), lambda row: number(row["mfu"], amounts.share)),
-    (Column(title="Precision", is_wide=True), _precision),
-    (Column(title="Source", is_wide=True, is_cut=True), lambda row: named(row["repository"])),
+    numbers("MFU", "mfu", amounts.share, is_wide=True),
+    words("Precision", lambda row: row["dtype"] or row["precision"], is_wide=True),
+    words("Source", "repository", is_wide=True, is_cut=True),
 )
 
 

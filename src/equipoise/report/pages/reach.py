@@ -3,14 +3,12 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from equipoise.decide.answer import Candidate
 from equipoise.decide.query import TrainingQuery
 from equipoise.decide.solve_for import BudgetReach, Reaches, ReachLimit, Within
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (
     Block,
     Cell,
-    Column,
     Fact,
     Facts,
     Page,
@@ -18,20 +16,22 @@ from equipoise.report.blocks import (
     Section,
     Span,
     Table,
-    amount,
     bullets,
     code,
     more_note,
-    named,
-    number,
+    numbers,
     prose,
     strong,
+    table_of,
+    words,
 )
-from equipoise.report.charts import Axis, Chart, Mark, Note, Series, line_with_band, series_mark
+from equipoise.report.charts import Axis, Chart, Note, line_with_band, series_mark
 from equipoise.report.format import DASH, capital, count, listed, plural, printable, sentence
 from equipoise.report.pages.answer.basis import notes_blocks
+from equipoise.report.pages.answer.charts import star
 from equipoise.report.pages.answer.head import chip_of, title_of
 from equipoise.spec.transformer import Transformer
+from equipoise.stats import Interval
 from equipoise.units import SI_PREFIXES, format_percent, format_si
 
 _ENDS: Final[dict[ReachLimit, str]] = {
@@ -39,7 +39,6 @@ _ENDS: Final[dict[ReachLimit, str]] = {
     "deadline": "the deadline",
     "memory": "the memory: budget and deadline would allow more",
 }
-_TAKEN: Final = "recommended"
 
 
 def _limits(question: TrainingQuery) -> str:
@@ -54,9 +53,9 @@ def _sized(found: BudgetReach) -> str:
     return f"{format_si(found.size.value)} {'parameters' if found.ask == 'model' else found.unit}"
 
 
-def _ends(found: BudgetReach) -> str:
-    """The interval of the answer."""
-    return f"{format_si(found.size.low)} {DASH} {format_si(found.size.high)}"
+def _span(found: Interval) -> str:
+    """The ends of an interval of sizes."""
+    return f"{format_si(found.low)} {DASH} {format_si(found.high)}"
 
 
 def _shape(shape: Transformer) -> str:
@@ -86,7 +85,7 @@ def _is_one(question: TrainingQuery) -> bool:
 def _answer(found: Reaches) -> tuple[Block, ...]:
     best = found.best
     others = [
-        f"{chip_of(each.title)}: {_sized(each)} ({_ends(each)}), limited by {_ENDS[each.limit]}"
+        f"{chip_of(each.title)}: {_sized(each)} ({_span(each.size)}), limited by {_ENDS[each.limit]}"
         for each in found.others
     ]
     return (
@@ -118,7 +117,7 @@ def _facts(found: Reaches, best: BudgetReach) -> Iterator[Fact]:
     what = "Model" if best.ask == "model" else capital(best.unit)
     spans = (
         strong(_sized(best) if best.ask == "model" else format_si(best.size.value)),
-        f" ({_ends(best)}, {format_percent(best.size.level)} range)",
+        f" ({_span(best.size)}, {format_percent(best.size.level)} range)",
     )
     yield Fact(label=what, spans=spans)
     if best.ask == "model" and best.shape is not None:
@@ -128,7 +127,8 @@ def _facts(found: Reaches, best: BudgetReach) -> Iterator[Fact]:
         per_param = f"{best.training_budget.value / best.params.value:.3g} tokens per parameter"
         yield Fact(label="That is", spans=(f"{per_param} ({format_si(best.params.value)} parameters)",))
     yield Fact(label="Take", spans=(strong(title_of(taken)),))
-    yield Fact(label="Time", spans=(_time(taken),))
+    assert taken.time_s is not None
+    yield Fact(label="Time", spans=(amounts.time_with_range(taken.time_s),))
     money: tuple[Span, ...] = ("no price is known (--price)",)
     if taken.usd is not None:
         money = (f"{amounts.money(taken.usd.value)} ({amounts.ends(taken.usd, amounts.money)})",)
@@ -141,11 +141,6 @@ def _facts(found: Reaches, best: BudgetReach) -> Iterator[Fact]:
     if found.chosen_for_you:
         yield Fact(label="Chosen", spans=(capital(sentence("; ".join(found.chosen_for_you))),))
     yield Fact(label="Limited by", spans=(_ENDS[best.limit],))
-
-
-def _time(taken: Candidate) -> str:
-    assert taken.time_s is not None
-    return f"{amounts.duration(taken.time_s.value)} ({amounts.duration_range(taken.time_s)})"
 
 
 def _sizes(found: Reaches) -> tuple[Block, ...]:
@@ -167,22 +162,19 @@ def _chart(best: BudgetReach) -> Chart:
         each.candidate.id: (float(each.candidate.num_accelerators), each.amount, tuple(_hover(best, each)))
         for each in best.by_size
     }
-    words = [
-        f"{format_si(each.amount.value)} on {count(each.candidate.num_accelerators)}" for each in best.by_size
-    ]
     line, band = line_with_band("within the limits", series_mark(0), points.values(), scale=scale)
-    x, amount, hover = points[best.recommended.id]
-    y, taken = amount.value / scale, count(best.recommended.num_accelerators)
-    star = Mark(colour=5, symbol="star")
+    x, most, _ = points[best.recommended.id]
+    at = (x, most.value / scale)
+    sizes = [f"{format_si(each.value)} on {count(size)}" for size, each, _ in points.values()]
     return Chart(
         name="reach-sizes",
         title=f"{capital(best.unit)} within the limits",
         subtitle=f"shaded: the {format_percent(best.size.level)} range",
-        alternative=f"{capital(best.unit)} by number of accelerators: {', '.join(words)}.",
+        alternative=f"{capital(best.unit)} by number of accelerators: {', '.join(sizes)}.",
         x=Axis(title="number of accelerators", is_log=True),
         y=Axis(title=f"{prefix} {best.unit}".strip(), is_log=True),
-        series=(line, Series(name=_TAKEN, mark=star, x=(x,), y=(y,), hovers=(hover,), is_main=True)),
-        notes=(Note(x=x, y=y, text=taken, is_above=True),),
+        series=(line, star(best.recommended, *at)),
+        notes=(Note(x=at[0], y=at[1], text=count(best.recommended.num_accelerators), is_above=True),),
         bands=(band,),
     )
 
@@ -196,31 +188,20 @@ def _hover(best: BudgetReach, each: Within) -> Iterator[str]:
 
 
 def _table(best: BudgetReach, shown: Sequence[Within]) -> Table:
-    return Table(
-        name="reach-sizes",
-        caption=f"Each number of accelerators: the most {best.unit} within the limits",
-        columns=(
-            Column(title="N", is_number=True, is_header=True, meaning="number of accelerators"),
-            Column(title=capital(best.unit), is_number=True),
-            Column(title="90 % range", is_number=True),
-            Column(title="Time", is_number=True),
-            Column(title="USD", is_number=True),
-            Column(title="Limited by"),
-            Column(title=""),
-        ),
-        rows=tuple(tuple(_cells(best, each)) for each in shown),
+    def ends(each: Within) -> Cell:
+        return Cell(text=_span(each.amount), key=each.amount.low)
+
+    columns = (
+        numbers("N", "candidate.num_accelerators", is_header=True, meaning="number of accelerators"),
+        numbers(capital(best.unit), "amount.value", format_si),
+        numbers("90 % range", ends),
+        numbers("Time", "candidate.time_s", amounts.duration),
+        numbers("USD", "candidate.usd", amounts.digits),
+        words("Limited by", "limit"),
+        words("", lambda each: Cell(text="recommended" if _is_taken(best, each) else "")),
     )
-
-
-def _cells(best: BudgetReach, each: Within) -> Iterator[Cell]:
-    taken, most = each.candidate, each.amount
-    yield number(taken.num_accelerators)
-    yield number(most.value, format_si)
-    yield Cell(text=f"{format_si(most.low)} {DASH} {format_si(most.high)}", key=most.low)
-    yield amount(taken.time_s, amounts.duration)
-    yield amount(taken.usd, amounts.digits)
-    yield named(each.limit)
-    yield Cell(text=_TAKEN if _is_taken(best, each) else "")
+    caption = f"Each number of accelerators: the most {best.unit} within the limits"
+    return table_of("reach-sizes", columns, shown, caption=caption)
 
 
 def _assumed(found: Reaches) -> tuple[Block, ...]:
@@ -233,10 +214,10 @@ REACH: Final[Page[Reaches]] = Page(
     about=_about,
     headline=_headline,
     sections=(
-        Section(name="answer", title="The answer", blocks=_answer),
-        Section(name="sizes", title="By number of accelerators", blocks=_sizes),
-        Section(name="assumed", title="What is assumed", blocks=_assumed),
-        Section(name="notes", title="Notes", needs=("notes",), blocks=notes_blocks, is_extra=True),
+        Section("answer", "The answer", _answer),
+        Section("sizes", "By number of accelerators", _sizes),
+        Section("assumed", "What is assumed", _assumed),
+        Section("notes", "Notes", notes_blocks, needs=("notes",), is_extra=True),
     ),
     closing=lambda _: (
         "Times that nobody has measured are predictions: try the first steps before you spend the money.",

@@ -1,17 +1,21 @@
 """The page of a sweep: steps and speedups, where a step goes, resources, trainings, and what failed."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import Final
 
-from msgspec.structs import replace
-
 from equipoise.bench.phases import EXPOSED, OVERLAPPED, TOTAL
 from equipoise.bench.summary import LEVEL, Spread, interval_method
 from equipoise.bench.trial import Trial
-from equipoise.diagnose.sweeps import PLAIN, Judgement, SweepNow, Trained, false_difference_words
+from equipoise.diagnose.sweeps import (
+    PLAIN,
+    Judgement,
+    SweepNow,
+    false_difference_words,
+    is_slower,
+)
 from equipoise.report import format as amounts
 from equipoise.report.bench_json import RESOURCES, Resource, energy_reason
 from equipoise.report.blocks import (
@@ -19,24 +23,26 @@ from equipoise.report.blocks import (
     Block,
     Bullets,
     Cell,
-    Column,
+    ColumnOf,
     Fact,
     Facts,
     Heading,
     Page,
     Panels,
     Section,
-    Table,
     more_note,
     named,
+    names,
     note,
-    number,
+    numbers,
     prose,
     strong,
+    table_of,
+    words,
 )
-from equipoise.report.charts import Axis, Chart, Level, Mark, Series, series_mark
+from equipoise.report.charts import Axis, Chart, Level, Mark, Series, series_mark, series_of
 from equipoise.report.format import TIMES, count, plural, printable, ratio, sentence
-from equipoise.report.pages.steps import PHASES, PHASES_INTRO, milliseconds, spread_cell, step_chart
+from equipoise.report.pages.breakdowns import PHASES, PHASES_INTRO, milliseconds, spread_cell, step_chart
 from equipoise.units import MIB, MILLISECOND_S, format_duration, format_percent, format_si
 
 _Subject = tuple[str, str, str]
@@ -138,56 +144,59 @@ def _method(found: SweepNow) -> str:
 def _of_subject(subject: _Subject, rows: Sequence[Judgement]) -> tuple[Block, ...]:
     name, identifier = _subject_name(subject), f"steps-{'-'.join(subject)}"
     charts = _charts(identifier, name, rows)
-    table = Table(
-        name=identifier,
-        caption=plural(len(rows), "configuration"),
-        columns=(
-            Column(title="Strategy", is_header=True),
-            Column(title="N", is_number=True, meaning="number of ranks"),
-            Column(title="Batch", is_number=True, meaning="samples per step over all ranks"),
-            Column(title="Step, ms", is_number=True, meaning="median over repetitions; its range below"),
-            Column(title="Samples/s", is_number=True, meaning="of all ranks together"),
-            Column(title="Speedup", is_number=True, meaning="samples per second over those of one device"),
-            Column(title="Efficiency", is_number=True, meaning="speedup over the number of ranks"),
-            Column(title="Over ddp", is_number=True, meaning="samples per second over those of plain ddp"),
-            Column(title="Repetitions", is_number=True),
-        ),
-        rows=tuple(map(_row, rows)),
-    )
-    return (Heading(name=f"of-{identifier}", text=name), Panels(charts=charts, legend="Strategy"), table)
-
-
-def _row(each: Judgement) -> tuple[Cell, ...]:
-    trial, summary = each.summary.trial, each.summary
-    rate = summary.samples_per_s
     return (
-        named(trial.method, badge=_badge(each)),
-        number(trial.num_ranks),
-        number(trial.batch_samples),
-        milliseconds(summary.step_s),
-        number(None if rate is None else rate.value, ratio),
-        _factor(None if each.is_alone else each.speedup),
-        number(None if each.is_alone else each.efficiency, amounts.share),
-        _factor(None if trial.method == PLAIN else each.over_plain),
-        number(len(summary.timed)),
+        Heading(name=f"of-{identifier}", text=name),
+        Panels(charts=charts, legend="Strategy"),
+        table_of(identifier, _COLUMNS, rows, caption=plural(len(rows), "configuration")),
     )
+
+
+_STRATEGY: Final = names("Strategy", lambda each: named(each.summary.trial.method, badge=_badge(each)))
+_RANKS: Final = numbers("N", "summary.trial.num_ranks", meaning="number of ranks")
+_BATCH: Final = numbers("Batch", "summary.trial.batch_samples", meaning="samples per step over all ranks")
+_RATE: Final = numbers("Samples/s", "summary.samples_per_s.value", ratio, meaning="of all ranks together")
+_COLUMNS: Final = (
+    _STRATEGY,
+    _RANKS,
+    _BATCH,
+    numbers(
+        "Step, ms",
+        lambda each: milliseconds(each.summary.step_s),
+        meaning="median over repetitions; its range below",
+    ),
+    _RATE,
+    numbers(
+        "Speedup",
+        lambda each: _factor(None if each.is_alone else each.speedup),
+        meaning="samples per second over those of one device",
+    ),
+    numbers(
+        "Efficiency",
+        lambda each: None if each.is_alone else each.efficiency,
+        amounts.share,
+        meaning="speedup over the number of ranks",
+    ),
+    numbers(
+        "Over ddp",
+        lambda each: _factor(None if each.summary.trial.method == PLAIN else each.over_plain),
+        meaning="samples per second over those of plain ddp",
+    ),
+    numbers("Repetitions", lambda each: len(each.summary.timed)),
+)
 
 
 def _badge(each: Judgement) -> Badge | None:
-    """What to know before relying on a row."""
+    """What to know before relying on a row: the first that holds."""
     summary = each.summary
-    if summary.failed:
-        return Badge(text=f"{len(summary.failed)} failed", tone="bad")
-    if not summary.is_steady:
-        return Badge(text="not steady", tone="quiet")
-    if any(summary.outlying):
-        return Badge(text="outlier", tone="quiet")
-    if not summary.parts_sum:
-        return Badge(text="phases off by over 5 %", tone="quiet")
-    if each.speedup is None or each.is_alone:
-        return None
-    most = each.speedup.value if each.speedup.high is None else each.speedup.high
-    return Badge(text="slower", tone="bad") if most < 1.0 else None
+    found = (
+        (summary.failed, Badge(text=f"{len(summary.failed)} failed", tone="bad")),
+        (summary.num_disturbed, Badge(text="busy", tone="bad")),
+        (not summary.is_steady, Badge(text="not steady", tone="quiet")),
+        (any(summary.outlying), Badge(text="outlier", tone="quiet")),
+        (not summary.parts_sum, Badge(text="phases off by over 5 %", tone="quiet")),
+        (not each.is_alone and is_slower(each), Badge(text="slower", tone="bad")),
+    )
+    return next((badge for holds, badge in found if holds), None)
 
 
 def _charts(identifier: str, name: str, rows: Sequence[Judgement]) -> tuple[Chart, ...]:
@@ -216,14 +225,13 @@ def _charts(identifier: str, name: str, rows: Sequence[Judgement]) -> tuple[Char
 
 def _series(rows: Sequence[Judgement], mark: Mark) -> Series:
     ordered = sorted(rows, key=lambda each: each.summary.trial.num_ranks)
-    return Series(
-        name=printable(ordered[0].summary.trial.method),
-        mark=mark,
-        x=tuple(float(each.summary.trial.num_ranks) for each in ordered),
-        y=tuple(each.speedup.value for each in ordered if each.speedup is not None),
-        hovers=tuple(_hover(each) for each in ordered),
-        is_line=len({each.summary.trial.num_ranks for each in ordered}) == len(ordered) >= _FEWEST_SIZES,
+    points = (
+        (float(each.summary.trial.num_ranks), each.speedup.value, _hover(each))
+        for each in ordered
+        if each.speedup is not None
     )
+    is_line = len({each.summary.trial.num_ranks for each in ordered}) == len(ordered) >= _FEWEST_SIZES
+    return series_of(printable(ordered[0].summary.trial.method), mark, points, is_line=is_line)
 
 
 def _hover(each: Judgement) -> tuple[str, ...]:
@@ -278,110 +286,79 @@ def _phases_panel(subject: _Subject, rows: Sequence[Judgement]) -> Panels:
 # --- resources, trainings, failures
 
 
-def _resources_blocks(found: SweepNow) -> tuple[Block, ...]:
-    """Memory, utilisation and energy of a step; what was not measured is named."""
-    rows = [each for _, group in _timed(found) for each in group]
-    quantities: list[tuple[str, Resource, Callable[[float], str]]] = [
-        ("MiB per rank", lambda run: run.memory_bytes, lambda value: f"{value / MIB:,.0f}"),
-        ("CPU use", RESOURCES["cpu_fraction"], amounts.share),
-        ("Accelerator use", RESOURCES["accelerator_fraction"], amounts.share),
-        ("Network", RESOURCES["network_byte_per_s"], lambda value: format_si(value, "B/s")),
-        ("J per step", lambda run: run.energy_j, lambda value: f"{value:.3g}"),
-    ]
-    measured = [
-        each for each in quantities if any(row.summary.median_of(each[1]) is not None for row in rows)
-    ]
-    missing = [title for title, _, _ in quantities if title not in {each[0] for each in measured}]
-    reasons = (energy_reason(row.summary) for row in rows)
-    why = next((reason for reason in reasons if reason), None) if "J per step" in missing else None
-    because = f" (energy: {why})" if why else ""
-    absent = sentence(f"Not measured: {', '.join(missing)}{because}.") if missing else ""
-    table = Table(
-        name="resources",
-        caption="What a step uses: medians over repetitions",
-        columns=(
-            Column(title="Strategy", is_header=True),
-            Column(title="N", is_number=True),
-            Column(title="Batch", is_number=True),
-            Column(
-                title="Overlapped", is_number=True, meaning="share of communication hidden by computation"
-            ),
-            *(Column(title=title, is_number=True) for title, _, _ in measured),
-        ),
-        rows=tuple(
-            (
-                replace(_row(row)[0], badge=None),
-                *_row(row)[1:3],
-                number(_overlapped(row), amounts.share),
-                *(number(row.summary.median_of(of), form) for _, of, form in measured),
-            )
-            for row in rows
-        ),
-    )
-    return (table, note(absent))
-
-
 def _overlapped(each: Judgement) -> float | None:
     """The share of communication that computation hides."""
     phases = each.summary.phases
     return phases[OVERLAPPED] / phases[TOTAL] if phases.get(TOTAL) else None
 
 
+_RESOURCES: Final[Mapping[str, tuple[Resource, Callable[[float], str]]]] = {
+    "MiB per rank": (lambda run: run.memory_bytes, lambda value: f"{value / MIB:,.0f}"),
+    "CPU use": (RESOURCES["cpu_fraction"], amounts.share),
+    "Accelerator use": (RESOURCES["accelerator_fraction"], amounts.share),
+    "Network": (RESOURCES["network_byte_per_s"], lambda value: format_si(value, "B/s")),
+    "J per step": (lambda run: run.energy_j, lambda value: f"{value:.3g}"),
+}
+
+
+def _resource(title: str) -> ColumnOf:
+    of, form = _RESOURCES[title]
+    return numbers(title, lambda row: row.summary.median_of(of), form)
+
+
+def _resources_blocks(found: SweepNow) -> tuple[Block, ...]:
+    """Memory, utilisation and energy of a step; what was not measured is named."""
+    rows = [each for _, group in _timed(found) for each in group]
+    measured = [
+        title
+        for title, (of, _) in _RESOURCES.items()
+        if any(row.summary.median_of(of) is not None for row in rows)
+    ]
+    missing = [title for title in _RESOURCES if title not in measured]
+    reasons = (energy_reason(row.summary) for row in rows)
+    why = next((reason for reason in reasons if reason), None) if "J per step" in missing else None
+    because = f" (energy: {why})" if why else ""
+    columns = (
+        names("Strategy", "summary.trial.method"),
+        numbers("N", "summary.trial.num_ranks"),
+        numbers("Batch", "summary.trial.batch_samples"),
+        numbers(
+            "Overlapped", _overlapped, amounts.share, meaning="share of communication hidden by computation"
+        ),
+        *map(_resource, measured),
+    )
+    return (
+        table_of("resources", columns, rows, caption="What a step uses: medians over repetitions"),
+        note(sentence(f"Not measured: {', '.join(missing)}{because}.") if missing else ""),
+    )
+
+
 _TRAINING_COLUMNS: Final = (
-    Column(title="Workload", is_header=True),
-    Column(title="Strategy"),
-    Column(title="N", is_number=True),
-    Column(title="Batch", is_number=True),
-    Column(title="Held-out loss", is_number=True),
-    Column(title="Accuracy", is_number=True),
-    Column(title="Time", is_number=True),
-    Column(title="Samples", is_number=True, meaning="trained on"),
-    Column(title="Seeds", is_number=True),
+    names("Workload", "trial.workload"),
+    words("Strategy", "trial.method"),
+    numbers("N", "trial.num_ranks"),
+    numbers("Batch", "trial.batch_samples"),
+    numbers("Held-out loss", lambda each: spread_cell(each.loss)),
+    numbers("Accuracy", lambda each: spread_cell(each.accuracy)),
+    numbers("Time", "seconds.value", format_duration),
+    numbers("Samples", "num_samples", meaning="trained on"),
+    numbers("Seeds", "num_seeds"),
+)
+_FAILURE_COLUMNS: Final = (
+    names("Workload", "trial.workload"),
+    words("Strategy", lambda each: _way(each.trial)),
+    numbers("Runs", "num_trials"),
+    words("Reason", "reason"),
 )
 
 
 def _trainings_blocks(found: SweepNow) -> tuple[Block, ...]:
     caption = "Results of the trainings: medians over seeds, ranges below"
-    rows = tuple(map(_training, found.trained))
-    return (Table(name="trainings", caption=caption, columns=_TRAINING_COLUMNS, rows=rows),)
-
-
-def _training(each: Trained) -> tuple[Cell, ...]:
-    trial = each.trial
-    return (
-        named(trial.workload),
-        named(trial.method),
-        number(trial.num_ranks),
-        number(trial.batch_samples),
-        spread_cell(each.loss),
-        spread_cell(each.accuracy),
-        number(each.seconds.value, format_duration),
-        number(each.num_samples),
-        number(each.num_seeds),
-    )
+    return (table_of("trainings", _TRAINING_COLUMNS, found.trained, caption=caption),)
 
 
 def _failures_blocks(found: SweepNow) -> tuple[Block, ...]:
-    table = Table(
-        name="failures",
-        caption="Runs that failed, by reason",
-        columns=(
-            Column(title="Workload", is_header=True),
-            Column(title="Strategy"),
-            Column(title="Runs", is_number=True),
-            Column(title="Reason"),
-        ),
-        rows=tuple(
-            (
-                named(each.trial.workload),
-                named(_way(each.trial)),
-                number(each.num_trials),
-                named(each.reason),
-            )
-            for each in found.failures
-        ),
-    )
-    return (table,)
+    return (table_of("failures", _FAILURE_COLUMNS, found.failures, caption="Runs that failed, by reason"),)
 
 
 # --- one screen
@@ -391,10 +368,6 @@ def _brief(found: SweepNow, _: int) -> tuple[Block, ...]:
     """Steps and speedups, trainings, failures and settings, on one screen."""
     timed = _timed(found)
     most = max(1, _MOST_ROWS // max(1, len(timed[:_MOST_SUBJECTS])))
-    blocks: list[Block] = []
-    for subject, rows in timed[:_MOST_SUBJECTS]:
-        blocks += _brief_steps(subject, rows[:most])
-    trainings = tuple(_training(each)[:-2] for each in found.trained[: _MOST_ROWS // 2])
     failures = tuple(
         (
             strong(f"Failed {each.num_trials}{TIMES}: "),
@@ -404,13 +377,31 @@ def _brief(found: SweepNow, _: int) -> tuple[Block, ...]:
     )
     configurations = plural(sum(len(rows) for _, rows in timed) + len(found.trained), "configuration")
     return (
-        *blocks,
-        Table(name="trainings", caption="", columns=_TRAINING_COLUMNS[:-2], rows=trainings),
+        *(block for subject, rows in timed[:_MOST_SUBJECTS] for block in _brief_steps(subject, rows[:most])),
+        table_of("trainings", _TRAINING_COLUMNS[:-2], found.trained[: _MOST_ROWS // 2]),
         Bullets(items=failures),
         Facts(items=tuple(_facts(found))),
         note(_method(found) if timed else ""),
         more_note(configurations, "phases", "resources"),
     )
+
+
+def _exposed(each: Judgement) -> float | None:
+    """The share of a step that waits for communication."""
+    exposed, step_s = each.summary.phases.get(EXPOSED), each.summary.step_s
+    return None if each.is_alone or exposed is None or step_s is None else exposed / step_s.value
+
+
+def _on_one_line(cell: Cell) -> Cell:
+    return Cell(text=f"{cell.text} ({cell.detail})" if cell.detail else cell.text, key=cell.key)
+
+
+_BRIEF_COLUMNS: Final = (
+    numbers("Step, ms", lambda each: _on_one_line(milliseconds(each.summary.step_s))),
+    _RATE,
+    numbers("Speedup", lambda each: _on_one_line(_factor(None if each.is_alone else each.speedup))),
+    numbers("Exposed", _exposed, amounts.share),
+)
 
 
 def _brief_steps(subject: _Subject, rows: Sequence[Judgement]) -> Iterator[Block]:
@@ -419,40 +410,8 @@ def _brief_steps(subject: _Subject, rows: Sequence[Judgement]) -> Iterator[Block
     shared = f", batch {count(batches.pop())}" if len(batches) == 1 else ""
     name = f"brief-{'-'.join(subject)}"
     yield Heading(name=name, text=f"{_subject_name(subject)}{shared}", is_minor=True)
-    columns = (
-        Column(title="Strategy", is_header=True),
-        Column(title="N", is_number=True),
-        *(() if shared else (Column(title="Batch", is_number=True),)),
-        Column(title="Step, ms", is_number=True),
-        Column(title="Samples/s", is_number=True),
-        Column(title="Speedup", is_number=True),
-        Column(title="Exposed", is_number=True),
-    )
-    yield Table(
-        name=f"{name}-steps",
-        caption="",
-        columns=columns,
-        rows=tuple(_brief_row(each, has_batch=not shared) for each in rows),
-    )
-
-
-def _brief_row(each: Judgement, *, has_batch: bool) -> tuple[Cell, ...]:
-    strategy, ranks, batch, step, rate, speedup, *_ = _row(each)
-    exposed, step_s = each.summary.phases.get(EXPOSED), each.summary.step_s
-    share = None if each.is_alone or exposed is None or step_s is None else exposed / step_s.value
-    return (
-        strategy,
-        ranks,
-        *((batch,) if has_batch else ()),
-        _on_one_line(step),
-        rate,
-        _on_one_line(speedup),
-        number(share, amounts.share),
-    )
-
-
-def _on_one_line(cell: Cell) -> Cell:
-    return Cell(text=f"{cell.text} ({cell.detail})" if cell.detail else cell.text, key=cell.key)
+    columns = (_STRATEGY, _RANKS, *(() if shared else (_BATCH,)), *_BRIEF_COLUMNS)
+    yield table_of(f"{name}-steps", columns, rows)
 
 
 SWEEP: Final[Page[SweepNow]] = Page(
@@ -461,15 +420,11 @@ SWEEP: Final[Page[SweepNow]] = Page(
     headline=_headline,
     summary=_summary,
     sections=(
-        Section(name="steps", title="Steps", blocks=_steps_blocks),
-        Section(name="phases", title="Where the time of a step goes", blocks=_phases_blocks),
-        Section(name="resources", title="Resources", blocks=_resources_blocks),
-        Section(
-            name="trainings", title="Trainings", needs=("trained",), blocks=_trainings_blocks, is_extra=True
-        ),
-        Section(
-            name="failures", title="What failed", needs=("failures",), blocks=_failures_blocks, is_extra=True
-        ),
+        Section("steps", "Steps", _steps_blocks),
+        Section("phases", "Where the time of a step goes", _phases_blocks),
+        Section("resources", "Resources", _resources_blocks),
+        Section("trainings", "Trainings", _trainings_blocks, needs=("trained",), is_extra=True),
+        Section("failures", "What failed", _failures_blocks, needs=("failures",), is_extra=True),
     ),
     closing=_closing,
     brief=_brief,

@@ -9,21 +9,20 @@ import polars as pl
 
 from equipoise.report.blocks import (
     Block,
-    Cell,
-    Column,
-    ColumnOf,
     Fact,
     Facts,
     Heading,
     Page,
     code,
     named,
+    names,
     note,
-    number,
+    numbers,
     short_page,
     table_of,
+    words,
 )
-from equipoise.report.format import ABSENT, count, entry_name, plural, printable, ratio, sentence
+from equipoise.report.format import count, entry_name, plural, printable, ratio, sentence
 from equipoise.runs.ingest import IngestReport
 from equipoise.runs.store import RUNS, SCORES
 from equipoise.units import MINUTE_S
@@ -33,16 +32,16 @@ _Entry: TypeAlias = dict[str, Any]
 # --- ingest
 
 _MOST_NAMES: Final = 20  # a round of another kind may know hundreds; the document lists all
-_REJECTED: Final[tuple[ColumnOf, ...]] = (
-    (Column(title="Refused or worth a look", is_header=True), lambda row: named(row["kind"])),
-    (Column(title="Count", is_number=True), lambda row: number(row["count"])),
-    (Column(title="The first"), lambda row: named(row["first"], detail=f"in {printable(row['where'])}")),
+_REJECTED: Final = (
+    names("Refused or worth a look", "kind"),
+    numbers("Count", "count"),
+    words("The first", lambda row: named(row["first"], detail=f"in {printable(row['where'])}")),
 )
-_UNKNOWN_NAMES: Final[tuple[ColumnOf, ...]] = (
-    (Column(title="Unknown name, kept", is_header=True), lambda name: named(name.raw)),
-    (Column(title="Kind"), lambda name: named(name.kind)),
-    (Column(title="Entries", is_number=True), lambda name: number(name.count)),
-    (Column(title="Add it to"), lambda name: named(name.edit)),
+_UNKNOWN_NAMES: Final = (
+    names("Unknown name, kept", "raw"),
+    words("Kind", "kind"),
+    numbers("Entries", "count"),
+    words("Add it to", "edit"),
 )
 
 
@@ -76,46 +75,27 @@ def _ingest_blocks(found: IngestReport, into: Path | None) -> Iterator[Block]:
 # --- scores
 
 
-def _ratio(title: str, key: str, *, is_wide: bool = False) -> ColumnOf:
-    return Column(title=title, is_number=True, is_wide=is_wide), lambda entry: number(entry[key], ratio)
-
-
-def _name(entry: _Entry) -> Cell:
+def _name(entry: _Entry) -> str:
     """Who and what, and why there is no score where there is none."""
     reason = "" if entry["reason"] is None else f"({entry['reason']}) "
-    return named(f"{reason}{entry_name(entry['submitter'], entry['system'])}")
+    return f"{reason}{entry_name(entry['submitter'], entry['system'])}"
 
 
-_ABOUT: Final[ColumnOf] = (
-    Column(title="Workload", is_header=True),
-    lambda entry: named(" ".join(filter(None, _about(entry)))),
-)
-_ACCELERATOR: Final[ColumnOf] = (
-    Column(title="Accelerator", is_header=True),
-    lambda entry: named(entry["accelerator"] or ABSENT),
-)
-_COLUMNS: Final[tuple[ColumnOf, ...]] = (
-    (Column(title="N", is_number=True), lambda entry: number(entry["num_accelerators"])),
-    (
-        Column(title="Minutes", is_number=True),
-        lambda entry: number(entry["score_s"], lambda score_s: f"{score_s / MINUTE_S:,.2f}"),
-    ),
-    _ratio("E'", "relative_efficiency"),
-    _ratio("E", "like_for_like_efficiency"),
-    (Column(title="System", is_cut=True), _name),
+_ABOUT: Final = names("Workload", lambda entry: " ".join(filter(None, _about(entry))))
+_ACCELERATOR: Final = names("Accelerator", "accelerator")
+_COLUMNS: Final = (
+    numbers("N", "num_accelerators"),
+    numbers("Minutes", "score_s", lambda score_s: f"{score_s / MINUTE_S:,.2f}"),
+    numbers("E'", "relative_efficiency", ratio),
+    numbers("E", "like_for_like_efficiency", ratio),
+    words("System", _name, is_cut=True),
 )
 # Where there is one table: below several, what had no room would be named again and again.
-_MORE_COLUMNS: Final[tuple[ColumnOf, ...]] = (
-    _ratio("Speedup", "speedup"),
-    (
-        Column(title="Samples", is_number=True, is_wide=True),
-        lambda entry: number(entry["samples_to_target"], lambda samples: count(round(samples))),
-    ),
-    _ratio("Samples/s per N", "samples_per_s_per_accelerator", is_wide=True),
-    (
-        Column(title="E against", is_wide=True),
-        lambda entry: named(entry["like_for_like_baseline"] or ABSENT),
-    ),
+_MORE_COLUMNS: Final = (
+    numbers("Speedup", "speedup", ratio),
+    numbers("Samples", "samples_to_target", lambda samples: count(round(samples)), is_wide=True),
+    numbers("Samples/s per N", "samples_per_s_per_accelerator", ratio, is_wide=True),
+    words("E against", "like_for_like_baseline", is_wide=True),
 )
 
 

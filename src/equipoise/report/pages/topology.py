@@ -1,18 +1,18 @@
 """The page of a topology: links of every pair, their rates, speedup on two accelerators, which to use."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from equipoise.bench.topology.topology import DeviceLink, Topology
 from equipoise.diagnose.link_findings import basis, gaps, sentences
 from equipoise.diagnose.link_findings import named as name_range
-from equipoise.diagnose.links import FAMILY, Crossover, Gain, Meaning
+from equipoise.diagnose.links import FAMILY, ClassReach, Crossover, Gain, Meaning
 from equipoise.diagnose.pairs import LEAST_GAIN, LEVEL
 from equipoise.report.blocks import (
     Badge,
     Block,
     Cell,
-    Column,
+    ColumnOf,
     Heading,
     Page,
     PairMatrix,
@@ -21,12 +21,15 @@ from equipoise.report.blocks import (
     Tone,
     bullets,
     more_note,
-    named,
+    names,
     note,
     number,
+    numbers,
     prose,
+    table_of,
+    words,
 )
-from equipoise.report.format import ABSENT, DASH, listed, plural, printable, sentence
+from equipoise.report.format import DASH, listed, plural, printable, sentence
 from equipoise.spec.links import FABRICS, kind, rank
 from equipoise.spec.links import meaning as what_lies_between
 from equipoise.units import format_percent, format_rough, format_si
@@ -87,37 +90,25 @@ def _bullets(name: str, title: str, items: Sequence[str]) -> tuple[Block, ...]:
     return (Heading(name=name, text=title), bullets(map(sentence, items)))
 
 
-def _processors(topology: Topology) -> Iterator[Block]:
+_SOCKET_COLUMNS: Final = (
+    names("Socket", "name"),
+    numbers("Cores", "num_cores"),
+    words("Threads", "cpu_affinity"),
+    words("NUMA", "numa_affinity"),
+)
+_CARD_COLUMNS: Final = (
+    names("Card", "name"),
+    numbers("Per direction", "byte_per_s", lambda rate: format_si(rate, "B/s")),
+)
+
+
+def _processors(topology: Topology) -> tuple[Block, ...]:
     """Sockets and network cards of a machine without accelerators."""
     if any(device.kind == "gpu" for device in topology.devices):
-        return
-    yield Table(
-        name="topology-sockets",
-        caption="Processor sockets",
-        columns=(
-            Column(title="Socket", is_header=True),
-            Column(title="Cores", is_number=True),
-            Column(title="Threads"),
-            Column(title="NUMA"),
-        ),
-        rows=tuple(
-            (
-                named(each.name),
-                number(each.num_cores),
-                Cell(text=printable(each.cpu_affinity or ABSENT)),
-                Cell(text=printable(each.numa_affinity or ABSENT)),
-            )
-            for each in topology.devices
-        ),
-    )
-    yield Table(
-        name="topology-cards",
-        caption="Network cards",
-        columns=(Column(title="Card", is_header=True), Column(title="Per direction", is_number=True)),
-        rows=tuple(
-            (named(each.name), number(each.byte_per_s, lambda rate: format_si(rate, "B/s")))
-            for each in topology.nics
-        ),
+        return ()
+    return (
+        table_of("topology-sockets", _SOCKET_COLUMNS, topology.devices, caption="Processor sockets"),
+        table_of("topology-cards", _CARD_COLUMNS, topology.nics, caption="Network cards"),
     )
 
 
@@ -163,42 +154,40 @@ def _tone(name: str) -> Tone:
 # --- what the links carry
 
 
+def _reached(each: ClassReach) -> Cell:
+    """The rate, and below it the range across machines."""
+    ends = f"{_rate(each.reach.low)} to {_rate(each.reach.high)}"
+    return number(each.reach.byte_per_s, _rate, detail=ends)
+
+
+def _stated(each: ClassReach) -> Cell:
+    stated = each.reach.stated_byte_per_s
+    return Cell(text=" to ".join(dict.fromkeys(map(_rate, stated))), key=stated[1])
+
+
+_RATE_COLUMNS: Final = (
+    names("Class", "link_class"),
+    words("Between them", lambda each: what_lies_between(each.link_class)),
+    words("Path", lambda each: _PATHS[each.reach.path]),
+    numbers("Pairs", "num_pairs"),
+    numbers("Reached", _reached, meaning="below it the range across machines"),
+    numbers("Stated", _stated, meaning="stated by the vendors, one direction"),
+    numbers(
+        "Latency",
+        "reach.latency_s",
+        lambda seconds: format_si(seconds * 1e6, "µs"),
+        meaning="of an empty message over one hop",
+    ),
+)
+
+
 def _rates_blocks(found: Meaning) -> tuple[Block, ...]:
-    table = Table(
-        name="topology-rates",
-        caption="Rate of long transfers between two accelerators, per direction while both "
-        "directions are busy",
-        columns=(
-            Column(title="Class", is_header=True),
-            Column(title="Between them"),
-            Column(title="Path"),
-            Column(title="Pairs", is_number=True),
-            Column(title="Reached", is_number=True, meaning="below it the range across machines"),
-            Column(title="Stated", is_number=True, meaning="stated by the vendors, one direction"),
-            Column(title="Latency", is_number=True, meaning="of an empty message over one hop"),
-        ),
-        rows=tuple(
-            (
-                Cell(text=each.link_class, key=place),
-                Cell(text=what_lies_between(each.link_class)),
-                Cell(text=_PATHS[each.reach.path]),
-                number(each.num_pairs),
-                Cell(
-                    text=_rate(each.reach.byte_per_s),
-                    key=each.reach.byte_per_s,
-                    detail=f"{_rate(each.reach.low)} to {_rate(each.reach.high)}",
-                ),
-                Cell(
-                    text=" to ".join(dict.fromkeys(map(_rate, each.reach.stated_byte_per_s))),
-                    key=each.reach.stated_byte_per_s[1],
-                ),
-                Cell(text=format_si(each.reach.latency_s * 1e6, "µs"), key=each.reach.latency_s),
-            )
-            for place, each in enumerate(found.reached)
-        ),
-    )
+    caption = "Rate of long transfers between two accelerators, per direction while both directions are busy"
     sources = dict.fromkeys(each.reach.source for each in found.reached)
-    return (table, note(f"Sources: {sentence('; '.join(sources))}."))
+    return (
+        table_of("topology-rates", _RATE_COLUMNS, found.reached, caption=caption),
+        note(f"Sources: {sentence('; '.join(sources))}."),
+    )
 
 
 def _rate(byte_per_s: float) -> str:
@@ -224,37 +213,31 @@ def _gains_blocks(found: Meaning) -> tuple[Block, ...]:
 
 def _gains_table(found: Meaning) -> Table:
     classes = list(dict.fromkeys(gain.link_class for gain in found.gains))
-    models = dict.fromkeys((gain.workload, gain.title, gain.params) for gain in found.gains)
+    models = {gain.workload: gain for gain in found.gains}
     of = {(gain.workload, gain.link_class): gain for gain in found.gains}
-    return Table(
-        name="topology-gains",
-        caption=(
-            f"Speedup of two accelerators over one that share a batch of {found.batch}, below it the "
-            f"{format_percent(LEVEL)} range"
-        ),
-        columns=(
-            Column(title="Model", is_header=True),
-            Column(title="Parameters", is_number=True),
-            *(Column(title=name, is_number=True) for name in classes),
-        ),
-        rows=tuple(
-            (
-                named(title),
-                number(params, format_rough),
-                *(_gain(of[slug, name]) for name in classes),
-            )
-            for slug, title, params in models
-        ),
+
+    def over(link_class: str) -> ColumnOf:
+        return numbers(link_class, lambda model: _gain(of[model.workload, link_class]))
+
+    return table_of(
+        "topology-gains",
+        (names("Model", "title"), numbers("Parameters", "params", format_rough), *map(over, classes)),
+        models.values(),
+        caption=f"Speedup of two accelerators over one that share a batch of {found.batch}, below it the "
+        f"{format_percent(LEVEL)} range",
     )
 
 
 def _gain(gain: Gain) -> Cell:
-    return Cell(
-        text=f"{gain.speedup:.2f} ",
-        key=gain.speedup,
-        detail=f"{gain.low:.2f} {DASH} {gain.high:.2f}",
-        badge=Badge(text=gain.verdict, tone=_GAIN_TONES[gain.verdict]),
-    )
+    return Cell(text=f"{gain.speedup:.2f} ", key=gain.speedup, detail=_gain_range(gain), badge=_verdict(gain))
+
+
+def _gain_range(gain: Gain) -> str:
+    return f"{gain.low:.2f} {DASH} {gain.high:.2f}"
+
+
+def _verdict(gain: Gain) -> Badge:
+    return Badge(text=gain.verdict, tone=_GAIN_TONES[gain.verdict])
 
 
 def _crossover(each: Crossover, batch: int) -> str:
@@ -277,29 +260,23 @@ def _size(params: float, each: Crossover) -> str:
 # --- which to take
 
 
+def _group_words(devices: Iterable[str]) -> str:
+    return name_range([printable(name) for name in devices])
+
+
+_GROUP_COLUMNS: Final = (
+    numbers("Ranks", "num_devices"),
+    names("Use", lambda group: _group_words(group.devices)),
+    words("Weakest link", "link_class"),
+    words("Worst choice", "worst_class"),
+)
+
+
 def _groups_blocks(found: Meaning) -> tuple[Block, ...]:
-    islands = [name_range([printable(name) for name in group]) for group in found.islands.members]
-    table = Table(
-        name="topology-groups",
-        caption="For each number of ranks, the group whose weakest link is the best",
-        columns=(
-            Column(title="Ranks", is_number=True),
-            Column(title="Use", is_header=True),
-            Column(title="Weakest link"),
-            Column(title="Worst choice"),
-        ),
-        rows=tuple(
-            (
-                number(group.num_devices),
-                Cell(text=name_range([printable(name) for name in group.devices])),
-                Cell(text=group.link_class),
-                Cell(text=group.worst_class or ABSENT),
-            )
-            for group in found.groups
-        ),
-    )
+    islands = [_group_words(group) for group in found.islands.members]
     without = f"Islands, connected without the slowest links: {'; '.join(islands)}." if islands else ""
-    return (note(without), table)
+    caption = "For each number of ranks, the group whose weakest link is the best"
+    return (note(without), table_of("topology-groups", _GROUP_COLUMNS, found.groups, caption=caption))
 
 
 # --- one screen
@@ -321,27 +298,14 @@ def _brief(found: Meaning, _: int) -> tuple[Block, ...]:
 
 def _brief_gains(found: Meaning) -> Iterator[Block]:
     weakest = found.gains[-1].link_class
-    gains = [gain for gain in found.gains if gain.link_class == weakest]
     columns = (
-        Column(title=f"Two over one, {weakest}", is_header=True),
-        Column(title="Parameters", is_number=True),
-        Column(title="Speedup", is_number=True),
-        Column(title=f"{format_percent(LEVEL)} range", is_number=True),
-        Column(title="Verdict"),
+        names(f"Two over one, {weakest}", "title"),
+        numbers("Parameters", "params", format_rough),
+        numbers("Speedup", "speedup", "{:.2f}".format),
+        numbers(f"{format_percent(LEVEL)} range", lambda gain: Cell(text=_gain_range(gain), key=gain.low)),
+        words("Verdict", lambda gain: Cell(text="", badge=_verdict(gain))),
     )
-    rows = []
-    for gain in gains:
-        cell = _gain(gain)
-        rows.append(
-            (
-                Cell(text=gain.title, key=gain.title),
-                number(gain.params, format_rough),
-                Cell(text=cell.text.strip(), key=cell.key),
-                Cell(text=cell.detail or ABSENT, key=gain.low),
-                Cell(text="", badge=cell.badge),
-            )
-        )
-    yield Table(name="topology-gains", caption="", columns=columns, rows=tuple(rows))
+    yield table_of("topology-gains", columns, [gain for gain in found.gains if gain.link_class == weakest])
     yield note(sentence(basis(found)))
 
 
@@ -351,17 +315,10 @@ TOPOLOGY: Final[Page[Meaning]] = Page(
     headline=_headline,
     summary=lambda found: tuple(map(sentence, sentences(found)[1 : 1 + _MOST_SENTENCES])),
     sections=(
-        Section(name="topology-links", title="Links", needs=("topology",), blocks=_links_blocks),
-        Section(name="topology-reach", title="Link rates", needs=("reached",), blocks=_rates_blocks),
-        Section(
-            name="topology-gains", title="Speedup on two accelerators", needs=("gains",), blocks=_gains_blocks
-        ),
-        Section(
-            name="topology-groups",
-            title="Which accelerators to use",
-            needs=("groups",),
-            blocks=_groups_blocks,
-        ),
+        Section("topology-links", "Links", _links_blocks, needs=("topology",)),
+        Section("topology-reach", "Link rates", _rates_blocks, needs=("reached",)),
+        Section("topology-gains", "Speedup on two accelerators", _gains_blocks, needs=("gains",)),
+        Section("topology-groups", "Which accelerators to use", _groups_blocks, needs=("groups",)),
     ),
     closing=lambda found: (
         "Read from the output of tools; rates are those of similar machines, not measured here.",

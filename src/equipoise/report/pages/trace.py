@@ -1,13 +1,24 @@
 """The page of traced ranks: where each rank's steps go, and which rank the others wait for."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from msgspec import to_builtins
 
-from equipoise.bench.trace.rank import RankTrace, TraceStep
+from equipoise.bench.trace import RankTrace, TraceStep
 from equipoise.diagnose.stragglers import Lateness, TraceSteps
-from equipoise.report.blocks import Block, Cell, Column, Page, Section, Table, bullets, note, number
+from equipoise.report.blocks import (
+    Block,
+    Cell,
+    Page,
+    Section,
+    Table,
+    bullets,
+    names,
+    note,
+    numbers,
+    table_of,
+)
 from equipoise.report.format import ABSENT, listed, plural, printable, sentence
 from equipoise.report.measured_json import median_step_s, stragglers, total_s, trace_notes
 from equipoise.units import MILLISECOND_S, format_percent
@@ -16,13 +27,48 @@ _CAUSES: Final = {
     "computes": "it computes longer than the others",
     "idles": "its device idles longer than the others",
 }
+
+
+def _of_step(form: Callable[[TraceStep], float | None]) -> Callable[[RankTrace | TraceStep], float | None]:
+    """A figure of a step; of a rank, that of its mean step."""
+    return lambda each: form(_mean(each) if isinstance(each, RankTrace) else each)
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds / MILLISECOND_S:.4g}"
+
+
+def _percent(fraction: float) -> str:
+    """A share with one decimal, so that shares of one whole line up."""
+    return f"{100 * fraction:.1f} %"
+
+
+def _share(part_s: float | None, whole_s: float | None) -> float | None:
+    return None if part_s is None or not whole_s else part_s / whole_s
+
+
+def _overlapped(step: TraceStep) -> float | None:
+    """The share of communication that computation hides."""
+    exposed = _share(step.exposed_s, step.communication_s)
+    return None if exposed is None else 1.0 - exposed
+
+
 _PARTS: Final = (
-    Column(title="Step, ms", is_number=True, meaning="compute + exposed communication + idle"),
-    Column(title="Compute", is_number=True),
-    Column(title="Exposed", is_number=True, meaning="communication while nothing is computed"),
-    Column(title="Idle", is_number=True),
-    Column(title="Comm, ms", is_number=True, meaning="all communication"),
-    Column(title="Overlapped", is_number=True, meaning="share of communication hidden by computation"),
+    numbers(
+        "Step, ms", _of_step(lambda step: step.step_s), _ms, meaning="compute + exposed communication + idle"
+    ),
+    numbers("Compute", _of_step(lambda step: _share(step.compute_s, step.step_s)), _percent),
+    numbers(
+        "Exposed",
+        _of_step(lambda step: _share(step.exposed_s, step.step_s)),
+        _percent,
+        meaning="communication while nothing is computed",
+    ),
+    numbers("Idle", _of_step(lambda step: _share(step.idle_s, step.step_s)), _percent),
+    numbers("Comm, ms", _of_step(lambda step: step.communication_s), _ms, meaning="all communication"),
+    numbers(
+        "Overlapped", _of_step(_overlapped), _percent, meaning="share of communication hidden by computation"
+    ),
 )
 # A page of tens of thousands of ranks is read by nobody; the document has all.
 _MOST_ROWS: Final = 512
@@ -77,44 +123,32 @@ def _straggler(each: Lateness) -> str:
 def _ranks_table(found: TraceSteps, most: int) -> Table:
     """A row per rank: the mean step and the shares of its parts."""
     ranks = found.traces.ranks
-    late = {id(each.trace): each for each in found.lateness}
-    return Table(
-        name="ranks",
-        caption="Mean steps by rank",
-        columns=(
-            Column(title="Rank", is_header=True),
-            Column(title="Steps", is_number=True),
-            *_PARTS[:-2],
-            Column(title="Late, ms", is_number=True, meaning="wait of the other ranks in the median step"),
-            *_PARTS[-2:],
+    late = {id(each.trace): each.late_s for each in found.lateness}
+    columns = (
+        names("Rank", lambda trace: _rank_cell(trace, ranks)),
+        numbers("Steps", lambda trace: len(trace.steps)),
+        *_PARTS[:-2],
+        numbers(
+            "Late, ms",
+            lambda trace: late.get(id(trace)),
+            lambda seconds: f"{seconds / MILLISECOND_S:.3g}",
+            meaning="wait of the other ranks in the median step",
         ),
-        rows=tuple(_rank_row(trace, ranks, late.get(id(trace))) for trace in ranks[:most]),
+        *_PARTS[-2:],
     )
+    return table_of("ranks", columns, ranks[:most], caption="Mean steps by rank")
 
 
-def _rank_row(trace: RankTrace, ranks: Sequence[RankTrace], late: Lateness | None) -> tuple[Cell, ...]:
+def _rank_cell(trace: RankTrace, ranks: Sequence[RankTrace]) -> Cell:
     several = sum(each.where == trace.where for each in ranks) > 1
     name = ABSENT if trace.rank is None else str(trace.rank)
-    parts = tuple(_cells(_mean(trace)))
-    return (
-        Cell(text=f"{name} device {trace.device}" if several else name, key=trace.rank),
-        number(len(trace.steps)),
-        *parts[:-2],
-        number(None if late is None else late.late_s, lambda value: f"{value / MILLISECOND_S:.3g}"),
-        *parts[-2:],
-    )
+    return Cell(text=f"{name} device {trace.device}" if several else name, key=trace.rank)
 
 
 def _steps_table(trace: RankTrace, most: int) -> Table:
     """A row per step of one rank."""
-    return Table(
-        name="steps",
-        caption=f"Steps of {_rank_words(trace)}",
-        columns=(Column(title="Step", is_header=True), *_PARTS),
-        rows=tuple(
-            (Cell(text=str(step.number), key=step.number), *_cells(step)) for step in trace.steps[:most]
-        ),
-    )
+    columns = (names("Step", lambda step: Cell(text=str(step.number), key=step.number)), *_PARTS)
+    return table_of("steps", columns, trace.steps[:most], caption=f"Steps of {_rank_words(trace)}")
 
 
 def _mean(trace: RankTrace) -> TraceStep:
@@ -122,26 +156,6 @@ def _mean(trace: RankTrace) -> TraceStep:
     totals = {part: total_s(trace, part) for part in to_builtins(trace.steps[0]) if part != "number"}
     means = {part: None if total is None else total / len(trace.steps) for part, total in totals.items()}
     return TraceStep(number=None, **means)  # type: ignore[arg-type] # as steps have them
-
-
-def _cells(step: TraceStep) -> Iterator[Cell]:
-    """Its length, shares, communication, and how much of that computation hides."""
-    communication, exposed = step.communication_s, step.exposed_s
-    yield number(step.step_s, _ms)
-    for part in (step.compute_s, exposed, step.idle_s):
-        yield number(None if part is None or step.step_s == 0 else part / step.step_s, _percent)
-    yield number(communication, _ms)
-    hidden = None if not communication or exposed is None else (communication - exposed) / communication
-    yield number(hidden, _percent)
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds / MILLISECOND_S:.4g}"
-
-
-def _percent(fraction: float) -> str:
-    """A share with one decimal, so that shares of one whole line up."""
-    return f"{100 * fraction:.1f} %"
 
 
 def _tables(found: TraceSteps, most: int) -> Iterator[Block]:
@@ -190,8 +204,8 @@ TRACE: Final[Page[TraceSteps]] = Page(
     headline=_headline,
     summary=_summary,
     sections=(
-        Section(name="ranks", title="Where the time of a step goes", blocks=_ranks_blocks),
-        Section(name="problems", title="What was not read", blocks=_problems_blocks),
+        Section("ranks", "Where the time of a step goes", _ranks_blocks),
+        Section("problems", "What was not read", _problems_blocks),
     ),
     closing=lambda _: (
         "Parts of each step sum to it.",

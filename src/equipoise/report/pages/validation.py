@@ -5,7 +5,20 @@ from typing import Final
 
 from equipoise.calibration.accuracy import TimeErrors
 from equipoise.calibration.validate import Validation
-from equipoise.report.blocks import Block, Cell, Column, Page, Section, Table, bullets, named, note, number
+from equipoise.report.blocks import (
+    Block,
+    Page,
+    Section,
+    Table,
+    bullets,
+    by_name,
+    named,
+    names,
+    note,
+    numbers,
+    table_of,
+    words,
+)
 from equipoise.report.format import TIMES, count, listed, plural, printable, sentence
 from equipoise.report.measured_json import worst
 from equipoise.units import format_percent
@@ -56,32 +69,18 @@ def _errors_blocks(found: Validation) -> tuple[Block, ...]:
     )
 
 
-def _errors_table(title: str, by_name: Mapping[str, TimeErrors]) -> Table:
-    return Table(
-        name=f"validation-{title.lower().replace(' ', '-')}",
-        caption=f"Errors by {title.lower()}",
-        columns=(
-            Column(title=title, is_header=True),
-            Column(title="Runs", is_number=True),
-            Column(title="Clusters", is_number=True),
-            Column(title="Mean", is_number=True),
-            Column(title="Median", is_number=True),
-            Column(title="90 %", is_number=True, meaning="nine tenths of the errors are at most this"),
-            Column(title="In range", is_number=True, meaning="executions within their intervals"),
-        ),
-        rows=tuple(
-            (
-                named(name),
-                number(each.num_executions),
-                number(each.num_clusters),
-                *(
-                    number(share, format_percent)
-                    for share in (each.mape, each.median, each.p90, each.coverage)
-                ),
-            )
-            for name, each in by_name.items()
-        ),
+def _errors_table(title: str, found: Mapping[str, TimeErrors]) -> Table:
+    columns = (
+        names(title, "name"),
+        numbers("Runs", "of.num_executions"),
+        numbers("Clusters", "of.num_clusters"),
+        numbers("Mean", "of.mape", format_percent),
+        numbers("Median", "of.median", format_percent),
+        numbers("90 %", "of.p90", format_percent, meaning="nine tenths of the errors are at most this"),
+        numbers("In range", "of.coverage", format_percent, meaning="executions within their intervals"),
     )
+    name = f"validation-{title.lower().replace(' ', '-')}"
+    return table_of(name, columns, by_name(found), caption=f"Errors by {title.lower()}")
 
 
 def _other_errors(found: Validation) -> Iterator[str]:
@@ -99,71 +98,49 @@ def _other_errors(found: Validation) -> Iterator[str]:
         )
 
 
-def _worst_table(found: Validation, num_worst: int) -> Table:
-    return Table(
-        name="validation-worst",
-        caption="The rows with the largest errors",
-        columns=(
-            Column(title="Row", is_header=True),
-            Column(title="Error", is_number=True),
-            Column(title="Predicted", is_number=True),
-            Column(title="Measured", is_number=True),
-            Column(title="Unit"),
+_WORST_COLUMNS: Final = (
+    names(
+        "Row",
+        lambda each: named(
+            f"{each.row.file}:{each.row.row}",
+            detail=f"{printable(each.row.workload)} {TIMES} {count(each.row.num_accelerators)}",
         ),
-        rows=tuple(
-            (
-                named(
-                    f"{each.row.file}:{each.row.row}",
-                    detail=f"{printable(each.row.workload)} {TIMES} {count(each.row.num_accelerators)}",
-                ),
-                number(each.error, format_percent),
-                number(each.predicted, "{:.4g}".format),
-                number(each.row.measured, "{:.4g}".format),
-                Cell(text=printable(each.row.unit)),
-            )
-            for each in worst(found, num_worst)
-        ),
-    )
+    ),
+    numbers("Error", "error", format_percent),
+    numbers("Predicted", "predicted", "{:.4g}".format),
+    numbers("Measured", "row.measured", "{:.4g}".format),
+    words("Unit", "row.unit"),
+)
+_REASON_COLUMNS: Final = (names("Reason", lambda pair: pair[0]), numbers("Rows", lambda pair: pair[1]))
 
 
 def _reasons_blocks(found: Validation) -> tuple[Block, ...]:
     rest = len(found.reasons) - _MOST_REASONS
+    shown = found.reasons[:_MOST_REASONS]
     return (
-        Table(
-            name="validation-reasons",
-            caption="Why rows are not expressed",
-            columns=(Column(title="Reason", is_header=True), Column(title="Rows", is_number=True)),
-            rows=tuple(
-                (named(reason), number(num_rows)) for reason, num_rows in found.reasons[:_MOST_REASONS]
-            ),
-        ),
+        table_of("validation-reasons", _REASON_COLUMNS, shown, caption="Why rows are not expressed"),
         note(f"And {plural(rest, 'other reason')}." if rest > 0 else ""),
     )
 
 
 def validation_page(num_worst: int = NUM_WORST) -> Page[Validation]:
     """The page, with so many of the worst rows."""
-    worst_section: Section[Validation] = Section(
-        name="worst",
-        title="Largest errors",
-        needs=("verdicts",),
-        blocks=lambda found: (_worst_table(found, num_worst),),
-    )
+
+    def worst_blocks(found: Validation) -> tuple[Block, ...]:
+        rows = worst(found, num_worst)
+        return (
+            table_of("validation-worst", _WORST_COLUMNS, rows, caption="The rows with the largest errors"),
+        )
+
     return Page(
         title=_headline,
         about=_about,
         headline=_headline,
         summary=lambda _: (_MEANING,),
         sections=(
-            Section(name="errors", title="Errors", needs=("by_file",), blocks=_errors_blocks),
-            *((worst_section,) if num_worst else ()),
-            Section(
-                name="reasons",
-                title="Rows not expressed",
-                needs=("reasons",),
-                blocks=_reasons_blocks,
-                is_extra=True,
-            ),
+            Section("errors", "Errors", _errors_blocks, needs=("by_file",)),
+            *((Section("worst", "Largest errors", worst_blocks, needs=("verdicts",)),) if num_worst else ()),
+            Section("reasons", "Rows not expressed", _reasons_blocks, needs=("reasons",), is_extra=True),
         ),
         brief=lambda found, _: _errors_blocks(found),
     )

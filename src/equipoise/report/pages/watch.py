@@ -6,26 +6,31 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from equipoise.bench.counters import MOST_OTHERS
 from equipoise.bench.summary import LEVEL
 from equipoise.diagnose.watched_runs import RankSeen, WatchedNow, WatchedRun
 from equipoise.report.blocks import (
     Badge,
     Block,
     Cell,
-    Column,
+    ColumnOf,
     Fact,
     Facts,
+    Of,
     Page,
     Panels,
     Section,
-    Table,
     bullets,
     more_note,
+    named,
+    names,
     note,
-    number,
+    numbers,
     prose,
+    table_of,
+    words,
 )
-from equipoise.report.charts import Axis, Chart, Series, series_mark
+from equipoise.report.charts import Axis, Chart, Series, series_mark, series_of
 from equipoise.report.format import (
     accelerator_name,
     capital,
@@ -35,10 +40,10 @@ from equipoise.report.format import (
     ratio,
     sentence,
 )
-from equipoise.report.pages.answer.breakdowns import Stack
-from equipoise.report.pages.steps import (
+from equipoise.report.pages.breakdowns import (
     PHASES,
     PHASES_INTRO,
+    Stack,
     milliseconds,
     spread_cell,
     step_chart,
@@ -109,7 +114,10 @@ def _of_run(run: WatchedRun) -> tuple[str, ...]:
         return waiting if run.is_running else ()
     rate = "" if run.samples_per_s is None else f", {ratio(run.samples_per_s.value)} samples/s"
     steady = () if run.is_steady else ("Step times still had a trend: they are not steady.",)
+    others = run.others_cpu_fraction or 0.0
+    taken = f"The machine was busy: other programs took {format_percent(others)} of the ranks' cores."
     return (
+        *((taken,) if others > MOST_OTHERS else ()),
         f"{plural(run.num_steps, 'step')} measured{rate}{_largest(run)}.",
         *(capital(sentence(f"{each}.")) for each in run.gains[:_MOST_GAINS]),
         *steady,
@@ -138,24 +146,9 @@ def _closing(found: WatchedNow) -> tuple[str, ...]:
 
 
 def _runs_blocks(found: WatchedNow) -> tuple[Block, ...]:
-    table = Table(
-        name="runs",
-        caption=f"{plural(len(found.runs), 'run')}, the newest first",
-        columns=(
-            Column(title="Begun, UTC", is_header=True),
-            Column(title="Workload"),
-            Column(title="N", is_number=True, meaning="number of ranks"),
-            Column(title="Batch", is_number=True, meaning="samples of an update over all ranks"),
-            Column(title="Step, ms", is_number=True, meaning="median over measured steps; its range below"),
-            Column(title="Samples/s", is_number=True, meaning="of all ranks together"),
-            Column(title="Steps", is_number=True, meaning="measured: after warm-up, of the usual size"),
-            Column(title="Warm-up", is_number=True, is_wide=True, meaning="first steps, excluded"),
-            Column(title="Excluded", is_number=True, is_wide=True, meaning="steps of another size than most"),
-        ),
-        rows=tuple(map(_row, found.runs)),
-    )
+    caption = f"{plural(len(found.runs), 'run')}, the newest first"
     return (
-        table,
+        table_of("runs", _RUN_COLUMNS, found.runs, caption=caption),
         bullets(_reasons(found)),
         note(f"{plural(found.num_older, 'older run')} not shown." if found.num_older else ""),
         *(() if found.runs or found.unread else (prose("Nothing has been written yet."),)),
@@ -173,21 +166,10 @@ def _reasons(found: WatchedNow) -> tuple[str, ...]:
     return tuple(map(sentence, (*why, *unread)))
 
 
-def _row(run: WatchedRun) -> tuple[Cell, ...]:
-    rate, batch = run.samples_per_s, run.batch_samples
+def _how(run: WatchedRun) -> str | None:
+    """Strategy, precision and machine, as far as the run states them."""
     machine = accelerator_name(run.accelerator) if run.accelerator else ""
-    how = ", ".join(printable(each) for each in (run.strategy, run.precision, machine) if each)
-    return (
-        Cell(text=_begun(run), key=run.name, badge=_badge(run)),
-        Cell(text=printable(run.workload or "unknown"), key=run.workload or "", detail=how or None),
-        number(run.num_ranks),
-        number(batch),
-        milliseconds(run.step_s),
-        spread_cell(rate),
-        number(run.num_steps),
-        number(run.num_warm_up),
-        number(run.num_unlike),
-    )
+    return ", ".join(printable(each) for each in (run.strategy, run.precision, machine) if each) or None
 
 
 def _badge(run: WatchedRun) -> Badge | None:
@@ -243,18 +225,11 @@ def _course_blocks(found: WatchedNow) -> tuple[Block, ...]:
 
 def _series(run: WatchedRun, place: int, runs: tuple[WatchedRun, ...]) -> Series:
     assert run.course is not None
-    heights = tuple(each / MILLISECOND_S for each in run.course.step_s)
-    return Series(
-        name=_clock(run, runs),
-        mark=series_mark(place),
-        x=run.course.steps,
-        y=heights,
-        hovers=tuple(
-            (_begun(run), f"update {count(step)}: {height:.3g} ms")
-            for step, height in zip(run.course.steps, heights, strict=True)
-        ),
-        is_line=True,
+    points = (
+        (step, each / MILLISECOND_S, (_begun(run), f"update {count(step)}: {_ms(each)} ms"))
+        for step, each in zip(run.course.steps, run.course.step_s, strict=True)
     )
+    return series_of(_clock(run, runs), series_mark(place), points, is_line=True)
 
 
 def _course_words(run: WatchedRun) -> str:
@@ -266,40 +241,64 @@ def _course_words(run: WatchedRun) -> str:
 # --- ranks
 
 
+_RUN_COLUMNS: Final = (
+    names("Begun, UTC", lambda run: Cell(text=_begun(run), key=run.name, badge=_badge(run))),
+    words("Workload", lambda run: named(run.workload or "unknown", detail=_how(run))),
+    numbers("N", "num_ranks", meaning="number of ranks"),
+    numbers("Batch", "batch_samples", meaning="samples of an update over all ranks"),
+    numbers(
+        "Step, ms",
+        lambda run: milliseconds(run.step_s),
+        meaning="median over measured steps; its range below",
+    ),
+    numbers("Samples/s", lambda run: spread_cell(run.samples_per_s), meaning="of all ranks together"),
+    numbers("Steps", "num_steps", meaning="measured: after warm-up, of the usual size"),
+    numbers("Warm-up", "num_warm_up", is_wide=True, meaning="first steps, excluded"),
+    numbers("Excluded", "num_unlike", is_wide=True, meaning="steps of another size than most"),
+)
+
+
+def _without_detail(column: ColumnOf) -> ColumnOf:
+    head, cell = column
+    return head, lambda run: replace(cell(run), detail=None)
+
+
+# Of one screen: no batch, and what stands below a figure is left out.
+_BRIEF_COLUMNS: Final = tuple(
+    map(_without_detail, (column for column in _RUN_COLUMNS[:7] if column[0].title != "Batch"))
+)
+
+
 def _ranks_blocks(found: WatchedNow) -> tuple[Block, ...]:
     """The ranks of the newest run that has several: which is slow, and where."""
     run = found.several[0]
-    table = Table(
-        name="ranks",
-        caption=sentence(f"Ranks of the run begun at {_begun(run)} UTC"),
-        columns=(
-            Column(title="Rank", is_number=True),
-            Column(title="Host", is_header=True),
-            Column(title="Last step", is_number=True, meaning="the latest that it has written"),
-            Column(title="Step, ms", is_number=True, meaning="median over measured steps"),
-            *(
-                Column(title=f"{capital(title)}, ms", is_number=True, is_wide=True, meaning="mean")
-                for title in _RANK_PHASES.values()
-            ),
-            Column(title="Memory, MiB", is_number=True, is_wide=True, meaning="its peak, written at its end"),
+    columns = (
+        numbers("Rank", "rank"),
+        names(
+            "Host", lambda each: Cell(text=printable(each.host), key=each.host, badge=_rank_badge(each, run))
         ),
-        rows=tuple(_rank_row(each, run) for each in run.ranks),
+        numbers("Last step", "num_steps", meaning="the latest that it has written"),
+        numbers("Step, ms", "step_s", _ms, meaning="median over measured steps"),
+        *(
+            numbers(f"{capital(title)}, ms", _phase(name), _ms, is_wide=True, meaning="mean")
+            for name, title in _RANK_PHASES.items()
+        ),
+        numbers(
+            "Memory, MiB",
+            "memory_bytes",
+            lambda value: count(round(value / MIB)),
+            is_wide=True,
+            meaning="its peak, written at its end",
+        ),
     )
     absent = len(run.missing_ranks)
     missing = f"{count(absent)} of {count(run.num_ranks)} ranks are not in this folder, or not read."
-    return (table, note(missing if absent else ""))
+    caption = sentence(f"Ranks of the run begun at {_begun(run)} UTC")
+    return (table_of("ranks", columns, run.ranks, caption=caption), note(missing if absent else ""))
 
 
-def _rank_row(each: RankSeen, run: WatchedRun) -> tuple[Cell, ...]:
-    memory = each.memory_bytes
-    return (
-        number(each.rank),
-        Cell(text=printable(each.host), key=each.host, badge=_rank_badge(each, run)),
-        number(each.num_steps),
-        number(each.step_s, _ms),
-        *(number(each.phases.get(name), _ms) for name in _RANK_PHASES),
-        number(memory, lambda value: count(round(value / MIB))),
-    )
+def _phase(name: str) -> Of:
+    return lambda each: each.phases.get(name)
 
 
 def _ms(seconds: float) -> str:
@@ -322,31 +321,13 @@ def _brief(found: WatchedNow, _: int) -> tuple[Block, ...]:
         parts = {phase: run.phases.get(phase, 0.0) for phase in PHASES}
         shares = Stack(bars=(("", parts),), titles=PHASES).shares(0)
         facts.append(Fact(label="Step", spans=(f"{', '.join(shares)}.",)))
-    table = Table(
-        name="runs",
-        caption="",
-        columns=(
-            Column(title="Begun, UTC", is_header=True),
-            Column(title="Workload"),
-            Column(title="N", is_number=True),
-            Column(title="Step, ms", is_number=True),
-            Column(title="Samples/s", is_number=True),
-            Column(title="Steps", is_number=True),
-        ),
-        rows=tuple(map(_brief_row, found.runs[:_MOST_RUNS])),
-    )
     left_out = max(0, len(found.runs) - _MOST_RUNS)
     return (
-        table,
+        table_of("runs", _BRIEF_COLUMNS, found.runs[:_MOST_RUNS]),
         Facts(items=tuple(facts)),
         bullets(_reasons(found)[:2]),
         more_note(plural(left_out, "run") if left_out else "", "phases", "step times", "ranks"),
     )
-
-
-def _brief_row(run: WatchedRun) -> tuple[Cell, ...]:
-    begun, workload, ranks, _, step, rate, steps, *_ = _row(run)
-    return (begun, *(replace(each, detail=None) for each in (workload, ranks, step, rate, steps)))
 
 
 WATCH: Final[Page[WatchedNow]] = Page(
@@ -355,12 +336,10 @@ WATCH: Final[Page[WatchedNow]] = Page(
     headline=_headline,
     summary=_summary,
     sections=(
-        Section(name="runs", title="Runs", blocks=_runs_blocks),
-        Section(
-            name="phases", title="Where the time of a step goes", needs=("split",), blocks=_phases_blocks
-        ),
-        Section(name="course", title="Step time during training", needs=("drawn",), blocks=_course_blocks),
-        Section(name="ranks", title="Ranks", needs=("several",), blocks=_ranks_blocks),
+        Section("runs", "Runs", _runs_blocks),
+        Section("phases", "Where the time of a step goes", _phases_blocks, needs=("split",)),
+        Section("course", "Step time during training", _course_blocks, needs=("drawn",)),
+        Section("ranks", "Ranks", _ranks_blocks, needs=("several",)),
     ),
     closing=_closing,
     brief=_brief,

@@ -168,26 +168,18 @@ def operation_flop(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], ou
     return None if registered is None else int(registered(*args, **kwargs, out_val=out))
 
 
-def _convolution(args: Sequence[Any], _kwargs: Mapping[str, Any], out: Any) -> int:  # noqa: ANN401
-    """One pass over input or output: every position meets its share of the kernel."""
-    transposed = args[6]
-    return _convolution_pass(args[0].shape if transposed else out.shape, args[1].shape)
-
-
 def _convolution_backward(args: Sequence[Any], _kwargs: Mapping[str, Any], _out: Any) -> int:  # noqa: ANN401
     """The gradients of input and weight cost what the way forward cost, each.
 
-    torch's own formula leaves the groups out for the weight, 32 times too much for a depthwise layer of 32.
+    torch's own formula leaves the groups out for the weight, 32 times too much for a depthwise layer of 32
+    (still so in torch 2.13); that of the way forward is right.
     """
     grad_out, given, weight, transposed = args[0], args[1], args[2], args[7]
     needs_input, needs_weight = args[10][0], args[10][1]
-    one_pass = _convolution_pass(given.shape if transposed else grad_out.shape, weight.shape)
+    # Of the side where each position, (batch, weight[0], *spatial), meets weight[1:] numbers.
+    positions = given.shape if transposed else grad_out.shape
+    one_pass: int = 2 * math.prod(positions) * math.prod(weight.shape[1:])
     return one_pass * (int(needs_input) + int(needs_weight))
-
-
-def _convolution_pass(positions: Sequence[int], weight: Sequence[int]) -> int:
-    """positions: (batch, weight[0], *spatial) of the side where each position meets weight[1:] numbers."""
-    return 2 * math.prod(positions) * math.prod(weight[1:])
 
 
 def _vector_product(args: Sequence[Any], _kwargs: Mapping[str, Any], _out: Any) -> int:  # noqa: ANN401
@@ -220,7 +212,6 @@ def _grouped_product(args: Sequence[Any], _kwargs: Mapping[str, Any], _out: Any)
 
 
 FORMULAS: dict[Any, Formula] = {
-    aten.convolution: _convolution,
     aten.convolution_backward: _convolution_backward,
     FORWARD: forward_flop,
     BACKWARD: backward_flop,

@@ -26,7 +26,9 @@
   // Fields left empty are not part of the address.
   document.addEventListener("htmx:configRequest", (event) => {
     const fields = event.detail.formData;
-    for (const [name, value] of [...fields.entries()]) if (value === "") fields.delete(name);
+    const filled = [...fields.entries()].filter(([, value]) => value !== "");
+    for (const name of new Set(fields.keys())) fields.delete(name);
+    for (const [name, value] of filled) fields.append(name, value);
   });
   document.addEventListener("htmx:beforeRequest", (event) => {
     if (event.detail.elt === form) answer.setAttribute("aria-busy", "true");
@@ -94,6 +96,101 @@
     timer = setTimeout(() => htmx.trigger(form, "question-changed"), delay);
   };
 
+  // A field with suggestions is a combobox: arrow keys go through the names that hold what was typed, Enter
+  // takes one, Escape closes the list. Without scripts the browser's own list does.
+  const MOST_SHOWN = 60;
+  const list = document.createElement("ul");
+  list.id = "suggestions";
+  list.className = "suggestions";
+  list.setAttribute("role", "listbox");
+  list.setAttribute("aria-label", "Suggestions");
+  list.hidden = true;
+  document.body.append(list);
+  let combo = null;
+  const nameOf = (option) => option.value.toLowerCase();
+  const matching = (field) => {
+    const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const options = [...document.getElementById(field.dataset.list).options];
+    if (options.some((each) => nameOf(each) === field.value.trim().toLowerCase())) return options;
+    return options.filter((each) => words.every((word) => nameOf(each).includes(word) || each.label.toLowerCase().includes(word)));
+  };
+  const mark = (chosen) => {
+    for (const each of list.children) each.setAttribute("aria-selected", String(each === chosen));
+    if (chosen) combo.setAttribute("aria-activedescendant", chosen.id);
+    else combo.removeAttribute("aria-activedescendant");
+    chosen?.scrollIntoView({ block: "nearest" });
+  };
+  const place = () => {
+    const box = combo.getBoundingClientRect();
+    list.style.left = `${box.left + scrollX}px`;
+    list.style.top = `${box.bottom + scrollY + 2}px`;
+    list.style.minWidth = `${box.width}px`;
+  };
+  const close = () => {
+    list.hidden = true;
+    combo?.setAttribute("aria-expanded", "false");
+    combo?.removeAttribute("aria-activedescendant");
+  };
+  const open = (field) => {
+    combo = field;
+    const found = matching(field).slice(0, MOST_SHOWN);
+    list.replaceChildren(...found.map((each, place) => {
+      const item = document.createElement("li");
+      item.id = `suggestion-${place}`;
+      item.setAttribute("role", "option");
+      item.dataset.value = each.value;
+      const name = document.createElement("span");
+      name.textContent = each.label || each.value;
+      const value = document.createElement("code");
+      value.textContent = each.value;
+      item.append(name, value);
+      return item;
+    }));
+    if (found.length === 0) { close(); return; }
+    list.hidden = false;
+    field.setAttribute("aria-expanded", "true");
+    place();
+    mark([...list.children].find((each) => each.dataset.value === field.value) ?? null);
+  };
+  const take = (item) => {
+    combo.value = item.dataset.value;
+    close();
+    ask(0);
+  };
+  const readyCombo = (field) => {
+    field.dataset.list = field.getAttribute("list");
+    field.removeAttribute("list");
+    for (const [name, value] of [["role", "combobox"], ["aria-autocomplete", "list"], ["aria-expanded", "false"], ["aria-controls", list.id]]) field.setAttribute(name, value);
+  };
+  const readyCombos = () => form.querySelectorAll("input[list]").forEach(readyCombo);
+  readyCombos();
+  document.addEventListener("htmx:afterSettle", readyCombos);
+  const isCombo = (field) => field.dataset?.list !== undefined;
+  form.addEventListener("click", (event) => { if (isCombo(event.target) && list.hidden) open(event.target); });
+  form.addEventListener("focusout", (event) => { if (event.target === combo) close(); });
+  list.addEventListener("pointerdown", (event) => event.preventDefault());
+  list.addEventListener("click", (event) => { const item = event.target.closest("li"); if (item) take(item); });
+  form.addEventListener("keydown", (event) => {
+    if (!isCombo(event.target)) return;
+    const { key } = event;
+    const isOpen = !list.hidden && combo === event.target;
+    if (key === "Escape" && isOpen) { close(); event.preventDefault(); return; }
+    if (key === "Tab" && isOpen) { close(); return; }
+    const chosen = isOpen ? list.querySelector('[aria-selected="true"]') : null;
+    if (key === "Enter") {
+      // Enter takes what is marked; part of a name is not asked about.
+      if (chosen) take(chosen);
+      if (chosen || isPartOfName(event.target)) event.preventDefault();
+      return;
+    }
+    if (key !== "ArrowDown" && key !== "ArrowUp") return;
+    event.preventDefault();
+    if (!isOpen) { open(event.target); return; }
+    const items = [...list.children];
+    const at = items.indexOf(chosen);
+    mark(items.at(key === "ArrowDown" ? (at + 1) % items.length : Math.max(at, 0) - 1));
+  });
+
   // The number that people mean by 64, 10k, 1T or, where times are hours, 90min and 7d.
   const MULTIPLES = { "": 1, k: 1e3, m: 1e6, g: 1e9, b: 1e9, t: 1e12, p: 1e15 };
   const HOURS = { s: 1 / 3600, min: 1 / 60, h: 1, d: 24, w: 168 };
@@ -156,6 +253,7 @@
   };
   form.addEventListener("input", (event) => {
     if (event.target.matches(".slider")) return;
+    if (isCombo(event.target)) open(event.target);
     if (event.target.matches("select")) clear(event.target);
     form.querySelectorAll("[data-most]").forEach(limit);
     if (isPartOfName(event.target)) {
@@ -166,7 +264,7 @@
   });
   // A name is asked about when it is one of those offered, or when the reader leaves it.
   const isPartOfName = (field) =>
-    field.list && field.value !== "" && ![...field.list.options].some((each) => each.value === field.value);
+    isCombo(field) && field.value !== "" && ![...document.getElementById(field.dataset.list).options].some((each) => each.value === field.value);
   form.addEventListener("change", (event) => { if (isPartOfName(event.target)) ask(0); });
   // A run has written more than the page shows; a reader who works in the answer is not disturbed.
   const WORKING_MS = 20000;

@@ -8,6 +8,7 @@ from equipoise.web.screens import decide, evidence, runs
 SCREENS: Final[tuple[Screen, ...]] = (
     decide.ADVICE,
     decide.PLAN,
+    decide.ALLOCATE,
     evidence.COMPARE_SCREEN,
     runs.SCREEN,
     evidence.STUDY_SCREEN,

@@ -1,21 +1,46 @@
-"""The pages Advice and Plan: one answer of `decide` each, to the fields that the verb of that name takes."""
+"""The pages Advice, Plan and Allocate: an answer of `decide` to the fields of each verb."""
 
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast, get_args
 
+from msgspec import Struct
+
+from equipoise.decide.allocation.jobs import JobsFile, job_of_cells, jobs_document, jobs_of
 from equipoise.decide.field import Verb
 from equipoise.decide.query import TrainingQuery, changed
-from equipoise.library.decisions import DecisionVerb, result_of
+from equipoise.errors import UsageError
+from equipoise.library.decisions import AllocationObjective, DecisionVerb, allocation_of, result_of
 from equipoise.library.result import Result
+from equipoise.report.format import printable
 from equipoise.runs.embedded import tables
+from equipoise.runs.writers import neutralised
+from equipoise.spec.catalogue import counted_name
 from equipoise.web.answers import PageAnswer, shown
-from equipoise.web.controls import Control, Given
-from equipoise.web.question import QuestionFields, question, question_controls
-from equipoise.web.screen import DataSources, FileKind, RunsFields, Screen
+from equipoise.web.controls import (
+    Area,
+    Choice,
+    Control,
+    Given,
+    More,
+    Rows,
+    Select,
+    Text,
+    first,
+    workload_choices,
+)
+from equipoise.web.question import QuestionFields, WrongFieldsError, label_of, question, question_controls
+from equipoise.web.screen import (
+    LONGEST_NAME,
+    MOST_ACCELERATORS,
+    DataSources,
+    FileKind,
+    RunsFields,
+    Screen,
+)
 from equipoise.web.screens.runs import chosen, run_folders, state
 
 
-def read(given: Given, verb: Verb, sources: DataSources) -> QuestionFields:
+def read(given: Given, sources: DataSources, *, verb: Verb) -> QuestionFields:
     """The question of an address. Raises InputError for what cannot be fields."""
     return question(given, verb, sources.catalogue, at_first=sources.at_first)
 
@@ -38,15 +63,21 @@ def _result(fields: QuestionFields, sources: DataSources, *, verb: DecisionVerb)
 
 
 def _answer(fields: QuestionFields, sources: DataSources, *, verb: DecisionVerb) -> PageAnswer:
-    found = _result(fields, sources, verb=verb)
-    return shown(found.presentation.page, found.record)
+    return _shown(_result(fields, sources, verb=verb))
 
 
 def _file(fields: QuestionFields, sources: DataSources, kind: FileKind, *, verb: DecisionVerb) -> bytes:
-    found = _result(fields, sources, verb=verb)
+    return _saved(_result(fields, sources, verb=verb), kind)
+
+
+def _shown(found: Result[Any]) -> PageAnswer:
+    return shown(found.presentation.page, found.record)
+
+
+def _saved(found: Result[Any], kind: FileKind) -> bytes:
     if kind == "json":
         return found.to_json()
-    return (found.to_html() if kind == "html" else found.frame().write_csv()).encode()
+    return (found.to_html() if kind == "html" else neutralised(found.frame()).write_csv()).encode()
 
 
 def _with_runs(fields: QuestionFields, sources: DataSources) -> TrainingQuery:
@@ -62,6 +93,7 @@ ADVICE: Final = Screen(
     about="how many accelerators to take, and why",
     verb="Advise",
     fields=partial(_fields, verb="advise"),
+    read=partial(read, verb="advise"),
     answer=partial(_answer, verb="advise"),
     file=partial(_file, verb="advise"),
     stamp=_stamp,
@@ -75,8 +107,189 @@ PLAN: Final = Screen(
     about="the best strategies for a number of accelerators",
     verb="Plan",
     fields=partial(_fields, verb="plan"),
+    read=partial(read, verb="plan"),
     answer=partial(_answer, verb="plan"),
     file=partial(_file, verb="plan"),
     depends=("accelerator",),
+    is_transient=True,
+)
+
+
+_OBJECTIVES: Final = (
+    Choice(value="time", label="The least time over all jobs"),
+    Choice(value="makespan", label="The earliest end of the last job"),
+    Choice(value="cost", label="The least money"),
+    Choice(value="energy", label="The least energy"),
+)
+_MOST_ROWS: Final = 12
+_MOST_PASTED: Final = 6000
+_PASTED: Final = "pasted"
+# The columns of a job in the form: what its field is called, its heading, and what an empty one means.
+_COLUMNS: Final = (
+    ("workload", "Train", ""),
+    ("name", "Name", "the workload"),
+    ("tokens", "Tokens", "to the target"),
+    ("sizes", "Sizes", "any; 8 16 32"),
+    ("deadline", "Done by", "none; 8 h, 2 d"),
+    ("weight", "Weight", "1"),
+)
+_POOL_AT_FIRST: Final = "32x h100"
+_JOBS_AT_FIRST: Final[Given] = {
+    "workload-1": ("bert",),
+    "deadline-1": ("1 h",),
+    "workload-2": ("llama2_70b_lora",),
+    "sizes-2": ("8 16 32",),
+    "weight-2": ("2",),
+    "workload-3": ("llama31_8b",),
+    "tokens-3": ("10G",),
+}
+
+
+class AllocationFields(Struct, frozen=True, kw_only=True):
+    """Trainings that share a pool, from an address. given: the fields of the pool, by option."""
+
+    jobs: JobsFile
+    given: tuple[tuple[str, str], ...]
+    objective: AllocationObjective
+
+    @property
+    def key(self) -> str:
+        """Equal for equal questions."""
+        return repr(self)
+
+
+def _asked_first(given: Given) -> Given:
+    """What an address holds; an example where it holds nothing."""
+    return given or {"accelerator": (_POOL_AT_FIRST,), **_JOBS_AT_FIRST}
+
+
+def _job_rows(given: Given) -> dict[int, dict[str, str]]:
+    """The rows of the form that hold something, by place."""
+    rows: dict[int, dict[str, str]] = {}
+    for name, _, _ in _COLUMNS:
+        for place in range(1, _MOST_ROWS + 1):
+            text = first(given, f"{name}-{place}").strip()
+            if text:
+                rows.setdefault(place, {})[name] = text
+    return dict(sorted(rows.items()))
+
+
+def read_allocation(given: Given, sources: DataSources) -> AllocationFields:
+    """The trainings of an address, by row and as pasted. Raises InputError for what cannot be fields."""
+    asked = _asked_first(given)
+    known = {"accelerator", "price", "region", "objective", _PASTED}
+    known |= {f"{name}-{place}" for name, _, _ in _COLUMNS for place in range(1, _MOST_ROWS + 1)}
+    wrong = [f"{printable(name)} is not a field of this page" for name in asked if name not in known]
+    wrong += [
+        f"{name} is longer than {LONGEST_NAME} characters"
+        for name, texts in asked.items()
+        if name != _PASTED and any(len(text) > LONGEST_NAME for text in texts)
+    ]
+    objective = first(asked, "objective") or "time"
+    if objective not in get_args(AllocationObjective):
+        wrong.append(
+            f"objective {printable(objective)!r} is not one of {', '.join(get_args(AllocationObjective))}"
+        )
+    if wrong:
+        raise WrongFieldsError(wrong)
+    pasted = first(asked, _PASTED).strip()
+    document = jobs_document(pasted, where="pasted") if pasted else {}
+    rows = [job_of_cells(cells) for cells in _job_rows(asked).values()]
+    if not rows and not pasted:
+        raise UsageError("no job is stated: fill a row, or paste a table")
+    listed = document.get("job", [])
+    if rows and isinstance(listed, list):
+        document = {**document, "job": [*rows, *listed]}
+    jobs = jobs_of(document, where="jobs", folder=None)
+    for job in jobs.jobs:
+        if job.workload is not None:  # a MODULE:FUNCTION would be run
+            sources.catalogue.workload(job.workload)
+    fields = (
+        ("accelerator", first(asked, "accelerator").strip() or _POOL_AT_FIRST),
+        *((name, first(asked, name)) for name in ("price", "region") if first(asked, name).strip()),
+    )
+    count, _ = counted_name(fields[0][1])
+    if count is None or count > MOST_ACCELERATORS:
+        raise UsageError(
+            f"the pool is {printable(fields[0][1])!r}; expected how many and which, such as 32x h100, "
+            f"and at most {MOST_ACCELERATORS}"
+        )
+    return AllocationFields(jobs=jobs, given=fields, objective=cast("AllocationObjective", objective))
+
+
+def _allocation_fields(given: Given, sources: DataSources) -> tuple[Control, ...]:
+    asked = _asked_first(given)
+    held = _job_rows(asked)
+    places = [*range(1, min(_MOST_ROWS, max(held, default=0) + 1) + 1)]
+    return (
+        Text(
+            name="accelerator",
+            label="The pool",
+            value=first(asked, "accelerator"),
+            unset=_POOL_AT_FIRST,
+            meaning="How many accelerators, and which: 32x h100",
+        ),
+        Select(
+            name="objective",
+            label="Choose by",
+            choices=_OBJECTIVES,
+            value=first(asked, "objective") or "time",
+        ),
+        Text(name="price", label=label_of("price"), value=first(asked, "price"), unset="price table; 2"),
+        Rows(
+            name="jobs",
+            label="Jobs",
+            of="job",
+            rows=tuple(
+                tuple(
+                    Text(
+                        name=f"{name}-{place}",
+                        label=label,
+                        value=held.get(place, {}).get(name, ""),
+                        unset=unset,
+                        suggestions=workload_choices(sources.catalogue) if name == "workload" else (),
+                        listed="" if place == 1 else "workload-1",
+                    )
+                    for name, label, unset in _COLUMNS
+                )
+                for place in places
+            ),
+        ),
+        More(
+            name="more-pasted",
+            label="Paste jobs as TOML or CSV",
+            fields=(
+                Area(
+                    name=_PASTED,
+                    label="Jobs, besides those of the rows",
+                    value=first(asked, _PASTED),
+                    most=_MOST_PASTED,
+                    hint="[[job]] tables as in docs/decide/allocate.md, also with measured times; or CSV: "
+                    "name,workload,tokens,sizes,start,deadline,weight,times",
+                ),
+            ),
+            is_open=bool(first(asked, _PASTED)),
+        ),
+    )
+
+
+def _allocation(fields: AllocationFields, sources: DataSources) -> Result[Any]:
+    scores = tables(data=sources.data, also=sources.also).scores
+    given = {name: [text] if name in {"accelerator", "price"} else text for name, text in fields.given}
+    return allocation_of(
+        fields.jobs, given, objective=fields.objective, scores=scores, known=sources.catalogue
+    )
+
+
+ALLOCATE: Final = Screen(
+    path="/allocate",
+    title="Allocate",
+    about="several trainings on one pool of accelerators: who gets how many, and when",
+    verb="Allocate",
+    fields=_allocation_fields,
+    read=read_allocation,
+    answer=lambda fields, sources: _shown(_allocation(fields, sources)),
+    file=lambda fields, sources, kind: _saved(_allocation(fields, sources), kind),
+    depends=("jobs",),
     is_transient=True,
 )

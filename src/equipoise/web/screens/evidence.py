@@ -1,11 +1,9 @@
 """The pages Study, Compare and Accuracy: published results, and the errors of every kind of prediction."""
 
-from contextlib import suppress
 from typing import Final
 
 import polars as pl
 
-from equipoise.decide.ledger import ledger_path
 from equipoise.report.format import entry_name, plural, printable, workload_name
 from equipoise.report.pages.accuracy import ACCURACY
 from equipoise.report.pages.comparison import COMPARED
@@ -18,6 +16,7 @@ from equipoise.units import format_duration
 from equipoise.web.answers import PageAnswer, shown
 from equipoise.web.controls import Checks, Choice, Control, Given, Select, first
 from equipoise.web.screen import MOST_SYSTEMS, CompareFields, DataSources, NoFields, Screen, StudyFields
+from equipoise.web.screens.runs import ledger_stamp
 
 
 def round_choices(sources: DataSources) -> tuple[Choice, ...]:
@@ -142,14 +141,6 @@ COMPARE_SCREEN: Final = Screen(
 )
 
 
-def _stamp(_: NoFields, __: DataSources) -> str:
-    """The ledger grows while the dashboard runs."""
-    with suppress(OSError):
-        found = ledger_path().stat()
-        return f"{found.st_mtime_ns}:{found.st_size}"
-    return ""
-
-
 def _accuracy_answer(_: NoFields, __: DataSources) -> PageAnswer:
     return shown(ACCURACY, accuracy())
 
@@ -161,5 +152,5 @@ ACCURACY_SCREEN: Final = Screen(
     verb="Show",
     fields=lambda _, __: (),
     answer=_accuracy_answer,
-    stamp=_stamp,
+    stamp=lambda _, __: ledger_stamp(),
 )

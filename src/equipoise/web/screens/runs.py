@@ -1,16 +1,24 @@
 """The page My runs: sweeps and watched loops below the folders that the dashboard was given, live."""
 
 import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+from msgspec.structs import replace
 
 from equipoise.bench.store import SweepProgress, folders_below, is_watched, sweep_progress, trials_folder
-from equipoise.bench.watching.rows import RunFiles, latest_step, runs_files
+from equipoise.bench.tables import sweep_rows
+from equipoise.bench.watching.rows import RunFiles, latest_step, row_now, run_now, runs_files
+from equipoise.decide.ledger import beside_predictions, ledger_path, read_ledger
 from equipoise.diagnose.sweeps import sweep_now
 from equipoise.diagnose.watched_runs import watched_now
 from equipoise.errors import DataError, EvidenceError, SpecError
+from equipoise.report.blocks import Page, Section, Shown
 from equipoise.report.format import count, plural, printable
 from equipoise.report.html import Html, element
+from equipoise.report.pages.ledger import beside_blocks
 from equipoise.report.pages.sweep import SWEEP
 from equipoise.report.pages.watch import WATCH
 from equipoise.units import format_duration
@@ -109,9 +117,9 @@ def state(fields: RunsFields, sources: DataSources) -> str:
         folder = chosen(fields, sources)
         if is_watched(folder):
             files, num_older = runs_files(folder)
-            return f"{folder}:{num_older}:{';'.join(map(_written, files))}"
+            return f"{folder}:{num_older}:{';'.join(map(_written, files))}:{ledger_stamp()}"
         now = sweep_progress(folder)
-        return f"{folder}:{_changed_s(folder)}:{now.num_finished}:{now.is_running}"
+        return f"{folder}:{_changed_s(folder)}:{now.num_finished}:{now.is_running}:{ledger_stamp()}"
     except (DataError, EvidenceError, SpecError) as err:
         return str(err)
 
@@ -125,7 +133,36 @@ def _written(files: RunFiles) -> str:
 
 def _answer(fields: RunsFields, sources: DataSources) -> PageAnswer:
     folder = chosen(fields, sources)
-    return shown(WATCH, watched_now(folder)) if is_watched(folder) else shown(SWEEP, sweep_now(folder))
+    if is_watched(folder):
+        return shown(_beside(WATCH, _watched_rows(folder)), watched_now(folder))
+    now = sweep_now(folder)
+    return shown(_beside(SWEEP, sweep_rows(folder, now.swept.finished, sources.catalogue)), now)
+
+
+def _watched_rows(folder: Path) -> Iterator[Mapping[str, Any]]:
+    """The runs of loops that can be read; the page itself says which cannot."""
+    for files in runs_files(folder)[0]:
+        if files.ranks:
+            with suppress(DataError, EvidenceError, SpecError):
+                yield row_now(run_now(files))
+
+
+def _beside(page: Page[Shown], rows: Iterable[Mapping[str, Any]]) -> Page[Shown]:
+    """A page with its runs beside what was predicted of them; without, where no prediction was ever kept."""
+    ledger = read_ledger(ledger_path())
+    if not ledger.entries:
+        return page
+    blocks = beside_blocks(beside_predictions(ledger, rows))
+    section: Section[Shown] = Section("beside", "Predicted and measured", lambda _: blocks, is_extra=True)
+    return replace(page, sections=(section, *page.sections))
+
+
+def ledger_stamp() -> str:
+    """What changes when the ledger does."""
+    with suppress(OSError):
+        found = ledger_path().stat()
+        return f"{found.st_mtime_ns}:{found.st_size}"
+    return ""
 
 
 def _live(fields: RunsFields, sources: DataSources) -> Live | None:

@@ -1,116 +1,75 @@
 """The page of an answer of `advise` or `plan`: first what to take, then everything behind it."""
 
+from collections.abc import Sequence
 from typing import Final
+
+from msgspec.structs import replace
 
 from equipoise.decide.answer import Alternative, Answer
 from equipoise.report.blocks import Block, Bullets, Page, Section, more_note, prose, strong
-from equipoise.report.format import plural, printable
+from equipoise.report.format import listed, plural, printable, written_in
 from equipoise.report.pages.answer import basis, compare, head, overview, resources
 
+_MOST_NAMED: Final = 2  # systems on which nothing fits
 _MOST_ALTERNATIVES: Final = 2
-_MOST_SIZES: Final = 5  # of the short form
 
 SECTIONS: Final[tuple[Section[Answer], ...]] = (
-    Section(name="answer", title="The answer", blocks=overview.overview_blocks),
+    Section("answer", "The answer", overview.overview_blocks),
     Section(
-        name="choice",
-        title="The recommendation in detail",
-        needs=("recommended",),
-        blocks=head.answer_blocks,
-        is_extra=True,
-        is_folded=True,
+        "choice", "The recommendation in detail", head.answer_blocks, needs=("recommended",), is_extra=True
     ),
+    Section("sizes", "All systems and sizes", compare.comparison_blocks, needs=("candidates",)),
+    Section("changes", "What would change the answer", compare.changes_blocks, needs=("recommended",)),
+    Section("why", "Why", basis.why_blocks, needs=("reasons",)),
+    Section("step", "Where time and memory go", resources.step_blocks, needs=("candidates",)),
     Section(
-        name="sizes",
-        title="All systems and sizes",
-        needs=("candidates",),
-        blocks=compare.comparison_blocks,
-        is_folded=True,
+        "strategies", "Strategies", resources.strategies_blocks, needs=("num_considered",), is_extra=True
     ),
+    Section("renting", "Renting, with interruptions", resources.money_blocks, needs=("renting",)),
+    Section("buying", "Buying or renting", resources.buying_blocks, needs=("ownership",), is_extra=True),
+    Section("accuracy", "Accuracy on held-out data", basis.accuracy_blocks, needs=("records",)),
     Section(
-        name="changes",
-        title="What would change the answer",
-        needs=("recommended",),
-        blocks=compare.changes_blocks,
-        is_folded=True,
+        "measure", "How to reduce the uncertainty", basis.measure_blocks, needs=("to_measure",), is_extra=True
     ),
-    Section(name="why", title="Why", needs=("reasons",), blocks=basis.why_blocks, is_folded=True),
-    Section(
-        name="step",
-        title="Where time and memory go",
-        needs=("candidates",),
-        blocks=resources.step_blocks,
-        is_folded=True,
-    ),
-    Section(
-        name="strategies",
-        title="Strategies",
-        needs=("num_considered",),
-        blocks=resources.strategies_blocks,
-        is_extra=True,
-        is_folded=True,
-    ),
-    Section(
-        name="renting",
-        title="Renting, with interruptions",
-        needs=("renting",),
-        blocks=resources.money_blocks,
-        is_folded=True,
-    ),
-    Section(
-        name="buying",
-        title="Buying or renting",
-        needs=("ownership",),
-        blocks=resources.buying_blocks,
-        is_extra=True,
-        is_folded=True,
-    ),
-    Section(
-        name="accuracy",
-        title="Accuracy on held-out data",
-        needs=("records",),
-        blocks=basis.accuracy_blocks,
-        is_folded=True,
-    ),
-    Section(
-        name="measure",
-        title="How to reduce the uncertainty",
-        needs=("to_measure",),
-        blocks=basis.measure_blocks,
-        is_extra=True,
-        is_folded=True,
-    ),
-    Section(name="run", title="How to run it", needs=("snippets",), blocks=basis.run_blocks, is_folded=True),
-    Section(name="assumed", title="What is assumed", blocks=basis.assumed_blocks, is_folded=True),
-    Section(
-        name="notes",
-        title="Notes",
-        needs=("notes",),
-        blocks=basis.notes_blocks,
-        is_extra=True,
-        is_folded=True,
-    ),
+    Section("run", "How to run it", basis.run_blocks, needs=("snippets",)),
+    Section("assumed", "What is assumed", basis.assumed_blocks),
+    Section("notes", "Notes", basis.notes_blocks, needs=("notes",), is_extra=True),
 )
 
 
 def _brief(answer: Answer, num_rows: int) -> tuple[Block, ...]:
     """The answer on one screen: figures, sizes around the choice, the nearest change or the alternatives."""
-    shown = compare.around_choice(answer, min(num_rows, _MOST_SIZES))
+    with written_in(answer.question.own_currency):
+        return _screen(answer, num_rows)
+
+
+def _screen(answer: Answer, num_rows: int) -> tuple[Block, ...]:
+    shown = compare.around_choice(answer, num_rows)
     alternatives = [each for each in answer.alternatives if not _is_shown(answer, each)][:_MOST_ALTERNATIVES]
     change: Block = Bullets(items=tuple(compare.alternative_spans(answer, each) for each in alternatives))
     if answer.flips:
         change = prose(strong("Would change it: "), f"{compare.flip_words(answer, answer.flips[0])}.")
+    runs = ("how to run it",) if answer.is_launched else ()
     left_out = {
         "note": answer.notes,
         "reason": answer.reasons,
         "candidate": answer.candidates,
     }
+    known = {each.system for each in answer.candidates}
+    unfit = [each.title for each in answer.systems if each.name not in known and not answer.refusal]
     return (
+        *(overview.refusal_blocks(answer) if answer.recommended is None else ()),
         *head.answer_blocks(answer, is_brief=True),
         *((compare.sizes_table(answer, shown, is_brief=True),) if len(shown) > 1 else ()),
+        *((prose(f"Nothing fits on {_few(unfit)}: see the notes."),) if unfit else ()),
         change,
-        more_note(*(plural(len(each), noun) for noun, each in left_out.items() if each), "how to run it"),
+        more_note(*(plural(len(each), noun) for noun, each in left_out.items() if each), *runs),
     )
+
+
+def _few(titles: Sequence[str]) -> str:
+    """The names of one or two systems, or how many there are."""
+    return listed(titles) if len(titles) <= _MOST_NAMED else f"{len(titles)} systems"
 
 
 def _is_shown(answer: Answer, each: Alternative) -> bool:
@@ -125,11 +84,26 @@ def _is_shown(answer: Answer, each: Alternative) -> bool:
     return one.id in valued or bool(one.broken) or bool(never_wins)
 
 
+def _headline(answer: Answer) -> str:
+    with written_in(answer.question.own_currency):
+        return head.headline(answer)
+
+
+def _shown(section: Section[Answer]) -> Section[Answer]:
+    """The section with its money in the currency of the question, folded unless it is the first."""
+
+    def blocks(answer: Answer) -> tuple[Block, ...]:
+        with written_in(answer.question.own_currency):
+            return tuple(section.blocks(answer))
+
+    return replace(section, blocks=blocks, is_folded=section is not SECTIONS[0])
+
+
 ANSWER: Final[Page[Answer]] = Page(
-    title=lambda answer: f"{printable(answer.workload.title)}: {head.headline(answer)}",
+    title=lambda answer: f"{printable(answer.workload.title)}: {_headline(answer)}",
     about=head.about,
-    headline=head.headline,
-    sections=SECTIONS,
+    headline=_headline,
+    sections=tuple(map(_shown, SECTIONS)),
     closing=lambda answer: (
         "Times that nobody has measured are predictions: try the first steps before you book the machines.",
         f"Dataset {printable(answer.dataset)}.",

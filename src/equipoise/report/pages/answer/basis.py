@@ -9,9 +9,7 @@ from equipoise.report import format as amounts
 from equipoise.report.blocks import (
     Block,
     Bullets,
-    Cell,
     CodeListing,
-    Column,
     Fold,
     Heading,
     Span,
@@ -19,9 +17,12 @@ from equipoise.report.blocks import (
     bullets,
     code,
     named,
+    names,
     note,
-    number,
+    numbers,
     prose,
+    table_of,
+    words,
 )
 from equipoise.report.format import ABSENT, capital, count, printable, sentence
 from equipoise.report.json import WeightedSource, evidence_of
@@ -43,11 +44,12 @@ def why_blocks(answer: Answer) -> tuple[Block, ...]:
     found = sorted(evidence_of(answer), key=lambda each: -each.weight)
     if not reasons and not found:
         return (prose("Nothing is recommended, so there is no choice to give reasons for."),)
-    rest = found[_TOP_SOURCES:]
+    shown, rest = found[:_TOP_SOURCES], found[_TOP_SOURCES:]
     weight = amounts.share(sum(each.weight for each in rest))
+    caption = "Sources of the time, by their weight in it"
     return (
         Bullets(items=reasons),
-        _evidence_table(found[:_TOP_SOURCES]),
+        table_of("answer-evidence", _EVIDENCE_COLUMNS, shown, caption=caption),
         note(f"{len(rest):,} more sources, {weight} of the weight: --json." if rest else ""),
         *near_blocks(answer),
     )
@@ -64,28 +66,25 @@ def _reason(each: Reason) -> tuple[Span, ...]:
     return tuple(spans)
 
 
-def _evidence_table(found: list[WeightedSource]) -> Table:
-    return Table(
-        name="answer-evidence",
-        caption="Sources of the time, by their weight in it",
-        columns=(
-            Column(title="Source", is_header=True),
-            Column(title="Estimator"),
-            Column(title="N", is_number=True),
-            Column(title="Time there", is_number=True),
-            Column(title="Weight", is_number=True),
-        ),
-        rows=tuple(
-            (
-                named(each.ref, detail=_log(each)),
-                Cell(text=ESTIMATORS[each.kind], key=each.kind),
-                number(each.num_accelerators),
-                number(each.time_s, amounts.duration),
-                number(each.weight, amounts.share),
-            )
-            for each in found
-        ),
-    )
+_EVIDENCE_COLUMNS: Final = (
+    names("Source", lambda each: named(each.ref, detail=_log(each))),
+    words("Estimator", lambda each: ESTIMATORS[each.kind]),
+    numbers("N", "num_accelerators"),
+    numbers("Time there", "time_s", amounts.duration),
+    numbers("Weight", "weight", amounts.share),
+)
+_ASSUMED_COLUMNS: Final = (
+    names("Fact", lambda fact: fact[0]),
+    words("Value", lambda fact: fact[1]),
+    words("Source", lambda fact: fact[2], is_wide=True),
+)
+_SETTING_COLUMNS: Final = (
+    names("Setting", "name"),
+    words("Value", "value"),
+    words("Why", lambda each: capital(each.reason)),
+    words("How to check", lambda each: capital(each.how_to_check)),
+    words("Source", "evidence", is_wide=True),
+)
 
 
 def _log(each: WeightedSource) -> str | None:
@@ -114,26 +113,17 @@ def measure_blocks(answer: Answer) -> tuple[Block, ...]:
 
 def assumed_blocks(answer: Answer) -> tuple[Block, ...]:
     """The facts that the answer rests on, with their sources, and its notes."""
-    rows = tuple(
-        (
-            named(name),
-            named(value),
-            Cell(text=sentence(source) or ABSENT, key=source or None),
-        )
-        for name, value, source in (*_chip(answer), *_node(answer), *_model(answer), *_money(answer))
-    )
-    table = Table(
-        name="answer-assumed",
-        caption=f"Facts of {chip_of(answer.system.title)} and of the training",
-        columns=(
-            Column(title="Fact", is_header=True),
-            Column(title="Value"),
-            Column(title="Source", is_wide=True),
-        ),
-        rows=rows,
-    )
     chosen = [f"{capital(sentence(each)).rstrip('.')}." for each in answer.chosen_for_you]
-    return (note("Chosen because the question leaves it open:" if chosen else ""), bullets(chosen), table)
+    return (
+        note("Chosen because the question leaves it open:" if chosen else ""),
+        bullets(chosen),
+        table_of(
+            "answer-assumed",
+            _ASSUMED_COLUMNS,
+            (*_chip(answer), *_node(answer), *_model(answer), *_money(answer)),
+            caption=f"Facts of {chip_of(answer.system.title)} and of the training",
+        ),
+    )
 
 
 class Noted(Protocol):
@@ -173,6 +163,11 @@ def _node(answer: Answer) -> Iterator[_Assumption]:
             f"{count(nodes.node_size)} accelerators per node ({nodes.topology}); links of an accelerator: "
             f"inside {_link(nodes.intra)}, to other nodes {_link(nodes.inter)}"
         )
+        if nodes.beyond_bridge_byte_per_s < nodes.intra.byte_per_s:
+            beyond = format_si(nodes.beyond_bridge_byte_per_s, "B/s")
+            links += f"; {beyond} beyond a bridge of {count(nodes.bridged)}"
+        if nodes.oversubscription > 1:
+            links += f"; {nodes.oversubscription:g} times less beyond {count(nodes.leaf_nodes)} nodes"
         yield "Node", links, nodes.source
 
 
@@ -209,7 +204,11 @@ def _money(answer: Answer) -> Iterator[_Assumption]:
         yield "Price", "not known", ""
     else:
         spread = "" if price.low == price.high else f" (offers from {price.low:.2f} to {price.high:.2f})"
-        yield "Price", f"{price.usd_per_accelerator_hour:.2f} USD per accelerator-hour{spread}", price.basis
+        yield (
+            "Price",
+            f"{amounts.rate(price.usd_per_accelerator_hour)} per accelerator-hour{spread}",
+            price.basis,
+        )
     if rates.accelerator_power_w is not None:
         power = rates.system_power
         watts = f"{rates.accelerator_power_w:,.0f} W per accelerator, times {power.factor:.2f} for the system"
@@ -241,25 +240,15 @@ def run_blocks(answer: Answer) -> tuple[Block, ...]:
 
 def _targets_table(snippets: Sequence[Snippet], *, known: frozenset[str]) -> Table:
     """What else can run it, by its file. known: what is said above already."""
-    return Table(
-        name="answer-targets",
-        caption="The same strategy elsewhere",
-        columns=(
-            Column(title="Program", is_header=True),
-            Column(title="File"),
-            Column(title="What it cannot express"),
-        ),
-        rows=tuple(
-            (
-                named(each.target),
-                Cell(text=sentence(each.file) or ABSENT),
-                Cell(
-                    text=sentence("; ".join(what for what in each.unsupported if what not in known)) or ABSENT
-                ),
-            )
-            for each in snippets
+    columns = (
+        names("Program", "target"),
+        words("File", "file"),
+        words(
+            "What it cannot express",
+            lambda each: "; ".join(what for what in each.unsupported if what not in known),
         ),
     )
+    return table_of("answer-targets", columns, snippets, caption="The same strategy elsewhere")
 
 
 def _snippet(each: Snippet) -> Iterator[Block]:
@@ -274,24 +263,5 @@ def _snippet(each: Snippet) -> Iterator[Block]:
 
 
 def _settings_table(answer: Answer) -> Table:
-    return Table(
-        name="answer-settings",
-        caption="Settings of the runtime with a reason on this system; leave all others alone",
-        columns=(
-            Column(title="Setting", is_header=True),
-            Column(title="Value"),
-            Column(title="Why"),
-            Column(title="How to check"),
-            Column(title="Source", is_wide=True),
-        ),
-        rows=tuple(
-            (
-                named(each.name),
-                Cell(text=ABSENT if each.value is None else sentence(each.value)),
-                Cell(text=capital(sentence(each.reason))),
-                Cell(text=capital(sentence(each.how_to_check))),
-                Cell(text=sentence(each.evidence)),
-            )
-            for each in answer.settings
-        ),
-    )
+    caption = "Settings of the runtime with a reason on this system; leave all others alone"
+    return table_of("answer-settings", _SETTING_COLUMNS, answer.settings, caption=caption)

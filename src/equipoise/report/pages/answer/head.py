@@ -2,16 +2,19 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
-from equipoise.decide.answer import Answer, Candidate, Constraint, ConstraintName, Grade, TimeValue
+from equipoise.decide.answer import Answer, Candidate, Constraint, ConstraintName, TimeValue
+from equipoise.decide.evidence import Grade
+from equipoise.economics import PriceTerms
 from equipoise.economics.costs import WORDS
 from equipoise.economics.ownership import Ownership, Way
 from equipoise.economics.quotes import Charges
+from equipoise.perfmodel.generation import RolloutSplit
 from equipoise.report import format as amounts
-from equipoise.report.blocks import Block, Bullets, Fact, Facts, Span, Tile, Tiles, code, note, prose, strong
+from equipoise.report.blocks import Badge, Block, Fact, Facts, Span, code, strong
 from equipoise.report.format import TIMES, capital, count, listed, plural, printable, sentence
 from equipoise.scaling.equilibrium import Equilibrium, Limit, default_answer, least_speedup, pays
 from equipoise.units import format_count, format_percent, format_si
@@ -63,6 +66,13 @@ def about(answer: Answer) -> str:
     return sentence(f"{answer.workload.title}{on}, to {answer.work}")
 
 
+def takes(each: Candidate) -> str:
+    """Time and money, as far as they are known."""
+    usd = amounts.usable(each.usd)
+    known = [] if each.time_s is None else [amounts.duration(each.time_s.value)]
+    return ", ".join(known + ([] if usd is None else [amounts.money(usd.value)]))
+
+
 def headline(answer: Answer) -> str:
     """What to take, or that nothing meets the limits; whether the time rests on no measurement."""
     best = answer.recommended
@@ -70,19 +80,8 @@ def headline(answer: Answer) -> str:
         reason = "meets your limits" if answer.refusal is not None else "can be estimated"
         return f"No configuration {reason}"
     nodes = f" ({plural(best.num_nodes, 'node')})" if best.num_nodes is not None else ""
-    taken = f"Take {offer_title(best)}{nodes}"
-    parts = [] if best.time_s is None else [amounts.duration(best.time_s.value)]
-    usd = amounts.usable(best.usd)
-    parts += [] if usd is None else [amounts.money(usd.value)]
-    own = answer.question.own_currency
-    parts += [] if usd is None or own is None else [f"{amounts.digits(usd.value * own[1])} {own[0]}"]
     guess = " (priors only)" if best.grade == "priors" else ""
-    return f"{taken}: {', '.join(parts)}{guess}" if parts else taken
-
-
-def facts(answer: Answer, best: Candidate, *, is_brief: bool = False) -> Facts:
-    """The figures of the recommended candidate, and the lines that explain this size."""
-    return Facts(items=tuple(_facts(answer, best, is_brief=is_brief)))
+    return f"Take {offer_title(best)}{nodes}: {takes(best)}{guess}"
 
 
 def _facts(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[Fact]:
@@ -90,7 +89,8 @@ def _facts(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[Fact]
     yield Fact(label="Money", spans=tuple(_money(answer, best)))
     if best.charges is not None and best.price is not None:
         parts = (f"{amounts.money(usd)} for {what}" for what, usd in charged_for(best.charges) if usd)
-        yield Fact(label="Paid for", spans=(f"{listed([*parts])} ({sentence(best.price.basis)})",))
+        basis = "" if is_brief else f" ({sentence(best.price.basis)})"
+        yield Fact(label="Paid for", spans=(f"{listed([*parts])}{basis}",))
     energy, mass = amounts.usable(best.energy_j), amounts.usable(best.carbon_kg)
     if energy is not None:
         carbon = "" if mass is None else f", {amounts.mass(mass.value)} of CO2"
@@ -102,22 +102,48 @@ def _facts(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[Fact]
         run = best.user_run
         rate = f"{format_si(run.samples_per_s)} samples/s at batch {count(run.global_batch_samples)}"
         yield Fact(label="Strategy", spans=(sentence(run.strategy or "one device"), f", as measured: {rate}"))
-    if best.global_batch_samples is not None:
-        yield Fact(label="Batch", spans=("; ".join(_batch(best)),))
+    yield from _step_facts(answer, best)
     chosen = "; ".join(_chosen(answer, best))
     if chosen:
         yield Fact(label="Chosen", spans=(capital(sentence(chosen)),))
     step = larger(answer, best)
     if step is not None:
         yield Fact(label="Larger?", spans=step)
+    if is_brief and answer.question.compares_rentable:
+        yield Fact(label="Evidence", spans=(capital(_evidence(answer, best)),))
+        return  # the systems are what was asked about: their rows need the lines
     yield Fact(label="Returns", spans=(capital(returns(answer)),))
-    hours = _values_around(answer, best) if is_brief else value_of_time(answer)
+    hours = _values_around(answer, best)
     is_about_money = answer.question.objective != "energy"
     if hours is not None and (is_about_money or not is_brief):
         yield Fact(label="An hour", spans=(hours,))
     if answer.ownership is not None:
         yield Fact(label="Buying", spans=(_buying(answer.ownership),))
     yield Fact(label="Evidence", spans=(capital(_evidence(answer, best)),))
+
+
+def _step_facts(answer: Answer, best: Candidate) -> Iterator[Fact]:
+    """What a step is made of: its batch, and what is generated for it."""
+    if best.global_batch_samples is not None:
+        yield Fact(label="Batch", spans=("; ".join(_batch(best)),))
+    if answer.rollout is not None:
+        yield Fact(label="Rollouts", spans=(_rollouts(answer.rollout),))
+
+
+def _rollouts(split: RolloutSplit) -> str:
+    """Which accelerators generate and which train, in the seconds of the model."""
+    engine = f"{plural(split.ranks_per_engine, 'accelerator')} per engine"
+    whole = (
+        f"generation {amounts.duration(split.generation_s)} ({engine}), then training "
+        f"{amounts.duration(split.training_s)} per step, as modelled"
+    )
+    if split.pooled_step_s is None or split.num_generating is None or split.num_training is None:
+        return f"{whole}; no two pools of them fit"
+    ratio = split.shared_step_s / split.pooled_step_s
+    return (
+        f"{whole}. Two pools ({count(split.num_generating)} + {count(split.num_training)}), "
+        f"one step behind: {ratio:.2f}x as fast"
+    )
 
 
 def _chosen(answer: Answer, best: Candidate) -> Iterator[str]:
@@ -140,6 +166,8 @@ def _evidence(answer: Answer, best: Candidate) -> str:
     lacks = "no run of this training" if is_validated else "none published of its kind"
     factor = answer.system.time_per_step_time
     if factor is not None and factor != 1.0:
+        if answer.workload.rollout is not None:
+            return f"model of {software}; a step takes {factor:.2f} times as long, as published"
         return f"model of {software}, {factor:.2f} times its steps; {lacks}"
     return f"the performance model of {software}; {lacks}"
 
@@ -151,11 +179,12 @@ def _buying(found: Ownership) -> str:
     """What buying one accelerator brings against renting it, and an hour of use of each way to have one."""
     value, after = found.return_usd, amounts.months(found.horizon_months)
     ahead = "cheaper" if value.value >= 0.0 else "more expensive"
-    hours = ", ".join(f"{amounts.digits(each.usd.value)} {WAYS[each.way]}" for each in found.hourly)
+    hours = ", ".join(f"{amounts.sums(each.usd.value)} {WAYS[each.way]}" for each in found.hourly)
     return (
         f"After {after} {amounts.money(abs(value.value))} {ahead} per accelerator than renting "
-        f"({amounts.digits(value.low)} to {amounts.money(value.high)}); "
-        f"{amounts.probability(found.break_even_probability)} chance to break even. USD per hour: {hours}"
+        f"({amounts.sums(value.low)} to {amounts.money(value.high)}); "
+        f"{amounts.probability(found.break_even_probability)} chance to break even. "
+        f"{amounts.currency()} per hour: {hours}"
     )
 
 
@@ -184,11 +213,8 @@ def charged_for(paid: Charges) -> tuple[tuple[str, float], ...]:
 
 
 def _money(answer: Answer, best: Candidate) -> Iterator[Span]:
-    hours = (
-        ""
-        if best.accelerator_hours is None
-        else f"{amounts.digits(best.accelerator_hours)} accelerator-hours"
-    )
+    taken_h = best.accelerator_hours
+    hours = "" if taken_h is None else f"{amounts.digits(taken_h)} accelerator-hours"
     usd = amounts.usable(best.usd)
     if usd is None:
         why = "no price is known (--price)" if best.usd is None else "the range is too wide to be used"
@@ -196,15 +222,17 @@ def _money(answer: Answer, best: Candidate) -> Iterator[Span]:
         return
     yield strong(amounts.money(usd.value))
     if amounts.digits(usd.low) != amounts.digits(usd.high):
-        yield f" ({amounts.ends(usd)})"
+        yield f" ({amounts.sum_ends(usd)})"
     own = answer.question.own_currency
     if own is not None:
-        yield f" = {amounts.digits(usd.value * own[1])} {own[0]} at {own[1]:g}"
+        dated = "" if answer.question.currency_date is None else f" of {answer.question.currency_date}"
+        yield f" = {amounts.digits(usd.value)} USD at {own[1]:g} {own[0]}{dated}"
     yield f"; {hours}"
     if best.price is not None and best.price.is_owned:
         yield " of your own machine: electricity only"
     elif best.price is not None:
-        yield f" at {best.price.usd_per_accelerator_hour:,.2f} USD"
+        where = f" ({sentence(best.price.basis)})" if answer.question.compares_rentable else ""
+        yield f" at {amounts.rate(best.price.usd_per_accelerator_hour)}{where}"
     for each in best.constraints:
         if each.name == "budget_usd" and each.probability is not None:
             chance = amounts.probability(each.probability)
@@ -224,14 +252,29 @@ def _batch(best: Candidate) -> Iterator[str]:
         yield f"{amounts.memory(best.memory.needed_bytes)}{of} memory"
 
 
+Group: TypeAlias = tuple[str, PriceTerms]  # a system and the terms it is had on
+
+
+def groups(candidates: Sequence[Candidate]) -> dict[Group, list[Candidate]]:
+    """Candidates by system and terms, the smallest size first."""
+    found: dict[Group, list[Candidate]] = {}
+    for each in sorted(candidates, key=lambda one: one.num_accelerators):
+        found.setdefault((each.system, each.terms), []).append(each)
+    return found
+
+
 def same_group(answer: Answer, of: Candidate) -> list[Candidate]:
     """The candidates of the same system and terms whose time is known, the smallest size first."""
-    found = [
-        each
-        for each in answer.candidates
-        if (each.system, each.terms) == (of.system, of.terms) and each.time_s is not None
-    ]
-    return sorted(found, key=lambda each: each.num_accelerators)
+    known = [each for each in answer.candidates if each.time_s is not None]
+    return groups(known).get((of.system, of.terms), [])
+
+
+RECOMMENDED: Final = Badge(text="recommended", tone="good")
+
+
+def is_recommended(answer: Answer, each: Candidate) -> bool:
+    """Whether a candidate is the one to take."""
+    return answer.recommended is not None and each.id == answer.recommended.id
 
 
 def larger(answer: Answer, best: Candidate) -> tuple[Span, ...] | None:
@@ -338,9 +381,9 @@ def limit_words(answer: Answer, broken: Constraint) -> str:
     return f"beyond {'your limit of' if is_users else 'the largest tried,'} {count(broken.limit)}"
 
 
-_LIMITS: Final[dict[Limit, str]] = {
+_BOUNDS: Final[dict[Limit, str]] = {
     "data": "each step pays up to {size}, the largest size with data",
-    "catalogue": "each step pays up to {size}, the largest tried (--max-accelerators)",
+    "catalogue": "each step pays up to {size}, the largest tried (--accelerators)",
     "question": "each step pays up to your limit of {size}",
 }
 
@@ -356,13 +399,24 @@ def point_words(point: Equilibrium) -> str:
     """One equilibrium, or whose limit ended the search for it."""
     size = count(point.num_accelerators)
     if point.limited_by is not None:
-        return _LIMITS[point.limited_by].format(size=size)
+        return _BOUNDS[point.limited_by].format(size=size)
     if point.is_smallest:
         return f"they diminish from the smallest size, {size}, on: {point.title}"
     span = ""
     if point.low is not None and point.high is not None and point.low < point.high:
         span = f" ({count(point.low)} to {count(point.high)}, {format_percent(point.level)} range)"
     return f"they diminish beyond {size}{span}: {point.title}"
+
+
+def worth_words(values: Sequence[TimeValue], place: int) -> str:
+    """At which value of an hour a candidate costs least."""
+    if len(values) == 1:
+        return "anything"
+    if place == 0:
+        return f"less than {hour_usd(values[1])} {amounts.currency()}"
+    if place + 1 == len(values):
+        return f"more than {hour_usd(values[place])} {amounts.currency()}"
+    return f"{hour_usd(values[place])} to {hour_usd(values[place + 1])} {amounts.currency()}"
 
 
 def _values_around(answer: Answer, best: Candidate) -> str | None:
@@ -374,19 +428,15 @@ def _values_around(answer: Answer, best: Candidate) -> str | None:
     if len(values) < 2 or best.time_s is None:  # noqa: PLR2004 - one candidate at every value
         return None
     found = [answer.candidate(each.candidate) for each in values]
-    at_best = next((place for place, each in enumerate(found) if each.id == best.id), None)
-    faster = (
-        place for place, each in enumerate(found) if each.time_s and each.time_s.value < best.time_s.value
-    )
-    at = max(0, next(faster, len(values)) - 1) if at_best is None else at_best
-    at = at if at_best is not None else min(at, len(values) - 2)
-    parts = []
-    if at_best is None or at == 0:
-        parts = [(f"less than {hour_usd(values[at + 1])} USD", at)]
-    elif at + 1 < len(values):
-        parts = [(f"{hour_usd(values[at])} to {hour_usd(values[at + 1])} USD", at), ("less", at - 1)]
+    at = next((place for place, each in enumerate(found) if each.id == best.id), None)
+    if at is not None:
+        parts = [(worth_words(values, at), at)] + ([("less", at - 1)] if at else [])
     else:
-        parts = [(f"more than {hour_usd(values[at])} USD", at), ("less", at - 1)]
+        faster = (
+            place for place, each in enumerate(found) if each.time_s and each.time_s.value < best.time_s.value
+        )
+        at = min(max(0, next(faster, len(values)) - 1), len(values) - 2)
+        parts = [(f"less than {hour_usd(values[at + 1])} {amounts.currency()}", at)]
     parts += [("more", at + 1)] if at + 1 < len(values) else []
     return f"worth {'; '.join(f'{worth}: {_value_name(found[place], best)}' for worth, place in parts)}"
 
@@ -394,102 +444,24 @@ def _values_around(answer: Answer, best: Candidate) -> str | None:
 def _value_name(each: Candidate, best: Candidate) -> str:
     """The size alone where all else is as recommended."""
     is_same = (each.system, each.terms) == (best.system, best.terms)
-    return count(each.num_accelerators) if is_same else _kind_of(each)
-
-
-def _kind_of(each: Candidate) -> str:
-    """The title, with the terms where they are not the usual ones."""
-    return title_of(each) if each.terms == "on_demand" else f"{title_of(each)}, {WORDS[each.terms]}"
+    return count(each.num_accelerators) if is_same else offer_title(each)
 
 
 def hour_usd(value: TimeValue) -> str:
     """From which value of an hour on, to two digits."""
-    return amounts.digits(float(f"{value.from_usd_per_hour:.2g}"))
+    return amounts.digits(float(f"{amounts.converted(value.from_usd_per_hour):.2g}"))
 
 
-def value_of_time(answer: Answer) -> str | None:
-    """Which candidate costs least at which value of an hour; None where no price is known."""
-    values = answer.time_values
-    if len(values) < 2:  # noqa: PLR2004 - one candidate at every value
-        return None
-    found = [answer.candidate(each.candidate) for each in values]
-    kinds = [(each.system, each.terms) for each in found]
-    one_kind = len(set(kinds)) == 1
-    names = [
-        count(each.num_accelerators)
-        if one_kind or (place and kinds[place - 1] == kinds[place])
-        else _kind_of(each)
-        for place, each in enumerate(found)
-    ]
-    parts = []
-    for place, (name, until) in enumerate(zip(names, values[1:], strict=False)):
-        limit = hour_usd(until)
-        parts.append(f"up to {limit}: {name}" if place else f"worth less than {limit} USD: {name}")
-    return f"{'; '.join(parts)}; more: {names[-1]}"
-
-
-def answer_blocks(answer: Answer, *, is_brief: bool = False) -> tuple[Block, ...]:
-    """The recommended candidate line by line, or why there is none."""
-    best = answer.recommended
-    if best is None:
-        return refusal_blocks(answer)
-    return (facts(answer, best, is_brief=is_brief),)
-
-
-CONSTRAINTS: Final[dict[ConstraintName, tuple[str, str]]] = {
+# What each limit is called, and its unit.
+LIMITS: Final[dict[ConstraintName, tuple[str, str]]] = {
     "deadline_s": ("a deadline", "s"),
     "budget_usd": ("a budget", "USD"),
     "memory_bytes": ("memory per accelerator", "B"),
-    "max_accelerators": ("at most", "accelerators"),
+    "max_accelerators": ("a limit", "accelerators"),
 }
 
 
-def refusal_blocks(answer: Answer) -> tuple[Block, ...]:
-    """Why nothing does, the cheapest and the fastest of all, and what would do."""
-    refusal = answer.refusal
-    if refusal is None:
-        return (
-            prose("No time of any configuration can be estimated; the notes give the reasons."),
-            *(note(sentence(each)) for each in answer.notes),
-        )
-    shown = (("Cheapest of all", refusal.cheapest), ("Fastest of all", refusal.fastest))
-    tiles = tuple(_tile(answer, label, each) for label, each in shown if each is not None)
-    return (
-        *((Tiles(items=tiles),) if tiles else ()),
-        prose("Changes that would be enough:"),
-        Bullets(items=tuple((each,) for each in relaxed(answer))),
-    )
-
-
-def relaxed(answer: Answer) -> Iterator[str]:
-    """The least change of each limit that would do."""
-    refusal = answer.refusal
-    assert refusal is not None
-    for each in refusal.relaxations:
-        name, unit = CONSTRAINTS[each.constraint]
-        taken = "" if each.candidate is None else f": {title_of(answer.candidate(each.candidate))}"
-        needed, limit = amounts.apart(each.needed, each.limit, unit)
-        yield f"{capital(name)} of {needed} instead of {limit}{taken}."
-    if refusal.joint:
-        parts = []
-        for each in refusal.joint:
-            name, unit = CONSTRAINTS[each.constraint]
-            parts.append(f"{name} of {amounts.quantity(each.needed, unit)}")
-        first = refusal.joint[0].candidate
-        taken = "" if first is None else f", for {title_of(answer.candidate(first))}"
-        yield f"Several limits at once: {listed(parts)}{taken}."
-    if not refusal.relaxations and not refusal.joint:
-        yield "No change of a limit helps: no configuration fits."
-
-
-def _tile(answer: Answer, label: str, each: Candidate) -> Tile:
-    time = "" if each.time_s is None else amounts.duration(each.time_s.value)
-    usd = amounts.usable(each.usd)
-    paid = "" if usd is None else amounts.money(usd.value)
-    why = [limit_words(answer, broken) for broken in each.broken]
-    return Tile(
-        label=label,
-        value=title_of(each),
-        detail=", ".join(filter(None, (time, paid))),
-        words=f"{capital(listed(why))}." if why else "",
-    )
+def answer_blocks(answer: Answer, *, is_brief: bool = False) -> tuple[Block, ...]:
+    """The figures of the recommended candidate, and the lines that explain this size."""
+    best = answer.recommended
+    return () if best is None else (Facts(items=tuple(_facts(answer, best, is_brief=is_brief))),)

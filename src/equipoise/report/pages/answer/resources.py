@@ -3,15 +3,15 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from equipoise.decide.answer import Answer, Candidate, Renting
+from msgspec.structs import replace
+
+from equipoise.decide.answer import Answer, Candidate, Infeasibility, Renting
 from equipoise.economics.costs import WORDS
 from equipoise.economics.ownership import Ownership
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (
-    Badge,
     Block,
     Cell,
-    Column,
     Fold,
     Panels,
     Table,
@@ -19,16 +19,19 @@ from equipoise.report.blocks import (
     Tiles,
     amount,
     bullets,
-    named,
-    number,
+    names,
+    numbers,
     prose,
     strong,
+    table_of,
+    words,
 )
 from equipoise.report.charts import BarChart
-from equipoise.report.format import ABSENT, DASH, accelerator_name, capital, count, listed, ratio, sentence
-from equipoise.report.pages.answer.breakdowns import Stack, moving, tornado_figure, tornado_table
-from equipoise.report.pages.answer.compare import members_of_choice, size_title
-from equipoise.report.pages.answer.head import WAYS, charged_for, chip_of
+from equipoise.report.format import DASH, accelerator_name, capital, count, listed, ratio, sentence
+from equipoise.report.pages.answer.charts import size_title
+from equipoise.report.pages.answer.compare import members_of_choice, strategy_cell
+from equipoise.report.pages.answer.head import RECOMMENDED, WAYS, charged_for, chip_of, is_recommended
+from equipoise.report.pages.breakdowns import Stack, moving, tornado_figure, tornado_table
 from equipoise.stats import Interval
 from equipoise.units import (
     MICROSECOND_S,
@@ -47,9 +50,11 @@ CAUSES: Final = {
     "pp": "pipeline communication",
     "dp": "data-parallel communication",
     "idle": "pipeline bubble",
+    "tables": "embedding tables",
     "optimizer": "optimizer",
     "waiting": "waiting for the slowest rank",
     "other": "rest of a step",
+    "generation": "generation of completions",
 }
 KINDS: Final = {
     "weights": "weights",
@@ -60,7 +65,6 @@ KINDS: Final = {
     "fixed": "context and libraries",
     "allocator": "reserved by the allocator",
 }
-LOST: Final = ("checkpoints", "repeated", "restarts")
 _UNITS: Final = (("s", 1.0), ("ms", MILLISECOND_S), ("µs", MICROSECOND_S))
 _GIGA: Final = SI_PREFIXES["G"]
 
@@ -114,39 +118,35 @@ def _shares(answer: Answer, members: Sequence[Candidate], stack: Stack) -> Block
 def _seconds_chart(members: Sequence[Candidate], stack: Stack) -> BarChart:
     most = max(sum(parts.values()) for _, parts in stack.bars)
     unit, scale = next((each for each in _UNITS if most >= each[1]), _UNITS[-1])
-    title = "Accelerator time of one sample, by cause"
-    return BarChart(
-        name="answer-seconds",
-        title=title,
-        subtitle="above each bar, the model's time of a step",
-        alternative=f"{title}. {stack.words()}",
+    chart = stack.chart(
+        "answer-seconds",
+        "Accelerator time of one sample, by cause",
         x_title=size_title(members),
         y_title=f"accelerator time, {unit}",
-        categories=tuple(name for name, _ in stack.bars),
-        labels=tuple(amounts.duration(each.model.step_s) for each in members if each.model is not None),
-        limits=(0.0, most / scale),
-        series=stack.series(scale),
+        scale=scale,
+        labels=[amounts.duration(each.model.step_s) for each in members if each.model is not None],
     )
+    return replace(chart, subtitle="above each bar, the model's time of a step")
 
 
 def _memory_chart(members: Sequence[Candidate], stack: Stack) -> BarChart:
     held = [each.memory for each in members if each.memory is not None]
-    whole = next((each.available_bytes for each in held if each.available_bytes is not None), None)
-    title = "Memory of the fullest accelerator, by kind"
-    room = "" if whole is None else f"; dashed: the {amounts.memory(whole)} of an accelerator"
-    most = max(whole or 0.0, *(sum(parts.values()) for _, parts in stack.bars))
-    return BarChart(
-        name="answer-memory",
-        title=title,
-        subtitle=f"above each bar, its sum{room}",
-        alternative=f"{title}. {stack.words()}",
+    chart = stack.chart(
+        "answer-memory",
+        "Memory of the fullest accelerator, by kind",
         x_title=size_title(members),
         y_title="GB per accelerator",
-        categories=tuple(name for name, _ in stack.bars),
-        labels=tuple(ratio(each.needed_bytes / _GIGA) for each in held),
-        limits=(0.0, most / _GIGA),
-        series=stack.series(_GIGA),
-        level=None if whole is None else whole / _GIGA,
+        scale=_GIGA,
+        labels=[ratio(each.needed_bytes / _GIGA) for each in held],
+    )
+    whole = next((each.available_bytes for each in held if each.available_bytes is not None), None)
+    if whole is None:
+        return replace(chart, subtitle="above each bar, its sum")
+    return replace(
+        chart,
+        subtitle=f"above each bar, its sum; dashed: the {amounts.memory(whole)} of an accelerator",
+        limits=(0.0, max(chart.limits[1], whole / _GIGA)),
+        level=whole / _GIGA,
     )
 
 
@@ -167,27 +167,15 @@ def strategies_blocks(answer: Answer) -> tuple[Block, ...]:
 
 
 def _strategies_table(found: Sequence[Candidate]) -> Table:
-    return Table(
-        name="answer-strategies",
-        caption="Strategies of the recommended size, the fastest first",
-        columns=(
-            Column(title="Strategy", is_header=True),
-            Column(title="Time", is_number=True),
-            Column(title="Step", is_number=True),
-            Column(title="Memory", is_number=True),
-            Column(title="USD", is_number=True),
-        ),
-        rows=tuple(
-            (
-                Cell(text=sentence(each.strategy_text or ABSENT), key=place, is_code=True),
-                amount(each.time_s, amounts.duration),
-                amount(each.step_s, amounts.duration),
-                number(None if each.memory is None else each.memory.needed_bytes, amounts.memory),
-                amount(each.usd, amounts.digits),
-            )
-            for place, each in enumerate(found)
-        ),
+    columns = (
+        names("Strategy", lambda each: strategy_cell(each.strategy_text)),
+        numbers("Time", "time_s", amounts.duration),
+        numbers("Step", "step_s", amounts.duration),
+        numbers("Memory", "memory.needed_bytes", amounts.memory),
+        numbers(amounts.currency(), "usd", amounts.sums),
     )
+    caption = "Strategies of the recommended size, the fastest first"
+    return table_of("answer-strategies", columns, found, caption=caption)
 
 
 REASONS: Final = {"memory_bytes": ("needs more memory than an accelerator has", "B")}
@@ -195,37 +183,27 @@ REASONS: Final = {"memory_bytes": ("needs more memory than an accelerator has", 
 
 def _rejected_table(answer: Answer) -> Table:
     """Of the recommended system where it has any; the document has all."""
-    found = answer.system.rejected or answer.rejected
-    rows = []
-    for each in found:
-        words, unit = REASONS.get(each.reason, (each.reason, ""))
-        needed, available = _apart(each.needed, each.available, unit)
-        rows.append(
-            (
-                named(words),
-                Cell(text=needed, key=each.needed),
-                Cell(text=available, key=each.available),
-                number(each.count, format_count),
-            )
-        )
-    return Table(
-        name="answer-rejected",
+    columns = (
+        names("Reason", lambda each: REASONS.get(each.reason, (each.reason, ""))[0]),
+        numbers("Needed", lambda each: _apart(each)[0], meaning="the least that any of them needs"),
+        numbers("Available", lambda each: _apart(each)[1]),
+        numbers("Strategies", "count", format_count),
+    )
+    return table_of(
+        "answer-rejected",
+        columns,
+        answer.system.rejected or answer.rejected,
         caption=f"Strategies rejected on {chip_of(answer.system.title)}, by the first reason",
-        columns=(
-            Column(title="Reason", is_header=True),
-            Column(title="Needed", is_number=True, meaning="the least that any of them needs"),
-            Column(title="Available", is_number=True),
-            Column(title="Strategies", is_number=True),
-        ),
-        rows=tuple(rows),
     )
 
 
-def _apart(needed: float | None, available: float | None, unit: str) -> tuple[str, str]:
-    """Two amounts that differ, where both are known."""
-    if needed is None or available is None:
-        return ABSENT, ABSENT
-    return amounts.apart(needed, available, unit)
+def _apart(each: Infeasibility) -> tuple[Cell | None, Cell | None]:
+    """What is needed and what there is, as texts that differ, where both are known."""
+    if each.needed is None or each.available is None:
+        return None, None
+    unit = REASONS.get(each.reason, ("", ""))[1]
+    needed, available = amounts.apart(each.needed, each.available, unit)
+    return Cell(text=needed, key=each.needed), Cell(text=available, key=each.available)
 
 
 def money_blocks(answer: Answer) -> tuple[Block, ...]:
@@ -262,75 +240,63 @@ def _has_interruptions(each: Renting) -> bool:
 
 
 def _renting_table(answer: Answer) -> Table:
-    limited = [each for each in answer.renting if _probabilities(each.candidate)]
-    return Table(
-        name="answer-terms",
-        caption="The recommended candidate on each kind of terms, with interruptions",
-        columns=(
-            Column(title="Terms", is_header=True),
-            Column(title="USD/h", is_number=True, meaning="per accelerator-hour"),
-            Column(title="Time", is_number=True),
-            Column(title="USD", is_number=True),
-            *((Column(title="Limits met", is_number=True),) if limited else ()),
-            Column(title="Goodput", is_number=True),
-            Column(title="Interruptions", is_number=True, meaning="expected"),
-            Column(title="Checkpoint", is_number=True, meaning="interval with the least lost time"),
+    def terms(each: Candidate) -> Cell:
+        badge = RECOMMENDED if is_recommended(answer, each) else None
+        return Cell(text=capital(WORDS[each.terms]), key=each.terms, badge=badge)
+
+    found = [each.candidate for each in answer.renting]
+    limits = numbers("Limits met", lambda each: min(_probabilities(each), default=None), amounts.probability)
+    columns = (
+        names("Terms", terms),
+        numbers(
+            f"{amounts.currency()}/h",
+            "price.usd_per_accelerator_hour",
+            "{:,.2f}".format,
+            meaning="per accelerator-hour",
         ),
-        rows=tuple(tuple(_renting_row(answer, each, is_limited=bool(limited))) for each in answer.renting),
+        numbers("Time", lambda each: amount(each.time_s, amounts.duration, ends=amounts.duration_range)),
+        numbers(amounts.currency(), lambda each: amount(each.usd, amounts.sums, ends=amounts.sum_ends)),
+        *((limits,) if any(map(_probabilities, found)) else ()),
+        numbers("Goodput", "goodput", amounts.share),
+        numbers(
+            "Interruptions",
+            "interrupted.num_interruptions",
+            lambda value: amounts.digits(float(f"{value:.2g}")),
+            meaning="expected",
+        ),
+        numbers("Checkpoint", _checkpoint, meaning="interval with the least lost time"),
     )
+    caption = "The recommended candidate on each kind of terms, with interruptions"
+    return table_of("answer-terms", columns, found, caption=caption)
+
+
+def _checkpoint(each: Candidate) -> Cell:
+    found = None if each.interrupted is None else each.interrupted.checkpoint_interval_s
+    return Cell(text="not needed" if found is None else f"every {amounts.duration(found)}", key=found)
 
 
 def _charges_table(answer: Answer) -> Table:
     """What the money is for on each kind of terms; a price of the table is for the hours used."""
-    rows = []
-    for each in (one.candidate for one in answer.renting):
-        if each.usd is None or each.price is None:
-            continue
-        used = ("hours used", each.usd.value)
-        paid = (used,) if each.charges is None else charged_for(each.charges)
-        name = capital(WORDS[each.terms])
-        rows += [
-            (named(name), named(what), number(usd, amounts.digits), named(sentence(each.price.basis)))
-            for what, usd in paid
-            if usd
-        ]
-    return Table(
-        name="answer-charges",
-        caption="What the money is for",
-        columns=(
-            Column(title="Terms", is_header=True),
-            Column(title="For"),
-            Column(title="USD", is_number=True),
-            Column(title="Price", is_wide=True),
-        ),
-        rows=tuple(rows),
+    rows = [
+        {"terms": capital(WORDS[each.terms]), "what": what, "usd": usd, "basis": each.price.basis}
+        for each in (one.candidate for one in answer.renting)
+        if each.usd is not None and each.price is not None
+        for what, usd in (
+            (("hours used", each.usd.value),) if each.charges is None else charged_for(each.charges)
+        )
+        if usd
+    ]
+    columns = (
+        names("Terms", "terms"),
+        words("For", "what"),
+        numbers(amounts.currency(), "usd", amounts.sums),
+        words("Price", "basis", is_wide=True),
     )
+    return table_of("answer-charges", columns, rows, caption="What the money is for")
 
 
 def _probabilities(each: Candidate) -> list[float]:
     return [one.probability for one in each.constraints if one.probability is not None]
-
-
-def _renting_row(answer: Answer, rented: Renting, *, is_limited: bool) -> Iterator[Cell]:
-    each = rented.candidate
-    best = answer.recommended
-    taken = best is not None and each.id == best.id
-    badge = Badge(text="recommended", tone="good") if taken else None
-    yield Cell(text=capital(WORDS[each.terms]), key=each.terms, badge=badge)
-    price = None if each.price is None else each.price.usd_per_accelerator_hour
-    yield number(price, "{:,.2f}".format)
-    yield amount(each.time_s, amounts.duration, ends=amounts.duration_range)
-    yield amount(each.usd, amounts.digits, ends=amounts.ends)
-    if is_limited:
-        found = min(_probabilities(each), default=None)
-        yield number(found, amounts.probability)
-    yield amount(each.goodput, amounts.share)
-    stops = None if each.interrupted is None else each.interrupted.num_interruptions
-    yield number(stops, lambda value: amounts.digits(float(f"{value:.2g}")))
-    interval_s = None if each.interrupted is None else each.interrupted.checkpoint_interval_s
-    yield Cell(
-        text="not needed" if interval_s is None else f"every {amounts.duration(interval_s)}", key=interval_s
-    )
 
 
 def buying_blocks(answer: Answer) -> tuple[Block, ...]:
@@ -365,23 +331,17 @@ def buying_blocks(answer: Answer) -> tuple[Block, ...]:
 def _ways_table(answer: Answer, found: Ownership) -> Table:
     """Renting, buying and what is owned already, by the hour and for this training."""
     hours = 0.0 if answer.recommended is None else answer.recommended.accelerator_hours or 0.0
-    return Table(
-        name="buying-ways",
-        caption="What an accelerator-hour costs, and this training",
-        columns=(
-            Column(title="Machine", is_header=True),
-            Column(title="USD/h", is_number=True, meaning="per accelerator-hour of use"),
-            Column(title="This training, USD", is_number=True),
+    columns = (
+        names("Machine", lambda each: capital(WAYS[each.way])),
+        numbers(
+            f"{amounts.currency()}/h",
+            lambda each: amount(each.usd, amounts.sums, ends=amounts.sum_ends),
+            meaning="per accelerator-hour of use",
         ),
-        rows=tuple(
-            (
-                Cell(text=capital(WAYS[each.way]), key=each.way),
-                amount(each.usd, amounts.digits, ends=amounts.ends),
-                number(each.usd.value * hours, amounts.digits),
-            )
-            for each in found.hourly
-        ),
+        numbers(f"This training, {amounts.currency()}", lambda each: each.usd.value * hours, amounts.sums),
     )
+    caption = "What an accelerator-hour costs, and this training"
+    return table_of("buying-ways", columns, found.hourly, caption=caption)
 
 
 def _assumed(name: str, assumptions: Iterable[str]) -> Fold:

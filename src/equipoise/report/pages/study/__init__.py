@@ -11,48 +11,34 @@ from equipoise.report.pages.study.entries import NOT_VERIFIED
 from equipoise.study.findings import Findings
 
 SECTIONS: Final[tuple[Section[Findings], ...]] = (
-    Section(name="next", title="Where to look next", needs=("workloads",), blocks=entries.pointers_blocks),
+    Section("next", "Where to look next", entries.pointers_blocks, needs=("workloads",)),
+    Section("claims", "The study's claims, tested", claims.claims_blocks, needs=("claims",)),
+    Section("table-one", "Table I: the reference systems", claims.table_one_blocks, needs=("workloads",)),
     Section(
-        name="claims", title="The study's claims, tested", needs=("claims",), blocks=claims.claims_blocks
-    ),
-    Section(
-        name="table-one",
-        title="Table I: the reference systems",
+        "workloads",
+        "How each workload scales",
+        workloads.workloads_blocks,
         needs=("workloads",),
-        blocks=claims.table_one_blocks,
-    ),
-    Section(
-        name="workloads",
-        title="How each workload scales",
-        needs=("workloads",),
-        blocks=workloads.workloads_blocks,
         lists_headings=True,
     ),
-    Section(name="why", title="Why efficiency is lost", needs=("workloads",), blocks=losses.losses_blocks),
+    Section("why", "Why efficiency is lost", losses.losses_blocks, needs=("workloads",)),
+    Section("batches", "Samples to target against batch", batches.batches_blocks, needs=("workloads",)),
+    Section("balance", "Where returns diminish", balance.balance_blocks, needs=("workloads",)),
     Section(
-        name="batches",
-        title="Samples to target against batch",
-        needs=("workloads",),
-        blocks=batches.batches_blocks,
-    ),
-    Section(
-        name="balance", title="Where returns diminish", needs=("workloads",), blocks=balance.balance_blocks
-    ),
-    Section(
-        name="record",
-        title="Accuracy of such predictions on held-out data",
+        "record",
+        "Accuracy of such predictions on held-out data",
+        lambda findings: accuracy.record_blocks(findings.record),
         needs=("record",),
-        blocks=lambda findings: accuracy.record_blocks(findings.record),
     ),
     Section(
-        name="shared",
-        title="The systems present in every workload",
+        "shared",
+        "The systems present in every workload",
+        workloads.shared_blocks,
         needs=("workloads", "shared"),
-        blocks=workloads.shared_blocks,
     ),
-    Section(name="energy", title="Energy to train", needs=("workloads",), blocks=batches.energy_blocks),
-    Section(name="entries", title="Every entry", needs=("workloads",), blocks=entries.entries_blocks),
-    Section(name="method", title="Data and method", blocks=entries.method_blocks),
+    Section("energy", "Energy to train", batches.energy_blocks, needs=("workloads",)),
+    Section("entries", "Every entry", entries.entries_blocks, needs=("workloads",)),
+    Section("method", "Data and method", entries.method_blocks),
 )
 
 

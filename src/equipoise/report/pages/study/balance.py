@@ -1,16 +1,15 @@
 """Where returns diminish: the curve of each accelerator, each kind of equilibrium, and what it costs."""
 
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
 import polars as pl
+from msgspec.structs import replace
 
-from equipoise.economics import Bill
 from equipoise.report.blocks import (
     Block,
     Bullets,
     Cell,
-    Column,
     Fold,
     Heading,
     Panels,
@@ -19,10 +18,13 @@ from equipoise.report.blocks import (
     named,
     note,
     number,
+    numbers,
     prose,
     strong,
+    table_of,
+    words,
 )
-from equipoise.report.charts import Axis, Band, Chart, Mark, Note, Series, accelerator_marks
+from equipoise.report.charts import Axis, Band, Chart, Mark, Note, Point, Series, accelerator_marks, series_of
 from equipoise.report.format import (
     DASH,
     accelerator_name,
@@ -131,63 +133,57 @@ def _level(found: Sequence[Balance]) -> float:
 
 
 def _stops(located: Sequence[Equilibrium]) -> Series:
-    return Series(
-        name=STOPS,
-        mark=STOP_MARK,
-        x=tuple(float(point.num_accelerators) for point in located),
-        y=tuple(point.time_s / MINUTE_S for point in located),
-        hovers=tuple(
+    points = (
+        (
+            float(point.num_accelerators),
+            point.time_s / MINUTE_S,
             (
                 f"{point.kind}: {count(point.num_accelerators)} accelerators, {_range(point)}",
                 f"{format_duration(point.time_s)}, E {ratio(point.efficiency)}",
-            )
-            for point in located
-        ),
+            ),
+        )
+        for point in located
     )
+    return series_of(STOPS, STOP_MARK, points)
 
 
 def _series(workload: WorkloadFindings, each: Balance, mark: Mark) -> list[Series]:
     """The published points and the law, dotted where it goes beyond them."""
     name = accelerator_name(each.accelerator)
-    rows = [row for row in workload.curves.iter_rows(named=True) if row["accelerator"] == each.accelerator]
     inside = each.curve.filter(~pl.col("beyond_data"))
     # The dotted part starts where the other ends.
     beyond = each.curve.slice(max(len(inside) - 1, 0))
+    points: list[Point] = [
+        (
+            float(row["num_accelerators"]),
+            row["score_s"] / MINUTE_S,
+            (
+                entry_name(row["submitter"], row["system"]),
+                f"{count(row['num_accelerators'])} accelerators: {minutes(row['score_s'])} min",
+            ),
+        )
+        for row in workload.curves.iter_rows(named=True)
+        if row["accelerator"] == each.accelerator
+    ]
     curves = [
-        Series(
-            name=name,
-            mark=mark,
-            x=tuple(float(size) for size in part["num_accelerators"]),
-            y=tuple(float(time_s) / MINUTE_S for time_s in part["time_s"]),
-            hovers=tuple(_curve_hover(name, row) for row in part.iter_rows(named=True)),
+        replace(
+            series_of(name, mark, (_curve_point(name, row) for row in part.iter_rows(named=True))),
             is_curve=True,
             is_extrapolated=part is beyond,
         )
         for part in (inside, beyond)
         if len(part) > 1
     ]
-    points = Series(
-        name=name,
-        mark=mark,
-        x=tuple(float(row["num_accelerators"]) for row in rows),
-        y=tuple(row["score_s"] / MINUTE_S for row in rows),
-        hovers=tuple(
-            (
-                entry_name(row["submitter"], row["system"]),
-                f"{count(row['num_accelerators'])} accelerators: {minutes(row['score_s'])} min",
-            )
-            for row in rows
-        ),
-    )
-    return [points, *curves]
+    return [series_of(name, mark, points), *curves]
 
 
-def _curve_hover(name: str, row: dict[str, float]) -> tuple[str, ...]:
+def _curve_point(name: str, row: dict[str, float]) -> Point:
     low, high = format_duration(row["low_s"]), format_duration(row["high_s"])
-    return (
+    hover = (
         f"{name}, the law at {count(row['num_accelerators'])}",
         f"{format_duration(row['time_s'])} ({low} {DASH} {high})",
     )
+    return float(row["num_accelerators"]), row["time_s"] / MINUTE_S, hover
 
 
 def _band(each: Balance, mark: Mark) -> Band:
@@ -200,49 +196,48 @@ def _band(each: Balance, mark: Mark) -> Band:
     )
 
 
-def _table(workload: WorkloadFindings, found: Sequence[Balance]) -> Table:
-    return Table(
-        name=f"{workload.workload}-equilibria",
-        caption=f"{printable(workload.name)}: equilibria and what they cost",
-        columns=(
-            Column(title="Accelerator"),
-            Column(title="Kind"),
-            Column(title="At", is_number=True, meaning="accelerators; below it the interval"),
-            Column(title="E", is_number=True, meaning="efficiency against the smallest size"),
-            Column(title="Time", is_number=True),
-            Column(title="Hours", is_number=True, meaning="accelerator-hours per training"),
-            Column(title="USD", is_number=True),
-            Column(title="Energy", is_number=True, is_wide=True),
-            Column(title="kg CO2", is_number=True, is_wide=True),
+def _kinds(row: dict[str, Any]) -> Cell:
+    is_answer = row["of"].answer.kind in row["kinds"]
+    return named(listed(row["kinds"]), detail="the answer" if is_answer else None)
+
+
+_COLUMNS: Final = (
+    words("Accelerator", lambda row: accelerator_name(row["of"].accelerator)),
+    words("Kind", _kinds),
+    numbers(
+        "At",
+        lambda row: Cell(
+            text=at_words(row["point"]), key=row["point"].num_accelerators, detail=_range(row["point"])
         ),
-        rows=tuple(row for each in found for row in _rows(each)),
-    )
+        meaning="accelerators; below it the interval",
+    ),
+    numbers("E", "point.efficiency", ratio, meaning="efficiency against the smallest size"),
+    numbers("Time", "point.time_s", format_duration),
+    numbers("Hours", "bill.accelerator_hours", ratio, meaning="accelerator-hours per training"),
+    numbers("USD", "bill.usd", ratio),
+    numbers(
+        "Energy",
+        lambda row: number(row["bill"].energy_j, watt_hours, detail=row["bill"].energy_basis),
+        is_wide=True,
+    ),
+    numbers("kg CO2", "bill.carbon_kg", ratio, is_wide=True),
+)
 
 
-def _rows(each: Balance) -> Iterator[tuple[Cell, ...]]:
+def _table(workload: WorkloadFindings, found: Sequence[Balance]) -> Table:
+    rows = [row for each in found for row in _rows(each)]
+    caption = f"{printable(workload.name)}: equilibria and what they cost"
+    return table_of(f"{workload.workload}-equilibria", _COLUMNS, rows, caption=caption)
+
+
+def _rows(each: Balance) -> Iterable[dict[str, Any]]:
     """A row per point; points that coincide, as least cost and energy do at one power, share one."""
-    shown: dict[tuple[object, ...], tuple[list[str], Equilibrium, Bill]] = {}
+    shown: dict[tuple[object, ...], dict[str, Any]] = {}
     for point, bill in zip(each.equilibria, each.bills, strict=True):
         place = (point.num_accelerators, point.limited_by, point.is_smallest, point.low, point.high)
-        shown.setdefault(place, ([], point, bill))[0].append(point.kind)
-    for kinds, point, bill in shown.values():
-        yield _row(each, listed(kinds), point, bill)
-
-
-def _row(each: Balance, kinds: str, point: Equilibrium, bill: Bill) -> tuple[Cell, ...]:
-    is_answer = each.answer.kind in kinds
-    name = accelerator_name(each.accelerator)
-    return (
-        named(name),
-        named(kinds, detail="the answer" if is_answer else None),
-        Cell(text=at_words(point), key=point.num_accelerators, detail=_range(point)),
-        number(point.efficiency, ratio),
-        number(point.time_s, format_duration),
-        number(bill.accelerator_hours, ratio),
-        number(bill.usd, ratio),
-        number(bill.energy_j, watt_hours, detail=bill.energy_basis),
-        number(bill.carbon_kg, ratio),
-    )
+        row = shown.setdefault(place, {"of": each, "point": point, "bill": bill, "kinds": []})
+        row["kinds"].append(point.kind)
+    return shown.values()
 
 
 def _range(point: Equilibrium) -> str | None:

@@ -6,8 +6,20 @@ from typing import Final
 
 import polars as pl
 
-from equipoise.report.blocks import Block, Cell, Column, Panels, Table, bullets, named, number, prose, strong
-from equipoise.report.charts import Axis, Band, Chart, Mark, Series, workload_marks
+from equipoise.report.blocks import (
+    Block,
+    Cell,
+    Panels,
+    Table,
+    bullets,
+    number,
+    numbers,
+    prose,
+    strong,
+    table_of,
+    words,
+)
+from equipoise.report.charts import Axis, Band, Chart, Mark, Point, Series, series_mark, series_of
 from equipoise.report.format import (
     DASH,
     capital,
@@ -21,7 +33,7 @@ from equipoise.report.format import (
     ratio,
 )
 from equipoise.report.pages.study.balance import not_enough
-from equipoise.report.pages.study.entries import Row, entry_cell, hardware, hover, source
+from equipoise.report.pages.study.entries import Row, entry_cell, hardware, hover, source_cell
 from equipoise.scaling.convergence import BatchGrowth
 from equipoise.stats import Interval
 from equipoise.study.balance import Unanswered
@@ -119,49 +131,50 @@ def _scaled(values: pl.Series, scale: float) -> tuple[float, ...]:
 
 
 def _batch_points(name: str, rows: Sequence[Row], mark: Mark, *, scale: float) -> Series:
-    return Series(
-        name=name,
-        mark=mark,
-        x=tuple(float(row["global_batch_samples"]) for row in rows),
-        y=tuple(float(row["adjusted_samples"]) / scale for row in rows),
-        hovers=tuple(
+    points = (
+        (
+            float(row["global_batch_samples"]),
+            float(row["adjusted_samples"]) / scale,
             (
                 f"{printable(row['round'])}: {entry_name(row['submitter'], row['system'])}",
                 hardware(row),
                 f"batch {count(row['global_batch_samples'])}, {ratio(row['samples_to_target'])} samples",
-            )
-            for row in rows
-        ),
+            ),
+        )
+        for row in rows
     )
+    return series_of(name, mark, points)
 
 
 def _batches_table(fitted: list[tuple[WorkloadFindings, BatchGrowth]]) -> Table:
     levels = {format_percent(growth.samples_min.level) for _, growth in fitted}
-    return Table(
-        name="batch-laws",
-        caption=f"Samples to target: S_min and B_crit, with {listed([*levels])} intervals",
-        columns=(
-            Column(title="Workload"),
-            Column(title="S_min", is_number=True, meaning="samples needed at a very small batch"),
-            Column(title="B_crit", is_number=True, meaning="the batch that needs twice S_min"),
-            Column(title="Entries", is_number=True),
-            Column(title="Rounds", is_number=True),
-            Column(title="Batches", is_wide=True),
+    columns = (
+        words("Workload", "workload.name"),
+        numbers(
+            "S_min",
+            lambda row: _interval(row["growth"].samples_min),
+            meaning="samples needed at a very small batch",
         ),
-        rows=tuple(_batches_row(workload, growth) for workload, growth in fitted),
+        numbers(
+            "B_crit",
+            lambda row: _interval(row["growth"].batch_critical),
+            meaning="the batch that needs twice S_min",
+        ),
+        numbers("Entries", lambda row: len(row["growth"].entries)),
+        numbers("Rounds", "growth.num_rounds"),
+        words("Batches", lambda row: _batches(row["growth"]), is_wide=True),
+    )
+    return table_of(
+        "batch-laws",
+        columns,
+        [{"workload": workload, "growth": growth} for workload, growth in fitted],
+        caption=f"Samples to target: S_min and B_crit, with {listed([*levels])} intervals",
     )
 
 
-def _batches_row(workload: WorkloadFindings, growth: BatchGrowth) -> tuple[Cell, ...]:
+def _batches(growth: BatchGrowth) -> Cell:
     batches = growth.entries["global_batch_samples"]
-    return (
-        named(workload.name),
-        _interval(growth.samples_min),
-        _interval(growth.batch_critical),
-        number(len(growth.entries)),
-        number(growth.num_rounds),
-        Cell(text=f"{count(min(batches))}{DASH}{count(max(batches))}", key=max(batches)),
-    )
+    return Cell(text=f"{count(min(batches))}{DASH}{count(max(batches))}", key=max(batches))
 
 
 def _interval(interval: Interval) -> Cell:
@@ -204,7 +217,7 @@ def energy_blocks(findings: Findings) -> tuple[Block, ...]:
         "Energy is that of nodes and switches over the official time, with the rules' convergence scaling.",
         f" None was measured for {listed(missing)}." if missing else "",
     )  # fmt: skip
-    marks = workload_marks(findings)
+    marks = {each.workload: series_mark(place) for place, each in enumerate(findings.workloads)}
     charts = (
         _energy_chart(measured, marks, column="energy_j", quantity="joules per run"),
         _energy_chart(measured, marks, column="energy_j_per_sample", quantity="joules per training sample"),
@@ -217,63 +230,51 @@ def _energy_chart(
     measured: list[WorkloadFindings], marks: dict[str, Mark], *, column: str, quantity: str
 ) -> Chart:
     """One kind of energy of every workload that has any; logarithmic, for workloads differ a thousandfold."""
-    points = [(workload, _energy_points(workload, column)) for workload in measured]
-    names = [printable(workload.name) for workload, rows in points if rows]
+    points = [(workload, _energy_points(workload, column, quantity)) for workload in measured]
+    shown = [printable(workload.name) for workload, found in points if found]
     return Chart(
         name=column.replace("_", "-"),
         title=capital(quantity),
         subtitle="measured at nodes and switches",
-        alternative=f"{quantity} of {listed(names)} against accelerators; the table below has every point.",
+        alternative=f"{quantity} of {listed(shown)} against accelerators; the table below has every point.",
         x=Axis(title="accelerators", is_log=True),
         y=Axis(title=f"{quantity} (J)", is_log=True),
         series=tuple(
-            Series(
-                name=printable(workload.name),
-                mark=marks[workload.workload],
-                x=tuple(float(row["num_accelerators"]) for row in rows),
-                y=tuple(float(row[column]) for row in rows),
-                hovers=tuple(hover(row, f"{energy(row[column])}: {quantity}") for row in rows),
-            )
-            for workload, rows in points
-            if rows
+            series_of(printable(workload.name), marks[workload.workload], found)
+            for workload, found in points
+            if found
         ),
     )
 
 
-def _energy_points(workload: WorkloadFindings, column: str) -> list[Row]:
-    """The rows that have the energy and a place on a log axis."""
-    rows = workload.energy.iter_rows(named=True)
-    return [row for row in rows if row["num_accelerators"] and row[column] is not None and row[column] > 0]
+def _energy_points(workload: WorkloadFindings, column: str, quantity: str) -> list[Point]:
+    """The entries that have the energy and a place on a log axis."""
+    return [
+        (
+            float(row["num_accelerators"]),
+            float(row[column]),
+            hover(row, f"{energy(row[column])}: {quantity}"),
+        )
+        for row in workload.energy.iter_rows(named=True)
+        if row["num_accelerators"] and row[column] is not None and row[column] > 0
+    ]
+
+
+_ENERGY_COLUMNS: Final = (
+    words("Workload", "name"),
+    words("System", entry_cell),
+    numbers("Accelerators", "num_accelerators"),
+    numbers("Minutes", "score_s", minutes, is_wide=True),
+    numbers("Energy", "energy_j", energy, meaning="per run"),
+    numbers("Per sample", "energy_j_per_sample", energy, meaning="per training sample"),
+    words("Source", source_cell, is_wide=True),
+)
 
 
 def _energy_table(measured: list[WorkloadFindings]) -> Table:
-    return Table(
-        name="energy-entries",
-        caption="Measured energy",
-        columns=(
-            Column(title="Workload"),
-            Column(title="System"),
-            Column(title="Accelerators", is_number=True),
-            Column(title="Minutes", is_number=True, is_wide=True),
-            Column(title="Energy", is_number=True, meaning="per run"),
-            Column(title="Per sample", is_number=True, meaning="per training sample"),
-            Column(title="Source", is_wide=True),
-        ),
-        rows=tuple(
-            _energy_row(printable(workload.name), row)
-            for workload in measured
-            for row in workload.energy.iter_rows(named=True)
-        ),
-    )
-
-
-def _energy_row(workload: str, row: Row) -> tuple[Cell, ...]:
-    return (
-        named(workload),
-        entry_cell(row["submitter"], row["system"], row["accelerator"]),
-        number(row["num_accelerators"]),
-        number(row["score_s"], minutes),
-        number(row["energy_j"], energy),
-        number(row["energy_j_per_sample"], energy),
-        Cell(text=source(row), key=row["source_uri"], is_code=True),
-    )
+    rows = [
+        {**row, "name": workload.name}
+        for workload in measured
+        for row in workload.energy.iter_rows(named=True)
+    ]
+    return table_of("energy-entries", _ENERGY_COLUMNS, rows, caption="Measured energy")

@@ -1,26 +1,28 @@
 """Table I and the claims of the study next to the same figures from the data."""
 
 from itertools import groupby
-from typing import Final
+from typing import Any, Final
 
 from equipoise.report.blocks import (
     Badge,
     Block,
     Bullets,
     Cell,
-    Column,
+    ColumnOf,
     Fold,
     Heading,
     Table,
     Tone,
-    named,
     note,
     number,
+    numbers,
     prose,
     strong,
+    table_of,
+    words,
 )
 from equipoise.report.format import (
-    ABSENT,
+    capital,
     count,
     listed,
     minutes,
@@ -33,8 +35,7 @@ from equipoise.report.format import (
 from equipoise.report.pages.study.entries import entry_cell
 from equipoise.study.claims import RULE, Claim, ClaimPart, ClaimReading, Verdict
 from equipoise.study.findings import Findings
-from equipoise.study.published import Attributed, Published, TableRow
-from equipoise.study.quantities import Figure
+from equipoise.study.published import Attributed, TableRow
 from equipoise.units import format_duration
 
 
@@ -65,57 +66,42 @@ def _table(rows: list[tuple[str, TableRow]], *, with_published: bool) -> Table:
     """The data's figures, each followed by the study's where the study has any."""
     pairs = (
         (
-            Column(title="Entries", is_number=True, meaning="entries of the division, scored or not"),
-            "its entries",
+            numbers("Entries", _entries, meaning="entries of the division, scored or not"),
+            _study("its entries", "num_entries"),
         ),
         (
-            Column(title="Accelerators", is_number=True, meaning="of the reference system"),
-            "accelerators of its reference",
+            numbers("Accelerators", "reference.num_accelerators", meaning="of the reference system"),
+            _study("accelerators of its reference", "num_accelerators"),
         ),
         (
-            Column(title="Minutes", is_number=True, meaning="official score of the reference"),
-            "minutes of its reference",
+            numbers("Minutes", "reference.score_s", minutes, meaning="official score of the reference"),
+            _study("minutes of its reference", "score_minutes"),
         ),
     )
-    columns = [Column(title="Workload"), Column(title="Reference system", is_wide=True)]
-    for measured, published in pairs:
-        columns += [measured, Column(title="Study", is_number=True, meaning=f"the study: {published}")][
-            : 1 + with_published
-        ]
-    return Table(
-        name="table-one",
-        caption="Table I: reference systems",
-        columns=tuple(columns),
-        rows=tuple(_row(name, row, with_published=with_published) for name, row in rows),
+    titles = {id(row): name for name, row in rows}
+    columns = (
+        words("Workload", lambda row: titles[id(row)]),
+        words("Reference system", lambda row: row.reference and entry_cell(row.reference), is_wide=True),
+        *(column for pair in pairs for column in (pair if with_published else pair[:1])),
     )
+    return table_of("table-one", columns, [row for _, row in rows], caption="Table I: reference systems")
 
 
-def _row(name: str, row: TableRow, *, with_published: bool) -> tuple[Cell, ...]:
+def _entries(row: TableRow) -> Cell:
     unscored = row.num_entries - row.num_scored
-    entries = number(row.num_entries, detail=f"{count(unscored)} unscored" if unscored else None)
-    reference = row.reference
-    if reference is None:
-        system = accelerators = time = Cell(text=ABSENT)
-    else:
-        system = entry_cell(reference.submitter, reference.system, reference.accelerator)
-        accelerators = number(reference.num_accelerators)
-        time = number(reference.score_s, minutes)
-    first = (named(name), system)
-    if not with_published:
-        return (*first, entries, accelerators, time)
-    its_entries, its_accelerators, its_minutes = _published(row.published)
-    return (*first, entries, its_entries, accelerators, its_accelerators, time, its_minutes)
+    return number(row.num_entries, detail=f"{count(unscored)} unscored" if unscored else None)
 
 
-def _published(published: Published | None) -> tuple[Cell, Cell, Cell]:
+def _study(meaning: str, field: str) -> ColumnOf:
     """What the study prints, with as many digits as it prints."""
-    if published is None:
-        return (number(None), number(None), number(None))
-    return (
-        number(published.num_entries),
-        number(published.num_accelerators),
-        number(published.score_minutes, f"{{:,.{published.num_decimals}f}}".format),
-    )
+
+    def cell(row: TableRow) -> Cell | None:
+        if row.published is None:
+            return None
+        decimals = row.published.num_decimals if field == "score_minutes" else 0
+        return number(getattr(row.published, field), f"{{:,.{decimals}f}}".format)
+
+    return numbers("Study", cell, meaning=f"the study: {meaning}")
 
 
 TONES: Final[dict[Verdict, Tone]] = {
@@ -151,31 +137,21 @@ def claims_blocks(findings: Findings) -> tuple[Block, ...]:
     )
 
 
+_ATTRIBUTED_COLUMNS: Final = (
+    words("Attributed to the study", "claim"),
+    words("Found in it", "found"),
+    words("Looked up in", "source"),
+)
+
+
 def _attributed(attributed: tuple[Attributed, ...]) -> tuple[Block, ...]:
     """Figures that others attribute to the study, next to what it contains."""
     if not attributed:
         return ()
-    rows = tuple(
-        (
-            named(each.claim),
-            named(each.found),
-            named(each.source),
-        )
-        for each in attributed
-    )
-    columns = (
-        Column(title="Attributed to the study"),
-        Column(title="Found in it"),
-        Column(title="Looked up in"),
-    )
+    caption = "Figures attributed to the study, and what it contains"
     return (
         prose("Figures that others attribute to the study:"),
-        Table(
-            name="attributed",
-            caption="Figures attributed to the study, and what it contains",
-            columns=columns,
-            rows=rows,
-        ),
+        table_of("attributed", _ATTRIBUTED_COLUMNS, attributed, caption=caption),
     )
 
 
@@ -200,79 +176,63 @@ def _badge(verdict: Verdict, before: str = "") -> Badge:
 
 def _statement(name: str, parts: tuple[ClaimPart, ...], names: dict[str, str]) -> tuple[Block, ...]:
     """One testable statement: its rule once, then the readings of each workload."""
-    statement = sentence(parts[0].statement)
-    rows = tuple(
-        (
-            *_workload_cells(part, names, is_alone=len(parts) == 1),
-            _reading(part.study_method),
-            _reading(part.like_for_like),
-        )
+
+    def workload(part: ClaimPart) -> str:
+        if part.workload is None:
+            return ACROSS
+        return names.get(part.workload) or workload_name(part.workload)
+
+    of_workload = (words("Workload", lambda row: workload(row["part"])),) if len(parts) > 1 else ()
+    readings = (
+        *of_workload,
+        words("Study's method", lambda row: _reading(row["part"].study_method)),
+        words("Like for like", lambda row: _reading(row["part"].like_for_like)),
+    )
+    rows = [{"part": part} for part in parts]
+    # The numbers the verdicts rest on, with the entries they come from.
+    figures = [
+        {"part": part, "way": way, "figure": figure}
         for part in parts
-    )
-    columns = (*_workload_columns(parts), Column(title="Study's method"), Column(title="Like for like"))
+        for way, reading in (("study's method", part.study_method), ("like for like", part.like_for_like))
+        for figure in reading.figures
+    ]
+    caption = "Each figure and its entries"
+    behind = table_of(f"{name}-figures", (*of_workload, *_FIGURE_COLUMNS), figures, caption=caption)
     return (
-        Heading(name=name, text=statement[:1].upper() + statement[1:], is_minor=True),
+        Heading(name=name, text=capital(sentence(parts[0].statement)), is_minor=True),
         note(f"Rule: {sentence(parts[0].rule)}."),
-        Table(name=f"{name}-readings", caption="Readings", columns=columns, rows=rows),
-        *_figures(name, parts, names),
+        table_of(f"{name}-readings", readings, rows, caption="Readings"),
+        Fold(
+            name=f"{name}-behind",
+            title="The figures behind it",
+            blocks=(behind,) if figures else (),
+            is_aside=True,
+        ),
     )
-
-
-def _workload_columns(parts: tuple[ClaimPart, ...]) -> tuple[Column, ...]:
-    """A column for the workload where there is more than one."""
-    return () if len(parts) == 1 else (Column(title="Workload"),)
-
-
-def _workload_cells(part: ClaimPart, names: dict[str, str], *, is_alone: bool) -> tuple[Cell, ...]:
-    if is_alone:
-        return ()
-    name = ACROSS if part.workload is None else names.get(part.workload) or workload_name(part.workload)
-    return (named(name),)
 
 
 def _reading(reading: ClaimReading) -> Cell:
     return Cell(text="", key=reading.verdict, badge=_badge(reading.verdict), detail=sentence(reading.words))
 
 
-def _figures(name: str, parts: tuple[ClaimPart, ...], names: dict[str, str]) -> tuple[Block, ...]:
-    """The numbers the verdicts rest on, with the entries they come from; none where there is no evidence."""
-    rows = tuple(
-        (
-            *_workload_cells(part, names, is_alone=len(parts) == 1),
-            named(way),
-            *_figure_cells(figure),
-        )
-        for part in parts
-        for way, reading in (("study's method", part.study_method), ("like for like", part.like_for_like))
-        for figure in reading.figures
+def _figure(row: dict[str, Any]) -> Cell:
+    found = row["figure"]
+    text = (
+        format_duration(found.value) if found.unit == "s" else f"{ratio(found.value)} {found.unit}".rstrip()
     )
-    if not rows:
-        return ()
-    columns = (
-        *_workload_columns(parts),
-        Column(title="Method"),
-        Column(title="Figure"),
-        Column(title="Value", is_number=True),
-        Column(title="Computed from"),
-    )
-    table = Table(name=f"{name}-figures", caption="Each figure and its entries", columns=columns, rows=rows)
-    return (Fold(name=f"{name}-behind", title="The figures behind it", blocks=(table,), is_aside=True),)
+    return Cell(text=text, key=found.value)
 
 
-def _figure_cells(figure: Figure) -> tuple[Cell, ...]:
-    value = (
-        format_duration(figure.value)
-        if figure.unit == "s"
-        else f"{ratio(figure.value)} {figure.unit}".rstrip()
-    )
-    return (
-        named(figure.name),
-        Cell(text=value, key=figure.value),
-        Cell(text=_entries_text(figure.entry_ids), key=len(figure.entry_ids)),
-    )
+def _computed_from(row: dict[str, Any]) -> Cell:
+    ids = row["figure"].entry_ids
+    shown = ", ".join(printable(entry_id) for entry_id in ids[:MOST_NAMED])
+    rest = len(ids) - MOST_NAMED
+    return Cell(text=shown if rest <= 0 else f"{shown} and {count(rest)} more", key=len(ids))
 
 
-def _entries_text(entry_ids: tuple[str, ...]) -> str:
-    named = ", ".join(printable(entry_id) for entry_id in entry_ids[:MOST_NAMED])
-    rest = len(entry_ids) - MOST_NAMED
-    return named if rest <= 0 else f"{named} and {count(rest)} more"
+_FIGURE_COLUMNS: Final = (
+    words("Method", "way"),
+    words("Figure", "figure.name"),
+    numbers("Value", _figure),
+    words("Computed from", _computed_from),
+)

@@ -3,22 +3,24 @@
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
+from msgspec import to_builtins
+
 from equipoise.report.blocks import (
     Block,
     Bullets,
     Cell,
-    Column,
     Fold,
     Heading,
-    Table,
     Tile,
     Tiles,
     code,
     named,
     note,
-    number,
+    numbers,
     prose,
     strong,
+    table_of,
+    words,
 )
 from equipoise.report.format import (
     ABSENT,
@@ -35,7 +37,6 @@ from equipoise.report.format import (
 )
 from equipoise.scaling.metrics import RULE, Pointer
 from equipoise.study.findings import Findings, WorkloadFindings
-from equipoise.study.published import Unscored
 from equipoise.units import format_duration
 
 Row: TypeAlias = Mapping[str, Any]  # one row of a frame with the columns of scaling.metrics.ENTRY_COLUMNS
@@ -63,9 +64,10 @@ def efficiencies(row: Row) -> str:
     return f"{text} · E {ratio(like_for_like)} against {printable(baseline)}"
 
 
-def entry_cell(submitter: str | None, system: str | None, accelerator: str | None) -> Cell:
+def entry_cell(entry: Any) -> Cell:  # noqa: ANN401 - a row of a frame, or a record
     """The cell that names an entry, its accelerator below."""
-    return named(entry_name(submitter, system), detail=accelerator_name(accelerator))
+    of = entry if isinstance(entry, Mapping) else to_builtins(entry)
+    return named(entry_name(of["submitter"], of["system"]), detail=accelerator_name(of["accelerator"]))
 
 
 def hover(row: Row, *extra: str) -> tuple[str, ...]:
@@ -88,24 +90,49 @@ def _causes(row: Row) -> tuple[str, ...]:
     return (f"of which batch growth {ratio(row['statistical'])}, throughput {ratio(row['throughput'])}",)
 
 
-COLUMNS = (
-    Column(title="System"),
-    Column(title="Accelerators", is_number=True),
-    Column(title="Minutes", is_number=True, meaning="official score"),
-    Column(title="Speedup", is_number=True, meaning="reference time / this time"),
-    Column(title="E'", is_number=True, meaning="speedup / (accelerators / accelerators of the reference)"),
-    Column(title="E", is_number=True, meaning="like for like: against the smallest of the same accelerator"),
-    Column(title="Baseline of E", meaning="the entry that E is relative to"),
-    Column(title="Batch", is_number=True, meaning="global batch, samples"),
-    Column(
-        title="Samples to target", is_number=True, meaning="training samples until the target was reached"
+def source_cell(row: Row) -> Cell:
+    """The cell that names the log of an entry."""
+    return Cell(text=source(row), key=row["source_uri"], is_code=True)
+
+
+COLUMNS: Final = (
+    words("System", entry_cell),
+    numbers("Accelerators", "num_accelerators"),
+    numbers("Minutes", "score_s", minutes, meaning="official score"),
+    numbers("Speedup", "speedup", ratio, meaning="reference time / this time"),
+    numbers(
+        "E'",
+        "relative_efficiency",
+        ratio,
+        meaning="speedup / (accelerators / accelerators of the reference)",
     ),
-    Column(
-        title="Samples/s each",
-        is_number=True,
+    numbers(
+        "E",
+        "like_for_like_efficiency",
+        ratio,
+        meaning="like for like: against the smallest of the same accelerator",
+    ),
+    words("Baseline of E", "like_for_like_baseline", meaning="the entry that E is relative to"),
+    numbers("Batch", "global_batch_samples", meaning="global batch, samples"),
+    numbers(
+        "Samples to target",
+        "samples_to_target",
+        lambda samples: count(round(samples)),
+        meaning="training samples until the target was reached",
+    ),
+    numbers(
+        "Samples/s each",
+        "samples_per_s_per_accelerator",
+        ratio,
         meaning="samples per second per accelerator, evaluation included",
     ),
-    Column(title="Source", meaning="file and line in the round's repository"),
+    words("Source", source_cell, meaning="file and line in the round's repository"),
+)
+_UNSCORED_COLUMNS: Final = (
+    words("Workload", "workload"),
+    words("System", lambda row: entry_cell(row["entry"])),
+    numbers("Accelerators", "entry.num_accelerators"),
+    words("Why it has none", "entry.reason"),
 )
 
 
@@ -120,58 +147,25 @@ def entries_blocks(findings: Findings) -> tuple[Block, ...]:
 
 def _fold(workload: WorkloadFindings) -> Fold:
     name = printable(workload.name)
-    entries = workload.entries.iter_rows(named=True)
-    rows = tuple(entry_row(row) for row in entries if row["score_s"] is not None)
-    table = Table(
-        name=f"{workload.workload}-entries", caption=f"{name}: scored entries", columns=COLUMNS, rows=rows
-    )
+    rows = [row for row in workload.entries.iter_rows(named=True) if row["score_s"] is not None]
+    table = table_of(f"{workload.workload}-entries", COLUMNS, rows, caption=f"{name}: scored entries")
     title = f"{name}: {plural(len(rows), 'scored entry', 'scored entries')}"
     return Fold(name=f"entries-{workload.workload}", title=title, blocks=(table,), is_long=True)
 
 
-def entry_row(row: Row) -> tuple[Cell, ...]:
-    """The cells of one entry, a column of COLUMNS each."""
-    baseline = row["like_for_like_baseline"]
-    return (
-        entry_cell(row["submitter"], row["system"], row["accelerator"]),
-        number(row["num_accelerators"]),
-        number(row["score_s"], minutes),
-        number(row["speedup"], ratio),
-        number(row["relative_efficiency"], ratio),
-        number(row["like_for_like_efficiency"], ratio),
-        Cell(text=printable(baseline or ABSENT), key=baseline),
-        number(row["global_batch_samples"]),
-        number(row["samples_to_target"], lambda samples: count(round(samples))),
-        number(row["samples_per_s_per_accelerator"], ratio),
-        Cell(text=source(row), key=row["source_uri"], is_code=True),
-    )
-
-
 def _unscored(findings: Findings) -> tuple[Block, ...]:
-    rows = [(workload, entry) for workload in findings.workloads for entry in workload.table.unscored]
+    rows = [
+        {"workload": workload.name, "entry": entry}
+        for workload in findings.workloads
+        for entry in workload.table.unscored
+    ]
     if not rows:
         return (prose("Every entry of these workloads has a score."),)
-    table = Table(
-        name="unscored-entries",
-        caption="Entries without an official score",
-        columns=(
-            Column(title="Workload"),
-            Column(title="System"),
-            Column(title="Accelerators", is_number=True),
-            Column(title="Why it has none"),
-        ),
-        rows=tuple(_unscored_row(printable(workload.name), entry) for workload, entry in rows),
-    )
     has = "has" if len(rows) == 1 else "have"
-    return (prose(f"{plural(len(rows), 'entry', 'entries')} {has} no official score:"), table)
-
-
-def _unscored_row(workload: str, entry: Unscored) -> tuple[Cell, ...]:
+    caption = "Entries without an official score"
     return (
-        named(workload),
-        entry_cell(entry.submitter, entry.system, entry.accelerator),
-        number(entry.num_accelerators),
-        named(entry.reason),
+        prose(f"{plural(len(rows), 'entry', 'entries')} {has} no official score:"),
+        table_of("unscored-entries", _UNSCORED_COLUMNS, rows, caption=caption),
     )
 
 

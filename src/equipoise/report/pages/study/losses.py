@@ -1,6 +1,6 @@
 """Why efficiency is lost: the causes of every loss on the best curves, and each symptom in words."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import polars as pl
@@ -10,25 +10,25 @@ from equipoise.report.blocks import (
     Block,
     Bullets,
     Cell,
-    Column,
     Fold,
     Heading,
     Panels,
     Span,
-    Table,
     bullets,
     named,
     note,
-    number,
+    numbers,
     prose,
     strong,
+    table_of,
+    words,
 )
 from equipoise.report.charts import BarChart, BarPart, Mark
 from equipoise.report.format import accelerator_name, count, listed, printable, ratio, sentence
 from equipoise.report.pages.study.entries import Row, entry_cell, hardware
 from equipoise.scaling.metrics import LOSSES
 from equipoise.study.findings import Findings, WorkloadFindings
-from equipoise.study.losses import CURVE_RULE, SYMPTOMS, Diagnosis
+from equipoise.study.losses import CURVE_RULE, SYMPTOMS
 from equipoise.units import format_percent
 
 MOST_CHARTS: Final = 2
@@ -210,67 +210,37 @@ def _not_separable(shown: Sequence[Sequence[Row]]) -> tuple[Block, ...]:
     return tuple(note(f"Not separable, {'; '.join(at)}: {sentence(reason)}.") for reason, at in found.items())
 
 
+_SYMPTOM_COLUMNS: Final = (
+    words("Workload", "workload"),
+    words("Entry or curve", "subject"),
+    numbers("Accelerators", "size"),
+    words("Symptom", "symptom"),
+    words("In words", "words", is_wide=True),
+)
+
+
 def _all(findings: Findings) -> tuple[Block, ...]:
     """Every symptom of every entry and curve, to be searched."""
-    rows = [
-        row
-        for workload in findings.workloads
-        for row in (
-            *(_curve_row(workload, each) for each in workload.curve_diagnoses),
-            *_entry_rows(workload),
-        )
-    ]
-    if not rows:
-        return ()
-    table = Table(
-        name="diagnoses",
-        caption="Every symptom found",
-        columns=(
-            Column(title="Workload"),
-            Column(title="Entry or curve"),
-            Column(title="Accelerators", is_number=True),
-            Column(title="Symptom"),
-            Column(title="In words", is_wide=True),
-        ),
-        rows=tuple(rows),
-    )
-    return (
-        Fold(
-            name="all-diagnoses",
-            title=f"All {len(rows)} symptoms of entries and curves",
-            blocks=(table,),
-            is_long=True,
-        ),
-    )
+    rows = [row for workload in findings.workloads for row in _symptom_rows(workload)]
+    table = table_of("diagnoses", _SYMPTOM_COLUMNS, rows, caption="Every symptom found")
+    title = f"All {len(rows)} symptoms of entries and curves"
+    return (Fold(name="all-diagnoses", title=title, blocks=(table,) if rows else (), is_long=True),)
 
 
-def _entry_rows(workload: WorkloadFindings) -> Iterable[tuple[Cell, ...]]:
+def _symptom_rows(workload: WorkloadFindings) -> Iterator[dict[str, object]]:
+    """The symptoms of the curves, then those of entries."""
     by_id = {row["entry_id"]: row for row in workload.entries.iter_rows(named=True)}
-    for each in workload.diagnoses:
-        row = by_id[each.subject]
-        yield (
-            named(workload.name),
-            entry_cell(row["submitter"], row["system"], row["accelerator"]),
-            number(row["num_accelerators"]),
-            named(TITLES[each.symptom]),
-            named(_after_title(each)),
-        )
-
-
-def _curve_row(workload: WorkloadFindings, each: Diagnosis) -> tuple[Cell, ...]:
-    return (
-        named(workload.name),
-        named(accelerator_name(each.subject), detail="the curve"),
-        Cell(text=""),
-        named(CURVE_SYMPTOM),
-        named(_after_title(each)),
-    )
-
-
-def _after_title(each: Diagnosis) -> str:
-    """The words without the symptom's name, which has its own column."""
-    title = TITLES.get(each.symptom, CURVE_SYMPTOM)
-    return each.words.removeprefix(title).lstrip(": ")
+    for each in (*workload.curve_diagnoses, *workload.diagnoses):
+        title, row = TITLES.get(each.symptom, CURVE_SYMPTOM), by_id.get(each.subject)
+        curve = named(accelerator_name(each.subject), detail="the curve")
+        yield {
+            "workload": workload.name,
+            "subject": curve if row is None else entry_cell(row),
+            "size": Cell(text="") if row is None else row["num_accelerators"],
+            "symptom": title,
+            # The symptom has its own column.
+            "words": each.words.removeprefix(title).lstrip(": "),
+        }
 
 
 def _rules() -> Block:

@@ -1,6 +1,6 @@
 """Each workload: its systems by accelerator and size; machine families present in every workload."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import polars as pl
@@ -8,19 +8,29 @@ import polars as pl
 from equipoise.report.blocks import (
     Block,
     Cell,
-    Column,
     Heading,
+    Of,
     Panels,
-    Table,
-    named,
     note,
     number,
+    numbers,
     prose,
     strong,
+    table_of,
+    words,
 )
-from equipoise.report.charts import Axis, Chart, Level, Mark, Note, Series, accelerator_marks, group_mark
+from equipoise.report.charts import (
+    Axis,
+    Chart,
+    Level,
+    Mark,
+    Note,
+    Series,
+    accelerator_marks,
+    group_mark,
+    series_of,
+)
 from equipoise.report.format import (
-    ABSENT,
     DASH,
     accelerator_name,
     count,
@@ -193,14 +203,8 @@ def _by_kind(rows: list[Row], marks: dict[str | None, Mark]) -> list[tuple[str, 
 
 
 def _series(name: str, mark: Mark, rows: Sequence[Row], column: str, *, is_line: bool = False) -> Series:
-    return Series(
-        name=name,
-        mark=mark,
-        x=tuple(float(row["num_accelerators"]) for row in rows),
-        y=tuple(float(row[column]) for row in rows),
-        hovers=tuple(hover(row) for row in rows),
-        is_line=is_line and len(rows) > 1,
-    )
+    points = ((float(row["num_accelerators"]), float(row[column]), hover(row)) for row in rows)
+    return series_of(name, mark, points, is_line=is_line and len(rows) > 1)
 
 
 def _largest_note(rows: list[Row], column: str) -> tuple[Note, ...]:
@@ -227,38 +231,32 @@ def _alternative(workload: WorkloadFindings, rows: list[Row], column: str, symbo
     )
 
 
+def _group_sizes(group: SystemGroup) -> Cell:
+    low, high = group.min_accelerators, group.max_accelerators
+    return Cell(text=count(low) if low == high else f"{count(low)}{DASH}{count(high)}", key=low)
+
+
+def _group_times(group: SystemGroup) -> Cell:
+    ends = dict.fromkeys((format_duration(group.min_s), format_duration(group.max_s)))
+    return Cell(text=f" {DASH} ".join(ends), key=group.min_s)
+
+
+_GROUP_COLUMNS: Final = (
+    numbers("SystemGroup", "cluster"),
+    words("Description", "words"),
+    numbers("Entries", "num_entries"),
+    numbers("Accelerators", _group_sizes),
+    numbers("Time", _group_times, is_wide=True),
+    numbers("Median E'", "median_relative_efficiency", ratio),
+)
+
+
 def _groups(workload: WorkloadFindings) -> tuple[Block, ...]:
     grouping = workload.grouping
     if grouping is None:
         return (note("No K-means groups: ", sentence(workload.grouping_missing or "too few systems"), "."),)
-    table = Table(
-        name=f"{workload.workload}-groups",
-        caption=f"{printable(workload.name)}: K-means groups",
-        columns=(
-            Column(title="SystemGroup", is_number=True),
-            Column(title="Description"),
-            Column(title="Entries", is_number=True),
-            Column(title="Accelerators", is_number=True),
-            Column(title="Time", is_number=True, is_wide=True),
-            Column(title="Median E'", is_number=True),
-        ),
-        rows=tuple(_group_row(group) for group in grouping.groups),
-    )
-    return (table, _how_grouped(grouping))
-
-
-def _group_row(group: SystemGroup) -> tuple[Cell, ...]:
-    low, high = group.min_accelerators, group.max_accelerators
-    sizes = count(low) if low == high else f"{count(low)}{DASH}{count(high)}"
-    times = f"{format_duration(group.min_s)} {DASH} {format_duration(group.max_s)}"
-    return (
-        Cell(text=f"{group.cluster}", key=group.cluster),
-        named(group.words),
-        number(group.num_entries),
-        Cell(text=sizes, key=low),
-        Cell(text=times if group.min_s < group.max_s else format_duration(group.min_s), key=group.min_s),
-        number(group.median_relative_efficiency, ratio),
-    )
+    name, caption = f"{workload.workload}-groups", f"{printable(workload.name)}: K-means groups"
+    return (table_of(name, _GROUP_COLUMNS, grouping.groups, caption=caption), _how_grouped(grouping))
 
 
 def _how_grouped(grouping: Grouping) -> Block:
@@ -285,50 +283,66 @@ def shared_blocks(findings: Findings) -> tuple[Block, ...]:
 def _systems(systems: pl.DataFrame, names: dict[str, str]) -> tuple[Block, ...]:
     if systems.is_empty():
         return ()
-    rows = _by_workload(systems.iter_rows(named=True), ("submitter", "system"))
+
+    def efficiency(workload: str) -> Callable[[dict[str, Row]], Cell | None]:
+        def cell(rows: dict[str, Row]) -> Cell | None:
+            row = rows.get(workload)
+            return (
+                None if row is None else number(row["relative_efficiency"], ratio, detail=f"#{row['rank']}")
+            )
+
+        return cell
+
     columns = (
-        Column(title="System"),
-        Column(title="Size", is_number=True, meaning="accelerators"),
-        *(Column(title=name, is_number=True, meaning="E', and the rank by time") for name in names.values()),
+        words("System", lambda rows: entry_cell(_first(rows))),
+        numbers("Size", lambda rows: _first(rows)["num_accelerators"], meaning="accelerators"),
+        *(
+            numbers(name, efficiency(workload), meaning="E', and the rank by time")
+            for workload, name in names.items()
+        ),
     )
-    table = Table(
-        name="shared-systems",
-        caption="E' of the systems entered in every workload, and their rank by time",
-        columns=columns,
-        rows=tuple(_system_row(row, list(names)) for row in rows),
-    )
-    return (table,)
+    rows = _by_workload(systems.iter_rows(named=True), ("submitter", "system"))
+    caption = "E' of the systems entered in every workload, and their rank by time"
+    return (table_of("shared-systems", columns, rows, caption=caption),)
+
+
+def _first(rows: dict[str, Row]) -> Row:
+    return next(iter(rows.values()))
 
 
 def _families(families: pl.DataFrame, names: dict[str, str]) -> tuple[Block, ...]:
     """One submitter's machines of one kind, over the same sizes in every workload."""
     if families.is_empty():
         return ()
-    rows = _by_workload(
-        families.iter_rows(named=True), ("submitter", "accelerator", "from_accelerators", "to_accelerators")
-    )
+    keys = ("submitter", "accelerator", "from_accelerators", "to_accelerators")
+    kept = "efficiency at the largest size over that at the smallest"
     columns = (
-        Column(title="Submitter"),
-        Column(title="Accelerator"),
-        Column(title=f"From {DASH} to", is_number=True, meaning="accelerators"),
-        *(
-            Column(
-                title=name, is_number=True, meaning="efficiency at the largest size over that at the smallest"
-            )
-            for name in names.values()
+        words("Submitter", lambda rows: _first(rows)["submitter"]),
+        words("Accelerator", lambda rows: accelerator_name(_first(rows)["accelerator"])),
+        numbers(f"From {DASH} to", _from_to, meaning="accelerators"),
+        *(numbers(name, _efficiency_kept(workload), ratio, meaning=kept) for workload, name in names.items()),
+    )
+    return (
+        prose(
+            "Same submitter, same accelerator, same sizes: only the workload differs. 1 means that no "
+            "efficiency was lost."
+        ),
+        table_of(
+            "shared-families",
+            columns,
+            _by_workload(families.iter_rows(named=True), keys),
+            caption="Efficiency kept when one submitter scales one kind of machine",
         ),
     )
-    table = Table(
-        name="shared-families",
-        caption="Efficiency kept when one submitter scales one kind of machine",
-        columns=columns,
-        rows=tuple(_family_row(row, list(names)) for row in rows),
-    )
-    intro = prose(
-        "Same submitter, same accelerator, same sizes: only the workload differs. 1 means that no efficiency "
-        "was lost."
-    )
-    return (intro, table)
+
+
+def _efficiency_kept(workload: str) -> Of:
+    return lambda rows: rows[workload]["efficiency"] if workload in rows else None
+
+
+def _from_to(rows: dict[str, Row]) -> Cell:
+    low, high = _first(rows)["from_accelerators"], _first(rows)["to_accelerators"]
+    return Cell(text=f"{count(low)} {DASH} {count(high)}", key=high)
 
 
 def _by_workload(rows: Iterable[Row], keys: tuple[str, ...]) -> list[dict[str, Row]]:
@@ -337,30 +351,3 @@ def _by_workload(rows: Iterable[Row], keys: tuple[str, ...]) -> list[dict[str, R
     for row in rows:
         found.setdefault(tuple(row[key] for key in keys), {})[row["workload"]] = row
     return list(found.values())
-
-
-def _system_row(rows: dict[str, Row], workloads: list[str]) -> tuple[Cell, ...]:
-    first = next(iter(rows.values()))
-    return (
-        entry_cell(first["submitter"], first["system"], first["accelerator"]),
-        number(first["num_accelerators"]),
-        *(_system_cell(rows.get(workload)) for workload in workloads),
-    )
-
-
-def _system_cell(row: Row | None) -> Cell:
-    if row is None:
-        return Cell(text=ABSENT)
-    return number(row["relative_efficiency"], ratio, detail=f"#{row['rank']}")
-
-
-def _family_row(rows: dict[str, Row], workloads: list[str]) -> tuple[Cell, ...]:
-    first = next(iter(rows.values()))
-    low, high = first["from_accelerators"], first["to_accelerators"]
-    values = [rows[workload]["efficiency"] if workload in rows else None for workload in workloads]
-    return (
-        named(first["submitter"]),
-        named(accelerator_name(first["accelerator"])),
-        Cell(text=f"{count(low)} {DASH} {count(high)}", key=high),
-        *(number(value, ratio) for value in values),
-    )

@@ -1,1 +1,417 @@
-"""MLPerf Training results: logs, descriptions of systems, power logs, and how a round lays them out."""
+"""The reader of MLPerf Training rounds.
+
+Entries to rows of `runs` and `scores`, judged, scored and averaged.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from equipoise.runs.reader import Blob, Reader, ReaderResult, Row, RowRejection, SourceFacts, Tally
+from equipoise.runs.readers.mlperf.entries import (
+    MAX_JSON_BYTES,
+    Log,
+    ResultEntry,
+    ScalingFacts,
+    collect,
+    file_kind,
+    looks_like_log,
+)
+from equipoise.runs.readers.mlperf.log import LogFacts, Progress, read_log
+from equipoise.runs.readers.mlperf.power import (
+    Energy,
+    Meter,
+    entry_energy,
+    node_meter,
+    run_energy,
+    switch_meter,
+)
+from equipoise.runs.readers.mlperf.system import (
+    MAX_NAME_CHARACTERS,
+    Names,
+    SummaryFacts,
+    SystemFacts,
+    read_scaling,
+    read_summary,
+    read_system,
+)
+from equipoise.runs.scoring import CORRUPT_LINE, SLOW_INIT, SUCCESS, RunOutcome, Score, score
+from equipoise.spec import mlperf as spellings
+from equipoise.spec.catalogue import Catalogue
+from equipoise.units import HOUR_S, MINUTE_S
+
+# Stable Diffusion stops officially at the first checkpoint that meets both targets, wherever training went.
+# Source: MLPerf Training rules v3.1. The metrics are measured after training, so logged apart, in any order.
+_CHECKPOINT_TARGETS = {"FID": (0.0, 90.0), "CLIP": (0.15, 1.0)}
+
+
+def _checkpoint(log: LogFacts) -> Progress | None:
+    """The first checkpoint with all metrics within their targets; None where no metrics are logged apart."""
+    results: dict[float, dict[str, float]] = {}
+    reached: dict[float, Progress] = {}
+    for metric in log.metrics:
+        at = metric.progress.get("samples_count", metric.progress.get("step_num"))
+        if at is not None and metric.name in _CHECKPOINT_TARGETS:
+            results.setdefault(at, {})[metric.name] = metric.value
+            reached[at] = metric.progress
+    for at in sorted(results):
+        if all(
+            name in results[at] and low <= results[at][name] <= high
+            for name, (low, high) in _CHECKPOINT_TARGETS.items()
+        ):
+            return reached[at]
+    return None
+
+
+def stated_progress(log: LogFacts) -> dict[str, float]:
+    """What a log states about the end of training, by the names of its own keys."""
+    stated = dict(_checkpoint(log) or log.progress or {})
+    epochs = _early_epochs(log)
+    if epochs is not None:
+        stated["epoch_num"] = epochs
+    if log.train_samples is not None:
+        stated["train_samples"] = log.train_samples
+    return stated
+
+
+def _early_epochs(log: LogFacts) -> float | None:
+    """Epochs trained, where they are numbered by `epoch` (v0.5): from 0 or 1, some evaluations one behind."""
+    numbered = log.progress.get("epoch") if log.progress else None
+    if numbered is None:
+        return None
+    last = numbered if log.last_train_epoch is None else max(numbered, log.last_train_epoch)
+    return last if log.first_train_epoch == 1 else last + 1
+
+
+# Time from the first `init_start` to `init_stop` that the rules allow; from v2.0 on, open submissions may
+# compile for longer. Source: mlperf-logging, compliance checker, common.yaml of each round.
+_INIT_LIMIT_S = 30 * MINUTE_S
+_OPEN_INIT_LIMIT_S = 4 * HOUR_S
+_FIRST_WITH_OPEN_LIMIT = 2.0
+
+
+class EntryRun(Struct, frozen=True, kw_only=True):
+    """One log of an entry, judged: official clock, why it failed if it did, what it needed and consumed."""
+
+    log: Log
+    outcome: RunOutcome
+    samples_to_target: float | None
+    energy: Energy
+
+    @property
+    def init_s(self) -> float | None:
+        """From the first `init_start` to `run_start`, outside the official clock."""
+        facts = self.log.facts
+        if facts.init_start_s is None or facts.run_start_s is None or facts.run_start_s < facts.init_start_s:
+            return None
+        return facts.run_start_s - facts.init_start_s
+
+    @property
+    def samples_per_s(self) -> float | None:
+        """Samples to target over the official clock, evaluation included."""
+        time_s = self.outcome.time_s
+        return None if self.samples_to_target is None or not time_s else self.samples_to_target / time_s
+
+
+def clock_s(facts: LogFacts, workload: str) -> float | None:
+    """The official time of a run; v0.6 Minigo logs it as the result of an evaluation afterwards."""
+    if workload == "minigo" and facts.dialect == "MLL" and facts.eval_result_s is not None:
+        return facts.eval_result_s
+    return facts.time_to_train_s
+
+
+def run_status(facts: LogFacts, time_s: float | None, init_limit_s: float) -> str:
+    """`success`, or the first reason why a run does not count."""
+    if time_s is None:
+        return "no_run_start" if facts.run_start_s is None else "no_run_stop"
+    init_s = 0.0
+    if facts.init_start_s is not None and facts.init_stop_s is not None:
+        init_s = facts.init_stop_s - facts.init_start_s
+    reasons = (
+        ("no_time", time_s <= 0),
+        ("no_status", facts.status is None and facts.dialect == "MLLOG"),
+        (f"status={facts.status}"[:MAX_NAME_CHARACTERS], facts.status not in {None, SUCCESS}),
+        ("target_missed", facts.missed_target),
+        (CORRUPT_LINE, facts.num_corrupt > 0),
+        (SLOW_INIT, init_s >= init_limit_s),
+    )
+    return next((reason for reason, applies in reasons if applies), SUCCESS)
+
+
+def _first(*values: str | None) -> str | None:
+    """The first text that is not a placeholder of a submission script, cut where it is far too long."""
+    found = (value[:MAX_NAME_CHARACTERS] for value in values if value and "PLACEHOLDER" not in value)
+    return next(found, None)
+
+
+class JudgedEntry(Struct, frozen=True, kw_only=True):
+    """An entry with mapped names, judged runs and its score."""
+
+    entry: ResultEntry
+    columns: Row
+    runs: tuple[EntryRun, ...]
+    score: Score
+
+    @property
+    def counted(self) -> tuple[EntryRun, ...]:
+        """The runs whose mean is the score."""
+        return tuple(self.runs[index] for index in self.score.counted)
+
+
+def judged(entry: ResultEntry, names: Names, rejected: Tally) -> JudgedEntry:
+    """An entry with its names, runs and score."""
+    logged = entry.logs[0].facts.submission if entry.logs else {}
+    system = entry.system or SystemFacts()
+    if entry.system is None:
+        rejected.refuse("no_system_description", entry.uri, "accelerators and nodes unknown")
+    elif system.num_accelerators is None:
+        detail = "the system's description states no number of accelerators and nodes that can be read"
+        rejected.refuse("no_accelerator_count", entry.uri, detail)
+    number = entry.round.number
+    division = names.slug(
+        "division", _first(system.division, logged.get("division")), spellings.division_slug
+    )
+    raw_workload = entry.benchmark or logged.get("benchmark") or "unknown"
+    slug_of = names.catalogue.workload_slug
+    workload = slug_of(raw_workload, number) or slug_of(logged.get("benchmark", ""), number)
+    if workload is None:
+        workload = names.slug("workload", raw_workload, lambda _: None) or raw_workload
+    limit_s = _OPEN_INIT_LIMIT_S if division == "open" and number >= _FIRST_WITH_OPEN_LIMIT else _INIT_LIMIT_S
+    runs = tuple(_run(log, workload, number, limit_s, names.catalogue) for log in entry.logs)
+    for log in entry.logs:
+        if log.facts.num_corrupt:
+            where = f"{entry.uri}/{log.name}:{log.facts.first_corrupt_line}"
+            detail = f"{log.facts.num_corrupt} marked lines cannot be read; the rules void the run"
+            rejected.refuse("corrupt_line", where, detail)
+    machine = names.machine(system, entry.system_folder)
+    columns = {
+        "origin": "mlperf",
+        "campaign": entry.round.label,
+        "division": division,
+        "availability": names.slug(
+            "availability", _first(system.availability, logged.get("status")), spellings.availability_slug
+        ),
+        "submitter": _first(entry.organisation, system.submitter, logged.get("org")),
+        "system": _first(entry.system_folder, logged.get("platform"), system.system_name)
+        or entry.uri.rpartition("/")[2],
+        "workload": workload,
+        "accelerator": machine.accelerator,
+        "num_accelerators": machine.num_accelerators,
+        "num_nodes": machine.num_nodes,
+        "framework": names.slug("framework", system.framework, spellings.framework_slug),
+        "precision": None,  # no round states it
+        "strategy": None,
+        "global_batch_samples": _global_batch(entry, workload, rejected, names.catalogue),
+    }
+    return JudgedEntry(
+        entry=entry,
+        columns=columns,
+        runs=runs,
+        score=score(
+            [run.outcome for run in runs],
+            names.catalogue.workload_table.rules(workload),
+            convergence_scaling=entry.scaling,
+            gaps=entry.has_gaps,
+        ),
+    )
+
+
+def _run(log: Log, workload: str, round_number: float, init_limit_s: float, catalogue: Catalogue) -> EntryRun:
+    time_s = clock_s(log.facts, workload)
+    outcome = RunOutcome(time_s=time_s, status=run_status(log.facts, time_s, init_limit_s))
+    reached = outcome.status in {SUCCESS, CORRUPT_LINE, SLOW_INIT}
+    return EntryRun(
+        log=log,
+        outcome=outcome,
+        samples_to_target=catalogue.workload_table.samples_to_target(
+            workload,
+            stated_progress(log.facts),
+            round_number=round_number,
+            global_batch_samples=log.facts.global_batch,
+        )
+        if reached
+        else None,
+        energy=run_energy(log.nodes, log.switches, time_s),
+    )
+
+
+def _global_batch(entry: ResultEntry, workload: str, rejected: Tally, catalogue: Catalogue) -> int | None:
+    """The batch of an entry; where its logs differ, that of most of them, smallest first, with a warning."""
+    logged = [batch for log in entry.logs if (batch := log.facts.global_batch) is not None]
+    in_samples = catalogue.workload_table.global_batch_samples
+    seen = Counter(
+        batch for log in entry.logs if (batch := in_samples(workload, log.facts.global_batch)) is not None
+    )
+    if len(seen) > 1:
+        detail = f"global batches {sorted(seen)}; that of most logs is used"
+        rejected.refuse("conflicting_batch", entry.uri, detail)
+    if logged and not seen:
+        detail = (
+            f"global_batch_size={min(logged):g} is not a possible number of samples of {workload}; not used"
+        )
+        rejected.refuse("batch_not_in_samples", entry.uri, detail)
+    return min(seen, key=lambda batch: (-seen[batch], batch), default=None)
+
+
+def run_rows(judged_entry: JudgedEntry, names: Names) -> list[Row]:
+    """The rows of `runs` of an entry."""
+    entry, workload = judged_entry.entry, judged_entry.columns["workload"]
+    in_samples = names.catalogue.workload_table.global_batch_samples
+    rows = []
+    for run in judged_entry.runs:
+        facts = run.log.facts
+        uri = f"{entry.uri}/{run.log.name}"
+        rows.append(
+            {
+                "run_id": f"{entry.round.label}/{uri}",
+                **judged_entry.columns,
+                "global_batch_samples": in_samples(workload, facts.global_batch),
+                "status": run.outcome.status,
+                "time_to_train_s": run.outcome.time_s,
+                "samples_to_target": run.samples_to_target,
+                "samples_per_s": run.samples_per_s,
+                "eval_s": facts.shares.eval_s,
+                "eval_outside_s": facts.shares.eval_outside_s,
+                "train_block_s": facts.shares.train_block_s,
+                "init_s": run.init_s,
+                "reported_throughput": facts.reported_throughput,
+                "energy_j": run.energy.energy_j,
+                "source_uri": uri,
+                "source_line": facts.run_stop_line or facts.num_lines,
+            }
+        )
+    return rows
+
+
+def _mean(runs: Sequence[EntryRun], value: Callable[[EntryRun], float | None]) -> float | None:
+    """The mean over runs that all state a value, else None."""
+    values = [found for run in runs if (found := value(run)) is not None]
+    return math.fsum(values) / len(values) if values and len(values) == len(runs) else None
+
+
+def score_row(judged_entry: JudgedEntry, entry_id: str) -> Row:
+    """The row of `scores` of an entry."""
+    entry, found, counted = judged_entry.entry, judged_entry.score, judged_entry.counted
+    samples = _mean(counted, lambda run: run.samples_to_target)
+    metered = any(log.nodes for log in entry.logs) and bool(counted)
+    energy = entry_energy([run.energy for run in counted], entry.scaling or 1.0) if metered else None
+    return {
+        "entry_id": entry_id,
+        **judged_entry.columns,
+        "score_s": found.score_s,
+        "reason": found.reason,
+        "lenient_s": found.lenient_s,
+        "unscaled_s": found.unscaled_s,
+        "convergence_scaling": entry.scaling,
+        "num_runs": len(entry.logs),
+        "num_failed": found.num_failed,
+        "num_missing": found.num_missing,
+        "min_s": found.min_s,
+        "max_s": found.max_s,
+        "samples_to_target": samples,
+        "samples_per_s": samples / found.unscaled_s if samples is not None and found.unscaled_s else None,
+        "eval_s": _mean(counted, lambda run: run.log.facts.shares.eval_s),
+        "eval_outside_s": _mean(counted, lambda run: run.log.facts.shares.eval_outside_s),
+        "train_block_s": _mean(counted, lambda run: run.log.facts.shares.train_block_s),
+        "init_s": _mean(counted, lambda run: run.init_s),
+        "energy_j": energy.energy_j if energy else None,
+        "source_uri": entry.uri,
+        "source_line": entry.logs[0].facts.run_stop_line if entry.logs else None,
+    }
+
+
+Fact: TypeAlias = LogFacts | SystemFacts | SummaryFacts | ScalingFacts | Meter | RowRejection
+
+
+def wanted(path: str, size: int) -> bool:
+    """Whether a file may hold results, a description of a system, a scaling factor or power readings."""
+    return file_kind(path) is not None and (size <= MAX_JSON_BYTES or not path.lower().endswith(".json"))
+
+
+def passed_over(path: str) -> RowRejection | None:
+    """Why a text file among the results is not read as a log."""
+    if file_kind(path) is not None or not looks_like_log(path):
+        return None
+    return RowRejection(
+        kind="not_a_result", where=path, detail="not named result_*.txt: no log of a scored run"
+    )
+
+
+def parse(blob: Blob) -> Fact:
+    """The facts of one file; a file that the user named is read as a log whatever its name."""
+    match file_kind(blob.path):
+        case "system" | "entry":
+            return read_system(blob.data) or RowRejection(
+                kind="unreadable_system",
+                where=blob.path,
+                detail="neither JSON nor a text of key: value lines",
+            )
+        case "summary":
+            return read_summary(blob.data) or RowRejection(
+                kind="unreadable_summary", where=blob.path, detail="not a JSON list of results"
+            )
+        case "scaling":
+            return ScalingFacts(factor=read_scaling(blob.data))
+        case "node_power":
+            return node_meter(blob.data)
+        case "switch_power":
+            return switch_meter(blob.data)
+        case _:
+            return read_log(blob.data)
+
+
+def _entry_ids(entries: Sequence[JudgedEntry]) -> list[str]:
+    """A unique name each: round, organisation, system, workload; the folder where that is not enough."""
+    names: list[str] = []
+    seen: set[str] = set()
+    for each in entries:
+        columns = each.columns
+        parts = [columns["campaign"], columns["submitter"], columns["system"], columns["workload"]]
+        name = "/".join(str(part) for part in parts if part is not None)
+        if name in seen:
+            name = f"{name}@{each.entry.uri}"
+        while name in seen:
+            name += "+"
+        seen.add(name)
+        names.append(name)
+    return names
+
+
+def _note_identical_logs(entries: Sequence[ResultEntry], rejected: Tally) -> None:
+    """Warn of logs that are the same run twice; both are kept, as the official scoring keeps them."""
+    first: dict[tuple[str, bytes], str] = {}
+    for entry in entries:
+        for log in entry.logs:
+            if log.facts.num_events == 0:
+                continue
+            uri = f"{entry.uri}/{log.name}"
+            other = first.setdefault((entry.round.label, log.facts.fingerprint), uri)
+            if other != uri:
+                rejected.refuse("identical_log", uri, f"used; the same log as {other}")
+
+
+def assemble(sources: Sequence[SourceFacts], catalogue: Catalogue) -> ReaderResult:
+    """The rows of both tables from the facts of all sources, sorted by entry."""
+    rejected = Tally()
+    names = Names(catalogue=catalogue)
+    entries, num_runs_rejected = collect(sources, rejected)
+    _note_identical_logs(entries, rejected)
+    found = [judged(entry, names, rejected) for entry in entries]
+    runs: list[Row] = []
+    scores: list[Row] = []
+    for each, entry_id in zip(found, _entry_ids(found), strict=True):
+        runs += run_rows(each, names)
+        scores.append(score_row(each, entry_id))
+    return ReaderResult(
+        runs=runs,
+        scores=scores,
+        num_runs_rejected=num_runs_rejected,
+        rejected=rejected,
+        unknown_names=names.rows(),
+    )
+
+
+MLPERF = Reader(name="mlperf", wanted=wanted, passed_over=passed_over, parse=parse, assemble=assemble)

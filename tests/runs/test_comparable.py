@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.runs import embedded
-from equipoise.runs.queries import best_per_size, closed, comparable, published_results
-from equipoise.runs.store import SCORES, polars_schema
+from equipoise.runs.store import SCORES, best_per_size, closed, comparable, polars_schema, published_results
 from equipoise.scaling.metrics import with_metrics
 
 

@@ -1,23 +1,34 @@
 """Each rank on an emulated host: a network namespace with one core and a link of a stated rate. As root."""
 
+import ctypes
 import os
+import platform
 import re
 import signal
+import struct
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from shutil import which
+from threading import Event, Thread
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from equipoise.bench.environment import no_torch, prompt_wakeups
+from equipoise.bench.environment import (
+    SCHEDULING_ATTRIBUTES,
+    SCHEDULING_CALLS,
+    no_torch,
+    scheduling,
+    time_slice_s,
+)
 from equipoise.bench.launchers.folder import SEAT, JobOutcome, Launcher, LaunchJob
 from equipoise.bench.launchers.processes import Command, rank_command, run_commands
 from equipoise.errors import UsageError
-from equipoise.units import SI_PREFIXES
+from equipoise.units import MICROSECOND_S, NANOSECOND_S, SI_PREFIXES
 
 _NAMESPACES = Path("/run/netns")
 _NAME = re.compile(r"equipoise-(\d+)-\d+-\w+")
@@ -147,6 +158,70 @@ def _remove_orphans() -> None:
         found = _NAME.fullmatch(path.name)
         if found and not Path(f"/proc/{found[1]}").exists():
             _remove(path.name)
+
+
+# The least that Linux grants (6.12 and later; before, any is).
+SLICE_S = 100 * MICROSECOND_S
+# A thread that is ready may have to wait for the clock's tick, 4 ms, while another spins for what it holds.
+# An interruption takes some 40 us where a virtual machine lies within another: no more often than needed.
+TICK_S = 1000 * MICROSECOND_S
+_LATENCY = Path("/dev/cpu_dma_latency")
+
+
+@contextmanager
+def prompt_wakeups(cores: Iterable[int] = ()) -> Iterator[None]:
+    """Have what is started inside run as soon as a message wakes it, as far as this machine allows.
+
+    Threads of one core take turns of some 3 ms: one that a message wakes waits for the turn of the one that
+    computes, which a slice of 0.1 ms shortens; whatever is started inside inherits it. Root also keeps all
+    cores from sleeping meanwhile: a sleeping virtual core may notice a message only at its next clock tick,
+    4 ms later. An all-reduce of 64 KiB took 2 to 3 ms without, 0.3 to 0.6 ms with both
+    (docs/experiments/0011-two-hosts.md). What is refused is left as it is.
+
+    cores: where several threads of a rank share one. There a turn ends only at the clock's tick, and gloo's
+    threads spin through it for what a waiting one holds: 4 ms with 250 ticks a second. A thread of this
+    process interrupts them each millisecond (root), as a kernel of 1,000 ticks would.
+    """
+    before_s = time_slice_s()
+    latency: int | None = None
+    over = Event()
+    with suppress(OSError):
+        latency = os.open(_LATENCY, os.O_WRONLY)
+        os.write(latency, struct.pack("=i", 0))  # microseconds; holds until it is closed
+    ticking = [Thread(target=_tick, args=(core, over), daemon=True) for core in sorted(set(cores))]
+    try:
+        for each in ticking:
+            each.start()
+        if before_s is not None:
+            _take_slice(SLICE_S)
+        yield
+    finally:
+        over.set()
+        for each in ticking:
+            each.join()
+        if before_s is not None:
+            _take_slice(before_s)
+        if latency is not None:
+            os.close(latency)
+
+
+def _tick(core: int, over: Event) -> None:
+    """Wake this thread on a core again and again: its scheduler then looks who waits. Ends where refused."""
+    with suppress(OSError, AttributeError):
+        os.sched_setaffinity(0, {core})  # of this thread alone
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+        while not over.is_set():
+            time.sleep(TICK_S)
+
+
+def _take_slice(slice_s: float) -> None:
+    """Give this thread, and what it starts from now on, turns of that length; policy and niceness stay."""
+    found = scheduling()
+    if found is not None:
+        size, policy, flags, nice, priority, _, deadline, period = found
+        runtime = round(slice_s / NANOSECOND_S)
+        changed = SCHEDULING_ATTRIBUTES.pack(size, policy, flags, nice, priority, runtime, deadline, period)
+        ctypes.CDLL(None).syscall(SCHEDULING_CALLS[platform.machine()][0], 0, changed, 0)
 
 
 NAME = "emulated"

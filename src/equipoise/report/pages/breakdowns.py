@@ -1,27 +1,44 @@
 """Parts of wholes as stacked bars, and what moves a result as a tornado, each with its numbers as a table."""
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from equipoise.report.blocks import Cell, Column, Table, number
+from equipoise.bench.phases import EXPOSED
+from equipoise.report.blocks import Cell, Table, names, number, numbers, table_of
 from equipoise.report.charts import BarChart, BarPart, Mark, series_mark
-from equipoise.report.format import capital, digits, duration, share
+from equipoise.report.format import (
+    ABSENT,
+    DASH,
+    capital,
+    converted,
+    currency,
+    digits,
+    duration,
+    ratio,
+    sentence,
+    share,
+)
 from equipoise.stats import Bar, Tornado
-from equipoise.units import format_percent, format_si
+from equipoise.units import MILLISECOND_S, format_percent, format_si
+
+if TYPE_CHECKING:
+    from equipoise.bench.summary import Spread
 
 REST: Final = "rest"
 SMALL_SHARE: Final = 0.01  # of a whole: less is not worth a word, nor a colour
 
 
-class Stack(Struct, frozen=True, kw_only=True):
+class Stack(Struct, frozen=True, kw_only=True, dict=True):
     """What things are made of. bars: a name and its amounts by part. titles: of parts, by name."""
 
     bars: tuple[tuple[str, Mapping[str, float]], ...]
     titles: Mapping[str, str]
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """The parts that are worth a colour in any bar, in the order of `titles`; then the rest."""
         known = [
@@ -48,6 +65,24 @@ class Stack(Struct, frozen=True, kw_only=True):
                 ),
             )
             for place, name in enumerate(self.names)
+        )
+
+    def chart(
+        self, name: str, title: str, *, x_title: str, y_title: str, scale: float, labels: Sequence[str]
+    ) -> BarChart:
+        """Stacked bars in units of `scale`, a label above each."""
+        highest = max(sum(parts.values()) for _, parts in self.bars)
+        return BarChart(
+            name=name,
+            title=title,
+            subtitle="",
+            alternative=sentence(f"{title}. {self.words()}"),
+            x_title=x_title,
+            y_title=y_title,
+            categories=tuple(bar for bar, _ in self.bars),
+            labels=tuple(labels),
+            limits=(0.0, highest / scale),
+            series=self.series(scale),
         )
 
     def shares(self, place: int) -> list[str]:
@@ -91,6 +126,7 @@ def tornado_figure(found: Tornado, *, name: str, title: str | None = None) -> Ba
 
     title: that of the result unless given.
     """
+    found = _in_currency(found)
     value = found.result.value
 
     def part(words: str, mark: Mark, ends: list[tuple[Bar, float]]) -> BarPart:
@@ -128,25 +164,44 @@ def tornado_figure(found: Tornado, *, name: str, title: str | None = None) -> Ba
 
 def tornado_table(found: Tornado, *, name: str) -> Table:
     """The same as numbers."""
-    return Table(
-        name=name,
-        caption=f"The {found.name} in {found.unit}, each cause moved alone",
-        columns=(
-            Column(title="Cause", is_header=True),
-            Column(title="Low end", is_number=True),
-            Column(title="High end", is_number=True),
-            Column(title=f"{capital(found.name)} at the low end", is_number=True),
-            Column(title="At the high end", is_number=True),
+    found = _in_currency(found)
+    columns = (
+        names("Cause", "name"),
+        numbers("Low end", lambda bar: Cell(text=amount(bar.low, bar.unit), key=bar.low)),
+        numbers("High end", lambda bar: Cell(text=amount(bar.high, bar.unit), key=bar.high)),
+        numbers(f"{capital(found.name)} at the low end", "at_low", lambda value: _result(value, found)),
+        numbers("At the high end", "at_high", lambda value: _result(value, found)),
+    )
+    caption = f"The {found.name} in {found.unit}, each cause moved alone"
+    return table_of(name, columns, moving(found), caption=caption)
+
+
+def _in_currency(found: Tornado) -> Tornado:
+    """The tornado with its amounts of money in the currency of the page."""
+
+    def written(value: float, unit: str) -> float:
+        return converted(value) if unit.startswith("USD") else value
+
+    def named(unit: str) -> str:
+        return unit.replace("USD", currency())
+
+    result = found.result
+    return replace(
+        found,
+        unit=named(found.unit),
+        result=replace(
+            result, **{name: written(getattr(result, name), found.unit) for name in ("value", "low", "high")}
         ),
-        rows=tuple(
-            (
-                Cell(text=bar.name, key=bar.name),
-                Cell(text=amount(bar.low, bar.unit), key=bar.low),
-                Cell(text=amount(bar.high, bar.unit), key=bar.high),
-                number(bar.at_low, lambda value: _result(value, found)),
-                number(bar.at_high, lambda value: _result(value, found)),
+        bars=tuple(
+            replace(
+                each,
+                unit=named(each.unit),
+                low=written(each.low, each.unit),
+                high=written(each.high, each.unit),
+                at_low=written(each.at_low, found.unit),
+                at_high=written(each.at_high, found.unit),
             )
-            for bar in moving(found)
+            for each in found.bars
         ),
     )
 
@@ -179,3 +234,84 @@ def amount(value: float, unit: str) -> str:
 
 def _result(value: float, found: Tornado) -> str:
     return amount(value, found.unit)
+
+
+# --- steps of sweeps and watched loops, by phase
+
+PHASES: Final[Mapping[str, str]] = {
+    "input": "waiting for input",
+    "forward": "forward pass",
+    "backward": "backward pass",
+    EXPOSED: "exposed communication",
+    "optimizer": "optimizer",
+    "rest": "rest",
+}
+PHASES_INTRO: Final = (
+    "A bar is the median step, by phase. Exposed communication is what the step waits for; overlapped "
+    "communication is not in it."
+)
+
+
+def step_words(found: "Spread") -> str:
+    """The seconds of a step with their range, in milliseconds."""
+    text, ends = _milliseconds(found)
+    return f"{text} ms ({ends})" if ends else f"{text} ms"
+
+
+def _milliseconds(found: "Spread") -> tuple[str, str | None]:
+    """Milliseconds and the ends of their range, with as many digits as distinguish these."""
+    low, high = found.low, found.high
+    if low is None or high is None or low == high:
+        return f"{found.value / MILLISECOND_S:.3g}", None
+    for num_digits in (3, 4, 5):
+        ends = [f"{each / MILLISECOND_S:.{num_digits}g}" for each in (low, high)]
+        if ends[0] != ends[1]:
+            break
+    return f"{found.value / MILLISECOND_S:.{num_digits}g}", DASH.join(ends)
+
+
+def milliseconds(found: "Spread | None") -> Cell:
+    """Seconds in milliseconds, their range below."""
+    if found is None:
+        return Cell(text=ABSENT)
+    text, ends = _milliseconds(found)
+    return Cell(text=text, key=found.value, detail=ends)
+
+
+def spread_cell(found: "Spread | None", form: Callable[[float], str] = ratio) -> Cell:
+    """A number with its range below."""
+    if found is None:
+        return Cell(text=ABSENT)
+    return number(found.value, form, detail=_within(found, form))
+
+
+def _within(found: "Spread", form: Callable[[float], str]) -> str | None:
+    """The ends of a range; None where there is none, or where its digits do not distinguish them."""
+    if found.low is None or found.high is None:
+        return None
+    ends = (form(found.low), form(found.high))
+    return None if ends[0] == ends[1] else DASH.join(ends)
+
+
+def step_chart(
+    name: str,
+    title: str,
+    x_title: str,
+    bars: Sequence[tuple[str, Mapping[str, float]]],
+    *,
+    names: Sequence[str],
+) -> BarChart:
+    """Steps by phase. bars: the label below each, and its seconds by phase. names: their full names."""
+    parts = [{phase: spent.get(phase, 0.0) for phase in PHASES} for _, spent in bars]
+    stack = Stack(bars=tuple(zip(names, parts, strict=True)), titles=PHASES)
+    chart = stack.chart(
+        name,
+        title,
+        x_title=x_title,
+        y_title="ms per step",
+        scale=MILLISECOND_S,
+        labels=[f"{sum(each.values()) / MILLISECOND_S:.3g}" for each in parts],
+    )
+    return replace(
+        chart, subtitle="milliseconds above each bar", categories=tuple(category for category, _ in bars)
+    )

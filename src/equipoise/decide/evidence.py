@@ -1,0 +1,122 @@
+"""The records of evidence: what estimators make of a size, where it comes from and how wrong such were."""
+
+from collections.abc import Callable, Mapping
+from typing import ClassVar, Final, Literal, TypeAlias
+
+from msgspec import Struct
+
+from equipoise.scaling.laws import Domain, FloatArray
+from equipoise.stats import Interval
+
+EstimatorName: TypeAlias = Literal["published", "measured", "model"]
+Curves: TypeAlias = Callable[[FloatArray], FloatArray]
+Grade: TypeAlias = Literal["measured", "published", "carried", "calibrated", "priors"]
+BoundKind: TypeAlias = Literal["at_most", "at_least"]
+
+# No estimate is more certain than replicate submissions of one system: 3.3 % (median log-sd of replicates).
+LEAST_LOG_SD: Final = 0.033
+
+
+class EvidenceSource(Struct, frozen=True, kw_only=True):
+    """Where a number comes from. ref: an entry, a run, a formula. share: of the estimator's weight.
+
+    time_s: the time at num_accelerators that the source states; None where it states none.
+    """
+
+    kind: EstimatorName
+    ref: str
+    share: float | None = None
+    num_accelerators: int | None = None
+    time_s: float | None = None
+    source_uri: str | None = None
+    source_line: int | None = None
+
+
+class Estimate(Struct, frozen=True, kw_only=True):
+    """The working time of one size by one estimator. weight: its share of the combined estimate.
+
+    log_sd: how wrong such estimates were, as the standard deviation of the logarithm. why: what it rests on.
+    """
+
+    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("sources",)
+
+    estimator: EstimatorName
+    name: str
+    time_s: Interval
+    log_sd: float
+    why: str
+    weight: float = 0.0
+    sources: tuple[EvidenceSource, ...] = ()  # the evidence has them
+
+
+class Estimates(Struct, frozen=True, kw_only=True):
+    """All estimates by one estimator of one system: by size, where it has one.
+
+    name: as a sentence names it. curves_s: equally likely curves of working time over `domain`; None where it
+    has none. is_reference: shown for comparison, without weight where others estimate the same size, whose
+    estimates it is part of. grade: of the evidence behind it; by size where it differs.
+    """
+
+    estimator: EstimatorName
+    name: str
+    by_size: Mapping[int, Estimate]
+    grade: Mapping[int, Grade]
+    sources: tuple[EvidenceSource, ...] = ()
+    curves_s: Curves | None = None
+    domain: Domain | None = None
+    is_reference: bool = False
+
+
+class PublishedResult(Struct, frozen=True, kw_only=True):
+    """A result submitted on this very size of this very accelerator."""
+
+    entry_id: str
+    round: str
+    score_s: float
+    source_uri: str | None = None
+    source_line: int | None = None
+
+
+class ErrorRecord(Struct, frozen=True, kw_only=True):
+    """How wrong answers of a kind were on what was held out. of: what was held out, in words.
+
+    words: the sentence for people.
+    """
+
+    kind: str
+    of: str
+    num_held_out: int
+    median_abs_error: float | None
+    p90_abs_error: float | None
+    coverage: float | None
+    words: str
+
+
+class OrderBound(Struct, frozen=True, kw_only=True):
+    """What another chip takes on as many, which bounds this one's time (law 5: physics orders).
+
+    kind: `at_most` what a chip takes that is no better in any stated fact, `at_least` what one takes that is
+    no worse. grade: of that time.
+    """
+
+    kind: BoundKind
+    accelerator: str
+    time_s: float
+    grade: Grade
+
+
+class UserRun(Struct, frozen=True, kw_only=True):
+    """One set-up that the user measured: samples of all ranks per second, the median over its runs.
+
+    accelerator: None where the runs do not state it. strategy: as `bench` takes it; None on one device, or
+    where it is not stated. log_sd: of the median.
+    """
+
+    run_ids: tuple[str, ...]
+    accelerator: str | None
+    num_accelerators: int
+    global_batch_samples: int
+    samples_per_s: float
+    log_sd: float
+    strategy: str | None
+    precision: str | None

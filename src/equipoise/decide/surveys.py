@@ -1,0 +1,334 @@
+"""The sizes of a system that are tried, what a search of strategies finds at each, and what would fit."""
+
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Collection, Hashable, Iterator, Sequence
+from threading import Lock
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from equipoise.calibration.profiles import USER_CALIBRATION
+from equipoise.decide.field import MAX_ACCELERATORS, MAX_SIZES, Sizes
+from equipoise.decide.fine_tuning import QLORA_OFFLOAD, USUAL_LORA_RANK
+from equipoise.decide.query import USUAL_MOST, TrainingQuery
+from equipoise.decide.strategy_search import Problem, TimedStrategy
+from equipoise.decide.systems import SMALL_SYSTEM, RequestedSystem
+from equipoise.perfmodel.search import Searched
+from equipoise.perfmodel.space import USUAL, Value
+from equipoise.scaling.equilibrium import Limit
+from equipoise.scaling.laws import FloatArray
+from equipoise.units import format_si
+
+_DOUBLINGS_AROUND: Final = 3
+_SMALL: Final = 16  # up to so many accelerators every number is tried
+
+
+class SizeRange(Struct, frozen=True, kw_only=True):
+    """Sizes tried, ascending, and those that may be taken: from `fewest` to `most`, or `listed` alone.
+
+    limited_by: whose limit `most` is. next_usual: the one beyond `most` that is shown, whatever `most` is
+    just below it (law 3); None around a single size, where all that are tried are shown.
+    """
+
+    tried: tuple[int, ...]
+    fewest: int
+    most: int
+    limited_by: Limit
+    next_usual: int | None = None
+    listed: frozenset[int] | None = None
+
+    @property
+    def is_one(self) -> bool:
+        """Whether one size may be taken: those about it are tried to show what fewer and more would do."""
+        return self.fewest == self.most and len(self.tried) > 1
+
+    @property
+    def shown_most(self) -> int:
+        """The largest size whose equilibria are of interest."""
+        return self.tried[-1] if self.is_one else self.most
+
+    def holds(self, num_accelerators: int) -> bool:
+        """Whether a size may be taken."""
+        if self.listed is not None and self.fewest <= num_accelerators <= self.most:
+            return num_accelerators in self.listed
+        return self.fewest <= num_accelerators <= self.most
+
+    def shows(self, num_accelerators: int) -> bool:
+        """Whether a size is a candidate: it may be taken, or shows what more would do.
+
+        Sizes below those asked about are for the curve alone.
+        """
+        if num_accelerators <= self.most:
+            return self.holds(num_accelerators)
+        return self.next_usual in {None, num_accelerators}
+
+
+def size_range(
+    query: TrainingQuery, system: RequestedSystem, *, known: Sequence[int], also_sizes: Sequence[int]
+) -> SizeRange:
+    """The sizes of a system that are tried, and those that may be taken.
+
+    known: with published results, ascending: where more than a node may be taken, sizes begin with the
+    smaller of a node and the first of them. They end with what the question or the stock allows, else what is
+    usually asked about or was published. also_sizes: tried besides.
+    """
+    node_size = 1 if system.cluster is None else system.cluster.node_size
+    limits = [each for each in (query.max_accelerators, system.stock) if each is not None]
+    asked = query.sizes
+    if query.num_nodes is not None:
+        asked = Sizes(listed=(query.num_nodes * node_size,))
+    if asked is not None:
+        fewest, most = asked.fewest, min((asked.most, *limits))
+        if fewest == asked.most == most:
+            return _around(most)
+        listed = None if asked.is_range else frozenset(asked.listed)
+        tried = set(asked.listed) if listed else _ladder(node_size, fewest, most)
+        return SizeRange(
+            tried=tuple(sorted(tried | _beyond(node_size, most))),
+            fewest=fewest,
+            most=most,
+            limited_by="question",
+            next_usual=fewest if fewest > most else _next_usual(node_size, most),
+            listed=listed,
+        )
+    usual = SMALL_SYSTEM if query.compares_rentable else USUAL_MOST
+    most = min(limits) if limits else max((usual, *known, *also_sizes))
+    least = min(node_size, known[0]) if known and most > node_size else 1
+    tried = _ladder(node_size, min(least, most), most) | {each for each in known if each <= most}
+    kept = sorted(tried | set(also_sizes))[-(MAX_SIZES - 1) :]
+    return SizeRange(
+        tried=tuple(sorted({*kept, *_beyond(node_size, most)})),
+        fewest=1,
+        most=most,
+        limited_by="question" if limits else "catalogue",
+        next_usual=_next_usual(node_size, most),
+    )
+
+
+def _ladder(node_size: int, fewest: int, most: int) -> set[int]:
+    """Powers of two, those of whole nodes, both ends; every number where there are few."""
+    if most <= _SMALL and most <= max(node_size, 1):
+        return set(range(fewest, most + 1))
+    return {each for each in _usual(node_size, most) if fewest <= each <= most} | {fewest, most}
+
+
+def _usual(node_size: int, most: int) -> set[int]:
+    """Powers of two, and nodes times them, up to at least twice as many as `most`."""
+    steps = range(math.ceil(math.log2(most)) + 2)
+    return {2**step for step in steps} | {node_size * 2**step for step in steps}
+
+
+def _around(size: int) -> SizeRange:
+    """One size, and doublings about it, which show what fewer and more would do."""
+    steps = range(-_DOUBLINGS_AROUND, _DOUBLINGS_AROUND + 1)
+    tried = {
+        int(size * 2.0**step) for step in steps if (size * 2.0**step).is_integer() and size * 2.0**step >= 1
+    }
+    return SizeRange(
+        tried=tuple(sorted(each for each in tried if each <= MAX_ACCELERATORS)),
+        fewest=size,
+        most=size,
+        limited_by="catalogue",
+    )
+
+
+def _next_usual(node_size: int, most: int) -> int:
+    """The size that shows what more would do."""
+    return min(MAX_ACCELERATORS, *(each for each in _usual(node_size, most) if each > most))
+
+
+def _beyond(node_size: int, most: int) -> set[int]:
+    """The sizes tried beyond the most that may be taken: curves go on to its double."""
+    return {min(2 * most, MAX_ACCELERATORS), _next_usual(node_size, most)}
+
+
+# Beyond so many sizes a survey forgets those that the last question did not need.
+_MOST_SIZES: Final = 2 * MAX_SIZES
+# Two batches identify a law of samples against batch.
+_SOME_BATCH: Final = 4096
+
+
+class SizeSearch(Struct, frozen=True, kw_only=True):
+    """What a search at one size found. best: the best strategy in full; None where nothing fits.
+
+    drawn_s: (n_draws,) equally likely times of the training by the best.
+    """
+
+    num_accelerators: int
+    found: Searched
+    best: TimedStrategy | None
+    drawn_s: FloatArray
+
+
+class Survey(Struct, frozen=True, kw_only=True):
+    """A problem, and what was found at each size, from the smallest. search_s: what finding it took."""
+
+    problem: Problem
+    sizes: tuple[SizeSearch, ...] = ()
+    search_s: float = 0.0
+
+    def at(self, sizes: Collection[int]) -> tuple[SizeSearch, ...]:
+        """What was found at some sizes, from the smallest."""
+        return tuple(each for each in self.sizes if each.num_accelerators in sizes)
+
+
+def surveyed(survey: Survey, sizes: Collection[int]) -> Survey:
+    """The survey with these sizes; only those not yet in it are searched, all at once."""
+    missing = sorted(set(sizes) - {each.num_accelerators for each in survey.sizes})
+    if not missing:
+        return survey
+    began = time.perf_counter()
+    searched = sorted(
+        (*survey.sizes, *_searched(survey.problem, missing)), key=lambda each: each.num_accelerators
+    )
+    spent_s = time.perf_counter() - began
+    return replace(survey, sizes=tuple(searched), search_s=survey.search_s + spent_s)
+
+
+def _searched(problem: Problem, sizes: Sequence[int]) -> list[SizeSearch]:
+    """What a search finds at each size.
+
+    QLoRA that fits on no layout of several cards keeps its sharded weights on the host (Answer.AI 2024, FSDP
+    and QLoRA: 70B on two cards of 24 GB).
+    """
+    found = [
+        each
+        if problem.training.workload.rollout is None
+        or any(problem.generation(size, batch) for batch in problem.batches(size))
+        else replace(each, best=())
+        for size, each in zip(sizes, problem.surveyed(sizes), strict=True)
+    ]
+    if problem.choices.get("offload") == QLORA_OFFLOAD and problem.choices["trained"] == ("qlora",):
+        kept = {**problem.choices, "offload": ("optimizer_and_params",)}
+        found = [
+            each if each.best or size == 1 else problem.searched(size, choices=kept)
+            for size, each in zip(sizes, found, strict=True)
+        ]
+    timed = problem.timed([each.best[0].strategy for each in found if each.best])
+    best = iter(zip(timed.strategies, timed.drawn_s.T, strict=True))
+    nothing = (None, np.empty(0))
+    searches = []
+    for size, each in zip(sizes, found, strict=True):
+        fastest, drawn_s = next(best) if each.best else nothing
+        searches.append(SizeSearch(num_accelerators=size, found=each, best=fastest, drawn_s=drawn_s))
+    return searches
+
+
+class Surveys:
+    """The surveys asked for last, at most so many, each of a bounded number of sizes; thread-safe.
+
+    What a server is asked again with other money, deadlines or sizes is searched once.
+    """
+
+    def __init__(self, most: int = 64) -> None:
+        """most: how many to keep; about 0.2 MB each."""
+        self._most = most
+        self._kept: OrderedDict[Hashable, Survey] = OrderedDict()
+        self._lock = Lock()
+
+    def surveyed(self, problem: Problem, sizes: Collection[int]) -> Survey:
+        """The survey of a problem with these sizes and no others."""
+        key = _key(problem)
+        with self._lock:
+            known = self._kept.get(key) if key is not None else None
+        found = surveyed(known or Survey(problem=problem), sizes)
+        if key is not None:
+            with self._lock:
+                kept = found if len(found.sizes) <= _MOST_SIZES else replace(found, sizes=found.at(sizes))
+                self._kept[key] = kept
+                self._kept.move_to_end(key)
+                while len(self._kept) > self._most:
+                    self._kept.popitem(last=False)
+        return replace(found, problem=problem, sizes=found.at(sizes))
+
+    def clear(self) -> None:
+        """Forget them all."""
+        with self._lock:
+            self._kept.clear()
+
+    def __len__(self) -> int:
+        """How many are kept."""
+        return len(self._kept)
+
+
+def _key(problem: Problem) -> Hashable | None:
+    """What a survey depends on; None with the user's own measurements in the model: those are not kept."""
+    training, model = problem.training, problem.model
+    if model.links is not None or model.calibration.name == USER_CALIBRATION:
+        return None
+    budget = training.budget
+    return (
+        training.workload,
+        training.global_batch_samples,
+        training.batch_words,
+        budget.work,
+        budget.batches,
+        None if budget.samples is None else budget.samples_at(1),
+        None if budget.samples is None else budget.samples_at(_SOME_BATCH),
+        problem.cluster,
+        model.calibration.name,
+        frozenset(problem.choices.items()),
+        problem.num_best,
+    )
+
+
+SURVEYS: Final = Surveys()
+
+_MOST_DOUBLINGS = 14
+_MOST_SHOWN = 3
+# What saves memory, in the order of what it costs: another value of one parameter at a time.
+_SPARING: tuple[tuple[str, Value], ...] = (
+    ("zero_stage", 3),
+    ("recompute", "full"),
+    ("optimizer", "adam_8bit"),
+    ("master_weights", False),
+    ("offload", "optimizer"),
+    ("offload", "optimizer_and_params"),
+    ("trained", "lora"),
+    ("trained", "qlora"),
+)
+
+
+def remedy(problem: Problem, num_accelerators: int) -> str | None:
+    """What the training needs, what there is, and what would do; None where nothing is legal or all is well.
+
+    Amounts are of all accelerators together, by the strategy that needs the least.
+    """
+    found = problem.searched(num_accelerators)
+    held = problem.cluster.accelerator.memory_bytes
+    if found.memories is None or found.num_fitting or held is None:
+        return None
+    needed = found.memories.least_bytes * num_accelerators
+    tries = [*_more(problem, num_accelerators), *_others(problem, num_accelerators)]
+    hint = f": try {' or '.join(tries[:_MOST_SHOWN])}" if tries else ""
+    return (
+        f"needs {format_si(needed, 'B')}, {num_accelerators:,} x {format_si(float(held), 'B')} hold "
+        f"{format_si(float(held) * num_accelerators, 'B')}{hint}"
+    )
+
+
+def _more(problem: Problem, num_accelerators: int) -> Iterator[str]:
+    """The fewest doublings of accelerators on which it fits, if any."""
+    for doubling in range(1, _MOST_DOUBLINGS + 1):
+        size = num_accelerators * 2**doubling
+        if problem.searched(size).num_fitting:
+            yield f"{size:,} accelerators"
+            return
+
+
+def _others(problem: Problem, num_accelerators: int) -> Iterator[str]:
+    """Changes of one parameter that make it fit."""
+    for name, value in _SPARING:
+        if value in problem.choices.get(name, USUAL[name]):
+            continue
+        choices = dict(problem.choices) | {name: (value,)}
+        if name == "offload" and "zero_stage" not in problem.choices:
+            choices["zero_stage"] = USUAL["zero_stage"]
+        if name == "trained":
+            choices["lora_rank"] = (problem.training.workload.lora_rank or USUAL_LORA_RANK,)
+        if problem.searched(num_accelerators, choices=choices).num_fitting:
+            yield f"{name}={str(value).lower() if isinstance(value, bool) else value}"

@@ -1,0 +1,113 @@
+"""Places that cannot be written: one sentence, exit code 2 and nothing left, before anything long begins."""
+
+import errno
+import os
+import resource
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+# Root writes everywhere; without its capabilities it is a user like any other.
+ORDINARY = () if os.geteuid() else ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
+QUESTION = ("llama2_70b_lora", "--accelerator", "h200", "--max-accelerators", "8")
+
+
+@pytest.fixture
+def closed(tmp_path):
+    """A folder that lets nobody write."""
+    folder = tmp_path / "closed"
+    folder.mkdir()
+    folder.chmod(0o555)
+    return folder
+
+
+def as_ordinary_user(*arguments, cwd):
+    home = {"HOME": str(cwd), "XDG_CACHE_HOME": str(cwd / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {name: value for name, value in os.environ.items() if name != "EQUIPOISE_LEDGER"}
+    environment.pop("XDG_DATA_HOME", None)
+    return subprocess.run(
+        [*ORDINARY, sys.executable, "-m", "equipoise", *map(str, arguments)],
+        cwd=cwd,
+        env={**environment, **home},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("advise", *QUESTION, "--json-out", "x.json"),
+        ("advise", *QUESTION, "--html", "x.html"),
+        ("advise", *QUESTION, "--record"),
+        ("advise", *QUESTION, "--launch", "scripts"),
+        ("advise", *QUESTION, "--launch", "new/scripts"),
+        ("scores", "--out", "scores.csv", "--format", "csv"),
+        ("export", "runs", "--out", "runs.parquet"),
+        ("ingest", ".", "--into", "tables"),
+        ("list", "accelerators", "--json-out", "list.json"),
+        ("bench", "mlp", "--sizes", "1", "--repeat", "1"),
+    ],
+    ids=lambda asked: " ".join(asked[:1] + asked[-2:]),
+)
+def test_a_place_that_is_not_writable_is_one_sentence_and_nothing_is_left(closed, asked):
+    if asked[0] == "bench":
+        pytest.importorskip("torch")
+    ended = as_ordinary_user(*asked, cwd=closed)
+    assert ended.returncode == 2, ended.stderr
+    (said,) = [line for line in ended.stderr.splitlines() if "busy" not in line]
+    assert "writ" in said or os.strerror(errno.EACCES) in said
+    assert ".part" not in said
+    assert "Traceback" not in said
+    assert not ended.stdout
+    assert not list(closed.iterdir())
+
+
+@pytest.mark.parametrize("asked", [("advise", *QUESTION), ("doctor",), ("list", "accelerators"), ("record",)])
+def test_what_writes_nothing_needs_no_home(closed, asked):
+    ended = as_ordinary_user(*asked, cwd=closed)
+    assert ended.returncode in {0, 3}, ended.stderr
+    assert ended.stdout or ended.returncode == 3
+    assert "Permission" not in ended.stderr
+    assert not list(closed.iterdir())
+
+
+def test_scripts_are_written_where_the_ledger_cannot_be(closed, tmp_path):
+    ended = as_ordinary_user("advise", *QUESTION, "--launch", tmp_path / "scripts", cwd=closed)
+    assert ended.returncode == 0, ended.stderr
+    assert "ledger" in ended.stderr
+    assert list((tmp_path / "scripts").iterdir())
+
+
+@pytest.mark.parametrize("name", ["ledger.jsonl", "x.json", "x.html"])
+def test_a_quota_leaves_no_half_of_a_file(tmp_path, name):
+    """A limit on the size of files, as a quota or a full disk, is met while something is written."""
+    option = {"ledger.jsonl": ("--record",), "x.json": ("--json-out", name), "x.html": ("--html", name)}[name]
+    before = b'{"a line": "of before"}\n'
+    (tmp_path / name).write_bytes(before)
+    limited = textwrap.dedent(f"""
+        import resource, sys
+        resource.setrlimit(resource.RLIMIT_FSIZE, (128, 128))
+        from equipoise.cli.app import main
+        main({["advise", *QUESTION, *option]!r})
+    """)
+    ended = subprocess.run(
+        [sys.executable, "-c", limited],
+        cwd=tmp_path,
+        env={**os.environ, "EQUIPOISE_LEDGER": str(tmp_path / "ledger.jsonl")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 128
+    assert ended.returncode == 2, ended.stderr
+    (said,) = ended.stderr.splitlines()
+    assert name in said
+    assert os.strerror(errno.EFBIG) in said
+    assert (tmp_path / name).read_bytes() == before
+    assert [each.name for each in tmp_path.iterdir()] == [name]
