@@ -9,6 +9,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 LOCKED := $(PIP) install --no-deps --require-hashes --requirement
 EQUIPOISE_DATA ?= ../shared/data
 export override EQUIPOISE_DATA := $(abspath $(EQUIPOISE_DATA))
+# Images of containers often set this; each of the many processes of tests would then compile every module it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
 .PHONY: help report test lint check dataset bench experiments fuzz accuracy profiles docs site lock dist lower sbom clean
