@@ -59,7 +59,8 @@ def test_scripts_are_python_for_eighty_columns(text):
 
 RUN = {
     "dp=2 microbatch=2 global_batch=8 precision=fp32 implementation=eager compression=fp16": training_script,
-    "dp=4 microbatch=2 global_batch=16 implementation=eager zero_stage=3 dp_replicate=2 recompute=selective": training_script,
+    "dp=2 microbatch=2 global_batch=8 implementation=eager zero_stage=3 recompute=selective": training_script,
+    "dp=4 microbatch=2 global_batch=16 implementation=eager zero_stage=3 dp_replicate=2": training_script,
     "tp=2 microbatch=2 global_batch=4 implementation=eager sequence_parallel=true": tensor_script,
     "pp=2 microbatch=2 global_batch=8 implementation=eager recompute=selective": pipeline_script,
 }

@@ -1,6 +1,7 @@
 """The page in a real headless Chromium: it draws, sorts, prints, fits a phone, and runs nothing of a name."""
 
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 from made_answer import made_answer
@@ -17,29 +18,30 @@ HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"><b>x</b>"
 pytestmark = pytest.mark.browser
 
 
+@contextmanager
+def page_of(browser, folder, findings, kind=STUDY, **options):
+    """A page of its own, offline; nothing may be logged, asked of the network or shown as a dialog."""
+    path = folder / "report.html"
+    path.write_text(html.render(kind, findings), encoding="utf-8")
+    context = browser.new_context(offline=True, **options)
+    context.set_default_timeout(10_000)
+    page = context.new_page()
+    troubles, requests = [], []
+    page.on("console", lambda message: troubles.append(message.text))
+    page.on("pageerror", lambda error: troubles.append(str(error)))
+    page.on("dialog", lambda dialog: troubles.append(dialog.message))
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto(path.as_uri())
+    page.locator(".theme").wait_for()
+    yield page
+    assert troubles == []
+    assert [url for url in requests if url != path.as_uri() and not url.startswith("data:")] == []
+    context.close()
+
+
 @pytest.fixture
 def opened(browser, tmp_path):
-    @contextmanager
-    def opened_page(findings, kind=STUDY, **options):
-        """A page of its own, offline; nothing may be logged, asked of the network or shown as a dialog."""
-        path = tmp_path / "report.html"
-        path.write_text(html.render(kind, findings), encoding="utf-8")
-        context = browser.new_context(offline=True, **options)
-        context.set_default_timeout(10_000)
-        page = context.new_page()
-        troubles, requests = [], []
-        page.on("console", lambda message: troubles.append(message.text))
-        page.on("pageerror", lambda error: troubles.append(str(error)))
-        page.on("dialog", lambda dialog: troubles.append(dialog.message))
-        page.on("request", lambda request: requests.append(request.url))
-        page.goto(path.as_uri())
-        page.locator(".theme").wait_for()
-        yield page
-        assert troubles == []
-        assert [url for url in requests if url != path.as_uri() and not url.startswith("data:")] == []
-        context.close()
-
-    return opened_page
+    return partial(page_of, browser, tmp_path)
 
 
 def drawn_points(page, name):
@@ -247,14 +249,8 @@ def real_answer(request):
 @pytest.fixture(scope="module")
 def phone(browser, real_answer, tmp_path_factory):
     """The answer on a phone, opened once for all that only look at it."""
-    path = tmp_path_factory.mktemp("phone") / "answer.html"
-    path.write_text(html.render(ANSWER, real_answer), encoding="utf-8")
-    context = browser.new_context(offline=True, **PHONE)
-    page = context.new_page()
-    page.goto(path.as_uri())
-    page.locator(".theme").wait_for()
-    yield page
-    context.close()
+    with page_of(browser, tmp_path_factory.mktemp("phone"), real_answer, ANSWER, **PHONE) as page:
+        yield page
 
 
 def bottom(page, selector):

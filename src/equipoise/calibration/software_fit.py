@@ -239,14 +239,11 @@ def fit_software(rows: SoftwareRows, names: Sequence[str], *, start: _Units | No
     units = {name: _centre(name) for name in (*names, *np.unique(rows.groups.software).tolist())}
     units |= {} if start is None else dict(start)
     for _ in range(_NUM_PASSES):
-        found = _solved(rows, units, names=[*units])
-        units = {
-            name: _centre(name)
-            + np.clip(
-                (1 - _DAMPING) * units[name] + _DAMPING * each - _centre(name), -_MOST_UNITS, _MOST_UNITS
-            )
-            for name, each in found.units.items()
-        }
+        found = _solved(rows, units, names=[*units]).units
+        for name, each in found.items():
+            centre = _centre(name)
+            damped = (1 - _DAMPING) * units[name] + _DAMPING * each
+            units[name] = np.clip(damped, centre - _MOST_UNITS, centre + _MOST_UNITS)
     final = _solved(rows, units, names=names)
     return SoftwareFit(units={name: units[name] for name in names}, covariance=final.covariance)
 

@@ -109,9 +109,14 @@ def _facts(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[Fact]
     step = larger(answer, best)
     if step is not None:
         yield Fact(label="Larger?", spans=step)
-    if is_brief and answer.question.compares_rentable:
-        yield Fact(label="Evidence", spans=(capital(_evidence(answer, best)),))
-        return  # the systems are what was asked about: their rows need the lines
+    # The systems on offer are what was asked about: their rows need the lines.
+    if not (is_brief and answer.question.compares_rentable):
+        yield from _trade_offs(answer, best, is_brief=is_brief)
+    yield Fact(label="Evidence", spans=(capital(_evidence(answer, best)),))
+
+
+def _trade_offs(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[Fact]:
+    """Where returns diminish, what an hour is worth, and what buying brings."""
     yield Fact(label="Returns", spans=(capital(returns(answer)),))
     hours = _values_around(answer, best)
     is_about_money = answer.question.objective != "energy"
@@ -119,7 +124,6 @@ def _facts(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[Fact]
         yield Fact(label="An hour", spans=(hours,))
     if answer.ownership is not None:
         yield Fact(label="Buying", spans=(_buying(answer.ownership),))
-    yield Fact(label="Evidence", spans=(capital(_evidence(answer, best)),))
 
 
 def _step_facts(answer: Answer, best: Candidate) -> Iterator[Fact]:
