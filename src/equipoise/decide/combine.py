@@ -30,9 +30,10 @@ class PlanRecord(Struct, frozen=True, kw_only=True):
     """Errors of planned times, |planned / published - 1|, each workload with equal weight.
 
     num_unexpressed: trainings that had no plan: what the workload asks for is not known, or nothing fits.
-    bias: median of planned over published. log_half_width: of the interval at `level`. Plans of pretrainings
-    are divided by the bias, and their interval is about that: what evaluation, checkpoints, restarts, slow
-    nodes and growing batches and sequences add to the steps is in what was published.
+    workloads: of pretrainings the families of models. bias: median of planned over published. log_half_width:
+    of the interval at `level`. Plans of pretrainings are divided by the bias, here by that of all other
+    families: what evaluation, checkpoints, restarts, slow nodes and growing batches and sequences add to the
+    steps is in what was published.
     """
 
     kind: PlanKind
@@ -137,20 +138,22 @@ def _record(kind: PlanKind, found: Sequence[Planned]) -> PlanRecord:
     planned = [
         (each.workload, each.planned_s / each.published_s) for each in found if each.planned_s is not None
     ]
-    names = [name for name, _ in planned]
+    names = np.array([name for name, _ in planned])
     ratios = np.array([ratio for _, ratio in planned])
-    weights = np.array([1.0 / names.count(name) for name in names])
-    bias = _quantile(ratios, weights, 0.5)
-    corrected = ratios / bias if kind == "pretraining" else ratios
+    weights = np.array([1.0 / np.count_nonzero(names == name) for name in names])
+    corrected = ratios
+    if kind == "pretraining":
+        others = [names != name for name in names]
+        corrected = ratios / [_quantile(ratios[each], weights[each], 0.5) for each in others]
     errors = np.abs(corrected - 1.0)
     return PlanRecord(
         kind=kind,
         num_trainings=len(planned),
         num_unexpressed=len(found) - len(planned),
-        workloads=tuple(sorted(set(names))),
+        workloads=tuple(sorted(set(names.tolist()))),
         median=_quantile(errors, weights, 0.5),
         p90=_quantile(errors, weights, 0.9),
-        bias=bias,
+        bias=_quantile(ratios, weights, 0.5),
         level=LEVEL,
         log_half_width=_quantile(np.abs(np.log(corrected)), weights, LEVEL),
     )

@@ -107,8 +107,8 @@ class Problem(Struct, frozen=True, kw_only=True):
     def time_per_step_time(self) -> float:
         """Time of the whole training over that of its steps: of pretrainings and rollouts, as published.
 
-        Of mixtures of experts two were published, and the model is slower of their steps than they were on
-        the whole (docs/experiments/0029): their time is that of the steps.
+        Of mixtures of experts four of three families were published, planned at 0.76 to 1.43 times what they
+        took (docs/experiments/0035): too few and too far apart for a factor, their time is that of the steps.
         """
         if self.training.workload.rollout is not None:
             return ROLLOUT_TIME_PER_STEP_TIME

@@ -185,6 +185,11 @@ def cause(folder: Path, rank: int, code: int, kills_before: int | None) -> str:
         return stated.read_text(encoding="utf-8")
     if code == -signal.SIGKILL and kills_before is not None and (num_memory_kills() or 0) > kills_before:
         return f"{OUT_OF_MEMORY}: killed by the kernel"
+    if code == -signal.SIGILL:
+        return (
+            "was killed by SIGILL: an instruction that this processor lists and a virtual machine may trap; "
+            "on CPUs try ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16"
+        )
     ended = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
     return f"{ended}{_last_line(output_path(folder, rank))}"
 

@@ -135,10 +135,12 @@ def _precision(row: dict[str, Any]) -> tuple[str, ...]:
 class Pretraining(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A language model whose pretraining was published in accelerator-hours.
 
-    num_accelerators: 1,024 where it is not known.
+    family: trainings of one project. num_accelerators: 1,024 where it is not known. batch_tokens: None where
+    it is not published.
     """
 
     title: str
+    family: str
     workload: str
     tokens: float
     sequence_tokens: int
@@ -146,6 +148,7 @@ class Pretraining(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     accelerator_hours: float
     source: str
     num_accelerators: int = 1024
+    batch_tokens: int | None = None
 
 
 def pretrainings() -> tuple[Pretraining, ...]:
@@ -164,7 +167,8 @@ def planned_pretrainings() -> Iterator[Planned]:
         query = TrainingQuery(workload=each.workload, training_tokens=each.tokens)
         asked = training(query, shipped(), None)
         about = replace(asked.workload, sequence_tokens=each.sequence_tokens)
-        batch = usual_batch(about)
+        stated = each.batch_tokens
+        batch = usual_batch(about) if stated is None else stated // each.sequence_tokens
         posed = replace(
             asked,
             workload=about,
@@ -176,7 +180,7 @@ def planned_pretrainings() -> Iterator[Planned]:
         best = found.searched(each.num_accelerators).best
         yield Planned(
             entry=each.title,
-            workload=each.title,
+            workload=each.family,
             kind="pretraining",
             published_s=each.accelerator_hours * HOUR_S / each.num_accelerators,
             planned_s=best[0].worth[0] if best else None,
