@@ -119,6 +119,7 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
         run_fit = _run_fit(inputs, start)
         if isinstance(run_fit, UserFit):
             start = replace(start, model=run_fit.model)
+        start = replace(start, has_own_steps=run_fit is not None)
         survey = SURVEYS.surveyed(start, sizes.tried)
     except (EvidenceError, SpecError) as err:  # what nothing states of the chip: others may estimate times
         missing += err.missing if isinstance(err, EvidenceError) and err.missing else [str(err)]

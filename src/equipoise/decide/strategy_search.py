@@ -53,6 +53,10 @@ _NEAREST_BATCH: Final = 1 / 16  # of what a batch is a multiple of: rounding by 
 _UNVALIDATED_LOG_HALF_WIDTH = math.log(2.0)
 
 _MOST_SPLITS: Final = 16  # of accelerators into two pools
+# Hours of whole pretrainings over those of their own steps, where both are published: LLaMA 65B (380 tokens/s
+# per accelerator: arXiv:2302.13971) 1.00, BLOOM (105 s per step of 4 Mi tokens on 384: its chronicles) 1.11,
+# Olmo 3 7B and 32B (7,700 and 1,900 tokens/s: arXiv:2512.13961) 1.09 and 1.31. The middle of the families.
+_TIME_PER_OWN_STEP_TIME: Final = 1.11
 
 
 class TimedStrategy(Struct, frozen=True, kw_only=True):
@@ -87,7 +91,11 @@ class TimedStrategies(Struct, frozen=True, kw_only=True):
 
 
 class Problem(Struct, frozen=True, kw_only=True):
-    """A training on a kind of cluster. drawn: the model's equally likely parameters. num_best: per size."""
+    """A training on a kind of cluster.
+
+    drawn: the model's equally likely parameters. num_best: per size. has_own_steps: the user's own steps set
+    the model's times.
+    """
 
     training: Training
     cluster: Cluster
@@ -96,6 +104,7 @@ class Problem(Struct, frozen=True, kw_only=True):
     drawn: Parameters
     choices: Mapping[str, tuple[Value, ...]]
     num_best: int
+    has_own_steps: bool = False
 
     @property
     def record(self) -> PlanRecord:
@@ -107,13 +116,16 @@ class Problem(Struct, frozen=True, kw_only=True):
     def time_per_step_time(self) -> float:
         """Time of the whole training over that of its steps: of pretrainings and rollouts, as published.
 
+        That of pretrainings holds how far the steps of other teams are from the model, unless they are known.
         Of mixtures of experts four of three families were published, planned at 0.76 to 1.43 times what they
         took (docs/experiments/0035): too few and too far apart for a factor, their time is that of the steps.
         """
         if self.training.workload.rollout is not None:
             return ROLLOUT_TIME_PER_STEP_TIME
         is_dense = architecture(self.training.workload) == "dense transformer"
-        return 1.0 / self.record.bias if self.training.is_pretraining and is_dense else 1.0
+        if not (self.training.is_pretraining and is_dense):
+            return 1.0
+        return _TIME_PER_OWN_STEP_TIME if self.has_own_steps else 1.0 / self.record.bias
 
     def batches(self, num_accelerators: int) -> tuple[int, ...]:
         """Global batches to try: the one stated, or those that published results span, in even steps.

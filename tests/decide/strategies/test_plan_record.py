@@ -85,5 +85,3 @@ def test_an_error_of_a_pretraining_is_from_the_other_families_by_hand():
     assert record.bias == pytest.approx(0.8)
     # Errors: 0.375 and 0.25 with half the weight, 1/3, 2/3; half of the weight of 3 is reached at 1/3.
     assert record.median == pytest.approx(1 / 3)
-
-

@@ -221,6 +221,8 @@ def _draws(found: Calibration, start: CalibratedModel) -> tuple[Parameters, ...]
 # Of a doubling away from the sizes measured, beyond the calibration's own record: what its held-out sizes
 # showed (docs/experiments/0006-calibration.md: leaving whole sizes out).
 _LOG_SD_A_DOUBLING = 0.06
+# Of what whole pretrainings took over their own steps (decide/strategy_search.py): 1.00 to 1.31.
+_OVERHEAD_LOG_SD = 0.1
 # Where nothing was held out of a calibration, as wrong as steps by the priors alone are:
 # docs/understand/accuracy.md.
 _UNCALIBRATED_LOG_SD = 0.2
@@ -274,15 +276,15 @@ def _record_log_sd(calibration: CalibrationRecord) -> float:
 def levelled_estimates(estimates: Estimates, survey: Survey, level: UserLevel) -> Estimates:
     """The model's estimates at the user's own level, in place of the default.
 
-    Their width is that of the level, of a step by the calibration, of the samples, and of the distance in
+    Their width is that of the level, of a step by the calibration, of the work, and of the distance in
     doublings from the sizes measured; not that of plans of other people's trainings.
     """
-    of_samples, sizes = _log_sds_of_samples(survey), _sizes(level.steps)
+    of_work, sizes = _log_sds_of_work(survey), _sizes(level.steps)
     spreads = {}
     for size, each in estimates.by_size.items():
         far = _LOG_SD_A_DOUBLING * _num_doublings(size, sizes)
         spread = math.hypot(
-            level.log_sd, _record_log_sd(survey.problem.model.calibration), of_samples[size], far
+            level.log_sd, _record_log_sd(survey.problem.model.calibration), of_work[size], far
         )
         # Never more certain about a distant size than the model without the runs.
         spreads[size] = min(spread, max(log_sd(each.time_s), level.log_sd))
@@ -301,9 +303,9 @@ def fitted_estimates(estimates: Estimates, survey: Survey, fit: UserFit) -> Esti
     """The estimates of a survey that was searched with the fitted model.
 
     Their width is what the parameters leave open at each size, what the fit got wrong about steps held out,
-    the samples, and the distance in doublings from the sizes measured.
+    the work, and the distance in doublings from the sizes measured.
     """
-    of_samples = _log_sds_of_samples(survey)
+    of_work = _log_sds_of_work(survey)
     sizes, half_width = _sizes(fit.steps), fit.model.log_half_width
     spreads = {}
     for each in survey.sizes:
@@ -311,7 +313,7 @@ def fitted_estimates(estimates: Estimates, survey: Survey, fit: UserFit) -> Esti
         if size in estimates.by_size:
             open_ = float(np.std(np.log(each.drawn_s)))
             far = _LOG_SD_A_DOUBLING * _num_doublings(size, sizes)
-            spreads[size] = math.hypot(open_, half_width / DEVIATE, of_samples[size], far)
+            spreads[size] = math.hypot(open_, half_width / DEVIATE, of_work[size], far)
     return _changed(
         estimates, fit.steps, spreads, name="the performance model, fitted to your runs", why=fit.words
     )
@@ -345,11 +347,16 @@ def _changed(
     )
 
 
-def _log_sds_of_samples(survey: Survey) -> Mapping[int, float]:
-    """How unsure the samples of the training are, by size, each at its own batch."""
-    budget = survey.problem.training.budget
+def _log_sds_of_work(survey: Survey) -> Mapping[int, float]:
+    """How unsure the work is, by size: the samples at its batch, and what a pretraining takes more than
+    steps.
+    """
+    training = survey.problem.training
+    more = _OVERHEAD_LOG_SD if training.is_pretraining else 0.0
     return {
-        each.num_accelerators: budget.log_sd(float(each.best.strategy.global_batch_samples))
+        each.num_accelerators: math.hypot(
+            training.budget.log_sd(float(each.best.strategy.global_batch_samples)), more
+        )
         for each in survey.sizes
         if each.best is not None
     }

@@ -163,12 +163,13 @@ def _chosen(answer: Answer, best: Candidate) -> Iterator[str]:
 
 def _evidence(answer: Answer, best: Candidate) -> str:
     """What the answer rests on, and on measurements of which software where that is known."""
-    software = answer.system.software
+    software, factor = answer.system.software, answer.system.time_per_step_time
+    if best.grade == "measured" and factor is not None and factor != 1.0:
+        return f"{GRADES[best.grade]}, {factor:.2f} times their steps"
     if software is None or best.grade != "calibrated":
         return GRADES[best.grade]
     is_validated = not (answer.workload.frozen_share or (best.strategy and best.strategy.trained == "qlora"))
     lacks = "no run of this training" if is_validated else "none published of its kind"
-    factor = answer.system.time_per_step_time
     if factor is not None and factor != 1.0:
         if answer.workload.rollout is not None:
             return f"model of {software}; a step takes {factor:.2f} times as long, as published"
