@@ -181,7 +181,7 @@ def test_compressed_keys_are_counted_position_by_position() -> None:
         ({"kv_heads": 3}, "heads=4 .*kv_heads=3"),
         ({"experts": 4}, "experts=4, top_k=0; expected both"),
         ({"experts": 4, "top_k": 5}, "experts=4, top_k=5"),
-        ({"predicted_fraction": 1.5}, "predicted_fraction=1.5; expected above 0, at most 1"),
+        ({"predicted_fraction": 1.5}, "predicted_fraction=1.5; expected from 0 to 1"),
     ],
 )
 def test_sizes_that_no_model_has_are_refused(sizes: dict[str, Any], message: str) -> None:

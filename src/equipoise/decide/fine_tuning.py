@@ -54,6 +54,11 @@ def as_asked(query: TrainingQuery, about: Workload) -> Workload:
     if trained is not None:
         rank = None if trained == "full" else about.lora_rank or USUAL_LORA_RANK
         about = replace(about, trained=trained, lora_rank=rank)
+        if about.trained_params == 0:
+            raise UsageError(
+                f"--train {trained}: {about.title} has no attention, on which adapters are placed; "
+                "give --train full"
+            )
     if method is not None:
         if about.area != "language":
             raise UsageError(f"--train {method}: {about.title} is no language model, which answers in text")

@@ -36,7 +36,7 @@ def of_size(shape: Transformer, params: float) -> Transformer:
     Assumes that models of a family have one ratio of width to depth.
     Source: Llama 3 (2024, table 3) and GPT-3 (2020, table 2.1) widen and deepen together, with heads of 128.
     """
-    if shape.state_layers or shape.compressed is not None:
+    if shape.state_layers or shape.cross_layers or shape.towers or shape.compressed is not None:
         raise SpecError(
             "a hybrid transformer can grow in several ways; name a dense transformer or a mixture of experts"
         )

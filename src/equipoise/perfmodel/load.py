@@ -29,6 +29,8 @@ _SCORE_BYTES = 13.0
 _QUANTISED_BYTES = 4.0
 # Tokens of a chunk within which a state space multiplies matrices instead of scanning.
 _CHUNK = 128
+# As bytes of memory traffic, one exponential of a scan.
+_SCAN_BYTES = 0.85
 # Of a network of convolutions: a product, its norm and its activation a layer.
 _KERNELS_PER_LAYER = 3
 # Logits as fp32 softmax makes them: written, widened, reduced twice, replaced by their gradient; or, in one
@@ -145,20 +147,27 @@ def transformer_load(model: Transformer, *, sequence: int) -> Load:
     """The load of a transformer on samples of `sequence` tokens.
 
     Raises SpecError for a sequence without tokens.
-    Assumes 2-byte activations; blocks spread evenly over the layers, those that predict later tokens too.
+    Assumes 2-byte activations; blocks spread evenly over the layers, with those that predict later tokens and
+    those of towers.
     Source: parameters and FLOP as in `Transformer`; bytes as of each block.
     """
     if sequence < 1:
         raise SpecError(f"sequence={sequence}; expected at least 1 token per sample")
-    layers, hidden = float(model.layers), float(model.hidden)
+    layers = float(model.layers + sum(each.model.layers for each in model.towers))
+    hidden = float(model.hidden)
     further = model.prediction_layers
     # Shared weights are read once more for each further prediction, and stored once.
     further_stored = min(1, further) if model.prediction_shared else further
-    stack = mean_layer(_blocks(model, sequence, further), layers)
-    stored = mean_layer(_blocks(model, sequence, further_stored), layers)
+    towers = [(each.tokens / sequence, _blocks(each.model, each.tokens, 0)) for each in model.towers]
+    passed = [(count, _passed(block, share)) for share, blocks in towers for count, block in blocks]
+    held = [each for _, blocks in towers for each in blocks]
+    stack = mean_layer((*_blocks(model, sequence, further), *passed), layers)
+    stored = mean_layer((*_blocks(model, sequence, further_stored), *held), layers)
     joints = 2 * hidden * hidden * further_stored / layers
     logits = model.predicted_fraction * model.vocabulary * (1 + further)
-    tables = float(model.embedding_params)
+    tables = float(model.embedding_params + sum(each.model.embedding_params for each in model.towers))
+    whole = model.layers * hidden
+    whole += sum(each.tokens / sequence * each.model.layers * each.model.hidden for each in model.towers)
     return Load(
         layers=layers,
         hidden=hidden,
@@ -177,7 +186,7 @@ def transformer_load(model: Transformer, *, sequence: int) -> Load:
         num_expert_products=stack.num_expert_products,
         routed_bytes=stack.routed_bytes,
         attention_flop=stack.attention_flop,
-        head_flop=2 * logits * hidden,
+        head_flop=model.logits_flop_per_token * (1 + further),
         product_whole_bytes=stack.product_whole_bytes,
         product_shared_bytes=stack.product_shared_bytes,
         quantised_bytes=stack.quantised_bytes,
@@ -202,7 +211,7 @@ def transformer_load(model: Transformer, *, sequence: int) -> Load:
         kept_whole_bytes=stack.kept_whole_bytes,
         kept_shared_bytes=stack.kept_shared_bytes,
         kept_score_bytes=stack.kept_score_bytes,
-        spared_whole_bytes=hidden * _BYTES_PER_VALUE,
+        spared_whole_bytes=whole / layers * _BYTES_PER_VALUE,
         spared_shared_bytes=stack.spared_bytes,
         kept_loss_bytes=_KEPT_LOSS_BYTES * logits,
         kept_fused_loss_bytes=_KEPT_FUSED_LOSS_BYTES * logits,
@@ -319,19 +328,29 @@ def mean_layer(blocks: Sequence[tuple[float, BlockLoad]], layers: float) -> Bloc
     )
 
 
+def _passed(block: BlockLoad, share: float) -> BlockLoad:
+    """A block of a tower, per token of the main stack, of which it has `share` times as many.
+
+    Launches and products are per micro-batch, whatever its tokens.
+    """
+    per_token = (name for name in BlockLoad.__struct_fields__ if not name.startswith("num_"))
+    return replace(block, **{name: share * float(getattr(block, name)) for name in per_token})
+
+
 def _blocks(model: Transformer, sequence: int, further: int) -> tuple[tuple[float, BlockLoad], ...]:
     """Blocks of each kind, and how many there are, with `further` layers that predict later tokens."""
     routed = model.num_expert_blocks > 0
     return (
         (model.num_attention_blocks + further, _attention_block(model, sequence)),
+        (model.cross_layers, _attention_block(model, sequence, model.cross_tokens)),
         (model.num_dense_blocks + (0 if routed else further), _dense_block(model)),
         (model.num_expert_blocks + (further if routed else 0), _expert_block(model)),
         (model.state_layers, _state_block(model)),
     )
 
 
-def _attention_block(model: Transformer, sequence: int) -> BlockLoad:
-    """An attention block at the mean context of its sequence.
+def _attention_block(model: Transformer, sequence: int, cross_tokens: int = 0) -> BlockLoad:
+    """An attention block at the mean context of its sequence, or one whose keys are tokens of another stack.
 
     Assumes matrix units work on tiles of 64: a head of 96 costs as much as one of 128; causal masks skip what
     they hide where attention is fused, and nothing where it is not.
@@ -340,26 +359,28 @@ def _attention_block(model: Transformer, sequence: int) -> BlockLoad:
     """
     value = model.value_head_size or model.head_size
     key = model.head_size + (model.rope_head_size if model.kv_rank else 0)
-    context = model.attention_context(sequence)
+    context = float(cross_tokens) or model.attention_context(sequence)
+    most = cross_tokens or sequence
+    keys_per_token = most / sequence  # made anew
     tiled = _TILE * (-(-key // _TILE) + -(-value // _TILE))
     picking = 0.0
     if model.compressed is not None:
         picking = model.compressed.index_flop_per_token(sequence) / model.num_attention_blocks
-    queries, shared = model.heads * (key + value), model.kv_heads * (key + value)
+    queries, shared = model.heads * (key + value), keys_per_token * model.kv_heads * (key + value)
     width = queries + shared
     output = model.heads * value
     # Of queries, keys, values and output the first and third are kept, the second and fourth done again.
     again = 2 * model.hidden * (model.kv_heads * key + output)
     return BlockLoad(
-        flop=2 * model.attention_params,
+        flop=2 * (model.attention_params + (keys_per_token - 1) * model.kv_params),
         num_products=2.0,
         again_flop=min(again, model.attention_params),
         attention_flop=2 * model.heads * tiled * context + picking,
         product_whole_bytes=2 * model.hidden * _BYTES_PER_VALUE,
         product_shared_bytes=width * _BYTES_PER_VALUE,
         quantised_bytes=_QUANTISED_BYTES / 2 * (2 * model.hidden + width),
-        score_flop=2 * model.heads * tiled * (sequence - context),
-        score_bytes=_SCORE_BYTES * model.heads * sequence,
+        score_flop=2 * model.heads * tiled * (most - context),
+        score_bytes=_SCORE_BYTES * model.heads * most,
         whole_bytes=_WHOLE_PASSES * model.hidden * _BYTES_PER_VALUE,
         shared_bytes=2 * model.heads * key * _BYTES_PER_VALUE,
         num_kernels=12.0,
@@ -368,7 +389,7 @@ def _attention_block(model: Transformer, sequence: int) -> BlockLoad:
         linear_adapter_params=2.0 * model.hidden,
         kept_whole_bytes=_WHOLE_KEPT * model.hidden * _BYTES_PER_VALUE,
         kept_shared_bytes=width * _BYTES_PER_VALUE,
-        kept_score_bytes=5.0 * model.heads * sequence,
+        kept_score_bytes=5.0 * model.heads * most,
         spared_bytes=(model.heads * key + model.kv_heads * value + output) * _BYTES_PER_VALUE,
         kv_bytes=shared * _BYTES_PER_VALUE,
     )
@@ -439,10 +460,13 @@ def _expert_block(model: Transformer) -> BlockLoad:
 
 
 def _state_block(model: Transformer) -> BlockLoad:
-    """A Mamba-2 block: products before and after a state space that is worked off in chunks.
+    """A Mamba-2 block: products before and after a state space, worked off in chunks; or one of Mamba-1.
 
-    Assumes chunks of 128 tokens; states pass through memory in fp32 four times a chunk.
-    Source: Dao and Gu 2024, section 6: within chunks scores and their use, between chunks states.
+    Assumes chunks of 128 tokens; states pass through memory in fp32 four times a chunk. Mamba-1 scans without
+    matrix products: an exponential of each channel and state, 16 a clock of a multiprocessor, takes as long
+    as 0.8 (A100) to 0.9 bytes (H100) of memory traffic.
+    Source: Dao and Gu 2024, section 6: within chunks scores and their use, between chunks states; CUDA C++
+    programming guide, throughput of arithmetic instructions.
     """
     inner = model.state_heads * model.state_head_size
     mixed = inner + 2 * model.state_groups * model.state_size
@@ -450,9 +474,13 @@ def _state_block(model: Transformer) -> BlockLoad:
     scores = 2 * _CHUNK * (model.state_groups * model.state_size + inner)
     states = 4 * inner * model.state_size
     state_bytes = 16.0 * inner * model.state_size / _CHUNK
+    if model.state_rank:
+        width = 3 * inner + model.state_rank + 2 * model.state_size
+        scores, states, state_bytes = 0, 0, _SCAN_BYTES * inner * model.state_size
+    kept_bytes = 0.0 if model.state_rank else state_bytes / 4
     return BlockLoad(
         flop=2 * model.state_params,
-        num_products=2.0,
+        num_products=4.0 if model.state_rank else 2.0,
         again_flop=float(model.state_params),
         attention_flop=float(scores + states),
         product_whole_bytes=2 * model.hidden * _BYTES_PER_VALUE,
@@ -464,6 +492,6 @@ def _state_block(model: Transformer) -> BlockLoad:
         num_kernels=15.0,
         params=float(model.state_params),
         kept_whole_bytes=_WHOLE_KEPT * model.hidden * _BYTES_PER_VALUE,
-        kept_shared_bytes=(width + 2 * inner) * _BYTES_PER_VALUE + state_bytes / 4,
+        kept_shared_bytes=(width + 2 * inner) * _BYTES_PER_VALUE + kept_bytes,
         spared_bytes=width * _BYTES_PER_VALUE,
     )

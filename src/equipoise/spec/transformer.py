@@ -54,6 +54,17 @@ class CompressedKeys(Struct, frozen=True, kw_only=True):
         )
 
 
+class Tower(Struct, frozen=True, kw_only=True):
+    """A further stack that each sample passes, of another width or length than the main one.
+
+    Such as the encoder of a model of speech, the other half of a pair, or an earlier stage of a pyramid of
+    images. tokens: of a sample in it.
+    """
+
+    model: "Transformer"
+    tokens: int
+
+
 class Transformer(Struct, frozen=True, kw_only=True):
     """A stack of layers by its published sizes; zero experts, state layers or ranks mean the model has none.
 
@@ -73,7 +84,11 @@ class Transformer(Struct, frozen=True, kw_only=True):
     windowed_layers, window: attention layers that look back `window` tokens only.
     state_*: Mamba-2 blocks (Dao and Gu 2024): heads, their size, the state size, groups. A gated
     delta net (Yang et al. 2024, arXiv:2412.06464) has the same projections: value heads, their size, the key
-    size, key heads.
+    size, key heads. state_rank: of the step sizes of Mamba-1 blocks (Gu and Dao 2023), whose channels are
+    heads of size 1; 0 in Mamba-2.
+    cross_layers, cross_tokens: further attention blocks, whose keys are so many tokens of another stack.
+    embedding_width: of the tables, where a matrix widens what they hold; 0: the hidden size.
+    towers: further stacks, all in `params`; a token is one of the stack itself, per which theirs are counted.
     prediction_layers: further layers that predict later tokens (multi-token prediction), each of an
     attention and a feed-forward block, a projection before and logits after; prediction_shared: they share
     their weights.
@@ -117,8 +132,13 @@ class Transformer(Struct, frozen=True, kw_only=True):
     state_head_size: int = 0
     state_size: int = 0
     state_groups: int = 0
+    state_rank: int = 0
+    cross_layers: int = 0
+    cross_tokens: int = 0
+    embedding_width: int = 0
     prediction_layers: int = 0
     prediction_shared: bool = False
+    towers: tuple[Tower, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse sizes that cannot be a model."""
@@ -142,9 +162,14 @@ class Transformer(Struct, frozen=True, kw_only=True):
                 f"transformer: expert_groups={self.expert_groups}, top_groups={self.top_groups}; expected "
                 f"groups that divide experts={self.experts}, and of these as many as a token may use"
             )
-        if not 0 < self.predicted_fraction <= 1:
+        if not 0 <= self.predicted_fraction <= 1:
             raise SpecError(
-                f"transformer: predicted_fraction={self.predicted_fraction}; expected above 0, at most 1"
+                f"transformer: predicted_fraction={self.predicted_fraction}; expected from 0 to 1"
+            )
+        if bool(self.cross_layers) != bool(self.cross_tokens):
+            raise SpecError(
+                f"transformer: cross_layers={self.cross_layers}, cross_tokens={self.cross_tokens}; "
+                "expected both or neither"
             )
 
     @property
@@ -175,11 +200,6 @@ class Transformer(Struct, frozen=True, kw_only=True):
         key = self.head_size + (self.rope_head_size if self.kv_rank else 0)
         query = (self.query_rank or self.hidden) * self.heads * key + self.hidden * self.query_rank
         query += self.hidden * self.heads * value if self.gated_output else 0
-        if self.kv_rank:
-            kv = self.hidden * (self.kv_rank + self.rope_head_size)
-            kv += self.kv_rank * self.heads * (self.head_size + value)
-        else:
-            kv = self.hidden * self.kv_heads * (key if self.kv_shared else key + value)
         output = self.heads * value * (self.output_rank or self.hidden)
         output += self.output_groups * self.output_rank * self.hidden
         if self.compressed is not None:
@@ -187,7 +207,16 @@ class Transformer(Struct, frozen=True, kw_only=True):
                 hidden=self.hidden, head_size=self.head_size, query_rank=self.query_rank
             )
             output += round(extra / self.num_attention_blocks)
-        return query + kv + output
+        return query + self.kv_params + output
+
+    @property
+    def kv_params(self) -> int:
+        """Of these, the weights that make keys and values."""
+        value = self.value_head_size or self.head_size
+        if self.kv_rank:
+            up = self.kv_rank * self.heads * (self.head_size + value)
+            return self.hidden * (self.kv_rank + self.rope_head_size) + up
+        return self.hidden * self.kv_heads * (self.head_size if self.kv_shared else self.head_size + value)
 
     @property
     def dense_params(self) -> int:
@@ -207,15 +236,25 @@ class Transformer(Struct, frozen=True, kw_only=True):
 
     @property
     def state_params(self) -> int:
-        """Weights of one Mamba-2 block: input and output projections."""
+        """Weights of one state-space block: input and output projections, and what makes steps of Mamba-1."""
         inner = self.state_heads * self.state_head_size
+        if self.state_rank:
+            return inner * (3 * self.hidden + 2 * self.state_rank + 3 * self.state_size)
         return self.hidden * (3 * inner + 2 * self.state_groups * self.state_size + self.state_heads)
 
     @property
     def embedding_params(self) -> int:
         """Weights of the token and position tables, the output matrix included where it is its own."""
         tables = 1 if self.tied_embeddings else 2
-        return (tables * self.vocabulary + self.position_embeddings) * self.hidden
+        widening = self.hidden if self.embedding_width else 0
+        rows = tables * self.vocabulary + self.position_embeddings + widening
+        return rows * (self.embedding_width or self.hidden)
+
+    @property
+    def logits_flop_per_token(self) -> float:
+        """FLOP of one token's logits, of one row of them."""
+        width = self.embedding_width or self.hidden
+        return 2 * self.predicted_fraction * self.vocabulary * width
 
     @property
     def attention_adapter_width(self) -> int:
@@ -234,17 +273,18 @@ class Transformer(Struct, frozen=True, kw_only=True):
         On attention alone, one serves queries, keys and values (NeMo); else each has its own (PEFT).
         Source: Hu et al. 2021, section 4.2; Dettmers et al. 2023, section 4.
         """
-        width = self.num_attention_blocks * self.attention_adapter_width
+        blocks = self.num_attention_blocks + self.cross_layers
+        width = blocks * self.attention_adapter_width
         if on_all_linear:
-            width += self.num_attention_blocks * 2 * self.hidden
+            width += blocks * 2 * self.hidden
             width += self.num_dense_blocks * self.dense_adapter_width
-        return width
+        return width + sum(each.model.adapter_width(on_all_linear=on_all_linear) for each in self.towers)
 
     @property
     def stack_params(self) -> int:
         """Weights of all layers, every expert counted; norms and biases are below 0.1 % and left out."""
         return (
-            self.num_attention_blocks * self.attention_params
+            (self.num_attention_blocks + self.cross_layers) * self.attention_params
             + self.num_dense_blocks * self.dense_params
             + self.num_expert_blocks * (self.experts * self.expert_params + self.shared_params)
             + self.state_layers * self.state_params
@@ -253,7 +293,12 @@ class Transformer(Struct, frozen=True, kw_only=True):
     @property
     def params(self) -> int:
         """Every weight, prediction layers not counted."""
-        return self.stack_params + self.embedding_params
+        return self.stack_params + self.embedding_params + self.tower_params
+
+    @property
+    def tower_params(self) -> int:
+        """Weights of the further stacks."""
+        return sum(each.model.params for each in self.towers)
 
     @property
     def prediction_params(self) -> int:
@@ -288,6 +333,7 @@ class Transformer(Struct, frozen=True, kw_only=True):
         value = self.value_head_size or self.head_size
         key = self.head_size + (self.rope_head_size if self.kv_rank else 0)
         scores = 2 * self.num_attention_blocks * self.heads * (key + value) * self.attention_context(sequence)
+        scores += 2 * self.cross_layers * self.heads * (key + value) * self.cross_tokens
         return scores + (0.0 if self.compressed is None else self.compressed.index_flop_per_token(sequence))
 
     def prediction_flop_per_token(self, sequence: int) -> float:
@@ -307,10 +353,13 @@ class Transformer(Struct, frozen=True, kw_only=True):
         """
         inner = self.state_heads * self.state_head_size
         states = self.state_layers * 4 * inner * self.state_size
-        logits = self.predicted_fraction * self.vocabulary * self.hidden
-        weights = self.active_params - self.embedding_params + logits
+        weights: float = self.active_params - self.embedding_params - self.tower_params
+        weights += self.cross_layers * self.kv_params * (self.cross_tokens / sequence - 1)
+        towers = sum(each.tokens * each.model.forward_flop_per_token(each.tokens) for each in self.towers)
         return (
             2 * weights
+            + self.logits_flop_per_token
+            + towers / sequence
             + self.score_flop_per_token(sequence)
             + states
             + self.prediction_flop_per_token(sequence)
@@ -326,7 +375,9 @@ def read_transformer(block: FactBlock, known: Transformer | None) -> Transformer
     if known is None:
         block = replace(block, fields=_assumed(block) | block.fields)
     try:
-        return block.read(Transformer, known, zero=True)
+        return block.read(
+            Transformer, known, zero=True, given={"towers": () if known is None else known.towers}
+        )
     except SpecError as err:
         where = "" if str(err).startswith(f"{block.path}:") else f"{block.where}: "
         raise SpecError(f"{where}{err}") from err
