@@ -72,9 +72,26 @@ def test_a_short_training_is_not_a_part_of_a_step():
         trained("gpt2", tokens=1e5, global_batch=512)
 
 
+@pytest.mark.parametrize(
+    ("name", "samples"),
+    [
+        ("vit_large", 4096),  # Dosovitskiy et al. 2021, table 3
+        ("clip_vit_l14", 32_768),  # Radford et al. 2021, table 18
+        ("whisper_large_v3", 256),  # Radford et al. 2022, table 17
+        ("bert_base", 256),  # Devlin et al. 2019, appendix A.2
+        ("sdxl", 2048),  # Podell et al. 2023, section 2.5
+    ],
+)
+def test_a_model_whose_paper_states_a_batch_takes_it_and_says_where_from(name, samples):
+    found = trained(name, samples=1e6)
+    assert found.global_batch_samples == samples
+    assert workload(name).usual_batch_source in found.batch_words
+    assert trained(name, samples=100).global_batch_samples == 100
+
+
 def test_where_no_batch_is_usual_it_is_asked_for():
     with pytest.raises(EvidenceError) as caught:
-        usual_batch(workload("vit_large"))
+        usual_batch(workload("wan21_14b"))
     (missing,) = caught.value.missing
     assert "--global-batch N" in missing
 

@@ -339,13 +339,16 @@ def _chosen_batch(
 ) -> tuple[int | None, str | None]:
     """The global batch of a stated training budget where nobody states one, and why; (None, None) for none.
 
-    The median of published ones, but of fine-tunings the usual one; at most all samples of the training.
+    The median of published ones, that of the model's paper or of its size; of fine-tunings the usual one. At
+    most all samples of the training.
     """
     usual, words = usual_fine_tuning_batch(query, about), "usual for fine-tuning"
     is_own = usual is not None and (query.changes_workload or about.trained == "full")
     published = None if is_own else _published_batch(about, budget, scores)
     if published is not None:
         usual, words = published, "the median of published ones"
+    elif usual is None and about.usual_batch_samples is not None:
+        usual, words = about.usual_batch_samples, f"as published ({about.usual_batch_source})"
     elif usual is None and _has_usual_batch(about):
         usual, words = usual_batch(about), f"the usual {_usual_batch_tokens(about)[1]} tokens"
     samples = None if usual is None else budget.samples_at(usual)
@@ -372,10 +375,14 @@ def _has_usual_batch(about: Workload) -> bool:
 
 
 def usual_batch(about: Workload) -> int:
-    """The global batch of a language model whose samples against batch nobody has published.
+    """The global batch of a training whose samples against batch nobody has published.
+
+    That of the model's paper, or that of language models of its size.
 
     Raises EvidenceError where there is no usual one.
     """
+    if about.usual_batch_samples is not None:
+        return about.usual_batch_samples
     if not _has_usual_batch(about) or about.sequence_tokens is None:
         raise EvidenceError(
             f"no published result of {about.title} states a global batch",

@@ -135,6 +135,7 @@ class Workload(Struct, frozen=True, kw_only=True):
     (lora: Hu et al. 2021), on every linear layer (qlora: Dettmers et al. 2023).
     frozen_share: what runs forward only beside the model, in FLOP of its forward pass: encoders, a reference
     model. frozen_params: weights of it that the model does not share. rollout: what is generated to train on.
+    usual_batch_samples: the global batch of the training that a paper describes, usual_batch_source.
     """
 
     slug: str
@@ -148,6 +149,8 @@ class Workload(Struct, frozen=True, kw_only=True):
     sequence_tokens: int | None = None
     dataset_samples: int | None = None
     global_batch_below: float | None = None
+    usual_batch_samples: int | None = None
+    usual_batch_source: str | None = None
     params: float | None = None
     embedding_params: float | None = None
     embedding_tables: int | None = None
@@ -363,6 +366,8 @@ def _workload(block: FactBlock, known: Workload | None) -> Workload:
         },
     )
     _check_counted(block, found)
+    if found.usual_batch_samples is not None and found.usual_batch_source is None:
+        raise block.refuse("usual_batch_source", "where usual_batch_samples was read")
     if found.trained != "full" and (found.lora_rank is None or found.transformer is None):
         raise block.refuse(
             "lora_rank", "this rank and the sizes of a transformer, where adapters are trained"
