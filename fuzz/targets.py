@@ -39,6 +39,7 @@ from equipoise.spec.catalogue import shipped
 from equipoise.spec.cluster import load_systems
 from equipoise.spec.cluster_text import cluster_in_text
 from equipoise.spec.hardware import load_hardware
+from equipoise.spec.hub_config import read_config
 from equipoise.spec.strategy import strategy
 from equipoise.spec.workload import load_workloads
 from equipoise.units import duration_s
@@ -258,6 +259,11 @@ def _parquet() -> list[bytes]:
     return [buffer.getvalue()]
 
 
+_CONFIG = (
+    b'{"model_type": "jamba", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,'
+    b' "num_attention_heads": 32, "num_experts": 16, "num_experts_per_tok": 2, "attn_layer_period": 8,'
+    b' "vocab_size": 65536, "text_config": null}'
+)
 _QUESTION = b"workload = bert\naccelerator = h100\nobjective = cost\nprice = 2.5\ntokens = 1T\ndeadline = 7d"
 _SYSTEM = b'{"submitter": "Org", "accelerator_model_name": "NVIDIA H100", "accelerators_per_node": "8"}'
 _EXTRA_P = (
@@ -346,6 +352,11 @@ TARGETS = (
         name="workloads",
         read=lambda data: load_workloads([_file("workloads.toml", data)]),
         seeds=_shipped("spec/workloads.toml"),
+    ),
+    Target(
+        name="config",
+        read=lambda data: read_config(_file("config.json", data)),
+        seeds=lambda: [_CONFIG],
     ),
     Target(name="ledger", read=_ledger, seeds=_examples("own-ledger.jsonl")),
     Target(name="sweep", read=_store, seeds=_sweep),

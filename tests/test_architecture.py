@@ -78,7 +78,7 @@ ORDER = {
     "runs.readers": ("cells", "mlperf", "exports", "measurements"),
     "spec": (
         *("facts", "renting", "hardware", "mlperf", "transformer", "cluster", "links", "strategy"),
-        *("workload", "hub_config", "catalogue", "torch_model", "cluster_text"),
+        *("workload", "hub_keys", "hub_layers", "hub_config", "catalogue", "torch_model", "cluster_text"),
     ),
     "web": (
         *("answers", "controls", "guard", "screen", "question", "place", "frames", "screens"),

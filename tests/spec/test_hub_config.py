@@ -1,14 +1,18 @@
 """A model's config.json: parameters as `transformers` counts them, published counts, and files that are none."""
 
 import json
+import tomllib
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.errors import SpecError
-from equipoise.spec.hub_config import FAMILIES, read_config
+from equipoise.perfmodel.load import workload_load
+from equipoise.spec.hub_config import read_config
+from equipoise.spec.hub_keys import model_types
 from equipoise.spec.workload import workload
 
 # Each as its class in transformers has it unless changed; the mixtures in few layers, which is enough to count them.
@@ -43,18 +47,61 @@ MODELS = {
     "qwen3_next": {"num_hidden_layers": 4, "num_experts": 16},
     "qwen3_5_text": {},
     "qwen3_5_moe_text": {"num_hidden_layers": 4, "num_experts": 16},
+    "falcon": {},
+    "gpt_neo": {},
+    "gpt_bigcode": {},
+    "bloom": {},
+    "exaone4": {},
+    "ernie4_5_moe": {"num_hidden_layers": 3},
+    "granitemoehybrid": {},
+    "jamba": {"num_hidden_layers": 8},
+    "mamba2": {},
+    "bamba": {"attn_layer_indices": [9, 18, 27]},
+    "falcon_h1": {},
+    "minimax": {"num_hidden_layers": 4},
+    "olmo_hybrid": {},
+    "minicpm3": {},
     "bert": {},
     "distilbert": {},
+    "electra": {},
+    "deberta-v2": {},
+    "modernbert": {},
+    "mamba": {},
     "t5": {"feed_forward_proj": "gated-gelu"},
+    "bart": {},
+    "whisper": {},
+    "wav2vec2": {},
+    "clip": {},
+    "siglip": {},
     "vit": {},
+    "dinov2": {},
+    "swin": {},
+    "convnext": {},
 }
+# Norms and biases are left out, of encoders also the table of segments and the layer before the logits; of pairs what
+# projects either.
+ROUGHLY = (
+    "bert",
+    "distilbert",
+    "electra",
+    "deberta-v2",
+    "modernbert",
+    "mamba",
+    "whisper",
+    "wav2vec2",
+    "clip",
+    "siglip",
+)
+ROUGHLY += ("vit", "dinov2", "swin", "convnext")
+BUILDERS = ("SpeechSeq2Seq", "Seq2SeqLM", "CausalLM", "MaskedLM", "CTC")
 
 
 def num_params(config) -> int:
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    for name in ("AutoModelForCausalLM", "AutoModelForMaskedLM", "AutoModelForSeq2SeqLM", "AutoModel"):
+    for kind in (*BUILDERS, ""):
         with suppress(ValueError), torch.device("meta"):
-            return sum(each.numel() for each in getattr(transformers, name).from_config(config).parameters())
+            builder = getattr(transformers, f"AutoModelFor{kind}" if kind else "AutoModel")
+            return sum(each.numel() for each in builder.from_config(config).parameters())
     raise AssertionError(config.model_type)
 
 
@@ -65,9 +112,7 @@ def test_parameters_are_those_of_transformers(kind, tmp_path):
     config = transformers.CONFIG_MAPPING[kind](**MODELS[kind])
     config.save_pretrained(tmp_path)
     found = read_config(tmp_path / "config.json").workload
-    # Norms and biases are left out, of encoders also the table of segments and the layer before the logits.
-    small = kind in {"bert", "distilbert", "vit"}
-    assert found.params == pytest.approx(num_params(config), rel=0.011 if small else 0.001)
+    assert found.params == pytest.approx(num_params(config), rel=0.011 if kind in ROUGHLY else 0.001)
 
 
 # config.json of published models, the keys that sizes follow from; the counts are those of the catalogue, whose sizes
@@ -136,6 +181,117 @@ def test_published_files_are_the_models_of_the_catalogue(slug, tmp_path):
     assert found.forward_flop_per_token(4096) == pytest.approx(known.forward_flop_per_token(4096), rel=1e-9)
 
 
+CARDS = tomllib.loads((Path(__file__).parents[1] / "truth" / "hub_configs.toml").read_text())
+
+
+def written(path, keys):
+    (path / "config.json").write_text(json.dumps(keys))
+    return path / "config.json"
+
+
+@pytest.mark.truth
+@pytest.mark.parametrize("name", CARDS)
+def test_parameters_are_those_of_the_models_card(name, tmp_path):
+    card = CARDS[name]
+    found = read_config(written(tmp_path, card["config"]))
+    assert found.workload.params == pytest.approx(card["params"], rel=0.02)
+    assert found.assumed is None
+    if "active" in card:
+        assert found.workload.transformer.active_params == pytest.approx(card["active"], rel=0.02)
+
+
+# FLOP and bytes of the catalogue's models were counted on torch modules (their sources), layer by layer.
+COUNTED = {
+    "whisper_large_v3": "whisper_large_v3",
+    "clip_vit_b32": "clip_vit_b32",
+    "clip_vit_l14": "clip_vit_l14",
+    "wav2vec2_base": "wav2vec2_base",
+    "convnext_base": "convnext_base",
+}
+
+
+@pytest.mark.truth
+@pytest.mark.parametrize("name", COUNTED)
+def test_models_of_several_stacks_cost_what_counted_ones_do(name, tmp_path):
+    known, found = workload(COUNTED[name]), read_config(written(tmp_path, CARDS[name]["config"])).workload
+    assert found.train_flop_per_sample == pytest.approx(known.train_flop_per_sample, rel=0.04)
+    load = workload_load(found)
+    assert load.params == pytest.approx(found.params)
+    assert load.train_flop_per_sample == pytest.approx(found.train_flop_per_sample)
+    kept = load.sequence * load.layers * (load.kept_whole_bytes + load.kept_shared_bytes)
+    assert kept == pytest.approx(known.activation_bytes_per_sample, rel=0.2)
+
+
+def test_swin_costs_what_its_paper_states(tmp_path):
+    # Liu et al. 2021, table 1: Swin-B at 224 pixels, 15.4 G multiplications and additions an image
+    found = read_config(written(tmp_path, CARDS["swin_base"]["config"])).workload
+    assert found.train_flop_per_sample == pytest.approx(3 * 2 * 15.4e9, rel=0.02)
+
+
+def test_batches_are_those_of_the_papers(tmp_path):
+    batches = {"vit_large": 4096, "clip_vit_l14": 32_768, "whisper_tiny": 256, "roberta_large": 8192}
+    for name, batch in batches.items():
+        found = read_config(written(tmp_path, CARDS[name]["config"])).workload
+        assert found.usual_batch_samples == batch
+        assert found.usual_batch_source
+
+
+# Of Yi 6B (01-ai/Yi-6B, card: 6 B, 6,061,035,520 parameters), under a name that nobody has.
+UNKNOWN = {
+    "model_type": "novel",
+    "architectures": ["NovelForCausalLM"],
+    "hidden_size": 4096,
+    "intermediate_size": 11_008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "vocab_size": 64_000,
+    "tie_word_embeddings": False,
+}
+
+
+def test_a_type_that_is_not_known_is_read_as_a_decoder_like_llama_and_said_to_be(tmp_path):
+    found = read_config(written(tmp_path, UNKNOWN))
+    assert found.workload.params == pytest.approx(6_061_035_520, rel=0.001)
+    assert "novel" in found.assumed
+    assert "6.06 G" in found.assumed
+    assert "model card" in found.assumed
+    inner = read_config(
+        written(tmp_path, {"model_type": "novel_vl", "text_config": UNKNOWN, "vision_config": {"a": 1}})
+    )
+    assert (inner.workload.params, inner.left_out) == (found.workload.params, ("vision_config",))
+
+
+@pytest.mark.parametrize(
+    ("keys", "word"),
+    [
+        ({"n_routed_experts": 8}, "n_routed_experts"),
+        ({"ssm_state_size": 16}, "ssm_state_size"),
+        ({"kv_lora_rank": 512}, "kv_lora_rank"),
+        ({"conv_kernel": 4}, "conv_kernel"),
+        ({"layer_types": ["linear_attention"]}, "linear_attention"),
+        ({"architectures": ["NovelForMaskedLM"]}, "NovelForMaskedLM"),
+        ({"intermediate_size": None}, "intermediate_size"),
+    ],
+)
+def test_a_type_that_is_not_known_is_refused_where_its_file_is_unlike_llamas(keys, word, tmp_path):
+    with pytest.raises(SpecError, match=word):
+        read_config(written(tmp_path, UNKNOWN | keys))
+
+
+@pytest.mark.parametrize(
+    ("kind", "word"), [("albert", "share"), ("resnet", "convolutions"), ("rwkv", "recurrent")]
+)
+def test_what_sizes_cannot_state_is_refused_by_name(kind, word, tmp_path):
+    with pytest.raises(SpecError, match=rf"{kind}.*{word}.*MODULE:FUNCTION"):
+        read_config(written(tmp_path, {"model_type": kind, "hidden_size": 64}))
+
+
+def test_experts_of_a_dense_family_are_not_left_out(tmp_path):
+    with pytest.raises(SpecError, match="num_experts=8"):
+        read_config(written(tmp_path, UNKNOWN | {"model_type": "minicpm", "num_experts": 8}))
+
+
 def test_the_text_model_of_a_larger_one_is_taken_and_the_rest_named(tmp_path):
     path = tmp_path / "config.json"
     # As published for Gemma 3 27B, heads included; what it leaves out is as in transformers.
@@ -175,6 +331,21 @@ REFUSED = {
     "large": b" " * 2_000_000,
     "no image": b'{"model_type": "vit", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 1,'
     b' "image_size": 8}',
+    "nested": b'{"model_type": "llama", "text_config": ' + b'{"a":' * 10_000 + b"1" + b"}" * 10_000 + b"}",
+    "not a number": b'{"model_type": "llama", "hidden_size": NaN}',
+    "endless size": b'{"model_type": "llama", "hidden_size": Infinity}',
+    "no heads": b'{"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 0}',
+    "layers are a list": b'{"model_type": "llama", "hidden_size": 64, "num_hidden_layers": [1, 2]}',
+    "no layers": b'{"model_type": "mamba2", "hidden_size": 64, "num_hidden_layers": 0}',
+    "name of a thousand": b'{"model_type": "' + b"x" * 1000 + b'"}',
+    "two lines": b'{"model_type": "a\\nb"}',
+    "pair of nothing": b'{"model_type": "clip", "text_config": 3}',
+    "pyramid of nothing": b'{"model_type": "swin", "embed_dim": 96, "depths": [2, 2], "num_heads": [3]}',
+    "pyramid without depth": b'{"model_type": "convnext", "depths": [], "hidden_sizes": []}',
+    "sound of nothing": b'{"model_type": "wav2vec2", "hidden_size": 64, "num_hidden_layers": 1,'
+    b' "num_attention_heads": 1, "vocab_size": 9, "conv_kernel": [true]}',
+    "no hybrid": b'{"model_type": "jamba", "hidden_size": 64, "intermediate_size": 9, "num_hidden_layers": 1,'
+    b' "num_attention_heads": 1, "vocab_size": 9}',
     "experts": b'{"model_type": "mixtral", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 1,'
     b' "vocab_size": 9, "num_local_experts": 2, "num_experts_per_tok": 4}',
 }
@@ -215,13 +386,16 @@ KEYS += (
     "num_experts",
     "num_experts_per_tok",
     "text_config",
+    "vision_config",
     "mlp_only_layers",
 )
+KEYS += ("intermediate_size", "depths", "num_heads", "hidden_sizes", "embed_dim", "conv_dim", "conv_kernel")
+KEYS += ("conv_stride", "encoder_layers", "attn_type_list", "moe_k", "id2label", "image_size", "patch_size")
 
 
 @pytest.mark.law
 @given(
-    st.sampled_from([name for each in FAMILIES for name in each.types]),
+    st.sampled_from(model_types()),
     st.dictionaries(st.sampled_from(KEYS), json_values | st.integers(0, 100)),
 )
 def test_no_file_ends_in_any_other_error(tmp_path_factory, kind, keys):

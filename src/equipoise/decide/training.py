@@ -331,6 +331,8 @@ def _of_config(query: TrainingQuery, chosen: list[str]) -> Workload:
         chosen.append(f"samples of {tokens} tokens (--sequence for another number)")
     if found.left_out:
         chosen.append(f"{query.config.name} without {', '.join(found.left_out)}, which nothing here models")
+    if found.assumed:
+        chosen.append(found.assumed)
     return found.workload
 
 

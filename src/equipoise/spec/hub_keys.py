@@ -1,0 +1,217 @@
+"""The keys of a config.json: which of them state the sizes of a family of models (model_types.toml)."""
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from msgspec import Struct
+
+from equipoise.errors import SpecError
+from equipoise.spec.facts import FactBlock, read_blocks, shown
+from equipoise.spec.workload import Area
+
+MODEL_TYPES_FILE = Path(__file__).with_name("model_types.toml")
+# Beyond any model there is: a larger size is an error of the file.
+MOST_SIZE: Final = 10**9
+MOST_LAYERS: Final = 10_000
+MOST_NAME: Final = 100
+USUAL_SEQUENCE_TOKENS: Final = 4096
+# Of a type that is not known: keys of what a decoder like Llama does not have.
+_UNLIKE_LLAMA: Final = re.compile(
+    r"(?:^|_)(?:n?experts?|moe|router|ssm|mamba|state_size|time_step|conv|lora_rank|linear_(?:attn|num|key|value)"
+    r"|hybrid|recurren|rwkv|gla|delta|cross|encoder|image|vision|patch|audio|mel_bins|diffusion|altup|per_layer"
+    r"|interleave|num_mem|kv_shared|early_exit|loop|mixture)"
+)
+_LLAMA_SIZES: Final = ("hidden", "layers", "heads", "ffn_hidden", "vocabulary")
+# Parts of a family that make layers of experts.
+_WITH_EXPERTS: Final = frozenset({"experts", "llama4", "hybrid"})
+
+
+class Family(Struct, frozen=True, kw_only=True):
+    """How configurations of some `model_type`s are read: the fields of model_types.toml."""
+
+    types: tuple[str, ...]
+    parts: tuple[str, ...] = ()
+    area: Area = "language"
+    gated: bool = True
+    tied: bool = False
+    causal: bool = True
+    position_tables: int = 0
+    window_every: int | None = None
+    predicted_fraction: float = 1.0
+    merged: tuple[str, ...] = ()
+    names: Mapping[str, Any] = MappingProxyType({})
+    fixed: Mapping[str, Any] = MappingProxyType({})
+    sequence_tokens: int = USUAL_SEQUENCE_TOKENS
+    without: str | None = None
+    lacks: str | None = None
+    usual_batch_samples: int | None = None
+    usual_batch_source: str | None = None
+
+
+class _Tables(Struct, frozen=True):
+    """The file of model types: keys by size, family by model type, and values left out of nested ones."""
+
+    keys: Mapping[str, tuple[str, ...]]
+    families: Mapping[str, Family]
+    nested: Mapping[str, Mapping[str, Any]]
+
+
+@cache
+def _tables() -> _Tables:
+    keys: dict[str, tuple[str, ...]] = {}
+    families: dict[str, Family] = {}
+    nested: dict[str, Mapping[str, Any]] = {}
+    for block in read_blocks(MODEL_TYPES_FILE, frozenset({"size", "family", "nested"})):
+        if block.kind == "size":
+            keys[block.slug] = block.texts("keys")
+            continue
+        if block.kind == "nested":
+            nested[block.slug] = block.fields
+            continue
+        inner = {name: _inner(block, name) for name in ("names", "fixed")}
+        family = block.read(Family, also=inner, given=inner, zero=True)
+        families |= dict.fromkeys(family.types, family)
+    return _Tables(keys, families, nested)
+
+
+def _inner(block: FactBlock, name: str) -> Mapping[str, Any]:
+    found = block.block(name)
+    return {} if found is None else found.fields
+
+
+def model_types() -> tuple[str, ...]:
+    """Every `model_type` that is read, in alphabetical order."""
+    return tuple(sorted(kind for kind, family in _tables().families.items() if family.lacks is None))
+
+
+class HubConfig(Struct, frozen=True, kw_only=True):
+    """The keys of a file, or of the part of it that describes one model, and the family they are read by."""
+
+    path: Path
+    keys: Mapping[str, Any]
+    family: Family
+
+    def refuse(self, key: str, expected: str) -> SpecError:
+        """The error for a key that is not what it has to be."""
+        return SpecError(f"{self.path}: {key}={shown(self.keys.get(key))}; expected {expected}")
+
+    def named(self, name: str) -> tuple[str, ...]:
+        """The keys that may state a size."""
+        return (*self.family.names.get(name, ()), *_tables().keys.get(name, (name,)))
+
+    def stated(self, name: str) -> str | None:
+        """The key under which a size is stated; None where it is not, or null."""
+        return next((each for each in self.named(name) if self.keys.get(each) is not None), None)
+
+    def size(self, name: str, default: int | None = None, *, least: int = 1, most: int = MOST_SIZE) -> int:
+        """A whole number, or a list of one number repeated. Raises SpecError where it is none, or missing
+        without a default.
+        """
+        key = self.stated(name)
+        if key is None:
+            if default is None:
+                known = " or ".join(self.named(name))
+                raise SpecError(f"{self.path}: {known} is missing; expected a whole number from {least} up")
+            return default
+        value = self.keys[key]
+        if isinstance(value, list) and value and all(each == value[0] for each in value):
+            value = value[0]
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise self.refuse(key, f"a whole number from {least} to {most:,}")
+        return value
+
+    def sizes(self, key: str) -> list[int]:
+        """A list of whole numbers. Raises SpecError where it is none, or empty."""
+        value = self.listed(key)
+        if not value or any(
+            isinstance(each, bool) or not isinstance(each, int) or not 1 <= each <= MOST_SIZE
+            for each in value
+        ):
+            raise self.refuse(key, "a list of whole numbers")
+        return value
+
+    def flag(self, key: str, *, default: bool) -> bool:
+        """True or false. Raises SpecError for anything else."""
+        value = self.keys.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise self.refuse(key, "true or false")
+        return value
+
+    def listed(self, key: str) -> list[Any]:
+        """A list; empty where the file has none. Raises SpecError for anything else."""
+        value = self.keys.get(key)
+        if value is None:
+            return []
+        if not isinstance(value, list) or len(value) > MOST_LAYERS:
+            raise self.refuse(key, f"a list of at most {MOST_LAYERS:,} layers")
+        return value
+
+    def part(self, kind: str) -> "HubConfig":
+        """The text or vision model of a pair, with what files leave out of such parts."""
+        inner = self.keys.get(f"{kind}_config")
+        if not isinstance(inner, dict):
+            raise self.refuse(f"{kind}_config", "the sizes of this part, as a table")
+        usual = f"{self.keys.get('model_type')}_{kind}_model"
+        stated = next(
+            (each for each in (inner.get("model_type"), usual) if family_of_type(each)), f"clip_{kind}_model"
+        )
+        return hub_config(self.path, inner, kind=stated, is_nested=True)
+
+
+def family_of_type(kind: object) -> Family | None:
+    """The family of a `model_type`; None where it is not known."""
+    return _tables().families.get(kind) if isinstance(kind, str) else None
+
+
+def hub_config(path: Path, keys: Mapping[str, Any], *, kind: object, is_nested: bool) -> HubConfig:
+    """The keys as their family has them. Raises SpecError where no family reads such a model."""
+    family = family_of_type(kind)
+    stated = keys.get("model_type")
+    left_out = _tables().nested.get(stated if isinstance(stated, str) else str(kind), {}) if is_nested else {}
+    if family is None:
+        family = _like_llama(path, keys, kind)
+    if family.lacks is not None:
+        raise SpecError(
+            f"{path}: model_type={shown(kind)} cannot be read: it has {family.lacks}, which no size here "
+            "states; count it as MODULE:FUNCTION"
+        )
+    found = {key: value for key, value in keys.items() if value is not None}
+    for key in family.merged:
+        if isinstance(inner := keys.get(key), dict):
+            found = inner | found
+    config = HubConfig(path=path, keys={**left_out, **found}, family=family)
+    if not _WITH_EXPERTS & set(family.parts) and config.size("experts", 0, least=0) > 1:
+        key = config.stated("experts") or "experts"
+        raise config.refuse(key, f"no experts in a model of type {kind}; count it as MODULE:FUNCTION")
+    return config
+
+
+def _like_llama(path: Path, keys: Mapping[str, Any], kind: object) -> Family:
+    """The family of Llama, for a type that is not known. Raises SpecError where the file is unlike one."""
+    llama = _tables().families["llama"]
+    config = HubConfig(path=path, keys=keys, family=llama)
+    missing = [config.named(size)[0] for size in _LLAMA_SIZES if config.stated(size) is None]
+    unlike = sorted(key for key, value in keys.items() if value and _UNLIKE_LLAMA.search(key))
+    if not isinstance(kind, str) or len(kind) > MOST_NAME or not kind.isprintable():
+        raise config.refuse("model_type", "its name")
+    built = [each for each in config.listed("architectures") if isinstance(each, str)]
+    other = next((each for each in built if not each.endswith(("ForCausalLM", "LMHeadModel"))), None)
+    if missing or unlike or other:
+        why = (
+            f"without {', '.join(missing[:4])}"
+            if missing
+            else f"with {', '.join(unlike[:4])[:120]}"
+            if unlike
+            else f"with architectures={shown(other)}"
+        )
+        raise SpecError(
+            f"{path}: model_type={shown(kind)} is not known, and {why} it is not read as a decoder like "
+            "Llama; count it as MODULE:FUNCTION"
+        )
+    return llama
