@@ -112,13 +112,16 @@ def format_time(seconds: float, unit_s: float) -> str:
 
 _BILLION = 1e9
 _TRILLION = 1e12
+_SMALLEST = 1e-6
 
 
 def format_amount(value: float) -> str:
-    """Three digits, grouped, never in exponents; from a billion on in words.
+    """Three digits, grouped; from a billion on in words, below a millionth in exponents.
 
     >>> format_amount(22_913.0), format_amount(3.456), format_amount(1_234_567.0), format_amount(2.5e9)
     ('22,900', '3.46', '1,230,000', '2.5 billion')
+    >>> format_amount(0.000012), format_amount(9.51e-13)
+    ('0.000012', '9.51e-13')
     """
     if not math.isfinite(value):
         return "unknown"
@@ -128,6 +131,8 @@ def format_amount(value: float) -> str:
             return f"{value / factor:,.6g}{word}"
     if value.is_integer():
         return f"{value:,.0f}"
+    if abs(value) < _SMALLEST:
+        return f"{value:.3g}"
     decimals = 2 - math.floor(math.log10(abs(value)))
     return f"{value:,.{decimals}f}".rstrip("0").rstrip(".")
 

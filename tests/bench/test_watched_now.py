@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from contextlib import closing
 
 import pytest
 from msgspec import to_builtins
@@ -34,11 +35,20 @@ def test_a_run_lives_while_a_process_holds_its_file(tmp_path):
     os.utime(file.path, LONG_AGO)
     found = run_files(file.path.parent)
     assert found.is_alive
-    assert (run_now(found).status, latest_step(found)) == ("training", 40)
+    assert (run_now(found).status, latest_step(found)) == ("training", (40, False))
     file.close()
     found = run_files(file.path.parent)
     assert not found.is_alive
     assert run_now(found).status.startswith("failed: rank 0 ")
+
+
+def test_after_the_last_measured_step_a_run_that_trains_says_so(tmp_path):
+    about = {"rank": 0, "num_ranks": 1, "workload": "mine", "num_steps": 40}
+    with closing(RankFile(run_folder(tmp_path, "20261123T000000-0"), about)) as file:
+        file.add(steps(39))
+        assert latest_step(run_files(file.path.parent)) == (39, False)
+        file.add(steps(40)[39:])
+        assert latest_step(run_files(file.path.parent)) == (40, True)
 
 
 def test_where_disks_have_no_locks_a_file_written_a_moment_ago_lives_until_it_says_its_end(tmp_path):

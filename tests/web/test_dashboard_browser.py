@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 import pytest
 
 pytestmark = pytest.mark.browser
+SIX_SYSTEMS = ("dgx-h100", "b200", "mi300x", "h200-sxm5-141gb", "a100-sxm4-80gb", "tpu-v5p")
 
 
 @pytest.fixture
@@ -282,6 +283,65 @@ def test_a_phone_never_scrolls_sideways(opened, path):
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
         tops = page.locator("nav[aria-label=Pages] a").evaluate_all("all => all.map(each => each.offsetTop)")
         assert (len(tops), len(set(tops))) == (7, 1)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/accuracy",
+        "/advice?workload=llama2_7b&tokens=1G&deadline=9d&max_accelerators=8&"
+        + "&".join(f"accelerator={each}" for each in SIX_SYSTEMS),
+    ],
+)
+def test_on_a_phone_figures_of_tables_are_in_sight_and_named(opened, path):
+    with opened(path, viewport={"width": 390, "height": 844}, is_mobile=True) as page:
+        page.locator("summary").evaluate_all("all => all.forEach(each => each.parentElement.open = true)")
+        figures = page.locator("table.folding td.number")
+        rights = figures.evaluate_all("all => all.map(each => each.getBoundingClientRect().right)")
+        assert len(rights) > 20
+        assert max(rights) <= 390
+        table = page.locator("table.folding").first
+        heads = table.get_by_role("columnheader").count()
+        assert heads == table.get_by_role("row").nth(1).locator("th, td").count() > 3
+        cut = "each => each.scrollWidth > each.clientWidth + 1"
+        assert [each for each in page.locator("table.matrix td").all() if each.evaluate(cut)] == []
+
+
+def test_no_field_cuts_off_what_an_empty_one_means(opened):
+    for width in (390, 1280):
+        options = {"viewport": {"width": width, "height": 844}, "is_mobile": width == 390}
+        with opened("/advice?workload=bert&accelerator=dgx-a100&max_accelerators=8", **options) as page:
+            page.locator("form summary").evaluate_all("all => all.forEach(each => each.click())")
+            fields = page.locator("form input:placeholder-shown")
+            assert fields.count() > 20
+            cut = fields.evaluate_all("all => all.filter(e => e.scrollWidth > e.clientWidth).map(e => e.id)")
+            assert cut == []
+
+
+def test_the_fields_in_sight_and_their_button_share_a_line(opened):
+    for path in ("/advice?workload=bert&accelerator=dgx-a100", "/plan?workload=bert&accelerator=dgx-a100"):
+        with opened(path, viewport={"width": 1280, "height": 900}) as page:
+            tops = page.locator("form.question > .at > .field, form.question > .last").evaluate_all(
+                "all => all.map(each => each.offsetTop)"
+            )
+            assert (len(tops), len(set(tops))) == (7, 1)
+
+
+def test_a_page_out_of_sight_does_not_ask(browser, start, tmp_path, running_sweep):
+    started = start("--runs", tmp_path)
+    with running_sweep(tmp_path / "mine", num_finished=1):
+        page = browser.new_page()
+        page.goto(f"{started.url}/runs")
+        with page.expect_request("**/runs/live*"):
+            pass
+        page.evaluate("Object.defineProperty(document, 'hidden', { value: true, configurable: true })")
+        asked = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.wait_for_timeout(5000)  # twice as long as between two requests
+        assert asked == []
+        with page.expect_request("**/runs/live*"):
+            page.evaluate("delete document.hidden")
+        page.close()
 
 
 def test_a_running_sweep_is_live(browser, start, tmp_path, running_sweep):

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+from urllib.parse import urlencode
 
 import pytest
 from msgspec.structs import replace
@@ -29,6 +30,8 @@ WRONG = (
     ("/compare?entry=nothing", "entry 'nothing'"),
     (f"/compare?{'&'.join(['entry=a'] * 7)}", "too many"),
     ("/plan?most=8", "most='8' "),
+    ("/plan?max-accelerators=64", "did you mean accelerators"),
+    ("/allocate?accelerator=0x+h100&workload-1=bert", "pool is '0x h100'; .* at least 1"),
     ("/plan?accelerators=0", r"“Accelerators” is 0; .* 1 to 16,384"),
     ("/plan?accelerators=8..99999", "“Accelerators” is 99999"),
     ("/plan?deadline=-1", "“Deadline, hours” is -1; .*hours"),
@@ -209,6 +212,52 @@ def test_every_field_has_a_name_for_who_listens(dashboard):
     assert num_fields
 
 
+def test_an_address_may_name_fields_as_options_do(dashboard):
+    _, page = dashboard.page("/advice?workload=bert&accelerator=dgx-a100&max-accelerators=8&global-batch=256")
+    held = {each.get("name"): each.get("value") for each in page.all("input")}
+    assert (held["max_accelerators"], held["global_batch"]) == ("8", "256")
+    assert "BERT" in page.text
+
+
+def test_every_address_that_a_page_leads_to_has_a_page(dashboard):
+    seen, waiting = {"/"}, [*PAGES, "/allocate"]
+    while waiting:
+        path = waiting.pop()
+        seen.add(path)
+        status, page = dashboard.page(path)
+        assert status == 200, path
+        identifiers = {each["id"] for _, each in page.elements if "id" in each}
+        targets = [
+            each[name] for _, each in page.elements for name in ("href", "action", "hx-get") if name in each
+        ]
+        assert {each[1:] for each in targets if each.startswith("#")} <= identifiers, path
+        waiting += {each for each in targets if each.startswith("/")} - seen - set(waiting)
+    assert len(seen) > 20
+
+
+def test_whatever_compare_offers_it_compares(dashboard):
+    _, page = dashboard.page("/compare")
+    workloads = [each["value"] for each in page.all("option") if each["value"] in {"bert", "retinanet"}]
+    assert len(workloads) == 2
+    for workload in workloads:
+        _, page = dashboard.page(f"/compare?workload={workload}")
+        entries = [each["value"] for each in page.all("input") if each.get("name") == "entry"]
+        for begin in range(0, len(entries), 6):
+            chosen = urlencode(
+                [("workload", workload), *(("entry", each) for each in entries[begin : begin + 6])]
+            )
+            status, page = dashboard.page(f"/compare?{chosen}")
+            assert (status, "missing" in sections(page)) == (200, False)
+
+
+def test_small_amounts_in_an_address_are_answered_without_a_warning(start):
+    started = start()
+    for asked in ("price=1e-300", "budget=1e-9", "deadline=1e-9", "electricity=1e-300", "value_of_time=1e-9"):
+        status, page = started.page(f"/advice?workload=bert&accelerator=dgx-a100&accelerators=8&{asked}")
+        assert (status, "0.0000000000" in page.text) == (200, False)
+    assert started.stopped() == (130, "equipoise: interrupted\n")
+
+
 def test_the_address_holds_the_state(dashboard):
     query = "workload=bert&accelerator=dgx-a100&accelerator=h100&accelerators=8..32&objective=time&tokens="
     _, page = dashboard.page(f"/plan?{query}&price=dgx-a100%3D2.5&precision=bf16&precision=fp8&fix=tp%3D1..2")
@@ -282,6 +331,13 @@ def test_a_damaged_sweep_is_a_sentence(start, tmp_path, running_sweep):
     assert re.search(r"trials/.*\.json: .*\bdelete\b", page.text)
 
 
+def test_without_predictions_my_runs_say_how_to_keep_one(start, tmp_path, running_sweep):
+    with running_sweep(tmp_path / "mine"):
+        pass
+    _, page = start("--runs", tmp_path, EQUIPOISE_LEDGER=str(tmp_path / "none.jsonl")).page("/runs")
+    assert "--record of predict, plan and advise" in page.text
+
+
 def test_runs_are_shown_beside_what_was_predicted_of_them(start, tmp_path, running_sweep):
     """On two ranks a step of 64 samples takes 3 ms and some per cent: about 21,000 samples/s."""
     ledger = tmp_path / "ledger.jsonl"
@@ -306,6 +362,10 @@ def test_runs_are_shown_beside_what_was_predicted_of_them(start, tmp_path, runni
     _, page = started.page("/runs")
     assert "Predicted" in page.text
     assert "range: 0 of 1." in page.text
+    assert "Step of small_mlp, batch 64 (plan)" in page.text
+    assert re.search(
+        r"2\.13 ms \(1\.78.2\.56 ms\)", page.text
+    )  # 64 samples at 30,000, 36,000 and 25,000 a second
     # A later prediction of the same replaces it, and the page follows.
     add_predictions(ledger, [replace(predicted, value=21_000.0, low=15_000.0)])
     _, page = started.page("/runs")

@@ -207,7 +207,7 @@ def test_measured_times_may_be_pasted_as_csv():
         ({"workload_1": "bert", "sizes_1": "many"}, "accelerators"),
         ({"workload_1": "bert", "tokens_1": "lots"}, "above 0"),
         ({"workload_1": "bert", "accelerator": "h100"}, "32x h100"),
-        ({"workload_1": "bert", "accelerator": "99999x h100"}, "16384"),
+        ({"workload_1": "bert", "accelerator": "99999x h100"}, "16,384"),
         ({"workload_1": "bert", "data": "/etc"}, "field"),
         ({"workload_1": "bert", "name_1": "x" * 200}, "longer than 160"),
         ({"deadline_1": ""}, "no job"),

@@ -133,6 +133,21 @@ class LedgerEntry(Struct, frozen=True, kw_only=True):
         return (1.0 / ratio if self.prediction.quantity == "samples_per_s" else ratio) - 1.0
 
     @property
+    def in_steps(self) -> "LedgerEntry":
+        """The same as times of a step, where it is a rate at a stated batch: its interval turns round."""
+        about, batch = self.prediction, self.prediction.global_batch_samples
+        if about.quantity != "samples_per_s" or batch is None:
+            return self
+        value, low, high = (batch / each for each in (about.value, about.high, about.low))
+        return replace(
+            self,
+            prediction=replace(about, quantity="step_s", value=value, low=low, high=high),
+            measured=tuple(
+                replace(each, quantity="step_s", value=batch / each.value) for each in self.measured
+            ),
+        )
+
+    @property
     def is_covered(self) -> bool | None:
         """Whether the interval covers what was measured; None where nothing was."""
         if self.outcome is None:

@@ -20,7 +20,7 @@ from equipoise.decide.field import Field, Group, Sizes, Verb
 from equipoise.errors import DataError, UsageError
 from equipoise.spec.renting import DEFAULT_GRID, ON_RECLAIM, TERMS, OnReclaim
 from equipoise.spec.strategy import METHODS, PRECISIONS, SOFTWARE_NAMES, TRAINED
-from equipoise.units import HOUR_S
+from equipoise.units import format_duration
 
 Objective: TypeAlias = Literal["balance", "time", "cost", "energy", "value_of_time"]
 OBJECTIVES: Final[tuple[Objective, ...]] = get_args(Objective)
@@ -136,8 +136,8 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
         self._refuse_twice_stated()
         if self.queue_s is not None and self.deadline_s is not None and self.queue_s >= self.deadline_s:
             raise UsageError(
-                f"--queue of {self.queue_s / HOUR_S:g} hours leaves no time before the --deadline of "
-                f"{self.deadline_s / HOUR_S:g} hours"
+                f"--queue of {format_duration(self.queue_s)} leaves no time before the --deadline of "
+                f"{format_duration(self.deadline_s)}"
             )
         if self.objective == "value_of_time" and self.value_of_time_usd_per_hour is None:
             raise UsageError("--objective value_of_time needs --value-of-time USD, in US dollars per hour")

@@ -113,6 +113,9 @@ def json_script(identifier: str, document: object) -> Html:
     return element("script", Html(text), type="application/json", id=identifier)
 
 
+# On a narrow screen a row of a table with so many columns, of which so few are figures, takes several lines.
+FEWEST_FOLDING: Final = 4
+MOST_IN_LINE: Final = 8
 TALL_ROWS: Final = 16  # a longer table without a row to find scrolls in its own box
 
 
@@ -192,9 +195,11 @@ def _table(block: Table) -> Html:
     rows = enumerate(block.rows)
     body = element("tbody", *(_row(row, block.columns, is_marked=at == block.marked) for at, row in rows))
     identifier = f"{anchor(block.name)}-caption"
+    num_numbers = sum(column.is_number for column in block.columns)
+    folds = len(block.columns) >= FEWEST_FOLDING and num_numbers <= MOST_IN_LINE
     box = element(
         "div",
-        element("table", head, body, aria_labelledby=identifier),
+        element("table", head, body, class_="folding" if folds else None, aria_labelledby=identifier),
         class_="scroll tall" if len(block.rows) > TALL_ROWS and block.marked is None else "scroll",
         tabindex=0,
         role="region",

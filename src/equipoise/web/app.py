@@ -135,10 +135,12 @@ class Dashboard:
         return await self.answers.find(key, partial(_answered, screen, query, self.sources), limit_s=limit_s)
 
     async def warm(self) -> None:
-        """Compute what is looked at first, before anybody asks: the first page, and the study."""
+        """Compute what pages show before anything is asked, the first page first."""
         firsts: tuple[tuple[Screen, PageQuery], ...] = (
-            (decide.ADVICE, decide.read({}, self.sources, verb="advise")),
+            *((each, each.read({}, self.sources)) for each in SCREENS if each.read is not None),
             (evidence.STUDY_SCREEN, StudyFields()),
+            (evidence.COMPARE_SCREEN, CompareFields()),
+            (evidence.ACCURACY_SCREEN, NoFields()),
         )
         for screen, query in firsts:
             key = _key(screen, query, self._state(screen, query))

@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 
 from equipoise import __version__
 from equipoise.errors import EvidenceError, InputError
-from equipoise.report.blocks import Block, Bullets, Page, Section
+from equipoise.report.blocks import Block, Bullets, Page, Section, Span, code
 from equipoise.report.format import capital, sentence
 from equipoise.report.html import Html, concatenated, element
 from equipoise.runs import embedded
@@ -174,7 +174,12 @@ class Trouble(Struct, frozen=True, kw_only=True):
 
 
 def _missing(trouble: Trouble) -> tuple[Block, ...]:
-    return (Bullets(items=tuple((sentence(each),) for each in trouble.missing)),)
+    return (Bullets(items=tuple(_spans(sentence(each)) for each in trouble.missing)),)
+
+
+def _spans(text: str) -> tuple[Span, ...]:
+    """Text whose commands stand between backticks."""
+    return tuple(code(part) if place % 2 else part for place, part in enumerate(text.split("`")) if part)
 
 
 PAGE: Final[Page[Trouble]] = Page(

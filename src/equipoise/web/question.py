@@ -5,6 +5,7 @@ Read from its address, as the controls of its form, with the labels of its field
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Final
 
 from msgspec import Struct
@@ -42,7 +43,10 @@ LABELS: Final[Mapping[str, str]] = {
     "training_examples": "Examples of your data set",
     "num_epochs": "Epochs",
     "sequence_tokens": "Tokens per sample",
-    "train": "Weights trained",
+    "train": "Training method",
+    "completion_tokens": "Tokens of a completion",
+    "prompt_tokens": "Tokens of a prompt",
+    "group_size": "Completions of a prompt",
     "systems": "On",
     "max_accelerators": "Accelerators, at most",
     "node_size": "Accelerators per node",
@@ -99,6 +103,7 @@ _LABEL_OF_OPTION: Final[Mapping[str, str]] = _options()
 _OPTION: Final = re.compile(
     rf"--({'|'.join(sorted(_LABEL_OF_OPTION, key=len, reverse=True))})(?![\w-])(?: [A-Z]+\b)?"
 )
+_EXAMPLE: Final = re.compile(r"(?<=such as )--[\w-]+ ")
 
 
 def in_form(text: str) -> str:
@@ -106,11 +111,16 @@ def in_form(text: str) -> str:
 
     >>> in_form("give --price or --global-batch N")
     'give “USD per accelerator-hour” or “Global batch”'
+    >>> in_form("give --tokens N, such as --tokens 1T")
+    'give “Tokens to train on”, such as 1T'
     >>> in_form("`equipoise serve --runs DIR`")
     '`equipoise serve --runs DIR`'
     """
     parts = text.split("`")  # every second one is a command, which stays as it is typed
-    parts[::2] = (_OPTION.sub(lambda found: f"“{_LABEL_OF_OPTION[found[1]]}”", part) for part in parts[::2])
+    parts[::2] = (
+        _OPTION.sub(lambda found: f"“{_LABEL_OF_OPTION[found[1]]}”", _EXAMPLE.sub("", part))
+        for part in parts[::2]
+    )
     return "`".join(parts)
 
 
@@ -147,12 +157,15 @@ UNSET: Final[Mapping[str, str]] = {
     "training_examples": "none; 10k",
     "num_epochs": "1",
     "sequence_tokens": "the workload's; 2k",
-    "train": "as the workload states; full, lora, qlora; lora,dpo",
     "completion_tokens": "none; 1k, of grpo",
-    "price": "price table; 2, h100=2.1",
-    "terms": "on_demand; h100=spot",
+    "global_batch_samples": "chosen for you; 512",
+    "oversubscription": "the system's; 4",
+    "leaf_nodes": "the system's; 32",
+    "price": "our table; 2, h100=2",
+    "terms": "on_demand; spot",
     "sizes": "usual sizes; 64, 8..512",
     "stock": "any number; h100=64",
+    "profile": "its maker's",
     "fixed": "none; tp=8 pp=1..4",
 }
 _WORDS: Final[Mapping[str, str]] = {
@@ -216,7 +229,9 @@ def question(
     for key, texts in _filled(given).items():
         name = names.get(key)
         if name is None:
-            wrong.append(f"{printable(key)}={printable(texts[0])!r} is not a field of this page")
+            near = get_close_matches(key, names, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            wrong.append(f"{printable(key)}={printable(texts[0])!r} is not a field of this page{hint}")
             continue
         try:
             value = _value(name, fields[name], texts)
@@ -235,9 +250,14 @@ def question(
     return QuestionFields(training=query(chosen), runs=None if runs is None else str(runs))
 
 
+def _by_key(given: Given) -> Given:
+    """The fields of an address, which may write them as the options of the command line."""
+    return {name.replace("-", "_"): texts for name, texts in given.items()}
+
+
 def _filled(given: Given) -> dict[str, list[str]]:
     """The fields that hold something: a form sends those left empty too."""
-    found = {name: [text.strip() for text in texts if text.strip()] for name, texts in given.items()}
+    found = {name: [text.strip() for text in texts if text.strip()] for name, texts in _by_key(given).items()}
     return {name: texts for name, texts in found.items() if texts}
 
 
@@ -265,7 +285,7 @@ def question_controls(
 
     at_first: as of `question`. runs: names of the user's runs, to choose from.
     """
-    form = _Form(given=given, catalogue=catalogue, at_first=at_first, runs=runs)
+    form = _Form(given=_by_key(given), catalogue=catalogue, at_first=at_first, runs=runs)
     fields = form_fields(verb)
     in_sight = IN_SIGHT[verb]
     return (*(form.control(name, fields[name]) for name in in_sight), *_folds(form, fields, in_sight))

@@ -83,6 +83,7 @@ class _FirstLine(_Facts, kw_only=True):
     num_ranks: Annotated[int, Meta(ge=1, le=1_000_000)]
     conditions: dict[str, Any] = field(default_factory=dict)
     batch_samples: Count | None = None
+    num_steps: Count | None = None
 
     def __post_init__(self) -> None:
         """Refuse a rank that is none of its ranks."""

@@ -240,10 +240,13 @@ def _status(files: RunFiles, watched: CombinedRun, records: Sequence[RankRecord]
     return status_of(watched, records)
 
 
-def latest_step(files: RunFiles) -> int | None:
-    """The number of the step that the first rank wrote last; None before there is one."""
+def latest_step(files: RunFiles) -> tuple[int, bool] | None:
+    """The number of the step that the first rank wrote last, and whether it was the last; None before it."""
     try:
         record = rank_record(files.ranks[0], most_bytes=_LIVE_BYTES) if files.ranks else None
     except DataError:
         return None
-    return None if record is None or not record.steps else record.steps[-1].step
+    if record is None or not record.steps:
+        return None
+    latest = record.steps[-1].step
+    return latest, latest == record.about["num_steps"]

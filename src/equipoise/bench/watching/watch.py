@@ -155,7 +155,7 @@ class Watch:
             rank=rank,
             num_ranks=num_ranks,
             batch_samples=self._batch_samples,
-        )
+        ) | {"num_steps": self._num_steps}
         before = [] if self._out is None or rank else runs_in(self._out)
         self._run = hooks.run_name(rank, num_ranks, after=before[-1].name if before else "")
         if self._out is not None:

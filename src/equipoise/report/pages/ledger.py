@@ -84,10 +84,15 @@ def _is_within(each: LedgerEntry) -> Cell:
     return Cell(text="", badge=Badge(text="yes" if is_within else "no", tone="good" if is_within else "bad"))
 
 
+_QUANTITIES: Final = {"step_s": "Step", "samples_per_s": "Rate", "time_to_train_s": "Training"}
+
+
 def _set_up(each: LedgerEntry) -> str:
     about = each.prediction
     batch = "" if about.global_batch_samples is None else f", batch {about.global_batch_samples:,}"
-    return f"{about.workload or 'own'}{f', {about.strategy}' if about.strategy else ''}{batch} ({about.verb})"
+    strategy = f", {about.strategy}" if about.strategy else ""
+    what = _QUANTITIES[about.quantity]
+    return f"{what} of {about.workload or 'own'}{strategy}{batch} ({about.verb})"
 
 
 _BESIDE_COLUMNS: Final = (
@@ -110,10 +115,11 @@ def beside_blocks(entries: Sequence[LedgerEntry]) -> tuple[Block, ...]:
     if not entries:
         keep = (code("--record"), " of ", code("predict"), ", ", code("plan"), " and ", code("advise"))
         return (prose("No prediction of these runs was kept before they ran: ", *keep, " keeps them."),)
-    num_within = sum(bool(each.is_covered) for each in entries)
+    shown = [each.in_steps for each in entries]
+    num_within = sum(bool(each.is_covered) for each in shown)
     return (
-        prose(f"Inside the predicted range: {count(num_within)} of {count(len(entries))}."),
-        table_of("beside-predictions", _BESIDE_COLUMNS, entries),
+        prose(f"Inside the predicted range: {count(num_within)} of {count(len(shown))}."),
+        table_of("beside-predictions", _BESIDE_COLUMNS, shown),
     )
 
 

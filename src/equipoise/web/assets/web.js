@@ -32,6 +32,8 @@
   });
   document.addEventListener("htmx:beforeRequest", (event) => {
     if (event.detail.elt === form) answer.setAttribute("aria-busy", "true");
+    // A page that is not in sight does not ask how far its runs are.
+    if (document.hidden && event.detail.elt.id === "live") event.preventDefault();
   });
   document.addEventListener("htmx:afterRequest", () => answer.removeAttribute("aria-busy"));
   const lost = () => {

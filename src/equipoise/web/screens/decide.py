@@ -135,9 +135,9 @@ _COLUMNS: Final = (
 )
 _POOL_AT_FIRST: Final = "32x h100"
 _JOBS_AT_FIRST: Final[Given] = {
-    "workload-1": ("bert",),
+    "workload-1": ("gpt2",),
+    "tokens-1": ("1G",),
     "deadline-1": ("1 h",),
-    "workload-2": ("llama2_70b_lora",),
     "sizes-2": ("8 16 32",),
     "weight-2": ("2",),
     "workload-3": ("llama31_8b",),
@@ -158,9 +158,13 @@ class AllocationFields(Struct, frozen=True, kw_only=True):
         return repr(self)
 
 
-def _asked_first(given: Given) -> Given:
-    """What an address holds; an example where it holds nothing."""
-    return given or {"accelerator": (_POOL_AT_FIRST,), **_JOBS_AT_FIRST}
+def _asked_first(given: Given, sources: DataSources) -> Given:
+    """What an address holds; where it holds nothing an example, whose targets these data have."""
+    return given or {
+        "accelerator": (_POOL_AT_FIRST,),
+        **_JOBS_AT_FIRST,
+        "workload-2": (sources.at_first["workload"],),
+    }
 
 
 def _job_rows(given: Given) -> dict[int, dict[str, str]]:
@@ -176,7 +180,7 @@ def _job_rows(given: Given) -> dict[int, dict[str, str]]:
 
 def read_allocation(given: Given, sources: DataSources) -> AllocationFields:
     """The trainings of an address, by row and as pasted. Raises InputError for what cannot be fields."""
-    asked = _asked_first(given)
+    asked = _asked_first(given, sources)
     known = {"accelerator", "price", "region", "objective", _PASTED}
     known |= {f"{name}-{place}" for name, _, _ in _COLUMNS for place in range(1, _MOST_ROWS + 1)}
     wrong = [f"{printable(name)} is not a field of this page" for name in asked if name not in known]
@@ -209,16 +213,16 @@ def read_allocation(given: Given, sources: DataSources) -> AllocationFields:
         *((name, first(asked, name)) for name in ("price", "region") if first(asked, name).strip()),
     )
     count, _ = counted_name(fields[0][1])
-    if count is None or count > MOST_ACCELERATORS:
+    if not count or count > MOST_ACCELERATORS:
         raise UsageError(
             f"the pool is {printable(fields[0][1])!r}; expected how many and which, such as 32x h100, "
-            f"and at most {MOST_ACCELERATORS}"
+            f"at least 1 and at most {MOST_ACCELERATORS:,}"
         )
     return AllocationFields(jobs=jobs, given=fields, objective=cast("AllocationObjective", objective))
 
 
 def _allocation_fields(given: Given, sources: DataSources) -> tuple[Control, ...]:
-    asked = _asked_first(given)
+    asked = _asked_first(given, sources)
     held = _job_rows(asked)
     places = [*range(1, min(_MOST_ROWS, max(held, default=0) + 1) + 1)]
     return (

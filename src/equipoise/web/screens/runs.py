@@ -148,13 +148,12 @@ def _watched_rows(folder: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _beside(page: Page[Shown], rows: Iterable[Mapping[str, Any]]) -> Page[Shown]:
-    """A page with its runs beside what was predicted of them; without, where no prediction was ever kept."""
+    """A page with its runs beside what was predicted of them first; where nothing was, how to at its end."""
     ledger = read_ledger(ledger_path())
-    if not ledger.entries:
-        return page
-    blocks = beside_blocks(beside_predictions(ledger, rows))
+    entries = beside_predictions(ledger, rows) if ledger.entries else ()
+    blocks = beside_blocks(entries)
     section: Section[Shown] = Section("beside", "Predicted and measured", lambda _: blocks, is_extra=True)
-    return replace(page, sections=(section, *page.sections))
+    return replace(page, sections=(section, *page.sections) if entries else (*page.sections, section))
 
 
 def ledger_stamp() -> str:
@@ -192,12 +191,16 @@ def _bar(now: SweepProgress) -> Html:
 def _trains(found: tuple[RunFiles, ...]) -> Html:
     """The latest update of the newest loop that trains, and when it was written."""
     files = next((each for each in found if each.is_alive), None)
-    step = None if files is None else latest_step(files)
     if files is None:
         return Html("")
-    progress = "no update written yet" if step is None else f"update {count(step)}"
-    ago = max(0, round(time.time() - files.changed_s))
-    words = f"Training: {progress}, {plural(files.num_files, 'rank')}, written {ago} s ago"
+    step, is_last = latest_step(files) or (0, False)
+    ranks = plural(files.num_files, "rank")
+    if is_last:
+        words = f"Training: {ranks}; the first {count(step)} updates, which are measured, are over"
+    else:
+        progress = f"update {count(step)}" if step else "no update written yet"
+        ago = format_duration(max(1.0, time.time() - files.changed_s))
+        words = f"Training: {progress}, {ranks}, written {ago} ago"
     return element("p", element("span", "", class_="pulse", aria_hidden="true"), words, class_="progress")
 
 
