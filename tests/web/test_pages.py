@@ -86,7 +86,7 @@ def test_a_wrong_question_is_a_sentence(dashboard, path, words):
 
 
 def test_thin_evidence_says_what_is_missing(dashboard):
-    status, page = dashboard.page("/plan?workload=vgg16&samples=1M&accelerator=tpu-v4")
+    status, page = dashboard.page("/plan?workload=bert&accelerator=xeon-cooper-lake-6-cpu")
     assert status == 200
     assert "missing" in sections(page)
     assert page.all("li")
