@@ -246,6 +246,7 @@ UNKNOWN = {
     "num_attention_heads": 32,
     "num_key_value_heads": 4,
     "vocab_size": 64_000,
+    "rms_norm_eps": 1e-05,
     "tie_word_embeddings": False,
 }
 
@@ -262,16 +263,52 @@ def test_a_type_that_is_not_known_is_read_as_a_decoder_like_llama_and_said_to_be
     assert (inner.workload.params, inner.left_out) == (found.workload.params, ("vision_config",))
 
 
+@pytest.mark.parametrize("slug", PUBLISHED)
+def test_experts_and_latent_attention_of_an_unknown_type_are_read(slug, tmp_path):
+    keys = PUBLISHED[slug] | {"model_type": "novel", "rms_norm_eps": 1e-06, "router_aux_loss_coef": 0.001}
+    found, known = read_config(written(tmp_path, keys)), workload(slug).transformer
+    assert found.workload.params == known.params
+    assert found.workload.transformer.active_params == known.active_params
+    assert ("experts" in found.assumed) == bool(known.experts)
+    assert ("latent" in found.assumed) == bool(known.kv_rank)
+
+
+# Types of transformers that the table does not name.
+UNNAMED = {
+    "bitnet": {},
+    "diffllama": {},
+    "youtu": {},
+    "afmoe": {},
+    "mimo_v2_flash": {"num_hidden_layers": 4},
+}
+
+
+@pytest.mark.truth
+@pytest.mark.parametrize("kind", UNNAMED)
+def test_a_type_that_the_table_does_not_name_is_near_what_transformers_builds(kind, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    if kind not in transformers.CONFIG_MAPPING:
+        pytest.skip(f"transformers {transformers.__version__} has no {kind}")
+    config = transformers.CONFIG_MAPPING[kind](**UNNAMED[kind])
+    config.save_pretrained(tmp_path)
+    found = read_config(tmp_path / "config.json")
+    assert found.assumed
+    assert found.workload.params == pytest.approx(num_params(config), rel=0.015)
+
+
 @pytest.mark.parametrize(
     ("keys", "word"),
     [
-        ({"n_routed_experts": 8}, "n_routed_experts"),
+        ({"n_routed_experts": 8}, "num_experts_per_tok"),
+        ({"num_codebooks": 8}, "num_codebooks"),
         ({"ssm_state_size": 16}, "ssm_state_size"),
-        ({"kv_lora_rank": 512}, "kv_lora_rank"),
+        ({"kv_lora_rank": 512}, "qk_nope_head_dim"),
         ({"conv_kernel": 4}, "conv_kernel"),
         ({"layer_types": ["linear_attention"]}, "linear_attention"),
         ({"architectures": ["NovelForMaskedLM"]}, "NovelForMaskedLM"),
         ({"intermediate_size": None}, "intermediate_size"),
+        ({"rms_norm_eps": None, "hidden_act": "gelu"}, "rms_norm_eps"),
+        ({"type_vocab_size": 2}, "type_vocab_size"),
     ],
 )
 def test_a_type_that_is_not_known_is_refused_where_its_file_is_unlike_llamas(keys, word, tmp_path):

@@ -70,8 +70,8 @@ def read_config(path: Path) -> HubModel:
     assumed = None
     if family_of_type(kind) is None:
         assumed = (
-            f"model_type={kind} is not known: read as a decoder like Llama, of {amount}; compare them with "
-            "the model card"
+            f"model_type={kind} is not known: read as a decoder like Llama{_further(family.parts)}, of "
+            f"{amount}; compare them with the model card"
         )
     return HubModel(
         workload=Workload(
@@ -104,6 +104,13 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict) or "model_type" not in found:
         raise SpecError(f"{path}: no model_type; expected the config.json of a model")
     return found
+
+
+def _further(parts: tuple[str, ...]) -> str:
+    """What an assumed family has besides Llama's layers, in words."""
+    words = {"experts": "experts", "latent": "latent attention"}
+    found = " and ".join(words[part] for part in parts if part in words)
+    return f" with {found}" if found else ""
 
 
 def _left_out(config: HubConfig, outer: Mapping[str, Any]) -> tuple[str, ...]:

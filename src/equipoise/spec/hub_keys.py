@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.errors import SpecError
 from equipoise.spec.facts import FactBlock, read_blocks, shown
@@ -23,9 +24,21 @@ USUAL_SEQUENCE_TOKENS: Final = 4096
 _UNLIKE_LLAMA: Final = re.compile(
     r"(?:^|_)(?:n?experts?|moe|router|ssm|mamba|state_size|time_step|conv|lora_rank|linear_(?:attn|num|key|value)"
     r"|hybrid|recurren|rwkv|gla|delta|cross|encoder|image|vision|patch|audio|mel_bins|diffusion|altup|per_layer"
-    r"|interleave|num_mem|kv_shared|early_exit|loop|mixture)"
+    r"|interleave|num_mem|kv_shared|early_exit|loop|mixture|type_vocab|attention_probs|codebook|codec)"
 )
-_LLAMA_SIZES: Final = ("hidden", "layers", "heads", "ffn_hidden", "vocabulary")
+_LLAMA_ACTIVATIONS: Final = ("silu", "swish", "swiglu")
+_LLAMA_SIZES: Final = ("hidden", "layers", "heads", "vocabulary")
+# Sizes of experts and of latent attention, which such a decoder may have besides.
+_ASSUMED_SIZES: Final = (
+    *("experts", "top_k", "expert_ffn_hidden", "shared_experts", "shared_expert_ffn_hidden"),
+    *("first_expert_layer", "expert_every", "expert_offset", "expert_groups", "top_groups"),
+    *("query_rank", "kv_rank", "rope_head_size", "prediction_layers"),
+)
+# Keys that name such parts and add no layers.
+_NO_LAYERS: Final = re.compile(
+    r"router|aux_loss|norm_topk|norm_min|scaling|_bias$|_fn$|_func$|_method$|(?:image|vision)_token_(?:id|index)"
+    r"|rope|mlp_only_layers|dropout"
+)
 # Parts of a family that make layers of experts.
 _WITH_EXPERTS: Final = frozenset({"experts", "llama4", "hybrid"})
 
@@ -175,7 +188,7 @@ def hub_config(path: Path, keys: Mapping[str, Any], *, kind: object, is_nested: 
     stated = keys.get("model_type")
     left_out = _tables().nested.get(stated if isinstance(stated, str) else str(kind), {}) if is_nested else {}
     if family is None:
-        family = _like_llama(path, keys, kind)
+        family = _assumed_family(path, keys, kind)
     if family.lacks is not None:
         raise SpecError(
             f"{path}: model_type={shown(kind)} cannot be read: it has {family.lacks}, which no size here "
@@ -192,26 +205,39 @@ def hub_config(path: Path, keys: Mapping[str, Any], *, kind: object, is_nested: 
     return config
 
 
-def _like_llama(path: Path, keys: Mapping[str, Any], kind: object) -> Family:
-    """The family of Llama, for a type that is not known. Raises SpecError where the file is unlike one."""
+def _assumed_family(path: Path, keys: Mapping[str, Any], kind: object) -> Family:
+    """Llama's family, for an unknown type, with experts and latent attention where keys state their sizes.
+
+    Raises SpecError where the file lacks a size, or has keys of what no such model has.
+    """
+    if not isinstance(kind, str) or len(kind) > MOST_NAME or not kind.isprintable():
+        raise SpecError(f"{path}: model_type={shown(kind)}; expected its name")
     llama = _tables().families["llama"]
     config = HubConfig(path=path, keys=keys, family=llama)
-    missing = [config.named(size)[0] for size in _LLAMA_SIZES if config.stated(size) is None]
-    unlike = sorted(key for key, value in keys.items() if value and _UNLIKE_LLAMA.search(key))
-    if not isinstance(kind, str) or len(kind) > MOST_NAME or not kind.isprintable():
-        raise config.refuse("model_type", "its name")
+    has_experts = config.size("experts", 0, least=0) > 1
+    sizes = (*_LLAMA_SIZES, "expert_ffn_hidden" if config.stated("expert_ffn_hidden") else "ffn_hidden")
+    missing = [config.named(size)[0] for size in sizes if config.stated(size) is None]
+    if keys.get("hidden_act") not in _LLAMA_ACTIVATIONS and not any(
+        "rms" in key and keys[key] for key in keys
+    ):
+        missing.append("rms_norm_eps")
+    stated = {key for size in _ASSUMED_SIZES for key in config.named(size)}
+    unlike = sorted(
+        key
+        for key, value in keys.items()
+        if value and key not in stated and _UNLIKE_LLAMA.search(key) and not _NO_LAYERS.search(key)
+    )
     built = [each for each in config.listed("architectures") if isinstance(each, str)]
     other = next((each for each in built if not each.endswith(("ForCausalLM", "LMHeadModel"))), None)
-    if missing or unlike or other:
-        why = (
-            f"without {', '.join(missing[:4])}"
-            if missing
-            else f"with {', '.join(unlike[:4])[:120]}"
-            if unlike
-            else f"with architectures={shown(other)}"
-        )
+    why = (
+        (missing and f"without {', '.join(missing[:4])}")
+        or (unlike and f"with {', '.join(unlike[:4])[:120]}")
+        or (other and f"with architectures={shown(other)}")
+    )
+    if why:
         raise SpecError(
             f"{path}: model_type={shown(kind)} is not known, and {why} it is not read as a decoder like "
             "Llama; count it as MODULE:FUNCTION"
         )
-    return llama
+    latent = ("latent",) if config.stated("kv_rank") else ()
+    return replace(llama, parts=(*latent, *(("experts", "predicting") if has_experts else ())))

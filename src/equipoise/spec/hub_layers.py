@@ -77,21 +77,22 @@ def _positions(config: HubConfig) -> int:
 
 def _windows(config: HubConfig, layers: int) -> Sizes:
     """The layers that look back a window only."""
-    family, kinds = config.family, config.listed("layer_types")
-    unknown = {str(each)[:40] for each in kinds} - _WINDOWED - _WHOLE
+    family, kinds = config.family, [str(each)[:40] for each in config.listed("layer_types")]
+    unknown = set(kinds) - _WINDOWED - _WHOLE
     if unknown and "hybrid" not in family.parts:
         raise SpecError(
             f"{config.path}: layer_types has {', '.join(sorted(unknown)[:4])}, which is not mapped; "
             "count the model as MODULE:FUNCTION"
         )
     window = config.size("window", 0, least=0)
-    if not window or not config.flag("use_sliding_window", default=True) or family.window_every is None:
+    has_none = family.window_every is None and not _WINDOWED & set(kinds)
+    if not window or has_none or not config.flag("use_sliding_window", default=True):
         return {}
     pattern = config.keys.get("sliding_window_pattern")
     if isinstance(pattern, str):  # EXAONE 4: "LLLG"
         every = len(pattern)
     else:
-        every = config.size("window_every", family.window_every, least=0)
+        every = config.size("window_every", family.window_every or 0, least=0)
     windowed = (
         sum(each in _WINDOWED for each in kinds) if kinds else layers - (layers // every if every else 0)
     )
@@ -147,9 +148,9 @@ def _latent(config: HubConfig, found: Sizes) -> Sizes:
     return found | {
         "kv_heads": found["heads"],
         "head_size": config.size("qk_nope_head_dim"),
-        "query_rank": config.size("q_lora_rank", 0, least=0),
-        "kv_rank": config.size("kv_lora_rank"),
-        "rope_head_size": config.size("qk_rope_head_dim"),
+        "query_rank": config.size("query_rank", 0, least=0),
+        "kv_rank": config.size("kv_rank"),
+        "rope_head_size": config.size("rope_head_size"),
         "value_head_size": config.size("v_head_dim"),
         "expert_groups": groups if groups > 1 else 0,
         "top_groups": config.size("top_groups", 1) if groups > 1 else 0,
@@ -158,7 +159,7 @@ def _latent(config: HubConfig, found: Sizes) -> Sizes:
 
 def _predicting(config: HubConfig, found: Sizes) -> Sizes:
     """Layers that predict later tokens."""
-    return found | {"prediction_layers": config.size("num_nextn_predict_layers", 0, least=0, most=100)}
+    return found | {"prediction_layers": config.size("prediction_layers", 0, least=0, most=100)}
 
 
 def _llama4(config: HubConfig, found: Sizes) -> Sizes:
