@@ -2,14 +2,18 @@
 
 Starts a dashboard of its own on a free port of loopback. Beside it: the same clients and pages through
 Python's own http.server over files, which neither computes nor checks anything.
+With --browser a headless Chromium, 1280 and 390 pixels wide, opens questions nobody asked before and moves a
+slider by keys; each time is that until the answer is on the page, and the server's processor time is printed.
 With --soak MINUTES it is asked new questions of every kind, one after the other, wrong ones too, and its
 resident memory is printed every minute.
 """
 
 import argparse
 import asyncio
+import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -176,10 +180,64 @@ async def soak(port: int, process_id: int, *, minutes: float) -> None:
     print(f"second half: {slope * 60:+.1f} MiB per hour")
 
 
+FIRSTS = [
+    f"/advice?workload={workload}&accelerator={accelerator}&tokens=200G&deadline=20d"
+    for workload, accelerator in product(
+        ("llama31_8b", "qwen3_30b_a3b", "gpt2_xl", "llama31_405b"),
+        ("h100", "b200", "mi300x", "h100&accelerator=b200&accelerator=h200"),
+    )
+]
+# From a key that moves a slider to the answer that follows.
+MOVED = """(slider) => new Promise((done) => {
+  const began = performance.now();
+  const end = (event) => {
+    if (event.detail.target.id !== "result") return;
+    document.removeEventListener("htmx:afterSettle", end);
+    requestAnimationFrame(() => done((performance.now() - began) / 1000));
+  };
+  document.addEventListener("htmx:afterSettle", end);
+  slider.stepDown(); slider.dispatchEvent(new Event("input", { bubbles: true }));
+})"""
+
+
+def processor_s(process_id: int) -> float:
+    """What a process has used of processors."""
+    fields = Path(f"/proc/{process_id}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def browse(port: int, process_id: int) -> None:
+    """First answers and sliders in a real browser, each width with questions of its own, printed."""
+    from playwright.sync_api import sync_playwright  # noqa: PLC0415 - this option alone needs it
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        for place, (width, is_phone) in enumerate(((1280, False), (390, True))):
+            page = chromium.new_page(viewport={"width": width, "height": 844}, is_mobile=is_phone)
+            page.goto(f"http://127.0.0.1:{port}/")
+            page.locator("#result h1").wait_for()
+            time.sleep(3)  # what is computed as it begins
+            began_s, took = processor_s(process_id), []
+            for path in FIRSTS[place::2]:
+                began = time.perf_counter()
+                page.goto(f"http://127.0.0.1:{port}{path}", wait_until="commit")
+                page.locator("#result h1").wait_for(timeout=LIMIT_S * 1000)
+                took.append(time.perf_counter() - began)
+            told(f"{width} px, first answers", took)
+            print(f"  {(processor_s(process_id) - began_s) / len(took):.3f} s of a processor each")
+            began_s, took = processor_s(process_id), []
+            for name in ("deadline", "budget", "max_accelerators"):
+                slider = page.locator(f"input[type=range][data-for={name}]")
+                took += [slider.evaluate(MOVED) for _ in range(10)]
+            told(f"{width} px, a slider moved", took)
+            print(f"  {(processor_s(process_id) - began_s) / len(took):.3f} s of a processor each")
+
+
 def main() -> None:
     """Start a dashboard, ask it, stop it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clients", type=int, default=50)
+    parser.add_argument("--browser", action="store_true")
     parser.add_argument("--soak", type=float, metavar="MINUTES")
     chosen = parser.parse_args()
     process = subprocess.Popen(
@@ -190,6 +248,9 @@ def main() -> None:
         found = re.search(r":(\d+)/", process.stdout.readline())
         assert found is not None
         port = int(found[1])
+        if chosen.browser:
+            browse(port, process.pid)
+            return
         asyncio.run(
             soak(port, process.pid, minutes=chosen.soak)
             if chosen.soak

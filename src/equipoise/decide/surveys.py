@@ -4,6 +4,7 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Collection, Hashable, Iterator, Sequence
+from itertools import chain, islice
 from threading import Lock
 from typing import Final
 
@@ -298,24 +299,29 @@ def remedy(problem: Problem, num_accelerators: int) -> str | None:
 
     Amounts are of all accelerators together, by the strategy that needs the least.
     """
-    found = problem.searched(num_accelerators)
+    found = _searched_once(problem, num_accelerators)
     held = problem.cluster.accelerator.memory_bytes
     if found.memories is None or found.num_fitting or held is None:
         return None
     needed = found.memories.least_bytes * num_accelerators
-    tries = [*_more(problem, num_accelerators), *_others(problem, num_accelerators)]
-    hint = f": try {' or '.join(tries[:_MOST_SHOWN])}" if tries else ""
+    tries = chain(_more(problem, num_accelerators), _others(problem, num_accelerators))
+    hint = " or ".join(islice(tries, _MOST_SHOWN))  # each try is a search: no more than are shown
+    hint = f": try {hint}" if hint else ""
     return (
         f"needs {format_si(needed, 'B')}, {num_accelerators:,} x {format_si(float(held), 'B')} hold "
         f"{format_si(float(held) * num_accelerators, 'B')}{hint}"
     )
 
 
+def _searched_once(problem: Problem, num_accelerators: int) -> Searched:
+    return SURVEYS.surveyed(problem, (num_accelerators,)).sizes[0].found
+
+
 def _more(problem: Problem, num_accelerators: int) -> Iterator[str]:
     """The fewest doublings of accelerators on which it fits, if any."""
     for doubling in range(1, _MOST_DOUBLINGS + 1):
         size = num_accelerators * 2**doubling
-        if problem.searched(size).num_fitting:
+        if _searched_once(problem, size).num_fitting:
             yield f"{size:,} accelerators"
             return
 
@@ -330,5 +336,5 @@ def _others(problem: Problem, num_accelerators: int) -> Iterator[str]:
             choices["zero_stage"] = USUAL["zero_stage"]
         if name == "trained":
             choices["lora_rank"] = (problem.training.workload.lora_rank or USUAL_LORA_RANK,)
-        if problem.searched(num_accelerators, choices=choices).num_fitting:
+        if _searched_once(replace(problem, choices=choices), num_accelerators).num_fitting:
             yield f"{name}={str(value).lower() if isinstance(value, bool) else value}"
