@@ -422,7 +422,7 @@ def test_what_fits_nowhere_says_what_would():
 
 def test_what_nobody_knows_enough_of_says_what_is_missing():
     with pytest.raises(EvidenceError) as caught:
-        ask(workload="resnet152", samples=1e6, accelerator=[A100])
+        ask(workload="vae_cf", samples=1e6, accelerator=[A100])
     assert "--global-batch" in caught.value.missing[0]
 
 
