@@ -239,16 +239,16 @@ def _ledger_blocks(findings: AccuracyFindings) -> tuple[Block, ...]:
 
 
 KINDS: Final = {
-    "transformer": ("Transformers", "workload"),
-    "other": ("Other models", "workload"),
-    "pretraining": ("Pretrainings", "language model"),
+    "transformer": ("Transformers", "workload", "workloads"),
+    "other": ("Other models", "workload", "workloads"),
+    "pretraining": ("Pretrainings", "family", "families"),
 }
 
 
 def _models(each: PlanRecord) -> Cell:
-    title, one = KINDS[each.kind]
+    title, one, many = KINDS[each.kind]
     slugs = listed([workload_name(slug) for slug in each.workloads])
-    return named(title, detail=f"{plural(len(each.workloads), one)}: {slugs}")
+    return named(title, detail=f"{plural(len(each.workloads), one, many)}: {slugs}")
 
 
 PLANS_COLUMNS: Final = (
@@ -270,14 +270,14 @@ def _plans_blocks(findings: AccuracyFindings) -> tuple[Block, ...]:
             "at the same batch, and ",
             strong("only the samples to the target were taken from them"),
             ". Each workload has the same weight. Pretrainings of language models were planned on the tokens "
-            "that their papers state.",
+            "that their papers state, and each family of models has the same weight.",
         ),
         table_of("plans", PLANS_COLUMNS, findings.plans, caption="Errors of planned times to train"),
         note(
             "A submission is tuned for weeks; a plan is the best of the strategies that the model knows. "
             "Planned times of pretrainings are divided by their ratio, planned / published: evaluation, "
-            "checkpoints and restarts take time that steps do not. Their errors are those after it, on the "
-            "same pretrainings. The intervals of plans come from these errors."
+            "checkpoints and restarts take time that steps do not. Their errors are those after division by "
+            "the ratio of all other families. The intervals of plans come from these errors."
         ),
     )
 
