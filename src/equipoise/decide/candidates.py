@@ -106,8 +106,9 @@ def rates_of(query: TrainingQuery, system: RequestedSystem, terms: PriceTerms) -
     carbon = grid(query.region, user_g_per_kwh=query.carbon_g_per_kwh)
     power = None
     if query.electricity_usd_per_kwh is not None or query.pue is not None:
-        is_desktop = system.cluster is not None and bool(system.cluster.accelerator.for_desktops)
-        power = electricity(usd_per_kwh=query.electricity_usd_per_kwh, pue=query.pue, in_office=is_desktop)
+        power = electricity(
+            usd_per_kwh=query.electricity_usd_per_kwh, pue=query.pue, in_office=system.is_desktop
+        )
     if system.cluster is None:  # of a machine without an entry: what the user states
         return Rates(
             price=price("", usd_per_accelerator_hour=system.usd_per_accelerator_hour, terms=terms),

@@ -96,7 +96,7 @@ def size_range(
             next_usual=fewest if fewest > most else _next_usual(node_size, most),
             listed=listed,
         )
-    usual = SMALL_SYSTEM if query.compares_rentable else USUAL_MOST
+    usual = SMALL_SYSTEM if query.compares_rentable or system.is_desktop else USUAL_MOST
     most = min(limits) if limits else max((usual, *known, *also_sizes))
     least = min(node_size, known[0]) if known and most > node_size else 1
     tried = _ladder(node_size, min(least, most), most) | {each for each in known if each <= most}

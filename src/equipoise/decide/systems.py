@@ -27,7 +27,9 @@ from equipoise.spec.links import FABRICS, kind, rank, reach
 _CPU = "cpu"
 _MOST_SYSTEMS = 24
 _MOST_IN_HOST = 8  # cards that one host takes
-SMALL_SYSTEM = 8  # accelerators of each kind, where a fine-tuning names neither kinds nor a number
+# Accelerators tried where no number is given: of each kind, where a fine-tuning names none, and of cards for
+# desktop computers, as many as one host takes.
+SMALL_SYSTEM = 8
 Value = TypeVar("Value")
 
 _JOINT = "+"
@@ -56,6 +58,11 @@ class RequestedSystem(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     chosen_for_you: tuple[str, ...] = ()
     topology: Topology | None = None
+
+    @property
+    def is_desktop(self) -> bool:
+        """Whether its cards are sold for desktop computers, of which nobody has a cluster."""
+        return self.cluster is not None and bool(self.cluster.accelerator.for_desktops)
 
     @property
     def accelerator(self) -> str:
@@ -100,9 +107,14 @@ def requested_systems(
     stocks = _by_system("stock", query.stock, names, catalogue, is_shared=False)
     quoted = {} if query.quotes is None else _quoted(query.quotes, found, catalogue)
     quoted = {name: each for name, each in quoted.items() if name not in prices}  # one price is on any terms
+    is_open = not (query.compares_rentable or query.max_accelerators or query.sizes or query.num_nodes)
+    one_host = f"at most {SMALL_SYSTEM} of a desktop card (--max-accelerators)"
     return tuple(
         replace(
             each,
+            chosen_for_you=(one_host, *each.chosen_for_you)
+            if is_open and each.is_desktop and stocks.get(each.name, each.stock) is None
+            else each.chosen_for_you,
             usd_per_accelerator_hour=prices.get(each.name),
             quotes=quoted.get(each.name, ()),
             terms=terms.get(each.name)
