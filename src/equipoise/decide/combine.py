@@ -308,7 +308,8 @@ def combined_curves(
     """Equally likely curves of time, over that at the smallest size, and the sizes they hold for.
 
     None where no estimator has a curve. The sizes are those of `domain`; unless given, from the smallest that
-    any of them knows without a gap, to the largest of the surest. The curves go on to twice the largest.
+    any of them knows without a gap, to the largest of the surest. The curves go on to twice the largest, as
+    far as any of them does.
     Slopes are combined, not times: where one estimator of another level ends, times would leave a step. An
     estimator that is only shown for reference counts where no other has one.
     Assumes draws of different estimators are independent.
@@ -326,7 +327,8 @@ def combined_curves(
             if 2.0 * each.largest >= smallest:
                 smallest = min(smallest, each.smallest)
         domain = Domain(smallest=smallest, largest=surest.largest)
-    grid_log2 = _grid(domain)
+    reach = max(_reach(each) for each in wide)
+    grid_log2 = _grid(domain.smallest, max(domain.largest, min(2.0 * domain.largest, reach)))
     slopes = np.stack([_slopes(each, grid_log2) for each in wide])
     spreads = np.stack([_log_sds(each, grid_log2) for each in wide])
     weights = shares(spreads)[:, None, :]
@@ -383,9 +385,15 @@ def _mean_log_sd(estimates: Estimates) -> float:
     return float(np.mean([each.log_sd for each in estimates.by_size.values()]))
 
 
-def _grid(domain: Domain) -> FloatArray:
-    """Logarithms of sizes, from the smallest to twice the largest."""
-    low, high = math.log2(domain.smallest), math.log2(2.0 * domain.largest)
+def _reach(estimates: Estimates) -> float:
+    """The size up to which its curves hold."""
+    assert estimates.domain is not None
+    return estimates.reach * estimates.domain.largest
+
+
+def _grid(smallest: float, largest: float) -> FloatArray:
+    """Logarithms of sizes between two."""
+    low, high = math.log2(smallest), math.log2(largest)
     return np.linspace(low, high, max(2, round((high - low) * _STEPS_PER_OCTAVE) + 1))
 
 
@@ -406,10 +414,10 @@ def _log_sds(estimates: Estimates, grid_log2: FloatArray) -> FloatArray:
 
 
 def _is_known(estimates: Estimates, grid_log2: FloatArray) -> FloatArray:
-    """Between which grid points an estimator has a curve: up to a doubling beyond its domain."""
-    domain = estimates.domain
-    assert domain is not None
-    low, high = math.log2(domain.smallest) - _ROUNDING, math.log2(2.0 * domain.largest) + _ROUNDING
+    """Between which grid points an estimator has a curve."""
+    assert estimates.domain is not None
+    low = math.log2(estimates.domain.smallest) - _ROUNDING
+    high = math.log2(_reach(estimates)) + _ROUNDING
     return np.asarray((grid_log2[:-1] >= low) & (grid_log2[1:] <= high))
 
 

@@ -15,6 +15,8 @@ BoundKind: TypeAlias = Literal["at_most", "at_least"]
 
 # No estimate is more certain than replicate submissions of one system: 3.3 % (median log-sd of replicates).
 LEAST_LOG_SD: Final = 0.033
+# How a note of evidence that was given and rejected begins: answers show it in their first lines.
+NOT_USED: Final = "Not used: "
 
 
 class EvidenceSource(Struct, frozen=True, kw_only=True):
@@ -52,9 +54,10 @@ class Estimate(Struct, frozen=True, kw_only=True):
 class Estimates(Struct, frozen=True, kw_only=True):
     """All estimates by one estimator of one system: by size, where it has one.
 
-    name: as a sentence names it. curves_s: equally likely curves of working time over `domain`; None where it
-    has none. is_reference: shown for comparison, without weight where others estimate the same size, whose
-    estimates it is part of. grade: of the evidence behind it; by size where it differs.
+    name: as a sentence names it. curves_s: equally likely curves of working time over `domain`, and up to
+    `reach` times its largest size; None where it has none. is_reference: shown for comparison, without weight
+    where others estimate the same size, whose estimates it is part of. grade: of the evidence behind it, by
+    size.
     """
 
     estimator: EstimatorName
@@ -64,6 +67,7 @@ class Estimates(Struct, frozen=True, kw_only=True):
     sources: tuple[EvidenceSource, ...] = ()
     curves_s: Curves | None = None
     domain: Domain | None = None
+    reach: float = 2.0
     is_reference: bool = False
 
 

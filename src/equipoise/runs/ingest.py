@@ -265,14 +265,10 @@ def import_runs(
     runs: list[Row] = []
     rejected = Tally()
     for path in paths:
-        found = exported(path, columns)
-        campaign = path.name.removesuffix(path.suffix) or path.name
-        if not found.rows:
-            raise DataError(f"{path.name}: no run; expected a header and one row per finished run")
-        runs += [
-            _run(cells, number, campaign, path.name) | _names(cells, constants, known)
-            for number, cells in enumerate(found.rows, 1)
-        ]
+        found = runs_of_file(path, columns=columns, constants=constants, catalogue=known)
+        if found.refused:
+            raise found.refused[0]
+        runs += found.rows
         for note in found.notes:
             rejected.refuse("import_note", path.name, note)
     entries = unscored_entries(runs, NO_SCORE)
@@ -288,6 +284,39 @@ def import_runs(
     if into is not None:
         write_tables(Tables(runs=report.runs, scores=report.scores), into)
     return report
+
+
+class FileRuns(Struct, frozen=True, kw_only=True):
+    """Rows of `runs` that a file holds, why others were refused, and notes of what was assumed."""
+
+    rows: tuple[Row, ...]
+    refused: tuple[DataError, ...]
+    notes: tuple[str, ...]
+
+
+def runs_of_file(
+    path: Path,
+    *,
+    columns: Mapping[str, str] | None = None,
+    constants: Mapping[str, str] | None = None,
+    catalogue: Catalogue | None = None,
+) -> FileRuns:
+    """The runs of one exported file; columns, constants and catalogue are as in `import_runs`.
+
+    Raises DataError for a file that is no table, or has no row.
+    """
+    exports = exported(path, columns)
+    if not exports.rows:
+        raise DataError(f"{path.name}: no run; expected a header and one row per finished run")
+    campaign = path.name.removesuffix(path.suffix) or path.name
+    rows, refused = [], []
+    for number, cells in enumerate(exports.rows, 1):
+        try:
+            names = _names(cells, constants or {}, catalogue or shipped())
+            rows.append(_run(cells, number, campaign, path.name) | names)
+        except DataError as err:
+            refused.append(err)
+    return FileRuns(rows=tuple(rows), refused=tuple(refused), notes=exports.notes)
 
 
 def _run(row: TextRow, number: int, campaign: str, file: str) -> dict[str, Any]:

@@ -1,10 +1,13 @@
 """A folder of the user's own runs, by set-up."""
 
+import re
+
 import pytest
+from asking import ask
 from msgspec.structs import replace
 
 from equipoise.bench.tables import run_row, write
-from equipoise.decide.evidence import UserRun
+from equipoise.decide.evidence import NOT_USED, UserRun
 from equipoise.decide.user_evidence.runs import refuse_impossible, user_runs
 from equipoise.errors import DataError
 from equipoise.spec.hardware import accelerator
@@ -91,3 +94,38 @@ def test_steps_of_no_known_batch_are_said_to_be_left_out(tmp_path):
     (words,) = found.notes
     assert "mine.csv" in words
     assert "global_batch_samples" in words
+
+
+HEADER = (
+    "workload,accelerator,num_accelerators,num_nodes,strategy,precision,global_batch_samples,samples_per_s\n"
+)
+
+
+def test_one_bad_row_of_a_file_is_rejected_alone_with_its_place(tmp_path):
+    rows = ["1,1,,bf16,64,180", "8,1,ddp,bf16,512,1350", "16,2,ddp,bf16,512,oops", "4,1,ddp,bf16,256,690"]
+    (tmp_path / "mine.csv").write_text(HEADER + "".join(f"gpt2,a100-sxm4-80gb,{row}\n" for row in rows))
+    found = user_runs(tmp_path, "gpt2", ["a100-sxm4-80gb"])
+    assert {each.num_accelerators: each.samples_per_s for each in found.set_ups} == {1: 180, 8: 1350, 4: 690}
+    assert {(each.strategy, each.precision) for each in found.set_ups} == {(None, "bf16"), ("ddp", "bf16")}
+    (note,) = found.notes
+    assert note.startswith(NOT_USED)
+    assert re.search(r"1 of 4 .*mine\.csv: row 3, column samples_per_s: .*oops", note)
+
+
+def test_runs_of_something_else_are_said_to_be_left_out(tmp_path):
+    (tmp_path / "mine.csv").write_text(f"{HEADER}gpt2,a100-sxm4-80gb,1,1,,bf16,64,180\n")
+    for workload, chip in (("mlp", "a100-sxm4-80gb"), ("gpt2", "h100-sxm5-80gb")):
+        (note,) = user_runs(tmp_path, workload, [chip]).notes
+        assert note.startswith(NOT_USED)
+        assert "gpt2 on a100-sxm4-80gb" in note
+
+
+def test_the_largest_measured_size_is_taken_where_the_step_to_it_pays(tmp_path):
+    # 690 -> 1350 samples/s for twice the accelerators: 1.96 times as fast, where 1.5 pays.
+    rows = ["1,1,,bf16,64,180", "4,1,ddp,bf16,256,690", "8,1,ddp,bf16,512,1350"]
+    (tmp_path / "mine.csv").write_text(HEADER + "".join(f"gpt2,a100-sxm4-80gb,{row}\n" for row in rows))
+    found = ask(workload="gpt2", tokens=1e10, accelerator=["a100-sxm4-80gb"], global_batch=512, runs=tmp_path)
+    assert found.recommended.num_accelerators == 8
+    # 10 G tokens are 9.77 M samples; 1,350 of them a second are 2.01 h, a compiled model is no slower.
+    assert 2.01 * 3600 / 2 < found.recommended.work_s.value < 2.01 * 3600 * 1.4
+    assert found.recommended.mfu < 0.7

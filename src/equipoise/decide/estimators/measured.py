@@ -131,6 +131,7 @@ def _measured(run: SmallRun, cluster: Cluster, workload: Workload | None) -> Mea
 
 
 _NUM_DRAWS, _SEED = 64, 1
+_FEWEST_SIZES = 2  # for a curve
 _DATA_PARALLEL = frozenset({"single", "ddp", "static_graph", "accumulate"})
 
 
@@ -208,19 +209,21 @@ class _Curve(TypedDict):
 
     curves_s: Curves | None
     domain: Domain | None
+    reach: float
 
 
 def _curve(measured: Mapping[int, Interval]) -> _Curve:
-    """Curves through the times of measured sizes, and the sizes whose double was measured too."""
+    """Curves through the times of measured sizes, which end with them."""
     sizes = sorted(measured)
-    if not sizes or sizes[-1] / 2.0 <= sizes[0]:
-        return {"curves_s": None, "domain": None}
+    if len(sizes) < _FEWEST_SIZES:
+        return {"curves_s": None, "domain": None, "reach": 1.0}
     deviates = np.random.default_rng(_SEED).standard_normal((_NUM_DRAWS, len(sizes)))
     logs = np.log([measured[size].value for size in sizes])
     drawn_s = np.exp(logs + deviates * [log_sd(measured[size]) for size in sizes])
     return {
         "curves_s": straight_between(sizes, drawn_s),
-        "domain": Domain(smallest=float(sizes[0]), largest=sizes[-1] / 2.0),
+        "domain": Domain(smallest=float(sizes[0]), largest=float(sizes[-1])),
+        "reach": 1.0,
     }
 
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from equipoise.bench.methods import method
 from equipoise.calibration.step_rows import StepRows
-from equipoise.decide.evidence import LEAST_LOG_SD, UserRun
+from equipoise.decide.evidence import LEAST_LOG_SD, NOT_USED, UserRun
 from equipoise.decide.surveys import Survey
 from equipoise.errors import DataError, InputError
 from equipoise.perfmodel import load as loads
@@ -22,19 +23,22 @@ from equipoise.perfmodel.load import Load
 from equipoise.perfmodel.machine import machine, stacked
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.perfmodel.parameters import stacked as stacked_parameters
-from equipoise.runs.readers.measurements import Measurements, read_measurements
-from equipoise.runs.store import RUNS, read_table
+from equipoise.runs.ingest import runs_of_file
+from equipoise.runs.readers.cells import listed
+from equipoise.runs.readers.measurements import Measurements
+from equipoise.runs.store import RUNS, frame_of, read_table
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.hardware import Accelerator
-from equipoise.spec.strategy import DTYPE_OF, PRECISIONS, Precision, Strategy, strategy
+from equipoise.spec.strategy import DTYPE_OF, PRECISIONS, Strategy, strategy
 from equipoise.spec.workload import Workload
 from equipoise.units import format_count, format_percent
 
-_SUCCESS = "success"
+_SUCCESS = ("success", "ok")
 _TABLE = f"{RUNS.name}.parquet"
 _FILES = ("*.csv",)
 _MOST_FOLDERS = 1000
+_MOST_NAMED = 5
 _SET_UP = ("workload", "accelerator", "num_accelerators", "strategy", "precision", "global_batch_samples")
 
 
@@ -73,36 +77,24 @@ def user_runs(folder: Path, workload: str, accelerators: Sequence[str]) -> UserR
             "`equipoise bench --out DIR` wrote, or a folder with files as `equipoise predict "
             "--from` takes them"
         )
-    set_ups: list[UserRun] = []
-    trainings: Measurements | None = None
     notes: list[str] = []
-    num_other = 0
-    if frames:
-        runs = pl.concat(frames).filter(pl.col("status") == _SUCCESS)
-        mine = runs.filter(pl.col("workload") == _name_in_runs(runs, workload, notes))
-        num_other = len(runs) - len(mine)
-        set_ups += _set_ups(mine)
-        trainings = _trainings(mine, str(folder))
-    for path in files:
-        for accelerator in accelerators or (None,):
-            found = _measured(path, workload, accelerator, notes)
-            if found is None:
-                continue
-            if found.is_time_to_train:
-                trainings = trainings or found
-            stepped = list(_from_file(found, accelerator))
-            if not stepped and not found.is_time_to_train:
-                notes.append(
-                    f"Not used: {found.where}: its steps are of no known batch; expected step_s or "
-                    "samples_per_s with global_batch_samples."
-                )
-            set_ups += stepped
-            break
+    if files:
+        frames.append(_of_files(files, workload, notes))
+    runs = pl.concat(frames).filter(pl.col("status").is_in(_SUCCESS))
+    mine = runs.filter(pl.col("workload") == _name_in_runs(runs, workload, notes))
+    num_other, set_ups = len(runs) - len(mine), tuple(_set_ups(mine))
     machines = sorted({each.accelerator for each in set_ups if each.accelerator is not None})
+    if accelerators:
+        mine = mine.filter(pl.col("accelerator").is_null() | pl.col("accelerator").is_in(list(accelerators)))
+    if mine.is_empty():
+        seen = runs.select("workload", "accelerator").unique(maintain_order=True).rows()[:_MOST_NAMED]
+        held = listed([f"{model} on {chip or 'an accelerator that is not stated'}" for model, chip in seen])
+        asked = listed([*accelerators]) or "any accelerator"
+        notes.insert(0, f"{NOT_USED}{folder}: no finished run of {workload} on {asked}; it has {held}.")
     return UserRuns(
         where=str(folder),
-        set_ups=tuple(set_ups),
-        trainings=trainings,
+        set_ups=set_ups,
+        trainings=_trainings(mine, str(folder)),
         machines=tuple(machines),
         num_other=num_other,
         notes=tuple(notes),
@@ -203,35 +195,30 @@ def _trainings(runs: pl.DataFrame, where: str) -> Measurements | None:
     )
 
 
-def _measured(path: Path, workload: str, accelerator: str | None, notes: list[str]) -> Measurements | None:
-    """A file of measurements; None, with a note, where it has none of this workload."""
-    try:
-        return read_measurements(path, workload=workload, accelerator=accelerator)
-    except DataError as err:
-        notes.append(f"Not used: {err}.")
-        return None
-
-
-def _from_file(found: Measurements, accelerator: str | None) -> Iterator[UserRun]:
-    """Steps of a file as set-ups: those that state their batch."""
-    if found.work_samples is None:
-        return
-    for size in np.unique(found.num_accelerators):
-        here = found.num_accelerators == size
-        batches, times = found.global_batch_samples[here], found.time_s[here]
-        if not np.isfinite(batches).all():
+def _of_files(files: Sequence[Path], workload: str, notes: list[str]) -> pl.DataFrame:
+    """The runs of exported files, those that name no workload as of the one asked about."""
+    rows: list[Mapping[str, Any]] = []
+    for path in files:
+        try:
+            found = runs_of_file(path)
+        except DataError as err:
+            notes.append(f"{NOT_USED}{err}.")
             continue
-        rates = (found.work_samples / times).tolist()
-        yield UserRun(
-            accelerator=accelerator,
-            num_accelerators=int(size),
-            strategy=None,
-            precision=None,
-            global_batch_samples=int(np.median(batches)),
-            samples_per_s=median(rates),
-            log_sd=_log_sd(rates),
-            run_ids=(f"{found.where}: {format_count(size)} accelerators",),
-        )
+        rows += [each | {"workload": each["workload"] or workload} for each in found.rows]
+        total, unsized = len(found.rows) + len(found.refused), sum(map(_is_unsized, found.rows))
+        if found.refused:
+            notes.append(f"{NOT_USED}{len(found.refused)} of {total} rows; the first: {found.refused[0]}.")
+        if unsized:
+            notes.append(
+                f"{NOT_USED}{unsized} of {total} rows of {path.name}: of no known batch; expected step_s or "
+                "samples_per_s with global_batch_samples."
+            )
+    return frame_of(rows, RUNS)
+
+
+def _is_unsized(row: Mapping[str, Any]) -> bool:
+    """Whether a run states a rate alone: neither its batch nor how long the training took."""
+    return row["global_batch_samples"] is None and row.get("time_to_train_s") is None
 
 
 _NOTICED = 0.02
@@ -329,15 +316,17 @@ def user_steps(
 
 
 def _strategy(run: UserRun) -> Strategy | None:
-    """The strategy of a set-up as the model knows it; None where it does not.
+    """The strategy of a set-up as the model knows it; None where it does not, or no precision is stated.
 
     Measured steps are plain PyTorch: layers run one by one, not compiled.
     """
     size, batch = run.num_accelerators, run.global_batch_samples
-    precision: Precision = next((each for each in PRECISIONS if each == run.precision), "fp32")
+    precision = next((each for each in PRECISIONS if each == run.precision), None)
     try:
         if "=" in (run.strategy or ""):
             return strategy(str(run.strategy))  # as the model writes them: of a trace
+        if precision is None:
+            return None
         found, argument = method(run.strategy or ("single" if size == 1 else "ddp"))
         if found.name not in _KNOWN:
             return None

@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from equipoise.decide.answer import Answer, Candidate, Constraint, ConstraintName, TimeValue
-from equipoise.decide.evidence import Grade
+from equipoise.decide.evidence import NOT_USED, Grade
 from equipoise.economics import PriceTerms
 from equipoise.economics.costs import WORDS
 from equipoise.economics.ownership import Ownership, Way
@@ -109,6 +109,9 @@ def _facts(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[Fact]
     step = larger(answer, best)
     if step is not None:
         yield Fact(label="Larger?", spans=step)
+    rejected = [each.removeprefix(NOT_USED) for each in answer.notes if each.startswith(NOT_USED)]
+    if rejected:
+        yield Fact(label="Not used", spans=(sentence(rejected[0]),))
     # The systems on offer are what was asked about: their rows need the lines.
     if not (is_brief and answer.question.compares_rentable):
         yield from _trade_offs(answer, best, is_brief=is_brief)
