@@ -114,8 +114,8 @@ def test_one_bad_row_of_a_file_is_rejected_alone_with_its_place(tmp_path):
 
 def test_runs_of_something_else_are_said_to_be_left_out(tmp_path):
     (tmp_path / "mine.csv").write_text(f"{HEADER}gpt2,a100-sxm4-80gb,1,1,,bf16,64,180\n")
-    for workload, chip in (("mlp", "a100-sxm4-80gb"), ("gpt2", "h100-sxm5-80gb")):
-        (note,) = user_runs(tmp_path, workload, [chip]).notes
+    for model, chip in (("mlp", "a100-sxm4-80gb"), ("gpt2", "h100-sxm5-80gb")):
+        (note,) = user_runs(tmp_path, model, [chip]).notes
         assert note.startswith(NOT_USED)
         assert "gpt2 on a100-sxm4-80gb" in note
 
