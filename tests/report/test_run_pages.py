@@ -91,7 +91,7 @@ def test_the_page_of_records_shows_every_kind():
     for profile in found.profiles:
         assert profile.name in shown
     assert {each.kind for each in found.plans} == set(get_args(PlanKind)) == set(KINDS)
-    assert [title for title, _ in KINDS.values() if title not in shown] == []
+    assert [title for title, *_ in KINDS.values() if title not in shown] == []
     named = {section.name for section, blocks in ACCURACY.content(found) if blocks}
     assert named >= {"forecasts", "steps", "plans", "advised"}
     assert max(map(len, text(ACCURACY, found).splitlines())) <= 80

@@ -209,3 +209,11 @@ def test_prometheus_text_of_the_embedded_runs_is_read_whole(tmp_path):
     assert runs.height == 300
     times_s = [samples.get(("equipoise_time_to_train_seconds", run_id)) for run_id in runs["run_id"]]
     assert times_s == runs["time_to_train_s"].to_list()
+
+
+def test_a_column_that_states_its_unit_is_not_given_another(tmp_path):
+    (tmp_path / "mine.csv").write_text("num_gpus,step_ms\n1,100\n2,52\n")
+    found = exported(tmp_path / "mine.csv")
+    assert [row.cells["num_accelerators"] for row in found.rows] == ["1", "2"]
+    with pytest.raises(DataError, match=r"step_s=step_ms: .*unit"):
+        exported(tmp_path / "mine.csv", {"step_s": "step_ms"})

@@ -322,7 +322,9 @@ def runs_of_file(
 def _run(row: TextRow, number: int, campaign: str, file: str) -> dict[str, Any]:
     """One row of `runs`. Raises DataError for a value that its column does not allow."""
     if SIZE not in row.cells:
-        raise DataError(f"{row.place}: no column {SIZE}; name it with --column {SIZE}=NAME")
+        raise DataError(
+            f"{row.place}: no column {SIZE}; rename it, or `ingest --column {SIZE}=NAME` names it"
+        )
     facts: dict[str, Any] = dict.fromkeys(RUNS.names)
     size = count(row, SIZE)
     facts |= {name: row.cells.get(name, "").strip() or None for name in _TEXTS}
@@ -357,8 +359,8 @@ def _timed(row: TextRow, batch: int | None) -> dict[str, float]:
             found.setdefault("samples_per_s", batch / (value * UNIT_S[unit[2]]))
     if not found:
         raise DataError(
-            f"{row.place}: no time; expected time_to_train_s, samples_per_s, or step_s and {BATCH}: name a "
-            "column with --column samples_per_s=NAME"
+            f"{row.place}: no time; expected a column time_to_train_s, samples_per_s, or step_s and {BATCH}: "
+            "rename it, or `ingest --column samples_per_s=NAME` names it"
         )
     return found
 

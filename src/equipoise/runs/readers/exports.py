@@ -130,8 +130,8 @@ def _renamed(
 ) -> Exported:
     """The rows with our names for the columns that the user states or that have a known alias."""
     sources = {ours: _stated(header, ours, theirs, where) for ours, theirs in stated.items()}
-    if tool is not None:
-        sources = _known(header, sources, where) | sources
+    aliases = _known(header, sources, where) if tool is not None else _aliased(header)
+    sources = aliases | sources
     taken = set(sources.values())
     kept = [name for name in header if name not in taken and name not in sources]
     renamed = tuple(
@@ -145,12 +145,16 @@ def _renamed(
     aliased = [
         f"{theirs} as {ours}" for ours, theirs in sources.items() if ours not in stated and ours != theirs
     ]
-    notes = (f"{tool}: read {', '.join(aliased)}.",) if aliased else ()
+    notes = (f"{tool or where}: read {', '.join(aliased)}.",) if aliased else ()
     return Exported(header=(*kept, *sources), rows=renamed, notes=notes)
 
 
 def _stated(header: Sequence[str], ours: str, theirs: str, where: str) -> str:
     """The column of the file that the user's word stands for: its name, or its name after the prefixes."""
+    if ours != theirs and TIMED.fullmatch(ours) and TIMED.fullmatch(_bare(theirs)):
+        raise DataError(
+            f"{where}: --column {ours}={theirs}: the column states its own unit; leave this option out"
+        )
     found = [name for name in header if theirs in {name, _bare(name)}]
     exact = [name for name in found if name == theirs] or found
     if len(exact) != 1:
@@ -174,6 +178,12 @@ def _known(header: Sequence[str], stated: Mapping[str, str], where: str) -> dict
             )
         found[ours] = name
     return found
+
+
+def _aliased(header: Sequence[str]) -> dict[str, str]:
+    """Columns of a plain table that go by a known alias, where none has the name itself."""
+    present = {ours: [each for each in names if each in header] for ours, names in _ALIASES.items()}
+    return {ours: names[0] for ours, names in present.items() if len(names) == 1 and ours not in header}
 
 
 def _is_ours(name: str) -> bool:
