@@ -3,7 +3,7 @@
 They are shown and change no estimate: docs/experiments/0030. Nothing is read before somebody asks for them.
 """
 
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -60,14 +60,18 @@ def near_published_steps(answer: Answer | None) -> tuple[NearStep, ...]:
     is recommended. Empty where no such candidate is, or nothing is near.
     """
     shown = None if answer is None else _shown(answer)
-    if answer is None or shown is None:
-        return ()
+    return () if answer is None or shown is None else _near(_planned(answer, shown))
+
+
+@lru_cache(maxsize=64)
+def _near(planned: "PlannedStep") -> tuple[NearStep, ...]:
+    """The same of what is planned: most answers of one training plan the same step."""
     # Loaded where they are shown: most answers show none, and loading takes a hundredth of a second.
     from equipoise.calibration.published.nearest import nearest_steps  # noqa: PLC0415
     from equipoise.calibration.published.table import published_steps  # noqa: PLC0415
 
     catalogue = shipped()
-    found = nearest_steps(published_steps(), _planned(answer, shown), catalogue, most=MOST)
+    found = nearest_steps(published_steps(), planned, catalogue, most=MOST)
     steps = []
     for row in found.iter_rows(named=True):
         step = _predicted(row["row_id"])

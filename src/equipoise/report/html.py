@@ -8,7 +8,7 @@ import hashlib
 import html
 import re
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any, Final, TypeAlias
 
@@ -60,7 +60,18 @@ class Html(str):
 
 def escaped(text: str) -> Html:
     """Any text as HTML that shows exactly that text, and what cannot be seen in it as its code point."""
-    return text if isinstance(text, Html) else Html(html.escape(visible(text), quote=True))
+    if isinstance(text, Html):
+        return text
+    return _escaped_once(text) if len(text) <= _MOST_KEPT else _escaped(text)
+
+
+def _escaped(text: str) -> Html:
+    return Html(html.escape(visible(text), quote=True))
+
+
+# Pages repeat most of their short texts: labels, names of classes, identifiers.
+_MOST_KEPT: Final = 64
+_escaped_once = lru_cache(maxsize=8192)(_escaped)
 
 
 def unbroken(text: str) -> str:
