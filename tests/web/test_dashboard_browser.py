@@ -186,6 +186,8 @@ def test_scenarios_fit_a_phone(opened):
         page.get_by_role("button", name="Keep", exact=True).click()
         assert page.locator(".scenarios tbody tr").count() == 1
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        remove = page.get_by_role("button", name="Remove").bounding_box()
+        assert remove["x"] + remove["width"] <= 390
 
 
 def test_an_answer_is_saved_as_it_was_asked_for(opened):
@@ -296,11 +298,11 @@ def test_a_phone_never_scrolls_sideways(opened, path):
 def test_on_a_phone_figures_of_tables_are_in_sight_and_named(opened, path):
     with opened(path, viewport={"width": 390, "height": 844}, is_mobile=True) as page:
         page.locator("summary").evaluate_all("all => all.forEach(each => each.parentElement.open = true)")
-        figures = page.locator("table.folding td.number")
+        figures = page.locator("#result .folding td.number")
         rights = figures.evaluate_all("all => all.map(each => each.getBoundingClientRect().right)")
         assert len(rights) > 20
         assert max(rights) <= 390
-        table = page.locator("table.folding").first
+        table = page.locator("#result .folding").first
         heads = table.get_by_role("columnheader").count()
         assert heads == table.get_by_role("row").nth(1).locator("th, td").count() > 3
         cut = "each => each.scrollWidth > each.clientWidth + 1"
@@ -325,6 +327,10 @@ def test_the_fields_in_sight_and_their_button_share_a_line(opened):
                 "all => all.map(each => each.offsetTop)"
             )
             assert (len(tops), len(set(tops))) == (7, 1)
+            tops = page.locator("#workload, form.question button").evaluate_all(
+                "all => all.map(each => Math.round(each.getBoundingClientRect().top))"
+            )
+            assert abs(tops[0] - tops[1]) <= 2
 
 
 def test_a_page_out_of_sight_does_not_ask(browser, start, tmp_path, running_sweep):
