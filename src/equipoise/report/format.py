@@ -170,11 +170,14 @@ _LONG_MONTHS: Final = 120.0
 _WIDEST: Final = 20.0
 
 
+def is_too_wide(low: float, high: float) -> bool:
+    """Whether an interval has no information."""
+    return 0.0 < low * _WIDEST < high
+
+
 def usable(amount: Interval | None) -> Interval | None:
     """The amount, unless its interval is too wide to be shown as a number."""
-    if amount is None or (amount.low > 0.0 and amount.high > _WIDEST * amount.low):
-        return None
-    return amount
+    return None if amount is None or is_too_wide(amount.low, amount.high) else amount
 
 
 def duration_range(time: Interval) -> str:

@@ -18,6 +18,7 @@ from equipoise.report.format import (
     currency,
     digits,
     duration,
+    is_too_wide,
     ratio,
     sentence,
     share,
@@ -258,11 +259,16 @@ def step_words(found: "Spread") -> str:
     return f"{text} ms ({ends})" if ends else f"{text} ms"
 
 
+_TOO_WIDE: Final = "range too wide"
+
+
 def _milliseconds(found: "Spread") -> tuple[str, str | None]:
     """Milliseconds and the ends of their range, with as many digits as distinguish these."""
     low, high = found.low, found.high
     if low is None or high is None or low == high:
         return f"{found.value / MILLISECOND_S:.3g}", None
+    if is_too_wide(low, high):
+        return f"{found.value / MILLISECOND_S:.3g}", _TOO_WIDE
     for num_digits in (3, 4, 5):
         ends = [f"{each / MILLISECOND_S:.{num_digits}g}" for each in (low, high)]
         if ends[0] != ends[1]:
@@ -289,6 +295,8 @@ def _within(found: "Spread", form: Callable[[float], str]) -> str | None:
     """The ends of a range; None where there is none, or where its digits do not distinguish them."""
     if found.low is None or found.high is None:
         return None
+    if is_too_wide(found.low, found.high):
+        return _TOO_WIDE
     ends = (form(found.low), form(found.high))
     return None if ends[0] == ends[1] else DASH.join(ends)
 
