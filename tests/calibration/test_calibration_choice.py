@@ -2,9 +2,16 @@
 
 import pytest
 
-from equipoise.calibration.profiles import RULES, architecture, calibration_choice, profiles
+from equipoise.calibration.profiles import (
+    PRIORS_ONLY,
+    RULES,
+    architecture,
+    calibration_choice,
+    model_for,
+    profiles,
+)
 from equipoise.errors import SpecError
-from equipoise.spec.hardware import accelerators
+from equipoise.spec.hardware import accelerator, accelerators
 from equipoise.spec.workload import workload
 
 ARCHITECTURES = ("dense transformer", "mixture of experts", "other")
@@ -36,12 +43,19 @@ def test_all_chips_of_a_maker_share_one_calibration(kind):
 
 def test_every_rule_names_a_profile_that_ships():
     assert RULES
-    assert {rule.profile for rule in RULES} <= {each.name for each in profiles()}
+    assert {rule.profile for rule in RULES} <= {None, *(each.name for each in profiles())}
 
 
-@pytest.mark.parametrize(("vendor", "kind"), [("AMD", "gpu"), ("Google", "tpu"), ("Intel", "cpu")])
-def test_makers_without_measurements_have_the_priors(vendor, kind):
-    assert calibration_choice(vendor, kind, "dense transformer").profile is None
+@pytest.mark.parametrize("chip", ["mi300x-oam-192gb", "gaudi2-oam-96gb", "xeon-8380h-cpu"])
+def test_makers_without_measurements_have_the_priors(chip):
+    assert model_for(accelerator(chip), workload("llama31_8b")).calibration.name == PRIORS_ONLY
+
+
+def test_tpus_have_the_software_that_was_measured_on_them():
+    chip = accelerator("tpu-v6e")
+    assert model_for(chip, workload("llama31_8b")).calibration.name == "jax_tpu"
+    assert model_for(chip, workload("llama31_8b"), name=PRIORS_ONLY).calibration.name == PRIORS_ONLY
+    assert model_for(chip, workload("resnet50")).calibration.name == PRIORS_ONLY
 
 
 def test_models_that_are_no_transformers_have_the_priors():
