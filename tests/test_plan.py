@@ -95,7 +95,9 @@ def test_a_training_budget_or_batch_that_nobody_states_is_refused():
     missing = in_process("plan", "gpt2", "--accelerator", "a100-sxm4-80gb", "--accelerators", "1", "--json")
     assert (missing.returncode, missing.stdout) == (2, "")
     assert "--tokens N" in missing.stderr
-    refused = in_process("plan", "resnet152", "--accelerator", "a100-sxm4-80gb", "--samples", "1e6", "--json")
+    refused = in_process(
+        "plan", "mobilenet_v2", "--accelerator", "a100-sxm4-80gb", "--samples", "1e6", "--json"
+    )
     assert refused.returncode == 3
     (missing,) = json.loads(refused.stdout)["missing"]
     assert missing.endswith(": --global-batch N")

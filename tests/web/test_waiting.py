@@ -82,12 +82,13 @@ def test_the_first_page_is_computed_before_anybody_asks(hostile_data):
     async def checks():
         dashboard = Dashboard(DataSources(data=hostile_data))
         await dashboard.warm()
-        assert dashboard.answers.num_computed == 2
+        computed = dashboard.answers.num_computed
+        assert computed >= 2
         page = await text(await dashboard.show(request("/study"), evidence.STUDY_SCREEN, StudyFields()))
-        assert dashboard.answers.num_computed == 2
+        assert dashboard.answers.num_computed == computed
         assert "MLPerf Training v4.1" in page
         advice = decide.read({}, dashboard.sources, verb="advise")
         await dashboard.show(request("/advice"), decide.ADVICE, advice)
-        assert dashboard.answers.num_computed == 2
+        assert dashboard.answers.num_computed == computed
 
     asyncio.run(checks())

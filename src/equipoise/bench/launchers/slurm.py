@@ -41,7 +41,7 @@ _FIRST_QUERY_S, _LAST_QUERY_S, _QUERY_GROWTH = 0.5, 10.0, 1.3
 # For Slurm to start a job and to take it down, above what the trial may take.
 _MARGIN_S = 120.0
 _GONE_S = 60.0
-_ENDING_S = 15.0
+_ENDING_S = 40.0
 _PENDING = "PENDING"
 # What follows from the size of a trial.
 _DERIVED = {"nodes", "ntasks", "output", "error", "array"}
