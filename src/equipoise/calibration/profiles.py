@@ -250,6 +250,8 @@ def _serves(vendor: str, kind: Kind, architecture: Architecture) -> str:
 
 
 PRIORS_ONLY = "priors"
+# How wrong steps by the priors alone are, of their logarithm: docs/understand/accuracy.md.
+UNCALIBRATED_LOG_SD = 0.2
 USER_CALIBRATION = "your runs"
 _NUM_DRAWS = 64
 _SEED = 1

@@ -9,7 +9,12 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from equipoise.calibration.profiles import CalibratedModel, architecture
+from equipoise.calibration.profiles import (
+    PRIORS_ONLY,
+    UNCALIBRATED_LOG_SD,
+    CalibratedModel,
+    architecture,
+)
 from equipoise.decide.combine import PlanRecord, model_kind, record_of
 from equipoise.decide.fine_tuning import (
     ROLLOUT_LOG_SD,
@@ -290,6 +295,9 @@ class Problem(Struct, frozen=True, kw_only=True):
         # A model knows more of steps like those it was calibrated on than of whole trainings by others.
         known = math.hypot(log_half_width, DEVIATE * self.training.budget.log_sd(float(batch)))
         width = max(known, self.record.log_half_width)
+        if self.training.is_pretraining and self.model.calibration.name == PRIORS_ONLY:
+            # The published pretrainings ran on chips whose steps were measured.
+            width = math.hypot(width, DEVIATE * UNCALIBRATED_LOG_SD)
         if self.training.workload.rollout is not None:
             width = math.hypot(width, DEVIATE * ROLLOUT_LOG_SD)
         elif chosen.trained == "qlora" or self.training.workload.frozen_share:

@@ -1,8 +1,10 @@
 """Searches for strategies: what is found fits, is the fastest and sums up; better machines are never slower."""
 
+import math
 import re
 
 import pytest
+from asking import ask
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -155,3 +157,13 @@ def test_plain_strategies_are_those_that_run_without_thought():
     large = posed("llama2_7b", global_batch=64)
     assert 0 not in {each.zero_stage for each in plain_strategies(large, best(8, large)[0].strategy)}
     assert plain_strategies(found, best(1, found)[0].strategy) == ()
+
+
+def test_a_pretraining_on_a_chip_without_measured_steps_has_the_wider_range():
+    """What is published are pretrainings on chips whose steps were measured too."""
+    spread = {}
+    for chip in ("h100-sxm5-80gb", "mi300x-oam-192gb"):
+        found = ask(workload="llama31_8b", tokens=1e12, accelerator=[chip], at="64", scores=False)
+        time_s = found.recommended.time_s
+        spread[chip] = math.log(time_s.high / time_s.low)
+    assert spread["mi300x-oam-192gb"] > 1.2 * spread["h100-sxm5-80gb"]

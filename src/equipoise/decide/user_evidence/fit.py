@@ -12,7 +12,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.calibration.accuracy import half_width
-from equipoise.calibration.profiles import USER_CALIBRATION, CalibratedModel, CalibrationRecord
+from equipoise.calibration.profiles import (
+    UNCALIBRATED_LOG_SD,
+    USER_CALIBRATION,
+    CalibratedModel,
+    CalibrationRecord,
+)
 from equipoise.decide.evidence import Estimates, EvidenceSource
 from equipoise.decide.surveys import Survey
 from equipoise.decide.user_evidence.runs import UserSteps
@@ -223,9 +228,6 @@ def _draws(found: Calibration, start: CalibratedModel) -> tuple[Parameters, ...]
 _LOG_SD_A_DOUBLING = 0.06
 # Of what whole pretrainings took over their own steps (decide/strategy_search.py): 1.00 to 1.31.
 _OVERHEAD_LOG_SD = 0.1
-# Where nothing was held out of a calibration, as wrong as steps by the priors alone are:
-# docs/understand/accuracy.md.
-_UNCALIBRATED_LOG_SD = 0.2
 
 
 class UserLevel(Struct, frozen=True, kw_only=True):
@@ -270,7 +272,7 @@ def _sizes(steps: UserSteps) -> tuple[int, ...]:
 def _record_log_sd(calibration: CalibrationRecord) -> float:
     """How wrong steps by a calibration were, as a standard deviation of logarithms."""
     most = calibration.p90_abs_error
-    return _UNCALIBRATED_LOG_SD if most is None else math.log1p(most) / DEVIATE
+    return UNCALIBRATED_LOG_SD if most is None else math.log1p(most) / DEVIATE
 
 
 def levelled_estimates(estimates: Estimates, survey: Survey, level: UserLevel) -> Estimates:
