@@ -87,6 +87,19 @@ def test_a_client_with_hundreds_of_half_open_connections_locks_nobody_out(start,
             connection.close()
 
 
+def test_a_hundred_requests_of_one_client_at_once_are_answered(start):
+    started = start()
+    asking = [socket.create_connection(("127.0.0.1", started.port), timeout=30) for _ in range(100)]
+    try:
+        for connection in asking:
+            connection.sendall(b"GET /no-such-page HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        firsts = [connection.recv(12) for connection in asking]
+        assert firsts == [b"HTTP/1.1 404"] * 100
+    finally:
+        for connection in asking:
+            connection.close()
+
+
 def test_a_client_gets_no_more_than_its_share_of_connections(start):
     started = start()
     assert started.answer("/accuracy")[0] == 200

@@ -80,15 +80,18 @@ class Bounded(H11Protocol):
             self._reading = None
 
     def _keep_to_share(self) -> None:
-        """End what this client has too many of: the oldest connections without a request, else this one."""
+        """End what this client has too many of: the oldest connections without a request, else this one.
+
+        Of many that come at once the requests have come too, and are read a moment later.
+        """
         host = self.client and self.client[0]
         its = [each for each in self.connections if isinstance(each, Bounded) and each.client]
         its = [each for each in its if each.client and each.client[0] == host]
         idle = sorted((each for each in its if not each.has_request()), key=lambda each: each.since_s)
-        for each in idle[:-_MOST_IDLE_PER_CLIENT]:
+        settled = [each for each in idle if each.since_s < self.loop.time() - _SETTLED_S]
+        too_many = max(0, len(settled) - _MOST_IDLE_PER_CLIENT, len(its) - _MOST_PER_CLIENT)
+        for each in (idle or [self])[:too_many]:
             each.transport.abort()
-        if len(its) - max(0, len(idle) - _MOST_IDLE_PER_CLIENT) > _MOST_PER_CLIENT:
-            self.transport.abort()
 
     def has_request(self) -> bool:
         """Whether a request has come and is not answered yet."""
@@ -117,6 +120,7 @@ _MOST_CONNECTIONS: Final = 256
 # Browsers open 6 to a server; a proxy may stand for many people.
 _MOST_PER_CLIENT: Final = 128
 _MOST_IDLE_PER_CLIENT: Final = 64
+_SETTLED_S: Final = 1.0
 _MOST_HEADER_BYTES: Final = 16_384
 _IDLE_S: Final = 15
 _END_S: Final = 2
