@@ -18,6 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 from equipoise.errors import EvidenceError
 
 _ROUNDING = 1e-10
+# An interval wider than this factor has no information: its amount counts as unknown.
+WIDEST: Final = 20.0
 
 
 class Interval(Struct, frozen=True, kw_only=True):

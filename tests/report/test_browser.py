@@ -1,10 +1,10 @@
 """The page in a real headless Chromium: it draws, sorts, prints, fits a phone, and runs nothing of a name."""
 
-from contextlib import contextmanager
 from functools import partial
 
 import pytest
 from made_answer import made_answer
+from watched_page import watched_page
 
 from equipoise.decide.decision import answer
 from equipoise.decide.query import query
@@ -18,25 +18,19 @@ HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"><b>x</b>"
 pytestmark = pytest.mark.browser
 
 
-@contextmanager
 def page_of(browser, folder, findings, kind=STUDY, **options):
-    """A page of its own, offline; nothing may be logged, asked of the network or shown as a dialog."""
+    """The page of some findings, offline."""
     path = folder / "report.html"
     path.write_text(html.render(kind, findings), encoding="utf-8")
-    context = browser.new_context(offline=True, **options)
-    context.set_default_timeout(10_000)
-    page = context.new_page()
-    troubles, requests = [], []
-    page.on("console", lambda message: troubles.append(message.text))
-    page.on("pageerror", lambda error: troubles.append(str(error)))
-    page.on("dialog", lambda dialog: troubles.append(dialog.message))
-    page.on("request", lambda request: requests.append(request.url))
-    page.goto(path.as_uri())
-    page.locator(".theme").wait_for()
-    yield page
-    assert troubles == []
-    assert [url for url in requests if url != path.as_uri() and not url.startswith("data:")] == []
-    context.close()
+    address = path.as_uri()
+    return watched_page(
+        browser,
+        address,
+        is_own=lambda url: url == address or url.startswith("data:"),
+        timeout_ms=10_000,
+        offline=True,
+        **options,
+    )
 
 
 @pytest.fixture

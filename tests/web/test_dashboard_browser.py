@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from urllib.parse import urlencode
 
 import pytest
+from watched_page import watched_page
 
 pytestmark = pytest.mark.browser
 SIX_SYSTEMS = ("dgx-h100", "b200", "mi300x", "h200-sxm5-141gb", "a100-sxm4-80gb", "tpu-v5p")
@@ -16,23 +17,17 @@ SIX_SYSTEMS = ("dgx-h100", "b200", "mi300x", "h200-sxm5-141gb", "a100-sxm4-80gb"
 def opened(browser, dashboard):
     @contextmanager
     def opened_page(path, **options):
-        """A page of its own; nothing may be logged, requested from another server, or shown as a dialog."""
-        context = browser.new_context(**options)
-        context.set_default_timeout(60_000)
-        page = context.new_page()
-        troubles, requests = [], []
-        page.on("console", lambda message: troubles.append(message.text))
-        page.on("pageerror", lambda error: troubles.append(str(error)))
-        page.on("dialog", lambda dialog: troubles.append(dialog.message))
-        page.on("request", lambda request: requests.append(request.url))
-        page.goto(dashboard.url + path)
-        page.locator(".theme").wait_for()
-        page.locator("#result h1").wait_for()  # what is slow the first time comes after its frame
-        yield page
-        assert [each for each in troubles if "status of 422" not in each] == []
-        own = (dashboard.url, "data:", "blob:")
-        assert [url for url in requests if not url.startswith(own)] == []
-        context.close()
+        """A page of the dashboard once its answer is there."""
+        with watched_page(
+            browser,
+            dashboard.url + path,
+            is_own=lambda url: url.startswith((dashboard.url, "data:", "blob:")),
+            is_trouble=lambda text: "status of 422" not in text,
+            timeout_ms=60_000,
+            **options,
+        ) as page:
+            page.locator("#result h1").wait_for()  # what is slow the first time comes after its frame
+            yield page
 
     return opened_page
 

@@ -204,9 +204,10 @@ RULES: tuple[CalibrationRule, ...] = (
 
 
 class CalibrationChoice(Struct, frozen=True, kw_only=True):
-    """The profile to use, or None for the priors, and what it serves, in words."""
+    """What serves a question: a profile, else the parameters of a software, else the priors; and why."""
 
     profile: Profile | None
+    software: str | None
     words: str
 
 
@@ -231,13 +232,14 @@ def calibration_choice(
     True
     """
     if name is not None:
-        return CalibrationChoice(profile=profile(name), words="chosen by name, and used for every chip")
+        words = "chosen by name, and used for every chip"
+        return CalibrationChoice(profile=profile(name), software=None, words=words)
     rule = _rule(vendor, kind, architecture)
     words = _serves(vendor, kind, architecture)
     if rule is None:
-        return CalibrationChoice(profile=None, words=words)
+        return CalibrationChoice(profile=None, software=None, words=words)
     found = None if rule.profile is None else profile(rule.profile)
-    return CalibrationChoice(profile=found, words=f"{words}: {rule.reason}")
+    return CalibrationChoice(profile=found, software=rule.software, words=f"{words}: {rule.reason}")
 
 
 def _rule(vendor: str, kind: Kind, architecture: Architecture) -> CalibrationRule | None:
@@ -307,11 +309,10 @@ def model_for(
         if software != default_software(chip, workload):
             return _software_model(software)
     choice = calibration_choice(chip.vendor, chip.kind, architecture(workload), name=name)
-    usual = default_software(chip, workload)
     if choice.profile is not None:
         found = _profile_model(choice.profile.name)
     else:
-        found = prior_model() if usual is None else _software_model(usual)
+        found = prior_model() if choice.software is None else _software_model(choice.software)
     words = f"{found.calibration.words}; {choice.words}"
     return replace(found, calibration=replace(found.calibration, words=words))
 

@@ -29,14 +29,12 @@ from equipoise.economics.interruptions import interrupted
 from equipoise.economics.quotes import least_charged
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.strategy import PRECISIONS, Precision
-from equipoise.stats import Interval, exact, product, scaled, with_log_sd
+from equipoise.stats import WIDEST, Interval, exact, product, scaled, with_log_sd
 
 # Better evidence first: what a candidate rests on is graded by the best that has weight in it.
 _GRADES: Final[tuple[Grade, ...]] = ("measured", "published", "carried", "calibrated", "priors")
 _LEAST_WEIGHT: Final = 0.05
 _ENOUGH_SIZES: Final = 2  # for a curve
-# An interval wider than this is not shown as a number (law 8).
-WIDEST: Final = 20.0
 
 
 class SystemCandidates(Struct, frozen=True, kw_only=True):

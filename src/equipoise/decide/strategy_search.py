@@ -62,6 +62,7 @@ _MOST_SPLITS: Final = 16  # of accelerators into two pools
 # per accelerator: arXiv:2302.13971) 1.00, BLOOM (105 s per step of 4 Mi tokens on 384: its chronicles) 1.11,
 # Olmo 3 7B and 32B (7,700 and 1,900 tokens/s: arXiv:2512.13961) 1.09 and 1.31. The middle of the families.
 _TIME_PER_OWN_STEP_TIME: Final = 1.11
+OWN_STEPS_LOG_SD: Final = 0.1  # of that
 
 
 class TimedStrategy(Struct, frozen=True, kw_only=True):

@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from equipoise.calibration.profiles import USER_CALIBRATION
 from equipoise.decide.field import MAX_ACCELERATORS, MAX_SIZES, Sizes
 from equipoise.decide.fine_tuning import QLORA_OFFLOAD, USUAL_LORA_RANK
-from equipoise.decide.query import USUAL_MOST, TrainingQuery
+from equipoise.decide.query import TrainingQuery
 from equipoise.decide.strategy_search import Problem, TimedStrategy
-from equipoise.decide.systems import SMALL_SYSTEM, RequestedSystem
+from equipoise.decide.systems import RequestedSystem, usual_most
 from equipoise.perfmodel.search import Searched
 from equipoise.perfmodel.space import USUAL, Value
 from equipoise.scaling.equilibrium import Limit
@@ -96,8 +96,7 @@ def size_range(
             next_usual=fewest if fewest > most else _next_usual(node_size, most),
             listed=listed,
         )
-    usual = SMALL_SYSTEM if query.compares_rentable or system.is_desktop else USUAL_MOST
-    most = min(limits) if limits else max((usual, *known, *also_sizes))
+    most = min(limits) if limits else max((usual_most(query, system), *known, *also_sizes))
     least = min(node_size, known[0]) if known and most > node_size else 1
     tried = _ladder(node_size, min(least, most), most) | {each for each in known if each <= most}
     kept = sorted(tried | set(also_sizes))[-(MAX_SIZES - 1) :]

@@ -13,7 +13,7 @@ from equipoise import economics
 from equipoise.bench.topology import MOST_BYTES, here, read
 from equipoise.bench.topology.topology import Topology
 from equipoise.decide.field import MAX_ACCELERATORS
-from equipoise.decide.query import TrainingQuery
+from equipoise.decide.query import USUAL_MOST, TrainingQuery
 from equipoise.diagnose.links import named_chips
 from equipoise.economics import Electricity, GridCarbon, Price, PriceTerms, Rates
 from equipoise.economics.quotes import read_quotes
@@ -107,23 +107,32 @@ def requested_systems(
     stocks = _by_system("stock", query.stock, names, catalogue, is_shared=False)
     quoted = {} if query.quotes is None else _quoted(query.quotes, found, catalogue)
     quoted = {name: each for name, each in quoted.items() if name not in prices}  # one price is on any terms
-    is_open = not (query.compares_rentable or query.max_accelerators or query.sizes or query.num_nodes)
-    one_host = f"at most {SMALL_SYSTEM} of a desktop card (--max-accelerators)"
+    stocked = [replace(each, stock=stocks.get(each.name, each.stock)) for each in found]
     return tuple(
         replace(
             each,
-            chosen_for_you=(one_host, *each.chosen_for_you)
-            if is_open and each.is_desktop and stocks.get(each.name, each.stock) is None
-            else each.chosen_for_you,
+            chosen_for_you=(*_limit_chosen(query, each), *each.chosen_for_you),
             usd_per_accelerator_hour=prices.get(each.name),
             quotes=quoted.get(each.name, ()),
             terms=terms.get(each.name)
             or tuple(dict.fromkeys(one.terms for one in quoted.get(each.name, ())))
             or each.terms,
-            stock=stocks.get(each.name, each.stock),
         )
-        for each in found
+        for each in stocked
     )
+
+
+def usual_most(query: TrainingQuery, system: RequestedSystem) -> int:
+    """How many accelerators of a system are tried at most where neither question nor stock says."""
+    return SMALL_SYSTEM if query.compares_rentable or system.is_desktop else USUAL_MOST
+
+
+def _limit_chosen(query: TrainingQuery, system: RequestedSystem) -> tuple[str, ...]:
+    """That few are tried of a card for desktop computers, in words; nothing where a number is stated."""
+    is_stated = query.max_accelerators or query.sizes or query.num_nodes or system.stock is not None
+    if query.compares_rentable or is_stated or not system.is_desktop:
+        return ()
+    return (f"at most {usual_most(query, system)} of a desktop card (--max-accelerators)",)
 
 
 def rentable(catalogue: Catalogue) -> tuple[Accelerator, ...]:

@@ -127,7 +127,6 @@ def layer_time(load: Load, machine: Machine, grid: StrategyGrid, parameters: Par
     """
     tokens = tokens_per_rank(load, grid)
     sharded = tokens / grid.tp
-    is_other = np.equal(load.heads, 0)
     rate = product_rate_flop_per_s(machine, grid, parameters)
     memory = 1.0 / (machine.memory_byte_per_s * parameters.memory_fraction)
     wider = value_bytes(grid) / 2
@@ -144,9 +143,9 @@ def layer_time(load: Load, machine: Machine, grid: StrategyGrid, parameters: Par
     )
     # Transformers from before fused attention may fuse their memory-bound work by hand, and need no compiler.
     by_hand = grid.fused_attention <= 0
-    uncompiled = np.where(by_hand, parameters.by_hand_traffic, parameters.eager_traffic)
+    transformers = np.where(by_hand, parameters.by_hand_traffic, parameters.eager_traffic)
     others = parameters.eager_traffic * parameters.other_eager_traffic
-    uncompiled = np.where(is_other, others, uncompiled)
+    uncompiled = np.where(np.equal(load.heads, 0), others, transformers)
     uncompiled = uncompiled * np.where(wider > 1, 1.0, parameters.cast_traffic)
     traffic = traffic * np.where(grid.implementation == EAGER, uncompiled, 1.0)
     quantising = is_narrow(grid) * (sharded * (load.quantised_bytes * parameters.quantise_traffic * memory))

@@ -13,7 +13,7 @@ from typing import Final
 from equipoise.scaling.equilibrium import Equilibrium
 from equipoise.spec.hardware import exact_accelerator
 from equipoise.spec.workload import workload_title
-from equipoise.stats import Interval
+from equipoise.stats import WIDEST, Interval
 from equipoise.units import (
     KWH_J,
     MINUTE_S,
@@ -166,13 +166,11 @@ _GRAM_KG: Final = 1e-3
 _SURE, _UNLIKELY = 0.995, 0.005
 _NEVER_MONTHS: Final = 1200.0
 _LONG_MONTHS: Final = 120.0
-# An interval wider than this factor has no information: its amount counts as unknown.
-_WIDEST: Final = 20.0
 
 
 def is_too_wide(low: float, high: float) -> bool:
     """Whether an interval has no information."""
-    return 0.0 < low * _WIDEST < high
+    return 0.0 < low * WIDEST < high
 
 
 def usable(amount: Interval | None) -> Interval | None:

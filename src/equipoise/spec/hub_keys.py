@@ -133,17 +133,14 @@ class HubConfig(Struct, frozen=True, kw_only=True):
         value = self.keys[key]
         if isinstance(value, list) and value and all(each == value[0] for each in value):
             value = value[0]
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        if not _is_whole(value, least, most):
             raise self.refuse(key, f"a whole number from {least} to {most:,}")
-        return value
+        return int(value)
 
     def sizes(self, key: str) -> list[int]:
         """A list of whole numbers. Raises SpecError where it is none, or empty."""
         value = self.listed(key)
-        if not value or any(
-            isinstance(each, bool) or not isinstance(each, int) or not 1 <= each <= MOST_SIZE
-            for each in value
-        ):
+        if not value or not all(_is_whole(each, 1, MOST_SIZE) for each in value):
             raise self.refuse(key, "a list of whole numbers")
         return value
 
@@ -175,6 +172,10 @@ class HubConfig(Struct, frozen=True, kw_only=True):
             (each for each in (inner.get("model_type"), usual) if family_of_type(each)), f"clip_{kind}_model"
         )
         return hub_config(self.path, inner, kind=stated, is_nested=True)
+
+
+def _is_whole(value: object, least: int, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
 def family_of_type(kind: object) -> Family | None:

@@ -80,7 +80,7 @@ class Bounded(H11Protocol):
             self._reading = None
 
     def _keep_to_share(self) -> None:
-        """End what this client has too many of: the oldest connections without a request, else this one.
+        """End what this client has too many of: the oldest connections without a request, at last this one.
 
         Of many that come at once the requests have come too, and are read a moment later.
         """
@@ -90,7 +90,7 @@ class Bounded(H11Protocol):
         idle = sorted((each for each in its if not each.has_request()), key=lambda each: each.since_s)
         settled = [each for each in idle if each.since_s < self.loop.time() - _SETTLED_S]
         too_many = max(0, len(settled) - _MOST_IDLE_PER_CLIENT, len(its) - _MOST_PER_CLIENT)
-        for each in (idle or [self])[:too_many]:
+        for each in idle[:too_many]:
             each.transport.abort()
 
     def has_request(self) -> bool:

@@ -183,6 +183,7 @@ def measured_estimates(
         grade=dict.fromkeys(found, "measured"),
         sources=tuple(_source(each, budget) for each in used),
         **_curve({size: found[size].time_s for size in ran}),
+        reach=1.0,
     )
 
 
@@ -209,21 +210,19 @@ class _Curve(TypedDict):
 
     curves_s: Curves | None
     domain: Domain | None
-    reach: float
 
 
 def _curve(measured: Mapping[int, Interval]) -> _Curve:
     """Curves through the times of measured sizes, which end with them."""
     sizes = sorted(measured)
     if len(sizes) < _FEWEST_SIZES:
-        return {"curves_s": None, "domain": None, "reach": 1.0}
+        return {"curves_s": None, "domain": None}
     deviates = np.random.default_rng(_SEED).standard_normal((_NUM_DRAWS, len(sizes)))
     logs = np.log([measured[size].value for size in sizes])
     drawn_s = np.exp(logs + deviates * [log_sd(measured[size]) for size in sizes])
     return {
         "curves_s": straight_between(sizes, drawn_s),
         "domain": Domain(smallest=float(sizes[0]), largest=float(sizes[-1])),
-        "reach": 1.0,
     }
 
 

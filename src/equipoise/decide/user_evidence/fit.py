@@ -19,6 +19,7 @@ from equipoise.calibration.profiles import (
     CalibrationRecord,
 )
 from equipoise.decide.evidence import Estimates, EvidenceSource
+from equipoise.decide.strategy_search import OWN_STEPS_LOG_SD
 from equipoise.decide.surveys import Survey
 from equipoise.decide.user_evidence.runs import UserSteps
 from equipoise.perfmodel.calibrate import STRAY_LOG_SD, Calibration, calibrate
@@ -226,8 +227,6 @@ def _draws(found: Calibration, start: CalibratedModel) -> tuple[Parameters, ...]
 # Of a doubling away from the sizes measured, beyond the calibration's own record: what its held-out sizes
 # showed (docs/experiments/0006-calibration.md: leaving whole sizes out).
 _LOG_SD_A_DOUBLING = 0.06
-# Of what whole pretrainings took over their own steps (decide/strategy_search.py): 1.00 to 1.31.
-_OVERHEAD_LOG_SD = 0.1
 
 
 class UserLevel(Struct, frozen=True, kw_only=True):
@@ -354,7 +353,7 @@ def _log_sds_of_work(survey: Survey) -> Mapping[int, float]:
     steps.
     """
     training = survey.problem.training
-    more = _OVERHEAD_LOG_SD if training.is_pretraining else 0.0
+    more = OWN_STEPS_LOG_SD if training.is_pretraining else 0.0
     return {
         each.num_accelerators: math.hypot(
             training.budget.log_sd(float(each.best.strategy.global_batch_samples)), more

@@ -74,8 +74,7 @@ def user_runs(folder: Path, workload: str, accelerators: Sequence[str]) -> UserR
     if not frames and not files:
         raise DataError(
             f"--runs {folder}: neither {_TABLE} nor a CSV file of measurements; expected a folder that "
-            "`equipoise bench --out DIR` wrote, or a folder with files as `equipoise predict "
-            "--from` takes them"
+            "`equipoise bench --out DIR` wrote, or a folder with files as `equipoise ingest` takes them"
         )
     notes: list[str] = []
     if files:
