@@ -271,6 +271,7 @@ def _key(problem: Problem) -> Hashable | None:
         None if budget.samples is None else budget.samples_at(_SOME_BATCH),
         problem.cluster,
         model.calibration.name,
+        problem.has_own_steps,
         frozenset(problem.choices.items()),
         problem.num_best,
     )

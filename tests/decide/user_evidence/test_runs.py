@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from equipoise.bench.tables import run_row, write
 from equipoise.decide.evidence import NOT_USED, UserRun
+from equipoise.decide.surveys import SURVEYS
 from equipoise.decide.user_evidence.runs import refuse_impossible, user_runs
 from equipoise.errors import DataError
 from equipoise.spec.hardware import accelerator
@@ -129,3 +130,15 @@ def test_the_largest_measured_size_is_taken_where_the_step_to_it_pays(tmp_path):
     # 10 G tokens are 9.77 M samples; 1,350 of them a second are 2.01 h, a compiled model is no slower.
     assert 2.01 * 3600 / 2 < found.recommended.work_s.value < 2.01 * 3600 * 1.4
     assert found.recommended.mfu < 0.7
+
+
+def test_a_question_asked_before_without_runs_changes_no_answer_with_them(tmp_path):
+    rows = ["1,1,,bf16,64,180", "4,1,ddp,bf16,256,690", "8,1,ddp,bf16,512,1350"]
+    (tmp_path / "mine.csv").write_text(HEADER + "".join(f"gpt2,a100-sxm4-80gb,{row}\n" for row in rows))
+    about = {"workload": "gpt2", "tokens": 1e10, "accelerator": ["a100-sxm4-80gb"], "scores": False}
+    SURVEYS.clear()
+    alone = ask(**about, runs=tmp_path)
+    SURVEYS.clear()
+    ask(**about)
+    after = ask(**about, runs=tmp_path)
+    assert [each.work_s for each in after.candidates] == [each.work_s for each in alone.candidates]
