@@ -22,9 +22,11 @@ report: $(VENV)/core.stamp ## write report.html, the scaling study of MLPerf Tra
 	@$(BIN)/equipoise report --out report.html
 	@echo "The study is in $(CURDIR)/report.html: open it in a browser."
 
+# One more than there are cores, at most 4: many tests wait for processes that they start.
+WORKERS = $(shell $(BIN)/python -c 'import os; print(min(4, os.cpu_count() + 1))')
 test: $(VENV)/dev.stamp ## run every test
 # A file stays on one worker, which makes what it shares once; tests/conftest.py puts the slow files first.
-	$(BIN)/python -m pytest -n auto --maxprocesses=4 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
@@ -36,7 +38,7 @@ check: lint site ## run what CI runs: ruff, mypy --strict, the site, doctests, t
 	$(MAKE) --no-print-directory test
 
 dataset: $(VENV)/core.stamp ## write src/equipoise/data from the rounds in $EQUIPOISE_DATA/mlperf
-	$(BIN)/python -m equipoise.runs.embedded
+	$(BIN)/python docs/dataset.py
 	$(BIN)/python -m equipoise.calibration forecast trends advice
 
 bench: $(VENV)/dev.stamp ## run the benchmarks, each with a ratio against something outside

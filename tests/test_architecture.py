@@ -53,8 +53,8 @@ ORDER = {
         *("decision", "published_steps", "prediction", "model_family", "solve_for", "allocation", "records"),
     ),
     "report": (
-        *("format", "charts", "document", "blocks", "figures", "svg", "json", "bench_json"),
-        *("measured_json", "html", "textplot", "pages", "schema", "study_json", "terminal"),
+        *("format", "charts", "blocks", "figures", "svg", "json", "bench_json"),
+        *("measured_json", "html", "textplot", "pages", "study_json", "terminal"),
     ),
     "report.pages": (
         *(
@@ -81,7 +81,7 @@ ORDER = {
         *("workload", "hub_keys", "hub_layers", "hub_config", "catalogue", "torch_model", "cluster_text"),
     ),
     "web": (
-        *("answers", "controls", "guard", "screen", "question", "place", "frames", "screens"),
+        *("answers", "controls", "guard", "screen", "question", "frames", "screens"),
         *("app", "server"),
     ),
 }

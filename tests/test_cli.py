@@ -63,7 +63,7 @@ def test_version_is_that_of_the_package():
         (["scoers"], "'scores'"),
         (["scores", "--raund", "v4.1"], ": --raund"),
         (["ingest"], "Missing argument"),
-        (["list", "planets"], "accelerators, clusters, strategies, methods, models, laws, prices"),
+        (["list", "planets"], "accelerators, clusters, strategies, software, methods, models, laws, prices"),
         (["ingest", "nothing-here"], "nothing-here"),
         (["scores", "--round", "v99.9"], "v99.9"),
         (["scores", "--workload", "brt"], "bert"),

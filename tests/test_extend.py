@@ -7,7 +7,9 @@ import shlex
 import shutil
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import get_args
 
 import pytest
@@ -166,8 +168,12 @@ def _constructed(name):
 
 def test_every_reader_and_screen_is_in_its_tuple():
     assert len(READERS) == _constructed("Reader")
-    screens = pytest.importorskip("equipoise.web.screens", reason="the extra `web` is not installed").SCREENS
-    assert len(screens) == _constructed("Screen")
+    package = pytest.importorskip("equipoise.web.screens", reason="the extra `web` is not installed")
+    modules = [import_module(f"{package.__name__}.{each.name}") for each in iter_modules(package.__path__)]
+    made = {
+        id(each) for module in modules for each in vars(module).values() if type(each).__name__ == "Screen"
+    }
+    assert made == set(map(id, package.SCREENS))
 
 
 def test_every_estimator_has_its_heading():

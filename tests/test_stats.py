@@ -7,6 +7,7 @@ from scipy import stats as scipy_stats
 from equipoise.errors import EvidenceError
 from equipoise.stats import (
     conformal_half_width,
+    covered_s,
     log_t_interval,
     median_interval,
     percentile_interval,
@@ -115,3 +116,16 @@ def test_the_interval_of_a_share_is_clopper_and_pearsons(hits, trials):
     expected = scipy_stats.binomtest(hits, trials).proportion_ci(0.95, method="exact")
     found = proportion_interval(hits, trials, level=0.95)
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+
+
+@pytest.mark.law
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.integers(-3, 10)), max_size=8),
+    st.integers(0, 15),
+    st.integers(15, 30),
+)
+def test_every_second_that_spans_cover_counts_once(spans, first, last):
+    moments = {begun + part for begun, length in spans for part in range(length)}
+    ends = [(begun, begun + length) for begun, length in spans]
+    assert covered_s(ends) == len(moments)
+    assert covered_s(ends, within=(first, last)) == len(moments & set(range(first, last)))

@@ -1,7 +1,6 @@
 """The words of this project, each in two sentences. They live in glossary.toml; this finds them."""
 
 import re
-import tomllib
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from equipoise.errors import SpecError
+from equipoise.files import shipped_table
 
 GLOSSARY_FILE = Path(__file__).with_name("glossary.toml")
 _SHOWN_CHARS = 80
@@ -30,7 +30,7 @@ class Term(Struct, frozen=True, kw_only=True):
 @cache
 def terms() -> tuple[Term, ...]:
     """Every term, in the order of the file."""
-    document = tomllib.loads(GLOSSARY_FILE.read_text(encoding="utf-8"))
+    document = shipped_table(GLOSSARY_FILE)
     return tuple(
         Term(**(block | {key: tuple(block.get(key, ())) for key in ("aliases", "see")}))
         for block in document["term"]
@@ -57,41 +57,6 @@ def explain(term: str) -> Term:
     raise SpecError(f"{shown!r} is not in the glossary; {hint}")
 
 
-def markdown() -> str:
-    """The whole glossary as docs/glossary.md has it."""
-    lines = [
-        "# Glossary",
-        "",
-        "One word, one meaning. `equipoise explain TERM` prints any of these in the terminal.",
-        "",
-        "<!-- Made from src/equipoise/glossary.toml by `python -m equipoise.glossary`; edit that file. -->",
-    ]
-    for group in dict.fromkeys(term.group for term in terms()):
-        lines += ["", f"## {group}"]
-        for term in terms():
-            if term.group == group:
-                lines += ["", f"### {term.name}", "", *_paragraphs(term)]
-    return "\n".join(lines) + "\n"
-
-
-def _paragraphs(term: Term) -> list[str]:
-    """What stands under the heading of a term."""
-    lines = [term.meaning]
-    if term.formula is not None:
-        lines += ["", f"    {term.formula}"]
-    lines += ["", f"Source: {term.source}."]
-    if term.aliases:
-        lines += ["", f"Also: {', '.join(f'`{alias}`' for alias in term.aliases)}."]
-    if term.see:
-        lines += ["", f"See: {', '.join(f'[{name}](#{_anchor(name)})' for name in term.see)}."]
-    return lines
-
-
-def _anchor(name: str) -> str:
-    """The anchor that a heading gets."""
-    return re.sub(r"[^\w\- ]", "", name.casefold()).replace(" ", "-")
-
-
 @cache
 def _by_word() -> dict[str, Term]:
     """Every spelling that leads to a term; a name comes before another term's alias."""
@@ -105,7 +70,3 @@ def _by_word() -> dict[str, Term]:
 def _folded(word: str) -> str:
     """A word without letter case, with one space for any white space, and a plain prime."""
     return _SPACES.sub(" ", word.replace("\u2032", "'").replace("\u2019", "'")).strip().casefold()
-
-
-if __name__ == "__main__":
-    Path("docs/glossary.md").write_text(markdown(), encoding="utf-8")

@@ -341,6 +341,9 @@ def _balanced(document, feasible):
     ]
     if best["id"] not in {each["id"] for each in feasible}:
         return []
+    beaten = _beaten_by_a_smallest(best, feasible)
+    if beaten:
+        return beaten
     # Steps begin at the smallest size that may be taken, whether or not it keeps the deadline.
     offered = {each["num_accelerators"]: central(each["time_s"]) for each in mine if _keeps_sizes(each)}
     sizes = {each["num_accelerators"]: central(each["time_s"]) for each in mine if each["feasible"]}
@@ -364,9 +367,31 @@ def _balanced(document, feasible):
     return [found]
 
 
+def _beaten_by_a_smallest(best, feasible):
+    """Law 2: of several systems, none beats the recommended one in time and money at its smallest size."""
+    smallest = {}
+    for each in sorted(feasible, key=lambda each: each["num_accelerators"]):
+        smallest.setdefault(_group(each), each)
+    return [
+        f"law 2: {each['id']} is faster and cheaper than the recommended {best['id']}"
+        for each in smallest.values()
+        if all(
+            central(each[name]) is not None
+            and central(best[name]) is not None
+            and central(each[name]) < central(best[name]) * (1 - 1e-9)
+            for name in ("time_s", "usd")
+        )
+    ]
+
+
 def refused_well(document):
-    """Law 2: a refusal names the cheapest and the fastest of all, and the least relaxations that would do."""
+    """Law 2: a refusal names the cheapest and the fastest of all, and the least relaxations that would do.
+
+    Where candidates fit and no time of any is known, limits are not what is in the way: it is neither.
+    """
     refusal, candidates = document["refusal"], document["candidates"]
+    if candidates and all(central(each["time_s"]) is None for each in candidates):
+        return ["law 2: limits are blamed where no time is known"] if refusal is not None else []
     if (document["recommended"] is None) != (refusal is not None):
         return ["law 2: an answer either recommends or refuses"]
     if refusal is None:
@@ -423,7 +448,9 @@ def _relaxed_least(relaxations, joint, candidates):
         elif needed[name] > value * (1 + 1e-3):
             yield f"law 2: relaxing {name} to {needed[name]!r} is more than needed; {value!r} would do"
     together = {each["constraint"]: each["needed"] for each in joint}
-    if not alone and not any(_kept_within(each, together) for each in candidates):
+    # Nobody can relax a budget to a price that is not known.
+    judged = [each for each in candidates if all(limit["value"] is not None for limit in each["constraints"])]
+    if judged and not alone and not any(_kept_within(each, together) for each in judged):
         yield "law 2: all relaxations together make nothing feasible"
 
 

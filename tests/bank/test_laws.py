@@ -324,6 +324,11 @@ def recommend_and_refuse(made):
     made["refusal"] = {"cheapest": row(made), "fastest": row(made), "relaxations": []}
 
 
+def take_what_another_system_beats(made):
+    row(made, 8, "blue")["time_s"] = interval(row(made, 32)["time_s"]["value"] * 0.9)
+    row(made, 8, "blue")["usd"] = interval(row(made, 32)["usd"]["value"] * 0.9)
+
+
 def stop_before_a_step_that_pays(made):
     made["recommended"] = copy.deepcopy(row(made, 8))
 
@@ -461,6 +466,7 @@ BALANCE = {"objective": "balance"}
         broken(recommend_what_is_late, "law 2", **LATE),
         broken(recommend_nothing, "law 2"),
         broken(recommend_and_refuse, "law 2"),
+        broken(take_what_another_system_beats, "law 2", **BALANCE, systems=("red", "blue")),
         broken(stop_before_a_step_that_pays, "definition", **BALANCE),
         broken(go_on_where_steps_do_not_pay, "definition", **BALANCE),
         broken(name_another_cheapest, "law 2", **REFUSED),

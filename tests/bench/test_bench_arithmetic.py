@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from msgspec import to_builtins
 
 from equipoise.bench.environment import conditions, core_sets, refuse_unlike
-from equipoise.bench.phases import EXPOSED, PARTS, STEP, TOTAL, parts, union_s, with_total
+from equipoise.bench.phases import EXPOSED, PARTS, STEP, TOTAL, parts, with_total
 from equipoise.bench.summary import is_steady, outliers
 from equipoise.bench.trial import Trial, trial_from
 from equipoise.errors import DataError, UsageError
@@ -90,13 +90,6 @@ def test_communication_in_total_is_never_below_what_is_exposed():
     assert found[TOTAL] == 0.5
     found = with_total({STEP: 2.0, EXPOSED: 0.5}, total_s=0.4, step_s=1.0)
     assert (found[TOTAL], found["communication_overlapped"]) == (0.8, pytest.approx(0.3))
-
-
-@pytest.mark.law
-@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 10)), max_size=8))
-def test_a_union_counts_every_second_once(spans):
-    moments = {begun + part for begun, length in spans for part in range(length)}
-    assert union_s((begun, begun + length) for begun, length in spans) == len(moments)
 
 
 def test_outliers_are_marked_and_equal_values_are_none():

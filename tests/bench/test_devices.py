@@ -10,9 +10,9 @@ pytest.importorskip("torch")
 
 import torch
 
-from equipoise.bench.devices import EventClock, accelerator_index, address_of, device
-from equipoise.bench.trial_rank import in_precision, moved
-from equipoise.bench.zoo import trainee
+from equipoise.bench.devices import EventClock, accelerator_index, address_of, device, takes_tf32
+from equipoise.bench.trial_rank import in_precision, moved, placed
+from equipoise.bench.zoo import Trainee, trainee
 from equipoise.errors import UsageError
 
 has_accelerator = pytest.mark.skipif(
@@ -69,6 +69,40 @@ def test_events_are_told_in_seconds_after_the_first():
     assert EventClock().moments([]) == []
 
 
+def test_events_are_recorded_where_the_model_computes(monkeypatch):
+    streams = []
+    event = SimpleNamespace(record=streams.append)
+    monkeypatch.setattr(torch.cuda, "Event", lambda **_: event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda place: ("stream", place))
+    second = torch.device("cuda", 1)
+    assert EventClock(second).now()[1] is event
+    assert streams == [("stream", second)]
+
+
+@pytest.fixture
+def matmul():
+    yield torch.backends.cuda.matmul
+    torch.backends.cuda.matmul.allow_tf32 = False
+
+
+def test_tf32_is_seen_by_the_older_setting(matmul):
+    for taken in (True, False):
+        matmul.allow_tf32 = taken
+        assert takes_tf32() is taken
+
+
+@pytest.mark.skipif(
+    not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="torch before 2.9 has one setting"
+)
+def test_tf32_is_seen_by_the_newer_setting_of_which_the_older_raises(matmul):
+    matmul.fp32_precision = "tf32"
+    with pytest.raises(RuntimeError):
+        _ = matmul.allow_tf32
+    assert takes_tf32()
+    matmul.fp32_precision = "ieee"
+    assert not takes_tf32()
+
+
 @pytest.mark.law
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=6))
 def test_a_host_clock_keeps_differences(stamps):
@@ -82,6 +116,15 @@ def test_batches_of_any_shape_are_moved_and_other_values_kept():
     found = moved({"ids": torch.zeros(2), "more": (torch.ones(1), 3)}, place)
     assert found["ids"].device == found["more"][0].device == place
     assert found["more"][1] == 3
+
+
+def test_a_batch_that_is_drawn_again_is_copied_once():
+    one, other = (torch.ones(2),), (torch.zeros(2),)
+    subject = Trainee(model=torch.nn.Linear(2, 1), batches=iter([one, one, other]), loss=len, num_samples=len)
+    first, again, last = placed(subject, torch.device("meta")).batches
+    assert first is again
+    assert last is not first
+    assert {first[0].device.type, last[0].device.type} == {"meta"}
 
 
 def test_bf16_computes_in_bf16_and_keeps_weights_whole():

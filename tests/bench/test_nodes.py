@@ -48,6 +48,9 @@ def test_nodes_are_compared_as_a_set_without_their_names():
         refuse_unlike_nodes([[one], [{**one, "core_sets": [[0]]}]], "ddp")
     with pytest.raises(DataError, match=r"on 2 and 1 nodes"):
         refuse_unlike_nodes([[one, other], [one]], "ddp")
+    card = {**one, "accelerator": "NVIDIA H200", "driver": "570.1"}
+    with pytest.raises(DataError, match=r"accelerator='NVIDIA H200' and 'NVIDIA H100 NVL'"):
+        refuse_unlike_nodes([[card], [{**card, "accelerator": "NVIDIA H100 NVL"}]], "ddp")
 
 
 def job(folder):

@@ -5,7 +5,7 @@ from collections import Counter
 from itertools import combinations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from equipoise.bench.topology import read
@@ -287,6 +287,8 @@ WORDS = st.sampled_from(
 
 
 @given(st.lists(st.tuples(WORDS, st.sampled_from([" ", "\t", "\n", ""])), max_size=60))
+# Two rows of one name, and no heads of columns: each was a column of that name.
+@example([("GPU0", " "), ("X", " "), ("GPU0", " "), ("NV2", " "), ("X", " ")])
 def test_any_words_of_a_table_are_read_or_refused(parts):
     try:
         found = topology("".join(word + gap for word, gap in parts))

@@ -41,6 +41,20 @@ def test_a_config_of_the_hub_is_trained_as_the_workload_of_the_catalogue():
     assert found.global_batch_samples == known.global_batch_samples == 128
 
 
+@pytest.mark.parametrize(
+    ("workload", "given", "batch"),
+    [
+        ("llama31_8b", {"train": "full", "examples": "50k"}, 128),  # Taori et al. 2023
+        ("vit_large", {"train": "full", "examples": "50k"}, 512),  # Dosovitskiy et al. 2021, section 4.1
+        ("whisper_small", {"train": "full", "examples": "50k"}, 16),  # Gandhi 2022
+        ("vit_large", {"examples": "1.28M", "epochs": 300}, 4096),  # their pretraining: table 3
+        ("vit_large", {"train": "full", "examples": 300}, 300),  # no more than there are
+    ],
+)
+def test_a_fine_tuning_has_the_batch_of_fine_tunings(workload, given, batch):
+    assert trained(workload, **given).global_batch_samples == batch
+
+
 def test_a_training_that_nothing_published_was_held_against_has_a_wider_interval():
     nodes = shipped().cluster("h100", num_accelerators=8)
     found = {}
@@ -69,6 +83,27 @@ def test_a_70b_of_four_bits_trains_on_two_cards_of_24_gb():
     assert one.best is None
     assert two.best.strategy.offload == "optimizer_and_params"
     assert two.best.memory_bytes < 24e9
+
+
+def test_long_samples_leave_activations_on_the_host_only_where_nothing_else_fits():
+    # Unsloth (unsloth.ai/blog/long-context) trains longer samples so on a card of 24 GB; what stays is 32 inputs of
+    # layers of 4096 values of 2 bytes a token, of which two are left.
+    found = {}
+    for tokens, fixed in ((8192, None), (24_576, None), (24_576, "activation_offload=false")):
+        asked = trained("llama31_8b", train="qlora", examples="10k", sequence=tokens, fix=fixed)
+        nodes = shipped().cluster("rtx4090", num_accelerators=1)
+        known = SURVEYS.surveyed(
+            problem(asked, nodes, model_for(nodes.accelerator, asked.workload), num_best=1), (1,)
+        )
+        found[tokens, fixed] = known.sizes[0]
+    assert not found[8192, None].best.strategy.activation_offload
+    assert found[24_576, None].best.strategy.activation_offload
+    assert found[24_576, "activation_offload=false"].best is None
+    saved = (
+        found[24_576, "activation_offload=false"].found.memories.least_bytes
+        - found[24_576, None].found.memories.least_bytes
+    )
+    assert saved >= 30 * 24_576 * 4096 * 2
 
 
 def test_epochs_of_a_workload_are_of_its_own_data_set():

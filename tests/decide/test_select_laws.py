@@ -76,6 +76,40 @@ def test_nothing_that_keeps_the_limits_beats_it_in_everything(question):
     assert not [row for row in rows if made.keeps(row, limits) and dominates(row, found.recommended)]
 
 
+AMDAHL = st.tuples(
+    st.sampled_from([1, 2, 4, 8]),  # the least number of accelerators in which it fits
+    st.sampled_from([0.01, 0.03, 0.1, 0.3]),  # the share of the work that more accelerators do not shorten
+    st.floats(1.0, 30.0),  # hours on one
+    st.floats(0.7, 1.4),  # US dollars for all of it on one
+)
+
+
+@given(st.lists(AMDAHL, min_size=2, max_size=4))
+def test_no_size_of_another_system_within_its_balance_is_faster_and_cheaper(systems):
+    by_system = {
+        f"system {number}": made.amdahl(
+            [least * 2**step for step in range(5)],
+            serial_s=3600 * hours * share,
+            parallel_s=3600 * hours * (1 - share),
+            usd_per_hour=usd / hours,
+            system=f"system {number}",
+        )
+        for number, (least, share, hours, usd) in enumerate(systems)
+    }
+    taken = made.selection([row for rows in by_system.values() for row in rows], {}, "balance").recommended
+    offered = {
+        name: made.selection(rows, {}, "balance").recommended["num_accelerators"]
+        for name, rows in by_system.items()
+    }
+    assert not [
+        row
+        for name, rows in by_system.items()
+        for row in rows
+        if name != taken["system"] and row["num_accelerators"] <= offered[name]
+        if row["time_s"] < taken["time_s"] and row["usd"] < taken["usd"]
+    ]
+
+
 @given(made.questions())
 def test_the_frontier_is_what_nothing_of_an_allowed_size_dominates(question):
     rows, limits, objective = question

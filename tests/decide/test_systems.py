@@ -4,7 +4,7 @@ import pytest
 
 from equipoise.bench.topology import read
 from equipoise.decide.query import query
-from equipoise.decide.systems import requested_systems
+from equipoise.decide.systems import requested_systems, usual_most
 from equipoise.economics import price
 from equipoise.errors import EquipoiseError, EvidenceError, SpecError, UsageError
 from equipoise.spec.catalogue import catalogue
@@ -131,3 +131,21 @@ def test_the_machine_at_hand_is_what_its_topology_states():
 def test_a_count_of_nothing_or_of_too_many_is_refused(text):
     with pytest.raises(UsageError, match="10,000,000"):
         systems(text)
+
+
+# A week of one accelerator at 4e14 FLOP/s is 2.42e20 FLOP.
+@pytest.mark.parametrize(
+    ("accelerator", "flop", "most"),
+    [
+        ("h100-sxm5-80gb", None, 512),  # to the published target
+        ("h100-sxm5-80gb", 4.8e22, 512),  # 8e9 parameters on 1e12 tokens, 6 FLOP each: 198
+        ("h100-sxm5-80gb", 7.2e23, 2048),  # on 15e12: 2,976
+        ("tpu-v5p", 7.2e23, 2048),  # the same sizes of every kind
+        ("h100-sxm5-80gb", 3.6e25, 32768),  # 405e9 on 15e12: 148,810, twice the largest published
+        ("rtx-4090-pcie-24gb", 7.2e23, 8),  # of which nobody has a cluster
+    ],
+)
+def test_long_trainings_are_tried_on_more_accelerators(accelerator, flop, most):
+    asked = query({"workload": "llama31_8b", "accelerator": [accelerator]})
+    (system,) = requested_systems(asked, catalogue())
+    assert usual_most(asked, system, flop) == most

@@ -39,7 +39,7 @@ def test_the_batch_of_a_users_own_model_is_kept(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "samples", "words"),
     [
-        ("llama2_7b", 1024, "4 Mi tokens"),  # Touvron et al. 2023: all sizes of Llama 2
+        ("mistral_7b", 512, "4 Mi tokens"),  # of 8,192; GPT-3 6.7B took 2 M (Brown et al. 2020), Llama 2 4 M
         ("gpt2", 512, "0.5 Mi tokens"),  # GPT-3 Small (Brown et al. 2020, table 2.1)
     ],
 )
@@ -57,8 +57,14 @@ def test_the_batch_of_short_published_trainings_is_not_that_of_a_long_one():
     assert short.global_batch_samples == 32
     assert "published" in short.batch_words
     assert trained("llama31_8b", tokens=1e12, scores=published_scores()).global_batch_samples == 512
-    # those of the 405B model are already larger than the usual one
-    assert trained("llama31_405b", tokens=15e12, scores=published_scores()).global_batch_samples == 1152
+    # 16 M tokens, as the 405B model was trained (Llama team 2024, section 3.4.1)
+    assert trained("llama31_405b", tokens=15e12, scores=published_scores()).global_batch_samples == 2048
+
+
+def test_a_model_takes_the_batch_of_its_paper():
+    found = trained("deepseekv3_671b", tokens=14.8e12)
+    assert found.global_batch_samples == 15360  # DeepSeek-AI 2024 (arXiv:2412.19437), section 4.2
+    assert "DeepSeek-AI 2024" in found.batch_words
 
 
 def test_a_batch_that_results_span_is_left_to_be_chosen():

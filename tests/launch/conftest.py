@@ -31,12 +31,16 @@ STRATEGIES = (
     ),
     (DENSE, "dp=4 tp=2 microbatch=1 global_batch=8 optimizer=sgd precision=tf32 compression=powersgd"),
     (DENSE, "dp=4 tp=2 microbatch=1 global_batch=8 offload=optimizer optimizer=sgd precision=fp32"),
-    (DENSE, "dp=16 tp=2 microbatch=1 global_batch=16 zero_stage=3 dp_replicate=4 recompute=full"),
+    (
+        DENSE,
+        "dp=16 tp=2 microbatch=1 global_batch=16 zero_stage=3 dp_replicate=4 recompute=full activation_offload=true",
+    ),
     (DENSE, "dp=16 tp=2 pp=3 microbatch=1 global_batch=48 zero_stage=1 dp_replicate=2"),
     (
         EXPERTS,
         "dp=4 tp=4 pp=16 ep=16 microbatch=1 global_batch=64 sequence_parallel=true recompute=selective",
     ),
+    (EXPERTS, "dp=8 ep=8 microbatch=1 global_batch=64 recompute=selective activation_offload=true"),
     (EXPERTS, "dp=64 ep=64 pp=8 interleave=2 microbatch=1 global_batch=1024 zero_stage=1 precision=fp8"),
     (EXPERTS, "dp=8 cp=2 ep=16 microbatch=1 global_batch=8 zero_stage=3 recompute=full"),
 )

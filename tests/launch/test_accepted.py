@@ -29,7 +29,8 @@ SMALL = (
     "dp=16 microbatch=1 global_batch=64 zero_stage=2 precision=fp16 recompute=full implementation=eager",
     "dp=16 microbatch=1 global_batch=64 zero_stage=3 offload=optimizer_and_params optimizer=adam_8bit",
     "dp=8 microbatch=1 global_batch=64 zero_stage=2 precision=fp32 optimizer=sgd compression=fp16",
-    "dp=16 microbatch=1 global_batch=64 zero_stage=3 dp_replicate=2 recompute=full",
+    "dp=16 microbatch=1 global_batch=64 zero_stage=3 dp_replicate=2 recompute=full activation_offload=true",
+    "dp=2 microbatch=1 global_batch=64 recompute=full activation_offload=true",
     "dp=4 tp=2 microbatch=1 global_batch=8 zero_stage=3 tp_overlap=true sequence_parallel=true",
     "dp=4 cp=2 microbatch=1 global_batch=8 zero_stage=3 trained=lora lora_rank=16",
     "dp=8 ep=8 microbatch=1 global_batch=64 zero_stage=2 precision=fp8 trained=qlora lora_rank=4",
@@ -78,6 +79,7 @@ def test_deepspeed_reads_its_configuration(text, tmp_path, monkeypatch):
     assert max(1, found.tensor_parallel_config.autotp_size) == plan.tp
     assert found.optimizer_name.lower() == ("sgd" if plan.optimizer == "sgd" else "adamw")
     assert found.expert_parallel_config.autoep_size == plan.ep
+    assert found.activation_checkpointing_config.cpu_checkpointing == plan.activation_offload
 
 
 def test_transformers_reads_the_configuration_of_deepspeed():
@@ -105,6 +107,7 @@ def test_accelerate_launch_reads_its_configuration(text, tmp_path):
         assert args.fsdp_version == 2
         assert args.fsdp_reshard_after_forward == plan.shards_weights
         assert args.fsdp_activation_checkpointing == (plan.recompute != "none")
+        assert str(args.fsdp_activation_checkpointing_offload).lower() == str(plan.activation_offload).lower()
 
 
 @pytest.mark.parametrize("text", [each for each in SMALL if re.search("(tp|cp|dp_replicate)=2", each)])
@@ -178,6 +181,7 @@ def test_the_trainer_reads_its_arguments(text, tmp_path):
         assert found.fsdp_plugin_args.get("cpu_offload", False) == (plan.offload != "none")
     else:
         assert bool(found.gradient_checkpointing) == (plan.recompute != "none")
+        assert (found.gradient_checkpointing_kwargs or {}).get("offload", False) == plan.activation_offload
 
 
 def test_nemo_s_records_take_its_sections(trained):

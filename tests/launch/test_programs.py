@@ -37,6 +37,7 @@ PAIRS = {
     "optimizer": (BASE, f"{BASE} optimizer=adam_8bit"),
     "master_weights": (BASE, f"{BASE} master_weights=false"),
     "offload": (BASE, f"{BASE} offload=optimizer"),
+    "activation_offload": (f"{BASE} recompute=full", f"{BASE} recompute=full activation_offload=true"),
     "compression": (BASE, f"{BASE} compression=topk"),
     "compression_rank": (f"{BASE} compression=powersgd", f"{BASE} compression=powersgd compression_rank=2"),
     "sync_period": (BASE, f"{BASE} sync_period=8"),

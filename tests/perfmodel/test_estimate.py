@@ -169,6 +169,11 @@ def milliseconds(parameters=IDEAL, **strategy):
         ({"dp": 4, "sync_period": 8}, 24 + 3, "dp", 3),
         ({"dp": 4, "precision": "fp32", "compression": "fp16"}, 24 + 24, "dp", 24),
         ({"dp": 4, "compression": "powersgd", "compression_rank": 50}, 24 + 2.4, "dp", 2.4),
+        # With a pipeline of two stages each rank has half of the gradients, once a step, whatever the stage: a stage of
+        # 12 ms and 2 of sends, two micro-batches and one stage of bubble; half of the 8 MB goes and comes.
+        ({"dp": 2, "pp": 2, "zero_stage": 1}, 3 * 14 + 8, "dp", 8),
+        ({"dp": 2, "pp": 2, "zero_stage": 2}, 3 * 14 + 8, "dp", 8),
+        ({"dp": 2, "pp": 2, "zero_stage": 3}, 3 * 14 + 8, "dp", 8),
         # Of a layer two gathers and a scatter of 2 MB, 3/4 from elsewhere.
         ({"dp": 4, "zero_stage": 3}, 24 + 8 * 4.5, "dp", 36),
         # Two ranks share each layer: 1.5 ms, and two sums of 1e5 bytes on one way, 0.1 ms each.
@@ -206,6 +211,22 @@ def test_further_work_counted_by_hand(further, expected_ms):
     one = grid([Strategy(global_batch_samples=4, microbatch_samples=1, fused_attention=True)])
     found = estimate(replace(LOAD, **further), NODE, one, shares)
     assert float(np.ravel(found.step_s)[0]) * 1e3 == pytest.approx(expected_ms, rel=1e-6)
+
+
+# A layer keeps 4e6 bytes, or 1e6 of its input where it is recomputed. Copies reach 55.7 of a link's 63 parts
+# (unsloth.ai/blog/nvidia-collab): here 1e9 byte/s, and 1 or 4 ms a copy, beside passes of 1 and 2 ms, or 1 and 3.
+@pytest.mark.parametrize(
+    ("recompute", "slowed", "exposed_ms"),
+    [("full", 1, 0), ("none", 1, 3 + 2), ("full", 2, 1), ("full", 4, 3 + 1)],
+)
+def test_copies_of_activations_show_where_they_take_longer_than_a_pass(recompute, slowed, exposed_ms):
+    load = replace(LOAD, kept_whole_bytes=4e6, spared_whole_bytes=1e6)
+    node = replace(NODE, host_byte_per_s=1e9 * 63 / 55.7 / slowed)
+    stays = Strategy(global_batch_samples=4, microbatch_samples=1, recompute=recompute)
+    found = estimate(load, node, grid([stays, replace(stays, activation_offload=True)]), IDEAL)
+    before_s, after_s = found.step_s
+    assert (after_s - before_s) * 1e3 == pytest.approx(4 * 8 * exposed_ms, abs=1e-6)
+    assert found.seconds.activation_offload * 1e3 == pytest.approx([0, 4 * 8 * exposed_ms], abs=1e-6)
 
 
 def test_what_overlaps_the_way_back_hides():

@@ -72,6 +72,7 @@ USUAL = {
                 "compression": ("none", "fp16", "powersgd"),
                 "compression_rank": (0, 4),
                 "sync_period": (1, 8),
+                "activation_offload": (False, True),
             },
         ),
         (
@@ -91,6 +92,19 @@ def test_the_space_holds_every_legal_strategy_once_and_no_other(limits, num_acce
     assert len(found) == len(set(found))
     assert set(found) == set(brute_force(space, limits, choices))
     assert len(found) == legal_strategies(space, limits, most_elements=500).num_legal > 0
+
+
+@pytest.mark.parametrize(
+    ("choices", "found"),
+    [
+        ({"pp": (2,)}, {0, 1}),
+        ({"zero_stage": (3,)}, set()),
+        ({"pp": (2,), "zero_stage": (1, 3)}, {1, 3}),
+    ],
+)
+def test_fsdp_goes_with_a_pipeline_where_both_are_chosen(choices, found):
+    space = Space(num_accelerators=8, global_batches=(8,), choices={"dp": (4,), "tp": (1,)} | choices)
+    assert {each.zero_stage for each in strategies(space, SMALL) if each.pp == 2} == found
 
 
 def test_a_fixed_option_has_no_other_value():

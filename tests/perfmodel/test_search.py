@@ -27,6 +27,8 @@ SPARING = {
     "offload": ("none", "optimizer", "optimizer_and_params"),
     "recompute": ("selective", "full"),
 }
+HOSTED = {"activation_offload": (False, True), "schedule": ("1f1b", "dualpipe_v")}
+ALL_HOSTED = {"activation_offload": (True,)}
 UNFUSED = {
     "fused_attention": (False, True),
     "implementation": ("eager", "compiled"),
@@ -37,6 +39,8 @@ RARER = {"compression": ("none", "fp16", "powersgd"), "compression_rank": (0, 4)
 CASES = {
     "pipelines": ("gpt3", "dgx-h100", (16, 32), (24, 32), {}),
     "tight": ("llama2_13b", "a100-sxm4-40gb", (4, 8), (8, 12), SPARING),
+    "on the host": ("llama2_13b", "a100-sxm4-40gb", (4, 8), (8, 12), HOSTED),
+    "all on the host": ("llama2_13b", "a100-sxm4-40gb", (4, 8), (8, 12), ALL_HOSTED),
     "experts": ("mixtral_8x7b", "dgx-h100", (16,), (32,), {}),
     "both ends": ("mixtral_8x7b", "dgx-h100", (16,), (32,), {"schedule": ("1f1b", "dualpipe", "dualpipe_v")}),
     "cards": ("gpt2_large", "pair-rtx-4090", (1, 2, 4), (4, 6), UNFUSED),
@@ -160,6 +164,7 @@ def pairs(draw):
             (
                 ("recompute", "full", "none"),
                 ("recompute", "selective", "none"),
+                ("activation_offload", True, False),
                 ("tp_overlap", False, True),
                 ("zero_stage", 0, 1),
                 ("zero_stage", 2, 1),

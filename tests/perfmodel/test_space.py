@@ -45,6 +45,7 @@ SAMPLES = Limits(
         ({"zero_stage": 1}, "zero_stage .*dp x cp"),
         ({"zero_stage": 1, "cp": 2}, None),
         ({"zero_stage": 2, "dp": 2, "pp": 2}, "exclude pp"),
+        ({"zero_stage": 3, "dp": 2, "pp": 2}, "exclude pp"),
         ({"offload": "optimizer", "dp": 2}, "offload .*data ranks"),
         ({"offload": "optimizer_and_params"}, None),
         ({"offload": "optimizer_and_params", "dp": 2, "zero_stage": 1}, "offloaded weights"),

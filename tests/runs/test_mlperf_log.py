@@ -1,7 +1,5 @@
 """Logs to facts: each dialect and each trap on lines as they occur in the published rounds."""
 
-from itertools import pairwise
-
 import orjson
 import pytest
 from hypothesis import given
@@ -9,7 +7,7 @@ from hypothesis import strategies as st
 
 from equipoise.runs.readers.mlperf import stated_progress
 from equipoise.runs.readers.mlperf.dialects import MAX_LINE_BYTES, finite, loose_value, tolerant_json
-from equipoise.runs.readers.mlperf.log import read_log, total_s, union
+from equipoise.runs.readers.mlperf.log import read_log
 
 
 def event(key: str, time_ms: float, value: object = None, **metadata: object) -> bytes:
@@ -331,14 +329,6 @@ def test_a_log_without_blocks_does_not_split_evaluation():
         START + event("eval_start", 21000, epoch_num=1) + event("eval_stop", 25000, epoch_num=1) + STOP
     ).shares
     assert (shares.eval_s, shares.eval_outside_s, shares.train_block_s) == (4, None, None)
-
-
-@given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100))))
-def test_a_union_never_exceeds_its_interval_nor_falls_below_its_longest_span(spans):
-    covered = total_s(spans, within=(0, 100))
-    assert max((stop - start for start, stop in spans), default=0) <= covered <= 100 or not spans
-    merged = union(spans, within=(0, 100))
-    assert [(one, other) for one, other in pairwise(merged) if one[1] >= other[0]] == []
 
 
 # --- checkpoints ------------------------------------------------------------------------------------------------

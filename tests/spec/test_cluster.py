@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from equipoise.errors import SpecError
 from equipoise.spec import cluster as machines
@@ -77,6 +78,36 @@ def test_a_system_may_come_with_several_accelerators() -> None:
     assert dgx is not None
     assert cluster("DGX A100").accelerator.slug == "a100-sxm4-80gb"
     assert build_cluster(dgx, accelerator=accelerator("a100-sxm4-40gb")).accelerator.memory_bytes == 40e9
+
+
+# Hybrid cube mesh of a DGX-1: six links a GPU, four on its board and two across. Rings by hand: of all eight 0-3-2-1-5-6-7-4
+# and two more, both ways, 6 links; of a board 0-3-2-1 and 0-3-1-2, 4 links; of 0, 1 and 2 one, 2 links; of two the links
+# between them, of neighbours at least one. GPU 4 has two links to GPU 0 and none to others of five: no ring, so PCIe 3.
+@pytest.mark.parametrize(
+    ("size", "stride", "expected_byte_per_s"),
+    [
+        (8, 1, 150e9),
+        (7, 1, 100e9),
+        (6, 1, 50e9),
+        (5, 1, 15.75e9),
+        (4, 1, 100e9),
+        (3, 1, 50e9),
+        (2, 1, 25e9),
+        (4, 2, 50e9),
+        (2, 2, 25e9),
+        (2, 4, 25e9),
+    ],
+)
+def test_rings_of_a_cube_mesh_use_the_links_there_are(size, stride, expected_byte_per_s) -> None:
+    nodes = cluster("dgx-1-v100")
+    assert nodes.group_byte_per_s(size, stride) == pytest.approx(expected_byte_per_s)
+    assert cluster("dgx-2").group_byte_per_s(size, stride) == 150e9
+
+
+def test_links_between_pairs_of_another_number_are_refused() -> None:
+    with pytest.raises(SpecError, match="links_between"):
+        replace(cluster("dgx-1-v100"), links_between=("0 1", "1 0"))
+    assert cluster("dgx-1-v100", node_size=4).group_byte_per_s(4, 1) == 100e9
 
 
 def test_cards_without_links_meet_in_their_host_and_a_bridge_joins_them() -> None:

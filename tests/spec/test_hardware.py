@@ -335,6 +335,11 @@ def test_names_in_logs_are_never_completed() -> None:
         assert hardware.exact_accelerator(name) is None
 
 
+def test_a_card_is_known_by_the_name_that_nvidia_smi_prints() -> None:
+    assert shipped().accelerator_slug("NVIDIA A100 80GB PCIe") == "a100-pcie-80gb"
+    assert shipped().accelerator_slug("NVIDIA A100-PCIE-40GB") == "a100-pcie-40gb"
+
+
 def test_every_short_name_is_claimed_once_and_means_its_accelerator() -> None:
     claimed = {
         slug: block["short"]

@@ -5,11 +5,10 @@ import pytest
 
 from equipoise.calibration.curves import CurveQuestion
 from equipoise.calibration.forecasts import published_curve, results_of
-from equipoise.errors import EvidenceError
 from equipoise.runs import embedded
 from equipoise.scaling.equilibrium import KINDS, default_answer, equilibria
 from equipoise.scaling.metrics import curves, with_metrics
-from equipoise.study.balance import DEADLINE_FACTOR, balances, time_curves
+from equipoise.study.balance import DEADLINE_FACTOR, balances
 
 ROUND, WORKLOAD, ACCELERATOR = "v4.1", "llama2_70b_lora", "h100-sxm5-80gb"
 
@@ -58,14 +57,12 @@ def test_a_round_starts_from_its_own_results_alone(found, best):
         assert balance.curve_times.round == ROUND
 
 
-def test_many_questions_are_answered_in_order(scores):
-    known = CurveQuestion(workload=WORKLOAD, accelerator=ACCELERATOR, sizes=(64,), round=ROUND)
-    unknown = CurveQuestion(workload=WORKLOAD, accelerator="tpu-v4", sizes=(64,))
-    first, second, third = time_curves(scores, (known, unknown, known))
-    assert first.predictions == third.predictions
-    assert first.predictions == published_curve(results_of(scores), known).predictions
-    assert isinstance(second, EvidenceError)
-    assert second.missing
+def test_an_accelerator_without_results_names_what_is_missing(scores, best):
+    absent = best.with_columns(accelerator=pl.lit("tpu-v4"))
+    nothing = balances(scores, {WORKLOAD: absent}, round_=ROUND)[WORKLOAD]
+    assert nothing.found == ()
+    assert nothing.unanswered
+    assert all(each.missing for each in nothing.unanswered)
 
 
 def test_each_point_has_its_bill_and_words(found):

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from equipoise.bench.store import Store
 from equipoise.bench.tables import sweep_rows
 from equipoise.decide.ledger import RecordedPrediction, add_predictions
-from equipoise.web.question import LABELS
+from equipoise.web.question import label_of
 
 TAGS = (
     "html head meta title link script body a header div nav ul ol li button main form label select option "
@@ -41,16 +41,16 @@ WRONG = (
     ("/plan?workload=os:getcwd", "workload 'os:getcwd'"),
     ("/plan?accelerator=../../etc/passwd", "'../../etc/passwd'"),
     ("/plan?region=atlantis", "region 'atlantis'"),
-    ("/plan?workload=vgg16", f"“{LABELS['training_samples']}”"),
+    ("/plan?workload=vgg16", f"“{label_of('training_samples')}”"),
     (f"/plan?{'&'.join(f'accelerator=h{each}' for each in range(7))}", "7 values; .* 6"),
     (f"/plan?fix={'x' * 161}", "longer than 160 characters"),
     ("/advice?max_accelerators=0", r"Accelerators\b.*” is 0; .* 1 to 16,384"),
     ("/advice?max_accelerators=1e9", r"Accelerators\b.*” is 1e\+09"),
     ("/advice?max_accelerators=8&max_accelerators=9", "2 times; .*once"),
-    ("/advice?hosting=-1", f"“{LABELS['hosting_usd_per_month']}” is -1; .* 0"),
+    ("/advice?hosting=-1", f"“{label_of('hosting_usd_per_month')}” is -1; .* 0"),
     ("/advice?utilisation=2", "“Utilisation, 0 to 1” is 2; .*above 0 at most 1"),
-    ("/advice?ask=tokens", f"“{LABELS['ask']}” tokens .*“Budget, USD” .*“Deadline, hours”"),
-    ("/advice?ask=model&budget=9&buy=yes", f"“{LABELS['ask']}” .*“{LABELS['buy']}”"),
+    ("/advice?ask=tokens", f"“{label_of('ask')}” tokens .*“Budget, USD” .*“Deadline, hours”"),
+    ("/advice?ask=model&budget=9&buy=yes", f"“{label_of('ask')}” .*“{label_of('buy')}”"),
     ("/advice?runs=../../etc", "runs '../../etc'"),
     ("/advice?workload=os:getcwd", "workload 'os:getcwd'"),
     *((f"/advice?{name}=/etc/passwd", f"{name}='/etc/passwd' ") for name in PATHS),

@@ -11,14 +11,13 @@ from equipoise.errors import InputError, SpecError, UsageError
 from equipoise.spec.catalogue import shipped
 from equipoise.web.controls import Checks, More, Number, Select, Several, Text
 from equipoise.web.question import (
+    FORM_FIELDS,
     IN_SIGHT,
-    LABELS,
     MOST,
-    SLIDERS,
-    UNSET,
     WrongFieldsError,
     form_fields,
     in_form,
+    label_of,
     question,
     question_controls,
 )
@@ -60,7 +59,7 @@ def test_every_other_field_has_a_control(verb):
 
 
 def test_what_only_shows_fields_names_fields_that_are_there():
-    assert {*MOST, *SLIDERS, *UNSET} <= set(FIELDS)
+    assert {*MOST, *FORM_FIELDS} <= set(FIELDS)
     for verb in VERBS:
         assert len(IN_SIGHT[verb]) == 5
         assert set(IN_SIGHT[verb]) <= set(form_fields(verb))
@@ -170,7 +169,7 @@ def test_systems_keep_the_words_of_the_address_and_leave_room_for_one_more():
 
 
 def test_complaints_name_only_what_the_form_has():
-    label = LABELS["training_tokens"]
+    label = label_of("training_tokens")
     assert in_form("give --tokens 1T, or --workloads FILE") == f"give “{label}” 1T, or --workloads FILE"
 
 

@@ -11,7 +11,7 @@ from fastapi import Request
 
 from equipoise.web.answers import PageAnswer
 from equipoise.web.app import Dashboard
-from equipoise.web.screen import DataSources, NoFields, Screen, StudyFields
+from equipoise.web.screen import DataSources, NoFields, Screen, StudyFields, reader_of
 from equipoise.web.screens import decide, evidence
 
 
@@ -52,7 +52,15 @@ def test_the_frame_comes_at_once_and_the_answer_when_it_is_there():
         made.append(1)
         return PageAnswer(title="t", headline="s", body=b"<p>the answer</p>")
 
-    screen = Screen(path="/slow", title="Slow", about="", verb="", fields=lambda _, __: (), answer=slow)
+    screen = Screen(
+        path="/slow",
+        title="Slow",
+        about="",
+        verb="",
+        read=reader_of(NoFields),
+        fields=lambda _, __: (),
+        answer=slow,
+    )
 
     async def checks():
         dashboard = Dashboard(DataSources())
@@ -87,7 +95,7 @@ def test_the_first_page_is_computed_before_anybody_asks(hostile_data):
         page = await text(await dashboard.show(request("/study"), evidence.STUDY_SCREEN, StudyFields()))
         assert dashboard.answers.num_computed == computed
         assert "MLPerf Training v4.1" in page
-        advice = decide.read({}, dashboard.sources, verb="advise")
+        advice = decide.ADVICE.read({}, dashboard.sources)
         await dashboard.show(request("/advice"), decide.ADVICE, advice)
         assert dashboard.answers.num_computed == computed
 

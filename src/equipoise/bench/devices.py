@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
@@ -37,8 +38,9 @@ class DeviceKind(Struct, frozen=True, kw_only=True):
     backend: what ranks exchange over. why_not: why no rank can compute on it here; None where it can.
     refusal: why it cannot compute in a precision; None where it can. bind: of the rank's number on its node,
     the device it has for itself from now on; raises UsageError where there is none. synchronise: returns
-    when all work given to it is done. set_precision: whether products may take tf32.
-    restart_peak: forgets the peak of memory. memory: bytes by name, `peak` among them. address: unlike
+    when all work given to it is done. set_precision: whether products may take tf32. clock: of a device.
+    restart_peak: forgets the peak of memory. memory: bytes of a device by name, `peak` among them. Both are
+    of the device that was bound unless one is given. address: unlike
     those of all others of its machine; None where ranks share it. activities: of torch.profiler, by name.
     """
 
@@ -50,9 +52,9 @@ class DeviceKind(Struct, frozen=True, kw_only=True):
     bind: Callable[[int], "torch.device"]
     set_precision: Callable[[str], None]
     synchronise: Callable[[], None]
-    clock: Callable[[], Clock]
+    clock: Callable[..., Clock]
     restart_peak: Callable[[], None]
-    memory: Callable[[], Mapping[str, int]]
+    memory: Callable[..., Mapping[str, int]]
     address: Callable[["torch.device"], str | None]
     conditions: Callable[["torch.device"], Mapping[str, Any]]
 
@@ -67,6 +69,9 @@ class HostClock:
     """The processor's own clock: all work given to it before a point is done there."""
 
     now = staticmethod(perf_counter)
+
+    def __init__(self, _place: "torch.device | None" = None) -> None:
+        """All cores have one clock."""
 
     def moments(self, stamps: Sequence[float]) -> list[float]:
         """Seconds from the first stamp to each."""
@@ -85,7 +90,7 @@ def _cpu_restart_peak() -> None:
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
-def _cpu_memory() -> Mapping[str, int]:
+def _cpu_memory(_place: "torch.device | None" = None) -> Mapping[str, int]:
     """Resident now, and at its peak since it was restarted; since the process began where it cannot be."""
     facts = dict(line.split(":", 1) for line in file_text(_STATUS).splitlines() if ":" in line)
     counted = {name: int(facts[key].split()[0]) * _KIB for name, key in _KEYS if key in facts}
@@ -121,11 +126,16 @@ def _torch() -> Any:  # noqa: ANN401 - torch is not followed
 class EventClock:
     """Events in the stream that computes; each is reached when all work given before it is done."""
 
+    def __init__(self, place: "torch.device | None" = None) -> None:
+        """place: the device that computes; the current one without it."""
+        self._place = place
+
     def now(self) -> tuple[float, Any]:
         """The time on the host, and an event that the device will reach."""
-        torch = _torch()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
+        cuda = _torch().cuda
+        event = cuda.Event(enable_timing=True)
+        # A loop that nobody bound to its device computes on another than the current one.
+        event.record(cuda.current_stream(self._place))
         return perf_counter(), event
 
     def moments(self, stamps: Sequence[tuple[float, Any]]) -> list[float]:
@@ -151,7 +161,11 @@ def _cuda_why_not() -> str | None:
 def _cuda_refusal(precision: str) -> str | None:
     torch = _torch()
     name = torch.cuda.get_device_name()
-    if precision == "tf32" and not torch.cuda.is_tf32_supported():
+    # Before torch 2.6 it has no question of its own: NVIDIA has had both since the same architecture.
+    has_tf32 = getattr(
+        torch.cuda, "is_tf32_supported", partial(torch.cuda.is_bf16_supported, including_emulation=False)
+    )
+    if precision == "tf32" and not has_tf32():
         return f"{name} has no tf32; take fp32 or bf16"
     if precision == "bf16" and not torch.cuda.is_bf16_supported(including_emulation=False):
         return f"{name} has no bf16; take fp32"
@@ -191,6 +205,16 @@ def _set_precision(precision: str) -> None:
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
 
 
+def takes_tf32() -> bool:
+    """Whether matrix products in fp32 may take tf32, whichever of torch's settings states it.
+
+    From torch 2.9 on there are two, and the older one raises where the newer one was set.
+    """
+    products = _torch().backends.cuda.matmul
+    precision = getattr(products, "fp32_precision", None)
+    return bool(products.allow_tf32 if precision is None else precision == "tf32")
+
+
 def _synchronise() -> None:
     _torch().cuda.synchronize()
 
@@ -199,13 +223,13 @@ def _cuda_restart_peak() -> None:
     _torch().cuda.reset_peak_memory_stats()
 
 
-def _cuda_memory() -> Mapping[str, int]:
+def _cuda_memory(place: "torch.device | None" = None) -> Mapping[str, int]:
     """What tensors take now and took at most, and what torch's allocator held at most."""
     torch = _torch()
     return {
-        "now": torch.cuda.memory_allocated(),
-        "peak": torch.cuda.max_memory_allocated(),
-        "reserved": torch.cuda.max_memory_reserved(),
+        "now": torch.cuda.memory_allocated(place),
+        "peak": torch.cuda.max_memory_allocated(place),
+        "reserved": torch.cuda.max_memory_reserved(place),
     }
 
 

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from importlib import metadata
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
@@ -57,6 +56,12 @@ COMPARED = (
     "backend",
     "core_sets",
     "launcher",
+    # Of the nodes that ranks leave; None on processors.
+    "accelerator",
+    "driver",
+    "cuda",
+    "rocm",
+    "collectives",
 )
 
 _MACHINE = (
@@ -250,6 +255,8 @@ def command_output(command: Sequence[str]) -> str:
 
 def version_of(package: str) -> str | None:
     """The installed version of a package; None where it is not installed."""
+    from importlib import metadata  # noqa: PLC0415 - it loads the parser of e-mails, which nothing else needs
+
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -6,6 +6,8 @@ are waited for then. It works with any communication hook. docs/measure/phases.m
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from equipoise.stats import covered_s
+
 STEP = "step"
 INPUT, FORWARD, BACKWARD, OPTIMIZER, REST = "input", "forward", "backward", "optimizer", "rest"
 EXPOSED = "communication_exposed"
@@ -48,21 +50,6 @@ def parts(marks: Sequence[Mark], end_s: float, ready_s: Sequence[float]) -> dict
     return {**spent, STEP: end_s - marks[0][1]}
 
 
-def union_s(spans: Iterable[Span]) -> float:
-    """Seconds covered by at least one of the spans (begin, end).
-
-    Assumes begin <= end. Source: definition.
-
-    >>> union_s([(0.0, 2.0), (1.0, 3.0), (5.0, 6.0)])
-    4.0
-    """
-    covered, reached = 0.0, float("-inf")
-    for begun, ended in sorted(spans):
-        covered += max(0.0, ended - max(begun, reached))
-        reached = max(reached, ended)
-    return covered
-
-
 def uncovered_s(spans: Iterable[Span], by: Iterable[Span]) -> float:
     """Seconds covered by a span and by none of the others.
 
@@ -72,7 +59,7 @@ def uncovered_s(spans: Iterable[Span], by: Iterable[Span]) -> float:
     2.5
     """
     others = list(by)
-    return union_s([*spans, *others]) - union_s(others)
+    return covered_s([*spans, *others]) - covered_s(others)
 
 
 def without_exposed(split: Mapping[str, float]) -> dict[str, float]:

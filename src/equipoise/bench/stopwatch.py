@@ -25,13 +25,13 @@ from equipoise.bench.phases import (
     Span,
     parts,
     uncovered_s,
-    union_s,
     with_share_exposed,
     with_total,
     without_exposed,
 )
 from equipoise.bench.trace.activity import communicates, computes_on_host, host_operation
 from equipoise.bench.zoo import Trainee
+from equipoise.stats import covered_s
 from equipoise.units import MICROSECOND_S
 
 
@@ -75,7 +75,7 @@ def profiled(events: Iterable[ProfileEvent]) -> Profiled:
             event.span for event in every if event.thread not in threads and computes_on_host(event.name)
         ]
     return Profiled(
-        communication_s=union_s(communicating), exposed_s=uncovered_s(communicating, by=computing)
+        communication_s=covered_s(communicating), exposed_s=uncovered_s(communicating, by=computing)
     )
 
 

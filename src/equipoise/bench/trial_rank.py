@@ -5,6 +5,7 @@ initial weights, orders of samples and dropout masks; what is held out is the sa
 """
 
 import gc
+from collections.abc import Iterator
 from functools import partial
 from statistics import median
 from time import perf_counter
@@ -103,13 +104,24 @@ def moved(batch: Any, place: torch.device) -> Any:  # noqa: ANN401 - a tensor, t
 
 
 def placed(subject: Trainee, place: torch.device) -> Trainee:
-    """The trainee with its model there, and every batch copied there when it is drawn."""
+    """The trainee with its model there, and every batch copied there when it is drawn.
+
+    A batch that is drawn again stays there: a user's own, say, which is the same in every step.
+    """
     if place.type == "cpu":
         return subject
+
+    def batches() -> Iterator[Any]:
+        drawn = there = None
+        for batch in subject.batches:
+            if batch is not drawn:
+                drawn, there = batch, moved(batch, place)
+            yield there
+
     return replace(
         subject,
         model=subject.model.to(place),
-        batches=(moved(batch, place) for batch in subject.batches),
+        batches=batches(),
         held_out=moved(subject.held_out, place),
     )
 

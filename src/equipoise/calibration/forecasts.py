@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
 from hashlib import sha256
 from importlib.resources import files
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import orjson
@@ -26,7 +26,6 @@ from equipoise.calibration.curves import (
 )
 from equipoise.errors import DataError, EvidenceError, SpecError
 from equipoise.runs import embedded
-from equipoise.runs.readers.measurements import Measurements
 from equipoise.runs.store import SameRows, best_per_size
 from equipoise.scaling import pooled
 from equipoise.scaling.fit import MeasuredTimes, measured_times
@@ -39,11 +38,14 @@ from equipoise.spec.mlperf import is_round, round_key
 from equipoise.stats import Interval
 from equipoise.units import format_count
 
+if TYPE_CHECKING:
+    from equipoise.runs.readers.measurements import Measurements
+
 # The name of the campaign that a user's own entries are of.
 YOURS = "yours"
 
 
-def user_rows(own: Measurements, workload: str, accelerator: str, schema: pl.Schema) -> pl.DataFrame:
+def user_rows(own: "Measurements", workload: str, accelerator: str, schema: pl.Schema) -> pl.DataFrame:
     """The user's measurements as rows of the table `scores`: the median of each size."""
     rows = []
     for size in np.unique(own.num_accelerators):
@@ -185,7 +187,7 @@ def trends_document() -> dict[str, Any]:
 
 
 def published_curve(
-    results: Results, question: CurveQuestion, *, own: Measurements | None = None
+    results: Results, question: CurveQuestion, *, own: "Measurements | None" = None
 ) -> TimeCurve:
     """Times of an accelerator at the sizes of a question, by the results of a workload.
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cache, lru_cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from zlib import crc32
 
 import numpy as np
@@ -15,8 +15,6 @@ import orjson
 from msgspec import Struct
 from msgspec.structs import replace
 
-from equipoise.calibration.user_collectives import TimedCollectives
-from equipoise.calibration.user_links import UserLinks, user_links
 from equipoise.errors import DataError, SpecError
 from equipoise.perfmodel.parameters import PRIORS, Parameters
 from equipoise.spec.cluster import Cluster
@@ -24,6 +22,10 @@ from equipoise.spec.hardware import Accelerator, Kind
 from equipoise.spec.strategy import SOFTWARE_NAMES
 from equipoise.spec.strategy import software as software_named
 from equipoise.spec.workload import Workload
+
+if TYPE_CHECKING:
+    from equipoise.calibration.user_collectives import TimedCollectives
+    from equipoise.calibration.user_links import UserLinks
 
 NAME = "profiles.json"
 SOFTWARE_NAME = "software.json"
@@ -282,7 +284,7 @@ class CalibratedModel(Struct, frozen=True, kw_only=True):
     draws: tuple[Parameters, ...]
     log_half_width: float
     calibration: CalibrationRecord
-    links: UserLinks | None = None
+    links: "UserLinks | None" = None
 
 
 def default_software(chip: Accelerator, workload: Workload) -> str | None:
@@ -410,13 +412,15 @@ def _draws(values: Mapping[str, float], log_sd: Mapping[str, float]) -> tuple[Pa
     return tuple(Parameters().changed(dict(zip(names, each, strict=True))) for each in drawn.tolist())
 
 
-def with_links(model: CalibratedModel, given: TimedCollectives | None, nodes: Cluster) -> CalibratedModel:
+def with_links(model: CalibratedModel, given: "TimedCollectives | None", nodes: Cluster) -> CalibratedModel:
     """The model with the user's own timed collectives in place of its links; as it is without any.
 
     nodes: the cluster that is planned on.
     """
     if given is None:
         return model
+    from equipoise.calibration.user_links import user_links  # noqa: PLC0415 - only where collectives are given
+
     found = user_links(given, nodes, model.parameters.collective, [each.collective for each in model.draws])
     return replace(
         model,

@@ -166,7 +166,10 @@ def by_bases(arrays: StepRows, bases: Sequence[Basis | None]) -> tuple[Seconds, 
     """Seconds by parameters fitted before, or by the priors where None, and the standard deviation of their
     logarithm; both (n_rows,).
     """
-    seconds, spread = arrays.step_s(Parameters()).copy(), _spread(arrays)
+    seconds, spread = arrays.step_s(Parameters()).copy(), np.empty(len(bases))
+    by_priors = np.flatnonzero([each is None for each in bases])
+    if len(by_priors):
+        spread[by_priors] = _spread(arrays.taken(by_priors))
     for basis in {each.name: each for each in bases if each is not None}.values():
         mine = np.flatnonzero([each is not None and each.name == basis.name for each in bases])
         seconds[mine] = arrays.taken(mine).step_s(basis.parameters)

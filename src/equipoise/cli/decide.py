@@ -292,7 +292,7 @@ def serve(
     missing = [library for library in _NEEDED if find_spec(library) is None]
     if missing:
         raise UsageError(f"serve needs {', '.join(missing)}: pip install 'equipoise[web]'")
-    from equipoise.web.place import ListenAddress, counting_interrupts, listening, token_for
+    from equipoise.web.guard import ListenAddress, counting_interrupts, listening, token_for
 
     was_interrupted = counting_interrupts()
 

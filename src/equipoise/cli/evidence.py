@@ -1,5 +1,6 @@
 """The verbs of evidence: read results, list scores, write the study, hand out the tables."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -135,7 +136,6 @@ def scores(
     with answering("scores", as_json=as_json, json_out=json_out) as answer:
         from equipoise.cli.tables import handed_out
         from equipoise.report.pages.tables import scores_page
-        from equipoise.report.study_json import score_fields
         from equipoise.study import scores as scored
 
         frame = scored(
@@ -150,10 +150,16 @@ def scores(
             catalogue=catalogue,
         )
         if format_ == "table" or (format_ is None and out is None):
-            answer.give_page(scores_page(is_sorted=sort is not None), frame, score_fields, full=False)
+            answer.give_page(scores_page(is_sorted=sort is not None), frame, _score_fields, full=False)
         else:
             handed = handed_out(frame, format_, out, as_json=as_json)
-            answer.give(lambda: score_fields(frame), lambda: handed)
+            answer.give(lambda: _score_fields(frame), lambda: handed)
+
+
+def _score_fields(frame: "pl.DataFrame") -> Mapping[str, Any]:
+    from equipoise.report.study_json import score_fields
+
+    return score_fields(frame)
 
 
 def report(

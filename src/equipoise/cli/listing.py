@@ -9,13 +9,14 @@ from msgspec.structs import fields
 from equipoise import glossary
 from equipoise.bench.methods import METHODS
 from equipoise.bench.zoo import ZOO
+from equipoise.calibration.profiles import RULES
 from equipoise.economics import costs
 from equipoise.economics import interruptions as rates
 from equipoise.runs.store import Tables
 from equipoise.scaling.laws import LAWS
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.mlperf import round_order
-from equipoise.spec.strategy import Strategy
+from equipoise.spec.strategy import SOFTWARE, Strategy
 from equipoise.units import SI_PREFIXES
 
 _ACCELERATOR_FACTS: Final = (
@@ -178,6 +179,29 @@ def laws(_tables: Tables, _catalogue: Catalogue) -> list[dict[str, Any]]:
     return [pooled, *single]
 
 
+def software(_tables: Tables, _catalogue: Catalogue) -> list[dict[str, Any]]:
+    """One record a software of `--software`. default_of: what it is assumed for where none is named.
+
+    On TPUs that made for them runs; all other software on every other accelerator, though most was measured
+    on NVIDIA alone.
+    """
+    return [
+        {
+            "software": one.name,
+            "title": one.title,
+            "measured_on": one.vendor,
+            "is_eager": one.is_eager,
+            "default_of": [
+                f"{kind} on {rule.vendor}"
+                for rule in RULES
+                if rule.software == one.name
+                for kind in rule.architectures
+            ],
+        }
+        for one in SOFTWARE
+    ]
+
+
 def methods(_tables: Tables, _catalogue: Catalogue) -> list[dict[str, Any]]:
     """One record a way to train that `bench --strategy` knows."""
     return [
@@ -213,7 +237,7 @@ def _seen(scores: pl.DataFrame, column: str, slug: str) -> dict[str, Any]:
 LISTED: Final[Mapping[str, Callable[[Tables, Catalogue], list[dict[str, Any]]]]] = {
     rows_of.__name__: rows_of
     for rows_of in (
-        *(rounds, workloads, accelerators, clusters, strategies, methods, models, laws),
+        *(rounds, workloads, accelerators, clusters, strategies, software, methods, models, laws),
         *(prices, regions, interruptions),
     )
 }

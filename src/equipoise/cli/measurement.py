@@ -3,16 +3,11 @@
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from msgspec import Struct
 
-from equipoise.bench.collectives import CollectiveRuns, CollectivesTask, sizes_of
-from equipoise.bench.collectives.documents import reading_in
-from equipoise.bench.collectives.files import named_operation, read_files
-from equipoise.bench.collectives.measure import DEFAULT_STARTS, timed_document
-from equipoise.bench.devices import available_devices
 from equipoise.cli.options import (
     AsHtml,
     AsJson,
@@ -25,7 +20,10 @@ from equipoise.cli.options import (
 from equipoise.cli.output import answering
 from equipoise.errors import UsageError
 from equipoise.files import written
-from equipoise.report.document import encode
+
+if TYPE_CHECKING:
+    from equipoise.bench.collectives import CollectiveRuns
+    from equipoise.diagnose.links import Meaning
 
 MEASURED = "measured here"
 
@@ -45,12 +43,14 @@ class Wanted(Struct, frozen=True, kw_only=True):
     out: Path | None = None
 
 
-def reading_of(wanted: Wanted, *, progress: Callable[[str, int, int], None]) -> CollectiveRuns:
+def reading_of(wanted: Wanted, *, progress: Callable[[str, int, int], None]) -> "CollectiveRuns":
     """Collectives out of files, or measured now; these are written to `out` too.
 
     Raises UsageError for options that do not fit together, and before anything is measured for an `out` that
     cannot be written.
     """
+    from equipoise.bench.collectives.files import named_operation, read_files
+
     operations = tuple(named_operation(each) for each in (wanted.ops or "").split(",") if wanted.ops)
     if wanted.measure:
         return _measured(wanted, operations, progress)
@@ -66,8 +66,12 @@ def reading_of(wanted: Wanted, *, progress: Callable[[str, int, int], None]) -> 
 
 def _measured(
     wanted: Wanted, operations: tuple[str, ...], progress: Callable[[str, int, int], None]
-) -> CollectiveRuns:
+) -> "CollectiveRuns":
+    from equipoise.bench.collectives import CollectivesTask, sizes_of
+    from equipoise.bench.collectives.documents import reading_in
+    from equipoise.bench.collectives.measure import DEFAULT_STARTS, timed_document
     from equipoise.bench.launchers import launcher
+    from equipoise.report.json import encode
 
     if wanted.files:
         raise UsageError("files and --measure: give one of the two; --measure reads no files")
@@ -94,6 +98,8 @@ def _ranks(wanted: Wanted, *, binds_here: bool) -> Mapping[str, Any]:
 
     Two by default; all accelerators of this machine where it has several and ranks run on it.
     """
+    from equipoise.bench.devices import available_devices
+
     here = available_devices(wanted.device or "auto")
     if not binds_here:
         return {"device": here.device, "num_ranks": wanted.ranks}
@@ -139,7 +145,6 @@ def topology(
     with answering("topology", as_json=as_json, json_out=json_out, html=html) as answer:
         from equipoise.bench.topology import here, read
         from equipoise.diagnose.links import meaning
-        from equipoise.report.measured_json import topology_fields
         from equipoise.report.pages.topology import TOPOLOGY
 
         chip = None if accelerator is None else catalogue.cluster(accelerator).accelerator
@@ -148,7 +153,13 @@ def topology(
             file = Path(_STANDARD_INPUT)
         links = here() if file is None else read(_content(file), where=_name(file))
         found = meaning(links, chip=chip, batch=batch, with_autocast=not fp32, catalogue=catalogue)
-        answer.give_page(TOPOLOGY, found, topology_fields, full=full)
+        answer.give_page(TOPOLOGY, found, _topology_fields, full=full)
+
+
+def _topology_fields(found: "Meaning") -> Mapping[str, Any]:
+    from equipoise.report.measured_json import topology_fields
+
+    return topology_fields(found)
 
 
 def collectives(

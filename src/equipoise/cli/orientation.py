@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from equipoise.spec.catalogue import Catalogue
 
 _KINDS: Final = (
-    *("rounds", "workloads", "accelerators", "clusters", "strategies", "methods", "models", "laws"),
-    *("prices", "regions", "interruptions", "steps"),
+    *("rounds", "workloads", "accelerators", "clusters", "strategies", "software"),
+    *("methods", "models", "laws", "prices", "regions", "interruptions", "steps"),
 )
 # Files of the package that show how an entry of one's own is written.
 _EXAMPLES: Final = {

@@ -74,7 +74,7 @@ class VerbOutput(Struct, frozen=True, kw_only=True):
 
     def write_document(self, fields: Mapping[str, Any]) -> None:
         """Put the document of these fields where it was asked for."""
-        from equipoise.report.document import document, encode
+        from equipoise.report.json import document, encode
 
         encoded = encode(document(self.verb, fields))
         if self.json_out:

@@ -72,6 +72,11 @@ class Constraint(Struct, frozen=True, kw_only=True):
         """Whether the central value keeps the limit."""
         return self.value is not None and self.value <= self.limit
 
+    @property
+    def lacks_price(self) -> bool:
+        """Whether it is a budget that nobody can judge, as no price is known."""
+        return self.name == "budget_usd" and self.value is None
+
 
 class MemoryUse(Struct, frozen=True, kw_only=True):
     """Bytes of the fullest accelerator: needed, by kind, and what it has; None is not known."""
@@ -427,6 +432,13 @@ class Answer(Struct, frozen=True, kw_only=True, dict=True):
         if self.recommended is None:
             return self.systems[0]
         return next(each for each in self.systems if each.name == self.recommended.system)
+
+    @property
+    def shown(self) -> Candidate | None:
+        """The recommended candidate, else the fastest of all; None where there is none at all."""
+        if self.recommended is not None:
+            return self.recommended
+        return None if self.refusal is None else self.refusal.fastest
 
     def candidate(self, candidate_id: str) -> Candidate:
         """The candidate of an id."""

@@ -103,7 +103,13 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
     """The estimates of a system: from the user's runs, published results, the performance model."""
     if system.cluster is None or (system.is_cpu and inputs.user.runs is not None):
         return _by_runs_alone(inputs, system)
-    sizes = size_range(inputs.query, system, known=_known_sizes(inputs, system), also_sizes=inputs.also_sizes)
+    sizes = size_range(
+        inputs.query,
+        system,
+        flop=inputs.training.stated_flop,
+        known=_known_sizes(inputs, system),
+        also_sizes=inputs.also_sizes,
+    )
     chip = system.cluster.accelerator
     traces = inputs.user.traces
     notes = [*system.notes, *(ran_elsewhere(traces, chip.slug, chip.title) if traces else ())]

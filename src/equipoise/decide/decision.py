@@ -24,7 +24,8 @@ from equipoise.decide.explain import alternatives, notes, records, system_offers
 from equipoise.decide.query import USUAL_HORIZON_MONTHS, TrainingQuery, without_choice
 from equipoise.decide.reasons import reasons
 from equipoise.decide.select import Rule, Selection, figures_of, flips, select, time_values, tornado_of
-from equipoise.decide.strategy_search import Problem, plain_strategies
+from equipoise.decide.strategy_search import Problem
+from equipoise.decide.surveys import SURVEYS
 from equipoise.decide.systems import requested_systems
 from equipoise.decide.training import batch_words, training
 from equipoise.decide.user_evidence.runs import UserRuns
@@ -204,7 +205,7 @@ def _chosen(collected: Collected) -> Answer:
         systems=tuple(_system(inputs, one, selection, best) for one in found),
         candidates=candidates,
         recommended=best,
-        refusal=selection.refusal or (_nothing_runs(found) if best is None else None),
+        refusal=selection.refusal or (None if candidates else _nothing_runs(found)),
         equilibria=equilibria,
         limited_by=_limited_by(selection, best),
         frontier=selection.frontier,
@@ -359,15 +360,9 @@ def _best_strategies(inputs: Inputs, one: SystemCandidates, best: Candidate) -> 
     survey = one.assessment.survey
     if survey is None or best.strategy is None:
         return ()
-    found = [each.strategy for size in survey.at((best.num_accelerators,)) for each in size.found.best]
-    wanted = max(inputs.query.num_strategies, 1)
-    plain = plain_strategies(survey.problem, best.strategy)
-    listed = list(dict.fromkeys((*found[:wanted], *plain)))
+    rivals = SURVEYS.compared(survey, best.strategy, num_found=max(inputs.query.num_strategies, 1))
     rates = rates_of(inputs.query, one.assessment.system, best.terms)
-    return tuple(
-        with_strategy(inputs, one.assessment, best, each, rates)
-        for each in survey.problem.timed(listed).strategies
-    )
+    return tuple(with_strategy(inputs, one.assessment, best, each, rates) for each in rivals)
 
 
 def _num_considered(assessment: Assessment) -> tuple[int, int]:

@@ -13,10 +13,13 @@ from equipoise.units import format_count, format_si
 USUAL_LORA_RANK: Final = 16
 # Optimizer states of QLoRA are paged to the host where memory is short (Dettmers et al. 2023, section 3).
 QLORA_OFFLOAD: Final = ("none", "optimizer")
-# Sequences of a step of a fine-tuning whose batch nobody states: those of Stanford Alpaca (Taori et al. 2023,
-# table of hyperparameters of its repository). Direct preference optimisation: 64 pairs of two (Rafailov et
-# al. 2023, appendix B), the same number.
-USUAL_FINE_TUNING_BATCH: Final = 128
+# Samples of a step of a fine-tuning whose batch nobody states, by the workload's area. Language: sequences of
+# Stanford Alpaca (Taori et al. 2023, table of hyperparameters of its repository); direct preference
+# optimisation has 64 pairs of two (Rafailov et al. 2023, appendix B), the same number. Vision: images of the
+# Vision Transformer (Dosovitskiy et al. 2021, section 4.1). Speech: clips of Whisper's usual recipe (Gandhi
+# 2022, "Fine-Tune Whisper for Multilingual ASR with Transformers"; recalled).
+_LANGUAGE: Final = "language"
+USUAL_FINE_TUNING_BATCH: Final = {_LANGUAGE: 128, "vision": 512, "speech": 16}
 # Completions of a step of a reinforcement learning: 32 prompts of 16 (DeepSeek-R1, arXiv:2501.12948, 2025; as
 # NeMo RL's examples/configs/grpo_math_1B.yaml).
 USUAL_ROLLOUT_BATCH: Final = 512
@@ -38,7 +41,9 @@ def as_asked(query: TrainingQuery, about: Workload) -> Workload:
     Raises UsageError where the workload's model has no such training.
     """
     trained, method = trained_part(query), next((each for each in METHODS if each in query.train), None)
-    if query.sequence_tokens is None and trained is None and method is None:
+    # All weights of a model are its training as it is, whether or not it is a transformer.
+    is_as_it_is = trained is None or trained == about.trained == "full"
+    if query.sequence_tokens is None and is_as_it_is and method is None:
         return about
     if about.transformer is None or about.sequence_tokens is None:
         option = "--sequence" if query.sequence_tokens is not None else f"--train {','.join(query.train)}"
@@ -159,9 +164,16 @@ def examples_words(query: TrainingQuery, about: Workload, samples: float) -> str
 
 
 def usual_fine_tuning_batch(query: TrainingQuery, about: Workload) -> int | None:
-    """The global batch of a fine-tuning where nobody states one; None for any other training."""
+    """The global batch of a fine-tuning where nobody states one; None for any other training.
+
+    Passes over examples alone are a fine-tuning of a language model; of others that is how a training from
+    the start is stated.
+    """
     if about.rollout is not None:
         group = about.rollout.group_size
         return max(1, USUAL_ROLLOUT_BATCH // group) * group
-    is_fine_tuning = about.trained != "full" or "dpo" in query.train or query.counts_examples
-    return USUAL_FINE_TUNING_BATCH if is_fine_tuning and about.area == "language" else None
+    if about.area == _LANGUAGE:
+        is_fine_tuning = about.trained != "full" or "dpo" in query.train or query.counts_examples
+    else:
+        is_fine_tuning = bool(query.train)
+    return USUAL_FINE_TUNING_BATCH.get(about.area) if is_fine_tuning else None

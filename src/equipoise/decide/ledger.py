@@ -25,7 +25,6 @@ from equipoise.decide.evidence import EstimatorName
 from equipoise.decide.field import MAX_ACCELERATORS
 from equipoise.errors import DataError, SpecError, UsageError
 from equipoise.files import parsed_json, user_file
-from equipoise.launch import bench_method
 from equipoise.spec.strategy import PRECISIONS
 from equipoise.spec.strategy import strategy as strategy_of
 from equipoise.stats import LEVEL
@@ -183,6 +182,8 @@ def _is_same_strategy(row: Mapping[str, Any], predicted: str | None) -> bool:
         return ran is None
     if row.get("precision") in PRECISIONS and row["precision"] != stated.precision:
         return False
+    from equipoise.launch import bench_method  # noqa: PLC0415 - only where runs are compared
+
     if ran is None or ran == bench_method(stated):
         return True
     is_data_parallel = stated.dp == stated.num_accelerators and stated.compression == "none"

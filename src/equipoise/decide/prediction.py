@@ -4,7 +4,7 @@ Also the predictions that a ledger keeps of an answer or of such times.
 """
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 from msgspec import Struct
@@ -39,14 +39,15 @@ from equipoise.decide.systems import RequestedSystem, requested_systems
 from equipoise.decide.user_evidence.runs import UserRuns
 from equipoise.economics import Rates
 from equipoise.errors import EvidenceError, UsageError
-from equipoise.runs.readers.exports import columns_of
-from equipoise.runs.readers.measurements import Measurements, read_measurements
 from equipoise.scaling.equilibrium import Equilibrium, equilibria
 from equipoise.scaling.fit import measured_times
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.catalogue import catalogue as catalogue_of
 from equipoise.stats import LEVEL, Interval, log_sd
 from equipoise.units import format_amount
+
+if TYPE_CHECKING:
+    from equipoise.runs.readers.measurements import Measurements
 
 _ALONE: Final = "your accelerators"
 
@@ -106,9 +107,12 @@ def predict(
         return _of_answer(query, known, scores, own)
 
 
-def _user_times(query: TrainingQuery, catalogue: Catalogue) -> Measurements | None:
+def _user_times(query: TrainingQuery, catalogue: Catalogue) -> "Measurements | None":
     if query.times_from is None:
         return None
+    from equipoise.runs.readers.exports import columns_of  # noqa: PLC0415 - as below
+    from equipoise.runs.readers.measurements import read_measurements  # noqa: PLC0415 - only where a file is given
+
     return read_measurements(
         query.times_from,
         workload=query.workload or None,
@@ -120,7 +124,7 @@ def _user_times(query: TrainingQuery, catalogue: Catalogue) -> Measurements | No
 
 
 def _joins(
-    query: TrainingQuery, own: Measurements, scores: pl.DataFrame | None, catalogue: Catalogue
+    query: TrainingQuery, own: "Measurements", scores: pl.DataFrame | None, catalogue: Catalogue
 ) -> bool:
     """Whether the user's times can be combined with published ones."""
     if scores is None or not query.workload or not query.systems:
@@ -131,7 +135,7 @@ def _joins(
     return workload_in(best, query.workload, catalogue) in best["workload"]
 
 
-def _user_curve(query: TrainingQuery, own: Measurements) -> TimeCurve:
+def _user_curve(query: TrainingQuery, own: "Measurements") -> TimeCurve:
     """The laws fitted to the user's measurements alone."""
     data = measured_times(own.num_accelerators, own.time_s, entry=own.entry)
     notes = list(own.notes)
@@ -170,7 +174,7 @@ def _law_curve(query: TrainingQuery, catalogue: Catalogue, scores: pl.DataFrame 
 
 
 def _of_answer(
-    query: TrainingQuery, catalogue: Catalogue, scores: pl.DataFrame | None, own: Measurements | None
+    query: TrainingQuery, catalogue: Catalogue, scores: pl.DataFrame | None, own: "Measurements | None"
 ) -> Prediction:
     """The candidates of an answer, at the sizes asked about."""
     runs = None

@@ -59,7 +59,7 @@ def near_published_steps(answer: Answer | None) -> tuple[NearStep, ...]:
     """The published steps nearest to the recommended candidate, the nearest first; to the fastest, where none
     is recommended. Empty where no such candidate is, or nothing is near.
     """
-    shown = None if answer is None else _shown(answer)
+    shown = None if answer is None else answer.shown
     return () if answer is None or shown is None else _near(_planned(answer, shown))
 
 
@@ -105,12 +105,6 @@ _OF_TABLE = frozenset(
         *("memory_bytes", "repository", "url", "date", "trust"),
     )
 )
-
-
-def _shown(answer: Answer) -> Candidate | None:
-    if answer.recommended is not None:
-        return answer.recommended
-    return None if answer.refusal is None else answer.refusal.fastest
 
 
 def _planned(answer: Answer, shown: Candidate) -> "PlannedStep":

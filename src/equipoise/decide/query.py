@@ -6,7 +6,6 @@ dashboard, the Python functions and the docs.
 
 import math
 import re
-import tomllib
 from collections.abc import Mapping
 from datetime import date
 from difflib import get_close_matches
@@ -18,6 +17,7 @@ from msgspec.structs import force_setattr, replace
 
 from equipoise.decide.field import Field, Group, Sizes, Verb
 from equipoise.errors import DataError, UsageError
+from equipoise.files import shipped_table
 from equipoise.spec.renting import DEFAULT_GRID, ON_RECLAIM, TERMS, OnReclaim
 from equipoise.spec.strategy import METHODS, PRECISIONS, SOFTWARE_NAMES, TRAINED
 from equipoise.units import format_duration
@@ -30,7 +30,8 @@ Submitter: TypeAlias = Literal["best", "new"]
 ALL: Final[tuple[Verb, ...]] = ("advise", "plan", "predict", "allocate")
 _DECIDE: Final[tuple[Verb, ...]] = ("advise", "plan")
 
-# What users of clusters ask about where no limit is stated; more where more was published.
+# What users of clusters ask about where no limit is stated; more where more was published or the training is
+# a long one.
 USUAL_MOST: Final = 512
 USUAL_HORIZON_MONTHS: Final = 36.0
 # Tokens per parameter at which a training budget gives the lowest loss: Hoffmann et al. 2022, 1.4e12 tokens
@@ -272,7 +273,7 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
 
 def _declared() -> dict[str, Field]:
     """The fields of the table, by attribute, in the order of the attributes."""
-    table = tomllib.loads(Path(__file__).with_name("fields.toml").read_text(encoding="utf-8"))
+    table = shipped_table(Path(__file__).with_name("fields.toml"))
     found: dict[str, Field] = {}
     for group, blocks in table.items():
         for name, block in blocks.items():

@@ -17,7 +17,6 @@ from equipoise.decide.evidence import EvidenceSource
 from equipoise.decide.select import Selection
 from equipoise.decide.strategy_search import Problem
 from equipoise.decide.user_evidence.traces import TraceCheck, named
-from equipoise.diagnose.link_findings import link_words
 from equipoise.economics import Rates
 from equipoise.errors import SpecError
 from equipoise.perfmodel.estimate import estimate
@@ -266,6 +265,8 @@ def _measured(assessment: Assessment, best: Candidate) -> Iterator[Reason]:
     links = None if survey is None else survey.problem.model.links
     if survey is None or links is None or assessment.cluster is None:
         return
+    from equipoise.diagnose.timed_links import link_words  # noqa: PLC0415 - only where collectives are given
+
     refs = dict.fromkeys(name for each in links.figures for name in each.files)
     words = [*link_words(links, assessment.cluster)]
     uncertain = None if best.strategy is None else link_uncertainty(survey.problem, best.strategy)

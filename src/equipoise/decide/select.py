@@ -141,16 +141,29 @@ def choose(figures: Sequence[Figures], rule: Rule, balance: Mapping[Group, int |
     """The id of the best by the rule among those that keep every constraint; None where none does.
 
     Fewer accelerators where two are equally good. With the objective `balance` each system offers its size of
-    balance (the largest feasible one up to it, else the smallest beyond), and the cheapest of these is taken;
-    the fastest where no price is known.
+    balance (the largest feasible one up to it, else the smallest beyond), and the cheapest of these is taken
+    that no other system beats in both time and money at any size up to its own; the fastest where no price is
+    known.
     """
     able = [each for each in figures if is_able(each, rule)]
     if not able:
         return None
-    if rule.objective == "balance":
-        able = offers(able, balance)
     is_priced = any(each.usd is not None for each in able)
-    return min(able, key=lambda each: order(each, rule, is_priced=is_priced)).id
+    if rule.objective != "balance":
+        return min(able, key=lambda each: order(each, rule, is_priced=is_priced)).id
+    sizes = up_to_balance(able, balance)
+    pool = [each for members in sizes.values() for each in members]
+    offers = [members[-1] for members in sizes.values()]
+    offers.sort(key=lambda each: order(each, rule, is_priced=is_priced))
+    unbeaten = (each for each in offers if not any(_beats(other, each) for other in pool))
+    return next(unbeaten, offers[0]).id
+
+
+def _beats(other: Figures, one: Figures) -> bool:
+    """Whether a size of another system is nowhere worse in time and money, and somewhere better."""
+    if other.group == one.group or other.usd is None or one.usd is None:
+        return False
+    return _is_better([(other.time_s, one.time_s), (other.usd, one.usd)])
 
 
 def is_able(each: Figures, rule: Rule) -> bool:
@@ -183,24 +196,20 @@ def order(each: Figures, rule: Rule, *, is_priced: bool) -> tuple[float, float, 
     return (counted, each.time_s, *_paid(each), each.num_accelerators, each.id)
 
 
-def offers(able: Sequence[Figures], balance: Mapping[Group, int | None]) -> list[Figures]:
-    """What each system offers under the objective `balance`."""
+def up_to_balance(able: Sequence[Figures], balance: Mapping[Group, int | None]) -> dict[Group, list[Figures]]:
+    """The sizes of each system up to the one that it offers under the objective `balance`, ascending."""
     grouped: dict[Group, list[Figures]] = defaultdict(list)
-    for each in able:
+    for each in sorted(able, key=lambda each: each.num_accelerators):
         grouped[each.group].append(each)
-    found = []
+    found = {}
     for group, members in grouped.items():
         limit = balance.get(group)
         if limit is None:  # too few sizes for a curve, such as two that the user measured
-            by_size = sorted(members, key=lambda each: each.num_accelerators)
             limit = reached_by_paying_steps(
-                [each.num_accelerators for each in by_size], [each.time_s for each in by_size]
+                [each.num_accelerators for each in members], [each.time_s for each in members]
             )
         below = [each for each in members if each.num_accelerators <= limit]
-        if below:
-            found.append(max(below, key=lambda each: each.num_accelerators))
-        else:
-            found.append(min(members, key=lambda each: each.num_accelerators))
+        found[group] = below or members[:1]
     return found
 
 
@@ -221,6 +230,11 @@ def _dominates(other: Figures, one: Figures) -> bool:
         (ours, theirs) if ours is not None and theirs is not None else (_hours(other), _hours(one))
         for ours, theirs in ((other.usd, one.usd), (other.energy_j, one.energy_j))
     ]
+    return _is_better(amounts)
+
+
+def _is_better(amounts: Sequence[tuple[float, float]]) -> bool:
+    """Whether the first of each pair is nowhere more than the second, and somewhere less."""
     return all(a <= b for a, b in amounts) and any(a < b for a, b in amounts)
 
 
@@ -329,6 +343,12 @@ def flips(
     found: list[Flip] = []
     prices = _prices(candidates)
     paid = {each.id: each.price.usd_per_accelerator_hour for each in candidates if each.price is not None}
+    if (
+        rule.objective == "balance"
+        and len({each.group for each in figures}) == 1
+        and math.isinf(rule.spend_usd)
+    ):
+        prices = {}  # nothing that they could decide
     for (system, terms), usual in prices.items():
 
         def at_price(factor: float, group: Group = (system, terms)) -> str | None:

@@ -408,24 +408,27 @@ def plain_strategies(problem: Problem, best: Strategy) -> tuple[Strategy, ...]:
     The largest micro-batch that fits is taken.
     """
     size, batch = best.num_accelerators, best.global_batch_samples
-    held = problem.cluster.accelerator.memory_bytes
     if size == 1 or batch % size:
         return ()
-    found = []
-    for stage in (0, 3):
-        if "zero_stage" in problem.choices and stage not in problem.choices["zero_stage"]:
-            continue
-        plain = [
-            each
-            for microbatch in divisors(batch // size)
-            if microbatch <= _MOST_MICROBATCH
-            if (each := _plain(best, size, stage, microbatch)) is not None
-        ]
-        timed = problem.timed(plain).strategies
-        fitting = [each for each in timed if held is None or each.memory_bytes <= held]
-        if fitting:
-            found.append(min(fitting, key=lambda each: each.work_s.value).strategy)
-    return tuple(found)
+    stages = [stage for stage in (0, 3) if stage in problem.choices.get("zero_stage", (0, 3))]
+    plain = tuple(
+        each
+        for stage in stages
+        for microbatch in divisors(batch // size)
+        if microbatch <= _MOST_MICROBATCH
+        if (each := _plain(best, size, stage, microbatch)) is not None
+    )
+    if not plain:
+        return ()
+    found = _Rows(problem=problem, strategies=plain).estimates()
+    step_s = np.broadcast_to(found.step_s, len(plain))
+    held = problem.cluster.accelerator.memory_bytes or math.inf
+    fits = np.broadcast_to(found.memory.needed <= held, len(plain))
+    # All are of one batch and size: the shortest step makes the shortest training.
+    best_of: dict[int, Strategy] = {}
+    for index in np.flatnonzero(fits)[np.argsort(step_s[fits], kind="stable")].tolist():
+        best_of.setdefault(plain[index].zero_stage, plain[index])
+    return tuple(best_of[stage] for stage in stages if stage in best_of)
 
 
 def _plain(best: Strategy, size: int, stage: int, microbatch: int) -> Strategy | None:

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Hashable, Iterator, Sequence
 from itertools import chain, islice
 from threading import Lock
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 from msgspec import Struct
@@ -16,14 +16,16 @@ from equipoise.calibration.profiles import USER_CALIBRATION
 from equipoise.decide.field import MAX_ACCELERATORS, MAX_SIZES, Sizes
 from equipoise.decide.fine_tuning import QLORA_OFFLOAD, USUAL_LORA_RANK
 from equipoise.decide.query import TrainingQuery
-from equipoise.decide.strategy_search import Problem, TimedStrategy
+from equipoise.decide.strategy_search import Problem, TimedStrategy, plain_strategies
 from equipoise.decide.systems import RequestedSystem, usual_most
 from equipoise.perfmodel.search import Searched
 from equipoise.perfmodel.space import USUAL, Value
 from equipoise.scaling.equilibrium import Limit
 from equipoise.scaling.laws import FloatArray
+from equipoise.spec.strategy import Strategy
 from equipoise.units import format_si
 
+_Kept = TypeVar("_Kept")
 _DOUBLINGS_AROUND: Final = 3
 _SMALL: Final = 16  # up to so many accelerators every number is tried
 
@@ -69,13 +71,19 @@ class SizeRange(Struct, frozen=True, kw_only=True):
 
 
 def size_range(
-    query: TrainingQuery, system: RequestedSystem, *, known: Sequence[int], also_sizes: Sequence[int]
+    query: TrainingQuery,
+    system: RequestedSystem,
+    *,
+    flop: float | None,
+    known: Sequence[int],
+    also_sizes: Sequence[int],
 ) -> SizeRange:
     """The sizes of a system that are tried, and those that may be taken.
 
-    known: with published results, ascending: where more than a node may be taken, sizes begin with the
-    smaller of a node and the first of them. They end with what the question or the stock allows, else what is
-    usually asked about or was published. also_sizes: tried besides.
+    flop: of the whole training, where its amount is stated. known: with published results, ascending: where
+    more than a node may be taken, sizes begin with the smaller of a node and the first of them. They end with
+    what the question or the stock allows, else what is usually asked about or was published. also_sizes: are
+    tried besides.
     """
     node_size = 1 if system.cluster is None else system.cluster.node_size
     limits = [each for each in (query.max_accelerators, system.stock) if each is not None]
@@ -96,7 +104,7 @@ def size_range(
             next_usual=fewest if fewest > most else _next_usual(node_size, most),
             listed=listed,
         )
-    most = min(limits) if limits else max((usual_most(query, system), *known, *also_sizes))
+    most = min(limits) if limits else max((usual_most(query, system, flop), *known, *also_sizes))
     least = min(node_size, known[0]) if known and most > node_size else 1
     tried = _ladder(node_size, min(least, most), most) | {each for each in known if each <= most}
     kept = sorted(tried | set(also_sizes))[-(MAX_SIZES - 1) :]
@@ -193,7 +201,7 @@ def _searched(problem: Problem, sizes: Sequence[int]) -> list[SizeSearch]:
     """What a search finds at each size.
 
     QLoRA that fits on no layout of several cards keeps its sharded weights on the host (Answer.AI 2024, FSDP
-    and QLoRA: 70B on two cards of 24 GB).
+    and QLoRA: 70B on two cards of 24 GB); adapters that still do not fit, activations (Unsloth, torchtune).
     """
     found = [
         each
@@ -202,12 +210,10 @@ def _searched(problem: Problem, sizes: Sequence[int]) -> list[SizeSearch]:
         else replace(each, best=())
         for size, each in zip(sizes, problem.surveyed(sizes), strict=True)
     ]
-    if problem.choices.get("offload") == QLORA_OFFLOAD and problem.choices["trained"] == ("qlora",):
-        kept = {**problem.choices, "offload": ("optimizer_and_params",)}
-        found = [
-            each if each.best or size == 1 else problem.searched(size, choices=kept)
-            for size, each in zip(sizes, found, strict=True)
-        ]
+    found = [
+        each if each.num_fitting else _on_the_host(problem, size, each)
+        for size, each in zip(sizes, found, strict=True)
+    ]
     timed = problem.timed([each.best[0].strategy for each in found if each.best])
     best = iter(zip(timed.strategies, timed.drawn_s.T, strict=True))
     nothing = (None, np.empty(0))
@@ -216,6 +222,23 @@ def _searched(problem: Problem, sizes: Sequence[int]) -> list[SizeSearch]:
         fastest, drawn_s = next(best) if each.best else nothing
         searches.append(SizeSearch(num_accelerators=size, found=each, best=fastest, drawn_s=drawn_s))
     return searches
+
+
+def _on_the_host(problem: Problem, size: int, found: Searched) -> Searched:
+    """What a search finds that leaves more of a training of adapters on the host, until something fits."""
+    trained = problem.choices.get("trained", ("full",))
+    if "full" in trained:
+        return found
+    tries: list[dict[str, tuple[Value, ...]]] = []
+    if size > 1 and trained == ("qlora",) and problem.choices.get("offload") == QLORA_OFFLOAD:
+        tries.append({"offload": ("optimizer_and_params",)})
+    if "activation_offload" not in problem.choices:
+        tries += [each | {"activation_offload": (True,)} for each in ({}, *tries)]
+    for each in tries:
+        found = problem.searched(size, choices={**problem.choices, **each})
+        if found.num_fitting:
+            break
+    return found
 
 
 class Surveys:
@@ -228,6 +251,7 @@ class Surveys:
         """most: how many to keep; about 0.2 MB each."""
         self._most = most
         self._kept: OrderedDict[Hashable, Survey] = OrderedDict()
+        self._compared: OrderedDict[Hashable, tuple[TimedStrategy, ...]] = OrderedDict()
         self._lock = Lock()
 
     def surveyed(self, problem: Problem, sizes: Collection[int]) -> Survey:
@@ -237,18 +261,42 @@ class Surveys:
             known = self._kept.get(key) if key is not None else None
         found = surveyed(known or Survey(problem=problem), sizes)
         if key is not None:
-            with self._lock:
-                kept = found if len(found.sizes) <= _MOST_SIZES else replace(found, sizes=found.at(sizes))
-                self._kept[key] = kept
-                self._kept.move_to_end(key)
-                while len(self._kept) > self._most:
-                    self._kept.popitem(last=False)
+            kept = found if len(found.sizes) <= _MOST_SIZES else replace(found, sizes=found.at(sizes))
+            self._keep(self._kept, key, kept)
         return replace(found, problem=problem, sizes=found.at(sizes))
+
+    def compared(self, survey: Survey, best: Strategy, *, num_found: int) -> tuple[TimedStrategy, ...]:
+        """A strategy's rivals of its size, each in full: the best ones found, and plain data parallelism.
+
+        num_found: how many of those found.
+        """
+        asked = _key(survey.problem)
+        key = None if asked is None else (asked, best, num_found)
+        with self._lock:
+            known = self._compared.get(key) if key is not None else None
+        if key is not None and known is not None:
+            self._keep(self._compared, key, known)
+            return known
+        found = [each.strategy for size in survey.at((best.num_accelerators,)) for each in size.found.best]
+        listed = dict.fromkeys((*found[:num_found], *plain_strategies(survey.problem, best)))
+        timed = survey.problem.timed([*listed]).strategies
+        if key is not None:
+            self._keep(self._compared, key, timed)
+        return timed
+
+    def _keep(self, store: OrderedDict[Hashable, _Kept], key: Hashable, value: _Kept) -> None:
+        """Keep a value as the one asked for last, and forget those asked for longest ago."""
+        with self._lock:
+            store[key] = value
+            store.move_to_end(key)
+            while len(store) > self._most:
+                store.popitem(last=False)
 
     def clear(self) -> None:
         """Forget them all."""
         with self._lock:
             self._kept.clear()
+            self._compared.clear()
 
     def __len__(self) -> int:
         """How many are kept."""
@@ -285,6 +333,7 @@ _MOST_SHOWN = 3
 _SPARING: tuple[tuple[str, Value], ...] = (
     ("zero_stage", 3),
     ("recompute", "full"),
+    ("activation_offload", True),
     ("optimizer", "adam_8bit"),
     ("master_weights", False),
     ("offload", "optimizer"),

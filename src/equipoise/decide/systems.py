@@ -1,5 +1,6 @@
 """The systems that a question chooses from: those named, or the machine at hand, looked over."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,6 @@ from equipoise.bench.topology import MOST_BYTES, here, read
 from equipoise.bench.topology.topology import Topology
 from equipoise.decide.field import MAX_ACCELERATORS
 from equipoise.decide.query import USUAL_MOST, TrainingQuery
-from equipoise.diagnose.links import named_chips
 from equipoise.economics import Electricity, GridCarbon, Price, PriceTerms, Rates
 from equipoise.economics.quotes import read_quotes
 from equipoise.errors import DataError, EvidenceError, SpecError, UsageError
@@ -23,6 +23,7 @@ from equipoise.spec.catalogue import Catalogue, counted_name
 from equipoise.spec.cluster import Cluster, NodeFacts
 from equipoise.spec.hardware import Accelerator
 from equipoise.spec.links import FABRICS, kind, rank, reach
+from equipoise.units import HOUR_S
 
 _CPU = "cpu"
 _MOST_SYSTEMS = 24
@@ -30,6 +31,11 @@ _MOST_IN_HOST = 8  # cards that one host takes
 # Accelerators tried where no number is given: of each kind, where a fine-tuning names none, and of cards for
 # desktop computers, as many as one host takes.
 SMALL_SYSTEM = 8
+# The largest training of a stated size that was published with its hours had 16,384 accelerators (Llama team
+# 2024, arXiv:2407.21783); a doubling of it.
+LARGE_SYSTEM = 32_768
+# Of one accelerator, where its kind must not matter: 40 % of 1e15, the bf16 peak of an H100.
+_FLOP_PER_S = 4e14
 Value = TypeVar("Value")
 
 _JOINT = "+"
@@ -122,9 +128,18 @@ def requested_systems(
     )
 
 
-def usual_most(query: TrainingQuery, system: RequestedSystem) -> int:
-    """How many accelerators of a system are tried at most where neither question nor stock says."""
-    return SMALL_SYSTEM if query.compares_rentable or system.is_desktop else USUAL_MOST
+def usual_most(query: TrainingQuery, system: RequestedSystem, flop: float | None) -> int:
+    """How many accelerators of a system are tried at most where neither question nor stock says.
+
+    flop: of the whole training, where its amount is stated; None for the published target. As many as take a
+    week, in powers of two, on any kind of accelerator: the same sizes are compared of all systems.
+    """
+    if query.compares_rentable or system.is_desktop:
+        return SMALL_SYSTEM
+    in_a_week = (flop or 0.0) / (_FLOP_PER_S * 7 * 24 * HOUR_S)
+    if in_a_week <= USUAL_MOST:
+        return USUAL_MOST
+    return min(1 << math.floor(math.log2(in_a_week)), LARGE_SYSTEM)
 
 
 def _limit_chosen(query: TrainingQuery, system: RequestedSystem) -> tuple[str, ...]:
@@ -132,7 +147,7 @@ def _limit_chosen(query: TrainingQuery, system: RequestedSystem) -> tuple[str, .
     is_stated = query.max_accelerators or query.sizes or query.num_nodes or system.stock is not None
     if query.compares_rentable or is_stated or not system.is_desktop:
         return ()
-    return (f"at most {usual_most(query, system)} of a desktop card (--max-accelerators)",)
+    return (f"at most {SMALL_SYSTEM} of a desktop card (--max-accelerators)",)
 
 
 def rentable(catalogue: Catalogue) -> tuple[Accelerator, ...]:
@@ -303,6 +318,8 @@ def _at_hand(found: Topology, catalogue: Catalogue) -> RequestedSystem:
     gpus = [device for device in found.devices if device.kind != _CPU]
     if not gpus:
         return _processors(found, catalogue)
+    from equipoise.diagnose.links import named_chips  # noqa: PLC0415 - only for the machine at hand
+
     chips = named_chips(found)
     titles = ", ".join(sorted({device.title or "no name" for device in gpus}))
     if len(chips) != 1:

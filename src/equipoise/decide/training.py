@@ -31,9 +31,7 @@ from equipoise.runs.store import SameRows, comparable
 from equipoise.scaling.convergence import BatchGrowth, batch_growth
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.catalogue import Catalogue
-from equipoise.spec.hub_config import read_config
 from equipoise.spec.strategy import FLAGS, read_option, software
-from equipoise.spec.torch_model import count_function
 from equipoise.spec.workload import Workload
 from equipoise.stats import DEVIATE, LEVEL
 from equipoise.units import format_count, format_si
@@ -270,6 +268,13 @@ class Training(Struct, frozen=True, kw_only=True):
     counts_examples: bool
 
     @property
+    def stated_flop(self) -> float | None:
+        """FLOP of the whole training where its amount is stated; None for a target, or where not known."""
+        per_sample = self.workload.train_flop_per_sample
+        samples = None if self.budget.is_to_target else self.budget.samples_at(1)
+        return None if per_sample is None or samples is None else per_sample * samples
+
+    @property
     def is_pretraining(self) -> bool:
         """Whether a language model is trained in full on a stated amount of text, not of examples."""
         is_stated = not self.budget.is_to_target and not self.counts_examples
@@ -286,6 +291,8 @@ def training(query: TrainingQuery, catalogue: Catalogue, scores: pl.DataFrame | 
     chosen: list[str] = []
     batch = query.global_batch_samples
     if ":" in query.workload:
+        from equipoise.spec.torch_model import count_function  # noqa: PLC0415 - only for the user's own model
+
         counted = count_function(query.workload)
         known = counted.workload(query.workload, query.workload)
         if batch is None:
@@ -299,6 +306,9 @@ def training(query: TrainingQuery, catalogue: Catalogue, scores: pl.DataFrame | 
     about = as_asked(query, known) if query.changes_workload else known
     if about.rollout is not None:
         chosen.append(rollout_words(about.rollout))
+    elif query.counts_examples and query.sequence_tokens is None and query.config is None and _is_text(about):
+        tokens = format_count(about.sequence_tokens or 0)
+        chosen.append(f"{tokens} tokens per example, the model's own (--sequence for another number)")
     is_another = about != known or query.config is not None
     budget = training_budget(query, about, None if is_another else scores)
     words = None
@@ -324,6 +334,8 @@ def training(query: TrainingQuery, catalogue: Catalogue, scores: pl.DataFrame | 
 
 def _of_config(query: TrainingQuery, chosen: list[str]) -> Workload:
     """The workload of a config.json; what was chosen of it, and what it lacks, is noted in `chosen`."""
+    from equipoise.spec.hub_config import read_config  # noqa: PLC0415 - only where a file is given
+
     assert query.config is not None
     found = read_config(query.config)
     if query.sequence_tokens is None and found.workload.area == "language":
@@ -371,9 +383,14 @@ def batch_words(asked: Training, global_batch_samples: int | None) -> Iterator[s
     yield f"global batch {format_count(global_batch_samples)}: {words} (--global-batch for another)"
 
 
+def _is_text(about: Workload) -> bool:
+    """Whether a sample is a sequence of so many tokens through a language model."""
+    is_model = about.area == "language" and about.transformer is not None
+    return is_model and about.sequence_tokens is not None
+
+
 def _has_usual_batch(about: Workload) -> bool:
-    is_text = about.area == "language" and about.transformer is not None
-    return is_text and about.sequence_tokens is not None and about.trained == "full"
+    return _is_text(about) and about.trained == "full"
 
 
 def usual_batch(about: Workload) -> int:

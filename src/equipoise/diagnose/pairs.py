@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from equipoise.calibration.profiles import prior_model
 from equipoise.perfmodel.layouts import CODES, StrategyGrid, grid
 from equipoise.perfmodel.load import Load, stacked
-from equipoise.perfmodel.machine import Machine, machine
+from equipoise.perfmodel.machine import TUPLES, Machine, machine
 from equipoise.perfmodel.machine import stacked as stacked_machines
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.perfmodel.replicas import ExchangedTensors, ReplicaSeconds, exchanged_tensors, replica_seconds
@@ -82,11 +82,11 @@ def cases(
     """
     machines = stacked_machines([each.machine() for each in pairs])
     shape, along = (-1, 1, 1, 1), (1, -1, 1, 1)
-    peaks = tuple(np.reshape(peak, shape) for peak in machines.peak_flop_per_s)
+    peaks, slowdowns = (tuple(np.reshape(each, shape) for each in getattr(machines, name)) for name in TUPLES)
     rates = {
         name: np.reshape(getattr(machines, name), shape)
         for name in Machine.__struct_fields__
-        if name != "peak_flop_per_s"
+        if name not in TUPLES
     }
     exchanged = [exchanged_tensors(each) for each in loads] if tensors is None else tensors
     joined = {
@@ -97,7 +97,7 @@ def cases(
     precision = _narrowest(peaks) if with_autocast else _precisions(peaks, are_transformers)
     return Cases(
         pairs=tuple(pairs),
-        machines=Machine(peak_flop_per_s=peaks, **rates),
+        machines=Machine(peak_flop_per_s=peaks, group_slowdowns=slowdowns, **rates),
         load=_shaped(stacked(list(loads)), along),
         holds=_shaped(ExchangedTensors(**joined), along),
         grid=replace(_shares(batches), precision=precision),

@@ -12,8 +12,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from equipoise.bench.phases import union_s
 from equipoise.bench.trace import RankTrace, Traces, TraceStep
+from equipoise.stats import covered_s
 
 Numbers: TypeAlias = NDArray[np.float64]
 
@@ -115,7 +115,7 @@ def _waited_s(ranks: Sequence[RankTrace], shared: Sequence[int | None]) -> Numbe
     waited_s = np.zeros((len(ranks), len(shared)))
     for (number, members), groups in matched.items():
         spent_s = np.array(
-            [union_s([span for group in groups for span in taken[at][number, group]]) for at in members]
+            [covered_s([span for group in groups for span in taken[at][number, group]]) for at in members]
         )
         for row, at in enumerate(members):
             waited_s[at, number] += float(np.median(np.delete(spent_s, row))) - spent_s[row]

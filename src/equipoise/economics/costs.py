@@ -2,12 +2,11 @@
 
 import datetime as dt
 import math
-import tomllib
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from functools import cache
-from importlib.resources import files
 from itertools import combinations, groupby
+from pathlib import Path
 from statistics import NormalDist, median
 from typing import Any, ClassVar, Final, Literal, TypeAlias
 
@@ -15,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.errors import SpecError, UsageError
+from equipoise.files import shipped_table
 from equipoise.spec import renting
 from equipoise.spec.hardware import Accelerator
 from equipoise.stats import LEVEL, Interval, exact, num_sd, product, stated
@@ -24,7 +24,7 @@ from equipoise.units import HOUR_S, KWH_J, MONTH_S, SI_PREFIXES, format_duration
 @cache
 def table(name: str) -> dict[str, Any]:
     """The content of a table, read once."""
-    return tomllib.loads((files("equipoise.economics") / name).read_text(encoding="utf-8"))
+    return shipped_table(Path(__file__).with_name(name))
 
 
 PriceTerms: TypeAlias = renting.PriceTerms

@@ -101,6 +101,12 @@ def _compression(strategy: Strategy, model: Model) -> Expressed:
         yield from compression(strategy, model)
 
 
+def _activations(strategy: Strategy, _: Model) -> Expressed:
+    if strategy.activation_offload:
+        yield Option("activation_checkpointing.cpu_checkpointing")
+        yield "activations in the host's memory: of layers that call deepspeed.checkpointing.checkpoint"
+
+
 def _in_code(strategy: Strategy, _: Model) -> Expressed:
     if strategy.recompute != "none":
         yield (
@@ -130,6 +136,7 @@ DEEPSPEED = Program(
         FieldRule(fields=("pp", "interleave", "schedule"), derived="refused: pipelines are modules in code"),
         FieldRule(fields=("compression", "compression_rank"), express=_compression),
         FieldRule(fields=("sync_period",), express=averaging),
+        FieldRule(fields=("activation_offload",), express=_activations),
         FieldRule(fields=("recompute", "implementation"), express=_in_code),
         FieldRule(fields=("fused_attention", "fused_loss"), express=kernels_in_code),
         FieldRule(fields=("trained", "lora_rank"), express=adapters_in_code),

@@ -69,6 +69,23 @@ def _launched_states(strategy: Strategy, _: Model) -> Expressed:
     yield from _stage(strategy)
 
 
+def _offloaded_checkpoints(strategy: Strategy) -> Iterator[str]:
+    """What either does otherwise with activations in the host's memory."""
+    if strategy.recompute != "full":
+        yield f"activations in the host's memory but for inputs of layers: {strategy.recompute} recomputation"
+    yield "copies during products: it copies activations to the host's memory and back between them"
+
+
+def _launched_activations(strategy: Strategy, _: Model) -> Expressed:
+    if not strategy.activation_offload:
+        return
+    if strategy.recompute == "none" or not _is_sharded(strategy) or strategy.num_accelerators == 1:
+        yield "activations in the host's memory: FSDP copies those of recomputed layers, and no others"
+        return
+    yield Option("fsdp_config.fsdp_activation_checkpointing_offload")
+    yield from _offloaded_checkpoints(strategy)
+
+
 def _launched_recompute(strategy: Strategy, _: Model) -> Expressed:
     if strategy.recompute == "selective":
         yield "selective recomputation: it recomputes whole layers"
@@ -135,6 +152,7 @@ ACCELERATE = Program(
         FieldRule(fields=("ep",), express=_no_experts),
         FieldRule(fields=("zero_stage", "offload"), express=_launched_states),
         FieldRule(fields=("recompute",), express=_launched_recompute),
+        FieldRule(fields=("activation_offload",), express=_launched_activations),
         FieldRule(fields=("precision",), express=_launched_precision),
         FieldRule(fields=("implementation",), express=_launched_compiler),
         FieldRule(fields=("microbatch_samples", "global_batch_samples"), express=_batch_in_code),
@@ -188,6 +206,19 @@ def _trained_recompute(strategy: Strategy, _: Model) -> Expressed:
         yield "selective recomputation: it recomputes whole layers"
 
 
+def _trained_activations(strategy: Strategy, _: Model) -> Expressed:
+    if not strategy.activation_offload:
+        return
+    if strategy.recompute == "none":
+        yield "activations in the host's memory: it copies those of recomputed layers, and no others"
+    elif _is_sharded(strategy):
+        yield "activations in the host's memory: with FSDP an option of accelerate.yaml"
+    else:
+        yield Option("gradient_checkpointing_kwargs.offload")
+        yield Option("gradient_checkpointing_kwargs.use_reentrant", value=False)
+        yield from _offloaded_checkpoints(strategy)
+
+
 def _trained_axes(strategy: Strategy, _: Model) -> Expressed:
     for axis in ("tp", "cp", "dp_replicate"):
         if getattr(strategy, axis) > 1:
@@ -218,6 +249,7 @@ TRAINER = Program(
         FieldRule(fields=("precision",), express=_trained_precision),
         FieldRule(fields=("zero_stage", "offload"), express=_trained_states),
         FieldRule(fields=("recompute",), express=_trained_recompute),
+        FieldRule(fields=("activation_offload",), express=_trained_activations),
         FieldRule(fields=("optimizer",), express=_trained_optimizer),
         master_weights_rule("load the model in bfloat16, without --bf16"),
         FieldRule(fields=("implementation",), express=_trained_compiler),

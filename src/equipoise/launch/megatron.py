@@ -183,6 +183,32 @@ def _recompute(strategy: Strategy, model: Model) -> Expressed:
             yield "recomputing every second product: whole modules are recomputed instead"
 
 
+# Whose inputs can be copied to the host's memory: megatron-core 0.16.1, TransformerConfig.offload_modules.
+_OFFLOADED_MODULES = ("attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm")
+_OFFLOADED_EXPERTS = ("expert_fc1", "moe_act")
+
+
+def _activations(strategy: Strategy, model: Model) -> Expressed:
+    if not strategy.activation_offload:
+        return
+    if strategy.recompute == "full":
+        yield "activations in the host's memory with full recomputation: it copies inputs of single modules"
+        return
+    has_experts = model is not None and model.experts
+    yield Option("fine-grained-activation-offloading")
+    yield Option("offload-modules", _OFFLOADED_MODULES + (_OFFLOADED_EXPERTS if has_experts else ()))
+    if not has_experts:
+        yield "inputs of feed-forward products in the host's memory: it copies those of attention and norms"
+
+
+def _bridge_activations(strategy: Strategy, model: Model) -> Expressed:
+    for each in _activations(strategy, model):
+        if isinstance(each, str):
+            yield each
+        else:
+            yield Option(f"model.{each.name.replace('-', '_')}", each.value)
+
+
 def _recomputed_modules(strategy: Strategy, model: Model) -> tuple[str, ...]:
     """What is recomputed: scores of unfused attention; where it is fused, the feed-forward blocks."""
     if not strategy.fused_attention:
@@ -249,6 +275,7 @@ MEGATRON = Program(
         FieldRule(fields=("optimizer", "offload"), express=_optimizer),
         master_weights_rule("its optimizer keeps one"),
         FieldRule(fields=("recompute",), express=_recompute),
+        FieldRule(fields=("activation_offload",), express=_activations),
         FieldRule(fields=("precision",), express=_precision),
         FieldRule(fields=("fused_attention", "fused_loss", "implementation"), express=_kernels),
         *_NO_EXCHANGE,
@@ -384,6 +411,7 @@ NEMO = Program(
         FieldRule(fields=("optimizer", "offload"), express=_bridge_optimizer),
         master_weights_rule("its optimizer keeps one"),
         FieldRule(fields=("recompute",), express=_bridge_recompute),
+        FieldRule(fields=("activation_offload",), express=_bridge_activations),
         FieldRule(fields=("precision",), express=_bridge_precision),
         FieldRule(fields=("fused_attention", "fused_loss", "implementation"), express=_bridge_kernels),
         *_NO_EXCHANGE,

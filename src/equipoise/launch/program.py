@@ -168,6 +168,12 @@ def compression(strategy: Strategy, _: Model) -> Expressed:
         yield f"{strategy.compression} gradients{rank}"
 
 
+def no_activation_offload(strategy: Strategy, _: Model) -> Expressed:
+    """Activations in the host's memory, for programs that leave them on the accelerator."""
+    if strategy.activation_offload:
+        yield "activations in the host's memory: it has no option to copy them"
+
+
 def averaging(strategy: Strategy, _: Model) -> Expressed:
     """Weights averaged every few steps, for programs that exchange gradients in every step."""
     if strategy.sync_period > 1:

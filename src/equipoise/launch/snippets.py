@@ -170,8 +170,9 @@ def _unmet(strategy: Strategy) -> tuple[str, ...]:
         missing.append(f"{strategy.optimizer}: the optimizer of the workload updates the weights")
     if not strategy.master_weights:
         missing.append("weights without a master copy: convert the model in your own module:function")
-    if strategy.offload != "none":
-        missing.append("offloading to the host's memory")
+    if strategy.offload != "none" or strategy.activation_offload:
+        what = "activations" if strategy.offload == "none" else strategy.offload.replace("_", " ")
+        missing.append(f"offloading of {what} to the host's memory")
     if strategy.trained != "full":
         missing.append(f"{strategy.trained} adapters: make them in your own module:function")
     return tuple(missing)

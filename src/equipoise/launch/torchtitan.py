@@ -12,6 +12,7 @@ from equipoise.launch.program import (
     averaging,
     compression,
     master_weights_rule,
+    no_activation_offload,
     stage_layers,
 )
 from equipoise.spec.strategy import Strategy
@@ -62,7 +63,8 @@ def _states(strategy: Strategy, _: Model) -> Expressed:
     yield Option("parallelism.data_parallel_replicate_degree", replicas)
     yield Option("parallelism.data_parallel_shard_degree", strategy.dp // replicas)
     if is_sharded:
-        reshards = "always" if strategy.shards_weights else "never"
+        # In a pipeline weights stay gathered after a way back, whatever is asked; the model counts them so.
+        reshards = "always" if strategy.shards_weights and strategy.pp == 1 else "never"
         yield Option("parallelism.fsdp_reshard_after_forward", reshards)
     if strategy.zero_stage == 1:
         yield "ZeRO stage 1: gradients are sharded too (stage 2)"
@@ -177,6 +179,7 @@ TORCHTITAN = Program(
         FieldRule(fields=("compression", "compression_rank"), express=compression),
         FieldRule(fields=("sync_period",), express=averaging),
         FieldRule(fields=("trained", "lora_rank"), derived="refused: adapters are configuration in code"),
+        FieldRule(fields=("activation_offload",), express=no_activation_offload),
         FieldRule(fields=("recompute",), express=_recompute),
     ),
     refuse=_refused,

@@ -56,6 +56,14 @@ def is_sharded(strategy: Strategy) -> bool:
     return strategy.shards_gradients or strategy.offload != "none"
 
 
+def has_hosted_activations(strategy: Strategy) -> bool:
+    """Whether a script keeps inputs of recomputed layers in the host's memory.
+
+    What torch keeps of a layer that is not recomputed are its weights too, which would be copied with it.
+    """
+    return strategy.activation_offload and strategy.recompute == "full"
+
+
 def training_script(strategy: Strategy) -> str:
     """A whole script that trains with the data axis alone, as the strategy has it; it runs as it stands."""
     return _script("training", strategy)
@@ -114,6 +122,7 @@ def _conditions(name: str, strategy: Strategy) -> dict[str, bool]:
         "fp16": strategy.precision == "fp16",
         "fp16_hook": strategy.compression == "fp16",
         "fp32": strategy.precision == "fp32",
+        "hosted": has_hosted_activations(strategy),
         "grouped": strategy.dp_replicate > 1,
         "interleaved": strategy.interleave > 1,
         "offload": strategy.offload != "none",
@@ -158,6 +167,10 @@ def not_in_training_scripts(strategy: Strategy) -> tuple[str, ...]:
 def _left_to_your_model(strategy: Strategy) -> tuple[str, ...]:
     """What the small model that stands in for the user's does not show."""
     missing = []
+    if has_hosted_activations(strategy):
+        missing.append("copies of activations during products: save_on_cpu makes them between products")
+    elif strategy.activation_offload:
+        missing.append("activations in the host's memory: only those of fully recomputed layers can be")
     if strategy.trained != "full":
         missing.append(f"{adapters(strategy)}: add peft's lines to your model")
     if strategy.precision in NARROW_PRECISIONS:

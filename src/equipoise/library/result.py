@@ -8,10 +8,9 @@ import polars as pl
 from msgspec import Struct
 
 from equipoise.errors import UsageError
-from equipoise.report import html
 from equipoise.report.blocks import Page
-from equipoise.report.document import document, encode
 from equipoise.report.figures import charts, python_figure
+from equipoise.report.json import document, encode
 
 Record = TypeVar("Record")
 
@@ -38,6 +37,8 @@ class Result(Struct, Generic[Record], frozen=True, kw_only=True):
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the answer on one screen."""
+        from equipoise.report import html  # noqa: PLC0415 - only for a page
+
         return str(html.notebook_html(self.presentation.page, self.record))
 
     def frame(self) -> pl.DataFrame:
@@ -71,4 +72,6 @@ class Result(Struct, Generic[Record], frozen=True, kw_only=True):
 
     def to_html(self) -> str:
         """The whole page as the text of one HTML file that opens offline."""
+        from equipoise.report import html  # noqa: PLC0415 - as above
+
         return html.render(self.presentation.page, self.record)

@@ -19,6 +19,7 @@ from equipoise.perfmodel.compute import (
     FROZEN_BACKWARD_PER_FORWARD,
     FULL_TRAINING,
     NF4_BYTES,
+    LayerTime,
     head_time_s,
     layer_time,
     optimizer_time_s,
@@ -36,8 +37,15 @@ from equipoise.perfmodel.layouts import (
     StrategyGrid,
 )
 from equipoise.perfmodel.load import Floats, Load
-from equipoise.perfmodel.machine import Group, Machine
-from equipoise.perfmodel.memory import RankMemory, Shards, memory, shards, state_bytes_per_param
+from equipoise.perfmodel.machine import GROUPS, Group, Machine
+from equipoise.perfmodel.memory import (
+    RankMemory,
+    Shards,
+    kept_activations,
+    memory,
+    shards,
+    state_bytes_per_param,
+)
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.spec.strategy import WEIGHTS_SHARDED
 
@@ -56,6 +64,9 @@ _COPYING = 2
 # While traffic overlaps with computing, its kernels take 20 of the 132 multiprocessors of an H800
 # (DeepSeek-AI 2024, section 3.2.2): so much of what is hidden costs time all the same.
 _DUALPIPE_EXPOSED = 20 / 132
+# Of a host link's stated rate, what long copies from and to pinned memory reach: 55.7 of 63 GB/s (Unsloth and
+# NVIDIA 2026, double-buffered reloads of checkpoints).
+_COPY_FRACTION = 55.7 / 63
 _FP16, _POWERSGD, _TOPK = (CODES["compression"].index(name) for name in ("fp16", "powersgd", "topk"))
 
 
@@ -65,7 +76,8 @@ def axis_group(size: Numbers, stride: Numbers | float, machine: Machine) -> Grou
     Axes lie from the inside out: tensor, context, data, pipeline; ranks fill one node after another.
     Assumes that nodes stand in no order of leaf switches: where a group needs several, its slowest link
     crosses, and has one part in `oversubscription` of the cards' rate. Bridges join neighbours: a ring of
-    more ranks, or of ranks farther apart, goes through the host somewhere, and no faster than there.
+    more ranks, or of ranks farther apart, goes through the host somewhere, and no faster than there. Where a
+    mesh joins some by fewer links than others, a ring has those there are (`Cluster.group_byte_per_s`).
     """
     inside = np.clip(np.floor(machine.node_size / stride), 1.0, size)
     sharing: Floats = 1.0
@@ -74,6 +86,9 @@ def axis_group(size: Numbers, stride: Numbers | float, machine: Machine) -> Grou
     slower: Floats = 1.0
     if np.any(np.greater(machine.bridge_slowdown, 1.0)):
         slower = np.where(inside * stride > machine.bridged_ranks, machine.bridge_slowdown, 1.0)
+    if np.any(machine.has_groups):
+        for (ranks, apart), slowdown in zip(GROUPS, machine.group_slowdowns, strict=True):
+            slower = np.where((inside == ranks) & np.equal(stride, apart), slowdown, slower)
     return Group(
         ranks_per_node=inside,
         num_nodes=np.asarray(size / inside),
@@ -211,7 +226,7 @@ def dp_gradient_s(
     if np.any(shards.expert_trained > 0):
         kinds.append((shards.expert_trained, shards.expert_ranks, grid.ep))
     wires, links = machine.wires, parameters.collective
-    whole = grid.zero_stage < WEIGHTS_SHARDED
+    whole = grid.held_stage < WEIGHTS_SHARDED
     seconds = np.zeros(())
     for trained, ranks, stride in kinds:
         payload, group = trained * width, axis_group(ranks, stride, machine)
@@ -250,13 +265,15 @@ def dp_shard_s(
 
     Frozen weights have no gradients; those of 4 bits travel as they are (Answer.AI 2024, FSDP and QLoRA).
 
-    overlapped_s: the layer's own time, during which the next layer's weights travel. 0 below zero_stage 3.
+    overlapped_s: the layer's own time, during which the next layer's weights travel. 0 below zero_stage 3,
+    and in a pipeline, whose weights and gradients travel once a step (`dp_gradient_s`).
     Assumes software from before fused attention gathers tensor by tensor, copies each byte once more, hides
     nothing of it, and lets go what is recomputed before it gathers it again for the way back.
     Source: Zhao et al. 2023 (FSDP): two gathers and one scatter a layer, the next layer prefetched; DeepSpeed
     ZeRO-3 of 2021, whose hooks gather before each use of a module.
     """
-    if not np.any(grid.zero_stage >= WEIGHTS_SHARDED):
+    is_sharded = grid.held_stage >= WEIGHTS_SHARDED
+    if not np.any(is_sharded):
         return np.zeros(())
     width = np.where(grid.trained == _QLORA, NF4_BYTES, value_bytes(grid))
     wires, links = machine.wires, parameters.collective
@@ -284,7 +301,7 @@ def dp_shard_s(
         trips = 1 + (grid.recompute == RECOMPUTE_FULL) / (_GATHERS + 1)
         one_by_one = trips * (traffic + (_GATHERS + 1) * (parts + _COPYING * copied))
         exposed = np.where(singly, one_by_one, exposed)
-    return np.where(grid.zero_stage >= WEIGHTS_SHARDED, exposed, 0.0)
+    return np.where(is_sharded, exposed, 0.0)
 
 
 def _tensor_by_tensor_s(ranks: Group, machine: Machine, parameters: Parameters) -> Numbers:
@@ -386,14 +403,16 @@ _OFFLOAD_ALL = CODES["offload"].index("optimizer_and_params")
 class Seconds(Struct, frozen=True, kw_only=True):
     """A step's seconds by cause on the busiest rank; arrays that broadcast, and that sum to the step.
 
-    compute: layers, logits and loss, recomputation included. host: what launching adds. tp, cp, ep, pp, dp:
-    exposed traffic of the axis (dp: gradients and gathered weights). idle: the pipeline's bubble and stages
-    with less to do. tables: rows of a recommender's tables. optimizer: its step, and what offloading adds.
-    waiting: for the slowest rank. other: the rest of a step.
+    compute: layers, logits and loss, recomputation included. host: what launching adds. activation_offload:
+    exposed copies of activations to the host's memory and back. tp, cp, ep, pp, dp: exposed traffic of the
+    axis (dp: gradients and gathered weights). idle: the pipeline's bubble and stages with less to do. tables:
+    rows of a recommender's tables. optimizer: its step, and what offloading its states adds. waiting: for the
+    slowest rank. other: the rest of a step.
     """
 
     compute: Numbers
     host: Numbers
+    activation_offload: Numbers
     tp: Numbers
     cp: Numbers
     ep: Numbers
@@ -432,7 +451,8 @@ def estimate(load: Load, machine: Machine, grid: StrategyGrid, parameters: Param
     unsummed_s = soft_maximum(compute_s + cp_s + ep_s, layer.host_s)
     tp_s = tp_layer_s(load, machine, grid, unsummed_s, parameters)
     busy_s = compute_s + tp_s + cp_s + ep_s
-    layer_s = unsummed_s + tp_s
+    copies_s = activation_offload_s(load, machine, grid, unsummed_s + tp_s, layer)
+    layer_s = unsummed_s + tp_s + copies_s
     shard_s = dp_shard_s(load, machine, grid, layer_s, parameters)
     per_rank = shards(load, grid)
     head_s = head_time_s(load, machine, grid, parameters)
@@ -454,7 +474,8 @@ def estimate(load: Load, machine: Machine, grid: StrategyGrid, parameters: Param
     backward_s = mean_layers * (_backward_share(grid) * (layer_s + shard_s))
     seconds = Seconds(
         compute=each * compute_s + count * head_s / grid.pp,
-        host=each * (layer_s - busy_s),
+        host=each * (unsummed_s + tp_s - busy_s),
+        activation_offload=each * copies_s,
         tp=each * tp_s,
         cp=each * cp_s,
         ep=each * ep_s,
@@ -476,6 +497,25 @@ def estimate(load: Load, machine: Machine, grid: StrategyGrid, parameters: Param
     return _with_waiting(seconds, grid, memory(load, grid, parameters), parameters)
 
 
+def activation_offload_s(
+    load: Load, machine: Machine, grid: StrategyGrid, overlapped_s: Numbers, layer: LayerTime
+) -> Numbers:
+    """Exposed seconds of a layer's activations on their way to the host's memory and back, per micro-batch.
+
+    overlapped_s: of all else in the layer, which the passes of `layer` share out.
+    Assumes that what a layer keeps is copied out during a layer's way forward, and in during one's way back;
+    only what takes longer than that shows. Each accelerator has a host link of its own.
+    Source: pytorch/torchtune 0.4.0 and Unsloth (below 2 % of a step where copies are shorter than products);
+    libraries that copy in the stream of the products hide nothing (transformers 5.23, `offload`).
+    """
+    if not np.any(grid.activation_offload > 0):
+        return np.zeros(())
+    copy_s = kept_activations(load, grid).chosen / (_COPY_FRACTION * machine.host_byte_per_s)
+    forward_s = overlapped_s * (layer.forward_s / (layer.forward_s + layer.backward_s + layer.recompute_s))
+    exposed = exposed_s(copy_s, forward_s, 0.0) + exposed_s(copy_s, overlapped_s - forward_s, 0.0)
+    return np.asarray(np.where(grid.activation_offload > 0, exposed, 0.0))
+
+
 def _backward_share(grid: StrategyGrid) -> Numbers:
     """The way back's share of a layer's time, with which gradients overlap.
 
@@ -495,7 +535,7 @@ def _gradient_overlap(grid: StrategyGrid, parameters: Parameters) -> Floats:
     """
     if not np.any(grid.dp_replicate > 1):
         return parameters.dp_overlap
-    is_sharded = grid.zero_stage >= WEIGHTS_SHARDED
+    is_sharded = grid.held_stage >= WEIGHTS_SHARDED
     return np.where(is_sharded, parameters.shard_overlap, parameters.dp_overlap)
 
 

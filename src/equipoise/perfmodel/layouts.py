@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache, partial
-from itertools import count, product
+from itertools import count
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -24,7 +24,7 @@ from equipoise.perfmodel.space import (
     axes_fault,
     expert_fault,
 )
-from equipoise.spec.strategy import CHOICES, WEIGHTS_SHARDED, Strategy
+from equipoise.spec.strategy import CHOICES, GRADIENTS_SHARDED, WEIGHTS_SHARDED, Strategy
 
 Numbers: TypeAlias = NDArray[np.float64]
 Codes: TypeAlias = NDArray[np.intp]
@@ -63,6 +63,7 @@ class StrategyGrid(Struct, frozen=True, kw_only=True):
     optimizer: Codes
     master_weights: Numbers
     offload: Codes
+    activation_offload: Numbers
     compression: Codes
     compression_rank: Numbers
     sync_period: Numbers
@@ -78,6 +79,18 @@ class StrategyGrid(Struct, frozen=True, kw_only=True):
     def num_accelerators(self) -> Numbers:
         """Accelerators each strategy takes."""
         return self.dp * self.tp * self.pp * self.cp
+
+    @property
+    def held_stage(self) -> Numbers:
+        """ZeRO stage of what a rank holds from the first micro-batch to the last: 1 at most in a pipeline.
+
+        Source: torch.distributed.pipelining (stage.py, backward_maybe_with_nosync): of modules that FSDP
+        shards, weights stay gathered after a way back, and gradients whole until the last one; Llama team
+        2024, section 3.3.2 (model shards are not resharded after the way forward).
+        """
+        if np.max(self.pp) <= 1 or np.max(self.zero_stage) < GRADIENTS_SHARDED:
+            return self.zero_stage
+        return np.asarray(np.where(self.pp > 1, np.minimum(self.zero_stage, 1.0), self.zero_stage))
 
     @property
     def num_microbatches(self) -> Numbers:
@@ -196,15 +209,15 @@ def layout_groups(
         # The blocks that allow the same, by what decides it: layouts by the dozen differ in ep alone.
         known: dict[tuple[Any, ...], list[_Block] | None] = {}
         for block in _blocks(space, limits, wrong, first=(index, numbers)):
-            has_groups, ranks = block.dp_replicate > 1, block.dp * block.cp
-            key = (block.tp, block.cp, block.pp, ranks > 1, has_groups, id(block.of))
+            ranks = block.dp * block.cp
+            key = (block.tp, block.cp, block.pp, ranks > 1, block.has_groups, id(block.of))
             if key not in known:
                 layers = legal.of_layers(tp=block.tp, cp=block.cp)
                 states = legal.of_states(
                     tp=block.tp,
                     pp=block.pp,
                     ranks=ranks,
-                    has_groups=has_groups,
+                    has_groups=block.has_groups,
                     schedule=block.of.schedule,
                     num_microbatches=block.of.num_microbatches,
                 )
@@ -236,18 +249,31 @@ class _Batches(NamedTuple):
     microbatches: Numbers
 
 
+class _Share(NamedTuple):
+    """Values of ep and dp_replicate of the same other axes. axes: of all axes' sizes. number: in order."""
+
+    ep: int
+    dp_replicate: int
+    axes: int
+    number: int
+
+
 class _Block(NamedTuple):
-    """Layouts of the same axes and schedule whose numbers of micro-batches allow the same."""
+    """Layouts of the same dp, tp, pp, cp and schedule that allow the same.
+
+    place: of the schedule and its micro-batches among those of these axes. shares: all that go with them, in
+    one group or in several; complete once the next axes come.
+    """
 
     dp: int
     tp: int
     pp: int
     cp: int
-    ep: int
-    dp_replicate: int
-    of: _Batches
     space: int
-    axes: int
+    place: int
+    of: _Batches
+    has_groups: bool
+    shares: list[_Share]
 
 
 def _blocks(
@@ -265,39 +291,64 @@ def _blocks(
     schedules = space.values("schedule")
     by_rounds = cache(lambda dp, pp: _by_rounds(batches(dp)[0], dp, pp, schedules))
     number, axes = first
+    shares_made = count()
     for dp, tp, pp, cp in _shares(space, limits, faults):
         ranks = dp * tp * cp
         groups = _group_counts(space, limits, dp=dp, tp=tp, pp=pp, cp=cp)
         if not groups:
             faults["the chosen dp_replicate does not divide dp, or leaves one rank a group"] += 1
-        for ep in experts:
-            wrong = expert_fault(limits, ranks=ranks, ep=ep)
-            if wrong:
-                faults[wrong] += 1
-                continue
+        shared: dict[bool, list[_Share]] = {}
+        for ep in _dividing(limits, experts, ranks, faults):
             for reason, times in batches(dp)[1]:
                 faults[reason] += times
             sizes = next(axes)
             whole = [each for each in groups if ranks // each % ep == 0]
             if groups and not whole:
                 faults["ep does not divide the ranks of a group of the chosen dp_replicate"] += 1
-            for num_groups, each in product(whole, by_rounds(dp, pp)):
-                yield _Block(dp, tp, pp, cp, ep, num_groups, each, number, sizes)
+            for num_groups in whole:
+                has_groups = num_groups > 1
+                if has_groups not in shared:
+                    shared[has_groups] = []
+                    for place, each in enumerate(by_rounds(dp, pp)):
+                        yield _Block(dp, tp, pp, cp, number, place, each, has_groups, shared[has_groups])
+                shared[has_groups].append(_Share(ep, num_groups, sizes, next(shares_made)))
+
+
+def _dividing(limits: Limits, experts: Sequence[int], ranks: int, faults: Counter[str]) -> Iterator[int]:
+    """The sizes of the expert axis that so many ranks allow; the others are counted by their fault."""
+    for ep in experts:
+        wrong = expert_fault(limits, ranks=ranks, ep=ep)
+        if wrong:
+            faults[wrong] += 1
+        else:
+            yield ep
 
 
 def _layouts(blocks: Sequence[_Block]) -> Layouts:
-    """The layouts of all blocks, block by block."""
-    counts = [len(each.of.batches) for each in blocks]
-
-    def column(name: str, kind: type) -> Any:  # noqa: ANN401 - floats or codes
-        return np.repeat(np.array([getattr(each, name) for each in blocks], dtype=kind), counts)
-
+    """The layouts of all blocks: by their axes, then by schedule and micro-batches."""
+    tables = {id(each.shares): np.array(each.shares) for each in blocks}
+    shares = np.concatenate([tables[id(each.shares)] for each in blocks])
+    num_shares = [len(each.shares) for each in blocks]
+    block = np.repeat(np.arange(len(blocks)), num_shares)
+    of_block = np.array([(each.space, each.place) for each in blocks])
+    ordered = np.lexsort((of_block[block, 1], shares[:, 3], of_block[block, 0]))
+    shares, block = shares[ordered], block[ordered]
+    sizes = np.array([len(each.of.batches) for each in blocks])
+    first = np.cumsum(sizes) - sizes
+    row = np.repeat(np.arange(len(block)), sizes[block])
+    within = np.arange(len(row)) - np.repeat(np.cumsum(sizes[block]) - sizes[block], sizes[block])
+    batch = np.repeat(first[block], sizes[block]) + within
+    axes = (
+        np.array(each, dtype=float)[block][row] for each in zip(*(each[:4] for each in blocks), strict=True)
+    )
     return Layouts(
-        **{name: column(name, float) for name in (*AXES, "dp_replicate")},
-        microbatch_samples=np.concatenate([each.of.microbatches for each in blocks]),
-        global_batch_samples=np.concatenate([each.of.batches for each in blocks]),
-        space=column("space", np.intp),
-        axes=column("axes", np.intp),
+        **dict(zip(AXES[:4], axes, strict=True)),
+        ep=shares[row, 0].astype(float),
+        dp_replicate=shares[row, 1].astype(float),
+        microbatch_samples=np.concatenate([each.of.microbatches for each in blocks])[batch],
+        global_batch_samples=np.concatenate([each.of.batches for each in blocks])[batch],
+        space=of_block[block, 0][row],
+        axes=shares[row, 2],
     )
 
 
@@ -335,9 +386,9 @@ def _by_rounds(pairs: Numbers, dp: int, pp: int, schedules: Sequence[Value]) -> 
     for schedule in schedules:
         kinds = rounds % pp == 0 if schedule == "1f1b" else (rounds >= 2 * pp) * (2 - rounds % 2)
         if schedule == "1f1b" or "1f1b" not in schedules:
-            parts = np.unique(kinds)[::-1]
+            parts = sorted(set(kinds.tolist()), reverse=True)
         else:  # what it cannot do, the other does
-            parts = np.unique(kinds[kinds > 0]) if pp > 1 else kinds[:0]
+            parts = sorted(set(kinds[kinds > 0].tolist())) if pp > 1 else []
         for kind in parts:
             which = kinds == kind
             found.append(_Batches(str(schedule), int(rounds[which][0]), *pairs[which].T))

@@ -50,6 +50,10 @@ class Group(Struct, frozen=True, kw_only=True):
         return self.ranks_per_node * self.num_nodes
 
 
+# Sizes of groups inside a node of eight, and how far apart their ranks are.
+GROUPS = tuple((size, stride) for stride in (1, 2, 4) for size in range(2, 8 // stride + 1))
+
+
 class Machine(Struct, frozen=True, kw_only=True):
     """Rates of one cluster; every field a float, or arrays that broadcast.
 
@@ -58,7 +62,9 @@ class Machine(Struct, frozen=True, kw_only=True):
     intra_*, inter_*: links inside a node and an accelerator's share of the node's network cards, one
     direction. power_share: the power limit over the power at which the peaks hold, at most 1.
     host_byte_per_s: between the accelerator and its host's memory. switch_reduces: 1 where the node's switch
-    adds. bridged_ranks: that the links inside a node join; others of it are bridge_slowdown times slower.
+    adds. group_slowdowns: how much slower than intra rings of the groups GROUPS are, where links join some of
+    a node by fewer; has_groups is 1 there, else 0. bridged_ranks: that the links inside a node join;
+    others of it are bridge_slowdown times slower.
     oversubscription: of the network beyond leaf_ranks accelerators, whose leaf switches have so much
     less out than in. keeps_order: 1 where the network delivers in order, so that short messages may take
     NCCL's quick protocols.
@@ -78,6 +84,8 @@ class Machine(Struct, frozen=True, kw_only=True):
     host_byte_per_s: Floats
     switch_reduces: Floats
     keeps_order: Floats
+    has_groups: Floats = 0.0
+    group_slowdowns: tuple[Floats, ...] = (1.0,) * len(GROUPS)
     bridged_ranks: Floats = np.inf
     bridge_slowdown: Floats = 1.0
     oversubscription: Floats = 1.0
@@ -94,6 +102,8 @@ class Machine(Struct, frozen=True, kw_only=True):
         )
 
 
+# Fields of `Machine` that hold several rates.
+TUPLES = ("peak_flop_per_s", "group_slowdowns")
 # PCIe 4.0 x16, one direction, as copies reach it; used where a host's path is not stated.
 HOST_BYTE_PER_S = 25e9
 
@@ -130,6 +140,8 @@ def machine(cluster: Cluster) -> Machine:
         host_byte_per_s=chip.host_byte_per_s or HOST_BYTE_PER_S,
         switch_reduces=float(cluster.switch_reduces),
         keeps_order=float(cluster.keeps_order),
+        has_groups=float(bool(cluster.links_between)),
+        group_slowdowns=tuple(cluster.intra.byte_per_s / cluster.group_byte_per_s(*each) for each in GROUPS),
         bridged_ranks=float(cluster.bridged) if cluster.topology == "bridge" else np.inf,
         bridge_slowdown=cluster.intra.byte_per_s / cluster.beyond_bridge_byte_per_s,
         oversubscription=cluster.oversubscription,
@@ -150,13 +162,12 @@ def stacked(machines: list[Machine]) -> Machine:
 
     machines: at least one. Returns fields of shape (n_machines,), peaks as a tuple of such arrays.
     """
-    peaks = tuple(
-        np.array([each.peak_flop_per_s[index] for each in machines], dtype=float)
-        for index in range(len(PRECISIONS))
-    )
     rates = {
         name: np.array([getattr(each, name) for each in machines], dtype=float)
         for name in Machine.__struct_fields__
-        if name != "peak_flop_per_s"
+        if name not in TUPLES
     }
-    return Machine(peak_flop_per_s=peaks, **rates)
+    peaks, slowdowns = (
+        tuple(np.array([getattr(each, name) for each in machines], dtype=float).T) for name in TUPLES
+    )
+    return Machine(peak_flop_per_s=peaks, group_slowdowns=slowdowns, **rates)

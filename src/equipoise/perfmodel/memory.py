@@ -30,6 +30,8 @@ _OFFLOAD_NONE = CODES["offload"].index("none")
 _OFFLOAD_ALL = CODES["offload"].index("optimizer_and_params")
 # Of what is gathered, how many lie there at once: what is at work, and the next or the result.
 _GATHERED = 2
+# Layers whose offloaded activations lie on the accelerator: the one at work, and the one under way.
+_TRAVELLING = 2
 
 
 class RankMemory(Struct, frozen=True, kw_only=True):
@@ -116,7 +118,7 @@ def gradient_bytes_per_param(grid: StrategyGrid) -> Numbers:
     16).
     """
     is_kept_narrow = (grid.precision == _FP16) | (grid.master_weights <= 0)
-    halved = is_kept_narrow | (grid.zero_stage >= WEIGHTS_SHARDED)
+    halved = is_kept_narrow | (grid.held_stage >= WEIGHTS_SHARDED)
     return np.asarray(np.where(halved, value_bytes(grid), 4.0))
 
 
@@ -124,21 +126,21 @@ def memory(load: Load, grid: StrategyGrid, parameters: Parameters) -> RankMemory
     """Bytes by kind on the fullest rank.
 
     Assumes 1F1B: the first stage keeps min(micro-batches, pp) of them alive, interleaving (1 + (pp - 1) / (pp
-    v)) as many; ZeRO shards optimizer states, gradients and weights in this order.
+    v)) as many; ZeRO shards optimizer states, gradients and weights in this order, and a pipeline holds the
+    latter two whole from its first micro-batch to its last (`held_stage`).
     Source: Rajbhandari et al. 2020 (states); Korthikanti et al. 2022 (activations); Narayanan et al. 2021
     (1F1B).
     """
     per_rank = shards(load, grid)
-    by_stage = [np.where(grid.zero_stage >= stage, 1 / per_rank.dense_ranks, 1.0) for stage in (1, 2, 3)]
-    experts_by_stage = [
-        np.where(grid.zero_stage >= stage, 1 / per_rank.expert_ranks, 1.0) for stage in (1, 2, 3)
-    ]
+    held = grid.held_stage
+    by_stage = [np.where(held >= stage, 1 / per_rank.dense_ranks, 1.0) for stage in (1, 2, 3)]
+    experts_by_stage = [np.where(held >= stage, 1 / per_rank.expert_ranks, 1.0) for stage in (1, 2, 3)]
     width = value_bytes(grid)
     # What is quantised are linear layers: tables keep their width (transformers, bitsandbytes).
     frozen = np.where(grid.trained == _QLORA, NF4_BYTES, width)
-    held = frozen * (per_rank.dense - per_rank.tables) + width * per_rank.tables
+    dense = frozen * (per_rank.dense - per_rank.tables) + width * per_rank.tables
     resident = np.where(grid.offload == _OFFLOAD_ALL, 0.0, 1.0)
-    weights = resident * (held * by_stage[2] + frozen * per_rank.experts * experts_by_stage[2]) + np.where(
+    weights = resident * (dense * by_stage[2] + frozen * per_rank.experts * experts_by_stage[2]) + np.where(
         grid.trained == _FULL_TRAINING, 0.0, width * per_rank.dense_trained
     )
     # Frozen models that run with it are stored as its weights are.
@@ -167,14 +169,14 @@ def memory(load: Load, grid: StrategyGrid, parameters: Parameters) -> RankMemory
     )
 
 
-class _Kept(Struct, frozen=True, kw_only=True):
+class KeptActivations(Struct, frozen=True, kw_only=True):
     """Bytes one layer keeps of one micro-batch for the way back: with nothing recomputed, and as it is."""
 
     all: Numbers
     chosen: Numbers
 
 
-def _kept(load: Load, grid: StrategyGrid) -> _Kept:
+def kept_activations(load: Load, grid: StrategyGrid) -> KeptActivations:
     """Bytes that one layer keeps, by what is recomputed.
 
     Assumes selective recomputation drops the scores of unfused attention; where it is fused, it keeps a
@@ -200,7 +202,7 @@ def _kept(load: Load, grid: StrategyGrid) -> _Kept:
         boundary,
         np.where(grid.recompute == RECOMPUTE_SELECTIVE, selective, all_kept),
     )
-    return _Kept(all=all_kept, chosen=chosen)
+    return KeptActivations(all=all_kept, chosen=chosen)
 
 
 def activation_bytes(load: Load, grid: StrategyGrid) -> Numbers:
@@ -208,10 +210,12 @@ def activation_bytes(load: Load, grid: StrategyGrid) -> Numbers:
 
     Assumes the moment is either that of the loss, on the last stage, or that in which a layer is recomputed;
     the first stage holds the most micro-batches, the last one, besides the loss, one. DualPipe keeps one more
-    than stages, its V half a one more, and the loss on the rank that has the first stage too.
-    Source: arXiv 2412.19437, table 2; github.com/deepseek-ai/DualPipe, README (V: two stages a rank).
+    than stages, its V half a one more, and the loss on the rank that has the first stage too. Offloaded, what
+    two layers keep lies there: that of the layer at work, and that of the one whose copy travels.
+    Source: arXiv 2412.19437, table 2; github.com/deepseek-ai/DualPipe, README (V: two stages a rank);
+    pytorch/torchtune, OffloadActivations (a stash of tensors under way).
     """
-    kept = _kept(load, grid)
+    kept = kept_activations(load, grid)
     tokens = tokens_per_rank(load, grid) / grid.tp
     loss = tokens * np.where(loss_is_fused(grid), load.kept_fused_loss_bytes, load.kept_loss_bytes)
     # A product reads its whole input on every tensor rank, and leaves a partial sum as large.
@@ -224,8 +228,12 @@ def activation_bytes(load: Load, grid: StrategyGrid) -> Numbers:
     layers = (load.layers / grid.pp) * kept.chosen
     # Few of these arrays are as large as the mesh: only the last line's.
     last = layers if not np.any(grid.schedule) else np.where(more > 0, layers * alive, layers)
+    first = layers * (alive * early)
+    if np.any(grid.activation_offload > 0):
+        most = np.where(grid.activation_offload > 0, _TRAVELLING * kept.chosen, np.inf)
+        last, first = np.minimum(last, most), np.minimum(first, most)
     with_loss = last + (np.maximum(loss, at_work) + gathered)
-    return np.asarray(np.maximum(layers * (alive * early) + (at_work + gathered), with_loss))
+    return np.asarray(np.maximum(first + (at_work + gathered), with_loss))
 
 
 def _buffer_bytes(load: Load, grid: StrategyGrid, per_rank: Shards) -> Numbers:
@@ -244,7 +252,7 @@ def _buffer_bytes(load: Load, grid: StrategyGrid, per_rank: Shards) -> Numbers:
     # 4-bit weights travel and wait as they are (Answer.AI 2024, FSDP and QLoRA).
     stored = np.where(grid.trained == _QLORA, NF4_BYTES, width)
     gathered = layer * (_GATHERED * stored + full * out) + tables * (width + full * out / 2)
-    sharded = (grid.zero_stage >= WEIGHTS_SHARDED) & (per_rank.dense_ranks > 1)
+    sharded = (grid.held_stage >= WEIGHTS_SHARDED) & (per_rank.dense_ranks > 1)
     elsewhere = sharded | (grid.offload == _OFFLOAD_ALL)
     sent = np.where(grid.pp > 1, 2 * tokens_per_rank(load, grid) * load.boundary_bytes, 0.0)
     return np.asarray(np.where(elsewhere, gathered, 0.0) + sent)

@@ -34,6 +34,8 @@ _NO_MEMORY = ("tp_overlap", "compression", "compression_rank", "sync_period")
 # Of the ZeRO stages that shard no weights, the fastest first: sharded states make the optimizer's step
 # shorter, sharded gradients leave it as it is; traffic is that of none (Rajbhandari et al. 2020, section 7).
 _WHOLE_WEIGHTS = (1, 2, 0)
+# Layer options that decide what is kept for the way back and where, or change no byte.
+_KEPT_ANYHOW = {"recompute": None, "activation_offload": None, "tp_overlap": None}
 
 
 class SearchJob(Struct, frozen=True, kw_only=True):
@@ -86,9 +88,10 @@ def fastest(job: SearchJob, spaces: Sequence[Space], *, num_best: int = 1) -> tu
     spaces: at least one; of the same choices and different sizes.
     Returns memories of the strategies whose memory was computed: all where none fits, else those of layouts
     where some do not.
-    Assumes that a step is no shorter with recomputation than without, with less overlap or with optimizer
-    states not sharded; that memory gets no less by the latter two, and no more by recomputing selectively, by
-    recomputing all, or by sharding states or gradients.
+    Assumes that a step is no shorter with recomputation than without, with less overlap, with activations
+    that travel to the host or with optimizer states not sharded; that memory gets no less by less overlap or
+    unsharded states, and no more by recomputing selectively, by recomputing all, by keeping activations on
+    the host, or by sharding states or gradients.
     Source: branch and bound (Land and Doig 1960): the best that a layout's options can reach bounds it.
     """
     groups, faults = layout_groups(spaces, limits(job.load, job.machine))
@@ -186,7 +189,7 @@ def _note_least(
     least = needed.min(axis=1)
     nearest = least if nearest is None else nearest
     spaces = group.layouts.space[which]
-    for space in np.unique(spaces).tolist():
+    for space in _present(spaces):
         mine = np.flatnonzero(spaces == space)
         counted, at = counts[space], int(mine[np.argmin(least[mine])])
         counted.nearest_bytes = min(counted.nearest_bytes, float(nearest[mine].min()))
@@ -235,6 +238,12 @@ def _by_memory(names: tuple[str, ...], combinations: Combinations) -> tuple[list
     return [each[0] for each in same.values()], [len(each) for each in same.values()]
 
 
+def _present(numbers: Codes) -> list[int]:
+    """The different ones of some small numbers, ascending."""
+    present: list[int] = np.flatnonzero(np.bincount(numbers)).tolist()
+    return present
+
+
 class _Candidates(Struct, kw_only=True):
     """The layouts of all groups of which any strategy fits: arrays of shape (n_layouts,).
 
@@ -259,7 +268,7 @@ class _Candidates(Struct, kw_only=True):
         space_of = np.zeros(len(by_axes), dtype=np.intp)
         space_of[self.axes] = self.space
         worst = np.full(int(self.space.max()) + 1, np.inf)
-        for space in np.unique(self.space):
+        for space in _present(self.space):
             values = by_axes[space_of == space]
             if len(values) >= num_best:
                 worst[space] = np.partition(values, num_best - 1)[num_best - 1]
@@ -319,7 +328,7 @@ def _settle(job: SearchJob, groups: Sequence[LayoutGroup], candidates: _Candidat
         if not len(left):
             return
         left = left[np.argsort(candidates.lower_s[left], kind="stable")[:size]]
-        for number in np.unique(candidates.group[left]).tolist():
+        for number in _present(candidates.group[left]):
             mine, group = left[candidates.group[left] == number], groups[number]
             part = group.at(candidates.layout[mine])
             times = _times(job, part, _unbeaten_layers(group, job.parameters), _unbeaten_states(group))
@@ -363,20 +372,27 @@ def _times(job: SearchJob, group: LayoutGroup, layers: Sequence[int], states: Se
 def _fastest_layers(group: LayoutGroup, parameters: Parameters) -> tuple[int, ...]:
     """Numbers of the layer options of which one is the fastest, whatever memory it needs.
 
-    Recomputing nothing is fastest. Where that is no choice, either way of recomputing may be: which depends
-    on `recompute_share`.
+    Activations that stay are faster than those that travel, and recomputing nothing is fastest among those
+    that stay. Where either is no choice, any way of recomputing may be: which depends on `recompute_share`,
+    and the more is kept, the more travels.
     """
-    recompute = LAYER_OPTIONS.index("recompute")
-    has_none = any(values[recompute] == "none" for values in group.layers)
+    recompute, offload = LAYER_OPTIONS.index("recompute"), LAYER_OPTIONS.index("activation_offload")
+    stay = [values for values in group.layers if not values[offload]]
+    has_none = any(values[recompute] == "none" for values in stay)
     return _firsts(
         LAYER_OPTIONS,
         group.layers,
         kind=lambda values: (
             values
             | {"recompute": None if has_none else values["recompute"]}
+            | {"activation_offload": None if stay else values["activation_offload"]}
             | {"tp_overlap": _overlap_kind(values, parameters)}
         ),
-        rank=lambda values: (CODES["recompute"].index(values["recompute"]), not values["tp_overlap"]),
+        rank=lambda values: (
+            values["activation_offload"],
+            CODES["recompute"].index(values["recompute"]),
+            not values["tp_overlap"],
+        ),
     )
 
 
@@ -419,12 +435,12 @@ def _unbeaten_states(group: LayoutGroup) -> tuple[int, ...]:
 
 
 def _heaviest_layers(group: LayoutGroup) -> tuple[int, ...]:
-    """Numbers of the heaviest layer options, among those equal but for recompute and overlap."""
+    """Numbers of the heaviest layer options, among those equal but for overlap and what is kept where."""
     return _firsts(
         LAYER_OPTIONS,
         group.layers,
-        kind=lambda values: values | {"recompute": None, "tp_overlap": None},
-        rank=lambda values: (CODES["recompute"].index(values["recompute"]),),
+        kind=lambda values: values | _KEPT_ANYHOW,
+        rank=lambda values: (values["activation_offload"], CODES["recompute"].index(values["recompute"])),
     )
 
 
@@ -439,12 +455,15 @@ def _heaviest_states(group: LayoutGroup) -> tuple[int, ...]:
 
 
 def _lightest_layers(group: LayoutGroup) -> tuple[int, ...]:
-    """Numbers of the lightest layer options, among those equal but for recompute and overlap."""
+    """Numbers of the lightest layer options, among those equal but for overlap and what is kept where."""
     return _firsts(
         LAYER_OPTIONS,
         group.layers,
-        kind=lambda values: values | {"recompute": None, "tp_overlap": None},
-        rank=lambda values: (-CODES["recompute"].index(values["recompute"]),),
+        kind=lambda values: values | _KEPT_ANYHOW,
+        rank=lambda values: (
+            not values["activation_offload"],
+            -CODES["recompute"].index(values["recompute"]),
+        ),
     )
 
 

@@ -30,6 +30,7 @@ LAYER_OPTIONS = (
     "sequence_parallel",
     "tp_overlap",
     "recompute",
+    "activation_offload",
     "fused_attention",
     "fused_loss",
     "precision",
@@ -54,6 +55,7 @@ USUAL: Mapping[str, tuple[Value, ...]] = {
     "sequence_parallel": (False, True),
     "tp_overlap": (False, True),
     "recompute": RECOMPUTES,
+    "activation_offload": (False,),
     "fused_attention": (True,),
     "fused_loss": (True,),
     "precision": ("bf16",),
@@ -208,16 +210,20 @@ def split_fault(limits: Limits, *, tp: int, cp: int, sequence_parallel: bool, tp
     return "tp_overlap needs sequence_parallel" if tp_overlap and not sequence_parallel else None
 
 
-def state_fault(*, ranks: int, pp: int, zero_stage: int, offload: str) -> str | None:
+def state_fault(
+    *, ranks: int, pp: int, zero_stage: int, offload: str, is_pipeline_chosen: bool = False
+) -> str | None:
     """Why sharding or offloading states among so many ranks with the same weights is illegal.
 
+    is_pipeline_chosen: whether both pp and zero_stage were: in a pipeline stages 2 and 3 hold and send what
+    stage 1 does (`StrategyGrid.held_stage`), and no search takes them for it unasked.
     Source: DeepSpeed, runtime/pipe/engine.py (stages from 2 on exclude pipelines: gradients accumulate
     whole); Ren et al. 2021, Rajbhandari et al. 2021 (what is offloaded is a rank's shard).
     """
     if zero_stage and ranks == 1:
         return "zero_stage needs dp x cp above 1"
-    if zero_stage >= GRADIENTS_SHARDED and pp > 1:
-        return "zero_stage of 2 and 3 exclude pp above 1"
+    if zero_stage >= GRADIENTS_SHARDED and pp > 1 and not is_pipeline_chosen:
+        return "zero_stage of 2 and 3 exclude pp above 1 unless both are chosen"
     if offload != "none" and ranks > 1 and not zero_stage:
         return "offload among several data ranks needs zero_stage"
     if offload == "optimizer_and_params" and (pp > 1 or (ranks > 1 and zero_stage < WEIGHTS_SHARDED)):
@@ -345,7 +351,13 @@ class LegalCombinations(Struct, frozen=True, kw_only=True):
 
     def _state_fault(self, chosen: dict[str, Any], *, tp: int, pp: int, ranks: int) -> str | None:
         return (
-            state_fault(ranks=ranks, pp=pp, zero_stage=chosen["zero_stage"], offload=chosen["offload"])
+            state_fault(
+                ranks=ranks,
+                pp=pp,
+                zero_stage=chosen["zero_stage"],
+                offload=chosen["offload"],
+                is_pipeline_chosen={"pp", "zero_stage"} <= self.space.choices.keys(),
+            )
             or exchange_fault(
                 ranks=ranks,
                 zero_stage=chosen["zero_stage"],

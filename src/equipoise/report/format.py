@@ -70,6 +70,8 @@ def visible(text: str) -> str:
     >>> visible("a\u202eb\n")
     'a\\u202eb\n'
     """
+    if text.isascii() and text.isprintable():
+        return text
     return _INVISIBLE.sub(lambda found: ascii(found[0])[1:-1], text)
 
 

@@ -89,16 +89,21 @@ def element(tag: str, *children: str, **attributes: Attribute) -> Html:
     >>> element("a", "x < y", href="#top", class_="quiet")
     '<a href="#top" class="quiet">x &lt; y</a>'
     """
-    shown = "".join(_attribute(name, value) for name, value in attributes.items())
+    shown = "".join([_attribute(name, value) for name, value in attributes.items()])
     if tag in VOID_TAGS:
         return Html(f"<{tag}{shown}>")
-    return Html(f"<{tag}{shown}>{concatenated(*children)}</{tag}>")
+    return Html(f"<{tag}{shown}>{''.join([escaped(child) for child in children])}</{tag}>")
+
+
+@lru_cache(maxsize=1024)
+def _attribute_name(name: str) -> str:
+    return name.rstrip("_").replace("_", "-")
 
 
 def _attribute(name: str, value: Attribute) -> str:
     if value is None or value is False:
         return ""
-    name = name.rstrip("_").replace("_", "-")
+    name = _attribute_name(name)
     if value is True:
         return f" {name}"
     if name != "value":
@@ -110,7 +115,7 @@ def _attribute(name: str, value: Attribute) -> str:
 
 def concatenated(*children: str) -> Html:
     """Children one after the other, each escaped unless it is HTML."""
-    return Html("".join(escaped(child) for child in children))
+    return Html("".join([escaped(child) for child in children]))
 
 
 def json_script(identifier: str, document: object) -> Html:
@@ -205,18 +210,27 @@ def _table(block: Table) -> Html:
     head = element("thead", element("tr", *(_column(column) for column in block.columns)))
     rows = enumerate(block.rows)
     body = element("tbody", *(_row(row, block.columns, is_marked=at == block.marked) for at, row in rows))
-    identifier = f"{anchor(block.name)}-caption"
     num_numbers = sum(column.is_number for column in block.columns)
     folds = len(block.columns) >= FEWEST_FOLDING and num_numbers <= MOST_IN_LINE
+    is_tall = len(block.rows) > TALL_ROWS and block.marked is None
+    return _captioned(block, head, body, kind="folding" if folds else None, is_tall=is_tall)
+
+
+def _captioned(
+    block: Table | PairMatrix, head: Html, body: Html, *more: str, kind: str | None, is_tall: bool = False
+) -> Html:
+    """A table in a box that scrolls, below its caption. more: what follows below."""
+    identifier = f"{anchor(block.name)}-caption"
     box = element(
         "div",
-        element("table", head, body, class_="folding" if folds else None, aria_labelledby=identifier),
-        class_="scroll tall" if len(block.rows) > TALL_ROWS and block.marked is None else "scroll",
+        element("table", head, body, class_=kind, aria_labelledby=identifier),
+        class_="scroll tall" if is_tall else "scroll",
         tabindex=0,
         role="region",
         aria_labelledby=identifier,
     )
-    return element("div", element("p", block.caption, class_="caption", id=identifier), box, class_="table")
+    caption = element("p", block.caption, class_="caption", id=identifier)
+    return element("div", caption, box, *more, class_="table")
 
 
 def _column(column: Column) -> Html:
@@ -253,14 +267,11 @@ def _matrix(block: PairMatrix) -> Html:
         element("tr", element("th", name, scope="row", title=title), *map(_word, words))
         for name, title, words in block.rows
     )
-    identifier = f"{anchor(block.name)}-caption"
-    table = element("table", head, element("tbody", *rows), class_="matrix", aria_labelledby=identifier)
-    box = element("div", table, class_="scroll", tabindex=0, role="region", aria_labelledby=identifier)
     legend = element(
         "ul", *(element("li", _badge(badge), f" {words}") for badge, words in block.legend), class_="words"
     )
-    caption = element("p", block.caption, class_="caption", id=identifier)
-    return element("div", caption, box, legend if block.legend else "", class_="table")
+    body = element("tbody", *rows)
+    return _captioned(block, head, body, legend if block.legend else "", kind="matrix")
 
 
 def _word(badge: Badge | None) -> Html:

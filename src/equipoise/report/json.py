@@ -1,4 +1,4 @@
-"""Records as plain values for JSON: SI units, fractions, null where unknown."""
+"""Records as plain values for JSON (SI units, fractions, null where unknown), and the document of a verb."""
 
 import datetime as dt
 import math
@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import orjson
 from msgspec import Struct
 
+from equipoise import __version__
 from equipoise.decide.answer import Alternative, Answer, Candidate
 from equipoise.decide.evidence import EstimatorName
 from equipoise.decide.published_steps import near_published_steps
-from equipoise.report.document import schema_id
 from equipoise.report.format import usable
+from equipoise.runs import embedded
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.strategy import Strategy
 from equipoise.spec.workload import Workload
@@ -27,6 +29,39 @@ if TYPE_CHECKING:
     from equipoise.decide.query import TrainingQuery
     from equipoise.decide.solve_for import Reaches
     from equipoise.runs.ingest import IngestReport
+
+
+# Documents whose schema is not the first, by name: the verb, or what else it is (docs/reference/json.md).
+# Those of docs/schemas.py ship with a JSON schema.
+SCHEMA_VERSIONS: Final[Mapping[str, int]] = {
+    "advise": 2,
+    "advise-ask": 1,
+    "plan": 2,
+    "predict": 2,
+    "allocate": 2,
+    "bench": 2,
+}
+
+
+def schema_id(name: str) -> str:
+    """What a document of this name has in `schema`."""
+    return f"equipoise.{name}/{SCHEMA_VERSIONS.get(name, 1)}"
+
+
+def document(verb: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The head, then the fields of the verb itself, which may name a schema of their own."""
+    head = {
+        "schema": schema_id(verb),
+        "equipoise": __version__,
+        "dataset": embedded.version(),
+    }
+    return {**head, **fields}
+
+
+def encode(whole: Mapping[str, Any]) -> bytes:
+    """JSON text with a newline at its end; what is not a number (NaN, infinity) becomes null."""
+    option = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
+    return orjson.dumps(whole, option=option)
 
 
 class WeightedSource(Struct, frozen=True, kw_only=True):
@@ -47,7 +82,7 @@ class WeightedSource(Struct, frozen=True, kw_only=True):
 
 def evidence_of(answer: Answer) -> tuple[WeightedSource, ...]:
     """What the time of the recommended candidate rests on; of the fastest where none is recommended."""
-    shown = shown_candidate(answer)
+    shown = answer.shown
     found: list[WeightedSource] = []
     for each in () if shown is None else shown.estimates:
         if not each.sources:
@@ -70,13 +105,6 @@ def evidence_of(answer: Answer) -> tuple[WeightedSource, ...]:
             for source, share in zip(each.sources, shares, strict=True)
         )
     return tuple(found)
-
-
-def shown_candidate(answer: Answer) -> Candidate | None:
-    """The recommended candidate, else the fastest of all; None where there is none at all."""
-    if answer.recommended is not None:
-        return answer.recommended
-    return None if answer.refusal is None else answer.refusal.fastest
 
 
 # Digits of a calculated float: the last ones differ from machine to machine.

@@ -14,7 +14,6 @@ from rich.text import Text
 from equipoise import __version__
 from equipoise.report.blocks import (
     SCREEN_ROWS,
-    Badge,
     Block,
     Bullets,
     Cell,
@@ -107,9 +106,12 @@ def _screen(page: Page[Shown], findings: Shown, console: Console) -> None:
 
 def _print(console: Console, text: Text) -> None:
     """Text as far as the console can show it: without Unicode, what stands for it."""
-    if _is_ascii(console):
-        text = _as_ascii(text)
-    console.print(text, highlight=False)
+    console.print(_shown(text, console), highlight=False)
+
+
+def _shown(text: Text, console: Console) -> Text:
+    """The text in the characters that the console has."""
+    return _as_ascii(text) if _is_ascii(console) else text
 
 
 def _is_ascii(console: Console) -> bool:
@@ -175,9 +177,7 @@ def _bullets(block: Bullets, console: Console) -> None:
 
 def _item(console: Console, text: Text) -> None:
     """One item of a list, its further lines under its first."""
-    shown = _as_ascii(text) if _is_ascii(console) else text
-    lines = shown.wrap(console, console.width - 2)
-    for place, line in enumerate(lines):
+    for place, line in enumerate(_shown(text, console).wrap(console, console.width - 2)):
         line.rstrip()
         console.print(Text("- " if place == 0 else "  ") + line, highlight=False)
 
@@ -204,15 +204,10 @@ def _facts(block: Facts, console: Console) -> None:
         if are_above:
             _print(console, Text(each.label, "bold"))
         text = _spans(each.spans)
-        shown = _as_ascii(text) if _is_ascii(console) else text
-        for place, line in enumerate(shown.wrap(console, console.width - first)):
+        for place, line in enumerate(_shown(text, console).wrap(console, console.width - first)):
             line.rstrip()
             label = f"{each.label:<{first}}" if place == 0 and not are_above else " " * first
             console.print(Text.assemble((label, "bold"), line), highlight=False)
-
-
-def _badges(badges: tuple[Badge, ...]) -> Text:
-    return Text(", ").join(Text(badge.text, TONES[badge.tone]) for badge in badges)
 
 
 def _fold(block: Fold, console: Console) -> None:
@@ -224,9 +219,8 @@ def _fold(block: Fold, console: Console) -> None:
     console.print()
     title = Text(block.title, "bold")
     if block.badges:
-        title.append_text(Text(" [", "bold")).append_text(_badges(block.badges)).append_text(
-            Text("]", "bold")
-        )
+        badges = Text(", ").join(Text(badge.text, TONES[badge.tone]) for badge in block.badges)
+        title.append(" [", "bold").append_text(badges).append("]", "bold")
     _print(console, title)
     for inner in block.blocks:
         _block(inner, console)
@@ -239,17 +233,15 @@ def _table(block: Table, console: Console) -> None:
     table = RichTable(box=box.ASCII2 if plain else box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for place, width in widths.items():
         column = block.columns[place]
-        title = Text(column.title)
         table.add_column(
-            _as_ascii(title) if plain else title,
+            _shown(Text(column.title), console),
             justify="right" if column.is_number else "left",
             overflow=("crop" if plain else "ellipsis") if column.is_cut else "fold",
             no_wrap=column.is_cut,
             width=width,
         )
     for row in block.rows:
-        cells = [_cell(row[place]) for place in widths]
-        table.add_row(*(_as_ascii(cell) if plain else cell for cell in cells))
+        table.add_row(*(_shown(_cell(row[place]), console) for place in widths))
     console.print(Padding(table, (1, 0, 0, 0)), highlight=False)
     hidden = [column.title for place, column in enumerate(block.columns) if place not in widths]
     if hidden:

@@ -1,28 +1,21 @@
-"""The dataset inside the package.
+"""The dataset inside the package: its tables, version and rounds, and what replaces it."""
 
-Its tables, version and rounds, how it is made (`make dataset`), and what replaces it.
-"""
-
-import os
-import sys
-import tomllib
 from collections.abc import Sequence
 from functools import cache, reduce
 from hashlib import sha256
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct
 
 from equipoise.errors import DataError
-from equipoise.spec.mlperf import round_key
+from equipoise.files import shipped_table
 
 if TYPE_CHECKING:
     from equipoise.runs.store import Tables
 
 _FACTS = "dataset.toml"
-_DATA = files("equipoise").joinpath("data")
+_DATA = Path(__file__).parents[1] / "data"
 _REMEDY = "reinstall the package, or run `make dataset`"
 
 
@@ -39,7 +32,7 @@ class Round(Struct, frozen=True, kw_only=True):
 def _facts() -> dict[str, Any]:
     """The content of dataset.toml. Raises DataError when it is absent or damaged."""
     try:
-        return tomllib.loads(_DATA.joinpath(_FACTS).read_text(encoding="utf-8"))
+        return shipped_table(_DATA / _FACTS)
     except (OSError, ValueError) as err:
         raise DataError(f"the embedded dataset cannot be read ({err}); {_REMEDY}") from err
 
@@ -62,74 +55,11 @@ def load() -> "Tables":
     frames = {}
     for table in (store.RUNS, store.SCORES):
         promised = _facts()[table.name]
-        data = _DATA.joinpath(promised["file"]).read_bytes()
+        data = (_DATA / promised["file"]).read_bytes()
         if sha256(data).hexdigest() != promised["sha256"]:
             raise DataError(f"the embedded table {promised['file']} differs from {_FACTS}; {_REMEDY}")
-        frames[table.name] = store.read_bytes(data, table, promised["file"])
+        frames[table.name] = store.read_bytes(data, table, promised["file"], is_ours=True)
     return store.Tables(**frames)
-
-
-def _described(tables: "Tables", archives: "Sequence[Path]", folder: Path) -> str:
-    """The text of dataset.toml for the tables in `folder`, from their bytes and the archives alone."""
-    names = sorted(tables.scores["campaign"].unique().drop_nulls(), key=round_key)
-    contents = {name: (folder / f"{name}.parquet").read_bytes() for name in ("runs", "scores")}
-    digest = sha256(b"".join(sha256(data).digest() for data in contents.values())).hexdigest()
-    lines = ["# Written by `make dataset`; not edited by hand."]
-    lines += [f'version = "{names[0]}-{names[-1]}+{digest[:12]}"']
-    for table, data in contents.items():
-        lines += [
-            "",
-            f"[{table}]",
-            f'file = "{table}.parquet"',
-            f"num_rows = {len(getattr(tables, table))}",
-            f"num_bytes = {len(data)}",
-            f'sha256 = "{sha256(data).hexdigest()}"',
-        ]
-    for name in names:
-        scores = tables.scores.filter(campaign=name)
-        lines += [
-            "",
-            "[[rounds]]",
-            f'name = "{name}"',
-            f"num_entries = {len(scores)}",
-            f"num_scored = {scores['score_s'].count()}",
-            f"num_runs = {len(tables.runs.filter(campaign=name))}",
-        ]
-    for archive in archives:
-        digest = sha256(archive.read_bytes()).hexdigest()
-        lines += ["", "[[archives]]", f'name = "{archive.name}"', f'sha256 = "{digest}"']
-    return "\n".join(lines) + "\n"
-
-
-def build(archives: "Sequence[Path]", folder: Path) -> str:
-    """Ingest the archives of rounds and write runs.parquet, scores.parquet and dataset.toml into `folder`.
-
-    Returns the version. The bytes depend on the archives and the code alone: no date, no host, no order.
-    Raises DataError when an archive cannot be used.
-    """
-    from equipoise.runs.ingest import ingest  # noqa: PLC0415 - Polars only where tables are made
-    from equipoise.runs.store import Tables, write_tables  # noqa: PLC0415 - likewise
-
-    report = ingest(sorted(archives, key=lambda archive: archive.name))
-    tables = Tables(runs=report.runs, scores=report.scores)
-    if tables.scores.is_empty():
-        raise DataError(
-            f"{', '.join(map(str, archives))}: no entry of any round; expected archives of rounds"
-        )
-    write_tables(tables, folder)
-    text = _described(tables, sorted(archives, key=lambda archive: archive.name), folder)
-    (folder / _FACTS).write_text(text, encoding="utf-8")
-    return str(tomllib.loads(text)["version"])
-
-
-def main() -> None:
-    """Write the dataset of this checkout from the archives below $EQUIPOISE_DATA (default ../shared/data)."""
-    package = Path(__file__).resolve().parents[1]
-    data = Path(os.environ.get("EQUIPOISE_DATA", package.parents[2] / "shared" / "data"))
-    archives = sorted((data / "mlperf").glob("training_results_v*.tar.*"))
-    if not archives:
-        raise SystemExit(f"{data}/mlperf: no training_results_v*.tar.*; set EQUIPOISE_DATA to its parent")
-    sys.stdout.write(f"dataset {build(archives, package / 'data')} of {len(archives)} archives\n")
 
 
 Folders: TypeAlias = Path | str | Sequence[Path | str]
@@ -151,7 +81,3 @@ def tables(*, data: Folders | None = None, also: Folders = ()) -> "Tables":
 def paths(given: Folders) -> tuple[Path, ...]:
     """One folder, or several, as a tuple."""
     return (Path(given),) if isinstance(given, (str, Path)) else tuple(Path(each) for each in given)
-
-
-if __name__ == "__main__":
-    main()

@@ -2,8 +2,8 @@
 
 import io
 import os
-import tomllib
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
 from statistics import median
@@ -13,7 +13,7 @@ import polars as pl
 from msgspec import Struct, convert
 
 from equipoise.errors import DataError
-from equipoise.files import read_input, written_synced
+from equipoise.files import read_input, shipped_table, written_synced
 from equipoise.runs.probe import answered
 from equipoise.spec.mlperf import is_round, round_order
 from equipoise.units import MIB
@@ -43,7 +43,7 @@ class TableSchema(Struct, frozen=True, kw_only=True):
         return tuple(column.name for column in self.columns)
 
 
-_FACTS = tomllib.loads(Path(__file__).with_name("tables.toml").read_text(encoding="utf-8"))
+_FACTS = shipped_table(Path(__file__).with_name("tables.toml"))
 _ENTRY_COLUMNS = convert(_FACTS["entry"], tuple[ColumnSchema, ...])
 
 
@@ -199,9 +199,10 @@ def _content(path: Path) -> bytes:
     return read_input(path, MAX_TABLE_BYTES, expected=expected, may_be_pipe=False)
 
 
-def read_bytes(data: bytes, table: TableSchema, where: str) -> pl.DataFrame:
+def read_bytes(data: bytes, table: TableSchema, where: str, *, is_ours: bool = False) -> pl.DataFrame:
     """A table from the bytes of its Parquet file, sorted by its key. Raises DataError for anything else.
 
+    is_ours: whether a hash shows that `write_table` wrote them, which checks and sorts what it writes.
     Bytes of unknown origin can end the process: `read_table` guards against that.
     """
     try:
@@ -211,7 +212,7 @@ def read_bytes(data: bytes, table: TableSchema, where: str) -> pl.DataFrame:
         raise DataError(f"{where}: not a readable Parquet table: {str(err)[:200]}") from err
     if len(frame) > MAX_TABLE_ROWS:
         raise DataError(f"{where}: more than {MAX_TABLE_ROWS} rows; a table has at most that many")
-    return _checked(frame, table, where)
+    return frame if is_ours else _checked(frame, table, where)
 
 
 def _survive(contents: Mapping[Path, tuple[TableSchema, bytes]]) -> None:
@@ -328,17 +329,21 @@ def comparable(
     scores: a frame of the table `scores`. workload, accelerator: names as it has them; any unless given.
     Returns the rows in their order.
     """
-    rows = closed(scores).filter(SCORED)
-    for column, wanted in (("workload", workload), ("accelerator", accelerator)):
-        if wanted is not None:
-            rows = rows.filter(pl.col(column) == wanted)
-    return rows
+    rows = _comparable(SameRows(scores), workload)
+    return rows if accelerator is None else rows.filter(pl.col("accelerator") == accelerator)
 
 
-def published_results(scores: pl.DataFrame, workload: str, accelerator: str) -> pl.DataFrame:
-    """The comparable results of a workload on an accelerator: newest round first, in it the fastest first.
+@lru_cache(maxsize=64)
+def _comparable(scores: SameRows, workload: str | None) -> pl.DataFrame:
+    """The rows of all accelerators, kept: every estimate of a question asks for those of its workload."""
+    rows = closed(scores.rows)
+    return rows.filter(SCORED if workload is None else SCORED & (pl.col("workload") == workload))
 
-    scores: a frame of the table `scores`.
+
+def published_results(scores: pl.DataFrame, workload: str, accelerator: str | None = None) -> pl.DataFrame:
+    """The comparable results of a workload: newest round first, in it the fastest first.
+
+    scores: a frame of the table `scores`. accelerator: on which; any unless given.
     Campaigns that are not MLPerf rounds are left out: their place in time is not known.
     """
     rows = comparable(scores, workload=workload, accelerator=accelerator)

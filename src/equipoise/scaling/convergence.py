@@ -63,7 +63,11 @@ class Convergence(Struct, frozen=True, kw_only=True):
 
     def samples(self, batch_samples: float, *, level: float = 0.9) -> Interval:
         """Samples to target at a batch, in the average group."""
-        return _interval(self.draws[:, 0] * (1.0 + batch_samples / self.draws[:, 1]), level)
+        return _interval(self.drawn_samples(np.array([batch_samples]))[:, 0], level)
+
+    def drawn_samples(self, batch_samples: FloatArray) -> FloatArray:
+        """Equally likely samples to target at batches: (n,) -> (n_draws, n)."""
+        return np.asarray(self.draws[:, :1] * (1.0 + batch_samples / self.draws[:, 1:]))
 
     def growth(self, from_batch_samples: float, to_batch_samples: float, *, level: float = 0.9) -> Interval:
         """How many times the samples are needed when the batch changes; free of S_min and of the group.
@@ -352,12 +356,7 @@ def _curve(
     fitted: Convergence, batch: np.ndarray[tuple[int], np.dtype[np.float64]], level: float
 ) -> pl.DataFrame:
     steps = np.geomspace(batch.min(), batch.max(), _NUM_STEPS)
-    samples = [fitted.samples(float(step), level=level) for step in steps]
-    return pl.DataFrame(
-        {
-            "global_batch_samples": steps,
-            "samples": [each.value for each in samples],
-            "low": [each.low for each in samples],
-            "high": [each.high for each in samples],
-        }
-    )
+    drawn = fitted.drawn_samples(steps)
+    low, high = np.quantile(drawn, [(1.0 - level) / 2.0, (1.0 + level) / 2.0], axis=0)
+    samples = np.median(drawn, axis=0)
+    return pl.DataFrame({"global_batch_samples": steps, "samples": samples, "low": low, "high": high})

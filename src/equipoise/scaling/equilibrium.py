@@ -193,7 +193,7 @@ BALANCE = Kind(
 )
 MARGINAL = Kind(
     name="marginal",
-    title="the largest size where doubling still gave at least 1.5 times the speed",
+    title="the largest size reached by steps that pay (a doubling: at least 1.5 times the speed)",
     definition="the largest size reached by steps that each pay: from N to M accelerators at least "
     "1 + (M / N - 1) / 2 times as fast, a doubling 1.5 times; the step that still pays is taken",
     locate=_marginal,

@@ -3,12 +3,14 @@
 Facts: clusters.toml, hardware.toml.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
+from itertools import pairwise, permutations
 from pathlib import Path
 from statistics import fmean
 from types import MappingProxyType
-from typing import TypedDict, Unpack
+from typing import Any, TypeAlias, TypedDict, Unpack
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -37,8 +39,51 @@ from equipoise.spec.hardware import (
 )
 from equipoise.spec.hardware import EDIT as HARDWARE_EDIT
 
+LinkCounts: TypeAlias = tuple[tuple[int, ...], ...]
 CLUSTERS_FILE = Path(__file__).with_name("clusters.toml")
 EDIT = "src/equipoise/spec/clusters.toml, or a file given with --hardware"
+
+
+_Pair: TypeAlias = tuple[int, int]
+
+
+@cache
+def _link_counts(rows: tuple[str, ...]) -> LinkCounts:
+    return tuple(tuple(map(int, row.split())) for row in rows)
+
+
+@cache
+def ring_links(links: LinkCounts, ranks: tuple[int, ...]) -> int:
+    """Links of each rank that disjoint rings through all ranks use, in each direction; 0 without a ring.
+
+    links: between each two accelerators. ranks: at least two of them, each once.
+    Assumes that a ring runs both ways, and so uses two links of each rank; two ranks use all they share.
+    Source: Patarasuk and Yuan 2009; NCCL, src/graph/search.cc.
+
+    >>> triangle = ((0, 1, 1), (1, 0, 1), (1, 1, 0))
+    >>> ring_links(triangle, (0, 1)), ring_links(triangle, (0, 1, 2))
+    (1, 2)
+    """
+    first, *others = ranks
+    if len(others) == 1:
+        return links[first][others[0]]
+    rings = []
+    for order in permutations(others):
+        edges = Counter((min(pair), max(pair)) for pair in pairwise((first, *order, first)))
+        if order[0] < order[-1] and all(links[a][b] >= 1 for a, b in edges):
+            rings.append(edges)
+    left = Counter({(a, b): links[a][b] for a in ranks for b in ranks if a < b})
+    most = min(sum(links[a][b] for b in ranks) for a in ranks) // 2
+    return 2 * next((count for count in range(most, 0, -1) if _hold(left, rings, count)), 0)
+
+
+def _hold(left: Counter[_Pair], rings: Sequence[Counter[_Pair]], count: int) -> bool:
+    """Whether so many of the rings, each perhaps several times, fit into the links that are left."""
+    if not count:
+        return True
+    return any(
+        edges <= left and _hold(left - edges, rings[place:], count - 1) for place, edges in enumerate(rings)
+    )
 
 
 class Link(Struct, frozen=True, kw_only=True):
@@ -66,6 +111,8 @@ class Cluster(Struct, frozen=True, kw_only=True):
     switch_reduces: whether the switch inside the node adds up what it carries (NVLink SHARP).
     keeps_order: whether messages between nodes arrive as they were sent (not so over EFA and TCP).
     bridged: accelerators that one bridge joins where topology is bridge; beyond it they meet in the host.
+    links_between: rows of how many links join each accelerator of a node to each one, where rings of some
+    have fewer than others; empty where they have as many.
     oversubscription: rate into a leaf switch over the rate out of it: beyond the leaf_nodes nodes that one
     joins (with rails: those of one rail's switch), an accelerator has so much less of inter.
     num_cores: of the processors of a node's hosts together, which decode and feed samples.
@@ -83,6 +130,7 @@ class Cluster(Struct, frozen=True, kw_only=True):
     num_cores: int | None = None
     shared_host_byte_per_s: float | None = None
     bridged: int = 2
+    links_between: tuple[str, ...] = ()
     oversubscription: float = 1.0
     leaf_nodes: int = 1
     name: str = ""
@@ -95,6 +143,19 @@ class Cluster(Struct, frozen=True, kw_only=True):
                 raise SpecError(f"cluster: {name}={getattr(self, name)}; expected at least 1")
         if self.topology not in TOPOLOGIES:
             raise SpecError(f"cluster: topology={self.topology!r}; expected {' or '.join(TOPOLOGIES)}")
+        try:
+            counts = _link_counts(self.links_between)
+        except ValueError as err:
+            raise SpecError(f"cluster: links_between={self.links_between!r}; expected whole numbers") from err
+        if counts and (
+            self.topology != "mesh"
+            or {len(counts), *map(len, counts)} != {max(len(counts), self.node_size)}
+            or counts != tuple(zip(*counts, strict=True))
+        ):
+            raise SpecError(
+                f"cluster: links_between of {len(counts)} rows, topology={self.topology!r}; expected, with "
+                f"topology mesh, at least {self.node_size} rows of as many numbers, symmetric"
+            )
 
     @property
     def num_nodes(self) -> int:
@@ -112,6 +173,27 @@ class Cluster(Struct, frozen=True, kw_only=True):
             return self.intra.byte_per_s
         return min(host, self.intra.byte_per_s)
 
+    def group_byte_per_s(self, size: int, stride: int) -> float:
+        """An accelerator's rate in rings through `size` of a node that are `stride` apart, the slowest such.
+
+        Assumes that where links join them to no ring, they meet in the host; groups that do not fit into the
+        node leave it, and those that do not divide it are its first accelerators.
+        Source: NCCL's rings: disjoint, each of one link a rank and direction (`ring_links`).
+        """
+        rate, num = self.intra.byte_per_s, self.node_size
+        if not self.links_between or size * stride > num:
+            return rate
+        links = _link_counts(self.links_between)
+        last = num - (size - 1) * stride if num % (size * stride) == 0 else stride
+        groups = [
+            tuple(range(first, first + size * stride, stride))
+            for first in range(last)
+            if first // stride % size == 0
+        ]
+        used = min(ring_links(links, group) for group in groups)
+        host = self.accelerator.host_byte_per_s or rate
+        return rate * used / max(map(sum, links)) if used else min(host, rate)
+
 
 class NodeFacts(TypedDict, total=False):
     """What a caller may state about a node in place of what the tables state."""
@@ -128,6 +210,7 @@ class NodeFacts(TypedDict, total=False):
     keeps_order: bool
     shared_host_byte_per_s: float
     bridged: int
+    links_between: tuple[str, ...]
     oversubscription: float
     leaf_nodes: int
 
@@ -166,6 +249,7 @@ class System(Struct, frozen=True, kw_only=True):
     keeps_order: bool | None = None
     shared_host_byte_per_s: float | None = None
     bridged: int | None = None
+    links_between: tuple[str, ...] | None = None
     oversubscription: float | None = None
     leaf_nodes: int | None = None
     aliases: tuple[str, ...] = ()
@@ -285,11 +369,19 @@ def build_cluster(
         num_cores=node["num_cores"],
         shared_host_byte_per_s=node["shared_host_byte_per_s"],
         bridged=2 if node["bridged"] is None else node["bridged"],
+        links_between=_kept_links(node["links_between"], node),
         oversubscription=node["oversubscription"] or 1.0,
         leaf_nodes=node["leaf_nodes"] or 1,
         name=system.slug,
         source=system.source,
     )
+
+
+def _kept_links(rows: tuple[str, ...] | None, node: Mapping[str, Any]) -> tuple[str, ...]:
+    """The links of a system, unless a caller's node is of another topology or larger."""
+    if rows is None or node["topology"] != "mesh" or node["node_size"] > len(rows):
+        return ()
+    return rows
 
 
 def usual_system(chip: Accelerator, topology: Topology | None = None) -> System:

@@ -6,11 +6,10 @@ ship and files that users write are read the same way. No fact is known here.
 
 import math
 import re
-import tomllib
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, lru_cache
 from itertools import combinations
 from pathlib import Path
 from types import NoneType, UnionType
@@ -20,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import FieldInfo, fields
 
 from equipoise.errors import DataError, SpecError
-from equipoise.files import read_input
+from equipoise.files import read_input, shipped_table
 
 RecordT = TypeVar("RecordT", bound=Struct)
 
@@ -145,10 +144,15 @@ class FactBlock(Struct, frozen=True, kw_only=True):
     """One `[kind.slug]` table of a file: its fields as read, and where it stands."""
 
     path: Path
-    line: int
+    file_text: str  # of the whole file
     kind: str
     slug: str
     fields: dict[str, object]
+
+    @property
+    def line(self) -> int:
+        """The line on which the table of the file begins that this block is, or is a part of."""
+        return _line(self.file_text, self.kind, self.slug.partition(".")[0])
 
     @property
     def where(self) -> str:
@@ -240,7 +244,7 @@ class FactBlock(Struct, frozen=True, kw_only=True):
 
     def _inner(self, key: str, inner: dict[str, object]) -> "FactBlock":
         slug = f"{self.slug}.{key}"
-        return FactBlock(path=self.path, line=self.line, kind=self.kind, slug=slug, fields=inner)
+        return FactBlock(path=self.path, file_text=self.file_text, kind=self.kind, slug=slug, fields=inner)
 
     def read(
         self,
@@ -321,19 +325,19 @@ def read_blocks(path: Path, kinds: frozenset[str]) -> Iterator[FactBlock]:
     Raises SpecError with file and line for anything that is not such a file.
     """
     text = _read_text(path)
-    lines = _lines_of_tables(text)
     for kind, blocks in _parse(text, path).items():
         if kind not in kinds or not isinstance(blocks, dict):
             expected = " and ".join(f"[{name}.<slug>]" for name in sorted(kinds))
-            raise SpecError(f"{path}:{lines.get(kind, 1)}: {shown(kind)}; expected tables {expected}")
+            raise SpecError(f"{path}:{_line(text, kind)}: {shown(kind)}; expected tables {expected}")
         for slug, stated in blocks.items():
-            line = lines.get(f"{kind}.{slug}", lines.get(kind, 1))
             if not isinstance(stated, dict):
+                line = _line(text, kind, slug)
                 raise SpecError(f"{path}:{line}: {kind}.{slug}={shown(stated)}; expected a table")
             if not SLUG.fullmatch(slug):
                 expected = "lower case letters and digits joined by - or _"
+                line = _line(text, kind, slug)
                 raise SpecError(f"{path}:{line}: slug {shown(slug)}; expected {expected}")
-            yield FactBlock(path=path, line=line, kind=kind, slug=slug, fields=stated)
+            yield FactBlock(path=path, file_text=text, kind=kind, slug=slug, fields=stated)
 
 
 def shown(value: object) -> str:
@@ -369,17 +373,26 @@ def _read_text(path: Path) -> str:
 def _parse(text: str, path: Path) -> dict[str, object]:
     """The parsed document; every way in which the parser can fail becomes a SpecError."""
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as err:
-        found = re.search(r"line (\d+)", str(err))
-        line = found.group(1) if found else str(text.count("\n") + 1)
-        raise SpecError(f"{path}:{line}: not TOML: {err}") from err
+        return shipped_table(path, text.encode())
     except RecursionError as err:
         raise SpecError(f"{path}:1: nested too deeply to be a table of facts") from err
     except ValueError as err:
-        raise SpecError(f"{path}:1: a value out of range: {err}") from err
+        import tomllib  # noqa: PLC0415 - only where parsing failed
+
+        if not isinstance(err, tomllib.TOMLDecodeError):
+            raise SpecError(f"{path}:1: a value out of range: {err}") from err
+        found = re.search(r"line (\d+)", str(err))
+        line = found.group(1) if found else str(text.count("\n") + 1)
+        raise SpecError(f"{path}:{line}: not TOML: {err}") from err
 
 
+def _line(text: str, kind: str, slug: str = "") -> int:
+    """The line on which a table begins, else all of its kind, else the first."""
+    lines = _lines_of_tables(text)
+    return lines.get(f"{kind}.{slug}", lines.get(kind, 1))
+
+
+@lru_cache(maxsize=4)
 def _lines_of_tables(text: str) -> dict[str, int]:
     """1-based line on which each table and top-level key first stands, if written in the plain form."""
     lines: dict[str, int] = {}

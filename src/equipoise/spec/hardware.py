@@ -4,6 +4,7 @@ Functions here look into what ships; a user's files take part in a `spec.catalog
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from operator import attrgetter
@@ -107,7 +108,7 @@ class Accelerator(Struct, frozen=True, kw_only=True):
             return self.ordered_fraction
         chips = accelerators()
         known = {chip.slug: chip.achievable_fraction for chip in chips}
-        return _raised(_estimated_fraction(self, chips), _lesser(self, chips), known)
+        return _raised(_estimated_fraction(self, _measured(chips)), _lesser(self, chips), known)
 
     @property
     def achievable_is_measured(self) -> bool:
@@ -356,12 +357,19 @@ def _achieved_fraction(chip: Accelerator) -> float | None:
     return chip.achieved_bf16_flop_per_s / chip.peak_bf16_flop_per_s
 
 
-def _estimated_fraction(chip: Accelerator, chips: Sequence[Accelerator]) -> float:
-    """The share of peak that was measured on an accelerator, or is expected of it from measured ones."""
+def _measured(chips: Sequence[Accelerator]) -> list[tuple[Accelerator, float]]:
+    """The accelerators whose share of peak was measured, with it."""
+    return [(each, part) for each in chips if (part := _achieved_fraction(each)) is not None]
+
+
+def _estimated_fraction(chip: Accelerator, measured: Sequence[tuple[Accelerator, float]]) -> float:
+    """The share of peak that was measured on an accelerator, or is expected of it from measured ones.
+
+    measured: all accelerators of which it is known, with it.
+    """
     achieved = _achieved_fraction(chip)
     if achieved is not None:
         return achieved
-    measured = [(each, part) for each in chips if (part := _achieved_fraction(each)) is not None]
     family = [(each, part) for each, part in measured if is_same_family(each, chip)]
     if not family and chip.kind == "tpu":
         return _FIXED_CLOCK_FRACTION
@@ -381,8 +389,12 @@ def _ordered_fractions(chips: Sequence[Accelerator]) -> dict[str, float]:
     Assumes that what a measured accelerator reaches, a better one of its maker reaches with the same
     software: where a measurement shows otherwise, the better one was measured badly, or under other software.
     """
-    found = {chip.slug: _estimated_fraction(chip, chips) for chip in chips}
-    lesser = {chip.slug: _lesser(chip, chips) for chip in chips}
+    measured = _measured(chips)
+    found = {chip.slug: _estimated_fraction(chip, measured) for chip in chips}
+    families: dict[tuple[str, str], list[Accelerator]] = defaultdict(list)
+    for chip in chips:
+        families[chip.vendor, chip.kind].append(chip)
+    lesser = {chip.slug: _lesser(chip, families[chip.vendor, chip.kind]) for chip in chips}
     while True:
         raised = {slug: _raised(found[slug], lesser[slug], found) for slug in found}
         if raised == found:

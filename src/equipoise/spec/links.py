@@ -1,7 +1,6 @@
 """Classes of link between two accelerators, as `nvidia-smi topo -m` prints them, and the rates they reach."""
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -11,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.errors import SpecError
+from equipoise.files import shipped_table
 from equipoise.spec.facts import FactBlock, read_blocks
 from equipoise.spec.hardware import Accelerator, Confidence, accelerator, accelerators
 
@@ -243,7 +243,7 @@ def most_links() -> int:
 
 @cache
 def _facts() -> Mapping[str, Any]:
-    return tomllib.loads(LINKS_FILE.read_text(encoding="utf-8"))
+    return shipped_table(LINKS_FILE)
 
 
 COLLECTIVES_FILE = Path(__file__).with_name("collectives.toml")

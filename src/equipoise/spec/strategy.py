@@ -1,7 +1,6 @@
 """How a run is parallelised: every axis and option, their one text form, and the software that runs it."""
 
 import re
-import tomllib
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
@@ -10,6 +9,7 @@ from msgspec import Struct, convert
 from msgspec.structs import fields
 
 from equipoise.errors import SpecError
+from equipoise.files import shipped_table
 from equipoise.spec.hardware import Dtype
 
 Recompute: TypeAlias = Literal["none", "selective", "full"]
@@ -52,7 +52,8 @@ class Strategy(Struct, frozen=True, kw_only=True):
 
     dp, tp, pp, cp: sizes of the data, tensor, pipeline and context axes. ep: size of the expert axis, which
     is within dp x cp x tp and takes no accelerators of its own.
-    zero_stage: ZeRO stage: 1 shards optimizer states over dp, 2 gradients too, 3 parameters too (FSDP).
+    zero_stage: ZeRO stage: 1 shards optimizer states over dp, 2 gradients too, 3 parameters too (FSDP); in a
+    pipeline these lie whole from the first micro-batch of a step to the last.
     dp_replicate: groups of dp ranks that each hold one sharded copy, and sum gradients between them: 1 shards
     over all of dp (hybrid sharding: HSDP, MiCS; Megatron-Core's instances of the distributed optimizer).
     microbatch_samples: samples a dp rank takes at a time; global_batch_samples: of one step over all ranks.
@@ -63,6 +64,7 @@ class Strategy(Struct, frozen=True, kw_only=True):
     pieces during the matrix products (asynchronous tensor parallelism).
     fused_attention: scores never reach memory (FlashAttention). fused_loss: nor do fp32 logits, all at once.
     recompute: activations discarded and computed again. offload: what is kept in host memory between uses.
+    activation_offload: what recompute keeps of every layer waits for the way back in host memory.
     compression, compression_rank: of gradients between dp ranks; the rank of PowerSGD, or the inverse of the
     fraction top-k keeps. sync_period: steps between averagings (local SGD, DiLoCo); 1 is every step.
     master_weights: 2-byte weights have a 4-byte copy, 4-byte gradients and moments; without, all are of 2
@@ -91,6 +93,7 @@ class Strategy(Struct, frozen=True, kw_only=True):
     optimizer: Optimizer = "adam"
     master_weights: bool = True
     offload: Offload = "none"
+    activation_offload: bool = False
     compression: Compression = "none"
     compression_rank: int = 0
     sync_period: int = 1
@@ -190,7 +193,14 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "schedule": SCHEDULES,
     "trained": TRAINED,
 }
-FLAGS = ("sequence_parallel", "tp_overlap", "fused_attention", "fused_loss", "master_weights")
+FLAGS = (
+    "sequence_parallel",
+    "tp_overlap",
+    "fused_attention",
+    "fused_loss",
+    "master_weights",
+    "activation_offload",
+)
 
 
 _DEFAULTS = {each.name: each.default for each in fields(Strategy)}
@@ -278,7 +288,7 @@ class Software(Struct, frozen=True, kw_only=True):
 
 
 SOFTWARE: tuple[Software, ...] = convert(
-    tomllib.loads(Path(__file__).with_name("software.toml").read_text(encoding="utf-8"))["software"],
+    shipped_table(Path(__file__).with_name("software.toml"))["software"],
     tuple[Software, ...],
 )
 SOFTWARE_NAMES: tuple[str, ...] = tuple(each.name for each in SOFTWARE)

@@ -1,6 +1,6 @@
 """Where returns diminish on each accelerator of a round, by the curves of `predict`."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import polars as pl
@@ -9,7 +9,7 @@ from threadpoolctl import threadpool_limits
 
 from equipoise import economics
 from equipoise.calibration.curves import LEVEL, CurveQuestion, TimeCurve
-from equipoise.calibration.forecasts import published_curve, results_of
+from equipoise.calibration.forecasts import Results, published_curve, results_of
 from equipoise.economics import Bill, Rates
 from equipoise.errors import EvidenceError, InputError
 from equipoise.scaling.equilibrium import (
@@ -86,65 +86,46 @@ def balances(
     scores: the table `scores`, all rounds. curves: by workload, as `scaling.metrics.curves` returned them, of
     this round; accelerators seen at one size are left out. catalogue: the shipped one unless given.
     """
-    known = catalogue or shipped()
-    questions: list[tuple[pl.DataFrame, CurveQuestion]] = []
-    unanswered: dict[str, list[Unanswered]] = {workload: [] for workload in curves}
-    for workload, accelerator, curve in _long_enough(curves):
-        try:
-            round_key(round_)
-            known.accelerator(accelerator)
-        except InputError as err:  # a name that no table of ours knows, or a campaign without a place in time
-            unanswered[workload].append(Unanswered(subject=accelerator, reason=str(err), missing=()))
-            continue
-        sizes = _sizes(curve["num_accelerators"].to_list())
-        question = CurveQuestion(
-            workload=workload, accelerator=accelerator, sizes=sizes, round=round_, catalogue=known
-        )
-        questions.append((curve, question))
-    found: dict[str, list[Balance]] = {workload: [] for workload in curves}
+    known, results = catalogue or shipped(), results_of(scores)
     # Hundreds of small matrices: threads of their own would only wait for each other.
     with threadpool_limits(limits=1, user_api="blas"):
-        times = time_curves(scores, [question for _, question in questions])
-        for (curve, question), one in zip(questions, times, strict=True):
-            workload, accelerator = str(question.workload), str(question.accelerator)
-            if isinstance(one, EvidenceError):
-                unanswered[workload].append(
-                    Unanswered(subject=accelerator, reason=str(one), missing=one.missing)
-                )
-            elif one.domain.smallest >= one.domain.largest:  # its sizes are beyond the law's curves
-                unanswered[workload].append(Unanswered(subject=accelerator, reason=_ONE_SIZE, missing=()))
-            else:
-                rates = economics.rates(known.accelerator(accelerator))
-                found[workload].append(_balance(curve, one, rates))
-    return {
-        workload: Balances(found=tuple(found[workload]), unanswered=tuple(unanswered[workload]))
-        for workload in curves
-    }
+        return {
+            workload: _of_workload(workload, best, results, round_, known)
+            for workload, best in curves.items()
+        }
 
 
-def time_curves(
-    scores: pl.DataFrame, questions: Sequence[CurveQuestion]
-) -> tuple[TimeCurve | EvidenceError, ...]:
-    """The curve of each question, in order; where the evidence is too thin, the error.
-
-    As `published_curve`, in less time: laws of the same rounds are fitted once.
-    """
-    results = results_of(scores)
-    found: list[TimeCurve | EvidenceError] = []
-    for question in questions:
+def _of_workload(
+    workload: str, best: pl.DataFrame, results: Results, round_: str, catalogue: Catalogue
+) -> Balances:
+    """The accelerators of one workload. best: the curve of each, as `scaling.metrics.curves` returned it."""
+    found: list[Balance] = []
+    unanswered: list[Unanswered] = []
+    for (accelerator,), curve in best.group_by(["accelerator"], maintain_order=True):
+        if len(curve) < FEWEST_SIZES:
+            continue
+        subject = str(accelerator)
         try:
-            found.append(published_curve(results, question))
+            round_key(round_)
+            rates = economics.rates(catalogue.accelerator(subject))
+            question = CurveQuestion(
+                workload=workload,
+                accelerator=subject,
+                sizes=_sizes(curve["num_accelerators"].to_list()),
+                round=round_,
+                catalogue=catalogue,
+            )
+            times = published_curve(results, question)
+        except InputError as err:  # a name that no table of ours knows, or a campaign without a place in time
+            unanswered.append(Unanswered(subject=subject, reason=str(err), missing=()))
         except EvidenceError as err:
-            found.append(err)
-    return tuple(found)
-
-
-def _long_enough(curves: Mapping[str, pl.DataFrame]) -> Iterator[tuple[str, str, pl.DataFrame]]:
-    """Each curve of enough sizes, with its workload and accelerator."""
-    for workload, best in curves.items():
-        for (accelerator,), curve in best.group_by(["accelerator"], maintain_order=True):
-            if len(curve) >= FEWEST_SIZES:
-                yield workload, str(accelerator), curve
+            unanswered.append(Unanswered(subject=subject, reason=str(err), missing=err.missing))
+        else:
+            if times.domain.smallest < times.domain.largest:
+                found.append(_balance(curve, times, rates))
+            else:  # its sizes are beyond the law's curves
+                unanswered.append(Unanswered(subject=subject, reason=_ONE_SIZE, missing=()))
+    return Balances(found=tuple(found), unanswered=tuple(unanswered))
 
 
 def _sizes(published: Sequence[int]) -> tuple[int, ...]:

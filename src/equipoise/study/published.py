@@ -1,7 +1,6 @@
 """What published studies print and conclude, from published.toml, and how Table I differs from the data."""
 
 import math
-import tomllib
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import polars as pl
 from msgspec import Struct
 
+from equipoise.files import shipped_table
 from equipoise.units import MINUTE_S
 
 _FILE = Path(__file__).with_name("published.toml")
@@ -85,7 +85,7 @@ class TableRow(Struct, frozen=True, kw_only=True):
 @cache
 def studies() -> tuple[dict[str, Any], ...]:
     """Every published study as the file has it, first one first."""
-    return tuple(tomllib.loads(_FILE.read_text(encoding="utf-8"))["study"])
+    return tuple(shipped_table(_FILE)["study"])
 
 
 def source(study: dict[str, Any], where: str) -> str:

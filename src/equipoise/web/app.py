@@ -1,20 +1,18 @@
 """The dashboard as an application: routes, and the way from a query to a page. server.py runs it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from hashlib import sha256
-from typing import Annotated, Any, Final, ParamSpec, TypeVar
+from typing import Final, ParamSpec, TypeVar
 from urllib.parse import urlencode
 
-from fastapi import FastAPI, Query, Request, Response
-from fastapi.exceptions import RequestValidationError
+from fastapi import FastAPI, Request, Response
 from fastapi.responses import RedirectResponse
 from starlette.exceptions import HTTPException
 
 from equipoise.errors import EvidenceError, InputError
-from equipoise.report.format import printable
 from equipoise.report.html import Html, element
 from equipoise.units import MIB
 from equipoise.web import frames
@@ -29,7 +27,7 @@ from equipoise.web.answers import (
     SlowError,
     Workers,
 )
-from equipoise.web.controls import Control
+from equipoise.web.controls import Control, first
 from equipoise.web.frames import (
     NOT_STORED,
     GoneError,
@@ -40,19 +38,8 @@ from equipoise.web.frames import (
     waiting,
     while_there,
 )
-from equipoise.web.screen import (
-    FILE_KINDS,
-    CompareFields,
-    DataSources,
-    FileKind,
-    LiveFields,
-    NoFields,
-    PageQuery,
-    RunsFields,
-    Screen,
-    StudyFields,
-)
-from equipoise.web.screens import SCREENS, decide, evidence, runs
+from equipoise.web.screen import FILE_KINDS, DataSources, FileKind, NoFields, PageQuery, Screen
+from equipoise.web.screens import SCREENS
 
 P = ParamSpec("P")
 Looked = TypeVar("Looked")
@@ -102,50 +89,50 @@ class Dashboard:
             self.frames.keep(around, halves, sum(map(len, halves)))
         return PageResponse(halves, answer)
 
-    async def decide(self, request: Request, screen: Screen) -> Response:
-        """The page of a question that `decide` answers, or of what is wrong with its fields."""
+    async def ask(self, request: Request, screen: Screen) -> Response:
+        """The page of the question in an address, or of what is wrong with its fields."""
         try:
-            query = _read(request, screen, self.sources)
+            query = screen.read(_given(request), self.sources)
         except (InputError, EvidenceError) as err:
             return await self.page(request, screen, unanswered(screen.title, err))
         response = await self.show(request, screen, query)
-        if screen is decide.ADVICE and response.status_code == OK:
+        if screen is SCREENS[0] and response.status_code == OK:
             response.set_cookie(
                 _last_question(request), request.url.query, max_age=_YEAR_S, httponly=True, samesite="strict"
             )
         return response
 
-    async def file(self, request: Request, screen: Screen, kind: FileKind) -> Response:
+    async def file(self, request: Request, screen: Screen, kind: str) -> Response:
         """The answer to a question as a file to keep; the page that gives the reason where there is none."""
+        known = next((each for each in FILE_KINDS if each == kind), None)
+        if known is None:
+            words = f"An answer is saved as {', '.join(FILE_KINDS)}."
+            return await self.page(request, screen, refused(screen.title, words))
         try:
-            query = _read(request, screen, self.sources)
-            key = f"{kind}:{_key(screen, query, await self._looked(screen, self._state, screen, query))}"
-            found = await self.answers.find(key, partial(_kept, screen, query, self.sources, kind))
+            query = screen.read(_given(request), self.sources)
+            key = f"{known}:{_key(screen, query, await self._looked(screen, self._state, screen, query))}"
+            found = await self.answers.find(key, partial(_kept, screen, query, self.sources, known))
         except (InputError, EvidenceError) as err:
             return await self.page(request, screen, unanswered(screen.title, err))
         except (BusyError, SlowError):
             return await self._busy(request, screen)
         headers = {
             **NOT_STORED,
-            "content-disposition": f'attachment; filename="{screen.verb.lower()}.{kind}"',
+            "content-disposition": f'attachment; filename="{screen.verb.lower()}.{known}"',
         }
-        return InPieces((found.body,), media_type=FILE_KINDS[kind], headers=headers)
+        return InPieces((found.body,), media_type=FILE_KINDS[known], headers=headers)
 
     async def _answer(self, key: str, screen: Screen, query: PageQuery, limit_s: float) -> PageAnswer:
         return await self.answers.find(key, partial(_answered, screen, query, self.sources), limit_s=limit_s)
 
     async def warm(self) -> None:
         """Compute what pages show before anything is asked, the first page first."""
-        firsts: tuple[tuple[Screen, PageQuery], ...] = (
-            *((each, each.read({}, self.sources)) for each in SCREENS if each.read is not None),
-            (evidence.STUDY_SCREEN, StudyFields()),
-            (evidence.COMPARE_SCREEN, CompareFields()),
-            (evidence.ACCURACY_SCREEN, NoFields()),
-        )
-        for screen, query in firsts:
-            key = _key(screen, query, self._state(screen, query))
-            with suppress(BusyError, SlowError):
-                await self._answer(key, screen, query, LONGEST_WAIT_S)
+        for screen in SCREENS:
+            if screen.live is None:
+                query = screen.read({}, self.sources)
+                key = _key(screen, query, self._state(screen, query))
+                with suppress(BusyError, SlowError):
+                    await self._answer(key, screen, query, LONGEST_WAIT_S)
 
     async def page(
         self, request: Request, screen: Screen, answer: PageAnswer, *, live: Html | None = None
@@ -197,20 +184,20 @@ class Dashboard:
         state: of the answer that is shown.
         """
         live = None if screen.live is None else screen.live(query, self.sources)
-        if live is None or not isinstance(query, RunsFields):
+        if live is None or not isinstance(query, NoFields):
             return None
         address_query = urlencode({**query.model_dump(exclude_none=True), "seen": state})
         address = f"{screen.path}/live?{address_query}"
         return element("div", live.html, id="live", hx_get=address, hx_trigger=f"every {live.every_s}s")
 
-    async def live(self, screen: Screen, query: PageQuery, seen: str | None) -> Response:
-        """The same without its element; where more has changed, a sign to ask for the whole answer.
-
-        seen: the state that the page shows.
-        """
+    async def live(self, request: Request, screen: Screen) -> Response:
+        """The same without its element; where more has changed, a sign to ask for the whole answer."""
+        given = _given(request)
+        seen = first(given, "seen")  # the state that the page shows
+        query = screen.read({name: given[name] for name in given if name != "seen"}, self.sources)
         return await self._looked(screen, self._live_response, screen, query, seen)
 
-    def _live_response(self, screen: Screen, query: PageQuery, seen: str | None) -> Response:
+    def _live_response(self, screen: Screen, query: PageQuery, seen: str) -> Response:
         live = None if screen.live is None else screen.live(query, self.sources)
         changed = live is None or seen != self._state(screen, query)
         headers = {"hx-trigger": "answer-changed"} if changed else {}
@@ -232,12 +219,6 @@ def _given(request: Request) -> dict[str, list[str]]:
     for name, value in request.query_params.multi_items():
         given.setdefault(name, []).append(value)
     return given
-
-
-def _read(request: Request, screen: Screen, sources: DataSources) -> PageQuery:
-    """The query of a page that reads its own address."""
-    assert screen.read is not None
-    return screen.read(_given(request), sources)
 
 
 def _answered(screen: Screen, query: PageQuery, sources: DataSources) -> PageAnswer:
@@ -293,11 +274,12 @@ def application(sources: DataSources, *, warms: bool = False) -> FastAPI:
     app = FastAPI(title="Equipoise", openapi_url=None, docs_url=None, redoc_url=None, lifespan=lifespan)
 
     @app.get("/")
-    async def first(request: Request) -> Response:
+    async def begun(request: Request) -> Response:
         asked = request.cookies.get(_last_question(request), "")
         return RedirectResponse(f"{SCREENS[0].path}{'?' if asked else ''}{asked}", status_code=303)
 
-    _show_screens(app, dashboard)
+    for screen in SCREENS:
+        _show(app, dashboard, screen)
 
     @app.get("/assets/{stamp}/{name}")
     async def asset(stamp: str, name: str) -> Response:
@@ -312,43 +294,24 @@ def application(sources: DataSources, *, warms: bool = False) -> FastAPI:
     return app
 
 
-def _show_screens(app: FastAPI, dashboard: Dashboard) -> None:
-    """One route a page: what its address may say, and the page."""
-
-    @app.get(evidence.STUDY_SCREEN.path)
-    async def studied(request: Request, query: Annotated[StudyFields, Query()]) -> Response:
-        return await dashboard.show(request, evidence.STUDY_SCREEN, query)
-
-    @app.get(evidence.COMPARE_SCREEN.path)
-    async def compared(request: Request, query: Annotated[CompareFields, Query()]) -> Response:
-        return await dashboard.show(request, evidence.COMPARE_SCREEN, query)
-
-    @app.get(runs.SCREEN.path)
-    async def run(request: Request, query: Annotated[RunsFields, Query()]) -> Response:
-        return await dashboard.show(request, runs.SCREEN, query)
-
-    @app.get(f"{runs.SCREEN.path}/live")
-    async def live(query: Annotated[LiveFields, Query()]) -> Response:
-        return await dashboard.live(runs.SCREEN, RunsFields(sweep=query.sweep), query.seen)
-
-    for screen in (decide.ADVICE, decide.PLAN, decide.ALLOCATE):
-        _show_decision(app, dashboard, screen)
-
-    @app.get(evidence.ACCURACY_SCREEN.path)
-    async def accurate(request: Request, query: Annotated[NoFields, Query()]) -> Response:
-        return await dashboard.show(request, evidence.ACCURACY_SCREEN, query)
-
-
-def _show_decision(app: FastAPI, dashboard: Dashboard, screen: Screen) -> None:
-    """The page of a question, and its answer as a file."""
+def _show(app: FastAPI, dashboard: Dashboard, screen: Screen) -> None:
+    """The routes of a page: itself, what changes by itself, and its answer as a file."""
 
     @app.get(screen.path)
-    async def decided(request: Request) -> Response:
-        return await dashboard.decide(request, screen)
+    async def asked(request: Request) -> Response:
+        return await dashboard.ask(request, screen)
 
-    @app.get(f"{screen.path}/answer.{{kind}}")
-    async def file(request: Request, kind: FileKind) -> Response:
-        return await dashboard.file(request, screen, kind)
+    if screen.live is not None:
+
+        @app.get(f"{screen.path}/live")
+        async def live(request: Request) -> Response:
+            return await dashboard.live(request, screen)
+
+    if screen.file is not None:
+
+        @app.get(f"{screen.path}/answer.{{kind}}")
+        async def file(request: Request, kind: str) -> Response:
+            return await dashboard.file(request, screen, kind)
 
 
 def _say_troubles(app: FastAPI, dashboard: Dashboard) -> None:
@@ -356,11 +319,6 @@ def _say_troubles(app: FastAPI, dashboard: Dashboard) -> None:
 
     def screen_of(request: Request) -> Screen:
         return next((each for each in SCREENS if each.path == request.url.path), SCREENS[0])
-
-    @app.exception_handler(RequestValidationError)
-    async def wrong(request: Request, err: RequestValidationError) -> Response:
-        screen = screen_of(request)
-        return await dashboard.page(request, screen, refused(screen.title, *map(_sentence, err.errors())))
 
     @app.exception_handler(HTTPException)
     async def absent(request: Request, err: HTTPException) -> Response:
@@ -376,15 +334,3 @@ def _say_troubles(app: FastAPI, dashboard: Dashboard) -> None:
             "has the details; open an issue with those lines."
         )
         return await dashboard.page(request, screen_of(request), refused("Equipoise", words, status=500))
-
-
-def _sentence(error: Mapping[str, Any]) -> str:
-    """What is wrong with one field, by its name in the form."""
-    where: Sequence[Any] = error["loc"][1:] or ("the address",)
-    name = printable(str(where[0]))
-    words = {
-        "extra_forbidden": "is not a field of this page",
-        "too_long": f"has too many values: {error['msg']}",
-    }.get(error["type"], f"{error['msg'][:1].lower()}{error['msg'][1:]}")
-    found = printable(str(error.get("input", "")))
-    return f"{name}={found!r}: {words}."

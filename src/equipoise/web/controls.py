@@ -29,34 +29,16 @@ class Choice(Struct, frozen=True, kw_only=True):
     holds: tuple[str, ...] = ()
 
 
-class ChoiceGroup(Struct, frozen=True, kw_only=True):
-    """Choices under a title; those without one come first."""
-
-    title: str
-    choices: tuple[Choice, ...]
-
-
 class Select(Struct, frozen=True, kw_only=True):
-    """One of a few, or of many in groups. clears: names of the fields that depend on it.
-
-    identifier: of the element, where several selects share a name. meaning: shown where a mouse rests on it.
-    """
+    """One of a few. clears: names of the fields that depend on it. meaning: shown on demand."""
 
     kind: ClassVar[str] = "select"
     name: str
     label: str
     choices: tuple[Choice, ...]
     value: str
-    groups: tuple[ChoiceGroup, ...] = ()
     clears: tuple[str, ...] = ()
-    hint: str = ""
     meaning: str = ""
-    identifier: str = ""
-
-    @property
-    def id(self) -> str:
-        """Of the element."""
-        return self.identifier or self.name
 
 
 class Checks(Struct, frozen=True, kw_only=True):
@@ -93,7 +75,6 @@ class Number(Struct, frozen=True, kw_only=True):
     most: float | None = None
     unset: str = ""
     slider: Slider | None = None
-    hint: str = ""
     meaning: str = ""
 
 
@@ -111,7 +92,6 @@ class Text(Struct, frozen=True, kw_only=True):
     unset: str = ""
     slider: Slider | None = None
     suggestions: tuple[Choice, ...] = ()
-    hint: str = ""
     meaning: str = ""
     identifier: str = ""
     listed: str = ""
@@ -131,7 +111,6 @@ class Area(Struct, frozen=True, kw_only=True):
     value: str
     most: int
     hint: str = ""
-    meaning: str = ""
 
 
 class Rows(Struct, frozen=True, kw_only=True):

@@ -27,8 +27,8 @@ from equipoise.runs import embedded
 from equipoise.units import MIB
 from equipoise.web.answers import BUSY, OK, REFUSED, PageAnswer, shown
 from equipoise.web.controls import Control
-from equipoise.web.question import WrongFieldsError, in_form
-from equipoise.web.screen import Screen
+from equipoise.web.question import in_form
+from equipoise.web.screen import Screen, WrongFieldsError
 
 _PACKAGES: Final = {
     "style.css": "equipoise.report",

@@ -6,14 +6,16 @@ Read from its address, as the controls of its form, with the labels of its field
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, convert
 from msgspec.structs import replace
 
 from equipoise.decide.field import GROUPS, Field, Verb
 from equipoise.decide.query import FIELDS, TrainingQuery, default_of, fields_of, query
 from equipoise.errors import UsageError
+from equipoise.files import shipped_table
 from equipoise.report.format import printable
 from equipoise.spec.catalogue import Catalogue
 from equipoise.web.controls import (
@@ -33,52 +35,30 @@ from equipoise.web.controls import (
     system_choices,
     workload_choices,
 )
-from equipoise.web.screen import LONGEST_NAME, MOST_ACCELERATORS, MOST_NAMES, MOST_SYSTEMS, NOT_FROM_BROWSERS
+from equipoise.web.screen import (
+    LONGEST_NAME,
+    MOST_ACCELERATORS,
+    MOST_NAMES,
+    MOST_SYSTEMS,
+    NOT_FROM_BROWSERS,
+    WrongFieldsError,
+)
 
-# Where the words of the option alone would not do.
-LABELS: Final[Mapping[str, str]] = {
-    "workload": "Train",
-    "training_tokens": "Tokens to train on",
-    "training_samples": "Samples to train on",
-    "training_examples": "Examples of your data set",
-    "num_epochs": "Epochs",
-    "sequence_tokens": "Tokens per sample",
-    "train": "Training method",
-    "completion_tokens": "Tokens of a completion",
-    "prompt_tokens": "Tokens of a prompt",
-    "group_size": "Completions of a prompt",
-    "systems": "On",
-    "max_accelerators": "Accelerators, at most",
-    "node_size": "Accelerators per node",
-    "oversubscription": "Oversubscription of the network",
-    "leaf_nodes": "Nodes per leaf switch",
-    "stock": "Accelerators available",
-    "power_cap_w": "Power cap, W",
-    "objective": "Choose by",
-    "value_of_time_usd_per_hour": "Value of an hour, USD",
-    "ask": "What to find",
-    "tokens_per_param": "Tokens per parameter",
-    "deadline_s": "Deadline, hours",
-    "queue_s": "Queue, hours",
-    "budget_usd": "Budget, USD",
-    "price": "USD per accelerator-hour",
-    "terms": "Rented",
-    "electricity_usd_per_kwh": "Electricity, USD per kWh",
-    "pue": "PUE of the building",
-    "region": "Electricity grid",
-    "carbon_g_per_kwh": "Carbon, g CO2 per kWh",
-    "currency": "Currency, e.g. EUR=0.92",
-    "on_reclaim": "When spot nodes are reclaimed",
-    "buy": "Buying",
-    "purchase_usd": "Purchase price, USD per accelerator",
-    "utilisation": "Utilisation, 0 to 1",
-    "hosting_usd_per_month": "Hosting, USD per accelerator per month",
-    "horizon_months": "Horizon, months",
-    "runs": "Your runs",
-    "fixed": "Fixed parameters",
-    "profile": "Calibration",
-    "num_strategies": "Strategies to show",
-}
+
+class FormField(Struct, frozen=True, kw_only=True):
+    """What form.toml states of a field."""
+
+    label: str = ""
+    unset: str = ""
+    nothing: str = ""
+    slider: Slider | None = None
+
+
+_FORM: Final = shipped_table(Path(__file__).with_name("form.toml"))
+FORM_FIELDS: Final = convert(_FORM["fields"], dict[str, FormField])
+IN_SIGHT: Final = convert(_FORM["in_sight"], dict[Verb, tuple[str, ...]])
+_WORDS: Final = convert(_FORM["words"], dict[str, str])
+_PLAIN: Final = FormField()
 
 
 def label_of(name: str) -> str:
@@ -87,7 +67,7 @@ def label_of(name: str) -> str:
     >>> label_of("deadline_s"), label_of("num_nodes")
     ('Deadline, hours', 'Nodes')
     """
-    return LABELS.get(name) or FIELDS[name].option.replace("-", " ").capitalize()
+    return FORM_FIELDS.get(name, _PLAIN).label or FIELDS[name].option.replace("-", " ").capitalize()
 
 
 def _options() -> dict[str, str]:
@@ -134,52 +114,6 @@ MOST: Final[Mapping[str, int]] = {
     "stock": MOST_ACCELERATORS,
     "num_strategies": 24,
 }
-# The controls that are always seen, in this order; the others are behind the label of their group.
-IN_SIGHT: Final[Mapping[Verb, tuple[str, ...]]] = {
-    "advise": ("workload", "training_tokens", "systems", "deadline_s", "budget_usd"),
-    "plan": ("workload", "training_tokens", "systems", "sizes", "objective"),
-}
-SLIDERS: Final[Mapping[str, Slider]] = {
-    "max_accelerators": Slider(low=1, high=4096, step=1, rest=512, scale="doublings"),
-    "global_batch_samples": Slider(low=8, high=65_536, step=0.5, rest=512, scale="doublings"),
-    "deadline_s": Slider(low=1, high=8192, step=0.25, rest=8192, scale="doublings"),
-    "budget_usd": Slider(low=16, high=2**27, step=0.25, rest=2**27, scale="doublings"),
-    "price": Slider(low=0.25, high=16, step=0.25, rest=2),
-}
-# What an empty field means, where its declaration leaves that to the reader.
-UNSET: Final[Mapping[str, str]] = {
-    "max_accelerators": "512 or as published",
-    "deadline_s": "none; 12, 90min, 7d",
-    "budget_usd": "none; 500, 60k",
-    "queue_s": "none",
-    "training_tokens": "to the target; 1T",
-    "training_samples": "to the target; 10k",
-    "training_examples": "none; 10k",
-    "num_epochs": "1",
-    "sequence_tokens": "the workload's; 2k",
-    "completion_tokens": "none; 1k, of grpo",
-    "global_batch_samples": "chosen for you; 512",
-    "oversubscription": "the system's; 4",
-    "leaf_nodes": "the system's; 32",
-    "price": "our table; 2, h100=2",
-    "terms": "on_demand; spot",
-    "sizes": "usual sizes; 64, 8..512",
-    "stock": "any number; h100=64",
-    "profile": "its maker's",
-    "fixed": "none; tp=8 pp=1..4",
-}
-_WORDS: Final[Mapping[str, str]] = {
-    "balance": "The balance point",
-    "time": "The shortest time",
-    "cost": "The least money",
-    "energy": "The least energy",
-    "value_of_time": "The value of time",
-    "tokens": "how many tokens",
-    "model": "how large a model",
-    "wait": "The job waits for others",
-    "shrink": "The job shrinks and goes on",
-}
-_NOTHING_CHOSEN: Final[Mapping[str, str]] = {"ask": "how many accelerators", "runs": "none"}
 # Words without blanks; several may stand in one field.
 _LISTED: Final = frozenset({"fixed", "price", "terms", "stock"})
 
@@ -194,15 +128,6 @@ class QuestionFields(Struct, frozen=True, kw_only=True):
     def key(self) -> str:
         """Equal for equal questions, however they were written."""
         return f"{self.training!r}&runs={self.runs}"
-
-
-class WrongFieldsError(UsageError):
-    """What is wrong with the fields of an address, a sentence each."""
-
-    def __init__(self, reasons: Sequence[str]) -> None:
-        """reasons: in the words of the form."""
-        super().__init__("; ".join(reasons))
-        self.reasons = tuple(reasons)
 
 
 def form_fields(verb: Verb) -> dict[str, Field]:
@@ -351,7 +276,7 @@ class _Form(Struct, frozen=True, kw_only=True):
                 least=_shown(declared.least, declared),
                 most=_shown(declared.most, declared),
                 unset=_unset(name, declared),
-                slider=SLIDERS.get(name),
+                slider=FORM_FIELDS.get(name, _PLAIN).slider,
                 meaning=declared.help,
             )
         return Text(
@@ -359,7 +284,7 @@ class _Form(Struct, frozen=True, kw_only=True):
             label=label_of(name),
             value=" ".join(self.held(declared)),
             unset=_unset(name, declared),
-            slider=SLIDERS.get(name),
+            slider=FORM_FIELDS.get(name, _PLAIN).slider,
             suggestions=choices,
             meaning=declared.help,
         )
@@ -377,9 +302,8 @@ class _Form(Struct, frozen=True, kw_only=True):
                 Choice(value=each, label=_WORDS.get(each, each.replace("_", " ")))
                 for each in declared.choices
             )
-        if name in _NOTHING_CHOSEN:
-            found = (Choice(value="", label=_NOTHING_CHOSEN[name]), *found)
-        return found
+        nothing = FORM_FIELDS.get(name, _PLAIN).nothing
+        return (Choice(value="", label=nothing), *found) if nothing else found
 
     def _select(self, name: str, declared: Field, choices: tuple[Choice, ...]) -> Select:
         held = self.held(declared) or [self.at_first.get(declared.key, _text_of(default_of(name)))]
@@ -432,4 +356,5 @@ def _shown(bound: float | None, declared: Field) -> float | None:
 def _unset(name: str, declared: Field) -> str:
     """What an empty field means."""
     usual = default_of(name)
-    return UNSET.get(name) or declared.unset or (f"{usual:g}" if isinstance(usual, (int, float)) else "none")
+    stated = FORM_FIELDS.get(name, _PLAIN).unset or declared.unset
+    return stated or (f"{usual:g}" if isinstance(usual, (int, float)) else "none")

@@ -3,7 +3,7 @@
 Its address with every value bounded, its data, its form, how it answers.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 from hashlib import sha256
@@ -12,8 +12,11 @@ from typing import Annotated, Any, Final, Literal, Protocol, TypeAlias
 
 import polars as pl
 from msgspec import Struct, field
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic_core import ErrorDetails
 
+from equipoise.errors import UsageError
+from equipoise.report.format import printable
 from equipoise.report.html import Html
 from equipoise.runs.embedded import tables
 from equipoise.runs.store import Tables, comparable
@@ -81,6 +84,43 @@ class NoFields(BaseModel):
         return self.model_dump_json()
 
 
+class WrongFieldsError(UsageError):
+    """What is wrong with the fields of an address, a sentence each."""
+
+    def __init__(self, reasons: Iterable[str]) -> None:
+        """reasons: in the words of the form."""
+        self.reasons = tuple(reasons)
+        super().__init__("; ".join(self.reasons))
+
+
+def reader_of(kind: type[NoFields]) -> "Callable[[Given, DataSources], PageQuery]":
+    """What reads a query of this kind from an address. It raises WrongFieldsError for what is none."""
+
+    def read(given: Given, _: DataSources) -> PageQuery:
+        values = {
+            name: [*texts] if _takes_several(kind, name) else texts[-1] for name, texts in given.items()
+        }
+        try:
+            return kind.model_validate(values)
+        except ValidationError as err:
+            raise WrongFieldsError(map(_complaint, err.errors())) from err
+
+    return read
+
+
+def _takes_several(kind: type[NoFields], name: str) -> bool:
+    return name in kind.model_fields and isinstance(kind.model_fields[name].default, list)
+
+
+def _complaint(error: ErrorDetails) -> str:
+    """What is wrong with one field, by its name in the form."""
+    words = {
+        "extra_forbidden": "is not a field of this page",
+        "too_long": f"has too many values: {error['msg']}",
+    }.get(error["type"], f"{error['msg'][:1].lower()}{error['msg'][1:]}")
+    return f"{printable(str(error['loc'][0]))}={printable(str(error['input']))!r}: {words}"
+
+
 class StudyFields(NoFields):
     """Any round, any of its workloads; the published study's unless given."""
 
@@ -100,12 +140,6 @@ class RunsFields(NoFields):
     """One of the sweeps that the dashboard was given, by its name."""
 
     sweep: OptionalName = None
-
-
-class LiveFields(RunsFields):
-    """What of a sweep changes by itself. seen: the state that the page shows."""
-
-    seen: OptionalName = None
 
 
 AT_FIRST: Final = {"workload": "llama2_70b_lora", "accelerator": "dgx-h100"}
@@ -193,18 +227,19 @@ class Live(Struct, frozen=True, kw_only=True):
 class Screen(Struct, frozen=True, kw_only=True):
     """One page. path: its address. title: in the navigation. about: what it answers, in words.
 
+    verb: of the button. read: its query from an address; raises InputError for what cannot be fields.
     fields: of the form, as the address fills them. answer: from a query that was checked; raises the errors
     of input and evidence. stamp: changes when what it read has. depends: names of fields whose choices
-    depend on other fields. verb: of the button. live: what changes by itself; None where nothing does. file:
-    the answer as a file to keep; None where there is none. is_transient: its state changes too often for the
-    history. reads_disk: fields, stamp and live look at folders, which may be slow. read: its query from
-    an address; raises InputError for what cannot be fields.
+    depend on other fields. live: what changes by itself; None where nothing does. file: the answer as a file
+    to keep; None where there is none. is_transient: its state changes too often for the history.
+    reads_disk: fields, stamp and live look at folders, which may be slow.
     """
 
     path: str
     title: str
     about: str
     verb: str
+    read: Callable[[Given, DataSources], PageQuery]
     fields: Callable[[Given, DataSources], tuple[Control, ...]]
     answer: Callable[[Any, DataSources], PageAnswer]
     stamp: Callable[[Any, DataSources], str] = lambda _, sources: sources.stamp()
@@ -213,7 +248,6 @@ class Screen(Struct, frozen=True, kw_only=True):
     file: Callable[[Any, DataSources, FileKind], bytes] | None = None
     is_transient: bool = False
     reads_disk: bool = False
-    read: Callable[[Given, DataSources], PageQuery] | None = None
 
     @property
     def form_label(self) -> str:

@@ -13,8 +13,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from equipoise.units import MILLISECOND_S
 from equipoise.web.app import application
-from equipoise.web.guard import LOOPBACK_NAMES, Guard
-from equipoise.web.place import ListenAddress
+from equipoise.web.guard import LOOPBACK_NAMES, Guard, ListenAddress
 from equipoise.web.screen import DataSources
 
 ASKING_S: Final = 10.0

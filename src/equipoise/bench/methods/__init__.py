@@ -1,6 +1,5 @@
 """The ways to train that can be measured; text such as `accumulate:4` names one. Torch loads on use."""
 
-import tomllib
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -10,6 +9,7 @@ from msgspec import Struct, convert
 
 from equipoise.bench.zoo import OptimizerSettings, Trainee, hint
 from equipoise.errors import UsageError
+from equipoise.files import shipped_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -133,7 +133,7 @@ def _no_sharding() -> str | None:
 
 # The methods of methods.toml.
 METHODS = convert(
-    tomllib.loads(Path(__file__).with_name("methods.toml").read_text(encoding="utf-8"))["methods"],
+    shipped_table(Path(__file__).with_name("methods.toml"))["methods"],
     tuple[Method, ...],
 )
 

@@ -10,7 +10,6 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from equipoise.bench.methods import MethodSetup
@@ -160,6 +159,8 @@ def blocks(model: nn.Module) -> list[nn.Module]:
 
 def begin_fsdp(setup: MethodSetup) -> TrainingStep:
     """Steps on sharded weights; each layer of a stack is one unit, the rest of the model another."""
+    from torch.distributed.fsdp import fully_shard  # noqa: PLC0415 - torch has it from 2.6 on
+
     model = setup.trainee.model
     start_equal(model)
     device: torch.device = next(model.parameters()).device

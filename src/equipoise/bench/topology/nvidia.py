@@ -317,8 +317,14 @@ def _cells(matrix: LinkMatrix) -> _Cells:
 
 
 def _columns_by_self(matrix: LinkMatrix) -> list[str]:
-    """Names of the columns where their heads are cut off: each is that of the row that has its X there."""
-    places = {row.cells.index(SELF): row.name for row in matrix.rows if row.cells.count(SELF) == 1}
+    """Names of the columns where their heads are cut off: each is that of the row that has its X there.
+
+    A name stands for one column: of rows of one name the first counts, and the others do not line up with it.
+    """
+    places: dict[int, str] = {}
+    for row in matrix.rows:
+        if row.cells.count(SELF) == 1 and row.name not in places.values():
+            places[row.cells.index(SELF)] = row.name
     return [places.get(place, "") for place in range(max(places, default=-1) + 1)]
 
 

@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from equipoise.bench.devices import DeviceKind, device
+from equipoise.bench.devices import DeviceKind, device, takes_tf32
 from equipoise.bench.environment import conditions
 from equipoise.bench.watching.loop import Loop
 from equipoise.errors import UsageError
@@ -128,7 +128,7 @@ def _precision(model: nn.Module, on: DeviceKind) -> str | None:
     dtype = next((each.dtype for each in model.parameters() if each.dtype.is_floating_point), None)
     if torch.is_autocast_enabled(on.name):
         dtype = torch.get_autocast_dtype(on.name)
-    if dtype == torch.float32 and on.name == "cuda" and torch.backends.cuda.matmul.allow_tf32:
+    if dtype == torch.float32 and on.name == "cuda" and takes_tf32():
         return "tf32"
     return _PRECISIONS.get(dtype, str(dtype).removeprefix("torch.")) if dtype else None
 

@@ -148,7 +148,7 @@ class Watch:
         from equipoise.bench.watching import hooks  # noqa: PLC0415 - likewise
 
         rank, num_ranks = hooks.ranks()
-        self._on, _ = hooks.device_of(self._models)
+        self._on, self._place = hooks.device_of(self._models)
         self._about = hooks.about(
             self._models,
             name=self._name,
@@ -160,7 +160,7 @@ class Watch:
         self._run = hooks.run_name(rank, num_ranks, after=before[-1].name if before else "")
         if self._out is not None:
             self._file = RankFile(run_folder(self._out, self._run), self._about)
-        self._clock = self._on.clock()
+        self._clock = self._on.clock(self._place)
         self._profile = (
             stopwatch.CommunicationProfile(self._on) if num_ranks > 1 and self._may_profile else None
         )
@@ -262,7 +262,7 @@ class Watch:
         cpu_s, wall_s = process_time() - self._begun[0], perf_counter() - self._begun[1]
         use = core_use()
         end = RankEnd(
-            memory_bytes=self._on.memory()["peak"],
+            memory_bytes=self._on.memory(self._place)["peak"],
             cpu_fraction=cpu_s / wall_s / len(os.sched_getaffinity(0)),
             exchanged=self._exchanged(),
             reason=_reason(error),

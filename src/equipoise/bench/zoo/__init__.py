@@ -1,6 +1,5 @@
 """What is trained: a model of the zoo or a user's function, with batches and loss. Torch loads on use."""
 
-import tomllib
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -10,6 +9,7 @@ from msgspec import Struct, convert, field
 from msgspec.structs import replace
 
 from equipoise.errors import UsageError
+from equipoise.files import shipped_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -78,7 +78,7 @@ class ZooModel(Struct, frozen=True, kw_only=True):
 
 # The models of models.toml.
 ZOO = convert(
-    tomllib.loads(Path(__file__).with_name("models.toml").read_text(encoding="utf-8"))["models"],
+    shipped_table(Path(__file__).with_name("models.toml"))["models"],
     tuple[ZooModel, ...],
 )
 

@@ -8,7 +8,6 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
-from equipoise.bench.methods import method
 from equipoise.decide.combine import SCALED_HALF_WIDTH_LOG, distance_log_sd, straight_between
 from equipoise.decide.evidence import LEAST_LOG_SD, Curves, Estimate, Estimates, EvidenceSource, UserRun
 from equipoise.decide.training import TrainingBudget
@@ -278,6 +277,8 @@ def _accumulated(strategy: str | None) -> int | None:
     if strategy is None:
         return 1
     try:
+        from equipoise.bench.methods import method  # noqa: PLC0415 - only where runs were measured
+
         found, argument = method(strategy)
     except InputError:
         return None

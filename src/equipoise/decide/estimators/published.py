@@ -7,6 +7,7 @@ the pooled law, beyond those by the model's ratio; a chip without any, from the 
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -26,12 +27,14 @@ from equipoise.decide.evidence import (
     PublishedResult,
 )
 from equipoise.errors import EvidenceError
-from equipoise.runs.readers.measurements import Measurements
 from equipoise.runs.store import SameRows, comparable, published_results
 from equipoise.scaling.laws import Domain, FloatArray
 from equipoise.scaling.submitters import SubmitterSpread
 from equipoise.stats import log_sd, with_log_sd
 from equipoise.units import format_count, format_percent
+
+if TYPE_CHECKING:
+    from equipoise.runs.readers.measurements import Measurements
 
 # Beyond so many times the largest size known no number is advised, only times.
 # Source: docs/experiments/0017: numbers up to four times the largest size known were right within a
@@ -57,7 +60,7 @@ def published_evidence(
     scores: pl.DataFrame,
     question: CurveQuestion,
     *,
-    trainings: Measurements | None = None,
+    trainings: "Measurements | None" = None,
     with_results: bool = True,
 ) -> PublishedEvidence:
     """What the table `scores` holds of the question's workload and accelerator.
@@ -80,15 +83,17 @@ def results_at_size(
     scores: pl.DataFrame, workload: str, accelerator: str
 ) -> dict[int, tuple[PublishedResult, ...]]:
     """The comparable results of each size, the best first; kept, for every system of a question asks."""
-    return _results_at_size(SameRows(scores), workload, accelerator)
+    return _results_by_accelerator(SameRows(scores), workload).get(accelerator, {})
 
 
 @lru_cache(maxsize=_MOST_KEPT)
-def _results_at_size(
-    scores: SameRows, workload: str, accelerator: str
-) -> dict[int, tuple[PublishedResult, ...]]:
-    at_size: dict[int, list[PublishedResult]] = {}
-    for row in published_results(scores.rows, workload, accelerator).sort("score_s").iter_rows(named=True):
+def _results_by_accelerator(
+    scores: SameRows, workload: str
+) -> dict[str, dict[int, tuple[PublishedResult, ...]]]:
+    rows = published_results(scores.rows, workload).sort("score_s", maintain_order=True)
+    found: dict[str, dict[int, list[PublishedResult]]] = {}
+    for row in rows.iter_rows(named=True):
+        at_size = found.setdefault(row["accelerator"], {})
         at_size.setdefault(row["num_accelerators"], []).append(
             PublishedResult(
                 entry_id=row["entry_id"],
@@ -98,7 +103,10 @@ def _results_at_size(
                 source_line=row["source_line"],
             )
         )
-    return {size: tuple(found[:_MOST_RESULTS]) for size, found in sorted(at_size.items())}
+    return {
+        accelerator: {size: tuple(best[:_MOST_RESULTS]) for size, best in sorted(at_size.items())}
+        for accelerator, at_size in found.items()
+    }
 
 
 def published_sizes(scores: pl.DataFrame | None, workload: str, accelerator: str) -> tuple[int, ...]:

@@ -11,7 +11,6 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from equipoise.calibration.accuracy import half_width
 from equipoise.calibration.profiles import (
     UNCALIBRATED_LOG_SD,
     USER_CALIBRATION,
@@ -109,6 +108,8 @@ def user_fit(steps: UserSteps, start: CalibratedModel) -> UserFit | str:
             f"{_set_ups(steps)} only set its level: with {what} held out, fitted parameters were off by "
             f"{wrong} (median), the level by {less}"
         )
+    from equipoise.calibration.accuracy import half_width  # noqa: PLC0415 - only where runs were measured
+
     found = fitting.calibrated(steps)
     half = half_width(ours, np.unique(np.sort(folds), return_inverse=True)[1], level=LEVEL)
     fitted = found.by_campaign[0]

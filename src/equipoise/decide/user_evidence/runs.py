@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -12,8 +12,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from equipoise.bench.methods import method
-from equipoise.calibration.step_rows import StepRows
 from equipoise.decide.evidence import LEAST_LOG_SD, NOT_USED, UserRun
 from equipoise.decide.surveys import Survey
 from equipoise.errors import DataError, InputError
@@ -23,9 +21,6 @@ from equipoise.perfmodel.load import Load
 from equipoise.perfmodel.machine import machine, stacked
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.perfmodel.parameters import stacked as stacked_parameters
-from equipoise.runs.ingest import runs_of_file
-from equipoise.runs.readers.cells import listed
-from equipoise.runs.readers.measurements import Measurements
 from equipoise.runs.store import RUNS, frame_of, read_table
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.cluster import Cluster
@@ -33,6 +28,10 @@ from equipoise.spec.hardware import Accelerator
 from equipoise.spec.strategy import DTYPE_OF, PRECISIONS, Strategy, strategy
 from equipoise.spec.workload import Workload
 from equipoise.units import format_count, format_percent
+
+if TYPE_CHECKING:
+    from equipoise.calibration.step_rows import StepRows
+    from equipoise.runs.readers.measurements import Measurements
 
 _SUCCESS = ("success", "ok")
 _TABLE = f"{RUNS.name}.parquet"
@@ -50,7 +49,7 @@ class UserRuns(Struct, frozen=True, kw_only=True):
 
     where: str
     set_ups: tuple[UserRun, ...]
-    trainings: Measurements | None
+    trainings: "Measurements | None"
     machines: tuple[str, ...]
     num_other: int
     notes: tuple[str, ...]
@@ -87,6 +86,8 @@ def user_runs(folder: Path, workload: str, accelerators: Sequence[str]) -> UserR
         mine = mine.filter(pl.col("accelerator").is_null() | pl.col("accelerator").is_in(list(accelerators)))
     if mine.is_empty():
         seen = runs.select("workload", "accelerator").unique(maintain_order=True).rows()[:_MOST_NAMED]
+        from equipoise.runs.readers.cells import listed  # noqa: PLC0415 - only for this message
+
         held = listed([f"{model} on {chip or 'an accelerator that is not stated'}" for model, chip in seen])
         asked = listed([*accelerators]) or "any accelerator"
         notes.insert(0, f"{NOT_USED}{folder}: no finished run of {workload} on {asked}; it has {held}.")
@@ -176,12 +177,14 @@ def _log_sd(rates: Sequence[float]) -> float:
     return 1.25 * float(np.std(np.log(rates), ddof=1)) / math.sqrt(len(rates))
 
 
-def _trainings(runs: pl.DataFrame, where: str) -> Measurements | None:
+def _trainings(runs: pl.DataFrame, where: str) -> "Measurements | None":
     """Whole trainings among the runs, as `predict --from` would read them."""
     whole = runs.filter(pl.col("time_to_train_s").is_not_null() & (pl.col("time_to_train_s") > 0))
     if whole.is_empty():
         return None
     batch = whole["global_batch_samples"].cast(pl.Float64).fill_null(math.nan).to_numpy()
+    from equipoise.runs.readers.measurements import Measurements  # noqa: PLC0415 - only where trainings were measured
+
     return Measurements(
         where=where,
         work="the complete training",
@@ -196,6 +199,8 @@ def _trainings(runs: pl.DataFrame, where: str) -> Measurements | None:
 
 def _of_files(files: Sequence[Path], workload: str, notes: list[str]) -> pl.DataFrame:
     """The runs of exported files, those that name no workload as of the one asked about."""
+    from equipoise.runs.ingest import runs_of_file  # noqa: PLC0415 - only where files are given
+
     rows: list[Mapping[str, Any]] = []
     for path in files:
         try:
@@ -228,7 +233,7 @@ _KNOWN = frozenset({"single", "ddp", "static_graph", "accumulate", "fsdp", "fp16
 class UserSteps(Struct, frozen=True, kw_only=True):
     """Set-ups that the model expresses. measured_s: of a step; sizes: accelerators; all (n_set_ups,)."""
 
-    rows: StepRows
+    rows: "StepRows"
     measured_s: FloatArray
     sizes: FloatArray
     strategies: tuple[Strategy, ...]
@@ -292,6 +297,8 @@ def user_steps(
 
     nodes: what they ran on, of any size. parameters: under which a time must come out.
     """
+    from equipoise.calibration.step_rows import StepRows  # noqa: PLC0415 - only where runs were measured
+
     pairs = [(run, found) for run in runs if (found := _strategy(run)) is not None]
     if not pairs:
         return None
@@ -326,6 +333,8 @@ def _strategy(run: UserRun) -> Strategy | None:
             return strategy(str(run.strategy))  # as the model writes them: of a trace
         if precision is None:
             return None
+        from equipoise.bench.methods import method  # noqa: PLC0415 - only where runs were measured
+
         found, argument = method(run.strategy or ("single" if size == 1 else "ddp"))
         if found.name not in _KNOWN:
             return None

@@ -4,13 +4,12 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean, median
+from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from equipoise.bench.trace import RankTrace
-from equipoise.calibration.user_collectives import TimedCollectives, given_collectives, refuse_unnamed
 from equipoise.decide.evidence import LEAST_LOG_SD, UserRun
 from equipoise.decide.field import MAX_ACCELERATORS
 from equipoise.decide.query import TrainingQuery
@@ -27,6 +26,10 @@ from equipoise.spec.hardware import Accelerator
 from equipoise.spec.strategy import DTYPE_OF, Strategy, read_option
 from equipoise.spec.workload import Workload
 from equipoise.units import MILLISECOND_S, format_count
+
+if TYPE_CHECKING:
+    from equipoise.bench.trace import RankTrace
+    from equipoise.calibration.user_collectives import TimedCollectives
 
 _RANKS = "ranks"
 # What data ranks do together where each holds all weights; other collectives are of other axes, or of shards.
@@ -137,7 +140,7 @@ def user_traces(paths: Sequence[Path], stated: TracedAs, catalogue: Catalogue) -
 
 
 def _one(
-    ranks: Sequence[RankTrace], stated: TracedAs, refused: tuple[str, ...], catalogue: Catalogue
+    ranks: "Sequence[RankTrace]", stated: TracedAs, refused: tuple[str, ...], catalogue: Catalogue
 ) -> UserTrace:
     first = ranks[0]
     world = first.world_size if 0 < (first.world_size or 0) <= MAX_ACCELERATORS else None
@@ -188,7 +191,7 @@ def _one(
     )
 
 
-def _other_operations(ranks: Sequence[RankTrace], stated: TracedAs) -> list[str]:
+def _other_operations(ranks: "Sequence[RankTrace]", stated: TracedAs) -> list[str]:
     """Collectives that are not of plain data parallelism, where the user does not state of what they are."""
     if _SHARING & {name for name, _ in stated.parameters}:
         return []
@@ -252,7 +255,7 @@ def _method(found: Strategy) -> str:
     return "fsdp" if found == replace(plain, zero_stage=3) else found.text()
 
 
-def _shares(ranks: Sequence[RankTrace]) -> tuple[float | None, float | None, float | None]:
+def _shares(ranks: "Sequence[RankTrace]") -> tuple[float | None, float | None, float | None]:
     """Shares of all steps together: computing, exposed communication, idle."""
     steps = [step for each in ranks for step in each.steps]
     whole = math.fsum(step.step_s for step in steps)
@@ -386,7 +389,7 @@ class UserEvidence(Struct, frozen=True, kw_only=True):
     """What the user measured. runs, collectives: None where none were given."""
 
     runs: UserRuns | None = None
-    collectives: TimedCollectives | None = None
+    collectives: "TimedCollectives | None" = None
     traces: tuple[UserTrace, ...] = ()
 
 
@@ -405,8 +408,14 @@ def user_evidence(
             raise DataError(
                 f"--collectives {path}: file not found; expected output of nccl-tests or rccl-tests"
             )
-    timed = given_collectives(query.collectives, catalogue) if query.collectives else None
-    if timed is not None:
+    timed = None
+    if query.collectives:
+        from equipoise.calibration.user_collectives import (  # noqa: PLC0415 - only where files are given
+            given_collectives,
+            refuse_unnamed,
+        )
+
+        timed = given_collectives(query.collectives, catalogue)
         refuse_unnamed(timed, accelerators)
     traces = user_traces(query.traces, traced_as(query.traced_as), catalogue) if query.traces else ()
     refuse_unnamed_traces(traces, accelerators)

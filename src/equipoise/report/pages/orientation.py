@@ -84,6 +84,11 @@ _COLUMNS: Final[Mapping[str, tuple[ColumnOf, ...]]] = {
         _quantity("Inside", "intra_byte_per_s", "B/s"),
         _quantity("Between", "inter_byte_per_s", "B/s"),
     ),
+    "software": (
+        names("Software", "software"),
+        words("Title", "title"),
+        words("Default of", lambda row: ", ".join(row["default_of"])),
+    ),
     "models": (names("Model", "model"), numbers("Parameters", "params"), words("Title", "title")),
     "prices": (
         names("Accelerator", "accelerator"),
@@ -137,6 +142,7 @@ def _method(row: _Row) -> Fact:
 _FACTS: Final[Mapping[str, Callable[[_Row], Fact]]] = {"strategies": _parameter, "methods": _method}
 _NOUNS: Final = {
     "strategies": ("parameter", "parameters"),
+    "software": ("software", "kinds of software"),
     "methods": ("way to train", "ways to train"),
     "interruptions": ("published rate", "published rates"),
 }
@@ -146,6 +152,14 @@ _REMARKS: Final[Mapping[str, tuple[Span, ...]]] = {
     "strategies": (
         "A strategy is written as its parameters that differ from the default, in any order: ",
         code("dp=8 tp=4 microbatch=1 global_batch=512 zero_stage=1 recompute=selective"),
+    ),
+    "software": (
+        code("--software NAME"),
+        " of ",
+        code("advise"),
+        " and ",
+        code("plan"),
+        " names it; where none is the default, the priors serve.",
     ),
     "methods": (code("equipoise bench --strategy"), " takes several, separated by commas."),
     "prices": (

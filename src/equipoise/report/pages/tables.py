@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import polars as pl
 
@@ -23,9 +23,11 @@ from equipoise.report.blocks import (
     words,
 )
 from equipoise.report.format import count, entry_name, plural, printable, ratio, sentence
-from equipoise.runs.ingest import IngestReport
 from equipoise.runs.store import RUNS, SCORES
 from equipoise.units import MINUTE_S
+
+if TYPE_CHECKING:
+    from equipoise.runs.ingest import IngestReport
 
 _Entry: TypeAlias = dict[str, Any]
 
@@ -45,12 +47,12 @@ _UNKNOWN_NAMES: Final = (
 )
 
 
-def ingest_page(into: Path | None) -> Page[IngestReport]:
+def ingest_page(into: Path | None) -> "Page[IngestReport]":
     """The page, with the folder that the tables were written to."""
     return short_page(headline=_counts, blocks=lambda found: _ingest_blocks(found, into))
 
 
-def _counts(found: IngestReport) -> str:
+def _counts(found: "IngestReport") -> str:
     """How much there is, and how much of it has no score."""
     rounds = ", ".join(found.rounds) or "no round"
     runs = f"{plural(found.num_runs_kept, 'run')}; {plural(found.num_runs_rejected, 'log')} rejected"
@@ -62,7 +64,7 @@ def _entries(num_entries: int, num_unscored: int) -> str:
     return f"{plural(num_entries, 'entry', 'entries')}{unscored}"
 
 
-def _ingest_blocks(found: IngestReport, into: Path | None) -> Iterator[Block]:
+def _ingest_blocks(found: "IngestReport", into: Path | None) -> Iterator[Block]:
     yield table_of("rejected", _REJECTED, found.rejected.rows())
     yield table_of("unknown-names", _UNKNOWN_NAMES, found.unknown_names[:_MOST_NAMES])
     more = len(found.unknown_names) - _MOST_NAMES

@@ -56,7 +56,7 @@ class Measurements(Struct, frozen=True, kw_only=True):
     where: the file's name. work: the fixed amount, in words. is_time_to_train: whether it is a training.
     num_accelerators, time_s: (n_runs,). entry: (n_runs,) labels; runs of one label share a session; None
     where the file has none. global_batch_samples: (n_runs,), NaN where unstated.
-    work_samples: the samples it is, where the file states it. notes: what was assumed or left out.
+    notes: what was assumed or left out.
     """
 
     where: str
@@ -67,7 +67,6 @@ class Measurements(Struct, frozen=True, kw_only=True):
     entry: tuple[str, ...] | None
     global_batch_samples: NDArray[np.float64]
     notes: tuple[str, ...]
-    work_samples: float | None = None
 
 
 class _Timed(Struct, frozen=True, kw_only=True):
@@ -123,11 +122,11 @@ def _measurements(
     """The columns of rows that were all kept."""
     batch = np.array([_batch(row) for row in rows])
     time_s = np.array([_time_s(row, timed) for row in rows])
-    work, work_samples = "the complete training", None
+    work = "the complete training"
     if timed.quantity == "samples":
-        work, work_samples = f"{_WORK_SAMPLES:,.0f} samples", _WORK_SAMPLES
+        work = f"{_WORK_SAMPLES:,.0f} samples"
     elif timed.quantity == "step":
-        time_s, work, work_samples = _at_fixed_samples(rows, time_s, batch, timed)
+        time_s, work = _at_fixed_samples(rows, time_s, batch, timed)
         if not np.isfinite(batch).any():
             notes.append(
                 f"{where} states no {BATCH}: the batch is assumed to be the same at every size, so "
@@ -143,7 +142,6 @@ def _measurements(
         entry=None if label is None else tuple(row.cells[label][:MAX_TEXT] for row in rows),
         global_batch_samples=batch,
         notes=tuple(notes),
-        work_samples=work_samples,
     )
 
 
@@ -160,11 +158,11 @@ def _time_s(row: TextRow, timed: _Timed) -> float:
 
 def _at_fixed_samples(
     rows: Sequence[TextRow], step_s: NDArray[np.float64], batch: NDArray[np.float64], timed: _Timed
-) -> tuple[NDArray[np.float64], str, float | None]:
-    """Seconds of a step as seconds of the same number of samples, and that number in words and as it is."""
+) -> tuple[NDArray[np.float64], str]:
+    """Seconds of a step as seconds of the same number of samples, and that number in words."""
     stated = np.isfinite(batch)
     if not stated.any():
-        return step_s, "one step", None
+        return step_s, "one step"
     if not stated.all():
         row = rows[int(np.argmin(stated))]
         raise DataError(
@@ -172,8 +170,8 @@ def _at_fixed_samples(
             "the same work at the same batch. State it in every row or in none"
         )
     if np.all(batch == batch[0]):
-        return step_s, f"one step of {batch[0]:,.0f} samples", float(batch[0])
-    return step_s / batch * _WORK_SAMPLES, f"{_WORK_SAMPLES:,.0f} samples", _WORK_SAMPLES
+        return step_s, f"one step of {batch[0]:,.0f} samples"
+    return step_s / batch * _WORK_SAMPLES, f"{_WORK_SAMPLES:,.0f} samples"
 
 
 def _timed_column(header: Sequence[str], where: str) -> tuple[_Timed, list[str]]:

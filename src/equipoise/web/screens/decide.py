@@ -1,12 +1,10 @@
 """The pages Advice, Plan and Allocate: an answer of `decide` to the fields of each verb."""
 
-from functools import partial
 from typing import Any, Final, cast, get_args
 
 from msgspec import Struct
 
 from equipoise.decide.allocation.jobs import JobsFile, job_of_cells, jobs_document, jobs_of
-from equipoise.decide.field import Verb
 from equipoise.decide.query import TrainingQuery, changed
 from equipoise.errors import UsageError
 from equipoise.library.decisions import AllocationObjective, DecisionVerb, allocation_of, result_of
@@ -28,7 +26,7 @@ from equipoise.web.controls import (
     first,
     workload_choices,
 )
-from equipoise.web.question import QuestionFields, WrongFieldsError, label_of, question, question_controls
+from equipoise.web.question import QuestionFields, label_of, question, question_controls
 from equipoise.web.screen import (
     LONGEST_NAME,
     MOST_ACCELERATORS,
@@ -36,38 +34,45 @@ from equipoise.web.screen import (
     FileKind,
     RunsFields,
     Screen,
+    WrongFieldsError,
 )
 from equipoise.web.screens.runs import chosen, run_folders, state
 
 
-def read(given: Given, sources: DataSources, *, verb: Verb) -> QuestionFields:
-    """The question of an address. Raises InputError for what cannot be fields."""
-    return question(given, verb, sources.catalogue, at_first=sources.at_first)
+def _decision(verb: DecisionVerb, *, title: str, about: str) -> Screen:
+    """The page of a verb of decisions. Its answer may rest on the user's runs, which grow meanwhile."""
 
+    def read(given: Given, sources: DataSources) -> QuestionFields:
+        return question(given, verb, sources.catalogue, at_first=sources.at_first)
 
-def _fields(given: Given, sources: DataSources, *, verb: Verb) -> tuple[Control, ...]:
-    runs = tuple(run_folders(sources)) if verb == "advise" else ()
-    return question_controls(given, verb, sources.catalogue, at_first=sources.at_first, runs=runs)
+    def fields(given: Given, sources: DataSources) -> tuple[Control, ...]:
+        runs = tuple(run_folders(sources)) if verb == "advise" else ()
+        return question_controls(given, verb, sources.catalogue, at_first=sources.at_first, runs=runs)
+
+    def found(asked: QuestionFields, sources: DataSources) -> Result[Any]:
+        scores = tables(data=sources.data, also=sources.also).scores
+        return result_of(verb, _with_runs(asked, sources), scores=scores, known=sources.catalogue)
+
+    return Screen(
+        path=f"/{title.lower()}",
+        title=title,
+        about=about,
+        verb=verb.capitalize(),
+        read=read,
+        fields=fields,
+        answer=lambda asked, sources: _shown(found(asked, sources)),
+        file=lambda asked, sources, kind: _saved(found(asked, sources), kind),
+        stamp=_stamp,
+        depends=("accelerator",),
+        is_transient=True,
+        reads_disk=verb == "advise",
+    )
 
 
 def _stamp(fields: QuestionFields, sources: DataSources) -> str:
     """What was measured counts too: the user's runs grow while the dashboard runs."""
     runs = "" if fields.runs is None else state(RunsFields(sweep=fields.runs), sources)
     return f"{sources.stamp()};{runs}" if runs else sources.stamp()
-
-
-def _result(fields: QuestionFields, sources: DataSources, *, verb: DecisionVerb) -> Result[Any]:
-    found = _with_runs(fields, sources)
-    scores = tables(data=sources.data, also=sources.also).scores
-    return result_of(verb, found, scores=scores, known=sources.catalogue)
-
-
-def _answer(fields: QuestionFields, sources: DataSources, *, verb: DecisionVerb) -> PageAnswer:
-    return _shown(_result(fields, sources, verb=verb))
-
-
-def _file(fields: QuestionFields, sources: DataSources, kind: FileKind, *, verb: DecisionVerb) -> bytes:
-    return _saved(_result(fields, sources, verb=verb), kind)
 
 
 def _shown(found: Result[Any]) -> PageAnswer:
@@ -87,32 +92,8 @@ def _with_runs(fields: QuestionFields, sources: DataSources) -> TrainingQuery:
     return changed(fields.training, runs=chosen(RunsFields(sweep=fields.runs), sources))
 
 
-ADVICE: Final = Screen(
-    path="/advice",
-    title="Advice",
-    about="how many accelerators to take, and why",
-    verb="Advise",
-    fields=partial(_fields, verb="advise"),
-    read=partial(read, verb="advise"),
-    answer=partial(_answer, verb="advise"),
-    file=partial(_file, verb="advise"),
-    stamp=_stamp,
-    depends=("accelerator",),
-    is_transient=True,
-    reads_disk=True,
-)
-PLAN: Final = Screen(
-    path="/plan",
-    title="Plan",
-    about="the best strategies for a number of accelerators",
-    verb="Plan",
-    fields=partial(_fields, verb="plan"),
-    read=partial(read, verb="plan"),
-    answer=partial(_answer, verb="plan"),
-    file=partial(_file, verb="plan"),
-    depends=("accelerator",),
-    is_transient=True,
-)
+ADVICE: Final = _decision("advise", title="Advice", about="how many accelerators to take, and why")
+PLAN: Final = _decision("plan", title="Plan", about="the best strategies for a number of accelerators")
 
 
 _OBJECTIVES: Final = (

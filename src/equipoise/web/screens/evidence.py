@@ -15,29 +15,39 @@ from equipoise.study import study as studied
 from equipoise.units import format_duration
 from equipoise.web.answers import PageAnswer, shown
 from equipoise.web.controls import Checks, Choice, Control, Given, Select, first
-from equipoise.web.screen import MOST_SYSTEMS, CompareFields, DataSources, NoFields, Screen, StudyFields
+from equipoise.web.screen import (
+    MOST_SYSTEMS,
+    CompareFields,
+    DataSources,
+    NoFields,
+    Screen,
+    StudyFields,
+    reader_of,
+)
 from equipoise.web.screens.runs import ledger_stamp
 
 
-def round_choices(sources: DataSources) -> tuple[Choice, ...]:
+def _chosen_round(given: Given, sources: DataSources) -> str:
+    """The round of an address where it can be studied; else that of a page without an address."""
+    named = round_name(first(given, "round"))
+    return named if named in sources.studied else sources.default_round
+
+
+def _round_select(chosen: str, sources: DataSources, *clears: str) -> Select:
     """The rounds that can be studied, each with its workloads."""
-    return tuple(
+    choices = tuple(
         Choice(value=name, label=printable(name), holds=tuple(workloads))
         for name, workloads in sources.studied.items()
+    )
+    return Select(
+        name="round", label="Round of MLPerf Training", choices=choices, value=chosen, clears=clears
     )
 
 
 def _study_fields(given: Given, sources: DataSources) -> tuple[Control, ...]:
-    named = round_name(first(given, "round"))
-    chosen = named if named in sources.studied else sources.default_round
+    chosen = _chosen_round(given, sources)
     return (
-        Select(
-            name="round",
-            label="Round of MLPerf Training",
-            choices=round_choices(sources),
-            value=chosen,
-            clears=("workload",),
-        ),
+        _round_select(chosen, sources, "workload"),
         Checks(
             name="workload",
             label="Workloads",
@@ -67,6 +77,7 @@ STUDY_SCREEN: Final = Screen(
     title="Study",
     about="how training scales in a round",
     verb="Study",
+    read=reader_of(StudyFields),
     fields=_study_fields,
     answer=_study_answer,
     depends=("workload",),
@@ -74,19 +85,12 @@ STUDY_SCREEN: Final = Screen(
 
 
 def _compare_fields(given: Given, sources: DataSources) -> tuple[Control, ...]:
-    named = round_name(first(given, "round"))
-    chosen = named if named in sources.studied else sources.default_round
+    chosen = _chosen_round(given, sources)
     workloads = sources.studied.get(chosen, {})
     named = first(given, "workload")
     workload = named if named in workloads else next(iter(workloads), "")
     return (
-        Select(
-            name="round",
-            label="Round of MLPerf Training",
-            choices=round_choices(sources),
-            value=chosen,
-            clears=("workload", "entry"),
-        ),
+        _round_select(chosen, sources, "workload", "entry"),
         Select(
             name="workload",
             label="Workload",
@@ -135,14 +139,11 @@ COMPARE_SCREEN: Final = Screen(
     title="Compare",
     about="systems of a round side by side",
     verb="Compare",
+    read=reader_of(CompareFields),
     fields=_compare_fields,
     answer=_compare_answer,
     depends=("workload", "entry"),
 )
-
-
-def _accuracy_answer(_: NoFields, __: DataSources) -> PageAnswer:
-    return shown(ACCURACY, accuracy())
 
 
 ACCURACY_SCREEN: Final = Screen(
@@ -150,7 +151,8 @@ ACCURACY_SCREEN: Final = Screen(
     title="Accuracy",
     about="errors of every kind of prediction on held-out data",
     verb="Show",
+    read=reader_of(NoFields),
     fields=lambda _, __: (),
-    answer=_accuracy_answer,
+    answer=lambda _, __: shown(ACCURACY, accuracy()),
     stamp=lambda _, __: ledger_stamp(),
 )

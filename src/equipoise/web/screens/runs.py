@@ -24,7 +24,7 @@ from equipoise.report.pages.watch import WATCH
 from equipoise.units import format_duration
 from equipoise.web.answers import PageAnswer, shown
 from equipoise.web.controls import Choice, Control, Given, Select, first
-from equipoise.web.screen import DataSources, Live, RunsFields, Screen
+from equipoise.web.screen import DataSources, Live, RunsFields, Screen, reader_of
 
 # How often a page asks: while something runs, and while nothing does.
 _RUNNING_S, _IDLE_S = 2, 10
@@ -209,6 +209,7 @@ SCREEN: Final = Screen(
     title="My runs",
     about="your sweeps and training loops, live",
     verb="Show",
+    read=reader_of(RunsFields),
     fields=_fields,
     answer=_answer,
     stamp=state,

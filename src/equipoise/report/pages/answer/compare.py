@@ -30,10 +30,10 @@ from equipoise.report.format import capital, count, listed, sentence
 from equipoise.report.pages.answer.charts import time_chart
 from equipoise.report.pages.answer.head import (
     RECOMMENDED,
-    SHORT,
     chip_of,
     groups,
     is_recommended,
+    limits_broken,
     offer_title,
     point_words,
     same_group,
@@ -170,7 +170,7 @@ def _status(answer: Answer, each: Candidate) -> Cell:
         return Cell(text="", badge=RECOMMENDED, key="0")
     if each.time_s is None:
         return Cell(text="no estimate", key="3", detail=sentence(each.why_not or ""))
-    return Cell(text=", ".join(SHORT[broken.name] for broken in each.broken), key="2" if each.broken else "1")
+    return Cell(text=limits_broken(each), key="2" if each.broken else "1")
 
 
 def _equilibria(answer: Answer) -> Iterator[Block]:

@@ -28,8 +28,8 @@ GRADES: Final[dict[Grade, str]] = {
 }
 _VENDORS: Final = ("NVIDIA ", "AMD ", "Intel ", "Google ")
 _LEAST_GOODPUT_SHOWN: Final = 0.99
-# The hint behind a choice, which the list of what is assumed keeps: "(--precision for others)".
-_HINT: Final = re.compile(r" \(--[^)]*\)")
+# What the list of what is assumed keeps: the hint behind a choice, "(--precision for others)", its source.
+_HINT: Final = re.compile(r" \(--[^)]*\)|(?<=as published) \([^)]*\)")
 
 
 def title_of(candidate: Candidate) -> str:
@@ -365,7 +365,7 @@ def _step(sizes: Sequence[Candidate], smaller: int, at: int, *, is_second: bool 
     return f"{count(after.num_accelerators)} over {count(before.num_accelerators)}: {fast}{cost}"
 
 
-SHORT: Final[dict[ConstraintName, str]] = {
+_SHORT: Final[dict[ConstraintName, str]] = {
     "deadline_s": "misses deadline",
     "budget_usd": "over budget",
     "memory_bytes": "does not fit",
@@ -373,10 +373,17 @@ SHORT: Final[dict[ConstraintName, str]] = {
 }
 
 
+def limits_broken(each: Candidate) -> str:
+    """The limits that a candidate does not keep, in two words each."""
+    return ", ".join("no price" if one.lacks_price else _SHORT[one.name] for one in each.broken)
+
+
 def limit_words(answer: Answer, broken: Constraint) -> str:
     """A limit that is not kept, as a predicate."""
     if broken.name == "deadline_s":
         return f"misses the deadline of {amounts.duration(broken.limit)}"
+    if broken.lacks_price:
+        return "has no known price"
     if broken.name == "budget_usd":
         return f"exceeds the budget of {amounts.money(broken.limit)}"
     if broken.name == "memory_bytes":

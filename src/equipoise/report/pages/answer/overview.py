@@ -34,11 +34,11 @@ from equipoise.report.pages.answer.head import (
     GRADES,
     LIMITS,
     RECOMMENDED,
-    SHORT,
     Group,
     chip_of,
     is_recommended,
     limit_words,
+    limits_broken,
     offer_title,
     takes,
     title_of,
@@ -53,7 +53,9 @@ EVIDENCE: Final[dict[Grade, str]] = {
     "calibrated": "calibrated model",
     "priors": "priors only",
 }
-_MOST_ROWS: Final = 10
+# Rows that a printed page has room for beside all else: narrow columns break the words of a cell over lines.
+_MOST_ROWS, _MOST_NARROW_ROWS = 10, 6
+_MOST_WIDE_COLUMNS: Final = 4
 _MOST_VALUES: Final = 5
 _MOST_FLIPS: Final = 5
 _MOST_FAULTS: Final = 4
@@ -126,7 +128,8 @@ def refusal_blocks(answer: Answer) -> tuple[Block, ...]:
     refusal = answer.refusal
     if refusal is None:
         return (
-            prose("No time of any configuration can be estimated; the notes give the reasons."),
+            prose("Not enough evidence for a time of any configuration:"),
+            Bullets(items=tuple((each,) for each in _without_times(answer))),
             *(note(sentence(each)) for each in answer.notes),
         )
     shown = (("Cheapest of all", refusal.cheapest), ("Fastest of all", refusal.fastest))
@@ -136,6 +139,16 @@ def refusal_blocks(answer: Answer) -> tuple[Block, ...]:
         prose("Changes that would be enough:"),
         Bullets(items=tuple((each,) for each in relaxed(answer))),
     )
+
+
+def _without_times(answer: Answer) -> Iterator[str]:
+    """Why no size of a system has a time, and what would help."""
+    sizes: dict[tuple[str, str], list[int]] = {}
+    for each in answer.candidates:
+        sizes.setdefault((each.title, each.why_not or "no estimate"), []).append(each.num_accelerators)
+    for (title, why), some in sizes.items():
+        yield f"{listed([count(size) for size in some])} x {title}: {why}."
+    yield "Runs of your own would tell: --runs DIR (`equipoise bench`, or a CSV file of measured steps)."
 
 
 def relaxed(answer: Answer) -> Iterator[str]:
@@ -155,10 +168,18 @@ def relaxed(answer: Answer) -> Iterator[str]:
         first = refusal.joint[0].candidate
         taken = "" if first is None else f", for {title_of(answer.candidate(first))}"
         yield f"Several limits at once: {listed(parts)}{taken}."
-    if not refusal.relaxations and not refusal.joint:
+    unpriced = {each.system: each.title for each in answer.candidates if _lacks_price_alone(each)}
+    for name, title in unpriced.items():
+        yield f"A price of {title}, which may keep the budget: --price {name}=USD."
+    if not refusal.relaxations and not refusal.joint and not unpriced:
         faults = [each.reason for each in answer.rejected if each.needed is None][:_MOST_FAULTS]
         why = f"no strategy is legal: {'; '.join(faults)}" if faults else "no configuration fits"
         yield f"No change of a limit helps: {why}."
+
+
+def _lacks_price_alone(each: Candidate) -> bool:
+    """Whether a candidate keeps all limits but the budget, which nobody can judge without a price."""
+    return bool(each.broken) and all(one.lacks_price for one in each.broken)
 
 
 def _refused(answer: Answer, label: str, each: Candidate) -> Tile:
@@ -202,7 +223,8 @@ def _matrix(answer: Answer) -> PairMatrix:
                     text="does not fit", tone="quiet", detail=needs
                 )
     rows = [(count(size), [cells[size].get(group) for group in groups]) for size in sorted(cells)]
-    rows, num_left_out = _within(_merged(rows))
+    most = _MOST_ROWS if len(groups) <= _MOST_WIDE_COLUMNS else _MOST_NARROW_ROWS
+    rows, num_left_out = _within(_merged(rows), most)
     more = f"; {num_left_out} more sizes below" if num_left_out else ""
     return PairMatrix(
         name="answer-matrix",
@@ -225,7 +247,7 @@ def _badge(answer: Answer, each: Candidate) -> Badge:
         return Badge(text="no estimate", tone="quiet")
     time = amounts.duration(each.time_s.value)
     if each.broken:
-        return Badge(text=time, tone="quiet", detail=", ".join(SHORT[one.name] for one in each.broken))
+        return Badge(text=time, tone="quiet", detail=limits_broken(each))
     usd = amounts.usable(each.usd)
     return Badge(
         text=f"{STAR} {time}" if is_chosen else time,
@@ -260,9 +282,9 @@ def _reason(each: Badge | None) -> str | None:
     return each.text if each.text in {"does not fit", "no estimate"} else each.detail
 
 
-def _within(rows: list[_Row]) -> tuple[list[_Row], int]:
-    """As many rows as a page has room for, around the chosen one, and how many are left out."""
-    if len(rows) <= _MOST_ROWS:
+def _within(rows: list[_Row], most: int) -> tuple[list[_Row], int]:
+    """At most so many rows, around the chosen one, and how many are left out."""
+    if len(rows) <= most:
         return rows, 0
     at = next(
         (
@@ -272,8 +294,8 @@ def _within(rows: list[_Row]) -> tuple[list[_Row], int]:
         ),
         len(rows) - 1,
     )
-    begin = min(max(0, at - _MOST_ROWS // 2), len(rows) - _MOST_ROWS)
-    return rows[begin : begin + _MOST_ROWS], len(rows) - _MOST_ROWS
+    begin = min(max(0, at - most // 2), len(rows) - most)
+    return rows[begin : begin + most], len(rows) - most
 
 
 def _values(answer: Answer, best: Candidate) -> tuple[Block, ...]:

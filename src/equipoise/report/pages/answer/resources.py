@@ -44,6 +44,7 @@ from equipoise.units import (
 CAUSES: Final = {
     "compute": "compute",
     "host": "kernel launches",
+    "activation_offload": "activations to the host and back",
     "tp": "tensor-parallel communication",
     "cp": "context-parallel communication",
     "ep": "expert-parallel communication",

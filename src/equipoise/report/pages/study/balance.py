@@ -59,7 +59,8 @@ def balance_blocks(findings: Findings) -> tuple[Block, ...]:
         strong("balance"),
         " is the knee, ",
         strong("marginal"),
-        " the largest size where doubling still gave at least 1.5 times the speed, half of ideal, ",
+        " the largest size reached by steps that gain at least half of ideal (1.5 times the speed for a "
+        "doubling), ",
         strong("floor"),
         " the last size at half of its efficiency. The smallest of the three is the default answer. "
         "A point beyond the largest size with data is given as at least that size.",

@@ -22,11 +22,10 @@ from equipoise.runs.readers.mlperf.entries import (
 )
 from equipoise.runs.readers.mlperf.log import LogFacts, Progress, read_log
 from equipoise.runs.readers.mlperf.power import (
-    Energy,
     Meter,
-    entry_energy,
+    entry_energy_j,
     node_meter,
-    run_energy,
+    run_energy_j,
     switch_meter,
 )
 from equipoise.runs.readers.mlperf.system import (
@@ -99,7 +98,7 @@ class EntryRun(Struct, frozen=True, kw_only=True):
     log: Log
     outcome: RunOutcome
     samples_to_target: float | None
-    energy: Energy
+    energy_j: float | None
 
     @property
     def init_s(self) -> float | None:
@@ -234,7 +233,7 @@ def _run(log: Log, workload: str, round_number: float, init_limit_s: float, cata
         )
         if reached
         else None,
-        energy=run_energy(log.nodes, log.switches, time_s),
+        energy_j=run_energy_j(log.nodes, log.switches, time_s),
     )
 
 
@@ -278,7 +277,7 @@ def run_rows(judged_entry: JudgedEntry, names: Names) -> list[Row]:
                 "train_block_s": facts.shares.train_block_s,
                 "init_s": run.init_s,
                 "reported_throughput": facts.reported_throughput,
-                "energy_j": run.energy.energy_j,
+                "energy_j": run.energy_j,
                 "source_uri": uri,
                 "source_line": facts.run_stop_line or facts.num_lines,
             }
@@ -297,7 +296,7 @@ def score_row(judged_entry: JudgedEntry, entry_id: str) -> Row:
     entry, found, counted = judged_entry.entry, judged_entry.score, judged_entry.counted
     samples = _mean(counted, lambda run: run.samples_to_target)
     metered = any(log.nodes for log in entry.logs) and bool(counted)
-    energy = entry_energy([run.energy for run in counted], entry.scaling or 1.0) if metered else None
+    energies_j = [run.energy_j for run in counted]
     return {
         "entry_id": entry_id,
         **judged_entry.columns,
@@ -317,7 +316,7 @@ def score_row(judged_entry: JudgedEntry, entry_id: str) -> Row:
         "eval_outside_s": _mean(counted, lambda run: run.log.facts.shares.eval_outside_s),
         "train_block_s": _mean(counted, lambda run: run.log.facts.shares.train_block_s),
         "init_s": _mean(counted, lambda run: run.init_s),
-        "energy_j": energy.energy_j if energy else None,
+        "energy_j": entry_energy_j(energies_j, entry.scaling or 1.0) if metered else None,
         "source_uri": entry.uri,
         "source_line": entry.logs[0].facts.run_stop_line if entry.logs else None,
     }

@@ -1,6 +1,6 @@
 """One MLPerf log to the facts that scoring and the study need, spans of interleaved ranks included."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any, TypeAlias
 
@@ -15,6 +15,7 @@ from equipoise.runs.readers.mlperf.dialects import (
     event_time_s,
     finite,
 )
+from equipoise.stats import covered_s
 
 Span: TypeAlias = tuple[float, float]
 
@@ -64,29 +65,6 @@ class SpanTracker(Struct):
             self.spans.append((start_s, time_s))
 
 
-def union(spans: Sequence[Span], *, within: Span) -> list[Span]:
-    """The spans cut to an interval, overlaps merged, in order.
-
-    >>> union([(0, 2), (1, 3), (5, 9)], within=(0, 6))
-    [(0, 3), (5, 6)]
-    """
-    low_s, high_s = within
-    merged: list[Span] = []
-    for start_s, stop_s in sorted((max(start, low_s), min(stop, high_s)) for start, stop in spans):
-        if stop_s <= start_s:
-            continue
-        if merged and start_s <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(merged[-1][1], stop_s))
-        else:
-            merged.append((start_s, stop_s))
-    return merged
-
-
-def total_s(spans: Sequence[Span], *, within: Span) -> float:
-    """Seconds that the spans cover inside an interval; time covered twice counts once."""
-    return sum(stop_s - start_s for start_s, stop_s in union(spans, within=within))
-
-
 class ClockShares(Struct, frozen=True, kw_only=True):
     """Seconds inside the official clock; None where the log has no such spans."""
 
@@ -97,11 +75,11 @@ class ClockShares(Struct, frozen=True, kw_only=True):
 
 def clock_shares(evals: SpanTracker, blocks: SpanTracker, clock: Span) -> ClockShares:
     """How much of the clock is evaluation, evaluation outside training blocks, and training blocks."""
-    eval_s = total_s(evals.spans, within=clock) if evals.spans and not evals.overflow else None
-    block_s = total_s(blocks.spans, within=clock) if blocks.spans and not blocks.overflow else None
+    eval_s = covered_s(evals.spans, within=clock) if evals.spans and not evals.overflow else None
+    block_s = covered_s(blocks.spans, within=clock) if blocks.spans and not blocks.overflow else None
     if eval_s is None or not block_s:
         return ClockShares(eval_s=eval_s, train_block_s=block_s)
-    both_s = total_s([*evals.spans, *blocks.spans], within=clock)
+    both_s = covered_s([*evals.spans, *blocks.spans], within=clock)
     return ClockShares(eval_s=eval_s, eval_outside_s=max(both_s - block_s, 0.0), train_block_s=block_s)
 
 

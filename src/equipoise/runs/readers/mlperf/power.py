@@ -25,17 +25,9 @@ _MAX_POWER_W = 100_000_000.0
 
 
 class Meter(Struct, frozen=True, kw_only=True):
-    """What one power log states: mean watts after conversion, or why there are none."""
+    """What one power log states: mean watts after conversion; None where it cannot be used."""
 
     power_w: float | None
-    reason: str | None = None
-
-
-class Energy(Struct, frozen=True, kw_only=True):
-    """Energy of a run or an entry in joules, or why there is none."""
-
-    energy_j: float | None
-    reason: str | None = None
 
 
 class _Event(Struct, frozen=True, kw_only=True):
@@ -90,28 +82,22 @@ def node_meter(data: bytes) -> Meter:
     events = sorted(_events(data), key=lambda event: event.time_ms)
     starts = [event.time_ms for event in events if event.key == _START]
     if not starts:
-        return Meter(power_w=None, reason=f"no {_START}")
+        return Meter(power_w=None)
     start_ms = starts[-1]
     stops = [event.time_ms for event in events if event.key == _STOP]
     stop_ms = stops[-1] if stops and stops[-1] != start_ms else math.inf
-    if stop_ms < start_ms:
-        return Meter(
-            power_w=None, reason=f"{_STOP} at {stop_ms:.0f} ms is before {_START} at {start_ms:.0f} ms"
-        )
     readings = [
         (event.time_ms, event.value)
         for event in events
         if event.key == _READING and event.value is not None and start_ms <= event.time_ms <= stop_ms
     ]
-    if not readings:
-        return Meter(power_w=None, reason=f"no {_READING} between start and stop")
     before_ms, sum_w_ms = start_ms, 0.0
     for time_ms, power_w in readings:
         sum_w_ms += power_w * (time_ms - before_ms)
         before_ms = time_ms
     end_ms = before_ms if math.isinf(stop_ms) else stop_ms
-    if end_ms <= start_ms:
-        return Meter(power_w=None, reason=f"all readings have the timestamp of {_START}")
+    if not readings or end_ms <= start_ms:
+        return Meter(power_w=None)
     return _checked(_efficiency(events) * sum_w_ms / (end_ms - start_ms))
 
 
@@ -123,47 +109,36 @@ def switch_meter(data: bytes) -> Meter:
     Source: rules as in the module's head.
     """
     events = _events(data)
-    if not events:
-        return Meter(power_w=None, reason="a switch log without any power event")
     for position, event in enumerate(events):
         if event.key == _ESTIMATE and event.value is not None:
             return _checked(_efficiency(events[:position]) * event.value)
-    return Meter(power_w=0.0)
+    return Meter(power_w=0.0 if events else None)
 
 
 def _checked(power_w: float) -> Meter:
-    if not 0 <= power_w <= _MAX_POWER_W:
-        return Meter(power_w=None, reason=f"a mean power of {power_w!r} W")
-    return Meter(power_w=power_w)
+    return Meter(power_w=power_w if 0 <= power_w <= _MAX_POWER_W else None)
 
 
-def run_energy(nodes: Sequence[Meter], switches: Sequence[Meter], time_to_train_s: float | None) -> Energy:
+def run_energy_j(
+    nodes: Sequence[Meter], switches: Sequence[Meter], time_to_train_s: float | None
+) -> float | None:
     """Energy of one run: the power of all its meters times its official time, without convergence scaling.
 
-    None with a reason when the run has no time, no node is metered, or one meter cannot be used: a sum over a
-    part of the machine would look like a low energy.
+    None when the run has no time, no node is metered, or one meter cannot be used: a sum over a part of the
+    machine would look like a low energy.
     """
-    if time_to_train_s is None:
-        return Energy(energy_j=None, reason="the run has no official time")
-    if not nodes:
-        return Energy(energy_j=None, reason="no power log of a node")
-    power_w = 0.0
-    for meter in (*nodes, *switches):
-        if meter.power_w is None:
-            return Energy(energy_j=None, reason=meter.reason)
-        power_w += meter.power_w
-    return Energy(energy_j=power_w * time_to_train_s)
+    power_w = [meter.power_w for meter in (*nodes, *switches) if meter.power_w is not None]
+    if time_to_train_s is None or not nodes or len(power_w) < len(nodes) + len(switches):
+        return None
+    return sum(power_w) * time_to_train_s
 
 
-def entry_energy(counted: Sequence[Energy], convergence_scaling: float) -> Energy:
+def entry_energy_j(counted: Sequence[float | None], convergence_scaling: float) -> float | None:
     """Official energy of an entry from the runs that make its score: olympic in the order of times.
 
-    None with a reason unless every one of them has an energy.
+    None unless every one of them has an energy.
     """
-    joules = [run.energy_j for run in counted if run.energy_j is not None]
-    if len(joules) < len(counted):
-        reason = next(run.reason for run in counted if run.energy_j is None)
-        return Energy(energy_j=None, reason=f"{len(counted) - len(joules)} of {len(counted)} runs: {reason}")
-    if not joules:
-        return Energy(energy_j=None, reason="no run makes the score")
-    return Energy(energy_j=math.fsum(joules) / len(joules) * convergence_scaling)
+    joules = [energy_j for energy_j in counted if energy_j is not None]
+    if not joules or len(joules) < len(counted):
+        return None
+    return math.fsum(joules) / len(joules) * convergence_scaling

@@ -1,6 +1,6 @@
-"""The JSON schemas of documents, derived from the annotations of the records that they are written from.
+"""Writes the JSON schemas that ship, from the annotations of the records that documents are written from.
 
-`python -m equipoise.report.schema NAME` prints one; `--write` renews those that ship in schemas/.
+`python docs/schemas.py NAME` prints one; `--write` renews src/equipoise/report/schemas/.
 """
 
 import datetime as dt
@@ -9,7 +9,6 @@ import sys
 import types
 from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
@@ -23,14 +22,14 @@ from equipoise.decide.prediction import Prediction
 from equipoise.decide.published_steps import NearStep
 from equipoise.decide.query import TrainingQuery
 from equipoise.decide.solve_for import Reaches
-from equipoise.report.document import SCHEMA_VERSIONS, schema_id
-from equipoise.report.json import WeightedSource
+from equipoise.report.json import SCHEMA_VERSIONS, WeightedSource, schema_id
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.strategy import Strategy
 from equipoise.spec.workload import Workload
 from equipoise.stats import Bar, Interval
 
 Schema: TypeAlias = dict[str, Any]
+FOLDER: Final = Path(__file__).resolve().parents[1] / "src" / "equipoise" / "report" / "schemas"
 _REFERENCE: Final = re.compile(r"#/\$defs/(\w+)")
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _TEXT: Final[Schema] = {"type": "string"}
@@ -279,20 +278,17 @@ def schema(name: str) -> Schema:
     }
 
 
-def shipped(name: str) -> Schema:
-    """The schema that ships with the package."""
-    path = files("equipoise.report").joinpath("schemas", f"{name}-{VERSIONS[name]}.json")
-    found: Schema = orjson.loads(path.read_bytes())
-    return found
+def path_of(name: str) -> Path:
+    """Where the schema of a document is in the package."""
+    return FOLDER / f"{name}-{VERSIONS[name]}.json"
 
 
 def _main(arguments: list[str]) -> None:
     """Print the schema of each document named; write those that ship."""
     option = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
     if arguments == ["--write"]:
-        for name, version in VERSIONS.items():
-            path = Path(__file__).parent / "schemas" / f"{name}-{version}.json"
-            path.write_bytes(orjson.dumps(schema(name), option=option))
+        for name in VERSIONS:
+            path_of(name).write_bytes(orjson.dumps(schema(name), option=option))
         return
     for name in arguments or ["advise"]:
         sys.stdout.write(orjson.dumps(schema(name), option=option).decode())
