@@ -232,7 +232,9 @@ def test_trials_are_jobs_on_two_nodes_and_those_whose_task_or_node_is_killed_fai
     task, node = by_name["models:task_killed"], by_name["models:node_killed"]
     assert task.status == "failed"
     assert re.match("rank 1 on n2: .*killed", task.reason)
-    assert (node.status, node.reason) == ("failed", "node n2 failed")
+    # Slurm's controller does not always tell a job that a node came back without it.
+    assert node.status == "failed"
+    assert re.match("node n2 failed|rank 1 on n2: its task or its node failed", node.reason)
     begun = [pid for name in ("task", "node") for pair in pids(name) for pid in pair]
     assert len(begun) == 8
     assert not any(map(alive, begun))

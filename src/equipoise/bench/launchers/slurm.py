@@ -97,11 +97,20 @@ def _why_not() -> str | None:
 
 
 class _State(Struct, frozen=True, kw_only=True):
-    """The state of a job in Slurm, and why it is in it; gone once it is over."""
+    """The state of a job in Slurm, why it is in it, and the nodes it was given; gone once it is over."""
 
     name: str
-    why: str
-    gone: bool
+    why: str = ""
+    nodes: str = ""
+    gone: bool = False
+
+    def node(self, number: int) -> str:
+        """The name of a node of the job, by its place among them; the place where it is not known."""
+        names = hostnames(self.nodes)
+        return names[number] if number < len(names) else str(number)
+
+
+_UNKNOWN = _State(name="UNKNOWN")
 
 
 def _launch(job: LaunchJob, options: Mapping[str, str], most_tasks: int) -> JobOutcome:
@@ -116,19 +125,25 @@ def _launch(job: LaunchJob, options: Mapping[str, str], most_tasks: int) -> JobO
         words = (str(err).strip().splitlines() or [type(err).__name__])[-1]
         return JobOutcome(reason=f"refused: sbatch: {words}")
     ends: list[End] = []
+    state: _State | None = None
     try:
         ends, hosts, state = _ends(job, folder, job_id)
     finally:
         failed = [end for end in ends if end.code]
         is_ending = len(ends) == job.task.num_ranks if not failed else all(map(lost_another, failed))
         # Ranks see that a node is gone before Slurm does, whose log says which.
-        last = _cancelled(job_id, patience_s=_ENDING_S if is_ending else 0.0)
+        last = _cancelled(job_id, state or _UNKNOWN, patience_s=_ENDING_S if is_ending else 0.0)
     first = replace(job, folder=_task_folder(folder, 0))
     found = outcome(first, ends, ran_out=state is None, hosts=hosts)
     if found.result is not None or state is None or any(end.code < 0 for end in ends):
         return found
     # A rank whose task or node was killed left nothing; others only saw that it was gone.
-    died = _who_died(folder, job_id, missing=set(range(job.task.num_ranks)) - set(hosts))
+    missing = set(range(job.task.num_ranks)) - set(hosts)
+    died = _who_died(_log(folder, job_id), last, missing=missing)
+    if died is None and ends and missing and is_ending:
+        rank = min(missing)
+        where = f"rank {rank} on {last.node(rank // tasks)}"
+        died = f"{where}: its task or its node failed; Slurm logged no cause"
     if died or ends:
         return JobOutcome(reason=died) if died else found
     return JobOutcome(reason=f"job {job_id} ended as {last.name}{_last_log(folder, job_id)}")
@@ -164,7 +179,7 @@ class _Controller:
         self._job_id = job_id
         self._wait_s = _FIRST_QUERY_S
         self._queried_s = -math.inf
-        self.state = _State(name=_PENDING, why="", gone=False)
+        self.state = _State(name=_PENDING)
 
     def refreshed(self) -> bool:
         """Whether it was time to query again; then `state` is new."""
@@ -218,22 +233,23 @@ def _output(*command: str) -> str:
 
 def _state(job_id: str, before: _State) -> _State:
     """The state of a job; the one before where the controller does not answer."""
-    line = _output("squeue", "--noheader", f"--jobs={job_id}", "--states=all", "--format=%T|%r")
-    name, _, why = line.partition("|")
+    line = _output("squeue", "--noheader", f"--jobs={job_id}", "--states=all", "--format=%T|%N|%r")
     if "Invalid job id" in line:  # over for so long that it is forgotten
         return replace(before, gone=True)
+    name, nodes, why = (*line.split("|", 2), "", "")[:3]
     if not _STATE.fullmatch(name):
         return before
-    return _State(name=name, why=why, gone=name not in _LIVING)
+    # A job that ends names only the nodes that it has not yet left.
+    return _State(name=name, why=why, nodes=before.nodes or nodes, gone=name not in _LIVING)
 
 
-def _cancelled(job_id: str, *, patience_s: float) -> _State:
+def _cancelled(job_id: str, before: _State, *, patience_s: float) -> _State:
     """The last state of a job that is over when this returns; a node that is dead is not waited for long.
 
     patience_s: how long it may take to end by itself.
     """
     begun_s = time.monotonic()
-    state, cancelled = _state(job_id, _State(name="UNKNOWN", why="", gone=False)), False
+    state, cancelled = _state(job_id, before), False
     while not state.gone and time.monotonic() - begun_s < _GONE_S:
         if not cancelled and time.monotonic() - begun_s >= patience_s:
             cancelled = True
@@ -243,21 +259,15 @@ def _cancelled(job_id: str, *, patience_s: float) -> _State:
     return state
 
 
-def _who_died(folder: Path, job_id: str, *, missing: set[int]) -> str | None:
+def _who_died(log: str, last: _State, *, missing: set[int]) -> str | None:
     """Which rank ended without a file, and on which host, by Slurm's log; None where it logged nothing."""
-    for line in _log(folder, job_id).splitlines():
+    for line in log.splitlines():
         task, node = _TASK_DIED.search(line), _NODE_DIED.search(line)
         if task and int(task["task"]) in missing:
             return f"rank {task['task']} on {task['host']}: its task ended: {task['how'].lower()}"
         if node:
-            return f"node {node['host'] or _node(job_id, int(node['number']))} failed"
+            return f"node {node['host'] or last.node(int(node['number']))} failed"
     return None
-
-
-def _node(job_id: str, number: int) -> str:
-    """The name of a node of a job, by its place among them; the place where Slurm has forgotten."""
-    names = hostnames(_output("squeue", "--noheader", f"--jobs={job_id}", "--states=all", "--format=%N"))
-    return names[number] if number < len(names) else str(number)
 
 
 def _last_log(folder: Path, job_id: str) -> str:
