@@ -17,6 +17,19 @@ def test_values_are_one_several_or_a_range():
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "tp=8,pp=1,2,recompute=none,full",
+        " tp=8 pp=1,2  recompute=none,full",
+        "tp=8, pp=1..2, recompute=none,full",
+    ],
+)
+def test_one_text_may_hold_several_parameters(text):
+    found = parameter_choices([text])
+    assert found == {"tp": (8,), "pp": (1, 2), "recompute": ("none", "full")}
+
+
+@pytest.mark.parametrize(
     ("fixed", "words"),
     [
         (["tp=2", "tp=4"], r"\btp .*twice"),

@@ -143,6 +143,17 @@ def test_where_nothing_fits_the_leanest_is_reported():
     assert quick.memories.least_bytes > 80e9
 
 
+def test_groups_that_share_weights_are_whole_nodes_down_to_one():
+    """As in Zhang et al. 2022 (MiCS) and torch's HSDP: weights are gathered inside a node where they fit."""
+    load, rates = subject("mixtral_8x7b", "dgx-h100", 32)
+    space = Space(num_accelerators=32, global_batches=(32,), choices={"tp": (1,), "pp": (1,), "cp": (1,)})
+    meshes = legal_strategies(space, limits(load, rates), most_elements=100_000).meshes
+    found = {
+        strategy_at(mesh, each).dp_replicate for mesh in meshes for each in range(int(np.prod(mesh.shape)))
+    }
+    assert found == {1, 2, 4}
+
+
 @st.composite
 def pairs(draw):
     """A load, a machine, and two legal strategies equal but for one option, the slower value first."""

@@ -4,6 +4,7 @@ Workload, budget of work, batch, and what may be chosen of strategies.
 """
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
@@ -37,6 +38,7 @@ from equipoise.stats import DEVIATE, LEVEL
 from equipoise.units import format_count, format_si
 
 _MOST_VALUES = 10_000
+_NEXT_PARAMETER: Final = re.compile(r"[,\s]\s*(?=\w+\s*=)")
 _MOST_GROWTHS: Final = 32
 
 
@@ -45,10 +47,11 @@ def parameter_choices(
 ) -> Mapping[str, tuple[Value, ...]]:
     """The values that parameters may take, by field of `Strategy`.
 
-    fixed: texts such as `tp=8`, `zero_stage=2..3`, `recompute=none,full`.
+    fixed: texts such as `tp=8`, `zero_stage=2..3`, `recompute=none,full`, or several in one: `tp=8,pp=2`, and
+    `dp=8 zero_stage=3` as answers print strategies.
     Raises SpecError for a parameter or value that is not known, UsageError for one given twice.
     """
-    texts = [(text, "--fix") for text in fixed]
+    texts = [(part, "--fix") for text in fixed for part in _NEXT_PARAMETER.split(text.strip())]
     if precision:
         texts.append((f"precision={','.join(precision)}", "--precision"))
     found: dict[str, tuple[Value, ...]] = {}

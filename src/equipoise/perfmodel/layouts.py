@@ -431,7 +431,7 @@ def _group_counts(space: Space, limits: Limits, *, dp: int, tp: int, pp: int, cp
     if pp > 1 or WEIGHTS_SHARDED not in space.values("zero_stage"):
         return (1,)
     num_nodes = tp * cp * dp / limits.node_size
-    return (1, *(each for each in possible if num_nodes % each == 0 and num_nodes > each))
+    return (1, *(each for each in possible if num_nodes % each == 0))
 
 
 def _short(numbers: Sequence[int]) -> str:
