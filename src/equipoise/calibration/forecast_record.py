@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
+from itertools import product
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
@@ -73,9 +74,12 @@ class Shipped(Struct, frozen=True, kw_only=True):
         return next(wanted, None)
 
     def record(self, protocol: Protocol, *, jump: float, given_batch: bool) -> ForecastRecord | None:
-        """The errors at sizes so many times the largest known; None where none was held out."""
-        found = self.summary(protocol, given_batch=given_batch)
-        for name, above, most in JUMPS:
+        """The errors at sizes so many times the largest known; None where none was held out.
+
+        Where none was held out with its batch given, those of batches that the law did not know: no smaller.
+        """
+        stated = [self.summary(protocol, given_batch=each) for each in dict.fromkeys((given_batch, False))]
+        for found, (name, above, most) in product(stated, JUMPS):
             errors = found and found.pooled_law.by_jump.get(name)
             if errors and above < jump <= most and errors.coverage is not None:
                 far = f"up to {most:g}" if np.isfinite(most) else f"more than {above:g}"

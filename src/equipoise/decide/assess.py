@@ -28,6 +28,7 @@ from equipoise.decide.estimators.model import (
 from equipoise.decide.estimators.published import (
     PublishedEvidence,
     as_new_submitter,
+    at_strategy,
     at_users_level,
     carried_by_model,
     largest_known,
@@ -87,12 +88,14 @@ class Assessment(Struct, frozen=True, kw_only=True):
 class Inputs(Struct, frozen=True, kw_only=True):
     """What every system of a question is assessed with.
 
+    unrestricted: the training without `--fix`, of which results were published; None where nothing is fixed.
     scores: None where nothing published may be used. also_sizes: to estimate besides those that the question
     chooses from.
     """
 
     query: TrainingQuery
     training: Training
+    unrestricted: Training | None = None
     catalogue: Catalogue
     scores: pl.DataFrame | None
     user: UserEvidence
@@ -231,8 +234,9 @@ def is_batch_of_nobody(inputs: Inputs) -> bool:
 def _published(inputs: Inputs, system: RequestedSystem, sizes: SizeRange) -> PublishedEvidence | None:
     """What is published of the training on the system; None where no published training is asked about."""
     query, scores, slug = inputs.query, inputs.scores, inputs.training.workload.slug
-    # A strategy that the user fixes is not what submitters ran.
-    if scores is None or not inputs.training.budget.is_to_target or inputs.training.is_fixed:
+    # No result is of trainings whose trained part is fixed, not even by the model's ratio.
+    is_another = bool(query.fixed) and inputs.unrestricted is None
+    if scores is None or not inputs.training.budget.is_to_target or is_another:
         return None
     if slug not in scores["workload"] or is_batch_of_nobody(inputs):
         return None
@@ -264,16 +268,12 @@ def _collected(
     budget, near = inputs.training.budget, None
     measured = _measured(inputs, system, sizes, survey=survey, run_fit=run_fit)
     modelled = None if survey is None else model_estimates(survey)
-    submitted = None if published is None else published_estimates(published)
-    if submitted is not None and survey is not None and inputs.training.global_batch_samples is not None:
-        submitted = where_trainable(submitted, survey)
-    if submitted is not None and modelled is not None and published is not None:
-        largest = largest_known(published)
-        modelled = modelled if largest is None else when_published(modelled, largest)
-        submitted = carried_by_model(submitted, modelled)
-    if submitted is None and published is not None and modelled is not None:
-        near, submitted = _transferred(inputs, system, sizes, modelled)
-        if submitted is not None:
+    submitted: Estimates | None = None
+    if published is not None:
+        submitted, modelled, near = _submitted(
+            inputs, system, sizes, survey=survey, modelled=modelled, published=published
+        )
+        if near is not None and modelled is not None:
             # The model carried them over: its own times would count it twice.
             modelled = replace(modelled, is_reference=run_fit is None)
     if (
@@ -292,6 +292,49 @@ def _collected(
         else:
             modelled = levelled_estimates(modelled, survey, run_fit)
     return [each for each in (measured, submitted, modelled) if each is not None], near
+
+
+def _submitted(
+    inputs: Inputs,
+    system: RequestedSystem,
+    sizes: SizeRange,
+    *,
+    survey: Survey | None,
+    modelled: Estimates | None,
+    published: PublishedEvidence,
+) -> tuple[Estimates | None, Estimates | None, NearChip | None]:
+    """Estimates from published results, carried by the model where they lack sizes, the chip or the strategy.
+
+    Returned with the model's own, as wrong as they are beside published ones, and the chip carried from.
+    """
+    near: NearChip | None = None
+    found = published_estimates(published)
+    if found is not None and survey is not None and inputs.training.global_batch_samples is not None:
+        found = where_trainable(found, survey)
+    restricts = inputs.unrestricted is not None
+    free = _unrestricted_estimates(inputs.unrestricted, survey) if restricts else modelled
+    if modelled is None or free is None:  # whether a fixed strategy runs, let alone how fast, is not known
+        return None if restricts else found, modelled, near
+    if found is not None:
+        largest = largest_known(published)
+        modelled = modelled if largest is None else when_published(modelled, largest)
+        found = carried_by_model(found, free)
+    else:
+        near, found = _transferred(inputs, system, sizes, free)
+    if found is not None and restricts:
+        found = at_strategy(found, fixed=modelled, free=free)
+    return found, modelled, near
+
+
+def _unrestricted_estimates(training: Training | None, survey: Survey | None) -> Estimates | None:
+    """The model's estimates where no strategy is fixed, for the sizes and with the model of a survey."""
+    if training is None or survey is None:
+        return None
+    start = survey.problem
+    found = replace(
+        problem(training, start.cluster, start.model, num_best=1), has_own_steps=start.has_own_steps
+    )
+    return model_estimates(SURVEYS.surveyed(found, [each.num_accelerators for each in survey.sizes]))
 
 
 def where_trainable(estimates: Estimates, survey: Survey) -> Estimates | None:
@@ -353,7 +396,7 @@ def _transferred(
     try:
         submitted = published_estimates(_elsewhere(inputs, near.chip.slug, sizes, with_curve=True))
         there = problem(
-            inputs.training,
+            inputs.unrestricted or inputs.training,
             inputs.catalogue.cluster(near.chip.slug),
             _model_for(inputs, near.chip),
             num_best=1,
@@ -388,6 +431,8 @@ def _bounds(
     assert system.cluster is not None
     kinds = {each.estimator for each in estimates}
     if inputs.scores is None or "published" not in kinds or "measured" in kinds or inputs.query.round:
+        return {}
+    if inputs.unrestricted is not None:  # others chose their strategies freely
         return {}
     slug, own = inputs.training.workload.slug, system.cluster.accelerator
     modelled = next((each for each in estimates if each.estimator == "model"), None)

@@ -126,8 +126,11 @@ def _sized(inputs: Inputs, assessment: Assessment, size: int) -> _Sized:
     """
     known = [each for each in assessment.estimates if size in each.by_size]
     counted = [each for each in known if not each.is_reference] or known
+    there = [each.by_size[size] for each in counted]
     combined = combine(
-        [each.by_size[size].time_s for each in counted], [each.by_size[size].log_sd for each in counted]
+        [each.time_s for each in there],
+        [each.log_sd for each in there],
+        [each.strategy_log_sd for each in there],
     )
     weights = dict(zip([each.name for each in counted], combined.weights, strict=True))
     grades = [each.grade[size] for each in counted if weights[each.name] >= _LEAST_WEIGHT]

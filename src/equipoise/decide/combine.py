@@ -266,11 +266,14 @@ def shares(log_sds: FloatArray) -> FloatArray:
     return np.asarray(precisions / precisions.sum(axis=0))
 
 
-def combine(times: Sequence[Interval], log_sds: Sequence[float]) -> Combined:
+def combine(
+    times: Sequence[Interval], log_sds: Sequence[float], unweighted_log_sds: Sequence[float] = ()
+) -> Combined:
     """The combined estimate of the same time by several pieces of evidence.
 
     times: at least one; positive, all at one level. log_sds: how wrong such evidence was, as the standard
-    deviation of the logarithm. A single one stays as it is.
+    deviation of the logarithm. A single one stays as it is. unweighted_log_sds: further errors, which have no
+    part in the weights.
     The interval is that of a weighted mean of errors that go together by CORRELATION, widened where the
     estimates differ by more than their widths explain, and never beyond the widest ends of them all.
     Assumes log-normal errors, each as large as its log_sd.
@@ -289,7 +292,8 @@ def combine(times: Sequence[Interval], log_sds: Sequence[float]) -> Combined:
     variance = float((weights * spreads) @ together @ (weights * spreads))
     chi_square = float((((logs - mean) / spreads) ** 2).sum())
     widening = max(1.0, math.sqrt(chi_square / (len(times) - 1)))
-    half = NormalDist().inv_cdf((1.0 + level) / 2.0) * math.sqrt(variance) * widening
+    further = float(weights @ unweighted_log_sds) if unweighted_log_sds else 0.0
+    half = NormalDist().inv_cdf((1.0 + level) / 2.0) * math.hypot(math.sqrt(variance) * widening, further)
     return Combined(
         time=Interval(
             value=math.exp(mean),

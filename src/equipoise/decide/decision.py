@@ -27,7 +27,7 @@ from equipoise.decide.select import Rule, Selection, figures_of, flips, select, 
 from equipoise.decide.strategy_search import Problem
 from equipoise.decide.surveys import SURVEYS
 from equipoise.decide.systems import requested_systems
-from equipoise.decide.training import batch_words, training
+from equipoise.decide.training import batch_words, training, unrestricted
 from equipoise.decide.user_evidence.runs import UserRuns
 from equipoise.decide.user_evidence.traces import UserEvidence, unusable, user_evidence
 from equipoise.economics.costs import TERMS, price
@@ -160,7 +160,13 @@ def _assessed(
     )
     user = user if runs is None else replace(user, runs=runs)
     inputs = Inputs(
-        query=query, training=about, catalogue=catalogue, scores=scores, user=user, also_sizes=also_sizes
+        query=query,
+        training=about,
+        unrestricted=unrestricted(about, query),
+        catalogue=catalogue,
+        scores=scores,
+        user=user,
+        also_sizes=also_sizes,
     )
     assessments = []
     for number, system in enumerate(systems):

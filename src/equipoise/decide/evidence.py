@@ -38,15 +38,18 @@ class Estimate(Struct, frozen=True, kw_only=True):
     """The working time of one size by one estimator. weight: its share of the combined estimate.
 
     log_sd: how wrong such estimates were, as the standard deviation of the logarithm. why: what it rests on.
+    strategy_log_sd: the same, of carrying it to a strategy that the question fixes: no reason to trust others
+    more, which are as wrong of the free strategy as they were.
     """
 
-    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("sources",)
+    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("sources", "strategy_log_sd")
 
     estimator: EstimatorName
     name: str
     time_s: Interval
     log_sd: float
     why: str
+    strategy_log_sd: float = 0.0
     weight: float = 0.0
     sources: tuple[EvidenceSource, ...] = ()  # the evidence has them
 

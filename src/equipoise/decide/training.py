@@ -255,7 +255,7 @@ class Training(Struct, frozen=True, kw_only=True):
 
     global_batch_samples: stated by the user or by the user's own model, or a usual one with its words in
     batch_words; None where the samples to the target decide.
-    choices: values that parameters of the strategy may take; is_fixed: whether the user fixed any of them.
+    choices: values that parameters of the strategy may take.
     chosen_for_you: what was chosen because the question leaves it open, in words. counts_examples: whether
     the amount was stated in examples, as of a fine-tuning.
     """
@@ -266,7 +266,6 @@ class Training(Struct, frozen=True, kw_only=True):
     global_batch_samples: int | None
     batch_words: str | None
     choices: Mapping[str, tuple[Value, ...]]
-    is_fixed: bool
     chosen_for_you: tuple[str, ...]
     counts_examples: bool
 
@@ -319,8 +318,7 @@ def training(query: TrainingQuery, catalogue: Catalogue, scores: pl.DataFrame | 
         _refuse_batch_beyond(batch, budget)
     elif not budget.is_to_target:
         batch, words = _chosen_batch(query, about, budget, None if is_another else scores)
-    fixed = parameter_choices(query.fixed, precision=query.precision)
-    if "trained" in fixed and query.train:
+    if query.train and "trained" in parameter_choices(query.fixed):
         raise UsageError("--train and --fix trained both state which weights are trained; keep one")
     return Training(
         name=query.workload or about.title,
@@ -328,11 +326,24 @@ def training(query: TrainingQuery, catalogue: Catalogue, scores: pl.DataFrame | 
         budget=budget,
         global_batch_samples=batch,
         batch_words=words,
-        choices=_with_schedules(_with_workload(dict(fixed), about), about, query.software),
-        is_fixed=bool(query.fixed),
+        choices=_choices(query, query.fixed, about),
         chosen_for_you=tuple(chosen),
         counts_examples=query.counts_examples,
     )
+
+
+def unrestricted(restricted: Training, query: TrainingQuery) -> Training | None:
+    """The training without what `--fix` states; None where that is nothing, or which weights are trained."""
+    fixed = parameter_choices(query.fixed)
+    if not fixed or {"trained", "lora_rank"} & set(fixed):
+        return None
+    return replace(restricted, choices=_choices(query, (), restricted.workload))
+
+
+def _choices(query: TrainingQuery, fixed: Sequence[str], about: Workload) -> Mapping[str, tuple[Value, ...]]:
+    """The values that parameters of the strategy may take. fixed: of those, what `--fix` states."""
+    chosen = dict(parameter_choices(fixed, precision=query.precision))
+    return _with_schedules(_with_workload(chosen, about), about, query.software)
 
 
 def _of_config(query: TrainingQuery, chosen: list[str]) -> Workload:

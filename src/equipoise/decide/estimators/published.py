@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 # Source: docs/experiments/0017: numbers up to four times the largest size known were right within a
 # doubling in 96 %; stopping at what is known loses three times as much.
 FARTHEST = 4.0
+# How far the model's ratio of the times of two strategies of one training was from the published one.
+# Source: docs/experiments/0038: standard deviation of the logarithm, 245 pairs of 7 sources.
+_STRATEGY_RATIO_LOG_SD = 0.19
 _MOST_RESULTS = 8
 _MOST_KEPT = 256
 
@@ -189,6 +192,49 @@ def carried_by_model(published: Estimates, model: Estimates) -> Estimates:
         )
         grade[size] = "carried"
     return replace(published, by_size={size: found[size] for size in sorted(found)}, grade=grade)
+
+
+def at_strategy(published: Estimates, *, fixed: Estimates, free: Estimates) -> Estimates | None:
+    """The published estimates for a strategy that the question restricts: submitters chose theirs freely.
+
+    fixed, free: the model's, of the restricted and of the unrestricted question. None where no size has both.
+    A restriction that leaves the strategy as it was changes nothing.
+    Source: T_fixed(N) = T(N) T_model,fixed(N) / T_model,free(N); errors of the ratio as in
+    docs/experiments/0038.
+    """
+    shared = sorted(set(published.by_size) & set(fixed.by_size) & set(free.by_size))
+    if not shared:
+        return None
+    ratios = [fixed.by_size[each].time_s.value / free.by_size[each].time_s.value for each in shared]
+    found, grade = {}, {}
+    for size, ratio in zip(shared, ratios, strict=True):
+        start = published.by_size[size]
+        found[size], grade[size] = start, published.grade[size]
+        if ratio == 1.0:
+            continue
+        spread = math.hypot(start.log_sd, _STRATEGY_RATIO_LOG_SD)
+        found[size] = replace(
+            start,
+            name=f"{start.name}, with the fixed strategy",
+            time_s=with_log_sd(ratio * start.time_s.value, spread),
+            strategy_log_sd=_STRATEGY_RATIO_LOG_SD,
+            why=f"{start.why}; by the model the fixed strategy takes {ratio:.2f} times as long as the best",
+            sources=(),
+        )
+        grade[size] = "carried"
+    curves_s = published.curves_s
+    if curves_s is not None and any(each != 1.0 for each in ratios):
+        curves_s = _scaled(curves_s, np.log2(shared), np.log(ratios))
+    return replace(published, by_size=found, grade=grade, curves_s=curves_s)
+
+
+def _scaled(curves_s: Curves, log2_sizes: FloatArray, log_factors: FloatArray) -> Curves:
+    """Curves times factors that are known at some sizes."""
+
+    def at(sizes: FloatArray) -> FloatArray:
+        return np.asarray(curves_s(sizes) * np.exp(np.interp(np.log2(sizes), log2_sizes, log_factors)))
+
+    return at
 
 
 def as_new_submitter(published: Estimates, spread: SubmitterSpread) -> Estimates:

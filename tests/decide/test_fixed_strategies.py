@@ -1,0 +1,48 @@
+"""Laws of `--fix`: what is taken anyway changes nothing, anything else is never faster, and is less certain."""
+
+import json
+
+import pytest
+from command_line import in_process
+
+# A published size, a carried one, one of a chip known by smaller rounds, and a chip without results.
+SYSTEMS = {
+    "published": ("bert", "h100-sxm5-80gb", "64"),
+    "mixed": ("llama2_70b_lora", "h200-sxm5-141gb", "64"),
+    "carried": ("resnet", "rtx-4090", "8"),
+    "another chip": ("bert", "v100-sxm2-32gb", "16"),
+}
+OTHERS = {
+    "published": ["zero_stage=0", "implementation=eager", "dp=32"],
+    "mixed": ["tp=4", "recompute=full"],
+    "carried": ["zero_stage=0", "zero_stage=1,microbatch=64"],
+    "another chip": ["zero_stage=0", "dp=8"],
+}
+
+
+def taken(name, *options):
+    """What is recommended for a system, and its strategy's parameters."""
+    workload, chip, size = SYSTEMS[name]
+    ended = in_process("plan", workload, "--accelerator", chip, "--at", size, *options, "--json")
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout)["recommended"]
+    return found, dict(each.split("=") for each in found["strategy"].split() if "=" in each)
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_fixing_what_is_taken_anyway_changes_nothing(name):
+    free, parameters = taken(name)
+    axes = {each: parameters.get(each, "1") for each in ("tp", "pp", "cp")}
+    kept, _ = taken(name, "--fix", ",".join(f"{each}={value}" for each, value in axes.items()))
+    assert kept["strategy"] == free["strategy"]
+    assert kept["time_s"] == free["time_s"]
+    assert kept["grade"] == free["grade"]
+
+
+@pytest.mark.parametrize(("name", "fixed"), [(name, each) for name in SYSTEMS for each in OTHERS[name]])
+def test_a_restriction_is_never_faster_and_never_more_certain(name, fixed):
+    free, _ = taken(name)
+    kept, _ = taken(name, "--fix", fixed)
+    before, after = free["time_s"], kept["time_s"]
+    assert after["value"] >= before["value"] * (1 - 1e-5)  # documents have six digits
+    assert after["high"] / after["low"] >= before["high"] / before["low"] * (1 - 1e-5)
