@@ -43,7 +43,7 @@ class LegalStrategies(Struct, frozen=True, kw_only=True):
 def legal_strategies(space: Space, limits: Limits, *, most_elements: int) -> LegalStrategies:
     """The legal strategies of a space as meshes of at most about `most_elements` strategies each."""
     found, (faults,) = layout_groups((space,), limits)
-    meshes = tuple(mesh for each in found for _, _, mesh in each.meshes(most_elements))
+    meshes = tuple(part.mesh() for each in found for _, part in each.parts(most_elements))
     return LegalStrategies(meshes=meshes, faults=faults)
 
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from legal import fault
 from msgspec.structs import replace
 
-from equipoise.perfmodel.estimate import Seconds, estimate
-from equipoise.perfmodel.layouts import grid
+from equipoise.perfmodel.estimate import Seconds, estimate, layer_seconds, least_step_s
+from equipoise.perfmodel.layouts import grid, layout_groups
 from equipoise.perfmodel.load import transformer_load, workload_load
 from equipoise.perfmodel.machine import machine
-from equipoise.perfmodel.memory import RankMemory
+from equipoise.perfmodel.memory import RankMemory, memory, needed_bytes
 from equipoise.perfmodel.parameters import PRIORS, Parameters, stacked
 from equipoise.perfmodel.search import SearchJob, fastest
 from equipoise.perfmodel.space import Space, limits
@@ -200,6 +200,50 @@ def test_what_is_taken_for_faster_is_never_slower(pair):
         assert fast_bytes <= slow_bytes
     else:  # recomputed, or gradients sharded: slower or as fast, and never heavier
         assert slow_bytes <= fast_bytes
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_no_step_is_faster_than_its_bound(case):
+    model, nodes, sizes, batches, choices = case
+    load, rates = subject(model, nodes, max(sizes))
+    space = Space(num_accelerators=max(sizes), global_batches=batches, choices=choices)
+    meshes = legal_strategies(space, limits(load, rates), most_elements=20_000).meshes
+    assert meshes
+    for mesh in meshes:
+        layer_s = layer_seconds(load, rates, mesh, PARAMETERS).total
+        assert (
+            least_step_s(load, mesh, layer_s, PARAMETERS) <= estimate(load, rates, mesh, PARAMETERS).step_s
+        ).all()
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_memory_by_parts_is_that_of_each_strategy(case):
+    model, nodes, sizes, batches, choices = case
+    load, rates = subject(model, nodes, max(sizes))
+    space = Space(num_accelerators=max(sizes), global_batches=batches, choices=choices)
+    groups, _ = layout_groups((space,), limits(load, rates))
+    assert groups
+    for group in groups:
+        whole = memory(load, group.mesh(), PARAMETERS).needed
+        by_parts = needed_bytes(load, group, PARAMETERS)
+        assert (by_parts == np.broadcast_to(whole, group.mesh().shape).reshape(by_parts.shape)).all()
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.sampled_from(("gpt3", "mixtral_8x7b")), st.sampled_from((2, 4)), st.data())
+def test_interleaving_less_takes_the_more_memory_but_none_the_least(model, pp, data):
+    load, rates = subject(model, "dgx-h100", 16)
+    space = Space(
+        num_accelerators=16, global_batches=(32,), choices={"pp": (pp,), "microbatch_samples": (1,)}
+    )
+    mesh = data.draw(st.sampled_from(legal_strategies(space, limits(load, rates), most_elements=3000).meshes))
+    picked = strategy_at(mesh, data.draw(st.integers(0, int(np.prod(mesh.shape)) - 1)))
+    assume(picked.interleave > 2)
+    needed = memory(
+        load, grid([replace(picked, interleave=each) for each in (1, 2, picked.interleave)]), PARAMETERS
+    )
+    none, least, most = needed.needed
+    assert none <= most <= least
 
 
 def test_many_calibrations_at_once_are_each_alone():

@@ -67,6 +67,8 @@ _DUALPIPE_EXPOSED = 20 / 132
 # Of a host link's stated rate, what long copies from and to pinned memory reach: 55.7 of 63 GB/s (Unsloth and
 # NVIDIA 2026, double-buffered reloads of checkpoints).
 _COPY_FRACTION = 55.7 / 63
+# What is summed in another order may come out smaller, by roundings: never by as much as this.
+_UNROUNDED = 1.0 - 2.0**-30
 _FP16, _POWERSGD, _TOPK = (CODES["compression"].index(name) for name in ("fp16", "powersgd", "topk"))
 
 
@@ -433,13 +435,24 @@ class StepEstimates(Struct, frozen=True, kw_only=True):
     memory: RankMemory
 
 
-def estimate(load: Load, machine: Machine, grid: StrategyGrid, parameters: Parameters) -> StepEstimates:
-    """Time and memory of one step of every strategy of a grid; that they are legal is not checked.
+class LayerSeconds(Struct, frozen=True, kw_only=True):
+    """Seconds of a layer's passes over one micro-batch; what tp, cp, ep and the micro-batch decide.
 
-    Returns arrays of the grid's shape, or ones that broadcast to it.
-    Assumes equal ranks but for jitter; pipelines run one forward, one back; the fullest stage sets the pace.
-    Source: each part names its own.
+    compute: recomputation included. host: what launching adds. tp, cp, ep, copies: exposed traffic of the
+    axes, and of activations on their way to the host's memory and back. total: of all.
     """
+
+    compute: Numbers
+    host: Numbers
+    tp: Numbers
+    cp: Numbers
+    ep: Numbers
+    copies: Numbers
+    total: Numbers
+
+
+def layer_seconds(load: Load, machine: Machine, grid: StrategyGrid, parameters: Parameters) -> LayerSeconds:
+    """What one layer takes of one micro-batch, gathers of its sharded weights left out."""
     layer = layer_time(load, machine, grid, parameters)
     # Each axis overlaps its traffic with all that comes before it. If several overlapped theirs with the same
     # work, each second less of it would expose several seconds of traffic: faster products, slower step.
@@ -452,7 +465,37 @@ def estimate(load: Load, machine: Machine, grid: StrategyGrid, parameters: Param
     tp_s = tp_layer_s(load, machine, grid, unsummed_s, parameters)
     busy_s = compute_s + tp_s + cp_s + ep_s
     copies_s = activation_offload_s(load, machine, grid, unsummed_s + tp_s, layer)
-    layer_s = unsummed_s + tp_s + copies_s
+    return LayerSeconds(
+        compute=compute_s,
+        host=unsummed_s + tp_s - busy_s,
+        tp=tp_s,
+        cp=cp_s,
+        ep=ep_s,
+        copies=copies_s,
+        total=unsummed_s + tp_s + copies_s,
+    )
+
+
+def least_step_s(load: Load, grid: StrategyGrid, layer_s: Numbers, parameters: Parameters) -> Numbers:
+    """Seconds that a step takes at least: what its micro-batches take on a pipeline's fullest stage.
+
+    layer_s: at most `LayerSeconds.total`. A stage that is fullest holds the mean of layers, rounded up.
+    """
+    stage_s = np.ceil(load.layers / grid.pp) * layer_s
+    certain_s = _UNROUNDED * grid.num_microbatches * stage_s
+    return certain_s * (1.0 + waiting_fraction(grid, parameters))
+
+
+def estimate(load: Load, machine: Machine, grid: StrategyGrid, parameters: Parameters) -> StepEstimates:
+    """Time and memory of one step of every strategy of a grid; that they are legal is not checked.
+
+    Returns arrays of the grid's shape, or ones that broadcast to it.
+    Assumes equal ranks but for jitter; pipelines run one forward, one back; the fullest stage sets the pace.
+    Source: each part names its own.
+    """
+    layer = layer_seconds(load, machine, grid, parameters)
+    compute_s, tp_s, cp_s, ep_s, copies_s = layer.compute, layer.tp, layer.cp, layer.ep, layer.copies
+    layer_s = layer.total
     shard_s = dp_shard_s(load, machine, grid, layer_s, parameters)
     per_rank = shards(load, grid)
     head_s = head_time_s(load, machine, grid, parameters)
@@ -474,7 +517,7 @@ def estimate(load: Load, machine: Machine, grid: StrategyGrid, parameters: Param
     backward_s = mean_layers * (_backward_share(grid) * (layer_s + shard_s))
     seconds = Seconds(
         compute=each * compute_s + count * head_s / grid.pp,
-        host=each * (unsummed_s + tp_s - busy_s),
+        host=each * layer.host,
         activation_offload=each * copies_s,
         tp=each * tp_s,
         cp=each * cp_s,
@@ -558,16 +601,21 @@ def _optimizer_s(machine: Machine, grid: StrategyGrid, per_rank: Shards, paramet
 def _with_waiting(
     seconds: Seconds, grid: StrategyGrid, needed: RankMemory, parameters: Parameters
 ) -> StepEstimates:
-    """The estimates, with the time all ranks wait for the slowest.
-
-    Source: the largest of n normal deviates is about sqrt(2 ln n) standard deviations above the mean.
-    """
+    """The estimates, with the time all ranks wait for the slowest."""
     parts = [getattr(seconds, name) for name in Seconds.__struct_fields__]
     total = sum(parts[1:], start=parts[0])
-    waiting = total * (parameters.rank_jitter * np.sqrt(2 * np.log(grid.num_accelerators)))
+    waiting = total * waiting_fraction(grid, parameters)
     named = dict(zip(Seconds.__struct_fields__, parts, strict=True))
     return StepEstimates(
         step_s=total + waiting,
         seconds=Seconds(**(named | {"waiting": waiting})),
         memory=needed,
     )
+
+
+def waiting_fraction(grid: StrategyGrid, parameters: Parameters) -> Numbers:
+    """Time that all ranks wait for the slowest, over that of a step without it.
+
+    Source: the largest of n normal deviates is about sqrt(2 ln n) standard deviations above the mean.
+    """
+    return np.asarray(parameters.rank_jitter * np.sqrt(2 * np.log(grid.num_accelerators)))

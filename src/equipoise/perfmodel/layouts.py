@@ -1,7 +1,7 @@
 """Strategies as arrays, and every layout of ranks and batches that a space allows."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, lru_cache, partial
 from itertools import count
 from typing import Any, NamedTuple, TypeAlias
@@ -113,28 +113,50 @@ def grid(strategies: Sequence[Strategy]) -> StrategyGrid:
 class Layouts(Struct, frozen=True, kw_only=True):
     """Sizes of the axes and of the batches: points of spaces that every other option is combined with.
 
-    Arrays of shape (n_layouts,). space: which of the spaces given, by its position. axes: a number for
-    the axes' sizes; layouts with the same number differ in their groups and batches only.
+    Most sizes are shared by many layouts, so they are kept once. shares: by name, the sizes of AXES and
+    dp_replicate, each (n_shares,); `space`, which of the spaces given, by its position; and `axes`, a number
+    for the axes' sizes: layouts with the same number differ in their groups and batches only. batches:
+    microbatch_samples and global_batch_samples, each (n_batches,). share, batch: which of them a layout has,
+    (n_layouts,). Layouts of the same batch differ in ep and dp_replicate alone.
     """
 
-    dp: Numbers
-    tp: Numbers
-    pp: Numbers
-    cp: Numbers
-    ep: Numbers
-    dp_replicate: Numbers
-    microbatch_samples: Numbers
-    global_batch_samples: Numbers
-    space: Codes
-    axes: Codes
+    shares: Mapping[str, NDArray[Any]]
+    batches: Mapping[str, Numbers]
+    share: Codes
+    batch: Codes
 
     def __len__(self) -> int:
         """How many layouts."""
-        return len(self.dp)
+        return len(self.share)
+
+    def column(self, name: str) -> NDArray[Any]:
+        """One of the sizes, the space or the number of the axes, of every layout: (n_layouts,)."""
+        known = self.shares.get(name)
+        return self.batches[name][self.batch] if known is None else known[self.share]
 
     def at(self, which: Codes | slice) -> "Layouts":
         """Some of the layouts, in the order given."""
-        return Layouts(**{name: getattr(self, name)[which] for name in self.__struct_fields__})
+        return replace(self, share=self.share[which], batch=self.batch[which])
+
+    def numbered(self, names: Sequence[str]) -> Codes:
+        """A small number for every layout, the same for those that agree in these sizes: (n_layouts,)."""
+        numbers = np.zeros(len(self), dtype=np.intp)
+        for name in names:
+            sizes, which = (
+                (self.shares[name], self.share) if name in self.shares else (self.batches[name], self.batch)
+            )
+            values, places = np.unique(sizes, return_inverse=True)
+            numbers = numbers * len(values) + places[which]
+        return numbers
+
+
+def distinct(numbers: Codes) -> tuple[Codes, Codes]:
+    """Of small numbers, at least one: a position of each different one, and which of these each number is."""
+    offset = numbers - numbers.min()
+    position = np.full(int(offset.max()) + 1, -1)
+    position[offset] = np.arange(len(offset))
+    is_present = position >= 0
+    return position[is_present], (np.cumsum(is_present) - 1)[offset]
 
 
 class LayoutGroup(Struct, frozen=True, kw_only=True):
@@ -163,22 +185,25 @@ class LayoutGroup(Struct, frozen=True, kw_only=True):
 
     def strategy(self, layout: int, layer: int, state: int) -> Strategy:
         """The strategy of a layout and combinations, by their numbers."""
-        sizes = {name: int(getattr(self.layouts, name)[layout]) for name in LAYOUT_OPTIONS}
+        sizes = {name: int(self.layouts.column(name)[layout]) for name in LAYOUT_OPTIONS}
         layers = dict(zip(LAYER_OPTIONS, self.layers[layer], strict=True))
         states = dict(zip(STATE_OPTIONS, self.states[state], strict=True))
         return Strategy(**sizes, **layers, **states)  # type: ignore[arg-type]
 
-    def meshes(self, most_elements: int) -> Iterator[tuple[int, Layouts, StrategyGrid]]:
-        """The strategies as meshes of at most about `most_elements` each: first layout, layouts and mesh."""
-        each = max(1, most_elements // self.num_each)
-        for start in range(0, len(self.layouts), each):
-            layouts = self.layouts.at(slice(start, start + each))
-            yield start, layouts, _mesh(layouts, self.layers, self.states)
+    def parts(self, most_elements: int) -> Iterator[tuple[slice, "LayoutGroup"]]:
+        """The group in parts of at most about `most_elements` strategies: which layouts, and the part."""
+        num_layouts = max(1, most_elements // self.num_each)
+        for start in range(0, len(self.layouts), num_layouts):
+            which = slice(start, start + num_layouts)
+            yield which, replace(self, layouts=self.layouts.at(which))
+
+    def mesh(self) -> StrategyGrid:
+        """The strategies: an open mesh of layouts, of layer options and of state options."""
+        return _mesh(self.layouts, self.layers, self.states)
 
 
 def _mesh(layouts: Layouts, layers: Combinations, states: Combinations) -> StrategyGrid:
-    """An open mesh of layouts, combinations of layer options and combinations of state options."""
-    columns: dict[str, Any] = {name: getattr(layouts, name)[:, None, None] for name in LAYOUT_OPTIONS}
+    columns: dict[str, Any] = {name: layouts.column(name)[:, None, None] for name in LAYOUT_OPTIONS}
     for names, combined, shape in ((LAYER_OPTIONS, layers, (1, -1, 1)), (STATE_OPTIONS, states, (1, 1, -1))):
         for name, values in zip(names, zip(*combined, strict=True), strict=True):
             codes = (
@@ -337,18 +362,21 @@ def _layouts(blocks: Sequence[_Block]) -> Layouts:
     first = np.cumsum(sizes) - sizes
     row = np.repeat(np.arange(len(block)), sizes[block])
     within = np.arange(len(row)) - np.repeat(np.cumsum(sizes[block]) - sizes[block], sizes[block])
-    batch = np.repeat(first[block], sizes[block]) + within
-    axes = (
-        np.array(each, dtype=float)[block][row] for each in zip(*(each[:4] for each in blocks), strict=True)
-    )
+    axes = np.array([each[:4] for each in blocks], dtype=float)[block]
     return Layouts(
-        **dict(zip(AXES[:4], axes, strict=True)),
-        ep=shares[row, 0].astype(float),
-        dp_replicate=shares[row, 1].astype(float),
-        microbatch_samples=np.concatenate([each.of.microbatches for each in blocks])[batch],
-        global_batch_samples=np.concatenate([each.of.batches for each in blocks])[batch],
-        space=of_block[block, 0][row],
-        axes=shares[row, 2],
+        shares={
+            **dict(zip(AXES[:4], axes.T, strict=True)),
+            "ep": shares[:, 0].astype(float),
+            "dp_replicate": shares[:, 1].astype(float),
+            "space": of_block[block, 0],
+            "axes": shares[:, 2],
+        },
+        batches={
+            "microbatch_samples": np.concatenate([each.of.microbatches for each in blocks]),
+            "global_batch_samples": np.concatenate([each.of.batches for each in blocks]),
+        },
+        share=row,
+        batch=np.repeat(first[block], sizes[block]) + within,
     )
 
 

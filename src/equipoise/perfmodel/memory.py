@@ -10,8 +10,11 @@ from equipoise.perfmodel.layouts import (
     DUALPIPE_V,
     RECOMPUTE_FULL,
     RECOMPUTE_SELECTIVE,
+    Codes,
+    LayoutGroup,
     Numbers,
     StrategyGrid,
+    distinct,
 )
 from equipoise.perfmodel.load import TABLE_BYTES, Load
 from equipoise.perfmodel.parameters import Parameters
@@ -122,6 +125,20 @@ def gradient_bytes_per_param(grid: StrategyGrid) -> Numbers:
     return np.asarray(np.where(halved, value_bytes(grid), 4.0))
 
 
+class HeldMemory(Struct, frozen=True, kw_only=True):
+    """Bytes that no batch changes: of states, and of what is gathered of weights that lie elsewhere."""
+
+    weights: Numbers
+    gradients: Numbers
+    optimizer: Numbers
+    gathered: Numbers
+
+    @property
+    def states(self) -> Numbers:
+        """Weights, gradients and optimizer states."""
+        return self.weights + self.gradients + self.optimizer
+
+
 def memory(load: Load, grid: StrategyGrid, parameters: Parameters) -> RankMemory:
     """Bytes by kind on the fullest rank.
 
@@ -131,6 +148,44 @@ def memory(load: Load, grid: StrategyGrid, parameters: Parameters) -> RankMemory
     Source: Rajbhandari et al. 2020 (states); Korthikanti et al. 2022 (activations); Narayanan et al. 2021
     (1F1B).
     """
+    held = held_memory(load, grid)
+    activations = activation_bytes(load, grid) * parameters.activation_slack
+    buffers = held.gathered + sent_bytes(load, grid)
+    lives = activations + (held.states + buffers)
+    return RankMemory(
+        weights=held.weights,
+        gradients=held.gradients,
+        optimizer=held.optimizer,
+        activations=activations,
+        buffers=buffers,
+        fixed=np.asarray(parameters.fixed_bytes),
+        reserved=lives * parameters.reserved_slack,
+    )
+
+
+def needed_bytes(load: Load, group: LayoutGroup, parameters: Parameters) -> Numbers:
+    """`RankMemory.needed` of all strategies of a group: (n_layouts, n_combinations).
+
+    What no batch changes is computed once for the layouts that share it, and so is what batches decide.
+    """
+    layouts = group.layouts
+    (of_shares, share), (of_batches, batch) = distinct(layouts.share), distinct(layouts.batch)
+    shares, batches = group.at(of_shares).mesh(), group.at(of_batches).mesh()
+
+    def of_layouts(values: Numbers, which: Codes) -> Numbers:
+        return values if values.ndim == 0 or len(values) == 1 else values[which]
+
+    held = held_memory(load, shares)
+    activations = of_layouts(activation_bytes(load, batches) * parameters.activation_slack, batch)
+    buffers = of_layouts(held.gathered, share) + of_layouts(sent_bytes(load, batches), batch)
+    lives = activations + (of_layouts(held.states, share) + buffers)
+    needed = lives * parameters.reserved_slack + np.asarray(parameters.fixed_bytes)
+    shape = len(layouts), len(group.layers), len(group.states)
+    return np.broadcast_to(needed, shape).reshape(len(layouts), -1)
+
+
+def held_memory(load: Load, grid: StrategyGrid) -> HeldMemory:
+    """Bytes of states, and of what is gathered, on the fullest rank."""
     per_rank = shards(load, grid)
     held = grid.held_stage
     by_stage = [np.where(held >= stage, 1 / per_rank.dense_ranks, 1.0) for stage in (1, 2, 3)]
@@ -155,17 +210,11 @@ def memory(load: Load, grid: StrategyGrid, parameters: Parameters) -> RankMemory
     optimizer = states * (
         per_rank.dense_trained * by_stage[0] + per_rank.expert_trained * experts_by_stage[0]
     )
-    activations = activation_bytes(load, grid) * parameters.activation_slack
-    buffers = _buffer_bytes(load, grid, per_rank)
-    lives = activations + (weights + gradients + optimizer + buffers)
-    return RankMemory(
+    return HeldMemory(
         weights=weights,
         gradients=gradients,
         optimizer=optimizer,
-        activations=activations,
-        buffers=buffers,
-        fixed=np.asarray(parameters.fixed_bytes),
-        reserved=lives * parameters.reserved_slack,
+        gathered=_gathered_bytes(load, grid, per_rank),
     )
 
 
@@ -236,12 +285,11 @@ def activation_bytes(load: Load, grid: StrategyGrid) -> Numbers:
     return np.asarray(np.maximum(first + (at_work + gathered), with_loss))
 
 
-def _buffer_bytes(load: Load, grid: StrategyGrid, per_rank: Shards) -> Numbers:
-    """Bytes of what is gathered or sent, and lost again within a step.
+def _gathered_bytes(load: Load, grid: StrategyGrid, per_rank: Shards) -> Numbers:
+    """Bytes of what is gathered of weights that lie elsewhere, and lost again within a step.
 
-    Assumes that weights, where they lie elsewhere, are gathered two layers at a time, with a layer's
-    gradients and those in fp32 on their way out; tables stay gathered between the two ways, and the output's
-    gradient next to them.
+    Assumes that they are gathered two layers at a time, with a layer's gradients and those in fp32 on their
+    way out; tables stay gathered between the two ways, and the output's gradient next to them.
     Source: PyTorch FSDP2 (fully_shard; the root is not resharded after the way forward).
     """
     width = value_bytes(grid)
@@ -254,5 +302,9 @@ def _buffer_bytes(load: Load, grid: StrategyGrid, per_rank: Shards) -> Numbers:
     gathered = layer * (_GATHERED * stored + full * out) + tables * (width + full * out / 2)
     sharded = (grid.held_stage >= WEIGHTS_SHARDED) & (per_rank.dense_ranks > 1)
     elsewhere = sharded | (grid.offload == _OFFLOAD_ALL)
-    sent = np.where(grid.pp > 1, 2 * tokens_per_rank(load, grid) * load.boundary_bytes, 0.0)
-    return np.asarray(np.where(elsewhere, gathered, 0.0) + sent)
+    return np.asarray(np.where(elsewhere, gathered, 0.0))
+
+
+def sent_bytes(load: Load, grid: StrategyGrid) -> Numbers:
+    """Bytes of what a pipeline stage receives and sends, and lost again within a step."""
+    return np.asarray(np.where(grid.pp > 1, 2 * tokens_per_rank(load, grid) * load.boundary_bytes, 0.0))

@@ -13,11 +13,11 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from equipoise.perfmodel.estimate import estimate
-from equipoise.perfmodel.layouts import CODES, Codes, LayoutGroup, Layouts, Numbers, layout_groups
+from equipoise.perfmodel.estimate import estimate, layer_seconds, least_step_s
+from equipoise.perfmodel.layouts import CODES, Codes, LayoutGroup, Layouts, Numbers, distinct, layout_groups
 from equipoise.perfmodel.load import Load
 from equipoise.perfmodel.machine import Machine
-from equipoise.perfmodel.memory import memory
+from equipoise.perfmodel.memory import needed_bytes
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.perfmodel.space import LAYER_OPTIONS, STATE_OPTIONS, Combinations, Space, Value, limits
 from equipoise.spec.strategy import Strategy
@@ -34,6 +34,8 @@ _NO_MEMORY = ("tp_overlap", "compression", "compression_rank", "sync_period")
 # Of the ZeRO stages that shard no weights, the fastest first: sharded states make the optimizer's step
 # shorter, sharded gradients leave it as it is; traffic is that of none (Rajbhandari et al. 2020, section 7).
 _WHOLE_WEIGHTS = (1, 2, 0)
+# Sizes that decide what a layer takes of a micro-batch.
+_OF_A_LAYER = ("tp", "cp", "ep", "microbatch_samples")
 # Layer options that decide what is kept for the way back and where, or change no byte.
 _KEPT_ANYHOW = {"recompute": None, "activation_offload": None, "tp_overlap": None}
 
@@ -91,15 +93,17 @@ def fastest(job: SearchJob, spaces: Sequence[Space], *, num_best: int = 1) -> tu
     Assumes that a step is no shorter with recomputation than without, with less overlap, with activations
     that travel to the host or with optimizer states not sharded; that memory gets no less by less overlap or
     unsharded states, and no more by recomputing selectively, by recomputing all, by keeping activations on
-    the host, or by sharding states or gradients.
+    the host, or by sharding states or gradients; that interleaving takes no less memory than none, and more
+    of it no more.
     Source: branch and bound (Land and Doig 1960): the best that a layout's options can reach bounds it.
     """
     groups, faults = layout_groups(spaces, limits(job.load, job.machine))
     counts, fitting = _feasibility(job, groups, len(spaces))
-    candidates = _candidates(job, groups, fitting)
-    if candidates is None:
+    bounded = _bounded(job, groups, fitting)
+    if bounded is None:
         best: list[tuple[FoundStrategy, ...]] = [()] * len(spaces)
     else:
+        candidates = _promising(job, groups, bounded, num_best)
         _settle(job, groups, candidates, num_best)
         best = [candidates.best(groups, space, num_best) for space in range(len(spaces))]
     return tuple(
@@ -146,14 +150,15 @@ def _feasibility(
     counts = [_FeasibilityCount() for _ in range(num_spaces)]
     fitting = []
     for group in groups:
-        for space, num_layouts in enumerate(np.bincount(group.layouts.space, minlength=num_spaces)):
-            counts[space].num_legal += int(num_layouts) * group.num_each
+        spaces = group.layouts.column("space")
+        for counted, num_layouts in zip(counts, np.bincount(spaces, minlength=num_spaces), strict=True):
+            counted.num_legal += int(num_layouts) * group.num_each
         able = np.ones(len(group.layouts), dtype=bool)
         heaviest = _heaviest_layers(group), _heaviest_states(group)
-        for start, layouts, needed in _needed_bytes(job, group, *heaviest):
-            able[start : start + len(layouts)] = (needed <= job.machine.memory_bytes).all(axis=1)
-        for space, num_layouts in enumerate(np.bincount(group.layouts.space[able], minlength=num_spaces)):
-            counts[space].num_fitting += int(num_layouts) * group.num_each
+        for which, _, needed in _needed_bytes(job, group, *heaviest):
+            able[which] = (needed <= job.machine.memory_bytes).all(axis=1)
+        for counted, num_layouts in zip(counts, np.bincount(spaces[able], minlength=num_spaces), strict=True):
+            counted.num_fitting += int(num_layouts) * group.num_each
         _count_each(job, group, _not_hopeless(job, group, np.flatnonzero(~able), counts), counts, able)
         fitting.append(able)
     return counts, fitting
@@ -165,8 +170,8 @@ def _not_hopeless(
     """Those of some layouts of which the lightest strategies fit; what the others need is noted."""
     layers, states = _lightest_layers(group), _lightest_states(group)
     left = [which[:0]]
-    for start, layouts, needed in _needed_bytes(job, group.at(which), layers, states):
-        here = which[start : start + len(layouts)]
+    for some, _, needed in _needed_bytes(job, group.at(which), layers, states):
+        here = which[some]
         fits = (needed <= job.machine.memory_bytes).any(axis=1)
         left.append(here[fits])
         _note_least(counts, group, here[~fits], needed[~fits], combined=(layers, states))
@@ -180,24 +185,25 @@ def _note_least(
     needed: Numbers,
     *,
     combined: tuple[Sequence[int], Sequence[int]],
-    nearest: Numbers | None = None,
+    too_much: Numbers | None = None,
 ) -> None:
     """Note the least bytes of some layouts by space, and the least of what does not fit.
 
-    needed: (n_layouts, n_combinations) of the numbers `combined`. nearest: (n_layouts,); all unless given.
+    needed: (n_layouts, n_combinations) of the numbers `combined`. too_much: of what
+    does not fit, and infinite elsewhere; all of them unless given.
     """
-    least = needed.min(axis=1)
-    nearest = least if nearest is None else nearest
-    spaces = group.layouts.space[which]
+    spaces = group.layouts.at(which).column("space")
     for space in _present(spaces):
         mine = np.flatnonzero(spaces == space)
-        counted, at = counts[space], int(mine[np.argmin(least[mine])])
-        counted.nearest_bytes = min(counted.nearest_bytes, float(nearest[mine].min()))
-        if least[at] < counted.least_bytes:
+        amounts = needed[mine] if len(mine) < len(needed) else needed
+        beyond = amounts if too_much is None else too_much[mine]
+        counted, (at, combination) = counts[space], divmod(int(amounts.argmin()), amounts.shape[1])
+        counted.nearest_bytes = min(counted.nearest_bytes, float(beyond.min()))
+        if amounts[at, combination] < counted.least_bytes:
             layers, states = combined
-            layer, state = divmod(int(needed[at].argmin()), len(states))
-            counted.least_bytes = float(least[at])
-            counted.leanest = (group, int(which[at]), layers[layer], states[state])
+            layer, state = divmod(combination, len(states))
+            counted.least_bytes = float(amounts[at, combination])
+            counted.leanest = (group, int(which[mine[at]]), layers[layer], states[state])
 
 
 def _count_each(
@@ -208,25 +214,24 @@ def _count_each(
     states, num_states = _by_memory(STATE_OPTIONS, group.states)
     # As floats the counts are summed many times as fast; they stay exact to 2**53.
     times = np.outer(num_layers, num_states).ravel().astype(float)
-    for start, layouts, needed in _needed_bytes(job, group.at(which), layers, states):
+    for some, layouts, needed in _needed_bytes(job, group.at(which), layers, states):
         fits = needed <= job.machine.memory_bytes
         num_fitting = fits.astype(float) @ times
-        here = which[start : start + len(layouts)]
+        here = which[some]
         able[here] = num_fitting > 0
-        fitting = np.bincount(layouts.space, weights=num_fitting, minlength=len(counts))
+        fitting = np.bincount(layouts.column("space"), weights=num_fitting, minlength=len(counts))
         for counted, more in zip(counts, fitting.tolist(), strict=True):
             counted.num_fitting += int(more)
-        nearest = np.where(fits, np.inf, needed).min(axis=1)
-        _note_least(counts, group, here, needed, combined=(layers, states), nearest=nearest)
+        too_much = np.where(fits, np.inf, needed)
+        _note_least(counts, group, here, needed, combined=(layers, states), too_much=too_much)
 
 
 def _needed_bytes(
     job: SearchJob, group: LayoutGroup, layers: Sequence[int], states: Sequence[int]
-) -> Iterator[tuple[int, Layouts, Numbers]]:
-    """Bytes of some combinations, part by part: first layout, layouts, (n_layouts, n_combinations)."""
-    for start, layouts, mesh in group.only(layers, states).meshes(MESH_ELEMENTS):
-        needed = np.broadcast_to(memory(job.load, mesh, job.parameters).needed, mesh.shape)
-        yield start, layouts, needed.reshape(len(layouts), -1)
+) -> Iterator[tuple[slice, Layouts, Numbers]]:
+    """Bytes of some combinations, part by part: which layouts, these, and (n_layouts, n_combinations)."""
+    for which, part in group.only(layers, states).parts(MESH_ELEMENTS):
+        yield which, part.layouts, needed_bytes(job.load, part, job.parameters)
 
 
 def _by_memory(names: tuple[str, ...], combinations: Combinations) -> tuple[list[int], list[int]]:
@@ -245,7 +250,7 @@ def _present(numbers: Codes) -> list[int]:
 
 
 class _Candidates(Struct, kw_only=True):
-    """The layouts of all groups of which any strategy fits: arrays of shape (n_layouts,).
+    """Layouts of all groups of which any strategy fits: arrays of shape (n_layouts,).
 
     group, layout: which of the groups, and which of its layouts. lower_s: no strategy of the layout is
     faster. value_s: the fastest that fits of those evaluated, layer and state the numbers of its
@@ -260,6 +265,20 @@ class _Candidates(Struct, kw_only=True):
     value_s: Numbers
     layer: Codes
     state: Codes
+
+    def at(self, which: Codes) -> "_Candidates":
+        """Some of the layouts, in the order given."""
+        return _Candidates(**{name: getattr(self, name)[which] for name in self.__struct_fields__})
+
+    def by_group(self, groups: Sequence[LayoutGroup], which: Codes) -> Iterator[tuple[Codes, LayoutGroup]]:
+        """Some of the layouts by their group."""
+        for number in _present(self.group[which]):
+            yield which[self.group[which] == number], groups[number]
+
+    def take(self, which: Codes, times: "_Times") -> None:
+        """Note what some of the layouts take."""
+        self.lower_s[which], self.value_s[which] = times.lower_s, times.value_s
+        self.layer[which], self.state[which] = times.layer, times.state
 
     def limits_s(self, num_best: int) -> Numbers:
         """What a layout has to stay below to change the answer: the best of its axes, and the worst kept."""
@@ -291,32 +310,74 @@ class _Candidates(Struct, kw_only=True):
         )
 
 
-def _candidates(
-    job: SearchJob, groups: Sequence[LayoutGroup], fitting: Sequence[_Mask]
-) -> _Candidates | None:
-    """Every layout with the fastest of its options, whatever memory they need; None without layouts.
+def _bounded(job: SearchJob, groups: Sequence[LayoutGroup], fitting: Sequence[_Mask]) -> _Candidates | None:
+    """Every layout of which any strategy fits, with a bound of its time and none evaluated; None without any.
 
     fitting: by group, which layouts have a strategy that fits.
     """
-    found = []
+    parts = []
     for number, (group, fits) in enumerate(zip(groups, fitting, strict=True)):
         which = np.flatnonzero(fits)
         if len(which):
             part = group.at(which)
-            times = _times(job, part, _fastest_layers(group, job.parameters), _fastest_states(group))
-            found.append((np.full(len(which), number), which, part.layouts, times))
-    if not found:
+            least_s = _least_s(job, part.only(_fastest_layers(group, job.parameters), _fastest_states(group)))
+            parts.append((np.full(len(which), number), which, part.layouts, least_s))
+    if not parts:
         return None
+    layout = np.concatenate([which for _, which, _, _ in parts])
     return _Candidates(
-        group=np.concatenate([numbers for numbers, _, _, _ in found]),
-        layout=np.concatenate([which for _, which, _, _ in found]),
-        space=np.concatenate([layouts.space for _, _, layouts, _ in found]),
-        axes=np.concatenate([layouts.axes for _, _, layouts, _ in found]),
-        lower_s=np.concatenate([times.lower_s for *_, times in found]),
-        value_s=np.concatenate([times.value_s for *_, times in found]),
-        layer=np.concatenate([times.layer for *_, times in found]),
-        state=np.concatenate([times.state for *_, times in found]),
+        group=np.concatenate([numbers for numbers, _, _, _ in parts]),
+        layout=layout,
+        space=np.concatenate([layouts.column("space") for _, _, layouts, _ in parts]),
+        axes=np.concatenate([layouts.column("axes") for _, _, layouts, _ in parts]),
+        lower_s=np.concatenate([least_s for *_, least_s in parts]),
+        value_s=np.full(len(layout), np.inf),
+        layer=np.zeros(len(layout), dtype=np.intp),
+        state=np.zeros(len(layout), dtype=np.intp),
     )
+
+
+def _least_s(job: SearchJob, group: LayoutGroup) -> Numbers:
+    """Seconds that a training takes at least by any strategy of each layout, whatever memory it needs.
+
+    A layer's seconds are computed once for all layouts that share what decides them.
+    """
+    layouts = group.layouts
+    shared, which = distinct(layouts.numbered(_OF_A_LAYER))
+    layer_s = np.empty(len(shared))
+    for some, part in group.at(shared).parts(MESH_ELEMENTS):
+        total = layer_seconds(job.load, job.machine, mesh := part.mesh(), job.parameters).total
+        layer_s[some] = np.broadcast_to(total, mesh.shape).min(axis=(1, 2))
+    sizes = group.only([0], [0]).mesh()
+    step_s = least_step_s(job.load, sizes, layer_s[which][:, None, None], job.parameters)[:, 0, 0]
+    return np.asarray(step_s * job.num_steps(layouts.column("global_batch_samples")))
+
+
+def _promising(
+    job: SearchJob, groups: Sequence[LayoutGroup], bounded: _Candidates, num_best: int
+) -> _Candidates:
+    """The layouts that could be among the best, with the fastest of their options, whatever memory they need.
+
+    They are evaluated from the lowest bound of their space up, until no other has one as low as what it has
+    to stay below.
+    """
+    lowest_s = np.full(int(bounded.space.max()) + 1, np.inf)
+    np.minimum.at(lowest_s, bounded.space, bounded.lower_s)
+    candidates, is_evaluated = bounded, np.zeros(len(bounded.layout), dtype=bool)
+    size = _FIRST_ROUND
+    while not is_evaluated.all():
+        left = np.flatnonzero(~is_evaluated)
+        if len(left) > size:
+            excess = candidates.lower_s[left] / lowest_s[candidates.space[left]]
+            left = np.sort(left[np.argpartition(excess, size)[:size]])
+        for mine, group in candidates.by_group(groups, left):
+            layers, states = _fastest_layers(group, job.parameters), _fastest_states(group)
+            candidates.take(mine, _times(job, group.at(candidates.layout[mine]), layers, states))
+        is_evaluated[left] = True
+        kept = np.flatnonzero(is_evaluated | (candidates.lower_s <= candidates.limits_s(num_best)))
+        candidates, is_evaluated = candidates.at(kept), is_evaluated[kept]
+        size *= 2
+    return candidates
 
 
 def _settle(job: SearchJob, groups: Sequence[LayoutGroup], candidates: _Candidates, num_best: int) -> None:
@@ -328,12 +389,10 @@ def _settle(job: SearchJob, groups: Sequence[LayoutGroup], candidates: _Candidat
         if not len(left):
             return
         left = left[np.argsort(candidates.lower_s[left], kind="stable")[:size]]
-        for number in _present(candidates.group[left]):
-            mine, group = left[candidates.group[left] == number], groups[number]
-            part = group.at(candidates.layout[mine])
-            times = _times(job, part, _unbeaten_layers(group, job.parameters), _unbeaten_states(group))
-            candidates.value_s[mine], candidates.lower_s[mine] = times.value_s, np.inf
-            candidates.layer[mine], candidates.state[mine] = times.layer, times.state
+        for mine, group in candidates.by_group(groups, left):
+            layers, states = _unbeaten_layers(group, job.parameters), _unbeaten_states(group)
+            candidates.take(mine, _times(job, group.at(candidates.layout[mine]), layers, states))
+        candidates.lower_s[left] = np.inf
         size *= 2
 
 
@@ -352,14 +411,15 @@ class _Times(Struct, frozen=True, kw_only=True):
 def _times(job: SearchJob, group: LayoutGroup, layers: Sequence[int], states: Sequence[int]) -> _Times:
     """All combinations of some layer and state options, evaluated at every layout of a group."""
     parts = []
-    for _, layouts, mesh in group.only(layers, states).meshes(MESH_ELEMENTS):
+    for _, part in group.only(layers, states).parts(MESH_ELEMENTS):
+        mesh, num_layouts = part.mesh(), len(part.layouts)
         estimates = estimate(job.load, job.machine, mesh, job.parameters)
-        steps = job.num_steps(layouts.global_batch_samples)[:, None]
-        time_s = np.broadcast_to(estimates.step_s, mesh.shape).reshape(len(layouts), -1) * steps
+        steps = job.num_steps(part.layouts.column("global_batch_samples"))[:, None]
+        time_s = np.broadcast_to(estimates.step_s, mesh.shape).reshape(num_layouts, -1) * steps
         fits = np.broadcast_to(estimates.memory.needed <= job.machine.memory_bytes, mesh.shape)
-        allowed = np.where(fits.reshape(len(layouts), -1), time_s, np.inf)
+        allowed = np.where(fits.reshape(num_layouts, -1), time_s, np.inf)
         chosen = np.argmin(allowed, axis=1)
-        parts.append((time_s.min(axis=1), allowed[np.arange(len(layouts)), chosen], chosen))
+        parts.append((time_s.min(axis=1), allowed[np.arange(num_layouts), chosen], chosen))
     lower_s, value_s, chosen = (np.concatenate(column) for column in zip(*parts, strict=True))
     return _Times(
         lower_s=lower_s,
@@ -445,12 +505,12 @@ def _heaviest_layers(group: LayoutGroup) -> tuple[int, ...]:
 
 
 def _heaviest_states(group: LayoutGroup) -> tuple[int, ...]:
-    """Numbers of the heaviest state options, among those equal but for a ZeRO stage below 3."""
+    """Numbers of the heaviest state options, among those equal but for interleaving and a stage below 3."""
     return _firsts(
         STATE_OPTIONS,
         group.states,
-        kind=lambda values: values | {"zero_stage": values["zero_stage"] in _WHOLE_WEIGHTS},
-        rank=lambda values: (values["zero_stage"],),
+        kind=_alike_in_memory,
+        rank=lambda values: (values["interleave"] == 1, values["interleave"], values["zero_stage"]),
     )
 
 
@@ -468,13 +528,18 @@ def _lightest_layers(group: LayoutGroup) -> tuple[int, ...]:
 
 
 def _lightest_states(group: LayoutGroup) -> tuple[int, ...]:
-    """Numbers of the lightest state options, among those equal but for a ZeRO stage below 3."""
+    """Numbers of the lightest state options, among those equal but for interleaving and a stage below 3."""
     return _firsts(
         STATE_OPTIONS,
         group.states,
-        kind=lambda values: values | {"zero_stage": values["zero_stage"] in _WHOLE_WEIGHTS},
-        rank=lambda values: (-values["zero_stage"],),
+        kind=_alike_in_memory,
+        rank=lambda values: (values["interleave"] > 1, -values["interleave"], -values["zero_stage"]),
     )
+
+
+def _alike_in_memory(values: _Values) -> _Values:
+    """What two state options share of which one is known to need no less memory than the other."""
+    return values | {"interleave": None, "zero_stage": values["zero_stage"] in _WHOLE_WEIGHTS}
 
 
 def _order(stage: int) -> int:
