@@ -160,6 +160,12 @@ class Candidate(Struct, frozen=True, kw_only=True):
         return f"{self.system}/{self.num_accelerators}/{self.terms}"
 
     @property
+    def has_published_batch(self) -> bool:
+        """Whether its global batch is that of the best result published of its system and size."""
+        batches = [each.global_batch_samples for each in self.published[:1]]
+        return self.global_batch_samples is not None and batches == [self.global_batch_samples]
+
+    @property
     def accelerator_hours(self) -> float | None:
         """Accelerators times hours of elapsed time."""
         return None if self.time_s is None else self.num_accelerators * self.time_s.value / HOUR_S

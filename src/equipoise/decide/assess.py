@@ -122,7 +122,13 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
     traced = checks(traces, None, system.cluster, None) if traces else ()
     model = start_model(inputs, system)
     try:
-        start = problem(inputs.training, system.cluster, model, num_best=_num_best(inputs))
+        start = problem(
+            inputs.training,
+            system.cluster,
+            model,
+            num_best=_num_best(inputs),
+            published_batches=_published_batches(inputs, system.accelerator),
+        )
         if traces:
             traced = checks(traces, start.load, system.cluster, start.model.parameters)
         run_fit = _run_fit(inputs, start)
@@ -150,6 +156,17 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
         missing=tuple(dict.fromkeys(missing)),
         notes=tuple(notes),
     )
+
+
+def _published_batches(inputs: Inputs, accelerator: str) -> dict[int, int]:
+    """The global batch of the best result of each size, where the training is that of published results."""
+    query = inputs.query
+    is_theirs = inputs.training.budget.is_to_target and query.round is None and inputs.user.runs is None
+    if inputs.scores is None or not is_theirs or query.global_batch_samples is not None:
+        return {}
+    found = results_at_size(inputs.scores, inputs.training.workload.slug, accelerator)
+    batches = {size: results[0].global_batch_samples for size, results in found.items()}
+    return {size: batch for size, batch in batches.items() if batch is not None}
 
 
 def _num_best(inputs: Inputs) -> int:
@@ -251,8 +268,7 @@ def _published(inputs: Inputs, system: RequestedSystem, sizes: SizeRange) -> Pub
         round=query.round,
     )
     trainings = None if inputs.user.runs is None else inputs.user.runs.trainings
-    with_results = batch is None and query.round is None
-    return published_evidence(scores, question, trainings=trainings, with_results=with_results)
+    return published_evidence(scores, question, trainings=trainings, with_results=query.round is None)
 
 
 def _collected(
@@ -332,7 +348,9 @@ def _unrestricted_estimates(training: Training | None, survey: Survey | None) ->
         return None
     start = survey.problem
     found = replace(
-        problem(training, start.cluster, start.model, num_best=1), has_own_steps=start.has_own_steps
+        problem(training, start.cluster, start.model, num_best=1),
+        has_own_steps=start.has_own_steps,
+        published_batches=start.published_batches,
     )
     return model_estimates(SURVEYS.surveyed(found, [each.num_accelerators for each in survey.sizes]))
 
@@ -400,6 +418,7 @@ def _transferred(
             inputs.catalogue.cluster(near.chip.slug),
             _model_for(inputs, near.chip),
             num_best=1,
+            published_batches=_published_batches(inputs, near.chip.slug),
         )
         there_s = {
             each.num_accelerators: each.best.work_s.value
@@ -458,7 +477,7 @@ def _elsewhere(inputs: Inputs, accelerator: str, sizes: SizeRange, *, with_curve
     assert inputs.scores is not None
     slug, batch = inputs.training.workload.slug, inputs.query.global_batch_samples
     if not with_curve:
-        at_size = {} if batch is not None else results_at_size(inputs.scores, slug, accelerator)
+        at_size = results_at_size(inputs.scores, slug, accelerator, global_batch_samples=batch)
         return PublishedEvidence(at_size=at_size, curve=None)
     question = CurveQuestion(
         workload=slug,
@@ -467,7 +486,7 @@ def _elsewhere(inputs: Inputs, accelerator: str, sizes: SizeRange, *, with_curve
         catalogue=inputs.catalogue,
         global_batch_samples=None if batch is None else float(batch),
     )
-    return published_evidence(inputs.scores, question, with_results=batch is None)
+    return published_evidence(inputs.scores, question)
 
 
 def _by_runs_alone(inputs: Inputs, system: RequestedSystem) -> Assessment:

@@ -282,7 +282,7 @@ def _chosen_for_you(inputs: Inputs, assessment: Assessment, best: Candidate | No
     chosen = [*inputs.training.chosen_for_you, *assessment.system.chosen_for_you]
     if best is None:
         return tuple(chosen)
-    chosen += batch_words(inputs.training, best.global_batch_samples)
+    chosen += batch_words(inputs.training, best.global_batch_samples, is_published=best.has_published_batch)
     if best.strategy is not None and not inputs.query.precision:
         chosen.append(f"precision {best.strategy.precision} (--precision for others)")
     if best.strategy is not None and not any(

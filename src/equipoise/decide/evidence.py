@@ -75,11 +75,15 @@ class Estimates(Struct, frozen=True, kw_only=True):
 
 
 class PublishedResult(Struct, frozen=True, kw_only=True):
-    """A result submitted on this very size of this very accelerator."""
+    """A result submitted on this very size of this very accelerator.
+
+    global_batch_samples: None is not known.
+    """
 
     entry_id: str
     round: str
     score_s: float
+    global_batch_samples: int | None = None
     source_uri: str | None = None
     source_line: int | None = None
 

@@ -354,10 +354,13 @@ def _batch(inputs: Inputs, best: Candidate) -> Iterator[Reason]:
     if best.global_batch_samples is None or budget.batches is None or best.num_samples is None:
         return
     low, high = map(format_count, budget.batches)
+    why = "trades faster steps against more samples to the target"
+    if best.has_published_batch:
+        why = "is that of the best result published of this system and size"
     yield Reason(
         words=(
-            f"The global batch of {format_count(best.global_batch_samples)} trades faster steps against "
-            f"more samples to the target: {format_si(best.num_samples)} there, by results at {low} to {high}."
+            f"The global batch of {format_count(best.global_batch_samples)} {why}: "
+            f"{format_si(best.num_samples)} samples to the target there, by results at {low} to {high}."
         ),
         sources=budget.evidence[:_MOST_SOURCES],
         formula="S(B) = S_min (1 + B / B_crit) (McCandlish et al. 2018)",

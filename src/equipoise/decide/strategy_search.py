@@ -3,6 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -57,6 +58,7 @@ _NEAREST_BATCH: Final = 1 / 16  # of what a batch is a multiple of: rounding by 
 # words): a factor of two either way, as assumed.
 _UNVALIDATED_LOG_HALF_WIDTH = math.log(2.0)
 
+_NO_BATCHES: Final[Mapping[int, int]] = MappingProxyType({})
 _MOST_SPLITS: Final = 16  # of accelerators into two pools
 # Hours of whole pretrainings over those of their own steps, where both are published: LLaMA 65B (380 tokens/s
 # per accelerator: arXiv:2302.13971) 1.00, BLOOM (105 s per step of 4 Mi tokens on 384: its chronicles) 1.11,
@@ -100,7 +102,8 @@ class Problem(Struct, frozen=True, kw_only=True):
     """A training on a kind of cluster.
 
     drawn: the model's equally likely parameters. num_best: per size. has_own_steps: the user's own steps set
-    the model's times.
+    the model's times. published_batches: the global batch of the best published result of a size, whose time
+    is the evidence there.
     """
 
     training: Training
@@ -111,6 +114,7 @@ class Problem(Struct, frozen=True, kw_only=True):
     choices: Mapping[str, tuple[Value, ...]]
     num_best: int
     has_own_steps: bool = False
+    published_batches: Mapping[int, int] = _NO_BATCHES
 
     @property
     def record(self) -> PlanRecord:
@@ -134,7 +138,7 @@ class Problem(Struct, frozen=True, kw_only=True):
         return _TIME_PER_OWN_STEP_TIME if self.has_own_steps else 1.0 / self.record.bias
 
     def batches(self, num_accelerators: int) -> tuple[int, ...]:
-        """Global batches to try: the one stated, or those that published results span, in even steps.
+        """Global batches to try: the one stated or published, else those that results span, in even steps.
 
         Steps are powers of two and three halves of them, and powers of two of the number of accelerators.
         """
@@ -143,6 +147,8 @@ class Problem(Struct, frozen=True, kw_only=True):
             return (batch,)
         if batch is not None:
             return tuple(dict.fromkeys((batch, self._shared_out(batch, num_accelerators))))
+        if num_accelerators in self.published_batches:
+            return (self.published_batches[num_accelerators],)
         batches = self.training.budget.batches
         if batches is None:
             return (usual_batch(self.training.workload),)
@@ -374,7 +380,14 @@ def _log_half_widths(drawn_s: FloatArray, step_s: Numbers, log_half_width: float
     return np.asarray(np.hypot(np.maximum(high, -low), log_half_width))
 
 
-def problem(training: Training, cluster: Cluster, model: CalibratedModel, *, num_best: int) -> Problem:
+def problem(
+    training: Training,
+    cluster: Cluster,
+    model: CalibratedModel,
+    *,
+    num_best: int,
+    published_batches: Mapping[int, int] = _NO_BATCHES,
+) -> Problem:
     """All that the search of strategies for a training on a kind of cluster needs.
 
     Raises SpecError where the work of the workload is not known.
@@ -389,6 +402,7 @@ def problem(training: Training, cluster: Cluster, model: CalibratedModel, *, num
         drawn=stacked_parameters(model.draws),
         choices=choices,
         num_best=num_best,
+        published_batches=published_batches,
     )
 
 

@@ -210,8 +210,13 @@ def _searched(problem: Problem, sizes: Sequence[int]) -> list[SizeSearch]:
         else replace(each, best=())
         for size, each in zip(sizes, problem.surveyed(sizes), strict=True)
     ]
+    free = replace(problem, published_batches={})
     found = [
-        each if each.num_fitting else _on_the_host(problem, size, each)
+        each if each.num_fitting or size not in problem.published_batches else free.searched(size)
+        for size, each in zip(sizes, found, strict=True)
+    ]
+    found = [
+        each if each.num_fitting else _on_the_host(free, size, each)
         for size, each in zip(sizes, found, strict=True)
     ]
     timed = problem.timed([each.best[0].strategy for each in found if each.best])
@@ -321,6 +326,7 @@ def _key(problem: Problem) -> Hashable | None:
         model.calibration.name,
         problem.has_own_steps,
         frozenset(problem.choices.items()),
+        frozenset(problem.published_batches.items()),
         problem.num_best,
     )
 

@@ -385,13 +385,18 @@ def _chosen_batch(
     return (usual, words) if usual <= samples else (math.floor(samples), "all samples of the training")
 
 
-def batch_words(asked: Training, global_batch_samples: int | None) -> Iterator[str]:
-    """Why the batch of a candidate was chosen; nothing where it was stated, or is not known."""
+def batch_words(
+    asked: Training, global_batch_samples: int | None, *, is_published: bool = False
+) -> Iterator[str]:
+    """Why the batch of a candidate was chosen; nothing where it was stated, or is not known.
+
+    is_published: whether it is that of the best result published of the candidate's system and size.
+    """
     if global_batch_samples is None or (asked.global_batch_samples is not None and asked.batch_words is None):
         return
     usual, words = asked.global_batch_samples, asked.batch_words
     if usual is None:
-        words = "fastest by samples against batch"
+        words = "that of the best published result" if is_published else "fastest by samples against batch"
     elif usual != global_batch_samples:
         words = f"{words}, rounded from {format_count(usual)} to be shared out evenly"
     yield f"global batch {format_count(global_batch_samples)}: {words} (--global-batch for another)"

@@ -69,11 +69,17 @@ def published_evidence(
     """What the table `scores` holds of the question's workload and accelerator.
 
     trainings: the user's own whole trainings, as a group of their own next to the published ones.
-    with_results: whether the results themselves are comparable: not where a batch or a strategy is stated.
+    with_results: whether the results themselves are comparable, of the question's batch where it states one.
     """
     known: dict[int, tuple[PublishedResult, ...]] = {}
     if with_results and trainings is None:
-        known = results_at_size(scores, str(question.workload), str(question.accelerator))
+        batch = question.global_batch_samples
+        known = results_at_size(
+            scores,
+            str(question.workload),
+            str(question.accelerator),
+            global_batch_samples=None if batch is None else int(batch),
+        )
     try:
         curve = published_curve(results_of(scores), question, own=trainings)
     except EvidenceError as err:
@@ -83,10 +89,20 @@ def published_evidence(
 
 
 def results_at_size(
-    scores: pl.DataFrame, workload: str, accelerator: str
+    scores: pl.DataFrame, workload: str, accelerator: str, *, global_batch_samples: int | None = None
 ) -> dict[int, tuple[PublishedResult, ...]]:
-    """The comparable results of each size, the best first; kept, for every system of a question asks."""
-    return _results_by_accelerator(SameRows(scores), workload).get(accelerator, {})
+    """The comparable results of each size, the best first; kept, for every system of a question asks.
+
+    global_batch_samples: of that batch alone, where given.
+    """
+    found = _results_by_accelerator(SameRows(scores), workload).get(accelerator, {})
+    if global_batch_samples is None:
+        return found
+    of_batch = {
+        size: tuple(each for each in results if each.global_batch_samples == global_batch_samples)
+        for size, results in found.items()
+    }
+    return {size: results for size, results in of_batch.items() if results}
 
 
 @lru_cache(maxsize=_MOST_KEPT)
@@ -102,6 +118,7 @@ def _results_by_accelerator(
                 entry_id=row["entry_id"],
                 round=row["campaign"],
                 score_s=row["score_s"],
+                global_batch_samples=row["global_batch_samples"],
                 source_uri=row["source_uri"],
                 source_line=row["source_line"],
             )
