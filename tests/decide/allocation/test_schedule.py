@@ -110,6 +110,29 @@ def test_no_shift_into_cheaper_hours_is_missed():
 
 
 @pytest.mark.law
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    begin=st.integers(0, 23),
+    minutes=st.floats(5.0, 55.0),
+    cents=st.lists(st.integers(5, 40), min_size=24, max_size=24),
+)
+def test_a_job_is_not_put_off_within_an_hour_of_one_price(begin, minutes, cents):
+    alone = AllocationJob(
+        name="job", sizes=(4,), time_s=(minutes * 60.0,), start_s=0.0, deadline_s=HOUR_S, weight=1.0
+    )
+    found = schedule(
+        SharingProblem(
+            jobs=(alone,),
+            num_accelerators=POOL,
+            objective="cost",
+            power_w=826.0,
+            tariff=Tariff(usd_per_kwh=tuple(each / 100 for each in cents), begin_s=begin * HOUR_S),
+        )
+    )
+    assert [each.start_s for each in found.placed] == [0.0]
+
+
+@pytest.mark.law
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_no_split_is_better(objective):
     @settings(max_examples=60, deadline=None, derandomize=True)

@@ -5,6 +5,7 @@ Sizes and starts by branch and bound; schedules replayed with other times.
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct, field
@@ -12,10 +13,11 @@ from msgspec.structs import replace
 
 from equipoise.decide.allocation.problem import ROUNDING, Placed, SharingProblem, Solved, is_after, used_at
 from equipoise.scaling.laws import FloatArray
-from equipoise.units import DAY_S
+from equipoise.units import DAY_S, significant
 
 # Sums of so many entries take about a second.
 _MOST_ENTRIES = 2 * 10**8
+_NUM_DIGITS: Final = 9  # of bounds: sums of the same prices in another order agree so far
 
 
 def split(problem: SharingProblem) -> Solved | None:
@@ -256,6 +258,11 @@ def _fits(problem: SharingProblem, spans: Sequence[Span], size: int, start_s: fl
     return all(used_at(within, moment) + size <= problem.num_accelerators for moment in moments)
 
 
+def _by_bound(child: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The order to look at children in: by their bound, the earliest start first among equal ones."""
+    return significant(child[0], _NUM_DIGITS), *child[1:4]
+
+
 class _Search(Struct, kw_only=True):
     """One search: the best whole schedule so far, and how many more partial ones it may look at."""
 
@@ -296,7 +303,7 @@ class _Search(Struct, kw_only=True):
             self.left -= len(self.problem.jobs)
             after = (*placed, place), (*spans, self.problem.span(place)), rest - {place.job}
             bounded.append((self.bound(*after), place.start_s, place.job, place.choice, after))
-        for bound, *_, after in sorted(bounded, key=lambda each: each[:4]):
+        for bound, *_, after in sorted(bounded, key=_by_bound):
             if self.left <= 0 or self.is_beaten(bound):
                 return
             self.branch(*after)
@@ -363,7 +370,7 @@ class _Search(Struct, kw_only=True):
                 self.left -= 1
                 if not self.is_beaten(others + worth):
                     children.append((others + worth, place.start_s, job, place.choice, place))
-        for bound, *_, place in sorted(children, key=lambda each: each[:4]):
+        for bound, *_, place in sorted(children, key=_by_bound):
             span = self.problem.span(place)
             if self.is_beaten(bound) or self.left <= 0:
                 return
