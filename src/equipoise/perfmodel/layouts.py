@@ -216,6 +216,26 @@ def _mesh(layouts: Layouts, layers: Combinations, states: Combinations) -> Strat
     return StrategyGrid(**columns)
 
 
+def flat_rows(groups: Sequence[LayoutGroup]) -> StrategyGrid:
+    """The strategies of all groups one after the other: fields of shape (n_strategies,).
+
+    An option that has one value in all groups is one element.
+    """
+    meshes = [(group.mesh(), (len(group.layouts), len(group.layers), len(group.states))) for group in groups]
+    columns: dict[str, Any] = {}
+    for name in StrategyGrid.__struct_fields__:
+        values = [getattr(mesh, name) for mesh, _ in meshes]
+        if name not in LAYOUT_OPTIONS and all(
+            each.size == 1 and each.item() == values[0].item() for each in values
+        ):
+            columns[name] = values[0].reshape(1)
+        else:
+            shapes = (shape for _, shape in meshes)
+            flat = [np.broadcast_to(*each).ravel() for each in zip(values, shapes, strict=True)]
+            columns[name] = np.concatenate(flat)
+    return StrategyGrid(**columns)
+
+
 def layout_groups(
     spaces: Sequence[Space], limits: Limits
 ) -> tuple[tuple[LayoutGroup, ...], tuple[Counter[str], ...]]:

@@ -14,7 +14,16 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from equipoise.perfmodel.estimate import estimate, layer_seconds, least_step_s
-from equipoise.perfmodel.layouts import CODES, Codes, LayoutGroup, Layouts, Numbers, distinct, layout_groups
+from equipoise.perfmodel.layouts import (
+    CODES,
+    Codes,
+    LayoutGroup,
+    Layouts,
+    Numbers,
+    distinct,
+    flat_rows,
+    layout_groups,
+)
 from equipoise.perfmodel.load import Load
 from equipoise.perfmodel.machine import Machine
 from equipoise.perfmodel.memory import needed_bytes
@@ -24,10 +33,14 @@ from equipoise.spec.strategy import Strategy
 
 _Mask: TypeAlias = NDArray[np.bool_]
 _Values: TypeAlias = dict[str, Any]
+# Numbers of some layer options and some state options of a group.
+_Options: TypeAlias = Callable[[LayoutGroup, Parameters], tuple[Sequence[int], Sequence[int]]]
 
 # Arrays of this many elements: larger ones gain little speed and take more memory (docs/experiments/0008).
 MESH_ELEMENTS = 2**17
-# Layouts evaluated in full at first; twice as many each time after.
+# Rows of strategies that are evaluated at once.
+_ROWS = 2**14
+# Layouts evaluated at first; twice as many each time after.
 _FIRST_ROUND = 4096
 # Options that change no byte of memory.
 _NO_MEMORY = ("tp_overlap", "compression", "compression_rank", "sync_period")
@@ -159,7 +172,10 @@ def _feasibility(
             able[which] = (needed <= job.machine.memory_bytes).all(axis=1)
         for counted, num_layouts in zip(counts, np.bincount(spaces[able], minlength=num_spaces), strict=True):
             counted.num_fitting += int(num_layouts) * group.num_each
-        _count_each(job, group, _not_hopeless(job, group, np.flatnonzero(~able), counts), counts, able)
+        undecided = np.flatnonzero(~able)
+        if len(undecided) * group.num_each > _ROWS:
+            undecided = _not_hopeless(job, group, undecided, counts)
+        _count_each(job, group, undecided, counts, able)
         fitting.append(able)
     return counts, fitting
 
@@ -270,16 +286,6 @@ class _Candidates(Struct, kw_only=True):
         """Some of the layouts, in the order given."""
         return _Candidates(**{name: getattr(self, name)[which] for name in self.__struct_fields__})
 
-    def by_group(self, groups: Sequence[LayoutGroup], which: Codes) -> Iterator[tuple[Codes, LayoutGroup]]:
-        """Some of the layouts by their group."""
-        for number in _present(self.group[which]):
-            yield which[self.group[which] == number], groups[number]
-
-    def take(self, which: Codes, times: "_Times") -> None:
-        """Note what some of the layouts take."""
-        self.lower_s[which], self.value_s[which] = times.lower_s, times.value_s
-        self.layer[which], self.state[which] = times.layer, times.state
-
     def limits_s(self, num_best: int) -> Numbers:
         """What a layout has to stay below to change the answer: the best of its axes, and the worst kept."""
         by_axes = np.full(int(self.axes.max()) + 1, np.inf)
@@ -320,7 +326,7 @@ def _bounded(job: SearchJob, groups: Sequence[LayoutGroup], fitting: Sequence[_M
         which = np.flatnonzero(fits)
         if len(which):
             part = group.at(which)
-            least_s = _least_s(job, part.only(_fastest_layers(group, job.parameters), _fastest_states(group)))
+            least_s = _least_s(job, part.only(*_fastest(group, job.parameters)))
             parts.append((np.full(len(which), number), which, part.layouts, least_s))
     if not parts:
         return None
@@ -370,9 +376,7 @@ def _promising(
         if len(left) > size:
             excess = candidates.lower_s[left] / lowest_s[candidates.space[left]]
             left = np.sort(left[np.argpartition(excess, size)[:size]])
-        for mine, group in candidates.by_group(groups, left):
-            layers, states = _fastest_layers(group, job.parameters), _fastest_states(group)
-            candidates.take(mine, _times(job, group.at(candidates.layout[mine]), layers, states))
+        _evaluate(job, groups, candidates, left, _fastest)
         is_evaluated[left] = True
         kept = np.flatnonzero(is_evaluated | (candidates.lower_s <= candidates.limits_s(num_best)))
         candidates, is_evaluated = candidates.at(kept), is_evaluated[kept]
@@ -389,44 +393,70 @@ def _settle(job: SearchJob, groups: Sequence[LayoutGroup], candidates: _Candidat
         if not len(left):
             return
         left = left[np.argsort(candidates.lower_s[left], kind="stable")[:size]]
-        for mine, group in candidates.by_group(groups, left):
-            layers, states = _unbeaten_layers(group, job.parameters), _unbeaten_states(group)
-            candidates.take(mine, _times(job, group.at(candidates.layout[mine]), layers, states))
+        _evaluate(job, groups, candidates, left, _unbeaten)
         candidates.lower_s[left] = np.inf
         size *= 2
 
 
-class _Times(Struct, frozen=True, kw_only=True):
-    """Of some combinations of each layout: the fastest of all; the fastest that fits, and which it is.
+class _Part(Struct, frozen=True, kw_only=True):
+    """Some candidates of one group, with the combinations of its options to evaluate, by their numbers."""
 
-    Arrays of shape (n_layouts,).
+    which: Codes
+    group: LayoutGroup
+    layers: Codes
+    states: Codes
+
+
+def _evaluate(
+    job: SearchJob, groups: Sequence[LayoutGroup], candidates: _Candidates, which: Codes, options: _Options
+) -> None:
+    """Note of some candidates the fastest of their options, and the fastest that fits.
+
+    All are rows of few tables: groups are many, and most have few candidates.
     """
+    parts: list[_Part] = []
+    num_rows = 0
+    for number in _present(candidates.group[which]):
+        mine = which[candidates.group[which] == number]
+        layers, states = options(groups[number], job.parameters)
+        chosen = groups[number].at(candidates.layout[mine]).only(layers, states)
+        for some, group in chosen.parts(_ROWS):
+            more = len(group.layouts) * group.num_each
+            if parts and num_rows + more > _ROWS:
+                _evaluate_rows(job, candidates, parts)
+                parts, num_rows = [], 0
+            part = _Part(which=mine[some], group=group, layers=np.array(layers), states=np.array(states))
+            parts.append(part)
+            num_rows += more
+    _evaluate_rows(job, candidates, parts)
 
-    lower_s: Numbers
-    value_s: Numbers
-    layer: Codes
-    state: Codes
+
+def _evaluate_rows(job: SearchJob, candidates: _Candidates, parts: Sequence[_Part]) -> None:
+    """`_evaluate` of at least one part, and no more rows than one table holds."""
+    rows = flat_rows([part.group for part in parts])
+    estimates = estimate(job.load, job.machine, rows, job.parameters)
+    time_s = estimates.step_s * job.num_steps(rows.global_batch_samples)
+    allowed = np.where(estimates.memory.needed <= job.machine.memory_bytes, time_s, np.inf)
+    start = 0
+    for part in parts:
+        shape = len(part.which), part.group.num_each
+        some = slice(start, start + shape[0] * shape[1])
+        of_part, start = allowed[some].reshape(shape), some.stop
+        best = of_part.argmin(axis=1)
+        candidates.lower_s[part.which] = time_s[some].reshape(shape).min(axis=1)
+        candidates.value_s[part.which] = of_part[np.arange(shape[0]), best]
+        candidates.layer[part.which] = part.layers[best // len(part.states)]
+        candidates.state[part.which] = part.states[best % len(part.states)]
 
 
-def _times(job: SearchJob, group: LayoutGroup, layers: Sequence[int], states: Sequence[int]) -> _Times:
-    """All combinations of some layer and state options, evaluated at every layout of a group."""
-    parts = []
-    for _, part in group.only(layers, states).parts(MESH_ELEMENTS):
-        mesh, num_layouts = part.mesh(), len(part.layouts)
-        estimates = estimate(job.load, job.machine, mesh, job.parameters)
-        steps = job.num_steps(part.layouts.column("global_batch_samples"))[:, None]
-        time_s = np.broadcast_to(estimates.step_s, mesh.shape).reshape(num_layouts, -1) * steps
-        fits = np.broadcast_to(estimates.memory.needed <= job.machine.memory_bytes, mesh.shape)
-        allowed = np.where(fits.reshape(num_layouts, -1), time_s, np.inf)
-        chosen = np.argmin(allowed, axis=1)
-        parts.append((time_s.min(axis=1), allowed[np.arange(num_layouts), chosen], chosen))
-    lower_s, value_s, chosen = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return _Times(
-        lower_s=lower_s,
-        value_s=value_s,
-        layer=np.array(layers, dtype=np.intp)[chosen // len(states)],
-        state=np.array(states, dtype=np.intp)[chosen % len(states)],
-    )
+def _fastest(group: LayoutGroup, parameters: Parameters) -> tuple[Sequence[int], Sequence[int]]:
+    """The options of which one is the fastest, whatever memory it needs: numbers of layers and states."""
+    return _fastest_layers(group, parameters), _fastest_states(group)
+
+
+def _unbeaten(group: LayoutGroup, parameters: Parameters) -> tuple[Sequence[int], Sequence[int]]:
+    """The options that none is both faster and lighter than: numbers of layers and states."""
+    return _unbeaten_layers(group, parameters), _unbeaten_states(group)
 
 
 def _fastest_layers(group: LayoutGroup, parameters: Parameters) -> tuple[int, ...]:
