@@ -41,7 +41,7 @@ from equipoise.decide.evidence import Estimates, OrderBound
 from equipoise.decide.query import TrainingQuery
 from equipoise.decide.strategy_search import Problem, problem
 from equipoise.decide.surveys import SURVEYS, SizeRange, Survey, remedy, size_range
-from equipoise.decide.systems import RequestedSystem
+from equipoise.decide.systems import RequestedSystem, usual_sizes
 from equipoise.decide.training import Training
 from equipoise.decide.user_evidence.fit import (
     UserFit,
@@ -408,7 +408,9 @@ def _transferred(
     assert system.cluster is not None
     assert inputs.scores is not None
     slug, chip = inputs.training.workload.slug, system.cluster.accelerator
-    near = nearest_chip(results_of(inputs.scores).best, slug, chip, sizes.tried, inputs.catalogue)
+    # Not those asked about: a size takes as long whatever others it is compared with.
+    usual = usual_sizes(system)
+    near = nearest_chip(results_of(inputs.scores).best, slug, chip, usual, inputs.catalogue)
     if near is None:
         return None, None
     try:

@@ -142,6 +142,12 @@ def usual_most(query: TrainingQuery, system: RequestedSystem, flop: float | None
     return min(1 << math.floor(math.log2(in_a_week)), LARGE_SYSTEM)
 
 
+def usual_sizes(system: RequestedSystem) -> tuple[int, ...]:
+    """Numbers of accelerators that a system is usually taken in, whatever is asked: powers of two."""
+    most = SMALL_SYSTEM if system.is_desktop else USUAL_MOST
+    return tuple(1 << each for each in range(most.bit_length()))
+
+
 def _limit_chosen(query: TrainingQuery, system: RequestedSystem) -> tuple[str, ...]:
     """That few are tried of a card for desktop computers, in words; nothing where a number is stated."""
     is_stated = query.max_accelerators or query.sizes or query.num_nodes or system.stock is not None

@@ -102,7 +102,7 @@ def nearest_chip(
 ) -> NearChip | None:
     """The chip with results of a workload that is nearest to one without; None where none is near at all.
 
-    best: as `best_per_size` returned it, of MLPerf rounds alone. sizes: asked about.
+    best: as `best_per_size` returned it, of MLPerf rounds alone. sizes: that the target is taken in.
     The same chip in another form comes first, then other chips of its maker and kind; of those the one of the
     nearest peak, whose results are new and lie where the sizes are.
     """
