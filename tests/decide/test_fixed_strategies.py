@@ -11,12 +11,14 @@ SYSTEMS = {
     "mixed": ("llama2_70b_lora", "h200-sxm5-141gb", "64"),
     "carried": ("resnet", "rtx-4090", "8"),
     "another chip": ("bert", "v100-sxm2-32gb", "16"),
+    "bounded by another chip": ("retinanet", "a100-pcie-40gb", "128"),
 }
 OTHERS = {
     "published": ["zero_stage=0", "implementation=eager", "dp=32"],
     "mixed": ["tp=4", "recompute=full"],
     "carried": ["zero_stage=0", "zero_stage=1,microbatch=64"],
     "another chip": ["zero_stage=0", "dp=8"],
+    "bounded by another chip": ["zero_stage=0", "implementation=eager"],
 }
 
 

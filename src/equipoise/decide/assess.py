@@ -36,6 +36,7 @@ from equipoise.decide.estimators.published import (
     published_evidence,
     published_sizes,
     results_at_size,
+    strategy_ratios,
 )
 from equipoise.decide.evidence import Estimates, OrderBound
 from equipoise.decide.query import TrainingQuery
@@ -151,7 +152,7 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
         published=published,
         run_fit=run_fit,
         transferred=near,
-        bounds=_bounds(inputs, system, sizes, estimates, near=near),
+        bounds=_bounds(inputs, system, sizes, estimates, survey=survey, near=near),
         traces=traced,
         missing=tuple(dict.fromkeys(missing)),
         notes=tuple(notes),
@@ -443,20 +444,22 @@ def _bounds(
     sizes: SizeRange,
     estimates: Sequence[Estimates],
     *,
+    survey: Survey | None,
     near: NearChip | None,
 ) -> dict[int, tuple[OrderBound, ...]]:
     """Bounds on the times of a system from results of other chips of its maker; none where the user has runs.
 
     Where no result is of the chip itself, what is carried to a size from the others' results counts too.
+    Others chose their strategies freely: a fixed one moves their times as it moves the system's own.
     """
     assert system.cluster is not None
     kinds = {each.estimator for each in estimates}
     if inputs.scores is None or "published" not in kinds or "measured" in kinds or inputs.query.round:
         return {}
-    if inputs.unrestricted is not None:  # others chose their strategies freely
-        return {}
     slug, own = inputs.training.workload.slug, system.cluster.accelerator
-    modelled = next((each for each in estimates if each.estimator == "model"), None)
+    fixed = next((each for each in estimates if each.estimator == "model"), None)
+    restricts = inputs.unrestricted is not None
+    free = _unrestricted_estimates(inputs.unrestricted, survey) if restricts else fixed
     others = []
     for name in comparable(inputs.scores, workload=slug)["accelerator"].drop_nulls().unique().sort():
         try:
@@ -467,11 +470,19 @@ def _bounds(
         if name == own.slug or not (at_least_as_good(own, chip) or at_least_as_good(chip, own)):
             continue
         found = published_estimates(_elsewhere(inputs, name, sizes, with_curve=near is not None))
-        if found is not None and near is not None and modelled is not None:
-            found = carried_by_model(found, modelled)
+        if found is not None and near is not None and free is not None:
+            found = carried_by_model(found, free)
         if found is not None:
             others.append((nodes, found))
-    return order_bounds(system.cluster, others, has_results=near is None)
+    bounds = order_bounds(system.cluster, others, has_results=near is None)
+    if not restricts:
+        return bounds
+    ratios = {} if fixed is None or free is None else strategy_ratios(fixed=fixed, free=free)
+    return {
+        size: tuple(replace(each, time_s=ratios[size] * each.time_s) for each in of_size)
+        for size, of_size in bounds.items()
+        if size in ratios
+    }
 
 
 def _elsewhere(inputs: Inputs, accelerator: str, sizes: SizeRange, *, with_curve: bool) -> PublishedEvidence:

@@ -219,12 +219,13 @@ def at_strategy(published: Estimates, *, fixed: Estimates, free: Estimates) -> E
     Source: T_fixed(N) = T(N) T_model,fixed(N) / T_model,free(N); errors of the ratio as in
     docs/experiments/0038.
     """
-    shared = sorted(set(published.by_size) & set(fixed.by_size) & set(free.by_size))
+    ratios = strategy_ratios(fixed=fixed, free=free)
+    shared = sorted(set(published.by_size) & set(ratios))
     if not shared:
         return None
-    ratios = [fixed.by_size[each].time_s.value / free.by_size[each].time_s.value for each in shared]
     found, grade = {}, {}
-    for size, ratio in zip(shared, ratios, strict=True):
+    for size in shared:
+        ratio = ratios[size]
         start = published.by_size[size]
         found[size], grade[size] = start, published.grade[size]
         if ratio == 1.0:
@@ -240,9 +241,18 @@ def at_strategy(published: Estimates, *, fixed: Estimates, free: Estimates) -> E
         )
         grade[size] = "carried"
     curves_s = published.curves_s
-    if curves_s is not None and any(each != 1.0 for each in ratios):
-        curves_s = _scaled(curves_s, np.log2(shared), np.log(ratios))
+    factors = [ratios[size] for size in shared]
+    if curves_s is not None and any(each != 1.0 for each in factors):
+        curves_s = _scaled(curves_s, np.log2(shared), np.log(factors))
     return replace(published, by_size=found, grade=grade, curves_s=curves_s)
+
+
+def strategy_ratios(*, fixed: Estimates, free: Estimates) -> dict[int, float]:
+    """By size, the model's time with a fixed strategy over that with the best one."""
+    return {
+        size: fixed.by_size[size].time_s.value / free.by_size[size].time_s.value
+        for size in sorted(set(fixed.by_size) & set(free.by_size))
+    }
 
 
 def _scaled(curves_s: Curves, log2_sizes: FloatArray, log_factors: FloatArray) -> Curves:
