@@ -3,6 +3,7 @@
 What a system is assessed to be depends on the question and on nothing else that is asked about (law 3).
 """
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -324,23 +325,41 @@ def _submitted(
 
     Returned with the model's own, as wrong as they are beside published ones, and the chip carried from.
     """
-    near: NearChip | None = None
     found = published_estimates(published)
+    near = _near_chip(inputs, system) if found is None else None
+    if survey is not None:
+        known = _published_sizes(inputs, system.accelerator if near is None else near.chip.slug)
+        survey = SURVEYS.surveyed(survey.problem, (*sizes.tried, *_nearest_known(sizes.tried, known)))
     if found is not None and survey is not None and inputs.training.global_batch_samples is not None:
         found = where_trainable(found, survey)
     restricts = inputs.unrestricted is not None
-    free = _unrestricted_estimates(inputs.unrestricted, survey) if restricts else modelled
+    free = None if survey is None else model_estimates(survey)
+    free = _unrestricted_estimates(inputs.unrestricted, survey) if restricts else free
     if modelled is None or free is None:  # whether a fixed strategy runs, let alone how fast, is not known
-        return None if restricts else found, modelled, near
+        return None if restricts else found, modelled, None
     if found is not None:
         largest = largest_known(published)
         modelled = modelled if largest is None else when_published(modelled, largest)
         found = carried_by_model(found, free)
-    else:
-        near, found = _transferred(inputs, system, sizes, free)
+    elif near is not None:
+        found = _transferred(inputs, near, free)
+        near = None if found is None else near
     if found is not None and restricts:
         found = at_strategy(found, fixed=modelled, free=free)
     return found, modelled, near
+
+
+def _published_sizes(inputs: Inputs, accelerator: str) -> Sequence[int]:
+    """The sizes of an accelerator with results of the workload, ascending."""
+    return published_sizes(inputs.scores, inputs.training.workload.slug, accelerator)
+
+
+def _nearest_known(tried: Sequence[int], known: Sequence[int]) -> set[int]:
+    """The sizes with results from which the model carries times to the ends of those tried, and beyond.
+
+    Whatever else is asked about, a time is then carried from the same size.
+    """
+    return {min(known, key=lambda each: abs(math.log2(each / end))) for end in (tried[0], tried[-1]) if known}
 
 
 def _unrestricted_estimates(training: Training | None, survey: Survey | None) -> Estimates | None:
@@ -402,18 +421,18 @@ def _measured(
     return None if found is None else replace(found, curves_s=None, domain=None)
 
 
-def _transferred(
-    inputs: Inputs, system: RequestedSystem, sizes: SizeRange, modelled: Estimates
-) -> tuple[NearChip | None, Estimates | None]:
-    """Results of the nearest chip that has some, carried over; nothing where none is near."""
+def _near_chip(inputs: Inputs, system: RequestedSystem) -> NearChip | None:
+    """The nearest chip that has results of the workload, whatever sizes are asked about."""
     assert system.cluster is not None
     assert inputs.scores is not None
     slug, chip = inputs.training.workload.slug, system.cluster.accelerator
-    # Not those asked about: a size takes as long whatever others it is compared with.
     usual = usual_sizes(system)
-    near = nearest_chip(results_of(inputs.scores).best, slug, chip, usual, inputs.catalogue)
-    if near is None:
-        return None, None
+    return nearest_chip(results_of(inputs.scores).best, slug, chip, usual, inputs.catalogue)
+
+
+def _transferred(inputs: Inputs, near: NearChip, modelled: Estimates) -> Estimates | None:
+    """Results of a near chip, carried over to the sizes that the model times; None where nothing can be."""
+    sizes = sorted(modelled.by_size)
     try:
         submitted = published_estimates(_elsewhere(inputs, near.chip.slug, sizes, with_curve=True))
         there = problem(
@@ -425,17 +444,17 @@ def _transferred(
         )
         there_s = {
             each.num_accelerators: each.best.work_s.value
-            for each in SURVEYS.surveyed(there, sizes.tried).sizes
+            for each in SURVEYS.surveyed(there, sizes).sizes
             if each.best is not None
         }
     except (EvidenceError, SpecError):
-        return None, None
+        return None
     if submitted is None:
-        return None, None
+        return None
     here_s = {size: each.time_s.value for size, each in modelled.by_size.items()}
     record = transfer_record(near.nearness)
     found = carried_over(submitted, near, here_s=here_s, there_s=there_s, record=record)
-    return (None, None) if found is None else (near, carried_by_model(found, modelled))
+    return None if found is None else carried_by_model(found, modelled)
 
 
 def _bounds(
@@ -469,7 +488,7 @@ def _bounds(
         chip = nodes.accelerator
         if name == own.slug or not (at_least_as_good(own, chip) or at_least_as_good(chip, own)):
             continue
-        found = published_estimates(_elsewhere(inputs, name, sizes, with_curve=near is not None))
+        found = published_estimates(_elsewhere(inputs, name, sizes.tried, with_curve=near is not None))
         if found is not None and near is not None and free is not None:
             found = carried_by_model(found, free)
         if found is not None:
@@ -485,7 +504,9 @@ def _bounds(
     }
 
 
-def _elsewhere(inputs: Inputs, accelerator: str, sizes: SizeRange, *, with_curve: bool) -> PublishedEvidence:
+def _elsewhere(
+    inputs: Inputs, accelerator: str, sizes: Sequence[int], *, with_curve: bool
+) -> PublishedEvidence:
     """What is published of the training on another chip; without a curve the results alone."""
     assert inputs.scores is not None
     slug, batch = inputs.training.workload.slug, inputs.query.global_batch_samples
@@ -495,7 +516,7 @@ def _elsewhere(inputs: Inputs, accelerator: str, sizes: SizeRange, *, with_curve
     question = CurveQuestion(
         workload=slug,
         accelerator=accelerator,
-        sizes=sizes.tried,
+        sizes=tuple(sizes),
         catalogue=inputs.catalogue,
         global_batch_samples=None if batch is None else float(batch),
     )
