@@ -103,6 +103,16 @@ def test_beyond_a_limit_the_next_usual_size_is_shown(most, expected):
     assert max(each.num_accelerators for each in ask(asked).candidates) == max(expected)
 
 
+@pytest.mark.parametrize("size", [2, 4])
+def test_steps_beyond_a_single_size_are_judged_up_to_the_largest_shown(size):
+    found = ask(SMALL, accelerators=str(size), max_accelerators=None)
+    shown = [each.num_accelerators for each in found.candidates]
+    assert shown == [size, 2 * size, 4 * size]
+    ended = [each for each in found.equilibria if each.limited_by is not None]
+    assert ended  # every step pays on so few
+    assert {each.num_accelerators for each in ended} == {shown[-1]}
+
+
 def test_a_speedup_is_known_whatever_the_limit():
     one, more = (
         {each.num_accelerators: each.speedup for each in ask(SMALL | {"max_accelerators": most}).candidates}

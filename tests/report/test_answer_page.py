@@ -174,6 +174,13 @@ def test_a_refusal_names_the_cheapest_the_fastest_and_what_would_do():
     assert re.search(r"deadline\b.* 70 min\b.* 30 min", text)
 
 
+def test_the_short_form_of_a_refusal_has_the_note_that_says_why():
+    answer = replace(made_answer(is_refused=True), notes=("8 x 80 GB hold 640 GB",))
+    text = " ".join(printed(answer).split())
+    assert "8 x 80 GB hold 640 GB" in text
+    assert "1 note" not in text
+
+
 def test_a_size_without_an_estimate_says_so():
     answer = made_answer()
     unknown = replace(candidate(64), time_s=None, why_not="overfull", usd=None, energy_j=None)

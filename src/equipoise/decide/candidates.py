@@ -401,9 +401,7 @@ def _curve(assessment: Assessment, members: Sequence[Candidate], drawn: _Drawn) 
     stretch = np.array([times[size].work_s.value for size in sizes])
     shown = assessment.sizes.shown_most
     wanted = [each.num_accelerators for each in members if each.num_accelerators <= shown]
-    # Around a single size more are shown than a curve, which goes on to twice its domain, ends at.
-    reached = sizes[-1] * (2 if assessment.sizes.is_one else 1)
-    is_whole = not wanted or reached >= max(wanted)
+    is_whole = not wanted or sizes[-1] >= max(wanted)
     return SizeCurve(
         sizes=sizes,
         central_s=central,

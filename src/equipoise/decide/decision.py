@@ -450,7 +450,7 @@ def _outside_of_budgets(query: TrainingQuery, found: Sequence[SystemCandidates])
 
 def _does_not_fit(found: Sequence[SystemCandidates]) -> Sequence[str]:
     return [
-        f"No size of {one.assessment.system.title} fits: it {why}."
+        f"No size of {one.assessment.system.title} that you allow fits: it {why}."
         for one in found
         if (why := nothing_fits(one.assessment)) is not None
     ]

@@ -34,7 +34,7 @@ class SizeRange(Struct, frozen=True, kw_only=True):
     """Sizes tried, ascending, and those that may be taken: from `fewest` to `most`, or `listed` alone.
 
     limited_by: whose limit `most` is. next_usual: the one beyond `most` that is shown, whatever `most` is
-    just below it (law 3); None around a single size, where all that are tried are shown.
+    just below it (law 3); None around a single size, where those up to `shown_most` are shown.
     """
 
     tried: tuple[int, ...]
@@ -51,8 +51,8 @@ class SizeRange(Struct, frozen=True, kw_only=True):
 
     @property
     def shown_most(self) -> int:
-        """The largest size whose equilibria are of interest."""
-        return self.tried[-1] if self.is_one else self.most
+        """The largest size whose equilibria are of interest: curves go on to its double."""
+        return max(self.most, self.tried[-1] // 2) if self.is_one else self.most
 
     def holds(self, num_accelerators: int) -> bool:
         """Whether a size may be taken."""
@@ -67,7 +67,9 @@ class SizeRange(Struct, frozen=True, kw_only=True):
         """
         if num_accelerators <= self.most:
             return self.holds(num_accelerators)
-        return self.next_usual in {None, num_accelerators}
+        if self.next_usual is None:
+            return num_accelerators <= self.shown_most
+        return num_accelerators == self.next_usual
 
 
 def size_range(

@@ -6,12 +6,13 @@ from typing import Final
 from msgspec.structs import replace
 
 from equipoise.decide.answer import Alternative, Answer
-from equipoise.report.blocks import Block, Bullets, Page, Section, more_note, prose, strong
-from equipoise.report.format import listed, plural, printable, written_in
+from equipoise.report.blocks import Block, Bullets, Page, Section, more_note, note, prose, strong
+from equipoise.report.format import listed, plural, printable, sentence, written_in
 from equipoise.report.pages.answer import basis, compare, head, overview, resources
 
 _MOST_NAMED: Final = 2  # systems on which nothing fits
 _MOST_ALTERNATIVES: Final = 2
+_MOST_NOTES: Final = 2
 
 SECTIONS: Final[tuple[Section[Answer], ...]] = (
     Section("answer", "The answer", overview.overview_blocks),
@@ -50,8 +51,10 @@ def _screen(answer: Answer, num_rows: int) -> tuple[Block, ...]:
     if answer.flips:
         change = prose(strong("Would change it: "), f"{compare.flip_words(answer, answer.flips[0])}.")
     runs = ("how to run it",) if answer.is_launched else ()
+    # Of a refusal the notes say why: what does not fit, and what would make it fit.
+    why = answer.notes[:_MOST_NOTES] if answer.refusal is not None else ()
     left_out = {
-        "note": answer.notes,
+        "note": () if answer.recommended is None and answer.refusal is None else answer.notes[len(why) :],
         "reason": answer.reasons,
         "candidate": answer.candidates,
     }
@@ -59,6 +62,7 @@ def _screen(answer: Answer, num_rows: int) -> tuple[Block, ...]:
     unfit = [each.title for each in answer.systems if each.name not in known and not answer.refusal]
     return (
         *(overview.refusal_blocks(answer) if answer.recommended is None else ()),
+        *(note(sentence(each)) for each in why),
         *head.answer_blocks(answer, is_brief=True),
         *((compare.sizes_table(answer, shown, is_brief=True),) if len(shown) > 1 else ()),
         *((prose(f"Nothing fits on {_few(unfit)}: see the notes."),) if unfit else ()),
