@@ -103,11 +103,29 @@ def test_beyond_a_limit_the_next_usual_size_is_shown(most, expected):
     assert max(each.num_accelerators for each in ask(asked).candidates) == max(expected)
 
 
+@pytest.mark.parametrize("share", [0.9, 0.3])
+def test_a_refusal_for_time_names_the_fewest_accelerators_that_would_do(share):
+    asked = SMALL | {"global_batch": 128, "accelerator": [H100]}
+    slowest = ask(asked, objective="time").recommended
+    refused = ask(asked, deadline=f"{share * slowest.time_s.value}s")
+    assert refused.recommended is None
+    (step,) = [each for each in refused.refusal.relaxations if each.constraint == "max_accelerators"]
+    assert step.limit == asked["max_accelerators"]
+    granted = ask(asked, deadline=f"{share * slowest.time_s.value}s", max_accelerators=int(step.needed))
+    assert granted.recommended.num_accelerators == step.needed
+    named = refused.candidate(step.candidate)
+    assert numbers(named.time_s) == pytest.approx(numbers(granted.recommended.time_s), rel=EQUAL)
+    fewer = ask(
+        asked, deadline=f"{share * slowest.time_s.value}s", max_accelerators=math.ceil(step.needed / 2)
+    )
+    assert fewer.recommended is None
+
+
 @pytest.mark.parametrize("size", [2, 4])
 def test_steps_beyond_a_single_size_are_judged_up_to_the_largest_shown(size):
     found = ask(SMALL, accelerators=str(size), max_accelerators=None)
     shown = [each.num_accelerators for each in found.candidates]
-    assert shown == [size, 2 * size, 4 * size]
+    assert shown == [size, 2 * size, 4 * size, 8 * size]
     ended = [each for each in found.equilibria if each.limited_by is not None]
     assert ended  # every step pays on so few
     assert {each.num_accelerators for each in ended} == {shown[-1]}

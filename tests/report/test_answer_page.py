@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.console import Console
 
+from equipoise.decide.evidence import NOTHING_FITS
 from equipoise.library.decisions import candidate_frame
 from equipoise.report import format as amounts
 from equipoise.report import html, terminal
@@ -175,10 +176,12 @@ def test_a_refusal_names_the_cheapest_the_fastest_and_what_would_do():
 
 
 def test_the_short_form_of_a_refusal_has_the_note_that_says_why():
-    answer = replace(made_answer(is_refused=True), notes=("8 x 80 GB hold 640 GB",))
+    why = f"{NOTHING_FITS}H100: it needs 700 GB, 8 x 80 GB hold 640 GB: try 16 accelerators."
+    answer = replace(made_answer(is_refused=True), notes=("Another.", why))
     text = " ".join(printed(answer).split())
-    assert "8 x 80 GB hold 640 GB" in text
-    assert "1 note" not in text
+    assert why in text
+    assert "Another" not in text
+    assert "1 note" in text
 
 
 def test_a_size_without_an_estimate_says_so():

@@ -1,5 +1,6 @@
 """A question to its answer, in the order of reading: training, systems, estimates, candidates, choice."""
 
+import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Final, NoReturn, TypeAlias
@@ -10,7 +11,7 @@ from msgspec.structs import replace
 from threadpoolctl import threadpool_limits
 
 from equipoise.calibration.profiles import default_software
-from equipoise.decide.answer import Answer, Candidate, Refusal, Relaxation, Renting, SystemAnswer
+from equipoise.decide.answer import Answer, Candidate, Constraint, Refusal, Relaxation, Renting, SystemAnswer
 from equipoise.decide.assess import Assessment, Inputs, assess, nothing_fits, rejections, unfit_sizes
 from equipoise.decide.candidates import (
     SystemCandidates,
@@ -20,13 +21,14 @@ from equipoise.decide.candidates import (
     with_terms,
 )
 from equipoise.decide.estimators.model import software_ratios
+from equipoise.decide.evidence import NOTHING_FITS
 from equipoise.decide.explain import alternatives, notes, records, system_offers, to_measure
-from equipoise.decide.query import USUAL_HORIZON_MONTHS, TrainingQuery, without_choice
+from equipoise.decide.query import USUAL_HORIZON_MONTHS, TrainingQuery, changed, without_choice
 from equipoise.decide.reasons import reasons
 from equipoise.decide.select import Rule, Selection, figures_of, flips, select, time_values, tornado_of
 from equipoise.decide.strategy_search import Problem
 from equipoise.decide.surveys import SURVEYS
-from equipoise.decide.systems import requested_systems
+from equipoise.decide.systems import LARGE_SYSTEM, requested_systems
 from equipoise.decide.training import batch_words, training, unrestricted
 from equipoise.decide.user_evidence.runs import UserRuns
 from equipoise.decide.user_evidence.traces import UserEvidence, unusable, user_evidence
@@ -42,6 +44,8 @@ from equipoise.spec.catalogue import catalogue as catalogue_of
 from equipoise.stats import LEVEL, Interval, exact
 
 _MOST_ASSESSED: Final = 64
+# Beyond the size that perfect scaling would need, where a refusal looks for one that keeps the deadline.
+_DOUBLINGS_BEYOND: Final = 2
 Progress: TypeAlias = Callable[[str, int, int], None]  # the system, how many are done, of how many
 
 
@@ -61,7 +65,10 @@ def answer(
     """
     known = catalogue or catalogue_of(query.hardware, query.workloads)
     with threadpool_limits(limits=1):  # the matrices are small: threads would only wait for each other
-        return _chosen(collect_candidates(query, known, scores, progress=progress))
+        found = collect_candidates(query, known, scores, progress=progress)
+        first = _chosen(found)
+        farther = found if first.refusal is None else _with_sizes_in_time(first.refusal, found, scores)
+        return first if farther is found else _chosen(farther)
 
 
 class Collected(Struct, frozen=True, kw_only=True):
@@ -174,6 +181,53 @@ def _assessed(
             progress(system.title, number, len(systems))
         assessments.append(assess(inputs, system))
     return inputs, tuple(assessments)
+
+
+def _with_sizes_in_time(refusal: Refusal, found: Collected, scores: pl.DataFrame | None) -> Collected:
+    """What was collected, with the smallest size of each system that would keep all limits but that of size.
+
+    The same object where the refusal names a limit of size already, sizes are listed, or no size would do.
+    """
+    query = found.inputs.query
+    is_open = query.sizes is None and query.num_nodes is None and 0.0 < query.within_s < math.inf
+    if not is_open or any(each.constraint == "max_accelerators" for each in refusal.relaxations):
+        return found
+    systems = tuple(_with_size_in_time(found.inputs, one, scores) for one in found.systems)
+    if all(one is other for one, other in zip(systems, found.systems, strict=True)):
+        return found
+    return replace(found, systems=systems)
+
+
+def _with_size_in_time(
+    inputs: Inputs, one: SystemCandidates, scores: pl.DataFrame | None
+) -> SystemCandidates:
+    """A system with the smallest size beyond the limit that keeps the others, shown as beyond it."""
+    query, system, most = inputs.query, one.assessment.system, one.assessment.sizes.most
+    times = [each.time_s.value for each in one.allowed if each.time_s is not None]
+    if not times or system.stock is not None:
+        return one
+    ideal = most * min(times) / query.within_s  # at perfect scaling
+    larger = min(LARGE_SYSTEM, 1 << math.ceil(math.log2(ideal) + _DOUBLINGS_BEYOND))
+    if larger <= most:
+        return one
+    asked = changed(query, max_accelerators=larger)
+    farther = collect_candidates(asked, inputs.catalogue, scores, runs=inputs.user.runs)
+    same = (each for each in farther.systems if each.assessment.system.name == system.name)
+    within = (
+        each
+        for of_system in same
+        for each in of_system.candidates
+        if each.num_accelerators > most and each.time_s is not None and not each.broken
+    )
+    least = min(within, key=lambda each: (each.num_accelerators, each.id), default=None)
+    if least is None:
+        return one
+    limits = [each for each in least.constraints if each.name != "max_accelerators"]
+    beyond = Constraint(
+        name="max_accelerators", limit=float(most), value=float(least.num_accelerators), probability=None
+    )
+    shown = tuple(each for each in one.candidates if each.id != least.id)
+    return replace(one, candidates=(*shown, replace(least, constraints=(beyond, *limits))))
 
 
 def rule_of(query: TrainingQuery) -> Rule:
@@ -450,7 +504,7 @@ def _outside_of_budgets(query: TrainingQuery, found: Sequence[SystemCandidates])
 
 def _does_not_fit(found: Sequence[SystemCandidates]) -> Sequence[str]:
     return [
-        f"No size of {one.assessment.system.title} that you allow fits: it {why}."
+        f"{NOTHING_FITS}{one.assessment.system.title}: it {why}."
         for one in found
         if (why := nothing_fits(one.assessment)) is not None
     ]

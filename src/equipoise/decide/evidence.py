@@ -17,6 +17,8 @@ BoundKind: TypeAlias = Literal["at_most", "at_least"]
 LEAST_LOG_SD: Final = 0.033
 # How a note of evidence that was given and rejected begins: answers show it in their first lines.
 NOT_USED: Final = "Not used: "
+# How a note begins that says why a system has no candidate within the limits, and what would fit.
+NOTHING_FITS: Final = "Nothing fits on "
 
 
 class EvidenceSource(Struct, frozen=True, kw_only=True):

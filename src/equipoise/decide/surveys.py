@@ -133,8 +133,8 @@ def _usual(node_size: int, most: int) -> set[int]:
 
 
 def _around(size: int) -> SizeRange:
-    """One size, and doublings about it, which show what fewer and more would do."""
-    steps = range(-_DOUBLINGS_AROUND, _DOUBLINGS_AROUND + 1)
+    """One size, and doublings about it, which show what fewer and more would do, and one for the curve."""
+    steps = range(-_DOUBLINGS_AROUND, _DOUBLINGS_AROUND + 2)
     tried = {
         int(size * 2.0**step) for step in steps if (size * 2.0**step).is_integer() and size * 2.0**step >= 1
     }

@@ -341,8 +341,8 @@ def months(value: float) -> str:
 def quantity(value: float, unit: str) -> str:
     """An amount of a named unit: seconds, dollars, fractions and bytes as people write them.
 
-    >>> quantity(7200.0, "s"), quantity(2.5, "USD per hour"), quantity(1.0, "accelerators")
-    ('2 h', '2.5 USD per hour', '1 accelerator')
+    >>> quantity(7200.0, "s"), quantity(2.5, "USD per hour"), quantity(1024.0, "accelerators")
+    ('2 h', '2.5 USD per hour', '1,024 accelerators')
     """
     if unit == "s":
         return duration(value)
@@ -352,8 +352,8 @@ def quantity(value: float, unit: str) -> str:
         return memory(value)
     if unit.startswith("USD"):
         return f"{sums(value)} {currency()}{unit.removeprefix('USD')}"
-    if unit == "accelerators" and value == 1.0:
-        unit = "accelerator"
+    if unit == "accelerators":
+        return plural(round(value), "accelerator")
     return f"{digits(value)} {unit}".rstrip()
 
 

@@ -6,6 +6,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from equipoise.decide.answer import Alternative, Answer
+from equipoise.decide.evidence import NOTHING_FITS
 from equipoise.report.blocks import Block, Bullets, Page, Section, more_note, note, prose, strong
 from equipoise.report.format import listed, plural, printable, sentence, written_in
 from equipoise.report.pages.answer import basis, compare, head, overview, resources
@@ -51,10 +52,10 @@ def _screen(answer: Answer, num_rows: int) -> tuple[Block, ...]:
     if answer.flips:
         change = prose(strong("Would change it: "), f"{compare.flip_words(answer, answer.flips[0])}.")
     runs = ("how to run it",) if answer.is_launched else ()
-    # Of a refusal the notes say why: what does not fit, and what would make it fit.
-    why = answer.notes[:_MOST_NOTES] if answer.refusal is not None else ()
+    unfit_notes = [each for each in answer.notes if each.startswith(NOTHING_FITS)]
+    why = unfit_notes[:_MOST_NOTES] if answer.refusal is not None else []
     left_out = {
-        "note": () if answer.recommended is None and answer.refusal is None else answer.notes[len(why) :],
+        "note": [each for each in answer.notes if each not in why],
         "reason": answer.reasons,
         "candidate": answer.candidates,
     }

@@ -136,7 +136,7 @@ def refusal_blocks(answer: Answer) -> tuple[Block, ...]:
     tiles = tuple(_refused(answer, label, each) for label, each in shown if each is not None)
     return (
         *((Tiles(items=tiles),) if tiles else ()),
-        prose("Changes that would be enough:"),
+        prose("Changes that would be enough:" if answer.candidates else "It would fit with:"),
         Bullets(items=tuple((each,) for each in relaxed(answer))),
     )
 
