@@ -2,6 +2,7 @@
 
 import re
 
+import polars as pl
 import pytest
 from rich.console import Console
 
@@ -41,6 +42,25 @@ def test_the_text_fits_and_has_the_figures_of_the_candidates(found, full):
     for each in found.candidates:
         assert duration(each.time_s.value) in text
         assert money(each.usd.value).removesuffix(" USD") in text
+
+
+def test_names_are_those_of_the_questions_own_files(tmp_path):
+    (tmp_path / "model.toml").write_text(
+        '[workload.bert]\ntitle = "Our BERT"\narea = "language"\nparams = 0.3e9\nsource = "ours"\n'
+    )
+    (tmp_path / "chip.toml").write_text(
+        '[accelerator.ours-96gb]\ntitle = "Ours 96 GB"\nvendor = "Ours"\nkind = "gpu"\nmemory_bytes = 96e9\n'
+        'memory_byte_per_s = 3e12\npeak_bf16_flop_per_s = 1e15\npower_w = 700\nnode_size = 8\n'
+        'topology = "switch"\nlink_byte_per_s = 4e11\ninter_byte_per_s = 5e10\nintra_latency_s = 3e-6\n'
+        'inter_latency_s = 1e-5\nsource = "a datasheet"\nconfidence = "medium"\n'
+    )
+    scores = embedded.load().scores.with_columns(
+        accelerator=pl.col("accelerator").replace("h100-sxm5-80gb", "ours-96gb")
+    )
+    files = {"workloads": tmp_path / "model.toml", "hardware": tmp_path / "chip.toml"}
+    asked = query({"workload": "bert", "accelerator": "ours-96gb", "at": "64", **files})
+    found = predict(asked, scores=scores)
+    assert PREDICTION.about(found).startswith("Our BERT on Ours 96 GB,")
 
 
 def test_an_extrapolation_is_called_that(found):

@@ -155,6 +155,15 @@ def test_a_workload_never_seen_is_predicted_from_its_own_points_with_doubt():
     assert found.outside is not None
 
 
+@pytest.mark.parametrize(("size", "is_between"), [(12, True), (4, False), (24, False)])
+def test_a_size_between_a_groups_own_is_no_extrapolation(size, is_between):
+    earlier, own, _ = _split(_scores(noise=0.01))
+    own = own.with_columns(workload=pl.lit("mine"))
+    assert sorted(own["num_accelerators"]) == [8, 16]
+    question = Question(workload="mine", accelerator="h100-sxm5-80gb", num_accelerators=size)
+    assert (fit(earlier).predict(own, question).outside is None) == is_between
+
+
 def test_no_evidence_is_no_number():
     earlier, own, _ = _split(_scores())
     with pytest.raises(EvidenceError, match="'mine'"):

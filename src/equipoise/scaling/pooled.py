@@ -313,7 +313,7 @@ def _outside(past: pl.DataFrame, own: pl.DataFrame, question: Question) -> str |
         return f"{size} accelerators are more than {_DOMAIN_JUMP:g} times the group's largest, {largest}"
     if size < smallest / _DOMAIN_JUMP:
         return f"{size} accelerators are fewer than 1/{_DOMAIN_JUMP:g} of the group's smallest, {smallest}"
-    if past.is_empty():
+    if past.is_empty() and not smallest <= size <= largest:
         return f"no earlier entry of {question.workload}; only the group's own points"
     return None
 

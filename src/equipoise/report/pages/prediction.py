@@ -36,6 +36,7 @@ from equipoise.report.format import (
     count,
     listed,
     plural,
+    printable,
     sentence,
     workload_name,
 )
@@ -54,7 +55,13 @@ _MOST_EVIDENCE: Final = 12
 def _about(found: Prediction) -> str:
     """What the times are of."""
     what = "Your times" if found.workload is None else workload_name(found.workload)
-    on = "" if found.accelerator is None else f" on {chip_of(accelerator_name(found.accelerator))}"
+    chip = None if found.accelerator is None else accelerator_name(found.accelerator)
+    if found.answer is not None:  # its names are those of the question's own files too
+        what = printable(found.answer.workload.title)
+        chip = next(
+            (each.title for each in found.answer.candidates if each.system == found.accelerator), chip
+        )
+    on = "" if chip is None else f" on {chip_of(chip)}"
     results = f", from its results in {found.round}" if found.round else ""
     work = f"time for {found.work}" if found.answer is None else f"time to {found.work}"
     return sentence(f"{what}{on}{results}: {work}")
