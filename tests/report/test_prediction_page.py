@@ -50,7 +50,7 @@ def test_names_are_those_of_the_questions_own_files(tmp_path):
     )
     (tmp_path / "chip.toml").write_text(
         '[accelerator.ours-96gb]\ntitle = "Ours 96 GB"\nvendor = "Ours"\nkind = "gpu"\nmemory_bytes = 96e9\n'
-        'memory_byte_per_s = 3e12\npeak_bf16_flop_per_s = 1e15\npower_w = 700\nnode_size = 8\n'
+        "memory_byte_per_s = 3e12\npeak_bf16_flop_per_s = 1e15\npower_w = 700\nnode_size = 8\n"
         'topology = "switch"\nlink_byte_per_s = 4e11\ninter_byte_per_s = 5e10\nintra_latency_s = 3e-6\n'
         'inter_latency_s = 1e-5\nsource = "a datasheet"\nconfidence = "medium"\n'
     )
