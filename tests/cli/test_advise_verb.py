@@ -175,6 +175,29 @@ def test_launch_writes_what_runs_it_and_keeps_its_prediction(tmp_path):
     assert json.loads(first)["strategy"] == document["recommended"]["strategy"]
 
 
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (("--tokens", "1T", "--accelerator", "tpu-v5p"), "tpu"),
+        (("--tokens", "1T", "--accelerator", "h100", "--deadline", "1s"), "nothing is recommended"),
+        (("--ask", "tokens", "--budget", "1k", "--accelerator", "h100"), "--ask"),
+        (
+            ("--train", "full,grpo", "--examples", "1k", "--completion", "100", "--accelerator", "h100"),
+            "GRPO",
+        ),
+    ],
+)
+def test_launch_says_why_nothing_is_written_and_keeps_no_prediction(tmp_path, asked, words):
+    environment = {"EQUIPOISE_LEDGER": str(tmp_path / "ledger.jsonl")}
+    done = _run(
+        "llama31_8b", *asked, "--max-accelerators", "32", "--launch", "run", cwd=tmp_path, env=environment
+    )
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_folder_that_has_something_is_left_as_it_is(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "train.py").write_text("mine")

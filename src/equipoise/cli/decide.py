@@ -177,7 +177,7 @@ def _answer(verb: "DecisionVerb", options: Options, output: Output) -> None:
             found = result_of(verb, question, progress=line.update)
         if output.recorded:
             _record(verb, question, found)
-        elif output.launch is not None:
+        elif output.launch is not None and _not_launched(found) is None:
             try:
                 _record(verb, question, found)
             except DataError as err:  # the scripts run without it
@@ -195,17 +195,25 @@ def _expect_folder(folder: Path) -> None:
     expect_folder(folder)
 
 
-def _write_launch(folder: Path, found: "Result[Any]") -> None:
-    """Write the files that run what is recommended."""
+def _not_launched(found: "Result[Any]") -> str | None:
+    """Why there is nothing to write of a result; None where there is."""
     from equipoise.decide.answer import Answer
-    from equipoise.launch import launch_files, write_launch_files
 
     answer = found.record
-    best = answer.recommended if isinstance(answer, Answer) else None
-    snippets = answer.snippets if isinstance(answer, Answer) else ()
-    if best is None or best.strategy is None or not snippets:
-        raise UsageError("--launch: no strategy is recommended that torchrun starts; nothing is written")
-    write_launch_files(folder, launch_files(best.strategy, snippets))
+    if not isinstance(answer, Answer):
+        return "--ask finds an amount to train on, not a strategy"
+    return answer.why_not_launched
+
+
+def _write_launch(folder: Path, found: "Result[Any]") -> None:
+    """Write the files that run what is recommended."""
+    from equipoise.launch import launch_files, write_launch_files
+
+    why = _not_launched(found)
+    if why is not None:
+        raise UsageError(f"--launch: {why}; nothing is written")
+    best = found.record.recommended
+    write_launch_files(folder, launch_files(best.strategy, found.record.snippets))
 
 
 def _record(verb: "DecisionVerb", query: "TrainingQuery", found: "Result[Any]") -> None:

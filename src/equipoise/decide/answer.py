@@ -27,7 +27,7 @@ from equipoise.economics.interruptions import Interrupted
 from equipoise.economics.ownership import Ownership
 from equipoise.economics.quotes import Charges
 from equipoise.errors import SpecError
-from equipoise.launch import Setting, Snippet, launch_snippets, runtime_settings
+from equipoise.launch import STARTED_KINDS, Setting, Snippet, launch_snippets, runtime_settings
 from equipoise.perfmodel.generation import RolloutSplit
 from equipoise.scaling.equilibrium import Equilibrium, Limit
 from equipoise.spec.cluster import Cluster
@@ -403,10 +403,25 @@ class Answer(Struct, frozen=True, kw_only=True, dict=True):
             return ()
 
     @property
+    def why_not_launched(self) -> str | None:
+        """Why no program is known that starts what is recommended, in words; None where some are."""
+        best, cluster = self.recommended, self.system.cluster
+        if best is None:
+            return "nothing is recommended"
+        if best.strategy is None:
+            return "what is recommended was published or measured, and its strategy is not known"
+        if cluster is None:
+            return "its accelerator is not in the catalogue"
+        if self.rollout is not None:
+            return "no program here generates completions, as GRPO does"
+        if cluster.accelerator.kind not in STARTED_KINDS:
+            return f"torch's launcher starts no {cluster.accelerator.kind}; see its vendor's guide"
+        return None
+
+    @property
     def is_launched(self) -> bool:
-        """Whether a strategy is recommended that programs may start: none generates completions."""
-        has_strategy = self.recommended is not None and self.recommended.strategy is not None
-        return has_strategy and self.system.cluster is not None and self.rollout is None
+        """Whether a strategy is recommended that programs may start."""
+        return self.why_not_launched is None
 
     @property
     def settings(self) -> tuple[Setting, ...]:

@@ -1,6 +1,6 @@
 """How to run a strategy: commands, training code, settings, and files of what starts it and what trains."""
 
-from equipoise.launch.commands import PROGRAMS, launch_snippets, program, ranks_per_host
+from equipoise.launch.commands import PROGRAMS, STARTED_KINDS, launch_snippets, program, ranks_per_host
 from equipoise.launch.program import Translation
 from equipoise.launch.settings import Setting, runtime_settings
 from equipoise.launch.snippets import (
@@ -13,6 +13,7 @@ from equipoise.launch.snippets import (
 
 __all__ = [
     "PROGRAMS",
+    "STARTED_KINDS",
     "Setting",
     "Snippet",
     "Translation",

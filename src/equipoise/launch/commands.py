@@ -39,7 +39,7 @@ _TORCHAO_PAGE = "https://github.com/pytorch/ao/tree/main/torchao/float8"
 # Domains of the fast links that are larger span hosts; those of NVL72 have four accelerators a tray.
 _LARGEST_HOST, _TRAY = 16, 4
 # Kinds of accelerator whose frameworks torchrun starts.
-_STARTED = frozenset({"gpu", "cpu"})
+STARTED_KINDS = frozenset({"gpu", "cpu"})  # of accelerators, by torch's own launcher
 # What runs a script of each kind in the tests.
 _TORCH = "scripts of its kind: torch 2.13, two ranks over gloo"
 
@@ -61,7 +61,7 @@ def launch_snippets(
     script that it would read as an option.
     """
     chip = cluster.accelerator
-    if chip.kind not in _STARTED:
+    if chip.kind not in STARTED_KINDS:
         raise SpecError(
             f"accelerator {chip.slug!r} is a {chip.kind}: commands are known for gpu and cpu, which "
             "torch's own launcher starts; see its vendor's guide"
