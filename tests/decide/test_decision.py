@@ -617,3 +617,15 @@ def test_where_nothing_is_legal_the_refusal_says_why():
     found = ask(SMALL, fix=["tp=3"])
     assert found.recommended is None
     assert any("tp" in each.reason for each in found.rejected)
+
+
+def test_a_pretraining_on_measured_steps_of_no_stated_strategy_takes_more_than_its_steps(tmp_path):
+    # 15 samples/s of 8,192 tokens; pretrainings take 1.11 times their own steps (docs/experiments/0035).
+    (tmp_path / "mine.csv").write_text(
+        "num_accelerators,samples_per_s,global_batch_samples,accelerator\n16,15,64,h100-sxm5-80gb\n"
+    )
+    asked = {"workload": "llama31_8b", "accelerator": [H100], "runs": tmp_path / "mine.csv", "at": "16"}
+    found = ask(asked, tokens="1e12", max_accelerators=None)
+    assert found.recommended.grade == "measured"
+    assert found.recommended.work_s.value == pytest.approx(1.11 * 1e12 / 8192 / 15, rel=0.02)
+    assert found.system.time_per_step_time == 1.11

@@ -53,7 +53,7 @@ from equipoise.decide.user_evidence.fit import (
     user_fit,
     user_level,
 )
-from equipoise.decide.user_evidence.runs import recasts, user_steps
+from equipoise.decide.user_evidence.runs import recasts, user_steps, whole_trainings
 from equipoise.decide.user_evidence.traces import TraceCheck, UserEvidence, checks, ran_elsewhere
 from equipoise.errors import EvidenceError, SpecError
 from equipoise.runs.store import comparable
@@ -411,7 +411,8 @@ def _measured(
     budget, workload = inputs.training.budget, inputs.training.workload
     links = None if survey is None else survey.problem.model.links
     nodes = system.cluster if links is None else links.on(system.cluster)
-    advised = None if survey is None or run_fit is None else recasts(run_fit.steps, survey)
+    advised = {} if survey is None else whole_trainings(runs, survey.problem)
+    advised |= {} if survey is None or run_fit is None else recasts(run_fit.steps, survey)
     if not isinstance(run_fit, UserFit):
         return measured_estimates(
             runs, budget, sizes.tried, cluster=nodes, workload=workload, recasts=advised

@@ -306,6 +306,13 @@ def _chosen(collected: Collected) -> Answer:
     )
 
 
+def _time_per_step_time(known: Problem, best: Candidate | None) -> float:
+    """Time of the training over that of its steps; of steps that were measured, not of the model's."""
+    if best is not None and best.grade == "measured" and known.training.workload.rollout is None:
+        return known.time_per_own_step_time
+    return known.time_per_step_time
+
+
 def _rollout_split(assessment: Assessment, best: Candidate) -> RolloutSplit | None:
     """How the recommended accelerators generate and train; None where nothing is generated."""
     survey, batch = assessment.survey, best.global_batch_samples
@@ -405,7 +412,9 @@ def _system(
         records=tuple(records(inputs, assessment, best if is_best else None)),
         calibration=None if survey is None else survey.problem.model.calibration.name,
         software=None if survey is None else _software(inputs, survey.problem),
-        time_per_step_time=None if survey is None else survey.problem.time_per_step_time,
+        time_per_step_time=None
+        if survey is None
+        else _time_per_step_time(survey.problem, best if is_best else None),
         transferred_from=None if assessment.transferred is None else assessment.transferred.chip.title,
         run_fit=None if assessment.run_fit is None else assessment.run_fit.sentence,
         num_considered=considered,

@@ -132,10 +132,19 @@ class Problem(Struct, frozen=True, kw_only=True):
         """
         if self.training.workload.rollout is not None:
             return ROLLOUT_TIME_PER_STEP_TIME
-        is_dense = architecture(self.training.workload) == "dense transformer"
-        if not (self.training.is_pretraining and is_dense):
+        if not self._is_dense_pretraining:
             return 1.0
         return _TIME_PER_OWN_STEP_TIME if self.has_own_steps else 1.0 / self.record.bias
+
+    @property
+    def time_per_own_step_time(self) -> float:
+        """The same where the steps themselves were measured: what a whole training takes besides them."""
+        return _TIME_PER_OWN_STEP_TIME if self._is_dense_pretraining else 1.0
+
+    @property
+    def _is_dense_pretraining(self) -> bool:
+        is_dense = architecture(self.training.workload) == "dense transformer"
+        return self.training.is_pretraining and is_dense
 
     def batches(self, num_accelerators: int) -> tuple[int, ...]:
         """Global batches to try: the one stated or published, else those that results span, in even steps.

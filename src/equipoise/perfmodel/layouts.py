@@ -462,7 +462,8 @@ def _shares(space: Space, limits: Limits, faults: Counter[str]) -> Iterator[tupl
                     yield dp, tp, pp, cp
     if not any_allowed:
         names = [name for name in ("dp", "tp", "pp", "cp") if name in space.choices]
-        faults[f"{', '.join(names)} as chosen cannot make dp x tp x pp x cp = {total:,}"] += 1
+        # The same words at every size, so that they are one reason.
+        faults[f"{', '.join(names)} as chosen cannot make dp x tp x pp x cp the number of accelerators"] += 1
 
 
 def _group_counts(space: Space, limits: Limits, *, dp: int, tp: int, pp: int, cp: int) -> tuple[int, ...]:

@@ -63,6 +63,21 @@ def test_steps_in_a_file_of_measurements_count_too(tmp_path):
     assert rates == pytest.approx({1: 100.0, 2: 180.0})
 
 
+def test_a_file_of_measurements_alone_is_read_as_its_folder_would_be(tmp_path):
+    content = "num_accelerators,samples_per_s,global_batch_samples\n1,100,32\n"
+    (tmp_path / "mine.csv").write_text(content)
+    (tmp_path / "other.csv").write_text(content.replace("1,100", "4,300"))
+    found = user_runs(tmp_path / "mine.csv", "mlp", ["a100-sxm4-80gb"])
+    assert {each.num_accelerators: each.samples_per_s for each in found.set_ups} == pytest.approx({1: 100.0})
+
+
+def test_what_is_neither_folder_nor_table_is_refused(tmp_path):
+    (tmp_path / "notes.txt").write_text("1,2")
+    for name in ("notes.txt", "absent.csv"):
+        with pytest.raises(DataError, match=rf"{name}.*CSV"):
+            user_runs(tmp_path / name, "mlp", [])
+
+
 def test_an_empty_folder_is_refused_with_what_was_expected(tmp_path):
     with pytest.raises(DataError, match=r"runs\.parquet.*bench --out"):
         user_runs(tmp_path, "mlp", [])

@@ -291,6 +291,11 @@ def _why(run: UserRun, size: int, recast: Recast | None) -> str:
     at = f"{format_count(len(run.run_ids))} of your runs on {format_count(run.num_accelerators)}"
     way = f" ({run.strategy})" if run.strategy else ""
     batch = format_count(run.global_batch_samples)
+    if size == run.num_accelerators and recast is not None and recast.keeps_strategy:
+        return (
+            f"{at}{way} at batch {batch}, {recast.factor:.2f} times as long, as published pretrainings took "
+            "over their own steps"
+        )
     if size == run.num_accelerators and recast is not None and recast.is_other:
         return (
             f"{at}{way} at batch {batch}; for the recommended strategy {recast.factor:.2f} "

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from equipoise.decide.evidence import LEAST_LOG_SD, NOT_USED, UserRun
+from equipoise.decide.strategy_search import OWN_STEPS_LOG_SD, Problem
 from equipoise.decide.surveys import Survey
 from equipoise.errors import DataError, InputError
 from equipoise.perfmodel import load as loads
@@ -60,16 +61,22 @@ class UserRuns(Struct, frozen=True, kw_only=True):
 
 
 def user_runs(folder: Path, workload: str, accelerators: Sequence[str]) -> UserRuns:
-    """What a folder holds of a workload.
+    """What a folder, or a CSV file alone, holds of a workload.
 
     accelerators: slugs asked about, of which files with several are read. Raises DataError where it holds
     nothing that can be read, naming what was expected.
     """
-    if not folder.is_dir():
-        raise DataError(f"--runs {folder}: not a folder; expected one that `equipoise bench --out` wrote")
-    tables = [folder / _TABLE, *sorted(folder.glob(f"*/{_TABLE}"))[:_MOST_FOLDERS]]
+    if folder.is_file() and any(folder.match(pattern) for pattern in _FILES):
+        tables, files = [], [folder]
+    elif folder.is_dir():
+        tables = [folder / _TABLE, *sorted(folder.glob(f"*/{_TABLE}"))[:_MOST_FOLDERS]]
+        files = sorted(path for pattern in _FILES for path in folder.glob(pattern))
+    else:
+        raise DataError(
+            f"--runs {folder}: neither a folder nor a CSV file; expected a folder that `equipoise bench "
+            "--out DIR` wrote, or a CSV file of measurements"
+        )
     frames = [read_table(path, RUNS) for path in tables if path.is_file()]
-    files = sorted(path for pattern in _FILES for path in folder.glob(pattern))
     if not frames and not files:
         raise DataError(
             f"--runs {folder}: neither {_TABLE} nor a CSV file of measurements; expected a folder that "
@@ -257,15 +264,28 @@ class UserSteps(Struct, frozen=True, kw_only=True):
 class Recast(Struct, frozen=True, kw_only=True):
     """From a set-up that ran to the strategy advised on as many accelerators: the training's time there over
     here, by the model, and how unsure its parameters leave that, of its logarithm.
+
+    keeps_strategy: the set-up counts as it ran, as where its precision is not stated; the factor is then what
+    whole trainings take over their own steps.
     """
 
     factor: float
     log_sd: float
+    keeps_strategy: bool = False
 
     @property
     def is_other(self) -> bool:
         """Whether the strategy advised is noticeably another."""
         return abs(self.factor - 1.0) > _NOTICED
+
+
+def whole_trainings(runs: Sequence[UserRun], problem: Problem) -> dict[str, Recast]:
+    """By run id, from the steps of each set-up to a whole training of them, as published ones took."""
+    factor = problem.time_per_own_step_time
+    if factor == 1.0:
+        return {}
+    as_it_ran = Recast(factor=factor, log_sd=OWN_STEPS_LOG_SD, keeps_strategy=True)
+    return {each.run_ids[0]: as_it_ran for each in runs}
 
 
 def recasts(steps: UserSteps, survey: Survey) -> dict[str, Recast]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final, TypeAlias
 
-from equipoise.decide.answer import Answer, Candidate, SystemAnswer, SystemOffer
+from equipoise.decide.answer import Answer, Candidate, Refusal, SystemAnswer, SystemOffer
 from equipoise.decide.evidence import Grade
 from equipoise.economics.costs import WORDS
 from equipoise.report import format as amounts
@@ -136,9 +136,16 @@ def refusal_blocks(answer: Answer) -> tuple[Block, ...]:
     tiles = tuple(_refused(answer, label, each) for label, each in shown if each is not None)
     return (
         *((Tiles(items=tiles),) if tiles else ()),
-        prose("Changes that would be enough:" if answer.candidates else "It would fit with:"),
+        *_heading(answer, refusal),
         Bullets(items=tuple((each,) for each in relaxed(answer))),
     )
+
+
+def _heading(answer: Answer, refusal: Refusal) -> tuple[Block, ...]:
+    """What the list of changes is; nothing where no change helps, which the list says."""
+    if not answer.candidates:  # nothing runs, so that nobody knows whether other limits would be kept
+        return (prose("It would fit with:"),) if refusal.relaxations else ()
+    return (prose("Changes that would be enough:"),)
 
 
 def _without_times(answer: Answer) -> Iterator[str]:
