@@ -115,6 +115,16 @@ _TRILLION = 1e12
 _SMALLEST = 1e-6
 
 
+def format_milliseconds(seconds: float, *, digits: int = 3) -> str:
+    """Seconds in milliseconds, without unit; grouped and without exponent from a second on.
+
+    >>> format_milliseconds(0.0123456), format_milliseconds(1.2345, digits=4), format_milliseconds(98.76)
+    ('12.3', '1,234', '98,800')
+    """
+    value = float(f"{seconds / MILLISECOND_S:.{digits}g}")
+    return f"{value:,.0f}" if 10.0**digits <= abs(value) < math.inf else f"{value:.{digits}g}"
+
+
 def format_amount(value: float) -> str:
     """Three digits, grouped; from a billion on in words, below a millionth in exponents.
 

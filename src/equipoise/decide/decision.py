@@ -207,9 +207,9 @@ def _with_size_in_time(
     if not times or system.stock is not None:
         return one
     ideal = most * min(times) / query.within_s  # at perfect scaling
-    larger = min(LARGE_SYSTEM, 1 << math.ceil(math.log2(ideal) + _DOUBLINGS_BEYOND))
-    if larger <= most:
+    if not most < ideal <= LARGE_SYSTEM:
         return one
+    larger = min(LARGE_SYSTEM, 1 << math.ceil(math.log2(ideal) + _DOUBLINGS_BEYOND))
     asked = changed(query, max_accelerators=larger)
     farther = collect_candidates(asked, inputs.catalogue, scores, runs=inputs.user.runs)
     same = (each for each in farther.systems if each.assessment.system.name == system.name)

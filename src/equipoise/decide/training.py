@@ -35,7 +35,7 @@ from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.strategy import FLAGS, read_option, software
 from equipoise.spec.workload import Workload
 from equipoise.stats import DEVIATE, LEVEL
-from equipoise.units import format_count, format_si
+from equipoise.units import format_amount, format_count, format_si
 
 _MOST_VALUES = 10_000
 _NEXT_PARAMETER: Final = re.compile(r"[,\s]\s*(?=\w+\s*=)")
@@ -207,8 +207,9 @@ def _fitted(workload: Workload, growth: BatchGrowth, evidence: tuple[EvidenceSou
     batches = np.log(curve["global_batch_samples"].to_numpy())
     spread = np.log(curve["high"].to_numpy() / curve["low"].to_numpy()) / (2 * DEVIATE)
     seen = growth.entries["global_batch_samples"].to_numpy()
+    formula = f"{format_amount(least)} (1 + B / {format_amount(critical)})"
     law = (
-        f"Samples to the target grow with the global batch B: {least:.4g} (1 + B / {critical:.4g}), from "
+        f"Samples to the target grow with the global batch B: {formula}, from "
         f"{len(seen)} results of {growth.num_rounds} rounds at batches of {seen.min():,} to {seen.max():,}."
     )
     return TrainingBudget(

@@ -10,8 +10,8 @@ from equipoise.spec.links import PEER_WORDS, LinkReach, kind, number, rank
 from equipoise.spec.links import meaning as what_lies_between
 from equipoise.spec.workload import workload
 from equipoise.units import (
-    MILLISECOND_S,
     format_count,
+    format_milliseconds,
     format_percent,
     format_rough,
 )
@@ -67,7 +67,7 @@ def _why(found: Meaning, classes: Sequence[str]) -> Iterator[str]:
 
 
 def _ms(seconds: float) -> str:
-    return f"{seconds / MILLISECOND_S:.3g} ms"
+    return f"{format_milliseconds(seconds)} ms"
 
 
 def _elsewhere() -> str:

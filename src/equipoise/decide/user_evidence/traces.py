@@ -25,7 +25,7 @@ from equipoise.spec.cluster import Cluster
 from equipoise.spec.hardware import Accelerator
 from equipoise.spec.strategy import DTYPE_OF, Strategy, read_option
 from equipoise.spec.workload import Workload
-from equipoise.units import MILLISECOND_S, format_count
+from equipoise.units import format_count, format_milliseconds
 
 if TYPE_CHECKING:
     from equipoise.bench.trace import RankTrace
@@ -344,7 +344,7 @@ def possible(trace: UserTrace, workload: Workload, chip: Accelerator | None) -> 
         return trace
     wrong = (
         f"a workload and a batch that the trace is of: {format_count(found.global_batch_samples)} samples of "
-        f"{workload.title} take {least_s / MILLISECOND_S:.3g} ms at the peak of "
+        f"{workload.title} take {format_milliseconds(least_s)} ms at the peak of "
         f"{format_count(found.num_accelerators)} x {chip.title}"
     )
     return replace(trace, missing=(*trace.missing, wrong))

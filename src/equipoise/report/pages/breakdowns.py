@@ -24,7 +24,7 @@ from equipoise.report.format import (
     share,
 )
 from equipoise.stats import Bar, Tornado
-from equipoise.units import MILLISECOND_S, format_percent, format_si
+from equipoise.units import MILLISECOND_S, format_milliseconds, format_percent, format_si
 
 if TYPE_CHECKING:
     from equipoise.bench.summary import Spread
@@ -266,14 +266,14 @@ def _milliseconds(found: "Spread") -> tuple[str, str | None]:
     """Milliseconds and the ends of their range, with as many digits as distinguish these."""
     low, high = found.low, found.high
     if low is None or high is None or low == high:
-        return f"{found.value / MILLISECOND_S:.3g}", None
+        return format_milliseconds(found.value), None
     if is_too_wide(low, high):
-        return f"{found.value / MILLISECOND_S:.3g}", _TOO_WIDE
+        return format_milliseconds(found.value), _TOO_WIDE
     for num_digits in (3, 4, 5):
-        ends = [f"{each / MILLISECOND_S:.{num_digits}g}" for each in (low, high)]
+        ends = [format_milliseconds(each, digits=num_digits) for each in (low, high)]
         if ends[0] != ends[1]:
             break
-    return f"{found.value / MILLISECOND_S:.{num_digits}g}", DASH.join(ends)
+    return format_milliseconds(found.value, digits=num_digits), DASH.join(ends)
 
 
 def milliseconds(found: "Spread | None") -> Cell:
@@ -318,7 +318,7 @@ def step_chart(
         x_title=x_title,
         y_title="ms per step",
         scale=MILLISECOND_S,
-        labels=[f"{sum(each.values()) / MILLISECOND_S:.3g}" for each in parts],
+        labels=[format_milliseconds(sum(each.values())) for each in parts],
     )
     return replace(
         chart, subtitle="milliseconds above each bar", categories=tuple(category for category, _ in bars)

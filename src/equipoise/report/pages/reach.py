@@ -124,7 +124,7 @@ def _facts(found: Reaches, best: BudgetReach) -> Iterator[Fact]:
         yield Fact(label="Shape", spans=(_shape(best.shape),))
         yield Fact(label="Trained on", spans=(f"{format_si(best.training_budget.value)} {best.unit}",))
     elif best.params is not None and best.unit == "tokens":
-        per_param = f"{best.training_budget.value / best.params.value:.3g} tokens per parameter"
+        per_param = f"{amounts.digits(best.training_budget.value / best.params.value)} tokens per parameter"
         yield Fact(label="That is", spans=(f"{per_param} ({format_si(best.params.value)} parameters)",))
     yield Fact(label="Take", spans=(strong(title_of(taken)),))
     assert taken.time_s is not None

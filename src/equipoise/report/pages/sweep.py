@@ -43,7 +43,7 @@ from equipoise.report.blocks import (
 from equipoise.report.charts import Axis, Chart, Level, Mark, Series, series_mark, series_of
 from equipoise.report.format import TIMES, count, plural, printable, ratio, sentence
 from equipoise.report.pages.breakdowns import PHASES, PHASES_INTRO, milliseconds, spread_cell, step_chart
-from equipoise.units import MIB, MILLISECOND_S, format_duration, format_percent, format_si
+from equipoise.units import MIB, format_duration, format_milliseconds, format_percent, format_si
 
 _Subject = tuple[str, str, str]
 _FEWEST_SIZES: Final = 2
@@ -236,7 +236,7 @@ def _series(rows: Sequence[Judgement], mark: Mark) -> Series:
 
 def _hover(each: Judgement) -> tuple[str, ...]:
     step_s = each.summary.step_s
-    step = () if step_s is None else (f"{step_s.value / MILLISECOND_S:.3g} ms per step",)
+    step = () if step_s is None else (f"{format_milliseconds(step_s.value)} ms per step",)
     return (_way(each.summary.trial), f"{_speedup(each)} times one device", *step)
 
 

@@ -21,7 +21,7 @@ from equipoise.report.blocks import (
 )
 from equipoise.report.format import ABSENT, listed, plural, printable, sentence
 from equipoise.report.measured_json import median_step_s, stragglers, total_s, trace_notes
-from equipoise.units import MILLISECOND_S, format_percent
+from equipoise.units import format_milliseconds, format_percent
 
 _CAUSES: Final = {
     "computes": "it computes longer than the others",
@@ -35,7 +35,7 @@ def _of_step(form: Callable[[TraceStep], float | None]) -> Callable[[RankTrace |
 
 
 def _ms(seconds: float) -> str:
-    return f"{seconds / MILLISECOND_S:.4g}"
+    return format_milliseconds(seconds, digits=4)
 
 
 def _percent(fraction: float) -> str:
@@ -95,7 +95,7 @@ def _headline(found: TraceSteps) -> str:
     parts = _mean(found.traces.ranks[0])
     share = ABSENT if parts.step_s == 0 else _percent(parts.compute_s / parts.step_s)
     nobody = "No rank is late; " if found.lateness else ""
-    return f"{nobody}a step takes {parts.step_s / MILLISECOND_S:.4g} ms, {share} of it computing"
+    return f"{nobody}a step takes {_ms(parts.step_s)} ms, {share} of it computing"
 
 
 def _summary(found: TraceSteps) -> tuple[str, ...]:
@@ -112,7 +112,7 @@ def _straggler(each: Lateness) -> str:
     share = f" ({format_percent(each.late_s / step_s)})" if step_s else ""
     why = f"; {_CAUSES[each.cause]}" if each.cause else ""
     return sentence(
-        f"The others wait {each.late_s / MILLISECOND_S:.3g} ms per step for {_rank_words(each.trace)}{share}"
+        f"The others wait {format_milliseconds(each.late_s)} ms per step for {_rank_words(each.trace)}{share}"
         f", longest in {format_percent(each.share_of_steps)} of the steps{why}."
     )
 
@@ -131,7 +131,7 @@ def _ranks_table(found: TraceSteps, most: int) -> Table:
         numbers(
             "Late, ms",
             lambda trace: late.get(id(trace)),
-            lambda seconds: f"{seconds / MILLISECOND_S:.3g}",
+            format_milliseconds,
             meaning="wait of the other ranks in the median step",
         ),
         *_PARTS[-2:],

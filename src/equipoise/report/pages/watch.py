@@ -49,7 +49,7 @@ from equipoise.report.pages.breakdowns import (
     step_chart,
     step_words,
 )
-from equipoise.units import MIB, MILLISECOND_S, format_percent
+from equipoise.units import MIB, MILLISECOND_S, format_milliseconds, format_percent
 
 _SUCCESS: Final = "success"
 _NAME: Final = re.compile(r"(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)-[0-9a-f]+", re.ASCII)
@@ -234,8 +234,8 @@ def _series(run: WatchedRun, place: int, runs: tuple[WatchedRun, ...]) -> Series
 
 def _course_words(run: WatchedRun) -> str:
     assert run.course is not None
-    first, last = run.course.step_s[0] / MILLISECOND_S, run.course.step_s[-1] / MILLISECOND_S
-    return f"{_begun(run)}: {first:.3g} ms at first, {last:.3g} ms at update {count(run.course.steps[-1])}"
+    first, last = _ms(run.course.step_s[0]), _ms(run.course.step_s[-1])
+    return f"{_begun(run)}: {first} ms at first, {last} ms at update {count(run.course.steps[-1])}"
 
 
 # --- ranks
@@ -302,7 +302,7 @@ def _phase(name: str) -> Of:
 
 
 def _ms(seconds: float) -> str:
-    return f"{seconds / MILLISECOND_S:.3g}"
+    return format_milliseconds(seconds)
 
 
 def _rank_badge(each: RankSeen, run: WatchedRun) -> Badge | None:
