@@ -465,12 +465,17 @@ def _kept_within(each, needed):
 def freedom(before, after, *, by="limit"):
     """Law 3: after asks as before with more freedom: by a looser limit, by more systems or sizes, or by `strategy`.
 
-    More strategies may make a candidate faster; nothing else may change its numbers.
+    More strategies may make a candidate faster; nothing else may change its numbers. What a refusal names beyond
+    the limit of size is shown for that refusal alone: it may not be taken, and need not be there afterwards.
     """
     found = []
+    steps = (before.get("refusal") or {}).get("relaxations", ())
+    beyond = {each["candidate"] for each in steps if each["constraint"] == "max_accelerators"}
     rows = {each["id"]: each for each in after["candidates"]}
     for each in before["candidates"]:
         other = rows.get(each["id"])
+        if other is None and each["id"] in beyond:
+            continue
         if other is None:
             found.append(f"law 3: {each['id']} is a candidate no more")
         elif by == "strategy":
