@@ -132,11 +132,13 @@ class Layouts(Struct, frozen=True, kw_only=True):
     def column(self, name: str) -> NDArray[Any]:
         """One of the sizes, the space or the number of the axes, of every layout: (n_layouts,)."""
         known = self.shares.get(name)
-        return self.batches[name][self.batch] if known is None else known[self.share]
+        return self.batches[name].take(self.batch) if known is None else known.take(self.share)
 
     def at(self, which: Codes | slice) -> "Layouts":
         """Some of the layouts, in the order given."""
-        return replace(self, share=self.share[which], batch=self.batch[which])
+        return Layouts(
+            shares=self.shares, batches=self.batches, share=self.share[which], batch=self.batch[which]
+        )
 
     def numbered(self, names: Sequence[str]) -> Codes:
         """A small number for every layout, the same for those that agree in these sizes: (n_layouts,)."""
@@ -146,7 +148,7 @@ class Layouts(Struct, frozen=True, kw_only=True):
                 (self.shares[name], self.share) if name in self.shares else (self.batches[name], self.batch)
             )
             values, places = np.unique(sizes, return_inverse=True)
-            numbers = numbers * len(values) + places[which]
+            numbers = numbers * len(values) + places.take(which)
         return numbers
 
 
@@ -185,7 +187,8 @@ class LayoutGroup(Struct, frozen=True, kw_only=True):
 
     def strategy(self, layout: int, layer: int, state: int) -> Strategy:
         """The strategy of a layout and combinations, by their numbers."""
-        sizes = {name: int(self.layouts.column(name)[layout]) for name in LAYOUT_OPTIONS}
+        alone = self.layouts.at(slice(layout, layout + 1))
+        sizes = {name: int(alone.column(name)[0]) for name in LAYOUT_OPTIONS}
         layers = dict(zip(LAYER_OPTIONS, self.layers[layer], strict=True))
         states = dict(zip(STATE_OPTIONS, self.states[state], strict=True))
         return Strategy(**sizes, **layers, **states)  # type: ignore[arg-type]

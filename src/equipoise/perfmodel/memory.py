@@ -173,7 +173,7 @@ def needed_bytes(load: Load, group: LayoutGroup, parameters: Parameters) -> Numb
     shares, batches = group.at(of_shares).mesh(), group.at(of_batches).mesh()
 
     def of_layouts(values: Numbers, which: Codes) -> Numbers:
-        return values if values.ndim == 0 or len(values) == 1 else values[which]
+        return values if values.ndim == 0 or len(values) == 1 else values.take(which, axis=0)
 
     held = held_memory(load, shares)
     activations = of_layouts(activation_bytes(load, batches) * parameters.activation_slack, batch)

@@ -7,6 +7,7 @@ could still win is. tests/perfmodel/test_search.py checks each of these rules.
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -169,7 +170,8 @@ def _feasibility(
         able = np.ones(len(group.layouts), dtype=bool)
         heaviest = _heaviest_layers(group), _heaviest_states(group)
         for which, _, needed in _needed_bytes(job, group, *heaviest):
-            able[which] = (needed <= job.machine.memory_bytes).all(axis=1)
+            # Row by row, `all` and `any` take many times as long where rows are short.
+            able[which] = reduce(np.logical_and, (needed <= job.machine.memory_bytes).T)
         for counted, num_layouts in zip(counts, np.bincount(spaces[able], minlength=num_spaces), strict=True):
             counted.num_fitting += int(num_layouts) * group.num_each
         undecided = np.flatnonzero(~able)
@@ -188,9 +190,17 @@ def _not_hopeless(
     left = [which[:0]]
     for some, _, needed in _needed_bytes(job, group.at(which), layers, states):
         here = which[some]
-        fits = (needed <= job.machine.memory_bytes).any(axis=1)
+        fits = reduce(np.logical_or, (needed <= job.machine.memory_bytes).T)
         left.append(here[fits])
-        _note_least(counts, group, here[~fits], needed[~fits], combined=(layers, states))
+        hopeless = np.flatnonzero(~fits)
+        _note_least(
+            counts,
+            group,
+            here[hopeless],
+            needed.take(hopeless, axis=0),
+            combined=(layers, states),
+            memory_bytes=job.machine.memory_bytes,
+        )
     return np.concatenate(left)
 
 
@@ -201,20 +211,19 @@ def _note_least(
     needed: Numbers,
     *,
     combined: tuple[Sequence[int], Sequence[int]],
-    too_much: Numbers | None = None,
+    memory_bytes: float | Numbers,
 ) -> None:
     """Note the least bytes of some layouts by space, and the least of what does not fit.
 
-    needed: (n_layouts, n_combinations) of the numbers `combined`. too_much: of what
-    does not fit, and infinite elsewhere; all of them unless given.
+    needed: (n_layouts, n_combinations) of the layers and states `combined`, by their numbers.
     """
     spaces = group.layouts.at(which).column("space")
     for space in _present(spaces):
-        mine = np.flatnonzero(spaces == space)
-        amounts = needed[mine] if len(mine) < len(needed) else needed
-        beyond = amounts if too_much is None else too_much[mine]
-        counted, (at, combination) = counts[space], divmod(int(amounts.argmin()), amounts.shape[1])
-        counted.nearest_bytes = min(counted.nearest_bytes, float(beyond.min()))
+        mine, counted = np.flatnonzero(spaces == space), counts[space]
+        amounts = needed if len(mine) == len(needed) else needed.take(mine, axis=0)
+        nearer = amounts[(amounts > memory_bytes) & (amounts < counted.nearest_bytes)]
+        counted.nearest_bytes = float(nearer.min(initial=counted.nearest_bytes))
+        at, combination = divmod(int(amounts.argmin()), amounts.shape[1])
         if amounts[at, combination] < counted.least_bytes:
             layers, states = combined
             layer, state = divmod(combination, len(states))
@@ -238,8 +247,9 @@ def _count_each(
         fitting = np.bincount(layouts.column("space"), weights=num_fitting, minlength=len(counts))
         for counted, more in zip(counts, fitting.tolist(), strict=True):
             counted.num_fitting += int(more)
-        too_much = np.where(fits, np.inf, needed)
-        _note_least(counts, group, here, needed, combined=(layers, states), too_much=too_much)
+        _note_least(
+            counts, group, here, needed, combined=(layers, states), memory_bytes=job.machine.memory_bytes
+        )
 
 
 def _needed_bytes(
@@ -284,7 +294,7 @@ class _Candidates(Struct, kw_only=True):
 
     def at(self, which: Codes) -> "_Candidates":
         """Some of the layouts, in the order given."""
-        return _Candidates(**{name: getattr(self, name)[which] for name in self.__struct_fields__})
+        return _Candidates(**{name: getattr(self, name).take(which) for name in self.__struct_fields__})
 
     def limits_s(self, num_best: int) -> Numbers:
         """What a layout has to stay below to change the answer: the best of its axes, and the worst kept."""
@@ -297,7 +307,7 @@ class _Candidates(Struct, kw_only=True):
             values = by_axes[space_of == space]
             if len(values) >= num_best:
                 worst[space] = np.partition(values, num_best - 1)[num_best - 1]
-        return np.asarray(np.minimum(by_axes[self.axes], worst[self.space]))
+        return np.asarray(np.minimum(by_axes.take(self.axes), worst.take(self.space)))
 
     def best(self, groups: Sequence[LayoutGroup], space: int, num_best: int) -> tuple[FoundStrategy, ...]:
         """The best for each sizes of the axes of a space, the best first."""
@@ -352,10 +362,10 @@ def _least_s(job: SearchJob, group: LayoutGroup) -> Numbers:
     shared, which = distinct(layouts.numbered(_OF_A_LAYER))
     layer_s = np.empty(len(shared))
     for some, part in group.at(shared).parts(MESH_ELEMENTS):
-        total = layer_seconds(job.load, job.machine, mesh := part.mesh(), job.parameters).total
-        layer_s[some] = np.broadcast_to(total, mesh.shape).min(axis=(1, 2))
+        total = layer_seconds(job.load, job.machine, part.mesh(), job.parameters).total
+        layer_s[some] = total.min(axis=(1, 2))
     sizes = group.only([0], [0]).mesh()
-    step_s = least_step_s(job.load, sizes, layer_s[which][:, None, None], job.parameters)[:, 0, 0]
+    step_s = least_step_s(job.load, sizes, layer_s.take(which)[:, None, None], job.parameters)[:, 0, 0]
     return np.asarray(step_s * job.num_steps(layouts.column("global_batch_samples")))
 
 
@@ -369,19 +379,17 @@ def _promising(
     """
     lowest_s = np.full(int(bounded.space.max()) + 1, np.inf)
     np.minimum.at(lowest_s, bounded.space, bounded.lower_s)
-    candidates, is_evaluated = bounded, np.zeros(len(bounded.layout), dtype=bool)
-    size = _FIRST_ROUND
-    while not is_evaluated.all():
-        left = np.flatnonzero(~is_evaluated)
-        if len(left) > size:
-            excess = candidates.lower_s[left] / lowest_s[candidates.space[left]]
-            left = np.sort(left[np.argpartition(excess, size)[:size]])
-        _evaluate(job, groups, candidates, left, _fastest)
-        is_evaluated[left] = True
-        kept = np.flatnonzero(is_evaluated | (candidates.lower_s <= candidates.limits_s(num_best)))
-        candidates, is_evaluated = candidates.at(kept), is_evaluated[kept]
+    excess = bounded.lower_s / lowest_s.take(bounded.space)
+    is_evaluated = np.zeros(len(excess), dtype=bool)
+    left, size = np.arange(len(excess)), _FIRST_ROUND
+    while len(left):
+        first = left if len(left) <= size else left[np.argpartition(excess.take(left), size)[:size]]
+        _evaluate(job, groups, bounded, np.sort(first), _fastest)
+        is_evaluated[first] = True
+        left = left[~is_evaluated[left]]
+        left = left[bounded.lower_s[left] <= bounded.limits_s(num_best)[left]]
         size *= 2
-    return candidates
+    return bounded.at(np.flatnonzero(is_evaluated))
 
 
 def _settle(job: SearchJob, groups: Sequence[LayoutGroup], candidates: _Candidates, num_best: int) -> None:
