@@ -9,6 +9,8 @@ from hypothesis import settings
 
 # Some virtual machines list AMX among their instructions and trap when bf16 products use it: a crashed test.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
+# Threads of small products and solutions wait for each other where workers of xdist share the cores.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 # No test is timed: a busy machine is no failure.
 settings.register_profile("house", deadline=None)
 settings.load_profile("house")
@@ -82,6 +84,15 @@ def one_core():
     os.sched_setaffinity(0, {cores[worker % len(cores)]})
     yield
     os.sched_setaffinity(0, cores)
+
+
+@pytest.fixture
+def prepared_ranks():
+    """Ranks are forked from a process that has loaded torch: see tests/processes/command_line.py."""
+    from command_line import prepared_ranks  # noqa: PLC0415 - tests of nothing else need it
+
+    with prepared_ranks():
+        yield
 
 
 @pytest.fixture(scope="module")

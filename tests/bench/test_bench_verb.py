@@ -7,13 +7,12 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from command_line import equipoise
+from command_line import INTERPRETER, equipoise
 
 pytest.importorskip("torch")
 
@@ -33,6 +32,10 @@ def model():
 def failing():
     raise ValueError("[red]no[/red] \\x1b[31msuch\\x07 layer")
 
+def slow():
+    time.sleep(1.5)
+    return model()
+
 def endless():
     while True:
         time.sleep(1)
@@ -41,7 +44,23 @@ def endless():
 
 def command(*arguments):
     """One that takes signals itself."""
-    return [sys.executable, "-m", "equipoise", "bench", *map(str, arguments)]
+    return [INTERPRETER, "-m", "equipoise", "bench", *map(str, arguments)]
+
+
+# Starts its ranks as `prepared_ranks` asks, and takes signals itself.
+PREPARED = """
+import os, sys
+from equipoise.cli import output
+from equipoise.cli.app import main
+
+sys.executable = os.environ["EQUIPOISE_EXECUTABLE"]
+output.LOG_EVERY_S = float(os.environ.get("LOG_EVERY_S", output.LOG_EVERY_S))
+main(sys.argv[1:])
+"""
+
+
+def prepared_command(*arguments):
+    return [INTERPRETER, "-c", PREPARED, "bench", *map(str, arguments)]
 
 
 def bench(*arguments, cwd):
@@ -91,6 +110,7 @@ def here(tmp_path):
     return tmp_path
 
 
+@pytest.mark.usefixtures("prepared_ranks")
 def test_the_document_holds_what_scripts_rely_on(here):
     asked = ("mlp", *QUICK, "--sizes", "1,2", "--repeat", "2", "--out", "s")
     found = document(bench(*asked, "--json", "--json-out", "a.json", cwd=here))
@@ -136,7 +156,7 @@ def test_the_document_holds_what_scripts_rely_on(here):
     assert 'id="resources"' in (here / "s.html").read_text()
 
 
-@pytest.mark.usefixtures("one_core")
+@pytest.mark.usefixtures("one_core", "prepared_ranks")
 def test_training_is_summarised_over_seeds(here):
     asked = ("mlp", *QUICK, "--sizes", "1", "--train", "256", "--repeat", "2", "--out", "s", "--json")
     (trial,) = document(bench(*asked, cwd=here))["configurations"]
@@ -193,11 +213,11 @@ def test_kills_of_the_whole_tree_lose_and_repeat_at_most_the_running_trial(here)
     assert not list(out.glob("**/.*.part"))
 
 
-@pytest.mark.usefixtures("one_core")
+@pytest.mark.usefixtures("one_core", "prepared_ranks")
 def test_an_interrupt_says_what_is_kept_and_how_to_go_on(here):
     out = here / "interrupted"
     asked = ("mlp", *QUICK, "--sizes", "1", "--repeat", "50", "--out", out)
-    with subprocess.Popen(command(*asked), cwd=here, stderr=subprocess.PIPE, text=True) as sweep:
+    with subprocess.Popen(prepared_command(*asked), cwd=here, stderr=subprocess.PIPE, text=True) as sweep:
         assert within(120, lambda: trials_of(out))
         sweep.send_signal(signal.SIGINT)
         said = sweep.stderr.read()
@@ -208,10 +228,10 @@ def test_an_interrupt_says_what_is_kept_and_how_to_go_on(here):
     assert (out / "runs.parquet").exists()
 
 
-@pytest.mark.usefixtures("one_core")
+@pytest.mark.usefixtures("one_core", "prepared_ranks")
 def test_an_interrupted_sweep_prints_the_command_that_continues_it(here):
-    asked = ("mlp", *QUICK, "--sizes", "1", "--repeat", "3", "--out", "its own folder")
-    with subprocess.Popen(command(*asked), cwd=here, stderr=subprocess.PIPE, text=True) as sweep:
+    asked = ("models:slow", *QUICK, "--sizes", "1", "--repeat", "3", "--out", "its own folder")
+    with subprocess.Popen(prepared_command(*asked), cwd=here, stderr=subprocess.PIPE, text=True) as sweep:
         assert within(120, lambda: trials_of(here / "its own folder"))
         sweep.send_signal(signal.SIGINT)
         said = sweep.stderr.read()
@@ -222,29 +242,34 @@ def test_an_interrupted_sweep_prints_the_command_that_continues_it(here):
     assert kept.items() <= trials_of(here / "its own folder").items()
 
 
-@pytest.mark.usefixtures("one_core")
+@pytest.mark.usefixtures("one_core", "prepared_ranks")
 def test_a_log_says_how_far_a_sweep_is_in_plain_lines(here):
-    asked = ("mlp", *QUICK, "--sizes", "1", "--repeat", "3", "--out", "logged")
-    often = (
-        "import sys; from equipoise.cli import output; output.LOG_EVERY_S = 0.2; "
-        "from equipoise.cli.app import main; main(sys.argv[1:])"
-    )
+    asked = ("models:slow", *QUICK, "--sizes", "1", "--repeat", "3", "--out", "logged")
     ended = subprocess.run(
-        [sys.executable, "-c", often, "bench", *asked], cwd=here, capture_output=True, text=True, check=True
+        prepared_command(*asked),
+        env={**os.environ, "LOG_EVERY_S": "0.1"},
+        cwd=here,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     lines = [line for line in ended.stderr.splitlines() if "busy" not in line]
     assert len(lines) > 3
     assert all(line.isprintable() for line in lines)
-    assert all(re.fullmatch(r"equipoise: [0-3]/3, .* (left|so far); mlp, .*", line) for line in lines), lines
+    assert all(
+        re.fullmatch(r"equipoise: [0-3]/3, .* (left|so far); models:slow, .*", line) for line in lines
+    ), lines
     assert lines[0].startswith("equipoise: 0/3, ")
     assert any(re.match(r"equipoise: [12]/3, [\d.]+ (s|min) left;", line) for line in lines)
 
 
-@pytest.mark.usefixtures("one_core")
+@pytest.mark.usefixtures("one_core", "prepared_ranks")
 def test_a_terminal_is_left_as_it_was_after_its_line_of_progress(here):
-    asked = ("mlp", *QUICK, "--sizes", "1", "--repeat", "2", "--out", "drawn")
+    asked = ("models:slow", *QUICK, "--sizes", "1", "--repeat", "2", "--out", "drawn")
     ours, theirs = os.openpty()
-    with subprocess.Popen(command(*asked), cwd=here, stdout=subprocess.DEVNULL, stderr=theirs) as sweep:
+    with subprocess.Popen(
+        prepared_command(*asked), cwd=here, stdout=subprocess.DEVNULL, stderr=theirs
+    ) as sweep:
         os.close(theirs)
         drawn = b""
         with suppress(OSError):  # the other end is closed
@@ -258,10 +283,10 @@ def test_a_terminal_is_left_as_it_was_after_its_line_of_progress(here):
     assert drawn.count(b"\n") <= 1  # one line may say that the machine is busy
 
 
-@pytest.mark.usefixtures("one_core")
+@pytest.mark.usefixtures("one_core", "prepared_ranks")
 def test_a_busy_machine_is_noticed_before_and_while_measuring(here):
     spin = "import os\nwhile True: pass"
-    with subprocess.Popen([sys.executable, "-c", spin]) as other:
+    with subprocess.Popen([INTERPRETER, "-c", spin]) as other:
         ended = bench("mlp", *QUICK, "--sizes", "1", "--repeat", "1", "--out", "busy", "--json", cwd=here)
         other.kill()
     assert re.search(r"busy: .*[\d.]+ %", ended.stderr)
@@ -274,7 +299,7 @@ def test_a_busy_machine_is_noticed_before_and_while_measuring(here):
     assert "other programs" in " ".join(shown.stdout.split())
 
 
-@pytest.mark.usefixtures("one_core")
+@pytest.mark.usefixtures("one_core", "prepared_ranks")
 def test_a_full_disk_is_a_clear_error_and_the_sweep_goes_on_when_there_is_room(here):
     disk = here / "disk"
     disk.mkdir()
@@ -284,8 +309,8 @@ def test_a_full_disk_is_a_clear_error_and_the_sweep_goes_on_when_there_is_room(h
     if mounted.returncode:
         pytest.skip(f"no disk of its own can be mounted here: {mounted.stderr.strip()}")
     try:
-        asked = ("mlp", *QUICK, "--sizes", "1", "--repeat", "2", "--out", disk / "s")
-        with subprocess.Popen(command(*asked), cwd=here, stderr=subprocess.PIPE, text=True) as sweep:
+        asked = ("models:slow", *QUICK, "--sizes", "1", "--repeat", "2", "--out", disk / "s")
+        with subprocess.Popen(prepared_command(*asked), cwd=here, stderr=subprocess.PIPE, text=True) as sweep:
             assert within(120, lambda: trials_of(disk / "s"))
             fill(disk / "plug")
             said = sweep.stderr.read()
@@ -302,7 +327,7 @@ def test_a_full_disk_is_a_clear_error_and_the_sweep_goes_on_when_there_is_room(h
         subprocess.run(["umount", disk], check=True)
 
 
-@pytest.mark.usefixtures("one_core")
+@pytest.mark.usefixtures("one_core", "prepared_ranks")
 def test_functions_that_fail_hang_or_have_hostile_words_are_bounded_and_safe(here):
     once = (*QUICK, "--sizes", "1", "--repeat", "1")
     ended = bench("models:failing", "models:model", *once, "--out", "s", cwd=here)
@@ -317,7 +342,7 @@ def test_functions_that_fail_hang_or_have_hostile_words_are_bounded_and_safe(her
     assert re.search(r"hung: .*\b4 s \(--limit", " ".join(ended.stderr.split()))
 
 
-@pytest.mark.usefixtures("one_core")
+@pytest.mark.usefixtures("one_core", "prepared_ranks")
 def test_a_sweep_of_which_every_run_fails_is_too_little_evidence(here):
     ended = bench("models:failing", *QUICK, "--sizes", "1", "--repeat", "1", "--json", cwd=here)
     assert ended.returncode == 3

@@ -107,7 +107,7 @@ def test_two_ranks_are_timed_by_phases_that_sum_to_the_step(here, by):
         ("models:huge", r"rank \d .*memory"),
     ],
 )
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("here", "prepared_ranks")
 def test_a_failing_rank_marks_its_trial_with_the_reason(workload, words):
     (one,) = swept(workload)
     assert one.status == "failed"

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from command_line import equipoise
+from command_line import equipoise, prepared_ranks
 from msgspec import convert, to_builtins
 from msgspec.structs import replace
 
@@ -29,7 +29,8 @@ def measured():
     pytest.importorskip("torch", reason="torch is not installed")
     told = []
     asked = CollectivesTask(sizes_bytes=SIZES, num_rounds=2)
-    document = timed_document(asked, INPROCESS, num_starts=1, progress=lambda *each: told.append(each))
+    with prepared_ranks():
+        document = timed_document(asked, INPROCESS, num_starts=1, progress=lambda *each: told.append(each))
     return document, told
 
 
@@ -187,6 +188,7 @@ def test_what_no_ranks_can_do_is_refused(asked, words):
         CollectivesTask(**asked)
 
 
+@pytest.mark.usefixtures("prepared_ranks")
 def test_the_verb_measures_and_keeps_what_it_measured(tmp_path):
     pytest.importorskip("torch", reason="torch is not installed")
     options = (

@@ -26,6 +26,7 @@ def bench(*arguments, cwd):
     return equipoise("bench", *arguments, cwd=cwd, env={"COLUMNS": "100"}, timeout=300)
 
 
+@pytest.mark.usefixtures("prepared_ranks")
 def test_a_search_runs_keeps_and_tells_what_it_tried(tmp_path):
     (tmp_path / "train.py").write_text(MODEL)
     ended = bench(*ASKED, *QUICK, "--json", cwd=tmp_path)

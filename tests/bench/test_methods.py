@@ -4,11 +4,11 @@ import importlib.util
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+from command_line import prepared_python
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,7 +58,7 @@ MANY_BUCKETS = ("powersgd:2", "topk:0.01", "fp16")
 def run_ranks(folder, scenarios, *, limit_s=LIMIT_S):
     """Runs two ranks; the processes started, all ended: killed where they did not end in time."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "WORLD_SIZE": "2"}
-    command = [sys.executable, str(RANKS), str(folder / "store"), str(folder), *scenarios]
+    command = [prepared_python(), str(RANKS), str(folder / "store"), str(folder), *scenarios]
     ranks = []
     for rank in range(NUM_RANKS):
         with (folder / f"log.{rank}").open("w") as log:

@@ -6,12 +6,12 @@ import math
 import os
 import re
 import subprocess
-import sys
 import tarfile
 import tracemalloc
 
 import numpy as np
 import pytest
+from command_line import prepared_python
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -451,9 +451,10 @@ dist.destroy_process_group()
 
 def test_traces_of_a_real_profiler_over_gloo_are_read(tmp_path):
     pytest.importorskip("torch", reason="torch is not installed")
+    python = prepared_python()
     surroundings = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     workers = [
-        subprocess.Popen([sys.executable, "-c", PROFILED, str(rank), str(tmp_path)], env=surroundings)
+        subprocess.Popen([python, "-c", PROFILED, str(rank), str(tmp_path)], env=surroundings)
         for rank in (0, 1)
     ]
     assert [worker.wait(timeout=120) for worker in workers] == [0, 0]

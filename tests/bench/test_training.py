@@ -39,6 +39,9 @@ def losses(curve):
     return [(point["samples"], point["loss"], point["accuracy"]) for point in curve]
 
 
+pytestmark = pytest.mark.usefixtures("prepared_ranks")
+
+
 @pytest.mark.parametrize("method", ["accumulate:2", "localsgd:4", "fsdp"])
 def test_held_out_loss_falls_and_time_goes_on(tmp_path, method):
     (curve,) = curves(tmp_path, trial(method)).values()

@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import median
 
 import pytest
+from command_line import prepared_python
 from msgspec import to_builtins
 from msgspec.structs import replace
 
@@ -418,7 +419,7 @@ with equipoise.watch(model, out="mine", num_steps=100_000) as seen:
 
 
 def test_a_killed_loop_loses_only_its_last_steps(tmp_path):
-    with subprocess.Popen([sys.executable, "-c", KILLED], cwd=tmp_path) as loop:
+    with subprocess.Popen([prepared_python(), "-c", KILLED], cwd=tmp_path) as loop:
         deadline = time.monotonic() + 60
         num_steps = 0
         while num_steps <= 40 and time.monotonic() < deadline:

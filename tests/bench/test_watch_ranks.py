@@ -3,11 +3,11 @@
 import json
 import os
 import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from command_line import prepared_python
 
 pytest.importorskip("torch")
 
@@ -37,12 +37,13 @@ def needs(*packages):
 
 
 def ran(scenario, folder, *, started_by=TORCHRUN):
+    python = prepared_python()
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("MASTER_", "SLURM_"))
     }
     return subprocess.run(
-        [sys.executable, *started_by, str(LOOPS), scenario, str(folder)],
-        env=environment | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+        [python, *started_by, str(LOOPS), scenario, str(folder)],
+        env=environment | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHON_EXEC": python},
         capture_output=True,
         text=True,
         check=False,

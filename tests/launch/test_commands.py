@@ -5,9 +5,9 @@ import builtins
 import os
 import shlex
 import subprocess
-import sys
 
 import pytest
+from command_line import prepared_python
 
 from equipoise.errors import SpecError
 from equipoise.launch import launch_snippets, ranks_per_host
@@ -71,12 +71,18 @@ def test_scripts_train_on_their_ranks(text, tmp_path):
     pytest.importorskip("torch")
     script, plan = tmp_path / "train.py", strategy(text)
     script.write_text(RUN[text](plan).replace("NUM_STEPS = 10", "NUM_STEPS = 2"))
-    agent = [sys.executable, "-m", "torch.distributed.run", "--nnodes=1"]
+    agent = [prepared_python(), "-m", "torch.distributed.run", "--nnodes=1"]
     agent.append(f"--nproc-per-node={plan.num_accelerators}")
     address = ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--local-addr=127.0.0.1"]
     ran = subprocess.run(
         [*agent, *address, str(script)],
-        env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+        env={
+            **os.environ,
+            "GLOO_SOCKET_IFNAME": "lo",
+            "OMP_NUM_THREADS": "1",
+            "CUDA_VISIBLE_DEVICES": "",
+            "PYTHON_EXEC": prepared_python(),  # of torchrun
+        },
         capture_output=True,
         text=True,
         check=False,

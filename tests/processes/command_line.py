@@ -1,8 +1,10 @@
-"""The command line without waiting for it to load: in processes forked from one that has, or in the test's own.
+"""The command line, or Python with torch, without waiting for it to load: in processes forked from one that has.
 
-Arguments, streams, folder, environment and exit code of a fork are those of a process; signals do not reach it. A test
-that kills or interrupts starts `python -m equipoise`, as do some others, so that this is not the only way that is
-tested. A test whose claim is about the answer alone uses `in_process`: what one question computes, the next one has.
+Arguments, streams, folder, environment and exit code of a fork are those of a process. Signals do not reach it, and it
+is killed when what asked for it ends. A test that kills or interrupts the command starts `python -m equipoise`, as do
+some others, so that this is not the only way that is tested. A test whose claim is about the answer alone uses
+`in_process`: what one question computes, the next one has. Ranks are forked within `prepared_ranks`;
+each way to start them is tested without it too.
 """
 
 import atexit
@@ -12,7 +14,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import cache
 from pathlib import Path
 
@@ -20,19 +22,21 @@ import pytest
 
 HERE = Path(__file__).parent
 FOLDER = HERE / "bin"
+PYTHON = HERE / "with_torch" / "python"
+INTERPRETER = sys.executable
 CAN_FORK = sys.platform == "linux"  # elsewhere plain processes do
 
 
 @cache
-def _loaded():
-    """Start the process that has loaded everything; it ends with this one."""
+def _loaded(variable="EQUIPOISE_LOADED", *options):
+    """Start a process that has loaded everything, its address in that variable; it ends with this one."""
     folder = tempfile.mkdtemp(prefix="eq-")
     address = os.path.join(folder, "loaded")  # noqa: PTH118 - an address, short as sockets want it
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(address)
     listening.listen(64)
     process = subprocess.Popen(
-        [sys.executable, str(HERE / "loaded.py"), str(listening.fileno())],
+        [INTERPRETER, str(HERE / "loaded.py"), str(listening.fileno()), *options],
         pass_fds=[listening.fileno()],
         stdin=subprocess.PIPE,  # never written: its end tells that this process is gone
         stdout=subprocess.DEVNULL,
@@ -40,8 +44,8 @@ def _loaded():
         start_new_session=True,
     )
     listening.close()
-    os.environ["EQUIPOISE_LOADED"] = address
-    os.environ["EQUIPOISE_PYTHON"] = sys.executable
+    os.environ[variable] = address
+    os.environ["EQUIPOISE_PYTHON"] = INTERPRETER
 
     def end():
         process.stdin.close()
@@ -55,7 +59,7 @@ def _loaded():
 def programs():
     """A folder for PATH in which `equipoise` is what `command` starts."""
     if not CAN_FORK:
-        return Path(sys.executable).parent
+        return Path(INTERPRETER).parent
     _loaded()
     return FOLDER
 
@@ -63,10 +67,32 @@ def programs():
 def command(*arguments):
     """What to start, in place of `python -m equipoise ARGUMENTS`."""
     if not CAN_FORK:
-        return [sys.executable, "-m", "equipoise", *map(str, arguments)]
+        return [INTERPRETER, "-m", "equipoise", *map(str, arguments)]
     _loaded()
     # -I and -S: a client needs neither site-packages nor what the environment asks of Python.
-    return [sys.executable, "-I", "-S", str(FOLDER / "equipoise"), *map(str, arguments)]
+    return [INTERPRETER, "-I", "-S", str(FOLDER / "equipoise"), *map(str, arguments)]
+
+
+def prepared_python():
+    """A program that runs what this interpreter would, in processes forked from one that has loaded torch."""
+    if not CAN_FORK:
+        return INTERPRETER
+    _loaded("EQUIPOISE_LOADED_TORCH", "--torch")
+    return str(PYTHON)
+
+
+@contextmanager
+def prepared_ranks():
+    """What starts ranks, here and in commands that are run, has them forked from a process that has loaded torch.
+
+    Loading it takes 2 s of a core for each rank. Ranks are killed, fail and hang as others do.
+    """
+    python = prepared_python()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", python)
+        patch.setenv("EQUIPOISE_EXECUTABLE", python)  # see loaded.py
+        patch.setenv("PYTHON_EXEC", python)  # of torchrun
+        yield
 
 
 def equipoise(*arguments, env=(), **options):

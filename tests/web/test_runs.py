@@ -2,10 +2,10 @@
 
 import re
 import subprocess
-import sys
 import time
 
 import pytest
+from command_line import prepared_python
 
 pytest.importorskip("torch")
 
@@ -58,7 +58,7 @@ def test_a_loop_that_trains_appears_and_grows_and_ends(browser, start, tmp_path)
     page = browser.new_page()
     page.goto(f"{started.url}/runs")
     assert page.locator("#missing").count() == 1
-    with subprocess.Popen([sys.executable, "-c", LOOP, str(tmp_path)]) as loop:
+    with subprocess.Popen([prepared_python(), "-c", LOOP, str(tmp_path)]) as loop:
         first = until(lambda: update(started))
         assert until(lambda: update(started) > first)
         # The page that was open has found it by itself.
