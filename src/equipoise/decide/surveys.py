@@ -384,7 +384,7 @@ def _more(problem: Problem, num_accelerators: int) -> Iterator[str]:
 
 
 def _others(problem: Problem, num_accelerators: int) -> Iterator[str]:
-    """Changes of one parameter that make it fit."""
+    """Changes of one parameter that make it fit, as options."""
     for name, value in _SPARING:
         if value in problem.choices.get(name, USUAL[name]):
             continue
@@ -394,4 +394,5 @@ def _others(problem: Problem, num_accelerators: int) -> Iterator[str]:
         if name == "trained":
             choices["lora_rank"] = (problem.training.workload.lora_rank or USUAL_LORA_RANK,)
         if _searched_once(replace(problem, choices=choices), num_accelerators).num_fitting:
-            yield f"{name}={str(value).lower() if isinstance(value, bool) else value}"
+            text = str(value).lower() if isinstance(value, bool) else value
+            yield f"--train {text}" if name == "trained" else f"--fix {name}={text}"
