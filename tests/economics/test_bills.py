@@ -125,6 +125,12 @@ def test_electricity_has_sources_and_ordered_ends():
 def test_a_region_has_short_names_and_ones_own_carbon_comes_first():
     assert economics.grid("us") == economics.grid("United States")
     assert economics.grid("UK").region == "united_kingdom"
+    # ISO 3166-1
+    assert [economics.grid(code).region for code in ("DE", "za", "kr")] == [
+        "germany",
+        "south_africa",
+        "south_korea",
+    ]
     # 25 g per kWh: 3.304 kWh of the bill above make 82.6 g.
     rates = economics.rates(accelerator("h100-sxm5-80gb"), carbon=economics.grid("here", user_g_per_kwh=25.0))
     assert economics.bill(8, 1800, rates).carbon_kg == pytest.approx(3.304 * 0.025)
