@@ -122,7 +122,7 @@ def format_milliseconds(seconds: float, *, digits: int = 3) -> str:
     ('12.3', '1,234', '98,800')
     """
     value = float(f"{seconds / MILLISECOND_S:.{digits}g}")
-    return f"{value:,.0f}" if 10.0**digits <= abs(value) < math.inf else f"{value:.{digits}g}"
+    return f"{value:,.0f}" if 10.0**digits <= abs(value) < math.inf else f"{value:,.{digits}g}"
 
 
 def format_amount(value: float) -> str:

@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from equipoise.decide.decision import answer
 from equipoise.decide.prediction import predict
 from equipoise.decide.query import query
 from equipoise.errors import EvidenceError, SpecError, UsageError
@@ -301,3 +302,15 @@ def test_a_size_with_results_of_its_own_is_no_extrapolation():
     )
     assert [bool(each.published) for each in found.candidates] == [True, True, False]
     assert not {8, 16} & found.outside.keys()
+
+
+def test_a_fixed_strategy_takes_as_long_as_in_a_plan_and_no_law_knows_it():
+    asked = {"workload": "bert", "accelerator": [H100], "at": "64", "fix": ["zero_stage=0"]}
+    found = predict(query(asked), scores=tables().scores)
+    planned = answer(query(asked), scores=tables().scores)
+    (expected,) = [
+        each for each in planned.candidates if (each.num_accelerators, each.terms) == (64, "on_demand")
+    ]
+    assert found.candidates[0].time_s.value == pytest.approx(expected.time_s.value)
+    with pytest.raises(UsageError, match="--fix"):
+        predict(query(asked | {"law": "amdahl"}), scores=tables().scores)

@@ -88,7 +88,12 @@ def predict(
     known = catalogue or catalogue_of(query.hardware, query.workloads)
     with threadpool_limits(limits=1):  # the matrices are small: threads would only wait for each other
         own = _user_times(query, known)
-        if query.submitter == "new" and (own is not None or query.law not in {None, POOLED}):
+        is_of_law = query.law not in {None, POOLED}
+        if query.fixed and (own is not None or is_of_law):
+            raise UsageError(
+                "--fix is of strategies, which no law of times knows; leave out --from and --law"
+            )
+        if query.submitter == "new" and (own is not None or is_of_law):
             raise UsageError(
                 "--submitter new is of published results by the pooled law; leave out --from and --law, or "
                 "--submitter"
@@ -102,7 +107,7 @@ def predict(
             return _of_curve(query, known, _user_curve(query, own))
         if not query.workload or not query.systems:
             raise UsageError("predict needs --workload and --accelerator, or --from FILE, or all three")
-        if query.law not in {None, POOLED}:
+        if is_of_law:
             return _of_curve(query, known, _law_curve(query, known, scores))
         return _of_answer(query, known, scores, own)
 

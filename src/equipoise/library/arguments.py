@@ -145,6 +145,7 @@ class PredictFields(TypedDict, total=False):
     law: str
     round: str
     submitter: Literal["best", "new"]
+    fix: str | Sequence[str]
     data: str | PathLike[str]
     also: str | PathLike[str] | Sequence[str | PathLike[str]]
     hardware: str | PathLike[str] | Sequence[str | PathLike[str]]
