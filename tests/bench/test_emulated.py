@@ -119,6 +119,7 @@ def test_hosts_of_a_dead_process_are_removed_and_those_of_a_living_one_are_not()
 
 
 @on_hosts
+@pytest.mark.usefixtures("prepared_ranks")
 def test_ranks_train_on_emulated_hosts_and_one_killed_there_fails_its_trial(tmp_path, monkeypatch):
     pytest.importorskip("torch")
     if len(os.sched_getaffinity(0)) < 2:

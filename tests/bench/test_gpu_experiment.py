@@ -4,10 +4,10 @@ import importlib.util
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from command_line import prepared_python
 
 pytest.importorskip("torch")
 
@@ -78,12 +78,13 @@ def test_on_a_processor_it_predicts_measures_and_goes_on_where_it_was(tmp_path):
     core = min(os.sched_getaffinity(0))
     start = f"import os, runpy, sys; os.sched_setaffinity(0, [{core}]); sys.argv = sys.argv[1:]; "
     command = [
-        *(sys.executable, "-c", start + "runpy.run_path(sys.argv[0], run_name='__main__')", str(SCRIPT)),
+        *(prepared_python(), "-c", start + "runpy.run_path(sys.argv[0], run_name='__main__')", str(SCRIPT)),
         *("--out", str(out), *options, "--steps", "6", "--minutes", "0.3"),
     ]
 
     def results():
-        environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{SCRIPT.parent}"}
+        environment = {**os.environ, "EQUIPOISE_EXECUTABLE": prepared_python()}
+        environment |= {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{SCRIPT.parent}"}
         subprocess.run(command, check=True, capture_output=True, env=environment, cwd=tmp_path)
         return json.loads(out.read_bytes())
 

@@ -1,12 +1,11 @@
 """The command that times a strategy: `equipoise bench` takes it and trains what the plan assumed."""
 
 import shlex
-import subprocess
-import sys
 
 import polars as pl
 import pytest
 import typer
+from command_line import equipoise
 
 from equipoise.bench.methods import method
 from equipoise.cli.app import app
@@ -91,18 +90,13 @@ def test_what_bench_cannot_do_is_reported(text, words):
     assert words in " / ".join(bench_command(strategy(f"{base} {text}"), "mlp").unsupported)
 
 
+@pytest.mark.usefixtures("prepared_ranks")
 def test_the_command_trains_the_batch_of_the_plan(tmp_path):
     pytest.importorskip("torch")
     wanted = strategy("dp=2 microbatch=4 global_batch=32")
     words = shlex.split(bench_command(wanted, "mlp", out=str(tmp_path / "runs")).code)[1:]
     short = ["--repeat", "1", "--steps", "8", "--device", "cpu"]
-    ran = subprocess.run(
-        [sys.executable, "-m", "equipoise", *words, *short],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+    ran = equipoise(*words, *short, timeout=300)
     assert ran.returncode == 0, ran.stderr[-2000:]
     rows = pl.read_parquet(tmp_path / "runs" / "runs.parquet")
     assert rows["status"].to_list() == ["success"]

@@ -5,6 +5,7 @@ Usage: loaded.py FD [--torch], FD being a listening socket.
 
 import array
 import atexit
+import ctypes
 import gc
 import importlib
 import json
@@ -17,6 +18,7 @@ import socket
 import sys
 import threading
 from contextlib import suppress
+from pathlib import Path
 
 # Not loaded: what needs torch, and what only a long-lived process needs.
 LEFT_OUT = ("equipoise.bench", "equipoise.spec.torch_model", "equipoise.web", "equipoise.__main__")
@@ -49,8 +51,8 @@ def load(late):
 
 
 def received(connection):
-    """The request of a client, and its three streams."""
-    head, found, _, _ = connection.recvmsg(4, socket.CMSG_SPACE(3 * 4))
+    """The request of a client, and its three streams and two namespaces."""
+    head, found, _, _ = connection.recvmsg(4, socket.CMSG_SPACE(5 * 4))
     streams = array.array("i")
     for _, _, data in found:
         streams.frombytes(data)
@@ -64,10 +66,15 @@ def received(connection):
 
 
 def become(request, streams):
-    """Take on the streams, folder and environment of a request."""
+    """Take on the streams, host, folder and environment of a request."""
+    *streams, mounts, network = streams
     for stream, number in zip(streams, (0, 1, 2), strict=True):
         os.dup2(stream, number)
         os.close(stream)
+    for namespace, name in ((mounts, "mnt"), (network, "net")):
+        if os.fstat(namespace).st_ino != Path("/proc/self/ns", name).stat().st_ino:  # of an emulated host
+            assert ctypes.CDLL(None).setns(namespace, 0) == 0
+        os.close(namespace)
     os.sched_setaffinity(0, request["cores"])
     os.chdir(request["folder"])
     before = os.environ.get("PYTHONPATH", "").split(os.pathsep)

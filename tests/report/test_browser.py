@@ -248,8 +248,10 @@ def phone(browser, real_answer, tmp_path_factory):
 
 
 def bottom(page, selector):
-    return max(
-        box["y"] + box["height"] for each in page.locator(selector).all() if (box := each.bounding_box())
+    # Of all at once: asked one by one, a thousand of them take 5 s.
+    return page.locator(selector).evaluate_all(
+        """all => Math.max(...all.filter(each => each.getClientRects().length)
+            .map(each => each.getBoundingClientRect().bottom))"""
     )
 
 
