@@ -327,14 +327,19 @@ def _submitted(
     """
     found = published_estimates(published)
     near = _near_chip(inputs, system) if found is None else None
+    free = modelled
     if survey is not None:
-        known = _published_sizes(inputs, system.accelerator if near is None else near.chip.slug)
-        survey = SURVEYS.surveyed(survey.problem, (*sizes.tried, *_nearest_known(sizes.tried, known)))
+        slug = system.accelerator if near is None else near.chip.slug
+        known = published_sizes(inputs.scores, inputs.training.workload.slug, slug)
+        wanted = {*sizes.tried, *_nearest_known(sizes.tried, known)}
+        if wanted > set(sizes.tried):
+            survey = SURVEYS.surveyed(survey.problem, wanted)
+            free = model_estimates(survey)
     if found is not None and survey is not None and inputs.training.global_batch_samples is not None:
         found = where_trainable(found, survey)
     restricts = inputs.unrestricted is not None
-    free = None if survey is None else model_estimates(survey)
-    free = _unrestricted_estimates(inputs.unrestricted, survey) if restricts else free
+    if restricts:
+        free = _unrestricted_estimates(inputs.unrestricted, survey)
     if modelled is None or free is None:  # whether a fixed strategy runs, let alone how fast, is not known
         return None if restricts else found, modelled, None
     if found is not None:
@@ -347,11 +352,6 @@ def _submitted(
     if found is not None and restricts:
         found = at_strategy(found, fixed=modelled, free=free)
     return found, modelled, near
-
-
-def _published_sizes(inputs: Inputs, accelerator: str) -> Sequence[int]:
-    """The sizes of an accelerator with results of the workload, ascending."""
-    return published_sizes(inputs.scores, inputs.training.workload.slug, accelerator)
 
 
 def _nearest_known(tried: Sequence[int], known: Sequence[int]) -> set[int]:

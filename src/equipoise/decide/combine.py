@@ -438,6 +438,17 @@ def straight_between(sizes: Sequence[int], drawn_s: FloatArray) -> Callable[[Flo
     return curves_s
 
 
+def scaled_curves(curves_s: Curves, ratios: Mapping[int, float]) -> Curves:
+    """Curves times ratios by size, which are straight between sizes in both logarithms, flat beyond them."""
+    sizes = sorted(ratios)
+    factor = straight_between(sizes, np.array([[ratios[size] for size in sizes]]))
+
+    def scaled_s(at: FloatArray) -> FloatArray:
+        return np.asarray(curves_s(at) * factor(at))
+
+    return scaled_s
+
+
 # Half of the interval of steps scaled from fewer ranks, of the logarithm: 90 % of workloads that no fit had
 # seen (docs/experiments/0009).
 SCALED_HALF_WIDTH_LOG = 0.38

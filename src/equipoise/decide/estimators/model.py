@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.calibration.profiles import PRIORS_ONLY, model_for, runs_on
-from equipoise.decide.combine import combined_record, model_kind, straight_between
+from equipoise.decide.combine import combined_record, model_kind, scaled_curves, straight_between
 from equipoise.decide.evidence import BoundKind, Curves, Estimate, Estimates, EvidenceSource, OrderBound
 from equipoise.decide.strategy_search import Problem
 from equipoise.decide.surveys import SizeSearch, Survey
@@ -255,12 +255,7 @@ def _curves(published: Estimates, ratios: Mapping[int, float]) -> tuple[Curves |
     if known is None or domain is None:
         return None, None
     low, high = max(domain.smallest, sizes[0]), min(domain.largest, sizes[-1])
-    places, logs = np.log(sizes), np.log([ratios[size] for size in sizes])
-
-    def curves_s(at: FloatArray) -> FloatArray:
-        return np.asarray(known(at) * np.exp(np.interp(np.log(at), places, logs)))
-
-    return curves_s, Domain(smallest=low, largest=high) if low <= high else None
+    return scaled_curves(known, ratios), Domain(smallest=low, largest=high) if low <= high else None
 
 
 def model_estimates(survey: Survey) -> Estimates | None:

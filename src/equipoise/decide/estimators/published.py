@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from equipoise.calibration.curves import CurveQuestion, PredictedTime, TimeCurve
 from equipoise.calibration.forecasts import published_curve, results_of
-from equipoise.decide.combine import combined_record
+from equipoise.decide.combine import combined_record, scaled_curves
 from equipoise.decide.evidence import (
     LEAST_LOG_SD,
     Curves,
@@ -241,9 +241,9 @@ def at_strategy(published: Estimates, *, fixed: Estimates, free: Estimates) -> E
         )
         grade[size] = "carried"
     curves_s = published.curves_s
-    factors = [ratios[size] for size in shared]
-    if curves_s is not None and any(each != 1.0 for each in factors):
-        curves_s = _scaled(curves_s, np.log2(shared), np.log(factors))
+    moved = {size: ratios[size] for size in shared}
+    if curves_s is not None and any(each != 1.0 for each in moved.values()):
+        curves_s = scaled_curves(curves_s, moved)
     return replace(published, by_size=found, grade=grade, curves_s=curves_s)
 
 
@@ -253,15 +253,6 @@ def strategy_ratios(*, fixed: Estimates, free: Estimates) -> dict[int, float]:
         size: fixed.by_size[size].time_s.value / free.by_size[size].time_s.value
         for size in sorted(set(fixed.by_size) & set(free.by_size))
     }
-
-
-def _scaled(curves_s: Curves, log2_sizes: FloatArray, log_factors: FloatArray) -> Curves:
-    """Curves times factors that are known at some sizes."""
-
-    def at(sizes: FloatArray) -> FloatArray:
-        return np.asarray(curves_s(sizes) * np.exp(np.interp(np.log2(sizes), log2_sizes, log_factors)))
-
-    return at
 
 
 def as_new_submitter(published: Estimates, spread: SubmitterSpread) -> Estimates:
