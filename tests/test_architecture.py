@@ -43,14 +43,13 @@ ORDER = {
         *("collective_curves", "run_links", "collective_verdicts", "user_collectives"),
         *("user_links", "published", "curves", "accuracy", "forecast_record", "held_out"),
         *("step_rows", "scale_up_rows", "collective_rows", "forecasts", "advice_backtest"),
-        *("profiles", "software_fit", "validate", "published_steps", "fitted_profiles"),
-        "__main__",
+        *("profiles", "validate", "published_steps"),
     ),
     "decide": (
         *("field", "query", "evidence", "answer", "select", "combine", "ledger", "fine_tuning", "training"),
         *("strategy_search",),
         *("systems", "surveys", "user_evidence", "estimators", "assess", "candidates", "explain", "reasons"),
-        *("decision", "published_steps", "prediction", "model_family", "solve_for", "allocation", "records"),
+        *("decision", "published_steps", "prediction", "model_family", "solve_for", "allocation"),
     ),
     "report": (
         *("format", "charts", "blocks", "figures", "svg", "json", "bench_json"),
