@@ -39,10 +39,10 @@ check: lint site ## run what CI runs: ruff, mypy --strict, the site, doctests, t
 
 dataset: $(VENV)/core.stamp ## write src/equipoise/data from the rounds in $EQUIPOISE_DATA/mlperf
 	$(BIN)/python docs/dataset.py
-	$(BIN)/python profiles/make.py forecast trends advice
+	$(BIN)/python -m equipoise.calibration forecast trends advice
 
 bench: $(VENV)/dev.stamp ## run the benchmarks, each with a ratio against something outside
-	@for script in benchmarks/*.py; do echo "== $$script"; PYTHONPATH=profiles $(BIN)/python $$script || exit; done
+	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit; done
 
 experiments: $(VENV)/dev.stamp ## repeat, as root, what was measured on two emulated hosts: docs/experiments/0011 on
 	$(BIN)/python experiments/two_hosts.py
@@ -56,10 +56,14 @@ fuzz: $(VENV)/fuzz.stamp ## fuzz every reader of files, SECONDS=20 each; CORPUS=
 	$(BIN)/python fuzz/run.py --seconds $(or $(SECONDS),20) $(if $(CORPUS),--corpus $(CORPUS))
 
 accuracy: $(VENV)/dev.stamp ## hold the performance model against measurements: docs/understand/accuracy.md
-	PYTHONPATH=profiles OMP_NUM_THREADS=1 $(BIN)/python benchmarks/accuracy.py --write docs/understand/accuracy.md
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/accuracy.py --write docs/understand/accuracy.md
 
 profiles: $(VENV)/core.stamp ## fit the profiles that ship to $EQUIPOISE_DATA/measured, and their error records
-	OMP_NUM_THREADS=1 $(BIN)/python profiles/make.py profiles software steps plans combined combined_advice transfer
+	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.calibration profiles software steps
+	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.decide.records.plans
+	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.decide.records.combined
+	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.decide.records.combined_advice
+	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.decide.records.transfer
 
 docs: $(VENV)/core.stamp ## run every command of the README and docs again and write its output there
 	$(BIN)/python docs/sessions.py

@@ -1,6 +1,6 @@
 """How wrong the performance model is on published measurements it has not seen, against other tools.
 
-Run: PYTHONPATH=src:profiles python benchmarks/accuracy.py [--write docs/understand/accuracy.md].
+Run: PYTHONPATH=src python benchmarks/accuracy.py [--write docs/understand/accuracy.md].
 EQUIPOISE_DATA names the data. Every line names its split; nothing in it was predicted by a model that had
 seen it.
 """
@@ -17,9 +17,9 @@ from msgspec import Struct
 from equipoise.calibration.accuracy import TimeErrors, time_errors
 from equipoise.calibration.published.executions import source_of
 from equipoise.calibration.published.quantities import number
+from equipoise.calibration.software_fit import held_out_steps
 from equipoise.calibration.validate import ValidatedRow, Validation, validate
 from equipoise.runs.readers.cells import TextRow
-from software_fit import held_out_steps
 
 DATA = (
     Path(os.environ.get("EQUIPOISE_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))

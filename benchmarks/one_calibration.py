@@ -1,6 +1,6 @@
 """Which one calibration serves all chips of NVIDIA: the errors of several on every file of steps.
 
-    PYTHONPATH=profiles python benchmarks/one_calibration.py
+    python benchmarks/one_calibration.py
 
 EQUIPOISE_DATA names the data. A file that a calibration is fitted to is left out of the fit first; where it
 is the only one, its error is that of the record that ships, with groups of the file left out.
@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
+from equipoise.calibration.fitted_profiles import RECIPES
 from equipoise.calibration.profiles import profile
 from equipoise.calibration.published.executions import read_executions
 from equipoise.calibration.published.rows import PublishedRow
 from equipoise.calibration.step_rows import calibrated, refusal, step_rows
 from equipoise.perfmodel.parameters import Parameters
-from fitted_profiles import RECIPES
 
 ROOT = Path(os.environ.get("EQUIPOISE_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 FITTED = tuple(name for recipe in RECIPES for name in recipe.file_names)

@@ -41,16 +41,16 @@ from equipoise.calibration.published.nearest import (
 from equipoise.calibration.published.quantities import number
 from equipoise.calibration.published.rows import PublishedRow, nodes_of
 from equipoise.calibration.published.table import published_steps, rows_of_table
-from equipoise.runs.readers.cells import TextRow
-from equipoise.spec.catalogue import shipped
-from equipoise.spec.strategy import software
-from software_fit import (
+from equipoise.calibration.software_fit import (
     HeldOutSteps,
     fit_software,
     fitting_rows,
     held_out_steps,
     software_rows,
 )
+from equipoise.runs.readers.cells import TextRow
+from equipoise.spec.catalogue import shipped
+from equipoise.spec.strategy import software
 
 DEVIATE = NormalDist().inv_cdf(0.95)
 # What calculators assume where nothing else is known.

@@ -43,13 +43,14 @@ ORDER = {
         *("collective_curves", "run_links", "collective_verdicts", "user_collectives"),
         *("user_links", "published", "curves", "accuracy", "forecast_record", "held_out"),
         *("step_rows", "scale_up_rows", "collective_rows", "forecasts", "advice_backtest"),
-        *("profiles", "validate", "published_steps"),
+        *("profiles", "software_fit", "validate", "published_steps", "fitted_profiles"),
+        "__main__",
     ),
     "decide": (
         *("field", "query", "evidence", "answer", "select", "combine", "ledger", "fine_tuning", "training"),
         *("strategy_search",),
         *("systems", "surveys", "user_evidence", "estimators", "assess", "candidates", "explain", "reasons"),
-        *("decision", "published_steps", "prediction", "model_family", "solve_for", "allocation"),
+        *("decision", "published_steps", "prediction", "model_family", "solve_for", "allocation", "records"),
     ),
     "report": (
         *("format", "charts", "blocks", "figures", "svg", "json", "bench_json"),

@@ -15,14 +15,16 @@ from equipoise.calibration.published.executions import digest_of
 from equipoise.calibration.published.rows import FILE_COLUMNS, row_of_cells
 from equipoise.calibration.published.table import (
     PUBLISHED_STEPS,
+    date_of,
     published_steps,
     rows_of_table,
+    trust_of,
+    url_of,
 )
 from equipoise.calibration.validate import AUTO, basis_of, validate
 from equipoise.errors import UsageError
 from equipoise.runs.readers.cells import TextRow
 from equipoise.spec.catalogue import shipped
-from step_table import date_of, steps_document, trust_of, url_of
 
 MOST_BYTES = 400_000
 DATA = Path(steps.__file__).parents[1] / "data"
@@ -93,7 +95,7 @@ def test_what_the_model_cannot_predict_is_listed_with_the_reason(table):
 
 
 def test_every_row_of_the_files_is_in_the_table_or_counted(data_dir, tmp_path, table):
-    document = steps_document(data_dir / "measured", tmp_path)
+    document = steps.steps_document(data_dir / "measured", tmp_path)
     files = sorted((data_dir / "measured").glob("*.csv"))
     num_rows = sum(len(file.read_text().splitlines()) - 1 for file in files)
     assert document["num_rows"] + sum(document["rejected"].values()) == num_rows

@@ -1,11 +1,11 @@
 """How right the recommended number of accelerators was on sizes held out, and the record of it that ships."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import polars as pl
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 from threadpoolctl import threadpool_limits
 
 from equipoise.calibration.forecast_record import (
@@ -20,6 +20,7 @@ from equipoise.calibration.forecast_record import (
 )
 from equipoise.calibration.forecasts import smooth_curves
 from equipoise.errors import EvidenceError
+from equipoise.runs import embedded
 from equipoise.runs.store import best_per_size
 from equipoise.scaling.backtest import past_laws
 from equipoise.scaling.equilibrium import (
@@ -302,3 +303,8 @@ def _way(kept: Sequence[HeldOutAdvice], name: str) -> Way:
         mean_measured_regret=float(np.mean(measured)) if measured else None,
         p90_measured_regret=float(np.quantile(measured, 0.9)) if measured else None,
     )
+
+
+def advice_document(results: Sequence[HeldOutAdvice]) -> dict[str, Any]:
+    """The record of some results, as it ships."""
+    return {"dataset": embedded.version(), "errors": [to_builtins(each) for each in advice_errors(results)]}

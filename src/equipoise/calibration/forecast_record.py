@@ -4,19 +4,27 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from itertools import product
+from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 import orjson
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from equipoise.calibration.curves import ForecastRecord
 from equipoise.errors import DataError
+from equipoise.runs import embedded
+from equipoise.runs.store import best_per_size, comparable
 from equipoise.scaling import backtest as scaling
+from equipoise.scaling import pooled
 from equipoise.scaling.backtest import JUMPS, Protocol
-from equipoise.scaling.submitters import SubmitterSpread
+from equipoise.scaling.submitters import SubmitterSpread, submitter_spread
+from equipoise.units import significant
 
 FORECAST = "forecast.json"
+# As many as are the same whatever the order of sums inside a library: the file is then the same bytes.
+_NUM_DIGITS = 5
+_PROTOCOLS: tuple[tuple[Protocol, bool], ...] = (("largest", False), ("largest", True), ("new_round", False))
 _HELD_OUT = {"largest": "the largest size of a group", "new_round": "all but the smallest size of a group"}
 
 HeldOutPart: TypeAlias = Literal["largest", "half"]
@@ -24,7 +32,7 @@ Objective: TypeAlias = Literal["answer", "balance", "marginal", "floor", "cost"]
 OURS: Final = "equipoise"
 ALL_JUMPS = "all"
 # Of numbers sought on the curves of published results alone, and on those combined with the model's
-# (profiles/advice.py).
+# (decide/records/combined_advice.py).
 PUBLISHED, COMBINED = "advice.json", "combined_advice.json"
 # Up to four times the largest known, and beyond: too few groups are compared for more.
 ADVICE_JUMPS = JUMPS[-2:]
@@ -121,6 +129,38 @@ def _errors_record(found: Mapping[str, Any]) -> scaling.BacktestRecord:
         for name, value in found.items()
     }
     return scaling.BacktestRecord(**values)
+
+
+def forecast_document() -> dict[str, Any]:
+    """Settings and record of the embedded data, as they ship."""
+    scores = embedded.load().scores
+    best = best_per_size(scores)
+    summaries = []
+    for protocol, given_batch in _PROTOCOLS:
+        result = scaling.backtest(best, protocol=protocol, given_batch=given_batch)
+        summaries.append(
+            BacktestSummary(
+                protocol=protocol,
+                given_batch=given_batch,
+                pooled_law=result.pooled_law,
+                baselines=result.baselines,
+            )
+        )
+    return {
+        "dataset": embedded.version(),
+        "settings": pooled.fit(best).settings(),
+        "settings_given_batch": pooled.fit(best, given_batch=True).settings(),
+        "backtests": [to_builtins(each) for each in summaries],
+        "submitters": to_builtins(submitter_spread(comparable(scores))),
+    }
+
+
+def write_record(name: str, document: Mapping[str, Any], *, num_digits: int = _NUM_DIGITS) -> None:
+    """Write a record into the package's data, under a name, its numbers rounded to so many digits."""
+    encoded = orjson.dumps(
+        significant(document, num_digits), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+    )
+    Path(str(files("equipoise") / "data" / name)).write_bytes(encoded)
 
 
 class Way(Struct, frozen=True, kw_only=True):

@@ -25,6 +25,7 @@ from equipoise.calibration.curves import (
     sizes_of_interest,
 )
 from equipoise.errors import DataError, EvidenceError, SpecError
+from equipoise.runs import embedded
 from equipoise.runs.store import SameRows, best_per_size
 from equipoise.scaling import pooled
 from equipoise.scaling.fit import MeasuredTimes, measured_times
@@ -171,6 +172,18 @@ def kept_trends() -> Mapping[str, pooled.KeptTrends]:
     except (OSError, ValueError, KeyError, TypeError) as err:
         raise DataError(f"{path}: {err!r}; expected trends: `make dataset` writes it") from err
     return found
+
+
+def trends_document() -> dict[str, Any]:
+    """The trends of the laws of the embedded data: of what was before each round, and of all."""
+    results, found = results_of(embedded.load().scores), {}
+    for round_ in (*sorted(results.best["campaign"].unique(), key=round_key)[1:], None):
+        for given_batch in (False, True):
+            entries = results.before(round_)
+            settings = forecast_record.shipped().settings(given_batch=given_batch)
+            law = pooled.fit(entries, given_batch=given_batch, settings=settings)
+            found[fingerprint(entries, settings, given_batch=given_batch)] = law.trends()
+    return {"dataset": embedded.version(), "trends": found}
 
 
 def published_curve(

@@ -347,7 +347,7 @@ def runs_on(software: str, chip: Accelerator) -> bool:
 def _software_model(name: str) -> CalibratedModel:
     """The model with a software's parameters: draws as likely as all measured steps together leave them.
 
-    Source: log-normal about the middle, with the covariance of the fit; profiles/software_fit.py.
+    Source: log-normal about the middle, with the covariance of the fit; `software_fit`.
     """
     found = software_profiles()[name]
     record = found.record

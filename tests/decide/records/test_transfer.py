@@ -6,8 +6,8 @@ import polars as pl
 import pytest
 
 from equipoise.decide.estimators.model import transfer_records
+from equipoise.decide.records.transfer import HeldOutChip, held_out_chips, records
 from equipoise.runs import embedded
-from transfer import HeldOutChip, held_out_chips, records
 
 
 def held_out(chip, carried_s, modelled_s, nearness="maker"):

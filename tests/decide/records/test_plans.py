@@ -6,8 +6,8 @@ import numpy as np
 import polars as pl
 
 from equipoise.decide.combine import record_of
+from equipoise.decide.records.plans import planned
 from equipoise.runs import embedded
-from plans import planned
 
 
 def test_trainings_of_one_system_are_planned_as_the_record_says():

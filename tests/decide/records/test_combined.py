@@ -4,10 +4,9 @@ import math
 
 import pytest
 
-from combined import HeldOutTime, carried_log_sds, record_of
-from equipoise.decide.combine import combined_record
+from equipoise.decide.combine import Planned, combined_record
+from equipoise.decide.records.combined import HeldOutTime, carried_log_sds, record_of
 from equipoise.stats import with_log_sd
-from plans import Planned
 
 DEVIATE = 1.6448536
 

@@ -1,16 +1,21 @@
-"""How wrong results carried to another chip are, whole chips held out: data/transfer.json."""
+"""How wrong results carried to another chip are: whole chips held out of all published data. What ships.
+
+`python -m equipoise.decide.records.transfer` holds them out and writes data/transfer.json.
+"""
 
 import math
+import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import polars as pl
 from msgspec import Struct, to_builtins
+from threadpoolctl import threadpool_limits
 
 from equipoise.calibration.curves import CurveQuestion
 from equipoise.calibration.forecasts import results_of
 from equipoise.decide.estimators.model import (
+    NAME,
     NearChip,
     Nearness,
     TransferRecord,
@@ -25,6 +30,7 @@ from equipoise.decide.estimators.published import (
     published_evidence,
 )
 from equipoise.decide.evidence import Estimates
+from equipoise.decide.records.plans import modelled, published_problem, recent_rounds, write_record
 from equipoise.errors import EvidenceError, InputError
 from equipoise.runs import embedded
 from equipoise.runs.store import best_per_size, comparable
@@ -33,7 +39,6 @@ from equipoise.spec.catalogue import shipped
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.mlperf import round_key
 from equipoise.stats import DEVIATE
-from plans import modelled, published_problem, recent_rounds
 
 _P90 = 0.9
 
@@ -156,7 +161,13 @@ def _in_order(
             yield other, carried_by_model(found, here)
 
 
-def transfer_document() -> dict[str, Any]:
-    """The records of every chip held out, as they ship."""
-    made = records(tuple(held_out_chips(embedded.load().scores)))
-    return {"dataset": embedded.version(), "records": [to_builtins(each) for each in made]}
+def main() -> int:
+    """Hold every chip out and write the file next to the embedded tables."""
+    with threadpool_limits(limits=1):
+        made = records(tuple(held_out_chips(embedded.load().scores)))
+    write_record(NAME, {"records": [to_builtins(each) for each in made]})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

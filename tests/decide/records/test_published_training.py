@@ -1,11 +1,13 @@
 """A published training as the problem that a question would pose."""
 
+import orjson
 import polars as pl
 import pytest
 
+from equipoise.calibration import forecast_record
+from equipoise.decide.records.plans import kind_of, modelled, published_problem, recent_rounds, write_record
 from equipoise.errors import SpecError, UsageError
 from equipoise.runs import embedded
-from plans import kind_of, modelled, published_problem, recent_rounds
 
 
 @pytest.fixture(scope="module")
@@ -46,3 +48,11 @@ def test_kinds_of_models():
 
 def test_recent_rounds_begin_with_v3_in_order_of_time():
     assert recent_rounds(["v4.0", "v2.1", "v3.0", "v0.7", "v3.1"]) == ["v3.0", "v3.1", "v4.0"]
+
+
+def test_a_record_states_its_dataset_and_four_digits(tmp_path, monkeypatch):
+    (tmp_path / "data").mkdir()
+    monkeypatch.setattr(forecast_record, "files", lambda _: tmp_path)
+    write_record("record.json", {"record": {"median": 0.123456}})
+    written = orjson.loads((tmp_path / "data" / "record.json").read_bytes())
+    assert written == {"dataset": embedded.version(), "record": {"median": 0.1235}}

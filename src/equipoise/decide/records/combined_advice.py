@@ -1,28 +1,26 @@
-"""How right the number is that combined curves advise, sizes held out: data/combined_advice.json."""
+"""How right the number is that combined curves advise: sizes held out of published groups, and what ships.
 
+`python -m equipoise.decide.records.combined_advice` advises again and writes data/combined_advice.json.
+"""
+
+import sys
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import polars as pl
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 
-from equipoise.calibration.advice_backtest import (
-    Curves,
-    HeldOutAdvice,
-    advice_errors,
-    held_out_advice,
-    pooled_curves,
-)
+from equipoise.calibration.advice_backtest import Curves, advice_document, held_out_advice, pooled_curves
+from equipoise.calibration.forecast_record import COMBINED, write_record
 from equipoise.decide.combine import combine, combined_curves, combined_record
 from equipoise.decide.estimators.model import when_published
 from equipoise.decide.evidence import LEAST_LOG_SD, Estimate, Estimates
+from equipoise.decide.records.plans import modelled, published_problem
 from equipoise.errors import EvidenceError, InputError
 from equipoise.runs import embedded
 from equipoise.scaling.laws import Domain, FloatArray
 from equipoise.scaling.pooled import PooledLaw, Question
 from equipoise.stats import Interval, log_sd, with_log_sd
-from plans import modelled, published_problem
 
 
 class CombinedCurves(Struct, frozen=True, kw_only=True):
@@ -129,20 +127,16 @@ def _estimate(time_s: Interval, spread: float) -> Estimate:
     return Estimate(estimator="published", name="published results", time_s=time_s, log_sd=spread, why="")
 
 
-def published_advice_document() -> dict[str, Any]:
-    """The record of numbers sought on the curves of published results alone, as it ships."""
-    return _document(held_out_advice(embedded.load().scores))
-
-
-def combined_advice_document() -> dict[str, Any]:
-    """The record of numbers sought on combined curves, as it ships.
+def main() -> int:
+    """Advise every group again, and write the record.
 
     Without cost: it is no equilibrium of these curves, and its record is that of published results.
     """
     scores = embedded.load().scores
     results = held_out_advice(scores, curves_of=CombinedCurves(scores=scores), sizes_of=taken_sizes)
-    return _document([each for each in results if each.objective != "cost"])
+    write_record(COMBINED, advice_document([each for each in results if each.objective != "cost"]))
+    return 0
 
 
-def _document(results: Sequence[HeldOutAdvice]) -> dict[str, Any]:
-    return {"dataset": embedded.version(), "errors": [to_builtins(each) for each in advice_errors(results)]}
+if __name__ == "__main__":
+    sys.exit(main())

@@ -7,6 +7,16 @@ import pytest
 
 from equipoise.calibration.profiles import default_software, model_for, software_profiles
 from equipoise.calibration.published.executions import campaign_of, read_executions
+from equipoise.calibration.software_fit import (
+    LOCAL_LOG_SD,
+    RowGroups,
+    fit_software,
+    fitting_rows,
+    posterior,
+    software_of,
+    software_rows,
+    source_of,
+)
 from equipoise.calibration.validate import basis_of, validate
 from equipoise.decide.estimators.model import is_ordered
 from equipoise.errors import SpecError
@@ -19,16 +29,6 @@ from equipoise.spec.cluster import cluster
 from equipoise.spec.hardware import accelerator, accelerators
 from equipoise.spec.strategy import SOFTWARE, SOFTWARE_NAMES, Strategy, software, software_in
 from equipoise.spec.workload import workload
-from software_fit import (
-    LOCAL_LOG_SD,
-    RowGroups,
-    fit_software,
-    fitting_rows,
-    posterior,
-    software_of,
-    software_rows,
-    source_of,
-)
 
 
 def two_sources(software="torchtitan", family="torch"):

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from advice import about_combined, taken_sizes
 from equipoise.decide.combine import straight_between
 from equipoise.decide.evidence import Estimate, Estimates
+from equipoise.decide.records.combined_advice import about_combined, taken_sizes
 from equipoise.scaling.laws import Domain
 from equipoise.stats import with_log_sd
 

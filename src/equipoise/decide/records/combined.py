@@ -1,22 +1,26 @@
-"""How wrong published results, the model and both combined are about times nobody ran: data/combined.json."""
+"""How wrong published results, the model and both combined are about times nobody ran: the record that ships.
+
+`python -m equipoise.decide.records.combined` compares them with results and writes data/combined.json.
+"""
 
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise
-from typing import Any
 
 import numpy as np
 import polars as pl
 from msgspec import Struct, to_builtins
+from threadpoolctl import threadpool_limits
 
-from equipoise.decide.combine import CombinedRecord, Jump, ModelKind, combine
+from equipoise.decide.combine import COMBINED_RECORD_NAME, CombinedRecord, Jump, ModelKind, Planned, combine
+from equipoise.decide.records.plans import kind_of, modelled, planned, published_problem, write_record
 from equipoise.errors import EvidenceError, InputError
 from equipoise.runs import embedded
 from equipoise.runs.store import best_per_size
 from equipoise.scaling.backtest import HeldOut, backtest
 from equipoise.scaling.laws import FloatArray
 from equipoise.stats import DEVIATE, Interval, log_sd
-from plans import Planned, kind_of, modelled, planned, published_problem
 
 _MOST_DOUBLINGS = 6
 _JUMPS = (0.0, 2.0, 4.0, math.inf)
@@ -140,9 +144,15 @@ def _modelled(held: HeldOut, scores: pl.DataFrame) -> Interval | None:
     return found.by_size[held.num_accelerators].time_s
 
 
-def combined_document() -> dict[str, Any]:
-    """The record of all estimates of the embedded results, as it ships."""
+def main() -> int:
+    """Compare all estimates with results and write the file next to the embedded tables."""
     scores = embedded.load().scores
-    found = list(_held_out(backtest(best_per_size(scores), protocol="largest").groups, scores))
-    carried, num_carried = carried_log_sds(list(planned(scores)))
-    return {"dataset": embedded.version(), "record": to_builtins(record_of(found, carried, num_carried))}
+    with threadpool_limits(limits=1):
+        found = list(_held_out(backtest(best_per_size(scores), protocol="largest").groups, scores))
+        carried, num_carried = carried_log_sds(list(planned(scores)))
+    write_record(COMBINED_RECORD_NAME, {"record": to_builtins(record_of(found, carried, num_carried))})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
