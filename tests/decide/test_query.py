@@ -39,6 +39,7 @@ def test_what_is_not_given_is_none_or_empty_and_changes_nothing():
         ({**BERT, "here": True}, UsageError, "--here and --accelerator"),
         ({**BERT, "queue": 3, "deadline": 2}, UsageError, "--queue.* 3 .*--deadline.* 2 "),
         ({**BERT, "objective": "value_of_time"}, UsageError, "--value-of-time USD"),
+        ({**BERT, "objective": "cost", "value_of_time": 50}, UsageError, "--objective cost.*--value-of-time"),
         ({**BERT, "ask": "tokens"}, UsageError, "--ask tokens.*--budget.*--deadline"),
         ({**BERT, "ask": "model", "buy": True, "budget": 1}, UsageError, "keep one"),
     ],
@@ -52,9 +53,8 @@ def test_the_queue_counts_against_the_deadline():
     assert query({**BERT, "deadline": "10", "queue": "4"}).within_s == 6 * 3600.0
 
 
-def test_a_value_of_time_makes_it_the_objective_unless_another_is_stated():
+def test_a_value_of_time_makes_it_the_objective():
     assert query({**BERT, "value_of_time": 50}).objective == "value_of_time"
-    assert query({**BERT, "value_of_time": 50, "objective": "cost"}).objective == "cost"
 
 
 def test_an_amount_of_buying_is_a_wish_to_compare_it():

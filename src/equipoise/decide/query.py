@@ -140,8 +140,7 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
                 f"--queue of {format_duration(self.queue_s)} leaves no time before the --deadline of "
                 f"{format_duration(self.deadline_s)}"
             )
-        if self.objective == "value_of_time" and self.value_of_time_usd_per_hour is None:
-            raise UsageError("--objective value_of_time needs --value-of-time USD, in US dollars per hour")
+        self._settle_value_of_time()
         if self.ask is not None and self.is_buying:
             raise UsageError(f"--ask {self.ask} and --buy are two different questions; keep one")
         if self.ask is not None and self.deadline_s is None and self.budget_usd is None:
@@ -149,8 +148,19 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
         if self.currency is not None:
             _currency(self.currency)
         self._refuse_half_stated_rollouts()
-        if self.value_of_time_usd_per_hour is not None and self.objective == "balance":
+
+    def _settle_value_of_time(self) -> None:
+        """A value of an hour is an objective by itself; refuse it beside one that does not count it."""
+        if self.value_of_time_usd_per_hour is None:
+            if self.objective == "value_of_time":
+                raise UsageError("--objective value_of_time needs --value-of-time USD, in US dollars per hour")
+        elif self.objective == "balance":
             force_setattr(self, "objective", "value_of_time")
+        elif self.objective != "value_of_time":
+            raise UsageError(
+                f"--objective {self.objective} does not count what an hour is worth (--value-of-time): leave "
+                "one of them out"
+            )
 
     def _refuse_half_stated_rollouts(self) -> None:
         """Refuse lengths of completions without the training that generates them, and the other way round."""
