@@ -86,6 +86,11 @@ def printed(command: str, *, folder: Path, programs: Sequence[Path] = ()) -> str
     return ended.stdout
 
 
+def _untimed(text: str) -> str:
+    """The text without the seconds that a search took, which differ every time."""
+    return re.sub(r'"search_s": [^,\n]+', "", text)
+
+
 def rewritten(page: Path, *, folder: Path) -> str:
     """The page with what each command prints now."""
 
@@ -141,7 +146,7 @@ def main() -> None:
             if page != ROOT / "README.md":  # its commands need no file
                 furnish(folder)
             fresh = rewritten(page, folder=folder)
-        if fresh != page.read_text():
+        if _untimed(fresh) != _untimed(page.read_text()):
             page.write_text(fresh)
             print(f"{page.relative_to(ROOT)}: rewritten")
 

@@ -92,6 +92,22 @@ def test_a_column_that_may_be_cut_keeps_its_row_on_one_line_and_wide_ones_need_1
     assert [line.split()[0] for line in wide if "x" in line] == ["8"]
 
 
+def test_prose_that_columns_would_squeeze_stands_in_paragraphs_with_every_column():
+    columns = (
+        Column(title="Setting", is_header=True),
+        Column(title="Value"),
+        Column(title="Why"),
+        Column(title="Source", is_wide=True),
+    )
+    row = (Cell(text="n" * 28), Cell(text="v" * 28), Cell(text="reason " * 12), Cell(text="manual"))
+    table = Table(name="t", caption="", columns=columns, rows=(row, row))
+    text = printed(lambda console: terminal._block(table, console))
+    assert text.split().count("reason") == 24
+    assert text.split().count("manual") == 2
+    assert max(map(cell_len, text.splitlines())) <= 80
+    assert len(text.strip().splitlines()) <= 2 * (1 + 1 + 2 + 1)
+
+
 def test_facts_put_labels_above_where_the_terminal_is_too_narrow():
     facts = Facts(items=(Fact(label="a long label", spans=("words " * 5,)),))
     assert printed(lambda console: terminal._block(facts, console)).startswith("a long label  words words")

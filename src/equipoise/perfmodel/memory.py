@@ -151,7 +151,6 @@ def memory(load: Load, grid: StrategyGrid, parameters: Parameters) -> RankMemory
     held = held_memory(load, grid)
     activations = activation_bytes(load, grid) * parameters.activation_slack
     buffers = held.gathered + sent_bytes(load, grid)
-    lives = activations + (held.states + buffers)
     return RankMemory(
         weights=held.weights,
         gradients=held.gradients,
@@ -159,8 +158,13 @@ def memory(load: Load, grid: StrategyGrid, parameters: Parameters) -> RankMemory
         activations=activations,
         buffers=buffers,
         fixed=np.asarray(parameters.fixed_bytes),
-        reserved=lives * parameters.reserved_slack,
+        reserved=_reserved(held.states, buffers, activations, parameters),
     )
+
+
+def _reserved(states: Numbers, buffers: Numbers, activations: Numbers, parameters: Parameters) -> Numbers:
+    """Bytes that the allocator holds of these kinds."""
+    return (activations + (states + buffers)) * parameters.reserved_slack
 
 
 def needed_bytes(load: Load, group: LayoutGroup, parameters: Parameters) -> Numbers:
@@ -178,8 +182,8 @@ def needed_bytes(load: Load, group: LayoutGroup, parameters: Parameters) -> Numb
     held = held_memory(load, shares)
     activations = of_layouts(activation_bytes(load, batches) * parameters.activation_slack, batch)
     buffers = of_layouts(held.gathered, share) + of_layouts(sent_bytes(load, batches), batch)
-    lives = activations + (of_layouts(held.states, share) + buffers)
-    needed = lives * parameters.reserved_slack + np.asarray(parameters.fixed_bytes)
+    reserved = _reserved(of_layouts(held.states, share), buffers, activations, parameters)
+    needed = reserved + np.asarray(parameters.fixed_bytes)
     shape = len(layouts), len(group.layers), len(group.states)
     return np.broadcast_to(needed, shape).reshape(len(layouts), -1)
 

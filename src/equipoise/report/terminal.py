@@ -48,6 +48,9 @@ COLUMN_GAP: Final = 3
 READABLE_COLUMNS: Final = 14
 WIDE_COLUMNS: Final = 120
 LONGEST_WORD: Final = 28
+# A column narrower than one line of prose whose longest cell takes more lines than these is hard to read.
+PROSE_COLUMNS: Final = 28
+MOST_CELL_LINES: Final = 4
 TONES: Final = {"good": "bold green", "bad": "bold red", "plain": "bold", "quiet": "italic"}
 
 
@@ -244,9 +247,15 @@ def _fold(block: Fold, console: Console) -> None:
 
 
 def _table(block: Table, console: Console) -> None:
-    """The columns for which there is room, first come first served; what is left out is named."""
+    """The columns for which there is room, first come first served; what is left out is named.
+
+    Where prose would be squeezed, a paragraph a row with all columns in place of a grid.
+    """
     plain = _is_ascii(console)
     widths = _column_widths(block, console.width)
+    if _is_squeezed(block, widths):
+        _paragraphs(block, console)
+        return
     table = RichTable(box=box.ASCII2 if plain else box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for place, width in widths.items():
         column = block.columns[place]
@@ -265,6 +274,31 @@ def _table(block: Table, console: Console) -> None:
         _print(console, hidden)
 
 
+def _is_squeezed(block: Table, widths: Mapping[int, int]) -> bool:
+    """Whether a column is so narrow that its words would stand one below the other."""
+    return any(
+        not (block.columns[place].is_number or block.columns[place].is_cut)
+        and width < PROSE_COLUMNS
+        and _natural_width(block, place) > MOST_CELL_LINES * width
+        for place, width in widths.items()
+    )
+
+
+def _paragraphs(block: Table, console: Console) -> None:
+    """Each row as its name, and below it what the other columns hold of it."""
+    first = next((place for place, column in enumerate(block.columns) if column.is_header), 0)
+    console.print()
+    for row in block.rows:
+        _print(console, Text(_cell(row[first]).plain, "bold"))
+        for place, column in enumerate(block.columns):
+            held = _cell(row[place])
+            if place != first and held.plain not in ("", DASH):
+                text = Text.assemble((f"{column.title}: ", "dim"), held)
+                for at, line in enumerate(_shown(text, console).wrap(console, console.width - 4)):
+                    line.rstrip()
+                    console.print(Text("  " if at == 0 else "    ") + line, highlight=False)
+
+
 def _hidden(block: Table, widths: Mapping[int, int]) -> Text | None:
     """The columns for which there is no room."""
     titles = [column.title for place, column in enumerate(block.columns) if place not in widths]
@@ -274,6 +308,8 @@ def _hidden(block: Table, widths: Mapping[int, int]) -> Text | None:
 def _table_height(block: Table, console: Console) -> int:
     """How many lines `_table` prints; measured in a hundredth of the time that printing takes."""
     widths = _column_widths(block, console.width)
+    if _is_squeezed(block, widths):
+        return _num_lines(lambda trial: _paragraphs(block, trial), console)
     head = max(
         _cell_height(Text(block.columns[place].title), block, place, widths, console) for place in widths
     )

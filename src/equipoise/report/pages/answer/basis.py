@@ -82,7 +82,7 @@ _SETTING_COLUMNS: Final = (
     names("Setting", "name"),
     words("Value", "value"),
     words("Why", lambda each: capital(each.reason)),
-    words("How to check", lambda each: capital(each.how_to_check)),
+    words("How to check", "how_to_check"),
     words("Source", "evidence", is_wide=True),
 )
 

@@ -132,7 +132,7 @@ def _trade_offs(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[
 def _step_facts(answer: Answer, best: Candidate) -> Iterator[Fact]:
     """What a step is made of: its batch, and what is generated for it."""
     if best.global_batch_samples is not None:
-        yield Fact(label="Batch", spans=("; ".join(_batch(best)),))
+        yield Fact(label="Batch", spans=("; ".join(_batch(answer, best)),))
     if answer.rollout is not None:
         yield Fact(label="Rollouts", spans=(_rollouts(answer.rollout),))
 
@@ -247,10 +247,13 @@ def _money(answer: Answer, best: Candidate) -> Iterator[Span]:
             yield f"; budget {amounts.money(each.limit)}: {chance} chance"
 
 
-def _batch(best: Candidate) -> Iterator[str]:
+def _batch(answer: Answer, best: Candidate) -> Iterator[str]:
     batch = best.global_batch_samples
     assert batch is not None
     step = "" if best.step_s is None else f" per step of {amounts.duration(best.step_s.value)}"
+    factor = answer.system.time_per_step_time
+    if best.step_s is not None and factor is not None and factor > 1.0 and answer.rollout is None:
+        step += f" ({amounts.duration(best.step_s.value / factor)} without evaluation, saving and restarts)"
     yield f"{format_count(batch)} {'sample' if batch == 1 else 'samples'}{step}"
     if best.mfu is not None:
         yield f"MFU {amounts.share(best.mfu)} of the {best.mfu_precision} peak"
