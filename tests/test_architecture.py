@@ -68,8 +68,8 @@ ORDER = {
             "topology",
             "trace",
         ),
-        *("validation", "study", "allocate", "prediction", "reach", "sweep", "comparison", "watch"),
-        *("ledger", "orientation", "tables"),
+        *("study", "allocate", "prediction", "sweep", "comparison", "watch"),
+        *("ledger", "orientation"),
     ),
     "runs": (
         *("reader", "scoring", "sources", "probe", "store", "writers", "readers"),

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from equipoise.cli.output import page_text
 from equipoise.decide.ledger import Ledger, LedgerEntry, LedgerReport, MeasuredResult, RecordedPrediction
 from equipoise.report.pages.ledger import LEDGER
-from equipoise.report.pages.tables import scores_page
+from equipoise.report.pages.orientation import scores_page
 from equipoise.scaling.metrics import SCORE_COLUMNS
 
 

@@ -7,7 +7,7 @@ from equipoise.decide.query import query
 from equipoise.decide.solve_for import solve_for
 from equipoise.report.html import render as html
 from equipoise.report.json import fields_of
-from equipoise.report.pages.reach import REACH
+from equipoise.report.pages.prediction import REACH
 from equipoise.report.terminal import render
 from equipoise.units import format_si
 

@@ -69,7 +69,7 @@ _VERBS: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
         (
             ("advise", "decide", "Combine all evidence: how many accelerators, how, and why."),
             ("allocate", "decide", "Share a pool of accelerators between trainings."),
-            ("record", "record", "Compare your own predictions with what was measured."),
+            ("record", "decide", "Compare your own predictions with what was measured."),
             ("serve", "decide", "Open the dashboard to a browser on this machine."),
         ),
     ),

@@ -20,7 +20,7 @@ from equipoise.cli.options import (
     Workloads,
     catalogue_of,
 )
-from equipoise.cli.output import answering
+from equipoise.cli.output import answering, handed_out, progress_line
 from equipoise.errors import DataError, UsageError
 from equipoise.files import expect_folder
 
@@ -60,9 +60,8 @@ def ingest(
     """Read MLPerf Training results, or runs exported by trackers."""
     catalogue = catalogue_of(hardware, workloads)
     with answering("ingest", as_json=as_json, json_out=json_out) as answer:
-        from equipoise.cli.output import progress_line
         from equipoise.report.json import ingest_fields
-        from equipoise.report.pages.tables import ingest_page
+        from equipoise.report.pages.orientation import ingest_page
         from equipoise.runs.ingest import SUFFIXES, import_runs
         from equipoise.runs.ingest import ingest as read
         from equipoise.runs.readers.exports import columns_of
@@ -134,8 +133,7 @@ def scores(
     """List entries with score, speedup and efficiency."""
     catalogue = catalogue_of(hardware, workloads)
     with answering("scores", as_json=as_json, json_out=json_out) as answer:
-        from equipoise.cli.tables import handed_out
-        from equipoise.report.pages.tables import scores_page
+        from equipoise.report.pages.orientation import scores_page
         from equipoise.study import scores as scored
 
         frame = scored(
@@ -210,7 +208,6 @@ def export(
 ) -> None:
     """Hand a whole table to a notebook or program."""
     with answering("export", as_json=as_json, json_out=json_out) as answer:
-        from equipoise.cli.tables import handed_out
         from equipoise.runs.embedded import tables
 
         if table == "steps":

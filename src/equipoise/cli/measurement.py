@@ -17,7 +17,7 @@ from equipoise.cli.options import (
     catalogue_of,
     clusters_from,
 )
-from equipoise.cli.output import answering
+from equipoise.cli.output import answering, progress_line
 from equipoise.errors import UsageError
 from equipoise.files import written
 
@@ -232,7 +232,6 @@ def collectives(
             return
     with answering("collectives", as_json=as_json, json_out=json_out, html=html) as answer:
         from equipoise.calibration.collective_verdicts import judged
-        from equipoise.cli.output import progress_line
         from equipoise.report.measured_json import collectives_fields
         from equipoise.report.pages.collectives import COLLECTIVES
 
@@ -285,7 +284,6 @@ def trace(
     """Split steps of traced ranks into computing, communicating and idling; find stragglers."""
     with answering("trace", as_json=as_json, json_out=json_out, html=html) as answer:
         from equipoise.bench.trace import read_traces
-        from equipoise.cli.output import progress_line
         from equipoise.diagnose.stragglers import trace_steps
         from equipoise.report.measured_json import trace_fields
         from equipoise.report.pages.trace import TRACE

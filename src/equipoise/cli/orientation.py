@@ -7,7 +7,7 @@ import typer
 
 from equipoise import spec
 from equipoise.cli.options import Also, AsJson, Data, Hardware, JsonOut, Workloads, catalogue_of
-from equipoise.cli.output import VerbOutput, answering, write
+from equipoise.cli.output import VerbOutput, answering, handed_out, write
 from equipoise.errors import UsageError
 
 if TYPE_CHECKING:
@@ -111,7 +111,6 @@ def _list_steps(
 ) -> None:
     """The published training steps, with what the model predicts of each."""
     from equipoise.calibration.published_steps import StepFilter, listed_steps
-    from equipoise.cli.tables import handed_out
     from equipoise.report.json import plain
     from equipoise.report.pages.published_steps import STEPS, StepListing
     from equipoise.units import significant

@@ -1,8 +1,9 @@
 """How a verb answers.
 
-One JSON document or text, files, progress on standard error.
+One JSON document or text, tables for other programs, files, progress on standard error.
 """
 
+import io
 import os
 import re
 import shutil
@@ -22,7 +23,10 @@ from equipoise.files import expect_place, written
 from equipoise.units import format_duration
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from equipoise.report.blocks import Page, Shown
+    from equipoise.runs.writers import Writer
 
 _STDOUT, _STDERR = 1, 2
 # A word that no name is as long as: a path of a file is shown whole.
@@ -266,3 +270,35 @@ def say(text: str) -> None:
     with suppress(OSError, ValueError):
         sys.stderr.write(text)
         sys.stderr.flush()
+
+
+def handed_out(frame: "pl.DataFrame", format_: str | None, out: Path | None, *, as_json: bool) -> bytes:
+    """A frame in the format asked for or of the file's name, else CSV: its bytes, or where they were written.
+
+    Raises UsageError when the form is unknown or two answers would share standard output.
+    """
+    writer = _writer(format_ or (out.suffix.removeprefix(".") if out else "") or "csv")
+    if out:
+        with written(out) as file:
+            writer.write(frame, file)
+        return f"{out}: {frame.height} rows\n".encode()
+    if as_json:
+        raise errors.UsageError(
+            "--json and --format both claim standard output; give --out FILE to one of them"
+        )
+    if writer.name == "parquet" and sys.stdout.isatty():
+        raise errors.UsageError("parquet is not text; give --out FILE or send the output to a file")
+    buffer = io.BytesIO()
+    writer.write(frame, buffer)
+    return buffer.getvalue()
+
+
+def _writer(name: str) -> "Writer":
+    """The writer of that name or file suffix."""
+    from equipoise.runs.writers import WRITERS
+
+    for writer in WRITERS:
+        if name in {writer.name, writer.suffix.removeprefix(".")}:
+            return writer
+    known = ", ".join(writer.name for writer in WRITERS)
+    raise errors.UsageError(f"format {name!r}: tables are not written in it; expected one of {known}")

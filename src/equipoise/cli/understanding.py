@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from equipoise.cli.options import Also, AsHtml, AsJson, Data, Full, Hardware, JsonOut, Workloads, catalogue_of
-from equipoise.cli.output import answering
+from equipoise.cli.output import answering, progress_line
 from equipoise.errors import SpecError, UsageError
 
 
@@ -47,7 +47,6 @@ def backtest(
         from threadpoolctl import threadpool_limits
 
         from equipoise.calibration.advice_backtest import held_out_advice
-        from equipoise.cli.output import progress_line
         from equipoise.report.measured_json import advice_backtest_fields, backtest_fields
         from equipoise.report.pages.backtest import ADVICE_BACKTEST, BACKTEST
         from equipoise.runs.embedded import tables
@@ -129,9 +128,8 @@ def validate(
 
         from equipoise.calibration.validate import basis_of
         from equipoise.calibration.validate import validate as hold_against
-        from equipoise.cli.output import progress_line
         from equipoise.report.measured_json import validation_fields
-        from equipoise.report.pages.validation import validation_page
+        from equipoise.report.pages.backtest import validation_page
 
         # The matrices are small: threads would only wait for each other.
         with progress_line() as line, threadpool_limits(limits=1):

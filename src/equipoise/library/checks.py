@@ -15,8 +15,8 @@ from equipoise.diagnose.links import USUAL_BATCH, Meaning, meaning
 from equipoise.files import read_input
 from equipoise.library.result import Presentation, Result
 from equipoise.report.measured_json import topology_fields, validation_fields
+from equipoise.report.pages.backtest import validation_page
 from equipoise.report.pages.topology import TOPOLOGY
-from equipoise.report.pages.validation import validation_page
 from equipoise.runs.embedded import Folders, paths
 from equipoise.spec.catalogue import catalogue
 

@@ -31,8 +31,7 @@ from equipoise.report.format import usable
 from equipoise.report.json import allocation_fields, answer_fields, prediction_fields, reach_fields
 from equipoise.report.pages.allocate import ALLOCATION
 from equipoise.report.pages.answer import ANSWER
-from equipoise.report.pages.prediction import PREDICTION
-from equipoise.report.pages.reach import REACH
+from equipoise.report.pages.prediction import PREDICTION, REACH
 from equipoise.runs.embedded import tables
 from equipoise.spec.catalogue import Catalogue, catalogue
 from equipoise.spec.renting import DEFAULT_GRID

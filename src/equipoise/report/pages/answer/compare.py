@@ -1,8 +1,11 @@
-"""All systems and sizes: tables, charts, the closest alternatives, and what would change the answer."""
+"""All systems and sizes: charts, tables, the closest alternatives, and what would change the answer."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from textwrap import wrap
 from typing import Final
+
+from msgspec.structs import replace
 
 from equipoise.decide.answer import Alternative, Answer, Candidate, Flip
 from equipoise.decide.evidence import EstimatorName
@@ -26,10 +29,11 @@ from equipoise.report.blocks import (
     table_of,
     words,
 )
-from equipoise.report.format import capital, count, listed, sentence
-from equipoise.report.pages.answer.charts import time_chart
+from equipoise.report.charts import Axis, Chart, Mark, Note, Series, line_with_band, series_mark, series_of
+from equipoise.report.format import capital, count, listed, plural, printable, sentence
 from equipoise.report.pages.answer.head import (
     RECOMMENDED,
+    Group,
     chip_of,
     groups,
     is_recommended,
@@ -38,8 +42,221 @@ from equipoise.report.pages.answer.head import (
     point_words,
     same_group,
     takes,
+    title_of,
 )
-from equipoise.units import format_percent
+from equipoise.units import DAY_S, HOUR_S, MINUTE_S, format_percent
+
+STAR: Final = "★"
+_MOST_GROUPS: Final = 6
+_HOVER_CHARACTERS: Final = 52
+# Of the chart: sizes slower than so many times the slowest one taken are left to the table.
+_SLOWEST_SHOWN: Final = 4.0
+# A limit so many times below every point is named in words only: the points would be one.
+_FARTHEST_LIMIT: Final = 100.0
+_CURVE_POINTS: Final = 24
+_UNITS: Final = (("days", DAY_S), ("hours", HOUR_S), ("minutes", MINUTE_S), ("seconds", 1.0))
+_TAKEN_MARK: Final = Mark(colour=5, symbol="star")
+_RESULT_MARK: Final = Mark(colour=None, symbol="x")
+
+
+def size_title(members: Sequence[Candidate]) -> str:
+    """What an axis of sizes counts: the accelerators of one system by name, else those of each."""
+    names = {chip_of(each.title) for each in members}
+    return f"number of {names.pop()}" if len(names) == 1 else "number of accelerators of each system"
+
+
+def time_unit(times_s: Sequence[float]) -> tuple[str, float]:
+    """The unit for times of an axis, of which the middle one is at least two, and its seconds."""
+    middle = sorted(times_s)[len(times_s) // 2]
+    return next((each for each in _UNITS if middle >= 2.0 * each[1]), _UNITS[-1])
+
+
+def group_title(answer: Answer, group: Group) -> str:
+    """A system, with its terms where several are compared."""
+    system, terms = group
+    title = chip_of(next(each.title for each in answer.systems if each.name == system))
+    several = len({each.terms for each in answer.candidates}) > 1
+    return f"{title}, {WORDS[terms]}" if several else title
+
+
+def shown_groups(answer: Answer) -> list[Group]:
+    """The best systems with their terms, and then those on which nothing runs."""
+    offered: list[Group] = [(each.system, each.terms) for each in answer.offers]
+    missing: list[Group] = [
+        (each.name, next(iter(each.rates), "on_demand"))
+        for each in answer.systems
+        if each.name not in {system for system, _ in offered}
+    ]
+    return [*offered, *missing][:_MOST_GROUPS]
+
+
+def time_chart(name: str, known: Sequence[Candidate], best: Candidate | None = None) -> Chart:
+    """Time against size of every system, with its interval, and a star at what is recommended."""
+    times = [each.time_s for each in known if each.time_s is not None]
+    unit, scale = time_unit([each.value for each in times])
+    with_terms = len({each.terms for each in known}) > 1
+    lines = [
+        line_with_band(
+            chip_of(members[0].title) + (f", {WORDS[members[0].terms]}" if with_terms else ""),
+            series_mark(place),
+            [
+                (float(each.num_accelerators), each.time_s, _hover(each))
+                for each in members
+                if each.time_s is not None
+            ],
+            scale=scale,
+        )
+        for place, members in enumerate(groups(known).values())
+    ]
+    results = tuple(_results(known, scale))
+    crosses = "; crosses: published results" if results else ""
+    stars, notes = [], []
+    if best is not None and best.time_s is not None:
+        at = (float(best.num_accelerators), best.time_s.value / scale)
+        stars = [star(best, *at)]
+        notes = [Note(x=at[0], y=at[1], text=count(best.num_accelerators), is_above=True)]
+    words = [f"{title_of(each)} {amounts.duration(each.time_s.value)}" for each in known if each.time_s]
+    return Chart(
+        name=name,
+        title="Time against size",
+        subtitle=f"shaded: {format_percent(times[0].level)} range{crosses}",
+        alternative=f"Time by number of accelerators: {', '.join(words)}.",
+        x=Axis(title=size_title(known), is_log=True),
+        y=Axis(title=unit, is_log=True),
+        series=(*(line for line, _ in lines), *stars, *results),
+        notes=tuple(notes),
+        bands=tuple(band for _, band in lines),
+    )
+
+
+def star(best: Candidate, x: float, y: float) -> Series:
+    """The recommended candidate, larger than other points."""
+    return series_of("recommended", _TAKEN_MARK, [(x, y, _hover(best))], is_main=True)
+
+
+def _results(known: Sequence[Candidate], scale: float) -> Iterator[Series]:
+    """Submitted results on these very systems and sizes."""
+    found = {
+        result.entry_id: (
+            float(each.num_accelerators),
+            result.score_s / scale,
+            (printable(result.entry_id), title_of(each), amounts.duration(result.score_s)),
+        )
+        for each in known
+        for result in each.published
+    }
+    if found:
+        yield series_of("published results", _RESULT_MARK, found.values())
+
+
+def _hover(each: Candidate) -> tuple[str, ...]:
+    assert each.time_s is not None
+    strategy, usd = each.strategy_text, amounts.usable(each.usd)
+    return (
+        title_of(each),
+        amounts.time_with_range(each.time_s),
+        *(() if usd is None else (amounts.money(usd.value),)),
+        *(f"{sentence(one.name)}: {amounts.duration(one.time_s.value)}" for one in each.estimates),
+        *(() if strategy is None else wrap(sentence(strategy), _HOVER_CHARACTERS)),
+    )
+
+
+def _place(each: Candidate, scale: float) -> tuple[float, float] | None:
+    """Time and money of a candidate on the chart; None where either is not known."""
+    usd = amounts.usable(each.usd)
+    if each.time_s is None or usd is None or usd.value <= 0.0:
+        return None
+    return each.time_s.value / scale, amounts.converted(usd.value)
+
+
+def money_chart(answer: Answer) -> Chart | None:
+    """Money against time of every system, with the lines on which a system costs as much as the choice."""
+    best, order = answer.recommended, shown_groups(answer)
+    priced = [each for each in answer.candidates if (each.system, each.terms) in order and _place(each, 1.0)]
+    offered = {each.candidate for each in answer.offers}
+    taken_s = [each.time_s.value for each in priced if each.id in offered and each.time_s is not None]
+    if len(priced) < 2 or not taken_s:  # noqa: PLR2004 - a line has two points
+        return None
+    limit_s = _SLOWEST_SHOWN * max(*taken_s, answer.question.deadline_s or 0.0)
+    near = [each for each in priced if each.time_s is not None and each.time_s.value <= limit_s]
+    unit, scale = time_unit([each.time_s.value for each in near if each.time_s is not None])
+    places = {each.id: place for each in near if (place := _place(each, scale))}
+    by_group = groups(near)
+    series = [
+        replace(
+            series_of(
+                group_title(answer, group),
+                series_mark(order.index(group)),
+                [(*places[each.id], (title_of(each), takes(each))) for each in by_group[group]],
+                is_line=True,
+            ),
+            labels=tuple("" if each == best else count(each.num_accelerators) for each in by_group[group]),
+        )
+        for group in order
+        if group in by_group
+    ]
+    title = f"Money against time{' of all systems' if len(series) > 1 else ''}"
+    lines, notes = _break_evens(answer, best, scale) if best is not None else ([], [])
+    if best is not None and best.id in places:
+        x, y = places[best.id]
+        series.append(star(best, x, y))
+        notes = [Note(x=x, y=y, text=f"{STAR} {count(best.num_accelerators)}"), *notes]
+    limits = tuple(_limit_lines(answer, [*places.values()], scale))
+    dashed = "; dashed: equal cost at that value of an hour" if lines else ""
+    left_out = len(priced) - len(near)
+    more = f"; {plural(left_out, 'slower size')} not shown" if left_out else ""
+    return Chart(
+        name="answer-money",
+        title=title,
+        subtitle=f"numbers: accelerators{dashed}; lower left is better{more}",
+        alternative=f"Money by time: {'; '.join(f'{title_of(each)} {takes(each)}' for each in near)}.",
+        x=Axis(title=f"time in {unit}", is_log=True),
+        y=Axis(title="US dollars" if amounts.currency() == "USD" else amounts.currency(), is_log=True),
+        series=(*series, *lines, *(line for line, _ in limits)),
+        notes=(*notes, *(words for _, words in limits)),
+    )
+
+
+def _break_evens(answer: Answer, best: Candidate, scale: float) -> tuple[list[Series], list[Note]]:
+    """The lines of equal cost, money and time together, from the choice to the offer of each other system."""
+    lines, notes = [], []
+    assert best.time_s is not None
+    for offer in answer.offers:
+        value, other = offer.break_even_usd_per_hour, answer.candidate(offer.candidate)
+        if value is None or other.time_s is None or best.usd is None:
+            continue
+        steps = [place / _CURVE_POINTS for place in range(_CURVE_POINTS + 1)]
+        times = [best.time_s.value * (other.time_s.value / best.time_s.value) ** step for step in steps]
+        costs = [best.usd.value + value * (best.time_s.value - each) / HOUR_S for each in times]
+        x, y = tuple(each / scale for each in times), tuple(map(amounts.converted, costs))
+        lines.append(replace(_curve("break-even", x, y), is_extrapolated=True))
+        middle = len(x) // 2
+        notes.append(Note(x=x[middle], y=y[middle], text=f"{amounts.sums(value)} {amounts.currency()}/h"))
+    return lines, notes
+
+
+def _limit_lines(
+    answer: Answer, shown: Sequence[tuple[float, float]], scale: float
+) -> Iterator[tuple[Series, Note]]:
+    """The deadline and the budget, as wide as the points, each with its name. shown: time and money."""
+    times, money = zip(*shown, strict=True)
+    deadline_s, budget_usd = answer.question.deadline_s, answer.question.budget_usd
+    if deadline_s is not None and deadline_s > (answer.question.queue_s or 0.0):
+        at = (deadline_s - (answer.question.queue_s or 0.0)) / scale
+        if at * _FARTHEST_LIMIT > min(times):
+            line = _curve("deadline", (at, at), (min(money), max(money)))
+            yield line, Note(x=at, y=max(money), text="deadline")
+    if budget_usd is not None and min(money) < amounts.converted(budget_usd) * _FARTHEST_LIMIT:
+        budget = amounts.converted(budget_usd)
+        line = _curve("budget", (min(times), max(times)), (budget, budget))
+        yield line, Note(x=min(times), y=budget, text="budget")
+
+
+def _curve(name: str, x: tuple[float, ...], y: tuple[float, ...]) -> Series:
+    """A grey line without points."""
+    mark = Mark(colour=None, symbol="x")
+    return Series(name=name, mark=mark, x=x, y=y, hovers=((),) * len(x), is_curve=True)
+
 
 ESTIMATORS: Final[dict[EstimatorName, str]] = {
     "published": "Published",

@@ -29,7 +29,7 @@ from equipoise.report.blocks import (
 )
 from equipoise.report.format import DASH, capital, count, listed, sentence
 from equipoise.report.pages.answer import compare
-from equipoise.report.pages.answer.charts import STAR, group_title, money_chart, shown_groups
+from equipoise.report.pages.answer.compare import STAR, group_title, money_chart, shown_groups
 from equipoise.report.pages.answer.head import (
     GRADES,
     LIMITS,

@@ -28,8 +28,7 @@ from equipoise.report.blocks import (
 )
 from equipoise.report.charts import BarChart
 from equipoise.report.format import DASH, accelerator_name, capital, count, listed, ratio, sentence
-from equipoise.report.pages.answer.charts import size_title
-from equipoise.report.pages.answer.compare import members_of_choice, strategy_cell
+from equipoise.report.pages.answer.compare import members_of_choice, size_title, strategy_cell
 from equipoise.report.pages.answer.head import RECOMMENDED, WAYS, charged_for, chip_of, is_recommended
 from equipoise.report.pages.breakdowns import Stack, moving, tornado_figure, tornado_table
 from equipoise.stats import Interval
