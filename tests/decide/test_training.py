@@ -6,7 +6,7 @@ from asking import published_scores
 from equipoise.calibration.profiles import model_for
 from equipoise.decide.query import query
 from equipoise.decide.strategy_search import problem
-from equipoise.decide.training import training, usual_batch
+from equipoise.decide.training import batch_words, training, usual_batch
 from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.spec.catalogue import catalogue
 from equipoise.spec.workload import workload
@@ -27,7 +27,7 @@ def test_the_batch_of_a_users_own_model_is_kept(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     found = trained("own_layers:make", samples=1e6)
     assert found.global_batch_samples == 32
-    assert any("batch 32" in words and "--global-batch" in words for words in found.chosen_for_you)
+    assert any("batch 32" in words and "--global-batch" in words for words in batch_words(found, 32))
     assert found.batch_words is None
     assert found.workload.params == 1000 * 1000 + 1000 + 1000 * 10 + 10
     # Forward 2 FLOP a weight and sample; back twice that, less the gradient of the input, which nobody needs.

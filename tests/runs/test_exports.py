@@ -101,6 +101,44 @@ def test_lines_that_are_no_measurement_are_refused_with_their_place(tmp_path, li
     assert words in str(caught.value)
 
 
+def test_lines_of_one_object_a_row_are_read(tmp_path):
+    path = tmp_path / "log.jsonl"
+    lines = [
+        {"num_gpus": 1, "samples_per_s": 412.5, "precision": None, "tags": ["a"]},
+        {"num_gpus": 2, "samples_per_s": 790, "global_batch_size": 64, "is_best": True},
+    ]
+    path.write_text("\n\n".join(map(json.dumps, lines)) + "\n")
+    found = read_measurements(path)
+    assert found.num_accelerators.tolist() == [1, 2]
+    assert np.allclose(1e6 / found.time_s, [412.5, 790.0])
+    path.write_text('{"num_gpus": 1, "samples_per_s": NaN}\n')
+    with pytest.raises(DataError, match="line 1"):
+        read_measurements(path)
+    path.write_text('{"num_gpus": 1, "samples_per_s": 2}\n[1]\n')
+    with pytest.raises(DataError, match="line 2"):
+        read_measurements(path)
+
+
+def test_what_is_exported_as_json_lines_is_read_back(tmp_path):
+    into = tmp_path / "tables"
+    import_runs([EXAMPLES / "wandb-runs.csv"], columns={}, constants={"workload": "resnet"}, into=into)
+    runs = pl.read_parquet(into / "runs.parquet")
+    written("jsonl", runs, tmp_path / "runs.jsonl")
+    found = read_measurements(tmp_path / "runs.jsonl")
+    assert found.num_accelerators.tolist() == SIZES
+    assert np.allclose(1e6 / found.time_s, RATES)
+
+
+def test_a_rate_in_tokens_is_one_in_samples_where_their_length_is_stated(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_text("num_gpus,tokens_per_second,seq_len\n8,81920,4096\n")
+    (row,) = import_runs([path], columns={}, constants={}).runs.rows(named=True)
+    assert row["samples_per_s"] == 20.0
+    path.write_text("num_gpus,tokens_per_second\n8,81920\n")
+    with pytest.raises(DataError, match="sequence_tokens"):
+        import_runs([path], columns={}, constants={})
+
+
 @pytest.mark.parametrize("text", ["a", "=b", "a=", "a=b,a=c"])
 def test_columns_are_stated_as_ours_and_theirs(text):
     with pytest.raises(DataError, match="expected OURS=THEIRS once"):

@@ -36,6 +36,8 @@ def read(tmp_path):
         ("time_to_train_h", "0.5", 1800.0, None),
         ("time_to_train_d", "2", 172800.0, None),
         ("step_s", "0.25", 0.25, "one step"),
+        # A million tokens at 80,000 a second take 12.5 s.
+        ("tokens_per_s", "80000", 12.5, "1,000,000 tokens"),
         ("step_ms", "250", 0.25, "one step"),
         # A million samples at 500 a second take 2000 s; at 500 a minute, 60 times as long.
         ("samples_per_s", "500", 2000.0, "1,000,000 samples"),
@@ -118,6 +120,33 @@ def test_of_several_workloads_one_must_be_chosen(read):
 def test_a_choice_that_no_row_has_is_refused(read):
     with pytest.raises(DataError, match=r"accelerator 'b200-sxm6-180gb'; .*'h100-sxm5-80gb'"):
         read(SERIES, workload="bert", accelerator="b200-sxm6-180gb")
+
+
+def test_precisions_are_not_pooled(read):
+    lines = "num_gpus,samples_per_s,precision\n1,400,bf16\n2,800,bf16\n1,100,FP32\n2,200,fp32\n"
+    with pytest.raises(DataError, match=r"precision has several values.*--precision"):
+        read(lines)
+    assert read(lines, precision="fp32").time_s.tolist() == [1e4, 5e3]
+    assert read(lines, precision="bf16").time_s.tolist() == [2500.0, 1250.0]
+    with pytest.raises(DataError, match="bf16"):
+        read(lines, precision="fp8")
+    # Where no row states it, or one alone does, there is nothing to choose.
+    assert read("num_gpus,samples_per_s,precision\n1,400,bf16\n2,800,\n").time_s.tolist() == [2500.0, 1250.0]
+
+
+def test_batches_at_one_size_are_not_pooled(read):
+    lines = "num_gpus,samples_per_s,global_batch_size\n1,400,32\n1,500,64\n2,700,32\n2,1000,64\n4,2000,64\n"
+    with pytest.raises(DataError, match=r"'32', '64'.*--global-batch"):
+        read(lines)
+    assert read(lines, global_batch_samples=64).num_accelerators.tolist() == [1, 2, 4]
+    with pytest.raises(DataError, match="128"):
+        read(lines, global_batch_samples=128)
+
+
+def test_a_batch_that_grows_with_the_size_is_one_curve(read):
+    lines = "num_gpus,samples_per_s,global_batch_size\n1,400,32\n1,410,32\n2,700,64\n"
+    assert read(lines).global_batch_samples.tolist() == [32, 32, 64]
+    assert read(lines, global_batch_samples=32).num_accelerators.tolist() == [1, 1, 2]
 
 
 def test_two_spellings_of_one_accelerator_are_one(read):

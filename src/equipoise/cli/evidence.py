@@ -96,7 +96,7 @@ def ingest(
             )
         elif column or any(constants.values()):
             raise UsageError(
-                "--column, --workload and --accelerator apply to exports only: .csv, .parquet, .jsonl"
+                "--column, --workload and --accelerator apply to exports only: .csv, .tsv, .parquet, .jsonl"
             )
         else:
             with progress_line() as line:

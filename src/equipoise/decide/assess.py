@@ -525,8 +525,11 @@ def _elsewhere(
 
 
 def _by_runs_alone(inputs: Inputs, system: RequestedSystem) -> Assessment:
-    """A machine that only the user's own runs are of: ranks on processors, or an unknown chip."""
-    runs = () if inputs.user.runs is None else inputs.user.runs.on(system.accelerator)
+    """A machine that only the user's own runs are of: ranks on processors, or an unknown chip.
+
+    No model converts between batches or precisions: only runs with those of the question count.
+    """
+    runs = () if inputs.user.runs is None else inputs.user.runs.asked_about(system.accelerator, inputs.query)
     ran = sorted({each.num_accelerators for each in runs})
     limit = inputs.query.max_accelerators
     most = limit or max(ran, default=1)
@@ -547,8 +550,13 @@ def _by_runs_alone(inputs: Inputs, system: RequestedSystem) -> Assessment:
         survey=None,
         published=None,
         traces=traces,
-        missing=(
-            f"steps measured on it: equipoise bench {inputs.query.workload} --out runs; then --runs runs",
-        ),
+        missing=(f"steps measured on it: {_bench_command(inputs.query)}; then --runs runs",),
         notes=(*system.notes, *ran_elsewhere(inputs.user.traces, system.accelerator, system.title)),
     )
+
+
+def _bench_command(query: TrainingQuery) -> str:
+    """What measures the training of a question, with the batch and precisions that it states."""
+    batch = "" if query.global_batch_samples is None else f" --batch {query.global_batch_samples}"
+    precision = f" --precision {','.join(query.precision)}" if query.precision else ""
+    return f"equipoise bench {query.workload}{batch}{precision} --out runs"

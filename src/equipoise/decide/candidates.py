@@ -317,10 +317,18 @@ def _best_strategy(assessment: Assessment, size: int) -> TimedStrategy | None:
 
 
 def _fastest_run(inputs: Inputs, assessment: Assessment, size: int) -> UserRun | None:
-    """The user's set-up of most samples per second among those measured on so many."""
-    runs = () if inputs.user.runs is None else inputs.user.runs.on(assessment.system.accelerator)
+    """The user's set-up that trains fastest among those measured on so many."""
+    known, name = inputs.user.runs, assessment.system.accelerator
+    if known is None:
+        return None
+    runs = known.asked_about(name, inputs.query) if assessment.cluster is None else known.on(name)
     here = [each for each in runs if each.num_accelerators == size]
-    return max(here, key=lambda each: each.samples_per_s, default=None)
+    return min(here, key=lambda each: _training_s(inputs, each), default=None)
+
+
+def _training_s(inputs: Inputs, run: UserRun) -> float:
+    """Seconds of the training at the rate of a run; of one sample where the samples needed are not known."""
+    return (inputs.training.budget.samples_at(run.global_batch_samples) or 1.0) / run.samples_per_s
 
 
 def _ran_in(assessment: Assessment, sized: _Sized) -> Precision | None:

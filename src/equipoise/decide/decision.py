@@ -1,7 +1,7 @@
 """A question to its answer, in the order of reading: training, systems, estimates, candidates, choice."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Final, NoReturn, TypeAlias
 
@@ -21,7 +21,7 @@ from equipoise.decide.candidates import (
     with_terms,
 )
 from equipoise.decide.estimators.model import software_ratios
-from equipoise.decide.evidence import NOTHING_FITS
+from equipoise.decide.evidence import NOTHING_FITS, UserRun
 from equipoise.decide.explain import alternatives, notes, records, system_offers, to_measure
 from equipoise.decide.query import USUAL_HORIZON_MONTHS, TrainingQuery, changed, without_choice
 from equipoise.decide.reasons import reasons
@@ -42,8 +42,10 @@ from equipoise.scaling.equilibrium import Limit, default_answer
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.catalogue import catalogue as catalogue_of
 from equipoise.stats import LEVEL, Interval, exact
+from equipoise.units import format_count
 
 _MOST_ASSESSED: Final = 64
+_MOST_NAMED: Final = 5
 # Beyond the size that perfect scaling would need, where a refusal looks for one that keeps the deadline.
 _DOUBLINGS_BEYOND: Final = 2
 Progress: TypeAlias = Callable[[str, int, int], None]  # the system, how many are done, of how many
@@ -343,7 +345,12 @@ def _chosen_for_you(inputs: Inputs, assessment: Assessment, best: Candidate | No
     chosen = [*inputs.training.chosen_for_you, *assessment.system.chosen_for_you]
     if best is None:
         return tuple(chosen)
-    chosen += batch_words(inputs.training, best.global_batch_samples, is_published=best.has_published_batch)
+    chosen += batch_words(
+        inputs.training,
+        best.global_batch_samples,
+        is_published=best.has_published_batch,
+        is_of_runs=best.strategy is None and best.grade == "measured",
+    )
     if best.strategy is not None and not inputs.query.precision:
         chosen.append(f"precision {best.strategy.precision} (--precision for others)")
     if best.strategy is not None and not any(
@@ -519,6 +526,22 @@ def _does_not_fit(found: Sequence[SystemCandidates]) -> Sequence[str]:
     ]
 
 
+def _of_another_set_up(runs: Sequence[UserRun]) -> str:
+    """What runs lack whose batch or precision the question excludes, and which they have."""
+    batches = sorted({each.global_batch_samples for each in runs})
+    precisions = sorted({each.precision for each in runs if each.precision is not None})
+    words = (
+        f"has the batch and precision of the question; it has batch {_first_of(map(format_count, batches))}"
+    )
+    return f"{words} in {_first_of(precisions)}" if precisions else words
+
+
+def _first_of(names: Iterable[str]) -> str:
+    """Names as a person reads them; of many, the first."""
+    shown = [*names]
+    return ", ".join(shown if len(shown) <= _MOST_NAMED else [*shown[:_MOST_NAMED], "..."])
+
+
 def _no_estimate(inputs: Inputs, assessment: Assessment) -> EvidenceError:
     """What is missing, where no estimator has a time on a system."""
     title, system = inputs.training.workload.title, assessment.system
@@ -527,10 +550,13 @@ def _no_estimate(inputs: Inputs, assessment: Assessment) -> EvidenceError:
     if assessment.cluster is None:
         found = ": give your runs with --runs DIR"
         if runs is not None:
-            elsewhere = ", ".join(runs.machines[:5])
-            found = f": {runs.where} holds no run of it on this system that states its batch and rate"
-            found += f"; it has runs on {elsewhere}" if elsewhere else ""
-            found += f"; {runs.num_other} runs are of other workloads" if runs.num_other else ""
+            found = f": {runs.where} holds no run of it on this system that "
+            here = runs.on(system.accelerator)
+            found += _of_another_set_up(here) if here else "states its batch and rate"
+            elsewhere = sorted({*runs.machines} - {system.accelerator})
+            found += f"; it has runs on {_first_of(elsewhere)}" if elsewhere else ""
+            others = runs.other_workloads
+            found += f"; other runs there are of {_first_of(others)}" if others else ""
     return EvidenceError(
         f"no estimate of how long {title} takes on {system.title}{found}",
         missing=assessment.missing

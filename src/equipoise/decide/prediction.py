@@ -123,9 +123,18 @@ def _user_times(query: TrainingQuery, catalogue: Catalogue) -> "Measurements | N
         workload=query.workload or None,
         accelerator=query.systems[0] if query.systems else None,
         strategy=query.rows,
+        precision=_one_precision(query),
+        global_batch_samples=query.global_batch_samples,
         columns=columns_of(query.columns),
         catalogue=catalogue,
     )
+
+
+def _one_precision(query: TrainingQuery) -> str | None:
+    """The precision of the rows to take. Raises UsageError for several: a curve is of one."""
+    if len(query.precision) > 1:
+        raise UsageError(f"--precision {','.join(query.precision)} with --from: expected one precision")
+    return query.precision[0] if query.precision else None
 
 
 def _joins(
@@ -144,7 +153,10 @@ def _user_curve(query: TrainingQuery, own: "Measurements") -> TimeCurve:
     """The laws fitted to the user's measurements alone."""
     data = measured_times(own.num_accelerators, own.time_s, entry=own.entry)
     notes = list(own.notes)
-    if query.global_batch_samples is not None:
+    if (
+        query.global_batch_samples is not None
+        and (own.global_batch_samples != query.global_batch_samples).any()
+    ):
         notes.append("--global-batch was not used: scaling laws of your times do not depend on the batch.")
     if query.workload and not own.is_time_to_train:
         notes.append(f"Published results were not used: {own.where} has no times of whole trainings.")
@@ -184,7 +196,9 @@ def _of_answer(
     """The candidates of an answer, at the sizes asked about."""
     runs = None
     if own is not None:
-        runs = UserRuns(where=own.where, set_ups=(), trainings=own, machines=(), num_other=0, notes=own.notes)
+        runs = UserRuns(
+            where=own.where, set_ups=(), trainings=own, machines=(), other_workloads=(), notes=own.notes
+        )
     sizes = () if query.sizes is None else query.sizes.listed
     # All sizes are looked at: where returns diminish does not depend on which times are asked for.
     found, assessments = answer_with(

@@ -255,7 +255,7 @@ class Training(Struct, frozen=True, kw_only=True):
     """What is trained. name: as asked. budget: how much of it.
 
     global_batch_samples: stated by the user or by the user's own model, or a usual one with its words in
-    batch_words; None where the samples to the target decide.
+    batch_words; None where the samples to the target decide. states_batch: whether the user stated it.
     choices: values that parameters of the strategy may take.
     chosen_for_you: what was chosen because the question leaves it open, in words. counts_examples: whether
     the amount was stated in examples, as of a fine-tuning.
@@ -266,6 +266,7 @@ class Training(Struct, frozen=True, kw_only=True):
     budget: TrainingBudget
     global_batch_samples: int | None
     batch_words: str | None
+    states_batch: bool
     choices: Mapping[str, tuple[Value, ...]]
     chosen_for_you: tuple[str, ...]
     counts_examples: bool
@@ -300,10 +301,6 @@ def training(query: TrainingQuery, catalogue: Catalogue, scores: pl.DataFrame | 
         known = counted.workload(query.workload, query.workload)
         if batch is None:
             batch = counted.num_samples
-            chosen.append(
-                f"global batch {format_count(batch)}: what {query.workload} returns, kept at every size "
-                "(--global-batch for another)"
-            )
     else:
         known = catalogue.workload(query.workload) if query.config is None else _of_config(query, chosen)
     about = as_asked(query, known) if query.changes_workload else known
@@ -327,6 +324,7 @@ def training(query: TrainingQuery, catalogue: Catalogue, scores: pl.DataFrame | 
         budget=budget,
         global_batch_samples=batch,
         batch_words=words,
+        states_batch=query.global_batch_samples is not None,
         choices=_choices(query, query.fixed, about),
         chosen_for_you=tuple(chosen),
         counts_examples=query.counts_examples,
@@ -387,16 +385,25 @@ def _chosen_batch(
 
 
 def batch_words(
-    asked: Training, global_batch_samples: int | None, *, is_published: bool = False
+    asked: Training,
+    global_batch_samples: int | None,
+    *,
+    is_published: bool = False,
+    is_of_runs: bool = False,
 ) -> Iterator[str]:
     """Why the batch of a candidate was chosen; nothing where it was stated, or is not known.
 
     is_published: whether it is that of the best result published of the candidate's system and size.
+    is_of_runs: whether it is that of the user's runs there, which alone count.
     """
-    if global_batch_samples is None or (asked.global_batch_samples is not None and asked.batch_words is None):
+    if global_batch_samples is None or asked.states_batch:
         return
     usual, words = asked.global_batch_samples, asked.batch_words
-    if usual is None:
+    if is_of_runs:
+        words = "that of the fastest of your runs"
+    elif usual is not None and words is None:
+        words = f"what {asked.name} returns, kept at every size"
+    elif usual is None:
         words = "that of the best published result" if is_published else "fastest by samples against batch"
     elif usual != global_batch_samples:
         words = f"{words}, rounded from {format_count(usual)} to be shared out evenly"

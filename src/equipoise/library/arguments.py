@@ -132,6 +132,7 @@ class PredictFields(TypedDict, total=False):
     """Fields of `predict`: docs/reference/questions.md has what each means."""
 
     global_batch: int | str
+    precision: str | Sequence[str]
     accelerator: str | Sequence[str]
     accelerators: int | str | Sequence[int]
     value_of_time: float | str

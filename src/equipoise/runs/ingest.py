@@ -12,7 +12,18 @@ from msgspec import Struct
 from equipoise.errors import DataError
 from equipoise.runs.reader import ReaderResult, Row, RowRejection, SourceFacts, Tally, UnknownName
 from equipoise.runs.readers import READERS
-from equipoise.runs.readers.cells import BATCH, SIZE, TIMED, UNIT_S, TextRow, amount, count
+from equipoise.runs.readers.cells import (
+    BATCH,
+    PRECISION,
+    SEQUENCE,
+    SIZE,
+    STRATEGY,
+    TIMED,
+    UNIT_S,
+    TextRow,
+    amount,
+    count,
+)
 from equipoise.runs.readers.exports import exported
 from equipoise.runs.sources import DataSource, open_source
 from equipoise.runs.sources.gate import ReadLimits
@@ -235,13 +246,13 @@ def _merged(results: Sequence[ShareResult], reader: str) -> dict[str, Any]:
     return dict(sorted(facts.items()))
 
 
-SUFFIXES = frozenset({".csv", ".parquet", ".jsonl", ".extra-p"})
+SUFFIXES = frozenset({".csv", ".tsv", ".parquet", ".jsonl", ".extra-p"})
 ORIGIN = "imported"
 # A score is the official time to a stated target.
 NO_SCORE = "imported runs; no official score"
 # The names that a catalogue knows, and the file to edit where it does not.
 _EDITS = {"workload": "workloads.toml: --workloads FILE", "accelerator": "hardware.toml: --hardware FILE"}
-_TEXTS = ("system", "submitter", "precision", "framework", "strategy")
+_TEXTS = ("system", "submitter", PRECISION, "framework", STRATEGY)
 
 
 def import_runs(
@@ -344,14 +355,17 @@ def _run(row: TextRow, number: int, campaign: str, file: str) -> dict[str, Any]:
 
 
 def _timed(row: TextRow, batch: int | None) -> dict[str, float]:
-    """Seconds to train and samples per second, from the columns that state either or seconds of a step."""
+    """Seconds to train and samples per second, from the columns that state either, tokens, or steps."""
     found: dict[str, float] = {}
     for name in row.cells:
         unit = TIMED.fullmatch(name)
         if unit is None or not row.cells[name].strip():
             continue
         value = amount(row, name)
-        if unit[3]:
+        if unit[3] == "tokens":
+            if row.cells.get(SEQUENCE, "").strip():
+                found.setdefault("samples_per_s", value / UNIT_S[unit[4]] / amount(row, SEQUENCE))
+        elif unit[3]:
             found["samples_per_s"] = value / UNIT_S[unit[4]]
         elif unit[1] == "time_to_train":
             found["time_to_train_s"] = value * UNIT_S[unit[2]]
@@ -359,8 +373,8 @@ def _timed(row: TextRow, batch: int | None) -> dict[str, float]:
             found.setdefault("samples_per_s", batch / (value * UNIT_S[unit[2]]))
     if not found:
         raise DataError(
-            f"{row.place}: no time; expected a column time_to_train_s, samples_per_s, or step_s and {BATCH}: "
-            "rename it, or `ingest --column samples_per_s=NAME` names it"
+            f"{row.place}: no time; expected a column time_to_train_s, samples_per_s, step_s and {BATCH}, or "
+            f"tokens_per_s and {SEQUENCE}: rename it, or `ingest --column samples_per_s=NAME` names it"
         )
     return found
 

@@ -303,10 +303,10 @@ def _no_dependence(data: MeasuredTimes, laws: tuple[Law, ...], odds: float) -> F
     elif ends_s[1] > ends_s[0]:
         what = "do not fall: more accelerators made it slower or changed nothing"
     else:
-        what = "show no dependence on that number"
+        what = "do not show yet how they depend on that number"
     return FitError(
         f"the times at {_listed(sizes)} accelerators {what}: the odds for a law against a constant are "
-        f"{odds:.2g} to 1, and {LEAST_ODDS:g} to 1 are needed.",
+        f"{f'{odds:,.0f}' if odds >= 1 else f'{odds:.2g}'} to 1, and {LEAST_ODDS:,.0f} to 1 are needed.",
         missing=tuple(missing),
     )
 

@@ -45,7 +45,7 @@ def test_failed_runs_and_other_workloads_do_not_count(tmp_path):
     write(tmp_path, rows, [])
     found = user_runs(tmp_path, "mlp", ["a100-sxm4-80gb"])
     assert [each.samples_per_s for each in found.set_ups] == [100.0]
-    assert found.num_other == 1
+    assert found.other_workloads == ("bert",)
 
 
 def test_runs_of_one_workload_are_taken_for_the_function_asked(tmp_path):

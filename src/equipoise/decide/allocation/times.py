@@ -179,10 +179,13 @@ def _interval(seconds: Sequence[float]) -> Interval:
 def _from_file(job: JobRequest, pool: Pool, scores: pl.DataFrame | None, catalogue: Catalogue) -> JobTimes:
     """What `predict` makes of the times of a file; those measured alone, where they are too few for a law."""
     assert job.file is not None
+    query = question_of(job, pool)
     own = read_measurements(
         job.file,
         workload=job.workload,
         accelerator=pool.cluster.accelerator.slug,
+        precision=query.precision[0] if query.precision else None,
+        global_batch_samples=query.global_batch_samples,
         catalogue=catalogue,
     )
     if not own.is_time_to_train:
@@ -199,7 +202,7 @@ def _from_file(job: JobRequest, pool: Pool, scores: pl.DataFrame | None, catalog
             f"{own.where} has times from {measured[0]} accelerators up; the pool has {pool.num_accelerators}"
         )
     query = replace(
-        question_of(job, pool),
+        query,
         systems=(pool.cluster.accelerator.slug,),
         times_from=job.file,
         sizes=Sizes(listed=sizes),

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from equipoise.decide.evidence import LEAST_LOG_SD, NOT_USED, UserRun
+from equipoise.decide.query import TrainingQuery
 from equipoise.decide.strategy_search import OWN_STEPS_LOG_SD, Problem
 from equipoise.decide.surveys import Survey
 from equipoise.errors import DataError, InputError
@@ -36,7 +37,9 @@ if TYPE_CHECKING:
 
 _SUCCESS = ("success", "ok")
 _TABLE = f"{RUNS.name}.parquet"
-_FILES = ("*.csv",)
+_FILES = ("*.csv", "*.tsv")
+# Of a file that is named itself; a folder may hold others of these for other purposes.
+_SUFFIXES = (".csv", ".tsv", ".jsonl")
 _MOST_FOLDERS = 1000
 _MOST_NAMED = 5
 _SET_UP = ("workload", "accelerator", "num_accelerators", "strategy", "precision", "global_batch_samples")
@@ -45,19 +48,32 @@ _SET_UP = ("workload", "accelerator", "num_accelerators", "strategy", "precision
 class UserRuns(Struct, frozen=True, kw_only=True):
     """What a folder holds of one workload. trainings: whole trainings, where some were timed.
 
-    machines: raw names of what they ran on. num_other: runs of other workloads.
+    machines: raw names of what they ran on. other_workloads: what else finished runs of the folder trained.
     """
 
     where: str
     set_ups: tuple[UserRun, ...]
     trainings: "Measurements | None"
     machines: tuple[str, ...]
-    num_other: int
+    other_workloads: tuple[str, ...]
     notes: tuple[str, ...]
 
     def on(self, accelerator: str) -> tuple[UserRun, ...]:
         """The set-ups measured on an accelerator, or on what is not stated."""
         return tuple(each for each in self.set_ups if each.accelerator in {None, accelerator})
+
+    def asked_about(self, accelerator: str, query: TrainingQuery) -> tuple[UserRun, ...]:
+        """Those of `on` with the global batch and a precision that the question states, where it does.
+
+        A run that does not state its precision counts for any.
+        """
+        batch, precisions = query.global_batch_samples, query.precision
+        return tuple(
+            each
+            for each in self.on(accelerator)
+            if batch in {None, each.global_batch_samples}
+            and (not precisions or each.precision is None or each.precision in precisions)
+        )
 
 
 def user_runs(folder: Path, workload: str, accelerators: Sequence[str]) -> UserRuns:
@@ -66,15 +82,15 @@ def user_runs(folder: Path, workload: str, accelerators: Sequence[str]) -> UserR
     accelerators: slugs asked about, of which files with several are read. Raises DataError where it holds
     nothing that can be read, naming what was expected.
     """
-    if folder.is_file() and any(folder.match(pattern) for pattern in _FILES):
+    if folder.is_file() and folder.suffix in _SUFFIXES:
         tables, files = [], [folder]
     elif folder.is_dir():
         tables = [folder / _TABLE, *sorted(folder.glob(f"*/{_TABLE}"))[:_MOST_FOLDERS]]
         files = sorted(path for pattern in _FILES for path in folder.glob(pattern))
     else:
         raise DataError(
-            f"--runs {folder}: neither a folder nor a CSV file; expected a folder that `equipoise bench "
-            "--out DIR` wrote, or a CSV file of measurements"
+            f"--runs {folder}: neither a folder nor a CSV file ({', '.join(_SUFFIXES)}); expected a folder "
+            "that `equipoise bench --out DIR` wrote, or such a file of measurements"
         )
     frames = [read_table(path, RUNS) for path in tables if path.is_file()]
     if not frames and not files:
@@ -87,7 +103,8 @@ def user_runs(folder: Path, workload: str, accelerators: Sequence[str]) -> UserR
         frames.append(_of_files(files, workload, notes))
     runs = pl.concat(frames).filter(pl.col("status").is_in(_SUCCESS))
     mine = runs.filter(pl.col("workload") == _name_in_runs(runs, workload, notes))
-    num_other, set_ups = len(runs) - len(mine), tuple(_set_ups(mine))
+    others = sorted({*runs["workload"].drop_nulls()} - {*mine["workload"]})
+    set_ups = tuple(_set_ups(mine))
     machines = sorted({each.accelerator for each in set_ups if each.accelerator is not None})
     if accelerators:
         mine = mine.filter(pl.col("accelerator").is_null() | pl.col("accelerator").is_in(list(accelerators)))
@@ -103,7 +120,7 @@ def user_runs(folder: Path, workload: str, accelerators: Sequence[str]) -> UserR
         set_ups=set_ups,
         trainings=_trainings(mine, str(folder)),
         machines=tuple(machines),
-        num_other=num_other,
+        other_workloads=tuple(others),
         notes=tuple(notes),
     )
 

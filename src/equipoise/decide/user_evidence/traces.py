@@ -288,7 +288,9 @@ def with_traces(own: UserRuns | None, traces: Sequence[UserTrace]) -> UserRuns |
     if not found:
         return own
     if own is None:
-        own = UserRuns(where="your traces", set_ups=(), trainings=None, machines=(), num_other=0, notes=())
+        own = UserRuns(
+            where="your traces", set_ups=(), trainings=None, machines=(), other_workloads=(), notes=()
+        )
     machines = {*own.machines, *(each.accelerator for each in found if each.accelerator is not None)}
     return replace(own, set_ups=(*own.set_ups, *found), machines=tuple(sorted(machines)))
 

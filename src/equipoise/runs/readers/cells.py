@@ -19,13 +19,16 @@ SIZE = "num_accelerators"
 BATCH = "global_batch_samples"
 STATUS = "status"
 STRATEGY = "strategy"
+PRECISION = "precision"
+# Tokens of a sample, by which a rate in tokens is one in samples.
+SEQUENCE = "sequence_tokens"
 ENTRY = ("entry", "label", "entry_id")
-SERIES = ("workload", "accelerator", STRATEGY)
+SERIES = ("workload", "accelerator", STRATEGY, PRECISION)
 # What a law of time against size does not need, and the table `runs` holds.
-OF_RUNS = ("energy_j", "precision", "framework", "num_nodes", "system", "submitter")
+OF_RUNS = ("energy_j", SEQUENCE, "framework", "num_nodes", "system", "submitter")
 
 UNIT_S = {"ms": MILLISECOND_S, "s": 1.0, "min": MINUTE_S, "h": HOUR_S, "d": DAY_S}
-TIMED = re.compile(rf"(time_to_train|step)_({'|'.join(UNIT_S)})|(samples)_per_(s|min|h)")
+TIMED = re.compile(rf"(time_to_train|step)_({'|'.join(UNIT_S)})|(samples|tokens)_per_(s|min|h)")
 
 
 def wanted_column(name: str) -> bool:

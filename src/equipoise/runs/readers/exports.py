@@ -37,6 +37,8 @@ _ALIASES: Mapping[str, tuple[str, ...]] = {
     "num_accelerators": ("num_gpus", "n_gpus", "world_size", "num_devices", "num_processes"),
     "global_batch_samples": ("global_batch_size",),
     "samples_per_s": ("samples_per_second", "train_samples_per_second"),
+    "tokens_per_s": ("tokens_per_second", "train_tokens_per_second"),
+    "sequence_tokens": ("sequence_length", "seq_length", "seq_len"),
 }
 # Extra-P's documents name the number of processes so.
 _EXTRAP_SIZES = ("p", "n", "processes", "ranks")
@@ -66,13 +68,18 @@ def exported(path: Path, columns: Mapping[str, str] | None = None) -> Exported:
     stated = {ours: column_name(theirs) for ours, theirs in (columns or {}).items()}
     text = text_of(path, also=tuple(stated.values()))
     if text.lstrip()[:1] == "{":
-        return _of_json_lines(text, path.name, stated)
-    header, rows = table(text, path.name, may_repeat=True)
+        if _is_of_extrap(text):
+            return _of_extrap(text, path.name, stated)
+        header, kept = _of_objects(text, path.name)
+    else:
+        header, rows = table(text, path.name, may_repeat=True)
+        if _tool(set(header)) is None:
+            header, rows = table(text, path.name)
+        kept = list(rows)
     tool = _tool(set(header))
     if tool is None:
-        header, rows = table(text, path.name)
-        return _renamed(None, header, list(rows), stated, path.name)
-    return _of_tracker(tool, header, list(rows), stated, path.name)
+        return _renamed(None, header, kept, stated, path.name)
+    return _of_tracker(tool, header, kept, stated, path.name)
 
 
 def _tool(header: set[str]) -> str | None:
@@ -206,7 +213,52 @@ def _in_unit(ours: str, cell: str) -> str:
     return cell if seconds is None or unit is None else repr(seconds / unit)
 
 
-def _of_json_lines(text: str, where: str, stated: Mapping[str, str]) -> Exported:
+def _is_of_extrap(text: str) -> bool:
+    """Whether the first of some JSON lines is a measurement as Extra-P writes it, or none can be read."""
+    first = next((line for line in text.split("\n") if line.strip()), "")
+    try:
+        found: Any = parsed_json(first) if len(first) <= _LINE_BYTES else None
+    except (ValueError, RecursionError):
+        return True
+    return not isinstance(found, dict) or "params" in found or "metric" in found
+
+
+def _of_objects(text: str, where: str) -> tuple[list[str], list[TextRow]]:
+    """JSON lines of one flat object a row, as `export runs --format jsonl` writes them: names and rows.
+
+    Values that are lists or objects are left out: no column here has such. Raises DataError for other lines.
+    """
+    expected = 'expected one object a line, as {"num_accelerators": 8, "samples_per_s": 412.5}'
+    found: list[tuple[str, dict[str, str]]] = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        place = f"{where}: line {number}"
+        try:
+            cells: Any = parsed_json(line) if len(line) <= _LINE_BYTES else None
+        except (ValueError, RecursionError) as err:
+            raise DataError(f"{place}: not valid JSON: {str(err)[:MAX_TEXT]}; {expected}") from err
+        if not isinstance(cells, dict) or len(cells) > MAX_COLUMNS or len(found) == MAX_ROWS:
+            raise DataError(f"{place}: {expected}, {MAX_ROWS} lines and {MAX_COLUMNS} names at most")
+        named = {column_name(name): _cell(value) for name, value in cells.items() if _is_flat(value)}
+        found.append((place, named))
+    header = list(dict.fromkeys(name for _, cells in found for name in cells))
+    if len(header) > MAX_COLUMNS:
+        raise DataError(f"{where}: {len(header)} names; at most {MAX_COLUMNS} are read")
+    rows = [TextRow(place=place, cells=dict.fromkeys(header, "") | cells) for place, cells in found]
+    return header, rows
+
+
+def _is_flat(value: object) -> bool:
+    return not isinstance(value, list | dict)
+
+
+def _cell(value: object) -> str:
+    """A value of JSON as a cell of CSV states it."""
+    return "" if value is None else value if isinstance(value, str) else repr(value)
+
+
+def _of_extrap(text: str, where: str, stated: Mapping[str, str]) -> Exported:
     """Extra-P's JSON lines as rows: one for each point and repetition, its metrics side by side."""
     points: dict[tuple[str, tuple[tuple[str, float], ...]], list[dict[str, str]]] = {}
     names: set[str] = set()

@@ -17,6 +17,7 @@ from equipoise.runs.readers.cells import (
     BATCH,
     ENTRY,
     MAX_TEXT,
+    PRECISION,
     SIZE,
     STATUS,
     STRATEGY,
@@ -37,17 +38,21 @@ _SHORTEST_S, _LONGEST_S = 1e-15, 1e15
 _SUCCESS = frozenset({"", "success", "ok"})
 
 
-# Samples whose time stands for a throughput: enough for people to read it in seconds.
+# Samples or tokens whose time stands for a throughput: enough for people to read it in seconds.
 _WORK_SAMPLES = 1_000_000.0
+_RATES = frozenset({"samples", "tokens"})
 
 # A file with several of these holds several curves; each is spelt as its catalogue spells it.
 _SERIES: Mapping[str, Callable[[Catalogue, str], str | None]] = {
     "workload": lambda catalogue, raw: catalogue.workload_slug(raw),
     "accelerator": lambda catalogue, raw: catalogue.accelerator_slug(raw),
     STRATEGY: lambda _, raw: raw,
+    PRECISION: lambda _, raw: raw.lower(),
 }
+# Rows without them belong to every value: one rank needs no strategy, and a precision may be stated once.
+_SHARED = frozenset({STRATEGY, PRECISION})
 # Preferred in this order, where a file has several: the first includes all that training takes.
-_QUANTITIES = ("time_to_train", "samples", "step")
+_QUANTITIES = ("time_to_train", "samples", "tokens", "step")
 
 
 class Measurements(Struct, frozen=True, kw_only=True):
@@ -78,7 +83,7 @@ class _Timed(Struct, frozen=True, kw_only=True):
 
     def seconds(self, value: float) -> float:
         """Time of the fixed work, before the batch is taken into account."""
-        return _WORK_SAMPLES * self.unit_s / value if self.quantity == "samples" else value * self.unit_s
+        return _WORK_SAMPLES * self.unit_s / value if self.quantity in _RATES else value * self.unit_s
 
 
 def read_measurements(
@@ -87,13 +92,16 @@ def read_measurements(
     workload: str | None = None,
     accelerator: str | None = None,
     strategy: str | None = None,
+    precision: str | None = None,
+    global_batch_samples: int | None = None,
     columns: Mapping[str, str] | None = None,
     catalogue: Catalogue | None = None,
 ) -> Measurements:
-    """The measurements of a file, of one workload on one accelerator with one strategy.
+    """The measurements of a file, of one workload on one accelerator with one strategy and precision.
 
-    workload, accelerator, strategy: which to take where the file has such a column. Rows without a strategy,
-    as those on one accelerator, belong to every strategy. columns: our names of columns -> theirs.
+    workload, accelerator, strategy, precision: which to take where the file has such a column. Rows without a
+    strategy, as those on one accelerator, belong to every strategy; likewise those without a precision.
+    global_batch_samples: which to take where some size has several. columns: our names -> theirs.
     catalogue: what names mean; the shipped one unless given.
     Raises DataError naming the file, row and column, what was found and what was expected.
     Assumes the global batch, where the file gives seconds per step and no batch, is the same at every size.
@@ -104,10 +112,14 @@ def read_measurements(
     timed, notes = _timed_column(filled, path.name)
     notes = [*found.notes, *notes]
     if SIZE not in header:
-        raise DataError(f"{path.name}: no column {SIZE}; found {listed(header)}; name the column of sizes")
-    for column, wanted in (("workload", workload), ("accelerator", accelerator), (STRATEGY, strategy)):
-        if column in header:
+        raise DataError(
+            f"{path.name}: no column {SIZE}; found {listed(header)}; `--column {SIZE}=NAME` names it"
+        )
+    series = {"workload": workload, "accelerator": accelerator, STRATEGY: strategy, PRECISION: precision}
+    for column, wanted in series.items():
+        if column in filled:
             kept = _of_series(kept, column, wanted, path.name, catalogue or shipped())
+    kept = _of_batch(kept, global_batch_samples, path.name)
     usable = [row for row in kept if row.cells.get(STATUS, "").strip().lower() in _SUCCESS]
     if len(usable) < len(kept):
         notes.append(f"{len(kept) - len(usable)} rows whose {STATUS} is not `success` were excluded.")
@@ -123,8 +135,8 @@ def _measurements(
     batch = np.array([_batch(row) for row in rows])
     time_s = np.array([_time_s(row, timed) for row in rows])
     work = "the complete training"
-    if timed.quantity == "samples":
-        work = f"{_WORK_SAMPLES:,.0f} samples"
+    if timed.quantity in _RATES:
+        work = f"{_WORK_SAMPLES:,.0f} {timed.quantity}"
     elif timed.quantity == "step":
         time_s, work = _at_fixed_samples(rows, time_s, batch, timed)
         if not np.isfinite(batch).any():
@@ -190,7 +202,8 @@ def _timed_column(header: Sequence[str], where: str) -> tuple[_Timed, list[str]]
     if not found:
         raise DataError(
             f"{where}: no column of times; found {listed(header)}; expected time_to_train_s, step_s or "
-            "samples_per_s, or one of them in other units: _ms, _min, _h"
+            "samples_per_s, or one of them in other units: _ms, _min, _h; "
+            "`--column samples_per_s=NAME` names another"
         )
     chosen, *unused = (found[quantity] for quantity in _QUANTITIES if quantity in found)
     notes = [
@@ -205,7 +218,7 @@ def _of_series(
     """The rows of one workload or accelerator. Raises DataError where one of several must be chosen."""
     spelt = partial(_SERIES[column], catalogue)
     names = {raw: spelt(raw) or raw for raw in dict.fromkeys(row.cells[column].strip() for row in rows)}
-    everywhere = {""} & set(names) if column == STRATEGY else set()
+    everywhere = {""} & set(names) if column in _SHARED else set()
     names = {raw: name for raw, name in names.items() if raw not in everywhere}
     if wanted is not None:
         aim = spelt(wanted) or (wanted if wanted in names else _typed(column, wanted, catalogue)) or wanted
@@ -218,6 +231,32 @@ def _of_series(
             f"{where}: column {column} has several values, {listed([*names])}; choose one with --{column}"
         )
     return [row for row in rows if row.cells[column].strip() in {*names, *everywhere}]
+
+
+def _of_batch(rows: list[TextRow], wanted: int | None, where: str) -> list[TextRow]:
+    """The rows of one global batch where a size ran with several; all rows where each size ran with one.
+
+    A batch that grows with the size is one curve, as of weak scaling; several at one size are several.
+    Raises DataError where one of several must be chosen, or the one that is wanted is not there.
+    """
+    batches: dict[str, set[float]] = {}
+    for row in rows:
+        batch = _batch(row)
+        if math.isfinite(batch):
+            batches.setdefault(row.cells[SIZE].strip(), set()).add(batch)
+    several = next((size for size, of_size in batches.items() if len(of_size) > 1), None)
+    if several is None:
+        return rows
+    held = listed([f"{each:,.0f}" for each in sorted(set.union(*batches.values()))])
+    if wanted is None:
+        raise DataError(
+            f"{where}: column {BATCH} has several values at {several} accelerators; it has {held}; choose "
+            "one with --global-batch"
+        )
+    kept = [row for row in rows if not math.isfinite(_batch(row)) or _batch(row) == wanted]
+    if not kept:
+        raise DataError(f"{where}: no row has {BATCH} {wanted:,}; it has {held}")
+    return kept
 
 
 def _typed(column: str, wanted: str, catalogue: Catalogue) -> str | None:

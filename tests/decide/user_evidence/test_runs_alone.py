@@ -1,0 +1,85 @@
+"""Answers about a machine that only the user's own runs are of: what no model converts is not mixed."""
+
+import pytest
+from asking import ask
+
+from equipoise.bench.tables import run_row, write
+from equipoise.decide.query import query
+from equipoise.decide.systems import requested_systems
+from equipoise.errors import EvidenceError
+from equipoise.spec.catalogue import shipped
+
+# samples/s of one rank by precision and batch: each differs, so that a time shows which run it is of.
+RATES = {("fp32", 32): 100.0, ("fp32", 128): 160.0, ("bf16", 32): 400.0, ("bf16", 128): 320.0}
+SAMPLES = 3.6e6
+
+
+@pytest.fixture(scope="module")
+def question(tmp_path_factory):
+    here = requested_systems(query({"workload": "small_cnn", "here": True}), shipped())[0]
+    if not here.is_cpu:
+        pytest.skip("this machine has an accelerator that is known")
+    folder = tmp_path_factory.mktemp("runs")
+    rows = [
+        run_row(
+            {
+                "run_id": f"{workload} {precision} {batch}",
+                "campaign": "mine",
+                "workload": workload,
+                "accelerator": here.name,
+                "num_accelerators": 1,
+                "num_nodes": 1,
+                "precision": precision,
+                "global_batch_samples": batch,
+                "status": "success",
+                "samples_per_s": rate,
+            }
+        )
+        for workload in ("small_cnn", "another")
+        for (precision, batch), rate in RATES.items()
+    ]
+    write(folder, rows, [])
+    return {"workload": "small_cnn", "here": True, "runs": folder, "samples": SAMPLES}
+
+
+@pytest.mark.parametrize(
+    ("stated", "run"),
+    [
+        ({}, ("bf16", 32)),
+        ({"precision": "fp32"}, ("fp32", 128)),
+        ({"global_batch": 128}, ("bf16", 128)),
+        ({"precision": "fp32", "global_batch": 32}, ("fp32", 32)),
+        ({"precision": "fp32,bf16"}, ("bf16", 32)),
+    ],
+)
+def test_only_runs_with_the_precision_and_batch_of_the_question_count(question, stated, run):
+    best = ask(question, **stated, scores=False).recommended
+    assert best.work_s.value == pytest.approx(SAMPLES / RATES[run])
+    assert best.global_batch_samples == run[1]
+
+
+def test_a_batch_that_no_run_had_is_refused_with_those_there_are(question):
+    with pytest.raises(EvidenceError) as caught:
+        ask(question, global_batch=64, precision="fp32", scores=False)
+    assert all(word in str(caught.value) for word in ("32, 128", "bf16, fp32"))
+
+
+def test_other_workloads_of_a_folder_are_named(question):
+    with pytest.raises(EvidenceError, match=r"another, small_cnn"):
+        ask(question, workload="gpt2_medium", scores=False)
+
+
+def test_the_batch_of_a_model_of_ones_own_is_not_stated_of_runs_with_another(question, tmp_path, monkeypatch):
+    (tmp_path / "of_one_s_own.py").write_text(
+        "import torch\ndef net():\n    return torch.nn.Linear(4, 4), torch.zeros(8, 4)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    folder = tmp_path / "runs"
+    row = {"run_id": "1", "campaign": "mine", "workload": "of_one_s_own:net", "num_accelerators": 1}
+    write(
+        folder, [run_row(row | {"global_batch_samples": 16, "status": "success", "samples_per_s": 10.0})], []
+    )
+    found = ask(question, workload="of_one_s_own:net", runs=folder, scores=False)
+    assert found.recommended.global_batch_samples == 16
+    (batch,) = [each for each in found.chosen_for_you if "global batch" in each]
+    assert batch.startswith("global batch 16")
