@@ -124,7 +124,7 @@ def test_a_choice_that_no_row_has_is_refused(read):
 
 def test_precisions_are_not_pooled(read):
     lines = "num_gpus,samples_per_s,precision\n1,400,bf16\n2,800,bf16\n1,100,FP32\n2,200,fp32\n"
-    with pytest.raises(DataError, match=r"precision has several values.*--precision"):
+    with pytest.raises(DataError, match="--precision"):
         read(lines)
     assert read(lines, precision="fp32").time_s.tolist() == [1e4, 5e3]
     assert read(lines, precision="bf16").time_s.tolist() == [2500.0, 1250.0]
