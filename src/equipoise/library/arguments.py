@@ -91,6 +91,7 @@ class PlanFields(TypedDict, total=False):
     global_batch: int | str
     precision: str | Sequence[str]
     accelerator: str | Sequence[str]
+    here: bool
     accelerators: int | str | Sequence[int]
     nodes: int | str
     node_size: int | str
