@@ -16,7 +16,7 @@ from equipoise.perfmodel.load import transformer_load, workload_load
 from equipoise.perfmodel.machine import machine
 from equipoise.perfmodel.memory import RankMemory, memory, needed_bytes
 from equipoise.perfmodel.parameters import PRIORS, Parameters, stacked
-from equipoise.perfmodel.search import SearchJob, fastest
+from equipoise.perfmodel.search import SearchJob, fastest, fits
 from equipoise.perfmodel.space import Space, limits
 from equipoise.spec.cluster import cluster
 from equipoise.spec.transformer import Transformer
@@ -127,6 +127,18 @@ def test_it_does_so_where_full_recomputation_is_faster_than_selective(case, devi
     assert any(whole.num_fitting for _, whole in found)
     for quick, whole in found:
         agree(quick, whole)
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_something_fits_from_the_least_bytes_of_the_exhaustive_search_on(case):
+    model, nodes, sizes, batches, choices = case
+    load, rates = subject(model, nodes, sizes[-1])
+    space = Space(num_accelerators=sizes[-1], global_batches=batches, choices=choices)
+    whole = search(load, rates, space, Parameters(), objectives=(training_s,), num_best=1)
+    for share, expected in ((0.999, False), (1.001, True)):
+        held = replace(rates, memory_bytes=share * whole.memories.least_bytes)
+        job = SearchJob(load=load, machine=held, parameters=Parameters(), num_steps=num_steps)
+        assert fits(job, space) == expected
 
 
 def test_a_space_without_legal_strategies_has_no_answer():

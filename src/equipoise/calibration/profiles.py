@@ -4,7 +4,7 @@ Parameters fitted to measurements, how wrong they were, which one serves a quest
 """
 
 from collections.abc import Mapping
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.errors import DataError, SpecError
-from equipoise.perfmodel.parameters import PRIORS, Parameters
+from equipoise.perfmodel.parameters import PRIORS, Parameters, stacked
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.hardware import Accelerator, Kind
 from equipoise.spec.strategy import SOFTWARE_NAMES
@@ -272,7 +272,7 @@ class CalibrationRecord(Struct, frozen=True, kw_only=True):
     coverage: float | None
 
 
-class CalibratedModel(Struct, frozen=True, kw_only=True):
+class CalibratedModel(Struct, frozen=True, kw_only=True, dict=True):
     """Parameters, draws of equally likely ones, and what they rest on.
 
     log_half_width: half the width of a step's interval at LEVEL, of its logarithm, that errors on what was
@@ -285,6 +285,11 @@ class CalibratedModel(Struct, frozen=True, kw_only=True):
     log_half_width: float
     calibration: CalibrationRecord
     links: "UserLinks | None" = None
+
+    @cached_property
+    def drawn(self) -> Parameters:
+        """All draws as one calibration, an element of each number a draw."""
+        return stacked(self.draws)
 
 
 def default_software(chip: Accelerator, workload: Workload) -> str | None:
@@ -310,7 +315,13 @@ def model_for(
             raise SpecError(f"software {software!r} does not run on {chip.title}; expected one of {others}")
         if software != default_software(chip, workload):
             return _software_model(software)
-    choice = calibration_choice(chip.vendor, chip.kind, architecture(workload), name=name)
+    return _chosen_model(chip.vendor, chip.kind, architecture(workload), name)
+
+
+@lru_cache(maxsize=64)
+def _chosen_model(vendor: str, kind: Kind, of_model: Architecture, name: str | None) -> CalibratedModel:
+    """The model with the calibration chosen for chips of a maker and kind of model, and why it is."""
+    choice = calibration_choice(vendor, kind, of_model, name=name)
     if choice.profile is not None:
         found = _profile_model(choice.profile.name)
     else:

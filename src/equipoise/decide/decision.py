@@ -194,34 +194,43 @@ def _with_sizes_in_time(refusal: Refusal, found: Collected, scores: pl.DataFrame
     is_open = query.sizes is None and query.num_nodes is None and 0.0 < query.within_s < math.inf
     if not is_open or any(each.constraint == "max_accelerators" for each in refusal.relaxations):
         return found
-    systems = tuple(_with_size_in_time(found.inputs, one, scores) for one in found.systems)
+    larger = {
+        one.assessment.system.name: most
+        for one in found.systems
+        if (most := _most_in_time(query, one)) is not None
+    }
+    if not larger:
+        return found
+    asked = changed(query, max_accelerators=max(larger.values()))
+    farther = collect_candidates(asked, found.inputs.catalogue, scores, runs=found.inputs.user.runs)
+    tried = {each.assessment.system.name: each.candidates for each in farther.systems}
+    systems = tuple(
+        _with_least_in_time(one, tried[name]) if (name := one.assessment.system.name) in larger else one
+        for one in found.systems
+    )
     if all(one is other for one, other in zip(systems, found.systems, strict=True)):
         return found
     return replace(found, systems=systems)
 
 
-def _with_size_in_time(
-    inputs: Inputs, one: SystemCandidates, scores: pl.DataFrame | None
-) -> SystemCandidates:
-    """A system with the smallest size beyond the limit that keeps the others, shown as beyond it."""
-    query, system, most = inputs.query, one.assessment.system, one.assessment.sizes.most
+def _most_in_time(query: TrainingQuery, one: SystemCandidates) -> int | None:
+    """Up to how many accelerators of a system to look for a size that keeps the deadline; None for none."""
+    most = one.assessment.sizes.most
     times = [each.time_s.value for each in one.allowed if each.time_s is not None]
-    if not times or system.stock is not None:
-        return one
+    if not times or one.assessment.system.stock is not None:
+        return None
     ideal = most * min(times) / query.within_s  # at perfect scaling
     if not most < ideal <= LARGE_SYSTEM:
-        return one
-    larger = min(LARGE_SYSTEM, 1 << math.ceil(math.log2(ideal) + _DOUBLINGS_BEYOND))
-    asked = changed(query, max_accelerators=larger)
-    farther = collect_candidates(asked, inputs.catalogue, scores, runs=inputs.user.runs)
-    same = (each for each in farther.systems if each.assessment.system.name == system.name)
-    within = (
-        each
-        for of_system in same
-        for each in of_system.candidates
-        if each.num_accelerators > most and each.time_s is not None and not each.broken
-    )
-    least = min(within, key=lambda each: (each.num_accelerators, each.id), default=None)
+        return None
+    return min(LARGE_SYSTEM, 1 << math.ceil(math.log2(ideal) + _DOUBLINGS_BEYOND))
+
+
+def _with_least_in_time(one: SystemCandidates, tried: Sequence[Candidate]) -> SystemCandidates:
+    """A system with the smallest size beyond the limit that keeps the others, shown as beyond it."""
+    most = one.assessment.sizes.most
+    within = (each for each in tried if each.num_accelerators > most and each.time_s is not None)
+    kept = [each for each in within if not each.broken]
+    least = min(kept, key=lambda each: (each.num_accelerators, each.id), default=None)
     if least is None:
         return one
     limits = [each for each in least.constraints if each.name != "max_accelerators"]

@@ -10,6 +10,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
 from secrets import token_hex
@@ -271,7 +272,23 @@ def add_measured(path: Path, found: Sequence[tuple[str, MeasuredResult]]) -> Non
 
 
 def read_ledger(path: Path) -> Ledger:
-    """What the ledger has; nothing where there is no file. Raises DataError where it cannot be read."""
+    """What the ledger has; nothing where there is no file. Raises DataError where it cannot be read.
+
+    An answer asks for each of its systems: a file that is as it was is not read again.
+    """
+    try:
+        state = path.stat()
+    except OSError:  # no file, or one that `lines` refuses with the reason
+        return _parsed(path)
+    return _as_it_was(path, state.st_mtime_ns, state.st_size)
+
+
+@lru_cache(maxsize=4)
+def _as_it_was(path: Path, _mtime_ns: int, _num_bytes: int) -> Ledger:
+    return _parsed(path)
+
+
+def _parsed(path: Path) -> Ledger:
     found: dict[str, tuple[str, RecordedPrediction, dict[object, MeasuredResult]]] = {}
     num_damaged = 0
     for number, line in enumerate(lines(path)):

@@ -153,7 +153,9 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
         """A value of an hour is an objective by itself; refuse it beside one that does not count it."""
         if self.value_of_time_usd_per_hour is None:
             if self.objective == "value_of_time":
-                raise UsageError("--objective value_of_time needs --value-of-time USD, in US dollars per hour")
+                raise UsageError(
+                    "--objective value_of_time needs --value-of-time USD, in US dollars per hour"
+                )
         elif self.objective == "balance":
             force_setattr(self, "objective", "value_of_time")
         elif self.objective != "value_of_time":

@@ -36,9 +36,7 @@ from equipoise.perfmodel.layouts import Numbers, StrategyGrid, divisors, grid
 from equipoise.perfmodel.load import Load, workload_load
 from equipoise.perfmodel.machine import Machine, machine, stacked
 from equipoise.perfmodel.memory import RankMemory
-from equipoise.perfmodel.parameters import Parameters
-from equipoise.perfmodel.parameters import stacked as stacked_parameters
-from equipoise.perfmodel.search import Searched, SearchJob, fastest
+from equipoise.perfmodel.search import Searched, SearchJob, fastest, fits
 from equipoise.perfmodel.space import Space, Value
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.cluster import Cluster
@@ -101,16 +99,14 @@ class TimedStrategies(Struct, frozen=True, kw_only=True):
 class Problem(Struct, frozen=True, kw_only=True):
     """A training on a kind of cluster.
 
-    drawn: the model's equally likely parameters. num_best: per size. has_own_steps: the user's own steps set
-    the model's times. published_batches: the global batch of the best published result of a size, whose time
-    is the evidence there.
+    num_best: per size. has_own_steps: the user's own steps set the model's times. published_batches: the
+    global batch of the best published result of a size, whose time is the evidence there.
     """
 
     training: Training
     cluster: Cluster
     load: Load
     model: CalibratedModel
-    drawn: Parameters
     choices: Mapping[str, tuple[Value, ...]]
     num_best: int
     has_own_steps: bool = False
@@ -201,12 +197,20 @@ class Problem(Struct, frozen=True, kw_only=True):
             by_machine[machine(replace(self.cluster, num_accelerators=size))].append(index)
         found: dict[int, Searched] = {}
         for nodes, indices in by_machine.items():
-            job = SearchJob(
-                load=self.load, machine=nodes, parameters=self.model.parameters, num_steps=self.num_steps
-            )
             spaces = [self._space(sizes[index]) for index in indices]
-            found |= dict(zip(indices, fastest(job, spaces, num_best=self.num_best), strict=True))
+            searched = fastest(self._job(nodes), spaces, num_best=self.num_best)
+            found |= dict(zip(indices, searched, strict=True))
         return tuple(found[index] for index in range(len(sizes)))
+
+    def fits(self, num_accelerators: int) -> bool:
+        """Whether any strategy on so many accelerators fits into memory."""
+        nodes = machine(replace(self.cluster, num_accelerators=num_accelerators))
+        return fits(self._job(nodes), self._space(num_accelerators))
+
+    def _job(self, nodes: Machine) -> SearchJob:
+        return SearchJob(
+            load=self.load, machine=nodes, parameters=self.model.parameters, num_steps=self.num_steps
+        )
 
     def _space(self, num_accelerators: int) -> Space:
         return Space(
@@ -362,7 +366,7 @@ class _Rows(Struct, frozen=True, kw_only=True):
 
     def drawn_step_s(self) -> FloatArray:
         """Equally likely seconds of a step: (n_draws, n_strategies)."""
-        found = estimate(self.problem.load, self._machines(), self.grid, self.problem.drawn).step_s
+        found = estimate(self.problem.load, self._machines(), self.grid, self.problem.model.drawn).step_s
         return np.broadcast_to(found, (len(self.problem.model.draws), *self.grid.shape))
 
     def _machines(self) -> Machine:
@@ -408,7 +412,6 @@ def problem(
         cluster=cluster,
         load=workload_load(training.workload),
         model=model,
-        drawn=stacked_parameters(model.draws),
         choices=choices,
         num_best=num_best,
         published_batches=published_batches,

@@ -233,19 +233,34 @@ def _searched(problem: Problem, sizes: Sequence[int]) -> list[SizeSearch]:
 
 def _on_the_host(problem: Problem, size: int, found: Searched) -> Searched:
     """What a search finds that leaves more of a training of adapters on the host, until something fits."""
+    for choices in _host_choices(problem, size):
+        found = problem.searched(size, choices=choices)
+        if found.num_fitting:
+            break
+    return found
+
+
+def _host_choices(problem: Problem, size: int) -> Iterator[dict[str, tuple[Value, ...]]]:
+    """Choices that leave ever more of a training of adapters on the host."""
     trained = problem.choices.get("trained", ("full",))
     if "full" in trained:
-        return found
+        return
     tries: list[dict[str, tuple[Value, ...]]] = []
     if size > 1 and trained == ("qlora",) and problem.choices.get("offload") == QLORA_OFFLOAD:
         tries.append({"offload": ("optimizer_and_params",)})
     if "activation_offload" not in problem.choices:
         tries += [each | {"activation_offload": (True,)} for each in ({}, *tries)]
-    for each in tries:
-        found = problem.searched(size, choices={**problem.choices, **each})
-        if found.num_fitting:
-            break
-    return found
+    yield from ({**problem.choices, **each} for each in tries)
+
+
+def _fits(problem: Problem, size: int) -> bool:
+    """Whether a search at a size, as `_searched` does it, would find anything that fits."""
+    free = replace(problem, published_batches={})
+    return (
+        problem.fits(size)
+        or (size in problem.published_batches and free.fits(size))
+        or any(replace(free, choices=choices).fits(size) for choices in _host_choices(free, size))
+    )
 
 
 class Surveys:
@@ -259,6 +274,7 @@ class Surveys:
         self._most = most
         self._kept: OrderedDict[Hashable, Survey] = OrderedDict()
         self._compared: OrderedDict[Hashable, tuple[TimedStrategy, ...]] = OrderedDict()
+        self._fitting: OrderedDict[Hashable, bool] = OrderedDict()
         self._lock = Lock()
 
     def surveyed(self, problem: Problem, sizes: Collection[int]) -> Survey:
@@ -271,6 +287,20 @@ class Surveys:
             kept = found if len(found.sizes) <= _MOST_SIZES else replace(found, sizes=found.at(sizes))
             self._keep(self._kept, key, kept)
         return replace(found, problem=problem, sizes=found.at(sizes))
+
+    def fits(self, problem: Problem, size: int) -> bool:
+        """Whether a survey of this size would find anything that fits."""
+        key = _key(problem)
+        if key is None:
+            return _fits(problem, size)
+        with self._lock:
+            survey, known = self._kept.get(key), self._fitting.get((key, size))
+        searched = survey.at((size,)) if survey is not None else ()
+        if searched:
+            return searched[0].found.num_fitting > 0
+        found = _fits(problem, size) if known is None else known
+        self._keep(self._fitting, (key, size), found)
+        return found
 
     def compared(self, survey: Survey, best: Strategy, *, num_found: int) -> tuple[TimedStrategy, ...]:
         """A strategy's rivals of its size, each in full: the best ones found, and plain data parallelism.
@@ -304,6 +334,7 @@ class Surveys:
         with self._lock:
             self._kept.clear()
             self._compared.clear()
+            self._fitting.clear()
 
     def __len__(self) -> int:
         """How many are kept."""
@@ -356,13 +387,13 @@ def remedy(problem: Problem, num_accelerators: int) -> str | None:
 
     Amounts are of all accelerators together, by the strategy that needs the least.
     """
-    found = _searched_once(problem, num_accelerators)
+    found = SURVEYS.surveyed(problem, (num_accelerators,)).sizes[0].found
     held = problem.cluster.accelerator.memory_bytes
     if found.memories is None or found.num_fitting or held is None:
         return None
     needed = found.memories.least_bytes * num_accelerators
     tries = chain(_more(problem, num_accelerators), _others(problem, num_accelerators))
-    hint = " or ".join(islice(tries, _MOST_SHOWN))  # each try is a search: no more than are shown
+    hint = " or ".join(islice(tries, _MOST_SHOWN))  # tries take their time: no more than are shown
     hint = f": try {hint}" if hint else ""
     return (
         f"needs {format_si(needed, 'B')}, {num_accelerators:,} x {format_si(float(held), 'B')} hold "
@@ -370,15 +401,11 @@ def remedy(problem: Problem, num_accelerators: int) -> str | None:
     )
 
 
-def _searched_once(problem: Problem, num_accelerators: int) -> Searched:
-    return SURVEYS.surveyed(problem, (num_accelerators,)).sizes[0].found
-
-
 def _more(problem: Problem, num_accelerators: int) -> Iterator[str]:
     """The fewest doublings of accelerators on which it fits, if any."""
     for doubling in range(1, _MOST_DOUBLINGS + 1):
         size = num_accelerators * 2**doubling
-        if _searched_once(problem, size).num_fitting:
+        if SURVEYS.fits(problem, size):
             yield f"{size:,} accelerators"
             return
 
@@ -393,6 +420,6 @@ def _others(problem: Problem, num_accelerators: int) -> Iterator[str]:
             choices["zero_stage"] = USUAL["zero_stage"]
         if name == "trained":
             choices["lora_rank"] = (problem.training.workload.lora_rank or USUAL_LORA_RANK,)
-        if _searched_once(replace(problem, choices=choices), num_accelerators).num_fitting:
+        if SURVEYS.fits(replace(problem, choices=choices), num_accelerators):
             text = str(value).lower() if isinstance(value, bool) else value
             yield f"--train {text}" if name == "trained" else f"--fix {name}={text}"

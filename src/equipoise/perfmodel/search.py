@@ -132,6 +132,19 @@ def fastest(job: SearchJob, spaces: Sequence[Space], *, num_best: int = 1) -> tu
     )
 
 
+def fits(job: SearchJob, space: Space) -> bool:
+    """Whether any strategy of a space fits into memory; what those that fit take is not computed.
+
+    Assumes of memory what `fastest` assumes.
+    """
+    groups, _ = layout_groups([space], limits(job.load, job.machine))
+    return any(
+        bool((needed <= job.machine.memory_bytes).any())
+        for group in groups
+        for _, _, needed in _needed_bytes(job, group, _lightest_layers(group), _lightest_states(group))
+    )
+
+
 class _FeasibilityCount(Struct):
     """How many strategies of a space are legal and fit, and what the others need."""
 

@@ -22,7 +22,6 @@ from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.load import Load
 from equipoise.perfmodel.machine import machine, stacked
 from equipoise.perfmodel.parameters import Parameters
-from equipoise.perfmodel.parameters import stacked as stacked_parameters
 from equipoise.runs.store import RUNS, frame_of, read_table
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.cluster import Cluster
@@ -315,7 +314,7 @@ def recasts(steps: UserSteps, survey: Survey) -> dict[str, Recast]:
     batches = np.array([each.global_batch_samples for each in steps.strategies], dtype=float)
     num_steps = problem.num_steps(batches)
     here_s = steps.rows.step_s(model.parameters) * num_steps
-    drawn_s = steps.rows.step_s(stacked_parameters(model.draws)) * num_steps
+    drawn_s = steps.rows.step_s(model.drawn) * num_steps
     found = {}
     for at, (run_id, size) in enumerate(zip(steps.run_ids, steps.sizes.astype(int).tolist(), strict=True)):
         searched = best.get(size)
