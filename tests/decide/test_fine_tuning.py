@@ -122,6 +122,22 @@ def test_a_preference_pair_is_two_sequences_that_also_pass_the_reference_model()
     assert trained(examples="10k", train="lora,dpo").workload.frozen_params is None
 
 
+def test_a_micro_batch_of_preferences_holds_both_answers_of_a_pair():
+    given = {"train": "lora,dpo", "examples": "50k"}
+    pairs = trained(**given)
+    nodes = shipped().cluster("h100-sxm5-80gb", num_accelerators=8)
+    start = problem(pairs, nodes, model_for(nodes.accelerator, pairs.workload), num_best=3)
+    searched = SURVEYS.surveyed(start, [3, 8]).sizes
+    strategies = [each.best.strategy for each in searched if each.best is not None]
+    assert len(strategies) == 2
+    for each in strategies:
+        assert each.microbatch_samples % 2 == 0
+    with pytest.raises(UsageError, match="--global-batch 127"):
+        trained(**given, global_batch=127)
+    # Alone, a sequence is a micro-batch of its own.
+    assert "microbatch_samples" not in trained(train="lora", examples="50k").choices
+
+
 def test_results_of_another_training_are_not_taken():
     assert trained().budget.is_to_target
     for stated in ({"train": "lora"}, {"sequence": "2k"}):

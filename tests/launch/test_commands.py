@@ -8,6 +8,7 @@ import subprocess
 
 import pytest
 from command_line import prepared_python
+from msgspec.structs import replace
 
 from equipoise.errors import SpecError
 from equipoise.launch import launch_snippets, ranks_per_host
@@ -41,6 +42,43 @@ def snippets(text, name="dgx-h100", **facts):
 
 def codes(found):
     return "\n".join(each.code for each in found)
+
+
+def test_hosts_that_accelerators_do_not_fill_evenly_are_counted():
+    found = snippets("dp=12 microbatch=1 global_batch=12")  # 8 a host: 6 on each of two
+    assert ("--nnodes=2" in found[0].code, found[0].unsupported) == (True, ())
+    found = snippets("dp=11 microbatch=1 global_batch=11")
+    assert "--nnodes=11 --nproc-per-node=1" in found[0].code
+    assert any("2 hosts of 8" in each and "11 hosts" in each for each in found[0].unsupported)
+    assert not any(
+        "hosts of" in each for each in snippets("dp=16 microbatch=1 global_batch=16")[0].unsupported
+    )
+
+
+def test_batches_of_preferences_are_written_in_pairs():
+    pairs = replace(workload("llama31_8b"), samples_per_example=2)
+    of_pairs, plain = (
+        {each.target: each for each in snippets(text, workload=about)}
+        for text, about in (
+            ("dp=8 microbatch=4 global_batch=128", pairs),
+            ("dp=8 microbatch=2 global_batch=64", workload("llama31_8b")),
+        )
+    )
+    programs = (
+        "Megatron-LM",
+        "torchtitan",
+        "DeepSpeed",
+        "accelerate",
+        "Trainer",
+        "NeMo (Megatron-Bridge)",
+        "torch",
+    )
+    assert {*programs} <= {*of_pairs}
+    for name in programs:
+        if name != "DeepSpeed":  # whose file states what it lacks
+            assert of_pairs[name].code == plain[name].code, name
+        assert any("DPO" in each for each in of_pairs[name].unsupported), name
+    assert '"train_batch_size": 64' in of_pairs["DeepSpeed"].code
 
 
 @pytest.mark.parametrize("text", SCRIPTS)

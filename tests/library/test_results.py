@@ -4,8 +4,10 @@ import importlib.util
 import inspect
 import json
 import typing
+from datetime import timedelta
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 from command_line import equipoise as command
@@ -152,6 +154,25 @@ def test_sizes_prices_and_paths_are_taken_as_values(tmp_path):
     assert found.record.candidates[0].usd.value == pytest.approx(135.0 * 8 / 3600 * 2, rel=0.01)
     assert repr(found).startswith("predict: ")
     assert found.to_dict()["schema"] == "equipoise.predict/2"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"accelerators": np.array([8, 16])},
+        {"accelerators": pl.Series([8, 16])},
+        {"accelerators": range(8, 17, 8)},
+        {"accelerators": {16, 8}},
+        {"accelerators": [np.int64(8), 16], "price": {"h200": np.float64(4.0)}},
+        {"accelerators": (8, 16), "deadline": timedelta(hours=2)},
+    ],
+)
+def test_values_of_notebooks_are_values(given):
+    found = equipoise.advise("llama2_70b_lora", accelerator="h200", **given)
+    plain = {"deadline": 2.0} if "deadline" in given else {"price": {"h200": 4}} if "price" in given else {}
+    asked = equipoise.advise("llama2_70b_lora", accelerator="h200", accelerators=[8, 16], **plain)
+    assert found.record.recommended == asked.record.recommended
+    assert found.record.question == asked.record.question
 
 
 def test_what_a_budget_is_enough_for_is_another_record():

@@ -56,6 +56,8 @@ def test_what_a_text_states_is_read(text, slug, size, inter_gb_per_s) -> None:
         "x",
         "8x",
         "RTX A400",
+        "RTX",
+        "PCIe v 4",
         "A400",
         "H1000",
         "MI300",

@@ -310,7 +310,8 @@ def test_a_name_of_different_products_is_refused_with_the_candidates(name: str, 
 @pytest.mark.parametrize(
     "name",
     [
-        "rtx 2080",
+        "rtx 3050",
+        "gtx 1080",
         "rtx 6000",
         "rx 7900",
         "a4",

@@ -71,6 +71,7 @@ def as_asked(query: TrainingQuery, about: Workload) -> Workload:
             about,
             frozen_share=_FORWARD_PASSES[method],
             frozen_params=about.params if about.trained == "full" else None,
+            samples_per_example=_PER_PAIR if method == "dpo" else 1,
         )
     return _with_rollout(query, about) if method == "grpo" else about
 
@@ -148,7 +149,7 @@ def samples_of_examples(query: TrainingQuery, about: Workload) -> float:
         raise UsageError(
             f"--epochs: the size of a data set for {about.title} is not known; give --examples N"
         )
-    each = about.rollout.group_size if about.rollout else _PER_PAIR if "dpo" in query.train else 1
+    each = about.rollout.group_size if about.rollout else about.samples_per_example
     return examples * (query.num_epochs or 1.0) * each
 
 

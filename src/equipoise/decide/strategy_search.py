@@ -169,7 +169,7 @@ class Problem(Struct, frozen=True, kw_only=True):
         of two, for micro-batches. The usual batch itself where the next multiple is of another size, or more
         than the training has.
         """
-        unit = num_accelerators
+        unit = num_accelerators * self.training.workload.samples_per_example
         while unit > usual and unit % 2 == 0:
             unit //= 2
         while 2 * unit <= _NEAREST_BATCH * usual:

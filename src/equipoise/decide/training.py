@@ -249,6 +249,8 @@ _USUAL_BATCH_TOKENS: Final = ((6.7e9, 2**22, "4 Mi"), (1.3e9, 2**20, "1 Mi"), (0
 # A training so many times as long as the longest published one tolerates a larger batch: the critical batch
 # grows with the square root of its length, nearly (Zhang et al. 2024, arXiv:2410.21676: exponent 0.47).
 _MUCH_LONGER: Final = 10.0
+# Samples of a micro-batch that are tried where not every number is.
+_MOST_MICROBATCH: Final = 1024
 
 
 class Training(Struct, frozen=True, kw_only=True):
@@ -313,6 +315,10 @@ def training(query: TrainingQuery, catalogue: Catalogue, scores: pl.DataFrame | 
     budget = training_budget(query, about, None if is_another else scores)
     words = None
     if batch is not None:
+        if batch % about.samples_per_example:
+            raise UsageError(
+                f"--global-batch {batch}: an example is {about.samples_per_example} samples; give a multiple"
+            )
         _refuse_batch_beyond(batch, budget)
     elif not budget.is_to_target:
         batch, words = _chosen_batch(query, about, budget, None if is_another else scores)
@@ -480,6 +486,8 @@ def _with_workload(choices: dict[str, tuple[Value, ...]], about: Workload) -> di
         if "full" in choices["trained"]:
             ranks = (0, *ranks)
         choices.setdefault("lora_rank", ranks)
+    if (each := about.samples_per_example) > 1:  # a micro-batch holds whole examples
+        choices.setdefault("microbatch_samples", tuple(range(each, _MOST_MICROBATCH + 1, each)))
     if choices["trained"] == ("qlora",):
         choices.setdefault("offload", QLORA_OFFLOAD)
     if "powersgd" in choices.get("compression", ()) or "topk" in choices.get("compression", ()):

@@ -1,6 +1,9 @@
 """How to run a strategy: the command, its environment, a training script, files of platforms and programs."""
 
+from collections.abc import Iterator
 from pathlib import PurePath
+
+from msgspec.structs import replace
 
 from equipoise.bench.zoo import ZOO
 from equipoise.errors import SpecError
@@ -71,12 +74,19 @@ def launch_snippets(
             f"script {script!r}: torchrun reads it as an option; expected the name of a file: ./{script}"
         )
     model = None if workload is None else workload.transformer
+    each = 1 if workload is None else workload.samples_per_example
+    pairs = tuple(_of_examples(each))
+    strategy = replace(  # programs count examples
+        strategy,
+        microbatch_samples=max(1, strategy.microbatch_samples // each),
+        global_batch_samples=max(1, strategy.global_batch_samples // each),
+    )
     programs = [
         (each, each.translate(strategy, model))
         for each in PROGRAMS
         if workload is None or model is not None or not each.is_for_transformers
     ]
-    code = _code(strategy, model, script)
+    code = tuple(_lacking(each, pairs) for each in _code(strategy, model, script))
     # Where no script of ours can train it, the first program that can is started.
     started = next(
         ((each, found) for each, found in programs if each.entry and found.options and not code), None
@@ -102,6 +112,7 @@ def launch_snippets(
             if each.is_variable and each.value is not None and not each.is_for_first_run
         ),
     )
+    lacks = (*lacks, *_of_hosts(launch, cluster))
     first, *others = (_platform(each, launch, lacks) for each in PLATFORMS)
     return (
         first,
@@ -109,7 +120,7 @@ def launch_snippets(
         *code,
         *_extras(strategy, workload),
         *others,
-        *(_program(each, translation) for each, translation in programs),
+        *(_lacking(_program(each, translation), pairs) for each, translation in programs),
     )
 
 
@@ -124,9 +135,36 @@ def program(name: str) -> Program:
 
 def ranks_per_host(cluster: Cluster, strategy: Strategy) -> int:
     """Ranks that one host starts: as many as it has accelerators, or the most that hosts share equally."""
-    size = cluster.node_size if cluster.node_size <= _LARGEST_HOST else _TRAY
     count = strategy.num_accelerators
-    return max(ranks for ranks in range(1, min(size, count) + 1) if count % ranks == 0)
+    return max(ranks for ranks in range(1, min(_host_size(cluster), count) + 1) if count % ranks == 0)
+
+
+def _host_size(cluster: Cluster) -> int:
+    return cluster.node_size if cluster.node_size <= _LARGEST_HOST else _TRAY
+
+
+def _of_hosts(launch: Launch, cluster: Cluster) -> Iterator[str]:
+    """Why more hosts are started than the accelerators need."""
+    count, size = launch.num_hosts * launch.ranks_per_host, _host_size(cluster)
+    fewest = -(-count // size)
+    if launch.num_hosts > fewest:
+        yield (
+            f"{count} accelerators on {fewest} hosts of {size}, with fewer on the last: it starts as many on "
+            f"each, {launch.ranks_per_host} on {launch.num_hosts} hosts"
+        )
+
+
+def _of_examples(samples_per_example: int) -> Iterator[str]:
+    """What programs that train on single samples lack of examples of several."""
+    if samples_per_example > 1:
+        yield (
+            "preference pairs: their loss is code, such as TRL's DPOTrainer; micro-batch and batch are "
+            f"written in pairs, {samples_per_example} samples each"
+        )
+
+
+def _lacking(snippet: Snippet, lacks: tuple[str, ...]) -> Snippet:
+    return replace(snippet, unsupported=(*snippet.unsupported, *lacks)) if lacks else snippet
 
 
 def _platform(platform: Platform, launch: Launch, lacks: tuple[str, ...]) -> Snippet:

@@ -5,6 +5,7 @@ A question may come from a TOML file; what is given besides comes first.
 
 import tomllib
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, Unpack, overload
@@ -349,4 +350,20 @@ def _given(verb: Verb, workload: str | PathLike[str] | None, fields: Mapping[str
         if attribute is None or verb not in FIELDS[attribute].verbs or attribute == "workload":
             raise TypeError(f"{verb}(): {unknown(name, verb)}")
     named = str(workload) if isinstance(workload, Path) else workload
-    return {"workload": named, **fields}
+    return {"workload": named, **{name: _plain(value) for name, value in fields.items()}}
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever a notebook holds
+    """A value as fields read it: arrays, series and their numbers, ranges and sets, spans of time."""
+    if isinstance(value, timedelta):
+        return f"{value.total_seconds()} s"
+    for name in ("tolist", "to_list"):  # of NumPy and pandas, of Polars
+        if callable(convert := getattr(value, name, None)):
+            return convert()
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, tuple):
+        return tuple(map(_plain, value))
+    if isinstance(value, range | set | frozenset | list):
+        return [_plain(each) for each in (sorted(value) if isinstance(value, set | frozenset) else value)]
+    return value

@@ -109,10 +109,13 @@ def _spellings(catalogue: Catalogue) -> _Spellings:
 
 
 def _spelled(chip: Accelerator, family: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """How a family is written: its words, those run together, and without the maker's line (RTX) in front."""
+    """How a family is written: its words, those run together, and without the maker's line (RTX) in front.
+
+    What is left without the line has a number: "TITAN RTX" is not written "RTX".
+    """
     yield family
     yield ("".join(family),)
-    if chip.kind == "gpu" and len(family) > 1:
+    if chip.kind == "gpu" and any(char.isdigit() for word in family[1:] for char in word):
         yield family[1:]
 
 

@@ -135,6 +135,7 @@ class Workload(Struct, frozen=True, kw_only=True):
     (lora: Hu et al. 2021), on every linear layer (qlora: Dettmers et al. 2023).
     frozen_share: what runs forward only beside the model, in FLOP of its forward pass: encoders, a reference
     model. frozen_params: weights of it that the model does not share. rollout: what is generated to train on.
+    samples_per_example: that one term of the loss needs together: 2 of preference pairs.
     usual_batch_samples: the global batch of the training that a paper describes, usual_batch_source.
     """
 
@@ -166,6 +167,7 @@ class Workload(Struct, frozen=True, kw_only=True):
     lora_rank: int | None = None
     frozen_share: float = 0.0
     frozen_params: float | None = None
+    samples_per_example: int = 1
     rollout: Rollout | None = None
     first_round: float | None = None
     last_round: float | None = None

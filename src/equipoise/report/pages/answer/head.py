@@ -254,7 +254,9 @@ def _batch(answer: Answer, best: Candidate) -> Iterator[str]:
     factor = answer.system.time_per_step_time
     if best.step_s is not None and factor is not None and factor > 1.0 and answer.rollout is None:
         step += f" ({amounts.duration(best.step_s.value / factor)} without evaluation, saving and restarts)"
-    yield f"{format_count(batch)} {'sample' if batch == 1 else 'samples'}{step}"
+    each = answer.workload.samples_per_example
+    pairs = f" ({format_count(batch // each)} pairs)" if each > 1 else ""
+    yield f"{format_count(batch)} {'sample' if batch == 1 else 'samples'}{pairs}{step}"
     if best.mfu is not None:
         yield f"MFU {amounts.share(best.mfu)} of the {best.mfu_precision} peak"
     if best.memory is not None:
