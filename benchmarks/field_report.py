@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from equipoise.diagnose.pairs import LEAST_GAIN, LEVEL, Cases, Pair, cases, seconds, speedups
+from equipoise.diagnose.links import LEAST_GAIN, LEVEL, Cases, Pair, cases, seconds, speedups
 from equipoise.perfmodel.collectives import all_reduce_s
 from equipoise.perfmodel.load import workload_load
 from equipoise.perfmodel.machine import Group, machine

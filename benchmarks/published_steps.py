@@ -32,12 +32,6 @@ from equipoise.calibration.published.executions import (
     source_of,
     with_executions,
 )
-from equipoise.calibration.published.nearest import (
-    OTHER_PRECISION,
-    PER_DOUBLING_OF_ACCELERATORS,
-    PER_DOUBLING_OF_PARAMS,
-    PER_DOUBLING_OF_SEQUENCE,
-)
 from equipoise.calibration.published.quantities import number
 from equipoise.calibration.published.rows import PublishedRow, nodes_of
 from equipoise.calibration.published.table import published_steps, rows_of_table
@@ -47,6 +41,12 @@ from equipoise.calibration.software_fit import (
     fitting_rows,
     held_out_steps,
     software_rows,
+)
+from equipoise.decide.published_steps import (
+    OTHER_PRECISION,
+    PER_DOUBLING_OF_ACCELERATORS,
+    PER_DOUBLING_OF_PARAMS,
+    PER_DOUBLING_OF_SEQUENCE,
 )
 from equipoise.runs.readers.cells import TextRow
 from equipoise.spec.catalogue import shipped

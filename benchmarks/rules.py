@@ -27,7 +27,7 @@ from judged import judged
 from msgspec import Struct
 from threshold import choice, said
 
-from equipoise.diagnose.pairs import LEAST_GAIN
+from equipoise.diagnose.links import LEAST_GAIN
 from equipoise.launch.settings import placed
 from equipoise.spec.cluster import cluster
 from equipoise.spec.strategy import Strategy

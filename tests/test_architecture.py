@@ -35,7 +35,7 @@ TIER = {part: height for height, parts in enumerate(TIERS) for part in parts}
 ORDER = {
     "bench": (
         *("trial", "environment", "trace", "zoo", "phases", "topology", "store", "launchers"),
-        *("counters", "methods", "summary", "collectives", "devices", "meters", "tables"),
+        *("counters", "methods", "summary", "collectives", "devices", "meters"),
         *("equipment", "stopwatch", "sweep", "interference_rank", "trial_rank"),
         *("watching", "worker"),
     ),
@@ -81,7 +81,7 @@ ORDER = {
         *("workload", "hub_keys", "hub_layers", "hub_config", "catalogue", "torch_model", "cluster_text"),
     ),
     "web": (
-        *("answers", "controls", "guard", "screen", "question", "frames", "screens"),
+        *("answers", "guard", "screen", "question", "frames", "screens"),
         *("app", "server"),
     ),
 }

@@ -8,8 +8,8 @@ import polars as pl
 import pytest
 
 from equipoise.bench.launchers.folder import JobOutcome, Launcher
+from equipoise.bench.summary import NO_SCORE, run_row, write, write_sweep_tables
 from equipoise.bench.sweep import planned, run_sweep
-from equipoise.bench.tables import NO_SCORE, run_row, write, write_sweep_tables
 from equipoise.errors import DataError
 from equipoise.runs.store import RUNS, STEPS, read_table, read_tables
 

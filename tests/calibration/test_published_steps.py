@@ -10,7 +10,6 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from equipoise.calibration import published_steps as steps
-from equipoise.calibration.published import nearest
 from equipoise.calibration.published.executions import digest_of
 from equipoise.calibration.published.rows import FILE_COLUMNS, row_of_cells
 from equipoise.calibration.published.table import (
@@ -22,6 +21,7 @@ from equipoise.calibration.published.table import (
     url_of,
 )
 from equipoise.calibration.validate import AUTO, basis_of, validate
+from equipoise.decide import published_steps as nearest
 from equipoise.errors import UsageError
 from equipoise.runs.readers.cells import TextRow
 from equipoise.spec.catalogue import shipped

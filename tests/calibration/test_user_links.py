@@ -16,8 +16,7 @@ from equipoise import plan
 from equipoise.bench.collectives import CollectiveRun, Timing
 from equipoise.calibration.profiles import prior_model, with_links
 from equipoise.calibration.user_collectives import TimedCollectives, given_collectives, refuse_unnamed
-from equipoise.calibration.user_links import user_links
-from equipoise.diagnose.timed_links import link_words
+from equipoise.calibration.user_links import link_words, user_links
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.perfmodel.collectives import OPERATIONS as TIMERS
 from equipoise.perfmodel.collectives import all_gather_s, all_reduce_s, reduce_scatter_s

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from equipoise.diagnose.pairs import LEAST_GAIN
+from equipoise.diagnose.links import LEAST_GAIN
 from equipoise.errors import UsageError
 from equipoise.launch.settings import placed
 from equipoise.perfmodel.layouts import grid

@@ -9,8 +9,7 @@ import pytest
 from equipoise.bench.topology import read
 from equipoise.bench.topology.topology import Device, Topology
 from equipoise.diagnose.link_findings import gaps, named, sentences
-from equipoise.diagnose.links import MODELS, meaning, named_chips
-from equipoise.diagnose.pairs import LEAST_GAIN
+from equipoise.diagnose.links import LEAST_GAIN, MODELS, meaning, named_chips
 from equipoise.spec.hardware import accelerator
 from equipoise.spec.links import rank
 

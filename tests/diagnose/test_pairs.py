@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from equipoise.diagnose.pairs import Pair, cases, seconds, speedups
+from equipoise.diagnose.links import Pair, cases, seconds, speedups
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.load import workload_load

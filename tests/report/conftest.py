@@ -19,10 +19,18 @@ from equipoise.scaling.metrics import ENTRY_COLUMNS, Pointer
 from equipoise.scaling.submitters import SubmitterSpread
 from equipoise.stats import Interval
 from equipoise.study.balance import Balance, Balances, Unanswered
-from equipoise.study.claims import Claim, ClaimPart, ClaimReading
+from equipoise.study.claims import (
+    Attributed,
+    Claim,
+    ClaimPart,
+    ClaimReading,
+    Published,
+    Reference,
+    TableRow,
+    Unscored,
+)
 from equipoise.study.findings import Findings, WorkloadFindings
 from equipoise.study.losses import Diagnosis
-from equipoise.study.published import Attributed, Published, Reference, TableRow, Unscored
 from equipoise.study.quantities import Figure
 
 # accelerators, seconds, E', E, cluster, joules

@@ -3,7 +3,7 @@ import re
 import pytest
 
 from equipoise.scaling.metrics import with_metrics
-from equipoise.study.published import Published, table_row
+from equipoise.study.claims import Published, table_row
 
 
 def _published(**changed):

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from equipoise.bench.store import Store
-from equipoise.bench.tables import sweep_rows
+from equipoise.bench.summary import sweep_rows
 from equipoise.decide.ledger import RecordedPrediction, add_predictions
 from equipoise.web.question import label_of
 

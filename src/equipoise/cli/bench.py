@@ -226,8 +226,8 @@ def _swept(
     limits: seconds of a run, and whether to go on with a sweep.
     """
     from equipoise.bench.store import Store
+    from equipoise.bench.summary import write_sweep_tables
     from equipoise.bench.sweep import run_sweep
-    from equipoise.bench.tables import write_sweep_tables
     from equipoise.cli.sweeps import resumable, trial_progress, warn_of_others
     from equipoise.diagnose.sweeps import sweep_now
 

@@ -3,18 +3,155 @@
 They are shown and change no estimate: docs/experiments/0030. Nothing is read before somebody asks for them.
 """
 
+from collections.abc import Sequence
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+import numpy as np
+import polars as pl
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from equipoise.calibration.profiles import default_software
 from equipoise.decide.answer import Answer, Candidate
-from equipoise.spec.catalogue import shipped
+from equipoise.errors import SpecError
+from equipoise.spec.catalogue import Catalogue, shipped
+from equipoise.spec.hardware import is_same_chip, is_same_family, peak_log2
+from equipoise.spec.strategy import SOFTWARE, SOFTWARE_NAMES, Trained, software
 
 if TYPE_CHECKING:
-    from equipoise.calibration.published.nearest import PlannedStep
     from equipoise.calibration.published_steps import StepPrediction
+
+# How far apart steps are: tenths of the logarithm of MFU by which steps of two sources that differ in this
+# differ more than those that do not, docs/experiments/0030. The model's name, software of one family and the
+# number of accelerators make no difference that shows; they count a little, so that of equally near steps
+# those of the same model come first.
+OTHER_KIND: Final = 1.3
+OTHER_PRECISION: Final = 0.9
+OTHER_CHIP: Final = 0.8
+OTHER_FORM: Final = 0.4  # the same chip on another board or with other memory
+OTHER_FAMILY: Final = 0.5
+OTHER_SOFTWARE: Final = 0.2
+OTHER_MODEL: Final = 0.3
+PER_DOUBLING_OF_PARAMS: Final = 0.16
+PER_DOUBLING_OF_PEAK: Final = 0.1
+PER_DOUBLING_OF_SEQUENCE: Final = 0.05
+PER_DOUBLING_OF_ACCELERATORS: Final = 0.03
+# Nothing farther is shown: about another chip and another precision.
+FARTHEST: Final = 2.0
+# What was written down from memory, or is noisy by what its source says, is no evidence of a single step.
+_TRUSTED: Final = ("stated", "second_hand")
+_UNKNOWN_DOUBLINGS: Final = 2.0  # where a row or the question states no such size
+
+
+class PlannedStep(Struct, frozen=True, kw_only=True):
+    """What published steps are compared with. None is not known; model: slug of the catalogue.
+
+    model_kind: `dense`, `experts` or `other`, of which only rows of the same model are near. trained: all
+    weights or adapters, as of a strategy.
+    """
+
+    model: str
+    model_kind: str
+    trained: Trained
+    active_params: float | None
+    sequence_tokens: int | None
+    accelerator: str
+    num_accelerators: int
+    software: str | None
+    dtype: str | None
+
+
+def nearest_steps(
+    table: pl.DataFrame, planned: PlannedStep, catalogue: Catalogue, *, most: int
+) -> pl.DataFrame:
+    """The nearest rows of the table with their `distance`, the nearest first; of alike rows one.
+
+    Only steps that the model predicts, on accelerators of the same maker and kind, that train as much of the
+    model. Rows are alike that share repository and software.
+    """
+    rows = table.filter(
+        (pl.col("row_id") == pl.col("execution"))
+        & pl.col("step_s").is_not_null()
+        & pl.col("reason").is_null()
+        & pl.col("trust").is_in(_TRUSTED)
+        & (pl.col("trained") == planned.trained)
+    )
+    rows = rows.filter(
+        pl.col("model") == planned.model
+        if planned.model_kind == "other"
+        else pl.col("model_kind").is_in(("dense", "experts"))
+    )
+    apart = _chips_apart(rows["accelerator"].unique().to_list(), planned.accelerator, catalogue)
+    rows = rows.filter(pl.col("accelerator").is_in([*apart]))
+    if rows.is_empty():
+        return rows.with_columns(distance=pl.lit(0.0))
+    far = np.array([apart[each] for each in rows["accelerator"]])
+    far += OTHER_KIND * _differs(rows["model_kind"], planned.model_kind)
+    far += OTHER_MODEL * _differs(rows["model"], planned.model)
+    far += OTHER_PRECISION * _differs(rows["dtype"], planned.dtype)
+    software_apart = _software_apart(planned.software)
+    far += np.array([software_apart[each] for each in rows["software"]])
+    for column, value, weight in (
+        ("active_params", planned.active_params, PER_DOUBLING_OF_PARAMS),
+        ("sequence_tokens", planned.sequence_tokens, PER_DOUBLING_OF_SEQUENCE),
+        ("num_accelerators", planned.num_accelerators, PER_DOUBLING_OF_ACCELERATORS),
+    ):
+        far += weight * _doublings(rows[column], value)
+    return (
+        rows.with_columns(distance=pl.Series(far))
+        .filter(pl.col("distance") <= FARTHEST)
+        .sort("distance", "row_id")
+        .unique(("repository", "software"), keep="first", maintain_order=True)
+        .head(most)
+    )
+
+
+def _differs(column: pl.Series, value: str | None) -> NDArray[np.float64]:
+    if value is None:
+        return np.zeros(len(column))
+    return column.ne_missing(pl.Series([value])).to_numpy().astype(float)
+
+
+def _doublings(column: pl.Series, value: float | None) -> NDArray[np.float64]:
+    if value is None:
+        return np.zeros(len(column))
+    found = column.cast(pl.Float64).fill_null(value * 2.0**_UNKNOWN_DOUBLINGS)
+    return np.asarray(np.abs(np.log2(found.to_numpy() / value)))
+
+
+def _software_apart(wanted: str | None) -> dict[str | None, float]:
+    """How far every software is from one; software that is not known is of another family."""
+    if wanted is None:
+        return dict.fromkeys((*SOFTWARE_NAMES, None), 0.0)
+    family = software(wanted).family
+    found: dict[str | None, float] = {
+        each.name: OTHER_SOFTWARE if each.family == family else OTHER_FAMILY for each in SOFTWARE
+    }
+    return found | {None: OTHER_FAMILY, wanted: 0.0}
+
+
+def _chips_apart(slugs: Sequence[str | None], wanted: str, catalogue: Catalogue) -> dict[str, float]:
+    """How far chips of the same maker and kind are from one; those of others are left out."""
+    found: dict[str, float] = {}
+    try:
+        here = catalogue.accelerator(wanted)
+    except SpecError:
+        return found
+    for slug in slugs:
+        if slug is None:
+            continue
+        chip = catalogue.accelerator(slug)
+        if not is_same_family(chip, here):
+            continue
+        if slug == here.slug:
+            found[slug] = 0.0
+        elif is_same_chip(chip, here):
+            found[slug] = OTHER_FORM
+        else:
+            found[slug] = OTHER_CHIP + PER_DOUBLING_OF_PEAK * abs(peak_log2(chip) - peak_log2(here))
+    return found
+
 
 MOST = 5
 
@@ -22,7 +159,7 @@ MOST = 5
 class NearStep(Struct, frozen=True, kw_only=True):
     """A published step near to the candidate that is shown.
 
-    distance: calibration/published/nearest.py. trust: as in the table. measured, unit: the figure as
+    distance: see `nearest_steps`. trust: as in the table. measured, unit: the figure as
     published; step_s and what follows from it as read. predicted_step_s: of the model, with the calibration
     for the row's own software and chip; in_sample: which was fitted to this row. model_ratio: predicted over
     measured time.
@@ -64,10 +201,9 @@ def near_published_steps(answer: Answer | None) -> tuple[NearStep, ...]:
 
 
 @lru_cache(maxsize=64)
-def _near(planned: "PlannedStep") -> tuple[NearStep, ...]:
+def _near(planned: PlannedStep) -> tuple[NearStep, ...]:
     """The same of what is planned: most answers of one training plan the same step."""
     # Loaded where they are shown: most answers show none, and loading takes a hundredth of a second.
-    from equipoise.calibration.published.nearest import nearest_steps  # noqa: PLC0415
     from equipoise.calibration.published.table import published_steps  # noqa: PLC0415
 
     catalogue = shipped()
@@ -107,16 +243,15 @@ _OF_TABLE = frozenset(
 )
 
 
-def _planned(answer: Answer, shown: Candidate) -> "PlannedStep":
+def _planned(answer: Answer, shown: Candidate) -> PlannedStep:
     """What published steps are compared with: the candidate with its software."""
-    from equipoise.calibration.published.nearest import PlannedStep  # noqa: PLC0415 - as above
     from equipoise.calibration.published.table import model_kind_of  # noqa: PLC0415 - as above
 
     workload, transformer = answer.workload, answer.workload.transformer
     cluster = next((each.cluster for each in answer.systems if each.name == shown.system), None)
-    software = answer.question.software
-    if software is None and cluster is not None:
-        software = default_software(cluster.accelerator, workload)
+    trainer = answer.question.software
+    if trainer is None and cluster is not None:
+        trainer = default_software(cluster.accelerator, workload)
     return PlannedStep(
         model=workload.slug,
         model_kind=model_kind_of(transformer),
@@ -125,6 +260,6 @@ def _planned(answer: Answer, shown: Candidate) -> "PlannedStep":
         sequence_tokens=workload.sequence_tokens,
         accelerator=shown.accelerator,
         num_accelerators=shown.num_accelerators,
-        software=software,
+        software=trainer,
         dtype=None if shown.strategy is None else shown.strategy.precision,
     )

@@ -265,7 +265,7 @@ def _measured(assessment: Assessment, best: Candidate) -> Iterator[Reason]:
     links = None if survey is None else survey.problem.model.links
     if survey is None or links is None or assessment.cluster is None:
         return
-    from equipoise.diagnose.timed_links import link_words  # noqa: PLC0415 - only where collectives are given
+    from equipoise.calibration.user_links import link_words  # noqa: PLC0415 - only where collectives are given
 
     refs = dict.fromkeys(name for each in links.figures for name in each.files)
     words = [*link_words(links, assessment.cluster)]

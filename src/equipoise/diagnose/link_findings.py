@@ -4,8 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from equipoise.bench.topology.topology import Topology
-from equipoise.diagnose.links import FAMILY, Crossover, Gain, Meaning, named_chips
-from equipoise.diagnose.pairs import LEVEL
+from equipoise.diagnose.links import FAMILY, LEVEL, Crossover, Gain, Meaning, named_chips
 from equipoise.spec.links import PEER_WORDS, LinkReach, kind, number, rank
 from equipoise.spec.links import meaning as what_lies_between
 from equipoise.spec.workload import workload

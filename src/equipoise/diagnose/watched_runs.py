@@ -9,8 +9,7 @@ from statistics import median
 from msgspec import Struct
 
 from equipoise.bench.phases import PARTS, STEP
-from equipoise.bench.summary import Spread, spread
-from equipoise.bench.tables import accelerator_of
+from equipoise.bench.summary import Spread, accelerator_of, spread
 from equipoise.bench.watching.ranks import gains, shares_of
 from equipoise.bench.watching.record import RankRecord
 from equipoise.bench.watching.rows import RunFiles, RunNow, run_now, runs_files

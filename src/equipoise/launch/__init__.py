@@ -1,15 +1,19 @@
 """How to run a strategy: commands, training code, settings, and files of what starts it and what trains."""
 
-from equipoise.launch.commands import PROGRAMS, STARTED_KINDS, launch_snippets, program, ranks_per_host
-from equipoise.launch.program import Translation
-from equipoise.launch.settings import Setting, runtime_settings
-from equipoise.launch.snippets import (
+from equipoise.launch.commands import (
+    PROGRAMS,
+    STARTED_KINDS,
     Snippet,
     bench_command,
     bench_method,
     launch_files,
+    launch_snippets,
+    program,
+    ranks_per_host,
     write_launch_files,
 )
+from equipoise.launch.program import Translation
+from equipoise.launch.settings import Setting, runtime_settings
 
 __all__ = [
     "PROGRAMS",

@@ -12,11 +12,10 @@ from typing import Any, Final, Literal, TypeAlias, Unpack, overload
 
 import polars as pl
 
-from equipoise.decide.allocation.allocate import Allocation
+from equipoise.decide.allocation.allocate import Allocation, job_times
 from equipoise.decide.allocation.allocate import allocate as best_schedule
 from equipoise.decide.allocation.jobs import JobsFile, clock_s, read_jobs, read_prices, tariff_of
 from equipoise.decide.allocation.problem import pool_of
-from equipoise.decide.allocation.times import job_times
 from equipoise.decide.answer import Answer, Candidate
 from equipoise.decide.decision import Progress, answer
 from equipoise.decide.field import Kind, Verb

@@ -7,8 +7,15 @@ from typing import Any, Final, TypeAlias
 
 from equipoise.bench.phases import PARTS
 from equipoise.bench.store import FAILED, SUCCESS, FinishedTrial
-from equipoise.bench.summary import LEVEL, ConfigurationSummary, Spread, TimedRun, interval_method, timed_run
-from equipoise.bench.tables import run_id
+from equipoise.bench.summary import (
+    LEVEL,
+    ConfigurationSummary,
+    Spread,
+    TimedRun,
+    interval_method,
+    run_id,
+    timed_run,
+)
 from equipoise.diagnose.method_search import LEVEL as FIND_LEVEL
 from equipoise.diagnose.method_search import FoundMethod, MethodCandidate
 from equipoise.diagnose.predicted_steps import LEVEL as PREDICTED_LEVEL

@@ -12,8 +12,7 @@ from equipoise.calibration.collective_verdicts import LEVEL as CURVE_LEVEL
 from equipoise.calibration.collective_verdicts import CollectiveFit, Links
 from equipoise.calibration.validate import ValidatedRow, Validation
 from equipoise.diagnose.link_findings import basis, gaps, sentences
-from equipoise.diagnose.links import FAMILY, Meaning
-from equipoise.diagnose.pairs import LEVEL
+from equipoise.diagnose.links import FAMILY, LEVEL, Meaning
 from equipoise.diagnose.stragglers import Lateness, TraceSteps
 from equipoise.report.json import fields_of, plain
 from equipoise.scaling.backtest import Backtest

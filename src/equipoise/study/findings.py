@@ -15,9 +15,8 @@ from equipoise.scaling.convergence import BatchGrowth
 from equipoise.scaling.groups import Grouping, SharedSystems
 from equipoise.scaling.metrics import Pointer, log_loss_shares
 from equipoise.study.balance import Balances, Unanswered
-from equipoise.study.claims import Claim
+from equipoise.study.claims import Attributed, Claim, TableRow
 from equipoise.study.losses import Diagnosis
-from equipoise.study.published import Attributed, TableRow
 from equipoise.study.quantities import like_for_like_view
 from equipoise.units import format_count, format_percent
 

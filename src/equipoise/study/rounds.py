@@ -33,7 +33,14 @@ from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.spec.mlperf import is_round, round_name, round_order
 from equipoise.spec.workload import workload_title
 from equipoise.study.balance import Balances, Unanswered, balances
-from equipoise.study.claims import claims_about
+from equipoise.study.claims import (
+    Published,
+    attributed,
+    claims_about,
+    num_systems_in_all,
+    published,
+    table_row,
+)
 from equipoise.study.findings import (
     AccuracyFindings,
     ComparedFindings,
@@ -43,7 +50,6 @@ from equipoise.study.findings import (
     summary,
 )
 from equipoise.study.losses import diagnose, diagnose_curves
-from equipoise.study.published import Published, attributed, num_systems_in_all, published, table_row
 
 # How a catalogue spells what a user wrote.
 Spelling: TypeAlias = Callable[[str], str]

@@ -27,7 +27,6 @@ from equipoise.web.answers import (
     SlowError,
     Workers,
 )
-from equipoise.web.controls import Control, first
 from equipoise.web.frames import (
     NOT_STORED,
     GoneError,
@@ -38,7 +37,16 @@ from equipoise.web.frames import (
     waiting,
     while_there,
 )
-from equipoise.web.screen import FILE_KINDS, DataSources, FileKind, NoFields, PageQuery, Screen
+from equipoise.web.screen import (
+    FILE_KINDS,
+    Control,
+    DataSources,
+    FileKind,
+    NoFields,
+    PageQuery,
+    Screen,
+    first,
+)
 from equipoise.web.screens import SCREENS
 
 P = ParamSpec("P")

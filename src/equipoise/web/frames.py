@@ -26,9 +26,8 @@ from equipoise.report.html import Html, concatenated, element
 from equipoise.runs import embedded
 from equipoise.units import MIB
 from equipoise.web.answers import BUSY, OK, REFUSED, PageAnswer, shown
-from equipoise.web.controls import Control
 from equipoise.web.question import in_form
-from equipoise.web.screen import Screen, WrongFieldsError
+from equipoise.web.screen import Control, Screen, WrongFieldsError
 
 _PACKAGES: Final = {
     "style.css": "equipoise.report",

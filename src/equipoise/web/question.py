@@ -18,7 +18,12 @@ from equipoise.errors import UsageError
 from equipoise.files import shipped_table
 from equipoise.report.format import printable
 from equipoise.spec.catalogue import Catalogue
-from equipoise.web.controls import (
+from equipoise.web.screen import (
+    LONGEST_NAME,
+    MOST_ACCELERATORS,
+    MOST_NAMES,
+    MOST_SYSTEMS,
+    NOT_FROM_BROWSERS,
     Checks,
     Choice,
     Control,
@@ -29,19 +34,12 @@ from equipoise.web.controls import (
     Several,
     Slider,
     Text,
+    WrongFieldsError,
     calibrations,
     first,
     regions,
     system_choices,
     workload_choices,
-)
-from equipoise.web.screen import (
-    LONGEST_NAME,
-    MOST_ACCELERATORS,
-    MOST_NAMES,
-    MOST_SYSTEMS,
-    NOT_FROM_BROWSERS,
-    WrongFieldsError,
 )
 
 

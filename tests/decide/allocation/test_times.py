@@ -2,10 +2,9 @@
 
 import pytest
 
-from equipoise.decide.allocation.allocate import allocate
+from equipoise.decide.allocation.allocate import allocate, job_times
 from equipoise.decide.allocation.jobs import read_jobs
 from equipoise.decide.allocation.problem import pool_of
-from equipoise.decide.allocation.times import job_times
 from equipoise.decide.decision import answer
 from equipoise.decide.query import query
 from equipoise.errors import DataError, UsageError

@@ -6,7 +6,7 @@ import pytest
 from asking import ask
 from msgspec.structs import replace
 
-from equipoise.bench.tables import run_row, write
+from equipoise.bench.summary import run_row, write
 from equipoise.perfmodel.load import workload_load
 from equipoise.spec.cluster import cluster
 from equipoise.spec.workload import workload

@@ -6,7 +6,7 @@ import pytest
 from asking import ask
 from msgspec.structs import replace
 
-from equipoise.bench.tables import run_row, write
+from equipoise.bench.summary import run_row, write
 from equipoise.decide.evidence import NOT_USED, UserRun
 from equipoise.decide.surveys import SURVEYS
 from equipoise.decide.user_evidence.runs import refuse_impossible, user_runs

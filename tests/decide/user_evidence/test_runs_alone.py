@@ -3,7 +3,7 @@
 import pytest
 from asking import ask
 
-from equipoise.bench.tables import run_row, write
+from equipoise.bench.summary import run_row, write
 from equipoise.decide.query import query
 from equipoise.decide.systems import requested_systems
 from equipoise.errors import EvidenceError

@@ -6,8 +6,7 @@ from typing import Final
 from equipoise.bench.topology.topology import DeviceLink, Topology
 from equipoise.diagnose.link_findings import basis, gaps, sentences
 from equipoise.diagnose.link_findings import named as name_range
-from equipoise.diagnose.links import FAMILY, ClassReach, Crossover, Gain, Meaning
-from equipoise.diagnose.pairs import LEAST_GAIN, LEVEL
+from equipoise.diagnose.links import FAMILY, LEAST_GAIN, LEVEL, ClassReach, Crossover, Gain, Meaning
 from equipoise.report.blocks import (
     Badge,
     Block,

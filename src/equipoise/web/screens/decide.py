@@ -14,29 +14,27 @@ from equipoise.runs.embedded import tables
 from equipoise.runs.writers import neutralised
 from equipoise.spec.catalogue import counted_name
 from equipoise.web.answers import PageAnswer, shown
-from equipoise.web.controls import (
-    Area,
-    Choice,
-    Control,
-    Given,
-    More,
-    Rows,
-    Select,
-    Text,
-    first,
-    workload_choices,
-)
 from equipoise.web.question import QuestionFields, label_of, question, question_controls
 from equipoise.web.screen import (
     LONGEST_NAME,
     MOST_ACCELERATORS,
+    Area,
+    Choice,
+    Control,
     DataSources,
     FileKind,
+    Given,
+    More,
+    Rows,
     RunsFields,
     Screen,
+    Select,
+    Text,
     WrongFieldsError,
+    first,
+    workload_choices,
 )
-from equipoise.web.screens.runs import chosen, run_folders, state
+from equipoise.web.screens.evidence import chosen, run_folders, state
 
 
 def _decision(verb: DecisionVerb, *, title: str, about: str) -> Screen:

@@ -1,30 +1,246 @@
-"""The pages Study, Compare and Accuracy: published results, and the errors of every kind of prediction."""
+"""The pages Study, Compare, Accuracy and My runs: published results, errors on held-out data, own runs."""
 
-from typing import Final
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
 
 import polars as pl
+from msgspec.structs import replace
 
-from equipoise.report.format import entry_name, plural, printable, workload_name
+from equipoise.bench.store import SweepProgress, folders_below, is_watched, sweep_progress, trials_folder
+from equipoise.bench.summary import sweep_rows
+from equipoise.bench.watching.rows import RunFiles, latest_step, row_now, run_now, runs_files
+from equipoise.decide.ledger import beside_predictions, ledger_path, read_ledger
+from equipoise.diagnose.sweeps import sweep_now
+from equipoise.diagnose.watched_runs import watched_now
+from equipoise.errors import DataError, EvidenceError, SpecError
+from equipoise.report.blocks import Page, Section, Shown
+from equipoise.report.format import count, entry_name, plural, printable, workload_name
+from equipoise.report.html import Html, element
 from equipoise.report.pages.accuracy import ACCURACY
 from equipoise.report.pages.comparison import COMPARED
+from equipoise.report.pages.ledger import beside_blocks
 from equipoise.report.pages.study import STUDY
 from equipoise.report.pages.study.entries import hardware
+from equipoise.report.pages.sweep import SWEEP
+from equipoise.report.pages.watch import WATCH
 from equipoise.spec.mlperf import round_name
 from equipoise.study import accuracy, compared
 from equipoise.study import study as studied
 from equipoise.units import format_duration
 from equipoise.web.answers import PageAnswer, shown
-from equipoise.web.controls import Checks, Choice, Control, Given, Select, first
 from equipoise.web.screen import (
     MOST_SYSTEMS,
+    Checks,
+    Choice,
     CompareFields,
+    Control,
     DataSources,
+    Given,
+    Live,
     NoFields,
+    RunsFields,
     Screen,
+    Select,
     StudyFields,
+    first,
     reader_of,
 )
-from equipoise.web.screens.runs import ledger_stamp
+
+# How often a page asks: while something runs, and while nothing does.
+_RUNNING_S, _IDLE_S = 2, 10
+# A page of a loop that trains is drawn anew no more often.
+_DRAWN_S = 5
+
+
+def run_folders(sources: DataSources) -> dict[str, Path]:
+    """The sweeps and watched loops there are now, by the name that the address uses.
+
+    The name is that of the folder which was given, and where in it they are.
+    """
+    found: dict[str, Path] = {}
+    for place, folder in enumerate(sources.runs):
+        top = folder.resolve()
+        for each in folders_below(top):
+            inside = each.relative_to(top)
+            name = f"{top.name}/{inside}" if inside.parts else top.name
+            found[name if name not in found else f"{name} ({place + 1})"] = each
+    return found
+
+
+def chosen(fields: RunsFields, sources: DataSources) -> Path:
+    """The folder of the runs with a name; of the latest unless one is named.
+
+    Names are looked up among those found: no path comes from a browser.
+    Raises EvidenceError where there are none, SpecError where none has the name.
+    """
+    found = run_folders(sources)
+    if not found:
+        raise EvidenceError(
+            "no runs are known to the dashboard",
+            missing=(
+                "a sweep: `equipoise bench --workload small_mlp --out DIR`",
+                "or your training loop: `with equipoise.watch(model, out=DIR)`",
+                "its folder, named when the dashboard begins: `equipoise serve --runs DIR`",
+            ),
+        )
+    if fields.sweep is None:
+        return max(found.values(), key=_changed_s)
+    if fields.sweep not in found:
+        raise SpecError(f"runs {fields.sweep!r} are not known; there are {', '.join(found)}")
+    return found[fields.sweep]
+
+
+def _changed_s(folder: Path) -> float:
+    """When the last trial of a sweep ended, or it began; when a loop last wrote."""
+    if is_watched(folder):
+        return max((files.changed_s for files in runs_files(folder)[0]), default=0.0)
+    try:
+        return max((folder / name).stat().st_mtime for name in ("sweep.json", trials_folder(folder).name))
+    except OSError:
+        return 0.0
+
+
+def _runs_fields(given: Given, sources: DataSources) -> tuple[Control, ...]:
+    found = run_folders(sources)
+    if not found:
+        return ()
+    named = first(given, "sweep")
+    if named not in found:
+        latest = max(found.values(), key=_changed_s)
+        named = next(name for name, folder in found.items() if folder == latest)
+    return (
+        Select(
+            name="sweep",
+            label="Sweep or training loop",
+            choices=tuple(Choice(value=name, label=_label(name, folder)) for name, folder in found.items()),
+            value=named,
+        ),
+    )
+
+
+def _label(name: str, folder: Path) -> str:
+    if is_watched(folder):
+        files, num_older = runs_files(folder)
+        state = ", training" if any(each.is_alive for each in files) else ""
+        return f"{printable(name)} ({plural(len(files) + num_older, 'watched run')}{state})"
+    try:
+        now = sweep_progress(folder)
+    except DataError:
+        return f"{printable(name)} (damaged)"
+    state = ", running" if now.is_running else ""
+    return f"{printable(name)} ({now.num_finished} of {now.num_planned}{state})"
+
+
+def state(fields: RunsFields, sources: DataSources) -> str:
+    """The state of what is shown: finished trials and whether it runs, or what loops have written."""
+    try:
+        folder = chosen(fields, sources)
+        if is_watched(folder):
+            files, num_older = runs_files(folder)
+            return f"{folder}:{num_older}:{';'.join(map(_written, files))}:{ledger_stamp()}"
+        now = sweep_progress(folder)
+        return f"{folder}:{_changed_s(folder)}:{now.num_finished}:{now.is_running}:{ledger_stamp()}"
+    except (DataError, EvidenceError, SpecError) as err:
+        return str(err)
+
+
+def _written(files: RunFiles) -> str:
+    """A stamp of a run that changes every few seconds at most while it trains, however many ranks write."""
+    if files.is_alive:
+        return f"{files.folder.name}:{files.num_files}:{files.changed_s // _DRAWN_S}"
+    return files.stamp
+
+
+def _runs_answer(fields: RunsFields, sources: DataSources) -> PageAnswer:
+    folder = chosen(fields, sources)
+    if is_watched(folder):
+        return shown(_beside(WATCH, _watched_rows(folder)), watched_now(folder))
+    now = sweep_now(folder)
+    return shown(_beside(SWEEP, sweep_rows(folder, now.swept.finished, sources.catalogue)), now)
+
+
+def _watched_rows(folder: Path) -> Iterator[Mapping[str, Any]]:
+    """The runs of loops that can be read; the page itself says which cannot."""
+    for files in runs_files(folder)[0]:
+        if files.ranks:
+            with suppress(DataError, EvidenceError, SpecError):
+                yield row_now(run_now(files))
+
+
+def _beside(page: Page[Shown], rows: Iterable[Mapping[str, Any]]) -> Page[Shown]:
+    """A page with its runs beside what was predicted of them first; where nothing was, how to at its end."""
+    ledger = read_ledger(ledger_path())
+    entries = beside_predictions(ledger, rows) if ledger.entries else ()
+    blocks = beside_blocks(entries)
+    section: Section[Shown] = Section("beside", "Predicted and measured", lambda _: blocks, is_extra=True)
+    return replace(page, sections=(section, *page.sections) if entries else (*page.sections, section))
+
+
+def ledger_stamp() -> str:
+    """What changes when the ledger does."""
+    with suppress(OSError):
+        found = ledger_path().stat()
+        return f"{found.st_mtime_ns}:{found.st_size}"
+    return ""
+
+
+def _live(fields: RunsFields, sources: DataSources) -> Live | None:
+    """How far it is, while something runs; else nothing, looked up now and then."""
+    if not sources.runs:
+        return None
+    html = Html("")
+    try:
+        folder = chosen(fields, sources)
+        html = _trains(runs_files(folder)[0]) if is_watched(folder) else _bar(sweep_progress(folder))
+    except (DataError, EvidenceError, SpecError):
+        pass
+    return Live(html=html, every_s=_RUNNING_S if html else _IDLE_S)
+
+
+def _bar(now: SweepProgress) -> Html:
+    """The bar of a sweep that runs: how far it is, and what is left."""
+    if not now.is_running:
+        return Html("")
+    done = f"{now.num_finished} of {plural(now.num_planned, 'run')}"
+    left = "" if now.left_s is None else f", about {format_duration(now.left_s)} left"
+    label = "Runs that have ended"
+    bar = element("progress", done, value=now.num_finished, max=now.num_planned, aria_label=label)
+    return element("p", bar, element("span", f"{done}{left}"), class_="progress")
+
+
+def _trains(found: tuple[RunFiles, ...]) -> Html:
+    """The latest update of the newest loop that trains, and when it was written."""
+    files = next((each for each in found if each.is_alive), None)
+    if files is None:
+        return Html("")
+    step, is_last = latest_step(files) or (0, False)
+    ranks = plural(files.num_files, "rank")
+    if is_last:
+        words = f"Training: {ranks}; the first {count(step)} updates, which are measured, are over"
+    else:
+        progress = f"update {count(step)}" if step else "no update written yet"
+        ago = format_duration(max(1.0, time.time() - files.changed_s))
+        words = f"Training: {progress}, {ranks}, written {ago} ago"
+    return element("p", element("span", "", class_="pulse", aria_hidden="true"), words, class_="progress")
+
+
+RUNS_SCREEN: Final = Screen(
+    path="/runs",
+    title="My runs",
+    about="your sweeps and training loops, live",
+    verb="Show",
+    read=reader_of(RunsFields),
+    fields=_runs_fields,
+    answer=_runs_answer,
+    stamp=state,
+    depends=("sweep",),
+    live=_live,
+    is_transient=True,
+    reads_disk=True,
+)
 
 
 def _chosen_round(given: Given, sources: DataSources) -> str:

@@ -33,9 +33,8 @@ from equipoise.report.format import (
     workload_name,
 )
 from equipoise.report.pages.study.entries import entry_cell
-from equipoise.study.claims import RULE, Claim, ClaimPart, ClaimReading, Verdict
+from equipoise.study.claims import RULE, Attributed, Claim, ClaimPart, ClaimReading, TableRow, Verdict
 from equipoise.study.findings import Findings
-from equipoise.study.published import Attributed, TableRow
 from equipoise.units import format_duration
 
 
