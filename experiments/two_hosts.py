@@ -29,7 +29,7 @@ from msgspec import Struct, to_builtins
 from quiet import in_quiet
 
 from equipoise.bench.collectives import CollectivesTask
-from equipoise.bench.collectives.measure import timed_document
+from equipoise.bench.collectives.documents import timed_document
 from equipoise.bench.environment import conditions
 from equipoise.bench.store import FAILED, SUCCESS, FinishedTrial, Store, write_whole
 from equipoise.bench.summary import timed_run

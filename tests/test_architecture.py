@@ -41,8 +41,8 @@ ORDER = {
     ),
     "calibration": (
         *("collective_curves", "run_links", "collective_verdicts", "user_collectives"),
-        *("user_links", "published", "curves", "accuracy", "forecast_record", "held_out"),
-        *("step_rows", "scale_up_rows", "collective_rows", "forecasts", "advice_backtest"),
+        *("user_links", "published", "curves", "accuracy", "forecast_record"),
+        *("step_rows", "scale_up_rows", "forecasts", "advice_backtest"),
         *("profiles", "software_fit", "validate", "published_steps", "fitted_profiles"),
         "__main__",
     ),
@@ -82,7 +82,7 @@ ORDER = {
     ),
     "web": (
         *("answers", "guard", "screen", "question", "frames", "screens"),
-        *("app", "server"),
+        "app",
     ),
 }
 OUTSIDE_THE_TIERS = {"__init__", "__main__"}  # the front door: lazy names, and `python -m`

@@ -13,9 +13,8 @@ from msgspec import convert, to_builtins
 from msgspec.structs import replace
 
 from equipoise.bench.collectives import OPERATIONS, CollectivesTask, sizes_of
-from equipoise.bench.collectives.documents import reading_in
+from equipoise.bench.collectives.documents import reading_in, timed_document
 from equipoise.bench.collectives.files import read_files
-from equipoise.bench.collectives.measure import timed_document
 from equipoise.bench.launchers.processes import INPROCESS
 from equipoise.calibration.collective_verdicts import judged
 from equipoise.errors import DataError, EvidenceError, UsageError

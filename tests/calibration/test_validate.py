@@ -11,14 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from equipoise.calibration.accuracy import cluster_weights, half_width, memory_errors, regret, time_errors
-from equipoise.calibration.held_out import (
+from equipoise.calibration.accuracy import (
     PredictedRows,
     PredictionTask,
     Split,
+    cluster_weights,
     fold_names,
+    half_width,
     held_out,
+    memory_errors,
+    regret,
     split_of,
+    time_errors,
 )
 from equipoise.calibration.profiles import profile
 from equipoise.calibration.published.executions import with_executions

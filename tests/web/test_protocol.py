@@ -9,8 +9,8 @@ pytest.importorskip("fastapi", reason="the extra `web` is not installed")
 
 import uvicorn
 
+from equipoise.web.app import Bounded
 from equipoise.web.frames import GoneError, InPieces, while_there
-from equipoise.web.server import Bounded
 
 LARGE = b"x" * 50_000_000
 

@@ -25,7 +25,7 @@ from equipoise.bench.stopwatch import CommunicationProfile, Lap, Profiled, Stopw
 from equipoise.bench.summary import CHECKED_EVERY, MOST_WARM_UP, WINDOW_STEPS, is_steady
 from equipoise.bench.trial import Trial
 from equipoise.bench.zoo import Trainee, trainee
-from equipoise.bench.zoo.data import rows_of
+from equipoise.bench.zoo.models import rows_of
 from equipoise.errors import UsageError
 
 _NUM_STEPS = 3

@@ -1,13 +1,20 @@
-"""How wrong predictions were, every cluster counted once, with intervals, and what choosing by them costs."""
+"""How wrong predictions are: rows held out, intervals, errors by cluster, and what choosing by them costs."""
 
-from collections.abc import Hashable, Sequence
+import math
+import re
+from collections.abc import Callable, Hashable, Sequence
 from statistics import NormalDist
+from typing import TypeAlias
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from equipoise.calibration.published.models import known_workload
 from equipoise.calibration.published.rows import PublishedRow
+from equipoise.errors import EvidenceError, UsageError
+from equipoise.perfmodel.parameters import Parameters
+from equipoise.runs.readers.cells import listed
 from equipoise.stats import conformal_half_width
 
 
@@ -154,3 +161,298 @@ def _cost(choices: dict[Hashable, list[tuple[float, float]]]) -> float:
     ]
     chosen_s = min(means)[1]
     return chosen_s / min(was for _, was in means) - 1.0
+
+
+Indices: TypeAlias = NDArray[np.intp]
+Seconds: TypeAlias = NDArray[np.float64]
+
+
+class Basis(Struct, frozen=True, kw_only=True):
+    """Parameters that were fitted before, how wrong they were, and the rows they were fitted to.
+
+    log_half_width: of the 90 % interval of the logarithm of a time. row_digests: of those rows.
+    """
+
+    name: str
+    parameters: Parameters
+    log_half_width: float
+    row_digests: frozenset[str]
+
+
+class PredictedRows(Struct, frozen=True, kw_only=True):
+    """Predicted seconds of all rows of a task, and how uncertain they are before any row is known.
+
+    seconds: (n_rows,), NaN where a row is not expressed. prior_log_sd: (n_rows,), of the logarithm; what the
+    beliefs about every parameter leave open where nothing was fitted, else NaN or None.
+    further_log_sd: (n_rows,), what parameters leave open of a row beyond what they do of the rows fitted to.
+    memory_bytes: (n_rows,), what frameworks report on the fullest accelerator; None where none is predicted.
+    bases: what each row rests on where that was fitted before; None where it is rows or beliefs.
+    """
+
+    seconds: Seconds
+    prior_log_sd: Seconds | None = None
+    further_log_sd: Seconds | None = None
+    memory_bytes: NDArray[np.float64] | None = None
+    bases: tuple[Basis | None, ...] | None = None
+
+
+class PredictionTask(Struct, frozen=True, kw_only=True):
+    """Rows as one predictor sees them.
+
+    reasons: a row each; why it is not expressed, None where it is. given: rows that others are predicted
+    from, and that are not predicted themselves. predict: fits to the rows of some indices, or to none, and
+    predicts all.
+    """
+
+    reasons: tuple[str | None, ...]
+    predict: Callable[[Indices], PredictedRows]
+    given: frozenset[int] = frozenset()
+
+
+class Predictor(Struct, frozen=True, kw_only=True):
+    """One way to predict rows: its name, which of all rows it takes, and how it begins with those."""
+
+    name: str
+    claims: Callable[[Sequence[PublishedRow]], Sequence[bool]]
+    begin: Callable[[Sequence[PublishedRow]], PredictionTask]
+
+
+NONE = "none"
+_LEAVE = re.compile(r"leave-(half-of-)?([a-z0-9_]+(?:\+[a-z0-9_]+){0,7})-out")
+_AXES = ("dp", "tp", "pp", "cp", "ep")
+
+
+def _size(name: str) -> Callable[[PublishedRow], object]:
+    """A size of the model, from wherever it is known."""
+
+    def value(row: PublishedRow) -> object:
+        model = None if row.model is None else row.model.transformer
+        return row.cells.get(name, "").strip() if model is None else getattr(model, name)
+
+    return value
+
+
+def _parameter(name: str) -> Callable[[PublishedRow], object]:
+    """A parameter of the strategy as it was understood."""
+    return lambda row: None if row.strategy is None else getattr(row.strategy, name)
+
+
+def _strategy(row: PublishedRow) -> object:
+    """What kind of strategy, in words: which axes are used, and every parameter that is no size."""
+    found = row.strategy
+    if found is None:
+        return row.cells.get("parallel_config", "").strip()
+    words = [axis for axis in _AXES if getattr(found, axis) > 1]
+    words += [f"zero{found.zero_stage}"] if found.zero_stage else []
+    words += ["interleaved"] if found.interleave > 1 else []
+    words += [name for name in ("sequence_parallel", "tp_overlap") if getattr(found, name)]
+    words += [found.trained] if found.trained != "full" else []
+    return " ".join((*words, f"recompute={found.recompute}", found.precision, found.implementation))
+
+
+def _model(row: PublishedRow) -> object:
+    """The model, by its name in the catalogue, else by its sizes or name."""
+    known = known_workload(row.workload, row.catalogue) if row.model is None else row.model.known
+    if known is not None:
+        return known.slug
+    return row.workload if row.model is None else row.model.transformer
+
+
+# Columns that mean more than their text; every other column of a file is taken as written.
+_VALUES: dict[str, Callable[[PublishedRow], object]] = {
+    "n_gpus": lambda row: row.num_accelerators,
+    "model": _model,
+    "workload": _model,
+    "strategy": _strategy,
+    "file": lambda row: row.file,
+    "cluster": lambda row: row.cluster,
+    **{name: _size(name) for name in ("layers", "hidden", "heads")},
+    **{name: _parameter(name) for name in (*_AXES, "precision", "recompute", "implementation")},
+    "bytes": lambda row: row.payload_bytes,
+}
+
+
+class Split(Struct, frozen=True, kw_only=True):
+    """What is left out at a time: all rows of one value of a column, or of every second of its values.
+
+    column: several are combined by `+`; then their values together are one.
+    """
+
+    column: str
+    is_half: bool
+
+
+def split_of(text: str) -> Split | None:
+    """The split a text names; None for none.
+
+    Raises UsageError for what is no split.
+
+    >>> split_of("leave-n_gpus-out")
+    Split(column='n_gpus', is_half=False)
+    """
+    if text == NONE:
+        return None
+    match = _LEAVE.fullmatch(text)
+    if match is None:
+        raise UsageError(
+            f"--split {text[:80]!r}: expected none, leave-COLUMN-out or leave-half-of-COLUMN-out, such as "
+            "leave-n_gpus-out"
+        )
+    return Split(column=match[2], is_half=match[1] is not None)
+
+
+def fold_names(rows: Sequence[PublishedRow], split: Split) -> list[str]:
+    """The fold of every row: the text of its value in a column, or which half of all values has it.
+
+    Raises UsageError where no row has the column, EvidenceError where all rows have one value.
+    """
+    column = split.column
+    parts = [_values(rows, name) for name in column.split("+")]
+    found = parts[0] if len(parts) == 1 else [" ".join(map(str, each)) for each in zip(*parts, strict=True)]
+    distinct = sorted(set(found), key=_order)
+    if len(distinct) == 1:
+        raise EvidenceError(
+            f"every row has {column} = {str(distinct[0])[:80]}: no rows remain to calibrate on",
+            missing=(f"rows with another {column}",),
+        )
+    if split.is_half:
+        place = {each: ("first", "second")[at % 2] for at, each in enumerate(distinct)}
+        return [f"{place[each]} half of {column}" for each in found]
+    return [str(each) for each in found]
+
+
+def _values(rows: Sequence[PublishedRow], column: str) -> list[object]:
+    """The value of every row in one column, as meant where that is known, else as written."""
+    value = _VALUES.get(column)
+    if value is not None:
+        return [value(row) for row in rows]
+    if not any(column in row.cells for row in rows):
+        known = dict.fromkeys((*_VALUES, *(name for row in rows[:1] for name in row.cells)))
+        raise UsageError(f"--split leave-{column}-out: column not found; found {listed([*known])}")
+    return [row.cells.get(column, "").strip() for row in rows]
+
+
+def _order(value: object) -> tuple[float, str]:
+    """Numbers by size, then everything else by its text."""
+    return (float(value), "") if isinstance(value, int | float) else (math.inf, str(value))
+
+
+# Of the rows a calibration is made on, so many folds show how wrong it is on rows it has not seen.
+_NUM_INNER_FOLDS = 5
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+
+
+class HeldOutTimes(Struct, frozen=True, kw_only=True):
+    """Seconds, their bounds, and memory of every row, NaN where a row was not to be predicted; shape
+    (n_rows,).
+    """
+
+    seconds: Seconds
+    low_s: Seconds
+    high_s: Seconds
+    memory_bytes: Seconds
+    bases: tuple[Basis | None, ...]
+
+
+def held_out(
+    task: PredictionTask,
+    rows: Sequence[PublishedRow],
+    *,
+    aims: Indices,
+    folds: Sequence[str],
+    fitted: Indices,
+    progress: Progress | None,
+) -> HeldOutTimes:
+    """The predictions of some rows by a task, each fold by models fitted to the other folds and to `fitted`.
+
+    aims: the rows to predict. folds: of every aim; where all are one, models are fitted to `fitted` alone.
+    fitted: further rows to fit to. Intervals come from the errors of the other folds, or from those of
+    `fitted` when held out in folds of their own.
+    """
+    measured_s = np.array([row.seconds for row in rows], dtype=float)
+    clusters = np.array([row.cluster for row in rows], dtype=np.intp)
+    members = {name: aims[[each == name for each in folds]] for name in dict.fromkeys(folds)}
+    found = _cross_validated(task, len(rows), members, fitted, progress)
+    seconds, prior_log_sd = found.seconds, found.prior_log_sd
+    known = np.log(measured_s / seconds)
+    if len(members) == 1 and len(fitted):
+        inner = _cross_validated(
+            task, len(rows), _inner_folds(rows, fitted), np.array([], dtype=np.intp), progress
+        )
+        known = np.log(measured_s / inner.seconds)
+    half = np.full(len(rows), np.nan)
+    for name, some in members.items():
+        others = np.concatenate([rest for other, rest in members.items() if other != name] or [fitted])
+        half[some] = half_width(known[others], clusters[others], level=LEVEL)
+    # Errors of the fitted rows are too small where parameters matter that those rows do not determine.
+    further = prior_half_width(found.further_log_sd, level=LEVEL)
+    half = np.hypot(half, np.where(np.isfinite(further), further, 0.0))
+    by_beliefs = np.isfinite(prior_log_sd)
+    half[by_beliefs] = prior_half_width(prior_log_sd[by_beliefs], level=LEVEL)
+    return HeldOutTimes(
+        seconds=seconds,
+        low_s=seconds * np.exp(-half),
+        high_s=seconds * np.exp(half),
+        memory_bytes=found.memory_bytes,
+        bases=tuple(found.bases),
+    )
+
+
+class _CrossValidated(Struct, frozen=True, kw_only=True):
+    """Predictions of every row by models that were not fitted to it, NaN where nothing was."""
+
+    seconds: Seconds
+    prior_log_sd: Seconds
+    further_log_sd: Seconds
+    memory_bytes: Seconds
+    bases: list[Basis | None]
+
+
+def _cross_validated(
+    task: PredictionTask, num_rows: int, folds: dict[str, Indices], fitted: Indices, progress: Progress | None
+) -> _CrossValidated:
+    """Seconds of the members of every fold by models fitted to all others, and their spread where none
+    was.
+    """
+    seconds, prior_log_sd, further, memory_bytes = (np.full(num_rows, np.nan) for _ in range(4))
+    bases: list[Basis | None] = [None] * num_rows
+    for done, (name, members) in enumerate(folds.items()):
+        if progress is not None:
+            progress(f"holding out {name}" if name else "predicting", done, len(folds))
+        others = [rest for other, rest in folds.items() if other != name]
+        found = task.predict(np.concatenate([fitted, *others]).astype(np.intp))
+        seconds[members] = found.seconds[members]
+        if found.prior_log_sd is not None:
+            prior_log_sd[members] = found.prior_log_sd[members]
+        if found.further_log_sd is not None:
+            further[members] = found.further_log_sd[members]
+        if found.bases is not None:
+            for at in members:
+                bases[at] = found.bases[at]
+        if found.memory_bytes is not None:
+            memory_bytes[members] = found.memory_bytes[members]
+    return _CrossValidated(
+        seconds=seconds,
+        prior_log_sd=prior_log_sd,
+        further_log_sd=further,
+        memory_bytes=memory_bytes,
+        bases=bases,
+    )
+
+
+def _inner_folds(rows: Sequence[PublishedRow], fitted: Indices) -> dict[str, Indices]:
+    """Folds of the rows a calibration is made on: whole settings (machine, size, model) where there are
+    enough.
+    """
+    settings = [_setting(rows[i]) for i in fitted]
+    if len(set(settings)) < _NUM_INNER_FOLDS:
+        settings = [str(rows[i].cluster) for i in fitted]
+    order = {setting: at % _NUM_INNER_FOLDS for at, setting in enumerate(sorted(set(settings)))}
+    numbers = np.array([order[setting] for setting in settings], dtype=np.intp)
+    return {f"part {number + 1}": fitted[numbers == number] for number in np.unique(numbers)}
+
+
+def _setting(row: PublishedRow) -> str:
+    model = None if row.model is None else row.model.transformer
+    return f"{row.hardware} {row.num_accelerators} {row.workload if model is None else model.hidden}"

@@ -10,8 +10,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from equipoise.calibration.accuracy import cluster_weights
-from equipoise.calibration.held_out import Indices, PredictedRows, PredictionTask, Predictor, Seconds
+from equipoise.calibration.accuracy import (
+    Indices,
+    PredictedRows,
+    PredictionTask,
+    Predictor,
+    Seconds,
+    cluster_weights,
+)
 from equipoise.calibration.published.models import known_workload
 from equipoise.calibration.published.quantities import count_in
 from equipoise.calibration.published.rows import PublishedRow, nodes_of

@@ -11,31 +11,28 @@ from msgspec import Struct
 
 from equipoise.calibration.accuracy import (
     LEVEL,
-    MemoryErrors,
-    Regret,
-    TimeErrors,
-    memory_errors,
-    regret,
-    time_errors,
-)
-from equipoise.calibration.collective_rows import COLLECTIVE
-from equipoise.calibration.held_out import (
     Basis,
     Indices,
+    MemoryErrors,
     PredictionTask,
     Predictor,
     Progress,
+    Regret,
     Split,
+    TimeErrors,
     fold_names,
     held_out,
+    memory_errors,
+    regret,
     split_of,
+    time_errors,
 )
 from equipoise.calibration.profiles import Profile, SoftwareProfile, profile, profiles, software_profiles
 from equipoise.calibration.published.executions import chosen, digest_of, software_of, with_executions
 from equipoise.calibration.published.rows import PublishedRow, nodes_of, read_rows
 from equipoise.calibration.published.table import published_steps, rows_of_table
 from equipoise.calibration.scale_up_rows import SCALE_UP
-from equipoise.calibration.step_rows import step_predictor
+from equipoise.calibration.step_rows import COLLECTIVE, step_predictor
 from equipoise.errors import EvidenceError, SpecError
 from equipoise.spec.catalogue import Catalogue
 

@@ -68,8 +68,7 @@ def _measured(
     wanted: Wanted, operations: tuple[str, ...], progress: Callable[[str, int, int], None]
 ) -> "CollectiveRuns":
     from equipoise.bench.collectives import CollectivesTask, sizes_of
-    from equipoise.bench.collectives.documents import reading_in
-    from equipoise.bench.collectives.measure import DEFAULT_STARTS, timed_document
+    from equipoise.bench.collectives.documents import DEFAULT_STARTS, reading_in, timed_document
     from equipoise.bench.launchers import launcher
     from equipoise.report.json import encode
 

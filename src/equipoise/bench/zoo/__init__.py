@@ -112,7 +112,7 @@ def trainee(name: str, *, batch_samples: int, seed: int, rank: int = 0, num_rank
         )
     model = next((each for each in ZOO if each.name == name), None) if known_name(name) else None
     try:
-        data = import_module("equipoise.bench.zoo.data")
+        data = import_module("equipoise.bench.zoo.models")
     except ModuleNotFoundError as err:
         if err.name != "torch":
             raise
