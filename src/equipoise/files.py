@@ -1,7 +1,7 @@
-"""Files that users name: read with a bound, and written whole or not at all. Tables in TOML that ship.
+"""Files that users name: read with a bound, and written whole or not at all. Tables and records that ship.
 
-`data/parsed` keeps those tables as JSON, which is read ten times as fast: it serves while it is of the very
-bytes of its file, else the file itself is parsed. Installing the package writes them (`hatch_build.py`).
+`data/parsed` keeps the tables, which are TOML, as JSON, read ten times as fast: it serves while it is of the
+very bytes of its file, else the file itself is parsed. Installing the package writes them (`hatch_build.py`).
 """
 
 import datetime as dt
@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, TypeVar
 from zlib import crc32
 
 from equipoise.errors import DataError, UsageError
@@ -273,6 +273,23 @@ def shipped_table(path: Path, content: bytes | None = None) -> dict[str, Any]:
     import tomllib  # noqa: PLC0415 - only for a file that was edited, or is a user's
 
     return tomllib.loads(content.decode())
+
+
+Record = TypeVar("Record")
+
+
+def shipped_record(name: str | Path, kind: type[Record], *, made_by: str) -> Record:
+    """A JSON file of `data/`, or of a whole path, as a record. made_by: the target of `make` that writes it.
+
+    Raises DataError where the file is missing or holds no such record.
+    """
+    import msgspec  # noqa: PLC0415 - this module serves where the package is built, with no library
+
+    path = _PACKAGE / "data" / name
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, ValueError, msgspec.MsgspecError) as err:
+        raise DataError(f"{path}: {err}; `make {made_by}` writes it") from err
 
 
 def shipped_files() -> tuple[Path, ...]:

@@ -270,7 +270,13 @@ def _shipped() -> Shipped:
         baselines={"perfect": record(0.35, None)},
     )
     spread = SubmitterSpread(factor=1.02, log_sd=0.1, num_results=50, num_held_out=40, coverage=0.9)
-    return Shipped(dataset="2030.1", by_batch={}, summaries=(summary,), submitters=spread)
+    return Shipped(
+        dataset="2030.1",
+        settings_without_batch={},
+        settings_given_batch={},
+        summaries=(summary,),
+        submitters=spread,
+    )
 
 
 def make_findings(

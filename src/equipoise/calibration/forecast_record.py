@@ -9,10 +9,10 @@ from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 import orjson
-from msgspec import Struct, to_builtins
+from msgspec import Struct, field, to_builtins
 
 from equipoise.calibration.curves import ForecastRecord
-from equipoise.errors import DataError
+from equipoise.files import shipped_record
 from equipoise.runs import embedded
 from equipoise.runs.store import best_per_size, comparable
 from equipoise.scaling import backtest as scaling
@@ -52,19 +52,20 @@ class BacktestSummary(Struct, frozen=True, kw_only=True):
 
 
 class Shipped(Struct, frozen=True, kw_only=True):
-    """Settings by whether batches are given, the record of the law and the spread of submitters.
+    """Settings of the pooled law without and with given batches, its record, and the spread of submitters.
 
     dataset: the version they are of.
     """
 
     dataset: str
-    by_batch: Mapping[bool, Mapping[str, Sequence[float]]]
-    summaries: tuple[BacktestSummary, ...]
+    settings_without_batch: Mapping[str, Any] = field(name="settings")
+    settings_given_batch: Mapping[str, Any]
+    summaries: tuple[BacktestSummary, ...] = field(name="backtests")
     submitters: SubmitterSpread
 
     def settings(self, *, given_batch: bool) -> Mapping[str, Sequence[float]]:
         """The settings of the pooled law, as `pooled.fit` takes them."""
-        return self.by_batch[given_batch]
+        return self.settings_given_batch if given_batch else self.settings_without_batch
 
     def summary(self, protocol: Protocol, *, given_batch: bool) -> BacktestSummary | None:
         """The whole record of one protocol; None where it was not made."""
@@ -96,39 +97,7 @@ class Shipped(Struct, frozen=True, kw_only=True):
 @cache
 def shipped() -> Shipped:
     """What ships. Raises DataError where the file is missing or no such record."""
-    path = files("equipoise") / "data" / FORECAST
-    try:
-        found = orjson.loads(path.read_bytes())
-        return Shipped(
-            dataset=found["dataset"],
-            by_batch={False: found["settings"], True: found["settings_given_batch"]},
-            summaries=tuple(_summary(each) for each in found["backtests"]),
-            submitters=SubmitterSpread(**found["submitters"]),
-        )
-    except (OSError, ValueError, KeyError, TypeError) as err:
-        raise DataError(
-            f"{path}: {err!r}; expected the pooled law's settings: `make dataset` writes it"
-        ) from err
-
-
-def _summary(found: Mapping[str, Any]) -> BacktestSummary:
-    return BacktestSummary(
-        protocol=found["protocol"],
-        given_batch=found["given_batch"],
-        pooled_law=_errors_record(found["pooled_law"]),
-        baselines={name: _errors_record(each) for name, each in found["baselines"].items()},
-    )
-
-
-def _errors_record(found: Mapping[str, Any]) -> scaling.BacktestRecord:
-    """A record from its plain form: of its fields, those that are tables hold errors by name."""
-    values: dict[str, Any] = {
-        name: {key: scaling.Errors(**each) for key, each in value.items()}
-        if isinstance(value, dict)
-        else value
-        for name, value in found.items()
-    }
-    return scaling.BacktestRecord(**values)
+    return shipped_record(FORECAST, Shipped, made_by="dataset")
 
 
 def forecast_document() -> dict[str, Any]:
@@ -248,18 +217,4 @@ class ShippedAdvice(Struct, frozen=True, kw_only=True):
 @cache
 def shipped_advice(name: str = PUBLISHED) -> ShippedAdvice:
     """What ships, PUBLISHED or COMBINED. Raises DataError where the file is missing or is no such record."""
-    path = files("equipoise") / "data" / name
-    try:
-        found = orjson.loads(path.read_bytes())
-        return ShippedAdvice(
-            dataset=found["dataset"], errors=tuple(_read_errors(each) for each in found["errors"])
-        )
-    except (OSError, ValueError, KeyError, TypeError) as err:
-        raise DataError(
-            f"{path}: {err!r}; expected a record of advised numbers: `make dataset profiles` writes it"
-        ) from err
-
-
-def _read_errors(found: Mapping[str, Any]) -> AdviceErrors:
-    methods = {name: Way(**each) for name, each in found["methods"].items()}
-    return AdviceErrors(**{**found, "methods": methods})
+    return shipped_record(name, ShippedAdvice, made_by="dataset profiles")

@@ -4,11 +4,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
 from hashlib import sha256
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import orjson
 import polars as pl
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -24,7 +22,8 @@ from equipoise.calibration.curves import (
     fitted_curve,
     sizes_of_interest,
 )
-from equipoise.errors import DataError, EvidenceError, SpecError
+from equipoise.errors import EvidenceError, SpecError
+from equipoise.files import shipped_record
 from equipoise.runs import embedded
 from equipoise.runs.store import SameRows, best_per_size
 from equipoise.scaling import pooled
@@ -163,15 +162,16 @@ def fingerprint(entries: pl.DataFrame, settings: Mapping[str, Sequence[float]], 
     return told.hexdigest()[:_HASH_CHARS]
 
 
+class _Trends(Struct, frozen=True, kw_only=True):
+    """What TRENDS holds."""
+
+    trends: Mapping[str, pooled.KeptTrends]
+
+
 @cache
 def kept_trends() -> Mapping[str, pooled.KeptTrends]:
     """The trends that ship, by `fingerprint`: they are used for what they were made of, and nothing else."""
-    path = files("equipoise") / "data" / TRENDS
-    try:
-        found: Mapping[str, pooled.KeptTrends] = orjson.loads(path.read_bytes())["trends"]
-    except (OSError, ValueError, KeyError, TypeError) as err:
-        raise DataError(f"{path}: {err!r}; expected trends: `make dataset` writes it") from err
-    return found
+    return shipped_record(TRENDS, _Trends, made_by="dataset").trends
 
 
 def trends_document() -> dict[str, Any]:

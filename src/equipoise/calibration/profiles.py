@@ -5,17 +5,16 @@ Parameters fitted to measurements, how wrong they were, which one serves a quest
 
 from collections.abc import Mapping
 from functools import cache, cached_property, lru_cache
-from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 from zlib import crc32
 
 import numpy as np
-import orjson
 from msgspec import Struct
 from msgspec.structs import replace
 
-from equipoise.errors import DataError, SpecError
+from equipoise.errors import SpecError
+from equipoise.files import shipped_record
 from equipoise.perfmodel.parameters import PRIORS, Parameters, stacked
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.hardware import Accelerator, Kind
@@ -64,6 +63,12 @@ class Profile(Struct, frozen=True, kw_only=True):
     record: ProfileRecord
     row_digests: tuple[str, ...]
 
+    def __post_init__(self) -> None:
+        """Refuse a parameter that the model no longer has: it would silently be without effect."""
+        strange = sorted(self.values.keys() - {each.name for each in PRIORS})
+        if strange:
+            raise ValueError(f"parameters {', '.join(strange)} of profile {self.name!r} are not the model's")
+
     @property
     def parameters(self) -> Parameters:
         """The parameters of the model under this calibration."""
@@ -74,15 +79,16 @@ class SoftwareProfile(Struct, frozen=True, kw_only=True):
     """Parameters of one software, learnt from all software, and how wrong it was on sources left out.
 
     values: of a source that is new, by name. cholesky: of the covariance of their logarithms, in standard
-    deviations of their priors, a row per value: the lower triangle. row_digests: of the rows of all software.
+    deviations of their priors, a row per value with blanks between its numbers: the lower triangle.
+    row_digests: of the rows of all software.
     """
 
     name: str
     values: Mapping[str, float]
-    cholesky: tuple[tuple[float, ...], ...]
+    cholesky: tuple[str, ...]
     log_half_width: float
     record: ProfileRecord
-    row_digests: frozenset[str]
+    row_digests: frozenset[str] = frozenset()
 
     @property
     def parameters(self) -> Parameters:
@@ -90,60 +96,35 @@ class SoftwareProfile(Struct, frozen=True, kw_only=True):
         return Parameters().changed(self.values)
 
 
+class _SoftwareProfiles(Struct, frozen=True, kw_only=True):
+    """What SOFTWARE_NAME holds."""
+
+    row_digests: frozenset[str]
+    software: tuple[SoftwareProfile, ...]
+
+
 @cache
 def software_profiles() -> Mapping[str, SoftwareProfile]:
     """The parameters of every software that ship. Raises DataError where their file is missing or broken."""
-    path = Path(str(files("equipoise") / "data" / SOFTWARE_NAME))
-    try:
-        whole = orjson.loads(path.read_bytes())
-        digests = frozenset(whole["row_digests"])
-        return {
-            each["name"]: SoftwareProfile(
-                name=each["name"],
-                values=each["values"],
-                cholesky=tuple(tuple(map(float, row.split())) for row in each["cholesky"]),
-                log_half_width=each["log_half_width"],
-                record=ProfileRecord(**each["record"]),
-                row_digests=digests,
-            )
-            for each in whole["software"]
-        }
-    except (OSError, ValueError, KeyError, TypeError) as err:
-        raise DataError(
-            f"{path}: {err!r}; expected parameters by software: `make profiles` writes them"
-        ) from err
+    found = shipped_record(SOFTWARE_NAME, _SoftwareProfiles, made_by="profiles")
+    return {each.name: replace(each, row_digests=found.row_digests) for each in found.software}
+
+
+class _Profiles(Struct, frozen=True, kw_only=True):
+    """What NAME holds."""
+
+    profiles: tuple[Profile, ...]
 
 
 @cache
 def profiles() -> tuple[Profile, ...]:
     """All profiles that ship. Raises DataError where their file is missing or not what `main` writes."""
-    return read_profiles(Path(str(files("equipoise") / "data" / NAME)))
+    return read_profiles(NAME)
 
 
-def read_profiles(path: Path) -> tuple[Profile, ...]:
+def read_profiles(path: str | Path) -> tuple[Profile, ...]:
     """The profiles of a file. Raises DataError where it is missing or not what `main` writes."""
-    try:
-        return tuple(_profile(each) for each in orjson.loads(path.read_bytes())["profiles"])
-    except (OSError, ValueError, KeyError, TypeError) as err:
-        raise DataError(f"{path}: {err!r}; expected fitted profiles: `make profiles` writes them") from err
-
-
-def _profile(found: Mapping[str, Any]) -> Profile:
-    known = {each.name for each in PRIORS}
-    # A parameter that the model no longer has would silently be without effect.
-    strange = sorted(set(found["values"]) - known)
-    if strange:
-        raise ValueError(f"parameters {', '.join(strange)} of profile {found['name']!r} are not the model's")
-    return Profile(
-        name=found["name"],
-        title=found["title"],
-        file_names=tuple(found["file_names"]),
-        accelerators=tuple(found["accelerators"]),
-        values=found["values"],
-        log_sd=found["log_sd"],
-        record=ProfileRecord(**found["record"]),
-        row_digests=tuple(found["row_digests"]),
-    )
+    return shipped_record(path, _Profiles, made_by="profiles").profiles
 
 
 def profile(name: str) -> Profile:
@@ -363,7 +344,7 @@ def _software_model(name: str) -> CalibratedModel:
     found = software_profiles()[name]
     record = found.record
     factor = np.zeros((len(found.values), len(found.values)))
-    factor[np.tril_indices(len(factor))] = [each for row in found.cholesky for each in row]
+    factor[np.tril_indices(len(factor))] = [float(each) for row in found.cholesky for each in row.split()]
     spread = np.array([each.log_sd for each in PRIORS if each.name in found.values])
     largest = np.array([each.largest for each in PRIORS if each.name in found.values])
     deviates = np.random.default_rng(_SEED).standard_normal((_NUM_DRAWS, len(factor)))

@@ -6,16 +6,14 @@ How wrong each was on held-out data, its weight, the combined interval.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from importlib.resources import files
 from statistics import NormalDist
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
-import orjson
 from msgspec import Struct
 
 from equipoise.decide.evidence import LEAST_LOG_SD, Curves, Estimates
-from equipoise.errors import DataError
+from equipoise.files import shipped_record
 from equipoise.scaling.laws import Domain, FloatArray
 from equipoise.spec.workload import Workload
 from equipoise.stats import DEVIATE, LEVEL, Interval
@@ -74,27 +72,27 @@ class Planned(Struct, frozen=True, kw_only=True):
     num_accelerators: int = 1
 
 
+class _Plans(Struct, frozen=True, kw_only=True):
+    """What PLAN_RECORD_NAME holds."""
+
+    records: tuple[PlanRecord, ...]
+    workloads: tuple[WorkloadPlans, ...]
+
+
 @cache
+def _plans() -> _Plans:
+    return shipped_record(PLAN_RECORD_NAME, _Plans, made_by="profiles")
+
+
 def plan_records() -> tuple[PlanRecord, ...]:
     """The records that ship. Raises DataError where their file is missing or not what `main` writes."""
-    return tuple(
-        PlanRecord(**(each | {"workloads": tuple(each["workloads"])})) for each in _read()["records"]
-    )
+    return _plans().records
 
 
 @cache
 def workload_plans() -> Mapping[str, WorkloadPlans]:
     """By workload, those that some training was planned of. Raises DataError as `plan_records` does."""
-    return {each.workload: each for each in (WorkloadPlans(**found) for found in _read()["workloads"])}
-
-
-def _read() -> Any:  # noqa: ANN401 - what a JSON file holds
-    path = files("equipoise") / "data" / PLAN_RECORD_NAME
-    try:
-        found = orjson.loads(path.read_bytes())
-        return {"records": found["records"], "workloads": found["workloads"]}
-    except (OSError, ValueError, KeyError, TypeError) as err:
-        raise DataError(f"{path}: {err!r}; expected the record of plans: `make profiles` writes it") from err
+    return {each.workload: each for each in _plans().workloads}
 
 
 def model_kind(about: Workload) -> ModelKind:
@@ -215,20 +213,16 @@ class CombinedRecord(Struct, frozen=True, kw_only=True):
         return float(np.interp(num_doublings, places, self.carried_log_sd))
 
 
+class _Combined(Struct, frozen=True, kw_only=True):
+    """What COMBINED_RECORD_NAME holds."""
+
+    record: CombinedRecord
+
+
 @cache
 def combined_record() -> CombinedRecord:
     """The record that ships. Raises DataError where its file is missing or not what `main` writes."""
-    path = files("equipoise") / "data" / COMBINED_RECORD_NAME
-    try:
-        found = orjson.loads(path.read_bytes())["record"]
-        jumps = tuple(Jump(**each) for each in found["by_jump"])
-        return CombinedRecord(
-            **(found | {"by_jump": jumps, "carried_log_sd": tuple(found["carried_log_sd"])})
-        )
-    except (OSError, ValueError, KeyError, TypeError) as err:
-        raise DataError(
-            f"{path}: {err!r}; expected the record of joint answers: `make profiles` writes it"
-        ) from err
+    return shipped_record(COMBINED_RECORD_NAME, _Combined, made_by="profiles").record
 
 
 # Errors of the estimators may go together: they share the samples to target, the year's software, the

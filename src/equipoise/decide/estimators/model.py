@@ -6,11 +6,9 @@ Also results of the nearest chip for one that has none, carried over by the mode
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from importlib.resources import files
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
-import orjson
 import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
@@ -20,7 +18,8 @@ from equipoise.decide.combine import combined_record, model_kind, scaled_curves,
 from equipoise.decide.evidence import BoundKind, Curves, Estimate, Estimates, EvidenceSource, OrderBound
 from equipoise.decide.strategy_search import Problem
 from equipoise.decide.surveys import SizeSearch, Survey
-from equipoise.errors import DataError, SpecError
+from equipoise.errors import SpecError
+from equipoise.files import shipped_record
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.machine import machine
@@ -80,16 +79,16 @@ class TransferRecord(Struct, frozen=True, kw_only=True):
         return f"results of {self.num_chips} held-out chips, carried over from {what}"
 
 
+class _Transfers(Struct, frozen=True, kw_only=True):
+    """What NAME holds."""
+
+    records: tuple[TransferRecord, ...]
+
+
 @cache
 def transfer_records() -> tuple[TransferRecord, ...]:
     """The records that ship. Raises DataError where their file is missing or not what its maker writes."""
-    path = files("equipoise") / "data" / NAME
-    try:
-        return tuple(TransferRecord(**each) for each in orjson.loads(path.read_bytes())["records"])
-    except (OSError, ValueError, KeyError, TypeError) as err:
-        raise DataError(
-            f"{path}: {err!r}; expected the record of transfer between chips: `make profiles` writes it"
-        ) from err
+    return shipped_record(NAME, _Transfers, made_by="profiles").records
 
 
 def transfer_record(nearness: Nearness) -> TransferRecord:
