@@ -1,6 +1,6 @@
 """Writes what follows from the fields of a question: docs/reference/questions.md and the types of Python."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from equipoise.decide.field import GROUPS, Field, Verb
@@ -89,15 +89,29 @@ def _arguments() -> Iterator[str]:
     yield "from collections.abc import Mapping, Sequence"
     yield "from os import PathLike"
     yield "from typing import Literal, TypedDict"
-    for verb in _PYTHON_VERBS:
-        name = f"{verb.capitalize()}Fields"
-        yield from ("", "", f"class {name}(TypedDict, total=False):")
-        yield f'    """Fields of `{verb}`: docs/reference/questions.md has what each means."""'
-        yield ""
-        for attribute, field in fields_of(verb).items():
-            # Arguments of the functions themselves: the workload, and what makes the result another one.
-            if attribute not in {"workload", "ask"}:
-                yield from _declared(f"    {field.argument}: {_type(field)}")
+    of_verb = {verb: [*_argument_fields(verb)] for verb in _PYTHON_VERBS}
+    shared = [each for each in of_verb["advise"] if all(each in fields for fields in of_verb.values())]
+    trained = [each for each in of_verb["advise"] if each in of_verb["plan"] and each not in shared]
+    yield from _class("SharedFields", "TypedDict", "every function", shared)
+    yield from _class("TrainingFields", "SharedFields", "`advise` and `plan`", trained)
+    for verb, fields in of_verb.items():
+        base = "TrainingFields" if verb in {"advise", "plan"} else "SharedFields"
+        above = (*shared, *(trained if base == "TrainingFields" else ()))
+        rest = [each for each in fields if each not in above]
+        yield from _class(f"{verb.capitalize()}Fields", base, f"`{verb}`", rest)
+
+
+def _argument_fields(verb: Verb) -> Iterator[Field]:
+    """The fields of a verb but arguments of the function itself: the workload, what makes another result."""
+    return (each for name, each in fields_of(verb).items() if name not in {"workload", "ask"})
+
+
+def _class(name: str, base: str, of: str, fields: Sequence[Field]) -> Iterator[str]:
+    yield from ("", "", f"class {name}({base}, total=False):")
+    yield f'    """Fields of {of}: docs/reference/questions.md has what each means."""'
+    yield from [""] * bool(fields)
+    for each in fields:
+        yield from _declared(f"    {each.argument}: {_type(each)}")
 
 
 def _declared(line: str) -> Iterator[str]:

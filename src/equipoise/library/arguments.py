@@ -5,8 +5,20 @@ from os import PathLike
 from typing import Literal, TypedDict
 
 
-class AdviseFields(TypedDict, total=False):
-    """Fields of `advise`: docs/reference/questions.md has what each means."""
+class SharedFields(TypedDict, total=False):
+    """Fields of every function: docs/reference/questions.md has what each means."""
+
+    accelerator: str | Sequence[str]
+    price: float | str | Mapping[str, float | str]
+    region: str
+    data: str | PathLike[str]
+    also: str | PathLike[str] | Sequence[str | PathLike[str]]
+    hardware: str | PathLike[str] | Sequence[str | PathLike[str]]
+    workloads: str | PathLike[str] | Sequence[str | PathLike[str]]
+
+
+class TrainingFields(SharedFields, total=False):
+    """Fields of `advise` and `plan`: docs/reference/questions.md has what each means."""
 
     config: str | PathLike[str]
     train: str | Sequence[str]
@@ -20,29 +32,46 @@ class AdviseFields(TypedDict, total=False):
     group: int | str
     global_batch: int | str
     precision: str | Sequence[str]
-    accelerator: str | Sequence[str]
     here: bool
-    max_accelerators: int | str
     accelerators: int | str | Sequence[int]
     node_size: int | str
     oversubscription: float | str
     leaf_nodes: int | str
     topology: str | PathLike[str]
-    stock: int | str | Mapping[str, int | str]
     power_cap: float | str
     objective: Literal["balance", "time", "cost", "energy", "value_of_time"]
     value_of_time: float | str
     deadline: float | str
     budget: float | str
-    queue: float | str
-    price: float | str | Mapping[str, float | str]
     prices: str | PathLike[str]
+    carbon: float | str
+    collectives: str | PathLike[str] | Sequence[str | PathLike[str]]
+    fix: str | Sequence[str]
+    profile: str
+    software: Literal[
+        "jax_tpu",
+        "jax",
+        "megatron_core",
+        "torchtitan",
+        "fsdp2_eager",
+        "hf",
+        "fsdp",
+        "deepspeed",
+        "megatron",
+        "ngc",
+    ]
+
+
+class AdviseFields(TrainingFields, total=False):
+    """Fields of `advise`: docs/reference/questions.md has what each means."""
+
+    max_accelerators: int | str
+    stock: int | str | Mapping[str, int | str]
+    queue: float | str
     terms: str | Sequence[str] | Mapping[str, str | Sequence[str]]
     on_reclaim: Literal["wait", "shrink"]
     electricity: float | str
     pue: float | str
-    region: str
-    carbon: float | str
     currency: str
     buy: bool
     purchase: float | str
@@ -50,96 +79,27 @@ class AdviseFields(TypedDict, total=False):
     hosting: float | str
     horizon: float | str
     runs: str | PathLike[str]
-    collectives: str | PathLike[str] | Sequence[str | PathLike[str]]
     trace: str | PathLike[str] | Sequence[str | PathLike[str]]
     traced_as: str
     submitter: Literal["best", "new"]
-    fix: str | Sequence[str]
-    profile: str
-    software: Literal[
-        "jax_tpu",
-        "jax",
-        "megatron_core",
-        "torchtitan",
-        "fsdp2_eager",
-        "hf",
-        "fsdp",
-        "deepspeed",
-        "megatron",
-        "ngc",
-    ]
     tokens_per_param: float | str
-    data: str | PathLike[str]
-    also: str | PathLike[str] | Sequence[str | PathLike[str]]
-    hardware: str | PathLike[str] | Sequence[str | PathLike[str]]
-    workloads: str | PathLike[str] | Sequence[str | PathLike[str]]
 
 
-class PlanFields(TypedDict, total=False):
+class PlanFields(TrainingFields, total=False):
     """Fields of `plan`: docs/reference/questions.md has what each means."""
 
-    config: str | PathLike[str]
-    train: str | Sequence[str]
-    tokens: float | str
-    samples: float | str
-    examples: float | str
-    epochs: float | str
-    sequence: int | str
-    completion: int | str
-    prompt: int | str
-    group: int | str
-    global_batch: int | str
-    precision: str | Sequence[str]
-    accelerator: str | Sequence[str]
-    here: bool
-    accelerators: int | str | Sequence[int]
     nodes: int | str
-    node_size: int | str
-    oversubscription: float | str
-    leaf_nodes: int | str
-    topology: str | PathLike[str]
-    power_cap: float | str
-    objective: Literal["balance", "time", "cost", "energy", "value_of_time"]
-    value_of_time: float | str
-    deadline: float | str
-    budget: float | str
-    price: float | str | Mapping[str, float | str]
-    prices: str | PathLike[str]
-    region: str
-    carbon: float | str
-    collectives: str | PathLike[str] | Sequence[str | PathLike[str]]
-    fix: str | Sequence[str]
-    profile: str
-    software: Literal[
-        "jax_tpu",
-        "jax",
-        "megatron_core",
-        "torchtitan",
-        "fsdp2_eager",
-        "hf",
-        "fsdp",
-        "deepspeed",
-        "megatron",
-        "ngc",
-    ]
     top: int | str
-    data: str | PathLike[str]
-    also: str | PathLike[str] | Sequence[str | PathLike[str]]
-    hardware: str | PathLike[str] | Sequence[str | PathLike[str]]
-    workloads: str | PathLike[str] | Sequence[str | PathLike[str]]
 
 
-class PredictFields(TypedDict, total=False):
+class PredictFields(SharedFields, total=False):
     """Fields of `predict`: docs/reference/questions.md has what each means."""
 
     global_batch: int | str
     precision: str | Sequence[str]
-    accelerator: str | Sequence[str]
     accelerators: int | str | Sequence[int]
     value_of_time: float | str
     deadline: float | str
-    price: float | str | Mapping[str, float | str]
-    region: str
     carbon: float | str
     from_: str | PathLike[str]
     column: str | Sequence[str]
@@ -148,19 +108,7 @@ class PredictFields(TypedDict, total=False):
     round: str
     submitter: Literal["best", "new"]
     fix: str | Sequence[str]
-    data: str | PathLike[str]
-    also: str | PathLike[str] | Sequence[str | PathLike[str]]
-    hardware: str | PathLike[str] | Sequence[str | PathLike[str]]
-    workloads: str | PathLike[str] | Sequence[str | PathLike[str]]
 
 
-class AllocateFields(TypedDict, total=False):
+class AllocateFields(SharedFields, total=False):
     """Fields of `allocate`: docs/reference/questions.md has what each means."""
-
-    accelerator: str | Sequence[str]
-    price: float | str | Mapping[str, float | str]
-    region: str
-    data: str | PathLike[str]
-    also: str | PathLike[str] | Sequence[str | PathLike[str]]
-    hardware: str | PathLike[str] | Sequence[str | PathLike[str]]
-    workloads: str | PathLike[str] | Sequence[str | PathLike[str]]
