@@ -1,15 +1,12 @@
 """How right the advised number of accelerators was, against simple rules, as ratios of what each loses.
 
-Run: PYTHONPATH=src python benchmarks/advice.py [FOLDER with scores.parquet]; else the embedded data.
+Run: PYTHONPATH=src python benchmarks/advice.py [FOLDER that ingest wrote]; else the embedded data.
 
 Every group is asked where to stop without its largest size, and without its larger half.
 """
 
 import sys
 import time
-from pathlib import Path
-
-import polars as pl
 
 from equipoise.calibration.advice_backtest import advice_errors, held_out_advice
 from equipoise.calibration.forecast_record import OURS, AdviceErrors
@@ -41,9 +38,9 @@ def show(each: AdviceErrors) -> None:
 
 def main() -> None:
     """Hold sizes out of every group."""
-    scores = pl.read_parquet(Path(sys.argv[1]) / "scores.parquet") if sys.argv[1:] else embedded.load().scores
+    entries = embedded.scores(data=sys.argv[1:]).entries
     start = time.perf_counter()
-    errors = advice_errors(held_out_advice(scores))
+    errors = advice_errors(held_out_advice(entries))
     print(f"{time.perf_counter() - start:.1f} s")
     for each in errors:
         show(each)

@@ -1,16 +1,13 @@
 """How wrong the pooled law was, against perfect scaling and a power law: all protocols, with their time.
 
-Run: PYTHONPATH=src python benchmarks/backtest.py [FOLDER with scores.parquet]; else the embedded data.
+Run: PYTHONPATH=src python benchmarks/backtest.py [FOLDER that ingest wrote]; else the embedded data.
 """
 
 import sys
 import time
-from pathlib import Path
-
-import polars as pl
 
 from equipoise.runs import embedded
-from equipoise.runs.store import best_per_size
+from equipoise.runs.results import best_per_size
 from equipoise.scaling.backtest import Backtest, BacktestRecord, Protocol, backtest
 
 RUNS: tuple[tuple[Protocol, bool], ...] = (("largest", False), ("largest", True), ("new_round", False))
@@ -44,10 +41,10 @@ def show(result: Backtest, seconds: float) -> None:
 
 def main() -> None:
     """Run every protocol."""
-    scores = pl.read_parquet(Path(sys.argv[1]) / "scores.parquet") if sys.argv[1:] else embedded.load().scores
+    best = best_per_size(embedded.scores(data=sys.argv[1:]).entries)
     for protocol, given_batch in RUNS:
         start = time.perf_counter()
-        result = backtest(best_per_size(scores), protocol=protocol, given_batch=given_batch)
+        result = backtest(best, protocol=protocol, given_batch=given_batch)
         show(result, time.perf_counter() - start)
 
 

@@ -1,6 +1,6 @@
 """How wrong the pooled law was, against what a user would pick instead, on the same held-out groups.
 
-    python benchmarks/rivals.py [--extrap-python PYTHON | --install] [--scores scores.parquet]
+    python benchmarks/rivals.py [--extrap-python PYTHON | --install] [--data FOLDER]
 
 The largest size of each group is held out; every way is given the group's smaller sizes: ours (which knows
 earlier rounds too), perfect scaling, a power law, scipy.optimize.curve_fit of Amdahl's law and of the USL
@@ -23,14 +23,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 from msgspec import Struct
 from scipy.optimize import OptimizeWarning, curve_fit
 
 from equipoise.runs import embedded
-from equipoise.runs.store import best_per_size
+from equipoise.runs.results import best_per_size
 from equipoise.scaling.backtest import HeldOut, backtest
 from equipoise.scaling.laws import AMDAHL, USL, FloatArray, Law
+from equipoise.spec.entries import Entries
 
 OURS = "pooled law (ours)"
 # Seconds predicted for each held-out group, in their order; None where there is no answer.
@@ -74,16 +74,15 @@ class Task(Struct, frozen=True, kw_only=True):
         return float(self.num_accelerators[0] * self.time_s[0])
 
 
-def tasks(best: pl.DataFrame, held_out: Sequence[HeldOut]) -> Iterator[Task]:
+def tasks(best: Entries, held_out: Sequence[HeldOut]) -> Iterator[Task]:
     """Each held-out entry with what was known of its group. best: as best_per_size gives it."""
     for one in held_out:
-        own = best.filter(campaign=one.round, workload=one.workload, accelerator=one.accelerator).filter(
-            pl.col("num_accelerators") < one.num_accelerators
-        )
+        group = (one.round, one.workload, one.accelerator)
+        own = [each for each in best if each.group == group and each.num_accelerators < one.num_accelerators]
         yield Task(
             held_out=one,
-            num_accelerators=own["num_accelerators"].to_numpy().astype(float),
-            time_s=own["score_s"].to_numpy(),
+            num_accelerators=np.array([each.num_accelerators for each in own], dtype=float),
+            time_s=np.array([each.score_s for each in own]),
         )
 
 
@@ -217,11 +216,11 @@ def main() -> None:
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--extrap-python", metavar="PYTHON", help="an interpreter that has extrap")
     source.add_argument("--install", action="store_true", help="install extrap for this run")
-    parser.add_argument("--scores", type=Path, help="a table of scores; the embedded data by default")
+    parser.add_argument("--data", type=Path, help="a folder that ingest wrote; the embedded data by default")
     chosen = parser.parse_args()
-    scores = pl.read_parquet(chosen.scores) if chosen.scores else embedded.load().scores
-    held_out = backtest(best_per_size(scores)).groups
-    asked = list(tasks(best_per_size(scores), held_out))
+    best = best_per_size(embedded.scores(data=chosen.data).entries)
+    held_out = backtest(best).groups
+    asked = list(tasks(best, held_out))
     answers: dict[str, Answers] = {
         OURS: [one.predicted_s for one in held_out],
         "perfect scaling": [one.perfect_s for one in held_out],

@@ -9,10 +9,12 @@ from pathlib import Path
 
 from equipoise.errors import DataError
 from equipoise.runs.ingest import ingest
-from equipoise.runs.store import Tables, write_tables
+from equipoise.runs.results import written_scores
+from equipoise.runs.store import Tables, scores_of, write_tables
 from equipoise.spec.mlperf import round_key
 
 ROOT = Path(__file__).resolve().parents[1]
+RESULTS = "results.json"
 
 
 def _described(tables: Tables, archives: Sequence[Path], folder: Path) -> str:
@@ -31,6 +33,8 @@ def _described(tables: Tables, archives: Sequence[Path], folder: Path) -> str:
             f"num_bytes = {len(data)}",
             f'sha256 = "{sha256(data).hexdigest()}"',
         ]
+    rows = (folder / RESULTS).read_bytes()
+    lines += ["", "[results]", f'file = "{RESULTS}"', f'sha256 = "{sha256(rows).hexdigest()}"']
     for name in names:
         scores = tables.scores.filter(campaign=name)
         lines += [
@@ -48,7 +52,7 @@ def _described(tables: Tables, archives: Sequence[Path], folder: Path) -> str:
 
 
 def build(archives: Sequence[Path], folder: Path) -> str:
-    """Ingest the archives of rounds and write runs.parquet, scores.parquet and dataset.toml into `folder`.
+    """Ingest the archives of rounds and write both tables, results.json and dataset.toml into `folder`.
 
     Returns the version. The bytes depend on the archives and the code alone: no date, no host, no order.
     Raises DataError when an archive cannot be used.
@@ -60,6 +64,7 @@ def build(archives: Sequence[Path], folder: Path) -> str:
             f"{', '.join(map(str, archives))}: no entry of any round; expected archives of rounds"
         )
     write_tables(tables, folder)
+    (folder / RESULTS).write_bytes(written_scores(scores_of(tables.scores)))
     text = _described(tables, sorted(archives, key=lambda archive: archive.name), folder)
     (folder / "dataset.toml").write_text(text, encoding="utf-8")
     return str(tomllib.loads(text)["version"])

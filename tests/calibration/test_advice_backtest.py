@@ -1,48 +1,40 @@
 """Amdahl's law with 1 s serial and 64 s parallel work: N T^2 = (N + 64)^2 / N is least at N = 64, the balance."""
 
-import polars as pl
 import pytest
 
 from equipoise.calibration.advice_backtest import LARGEST_KNOWN, held_out_advice
 from equipoise.calibration.forecast_record import OURS
 from equipoise.errors import EvidenceError
+from equipoise.spec.entries import ScoredEntry
 
-SCHEMA = {"samples_to_target": pl.Float64, "global_batch_samples": pl.Int64}
 SIZES = (8, 16, 32, 64, 128, 256, 512)
 AMDAHL = {size: 1.0 + 64.0 / size for size in SIZES}
 
 
 def rows(campaign, times_s):
     return [
-        {
-            "entry_id": f"{campaign}/x/bert-{size}/bert",
-            "campaign": campaign,
-            "division": "closed",
-            "workload": "bert",
-            "accelerator": "h100-sxm5-80gb",
-            "num_accelerators": size,
-            "score_s": time_s,
-            "samples_to_target": None,
-            "global_batch_samples": None,
-        }
+        ScoredEntry(
+            entry_id=f"{campaign}/x/bert-{size}/bert",
+            campaign=campaign,
+            workload="bert",
+            accelerator="h100-sxm5-80gb",
+            num_accelerators=size,
+            score_s=time_s,
+        )
         for size, time_s in times_s.items()
     ]
 
 
-def frame(*groups):
-    return pl.DataFrame([row for each in groups for row in each], schema_overrides=SCHEMA)
-
-
-def advised(scores, objective, held_out="largest", **options):
-    results = held_out_advice(scores, **options)
+def advised(entries, objective, held_out="largest", **options):
+    results = held_out_advice(entries, **options)
     return next(one for one in results if (one.objective, one.held_out) == (objective, held_out))
 
 
 @pytest.fixture(scope="module")
 def by_amdahl():
     # The same curve a round before shows its bend; alone, six sizes show little of the seventh.
-    scores = frame(rows("v1.0", AMDAHL), rows("v1.1", {size: 0.9 * AMDAHL[size] for size in SIZES}))
-    results = held_out_advice(scores, rounds=["v1.1"])
+    both = (*rows("v1.0", AMDAHL), *rows("v1.1", {size: 0.9 * AMDAHL[size] for size in SIZES}))
+    results = held_out_advice(both, rounds=["v1.1"])
     return {(one.objective, one.held_out): one for one in results}
 
 
@@ -78,25 +70,25 @@ def test_cost_meets_a_deadline_beyond_the_known_sizes(by_amdahl):
 def test_nothing_held_out_and_nothing_later_enters_the_advice():
     slow = {**AMDAHL, 512: 4.0}
     later = dict.fromkeys(SIZES, 3.0)
-    one = advised(frame(rows("v1.0", AMDAHL)), "balance")
-    other = advised(frame(rows("v1.0", slow), rows("v1.1", later)), "balance", rounds=["v1.0"])
+    one = advised(rows("v1.0", AMDAHL), "balance")
+    other = advised((*rows("v1.0", slow), *rows("v1.1", later)), "balance", rounds=["v1.0"])
     assert other.advised == one.advised
     assert other.found != one.found
 
 
 def test_perfect_scaling_is_censored_and_not_compared():
-    one = advised(frame(rows("v1.0", {size: 512.0 / size for size in SIZES})), "balance")
+    one = advised(rows("v1.0", {size: 512.0 / size for size in SIZES}), "balance")
     assert one.advised.limited_by == "data"
     assert one.found.limited_by == "data"
     assert not one.is_compared
 
 
 def test_three_sizes_have_no_half_of_their_own():
-    results = held_out_advice(frame(rows("v1.0", {8: 9.0, 16: 5.0, 32: 3.0})))
+    results = held_out_advice(rows("v1.0", {8: 9.0, 16: 5.0, 32: 3.0}))
     assert {one.held_out for one in results} == {"largest"}
 
 
 def test_too_few_sizes_are_not_enough_evidence():
     with pytest.raises(EvidenceError) as caught:
-        held_out_advice(frame(rows("v1.0", {8: 9.0, 16: 5.0})))
+        held_out_advice(rows("v1.0", {8: 9.0, 16: 5.0}))
     assert "3 sizes" in caught.value.missing[0]

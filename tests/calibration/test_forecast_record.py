@@ -2,8 +2,8 @@
 
 import re
 
-import polars as pl
 import pytest
+from msgspec.structs import replace
 
 from equipoise.calibration.forecast_record import shipped
 from equipoise.calibration.forecasts import fingerprint, kept_trends, results_of
@@ -17,8 +17,7 @@ def test_what_ships_is_of_the_embedded_dataset():
 
 @pytest.mark.parametrize("given_batch", [False, True])
 def test_settings_that_ship_are_those_of_the_law(given_batch):
-    nothing = embedded.load().scores.head(0)
-    law = fit(nothing, given_batch=given_batch, settings=shipped().settings(given_batch=given_batch))
+    law = fit((), given_batch=given_batch, settings=shipped().settings(given_batch=given_batch))
     assert law.settings() == {
         part: list(each) for part, each in shipped().settings(given_batch=given_batch).items()
     }
@@ -26,8 +25,8 @@ def test_settings_that_ship_are_those_of_the_law(given_batch):
 
 @pytest.mark.parametrize("given_batch", [False, True])
 def test_trends_ship_for_every_law_of_the_embedded_dataset(given_batch):
-    results, settings = results_of(embedded.load().scores), shipped().settings(given_batch=given_batch)
-    rounds = sorted(results.best["campaign"].unique())[1:]
+    results, settings = results_of(embedded.scores()), shipped().settings(given_batch=given_batch)
+    rounds = sorted({each.campaign for each in results.best})[1:]
     assert rounds
     for round_ in (*rounds, None):
         hashed = fingerprint(results.before(round_), settings, given_batch=given_batch)
@@ -36,7 +35,7 @@ def test_trends_ship_for_every_law_of_the_embedded_dataset(given_batch):
 
 @pytest.mark.parametrize("given_batch", [False, True])
 def test_a_law_of_kept_trends_is_the_law_fitted_to_all(given_batch):
-    results, settings = results_of(embedded.load().scores), shipped().settings(given_batch=given_batch)
+    results, settings = results_of(embedded.scores()), shipped().settings(given_batch=given_batch)
     workload, accelerator = "llama2_70b_lora", "h100-sxm5-80gb"
     quick = results.law_before("v5.0", workload, given_batch=given_batch)
     assert set(quick.parts["time"].blocks) == {workload}
@@ -50,10 +49,8 @@ def test_a_law_of_kept_trends_is_the_law_fitted_to_all(given_batch):
         )
         for size in (8, 64, 1024)
     ]
-    own = results.best.filter(
-        pl.col("campaign") == "v5.0", pl.col("workload") == workload, pl.col("accelerator") == accelerator
-    )
-    assert len(own)
+    own = [each for each in results.best if each.group == ("v5.0", workload, accelerator)]
+    assert own
     pairs = list(zip(quick.predict_all(own, asked), fitted.predict_all(own, asked), strict=True))
     assert pairs
     for one, other in pairs:
@@ -63,9 +60,9 @@ def test_a_law_of_kept_trends_is_the_law_fitted_to_all(given_batch):
 
 
 def test_other_results_chips_or_settings_take_no_kept_trends():
-    results, settings = results_of(embedded.load().scores), shipped().settings(given_batch=False)
+    results, settings = results_of(embedded.scores()), shipped().settings(given_batch=False)
     hashed = fingerprint(results.best, settings, given_batch=False)
-    slower = results.best.with_columns(score_s=pl.col("score_s") * 1.001)
+    slower = [replace(each, score_s=each.score_s * 1.001) for each in results.best]
     assert fingerprint(slower, settings, given_batch=False) != hashed
     assert fingerprint(results.best, {**settings, "time": [0.0]}, given_batch=False) != hashed
     assert fingerprint(results.best, settings, given_batch=True) != hashed

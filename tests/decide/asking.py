@@ -4,7 +4,7 @@ from functools import cache
 
 from equipoise.decide.decision import answer
 from equipoise.decide.query import query
-from equipoise.runs.embedded import tables
+from equipoise.runs import embedded
 
 H100, H200 = "h100-sxm5-80gb", "h200-sxm5-141gb"
 B200, A100 = "b200-sxm6-180gb", "a100-sxm4-80gb"
@@ -25,8 +25,8 @@ KINDS = {"lora": LORA, "pretraining": PRETRAINING, "sibling": SIBLING, "small": 
 
 @cache
 def published_scores():
-    """The embedded table of scores."""
-    return tables().scores
+    """The comparable entries of the embedded data."""
+    return embedded.scores()
 
 
 def ask(question=None, *, scores=None, **changed):

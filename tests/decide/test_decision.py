@@ -26,6 +26,9 @@ from equipoise.decide.decision import rule_of
 from equipoise.decide.evidence import LEAST_LOG_SD
 from equipoise.decide.select import figures_of, is_able
 from equipoise.errors import EvidenceError, SpecError, UsageError
+from equipoise.runs.embedded import load
+from equipoise.runs.results import Scores
+from equipoise.runs.store import scores_of
 from equipoise.units import HOUR_S
 
 MODERATE = pytest.mark.parametrize("question", KINDS.values(), ids=KINDS)
@@ -184,7 +187,7 @@ def test_values_of_an_hour_agree_with_trying_them_all(usd_per_hour):
     [("llama2_70b_lora", H200), ("llama2_70b_lora", H100), ("bert", A100), ("gpt3", H100)],
 )
 def test_at_a_size_with_results_the_time_is_that_of_the_best_of_them(workload, chip):
-    rows = published_scores().filter(
+    rows = load().scores.filter(
         pl.col("score_s").is_not_null(), workload=workload, accelerator=chip, division="closed"
     )
     best = dict(rows.group_by("num_accelerators").agg(pl.col("score_s").min()).iter_rows())
@@ -231,9 +234,9 @@ def test_a_chip_without_results_has_those_of_its_sibling():
 
 
 def test_results_of_campaigns_that_are_no_rounds_change_no_sibling():
-    scores = published_scores()
-    mine = scores.filter(pl.col("accelerator") == H200).with_columns(campaign=pl.lit("mine"))
-    found = ask(KINDS["sibling"], scores=pl.concat([scores, mine]))
+    entries = published_scores().entries
+    mine = tuple(replace(each, campaign="mine") for each in entries if each.accelerator == H200)
+    found = ask(KINDS["sibling"], scores=Scores((*entries, *mine)))
     assert found.system.transferred_from == "NVIDIA H200 SXM5 141 GB"
 
 
@@ -257,10 +260,12 @@ def test_a_size_that_a_stated_batch_cannot_be_shared_out_to_is_no_candidate():
 
 
 def test_where_samples_to_the_target_are_not_known_only_published_times_count():
-    one_batch = published_scores().filter(
-        workload="llama2_70b_lora", accelerator=H200, global_batch_samples=8
+    one_batch = tuple(
+        each
+        for each in published_scores().of("llama2_70b_lora")
+        if (each.accelerator, each.global_batch_samples) == (H200, 8)
     )
-    found = ask(LORA, max_accelerators=16, global_batch=8, scores=one_batch)
+    found = ask(LORA, max_accelerators=16, global_batch=8, scores=Scores(one_batch))
     assert {each.estimator for each in found.recommended.estimates} == {"published"}
     assert "MLPerf target" in found.work
     assert found.recommended.strategy is not None
@@ -272,10 +277,10 @@ def test_reasons_cite_results_with_their_logs(lora):
 
 
 def test_open_entries_are_no_evidence():
-    rows = published_scores().filter(workload="bert", accelerator=H100)
+    rows = load().scores.filter(workload="bert", accelerator=H100)
     opened = rows.with_columns(division=pl.lit("open"))
     with pytest.raises(UsageError, match="target"):
-        ask(workload="bert", accelerator=[H100], scores=opened)
+        ask(workload="bert", accelerator=[H100], scores=scores_of(opened))
 
 
 # Prices, terms, stock.

@@ -21,6 +21,7 @@ from asking import (
 
 from equipoise.decide.answer import Candidate
 from equipoise.report.json import answer_fields
+from equipoise.runs.results import Scores
 from equipoise.stats import Interval
 from equipoise.units import HOUR_S
 
@@ -241,9 +242,9 @@ def test_alternatives_win_where_they_are_said_to(question):
     ids=lambda choice: next(iter(choice)),
 )
 def test_an_answer_does_not_depend_on_what_was_asked_before_it(choice):
-    """A frame of its own shares nothing that is kept of an earlier question."""
+    """Results of their own share nothing that is kept of an earlier question."""
     ask(LORA)
-    after, alone = ask(LORA, **choice), ask(LORA, scores=published_scores().clone(), **choice)
+    after, alone = ask(LORA, **choice), ask(LORA, scores=Scores(published_scores().entries), **choice)
     assert after.question.deadline_s == alone.question.deadline_s
     assert _told(after) == _told(alone)
 

@@ -11,13 +11,13 @@ from equipoise.decide.strategy_search import problem
 from equipoise.decide.surveys import SURVEYS
 from equipoise.decide.training import training
 from equipoise.errors import UsageError
-from equipoise.runs.embedded import tables
+from equipoise.runs import embedded
 from equipoise.spec.catalogue import shipped
 from equipoise.spec.strategy import strategy
 
 
 def trained(workload="llama31_8b", **given):
-    return training(query({"workload": workload, **given}), shipped(), tables().scores)
+    return training(query({"workload": workload, **given}), shipped(), embedded.scores())
 
 
 def test_examples_epochs_and_sequence_make_the_training_budget():
@@ -34,7 +34,7 @@ def test_examples_epochs_and_sequence_make_the_training_budget():
 def test_a_config_of_the_hub_is_trained_as_the_workload_of_the_catalogue():
     config = Path(__file__).parents[1] / "bank" / "workloads" / "qwen25_32b_config.json"
     given = {"train": "lora", "examples": "50k", "sequence": 4096}
-    found = training(query({"config": config, **given}), shipped(), tables().scores)
+    found = training(query({"config": config, **given}), shipped(), embedded.scores())
     known = trained("qwen25_32b", **given)
     assert found.workload.transformer == known.workload.transformer
     assert found.budget.samples_at(128) == known.budget.samples_at(128)

@@ -6,7 +6,7 @@ from equipoise.decide.decision import answer
 from equipoise.decide.prediction import answer_predictions, predict, time_predictions
 from equipoise.decide.query import query
 from equipoise.errors import UsageError
-from equipoise.runs.embedded import tables
+from equipoise.runs import embedded
 
 
 def test_of_an_answer_the_recommended_time_and_rate_are_kept():
@@ -24,7 +24,7 @@ def test_of_an_answer_the_recommended_time_and_rate_are_kept():
 
 
 def test_a_time_that_published_results_bear_on_has_no_rate():
-    found = answer(query({"workload": "bert", "accelerator": "64x h100-sxm5-80gb"}), scores=tables().scores)
+    found = answer(query({"workload": "bert", "accelerator": "64x h100-sxm5-80gb"}), scores=embedded.scores())
     (time,) = answer_predictions(found, verb="plan")
     assert (time.quantity, time.kind) == ("time_to_train_s", "published")
 

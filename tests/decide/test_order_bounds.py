@@ -10,7 +10,6 @@ from equipoise.decide.estimators.model import OrderBound, deciding, order_bounds
 from equipoise.decide.estimators.published import PublishedEvidence, published_estimates, results_at_size
 from equipoise.decide.evidence import Estimate, Estimates
 from equipoise.errors import SpecError
-from equipoise.runs.store import comparable
 from equipoise.spec.catalogue import shipped
 from equipoise.spec.hardware import DTYPES, accelerators
 from equipoise.stats import with_log_sd
@@ -33,10 +32,9 @@ def node(slug):
 @cache
 def best_s(workload):
     """The best submitted time by chip and size."""
-    rows = comparable(published_scores(), workload=workload).drop_nulls("accelerator")
     best = {}
-    for slug, size, score_s in rows.select("accelerator", "num_accelerators", "score_s").iter_rows():
-        best.setdefault(slug, {}).setdefault(size, []).append(score_s)
+    for each in published_scores().of(workload):
+        best.setdefault(each.accelerator, {}).setdefault(each.num_accelerators, []).append(each.score_s)
     return {slug: {size: min(times) for size, times in sizes.items()} for slug, sizes in best.items()}
 
 

@@ -10,8 +10,9 @@ from equipoise.decide.decision import answer
 from equipoise.decide.prediction import predict
 from equipoise.decide.query import query
 from equipoise.errors import EvidenceError, SpecError, UsageError
-from equipoise.runs.embedded import tables
-from equipoise.runs.store import SCORES, polars_schema
+from equipoise.runs import embedded
+from equipoise.runs.results import Scores
+from equipoise.runs.store import SCORES, polars_schema, scores_of
 
 H100, A100 = "h100-sxm5-80gb", "a100-sxm4-80gb"
 SERIAL_S, PARALLEL_S = 10.0, 1000.0
@@ -38,7 +39,7 @@ def entry(round_, accelerator, size, score_s, *, workload="bert", division="clos
 
 
 def table(*rows):
-    return pl.DataFrame(rows, schema=polars_schema(SCORES))
+    return scores_of(pl.DataFrame(rows, schema=polars_schema(SCORES)))
 
 
 def published(*, later_s=None):
@@ -193,7 +194,7 @@ def test_one_law_alone_is_fitted_to_the_groups_own_points():
 def test_one_law_alone_takes_one_round_the_newest_with_enough_sizes():
     # v4.0 has two sizes, too few for the two parameters of the law; older rounds are not mixed in.
     newer = table(*(entry("v4.0", H100, size, 4_000.0 / size**0.9) for size in (8, 16)))
-    scores = pl.concat([published(), newer])
+    scores = Scores((*published().entries, *newer.entries))
     found = predicted(scores, workload="bert", accelerator=[H100], law="power", at="128")
     assert found.round == "v3.0"
     assert {each.ref.partition("/")[0] for each in found.evidence} == {"v3.0"}
@@ -298,7 +299,7 @@ def test_a_size_with_results_of_its_own_is_no_extrapolation():
     # v5.1 was the first round of Llama 3.1 8B: earlier rounds have no trend to carry, yet 8 and 16 B200 were submitted
     found = predict(
         query({"workload": "llama31_8b", "accelerator": ["b200-sxm6-180gb"], "at": "8,16,24"}),
-        scores=tables().scores,
+        scores=embedded.scores(),
     )
     assert [bool(each.published) for each in found.candidates] == [True, True, False]
     assert not {8, 16} & found.outside.keys()
@@ -306,11 +307,11 @@ def test_a_size_with_results_of_its_own_is_no_extrapolation():
 
 def test_a_fixed_strategy_takes_as_long_as_in_a_plan_and_no_law_knows_it():
     asked = {"workload": "bert", "accelerator": [H100], "at": "64", "fix": ["zero_stage=0"]}
-    found = predict(query(asked), scores=tables().scores)
-    planned = answer(query(asked), scores=tables().scores)
+    found = predict(query(asked), scores=embedded.scores())
+    planned = answer(query(asked), scores=embedded.scores())
     (expected,) = [
         each for each in planned.candidates if (each.num_accelerators, each.terms) == (64, "on_demand")
     ]
     assert found.candidates[0].time_s.value == pytest.approx(expected.time_s.value)
     with pytest.raises(UsageError, match="--fix"):
-        predict(query(asked | {"law": "amdahl"}), scores=tables().scores)
+        predict(query(asked | {"law": "amdahl"}), scores=embedded.scores())

@@ -3,13 +3,13 @@
 import math
 
 import numpy as np
-import polars as pl
 import pytest
 from asking import published_scores
 
 from equipoise.decide.query import query
 from equipoise.decide.training import fixed_budget, training_budget
 from equipoise.errors import UsageError
+from equipoise.runs.results import Scores
 from equipoise.spec.workload import workload
 
 
@@ -45,7 +45,7 @@ def test_samples_to_a_target_grow_with_the_batch():
 
 
 def test_too_few_results_leave_the_samples_open():
-    few = published_scores().filter(pl.col("workload") == "bert").head(2)
+    few = Scores(published_scores().of("bert")[:2])
     found = budget("bert", scores=few)
     assert found.samples is None
     assert found.samples_at(64) is None
@@ -62,7 +62,7 @@ def test_too_few_results_leave_the_samples_open():
 )
 def test_a_training_of_no_stated_amount_is_refused_with_what_to_add(name, words):
     with pytest.raises(UsageError, match=words):
-        budget(name, scores=published_scores().clear())
+        budget(name, scores=Scores(()))
 
 
 def test_uncertainty_of_samples_is_finite_at_any_batch():

@@ -98,7 +98,7 @@ def test_a_notebook_shows_the_answer_and_runs_nothing(advice):
 def test_the_frame_has_a_row_per_candidate(advice):
     frame = advice.frame()
     assert isinstance(frame, pl.DataFrame)
-    assert dict(frame.schema) == CANDIDATE_COLUMNS
+    assert frame.schema.to_python() == CANDIDATE_COLUMNS
     assert frame["id"].to_list() == [each.id for each in advice.record.candidates]
     best = frame.filter("recommended").row(0, named=True)
     recommended = advice.record.recommended

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from html.parser import HTMLParser
 
+import numpy as np
 import polars as pl
 import pytest
 from msgspec.structs import replace
@@ -11,12 +12,13 @@ from equipoise.calibration.curves import LawUsed, TimeCurve
 from equipoise.calibration.forecast_record import BacktestSummary, Shipped
 from equipoise.economics import SYSTEM_POWER, GridCarbon, Price, Rates, bill
 from equipoise.scaling.backtest import BacktestRecord, Errors
-from equipoise.scaling.convergence import BatchGrowth
+from equipoise.scaling.convergence import BatchGrowth, GrowthPoint
 from equipoise.scaling.equilibrium import Equilibrium, NextStep
 from equipoise.scaling.groups import Grouping, SharedSystems, SystemGroup
 from equipoise.scaling.laws import Domain
 from equipoise.scaling.metrics import ENTRY_COLUMNS, Pointer
 from equipoise.scaling.submitters import SubmitterSpread
+from equipoise.spec.entries import ScoredEntry
 from equipoise.stats import Interval
 from equipoise.study.balance import Balance, Balances, Unanswered
 from equipoise.study.claims import (
@@ -154,26 +156,16 @@ def _losses(entries: pl.DataFrame) -> pl.DataFrame:
 
 
 def _batches(entries: pl.DataFrame) -> BatchGrowth:
+    columns = ScoredEntry.__struct_fields__
     return BatchGrowth(
-        entries=entries.select(
-            "round",
-            "entry_id",
-            "submitter",
-            "system",
-            "accelerator",
-            "num_accelerators",
-            "global_batch_samples",
-            "samples_to_target",
-            adjusted_samples="samples_to_target",
-            weight=pl.lit(1.0),
+        entries=tuple(
+            ScoredEntry(**row) for row in entries.rename({"round": "campaign"}).select(columns).to_dicts()
         ),
-        curve=pl.DataFrame(
-            {
-                "global_batch_samples": [512.0, 8192.0],
-                "samples": [2.1e6, 3e6],
-                "low": [2e6, 2.8e6],
-                "high": [2.2e6, 3.2e6],
-            }
+        adjusted_samples=entries["samples_to_target"].to_numpy(),
+        weight=np.ones(len(entries)),
+        curve=(
+            GrowthPoint(global_batch_samples=512.0, samples=2.1e6, low=2e6, high=2.2e6),
+            GrowthPoint(global_batch_samples=8192.0, samples=3e6, low=2.8e6, high=3.2e6),
         ),
         samples_min=Interval(value=2.0e6, low=1.9e6, high=2.1e6, level=0.9),
         batch_critical=Interval(value=16_000.0, low=14_000.0, high=19_000.0, level=0.9),

@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from equipoise.decide.evidence import NOTHING_FITS
-from equipoise.library.decisions import candidate_frame
+from equipoise.library.decisions import candidate_rows
 from equipoise.report import format as amounts
 from equipoise.report import html, terminal
 from equipoise.report.blocks import Facts, Table
@@ -251,10 +251,10 @@ def test_the_notebook_shows_the_same_numbers():
     assert TIME in text
     assert MONEY in text
     assert "<script" not in text
-    frame = candidate_frame(answer.candidates, recommended=answer.recommended)
-    assert frame["num_accelerators"].to_list() == [*SIZES, 8, 16]
-    assert frame["time_s"].to_list()[:4] == [29_400.0, 15_000.0, 7_800.0, 4_200.0]
-    assert frame.filter("recommended")["id"].to_list() == ["h100-sxm5-80gb/32/on_demand"]
+    rows = candidate_rows(answer.candidates, recommended=answer.recommended)
+    assert [row["num_accelerators"] for row in rows] == [*SIZES, 8, 16]
+    assert [row["time_s"] for row in rows][:4] == [29_400.0, 15_000.0, 7_800.0, 4_200.0]
+    assert [row["id"] for row in rows if row["recommended"]] == ["h100-sxm5-80gb/32/on_demand"]
     figure = figure_json(charts(ANSWER, answer)["answer-times"])
     assert {"data", "layout"} == figure.keys()
     assert "var(" not in str(figure)

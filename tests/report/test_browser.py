@@ -11,7 +11,7 @@ from equipoise.decide.query import query
 from equipoise.report import html
 from equipoise.report.pages.answer import ANSWER
 from equipoise.report.pages.study import STUDY
-from equipoise.runs.embedded import tables
+from equipoise.runs.embedded import scores
 
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"><b>x</b>"
 
@@ -237,7 +237,7 @@ SIX_COLUMNS = {
 )
 def real_answer(request):
     asked = dict(request.param)
-    return answer(query(asked), scores=tables().scores)
+    return answer(query(asked), scores=scores())
 
 
 @pytest.fixture(scope="module")

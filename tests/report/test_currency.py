@@ -9,7 +9,7 @@ from equipoise.decide.decision import answer
 from equipoise.decide.query import query
 from equipoise.report.json import answer_fields
 from equipoise.report.pages.answer import ANSWER
-from equipoise.runs.embedded import tables
+from equipoise.runs.embedded import scores
 
 ASKED = {
     "workload": "llama2_70b_lora",
@@ -23,9 +23,9 @@ AMOUNT = re.compile(r"([0-9][0-9,.]*) (USD|XYZ)")
 
 @pytest.fixture(scope="module")
 def answers():
-    scores = tables().scores
+    known = scores()
     return {
-        name: answer(query(ASKED | ({} if name is None else {"currency": name})), scores=scores)
+        name: answer(query(ASKED | ({} if name is None else {"currency": name})), scores=known)
         for name in (None, "XYZ=4@2026-11-20")
     }
 

@@ -16,8 +16,8 @@ from equipoise.report.blocks import Table
 from equipoise.report.pages.backtest import ADVICE_BACKTEST, BACKTEST
 from equipoise.report.pages.collectives import COLLECTIVES
 from equipoise.report.pages.trace import TRACE
-from equipoise.runs.embedded import tables
-from equipoise.runs.store import best_per_size
+from equipoise.runs.embedded import scores
+from equipoise.runs.results import best_per_size
 from equipoise.scaling.backtest import backtest
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
@@ -35,12 +35,12 @@ def trace():
 
 @pytest.fixture(scope="module")
 def errors():
-    return backtest(best_per_size(tables().scores), rounds=["v0.5"])
+    return backtest(best_per_size(scores().entries), rounds=["v0.5"])
 
 
 @pytest.fixture(scope="module")
 def advised():
-    return held_out_advice(tables().scores, rounds=["v0.5"])
+    return held_out_advice(scores().entries, rounds=["v0.5"])
 
 
 def keys(page, findings, name):

@@ -14,6 +14,7 @@ from equipoise.report.json import prediction_fields
 from equipoise.report.pages.prediction import PREDICTION
 from equipoise.report.terminal import SCREEN_LINES, render
 from equipoise.runs import embedded
+from equipoise.runs.store import scores_of
 
 ASKED = {
     "published": {"workload": "llama2_70b_lora", "accelerator": "h200-sxm5-141gb", "at": "64,256"},
@@ -24,7 +25,7 @@ ASKED = {
 
 @pytest.fixture(scope="module", params=list(ASKED))
 def found(request):
-    return predict(query(ASKED[request.param]), scores=embedded.load().scores)
+    return predict(query(ASKED[request.param]), scores=embedded.scores())
 
 
 def _printed(found, *, full):
@@ -59,7 +60,7 @@ def test_names_are_those_of_the_questions_own_files(tmp_path):
     )
     files = {"workloads": tmp_path / "model.toml", "hardware": tmp_path / "chip.toml"}
     asked = query({"workload": "bert", "accelerator": "ours-96gb", "at": "64", **files})
-    found = predict(asked, scores=scores)
+    found = predict(asked, scores=scores_of(scores))
     assert PREDICTION.about(found).startswith("Our BERT on Ours 96 GB,")
 
 
@@ -93,7 +94,7 @@ def test_what_a_prediction_rests_on_is_listed(found):
 def test_many_sizes_fit_a_screen_the_first_and_the_last_among_them():
     sizes = range(8, 8 * 61, 8)
     asked = ASKED["published"] | {"at": ",".join(map(str, sizes))}
-    text = _printed(predict(query(asked), scores=embedded.load().scores), full=False)
+    text = _printed(predict(query(asked), scores=embedded.scores()), full=False)
     assert len(text.splitlines()) <= SCREEN_LINES
     shown = [int(each) for each in re.findall(r"^ *(\d+) .* kWh", text, re.MULTILINE)]
     assert (shown[0], shown[-1]) == (8, 480)

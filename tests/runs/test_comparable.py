@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.runs import embedded
-from equipoise.runs.store import SCORES, best_per_size, closed, comparable, polars_schema, published_results
+from equipoise.runs.results import accelerators_of, best_per_size, newest_first, read_scores, written_scores
+from equipoise.runs.store import SCORES, closed, comparable, polars_schema, scores_of
 from equipoise.scaling.metrics import with_metrics
 
 
@@ -43,9 +44,18 @@ def test_what_is_open_unscored_or_without_accelerators_is_not_comparable():
     assert names(closed(rows)) == ["e0", *(f"e{place}" for place in range(3, 9))]
 
 
-def test_comparable_rows_are_selected_by_name():
-    rows = table({}, {"workload": "ssd"}, {"accelerator": "tpu-v3"})
-    assert names(comparable(rows, workload="bert", accelerator="h100-sxm5-80gb")) == ["e0"]
+def test_entries_are_the_comparable_rows_with_what_is_not_stated():
+    rows = table(
+        {"energy_j": 5.0}, {"division": "open"}, {"accelerator": None, "submitter": None}, {"workload": "ssd"}
+    )
+    scores = scores_of(rows)
+    assert [each.entry_id for each in scores.entries] == ["e0", "e2", "e3"]
+    assert [(each.accelerator, each.energy_j) for each in scores.of("bert")] == [
+        ("h100-sxm5-80gb", 5.0),
+        ("", None),
+    ]
+    assert accelerators_of(scores.entries) == ["h100-sxm5-80gb"]
+    assert read_scores(written_scores(scores)).entries == scores.entries
 
 
 def test_published_results_are_in_order_of_rounds_then_of_time():
@@ -57,15 +67,14 @@ def test_published_results_are_in_order_of_rounds_then_of_time():
         {"campaign": "v10.0", "score_s": 2.0, "division": "open"},
         {"campaign": "v10.0", "num_accelerators": 16},
     )
-    assert names(published_results(rows, "bert", "h100-sxm5-80gb")) == ["e2", "e5", "e1", "e0"]
-    assert published_results(rows, "bert", "tpu-v3").is_empty()
+    assert [each.entry_id for each in newest_first(scores_of(rows).entries)] == ["e2", "e5", "e1", "e0"]
 
 
 def test_the_best_of_a_size_is_taken_once_more_without_change():
     rows = table({"score_s": 2.0}, {"score_s": 1.0}, {"num_accelerators": 4}, {"accelerator": None})
-    best = best_per_size(rows)
-    assert names(best) == ["e2", "e1"]
-    assert best_per_size(best).equals(best)
+    best = best_per_size(scores_of(rows).entries)
+    assert [each.entry_id for each in best] == ["e2", "e1"]
+    assert best_per_size(best) == best
 
 
 @given(
@@ -90,7 +99,7 @@ def test_a_closed_row_has_a_speedup_exactly_where_it_is_comparable(rows):
 @pytest.mark.truth
 def test_no_open_result_of_the_embedded_data_counts_as_published():
     scores = embedded.load().scores
-    found = published_results(scores, "bert", "a100-sxm4-80gb")
-    assert set(found["division"]) <= {"closed"}
+    opened = set(scores.filter(division="open")["entry_id"])
+    assert not opened & {each.entry_id for each in embedded.scores().entries}
     same = scores.filter(workload="bert", accelerator="a100-sxm4-80gb", num_accelerators=1024)
     assert "open" in set(same["division"]), "the open entry that was once named as published"

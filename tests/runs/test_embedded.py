@@ -12,6 +12,7 @@ import pytest
 
 from equipoise.errors import DataError
 from equipoise.runs import embedded, store
+from equipoise.runs.results import read_scores
 from equipoise.units import MIB
 
 DATA = Path(str(files("equipoise"))) / "data"
@@ -63,6 +64,13 @@ def test_version_and_rounds_need_no_polars():
     assert done.stdout == "False\n"
 
 
+def test_results_are_the_comparable_rows_of_the_table_and_need_no_polars():
+    assert embedded.scores().entries == store.scores_of(embedded.load().scores).entries
+    code = "import sys; from equipoise.runs import embedded; print(len(embedded.scores().entries), 'polars' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout == f"{len(embedded.scores().entries)} False\n"
+
+
 def test_a_damaged_dataset_is_reported(tmp_path, monkeypatch):
     for path in filter(Path.is_file, DATA.iterdir()):
         (tmp_path / path.name).write_bytes(path.read_bytes() + b"\n" * (path.suffix == ".parquet"))
@@ -79,12 +87,14 @@ def test_making_it_again_gives_the_same_bytes_and_the_shipped_rows(tmp_path, dat
     archive = data_dir / "mlperf/training_results_v0.7.tar.zst"
     versions = [dataset.build([archive], tmp_path / name) for name in ("a", "b")]
     assert versions[0] == versions[1]
-    for name in ("runs.parquet", "scores.parquet", "dataset.toml"):
+    for name in ("runs.parquet", "scores.parquet", "results.json", "dataset.toml"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
     assert tomllib.loads((tmp_path / "a/dataset.toml").read_text())["archives"][0]["name"] == archive.name
     made, shipped = store.read_tables(tmp_path / "a"), embedded.load()
     assert made.runs.equals(shipped.runs.filter(campaign="v0.7"))
     assert made.scores.equals(shipped.scores.filter(campaign="v0.7"))
+    rows = read_scores((tmp_path / "a/results.json").read_bytes())
+    assert rows.entries == tuple(each for each in embedded.scores().entries if each.campaign == "v0.7")
 
 
 def test_archives_without_any_round_make_no_dataset(tmp_path):

@@ -1,40 +1,35 @@
 import numpy as np
-import polars as pl
 import pytest
 
 from equipoise.errors import EvidenceError
-from equipoise.runs.store import best_per_size
+from equipoise.runs.results import best_per_size
 from equipoise.scaling.backtest import backtest
+from equipoise.spec.entries import ScoredEntry
 
 
 def _rows(campaign, workload, times_s, samples=None):
     return [
-        {
-            "entry_id": f"{campaign}/x/{workload}-{size}/{workload}",
-            "campaign": campaign,
-            "division": "closed",
-            "workload": workload,
-            "accelerator": "h100-sxm5-80gb",
-            "num_accelerators": size,
-            "score_s": time_s,
-            "samples_to_target": samples,
-            "global_batch_samples": None,
-        }
+        ScoredEntry(
+            entry_id=f"{campaign}/x/{workload}-{size}/{workload}",
+            campaign=campaign,
+            workload=workload,
+            accelerator="h100-sxm5-80gb",
+            num_accelerators=size,
+            score_s=time_s,
+            samples_to_target=samples,
+        )
         for size, time_s in times_s.items()
     ]
 
 
-SCHEMA = {"samples_to_target": pl.Float64, "global_batch_samples": pl.Int64}
-
-
-def _frame(*groups):
-    return best_per_size(pl.DataFrame([row for rows in groups for row in rows], schema_overrides=SCHEMA))
+def _best(*groups):
+    return best_per_size(each for entries in groups for each in entries)
 
 
 def test_baselines_by_hand():
     # Perfect scaling from 16 to 64: 60 / 4 = 15 s. The power law through (8, 100), (16, 60) has T = 100 (N/8)^b with
     # b = log2(0.6): at 64, three doublings, 100 * 0.6^3 = 21.6 s.
-    result = backtest(_frame(_rows("v1.0", "bert", {8: 100.0, 16: 60.0, 64: 20.0})))
+    result = backtest(_best(_rows("v1.0", "bert", {8: 100.0, 16: 60.0, 64: 20.0})))
     (held_out,) = result.groups
     assert held_out.jump == 4.0
     assert held_out.perfect_s == pytest.approx(15.0)
@@ -49,11 +44,11 @@ def test_baselines_by_hand():
 
 
 def test_groups_of_two_sizes_are_only_in_a_new_round():
-    frame = _frame(
+    best = _best(
         _rows("v1.0", "bert", {8: 100.0, 16: 60.0}), _rows("v1.1", "rnnt", {8: 50.0, 16: 30.0, 32: 20.0})
     )
-    assert [(one.workload, one.num_accelerators) for one in backtest(frame).groups] == [("rnnt", 32)]
-    new = backtest(frame, protocol="new_round")
+    assert [(one.workload, one.num_accelerators) for one in backtest(best).groups] == [("rnnt", 32)]
+    new = backtest(best, protocol="new_round")
     assert [(one.workload, one.num_accelerators) for one in new.groups] == [
         ("bert", 16),
         ("rnnt", 16),
@@ -64,12 +59,12 @@ def test_groups_of_two_sizes_are_only_in_a_new_round():
 
 
 def test_rounds_chosen_are_predicted_as_in_the_whole():
-    frame = _frame(
+    best = _best(
         _rows("v1.0", "bert", {8: 100.0, 16: 60.0, 64: 20.0}, 1e6),
         _rows("v1.1", "bert", {8: 90.0, 16: 50.0, 64: 16.0}, 1e6),
     )
-    whole = backtest(frame)
-    assert backtest(frame, rounds=["v1.1"]).groups[0].predicted_s == pytest.approx(
+    whole = backtest(best)
+    assert backtest(best, rounds=["v1.1"]).groups[0].predicted_s == pytest.approx(
         whole.groups[1].predicted_s, rel=1e-2
     )
     assert set(whole.pooled_law.by_round) == {"v1.0", "v1.1"}
@@ -77,7 +72,7 @@ def test_rounds_chosen_are_predicted_as_in_the_whole():
 
 def test_nothing_to_hold_out_is_not_enough_evidence():
     with pytest.raises(EvidenceError) as caught:
-        backtest(_frame(_rows("v1.0", "bert", {8: 100.0, 16: 60.0})))
+        backtest(_best(_rows("v1.0", "bert", {8: 100.0, 16: 60.0})))
     assert "3 sizes" in caught.value.missing[0]
 
 
@@ -93,7 +88,7 @@ def test_the_interval_holds_for_nine_of_ten_synthetic_curves():
                 for n in (8, 16, 32, 64, 128)
             }
             groups.append(_rows(campaign, workload, times))
-    result = backtest(_frame(*groups))
+    result = backtest(_best(*groups))
     assert result.pooled_law.num_groups == 18
     assert result.pooled_law.coverage >= 13 / 18  # P(fewer than 13 of 18 at 90 %) = 0.006
     assert result.pooled_law.median_abs_error < result.baselines["perfect"].median_abs_error

@@ -1,13 +1,14 @@
 import numpy as np
-import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from equipoise.errors import DataError, EvidenceError, UsageError
-from equipoise.runs.store import best_per_size
+from equipoise.runs.results import best_per_size
 from equipoise.scaling.backtest import backtest
 from equipoise.scaling.pooled import Question, fit
+from equipoise.spec.entries import ScoredEntry
 from equipoise.spec.mlperf import round_key
 
 ROUNDS = ("v1.0", "v1.1", "v2.0", "v2.1")
@@ -24,25 +25,28 @@ def _scores(*, noise=0.0, seed=0, unit_s=1.0, loss_per_doubling=0.1):
             for size in SIZES:
                 log_loss = loss_per_doubling * np.log2(size / 8) + noise * rng.standard_normal()
                 rows.append(
-                    {
-                        "entry_id": f"{campaign}/x/{accelerator}-{size}/bert",
-                        "campaign": campaign,
-                        "division": "closed",
-                        "workload": "bert",
-                        "accelerator": accelerator,
-                        "num_accelerators": size,
-                        "score_s": unit_s * 1e5 / speed / size * float(np.exp(log_loss)),
-                        "samples_to_target": 3e6 * (size / 8) ** 0.05,
-                        "global_batch_samples": 48 * size,
-                    }
+                    ScoredEntry(
+                        entry_id=f"{campaign}/x/{accelerator}-{size}/bert",
+                        campaign=campaign,
+                        workload="bert",
+                        accelerator=accelerator,
+                        num_accelerators=size,
+                        score_s=unit_s * 1e5 / speed / size * float(np.exp(log_loss)),
+                        samples_to_target=3e6 * (size / 8) ** 0.05,
+                        global_batch_samples=48 * size,
+                    )
                 )
-    return best_per_size(pl.DataFrame(rows))
+    return best_per_size(rows)
 
 
 def _split(scores, campaign="v2.1", accelerator="h100-sxm5-80gb", num_known=2):
-    earlier = scores.filter(pl.col("campaign") != campaign)
-    own = scores.filter((pl.col("campaign") == campaign) & (pl.col("accelerator") == accelerator))
+    earlier = [each for each in scores if each.campaign != campaign]
+    own = [each for each in scores if (each.campaign, each.accelerator) == (campaign, accelerator)]
     return earlier, own[:num_known], own
+
+
+def _with(entries, **changes):
+    return [replace(each, **changes) for each in entries]
 
 
 def _ask(size, accelerator="h100-sxm5-80gb", batch=None):
@@ -55,8 +59,8 @@ def _ask(size, accelerator="h100-sxm5-80gb", batch=None):
 def test_a_shape_shared_by_all_is_carried_to_an_unseen_size():
     earlier, own, rows = _split(_scores(noise=0.01))
     found = fit(earlier).predict(own, _ask(256))
-    assert found.time_s.value == pytest.approx(rows["score_s"][3], rel=0.05)
-    assert found.time_s.low < rows["score_s"][3] < found.time_s.high
+    assert found.time_s.value == pytest.approx(rows[3].score_s, rel=0.05)
+    assert found.time_s.low < rows[3].score_s < found.time_s.high
 
 
 @pytest.mark.law
@@ -83,10 +87,8 @@ def test_the_interval_widens_with_the_jump():
 @pytest.mark.parametrize("factor", [0.1, 10.0])
 def test_an_only_own_point_is_believed_however_far_it_lies(factor):
     earlier, own, _ = _split(_scores(noise=0.05), num_known=1)
-    measured_s = factor * own["score_s"][0]
-    found = fit(earlier).predict(
-        own.with_columns(score_s=pl.lit(measured_s)), _ask(own["num_accelerators"][0])
-    )
+    measured_s = factor * own[0].score_s
+    found = fit(earlier).predict(_with(own, score_s=measured_s), _ask(own[0].num_accelerators))
     assert found.time_s.low < measured_s < found.time_s.high
 
 
@@ -101,21 +103,26 @@ def test_own_points_narrow_the_interval():
 def test_one_slow_outlier_of_the_past_moves_the_answer_little():
     scores = _scores(noise=0.02)
     earlier, own, _ = _split(scores)
-    slow = pl.when(pl.col("entry_id") == "v2.0/x/h100-sxm5-80gb-256/bert").then(4.0).otherwise(1.0)
+    slow = [
+        replace(each, score_s=4.0 * each.score_s)
+        if each.entry_id == "v2.0/x/h100-sxm5-80gb-256/bert"
+        else each
+        for each in earlier
+    ]
     clean = fit(earlier).predict(own, _ask(256)).time_s.value
-    spoilt = fit(earlier.with_columns(score_s=pl.col("score_s") * slow)).predict(own, _ask(256)).time_s.value
+    spoilt = fit(slow).predict(own, _ask(256)).time_s.value
     assert abs(np.log(spoilt / clean)) < np.log(4) / 5
 
 
 def test_parts_make_the_time():
     earlier, own, rows = _split(_scores(noise=0.01))
     found = fit(earlier).predict(own, _ask(256))
-    assert found.samples_to_target == pytest.approx(rows["samples_to_target"][3], rel=0.03)
+    assert found.samples_to_target == pytest.approx(rows[3].samples_to_target, rel=0.03)
     assert found.samples_to_target / found.samples_per_s == pytest.approx(found.time_s.value)
 
 
 def test_without_convergence_only_the_time_is_predicted():
-    earlier, own, _ = _split(_scores(noise=0.01).with_columns(samples_to_target=pl.lit(None, pl.Float64)))
+    earlier, own, _ = _split(_with(_scores(noise=0.01), samples_to_target=None))
     found = fit(earlier).predict(own, _ask(256))
     assert found.samples_to_target is None
     assert found.samples_per_s is None
@@ -148,18 +155,18 @@ def test_the_domain_ends_four_times_beyond_the_own_sizes(size, num_known, words)
 def test_a_workload_never_seen_is_predicted_from_its_own_points_with_doubt():
     earlier, own, rows = _split(_scores(noise=0.01))
     found = fit(earlier).predict(
-        own.with_columns(workload=pl.lit("mine")),
+        _with(own, workload="mine"),
         Question(workload="mine", accelerator="h100-sxm5-80gb", num_accelerators=64),
     )
-    assert found.time_s.low < rows["score_s"][2] < found.time_s.high
+    assert found.time_s.low < rows[2].score_s < found.time_s.high
     assert found.outside is not None
 
 
 @pytest.mark.parametrize(("size", "is_between"), [(12, True), (4, False), (24, False)])
 def test_a_size_between_a_groups_own_is_no_extrapolation(size, is_between):
     earlier, own, _ = _split(_scores(noise=0.01))
-    own = own.with_columns(workload=pl.lit("mine"))
-    assert sorted(own["num_accelerators"]) == [8, 16]
+    own = _with(own, workload="mine")
+    assert [each.num_accelerators for each in own] == [8, 16]
     question = Question(workload="mine", accelerator="h100-sxm5-80gb", num_accelerators=size)
     assert (fit(earlier).predict(own, question).outside is None) == is_between
 
@@ -178,7 +185,7 @@ def test_a_law_with_batches_wants_the_batch():
     with pytest.raises(UsageError, match="expected global_batch_samples"):
         law.predict(own, _ask(256))
     found = law.predict(own, _ask(256, batch=48.0 * 256))
-    assert found.time_s.value == pytest.approx(rows["score_s"][3], rel=0.1)
+    assert found.time_s.value == pytest.approx(rows[3].score_s, rel=0.1)
 
 
 @pytest.mark.parametrize(("size", "batch"), [(0, None), (8, 0.0), (8, float("nan"))])
@@ -196,24 +203,29 @@ def test_campaigns_that_are_no_rounds_are_refused():
 @pytest.mark.law
 def test_later_rounds_change_nothing_of_the_record_of_earlier_ones():
     scores = _scores(noise=0.1)
-    last = pl.col("campaign") == "v2.1"
-    disturbed = scores.with_columns(
-        score_s=pl.when(last).then(pl.col("score_s").shuffle(7) * 3).otherwise("score_s")
+    earlier = [each for each in scores if each.campaign != "v2.1"]
+    last = [each for each in scores if each.campaign == "v2.1"]
+    shuffled = np.random.default_rng(7).permutation([each.score_s for each in last])
+    disturbed = best_per_size(
+        (
+            *earlier,
+            *(replace(each, score_s=3 * float(time)) for each, time in zip(last, shuffled, strict=True)),
+        )
     )
     past = [one for one in backtest(scores).groups if one.round != "v2.1"]
     assert past == [one for one in backtest(disturbed).groups if one.round != "v2.1"]
-    assert past == list(backtest(scores.filter(~last)).groups)
+    assert past == list(backtest(earlier).groups)
 
 
 @pytest.mark.law
 def test_the_held_out_time_is_seen_by_nobody():
     scores = _scores(noise=0.1)
-    largest = (pl.col("campaign") == "v2.1") & (pl.col("num_accelerators") == 256)
-    disturbed = scores.with_columns(
-        score_s=pl.when(largest).then(pl.col("score_s") * 7).otherwise("score_s"),
-        samples_to_target=pl.when(largest).then(1.0).otherwise("samples_to_target"),
-        global_batch_samples=pl.when(largest).then(1).otherwise("global_batch_samples"),
-    )
+    disturbed = [
+        replace(each, score_s=7 * each.score_s, samples_to_target=1.0, global_batch_samples=1)
+        if (each.campaign, each.num_accelerators) == ("v2.1", 256)
+        else each
+        for each in scores
+    ]
     seen, unseen = (
         [(one.predicted_s, one.low_s, one.high_s, one.predicted_samples) for one in backtest(table).groups]
         for table in (scores, disturbed)

@@ -1,23 +1,31 @@
 """The spread of submitters: ratios by hand, a known spread found again, and intervals that hold at their rate."""
 
 import numpy as np
-import polars as pl
 import pytest
 
 from equipoise.errors import EvidenceError
 from equipoise.scaling.submitters import log_ratios, submitter_spread
+from equipoise.spec.entries import ScoredEntry
 
 
-def _frame(rows):
-    names = ("campaign", "submitter", "num_accelerators", "score_s")
-    return pl.DataFrame(rows, schema=names, orient="row").with_columns(
-        workload=pl.lit("bert"), accelerator=pl.lit("h100-sxm5-80gb")
-    )
+def _entries(rows):
+    return [
+        ScoredEntry(
+            entry_id=f"e{place}",
+            campaign=campaign,
+            workload="bert",
+            accelerator="h100-sxm5-80gb",
+            num_accelerators=size,
+            score_s=score_s,
+            submitter=submitter,
+        )
+        for place, (campaign, submitter, size, score_s) in enumerate(rows)
+    ]
 
 
 def test_each_submitter_is_compared_with_the_best_of_the_others():
     found = log_ratios(
-        _frame(
+        _entries(
             [
                 ("v1.0", "A", 8, 100.0),
                 ("v1.0", "B", 8, 110.0),
@@ -28,12 +36,12 @@ def test_each_submitter_is_compared_with_the_best_of_the_others():
             ]
         )
     )
-    ratios = dict(zip(found["submitter"], np.exp(found["log_ratio"]), strict=True))
+    ratios = {each.submitter: np.exp(each.log_ratio) for each in found}
     assert ratios == pytest.approx({"a": 100 / 110, "b": 1.1, "c": 1.5})
 
 
 def test_a_name_in_capitals_is_no_other_submitter():
-    assert log_ratios(_frame([("v1.0", "Nettrix", 8, 100.0), ("v1.0", "nettrix", 8, 120.0)])).is_empty()
+    assert log_ratios(_entries([("v1.0", "Nettrix", 8, 100.0), ("v1.0", "nettrix", 8, 120.0)])) == ()
 
 
 def test_a_known_spread_is_found_and_covers_at_its_rate():
@@ -46,7 +54,7 @@ def test_a_known_spread_is_found_and_covers_at_its_rate():
         for size in range(1, 201)
         for name in ("a", "b")
     ]
-    found = submitter_spread(_frame(rows))
+    found = submitter_spread(_entries(rows))
     assert found.factor == pytest.approx(1.0, abs=0.02)
     assert found.log_sd == pytest.approx(0.1 * np.sqrt(2.0), rel=0.05)
     assert found.num_results == 8 * 400
@@ -56,4 +64,4 @@ def test_a_known_spread_is_found_and_covers_at_its_rate():
 
 def test_too_few_results_have_no_spread():
     with pytest.raises(EvidenceError, match=r"^2 .* 20"):
-        submitter_spread(_frame([("v1.0", "A", 8, 100.0), ("v1.0", "B", 8, 110.0)]))
+        submitter_spread(_entries([("v1.0", "A", 8, 100.0), ("v1.0", "B", 8, 110.0)]))

@@ -43,7 +43,7 @@ def _steps() -> Mapping[str, Any]:
 
 
 def _advice() -> Mapping[str, Any]:
-    return advice_document(held_out_advice(embedded.load().scores))
+    return advice_document(held_out_advice(embedded.scores().entries))
 
 
 # Each record by its name: the file, and what is written there.

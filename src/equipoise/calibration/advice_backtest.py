@@ -1,10 +1,10 @@
 """How right the recommended number of accelerators was on sizes held out, and the record of it that ships."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any, Final, TypeAlias
 
 import numpy as np
-import polars as pl
 from msgspec import Struct, to_builtins
 from threadpoolctl import threadpool_limits
 
@@ -21,7 +21,7 @@ from equipoise.calibration.forecast_record import (
 from equipoise.calibration.forecasts import smooth_curves
 from equipoise.errors import EvidenceError
 from equipoise.runs import embedded
-from equipoise.runs.store import best_per_size
+from equipoise.runs.results import best_per_size
 from equipoise.scaling.backtest import past_laws
 from equipoise.scaling.equilibrium import (
     BALANCE,
@@ -34,12 +34,12 @@ from equipoise.scaling.equilibrium import (
     equilibria,
 )
 from equipoise.scaling.laws import Domain, FloatArray
-from equipoise.scaling.points import GROUP
 from equipoise.scaling.pooled import PooledLaw, Question
+from equipoise.spec.entries import Entries, ScoredEntry
 
 Curves: TypeAlias = Callable[[FloatArray], FloatArray]
 # From the law of the past, the rows of a group that are known, and the sizes in question.
-CurvesOf: TypeAlias = Callable[[PooledLaw, pl.DataFrame, Domain], Curves]
+CurvesOf: TypeAlias = Callable[[PooledLaw, Entries, Domain], Curves]
 SizesOf: TypeAlias = Callable[[Domain], Sequence[int]]
 
 OBJECTIVES: Final[Mapping[Objective, str]] = {
@@ -112,15 +112,14 @@ class HeldOutAdvice(Struct, frozen=True, kw_only=True):
         return float(abs(np.log2(self.losses[way].num_accelerators / self.found.num_accelerators)))
 
 
-def pooled_curves(law: PooledLaw, known: pl.DataFrame, domain: Domain) -> Curves:
+def pooled_curves(law: PooledLaw, known: Entries, domain: Domain) -> Curves:
     """What the forecast draws from some of a group's rows."""
-    first = known.row(0, named=True)
-    question = Question(workload=first["workload"], accelerator=first["accelerator"], num_accelerators=1)
+    question = Question(workload=known[0].workload, accelerator=known[0].accelerator, num_accelerators=1)
     return smooth_curves(law, known, question, domain)
 
 
 def held_out_advice(
-    scores: pl.DataFrame,
+    entries: Iterable[ScoredEntry],
     *,
     rounds: Sequence[str] | None = None,
     progress: Callable[[str], None] | None = None,
@@ -129,17 +128,18 @@ def held_out_advice(
 ) -> tuple[HeldOutAdvice, ...]:
     """Every number advised from strictly earlier rounds and a group's smaller sizes, with the one found.
 
-    scores: a frame of the table `scores`. rounds: those to test; all by default. progress: is called with
+    rounds: those to test; all by default. progress: is called with
     each round. curves_of: on which numbers are sought. sizes_of: those that may be taken; any number unless
     given.
     A group counts twice, if it has the sizes: without its largest, and without its larger half.
     Raises EvidenceError if no group has three sizes.
     """
-    best = best_per_size(scores)
-    groups: dict[str, list[pl.DataFrame]] = {}
-    for (campaign, *_), rows in best.group_by(*GROUP, maintain_order=True):
-        if len(rows) >= _FEWEST_SIZES["largest"] and (rounds is None or campaign in rounds):
-            groups.setdefault(str(campaign), []).append(rows)
+    best = best_per_size(entries)
+    groups: dict[str, list[Entries]] = {}
+    for (campaign, *_), of_group in groupby(best, lambda each: each.group):
+        members = tuple(of_group)
+        if len(members) >= _FEWEST_SIZES["largest"] and (rounds is None or campaign in rounds):
+            groups.setdefault(campaign, []).append(members)
     if not groups:
         raise EvidenceError(
             "no group has enough sizes to hold one out",
@@ -154,10 +154,10 @@ def held_out_advice(
 
 
 def _of_group(
-    law: PooledLaw, rows: pl.DataFrame, curves_of: CurvesOf, sizes_of: SizesOf | None
+    law: PooledLaw, rows: Entries, curves_of: CurvesOf, sizes_of: SizesOf | None
 ) -> Iterator[HeldOutAdvice]:
     """rows: one group, in order of size."""
-    sizes = rows["num_accelerators"].to_numpy().astype(float)
+    sizes, times_s = _sizes_and_times(rows)
     domain = Domain(smallest=float(sizes[0]), largest=float(sizes[-1]))
     taken = None if sizes_of is None else sizes_of(domain)
     all_known = curves_of(law, rows, domain)
@@ -165,26 +165,26 @@ def _of_group(
         if len(rows) < fewest:
             continue
         known = rows[: -1 if part == "largest" else len(rows) - len(rows) // 2]
-        deadline_s = _DEADLINE_FACTOR * float(known["score_s"].to_numpy().min())
+        deadline_s = _DEADLINE_FACTOR * min(each.score_s for each in known)
         found = _located(all_known, domain, deadline_s, taken)
         advised = _located(curves_of(law, known, domain), domain, deadline_s, taken)
         by_rule = {name: _located(rule, domain, deadline_s, taken) for name, rule in _rules(known).items()}
         for objective in OBJECTIVES:
             numbers = {OURS: advised[objective].num_accelerators}
-            numbers[LARGEST_KNOWN] = int(known["num_accelerators"][-1])
+            numbers[LARGEST_KNOWN] = known[-1].num_accelerators
             numbers |= {name: points[objective].num_accelerators for name, points in by_rule.items()}
             judge = _Judge(
                 objective=objective,
                 found=found[objective].num_accelerators,
                 curves_s=all_known,
                 sizes=sizes,
-                time_s=rows["score_s"].to_numpy(),
+                time_s=times_s,
                 deadline_s=deadline_s,
             )
             yield HeldOutAdvice(
-                round=rows["campaign"][0],
-                workload=rows["workload"][0],
-                accelerator=rows["accelerator"][0],
+                round=rows[0].campaign,
+                workload=rows[0].workload,
+                accelerator=rows[0].accelerator,
                 held_out=part,
                 objective=objective,
                 largest_known=numbers[LARGEST_KNOWN],
@@ -221,10 +221,14 @@ def _located(
     }
 
 
-def _rules(known: pl.DataFrame) -> dict[str, Curves]:
+def _sizes_and_times(entries: Entries) -> tuple[FloatArray, FloatArray]:
+    sizes = np.array([each.num_accelerators for each in entries], dtype=float)
+    return sizes, np.array([each.score_s for each in entries])
+
+
+def _rules(known: Entries) -> dict[str, Curves]:
     """The curves of who has no law: perfect scaling from the largest size, and a line through the logs."""
-    sizes = known["num_accelerators"].to_numpy().astype(float)
-    times_s = known["score_s"].to_numpy()
+    sizes, times_s = _sizes_and_times(known)
     slope, level = np.polyfit(np.log(sizes), np.log(times_s), 1)
     return {
         # A hair less than perfect: else every size costs the same, and rounding would choose.

@@ -14,7 +14,7 @@ from msgspec import Struct, field, to_builtins
 from equipoise.calibration.curves import ForecastRecord
 from equipoise.files import shipped_record
 from equipoise.runs import embedded
-from equipoise.runs.store import best_per_size, comparable
+from equipoise.runs.results import best_per_size
 from equipoise.scaling import backtest as scaling
 from equipoise.scaling import pooled
 from equipoise.scaling.backtest import JUMPS, Protocol
@@ -102,8 +102,8 @@ def shipped() -> Shipped:
 
 def forecast_document() -> dict[str, Any]:
     """Settings and record of the embedded data, as they ship."""
-    scores = embedded.load().scores
-    best = best_per_size(scores)
+    entries = embedded.scores().entries
+    best = best_per_size(entries)
     summaries = []
     for protocol, given_batch in _PROTOCOLS:
         result = scaling.backtest(best, protocol=protocol, given_batch=given_batch)
@@ -120,7 +120,7 @@ def forecast_document() -> dict[str, Any]:
         "settings": pooled.fit(best).settings(),
         "settings_given_batch": pooled.fit(best, given_batch=True).settings(),
         "backtests": [to_builtins(each) for each in summaries],
-        "submitters": to_builtins(submitter_spread(comparable(scores))),
+        "submitters": to_builtins(submitter_spread(entries)),
     }
 
 

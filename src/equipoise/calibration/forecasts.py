@@ -1,13 +1,13 @@
 """Forecasts from published results: the pooled law, and the group's own sizes or the user's own times."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import cache, lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import polars as pl
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -25,7 +25,7 @@ from equipoise.calibration.curves import (
 from equipoise.errors import EvidenceError, SpecError
 from equipoise.files import shipped_record
 from equipoise.runs import embedded
-from equipoise.runs.store import SameRows, best_per_size
+from equipoise.runs.results import Scores, accelerators_of, before, best_per_size
 from equipoise.scaling import pooled
 from equipoise.scaling.fit import MeasuredTimes, measured_times
 from equipoise.scaling.laws import Domain, FloatArray, Law, law_named
@@ -33,6 +33,7 @@ from equipoise.scaling.points import chip_facts
 from equipoise.scaling.pooled import PooledLaw, Question
 from equipoise.scaling.posterior import PUBLISHED_NOISE, cubic_spline
 from equipoise.spec.catalogue import Catalogue
+from equipoise.spec.entries import Entries, ScoredEntry
 from equipoise.spec.mlperf import is_round, round_key
 from equipoise.stats import Interval
 from equipoise.units import format_count
@@ -44,48 +45,49 @@ if TYPE_CHECKING:
 YOURS = "yours"
 
 
-def user_rows(own: "Measurements", workload: str, accelerator: str, schema: pl.Schema) -> pl.DataFrame:
-    """The user's measurements as rows of the table `scores`: the median of each size."""
-    rows = []
+def user_entries(own: "Measurements", workload: str, accelerator: str) -> tuple[ScoredEntry, ...]:
+    """The user's measurements as entries: the median of each size."""
+    entries = []
     for size in np.unique(own.num_accelerators):
         here = own.num_accelerators == size
         batch = np.median(own.global_batch_samples[here])
-        rows.append(
-            {
-                "entry_id": f"{own.where}: {format_count(size)} accelerators",
-                "origin": "measured",
-                "campaign": YOURS,
-                "workload": workload,
-                "accelerator": accelerator,
-                "num_accelerators": int(size),
-                "score_s": float(np.median(own.time_s[here])),
-                "global_batch_samples": int(batch) if np.isfinite(batch) else None,
-                "source_uri": own.where,
-            }
+        entries.append(
+            ScoredEntry(
+                entry_id=f"{own.where}: {format_count(size)} accelerators",
+                campaign=YOURS,
+                workload=workload,
+                accelerator=accelerator,
+                num_accelerators=int(size),
+                score_s=float(np.median(own.time_s[here])),
+                global_batch_samples=int(batch) if np.isfinite(batch) else None,
+                source_uri=own.where,
+            )
         )
-    return pl.DataFrame(rows, schema=schema)
+    return tuple(entries)
 
 
-def when_published(known: pl.DataFrame, group: pl.DataFrame) -> tuple[str, ...]:
-    """How the user's times compare with the best published ones of the accelerator at the same size."""
-    best = group.group_by("num_accelerators").agg(best_s=pl.col("score_s").min())
-    both = known.join(best, on="num_accelerators").sort("num_accelerators")
-    ratios = both["score_s"] / both["best_s"]
+def when_published(known: Entries, group: Entries) -> tuple[str, ...]:
+    """How the user's times compare with the best published ones of the accelerator at the same size.
+
+    known: in order of size.
+    """
+    best_s = {each.num_accelerators: each.score_s for each in _best_of_all(group)}
     return tuple(
-        f"At {format_count(size)} accelerators your time is {ratio:.2g} times the best published one."
-        for size, ratio in zip(both["num_accelerators"], ratios, strict=True)
+        f"At {format_count(each.num_accelerators)} accelerators your time is "
+        f"{each.score_s / best_s[each.num_accelerators]:.2g} times the best published one."
+        for each in known
+        if each.num_accelerators in best_s
     )
 
 
-def user_level(law: PooledLaw, known: pl.DataFrame, question: Question) -> float:
+def user_level(law: PooledLaw, known: Entries, question: Question) -> float:
     """How many times longer the user's trainings take than the law expects of the best system of each size.
 
-    known: the user's rows. question: of the same group; its size does not matter.
+    known: the user's entries. question: of the same group; its size does not matter.
     Source: the median over the sizes.
     """
-    sizes = known["num_accelerators"].to_list()
-    expected = law.predict_all(known.head(0), [replace(question, num_accelerators=size) for size in sizes])
-    ratios = [actual_s / each.time_s.value for actual_s, each in zip(known["score_s"], expected, strict=True)]
+    expected = law.predict_all((), _at_sizes(question, known))
+    ratios = [one.score_s / each.time_s.value for one, each in zip(known, expected, strict=True)]
     return float(np.median(ratios))
 
 
@@ -113,21 +115,21 @@ _NOT_FOLLOWED = (
 )
 
 
-def workload_in(scores: pl.DataFrame, name: str, catalogue: Catalogue) -> str:
-    """A workload as the data name it: itself, or the slug of its catalogue."""
-    if name in scores["workload"]:
+def workload_in(held: Container[str], name: str, catalogue: Catalogue) -> str:
+    """A workload as the data name it: itself, or the slug of its catalogue. held: workloads of the data."""
+    if name in held:
         return name
     return catalogue.workload_slug(name) or name
 
 
 class Results(Struct, frozen=True, kw_only=True):
-    """Published results: the best per size of every group.
+    """Published results of MLPerf rounds: the best per size of every group.
 
     laws: the pooled laws already made, by the round they know nothing of (None: they know all), whether
     batches are given, and the workload they are of (None: all).
     """
 
-    best: pl.DataFrame
+    best: tuple[ScoredEntry, ...]
     laws: dict[tuple[str | None, bool, str | None], pooled.PooledLaw] = field(default_factory=dict)
 
     def law_before(self, round_: str | None, workload: str, *, given_batch: bool) -> pooled.PooledLaw:
@@ -143,23 +145,27 @@ class Results(Struct, frozen=True, kw_only=True):
         self.laws[round_, given_batch, name] = law
         return law
 
-    def before(self, round_: str | None) -> pl.DataFrame:
+    @property
+    def workloads(self) -> frozenset[str]:
+        """Those with a result."""
+        return frozenset(each.workload for each in self.best)
+
+    def before(self, round_: str | None) -> tuple[ScoredEntry, ...]:
         """The entries of strictly earlier rounds; all without a round."""
-        if round_ is None:
-            return self.best
-        rounds = self.best["campaign"].unique()
-        earlier = [name for name in rounds if round_key(name) < round_key(round_)]
-        return self.best.filter(pl.col("campaign").is_in(earlier))
+        return self.best if round_ is None else before(self.best, round_)
 
 
-def fingerprint(entries: pl.DataFrame, settings: Mapping[str, Sequence[float]], *, given_batch: bool) -> str:
+def fingerprint(entries: Entries, settings: Mapping[str, Sequence[float]], *, given_batch: bool) -> str:
     """A hash of all that the trends of a pooled law follow from: entries, facts of their chips, settings."""
-    told = sha256(repr((given_batch, settings, chip_facts(entries["accelerator"].unique().sort()))).encode())
-    for name in ("campaign", "workload", "accelerator"):
-        told.update("\n".join(entries[name]).encode())
-    for name in ("num_accelerators", "score_s", "samples_to_target", "global_batch_samples"):
-        told.update(entries[name].cast(pl.Float64).fill_null(math.nan).to_numpy().tobytes())
-    return told.hexdigest()[:_HASH_CHARS]
+    found = sha256(repr((given_batch, settings, chip_facts(accelerators_of(entries)))).encode())
+    for names in zip(*(each.group for each in entries), strict=True):
+        found.update("\n".join(names).encode())
+    numbers = [
+        (each.num_accelerators, each.score_s, each.samples_to_target, each.global_batch_samples)
+        for each in entries
+    ]
+    found.update(np.array(numbers, dtype=float).T.tobytes())  # what is not stated is NaN
+    return found.hexdigest()[:_HASH_CHARS]
 
 
 class _Trends(Struct, frozen=True, kw_only=True):
@@ -176,8 +182,8 @@ def kept_trends() -> Mapping[str, pooled.KeptTrends]:
 
 def trends_document() -> dict[str, Any]:
     """The trends of the laws of the embedded data: of what was before each round, and of all."""
-    results, found = results_of(embedded.load().scores), {}
-    for round_ in (*sorted(results.best["campaign"].unique(), key=round_key)[1:], None):
+    results, found = results_of(embedded.scores()), {}
+    for round_ in (*sorted({each.campaign for each in results.best}, key=round_key)[1:], None):
         for given_batch in (False, True):
             entries = results.before(round_)
             settings = forecast_record.shipped().settings(given_batch=given_batch)
@@ -197,45 +203,48 @@ def published_curve(
     newest round alone that has enough sizes.
     Raises SpecError for names the data do not have, EvidenceError for a group without a result.
     """
-    best, accelerator = results.best, str(question.accelerator)
-    workload = _workload(best, str(question.workload), question.catalogue)
-    group = best.filter((pl.col("workload") == workload) & (pl.col("accelerator") == accelerator))
+    accelerator = str(question.accelerator)
+    workload = _workload(results, str(question.workload), question.catalogue)
+    of_workload = [each for each in results.best if each.workload == workload]
+    group = [each for each in of_workload if each.accelerator == accelerator]
     if own is not None:
         newest = None
-        known = user_rows(own, workload, accelerator, best.schema)
+        known = user_entries(own, workload, accelerator)
     else:
-        newest = _round(group, best, question, workload=workload, accelerator=accelerator)
+        newest = _round(group, of_workload, question, workload=workload, accelerator=accelerator)
         # One law has one level: results of several rounds are not one curve.
         is_one_law = question.law is not None and question.law != POOLED
         if question.round is None and is_one_law:
             newest = _enough_for(law_named(str(question.law)), group) or newest
         mixes = question.round is None and not is_one_law
-        known = _best_of_all(group) if mixes else group.filter(pl.col("campaign") == newest)
-    sizes = question.sizes or sizes_of_interest(known["num_accelerators"].to_numpy())
+        known = _best_of_all(group) if mixes else tuple(each for each in group if each.campaign == newest)
+    sizes = question.sizes or sizes_of_interest(np.array([each.num_accelerators for each in known]))
     notes = () if own is None else (*own.notes, *when_published(known, group))
     if question.law not in {None, POOLED}:
         return _by_one_law(known, sizes, question, newest)
     return _by_pooled_law(results, known, sizes, question, round_=newest, notes=notes)
 
 
-def _enough_for(law: Law, group: pl.DataFrame) -> str | None:
-    """The newest round with more sizes than the law has parameters; None where none has."""
-    counts = group.group_by("campaign").agg(pl.col("num_accelerators").n_unique())
-    enough = counts.filter(pl.col("num_accelerators") > len(law.params))["campaign"].to_list()
+def _enough_for(law: Law, group: Entries) -> str | None:
+    """The newest round with more sizes than the law has parameters; None where none has.
+
+    group: as `best_per_size` returned it, an entry a size and round.
+    """
+    counts = Counter(each.campaign for each in group)
+    enough = [name for name, count in counts.items() if count > len(law.params)]
     return max(enough, key=round_key, default=None)
 
 
-def _best_of_all(group: pl.DataFrame) -> pl.DataFrame:
-    """The best result of each size over all rounds."""
-    return (
-        group.sort("score_s", "entry_id")
-        .unique(subset=["num_accelerators"], keep="first", maintain_order=True)
-        .sort("num_accelerators")
-    )
+def _best_of_all(group: Entries) -> tuple[ScoredEntry, ...]:
+    """The best result of each size over all rounds, in order of size."""
+    best: dict[int, ScoredEntry] = {}
+    for each in sorted(group, key=lambda each: (each.score_s, each.entry_id)):
+        best.setdefault(each.num_accelerators, each)
+    return tuple(best[size] for size in sorted(best))
 
 
 def _by_one_law(
-    known: pl.DataFrame, sizes: Sequence[int], question: CurveQuestion, newest: str | None
+    known: Entries, sizes: Sequence[int], question: CurveQuestion, newest: str | None
 ) -> TimeCurve:
     """One law of time against size, fitted to the group's own points."""
     notes = []
@@ -247,12 +256,16 @@ def _by_one_law(
             "sizes for this law (--round for another)."
         )
     own = fitted_curve(
-        measured_times(known["num_accelerators"], known["score_s"], entry=known["entry_id"]),
+        measured_times(
+            [each.num_accelerators for each in known],
+            [each.score_s for each in known],
+            entry=[each.entry_id for each in known],
+        ),
         sizes,
         law=question.law,
         noise=PUBLISHED_NOISE,
         work=WORK,
-        evidence=tuple(_evidence(row, None, is_same_group=True) for row in known.iter_rows(named=True)),
+        evidence=tuple(_evidence(each, None, is_same_group=True) for each in known),
         notes=tuple(notes),
     )
     return replace(own, round=newest)
@@ -260,7 +273,7 @@ def _by_one_law(
 
 def _by_pooled_law(
     results: Results,
-    known: pl.DataFrame,
+    known: Entries,
     sizes: Sequence[int],
     question: CurveQuestion,
     *,
@@ -273,28 +286,26 @@ def _by_pooled_law(
     compared with others, the level is theirs.
     """
     given_batch = question.global_batch_samples is not None
-    law = results.law_before(round_, str(known["workload"][0]), given_batch=given_batch)
-    past = results.before(round_)
-    first = known.row(0, named=True)
+    first = known[0]
+    law = results.law_before(round_, first.workload, given_batch=given_batch)
+    past = [each for each in results.before(round_) if each.workload == first.workload]
     questions = [
         pooled.Question(
-            workload=first["workload"],
-            accelerator=first["accelerator"],
+            workload=first.workload,
+            accelerator=first.accelerator,
             num_accelerators=size,
             global_batch_samples=question.global_batch_samples,
         )
         for size in sizes
     ]
-    level = user_level(law, known, questions[0]) if first["campaign"] == YOURS else 1.0
-    levelled = known.with_columns(pl.col("score_s") / level)
+    level = user_level(law, known, questions[0]) if first.campaign == YOURS else 1.0
+    levelled = [replace(each, score_s=each.score_s / level) for each in known]
     found = law.predict_all(levelled, questions)
     disbelieved = _disbelieved(law, levelled, questions[0])
-    group = past.filter(
-        pl.col("accelerator") == first["accelerator"], pl.col("workload") == first["workload"]
-    )
-    measured = np.concatenate([group["num_accelerators"], known["num_accelerators"]]).astype(float)
-    domain = Domain(smallest=float(measured.min()), largest=min(float(measured.max()), _LARGEST_CURVE))
-    energy_j = dict(known.filter(pl.col("energy_j") > 0).select("num_accelerators", "energy_j").iter_rows())
+    group = [each for each in past if each.accelerator == first.accelerator]
+    measured = [each.num_accelerators for each in (*group, *known)]
+    domain = Domain(smallest=float(min(measured)), largest=min(float(max(measured)), _LARGEST_CURVE))
+    energy_j = {each.num_accelerators: each.energy_j for each in known if (each.energy_j or 0) > 0}
     curves_s = smooth_curves(law, levelled, questions[0], domain)
     return TimeCurve(
         law=LawUsed(
@@ -316,24 +327,27 @@ def _by_pooled_law(
             for each in found
         ),
         curves_s=lambda at: level * curves_s(at),
-        evidence=_weighted(pl.concat([past, known]), found),
+        evidence=_weighted((*past, *known), found),
         notes=(*notes, _NOT_FOLLOWED) if disbelieved else notes,
     )
 
 
-def _disbelieved(law: pooled.PooledLaw, known: pl.DataFrame, question: pooled.Question) -> dict[int, str]:
+def _disbelieved(law: pooled.PooledLaw, known: Entries, question: pooled.Question) -> dict[int, str]:
     """The group's own sizes whose measured time lies outside of its range there, and what to say of each."""
-    sizes = known["num_accelerators"].to_list()
-    found = law.predict_all(known, [replace(question, num_accelerators=size) for size in sizes])
+    found = law.predict_all(known, _at_sizes(question, known))
     words = {}
-    for size, measured_s, each in zip(sizes, known["score_s"], found, strict=True):
-        if not each.time_s.low <= measured_s <= each.time_s.high:
-            side = "above" if measured_s > each.time_s.high else "below"
+    for one, each in zip(known, found, strict=True):
+        if not each.time_s.low <= one.score_s <= each.time_s.high:
+            size, side = one.num_accelerators, "above" if one.score_s > each.time_s.high else "below"
             words[size] = (
                 f"the time measured at {format_count(size)} lies {side} the range: other results "
                 "do not support it"
             )
     return words
+
+
+def _at_sizes(question: Question, known: Entries) -> list[Question]:
+    return [replace(question, num_accelerators=each.num_accelerators) for each in known]
 
 
 def _times(interval: Interval, factor: float) -> Interval:
@@ -343,7 +357,7 @@ def _times(interval: Interval, factor: float) -> Interval:
 
 
 def smooth_curves(
-    law: pooled.PooledLaw, known: pl.DataFrame, question: pooled.Question, domain: Domain
+    law: pooled.PooledLaw, known: Entries, question: pooled.Question, domain: Domain
 ) -> Callable[[FloatArray], FloatArray]:
     """Equally likely curves of the pooled law, to a doubling beyond the domain; drawn once, when
     first used.
@@ -365,17 +379,17 @@ def smooth_curves(
     return curves_s
 
 
-def _record_of(known: pl.DataFrame, size: int, *, given_batch: bool) -> ForecastRecord | None:
+def _record_of(known: Entries, size: int, *, given_batch: bool) -> ForecastRecord | None:
     """How wrong predictions so far beyond a group's own sizes were; None where none was held out."""
-    own = known["num_accelerators"].to_numpy()
-    if size < own.min():
+    own = [each.num_accelerators for each in known]
+    if size < min(own):
         return None
     return forecast_record.shipped().record(
-        "largest" if len(own) > 1 else "new_round", jump=size / float(own.max()), given_batch=given_batch
+        "largest" if len(own) > 1 else "new_round", jump=size / max(own), given_batch=given_batch
     )
 
 
-def _weighted(entries: pl.DataFrame, found: Sequence[pooled.PooledPrediction]) -> tuple[CurveEvidence, ...]:
+def _weighted(entries: Entries, found: Sequence[pooled.PooledPrediction]) -> tuple[CurveEvidence, ...]:
     """The entries of most weight over all sizes, heaviest first, with where they come from."""
     weights: dict[str, float] = {}
     own: set[str] = set()
@@ -384,48 +398,41 @@ def _weighted(entries: pl.DataFrame, found: Sequence[pooled.PooledPrediction]) -
             weights[each.entry_id] = weights.get(each.entry_id, 0.0) + each.weight / len(found)
             own |= {each.entry_id} if each.is_same_group else set()
     heaviest = sorted(weights, key=lambda entry_id: -weights[entry_id])[:_NUM_EVIDENCE]
-    rows = {row["entry_id"]: row for row in entries.filter(pl.col("entry_id").is_in(heaviest)).to_dicts()}
+    rows = {each.entry_id: each for each in entries}
     return tuple(
         _evidence(rows[entry_id], weights[entry_id], is_same_group=entry_id in own) for entry_id in heaviest
     )
 
 
-def _evidence(row: dict[str, Any], weight: float | None, *, is_same_group: bool) -> CurveEvidence:
+def _evidence(row: ScoredEntry, weight: float | None, *, is_same_group: bool) -> CurveEvidence:
     return CurveEvidence(
-        kind="measured" if row["campaign"] == YOURS else "published",
-        ref=row["entry_id"],
-        num_accelerators=row["num_accelerators"],
-        time_s=row["score_s"],
+        kind="measured" if row.campaign == YOURS else "published",
+        ref=row.entry_id,
+        num_accelerators=row.num_accelerators,
+        time_s=row.score_s,
         weight=weight,
         is_same_group=is_same_group,
-        source_uri=row["source_uri"],
-        source_line=row["source_line"],
+        source_uri=row.source_uri,
+        source_line=row.source_line,
     )
 
 
-def results_of(scores: pl.DataFrame) -> Results:
-    """The published results of a frame of the table `scores`.
+@lru_cache(maxsize=_MOST_LAWS)
+def results_of(scores: Scores) -> Results:
+    """The published results among entries; kept with the laws fitted to them, for every question asks.
 
     Only MLPerf rounds: of other campaigns nobody knows what came before what.
     """
-    return _results(SameRows(scores))
+    return Results(best=best_per_size(each for each in scores.entries if is_round(each.campaign)))
 
 
-@lru_cache(maxsize=_MOST_LAWS)
-def _results(scores: SameRows) -> Results:
-    """As results_of, kept: every question asks for them, and the laws that they were fitted with."""
-    best = best_per_size(scores.rows)
-    rounds = list(filter(is_round, best["campaign"].unique()))
-    return Results(best=best.filter(pl.col("campaign").is_in(rounds)))
-
-
-def _workload(best: pl.DataFrame, name: str, catalogue: Catalogue) -> str:
-    found = workload_in(best, name, catalogue)
-    held = best["workload"].unique().sort().to_list()
+def _workload(results: Results, name: str, catalogue: Catalogue) -> str:
+    held = results.workloads
+    found = workload_in(held, name, catalogue)
     if found in held:
         return found
     if catalogue.workload_slug(name) is None:
-        raise SpecError(f"workload {name!r} is not in the data, which have {', '.join(held)}")
+        raise SpecError(f"workload {name!r} is not in the data, which have {', '.join(sorted(held))}")
     raise EvidenceError(
         f"the data have no scored closed entry of {found}",
         missing=(f"times to train of {found} on three numbers of accelerators: --from FILE.csv",),
@@ -433,13 +440,17 @@ def _workload(best: pl.DataFrame, name: str, catalogue: Catalogue) -> str:
 
 
 def _round(
-    group: pl.DataFrame, best: pl.DataFrame, question: CurveQuestion, *, workload: str, accelerator: str
+    group: Entries,
+    of_workload: Entries,
+    question: CurveQuestion,
+    *,
+    workload: str,
+    accelerator: str,
 ) -> str:
     """The round to start from. Raises where the group has no result, or none in the given round."""
-    rounds: list[str] = sorted(group["campaign"].unique(), key=round_key)
+    rounds = sorted({each.campaign for each in group}, key=round_key)
     if not rounds:
-        with_results = best.filter(pl.col("workload") == workload)["accelerator"]
-        others = with_results.value_counts(sort=True)["accelerator"].to_list()
+        others = [name for name, _ in Counter(each.accelerator for each in of_workload).most_common()]
         raise EvidenceError(
             f"no scored closed entry of {workload} on {accelerator}; it has results on {_listed(others)}",
             missing=(f"a time to train {workload} on {accelerator} at one size or more: --from FILE.csv",),

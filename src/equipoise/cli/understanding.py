@@ -49,12 +49,12 @@ def backtest(
         from equipoise.calibration.advice_backtest import held_out_advice
         from equipoise.report.measured_json import advice_backtest_fields, backtest_fields
         from equipoise.report.pages.backtest import ADVICE_BACKTEST, BACKTEST
-        from equipoise.runs.embedded import tables
-        from equipoise.runs.store import best_per_size
+        from equipoise.runs.embedded import scores
+        from equipoise.runs.results import best_per_size
         from equipoise.scaling.backtest import backtest as hold_out
 
-        scores = tables(data=data, also=also or ()).scores
-        held = sorted(scores["campaign"].drop_nulls().unique())
+        entries = scores(data=data, also=also or ()).entries
+        held = sorted({each.campaign for each in entries})
         chosen = _rounds(rounds, held)
         # The matrices are small: threads would only wait for each other.
         with progress_line() as line, threadpool_limits(limits=1):
@@ -65,11 +65,11 @@ def backtest(
                 line.update(round_, len(done) - 1, len(chosen or held))
 
             if advice:
-                advised = held_out_advice(scores, rounds=chosen, progress=show)
+                advised = held_out_advice(entries, rounds=chosen, progress=show)
                 answer.give_page(ADVICE_BACKTEST, advised, advice_backtest_fields, full=full)
                 return
             result = hold_out(
-                best_per_size(scores),
+                best_per_size(entries),
                 protocol="new_round" if new_round else "largest",
                 rounds=chosen,
                 given_batch=given == "batch",

@@ -7,7 +7,6 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
-import polars as pl
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -56,7 +55,7 @@ from equipoise.decide.user_evidence.fit import (
 from equipoise.decide.user_evidence.runs import recasts, user_steps, whole_trainings
 from equipoise.decide.user_evidence.traces import TraceCheck, UserEvidence, checks, ran_elsewhere
 from equipoise.errors import EvidenceError, SpecError
-from equipoise.runs.store import comparable
+from equipoise.runs.results import Scores, accelerators_of
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.hardware import Accelerator, at_least_as_good
@@ -99,7 +98,7 @@ class Inputs(Struct, frozen=True, kw_only=True):
     training: Training
     unrestricted: Training | None = None
     catalogue: Catalogue
-    scores: pl.DataFrame | None
+    scores: Scores | None
     user: UserEvidence
     also_sizes: tuple[int, ...] = ()
 
@@ -257,7 +256,7 @@ def _published(inputs: Inputs, system: RequestedSystem, sizes: SizeRange) -> Pub
     is_another = bool(query.fixed) and inputs.unrestricted is None
     if scores is None or not inputs.training.budget.is_to_target or is_another:
         return None
-    if slug not in scores["workload"] or is_batch_of_nobody(inputs):
+    if is_batch_of_nobody(inputs):
         return None
     batch = query.global_batch_samples
     question = CurveQuestion(
@@ -481,7 +480,7 @@ def _bounds(
     restricts = inputs.unrestricted is not None
     free = _unrestricted_estimates(inputs.unrestricted, survey) if restricts else fixed
     others = []
-    for name in comparable(inputs.scores, workload=slug)["accelerator"].drop_nulls().unique().sort():
+    for name in accelerators_of(inputs.scores.of(slug)):
         try:
             nodes = inputs.catalogue.cluster(name)
         except SpecError:  # what nobody states of its node

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Final, NoReturn, TypeAlias
 
-import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 from threadpoolctl import threadpool_limits
@@ -37,7 +36,7 @@ from equipoise.economics.ownership import USUAL_UTILISATION, Ownership, ownershi
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.perfmodel.generation import RolloutSplit
 from equipoise.runs import embedded
-from equipoise.runs.store import SameRows
+from equipoise.runs.results import Scores
 from equipoise.scaling.equilibrium import Limit, default_answer
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.catalogue import catalogue as catalogue_of
@@ -54,13 +53,13 @@ Progress: TypeAlias = Callable[[str, int, int], None]  # the system, how many ar
 def answer(
     query: TrainingQuery,
     *,
-    scores: pl.DataFrame | None,
+    scores: Scores | None,
     catalogue: Catalogue | None = None,
     progress: Progress | None = None,
 ) -> Answer:
     """What to do, or why nothing keeps the limits.
 
-    scores: the table `scores`; None where no published result may be used. catalogue: what names mean; that
+    scores: published results; None where none may be used. catalogue: what names mean; that
     of the question's files unless given.
     Raises EvidenceError, naming what is missing, where no system has any estimate; SpecError and UsageError
     for what names nothing or cannot be answered.
@@ -84,7 +83,7 @@ class Collected(Struct, frozen=True, kw_only=True):
 def answer_with(
     query: TrainingQuery,
     catalogue: Catalogue,
-    scores: pl.DataFrame | None,
+    scores: Scores | None,
     *,
     runs: UserRuns | None = None,
     also_sizes: tuple[int, ...] = (),
@@ -97,7 +96,7 @@ def answer_with(
 def collect_candidates(
     query: TrainingQuery,
     catalogue: Catalogue,
-    scores: pl.DataFrame | None,
+    scores: Scores | None,
     *,
     runs: UserRuns | None = None,
     also_sizes: tuple[int, ...] = (),
@@ -110,8 +109,7 @@ def collect_candidates(
     """
     if runs is None and not query.rests_on_files:
         systems = requested_systems(query, catalogue)
-        known = None if scores is None else SameRows(scores)
-        inputs, assessments = _assessed_alike(without_choice(query), catalogue, known, also_sizes, progress)
+        inputs, assessments = _assessed_alike(without_choice(query), catalogue, scores, also_sizes, progress)
         inputs = replace(inputs, query=query)
         assessments = tuple(replace(one, system=each) for one, each in zip(assessments, systems, strict=True))
     else:
@@ -137,7 +135,7 @@ def collect_candidates(
 def _assessed_alike(
     query: TrainingQuery,
     catalogue: Catalogue,
-    scores: SameRows | None,
+    scores: Scores | None,
     also_sizes: tuple[int, ...],
     progress: Progress | None,
 ) -> tuple[Inputs, tuple[Assessment, ...]]:
@@ -145,14 +143,13 @@ def _assessed_alike(
 
     query: `without_choice`, so that nothing in an assessment can depend on it.
     """
-    rows = None if scores is None else scores.rows
-    return _assessed(query, catalogue, rows, runs=None, also_sizes=also_sizes, progress=progress)
+    return _assessed(query, catalogue, scores, runs=None, also_sizes=also_sizes, progress=progress)
 
 
 def _assessed(
     query: TrainingQuery,
     catalogue: Catalogue,
-    scores: pl.DataFrame | None,
+    scores: Scores | None,
     *,
     runs: UserRuns | None,
     also_sizes: tuple[int, ...],
@@ -185,7 +182,7 @@ def _assessed(
     return inputs, tuple(assessments)
 
 
-def _with_sizes_in_time(refusal: Refusal, found: Collected, scores: pl.DataFrame | None) -> Collected:
+def _with_sizes_in_time(refusal: Refusal, found: Collected, scores: Scores | None) -> Collected:
     """What was collected, with the smallest size of each system that would keep all limits but that of size.
 
     The same object where the refusal names a limit of size already, sizes are listed, or no size would do.

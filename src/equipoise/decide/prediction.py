@@ -6,7 +6,6 @@ Also the predictions that a ledger keeps of an answer or of such times.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import polars as pl
 from msgspec import Struct
 from threadpoolctl import threadpool_limits
 
@@ -39,6 +38,7 @@ from equipoise.decide.systems import RequestedSystem, requested_systems
 from equipoise.decide.user_evidence.runs import UserRuns
 from equipoise.economics import Rates
 from equipoise.errors import EvidenceError, UsageError
+from equipoise.runs.results import Scores
 from equipoise.scaling.equilibrium import Equilibrium, equilibria
 from equipoise.scaling.fit import measured_times
 from equipoise.spec.catalogue import Catalogue
@@ -76,9 +76,7 @@ class Prediction(Struct, frozen=True, kw_only=True):
     answer: Answer | None = None
 
 
-def predict(
-    query: TrainingQuery, *, scores: pl.DataFrame | None, catalogue: Catalogue | None = None
-) -> Prediction:
+def predict(query: TrainingQuery, *, scores: Scores | None, catalogue: Catalogue | None = None) -> Prediction:
     """The times at the sizes asked about, with money, energy and equilibria.
 
     By every estimator, as an answer has them; by the user's own times alone where a file of them is given
@@ -137,16 +135,14 @@ def _one_precision(query: TrainingQuery) -> str | None:
     return query.precision[0] if query.precision else None
 
 
-def _joins(
-    query: TrainingQuery, own: "Measurements", scores: pl.DataFrame | None, catalogue: Catalogue
-) -> bool:
+def _joins(query: TrainingQuery, own: "Measurements", scores: Scores | None, catalogue: Catalogue) -> bool:
     """Whether the user's times can be combined with published ones."""
     if scores is None or not query.workload or not query.systems:
         return False
     if not own.is_time_to_train or query.law not in {None, POOLED}:
         return False
-    best = results_of(scores).best
-    return workload_in(best, query.workload, catalogue) in best["workload"]
+    held = results_of(scores).workloads
+    return workload_in(held, query.workload, catalogue) in held
 
 
 def _user_curve(query: TrainingQuery, own: "Measurements") -> TimeCurve:
@@ -171,7 +167,7 @@ def _user_curve(query: TrainingQuery, own: "Measurements") -> TimeCurve:
     )
 
 
-def _law_curve(query: TrainingQuery, catalogue: Catalogue, scores: pl.DataFrame | None) -> TimeCurve:
+def _law_curve(query: TrainingQuery, catalogue: Catalogue, scores: Scores | None) -> TimeCurve:
     """One law fitted to the published results of the accelerator."""
     if scores is None:
         raise EvidenceError(
@@ -191,7 +187,7 @@ def _law_curve(query: TrainingQuery, catalogue: Catalogue, scores: pl.DataFrame 
 
 
 def _of_answer(
-    query: TrainingQuery, catalogue: Catalogue, scores: pl.DataFrame | None, own: "Measurements | None"
+    query: TrainingQuery, catalogue: Catalogue, scores: Scores | None, own: "Measurements | None"
 ) -> Prediction:
     """The candidates of an answer, at the sizes asked about."""
     runs = None

@@ -3,12 +3,11 @@
 They are shown and change no estimate: docs/experiments/0030. Nothing is read before somebody asks for them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import polars as pl
 from msgspec import Struct
 from numpy.typing import NDArray
 
@@ -20,6 +19,8 @@ from equipoise.spec.hardware import is_same_chip, is_same_family, peak_log2
 from equipoise.spec.strategy import SOFTWARE, SOFTWARE_NAMES, Trained, software
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from equipoise.calibration.published_steps import StepPrediction
 
 # How far apart steps are: tenths of the logarithm of MFU by which steps of two sources that differ in this
@@ -63,13 +64,15 @@ class PlannedStep(Struct, frozen=True, kw_only=True):
 
 
 def nearest_steps(
-    table: pl.DataFrame, planned: PlannedStep, catalogue: Catalogue, *, most: int
-) -> pl.DataFrame:
+    table: "pl.DataFrame", planned: PlannedStep, catalogue: Catalogue, *, most: int
+) -> "pl.DataFrame":
     """The nearest rows of the table with their `distance`, the nearest first; of alike rows one.
 
     Only steps that the model predicts, on accelerators of the same maker and kind, that train as much of the
     model. Rows are alike that share repository and software.
     """
+    import polars as pl  # noqa: PLC0415 - only where such steps are shown
+
     rows = table.filter(
         (pl.col("row_id") == pl.col("execution"))
         & pl.col("step_s").is_not_null()
@@ -107,17 +110,15 @@ def nearest_steps(
     )
 
 
-def _differs(column: pl.Series, value: str | None) -> NDArray[np.float64]:
-    if value is None:
-        return np.zeros(len(column))
-    return column.ne_missing(pl.Series([value])).to_numpy().astype(float)
+def _differs(column: Iterable[str | None], value: str | None) -> NDArray[np.float64]:
+    return np.array([value is not None and each != value for each in column], dtype=float)
 
 
-def _doublings(column: pl.Series, value: float | None) -> NDArray[np.float64]:
+def _doublings(column: "pl.Series", value: float | None) -> NDArray[np.float64]:
     if value is None:
         return np.zeros(len(column))
-    found = column.cast(pl.Float64).fill_null(value * 2.0**_UNKNOWN_DOUBLINGS)
-    return np.asarray(np.abs(np.log2(found.to_numpy() / value)))
+    found = column.fill_null(value * 2.0**_UNKNOWN_DOUBLINGS).to_numpy()
+    return np.asarray(np.abs(np.log2(found / value)))
 
 
 def _software_apart(wanted: str | None) -> dict[str | None, float]:

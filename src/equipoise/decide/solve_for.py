@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final, Literal, TypeAlias
 
-import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 from threadpoolctl import threadpool_limits
@@ -20,6 +19,7 @@ from equipoise.decide.model_family import ModelFamily, TriedModel, used_fraction
 from equipoise.decide.query import BUDGETS, FIELDS, Ask, TrainingQuery, changed
 from equipoise.decide.training import batch_words, fixed_budget
 from equipoise.errors import EvidenceError, UsageError
+from equipoise.runs.results import Scores
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.catalogue import catalogue as catalogue_of
 from equipoise.spec.transformer import Transformer
@@ -98,9 +98,7 @@ class Reaches(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
 
 
-def solve_for(
-    query: TrainingQuery, *, scores: pl.DataFrame | None, catalogue: Catalogue | None = None
-) -> Reaches:
+def solve_for(query: TrainingQuery, *, scores: Scores | None, catalogue: Catalogue | None = None) -> Reaches:
     """The most tokens, or the largest model, that the question's budget and deadline allow on each system.
 
     Raises UsageError where neither is asked for, where the question states tokens or samples, or where budget

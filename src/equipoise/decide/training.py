@@ -7,10 +7,10 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from statistics import median
 from typing import Final
 
 import numpy as np
-import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -28,7 +28,7 @@ from equipoise.decide.fine_tuning import (
 from equipoise.decide.query import TrainingQuery
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.perfmodel.space import Value
-from equipoise.runs.store import SameRows, comparable
+from equipoise.runs.results import Scores
 from equipoise.scaling.convergence import BatchGrowth, batch_growth
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.catalogue import Catalogue
@@ -117,10 +117,10 @@ class TrainingBudget(Struct, frozen=True, kw_only=True):
         return float(self.samples(np.array([float(global_batch_samples)]))[0])
 
 
-def training_budget(query: TrainingQuery, workload: Workload, scores: pl.DataFrame | None) -> TrainingBudget:
+def training_budget(query: TrainingQuery, workload: Workload, scores: Scores | None) -> TrainingBudget:
     """The work that a question asks for.
 
-    scores: the table `scores`, all rounds; None where there are no published results to look at.
+    scores: published results of all rounds; None where there are no published results to look at.
     Raises UsageError where nothing states how much is to be trained: no target, samples or tokens.
     """
     notes = not_validated(workload) if query.changes_workload or workload.frozen_share else ()
@@ -132,7 +132,7 @@ def training_budget(query: TrainingQuery, workload: Workload, scores: pl.DataFra
     if stated is not None:
         in_samples = query.training_samples is not None
         return replace(fixed_budget(workload, stated, in_samples=in_samples), notes=notes)
-    if scores is None or comparable(scores, workload=workload.slug).is_empty():
+    if scores is None or not scores.of(workload.slug):
         unit = "--tokens N, such as --tokens 1T," if workload.sequence_tokens else "--samples N"
         unit = f"--examples N, {unit}" if query.train else unit
         raise UsageError(
@@ -140,7 +140,7 @@ def training_budget(query: TrainingQuery, workload: Workload, scores: pl.DataFra
             f"target: give {unit}{' or --samples N' if workload.sequence_tokens else ''}"
         )
     try:
-        growth, evidence = _batch_growth(SameRows(scores), workload.slug)
+        growth, evidence = _batch_growth(scores, workload.slug)
     except EvidenceError as err:
         unknown = (
             f"How many samples the target takes is not known ({err}): the model compares "
@@ -190,55 +190,53 @@ def _stated_samples(query: TrainingQuery, workload: Workload) -> float | None:
 
 
 @lru_cache(maxsize=_MOST_GROWTHS)
-def _batch_growth(scores: SameRows, workload: str) -> tuple[BatchGrowth, tuple[EvidenceSource, ...]]:
+def _batch_growth(scores: Scores, workload: str) -> tuple[BatchGrowth, tuple[EvidenceSource, ...]]:
     """The growth of a workload's samples with the batch, and the results it is fitted to, with their shares.
 
     Kept, for it depends on published results alone, and takes as long as the rest of an answer.
     """
-    entries = comparable(scores.rows, workload=workload)
-    growth = batch_growth(entries.rename({"campaign": "round"}), level=LEVEL)
-    return growth, _evidence(growth, entries)
+    growth = batch_growth(scores.of(workload), level=LEVEL)
+    return growth, _evidence(growth)
 
 
 def _fitted(workload: Workload, growth: BatchGrowth, evidence: tuple[EvidenceSource, ...]) -> TrainingBudget:
     """The law of samples against batch, with its spread over the batches seen."""
     least, critical = growth.samples_min.value, growth.batch_critical.value
     curve = growth.curve
-    batches = np.log(curve["global_batch_samples"].to_numpy())
-    spread = np.log(curve["high"].to_numpy() / curve["low"].to_numpy()) / (2 * DEVIATE)
-    seen = growth.entries["global_batch_samples"].to_numpy()
+    batches = np.log([each.global_batch_samples for each in curve])
+    spread = np.log([each.high / each.low for each in curve]) / (2 * DEVIATE)
+    seen = growth.batches
     formula = f"{format_amount(least)} (1 + B / {format_amount(critical)})"
     law = (
         f"Samples to the target grow with the global batch B: {formula}, from "
-        f"{len(seen)} results of {growth.num_rounds} rounds at batches of {seen.min():,} to {seen.max():,}."
+        f"{len(seen)} results of {growth.num_rounds} rounds at batches of {min(seen):,} to {max(seen):,}."
     )
     return TrainingBudget(
         work=target_words(workload),
         samples=lambda batch: np.asarray(least * (1 + batch / critical)),
         log_sd=lambda batch: float(np.interp(math.log(batch), batches, spread)),
-        batches=(int(seen.min()), int(seen.max())),
+        batches=(min(seen), max(seen)),
         is_to_target=True,
         evidence=evidence,
         notes=(law, TRAINING_ALONE),
     )
 
 
-def _evidence(growth: BatchGrowth, entries: pl.DataFrame) -> tuple[EvidenceSource, ...]:
-    """The results that the samples are fitted to, with their shares of all weights."""
-    sources = entries.select("entry_id", "score_s", "source_uri", "source_line")
-    rows = growth.entries.join(sources, on="entry_id").sort("weight", descending=True)
-    total = float(rows["weight"].sum())
+def _evidence(growth: BatchGrowth) -> tuple[EvidenceSource, ...]:
+    """The results that the samples are fitted to, with their shares of all weights, the heaviest first."""
+    shares = growth.weight / growth.weight.sum()
+    heaviest_first = np.argsort(-shares, kind="stable")
     return tuple(
         EvidenceSource(
             kind="published",
-            ref=row["entry_id"],
-            num_accelerators=row["num_accelerators"],
-            time_s=row["score_s"],
-            share=row["weight"] / total,
-            source_uri=row["source_uri"],
-            source_line=row["source_line"],
+            ref=each.entry_id,
+            num_accelerators=each.num_accelerators,
+            time_s=each.score_s,
+            share=float(share),
+            source_uri=each.source_uri,
+            source_line=each.source_line,
         )
-        for row in rows.iter_rows(named=True)
+        for each, share in ((growth.entries[place], shares[place]) for place in heaviest_first)
     )
 
 
@@ -287,7 +285,7 @@ class Training(Struct, frozen=True, kw_only=True):
         return is_stated and _has_usual_batch(self.workload)
 
 
-def training(query: TrainingQuery, catalogue: Catalogue, scores: pl.DataFrame | None) -> Training:
+def training(query: TrainingQuery, catalogue: Catalogue, scores: Scores | None) -> Training:
     """What a question trains: a workload of the catalogue, or the model that `module:function` returns.
 
     The batch of the user's own model is kept at every size (a batch that changes is another training), unless
@@ -368,7 +366,7 @@ def _of_config(query: TrainingQuery, chosen: list[str]) -> Workload:
 
 
 def _chosen_batch(
-    query: TrainingQuery, about: Workload, budget: TrainingBudget, scores: pl.DataFrame | None
+    query: TrainingQuery, about: Workload, budget: TrainingBudget, scores: Scores | None
 ) -> tuple[int | None, str | None]:
     """The global batch of a stated training budget where nobody states one, and why; (None, None) for none.
 
@@ -449,23 +447,24 @@ def _usual_batch_tokens(about: Workload) -> tuple[int, str]:
     return next((tokens, words) for least, tokens, words in _USUAL_BATCH_TOKENS if params >= least)
 
 
-def _published_batch(about: Workload, budget: TrainingBudget, scores: pl.DataFrame | None) -> int | None:
+def _published_batch(about: Workload, budget: TrainingBudget, scores: Scores | None) -> int | None:
     """The median global batch of the workload's comparable results; None where none states one.
 
     None too where the training is of so many more samples that the usual batch is the better guess.
     """
     if scores is None:
         return None
-    known = comparable(scores, workload=about.slug)
-    middle = known["global_batch_samples"].median()
-    if not isinstance(middle, (int, float)):
+    known = scores.of(about.slug)
+    batches = [each.global_batch_samples for each in known if each.global_batch_samples is not None]
+    if not batches:
         return None
-    longest = known["samples_to_target"].max()
-    if isinstance(longest, (int, float)) and _has_usual_batch(about) and budget.samples is not None:
+    middle = median(batches)
+    longest = max((each.samples_to_target or 0 for each in known), default=0)
+    if longest and _has_usual_batch(about) and budget.samples is not None:
         usual = usual_batch(about)
         if usual > middle and (budget.samples_at(usual) or 0.0) > _MUCH_LONGER * longest:
             return None
-    return round(float(middle))
+    return round(middle)
 
 
 def _refuse_batch_beyond(batch: int, budget: TrainingBudget) -> None:

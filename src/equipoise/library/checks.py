@@ -1,10 +1,10 @@
 """`validate` and `topology` as functions: how wrong the model is on measured rows, and what links mean."""
 
+from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-import polars as pl
 from threadpoolctl import threadpool_limits
 
 from equipoise.bench.topology import MOST_BYTES, here, read
@@ -74,48 +74,47 @@ def _topology_of(file: Path) -> Topology:
     return read(content, where=file.name)
 
 
-def _rows(found: Validation) -> pl.DataFrame:
+_VERDICT_COLUMNS: Final[Mapping[str, type]] = {
+    "file": str,
+    "row": int,
+    "workload": str,
+    "num_accelerators": int,
+    "unit": str,
+    "measured": float,
+    "predicted": float,
+    "low": float,
+    "high": float,
+    "error": float,
+    "fold": str,
+    "reason": str,
+}
+_GAIN_COLUMNS: Final[Mapping[str, type]] = {
+    "link_class": str,
+    "workload": str,
+    "params": float,
+    "speedup": float,
+    "low": float,
+    "high": float,
+    "verdict": str,
+}
+
+
+def _rows(found: Validation) -> list[dict[str, Any]]:
     """A row per measured row."""
-    columns = {
-        "file": pl.String,
-        "row": pl.Int64,
-        "workload": pl.String,
-        "num_accelerators": pl.Int64,
-        "unit": pl.String,
-        "measured": pl.Float64,
-        "predicted": pl.Float64,
-        "low": pl.Float64,
-        "high": pl.Float64,
-        "error": pl.Float64,
-        "fold": pl.String,
-        "reason": pl.String,
-    }
-    rows = [
-        {name: getattr(each.row if hasattr(each.row, name) else each, name) for name in columns}
+    return [
+        {name: getattr(each.row if hasattr(each.row, name) else each, name) for name in _VERDICT_COLUMNS}
         for each in found.verdicts
     ]
-    return pl.DataFrame(rows, schema=columns, orient="row")
 
 
-def _gains(found: Meaning) -> pl.DataFrame:
+def _gains(found: Meaning) -> list[dict[str, Any]]:
     """A row per class of link and model: two accelerators against one."""
-    columns = {
-        "link_class": pl.String,
-        "workload": pl.String,
-        "params": pl.Float64,
-        "speedup": pl.Float64,
-        "low": pl.Float64,
-        "high": pl.Float64,
-        "verdict": pl.String,
-    }
-    rows = [{name: getattr(each, name) for name in columns} for each in found.gains]
-    return pl.DataFrame(rows, schema=columns, orient="row")
+    return [{name: getattr(each, name) for name in _GAIN_COLUMNS} for each in found.gains]
 
 
 _VALIDATION: Final = Presentation(
-    verb="validate",
-    fields=validation_fields,
-    frame=_rows,
-    page=validation_page(),
+    verb="validate", fields=validation_fields, columns=_VERDICT_COLUMNS, rows=_rows, page=validation_page()
 )
-_TOPOLOGY: Final = Presentation(verb="topology", fields=topology_fields, frame=_gains, page=TOPOLOGY)
+_TOPOLOGY: Final = Presentation(
+    verb="topology", fields=topology_fields, columns=_GAIN_COLUMNS, rows=_gains, page=TOPOLOGY
+)

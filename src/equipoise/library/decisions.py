@@ -10,8 +10,6 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, Unpack, overload
 
-import polars as pl
-
 from equipoise.decide.allocation.allocate import Allocation, job_times
 from equipoise.decide.allocation.allocate import allocate as best_schedule
 from equipoise.decide.allocation.jobs import JobsFile, clock_s, read_jobs, read_prices, tariff_of
@@ -32,7 +30,8 @@ from equipoise.report.json import allocation_fields, answer_fields, prediction_f
 from equipoise.report.pages.allocate import ALLOCATION
 from equipoise.report.pages.answer import ANSWER
 from equipoise.report.pages.prediction import PREDICTION, REACH
-from equipoise.runs.embedded import tables
+from equipoise.runs.embedded import scores as published
+from equipoise.runs.results import Scores
 from equipoise.spec.catalogue import Catalogue, catalogue
 from equipoise.spec.renting import DEFAULT_GRID
 from equipoise.spec.torch_model.factory import refuse_code
@@ -123,35 +122,36 @@ def _leaves(value: object) -> list[object]:
 
 
 _AMOUNTS: Final = ("step_s", "time_s", "goodput", "usd", "energy_j", "carbon_kg", "speedup")
-CANDIDATE_COLUMNS: Final[dict[str, Any]] = {
-    "id": pl.String,
-    "accelerator": pl.String,
-    "chip": pl.String,
-    "num_accelerators": pl.Int64,
-    "num_nodes": pl.Int64,
-    "terms": pl.String,
-    "strategy": pl.String,
-    "global_batch_samples": pl.Int64,
-    **{f"{name}{end}": pl.Float64 for name in _AMOUNTS for end in ("", "_low", "_high")},
-    "accelerator_hours": pl.Float64,
-    "mfu": pl.Float64,
-    "tokens_per_s_per_accelerator": pl.Float64,
-    "memory_bytes": pl.Float64,
-    "published_s": pl.Float64,
-    "feasible": pl.Boolean,
-    "recommended": pl.Boolean,
-    "grade": pl.String,
+CANDIDATE_COLUMNS: Final[Mapping[str, type]] = {
+    "id": str,
+    "accelerator": str,
+    "chip": str,
+    "num_accelerators": int,
+    "num_nodes": int,
+    "terms": str,
+    "strategy": str,
+    "global_batch_samples": int,
+    **{f"{name}{end}": float for name in _AMOUNTS for end in ("", "_low", "_high")},
+    "accelerator_hours": float,
+    "mfu": float,
+    "tokens_per_s_per_accelerator": float,
+    "memory_bytes": float,
+    "published_s": float,
+    "feasible": bool,
+    "recommended": bool,
+    "grade": str,
 }
 
 
-def candidate_frame(candidates: Sequence[Candidate], *, recommended: Candidate | None = None) -> pl.DataFrame:
+def candidate_rows(
+    candidates: Sequence[Candidate], *, recommended: Candidate | None = None
+) -> list[dict[str, Any]]:
     """A row per candidate, with the columns of CANDIDATE_COLUMNS; null where a value is not known.
 
     accelerator: the accelerator or system asked for, as in `id`; chip: its chip. published_s: the fastest
     result that was submitted of the same system and size.
     """
-    rows = [_row(each, is_best=recommended is not None and each.id == recommended.id) for each in candidates]
-    return pl.DataFrame(rows, schema=CANDIDATE_COLUMNS, orient="row")
+    return [_row(each, is_best=recommended is not None and each.id == recommended.id) for each in candidates]
 
 
 def _row(each: Candidate, *, is_best: bool) -> dict[str, Any]:
@@ -179,40 +179,52 @@ DecisionVerb: TypeAlias = Literal["advise", "plan", "predict"]
 AllocationObjective: TypeAlias = Literal["time", "makespan", "cost", "energy"]
 
 
-def _candidates(found: Answer) -> pl.DataFrame:
-    return candidate_frame(found.candidates, recommended=found.recommended)
+def _of_answer(verb: Verb) -> Presentation[Answer]:
+    return Presentation(
+        verb=verb,
+        fields=answer_fields,
+        columns=CANDIDATE_COLUMNS,
+        rows=lambda found: candidate_rows(found.candidates, recommended=found.recommended),
+        page=ANSWER,
+    )
 
 
-_ADVICE: Final = Presentation(verb="advise", fields=answer_fields, frame=_candidates, page=ANSWER)
-_PLAN: Final = Presentation(verb="plan", fields=answer_fields, frame=_candidates, page=ANSWER)
+_ADVICE: Final = _of_answer("advise")
+_PLAN: Final = _of_answer("plan")
 _PREDICTION: Final = Presentation(
     verb="predict",
     fields=prediction_fields,
-    frame=lambda found: candidate_frame(found.candidates),
+    columns=CANDIDATE_COLUMNS,
+    rows=lambda found: candidate_rows(found.candidates),
     page=PREDICTION,
 )
 _REACH: Final = Presentation(
     verb="advise",
     fields=reach_fields,
-    frame=lambda found: candidate_frame([each.recommended for each in (found.best, *found.others)]),
+    columns=CANDIDATE_COLUMNS,
+    rows=lambda found: candidate_rows([each.recommended for each in (found.best, *found.others)]),
     page=REACH,
 )
 
 
-def _shares(found: Allocation) -> pl.DataFrame:
+def _shares(found: Allocation) -> list[dict[str, Any]]:
     """A row per job, with its start and end next to the columns of its candidate."""
-    jobs = pl.DataFrame(
-        {
-            "job": [each.job.name for each in found.shares],
-            "start_s": [each.start_s for each in found.shares],
-            "end_s": [each.end_s.value for each in found.shares],
-        },
-        schema={"job": pl.String, "start_s": pl.Float64, "end_s": pl.Float64},
-    )
-    return jobs.hstack(candidate_frame([each.candidate for each in found.shares]).drop("recommended"))
+    return [
+        {"job": each.job.name, "start_s": each.start_s, "end_s": each.end_s.value}
+        | _row(each.candidate, is_best=True)
+        for each in found.shares
+    ]
 
 
-_ALLOCATION: Final = Presentation(verb="allocate", fields=allocation_fields, frame=_shares, page=ALLOCATION)
+_SHARE_COLUMNS: Final[Mapping[str, type]] = {
+    "job": str,
+    "start_s": float,
+    "end_s": float,
+    **{name: kind for name, kind in CANDIDATE_COLUMNS.items() if name != "recommended"},
+}
+_ALLOCATION: Final = Presentation(
+    verb="allocate", fields=allocation_fields, columns=_SHARE_COLUMNS, rows=_shares, page=ALLOCATION
+)
 
 
 @overload
@@ -293,7 +305,7 @@ def allocation_of(
     objective: AllocationObjective,
     prices: tuple[float, ...] | None = None,
     begin: str | None = None,
-    scores: pl.DataFrame | None = None,
+    scores: Scores | None = None,
     known: Catalogue | None = None,
 ) -> Result[Allocation]:
     """The result of `allocate`, once its files are read.
@@ -314,7 +326,7 @@ def allocation_of(
         tariff=tariff_of(file, prices, None if begin is None else clock_s(begin, where="--begin")),
     )
     if scores is None:
-        scores = tables(data=given_fields.get("data"), also=given_fields.get("also", ())).scores
+        scores = published(data=given_fields.get("data"), also=given_fields.get("also", ()))
     times = job_times(file.jobs, pool, scores=scores, catalogue=known)
     found = best_schedule(file.jobs, times, pool, objective=objective)
     return Result(record=found, presentation=_ALLOCATION)
@@ -324,7 +336,7 @@ def result_of(
     verb: DecisionVerb,
     query: TrainingQuery,
     *,
-    scores: pl.DataFrame | None = None,
+    scores: Scores | None = None,
     known: Catalogue | None = None,
     progress: Progress | None = None,
 ) -> Result[Any]:
@@ -333,7 +345,7 @@ def result_of(
     scores, known: the published results and the catalogue, in place of those that the question names.
     """
     if scores is None:
-        scores = tables(data=query.data, also=query.also).scores
+        scores = published(data=query.data, also=query.also)
     if verb == "predict":
         return Result(record=predicted(query, scores=scores), presentation=_PREDICTION)
     if query.ask is not None:

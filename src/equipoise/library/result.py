@@ -1,10 +1,9 @@
 """What the Python functions return: the record of an answer, and the forms in which it is shown."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import orjson
-import polars as pl
 from msgspec import Struct
 
 from equipoise.errors import UsageError
@@ -12,15 +11,19 @@ from equipoise.report.blocks import Page
 from equipoise.report.figures import charts, python_figure
 from equipoise.report.json import document, encode
 
+if TYPE_CHECKING:
+    import polars as pl
+
 Record = TypeVar("Record")
 
 
 class Presentation(Struct, Generic[Record], frozen=True, kw_only=True):
-    """How the records of one verb are shown. fields: of its document; frame: its rows; page: its page."""
+    """How the records of one verb are shown. fields: of its document; columns, rows: of its table."""
 
     verb: str
     fields: Callable[[Record], Mapping[str, Any]]
-    frame: Callable[[Record], pl.DataFrame]
+    columns: Mapping[str, type]
+    rows: Callable[[Record], list[dict[str, Any]]]
     page: Page[Record]
 
 
@@ -41,9 +44,11 @@ class Result(Struct, Generic[Record], frozen=True, kw_only=True):
 
         return str(html.notebook_html(self.presentation.page, self.record))
 
-    def frame(self) -> pl.DataFrame:
+    def frame(self) -> "pl.DataFrame":
         """A table, a row per candidate; of `validate` per measured row, of `topology` per link and model."""
-        return self.presentation.frame(self.record)
+        import polars as pl  # noqa: PLC0415 - only for a table
+
+        return pl.DataFrame(self.presentation.rows(self.record), schema=self.presentation.columns)
 
     def figure(self, name: str | None = None) -> Any:  # noqa: ANN401 - Figure
         """The first figure of the page, or the one of that name, as a `plotly.graph_objects.Figure`.

@@ -112,7 +112,7 @@ def _fit(found: WorkloadFindings) -> dict[str, Any]:
             "growth": fields_of(growth.growth),
             "num_entries": len(growth.entries),
             "num_rounds": growth.num_rounds,
-            "curve": growth.curve.to_dicts(),
+            "curve": growth.curve,
         }
     )
     return {

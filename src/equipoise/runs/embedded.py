@@ -12,6 +12,7 @@ from equipoise.errors import DataError
 from equipoise.files import shipped_table
 
 if TYPE_CHECKING:
+    from equipoise.runs.results import Scores
     from equipoise.runs.store import Tables
 
 _FACTS = "dataset.toml"
@@ -52,14 +53,27 @@ def load() -> "Tables":
     """The embedded tables. Raises DataError when their bytes are not those that dataset.toml promises."""
     from equipoise.runs import store  # noqa: PLC0415 - Polars only where tables are loaded
 
-    frames = {}
-    for table in (store.RUNS, store.SCORES):
-        promised = _facts()[table.name]
-        data = (_DATA / promised["file"]).read_bytes()
-        if sha256(data).hexdigest() != promised["sha256"]:
-            raise DataError(f"the embedded table {promised['file']} differs from {_FACTS}; {_REMEDY}")
-        frames[table.name] = store.read_bytes(data, table, promised["file"], is_ours=True)
+    frames = {
+        table.name: store.read_bytes(_checked(table.name), table, f"{table.name}.parquet", is_ours=True)
+        for table in (store.RUNS, store.SCORES)
+    }
     return store.Tables(**frames)
+
+
+def _checked(name: str) -> bytes:
+    """The bytes of a file, as dataset.toml names and promises them."""
+    promised = _facts()[name]
+    data: bytes = (_DATA / promised["file"]).read_bytes()
+    if sha256(data).hexdigest() != promised["sha256"]:
+        raise DataError(f"the embedded table {promised['file']} differs from {_FACTS}; {_REMEDY}")
+    return data
+
+
+@cache
+def _shipped_scores() -> "Scores":
+    from equipoise.runs.results import read_scores  # noqa: PLC0415 - only where results are asked for
+
+    return read_scores(_checked("results"))
 
 
 Folders: TypeAlias = Path | str | Sequence[Path | str]
@@ -76,6 +90,15 @@ def tables(*, data: Folders | None = None, also: Folders = ()) -> "Tables":
     chosen = paths(data) if data else ()
     first = read_tables(chosen[0]) if chosen else load()
     return reduce(merged, [read_tables(folder) for folder in (*chosen[1:], *paths(also))], first)
+
+
+def scores(*, data: Folders | None = None, also: Folders = ()) -> "Scores":
+    """The comparable entries of `tables`, which every estimate reads; those embedded without any frame."""
+    if not data and not paths(also):
+        return _shipped_scores()
+    from equipoise.runs.store import scores_of  # noqa: PLC0415 - as in load
+
+    return scores_of(tables(data=data, also=also).scores)
 
 
 def paths(given: Folders) -> tuple[Path, ...]:

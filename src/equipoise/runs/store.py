@@ -3,7 +3,6 @@
 import io
 import os
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
 from statistics import median
@@ -15,7 +14,8 @@ from msgspec import Struct, convert
 from equipoise.errors import DataError
 from equipoise.files import read_input, shipped_table, written_synced
 from equipoise.runs.probe import answered
-from equipoise.spec.mlperf import is_round, round_order
+from equipoise.runs.results import Scores
+from equipoise.spec.entries import ScoredEntry
 from equipoise.units import MIB
 
 Kind: TypeAlias = Literal["str", "int", "float"]
@@ -296,23 +296,6 @@ SCORED: Final = (
 ).fill_null(value=False)  # fmt: skip
 
 
-class SameRows(Struct, frozen=True, eq=False):
-    """A frame in the key of a cache, equal to itself alone: comparing rows takes longer than most queries."""
-
-    rows: pl.DataFrame
-
-    def __hash__(self) -> int:
-        """Of the frame itself, which lives as long as the key."""
-        return id(self.rows)
-
-    def __eq__(self, other: object) -> bool:
-        """Whether both hold one frame."""
-        return isinstance(other, SameRows) and self.rows is other.rows
-
-
-_GROUP: Final = ("campaign", "workload", "accelerator")
-
-
 def closed(scores: pl.DataFrame) -> pl.DataFrame:
     """The rows of the closed division, with and without a score.
 
@@ -321,48 +304,19 @@ def closed(scores: pl.DataFrame) -> pl.DataFrame:
     return scores.filter(pl.col("division") == DIVISION)
 
 
-def comparable(
-    scores: pl.DataFrame, *, workload: str | None = None, accelerator: str | None = None
-) -> pl.DataFrame:
+def comparable(scores: pl.DataFrame) -> pl.DataFrame:
     """The rows that can be compared: closed division, with an official score and a number of accelerators.
 
-    scores: a frame of the table `scores`. workload, accelerator: names as it has them; any unless given.
-    Returns the rows in their order.
+    scores: a frame of the table `scores`. Returns the rows in their order.
     """
-    rows = _comparable(SameRows(scores), workload)
-    return rows if accelerator is None else rows.filter(pl.col("accelerator") == accelerator)
+    return closed(scores).filter(SCORED)
 
 
-@lru_cache(maxsize=64)
-def _comparable(scores: SameRows, workload: str | None) -> pl.DataFrame:
-    """The rows of all accelerators, kept: every estimate of a question asks for those of its workload."""
-    rows = closed(scores.rows)
-    return rows.filter(SCORED if workload is None else SCORED & (pl.col("workload") == workload))
+_NAMES: Final = ("entry_id", "campaign", "workload", "accelerator", "submitter", "system")
 
 
-def published_results(scores: pl.DataFrame, workload: str, accelerator: str | None = None) -> pl.DataFrame:
-    """The comparable results of a workload: newest round first, in it the fastest first.
-
-    scores: a frame of the table `scores`. accelerator: on which; any unless given.
-    Campaigns that are not MLPerf rounds are left out: their place in time is not known.
-    """
-    rows = comparable(scores, workload=workload, accelerator=accelerator)
-    rounds = sorted(filter(is_round, rows["campaign"].drop_nulls().unique()), key=round_order, reverse=True)
-    rows = rows.filter(pl.col("campaign").is_in(rounds))
-    newest_first = pl.col("campaign").replace_strict(rounds, range(len(rounds)), return_dtype=pl.Int64)
-    return rows.sort(newest_first, "score_s", "entry_id")
-
-
-def best_per_size(scores: pl.DataFrame) -> pl.DataFrame:
-    """The best comparable result of every round, workload and accelerator at every size, in that order.
-
-    scores: a frame of the table `scores`. Rows without a known accelerator are left out. Applied to what it
-    returned, it returns the same.
-    """
-    return (
-        comparable(scores)
-        .filter(pl.col("accelerator").is_not_null())
-        .sort("score_s", "entry_id")
-        .unique(subset=[*_GROUP, "num_accelerators"], keep="first", maintain_order=True)
-        .sort(*_GROUP, "num_accelerators")
-    )
+def scores_of(scores: pl.DataFrame) -> Scores:
+    """The comparable rows of a frame of the table `scores`, as estimates read them."""
+    columns = ScoredEntry.__struct_fields__
+    rows = comparable(scores).select(columns).with_columns(pl.col(_NAMES).fill_null(""))
+    return Scores(tuple(ScoredEntry(**row) for row in rows.iter_rows(named=True)))

@@ -4,16 +4,17 @@ Field names are those of the verb's JSON. Reads no files; knows no clock.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from itertools import groupby
+from typing import Literal, TypeAlias
 
 import numpy as np
-import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.errors import EvidenceError
 from equipoise.scaling import pooled
-from equipoise.scaling.points import GROUP, Floats
+from equipoise.scaling.points import Floats
+from equipoise.spec.entries import Entries, ScoredEntry
 from equipoise.spec.mlperf import round_key
 
 Protocol: TypeAlias = Literal["largest", "new_round"]
@@ -95,7 +96,7 @@ class Backtest(Struct, frozen=True, kw_only=True):
 
 
 def backtest(
-    best: pl.DataFrame,
+    best: Entries,
     *,
     protocol: Protocol = "largest",
     rounds: Sequence[str] | None = None,
@@ -104,15 +105,15 @@ def backtest(
 ) -> Backtest:
     """The errors of the pooled law on entries held out, each predicted from what was known before its round.
 
-    best: as `runs.store.best_per_size` returns it. protocol: `largest` holds out the largest size of every
+    best: as `runs.results.best_per_size` returns it. protocol: `largest` holds out the largest size of every
     (round, workload, accelerator) group of three sizes or more; `new_round` all but the smallest. rounds:
     those to test; all by default. given_batch: whether the held-out entry's batch is an input. progress:
     called with each round.
     Raises EvidenceError if there is no such group.
     """
     tasks = {
-        campaign: list(_tasks(best.filter(pl.col("campaign") == campaign), protocol, given_batch=given_batch))
-        for campaign in best["campaign"].unique()
+        campaign: list(_tasks(tuple(of_round), protocol, given_batch=given_batch))
+        for campaign, of_round in groupby(best, lambda each: each.campaign)
         if rounds is None or campaign in rounds
     }
     wanted = [campaign for campaign, found in tasks.items() if found]
@@ -140,7 +141,7 @@ def backtest(
 
 
 def past_laws(
-    best: pl.DataFrame,
+    best: Entries,
     rounds: Sequence[str],
     *,
     given_batch: bool = False,
@@ -151,54 +152,52 @@ def past_laws(
     best: as `backtest` takes it. progress: called with each round.
     """
     law: pooled.PooledLaw | None = None
-    ordered = sorted(best["campaign"].unique(), key=round_key)
     for campaign in sorted(rounds, key=round_key):
         if progress is not None:
             progress(campaign)
-        earlier = [name for name in ordered if round_key(name) < round_key(campaign)]
+        earlier = [each for each in best if round_key(each.campaign) < round_key(campaign)]
         # Settings found on a shorter past are where the search begins: nothing later enters.
-        law = pooled.fit(best.filter(pl.col("campaign").is_in(earlier)), given_batch=given_batch, start=law)
+        law = pooled.fit(earlier, given_batch=given_batch, start=law)
         yield campaign, law
 
 
-def _tasks(
-    best: pl.DataFrame, protocol: Protocol, *, given_batch: bool
-) -> Iterator[tuple[pl.DataFrame, Mapping[str, Any]]]:
-    """What is known of a group, and the row held out of it, for every held-out row of one round."""
-    for _, rows in best.group_by(*GROUP, maintain_order=True):
+def _tasks(best: Entries, protocol: Protocol, *, given_batch: bool) -> Iterator[tuple[Entries, ScoredEntry]]:
+    """What is known of a group, and the entry held out of it, for every held-out entry of one round."""
+    for _, of_group in groupby(best, lambda each: each.group):
+        rows = tuple(of_group)
         if len(rows) < _FEWEST_SIZES[protocol]:
             continue
         num_known = len(rows) - 1 if protocol == "largest" else 1
-        for target in rows[num_known:].iter_rows(named=True):
-            if target["global_batch_samples"] is not None or not given_batch:
+        for target in rows[num_known:]:
+            if target.global_batch_samples is not None or not given_batch:
                 yield rows[:num_known], target
 
 
-def _predicted(law: pooled.PooledLaw, own: pl.DataFrame, target: Mapping[str, Any]) -> HeldOut:
+def _predicted(law: pooled.PooledLaw, own: Entries, target: ScoredEntry) -> HeldOut:
     """One held-out entry, of which the law sees size, accelerator and workload (and its batch)."""
-    size = target["num_accelerators"]
+    size = target.num_accelerators
     found = law.predict(
         own,
         pooled.Question(
-            workload=target["workload"],
-            accelerator=target["accelerator"],
+            workload=target.workload,
+            accelerator=target.accelerator,
             num_accelerators=size,
-            global_batch_samples=target["global_batch_samples"] if law.given_batch else None,
+            global_batch_samples=target.global_batch_samples if law.given_batch else None,
         ),
     )
-    sizes = own["num_accelerators"].to_numpy().astype(float)
-    times = own["score_s"].to_numpy()
+    sizes = np.array([each.num_accelerators for each in own], dtype=float)
+    times = np.array([each.score_s for each in own])
     return HeldOut(
-        round=target["campaign"],
-        workload=target["workload"],
-        accelerator=target["accelerator"],
+        round=target.campaign,
+        workload=target.workload,
+        accelerator=target.accelerator,
         num_accelerators=size,
         jump=size / float(sizes[-1]),
-        actual_s=target["score_s"],
+        actual_s=target.score_s,
         predicted_s=found.time_s.value,
         low_s=found.time_s.low,
         high_s=found.time_s.high,
-        actual_samples=target["samples_to_target"],
+        actual_samples=target.samples_to_target,
         predicted_samples=found.samples_to_target,
         perfect_s=float(times[-1] * sizes[-1] / size),
         power_law_s=_power_law_s(sizes, times, size),

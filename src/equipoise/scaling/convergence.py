@@ -4,9 +4,9 @@ S(B) = S_min (1 + B / B_crit), from all rounds, with intervals.
 """
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
-import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import ArrayLike
@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from equipoise.errors import DataError, EvidenceError
 from equipoise.scaling.laws import FloatArray
 from equipoise.scaling.posterior import GOLDEN, IntArray, even_deviates, even_draws, log_sum, zoomed
+from equipoise.spec.entries import ScoredEntry
 from equipoise.stats import Interval, percentile_interval
 
 # Noise before any data, as log standard deviations, all levels equally likely: of one entry; of all entries
@@ -296,67 +297,79 @@ def _noise(num_groups: int) -> _Noise:
 
 
 _NUM_STEPS = 41
-_IS_KNOWN = (
-    pl.col("samples_to_target").is_finite()
-    & (pl.col("samples_to_target") > 0)
-    & pl.col("global_batch_samples").is_finite()
-    & (pl.col("global_batch_samples") > 0)
-).fill_null(value=False)
+
+
+class GrowthPoint(Struct, frozen=True, kw_only=True):
+    """Samples to target at a batch, with their interval."""
+
+    global_batch_samples: float
+    samples: float
+    low: float
+    high: float
 
 
 class BatchGrowth(Struct, frozen=True, kw_only=True):
     """How many more samples a workload needs at larger batches.
 
-    entries: one row an entry: round, entry_id, submitter, system, accelerator, num_accelerators,
-    global_batch_samples, samples_to_target, adjusted_samples (less the offset of its round), weight (about 0
-    for an entry far from the curve). curve: global_batch_samples, samples, low, high over the batches seen.
+    entries: those it is fitted to; of each adjusted_samples (to target, less the offset of its round) and
+    weight (about 0 for one far from the curve). curve: over the batches seen.
     samples_min, batch_critical: S_min and B_crit, the latter's high infinite where no growth was seen.
     growth: samples at the largest batch over those at the smallest.
     """
 
-    entries: pl.DataFrame
-    curve: pl.DataFrame
+    entries: tuple[ScoredEntry, ...]
+    adjusted_samples: FloatArray
+    weight: FloatArray
+    curve: tuple[GrowthPoint, ...]
     samples_min: Interval
     batch_critical: Interval
     growth: Interval
 
     @property
+    def batches(self) -> tuple[int, ...]:
+        """The global batch of each entry, samples."""
+        return tuple(each.global_batch_samples or 0 for each in self.entries)
+
+    @property
     def num_rounds(self) -> int:
         """Rounds with an entry."""
-        return self.entries["round"].n_unique()
+        return len({each.campaign for each in self.entries})
 
 
-def batch_growth(scores: pl.DataFrame, *, level: float = 0.9) -> BatchGrowth:
+def batch_growth(entries: Iterable[ScoredEntry], *, level: float = 0.9) -> BatchGrowth:
     """The law of samples against batch that the entries of one workload follow.
 
-    scores: the comparable rows of the table `scores` (runs.queries), of all rounds, with `campaign` called
-    `round`.
+    entries: of all rounds; those without batch or samples to target are left out.
     Raises EvidenceError, naming what to add, when the batches differ too little.
     Assumes the entries of a round share its target and rules, hence one offset.
     Source: McCandlish et al. 2018, arXiv 1812.06162; see scaling.convergence.
     """
-    known = scores.filter(_IS_KNOWN).sort("round", "global_batch_samples", "entry_id")
-    batch = known["global_batch_samples"].to_numpy().astype(float)
-    fitted = fit_convergence(batch, known["samples_to_target"].to_numpy(), known["round"].to_numpy())
+    stated = [
+        (each.campaign, each.global_batch_samples, each.entry_id, each)
+        for each in entries
+        if (each.samples_to_target or 0) > 0 and (each.global_batch_samples or 0) > 0
+    ]
+    known = tuple(each for *_, each in sorted(stated, key=lambda one: one[:3]))
+    batch = np.array([each.global_batch_samples for each in known], dtype=float)
+    samples = np.array([each.samples_to_target for each in known], dtype=float)
+    fitted = fit_convergence(batch, samples, [each.campaign for each in known])
     return BatchGrowth(
-        entries=known.select(
-            "round", "entry_id", "submitter", "system", "accelerator", "num_accelerators",
-            "global_batch_samples", "samples_to_target",
-            adjusted_samples=known["samples_to_target"].to_numpy() / fitted.group_factor[fitted.group],
-            weight=pl.Series(fitted.weight),
-        ),
+        entries=known,
+        adjusted_samples=samples / fitted.group_factor[fitted.group],
+        weight=fitted.weight,
         curve=_curve(fitted, batch, level),
         samples_min=fitted.samples_min(level=level),
         batch_critical=fitted.batch_critical(level=level),
         growth=fitted.growth(float(batch.min()), float(batch.max()), level=level),
-    )  # fmt: skip
+    )
 
 
-def _curve(
-    fitted: Convergence, batch: np.ndarray[tuple[int], np.dtype[np.float64]], level: float
-) -> pl.DataFrame:
+def _curve(fitted: Convergence, batch: FloatArray, level: float) -> tuple[GrowthPoint, ...]:
     steps = np.geomspace(batch.min(), batch.max(), _NUM_STEPS)
     drawn = fitted.drawn_samples(steps)
     low, high = np.quantile(drawn, [(1.0 - level) / 2.0, (1.0 + level) / 2.0], axis=0)
-    samples = np.median(drawn, axis=0)
-    return pl.DataFrame({"global_batch_samples": steps, "samples": samples, "low": low, "high": high})
+    columns = (steps, np.median(drawn, axis=0), low, high)
+    return tuple(
+        GrowthPoint(global_batch_samples=at, samples=middle, low=least, high=most)
+        for at, middle, least, most in zip(*(values.tolist() for values in columns), strict=True)
+    )

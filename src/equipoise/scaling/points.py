@@ -15,9 +15,6 @@ from equipoise.spec.hardware import exact_accelerator
 Floats = NDArray[np.float64]
 Texts = NDArray[np.str_]
 
-# What makes a curve: one accelerator, form factor and memory on one workload in one round.
-GROUP = ("campaign", "workload", "accelerator")
-
 
 class Points(Struct, frozen=True, kw_only=True):
     """Where entries of one workload lie: arrays of shape (n_points,).

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import numpy as np
-import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -17,6 +16,7 @@ from equipoise.scaling.hierarchy import CurveBlock, Hierarchy, Predicted, Trend,
 from equipoise.scaling.hierarchy import fit as fit_hierarchy
 from equipoise.scaling.points import Floats, points
 from equipoise.scaling.posterior import even_deviates
+from equipoise.spec.entries import Entries, ScoredEntry
 from equipoise.spec.mlperf import round_key
 from equipoise.stats import Interval
 
@@ -120,25 +120,25 @@ class _Expected(Struct, frozen=True, kw_only=True):
 class PooledLaw(Struct, frozen=True, kw_only=True):
     """What earlier rounds show of every workload: made by `fit`, used by `predict`.
 
-    entries: the best per size, closed division; rounds: their campaigns in order of time.
+    entries: the best per size; rounds: their campaigns in order of time.
     """
 
-    entries: pl.DataFrame
+    entries: Entries
     rounds: tuple[str, ...]
     given_batch: bool
     parts: Mapping[Part, Hierarchy]
 
-    def predict(self, own: pl.DataFrame, question: Question) -> PooledPrediction:
+    def predict(self, own: Entries, question: Question) -> PooledPrediction:
         """The time at the question's size, from the entries of the law and the group's own.
 
-        own: rows of the table `scores`, of the same workload and accelerator, newer than the law's rounds;
+        own: entries of the same workload and accelerator, newer than the law's rounds;
         may be empty.
         Raises UsageError if the law wants a batch and has none; EvidenceError without any evidence.
         Assumes the entry in question is as good as the best at its size usually is.
         """
         return self.predict_all(own, [question])[0]
 
-    def predict_all(self, own: pl.DataFrame, questions: Sequence[Question]) -> tuple[PooledPrediction, ...]:
+    def predict_all(self, own: Entries, questions: Sequence[Question]) -> tuple[PooledPrediction, ...]:
         """As `predict`, for several sizes of one group: the questions differ in size and batch only."""
         wanted = _sizes(questions, given_batch=self.given_batch)
         past = self._past(own, wanted.workload)
@@ -160,7 +160,7 @@ class PooledLaw(Struct, frozen=True, kw_only=True):
             )
         return tuple(found)
 
-    def curves_s(self, own: pl.DataFrame, question: Question, sizes: Floats, *, count: int = 500) -> Floats:
+    def curves_s(self, own: Entries, question: Question, sizes: Floats, *, count: int = 500) -> Floats:
         """Equally likely courses of time over size: (count, n_sizes). Each is the same curve at every call.
 
         question: its size does not matter. sizes: (n_sizes,), within 1 to 2**20 accelerators.
@@ -185,26 +185,26 @@ class PooledLaw(Struct, frozen=True, kw_only=True):
         """The centre of each part and its trends: what `fit` takes to leave the other workloads out."""
         return {part: (each.centre, each.trends.tolist()) for part, each in self.parts.items()}
 
-    def _past(self, own: pl.DataFrame, workload: str) -> pl.DataFrame:
+    def _past(self, own: Entries, workload: str) -> Entries:
         """The law's entries of the workload in question. Raises where there is nothing to answer from."""
-        past = self.entries.filter(pl.col("workload") == workload)
-        if past.is_empty() and own.is_empty():
+        past = [each for each in self.entries if each.workload == workload]
+        if not past and not own:
             raise EvidenceError(
                 f"nothing is known about {workload!r}: no entry in the data and no point given",
                 missing=("a time to train at one size or more",),
             )
         return past
 
-    def _expected(self, own: pl.DataFrame, wanted: _Sizes, *, smooth: bool) -> _Expected:
+    def _expected(self, own: Entries, wanted: _Sizes, *, smooth: bool) -> _Expected:
         """Log accelerator-seconds at every size: directly, and through its parts where they are known."""
         time = self._part("time", own, wanted, smooth=smooth)
-        if _known(own, "samples", given_batch=self.given_batch).is_empty():
+        if not _known(own, "samples", given_batch=self.given_batch):
             return _Expected(mean=time.mean, time=time, samples=None)
         samples, rate = (self._part(part, own, wanted, smooth=smooth) for part in ("samples", "rate"))
         mean = _DIRECT_SHARE * time.mean + (1.0 - _DIRECT_SHARE) * (samples.mean + rate.mean)
         return _Expected(mean=mean, time=time, samples=samples)
 
-    def _part(self, part: Part, own: pl.DataFrame, wanted: _Sizes, *, smooth: bool) -> Predicted:
+    def _part(self, part: Part, own: Entries, wanted: _Sizes, *, smooth: bool) -> Predicted:
         known = _known(own, part, given_batch=self.given_batch)
         now = float(len(self.rounds))
         num_sizes = len(wanted.sizes)
@@ -222,7 +222,7 @@ class PooledLaw(Struct, frozen=True, kw_only=True):
 
 
 def fit(
-    entries: pl.DataFrame,
+    entries: Entries,
     *,
     given_batch: bool = False,
     settings: Mapping[str, Sequence[float]] | None = None,
@@ -232,24 +232,27 @@ def fit(
 ) -> PooledLaw:
     """The pooled law of the best results of every group at every size.
 
-    entries: as `runs.store.best_per_size` returns them. given_batch: whether batches are inputs of the law.
+    entries: as `runs.results.best_per_size` returns them. given_batch: whether batches are inputs of the law.
     settings: of an earlier law (`PooledLaw.settings`), taken as they are: no search, a tenth of the time.
     start: a law of earlier rounds, whose settings are where the search begins.
     kept: the trends of the law of the same entries and settings (`PooledLaw.trends`); with them, the law of
     one workload alone is the law of all as far as that workload goes.
     Raises DataError for a campaign that is not a round.
     """
-    rounds = tuple(sorted(entries["campaign"].unique(), key=round_key))
+    rounds = tuple(sorted({each.campaign for each in entries}, key=round_key))
     age_of = {campaign: float(age) for age, campaign in enumerate(rounds)}
+    by_workload: dict[str, list[ScoredEntry]] = {}
+    for each in entries:
+        if workload in {None, each.workload}:
+            by_workload.setdefault(each.workload, []).append(each)
     hierarchies: dict[Part, Hierarchy] = {}
     for part, trend in _TRENDS.items():
         blocks = {}
-        asked = entries if workload is None else entries.filter(pl.col("workload") == workload)
-        for (name,), rows in asked.group_by("workload", maintain_order=True):
-            known = _known(rows, part, given_batch=given_batch)
-            if len(known):
-                ages = np.array([age_of[campaign] for campaign in known["campaign"]])
-                blocks[str(name)] = _block(known, ages, part, given_batch=given_batch)
+        for name, of_workload in by_workload.items():
+            known = _known(of_workload, part, given_batch=given_batch)
+            if known:
+                ages = np.array([age_of[each.campaign] for each in known])
+                blocks[name] = _block(known, ages, part, given_batch=given_batch)
         values = [block.values for block in blocks.values()]
         prior = prior_log_deviations(with_lever=given_batch and part != "time")
         begin = None if start is None else start.parts[part].log_deviations
@@ -278,56 +281,57 @@ def _settled(settings: Mapping[str, Sequence[float]], part: Part, num_deviations
     return found
 
 
-def _known(rows: pl.DataFrame, part: Part, *, given_batch: bool) -> pl.DataFrame:
-    """The rows that state what the part needs."""
+def _known(entries: Entries, part: Part, *, given_batch: bool) -> Entries:
+    """The entries that state what the part needs."""
     if part == "time":
-        return rows
-    known = pl.col("samples_to_target") > 0
-    if given_batch:
-        known &= pl.col("global_batch_samples") > 0
-    return rows.filter(known.fill_null(value=False))
+        return entries
+    return [
+        each
+        for each in entries
+        if (each.samples_to_target or 0) > 0 and (not given_batch or (each.global_batch_samples or 0) > 0)
+    ]
 
 
-def _block(rows: pl.DataFrame, ages: Floats, part: Part, *, given_batch: bool) -> CurveBlock:
+def _block(entries: Entries, ages: Floats, part: Part, *, given_batch: bool) -> CurveBlock:
     """Values of a part: log of accelerator-seconds, of samples, or of accelerator-seconds per sample."""
-    sizes = rows["num_accelerators"].to_numpy().astype(float)
-    work = np.log(rows["score_s"].to_numpy() * sizes)
+    sizes = np.array([each.num_accelerators for each in entries], dtype=float)
+    work = np.log(np.array([each.score_s for each in entries], dtype=float) * sizes)
     lever = None
     if part != "time":
-        samples = np.log(rows["samples_to_target"].to_numpy().astype(float))
+        samples = np.log(np.array([each.samples_to_target for each in entries], dtype=float))
         work = samples if part == "samples" else work - samples
         if given_batch:
-            batch = rows["global_batch_samples"].to_numpy().astype(float)
+            batch = np.array([each.global_batch_samples for each in entries], dtype=float)
             lever = batch if part == "samples" else batch / sizes
-    accelerators: Sequence[str] = rows["accelerator"].to_list()
+    accelerators = [each.accelerator for each in entries]
     return CurveBlock(points=points(accelerators, sizes, ages, lever=lever), values=work)
 
 
-def _outside(past: pl.DataFrame, own: pl.DataFrame, question: Question) -> str | None:
+def _outside(past: Entries, own: Entries, question: Question) -> str | None:
     """Why the question lies outside of what was checked, in words; None when it does not."""
     size = question.num_accelerators
-    if own.is_empty():
+    if not own:
         return "no measurement of this group; only other accelerators or rounds of the workload"
-    largest, smallest = int(own["num_accelerators"].max()), int(own["num_accelerators"].min())  # type: ignore[arg-type]
+    sizes = [each.num_accelerators for each in own]
+    largest, smallest = max(sizes), min(sizes)
     if size > _DOMAIN_JUMP * largest:
         return f"{size} accelerators are more than {_DOMAIN_JUMP:g} times the group's largest, {largest}"
     if size < smallest / _DOMAIN_JUMP:
         return f"{size} accelerators are fewer than 1/{_DOMAIN_JUMP:g} of the group's smallest, {smallest}"
-    if past.is_empty() and not smallest <= size <= largest:
+    if not past and not smallest <= size <= largest:
         return f"no earlier entry of {question.workload}; only the group's own points"
     return None
 
 
-def _evidence(past: pl.DataFrame, own: pl.DataFrame, weights: Floats) -> tuple[WeightedEntry, ...]:
+def _evidence(past: Entries, own: Entries, weights: Floats) -> tuple[WeightedEntry, ...]:
     """The heaviest entries of the estimate of time; weights: of the past's entries, then of the own."""
-    ids = [*past["entry_id"], *own["entry_id"]]
-    sizes = [*past["num_accelerators"], *own["num_accelerators"]]
+    entries = [*past, *own]
     shares = np.abs(weights) / np.abs(weights).sum()
     heaviest = np.argsort(-shares, kind="stable")[:_NUM_EVIDENCE]
     return tuple(
         WeightedEntry(
-            entry_id=str(ids[i]),
-            num_accelerators=int(sizes[i]),
+            entry_id=entries[i].entry_id,
+            num_accelerators=entries[i].num_accelerators,
             weight=float(shares[i]),
             is_same_group=bool(i >= len(past)),
         )

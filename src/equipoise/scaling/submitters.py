@@ -3,12 +3,13 @@
 The pooled law is of the best at each size; this separates any other submitter from it. Reads no files.
 """
 
+from collections.abc import Iterable
+
 import numpy as np
-import polars as pl
 from msgspec import Struct
 
 from equipoise.errors import EvidenceError
-from equipoise.scaling.points import GROUP, Floats
+from equipoise.spec.entries import ScoredEntry
 from equipoise.spec.mlperf import round_key
 from equipoise.stats import num_sd
 
@@ -31,28 +32,26 @@ class SubmitterSpread(Struct, frozen=True, kw_only=True):
     coverage: float | None
 
 
-def submitter_spread(rows: pl.DataFrame) -> SubmitterSpread:
+def submitter_spread(entries: Iterable[ScoredEntry]) -> SubmitterSpread:
     """The spread of submitters over all rounds, workloads, accelerators and sizes.
 
-    rows: of the table `scores`, as `runs.store.comparable` returns them.
     Raises EvidenceError with fewer than 20 results at sizes of two submitters or more.
     Assumes the spread is the same everywhere, and a new submitter one of those seen.
     """
-    found = log_ratios(rows)
+    found = log_ratios(entries)
     if len(found) < _FEWEST_RESULTS:
         raise EvidenceError(
             f"{len(found)} results at sizes of two submitters or more; a spread needs {_FEWEST_RESULTS}",
             missing=("more submitters of the same accelerator and size",),
         )
     inside: list[float] = []
-    for campaign in found["campaign"].unique():
-        earlier = [each for each in found["campaign"].unique() if round_key(each) < round_key(campaign)]
-        known = found.filter(pl.col("campaign").is_in(earlier))["log_ratio"].to_numpy()
+    for campaign in {each.campaign for each in found}:
+        known = [each for each in found if round_key(each.campaign) < round_key(campaign)]
         if len(known) >= _FEWEST_RESULTS:
             middle, spread = _log_normal(known)
-            held_out = found.filter(campaign=campaign)["log_ratio"].to_numpy()
+            held_out = np.array([each.log_ratio for each in found if each.campaign == campaign])
             inside += (np.abs(held_out - middle) <= num_sd(LEVEL) * spread).tolist()
-    middle, spread = _log_normal(found["log_ratio"].to_numpy())
+    middle, spread = _log_normal(found)
     return SubmitterSpread(
         factor=float(np.exp(middle)),
         log_sd=spread,
@@ -62,28 +61,39 @@ def submitter_spread(rows: pl.DataFrame) -> SubmitterSpread:
     )
 
 
-def log_ratios(rows: pl.DataFrame) -> pl.DataFrame:
+class SubmitterRatio(Struct, frozen=True, kw_only=True):
+    """Log time of a submitter at one size, over the best of the others there."""
+
+    campaign: str
+    submitter: str
+    log_ratio: float
+
+
+def log_ratios(entries: Iterable[ScoredEntry]) -> tuple[SubmitterRatio, ...]:
     """Of each submitter at each size of two or more: log time over the best of the others.
 
-    rows: as `submitter_spread` takes them. Returns campaign, submitter, log_ratio; a submitter's best counts,
-    however its name is capitalised.
+    A submitter's best counts, however its name is capitalised.
     """
-    size = [*GROUP, "num_accelerators"]
-    best = (
-        rows.filter(pl.col("accelerator").is_not_null() & pl.col("submitter").is_not_null())
-        .with_columns(pl.col("submitter").str.to_lowercase())
-        .group_by(*size, "submitter")
-        .agg(time_s=pl.col("score_s").min())
-        .sort(*size, "time_s", "submitter")
-        .filter(pl.len().over(size) > 1)
-        .with_columns(first_s=pl.col("time_s").first().over(size), next_s=pl.col("time_s").get(1).over(size))
-    )
-    is_first = pl.col("submitter") == pl.col("submitter").first().over(size)
-    others_s = pl.when(is_first).then(pl.col("next_s")).otherwise(pl.col("first_s"))
-    return best.select("campaign", "submitter", log_ratio=(pl.col("time_s") / others_s).log())
+    best_s: dict[tuple[object, ...], dict[str, float]] = {}
+    for each in entries:
+        if each.accelerator and each.submitter:
+            name = each.submitter.lower()
+            at_size = best_s.setdefault((*each.group, each.num_accelerators), {})
+            at_size[name] = min(each.score_s, at_size.get(name, each.score_s))
+    found = []
+    for (campaign, *_), at_size in best_s.items():
+        ordered = sorted((time_s, name) for name, time_s in at_size.items())
+        if len(ordered) == 1:
+            continue
+        (first_s, first), (next_s, _) = ordered[:2]
+        for time_s, name in ordered:
+            log_ratio = float(np.log(time_s / (next_s if name == first else first_s)))
+            found.append(SubmitterRatio(campaign=str(campaign), submitter=name, log_ratio=log_ratio))
+    return tuple(found)
 
 
-def _log_normal(log_ratio: Floats) -> tuple[float, float]:
+def _log_normal(found: Iterable[SubmitterRatio]) -> tuple[float, float]:
     """The median, and the standard deviation that holds LEVEL of the values around it."""
+    log_ratio = np.array([each.log_ratio for each in found])
     middle = float(np.median(log_ratio))
     return middle, float(np.quantile(np.abs(log_ratio - middle), LEVEL)) / num_sd(LEVEL)

@@ -12,6 +12,7 @@ from equipoise.calibration.curves import LEVEL, CurveQuestion, TimeCurve
 from equipoise.calibration.forecasts import Results, published_curve, results_of
 from equipoise.economics import Bill, Rates
 from equipoise.errors import EvidenceError, InputError
+from equipoise.runs.results import Scores
 from equipoise.scaling.equilibrium import (
     KINDS,
     Equilibrium,
@@ -75,7 +76,7 @@ class Balances(Struct, frozen=True, kw_only=True):
 
 
 def balances(
-    scores: pl.DataFrame,
+    scores: Scores,
     curves: Mapping[str, pl.DataFrame],
     *,
     round_: str,
@@ -83,7 +84,7 @@ def balances(
 ) -> Mapping[str, Balances]:
     """What is known of each accelerator with enough sizes in the round, by workload.
 
-    scores: the table `scores`, all rounds. curves: by workload, as `scaling.metrics.curves` returned them, of
+    scores: published results, all rounds. curves: by workload, as `scaling.metrics.curves` returned them, of
     this round; accelerators seen at one size are left out. catalogue: the shipped one unless given.
     """
     known, results = catalogue or shipped(), results_of(scores)

@@ -1,7 +1,7 @@
 """Rounds of results, studied: tables in; metrics, factors, groups and claims; entries and findings out."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import polars as pl
@@ -16,7 +16,7 @@ from equipoise.economics import rates as rates_of
 from equipoise.errors import DataError, EvidenceError, SpecError, UsageError
 from equipoise.runs import embedded
 from equipoise.runs.embedded import Folders, paths, tables
-from equipoise.runs.store import DIVISION, SCORED, closed, comparable
+from equipoise.runs.store import DIVISION, SCORED, closed, comparable, scores_of
 from equipoise.scaling.convergence import BatchGrowth, batch_growth
 from equipoise.scaling.groups import Grouping, grouped, shared_systems
 from equipoise.scaling.metrics import (
@@ -30,6 +30,7 @@ from equipoise.scaling.metrics import (
     with_metrics,
 )
 from equipoise.spec.catalogue import Catalogue, shipped
+from equipoise.spec.entries import ScoredEntry
 from equipoise.spec.mlperf import is_round, round_name, round_order
 from equipoise.spec.workload import workload_title
 from equipoise.study.balance import Balances, Unanswered, balances
@@ -122,7 +123,8 @@ def study(
     silhouette unless given. catalogue: what names mean; the shipped one unless given.
     Raises EvidenceError when a workload has fewer than three scored entries, SpecError for unknown names.
     """
-    everything = tables(data=data, also=also).scores.rename({"campaign": "round"})
+    both = tables(data=data, also=also)
+    everything, scored = both.scores.rename({"campaign": "round"}), scores_of(both.scores)
     round_ = chosen_round(round, everything)
     entries = closed(everything).filter(pl.col("round") == round_)
     own = {row.workload: row for row in published() if row.round == round_}
@@ -130,13 +132,15 @@ def study(
     measured = _measured(entries)
     of_round = {workload: measured.filter(pl.col("workload") == workload) for workload in chosen}
     stops = balances(
-        everything.rename({"round": "campaign"}),
+        scored,
         {workload: curves(rows) for workload, rows in of_round.items()},
         round_=round_,
         catalogue=catalogue,
     )
     each = tuple(
-        _workload_findings(rows, own.get(workload), stops[workload], _batches(everything, workload), k=k)
+        _workload_findings(
+            rows, own.get(workload), stops[workload], _batches(scored.of(workload), workload), k=k
+        )
         for workload, rows in of_round.items()
     )
     by_workload = {found.workload: found.entries for found in each}
@@ -260,9 +264,8 @@ def _workload_findings(
     )
 
 
-def _batches(everything: pl.DataFrame, workload: str) -> BatchGrowth | Unanswered:
+def _batches(entries: Iterable[ScoredEntry], workload: str) -> BatchGrowth | Unanswered:
     """Samples against batch over all rounds of a workload, or why they show nothing."""
-    entries = comparable(everything, workload=workload)
     try:
         return batch_growth(entries)
     except EvidenceError as err:

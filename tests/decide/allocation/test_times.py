@@ -8,13 +8,13 @@ from equipoise.decide.allocation.problem import pool_of
 from equipoise.decide.decision import answer
 from equipoise.decide.query import query
 from equipoise.errors import DataError, UsageError
-from equipoise.runs.embedded import tables
+from equipoise.runs import embedded
 from equipoise.spec.catalogue import shipped
 
 
 @pytest.fixture(scope="module")
 def scores():
-    return tables().scores
+    return embedded.scores()
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from equipoise.decide.estimators.published import (
     published_sizes,
 )
 from equipoise.decide.evidence import LEAST_LOG_SD, Estimate, Estimates
+from equipoise.runs import embedded
 from equipoise.scaling.laws import Domain
 from equipoise.scaling.submitters import SubmitterSpread
 from equipoise.spec.catalogue import catalogue
@@ -70,7 +71,7 @@ def evidence(workload, chip, sizes, **changed):
 @pytest.mark.truth
 def test_the_results_of_a_size_are_the_closed_ones_best_first():
     found = evidence("llama2_70b_lora", H100, (8, 16))
-    rows = published_scores().filter(
+    rows = embedded.load().scores.filter(
         pl.col("score_s").is_not_null(),
         workload="llama2_70b_lora",
         accelerator=H100,

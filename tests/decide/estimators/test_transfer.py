@@ -1,7 +1,6 @@
 """The nearest chip with results, and times carried over to one without: by hand, and what ships."""
 
 import numpy as np
-import polars as pl
 import pytest
 
 from equipoise.decide.combine import straight_between
@@ -9,6 +8,7 @@ from equipoise.decide.estimators.model import NearChip, TransferRecord, carried_
 from equipoise.decide.evidence import Estimate, Estimates
 from equipoise.scaling.laws import Domain
 from equipoise.spec.catalogue import catalogue
+from equipoise.spec.entries import ScoredEntry
 from equipoise.spec.hardware import accelerator
 from equipoise.stats import with_log_sd
 
@@ -16,10 +16,18 @@ SIZES = (8, 16, 32)
 
 
 def results(*rows):
-    columns = ("campaign", "accelerator", "num_accelerators")
-    return pl.DataFrame(
-        [dict(zip(columns, row, strict=True)) | {"workload": "bert"} for row in rows],
-    )
+    """Results as the best of their size, of whose times the choice does not depend."""
+    return [
+        ScoredEntry(
+            entry_id=f"e{place}",
+            campaign=campaign,
+            workload="bert",
+            accelerator=slug,
+            num_accelerators=size,
+            score_s=1.0,
+        )
+        for place, (campaign, slug, size) in enumerate(rows)
+    ]
 
 
 def nearest(*rows, asked="h200-nvl-141gb", sizes=SIZES):

@@ -1,18 +1,18 @@
 """A published training as the problem that a question would pose."""
 
 import orjson
-import polars as pl
 import pytest
 
 from equipoise.calibration import forecast_record
 from equipoise.decide.records.plans import kind_of, modelled, published_problem, recent_rounds, write_record
 from equipoise.errors import SpecError, UsageError
 from equipoise.runs import embedded
+from equipoise.runs.results import Scores
 
 
 @pytest.fixture(scope="module")
 def scores():
-    return embedded.load().scores
+    return embedded.scores()
 
 
 def test_what_is_stated_is_kept_and_the_rest_is_chosen(scores):
@@ -39,7 +39,7 @@ def test_what_is_not_known_is_refused(scores):
     with pytest.raises(SpecError, match="unknown-chip"):
         published_problem("bert", "unknown-chip", scores)
     with pytest.raises(UsageError, match="target"):
-        published_problem("bert", "h100-sxm5-80gb", scores.filter(pl.col("workload") != "bert"))
+        published_problem("bert", "h100-sxm5-80gb", Scores(scores.of("gpt3")))
 
 
 def test_kinds_of_models():

@@ -2,12 +2,12 @@
 
 import math
 
-import polars as pl
 import pytest
 
 from equipoise.decide.estimators.model import transfer_records
 from equipoise.decide.records.transfer import HeldOutChip, held_out_chips, records
 from equipoise.runs import embedded
+from equipoise.runs.results import Scores
 
 
 def held_out(chip, carried_s, modelled_s, nearness="maker"):
@@ -42,9 +42,8 @@ def test_each_nearness_has_its_own_record():
 
 
 def test_a_chip_is_held_out_whole_and_sizes_below_its_neighbours_are_carried_too():
-    scores = embedded.load().scores
-    some = scores.filter(pl.col("workload") == "retinanet", pl.col("campaign") <= "v3.1")
-    found = [each for each in held_out_chips(some) if each.chip == "l4-pcie-24gb"]
+    some = tuple(each for each in embedded.scores().of("retinanet") if each.campaign <= "v3.1")
+    found = [each for each in held_out_chips(Scores(some)) if each.chip == "l4-pcie-24gb"]
     # 6 x L4 in v3.1, where A30 has results at 8 and 10 alone
     assert found
     assert {each.nearness for each in found} == {"maker"}

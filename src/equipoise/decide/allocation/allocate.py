@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Final
 
-import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 from threadpoolctl import threadpool_limits
 
+from equipoise.runs.results import Scores
 from equipoise.decide.allocation.jobs import JobRequest
 from equipoise.decide.allocation.problem import (
     AllocationJob,
@@ -59,11 +59,11 @@ class JobTimes(Struct, frozen=True, kw_only=True):
 
 
 def job_times(
-    jobs: Sequence[JobRequest], pool: Pool, *, scores: pl.DataFrame | None, catalogue: Catalogue
+    jobs: Sequence[JobRequest], pool: Pool, *, scores: Scores | None, catalogue: Catalogue
 ) -> tuple[JobTimes, ...]:
     """The times of each job, in order, on the sizes it may have.
 
-    scores: the table `scores`; None where no published result may be used.
+    scores: published results; None where none may be used.
     Raises EvidenceError with what is missing where a job's times are not known, UsageError where it fits on
     no size or does not state how much it trains, DataError and SpecError for what the file got wrong.
     """
@@ -79,7 +79,7 @@ def usual_sizes(pool: Pool) -> tuple[int, ...]:
     return tuple(sorted(size for size in sizes if size <= most))
 
 
-def _times(job: JobRequest, pool: Pool, scores: pl.DataFrame | None, catalogue: Catalogue) -> JobTimes:
+def _times(job: JobRequest, pool: Pool, scores: Scores | None, catalogue: Catalogue) -> JobTimes:
     try:
         if job.times:
             return _stated(job, pool)
@@ -107,7 +107,7 @@ def question_of(job: JobRequest, pool: Pool) -> TrainingQuery:
     )
 
 
-def _estimated(job: JobRequest, pool: Pool, scores: pl.DataFrame | None, catalogue: Catalogue) -> JobTimes:
+def _estimated(job: JobRequest, pool: Pool, scores: Scores | None, catalogue: Catalogue) -> JobTimes:
     """The candidates that `advise` has for the same question."""
     if job.workload is None:
         raise UsageError("no way to find its time; give workload, times or file")
@@ -185,7 +185,7 @@ def _interval(seconds: Sequence[float]) -> Interval:
     return Interval(value=value, low=value, high=value, level=LEVEL)
 
 
-def _from_file(job: JobRequest, pool: Pool, scores: pl.DataFrame | None, catalogue: Catalogue) -> JobTimes:
+def _from_file(job: JobRequest, pool: Pool, scores: Scores | None, catalogue: Catalogue) -> JobTimes:
     """What `predict` makes of the times of a file; those measured alone, where they are too few for a law."""
     assert job.file is not None
     query = question_of(job, pool)

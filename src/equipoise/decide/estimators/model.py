@@ -9,7 +9,6 @@ from functools import cache
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
-import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -26,6 +25,7 @@ from equipoise.perfmodel.machine import machine
 from equipoise.scaling.laws import Domain, FloatArray
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.cluster import Cluster
+from equipoise.spec.entries import Entries
 from equipoise.spec.hardware import (
     Accelerator,
     at_least_as_good,
@@ -97,7 +97,11 @@ def transfer_record(nearness: Nearness) -> TransferRecord:
 
 
 def nearest_chip(
-    best: pl.DataFrame, workload: str, target: Accelerator, sizes: Sequence[int], catalogue: Catalogue
+    best: Entries,
+    workload: str,
+    target: Accelerator,
+    sizes: Sequence[int],
+    catalogue: Catalogue,
 ) -> NearChip | None:
     """The chip with results of a workload that is nearest to one without; None where none is near at all.
 
@@ -105,20 +109,21 @@ def nearest_chip(
     The same chip in another form comes first, then other chips of its maker and kind; of those the one of the
     nearest peak, whose results are new and lie where the sizes are.
     """
-    rows = best.filter((pl.col("workload") == workload) & (pl.col("accelerator") != target.slug))
-    rounds = sorted(rows["campaign"].unique(), key=round_key)
+    others = [each for each in best if each.workload == workload and each.accelerator != target.slug]
+    rounds = sorted({each.campaign for each in others}, key=round_key)
     found = []
-    for (slug,), results in rows.group_by("accelerator", maintain_order=True):
+    for slug in dict.fromkeys(each.accelerator for each in others):
         try:
-            chip = catalogue.accelerator(str(slug))
+            chip = catalogue.accelerator(slug)
         except SpecError:
             continue
         nearness = _nearness(target, chip)
         apart = abs(peak_log2(chip) - peak_log2(target))
         if nearness is None or not math.isfinite(apart):
             continue
-        newest = max(map(rounds.index, results["campaign"].unique()))
-        known = results["num_accelerators"].to_numpy().astype(float)
+        results = [each for each in others if each.accelerator == slug]
+        newest = max(rounds.index(each.campaign) for each in results)
+        known = np.array([each.num_accelerators for each in results], dtype=float)
         far = _DOUBLINGS_PER_ROUND * (len(rounds) - 1 - newest) + _outside(sizes, known)
         found.append(NearChip(chip=chip, nearness=nearness, doublings=apart + far))
     return min(found, key=lambda each: (each.nearness != "chip", each.doublings), default=None)

@@ -10,7 +10,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -27,7 +26,7 @@ from equipoise.decide.evidence import (
     PublishedResult,
 )
 from equipoise.errors import EvidenceError
-from equipoise.runs.store import SameRows, comparable, published_results
+from equipoise.runs.results import Scores, newest_first
 from equipoise.scaling.laws import Domain, FloatArray
 from equipoise.scaling.submitters import SubmitterSpread
 from equipoise.stats import log_sd, with_log_sd
@@ -60,13 +59,13 @@ class PublishedEvidence(Struct, frozen=True, kw_only=True):
 
 
 def published_evidence(
-    scores: pl.DataFrame,
+    scores: Scores,
     question: CurveQuestion,
     *,
     trainings: "Measurements | None" = None,
     with_results: bool = True,
 ) -> PublishedEvidence:
-    """What the table `scores` holds of the question's workload and accelerator.
+    """What published results show of the question's workload and accelerator.
 
     trainings: the user's own whole trainings, as a group of their own next to the published ones.
     with_results: whether the results themselves are comparable, of the question's batch where it states one.
@@ -89,13 +88,13 @@ def published_evidence(
 
 
 def results_at_size(
-    scores: pl.DataFrame, workload: str, accelerator: str, *, global_batch_samples: int | None = None
+    scores: Scores, workload: str, accelerator: str, *, global_batch_samples: int | None = None
 ) -> dict[int, tuple[PublishedResult, ...]]:
     """The comparable results of each size, the best first; kept, for every system of a question asks.
 
     global_batch_samples: of that batch alone, where given.
     """
-    found = _results_by_accelerator(SameRows(scores), workload).get(accelerator, {})
+    found = _results_by_accelerator(scores, workload).get(accelerator, {})
     if global_batch_samples is None:
         return found
     of_batch = {
@@ -107,20 +106,20 @@ def results_at_size(
 
 @lru_cache(maxsize=_MOST_KEPT)
 def _results_by_accelerator(
-    scores: SameRows, workload: str
+    scores: Scores, workload: str
 ) -> dict[str, dict[int, tuple[PublishedResult, ...]]]:
-    rows = published_results(scores.rows, workload).sort("score_s", maintain_order=True)
     found: dict[str, dict[int, list[PublishedResult]]] = {}
-    for row in rows.iter_rows(named=True):
-        at_size = found.setdefault(row["accelerator"], {})
-        at_size.setdefault(row["num_accelerators"], []).append(
+    # Of equal times the newest is the first.
+    for each in sorted(newest_first(scores.of(workload)), key=lambda each: each.score_s):
+        at_size = found.setdefault(each.accelerator, {})
+        at_size.setdefault(each.num_accelerators, []).append(
             PublishedResult(
-                entry_id=row["entry_id"],
-                round=row["campaign"],
-                score_s=row["score_s"],
-                global_batch_samples=row["global_batch_samples"],
-                source_uri=row["source_uri"],
-                source_line=row["source_line"],
+                entry_id=each.entry_id,
+                round=each.campaign,
+                score_s=each.score_s,
+                global_batch_samples=each.global_batch_samples,
+                source_uri=each.source_uri,
+                source_line=each.source_line,
             )
         )
     return {
@@ -129,12 +128,12 @@ def _results_by_accelerator(
     }
 
 
-def published_sizes(scores: pl.DataFrame | None, workload: str, accelerator: str) -> tuple[int, ...]:
+def published_sizes(scores: Scores | None, workload: str, accelerator: str) -> tuple[int, ...]:
     """The sizes with a comparable published result."""
     if scores is None:
         return ()
-    rows = comparable(scores, workload=workload, accelerator=accelerator)
-    return tuple(sorted(rows["num_accelerators"].unique().to_list()))
+    of_chip = (each for each in scores.of(workload) if each.accelerator == accelerator)
+    return tuple(sorted({each.num_accelerators for each in of_chip}))
 
 
 def published_estimates(evidence: PublishedEvidence) -> Estimates | None:

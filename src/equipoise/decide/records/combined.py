@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise
 
 import numpy as np
-import polars as pl
 from msgspec import Struct, to_builtins
 from threadpoolctl import threadpool_limits
 
@@ -17,7 +16,7 @@ from equipoise.decide.combine import COMBINED_RECORD_NAME, CombinedRecord, Jump,
 from equipoise.decide.records.plans import kind_of, modelled, planned, published_problem, write_record
 from equipoise.errors import EvidenceError, InputError
 from equipoise.runs import embedded
-from equipoise.runs.store import best_per_size
+from equipoise.runs.results import Scores, best_per_size
 from equipoise.scaling.backtest import HeldOut, backtest
 from equipoise.scaling.laws import FloatArray
 from equipoise.stats import DEVIATE, Interval, log_sd
@@ -118,7 +117,7 @@ def carried_log_sds(found: Sequence[Planned]) -> tuple[tuple[float, ...], int]:
     return tuple(rising.tolist()), sum(map(len, by_doublings.values()))
 
 
-def _held_out(results: Sequence[HeldOut], scores: pl.DataFrame) -> Iterator[HeldOutTime]:
+def _held_out(results: Sequence[HeldOut], scores: Scores) -> Iterator[HeldOutTime]:
     """The held-out results that the model estimates too."""
     for each in results:
         model = _modelled(each, scores)
@@ -132,7 +131,7 @@ def _held_out(results: Sequence[HeldOut], scores: pl.DataFrame) -> Iterator[Held
             )
 
 
-def _modelled(held: HeldOut, scores: pl.DataFrame) -> Interval | None:
+def _modelled(held: HeldOut, scores: Scores) -> Interval | None:
     """The modelled time at the batch that an answer would choose; None where there is none."""
     try:
         posed = published_problem(held.workload, held.accelerator, scores)
@@ -146,9 +145,9 @@ def _modelled(held: HeldOut, scores: pl.DataFrame) -> Interval | None:
 
 def main() -> int:
     """Compare all estimates with results and write the file next to the embedded tables."""
-    scores = embedded.load().scores
+    scores = embedded.scores()
     with threadpool_limits(limits=1):
-        found = list(_held_out(backtest(best_per_size(scores), protocol="largest").groups, scores))
+        found = list(_held_out(backtest(best_per_size(scores.entries), protocol="largest").groups, scores))
         carried, num_carried = carried_log_sds(list(planned(scores)))
     write_record(COMBINED_RECORD_NAME, {"record": to_builtins(record_of(found, carried, num_carried))})
     return 0

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Sequence
 
 import numpy as np
-import polars as pl
 from msgspec import Struct
 
 from equipoise.calibration.advice_backtest import Curves, advice_document, held_out_advice, pooled_curves
@@ -18,8 +17,10 @@ from equipoise.decide.evidence import LEAST_LOG_SD, Estimate, Estimates
 from equipoise.decide.records.plans import modelled, published_problem
 from equipoise.errors import EvidenceError, InputError
 from equipoise.runs import embedded
+from equipoise.runs.results import Scores
 from equipoise.scaling.laws import Domain, FloatArray
 from equipoise.scaling.pooled import PooledLaw, Question
+from equipoise.spec.entries import Entries
 from equipoise.stats import Interval, log_sd, with_log_sd
 
 
@@ -29,9 +30,9 @@ class CombinedCurves(Struct, frozen=True, kw_only=True):
     A group that the model cannot estimate has the curves of published results alone, as an answer does.
     """
 
-    scores: pl.DataFrame
+    scores: Scores
 
-    def __call__(self, law: PooledLaw, known: pl.DataFrame, domain: Domain) -> Curves:
+    def __call__(self, law: PooledLaw, known: Entries, domain: Domain) -> Curves:
         """As `CurvesOf`: of strictly earlier rounds and the known rows, samples to target too.
 
         Assumes profiles of the model, which were fitted to steps of all years.
@@ -39,23 +40,25 @@ class CombinedCurves(Struct, frozen=True, kw_only=True):
         model = self._modelled(law, known, domain)
         if model is None:
             return pooled_curves(law, known, domain)
-        largest = int(known["num_accelerators"][-1])
+        largest = known[-1].num_accelerators
         published = _published(law, known, domain)
         estimators = (published, when_published(model, largest))
         found = combined_curves(estimators, domain=domain)
         assert found is not None
         return about_combined(found[0], estimators)
 
-    def _modelled(self, law: PooledLaw, known: pl.DataFrame, domain: Domain) -> Estimates | None:
+    def _modelled(self, law: PooledLaw, known: Entries, domain: Domain) -> Estimates | None:
         """The estimates of the model for the sizes asked about, and their doubles."""
-        first = known.row(0, named=True)
-        mine = (pl.col("campaign") == first["campaign"]) & (pl.col("workload") == first["workload"])
-        mine &= pl.col("accelerator") == first["accelerator"]
-        mine &= pl.col("num_accelerators") <= known["num_accelerators"][-1]
-        scores = self.scores.filter(pl.col("campaign").is_in(law.rounds) | mine)
+        first, last = known[0], known[-1]
+        entries = tuple(
+            each
+            for each in self.scores.entries
+            if each.campaign in law.rounds
+            or (each.group == first.group and each.num_accelerators <= last.num_accelerators)
+        )
         try:
             return modelled(
-                published_problem(first["workload"], first["accelerator"], scores), _sizes(domain)
+                published_problem(first.workload, first.accelerator, Scores(entries)), _sizes(domain)
             )
         except (InputError, EvidenceError):
             return None
@@ -91,18 +94,18 @@ def _sizes(domain: Domain) -> tuple[int, ...]:
     return tuple(sorted({low, high, 2 * high} | {each for each in powers if low <= each <= 2 * high}))
 
 
-def _published(law: PooledLaw, known: pl.DataFrame, domain: Domain) -> Estimates:
+def _published(law: PooledLaw, known: Entries, domain: Domain) -> Estimates:
     """What published results say: the known ones as they are, other sizes carried by the pooled law.
 
     Source: data/combined.json, by how far beyond the largest known a size lies.
     """
-    first = known.row(0, named=True)
-    results = dict(known.select("num_accelerators", "score_s").iter_rows())
+    first = known[0]
+    results = {each.num_accelerators: each.score_s for each in known}
     largest = max(results)
     found = law.predict_all(
         known,
         [
-            Question(workload=first["workload"], accelerator=first["accelerator"], num_accelerators=size)
+            Question(workload=first.workload, accelerator=first.accelerator, num_accelerators=size)
             for size in _sizes(domain)
         ],
     )
@@ -132,8 +135,8 @@ def main() -> int:
 
     Without cost: it is no equilibrium of these curves, and its record is that of published results.
     """
-    scores = embedded.load().scores
-    results = held_out_advice(scores, curves_of=CombinedCurves(scores=scores), sizes_of=taken_sizes)
+    scores = embedded.scores()
+    results = held_out_advice(scores.entries, curves_of=CombinedCurves(scores=scores), sizes_of=taken_sizes)
     write_record(COMBINED, advice_document([each for each in results if each.objective != "cost"]))
     return 0
 

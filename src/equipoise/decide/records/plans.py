@@ -7,10 +7,9 @@ import sys
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
-from typing import Any, Final
+from typing import Final
 
 import msgspec
-import polars as pl
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 from threadpoolctl import threadpool_limits
@@ -26,8 +25,9 @@ from equipoise.decide.surveys import Survey, surveyed
 from equipoise.decide.training import fixed_budget, training, usual_batch
 from equipoise.errors import InputError
 from equipoise.runs import embedded
-from equipoise.runs.store import comparable
+from equipoise.runs.results import Scores, best_per_size
 from equipoise.spec.catalogue import shipped
+from equipoise.spec.entries import ScoredEntry
 from equipoise.spec.mlperf import round_key
 from equipoise.units import HOUR_S
 
@@ -39,14 +39,14 @@ _NUM_DIGITS: Final = 4
 def published_problem(
     workload: str,
     accelerator: str,
-    scores: pl.DataFrame,
+    scores: Scores,
     *,
     global_batch_samples: int | None = None,
     precision: tuple[str, ...] = (),
 ) -> Problem:
     """A training to the published target on the usual nodes of an accelerator, as a question would pose it.
 
-    scores: the table `scores` as far as it is known, with the samples to target. global_batch_samples,
+    scores: published results as far as they are known, with the samples to target. global_batch_samples,
     precision: to be chosen unless given.
     Raises SpecError for names that are not known or a workload whose work is not, UsageError where no result
     has a target.
@@ -83,53 +83,47 @@ def write_record(name: str, found: Mapping[str, object]) -> None:
     forecast_record.write_record(name, document, num_digits=_NUM_DIGITS)
 
 
-def planned(scores: pl.DataFrame) -> Iterator[Planned]:
-    """The best published training of each round, workload, accelerator and size, with its plan.
-
-    scores: the table `scores`.
-    """
-    rows = comparable(scores).filter(
-        pl.col("global_batch_samples").is_not_null(), pl.col("accelerator").is_not_null()
-    )
-    rows = rows.filter(pl.col("campaign").is_in(recent_rounds(rows["campaign"].unique())))
-    keys = ["campaign", "workload", "accelerator", "num_accelerators"]
-    for row in rows.sort("score_s").unique(keys, keep="first").sort(keys).iter_rows(named=True):
+def planned(scores: Scores) -> Iterator[Planned]:
+    """The best published training of each round, workload, accelerator and size, with its plan."""
+    stated = [each for each in scores.entries if each.global_batch_samples is not None]
+    recent = set(recent_rounds({each.campaign for each in stated}))
+    for row in best_per_size(each for each in stated if each.campaign in recent):
         yield Planned(
-            entry=row["entry_id"],
-            workload=row["workload"],
-            kind=kind_of(row["workload"]),
-            published_s=row["score_s"],
+            entry=row.entry_id,
+            workload=row.workload,
+            kind=kind_of(row.workload),
+            published_s=row.score_s,
             planned_s=_planned_s(row, scores),
-            group=(row["campaign"], row["workload"], row["accelerator"]),
-            num_accelerators=row["num_accelerators"],
+            group=row.group,
+            num_accelerators=row.num_accelerators,
         )
 
 
-def _planned_s(row: dict[str, Any], scores: pl.DataFrame) -> float | None:
+def _planned_s(row: ScoredEntry, scores: Scores) -> float | None:
     """The planned working time of one published training, at its batch; None where there is no plan.
 
     Assumes published runs were not interrupted: submitters leave out those that were.
     """
     try:
         posed = published_problem(
-            row["workload"],
-            row["accelerator"],
+            row.workload,
+            row.accelerator,
             scores,
-            global_batch_samples=int(row["global_batch_samples"]),
+            global_batch_samples=row.global_batch_samples,
             precision=_precision(row),
         )
     except InputError:
         return None
     if posed.training.budget.samples is None:
         return None
-    best = posed.searched(row["num_accelerators"]).best
+    best = posed.searched(row.num_accelerators).best
     return best[0].worth[0] if best else None
 
 
-def _precision(row: dict[str, Any]) -> tuple[str, ...]:
+def _precision(row: ScoredEntry) -> tuple[str, ...]:
     """As submitters do: fp8 for transformers where the chip has it; else what a plan takes by default."""
-    has_fp8 = shipped().accelerator(row["accelerator"]).peak_fp8_flop_per_s is not None
-    return ("fp8",) if has_fp8 and kind_of(row["workload"]) == "transformer" else ()
+    has_fp8 = shipped().accelerator(row.accelerator).peak_fp8_flop_per_s is not None
+    return ("fp8",) if has_fp8 and kind_of(row.workload) == "transformer" else ()
 
 
 class Pretraining(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -191,7 +185,7 @@ def planned_pretrainings() -> Iterator[Planned]:
 def main() -> int:
     """Plan every training and write the file next to the embedded tables."""
     with threadpool_limits(limits=1):
-        found = (*planned(embedded.load().scores), *planned_pretrainings())
+        found = (*planned(embedded.scores()), *planned_pretrainings())
     to_target = [each for each in found if each.kind != "pretraining"]
     write_record(
         PLAN_RECORD_NAME,

@@ -6,9 +6,9 @@
 import math
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 import numpy as np
-import polars as pl
 from msgspec import Struct, to_builtins
 from threadpoolctl import threadpool_limits
 
@@ -33,10 +33,11 @@ from equipoise.decide.evidence import Estimates
 from equipoise.decide.records.plans import modelled, published_problem, recent_rounds, write_record
 from equipoise.errors import EvidenceError, InputError
 from equipoise.runs import embedded
-from equipoise.runs.store import best_per_size, comparable
+from equipoise.runs.results import Scores, accelerators_of, best_per_size
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.catalogue import shipped
 from equipoise.spec.cluster import Cluster
+from equipoise.spec.entries import Entries
 from equipoise.spec.mlperf import round_key
 from equipoise.stats import DEVIATE
 
@@ -93,33 +94,36 @@ def _log_sd(errors: FloatArray) -> float:
     return float(np.quantile(np.abs(errors), _P90)) / DEVIATE
 
 
-def held_out_chips(scores: pl.DataFrame) -> Iterator[HeldOutChip]:
+def held_out_chips(scores: Scores) -> Iterator[HeldOutChip]:
     """Every result of the recent rounds, carried over from other chips' results of its round or earlier.
 
-    scores: the table `scores`. Nothing of the chip itself is known: no result, no samples, no batch.
+    Nothing of the chip itself is known: no result, no samples, no batch.
     """
-    best = best_per_size(scores)
-    rounds = sorted(best["campaign"].unique(), key=round_key)
-    kept = best.filter(pl.col("campaign").is_in(recent_rounds(rounds)))
-    for (campaign, slug), mine in kept.group_by("campaign", "accelerator", maintain_order=True):
-        until = rounds[: rounds.index(str(campaign)) + 1]
-        known = scores.filter((pl.col("accelerator") != slug) & pl.col("campaign").is_in(until))
+    best = best_per_size(scores.entries)
+    rounds = sorted({each.campaign for each in best}, key=round_key)
+    kept = [each for each in best if each.campaign in recent_rounds(rounds)]
+    for campaign, slug in dict.fromkeys((each.campaign, each.accelerator) for each in kept):
+        until = rounds[: rounds.index(campaign) + 1]
+        known = Scores(
+            tuple(each for each in scores.entries if each.accelerator != slug and each.campaign in until)
+        )
         others = results_of(known).best
-        for (workload,), rows in mine.group_by("workload", maintain_order=True):
-            sizes = rows["num_accelerators"].to_list()
-            chip = shipped().accelerator(str(slug))
-            near = nearest_chip(others, str(workload), chip, sizes, shipped())
+        mine = (each for each in kept if (each.campaign, each.accelerator) == (campaign, slug))
+        for workload, of_workload in groupby(mine, lambda each: each.workload):
+            rows = tuple(of_workload)
+            sizes = [each.num_accelerators for each in rows]
+            near = nearest_chip(others, workload, shipped().accelerator(slug), sizes, shipped())
             if near is not None:
                 yield from _of_group(known, near, rows)
 
 
-def _of_group(known: pl.DataFrame, near: NearChip, rows: pl.DataFrame) -> Iterator[HeldOutChip]:
+def _of_group(known: Scores, near: NearChip, rows: Entries) -> Iterator[HeldOutChip]:
     """The held-out results of one workload on one chip in one round, carried over as an answer does it.
 
-    known: the table `scores` without the chip. rows: the chip's results.
+    known: published results without the chip. rows: the chip's results.
     """
-    first, sizes = rows.row(0, named=True), rows["num_accelerators"].to_list()
-    workload, slug = first["workload"], first["accelerator"]
+    sizes = [each.num_accelerators for each in rows]
+    workload, slug = rows[0].workload, rows[0].accelerator
     question = CurveQuestion(workload=workload, accelerator=near.chip.slug, sizes=tuple(sizes))
     try:
         evidence = published_evidence(known, question)
@@ -133,7 +137,7 @@ def _of_group(known: pl.DataFrame, near: NearChip, rows: pl.DataFrame) -> Iterat
         return
     carried = carried_by_model(published, there)
     bounds = order_bounds(posed.cluster, list(_in_order(known, posed.cluster, workload, sizes, here)))
-    for size, actual_s in zip(sizes, rows["score_s"].to_list(), strict=True):
+    for size, actual_s in ((each.num_accelerators, each.score_s) for each in rows):
         if size in here.by_size and size in there.by_size and size in carried.by_size:
             here_s, there_s = here.by_size[size].time_s.value, there.by_size[size].time_s.value
             carried_s = carried.by_size[size].time_s.value * here_s / there_s
@@ -148,10 +152,10 @@ def _of_group(known: pl.DataFrame, near: NearChip, rows: pl.DataFrame) -> Iterat
 
 
 def _in_order(
-    known: pl.DataFrame, nodes: Cluster, workload: str, sizes: Sequence[int], here: Estimates
+    known: Scores, nodes: Cluster, workload: str, sizes: Sequence[int], here: Estimates
 ) -> Iterator[tuple[Cluster, Estimates]]:
     """The chips with results that are better or worse than the one held out, with their estimates."""
-    for name in comparable(known, workload=workload)["accelerator"].drop_nulls().unique().sort():
+    for name in accelerators_of(known.of(workload)):
         other = shipped().cluster(name)
         if not (is_ordered(nodes, other, 1) or is_ordered(other, nodes, 1)):
             continue
@@ -164,7 +168,7 @@ def _in_order(
 def main() -> int:
     """Hold every chip out and write the file next to the embedded tables."""
     with threadpool_limits(limits=1):
-        made = records(tuple(held_out_chips(embedded.load().scores)))
+        made = records(tuple(held_out_chips(embedded.scores())))
     write_record(NAME, {"records": [to_builtins(each) for each in made]})
     return 0
 

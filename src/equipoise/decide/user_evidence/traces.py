@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from equipoise.decide.evidence import LEAST_LOG_SD, UserRun
 from equipoise.decide.field import MAX_ACCELERATORS
 from equipoise.decide.query import TrainingQuery
-from equipoise.decide.user_evidence.runs import UserRuns, refuse_impossible, user_runs
+from equipoise.decide.user_evidence.runs import UserRuns
 from equipoise.errors import DataError, SpecError, UsageError
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.layouts import grid
@@ -424,8 +424,14 @@ def user_evidence(
     checked = tuple(
         possible(each, workload, _chip(each.accelerator or accelerators[0], catalogue)) for each in traces
     )
-    runs = None if query.runs is None else user_runs(query.runs, workload.slug, accelerators)
-    if runs is not None:
+    runs: UserRuns | None = None
+    if query.runs is not None:
+        from equipoise.decide.user_evidence.folders import (  # noqa: PLC0415 - only where a folder is given
+            refuse_impossible,
+            user_runs,
+        )
+
+        runs = user_runs(query.runs, workload.slug, accelerators)
         chips = {
             each.accelerator: _chip(each.accelerator, catalogue) for each in runs.set_ups if each.accelerator
         }

@@ -10,7 +10,7 @@ from equipoise.errors import UsageError
 from equipoise.library.decisions import AllocationObjective, DecisionVerb, allocation_of, result_of
 from equipoise.library.result import Result
 from equipoise.report.format import printable
-from equipoise.runs.embedded import tables
+from equipoise.runs.embedded import scores
 from equipoise.runs.writers import neutralised
 from equipoise.spec.catalogue import counted_name
 from equipoise.web.answers import PageAnswer, shown
@@ -48,8 +48,8 @@ def _decision(verb: DecisionVerb, *, title: str, about: str) -> Screen:
         return question_controls(given, verb, sources.catalogue, at_first=sources.at_first, runs=runs)
 
     def found(asked: QuestionFields, sources: DataSources) -> Result[Any]:
-        scores = tables(data=sources.data, also=sources.also).scores
-        return result_of(verb, _with_runs(asked, sources), scores=scores, known=sources.catalogue)
+        published = scores(data=sources.data, also=sources.also)
+        return result_of(verb, _with_runs(asked, sources), scores=published, known=sources.catalogue)
 
     return Screen(
         path=f"/{title.lower()}",
@@ -257,10 +257,10 @@ def _allocation_fields(given: Given, sources: DataSources) -> tuple[Control, ...
 
 
 def _allocation(fields: AllocationFields, sources: DataSources) -> Result[Any]:
-    scores = tables(data=sources.data, also=sources.also).scores
+    published = scores(data=sources.data, also=sources.also)
     given = {name: [text] if name in {"accelerator", "price"} else text for name, text in fields.given}
     return allocation_of(
-        fields.jobs, given, objective=fields.objective, scores=scores, known=sources.catalogue
+        fields.jobs, given, objective=fields.objective, scores=published, known=sources.catalogue
     )
 
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-import polars as pl
+from msgspec.structs import asdict
 
 from equipoise.report.blocks import (
     Block,
@@ -33,8 +33,9 @@ from equipoise.report.format import (
     ratio,
 )
 from equipoise.report.pages.study.balance import not_enough
-from equipoise.report.pages.study.entries import Row, entry_cell, hardware, hover, source_cell
+from equipoise.report.pages.study.entries import entry_cell, hardware, hover, source_cell
 from equipoise.scaling.convergence import BatchGrowth
+from equipoise.spec.entries import ScoredEntry
 from equipoise.stats import Interval
 from equipoise.study.balance import Unanswered
 from equipoise.study.findings import Findings, WorkloadFindings
@@ -73,23 +74,20 @@ def batches_blocks(findings: Findings) -> tuple[Block, ...]:
 
 
 def _words(workload: WorkloadFindings, growth: BatchGrowth) -> str:
-    batches = growth.entries["global_batch_samples"]
-    low, high = batches.min(), batches.max()
-    assert isinstance(low, (int, float))
-    assert isinstance(high, (int, float))
-    span = f"from a batch of {count(low)} to one of {count(high)}"
+    batches = growth.batches
+    span = f"from a batch of {count(min(batches))} to one of {count(max(batches))}"
     grown = f"{ratio(growth.growth.value)}-fold ({_range(growth.growth)})"
     return f"{printable(workload.name)}: {span} the samples grow {grown}."
 
 
 def _batches_chart(workload: WorkloadFindings, growth: BatchGrowth, round_: str) -> Chart:
-    rows = list(growth.entries.iter_rows(named=True))
-    here = [row for row in rows if row["round"] == round_]
-    elsewhere = [row for row in rows if row["round"] != round_]
+    rows = list(zip(growth.entries, growth.adjusted_samples.tolist(), strict=True))
+    here = [(each, adjusted) for each, adjusted in rows if each.campaign == round_]
+    elsewhere = [(each, adjusted) for each, adjusted in rows if each.campaign != round_]
     name = printable(workload.name)
-    steps = tuple(growth.curve["global_batch_samples"].to_list())
+    steps = tuple(each.global_batch_samples for each in growth.curve)
     scale, unit = (MILLION, " (millions)") if growth.samples_min.value >= MILLION else (1.0, "")
-    middle = _scaled(growth.curve["samples"], scale)
+    middle = tuple(each.samples / scale for each in growth.curve)
     law = Series(
         name=LAW_NAME,
         mark=LAW,
@@ -119,29 +117,27 @@ def _batches_chart(workload: WorkloadFindings, growth: BatchGrowth, round_: str)
                 name=LAW_NAME,
                 mark=LAW,
                 x=steps,
-                low=_scaled(growth.curve["low"], scale),
-                high=_scaled(growth.curve["high"], scale),
+                low=tuple(each.low / scale for each in growth.curve),
+                high=tuple(each.high / scale for each in growth.curve),
             ),
         ),
     )  # fmt: skip
 
 
-def _scaled(values: pl.Series, scale: float) -> tuple[float, ...]:
-    return tuple((values / scale).to_list())
-
-
-def _batch_points(name: str, rows: Sequence[Row], mark: Mark, *, scale: float) -> Series:
+def _batch_points(
+    name: str, rows: Sequence[tuple[ScoredEntry, float]], mark: Mark, *, scale: float
+) -> Series:
     points = (
         (
-            float(row["global_batch_samples"]),
-            float(row["adjusted_samples"]) / scale,
+            float(each.global_batch_samples or 0),
+            adjusted / scale,
             (
-                f"{printable(row['round'])}: {entry_name(row['submitter'], row['system'])}",
-                hardware(row),
-                f"batch {count(row['global_batch_samples'])}, {ratio(row['samples_to_target'])} samples",
+                f"{printable(each.campaign)}: {entry_name(each.submitter, each.system)}",
+                hardware(asdict(each)),
+                f"batch {count(each.global_batch_samples)}, {ratio(each.samples_to_target)} samples",
             ),
         )
-        for row in rows
+        for each, adjusted in rows
     )
     return series_of(name, mark, points)
 
@@ -173,7 +169,7 @@ def _batches_table(fitted: list[tuple[WorkloadFindings, BatchGrowth]]) -> Table:
 
 
 def _batches(growth: BatchGrowth) -> Cell:
-    batches = growth.entries["global_batch_samples"]
+    batches = growth.batches
     return Cell(text=f"{count(min(batches))}{DASH}{count(max(batches))}", key=max(batches))
 
 

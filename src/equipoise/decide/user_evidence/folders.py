@@ -1,0 +1,204 @@
+"""A user's folder of runs: what its tables and files hold of one workload, by set-up."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+
+from equipoise.decide.evidence import LEAST_LOG_SD, NOT_USED, UserRun
+from equipoise.decide.user_evidence.runs import UserRuns
+from equipoise.errors import DataError
+from equipoise.runs.store import RUNS, frame_of, read_table
+from equipoise.spec.hardware import Accelerator
+from equipoise.spec.strategy import DTYPE_OF, PRECISIONS
+from equipoise.spec.workload import Workload
+from equipoise.units import format_count, format_percent
+
+if TYPE_CHECKING:
+    from equipoise.runs.readers.measurements import Measurements
+
+_SUCCESS = ("success", "ok")
+_TABLE = f"{RUNS.name}.parquet"
+_FILES = ("*.csv", "*.tsv")
+# Of a file that is named itself; a folder may hold others of these for other purposes.
+_SUFFIXES = (".csv", ".tsv", ".jsonl")
+_MOST_FOLDERS = 1000
+_MOST_NAMED = 5
+_SET_UP = ("workload", "accelerator", "num_accelerators", "strategy", "precision", "global_batch_samples")
+
+
+def user_runs(folder: Path, workload: str, accelerators: Sequence[str]) -> UserRuns:
+    """What a folder, or a CSV file alone, holds of a workload.
+
+    accelerators: slugs asked about, of which files with several are read. Raises DataError where it holds
+    nothing that can be read, naming what was expected.
+    """
+    if folder.is_file() and folder.suffix in _SUFFIXES:
+        tables, files = [], [folder]
+    elif folder.is_dir():
+        tables = [folder / _TABLE, *sorted(folder.glob(f"*/{_TABLE}"))[:_MOST_FOLDERS]]
+        files = sorted(path for pattern in _FILES for path in folder.glob(pattern))
+    else:
+        raise DataError(
+            f"--runs {folder}: neither a folder nor a CSV file ({', '.join(_SUFFIXES)}); expected a folder "
+            "that `equipoise bench --out DIR` wrote, or such a file of measurements"
+        )
+    frames = [read_table(path, RUNS) for path in tables if path.is_file()]
+    if not frames and not files:
+        raise DataError(
+            f"--runs {folder}: neither {_TABLE} nor a CSV file of measurements; expected a folder that "
+            "`equipoise bench --out DIR` wrote, or a folder with files as `equipoise ingest` takes them"
+        )
+    notes: list[str] = []
+    if files:
+        frames.append(_of_files(files, workload, notes))
+    runs = pl.concat(frames).filter(pl.col("status").is_in(_SUCCESS))
+    mine = runs.filter(pl.col("workload") == _name_in_runs(runs, workload, notes))
+    others = sorted({*runs["workload"].drop_nulls()} - {*mine["workload"]})
+    set_ups = tuple(_set_ups(mine))
+    machines = sorted({each.accelerator for each in set_ups if each.accelerator is not None})
+    if accelerators:
+        mine = mine.filter(pl.col("accelerator").is_null() | pl.col("accelerator").is_in(list(accelerators)))
+    if mine.is_empty():
+        seen = runs.select("workload", "accelerator").unique(maintain_order=True).rows()[:_MOST_NAMED]
+        from equipoise.runs.readers.cells import listed  # noqa: PLC0415 - only for this message
+
+        held = listed([f"{model} on {chip or 'an accelerator that is not stated'}" for model, chip in seen])
+        asked = listed([*accelerators]) or "any accelerator"
+        notes.insert(0, f"{NOT_USED}{folder}: no finished run of {workload} on {asked}; it has {held}.")
+    return UserRuns(
+        where=str(folder),
+        set_ups=set_ups,
+        trainings=_trainings(mine, str(folder)),
+        machines=tuple(machines),
+        other_workloads=tuple(others),
+        notes=tuple(notes),
+    )
+
+
+def refuse_impossible(
+    runs: Sequence[UserRun], workload: Workload, chips: Mapping[str, Accelerator], *, where: str
+) -> None:
+    """Nothing, when no run needs more FLOP per second than its accelerators have at their peak.
+
+    chips: by slug; runs on others, or whose accelerator is not stated, are not checked.
+    Raises DataError naming the first run above an MFU of 100 %, and what to check.
+    """
+    for run in runs:
+        chip, flop = chips.get(run.accelerator or ""), workload.train_flop_per_sample
+        peak = None if chip is None else _highest_peak(chip, run.precision)
+        if chip is None or flop is None or peak is None:
+            continue
+        mfu = flop * run.samples_per_s / (peak * run.num_accelerators)
+        if mfu > 1:
+            size = f"{format_count(run.num_accelerators)} x {chip.title}"
+            raise DataError(
+                f"--runs {where}: run {run.run_ids[0]}: {run.samples_per_s:.4g} samples/s of "
+                f"{workload.title} on {size} are {format_percent(mfu)} MFU, above the peak; check "
+                "samples_per_s, num_accelerators, accelerator and precision of the run, and whether it "
+                "trained this workload"
+            )
+
+
+def _highest_peak(chip: Accelerator, precision: str | None) -> float | None:
+    """FLOP/s that no run of that precision can exceed; of any precision where it is not stated.
+
+    Runs in fp32 may multiply in tf32: torch's convolutions do so by default.
+    """
+    stated = {"fp32", "tf32"} if precision in {"fp32", "tf32"} else {precision}
+    dtypes = {DTYPE_OF[each] for each in PRECISIONS if precision is None or each in stated}
+    return max((peak for dtype in dtypes if (peak := chip.peak_flop_per_s(dtype))), default=None)
+
+
+def _name_in_runs(runs: pl.DataFrame, workload: str, notes: list[str]) -> str:
+    """The name by which the runs know the workload: of a user's own model often that of its class alone."""
+    names = runs["workload"].drop_nulls().unique().to_list()
+    if ":" not in workload or workload in names or len(names) != 1:
+        return workload
+    notes.append(f"The runs are of {names[0]}, the only workload there; they are used for {workload}.")
+    return str(names[0])
+
+
+def _set_ups(runs: pl.DataFrame) -> Iterator[UserRun]:
+    """One record a set-up with a rate and a batch."""
+    rated = runs.filter(
+        pl.col("samples_per_s").is_not_null()
+        & (pl.col("samples_per_s") > 0)
+        & pl.col("global_batch_samples").is_not_null()
+        & pl.col("time_to_train_s").is_null()
+    )
+    for key, group in rated.group_by(_SET_UP, maintain_order=True):
+        named = dict(zip(_SET_UP, key, strict=True))
+        rates = group["samples_per_s"].to_list()
+        yield UserRun(
+            accelerator=named["accelerator"],
+            num_accelerators=named["num_accelerators"],
+            strategy=named["strategy"],
+            precision=named["precision"],
+            global_batch_samples=named["global_batch_samples"],
+            samples_per_s=median(rates),
+            log_sd=_log_sd(rates),
+            run_ids=tuple(group["run_id"].to_list()),
+        )
+
+
+def _log_sd(rates: Sequence[float]) -> float:
+    """Of the median of several runs; of one run what replicate systems differ by.
+
+    Source: the standard error of a mean of logarithms, times 1.25 for a median of normal values.
+    """
+    if len(rates) == 1:
+        return LEAST_LOG_SD
+    return 1.25 * float(np.std(np.log(rates), ddof=1)) / math.sqrt(len(rates))
+
+
+def _trainings(runs: pl.DataFrame, where: str) -> "Measurements | None":
+    """Whole trainings among the runs, as `predict --from` would read them."""
+    whole = runs.filter(pl.col("time_to_train_s").is_not_null() & (pl.col("time_to_train_s") > 0))
+    if whole.is_empty():
+        return None
+    batch = whole["global_batch_samples"].cast(pl.Float64).fill_null(math.nan).to_numpy()
+    from equipoise.runs.readers.measurements import Measurements  # noqa: PLC0415 - only where trainings were measured
+
+    return Measurements(
+        where=where,
+        work="the complete training",
+        is_time_to_train=True,
+        num_accelerators=whole["num_accelerators"].cast(pl.Float64).to_numpy(),
+        time_s=whole["time_to_train_s"].to_numpy(),
+        entry=None,
+        global_batch_samples=batch,
+        notes=(),
+    )
+
+
+def _of_files(files: Sequence[Path], workload: str, notes: list[str]) -> pl.DataFrame:
+    """The runs of exported files, those that name no workload as of the one asked about."""
+    from equipoise.runs.ingest import runs_of_file  # noqa: PLC0415 - only where files are given
+
+    rows: list[Mapping[str, Any]] = []
+    for path in files:
+        try:
+            found = runs_of_file(path)
+        except DataError as err:
+            notes.append(f"{NOT_USED}{err}.")
+            continue
+        rows += [each | {"workload": each["workload"] or workload} for each in found.rows]
+        total, unsized = len(found.rows) + len(found.refused), sum(map(_is_unsized, found.rows))
+        if found.refused:
+            notes.append(f"{NOT_USED}{len(found.refused)} of {total} rows; the first: {found.refused[0]}.")
+        if unsized:
+            notes.append(
+                f"{NOT_USED}{unsized} of {total} rows of {path.name}: of no known batch; expected step_s or "
+                "samples_per_s with global_batch_samples."
+            )
+    return frame_of(rows, RUNS)
+
+
+def _is_unsized(row: Mapping[str, Any]) -> bool:
+    """Whether a run states a rate alone: neither its batch nor how long the training took."""
+    return row["global_batch_samples"] is None and row.get("time_to_train_s") is None
