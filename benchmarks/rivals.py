@@ -30,7 +30,7 @@ from equipoise.runs import embedded
 from equipoise.runs.results import best_per_size
 from equipoise.scaling.backtest import HeldOut, backtest
 from equipoise.scaling.laws import AMDAHL, USL, FloatArray, Law
-from equipoise.spec.entries import Entries
+from equipoise.spec.mlperf import Entries
 
 OURS = "pooled law (ours)"
 # Seconds predicted for each held-out group, in their order; None where there is no answer.

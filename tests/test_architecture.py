@@ -72,7 +72,7 @@ ORDER = {
         *("ledger", "orientation"),
     ),
     "runs": (
-        *("reader", "scoring", "sources", "probe", "store", "writers", "readers"),
+        *("reader", "scoring", "sources", "probe", "results", "store", "writers", "readers"),
         *("workers", "ingest", "embedded"),
     ),
     "runs.readers": ("cells", "mlperf", "exports", "measurements"),

@@ -5,7 +5,7 @@ import pytest
 from equipoise.calibration.advice_backtest import LARGEST_KNOWN, held_out_advice
 from equipoise.calibration.forecast_record import OURS
 from equipoise.errors import EvidenceError
-from equipoise.spec.entries import ScoredEntry
+from equipoise.spec.mlperf import ScoredEntry
 
 SIZES = (8, 16, 32, 64, 128, 256, 512)
 AMDAHL = {size: 1.0 + 64.0 / size for size in SIZES}

@@ -18,7 +18,7 @@ from equipoise.scaling.groups import Grouping, SharedSystems, SystemGroup
 from equipoise.scaling.laws import Domain
 from equipoise.scaling.metrics import ENTRY_COLUMNS, Pointer
 from equipoise.scaling.submitters import SubmitterSpread
-from equipoise.spec.entries import ScoredEntry
+from equipoise.spec.mlperf import ScoredEntry
 from equipoise.stats import Interval
 from equipoise.study.balance import Balance, Balances, Unanswered
 from equipoise.study.claims import (

@@ -4,7 +4,7 @@ import pytest
 from equipoise.errors import EvidenceError
 from equipoise.runs.results import best_per_size
 from equipoise.scaling.backtest import backtest
-from equipoise.spec.entries import ScoredEntry
+from equipoise.spec.mlperf import ScoredEntry
 
 
 def _rows(campaign, workload, times_s, samples=None):

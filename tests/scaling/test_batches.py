@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from equipoise.errors import EvidenceError
 from equipoise.scaling.convergence import batch_growth
-from equipoise.spec.entries import ScoredEntry
+from equipoise.spec.mlperf import ScoredEntry
 
 
 def entries(batches, *, offset=1.0, round_="v1.0"):

@@ -5,7 +5,7 @@ import pytest
 
 from equipoise.errors import EvidenceError
 from equipoise.scaling.submitters import log_ratios, submitter_spread
-from equipoise.spec.entries import ScoredEntry
+from equipoise.spec.mlperf import ScoredEntry
 
 
 def _entries(rows):

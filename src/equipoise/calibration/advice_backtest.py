@@ -35,7 +35,7 @@ from equipoise.scaling.equilibrium import (
 )
 from equipoise.scaling.laws import Domain, FloatArray
 from equipoise.scaling.pooled import PooledLaw, Question
-from equipoise.spec.entries import Entries, ScoredEntry
+from equipoise.spec.mlperf import Entries, ScoredEntry
 
 Curves: TypeAlias = Callable[[FloatArray], FloatArray]
 # From the law of the past, the rows of a group that are known, and the sizes in question.

@@ -33,8 +33,7 @@ from equipoise.scaling.points import chip_facts
 from equipoise.scaling.pooled import PooledLaw, Question
 from equipoise.scaling.posterior import PUBLISHED_NOISE, cubic_spline
 from equipoise.spec.catalogue import Catalogue
-from equipoise.spec.entries import Entries, ScoredEntry
-from equipoise.spec.mlperf import is_round, round_key
+from equipoise.spec.mlperf import Entries, ScoredEntry, is_round, round_key
 from equipoise.stats import Interval
 from equipoise.units import format_count
 

@@ -8,8 +8,7 @@ from collections.abc import Iterable
 import msgspec
 from msgspec import Struct
 
-from equipoise.spec.entries import Entries, ScoredEntry
-from equipoise.spec.mlperf import is_round, round_key
+from equipoise.spec.mlperf import Entries, ScoredEntry, is_round, round_key
 
 
 class Scores(Struct, frozen=True, eq=False):

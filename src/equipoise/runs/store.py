@@ -15,7 +15,7 @@ from equipoise.errors import DataError
 from equipoise.files import read_input, shipped_table, written_synced
 from equipoise.runs.probe import answered
 from equipoise.runs.results import Scores
-from equipoise.spec.entries import ScoredEntry
+from equipoise.spec.mlperf import ScoredEntry
 from equipoise.units import MIB
 
 Kind: TypeAlias = Literal["str", "int", "float"]

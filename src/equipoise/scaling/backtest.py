@@ -14,8 +14,7 @@ from msgspec.structs import replace
 from equipoise.errors import EvidenceError
 from equipoise.scaling import pooled
 from equipoise.scaling.points import Floats
-from equipoise.spec.entries import Entries, ScoredEntry
-from equipoise.spec.mlperf import round_key
+from equipoise.spec.mlperf import Entries, ScoredEntry, round_key
 
 Protocol: TypeAlias = Literal["largest", "new_round"]
 

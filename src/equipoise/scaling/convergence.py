@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from equipoise.errors import DataError, EvidenceError
 from equipoise.scaling.laws import FloatArray
 from equipoise.scaling.posterior import GOLDEN, IntArray, even_deviates, even_draws, log_sum, zoomed
-from equipoise.spec.entries import ScoredEntry
+from equipoise.spec.mlperf import ScoredEntry
 from equipoise.stats import Interval, percentile_interval
 
 # Noise before any data, as log standard deviations, all levels equally likely: of one entry; of all entries

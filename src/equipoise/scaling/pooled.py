@@ -16,8 +16,7 @@ from equipoise.scaling.hierarchy import CurveBlock, Hierarchy, Predicted, Trend,
 from equipoise.scaling.hierarchy import fit as fit_hierarchy
 from equipoise.scaling.points import Floats, points
 from equipoise.scaling.posterior import even_deviates
-from equipoise.spec.entries import Entries, ScoredEntry
-from equipoise.spec.mlperf import round_key
+from equipoise.spec.mlperf import Entries, ScoredEntry, round_key
 from equipoise.stats import Interval
 
 LEVEL = 0.9

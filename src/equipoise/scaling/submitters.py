@@ -9,8 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from equipoise.errors import EvidenceError
-from equipoise.spec.entries import ScoredEntry
-from equipoise.spec.mlperf import round_key
+from equipoise.spec.mlperf import ScoredEntry, round_key
 from equipoise.stats import num_sd
 
 LEVEL = 0.9

@@ -1,9 +1,11 @@
-"""MLPerf Training: its rounds in order, and the spellings of its results as slugs (names.toml)."""
+"""MLPerf Training: its rounds in order, scored entries, and spellings of results as slugs (names.toml)."""
 
 import re
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
+from typing import TypeAlias
 
 from msgspec import Struct
 
@@ -49,6 +51,36 @@ def round_order(name: str | None) -> tuple[bool, tuple[int, ...], str]:
     """
     name = name or ""
     return not is_round(name), round_key(name) if is_round(name) else (), name
+
+
+class ScoredEntry(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+    """One row of the table `scores`, closed, with an official score: what of it an estimate reads.
+
+    Names are "" where the table states none. campaign: the round, or the name of the user's own. The rest as
+    in docs/reference/tables.md.
+    """
+
+    entry_id: str
+    campaign: str
+    workload: str
+    accelerator: str
+    num_accelerators: int
+    score_s: float
+    submitter: str = ""
+    system: str = ""
+    global_batch_samples: int | None = None
+    samples_to_target: float | None = None
+    energy_j: float | None = None
+    source_uri: str | None = None
+    source_line: int | None = None
+
+    @property
+    def group(self) -> tuple[str, str, str]:
+        """What makes a curve: one accelerator, form factor and memory on one workload in one round."""
+        return self.campaign, self.workload, self.accelerator
+
+
+Entries: TypeAlias = Sequence[ScoredEntry]
 
 
 NAMES_FILE = Path(__file__).with_name("names.toml")

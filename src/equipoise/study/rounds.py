@@ -30,8 +30,7 @@ from equipoise.scaling.metrics import (
     with_metrics,
 )
 from equipoise.spec.catalogue import Catalogue, shipped
-from equipoise.spec.entries import ScoredEntry
-from equipoise.spec.mlperf import is_round, round_name, round_order
+from equipoise.spec.mlperf import ScoredEntry, is_round, round_name, round_order
 from equipoise.spec.workload import workload_title
 from equipoise.study.balance import Balances, Unanswered, balances
 from equipoise.study.claims import (

@@ -8,8 +8,8 @@ from equipoise.decide.estimators.model import NearChip, TransferRecord, carried_
 from equipoise.decide.evidence import Estimate, Estimates
 from equipoise.scaling.laws import Domain
 from equipoise.spec.catalogue import catalogue
-from equipoise.spec.entries import ScoredEntry
 from equipoise.spec.hardware import accelerator
+from equipoise.spec.mlperf import ScoredEntry
 from equipoise.stats import with_log_sd
 
 SIZES = (8, 16, 32)

@@ -25,7 +25,6 @@ from equipoise.perfmodel.machine import machine
 from equipoise.scaling.laws import Domain, FloatArray
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.cluster import Cluster
-from equipoise.spec.entries import Entries
 from equipoise.spec.hardware import (
     Accelerator,
     at_least_as_good,
@@ -33,7 +32,7 @@ from equipoise.spec.hardware import (
     is_same_family,
     peak_log2,
 )
-from equipoise.spec.mlperf import round_key
+from equipoise.spec.mlperf import Entries, round_key
 from equipoise.spec.strategy import SOFTWARE, Strategy
 from equipoise.stats import log_sd, with_log_sd
 from equipoise.units import format_count, format_percent

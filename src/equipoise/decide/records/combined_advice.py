@@ -20,7 +20,7 @@ from equipoise.runs import embedded
 from equipoise.runs.results import Scores
 from equipoise.scaling.laws import Domain, FloatArray
 from equipoise.scaling.pooled import PooledLaw, Question
-from equipoise.spec.entries import Entries
+from equipoise.spec.mlperf import Entries
 from equipoise.stats import Interval, log_sd, with_log_sd
 
 

@@ -27,8 +27,7 @@ from equipoise.errors import InputError
 from equipoise.runs import embedded
 from equipoise.runs.results import Scores, best_per_size
 from equipoise.spec.catalogue import shipped
-from equipoise.spec.entries import ScoredEntry
-from equipoise.spec.mlperf import round_key
+from equipoise.spec.mlperf import ScoredEntry, round_key
 from equipoise.units import HOUR_S
 
 # Rounds from here on: software and hardware that are still in use.

@@ -37,8 +37,7 @@ from equipoise.runs.results import Scores, accelerators_of, best_per_size
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.catalogue import shipped
 from equipoise.spec.cluster import Cluster
-from equipoise.spec.entries import Entries
-from equipoise.spec.mlperf import round_key
+from equipoise.spec.mlperf import Entries, round_key
 from equipoise.stats import DEVIATE
 
 _P90 = 0.9

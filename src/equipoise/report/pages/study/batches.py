@@ -35,7 +35,7 @@ from equipoise.report.format import (
 from equipoise.report.pages.study.balance import not_enough
 from equipoise.report.pages.study.entries import entry_cell, hardware, hover, source_cell
 from equipoise.scaling.convergence import BatchGrowth
-from equipoise.spec.entries import ScoredEntry
+from equipoise.spec.mlperf import ScoredEntry
 from equipoise.stats import Interval
 from equipoise.study.balance import Unanswered
 from equipoise.study.findings import Findings, WorkloadFindings
