@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     from equipoise.bench.watching.rows import watched
     from equipoise.bench.watching.trainer import TrainerWatch
     from equipoise.bench.watching.watch import watch
+    from equipoise.library.allocation import allocate
     from equipoise.library.checks import topology, validate
-    from equipoise.library.decisions import advise, allocate, plan, predict
+    from equipoise.library.decisions import advise, plan, predict
     from equipoise.runs.embedded import tables
     from equipoise.runs.ingest import ingest
     from equipoise.study import scores
@@ -25,7 +26,7 @@ _OWNERS = {
     "LightningWatch": "equipoise.bench.watching.lightning",
     "TrainerWatch": "equipoise.bench.watching.trainer",
     "advise": "equipoise.library.decisions",
-    "allocate": "equipoise.library.decisions",
+    "allocate": "equipoise.library.allocation",
     "ingest": "equipoise.runs.ingest",
     "plan": "equipoise.library.decisions",
     "predict": "equipoise.library.decisions",

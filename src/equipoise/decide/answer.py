@@ -4,12 +4,11 @@ import math
 from collections.abc import Mapping
 from functools import cached_property
 from statistics import NormalDist
-from typing import ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from equipoise.bench.topology.topology import Topology
 from equipoise.decide.evidence import (
     LEAST_LOG_SD,
     ErrorRecord,
@@ -35,6 +34,9 @@ from equipoise.spec.strategy import Precision, Strategy
 from equipoise.spec.workload import Workload
 from equipoise.stats import Interval, Tornado, log_sd
 from equipoise.units import HOUR_S
+
+if TYPE_CHECKING:
+    from equipoise.bench.topology.topology import Topology
 
 
 def probability_within(amount: Interval, limit: float) -> float:
@@ -320,7 +322,7 @@ class SystemAnswer(Struct, frozen=True, kw_only=True):
     name: str
     title: str
     cluster: Cluster | None
-    topology: Topology | None
+    topology: "Topology | None"
     node_size: int | None
     stock: int | None
     rates: Mapping[PriceTerms, Rates]

@@ -114,10 +114,11 @@ def _differs(column: Iterable[str | None], value: str | None) -> NDArray[np.floa
     return np.array([value is not None and each != value for each in column], dtype=float)
 
 
-def _doublings(column: "pl.Series", value: float | None) -> NDArray[np.float64]:
+def _doublings(column: Iterable[float | None], value: float | None) -> NDArray[np.float64]:
     if value is None:
-        return np.zeros(len(column))
-    found = column.fill_null(value * 2.0**_UNKNOWN_DOUBLINGS).to_numpy()
+        return np.zeros(1)
+    unknown = value * 2.0**_UNKNOWN_DOUBLINGS
+    found = np.array([unknown if each is None else each for each in column], dtype=float)
     return np.asarray(np.abs(np.log2(found / value)))
 
 

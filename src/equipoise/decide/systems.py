@@ -5,14 +5,12 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from equipoise import economics
-from equipoise.bench.topology import MOST_BYTES, here, read
-from equipoise.bench.topology.topology import Topology
 from equipoise.decide.field import MAX_ACCELERATORS
 from equipoise.decide.query import USUAL_MOST, TrainingQuery
 from equipoise.economics import Electricity, GridCarbon, Price, PriceTerms, Rates
@@ -24,6 +22,9 @@ from equipoise.spec.cluster import Cluster, NodeFacts
 from equipoise.spec.hardware import Accelerator
 from equipoise.spec.links import FABRICS, kind, rank, reach
 from equipoise.units import HOUR_S
+
+if TYPE_CHECKING:
+    from equipoise.bench.topology.topology import Topology
 
 _CPU = "cpu"
 _MOST_SYSTEMS = 24
@@ -63,7 +64,7 @@ class RequestedSystem(Struct, frozen=True, kw_only=True):
     quotes: tuple[Price, ...] = ()
     notes: tuple[str, ...] = ()
     chosen_for_you: tuple[str, ...] = ()
-    topology: Topology | None = None
+    topology: "Topology | None" = None
 
     @property
     def is_desktop(self) -> bool:
@@ -77,7 +78,7 @@ class RequestedSystem(Struct, frozen=True, kw_only=True):
 
 
 def requested_systems(
-    query: TrainingQuery, catalogue: Catalogue, *, topology: Topology | None = None
+    query: TrainingQuery, catalogue: Catalogue, *, topology: "Topology | None" = None
 ) -> tuple[RequestedSystem, ...]:
     """The systems of a question, in the order named.
 
@@ -88,6 +89,8 @@ def requested_systems(
     if query.here:
         if _network(query):
             raise UsageError("--oversubscription is of a network between nodes; --here looks over one node")
+        from equipoise.bench.topology import here  # noqa: PLC0415 - only where this machine is asked about
+
         found: Sequence[RequestedSystem] = (_at_hand(topology or here(), catalogue),)
     elif query.systems:
         found = tuple(_named(each, query, catalogue) for each in query.systems)
@@ -294,13 +297,15 @@ def _system_title(found: Cluster, catalogue: Catalogue) -> str:
     return next((each.title for each in catalogue.systems() if each.slug == found.name), found.name)
 
 
-def _topology_of_file(path: Path) -> Topology:
+def _topology_of_file(path: Path) -> "Topology":
     """The links of a node, from what a program printed of them."""
+    from equipoise.bench.topology import MOST_BYTES, read  # noqa: PLC0415 - only where a file is given
+
     content = read_input(path, MOST_BYTES, expected="the output of `nvidia-smi topo -m` for --topology")
     return read(content, where=path.name)
 
 
-def node_facts(found: Topology, usual: Cluster) -> tuple[NodeFacts, tuple[str, ...]]:
+def node_facts(found: "Topology", usual: Cluster) -> tuple[NodeFacts, tuple[str, ...]]:
     """The facts of a node that its own links state, and a sentence of it.
 
     The weakest pair's rate is what all that all of them do together has to pass.
@@ -320,7 +325,7 @@ def node_facts(found: Topology, usual: Cluster) -> tuple[NodeFacts, tuple[str, .
     return node, (f"The node: {len(devices)} x {usual.accelerator.title}{linked}.",)
 
 
-def _at_hand(found: Topology, catalogue: Catalogue) -> RequestedSystem:
+def _at_hand(found: "Topology", catalogue: Catalogue) -> RequestedSystem:
     gpus = [device for device in found.devices if device.kind != _CPU]
     if not gpus:
         return _processors(found, catalogue)
@@ -364,7 +369,7 @@ def _through_host(weakest: str, usual: Cluster) -> NodeFacts:
     }
 
 
-def _processors(found: Topology, catalogue: Catalogue) -> RequestedSystem:
+def _processors(found: "Topology", catalogue: Catalogue) -> RequestedSystem:
     """A machine without accelerators: its processors are what there is."""
     title = next((device.title for device in found.devices if device.title), "processor")
     cores = sum(device.num_cores or 0 for device in found.devices)

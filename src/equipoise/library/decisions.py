@@ -1,4 +1,4 @@
-"""`advise`, `plan`, `predict` and `allocate` as functions: the fields of the question are their arguments.
+"""`advise`, `plan` and `predict` as functions: the fields of the question are their arguments.
 
 A question may come from a TOML file; what is given besides comes first.
 """
@@ -10,10 +10,6 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, Unpack, overload
 
-from equipoise.decide.allocation.allocate import Allocation, job_times
-from equipoise.decide.allocation.allocate import allocate as best_schedule
-from equipoise.decide.allocation.jobs import JobsFile, clock_s, read_jobs, read_prices, tariff_of
-from equipoise.decide.allocation.problem import pool_of
 from equipoise.decide.answer import Answer, Candidate
 from equipoise.decide.decision import Progress, answer
 from equipoise.decide.field import Kind, Verb
@@ -21,19 +17,17 @@ from equipoise.decide.prediction import Prediction
 from equipoise.decide.prediction import predict as predicted
 from equipoise.decide.query import ATTRIBUTES, FIELDS, RIVALS, Ask, TrainingQuery, question, unknown, values
 from equipoise.decide.solve_for import Reaches, solve_for
-from equipoise.errors import DataError, UsageError
+from equipoise.errors import DataError
 from equipoise.files import read_input
-from equipoise.library.arguments import AdviseFields, AllocateFields, PlanFields, PredictFields
+from equipoise.library.arguments import AdviseFields, PlanFields, PredictFields
 from equipoise.library.result import Presentation, Result
 from equipoise.report.format import usable
-from equipoise.report.json import allocation_fields, answer_fields, prediction_fields, reach_fields
-from equipoise.report.pages.allocate import ALLOCATION
+from equipoise.report.json import answer_fields, prediction_fields, reach_fields
 from equipoise.report.pages.answer import ANSWER
 from equipoise.report.pages.prediction import PREDICTION, REACH
 from equipoise.runs.embedded import scores as published
 from equipoise.runs.results import Scores
-from equipoise.spec.catalogue import Catalogue, catalogue
-from equipoise.spec.renting import DEFAULT_GRID
+from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.torch_model.factory import refuse_code
 from equipoise.units import MIB
 
@@ -151,10 +145,14 @@ def candidate_rows(
     accelerator: the accelerator or system asked for, as in `id`; chip: its chip. published_s: the fastest
     result that was submitted of the same system and size.
     """
-    return [_row(each, is_best=recommended is not None and each.id == recommended.id) for each in candidates]
+    return [
+        candidate_row(each, is_best=recommended is not None and each.id == recommended.id)
+        for each in candidates
+    ]
 
 
-def _row(each: Candidate, *, is_best: bool) -> dict[str, Any]:
+def candidate_row(each: Candidate, *, is_best: bool) -> dict[str, Any]:
+    """One of `candidate_rows`."""
     row: dict[str, Any] = {
         name: getattr(each, name)
         for name in CANDIDATE_COLUMNS
@@ -174,9 +172,6 @@ def _row(each: Candidate, *, is_best: bool) -> dict[str, Any]:
 
 
 DecisionVerb: TypeAlias = Literal["advise", "plan", "predict"]
-
-
-AllocationObjective: TypeAlias = Literal["time", "makespan", "cost", "energy"]
 
 
 def _of_answer(verb: Verb) -> Presentation[Answer]:
@@ -207,26 +202,6 @@ _REACH: Final = Presentation(
 )
 
 
-def _shares(found: Allocation) -> list[dict[str, Any]]:
-    """A row per job, with its start and end next to the columns of its candidate."""
-    return [
-        {"job": each.job.name, "start_s": each.start_s, "end_s": each.end_s.value}
-        | _row(each.candidate, is_best=True)
-        for each in found.shares
-    ]
-
-
-_SHARE_COLUMNS: Final[Mapping[str, type]] = {
-    "job": str,
-    "start_s": float,
-    "end_s": float,
-    **{name: kind for name, kind in CANDIDATE_COLUMNS.items() if name != "recommended"},
-}
-_ALLOCATION: Final = Presentation(
-    verb="allocate", fields=allocation_fields, columns=_SHARE_COLUMNS, rows=_shares, page=ALLOCATION
-)
-
-
 @overload
 def advise(
     workload: str | PathLike[str] | None = None,
@@ -251,7 +226,8 @@ def advise(
     Raises TypeError for a name that is no field; UsageError, SpecError, EvidenceError as `decide` does.
     """
     return result_of(
-        "advise", read_question(_given("advise", workload, fields), verb="advise", allow_code=allow_code)
+        "advise",
+        read_question(given_fields("advise", workload, fields), verb="advise", allow_code=allow_code),
     )
 
 
@@ -259,7 +235,7 @@ def plan(
     workload: str | PathLike[str] | None = None, *, allow_code: bool = False, **fields: Unpack[PlanFields]
 ) -> Result[Answer]:
     """Which parallel strategy, on how many accelerators; arguments and errors as of `advise`."""
-    query = read_question(_given("plan", workload, fields), verb="plan", allow_code=allow_code)
+    query = read_question(given_fields("plan", workload, fields), verb="plan", allow_code=allow_code)
     found: Result[Answer] = result_of("plan", query)
     return found
 
@@ -269,67 +245,9 @@ def predict(workload: str | None = None, **fields: Unpack[PredictFields]) -> Res
 
     workload: may be left out where `from_` names a file with times of one's own.
     """
-    query = read_question(_given("predict", workload, fields), verb="predict")
+    query = read_question(given_fields("predict", workload, fields), verb="predict")
     found: Result[Prediction] = result_of("predict", query)
     return found
-
-
-def allocate(
-    jobs: str | PathLike[str],
-    *,
-    objective: AllocationObjective = "time",
-    electricity_by_hour: str | PathLike[str] | None = None,
-    begin: str | None = None,
-    allow_code: bool = False,
-    **fields: Unpack[AllocateFields],
-) -> Result[Allocation]:
-    """Several trainings on one pool of accelerators: who gets how many, and when.
-
-    jobs: a TOML file in the form of docs/decide/allocate.md. accelerator, among `fields`: the pool, as
-    "64x h100". objective: what is minimised. electricity_by_hour: a CSV file of prices; begin: the time of
-    day, "HH:MM". allow_code: as of `advise`, for the jobs of the file.
-    Errors as of `advise`.
-    """
-    given = {name: each for name, each in _given("allocate", None, fields).items() if name != "workload"}
-    file = read_jobs(Path(jobs))
-    if not allow_code:
-        refuse_code((job.workload for job in file.jobs), where=jobs)
-    prices = None if electricity_by_hour is None else read_prices(Path(electricity_by_hour))
-    return allocation_of(file, given, objective=objective, prices=prices, begin=begin)
-
-
-def allocation_of(
-    file: JobsFile,
-    given: Mapping[str, object],
-    *,
-    objective: AllocationObjective,
-    prices: tuple[float, ...] | None = None,
-    begin: str | None = None,
-    scores: Scores | None = None,
-    known: Catalogue | None = None,
-) -> Result[Allocation]:
-    """The result of `allocate`, once its files are read.
-
-    given: the fields of its question, as text or values. prices: of electricity by the hour. scores, known:
-    as of `result_of`.
-    """
-    given_fields = values(given, verb="allocate")
-    pools = given_fields.get("systems", ())
-    if len(pools) != 1:
-        raise UsageError(f"--accelerator names {len(pools)} pools; expected one, such as '64x h100'")
-    known = known or catalogue(given_fields.get("hardware", ()), given_fields.get("workloads", ()))
-    pool = pool_of(
-        pools[0],
-        known,
-        price=next((price for _, price in given_fields.get("price", ())), None),
-        region=given_fields.get("region", DEFAULT_GRID),
-        tariff=tariff_of(file, prices, None if begin is None else clock_s(begin, where="--begin")),
-    )
-    if scores is None:
-        scores = published(data=given_fields.get("data"), also=given_fields.get("also", ()))
-    times = job_times(file.jobs, pool, scores=scores, catalogue=known)
-    found = best_schedule(file.jobs, times, pool, objective=objective)
-    return Result(record=found, presentation=_ALLOCATION)
 
 
 def result_of(
@@ -354,7 +272,9 @@ def result_of(
     return Result(record=found, presentation=_ADVICE if verb == "advise" else _PLAN)
 
 
-def _given(verb: Verb, workload: str | PathLike[str] | None, fields: Mapping[str, Any]) -> dict[str, Any]:
+def given_fields(
+    verb: Verb, workload: str | PathLike[str] | None, fields: Mapping[str, Any]
+) -> dict[str, Any]:
     """The arguments of a call. Raises TypeError for one that is no field of the verb, naming the nearest."""
     for name in fields:
         attribute = ATTRIBUTES.get(name.removesuffix("_"))

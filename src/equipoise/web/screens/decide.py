@@ -7,7 +7,8 @@ from msgspec import Struct
 from equipoise.decide.allocation.jobs import JobsFile, job_of_cells, jobs_document, jobs_of
 from equipoise.decide.query import TrainingQuery, changed
 from equipoise.errors import UsageError
-from equipoise.library.decisions import AllocationObjective, DecisionVerb, allocation_of, result_of
+from equipoise.library.allocation import AllocationObjective, allocation_of
+from equipoise.library.decisions import DecisionVerb, result_of
 from equipoise.library.result import Result
 from equipoise.report.format import printable
 from equipoise.runs.embedded import scores
