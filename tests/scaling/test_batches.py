@@ -34,6 +34,7 @@ def test_the_law_behind_exact_entries_is_found():
     # (1 + 4096 / 1000) / (1 + 64 / 1000)
     assert found.growth.value == pytest.approx(5.096 / 1.064, rel=0.03)
     assert found.num_rounds == 1
+    assert found.curve
     assert all(each.low <= each.samples <= each.high for each in found.curve)
 
 
