@@ -9,7 +9,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 from threadpoolctl import threadpool_limits
 
-from equipoise.runs.results import Scores
 from equipoise.decide.allocation.jobs import JobRequest
 from equipoise.decide.allocation.problem import (
     AllocationJob,
@@ -31,6 +30,7 @@ from equipoise.decide.prediction import predict
 from equipoise.decide.query import FIELDS, TrainingQuery, changed
 from equipoise.errors import DataError, EvidenceError, FitError, InputError, UsageError
 from equipoise.runs.readers.measurements import Measurements, read_measurements
+from equipoise.runs.results import Scores
 from equipoise.spec.catalogue import Catalogue
 from equipoise.stats import LEVEL, Interval, log_sd, log_t_interval
 from equipoise.units import HOUR_S, format_count
