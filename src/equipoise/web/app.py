@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 import uvicorn
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import RedirectResponse
+from msgspec import to_builtins
 from starlette.exceptions import HTTPException
 from threadpoolctl import threadpool_limits
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -201,7 +202,9 @@ class Dashboard:
         live = None if screen.live is None else screen.live(query, self.sources)
         if live is None or not isinstance(query, NoFields):
             return None
-        address_query = urlencode({**query.model_dump(exclude_none=True), "seen": state})
+        address_query = urlencode(
+            {**{name: each for name, each in to_builtins(query).items() if each}, "seen": state}
+        )
         address = f"{screen.path}/live?{address_query}"
         return element("div", live.html, id="live", hx_get=address, hx_trigger=f"every {live.every_s}s")
 

@@ -8,12 +8,10 @@ from contextlib import suppress
 from functools import cache, cached_property, lru_cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal, Protocol, TypeAlias
+from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias
 
 import polars as pl
 from msgspec import Struct, field
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
-from pydantic_core import ErrorDetails
 
 from equipoise.calibration.profiles import profiles
 from equipoise.economics.costs import DEFAULT_GRID, table
@@ -228,28 +226,13 @@ class PageQuery(Protocol):
         """Equal for equal questions."""
 
 
-def _without_blanks(value: object) -> object:
-    """A form sends fields that were left empty as empty text: they were not given."""
-    if isinstance(value, list):
-        return [each for each in value if each != ""]
-    return None if value == "" else value
-
-
-_BLANK = BeforeValidator(_without_blanks)
-Name: TypeAlias = Annotated[str, StringConstraints(max_length=LONGEST_NAME)]
-OptionalName: TypeAlias = Annotated[Name | None, _BLANK]
-Names: TypeAlias = Annotated[list[Name], _BLANK, Field(max_length=MOST_NAMES)]
-
-
-class NoFields(BaseModel):
-    """A page without a form: what is not a field of a page is refused, not ignored."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class NoFields(Struct, frozen=True, kw_only=True):
+    """A page without a form. Others add their fields: a text, or several."""
 
     @property
     def key(self) -> str:
-        """Its fields as JSON."""
-        return self.model_dump_json()
+        """Equal for equal fields."""
+        return repr(self)
 
 
 class WrongFieldsError(UsageError):
@@ -261,53 +244,59 @@ class WrongFieldsError(UsageError):
         super().__init__("; ".join(self.reasons))
 
 
-def reader_of(kind: type[NoFields]) -> "Callable[[Given, DataSources], PageQuery]":
-    """What reads a query of this kind from an address. It raises WrongFieldsError for what is none."""
+def checked(given: Given, names: Iterable[str], *, most: int = MOST_NAMES) -> dict[str, list[str]]:
+    """The fields of an address that hold something. names: of all fields of the page. most: values of one.
+
+    Raises WrongFieldsError for what is no field of it, and for more, or longer, than a browser may send.
+    """
+    known = frozenset(names)
+    wrong = []
+    for name, texts in given.items():
+        shown = f"{printable(name)}={printable(texts[-1])!r}"
+        if name not in known:
+            wrong.append(f"{shown}: is not a field of this page")
+        elif len(texts) > most:
+            wrong.append(f"{shown}: has too many values; expected at most {most}")
+        elif any(len(text) > LONGEST_NAME for text in texts):
+            wrong.append(f"{shown}: expected at most {LONGEST_NAME} characters")
+    if wrong:
+        raise WrongFieldsError(wrong)
+    found = {name: [text for text in texts if text] for name, texts in given.items()}
+    return {name: texts for name, texts in found.items() if texts}
+
+
+def reader_of(kind: type[NoFields], *, most: int = MOST_NAMES) -> "Callable[[Given, DataSources], PageQuery]":
+    """What reads a query of this kind from an address. It raises WrongFieldsError as `checked` does."""
+    defaults = dict(zip(kind.__struct_fields__, kind.__struct_defaults__, strict=True))
 
     def read(given: Given, _: DataSources) -> PageQuery:
-        values = {
-            name: [*texts] if _takes_several(kind, name) else texts[-1] for name, texts in given.items()
-        }
-        try:
-            return kind.model_validate(values)
-        except ValidationError as err:
-            raise WrongFieldsError(map(_complaint, err.errors())) from err
+        found = checked(given, defaults, most=most)
+        return kind(
+            **{name: tuple(texts) if defaults[name] == () else texts[-1] for name, texts in found.items()}
+        )
 
     return read
 
 
-def _takes_several(kind: type[NoFields], name: str) -> bool:
-    return name in kind.model_fields and isinstance(kind.model_fields[name].default, list)
-
-
-def _complaint(error: ErrorDetails) -> str:
-    """What is wrong with one field, by its name in the form."""
-    words = {
-        "extra_forbidden": "is not a field of this page",
-        "too_long": f"has too many values: {error['msg']}",
-    }.get(error["type"], f"{error['msg'][:1].lower()}{error['msg'][1:]}")
-    return f"{printable(str(error['loc'][0]))}={printable(str(error['input']))!r}: {words}"
-
-
-class StudyFields(NoFields):
+class StudyFields(NoFields, frozen=True, kw_only=True):
     """Any round, any of its workloads; the published study's unless given."""
 
-    round: OptionalName = None
-    workload: Names = []
+    round: str | None = None
+    workload: tuple[str, ...] = ()
 
 
-class CompareFields(NoFields):
+class CompareFields(NoFields, frozen=True, kw_only=True):
     """Entries of one round and workload, side by side; a few of the widest accelerator's unless given."""
 
-    round: OptionalName = None
-    workload: OptionalName = None
-    entry: Annotated[list[Name], _BLANK, Field(max_length=MOST_SYSTEMS)] = []
+    round: str | None = None
+    workload: str | None = None
+    entry: tuple[str, ...] = ()
 
 
-class RunsFields(NoFields):
+class RunsFields(NoFields, frozen=True, kw_only=True):
     """One of the sweeps that the dashboard was given, by its name."""
 
-    sweep: OptionalName = None
+    sweep: str | None = None
 
 
 AT_FIRST: Final = {"workload": "llama2_70b_lora", "accelerator": "dgx-h100"}

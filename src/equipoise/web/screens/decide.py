@@ -17,7 +17,6 @@ from equipoise.spec.catalogue import counted_name
 from equipoise.web.answers import PageAnswer, shown
 from equipoise.web.question import QuestionFields, label_of, question, question_controls
 from equipoise.web.screen import (
-    LONGEST_NAME,
     MOST_ACCELERATORS,
     Area,
     Choice,
@@ -31,7 +30,7 @@ from equipoise.web.screen import (
     Screen,
     Select,
     Text,
-    WrongFieldsError,
+    checked,
     first,
     workload_choices,
 )
@@ -161,21 +160,14 @@ def _job_rows(given: Given) -> dict[int, dict[str, str]]:
 def read_allocation(given: Given, sources: DataSources) -> AllocationFields:
     """The trainings of an address, by row and as pasted. Raises InputError for what cannot be fields."""
     asked = _asked_first(given, sources)
-    known = {"accelerator", "price", "region", "objective", _PASTED}
+    known = {"accelerator", "price", "region", "objective"}
     known |= {f"{name}-{place}" for name, _, _ in _COLUMNS for place in range(1, _MOST_ROWS + 1)}
-    wrong = [f"{printable(name)} is not a field of this page" for name in asked if name not in known]
-    wrong += [
-        f"{name} is longer than {LONGEST_NAME} characters"
-        for name, texts in asked.items()
-        if name != _PASTED and any(len(text) > LONGEST_NAME for text in texts)
-    ]
+    checked({name: texts for name, texts in asked.items() if name != _PASTED}, known)
     objective = first(asked, "objective") or "time"
     if objective not in get_args(AllocationObjective):
-        wrong.append(
+        raise UsageError(
             f"objective {printable(objective)!r} is not one of {', '.join(get_args(AllocationObjective))}"
         )
-    if wrong:
-        raise WrongFieldsError(wrong)
     pasted = first(asked, _PASTED).strip()
     document = jobs_document(pasted, where="pasted") if pasted else {}
     rows = [job_of_cells(cells) for cells in _job_rows(asked).values()]

@@ -355,7 +355,7 @@ COMPARE_SCREEN: Final = Screen(
     title="Compare",
     about="systems of a round side by side",
     verb="Compare",
-    read=reader_of(CompareFields),
+    read=reader_of(CompareFields, most=MOST_SYSTEMS),
     fields=_compare_fields,
     answer=_compare_answer,
     depends=("workload", "entry"),
