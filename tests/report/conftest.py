@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from equipoise.calibration.curves import LawUsed, TimeCurve
 from equipoise.calibration.forecast_record import BacktestSummary, Shipped
-from equipoise.economics import SYSTEM_POWER, GridCarbon, Price, Rates, bill
+from equipoise.economics.costs import SYSTEM_POWER, GridCarbon, Price, Rates, bill
 from equipoise.scaling.backtest import BacktestRecord, Errors
 from equipoise.scaling.convergence import BatchGrowth, GrowthPoint
 from equipoise.scaling.equilibrium import Equilibrium, NextStep

@@ -21,7 +21,7 @@ from equipoise.decide.evidence import (
     UserRun,
 )
 from equipoise.decide.query import TrainingQuery
-from equipoise.economics import Price, PriceTerms, Rates
+from equipoise.economics.costs import Price, Rates
 from equipoise.economics.interruptions import Interrupted
 from equipoise.economics.ownership import Ownership
 from equipoise.economics.quotes import Charges
@@ -30,6 +30,7 @@ from equipoise.launch import STARTED_KINDS, Setting, Snippet, launch_snippets, r
 from equipoise.perfmodel.generation import RolloutSplit
 from equipoise.scaling.equilibrium import Equilibrium, Limit
 from equipoise.spec.cluster import Cluster
+from equipoise.spec.renting import PriceTerms
 from equipoise.spec.strategy import Precision, Strategy
 from equipoise.spec.workload import Workload
 from equipoise.stats import Interval, Tornado, log_sd

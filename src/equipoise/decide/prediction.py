@@ -36,7 +36,7 @@ from equipoise.decide.select import figures_of, time_values
 from equipoise.decide.surveys import SizeRange, remedy
 from equipoise.decide.systems import RequestedSystem, requested_systems
 from equipoise.decide.user_evidence.runs import UserRuns
-from equipoise.economics import Rates
+from equipoise.economics.costs import Rates
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.runs.results import Scores
 from equipoise.scaling.equilibrium import Equilibrium, equilibria

@@ -8,15 +8,15 @@ from functools import cache
 from itertools import combinations, groupby
 from pathlib import Path
 from statistics import NormalDist, median
-from typing import Any, ClassVar, Final, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.errors import SpecError, UsageError
 from equipoise.files import shipped_table
-from equipoise.spec import renting
 from equipoise.spec.hardware import Accelerator
+from equipoise.spec.renting import DEFAULT_GRID, PriceTerms
 from equipoise.stats import LEVEL, Interval, exact, num_sd, product, stated
 from equipoise.units import HOUR_S, KWH_J, MONTH_S, SI_PREFIXES, format_duration
 
@@ -27,8 +27,6 @@ def table(name: str) -> dict[str, Any]:
     return shipped_table(Path(__file__).with_name(name))
 
 
-PriceTerms: TypeAlias = renting.PriceTerms
-TERMS: Final = renting.TERMS
 WORDS: dict[PriceTerms, str] = {"on_demand": "on demand", "reserved": "reserved", "spot": "spot"}
 # Dearer than any machine: a slip of the unit.
 _MOST_USD = 1e6
@@ -240,7 +238,6 @@ def _offers() -> dict[str, tuple[Offer, ...]]:
     }
 
 
-DEFAULT_GRID: Final = renting.DEFAULT_GRID
 # Dearer than any electricity, and more overhead than any cooling: slips of the unit.
 _MOST_USD_PER_KWH = 10.0
 _MOST_PUE = 5.0

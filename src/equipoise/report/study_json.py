@@ -5,7 +5,7 @@ from typing import Any
 import polars as pl
 from msgspec.structs import replace
 
-from equipoise.economics import bill_fields
+from equipoise.economics.costs import bill_fields
 from equipoise.report.json import fields_of, plain
 from equipoise.scaling.equilibrium import KINDS
 from equipoise.scaling.metrics import FACTORS, SCORE_COLUMNS

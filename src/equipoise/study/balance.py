@@ -7,10 +7,10 @@ import polars as pl
 from msgspec import Struct
 from threadpoolctl import threadpool_limits
 
-from equipoise import economics
 from equipoise.calibration.curves import LEVEL, CurveQuestion, TimeCurve
 from equipoise.calibration.forecasts import Results, published_curve, results_of
-from equipoise.economics import Bill, Rates
+from equipoise.economics import costs
+from equipoise.economics.costs import Bill, Rates
 from equipoise.errors import EvidenceError, InputError
 from equipoise.runs.results import Scores
 from equipoise.scaling.equilibrium import (
@@ -108,7 +108,7 @@ def _of_workload(
         subject = str(accelerator)
         try:
             round_key(round_)
-            rates = economics.rates(catalogue.accelerator(subject))
+            rates = costs.rates(catalogue.accelerator(subject))
             question = CurveQuestion(
                 workload=workload,
                 accelerator=subject,
@@ -165,7 +165,7 @@ def _balance(curve: pl.DataFrame, times: TimeCurve, rates: Rates) -> Balance:
         answer=default_answer(found),
         rates=rates,
         bills=tuple(
-            economics.bill(
+            costs.bill(
                 point.num_accelerators,
                 point.time_s,
                 rates,

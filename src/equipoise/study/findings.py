@@ -10,7 +10,7 @@ from equipoise.calibration.forecast_record import AdviceErrors, Shipped
 from equipoise.calibration.profiles import Profile
 from equipoise.decide.combine import PlanRecord
 from equipoise.decide.ledger import Running
-from equipoise.economics import Bill
+from equipoise.economics.costs import Bill
 from equipoise.scaling.convergence import BatchGrowth
 from equipoise.scaling.groups import Grouping, SharedSystems
 from equipoise.scaling.metrics import Pointer, log_loss_shares

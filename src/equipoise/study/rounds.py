@@ -11,8 +11,8 @@ from equipoise.calibration.forecast_record import COMBINED, shipped_advice
 from equipoise.calibration.profiles import profiles
 from equipoise.decide.combine import plan_records
 from equipoise.decide.ledger import running
-from equipoise.economics import SYSTEM_POWER, Bill, Rates, bill, grid
-from equipoise.economics import rates as rates_of
+from equipoise.economics.costs import SYSTEM_POWER, Bill, Rates, bill, grid
+from equipoise.economics.costs import rates as rates_of
 from equipoise.errors import DataError, EvidenceError, SpecError, UsageError
 from equipoise.runs import embedded
 from equipoise.runs.embedded import Folders, paths, tables

@@ -14,7 +14,7 @@ import polars as pl
 from msgspec import Struct, field
 
 from equipoise.calibration.profiles import profiles
-from equipoise.economics.costs import DEFAULT_GRID, table
+from equipoise.economics.costs import table
 from equipoise.errors import UsageError
 from equipoise.report.format import printable
 from equipoise.report.html import Html
@@ -22,6 +22,7 @@ from equipoise.runs.embedded import tables
 from equipoise.runs.store import Tables, comparable
 from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.spec.mlperf import round_order
+from equipoise.spec.renting import DEFAULT_GRID
 from equipoise.study import MIN_ENTRIES, default_round
 from equipoise.web.answers import PageAnswer
 

@@ -37,7 +37,7 @@ class WatchedTables(Struct, frozen=True, kw_only=True):
 def write_tables(out: Path, run: str, *, wait: bool) -> CombinedRun:
     """The run as all its ranks saw it, once the tables of every run in the folder are written.
 
-    wait: for ranks that have not written their end, for a while. Raises DataError as `tables.write`.
+    wait: for ranks that have not written their end, for a while. Raises DataError as `summary.write`.
     """
     folder = run_folder(out, run)
     deadline = time.monotonic() + (_END_S if wait else 0.0)
@@ -63,7 +63,7 @@ def watched(out: str | Path) -> WatchedTables:
 
 
 def write_all(out: Path) -> None:
-    """Write the tables of every run that was watched into a folder. Raises DataError as `tables.write`."""
+    """Write the tables of every run that was watched into a folder. Raises DataError as `summary.write`."""
     runs: list[dict[str, Any]] = []
     steps: list[dict[str, Any]] = []
     for folder in runs_in(out):

@@ -13,10 +13,11 @@ from msgspec import Struct
 from equipoise.decide.candidates import rates_of
 from equipoise.decide.query import TrainingQuery, query
 from equipoise.decide.systems import RequestedSystem, requested_systems
-from equipoise.economics import DEFAULT_GRID, Rates
+from equipoise.economics.costs import Rates
 from equipoise.errors import UsageError
 from equipoise.spec.catalogue import Catalogue, counted_name
 from equipoise.spec.cluster import Cluster
+from equipoise.spec.renting import DEFAULT_GRID
 from equipoise.units import DAY_S, HOUR_S, KWH_J
 
 HOURS = 24

@@ -8,7 +8,6 @@ import numpy as np
 
 from equipoise.decide.answer import Answer, Candidate, Constraint, ConstraintName, TimeValue
 from equipoise.decide.evidence import NOT_USED, Grade
-from equipoise.economics import PriceTerms
 from equipoise.economics.costs import WORDS
 from equipoise.economics.ownership import Ownership, Way
 from equipoise.economics.quotes import Charges
@@ -17,6 +16,7 @@ from equipoise.report import format as amounts
 from equipoise.report.blocks import Badge, Block, Fact, Facts, Span, code, strong
 from equipoise.report.format import TIMES, capital, count, listed, plural, printable, sentence
 from equipoise.scaling.equilibrium import Equilibrium, Limit, default_answer, least_speedup, pays
+from equipoise.spec.renting import PriceTerms
 from equipoise.units import format_count, format_percent, format_si
 
 GRADES: Final[dict[Grade, str]] = {
