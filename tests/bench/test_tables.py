@@ -87,7 +87,8 @@ def test_verbs_take_a_sweep_as_data_and_as_a_users_times(sweep):
     code, _, err = equipoise("predict", "--from", sweep / "runs.parquet")
     assert code == 2
     assert re.search("column strategy .*'ddp', 'fp16'; .*--strategy", err)
-    arguments = ("--from", sweep / "runs.parquet", "--strategy", "ddp", "--law", "amdahl", "--at", "8")
+    stated = ("--strategy", "ddp", "--global-batch", "32")
+    arguments = ("--from", sweep / "runs.parquet", *stated, "--law", "amdahl", "--at", "8")
     code, out, err = equipoise("predict", *arguments, "--json")
     assert code == 0, err
     # 1 ms + 8 ms / 8 for 32 samples, told for the reader's million of them.

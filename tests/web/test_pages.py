@@ -25,7 +25,7 @@ WRONG = (
     ("/study?round=v9.9", "'v9.9'"),
     ("/study?workload=nonsense", "workload 'nonsense'"),
     ("/study?rund=v4.1", "rund='v4.1': "),
-    (f"/study?round={'x' * 161}", "at most 160 characters"),
+    (f"/study?round={'x' * 161}", "longer than 160 characters"),
     (f"/study?{'&'.join(['workload=bert'] * 25)}", "too many"),
     ("/compare?entry=nothing", "entry 'nothing'"),
     (f"/compare?{'&'.join(['entry=a'] * 7)}", "too many"),
