@@ -130,6 +130,20 @@ def sweep(tmp_path):
     return tmp_path / "mine"
 
 
+def test_of_several_batches_the_speedup_has_room(tmp_path):
+    trials = planned(
+        workloads=["mlp"], methods=["accumulate:4"], sizes=[1, 2], batches=[64, 128], num_repetitions=3
+    )
+    store = Store(tmp_path / "mine")
+    with store.opened(trials, resume=False):
+        for trial in trials:  # 1.6 times as fast, from repetition to repetition by 20 % slower
+            store.add(finished(trial, {1: 0.004, 2: 0.0025}[trial.num_ranks] * 1.2**trial.repetition))
+    brief = text(SWEEP, sweep_now(tmp_path / "mine"), full=False).splitlines()
+    rows = [line.split() for line in brief if line.startswith("accumulate:4")]
+    assert [(row[1], "1.60" in row) for row in rows] == [("2", True)] * 2
+    assert max(map(len, brief)) <= 80
+
+
 def test_a_sweep_shows_speedups_phases_and_failures(sweep):
     found = sweep_now(sweep)
     shown = text(SWEEP, found, columns=160)

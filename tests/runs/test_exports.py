@@ -119,6 +119,19 @@ def test_lines_of_one_object_a_row_are_read(tmp_path):
         read_measurements(path)
 
 
+def test_the_accounting_of_slurm_is_read(tmp_path):
+    path = tmp_path / "sacct.csv"
+    path.write_text(
+        "JobID|Elapsed|gpus|State\n101|1-02:30:00|8|COMPLETED\n102|13:15:36|16|COMPLETED\n103|00:00:36.5|32|C\n"
+    )
+    found = read_measurements(path, columns={"num_accelerators": "gpus", "time_to_train_h": "Elapsed"})
+    # 26 h 30 min; 13 h 15 min 36 s; 36.5 s.
+    assert found.time_s.tolist() == pytest.approx([95_400.0, 47_736.0, 36.5])
+    path.write_text("num_gpus,time_to_train_h\n8,10 h\n16,90:00\n")
+    with pytest.raises(DataError, match="row 2"):  # minutes or hours
+        read_measurements(path)
+
+
 def test_what_is_exported_as_json_lines_is_read_back(tmp_path):
     into = tmp_path / "tables"
     import_runs([EXAMPLES / "wandb-runs.csv"], columns={}, constants={"workload": "resnet"}, into=into)

@@ -396,12 +396,15 @@ def _on_one_line(cell: Cell) -> Cell:
     return Cell(text=f"{cell.text} ({cell.detail})" if cell.detail else cell.text, key=cell.key)
 
 
-_BRIEF_COLUMNS: Final = (
-    numbers("Step, ms", lambda each: _on_one_line(milliseconds(each.summary.step_s))),
-    _RATE,
-    numbers("Speedup", lambda each: _on_one_line(_factor(None if each.is_alone else each.speedup))),
-    numbers("Exposed", _exposed, amounts.share),
+_BRIEF_STEP: Final = numbers("Step, ms", lambda each: _on_one_line(milliseconds(each.summary.step_s)))
+_BRIEF_SPEEDUP: Final = numbers(
+    "Speedup", lambda each: _on_one_line(_factor(None if each.is_alone else each.speedup))
 )
+_BRIEF_EXPOSED: Final = numbers("Exposed", _exposed, amounts.share)
+# Columns are given room in their order: where batches take some, a step's time, which batch and rate state
+# too, is what may have none.
+_ONE_BATCH: Final = (_BRIEF_STEP, _RATE, _BRIEF_SPEEDUP, _BRIEF_EXPOSED)
+_BATCHES: Final = (_BATCH, _RATE, _BRIEF_SPEEDUP, _BRIEF_EXPOSED, _BRIEF_STEP)
 
 
 def _brief_steps(subject: _Subject, rows: Sequence[Judgement]) -> Iterator[Block]:
@@ -410,7 +413,7 @@ def _brief_steps(subject: _Subject, rows: Sequence[Judgement]) -> Iterator[Block
     shared = f", batch {count(batches.pop())}" if len(batches) == 1 else ""
     name = f"brief-{'-'.join(subject)}"
     yield Heading(name=name, text=f"{_subject_name(subject)}{shared}", is_minor=True)
-    columns = (_STRATEGY, _RANKS, *(() if shared else (_BATCH,)), *_BRIEF_COLUMNS)
+    columns = (_STRATEGY, _RANKS, *(_ONE_BATCH if shared else _BATCHES))
     yield table_of(f"{name}-steps", columns, rows)
 
 

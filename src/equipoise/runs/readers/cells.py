@@ -79,7 +79,7 @@ def table(text: str, where: str, *, may_repeat: bool = False) -> tuple[list[str]
     Raises DataError as rows_of.
     """
     first = text.partition("\n")[0]
-    delimiter = max(",;\t", key=first.count)
+    delimiter = max(",;\t|", key=first.count)
     lines = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     try:
         header = [column_name(cell) for cell in next(lines, [])]

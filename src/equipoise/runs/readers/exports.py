@@ -5,6 +5,7 @@ lines), and plain CSV or Parquet. Columns are recognised by exact names; any oth
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,7 +31,7 @@ from equipoise.runs.readers.cells import (
     text_of,
     wanted_column,
 )
-from equipoise.units import duration_s
+from equipoise.units import DAY_S, HOUR_S, MINUTE_S, duration_s
 
 # Names that mean one thing wherever they occur, after the prefixes that trackers put before them.
 _ALIASES: Mapping[str, tuple[str, ...]] = {
@@ -49,6 +50,7 @@ _MLFLOW_PAGE = frozenset({"run_id", "source_type", "duration", "status"})
 _FINISHED = frozenset({"finished", "success", "ok"})
 _DURATION = "duration"
 _LINE_BYTES = 64 * 1024
+_CLOCK = re.compile(r"(?:(\d{1,5})-)?(\d{1,6}):([0-5]\d):([0-5]\d(?:\.\d{1,9})?)", re.ASCII)
 
 
 class Exported(Struct, frozen=True, kw_only=True):
@@ -144,7 +146,7 @@ def _renamed(
     renamed = tuple(
         TextRow(
             place=row.place,
-            cells={name: row.cells[name] for name in kept}
+            cells={name: _in_unit(name, row.cells[name]) for name in kept}
             | {ours: _in_unit(ours, row.cells[theirs]) for ours, theirs in sources.items()},
         )
         for row in rows
@@ -205,10 +207,10 @@ def _bare(name: str) -> str:
 
 
 def _in_unit(ours: str, cell: str) -> str:
-    """A cell; a duration with its unit, as `1.2h`, in the unit that the column's name ends in."""
-    if not ours.startswith(("time_to_train_", "step_")):
+    """A cell; a duration, as `1.2h` or Slurm's `1-02:30:00`, in the unit that the column's name ends in."""
+    if TIMED.fullmatch(ours) is None or not ours.startswith(("time_to_train_", "step_")):
         return cell
-    seconds = duration_s(cell) if len(cell) <= MAX_TEXT else None
+    seconds = _clock_s(cell) or duration_s(cell) if len(cell) <= MAX_TEXT else None
     unit = duration_s(f"1 {ours.rpartition('_')[2]}")
     return cell if seconds is None or unit is None else repr(seconds / unit)
 
@@ -256,6 +258,15 @@ def _is_flat(value: object) -> bool:
 def _cell(value: object) -> str:
     """A value of JSON as a cell of CSV states it."""
     return "" if value is None else value if isinstance(value, str) else repr(value)
+
+
+def _clock_s(cell: str) -> float | None:
+    """Seconds of days, hours, minutes and seconds as Slurm writes them; None for any other text."""
+    found = _CLOCK.fullmatch(cell.strip())
+    if found is None:
+        return None
+    days, hours, minutes = (float(each or 0) for each in found.groups()[:3])
+    return days * DAY_S + hours * HOUR_S + minutes * MINUTE_S + float(found[4])
 
 
 def _of_extrap(text: str, where: str, stated: Mapping[str, str]) -> Exported:
