@@ -15,7 +15,7 @@ from equipoise.calibration.published.rows import PublishedRow
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.runs.readers.cells import listed
-from equipoise.stats import conformal_half_width
+from equipoise.stats import LEVEL, conformal_half_width
 
 
 def cluster_weights(clusters: NDArray[np.intp]) -> NDArray[np.float64]:
@@ -24,7 +24,6 @@ def cluster_weights(clusters: NDArray[np.intp]) -> NDArray[np.float64]:
     return np.asarray(1.0 / counts[inverse])
 
 
-LEVEL = 0.9  # at which every interval here is meant to hold
 # Below so many clusters a quantile of their errors is worse known than a distribution fitted to them.
 _FEWEST_FOR_QUANTILE = 20
 

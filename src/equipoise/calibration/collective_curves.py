@@ -8,9 +8,8 @@ from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
 from equipoise.errors import EvidenceError
-from equipoise.stats import Interval
+from equipoise.stats import LEVEL, Interval
 
-LEVEL = 0.9
 # 0.02: what repetitions of nccl-tests on one machine differ by at least; no line need follow more closely.
 NOISE = 0.02
 FEWEST_SIZES = 3

@@ -12,13 +12,14 @@ import numpy as np
 from msgspec import Struct
 
 from equipoise.bench.collectives import CollectiveRun, CollectiveRuns, Timing, bus_fraction
-from equipoise.calibration.collective_curves import LEVEL, CollectiveCurve, fit_curve
+from equipoise.calibration.collective_curves import CollectiveCurve, fit_curve
 from equipoise.calibration.run_links import RunLinks, checked_link, reach_of, run_links
 from equipoise.errors import EvidenceError
 from equipoise.perfmodel.collectives import OPERATIONS
 from equipoise.perfmodel.parameters import COLLECTIVE_PRIORS, CollectiveParameters, prior_log_sd
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.links import LinkReach, PublishedCollective, published_collectives
+from equipoise.stats import LEVEL
 from equipoise.units import MIB
 
 # A message below this is all latency on every link of the catalogue, one above all wire: half the time of 64

@@ -14,11 +14,10 @@ from equipoise.scaling.fit import Fit, MeasuredTimes, fit, predict
 from equipoise.scaling.laws import CANDIDATES, Domain, FloatArray, Law, law_named
 from equipoise.scaling.posterior import MEASURED_NOISE, Noise
 from equipoise.spec.catalogue import Catalogue, shipped
-from equipoise.stats import Interval
+from equipoise.stats import LEVEL, Interval
 from equipoise.units import format_count
 
 EvidenceKind: TypeAlias = Literal["published", "measured"]
-LEVEL = 0.9
 
 
 class CurveQuestion(Struct, frozen=True, kw_only=True):

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 from msgspec import Struct, to_builtins
 
-from equipoise.calibration.accuracy import LEVEL, half_width
-from equipoise.calibration.profiles import Profile, ProfileRecord
+from equipoise.calibration.accuracy import half_width
+from equipoise.calibration.profiles import Profile, ProfileRecord, profile_record
 from equipoise.calibration.published.executions import digest_of, read_executions
 from equipoise.calibration.published.rows import PublishedRow, nodes_of
 from equipoise.calibration.step_rows import calibrated, refusal
 from equipoise.calibration.validate import Validation, validate
+from equipoise.stats import LEVEL
 
 
 class Recipe(Struct, frozen=True, kw_only=True):
@@ -86,18 +87,8 @@ def _record(held_out: Validation) -> ProfileRecord:
         if each.predicted is not None and conversion is not None and row.seconds is not None:
             ratios[row.execution] = (np.log(row.seconds / conversion.seconds(each.predicted)), row.cluster)
     logs, clusters = (np.array(each) for each in zip(*ratios.values(), strict=True))
-    errors = held_out.errors
-    return ProfileRecord(
-        split=held_out.split,
-        num_executions=errors.num_executions,
-        num_clusters=errors.num_clusters,
-        mape=errors.mape,
-        median=errors.median,
-        p90=errors.p90,
-        coverage=errors.coverage,
-        level=LEVEL,
-        log_half_width=float(half_width(logs, clusters.astype(np.intp), level=LEVEL)),
-    )
+    half = float(half_width(logs, clusters.astype(np.intp), level=LEVEL))
+    return profile_record(held_out.errors, split=held_out.split, log_half_width=half)
 
 
 def profiles_document(directory: Path) -> dict[str, Any]:

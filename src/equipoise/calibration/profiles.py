@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from zlib import crc32
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, convert, to_builtins
 from msgspec.structs import replace
 
 from equipoise.errors import SpecError
@@ -21,8 +21,10 @@ from equipoise.spec.hardware import Accelerator, Kind
 from equipoise.spec.strategy import SOFTWARE_NAMES
 from equipoise.spec.strategy import software as software_named
 from equipoise.spec.workload import Workload
+from equipoise.stats import LEVEL
 
 if TYPE_CHECKING:
+    from equipoise.calibration.accuracy import TimeErrors
     from equipoise.calibration.user_collectives import TimedCollectives
     from equipoise.calibration.user_links import UserLinks
 
@@ -45,6 +47,12 @@ class ProfileRecord(Struct, frozen=True, kw_only=True):
     coverage: float
     level: float
     log_half_width: float
+
+
+def profile_record(errors: "TimeErrors", *, split: str, log_half_width: float) -> ProfileRecord:
+    """The record of errors on rows held out by a split."""
+    of_record = {"split": split, "level": LEVEL, "log_half_width": log_half_width}
+    return convert({**to_builtins(errors), **of_record}, ProfileRecord)
 
 
 class Profile(Struct, frozen=True, kw_only=True):

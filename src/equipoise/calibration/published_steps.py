@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from equipoise.calibration.accuracy import LEVEL, prior_half_width
+from equipoise.calibration.accuracy import prior_half_width
 from equipoise.calibration.published.executions import chosen, digest_of, with_executions
 from equipoise.calibration.published.rows import PublishedRow, read_rows
 from equipoise.calibration.published.table import (
@@ -31,6 +31,7 @@ from equipoise.runs.store import polars_schema, write_table
 from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.spec.facts import canonical
 from equipoise.spec.strategy import SOFTWARE, SOFTWARE_NAMES
+from equipoise.stats import LEVEL
 
 RECORD: Final = "published_steps.json"
 _TRAINING: Final = ("step", "throughput", "efficiency", None)

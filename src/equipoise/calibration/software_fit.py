@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 from scipy.linalg.lapack import dpotri
 
-from equipoise.calibration.accuracy import LEVEL, prior_half_width, time_errors
-from equipoise.calibration.profiles import ProfileRecord
+from equipoise.calibration.accuracy import prior_half_width, time_errors
+from equipoise.calibration.profiles import ProfileRecord, profile_record
 from equipoise.calibration.published.executions import digest_of, read_executions, software_of, source_of
 from equipoise.calibration.published.rows import PublishedRow, nodes_of
 from equipoise.calibration.published.table import model_kind_of
@@ -23,6 +23,7 @@ from equipoise.calibration.step_rows import StepRows, refusal, step_rows
 from equipoise.perfmodel.calibrate import log_times
 from equipoise.perfmodel.parameters import PRIORS, Parameters
 from equipoise.spec.strategy import SOFTWARE_NAMES, software
+from equipoise.stats import LEVEL
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -405,11 +406,11 @@ def _document(name: str, fit: SoftwareFit, held_out: HeldOutSteps) -> dict[str, 
             " ".join(f"{value:.3f}" for value in row[: at + 1]) for at, row in enumerate(lower.tolist())
         ],
         "log_half_width": log_half_width,
-        "record": _record(name, held_out),
+        "record": to_builtins(_record(name, held_out)),
     }
 
 
-def _record(name: str, held_out: HeldOutSteps) -> dict[str, Any]:
+def _record(name: str, held_out: HeldOutSteps) -> ProfileRecord:
     """How wrong one software was whose sources were left out whole."""
     mine = np.flatnonzero(
         [(each := software_of(row)) is not None and each.name == name for row in held_out.rows]
@@ -424,15 +425,4 @@ def _record(name: str, held_out: HeldOutSteps) -> dict[str, Any]:
         high_s=predicted_s * np.exp(half),
         clusters=np.array([held_out.rows[at].cluster for at in mine], dtype=np.intp),
     )
-    record = ProfileRecord(
-        split="leave-source-out",
-        num_executions=errors.num_executions,
-        num_clusters=errors.num_clusters,
-        mape=errors.mape,
-        median=errors.median,
-        p90=errors.p90,
-        coverage=errors.coverage,
-        level=LEVEL,
-        log_half_width=float(np.median(half)),
-    )
-    return dict(to_builtins(record))
+    return profile_record(errors, split="leave-source-out", log_half_width=float(np.median(half)))

@@ -10,7 +10,6 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from equipoise.calibration.accuracy import (
-    LEVEL,
     Basis,
     Indices,
     PredictedRows,
@@ -41,6 +40,7 @@ from equipoise.perfmodel.parameters import (
 from equipoise.runs.readers.cells import echo
 from equipoise.spec.transformer import Transformer
 from equipoise.spec.workload import Workload
+from equipoise.stats import LEVEL
 
 
 def machine_of(row: PublishedRow) -> Machine:

@@ -10,7 +10,6 @@ import numpy as np
 from msgspec import Struct
 
 from equipoise.calibration.accuracy import (
-    LEVEL,
     Basis,
     Indices,
     MemoryErrors,
@@ -35,6 +34,7 @@ from equipoise.calibration.scale_up_rows import SCALE_UP
 from equipoise.calibration.step_rows import COLLECTIVE, step_predictor
 from equipoise.errors import EvidenceError, SpecError
 from equipoise.spec.catalogue import Catalogue
+from equipoise.stats import LEVEL
 
 BasisOf: TypeAlias = Callable[[PublishedRow], Basis | None]
 

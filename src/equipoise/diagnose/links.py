@@ -27,10 +27,10 @@ from equipoise.spec.hardware import Accelerator
 from equipoise.spec.links import LinkReach, kind, number, nvlink_candidates, rank, reach
 from equipoise.spec.strategy import Strategy
 from equipoise.spec.workload import Workload, workload
+from equipoise.stats import LEVEL
 
 # Below this, what two gain over one is not worth a second accelerator's trouble.
 LEAST_GAIN = 1.05
-LEVEL = 0.9
 _TWO_SIDED = 1.645  # standard deviations that hold 90 % of a normal distribution
 _SEED = 1
 _RANKS = (1, 2)

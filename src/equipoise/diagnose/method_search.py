@@ -17,7 +17,7 @@ from equipoise.bench.trial import Trial
 from equipoise.diagnose.exchange_costs import ExchangeCosts, exchange_costs, needed
 from equipoise.diagnose.predicted_steps import OneDevice, PredictedStep, one_device, predict_step
 from equipoise.errors import EvidenceError, UsageError
-from equipoise.stats import Interval, ratio_interval
+from equipoise.stats import LEVEL, Interval, ratio_interval
 
 # What a way to train does to what is learned from a sample.
 EXACT, LARGER_BATCH, LOSSY, OTHER = (
@@ -115,7 +115,6 @@ def one_device_trials(space: MethodSpace) -> tuple[Trial, ...]:
     return tuple(_trial(space, "single", 1, batch) for batch in sorted(wanted))
 
 
-LEVEL = 0.9
 # Once a method was measured at one batch, others of it are predicted by that error, within this factor.
 _SEEN_HALF_LOG = 0.12
 # Measured speeds that lie closer than this are measured again.

@@ -16,10 +16,9 @@ from equipoise.diagnose.exchange_costs import ExchangeCosts
 from equipoise.errors import EvidenceError
 from equipoise.perfmodel.replicas import at_batch, low_rank_bytes, overlapped, slowest_of, sparse_bytes
 from equipoise.spec.torch_model.count import Gradient, gradient_buckets
-from equipoise.stats import Interval
+from equipoise.stats import LEVEL, Interval
 from equipoise.units import MIB
 
-LEVEL = 0.9
 # Half of the interval, of the logarithm: conformal over 52 plain steps by model (docs/experiments/0012),
 # and what 90 % of 18 other steps were within (0016).
 HALF_WIDTH_LOG = {"plain": 0.3, "other": 0.65}

@@ -16,11 +16,10 @@ from equipoise.bench.summary import (
     run_id,
     timed_run,
 )
-from equipoise.diagnose.method_search import LEVEL as FIND_LEVEL
 from equipoise.diagnose.method_search import FoundMethod, MethodCandidate
-from equipoise.diagnose.predicted_steps import LEVEL as PREDICTED_LEVEL
 from equipoise.diagnose.sweeps import FalseDifferences, Judgement, Swept
 from equipoise.report.json import fields_of, plain
+from equipoise.stats import LEVEL as USUAL_LEVEL
 from equipoise.stats import Interval
 from equipoise.units import significant
 
@@ -234,7 +233,7 @@ def _candidate(each: MethodCandidate) -> dict[str, Any]:
             "samples_per_s": step.samples_per_s,
             **fields_of(step, method=None, num_ranks=None, batch_samples=None),
             "step_s": fields_of(step.step_s, level=None),
-            "level": PREDICTED_LEVEL,
+            "level": USUAL_LEVEL,
         },
         "not_predicted": each.not_predicted,
     }
@@ -250,5 +249,5 @@ def _gain(
         "value": best / other.samples_per_s,
         "low": interval and interval.low,
         "high": interval and interval.high,
-        "level": FIND_LEVEL,
+        "level": USUAL_LEVEL,
     }

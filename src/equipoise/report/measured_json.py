@@ -8,16 +8,16 @@ from equipoise.bench.collectives import CollectiveRun
 from equipoise.bench.topology.topology import Nic, Topology
 from equipoise.bench.trace import RankTrace, Traces
 from equipoise.calibration.advice_backtest import HeldOutAdvice, advice_errors
-from equipoise.calibration.collective_verdicts import LEVEL as CURVE_LEVEL
 from equipoise.calibration.collective_verdicts import CollectiveFit, Links
 from equipoise.calibration.validate import ValidatedRow, Validation
 from equipoise.diagnose.link_findings import basis, gaps, sentences
-from equipoise.diagnose.links import FAMILY, LEVEL, Meaning
+from equipoise.diagnose.links import FAMILY, Meaning
 from equipoise.diagnose.stragglers import Lateness, TraceSteps
 from equipoise.report.json import fields_of, plain
 from equipoise.scaling.backtest import Backtest
 from equipoise.scaling.equilibrium import Equilibrium
 from equipoise.spec.links import rank
+from equipoise.stats import LEVEL
 from equipoise.units import significant
 
 MOST_WORST: Final = 8
@@ -81,7 +81,7 @@ def _nearest(nic: Nic, topology: Topology) -> dict[str, Any] | None:
 def collectives_fields(found: Links) -> dict[str, Any]:
     """The document of `collectives`."""
     return {
-        "level": CURVE_LEVEL,
+        "level": LEVEL,
         "num_rows": found.reading.num_rows,
         "fits": [significant(_fit(each)) for each in found.fits],
         "verdicts": [

@@ -7,7 +7,7 @@ import polars as pl
 from msgspec import Struct
 from threadpoolctl import threadpool_limits
 
-from equipoise.calibration.curves import LEVEL, CurveQuestion, TimeCurve
+from equipoise.calibration.curves import CurveQuestion, TimeCurve
 from equipoise.calibration.forecasts import Results, published_curve, results_of
 from equipoise.economics import costs
 from equipoise.economics.costs import Bill, Rates
@@ -24,6 +24,7 @@ from equipoise.scaling.equilibrium import (
 )
 from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.spec.mlperf import round_key
+from equipoise.stats import LEVEL
 from equipoise.units import HOUR_S
 
 # Without a reason to hurry the smallest size is always the cheapest: here the hurry is this many times the
