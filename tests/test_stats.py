@@ -8,10 +8,13 @@ from equipoise.errors import EvidenceError
 from equipoise.stats import (
     conformal_half_width,
     covered_s,
+    located_quantiles,
     log_t_interval,
     median_interval,
+    medians,
     percentile_interval,
     proportion_interval,
+    quantiles,
     ratio_interval,
 )
 
@@ -20,6 +23,15 @@ def test_interval_between_quantiles_by_hand():
     interval = percentile_interval(range(101), value=50.0, level=0.9)
     assert (interval.low, interval.high) == pytest.approx((5.0, 95.0))
     assert (interval.value, interval.level) == (50.0, 0.9)
+
+
+@given(st.lists(st.tuples(*[st.floats(-1e6, 1e6)] * 2), min_size=1, max_size=40), st.floats(0.0, 1.0))
+def test_quantiles_are_those_of_numpy(rows, share):
+    values = np.array(rows)
+    assert np.array_equal(quantiles(values, (share, 0.5)), np.quantile(values, [share, 0.5], axis=0))
+    assert np.array_equal(medians(values), np.median(values, axis=0))
+    located = np.quantile(values[:, 0], [share, 0.5], method="inverted_cdf")
+    assert np.array_equal(located_quantiles(values[:, 0], (share, 0.5)), located)
 
 
 @pytest.mark.law

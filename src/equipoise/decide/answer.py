@@ -26,10 +26,10 @@ from equipoise.economics.interruptions import Interrupted
 from equipoise.economics.ownership import Ownership
 from equipoise.economics.quotes import Charges
 from equipoise.errors import SpecError
-from equipoise.launch import STARTED_KINDS, Setting, Snippet, launch_snippets, runtime_settings
 from equipoise.perfmodel.generation import RolloutSplit
 from equipoise.scaling.equilibrium import Equilibrium, Limit
 from equipoise.spec.cluster import Cluster
+from equipoise.spec.hardware import STARTED_KINDS
 from equipoise.spec.renting import PriceTerms
 from equipoise.spec.strategy import Precision, Strategy
 from equipoise.spec.workload import Workload
@@ -38,6 +38,7 @@ from equipoise.units import HOUR_S
 
 if TYPE_CHECKING:
     from equipoise.bench.topology.topology import Topology
+    from equipoise.launch import Setting, Snippet
 
 
 def probability_within(amount: Interval, limit: float) -> float:
@@ -395,11 +396,13 @@ class Answer(Struct, frozen=True, kw_only=True, dict=True):
     JSON_PROPERTIES: ClassVar[tuple[str, ...]] = ("snippets", "settings")
 
     @cached_property
-    def snippets(self) -> tuple[Snippet, ...]:
+    def snippets(self) -> tuple["Snippet", ...]:
         """How to run the recommended strategy; nothing where none is known, or not how such chips start."""
         best, nodes = self.recommended, self._nodes
         if not self.is_launched or best is None or best.strategy is None or nodes is None:
             return ()
+        from equipoise.launch import launch_snippets  # noqa: PLC0415 - only where scripts are shown
+
         try:
             return launch_snippets(best.strategy, nodes, workload=self.workload, settings=self.settings)
         except SpecError:
@@ -427,7 +430,7 @@ class Answer(Struct, frozen=True, kw_only=True, dict=True):
         return self.why_not_launched is None
 
     @property
-    def settings(self) -> tuple[Setting, ...]:
+    def settings(self) -> tuple["Setting", ...]:
         """Settings of the runtime with a measured or documented reason on the recommended system."""
         best, nodes = self.recommended, self._nodes
         if best is None or best.strategy is None or nodes is None:
@@ -435,6 +438,8 @@ class Answer(Struct, frozen=True, kw_only=True, dict=True):
         memory_share = None
         if best.memory is not None and best.memory.available_bytes is not None:
             memory_share = best.memory.needed_bytes / best.memory.available_bytes
+        from equipoise.launch import runtime_settings  # noqa: PLC0415 - as above
+
         try:
             return runtime_settings(
                 nodes, best.strategy, topology=self.system.topology, memory_share=memory_share

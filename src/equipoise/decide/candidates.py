@@ -30,7 +30,7 @@ from equipoise.economics.quotes import least_charged
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.renting import PriceTerms
 from equipoise.spec.strategy import PRECISIONS, Precision
-from equipoise.stats import WIDEST, Interval, exact, product, scaled, with_log_sd
+from equipoise.stats import WIDEST, Interval, exact, medians, product, scaled, with_log_sd
 
 # Better evidence first: what a candidate rests on is graded by the best that has weight in it.
 _GRADES: Final[tuple[Grade, ...]] = ("measured", "published", "carried", "calibrated", "priors")
@@ -395,7 +395,7 @@ def _drawn(assessment: Assessment, sized: Sequence[_Sized]) -> _Drawn | None:
     central = np.array([each.work_s.value for each in known])
     return _Drawn(
         sizes=tuple(each.num_accelerators for each in known),
-        drawn_s=np.asarray(drawn * central / np.median(drawn, axis=0)),
+        drawn_s=np.asarray(drawn * central / medians(drawn)),
     )
 
 

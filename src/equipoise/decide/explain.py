@@ -31,7 +31,6 @@ from equipoise.decide.select import (
 from equipoise.decide.strategy_search import Problem
 from equipoise.decide.systems import kinds
 from equipoise.files import user_file
-from equipoise.launch import bench_command
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.machine import machine
@@ -244,6 +243,8 @@ def _around(time: Interval) -> str:
 def _bench_command(inputs: Inputs, best: Candidate, size: int) -> str:
     """What to type: the sweep where `bench` can run the model, else the watch that any loop takes."""
     if ":" in inputs.query.workload and best.strategy is not None:
+        from equipoise.launch import bench_command  # noqa: PLC0415 - only for the user's own model
+
         snippet = bench_command(best.strategy, inputs.query.workload, num_accelerators=size, out="runs")
         if snippet.code:
             return snippet.code.strip()

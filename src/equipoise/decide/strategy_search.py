@@ -41,7 +41,7 @@ from equipoise.perfmodel.space import Space, Value
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.strategy import DTYPE_OF, Precision, Strategy
-from equipoise.stats import DEVIATE, LEVEL, Interval, spread
+from equipoise.stats import DEVIATE, LEVEL, Interval, quantiles, spread
 from equipoise.units import SI_PREFIXES
 
 # The precision to train in unless stated: the first of these whose rate the chip states.
@@ -389,7 +389,7 @@ def _log_half_widths(drawn_s: FloatArray, step_s: Numbers, log_half_width: float
     drawn_s: (n_draws, n_strategies) equally likely times. log_half_width: of what the model gets wrong.
     Assumes that what the parameters leave open and what the model gets wrong otherwise are independent.
     """
-    low, high = np.quantile(np.log(drawn_s / step_s), [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+    low, high = quantiles(np.log(drawn_s / step_s), ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
     return np.asarray(np.hypot(np.maximum(high, -low), log_half_width))
 
 

@@ -2,7 +2,6 @@
 
 from equipoise.launch.commands import (
     PROGRAMS,
-    STARTED_KINDS,
     Snippet,
     bench_command,
     bench_method,
@@ -17,7 +16,6 @@ from equipoise.launch.settings import Setting, runtime_settings
 
 __all__ = [
     "PROGRAMS",
-    "STARTED_KINDS",
     "Setting",
     "Snippet",
     "Translation",

@@ -30,6 +30,7 @@ from equipoise.launch.training_scripts import (
     training_script,
 )
 from equipoise.spec.cluster import Cluster
+from equipoise.spec.hardware import STARTED_KINDS
 from equipoise.spec.strategy import Strategy
 from equipoise.spec.workload import Workload
 
@@ -211,7 +212,6 @@ _TORCHAO_PAGE = "https://github.com/pytorch/ao/tree/main/torchao/float8"
 # Domains of the fast links that are larger span hosts; those of NVL72 have four accelerators a tray.
 _LARGEST_HOST, _TRAY = 16, 4
 # Kinds of accelerator whose frameworks torchrun starts.
-STARTED_KINDS = frozenset({"gpu", "cpu"})  # of accelerators, by torch's own launcher
 # What runs a script of each kind in the tests.
 _TORCH = "scripts of its kind: torch 2.13, two ranks over gloo"
 

@@ -15,7 +15,7 @@ from equipoise.errors import DataError, EvidenceError
 from equipoise.scaling.laws import FloatArray
 from equipoise.scaling.posterior import GOLDEN, IntArray, even_deviates, even_draws, log_sum, zoomed
 from equipoise.spec.mlperf import ScoredEntry
-from equipoise.stats import Interval, percentile_interval
+from equipoise.stats import Interval, medians, percentile_interval, quantiles
 
 # Noise before any data, as log standard deviations, all levels equally likely: of one entry; of all entries
 # of a group at one batch, which share a recipe; of a group (a round), whose target or rules differ from the
@@ -240,7 +240,7 @@ def fit_convergence(
 
 
 def _interval(draws: FloatArray, level: float) -> Interval:
-    return percentile_interval(draws, value=float(np.median(draws)), level=level)
+    return percentile_interval(draws, value=float(medians(draws)), level=level)
 
 
 def _require_spread(batch: FloatArray, samples: FloatArray) -> None:
@@ -252,7 +252,7 @@ def _require_spread(batch: FloatArray, samples: FloatArray) -> None:
             raise DataError(
                 f"entry {first + 1} has {name}={values[first]}; expected a finite number above 0."
             )
-    distinct = np.unique(batch)
+    distinct = np.array(sorted({*batch.tolist()}))
     if len(distinct) < _FEWEST_BATCHES or distinct[-1] < _LEAST_SPREAD * distinct[0]:
         seen = ", ".join(f"{each:g}" for each in distinct[:_MOST_LISTED]) or "none"
         raise EvidenceError(
@@ -277,7 +277,7 @@ def _recipes(batch: FloatArray, samples: FloatArray, group: IntArray) -> _Recipe
         np.stack([group.astype(float), batch]), axis=1, return_inverse=True, return_counts=True
     )
     log_samples = np.log(samples)
-    middle = np.array([np.median(log_samples[of_entry == recipe]) for recipe in range(len(counts))])
+    middle = np.array([medians(log_samples[of_entry == recipe]) for recipe in range(len(counts))])
     return _Recipes(
         batch=keys[1],
         log_samples=middle,
@@ -367,8 +367,8 @@ def batch_growth(entries: Iterable[ScoredEntry], *, level: float = 0.9) -> Batch
 def _curve(fitted: Convergence, batch: FloatArray, level: float) -> tuple[GrowthPoint, ...]:
     steps = np.geomspace(batch.min(), batch.max(), _NUM_STEPS)
     drawn = fitted.drawn_samples(steps)
-    low, high = np.quantile(drawn, [(1.0 - level) / 2.0, (1.0 + level) / 2.0], axis=0)
-    columns = (steps, np.median(drawn, axis=0), low, high)
+    low, high = quantiles(drawn, ((1.0 - level) / 2.0, (1.0 + level) / 2.0))
+    columns = (steps, medians(drawn), low, high)
     return tuple(
         GrowthPoint(global_batch_samples=at, samples=middle, low=least, high=most)
         for at, middle, least, most in zip(*(values.tolist() for values in columns), strict=True)

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from equipoise.errors import UsageError
 from equipoise.scaling.laws import Domain, FloatArray
+from equipoise.stats import located_quantiles, medians
 from equipoise.units import format_count, format_duration, format_percent
 
 _SIZES_PER_OCTAVE = 64
@@ -264,12 +265,10 @@ def equilibria(
 
     found = []
     for kind in kinds:
-        located = np.quantile(kind.locate(curves), _quantiles(level), method="inverted_cdf")
+        located = located_quantiles(kind.locate(curves), _quantiles(level))
         low, middle, high = (float(size) for size in located)
         size = whole(middle)
-        reference_s, time_s, doubled_s = np.median(
-            curves_s(np.array([domain.smallest, size, 2.0 * size])), axis=0
-        )
+        reference_s, time_s, doubled_s = medians(curves_s(np.array([domain.smallest, size, 2.0 * size])))
         step = _next_step(2 * size, float(doubled_s), over=(size, float(time_s)))
         found.append(
             Equilibrium(
@@ -324,7 +323,7 @@ def discrete_equilibria(
         value = float(kind.locate(central)[0])
         size = within(value)
         at = num_accelerators.index(size)
-        spread = np.quantile(kind.locate(draws), _quantiles(level), method="inverted_cdf")
+        spread = located_quantiles(kind.locate(draws), _quantiles(level))
         low, high = float(min(spread[0], value)), float(max(spread[-1], value))
         step = None
         if at + 1 < len(sizes):

@@ -28,6 +28,7 @@ from equipoise.scaling.posterior import (
     outliers,
     posterior,
 )
+from equipoise.stats import quantiles
 
 # Odds against "the size does not matter" below which there is no answer: of 20,000 series of noise alone, one
 # passed (docs/experiments/0001-law-intervals.md).
@@ -211,7 +212,7 @@ def predict(
         noise = np.concatenate([each.noise for each in fitted.laws])
         log_times += (np.hypot(noise[:, 0], noise[:, 1]) * even_deviates(len(noise), _SILVER))[:, None]
     tail = (1.0 - level) / 2.0
-    low_s, time_s, high_s = np.exp(np.quantile(log_times, [tail, 0.5, 1.0 - tail], axis=0))
+    low_s, time_s, high_s = np.exp(quantiles(log_times, (tail, 0.5, 1.0 - tail)))
     domain = fitted.domain
     return LawPrediction(
         num_accelerators=sizes,

@@ -157,7 +157,8 @@ def even_deviates(count: int, irrational: float) -> FloatArray:
 
     Source: the additive recurrence, Niederreiter 1992, chapter 3: multiples of an irrational number modulo 1.
     """
-    return np.array([NormalDist().inv_cdf(each * irrational % 1.0) for each in range(1, count + 1)])
+    shares = np.arange(1, count + 1) * irrational % 1.0
+    return np.array([*map(NormalDist().inv_cdf, shares.tolist())])
 
 
 def law_noise(cluster: ArrayLike, weight: ArrayLike) -> Noise:

@@ -7,7 +7,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from operator import attrgetter
+from operator import attrgetter, ge
 from pathlib import Path
 from statistics import median
 from types import MappingProxyType
@@ -40,6 +40,7 @@ Confidence: TypeAlias = Literal["high", "medium", "low"]
 Dtype: TypeAlias = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
 Topology: TypeAlias = Literal["switch", "mesh", "ring", "torus", "bridge", "host"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+STARTED_KINDS: frozenset[Kind] = frozenset({"gpu", "cpu"})  # by torch's own launcher
 CONFIDENCES: tuple[Confidence, ...] = get_args(Confidence)
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 # switch: every pair at full rate (NVSwitch); mesh: the rate is divided over links to the peers; ring, torus:
@@ -108,7 +109,9 @@ class Accelerator(Struct, frozen=True, kw_only=True):
             return self.ordered_fraction
         chips = accelerators()
         known = {chip.slug: chip.achievable_fraction for chip in chips}
-        return _raised(_estimated_fraction(self, _measured(chips)), _lesser(self, chips), known)
+        family = [each for each in chips if is_same_family(each, self)]
+        lesser = _lesser(self, family, {each.slug: _amounts(each) for each in (*family, self)})
+        return _raised(_estimated_fraction(self, _measured(chips)), lesser, known)
 
     @property
     def achievable_is_measured(self) -> bool:
@@ -394,7 +397,8 @@ def _ordered_fractions(chips: Sequence[Accelerator]) -> dict[str, float]:
     families: dict[tuple[str, str], list[Accelerator]] = defaultdict(list)
     for chip in chips:
         families[chip.vendor, chip.kind].append(chip)
-    lesser = {chip.slug: _lesser(chip, families[chip.vendor, chip.kind]) for chip in chips}
+    amounts = {chip.slug: _amounts(chip) for chip in chips}
+    lesser = {chip.slug: _lesser(chip, families[chip.vendor, chip.kind], amounts) for chip in chips}
     while True:
         raised = {slug: _raised(found[slug], lesser[slug], found) for slug in found}
         if raised == found:
@@ -407,10 +411,17 @@ def _raised(fraction: float, lesser: Mapping[str, float], known: Mapping[str, fl
     return max([fraction, *(known[slug] * ratio for slug, ratio in lesser.items())])
 
 
-def _lesser(chip: Accelerator, chips: Sequence[Accelerator]) -> dict[str, float]:
-    """Those of a chip's family that it dominates, and the largest ratio of one of their peaks to its own."""
-    family = [each for each in chips if is_same_family(each, chip) and _dominates(chip, each)]
-    return {each.slug: _largest_peak_ratio(each, chip) for each in family}
+def _lesser(
+    chip: Accelerator, family: Sequence[Accelerator], amounts: Mapping[str, tuple[float, ...]]
+) -> dict[str, float]:
+    """Those of a chip's family that it dominates, and the largest ratio of one of their peaks to its own.
+
+    amounts: by slug, `_amounts`.
+    """
+    own = amounts[chip.slug]
+    return {
+        each.slug: _largest_peak_ratio(each, chip) for each in family if all(map(ge, own, amounts[each.slug]))
+    }
 
 
 def is_same_family(one: Accelerator, other: Accelerator) -> bool:
@@ -455,15 +466,13 @@ def at_least_as_good(chip: Accelerator, other: Accelerator) -> bool:
 
 def _dominates(chip: Accelerator, other: Accelerator) -> bool:
     """Whether a chip has at least the other's peak in every data type, memory, bandwidth and power."""
-    if (other.peak_bf16_flop_per_s or 0) > (chip.peak_bf16_flop_per_s or 0):
-        return False  # most pairs end here
-    pairs = zip(_amounts(chip), _amounts(other), strict=True)
-    return all(theirs is None or (own is not None and own >= theirs) for own, theirs in pairs)
+    return all(map(ge, _amounts(chip), _amounts(other)))
 
 
-def _amounts(chip: Accelerator) -> _Amounts:
-    """Peaks, memory and power. A power cap lowers power_w, and no peak."""
-    return (*_peaks_and_memory(chip), chip.peak_power_w or chip.power_w)
+def _amounts(chip: Accelerator) -> tuple[float, ...]:
+    """Peaks, memory and power; less than any where not known. A power cap lowers power_w, and no peak."""
+    stated = (*_peaks_and_memory(chip), chip.peak_power_w or chip.power_w)
+    return tuple(-math.inf if each is None else each for each in stated)
 
 
 def _largest_peak_ratio(lesser: Accelerator, better: Accelerator) -> float:

@@ -1,10 +1,9 @@
 """What the answer rests on: reasons, sources, accuracy, assumptions; how to run and to measure."""
 
 from collections.abc import Iterator, Sequence
-from typing import Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from equipoise.decide.answer import Answer, Reason
-from equipoise.launch import Snippet
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (
     Block,
@@ -32,6 +31,9 @@ from equipoise.report.pages.published_steps import near_blocks
 from equipoise.spec.cluster import Link
 from equipoise.spec.strategy import DTYPE_OF
 from equipoise.units import MICROSECOND_S, format_percent, format_si
+
+if TYPE_CHECKING:
+    from equipoise.launch import Snippet
 
 _MOST_REFS: Final = 3
 _TOP_SOURCES: Final = 12
@@ -238,7 +240,7 @@ def run_blocks(answer: Answer) -> tuple[Block, ...]:
     )
 
 
-def _targets_table(snippets: Sequence[Snippet], *, known: frozenset[str]) -> Table:
+def _targets_table(snippets: Sequence["Snippet"], *, known: frozenset[str]) -> Table:
     """What else can run it, by its file. known: what is said above already."""
     columns = (
         names("Program", "target"),
@@ -251,7 +253,7 @@ def _targets_table(snippets: Sequence[Snippet], *, known: frozenset[str]) -> Tab
     return table_of("answer-targets", columns, snippets, caption="The same strategy elsewhere")
 
 
-def _snippet(each: Snippet) -> Iterator[Block]:
+def _snippet(each: "Snippet") -> Iterator[Block]:
     if each.why:
         yield prose(sentence(each.why))
     if each.code:
