@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from equipoise.errors import DataError, EvidenceError, UsageError
 from equipoise.scaling.hierarchy import CurveBlock, Hierarchy, Predicted, Trend, prior_log_deviations
 from equipoise.scaling.hierarchy import fit as fit_hierarchy
-from equipoise.scaling.points import Floats, points
+from equipoise.scaling.points import Floats, Points, points
 from equipoise.scaling.posterior import even_deviates
 from equipoise.spec.mlperf import Entries, ScoredEntry, round_key
 from equipoise.stats import Interval
@@ -173,7 +173,11 @@ class PooledLaw(Struct, frozen=True, kw_only=True):
         deviates = np.column_stack([even_deviates(count, irrational) for irrational in _IRRATIONALS])
         log_work = expected.mean + deviates @ courses.T
         where = np.log2(np.asarray(sizes, dtype=float))
-        at_sizes = np.stack([np.interp(where, _GRID_LOG2, course) for course in log_work])
+        # As np.interp, of all courses at once.
+        left = np.clip(np.searchsorted(_GRID_LOG2, where, side="right") - 1, 0, len(_GRID_LOG2) - 2)
+        width, start = _GRID_LOG2[left + 1] - _GRID_LOG2[left], log_work[:, left]
+        slope = (log_work[:, left + 1] - start) / width
+        at_sizes = slope * (where - _GRID_LOG2[left]) + start
         return np.asarray(np.exp(at_sizes) / sizes, dtype=np.float64)
 
     def settings(self) -> dict[str, list[float]]:
@@ -196,22 +200,25 @@ class PooledLaw(Struct, frozen=True, kw_only=True):
 
     def _expected(self, own: Entries, wanted: _Sizes, *, smooth: bool) -> _Expected:
         """Log accelerator-seconds at every size: directly, and through its parts where they are known."""
-        time = self._part("time", own, wanted, smooth=smooth)
+        at = points(
+            [wanted.accelerator] * len(wanted.sizes),
+            wanted.sizes,
+            np.full(len(wanted.sizes), float(len(self.rounds))),
+        )
+        time = self._part("time", own, wanted, at, smooth=smooth)
         if not _known(own, "samples", given_batch=self.given_batch):
             return _Expected(mean=time.mean, time=time, samples=None)
-        samples, rate = (self._part(part, own, wanted, smooth=smooth) for part in ("samples", "rate"))
+        samples, rate = (self._part(part, own, wanted, at, smooth=smooth) for part in ("samples", "rate"))
         mean = _DIRECT_SHARE * time.mean + (1.0 - _DIRECT_SHARE) * (samples.mean + rate.mean)
         return _Expected(mean=mean, time=time, samples=samples)
 
-    def _part(self, part: Part, own: Entries, wanted: _Sizes, *, smooth: bool) -> Predicted:
+    def _part(self, part: Part, own: Entries, wanted: _Sizes, at: Points, *, smooth: bool) -> Predicted:
         known = _known(own, part, given_batch=self.given_batch)
-        now = float(len(self.rounds))
-        num_sizes = len(wanted.sizes)
-        lever = None
         if wanted.batches is not None and part != "time":
-            lever = np.broadcast_to(wanted.batches, num_sizes)
-            lever = lever / wanted.sizes if part == "rate" else lever
-        at = points([wanted.accelerator] * num_sizes, wanted.sizes, np.full(num_sizes, now), lever=lever)
+            batches = np.broadcast_to(wanted.batches, len(at))
+            lever = batches / wanted.sizes if part == "rate" else batches
+            at = replace(at, lever_log2=np.log2(lever))
+        now = float(len(self.rounds))
         block = _block(known, np.full(len(known), now), part, given_batch=self.given_batch)
         hierarchy = self.parts[part]
         if hierarchy.centre is None and len(known):

@@ -5,6 +5,7 @@ Sums over grids, no random numbers; a cubic spline.
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from statistics import NormalDist
 from typing import TypeAlias
 
@@ -151,6 +152,7 @@ def even_draws(log_weight: FloatArray, count: int) -> tuple[IntArray, IntArray]:
     return np.divmod(np.searchsorted(cumulative, even * cumulative[-1]), log_weight.shape[1])
 
 
+@lru_cache(maxsize=16)
 def even_deviates(count: int, irrational: float) -> FloatArray:
     """`count` standard normal deviates that fill the distribution evenly, in an order without pattern:
     (count,).
@@ -158,7 +160,9 @@ def even_deviates(count: int, irrational: float) -> FloatArray:
     Source: the additive recurrence, Niederreiter 1992, chapter 3: multiples of an irrational number modulo 1.
     """
     shares = np.arange(1, count + 1) * irrational % 1.0
-    return np.array([*map(NormalDist().inv_cdf, shares.tolist())])
+    found = np.array([*map(NormalDist().inv_cdf, shares.tolist())])
+    found.flags.writeable = False  # kept: every curve is drawn by the same ones
+    return found
 
 
 def law_noise(cluster: ArrayLike, weight: ArrayLike) -> Noise:
