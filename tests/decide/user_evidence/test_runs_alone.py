@@ -58,6 +58,27 @@ def test_only_runs_with_the_precision_and_batch_of_the_question_count(question, 
     assert best.global_batch_samples == run[1]
 
 
+def test_the_range_reaches_what_uneven_steps_took_on_average(question, tmp_path):
+    """Of nine steps of 50 ms and one of 550 ms the median is 50 ms, the mean 100 ms."""
+    steady, uneven = ([0.05] * 10, [0.05] * 9 + [0.55])
+    ranges = []
+    for name, steps in (("steady", steady), ("uneven", uneven)):
+        row = {"run_id": name, "campaign": "mine", "workload": "small_cnn", "num_accelerators": 1}
+        row |= {"global_batch_samples": 50, "status": "success", "samples_per_s": 1000.0}
+        rows = [
+            {"run_id": name, "repetition": at, "phase": "step", "seconds": each}
+            for at, each in enumerate(steps)
+        ]
+        write(tmp_path / name, [run_row(row)], rows)
+        found = ask(question, runs=tmp_path / name, scores=False)
+        ranges.append(found.recommended.work_s)
+        assert any("2.0 times" in each for each in found.notes) is (name == "uneven")
+    first, second = ranges
+    assert first.value == second.value == pytest.approx(SAMPLES / 1000)
+    assert first.high < 1.1 * first.value
+    assert 2 * second.value <= second.high < 2.1 * second.value
+
+
 def test_a_batch_that_no_run_had_is_refused_with_those_there_are(question):
     with pytest.raises(EvidenceError) as caught:
         ask(question, global_batch=64, precision="fp32", scores=False)

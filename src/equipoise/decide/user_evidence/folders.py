@@ -12,21 +12,24 @@ import polars as pl
 from equipoise.decide.evidence import LEAST_LOG_SD, NOT_USED, UserRun
 from equipoise.decide.user_evidence.runs import UserRuns
 from equipoise.errors import DataError
-from equipoise.runs.store import RUNS, frame_of, read_table
+from equipoise.runs.store import RUNS, STEPS, frame_of, read_table
 from equipoise.spec.hardware import Accelerator
 from equipoise.spec.strategy import DTYPE_OF, PRECISIONS
 from equipoise.spec.workload import Workload
+from equipoise.stats import DEVIATE
 from equipoise.units import format_count, format_percent
 
 if TYPE_CHECKING:
     from equipoise.runs.readers.measurements import Measurements
 
 _SUCCESS = ("success", "ok")
-_TABLE = f"{RUNS.name}.parquet"
+_TABLE, _STEPS = (f"{each.name}.parquet" for each in (RUNS, STEPS))
 _FILES = ("*.csv", "*.tsv")
 # Of a file that is named itself; a folder may hold others of these for other purposes.
 _SUFFIXES = (".csv", ".tsv", ".jsonl")
 _MOST_FOLDERS = 1000
+# Of quiet machines the mean of steps is a few percent above their median.
+_UNEVEN = 1.15
 _MOST_NAMED = 5
 _SET_UP = ("workload", "accelerator", "num_accelerators", "strategy", "precision", "global_batch_samples")
 
@@ -59,7 +62,9 @@ def user_runs(folder: Path, workload: str, accelerators: Sequence[str]) -> UserR
     runs = pl.concat(frames).filter(pl.col("status").is_in(_SUCCESS))
     mine = runs.filter(pl.col("workload") == _name_in_runs(runs, workload, notes))
     others = sorted({*runs["workload"].drop_nulls()} - {*mine["workload"]})
-    set_ups = tuple(_set_ups(mine))
+    unevenness = _unevenness(mine, _mean_steps_s(tables))
+    set_ups = tuple(_set_ups(mine, unevenness))
+    notes += _of_uneven(unevenness)
     machines = sorted({each.accelerator for each in set_ups if each.accelerator is not None})
     if accelerators:
         mine = mine.filter(pl.col("accelerator").is_null() | pl.col("accelerator").is_in(list(accelerators)))
@@ -123,8 +128,46 @@ def _name_in_runs(runs: pl.DataFrame, workload: str, notes: list[str]) -> str:
     return str(names[0])
 
 
-def _set_ups(runs: pl.DataFrame) -> Iterator[UserRun]:
-    """One record a set-up with a rate and a batch."""
+def _mean_steps_s(tables: Sequence[Path]) -> dict[str, float]:
+    """The mean over the steps of each run, by its id, where a table of steps lies beside that of runs."""
+    found: dict[str, float] = {}
+    for path in (each.with_name(_STEPS) for each in tables):
+        if path.is_file():
+            steps = read_table(path, STEPS).filter(pl.col("phase") == "step")
+            found |= dict(steps.group_by("run_id").agg(pl.col("seconds").mean()).iter_rows())
+    return found
+
+
+def _unevenness(runs: pl.DataFrame, mean_step_s: Mapping[str, float]) -> dict[str, float]:
+    """By run id, how many times as long its steps took on average as the median that its rate is of."""
+    rated = runs.drop_nulls(["samples_per_s", "global_batch_samples"])
+    return {
+        run_id: mean_step_s[run_id] * rate * _num_passes(strategy) / batch
+        for run_id, rate, batch, strategy in rated.select(
+            "run_id", "samples_per_s", "global_batch_samples", "strategy"
+        ).iter_rows()
+        if rate > 0 and mean_step_s.get(run_id, 0.0) > 0
+    }
+
+
+def _num_passes(strategy: str | None) -> int:
+    """Timed passes of an update: a sweep times each of those whose gradients are summed."""
+    name, _, count = (strategy or "").partition(":")
+    return int(count) if name == "accumulate" and count.isdecimal() else 1
+
+
+def _of_uneven(unevenness: Mapping[str, float]) -> Iterator[str]:
+    """That the steps of runs took longer on average than in the median, where some did noticeably."""
+    uneven = [each for each in unevenness.values() if each > _UNEVEN]
+    if uneven:
+        yield (
+            f"Steps of {len(uneven)} of your {len(unevenness)} runs took up to {max(uneven):.1f} times their "
+            "median on average, as on a busy machine: the ranges are that much wider."
+        )
+
+
+def _set_ups(runs: pl.DataFrame, unevenness: Mapping[str, float]) -> Iterator[UserRun]:
+    """One record a set-up with a rate and a batch. unevenness: of runs whose steps are known."""
     rated = runs.filter(
         pl.col("samples_per_s").is_not_null()
         & (pl.col("samples_per_s") > 0)
@@ -141,19 +184,22 @@ def _set_ups(runs: pl.DataFrame) -> Iterator[UserRun]:
             precision=named["precision"],
             global_batch_samples=named["global_batch_samples"],
             samples_per_s=median(rates),
-            log_sd=_log_sd(rates),
+            log_sd=_log_sd(rates, [unevenness.get(run_id, 1.0) for run_id in group["run_id"]]),
             run_ids=tuple(group["run_id"].to_list()),
         )
 
 
-def _log_sd(rates: Sequence[float]) -> float:
+def _log_sd(rates: Sequence[float], unevenness: Sequence[float]) -> float:
     """Of the median of several runs; of one run what replicate systems differ by.
 
+    A training takes the mean of its steps, a rate is of their median: the 90 % range reaches from one to the
+    other.
     Source: the standard error of a mean of logarithms, times 1.25 for a median of normal values.
     """
-    if len(rates) == 1:
-        return LEAST_LOG_SD
-    return 1.25 * float(np.std(np.log(rates), ddof=1)) / math.sqrt(len(rates))
+    spread = LEAST_LOG_SD
+    if len(rates) > 1:
+        spread = 1.25 * float(np.std(np.log(rates), ddof=1)) / math.sqrt(len(rates))
+    return math.hypot(spread, median(abs(math.log(each)) for each in unevenness) / DEVIATE)
 
 
 def _trainings(runs: pl.DataFrame, where: str) -> "Measurements | None":
