@@ -74,9 +74,13 @@ def test_runs_of_a_folder_count_once(equipoise, tmp_path):
             "global_batch_samples": [256] * 3,
         }
     ).write_csv(tmp_path / "runs.csv")
-    assert equipoise("ingest", "runs.csv", "--into", ".", "--accelerator", "a100-sxm4-80gb").returncode == 0
-    assert json.loads(equipoise("record", "--runs", ".", "--json").stdout)["num_added"] == 2
-    again = json.loads(equipoise("record", "--runs", ".", "--json").stdout)
+    assert (
+        equipoise("ingest", "runs.csv", "--into", "kept/one", "--accelerator", "a100-sxm4-80gb").returncode
+        == 0
+    )
+    # A folder of such folders, as `advise --runs` takes it, or one itself.
+    assert json.loads(equipoise("record", "--runs", "kept", "--json").stdout)["num_added"] == 2
+    again = json.loads(equipoise("record", "--runs", "kept/one", "--json").stdout)
     assert again["num_added"] == 0
     assert again["predictions"][0]["measured"] == 2500.0
 

@@ -55,6 +55,18 @@ def test_the_field_report_is_met_where_it_says_enough(behind_a_host_bridge):
     assert found["mobilenet_v2"].low > reported["mobilenet_v2"]
 
 
+def test_ranges_of_unnamed_cards_hold_those_of_each(behind_a_host_bridge):
+    """However many others are in the catalogue."""
+    unnamed = gains(behind_a_host_bridge)
+    for name in ("rtx-2080-ti-pcie-11gb", "a2-pcie-16gb", "h100-pcie-80gb"):
+        own = gains(meaning(two("PHB"), chip=accelerator(name)))
+        assert own
+        for slug, gain in own.items():
+            # of the same draws of priors; rates of links are drawn anew
+            assert unnamed[slug].low <= gain.low * 1.02, (name, slug)
+            assert unnamed[slug].high >= gain.high * 0.98, (name, slug)
+
+
 @pytest.mark.truth
 def test_choices_of_the_field_report_come_out_on_a_card_like_its_own():
     found = meaning(two("PHB"), chip=accelerator("rtx-2080-ti-pcie-11gb"), batch=8, with_autocast=False)

@@ -384,12 +384,14 @@ def _is_of(entry: "LedgerEntry", workload: str | None, accelerator: str | None) 
 def _from_runs(found: "Ledger", folders: list[Path]) -> tuple[tuple[str, "MeasuredResult"], ...]:
     """What runs measured of the ledger's predictions."""
     from equipoise.decide.ledger import matches
+    from equipoise.decide.user_evidence.folders import tables_below
     from equipoise.runs.store import RUNS, read_table
 
     rows = (
         row
         for folder in folders
-        for row in read_table(folder / f"{RUNS.name}.parquet", RUNS).iter_rows(named=True)
+        for path in tables_below(folder) or [folder / f"{RUNS.name}.parquet"]
+        for row in read_table(path, RUNS).iter_rows(named=True)
     )
     return tuple(matches(found, rows))
 

@@ -387,9 +387,9 @@ def _predicted(
             continue
         loads = [*map(workload_load, known), *family]
         tried = cases(pairs, loads, [batch], with_autocast=with_autocast)
-        flat = np.reshape(speedups(tried), (-1, len(loads)))  # a draw of each pair is one more
-        gains += [_gain(each.link_class, model, flat[..., place]) for place, model in enumerate(known)]
-        crossovers.append(_crossover(each.link_class, flat[..., len(known) :], sizes))
+        drawn = np.reshape(speedups(tried), (-1, len(pairs), len(loads)))
+        gains += [_gain(each.link_class, model, drawn[..., place]) for place, model in enumerate(known)]
+        crossovers.append(_crossover(each.link_class, drawn[..., len(known) :], sizes))
         parts.append(_parts(each.link_class, tried, known))
     return tuple(gains), tuple(crossovers), tuple(parts)
 
@@ -450,31 +450,33 @@ def _family() -> tuple[list[Load], NDArray[np.float64]]:
 
 
 def _gain(link_class: str, model: Workload, speedups: NDArray[np.float64]) -> Gain:
-    low, middle, high = np.quantile(speedups, [(1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2])
+    """Of speed-ups of shape (n_draws, n_pairs); the range of every pair lies inside."""
+    low, high = np.quantile(speedups, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
     return Gain(
         link_class=link_class,
         workload=model.slug,
         title=model.title,
         params=float(model.params or 0),
-        speedup=float(middle),
-        low=float(low),
-        high=float(high),
+        speedup=float(np.median(speedups)),
+        low=float(low.min()),
+        high=float(high.max()),
     )
 
 
 def _crossover(link_class: str, speedups: NDArray[np.float64], sizes: NDArray[np.float64]) -> Crossover:
-    """Where speed-ups of sizes pass LEAST_GAIN, in each draw; sizes that no draw reaches are infinite."""
+    """Where speed-ups of sizes pass LEAST_GAIN, in each draw; sizes that no draw reaches are infinite.
+
+    speedups: (n_draws, n_pairs, n_sizes). The range of every pair lies inside, as of `_gain`.
+    """
     gains = speedups >= LEAST_GAIN
-    first = np.where(gains.any(axis=1), gains.argmax(axis=1), len(sizes))
-    tried = np.append(sizes, np.inf)
-    low, middle, high = np.quantile(
-        tried[first], [(1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2], method="inverted_cdf"
-    )
+    first = np.where(gains.any(axis=-1), gains.argmax(axis=-1), len(sizes))
+    passed = np.append(sizes, np.inf)[first]
+    low, high = np.quantile(passed, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0, method="inverted_cdf")
     return Crossover(
         link_class=link_class,
-        params=_finite(middle),
-        low=_finite(low),
-        high=_finite(high),
+        params=_finite(np.quantile(passed, 0.5, method="inverted_cdf")),
+        low=_finite(low.min()),
+        high=_finite(high.max()),
         least=float(sizes[0]),
         most=float(sizes[-1]),
     )

@@ -43,14 +43,14 @@ def user_runs(folder: Path, workload: str, accelerators: Sequence[str]) -> UserR
     if folder.is_file() and folder.suffix in _SUFFIXES:
         tables, files = [], [folder]
     elif folder.is_dir():
-        tables = [folder / _TABLE, *sorted(folder.glob(f"*/{_TABLE}"))[:_MOST_FOLDERS]]
+        tables = tables_below(folder)
         files = sorted(path for pattern in _FILES for path in folder.glob(pattern))
     else:
         raise DataError(
             f"--runs {folder}: neither a folder nor a CSV file ({', '.join(_SUFFIXES)}); expected a folder "
             "that `equipoise bench --out DIR` wrote, or such a file of measurements"
         )
-    frames = [read_table(path, RUNS) for path in tables if path.is_file()]
+    frames = [read_table(path, RUNS) for path in tables]
     if not frames and not files:
         raise DataError(
             f"--runs {folder}: neither {_TABLE} nor a CSV file of measurements; expected a folder that "
@@ -83,6 +83,12 @@ def user_runs(folder: Path, workload: str, accelerators: Sequence[str]) -> UserR
         other_workloads=tuple(others),
         notes=tuple(notes),
     )
+
+
+def tables_below(folder: Path) -> list[Path]:
+    """The tables of runs in a folder and in those directly below it, of which at most 1,000 are read."""
+    below = sorted(folder.glob(f"*/{_TABLE}"))[:_MOST_FOLDERS]
+    return [path for path in (folder / _TABLE, *below) if path.is_file()]
 
 
 def refuse_impossible(
