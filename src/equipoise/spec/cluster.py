@@ -350,7 +350,7 @@ def build_cluster(
     missing = [field for field in _NEEDED if node[field] is None]
     if missing:
         raise SpecError(
-            f"cluster of {chip.slug}: not known: {', '.join(missing)}; add to "
+            f"cluster of {chip.slug}: {', '.join(missing)} missing; add to "
             f"[accelerator.{chip.slug}] in {HARDWARE_EDIT} (there intra_byte_per_s is link_byte_per_s, or "
             "host_byte_per_s where topology is host)"
         )
