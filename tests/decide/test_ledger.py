@@ -121,6 +121,13 @@ def test_a_run_counts_once_for_predictions_of_its_set_up(path):
     assert not list(matches(read_ledger(path), [run(run_id="x", status="failed: memory")]))
 
 
+def test_a_run_does_not_test_a_prediction_that_was_made_from_it(path):
+    (id_,) = add_predictions(path, [prediction(from_runs=("sweep/1", "sweep/2"))])
+    assert read_ledger(path).entries[0].prediction.from_runs == ("sweep/1", "sweep/2")
+    found = list(matches(read_ledger(path), [run(), run(run_id="sweep/3")]))
+    assert [(one, result.source) for one, result in found] == [(id_, "sweep/3")]
+
+
 def test_a_later_prediction_replaces_an_earlier_one(path):
     old, new = add_predictions(path, [prediction(), prediction(value=105.0)])
     assert [id_ for id_, _ in matches(read_ledger(path), [run()])] == [new]

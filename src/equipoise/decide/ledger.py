@@ -42,7 +42,8 @@ class RecordedPrediction(Struct, frozen=True, kw_only=True):
     """One predicted number: by which verb, of which set-up, with its interval at `level`.
 
     strategy, global_batch_samples: None where the prediction is of any. kind, ref: the estimator that has
-    most weight in it, and its name. Raises UsageError for a number that is none.
+    most weight in it, and its name. from_runs: of the user's runs that it rests on: they do not test it.
+    Raises UsageError for a number that is none.
     """
 
     verb: str
@@ -58,6 +59,7 @@ class RecordedPrediction(Struct, frozen=True, kw_only=True):
     global_batch_samples: int | None = None
     level: float = LEVEL
     ref: str = ""
+    from_runs: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what no later run can be compared with."""
@@ -77,7 +79,7 @@ class RecordedPrediction(Struct, frozen=True, kw_only=True):
             raise UsageError(f"a prediction has level={self.level!r}; expected a fraction")
         known = self.quantity in get_args(Quantity) and self.kind in get_args(EstimatorName)
         texts = [text for text in (self.workload, self.accelerator, self.strategy) if text is not None]
-        if not known or not all(is_text(text) for text in (*texts, self.verb, self.ref)):
+        if not known or not all(is_text(text) for text in (*texts, self.verb, self.ref, *self.from_runs)):
             raise UsageError(
                 f"a prediction has quantity={self.quantity!r}, kind={self.kind!r}: see docs/decide/ledger.md"
             )
@@ -296,6 +298,7 @@ def _parsed(path: Path) -> Ledger:
             document = _document(line)
             if document["line"] == "prediction":
                 document["kind"] = _KINDS.get(document["kind"], document["kind"])
+                document["from_runs"] = tuple(document.get("from_runs", ()))
                 prediction = RecordedPrediction(
                     **{name: document[name] for name in RecordedPrediction.__struct_fields__}
                 )
@@ -418,9 +421,12 @@ def matches(ledger: Ledger, runs: Iterable[Mapping[str, Any]]) -> Iterator[tuple
     """What rows of the table `runs` measured of the ledger's current predictions, new ones alone.
 
     A row belongs to a prediction where workload, accelerator and number are the same, and strategy and batch
-    where both state them. A row of several quantities belongs to each.
+    where both state them, unless the prediction was made from it. A row of several quantities is of each.
     """
-    known = {each.id: {one.source for one in each.measured} for each in ledger.entries}
+    known = {
+        each.id: {*(one.source for one in each.measured), *each.prediction.from_runs}
+        for each in ledger.entries
+    }
     by_size = sorted(ledger.current(), key=lambda each: each.prediction.num_accelerators)
     sized = {
         size: list(some) for size, some in groupby(by_size, key=lambda each: each.prediction.num_accelerators)

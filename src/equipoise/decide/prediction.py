@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from equipoise.runs.readers.measurements import Measurements
 
 _ALONE: Final = "your accelerators"
+# Runs that a line of the ledger names: a line has at most 64 KiB, and the name of a run some 40 characters.
+_MOST_RUNS: Final = 500
 
 
 class Prediction(Struct, frozen=True, kw_only=True):
@@ -354,6 +356,8 @@ def answer_predictions(found: Answer, *, verb: str) -> tuple[RecordedPrediction,
     if best is None or best.time_s is None:
         return ()
     set_up = _set_up(best, workload=found.workload.slug, accelerator=best.accelerator, verb=verb)
+    of_size = (each for each in found.system.user_runs if each.num_accelerators == best.num_accelerators)
+    set_up["from_runs"] = tuple(run_id for each in of_size for run_id in each.run_ids)[:_MOST_RUNS]
     time = _recorded(best.time_s, quantity="time_to_train_s", **set_up)
     has_published = any(each.estimator == "published" and each.weight > 0.0 for each in best.estimates)
     if best.step_s is None or best.global_batch_samples is None or has_published:

@@ -4,6 +4,7 @@ import pytest
 from asking import ask
 
 from equipoise.bench.summary import run_row, write
+from equipoise.decide.prediction import answer_predictions
 from equipoise.decide.query import query
 from equipoise.decide.systems import requested_systems
 from equipoise.errors import EvidenceError
@@ -56,6 +57,12 @@ def test_only_runs_with_the_precision_and_batch_of_the_question_count(question, 
     best = ask(question, **stated, scores=False).recommended
     assert best.work_s.value == pytest.approx(SAMPLES / RATES[run])
     assert best.global_batch_samples == run[1]
+
+
+def test_a_prediction_names_the_runs_that_it_was_made_from(question):
+    kept = answer_predictions(ask(question, precision="fp32", scores=False), verb="advise")
+    assert {each.quantity for each in kept} == {"time_to_train_s", "samples_per_s"}
+    assert all("small_cnn fp32 128" in each.from_runs for each in kept)
 
 
 def test_the_range_reaches_what_uneven_steps_took_on_average(question, tmp_path):
