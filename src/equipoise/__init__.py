@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from equipoise.library.decisions import advise, plan, predict
     from equipoise.runs.embedded import tables
     from equipoise.runs.ingest import ingest
-    from equipoise.study import scores
+    from equipoise.study.entries import scores
 
 __version__ = "0.2.0"
 
@@ -30,7 +30,7 @@ _OWNERS = {
     "ingest": "equipoise.runs.ingest",
     "plan": "equipoise.library.decisions",
     "predict": "equipoise.library.decisions",
-    "scores": "equipoise.study",
+    "scores": "equipoise.study.entries",
     "tables": "equipoise.runs.embedded",
     "topology": "equipoise.library.checks",
     "validate": "equipoise.library.checks",

@@ -134,7 +134,7 @@ def scores(
     catalogue = catalogue_of(hardware, workloads)
     with answering("scores", as_json=as_json, json_out=json_out) as answer:
         from equipoise.report.pages.orientation import scores_page
-        from equipoise.study import scores as scored
+        from equipoise.study.entries import scores as scored
 
         frame = scored(
             round=round_,
@@ -180,7 +180,7 @@ def report(
     with answering("report", as_json=as_json, json_out=json_out, html=out) as answer:
         from equipoise.report.pages.study import study_page
         from equipoise.report.study_json import report_fields
-        from equipoise.study import study
+        from equipoise.study.rounds import study
 
         findings = study(round_, workload, k=k, data=data, also=also or (), catalogue=catalogue)
         answer.give_page(study_page(out), findings, report_fields, full=out is None)

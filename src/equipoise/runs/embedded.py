@@ -12,6 +12,8 @@ from equipoise.errors import DataError
 from equipoise.files import shipped_table
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from equipoise.runs.results import Scores
     from equipoise.runs.store import Tables
 
@@ -51,13 +53,17 @@ def rounds() -> tuple[Round, ...]:
 @cache
 def load() -> "Tables":
     """The embedded tables. Raises DataError when their bytes are not those that dataset.toml promises."""
-    from equipoise.runs import store  # noqa: PLC0415 - Polars only where tables are loaded
+    from equipoise.runs.store import Tables  # noqa: PLC0415 - Polars only where tables are loaded
 
-    frames = {
-        table.name: store.read_bytes(_checked(table.name), table, f"{table.name}.parquet", is_ours=True)
-        for table in (store.RUNS, store.SCORES)
-    }
-    return store.Tables(**frames)
+    return Tables(runs=_shipped_table("runs"), scores=_shipped_table("scores"))
+
+
+@cache
+def _shipped_table(name: str) -> "pl.DataFrame":
+    from equipoise.runs.store import TABLES, read_bytes  # noqa: PLC0415 - as above
+
+    table = next(each for each in TABLES if each.name == name)
+    return read_bytes(_checked(name), table, f"{name}.parquet", is_ours=True)
 
 
 def _checked(name: str) -> bytes:
@@ -92,13 +98,20 @@ def tables(*, data: Folders | None = None, also: Folders = ()) -> "Tables":
     return reduce(merged, [read_tables(folder) for folder in (*chosen[1:], *paths(also))], first)
 
 
+def score_table(*, data: Folders | None = None, also: Folders = ()) -> "pl.DataFrame":
+    """The table `scores` of `tables`, without reading the runs that are embedded."""
+    if not data and not paths(also):
+        return _shipped_table("scores")
+    return tables(data=data, also=also).scores
+
+
 def scores(*, data: Folders | None = None, also: Folders = ()) -> "Scores":
     """The comparable entries of `tables`, which every estimate reads; those embedded without any frame."""
     if not data and not paths(also):
         return _shipped_scores()
     from equipoise.runs.store import scores_of  # noqa: PLC0415 - as in load
 
-    return scores_of(tables(data=data, also=also).scores)
+    return scores_of(score_table(data=data, also=also))
 
 
 def paths(given: Folders) -> tuple[Path, ...]:

@@ -23,7 +23,7 @@ from equipoise.runs.store import Tables, comparable
 from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.spec.mlperf import round_order
 from equipoise.spec.renting import DEFAULT_GRID
-from equipoise.study import MIN_ENTRIES, default_round
+from equipoise.study.rounds import MIN_ENTRIES, default_round
 from equipoise.web.answers import PageAnswer
 
 Given: TypeAlias = Mapping[str, Sequence[str]]

@@ -27,8 +27,8 @@ from equipoise.report.pages.study.entries import hardware
 from equipoise.report.pages.sweep import SWEEP
 from equipoise.report.pages.watch import WATCH
 from equipoise.spec.mlperf import round_name
-from equipoise.study import accuracy, compared
-from equipoise.study import study as studied
+from equipoise.study.rounds import accuracy, compared
+from equipoise.study.rounds import study as studied
 from equipoise.units import format_duration
 from equipoise.web.answers import PageAnswer, shown
 from equipoise.web.screen import (
