@@ -75,12 +75,12 @@ def test_a_damaged_dataset_is_reported(tmp_path, monkeypatch):
     for path in filter(Path.is_file, DATA.iterdir()):
         (tmp_path / path.name).write_bytes(path.read_bytes() + b"\n" * (path.suffix == ".parquet"))
     monkeypatch.setattr(embedded, "_DATA", tmp_path)
-    embedded.load.cache_clear()
+    embedded._shipped_table.cache_clear()
     try:
         with pytest.raises(DataError, match=r"runs\.parquet .*dataset\.toml"):
             embedded.load()
     finally:
-        embedded.load.cache_clear()
+        embedded._shipped_table.cache_clear()
 
 
 def test_making_it_again_gives_the_same_bytes_and_the_shipped_rows(tmp_path, data_dir):

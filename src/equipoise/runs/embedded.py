@@ -50,7 +50,6 @@ def rounds() -> tuple[Round, ...]:
     return tuple(Round(**each) for each in _facts()["rounds"])
 
 
-@cache
 def load() -> "Tables":
     """The embedded tables. Raises DataError when their bytes are not those that dataset.toml promises."""
     from equipoise.runs.store import Tables  # noqa: PLC0415 - Polars only where tables are loaded
