@@ -10,7 +10,7 @@ from equipoise.decide.query import query
 from equipoise.decide.strategy_search import problem
 from equipoise.decide.surveys import SURVEYS
 from equipoise.decide.training import training
-from equipoise.errors import UsageError
+from equipoise.errors import SpecError, UsageError
 from equipoise.runs import embedded
 from equipoise.spec.catalogue import shipped
 from equipoise.spec.strategy import strategy
@@ -104,6 +104,24 @@ def test_long_samples_leave_activations_on_the_host_only_where_nothing_else_fits
         - found[24_576, None].found.memories.least_bytes
     )
     assert saved >= 30 * 24_576 * 4096 * 2
+
+
+@pytest.mark.parametrize("name", ["gb10-superchip-128gb", "mi300a-apu-128gb"])
+def test_nothing_moves_to_a_host_that_shares_the_memory(name):
+    """Qwen2.5 72B of 4 bits leaves room in neither, with states of 8 bytes a trained parameter in 128 GB."""
+    nodes = shipped().cluster(name, num_accelerators=2)
+    moved = trained("qwen25_72b", train="qlora", examples="5k", fix=["offload=none,optimizer"])
+    start = problem(moved, nodes, model_for(nodes.accelerator, moved.workload), num_best=3)
+    searched = SURVEYS.surveyed(start, [1, 2]).sizes
+    assert {each.best.strategy.offload for each in searched if each.best is not None} <= {"none"}
+    stays = trained("qwen25_72b", train="qlora", examples="5k", fix=["offload=none"])
+    plain = problem(stays, nodes, model_for(nodes.accelerator, stays.workload), num_best=3)
+    assert [each.found.num_fitting for each in searched] == [
+        each.found.num_fitting for each in SURVEYS.surveyed(plain, [1, 2]).sizes
+    ]
+    only = trained("qwen25_72b", train="qlora", examples="5k", fix=["offload=optimizer"])
+    with pytest.raises(SpecError, match="offload=optimizer"):
+        problem(only, nodes, model_for(nodes.accelerator, only.workload), num_best=3)
 
 
 def test_epochs_of_a_workload_are_of_its_own_data_set():

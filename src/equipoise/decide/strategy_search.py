@@ -216,7 +216,7 @@ class Problem(Struct, frozen=True, kw_only=True):
         return Space(
             num_accelerators=num_accelerators,
             global_batches=self.batches(num_accelerators),
-            choices=self.choices,
+            choices=_possible(self.choices, self.cluster),
         )
 
     def samples(self, global_batch_samples: Numbers) -> Numbers:
@@ -403,9 +403,16 @@ def problem(
 ) -> Problem:
     """All that the search of strategies for a training on a kind of cluster needs.
 
-    Raises SpecError where the work of the workload is not known.
+    Raises SpecError where the work of the workload is not known, or something is to be moved to the memory of
+    a host that is the accelerator's own.
     """
     choices = dict(training.choices)
+    offloads = choices.get("offload", (_STAYS["offload"],))
+    if cluster.accelerator.shares_host_memory and _STAYS["offload"] not in offloads:
+        raise SpecError(
+            f"--fix offload={','.join(map(str, offloads))}: {cluster.accelerator.title} shares its memory "
+            "with its host, which has none to move it to; give offload=none"
+        )
     choices.setdefault("precision", (_usual_precision(cluster),))
     return Problem(
         training=training,
@@ -416,6 +423,17 @@ def problem(
         num_best=num_best,
         published_batches=published_batches,
     )
+
+
+# What a strategy leaves in the accelerator's memory, by option.
+_STAYS: Final[Mapping[str, Value]] = {"offload": "none", "activation_offload": False}
+
+
+def _possible(choices: Mapping[str, tuple[Value, ...]], nodes: Cluster) -> Mapping[str, tuple[Value, ...]]:
+    """The choices without what would be moved to the host's memory, where that is the accelerator's own."""
+    if not nodes.accelerator.shares_host_memory:
+        return choices
+    return {**choices, **{name: (value,) for name, value in _STAYS.items()}}
 
 
 def _usual_precision(nodes: Cluster) -> Precision:

@@ -448,6 +448,7 @@ def mixture(chips: tuple[Accelerator, ...]) -> Accelerator:
         switch_reduces=all(chip.switch_reduces for chip in chips),
         keeps_order=all(chip.keeps_order is not False for chip in chips),
         for_desktops=all(chip.for_desktops for chip in chips),
+        shares_host_memory=any(chip.shares_host_memory for chip in chips),
         node_source=chips[0].node_source,
         **facts,  # type: ignore[arg-type]  # numbers, by name
     )

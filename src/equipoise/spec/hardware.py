@@ -56,6 +56,7 @@ class Accelerator(Struct, frozen=True, kw_only=True):
     host_byte_per_s: between the accelerator and the memory of its host. bridge_byte_per_s: over a bridge sold
     apart, where link_byte_per_s is the slot's.
     for_desktops: whether it is sold for desktop computers: whoever owns one has it in an office or at home.
+    shares_host_memory: whether its memory is that of its host too: nothing is gained by moving data there.
     node_size to topology: the node it usually sits in, where `node_source` names one; see `Cluster`.
     ordered_fraction: `achievable_fraction` among the accelerators of its table.
     """
@@ -91,6 +92,7 @@ class Accelerator(Struct, frozen=True, kw_only=True):
     switch_reduces: bool | None = None
     keeps_order: bool | None = None
     for_desktops: bool | None = None
+    shares_host_memory: bool | None = None
     node_source: str | None = None
     ordered_fraction: float | None = None
     aliases: tuple[str, ...] = ()
