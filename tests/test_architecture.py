@@ -308,6 +308,16 @@ def test_plain_words_on_the_command_line_load_no_pydantic():
     assert ended.stdout.split()[-1] == "False"
 
 
+def test_a_decision_about_published_results_loads_no_frames():
+    probe = (
+        "import sys, equipoise.cli.app as a; "
+        "a._exit_code(['plan', 'bert', '--accelerator', 'h100-sxm5-80gb', '--at', '8']); "
+        "print(sorted({'polars', 'numpy.ma', 'equipoise.launch', 'equipoise.study'} & sys.modules.keys()))"
+    )
+    ended = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    assert ended.stdout.splitlines()[-1] == "[]"
+
+
 # Prints the modules of ours in which a function is called after they are imported.
 CALLED_MODULES = """
 import sys
