@@ -141,6 +141,7 @@ MIXTURE = transformer_load(workload("qwen3_30b_a3b").transformer, sequence=4096)
 # Nothing takes time but products and attention, and those run at the peak.
 FLOP_ONLY = Parameters(
     product_fraction=1.0,
+    idle_outputs=1e-12,
     product_ramp_s=1e-15,
     product_traffic=1e-12,
     attention_fraction=1.0,
@@ -172,6 +173,29 @@ def test_a_layer_forward_is_its_flop_at_the_peak():
     # 218.1 M weights a layer, 2 FLOP each, and 4 x 4096 x 4096.5 of scores a token; 8192 tokens.
     flop = 8192 * (2 * 218_103_808 + 4 * 4096 * 4096.5)
     assert float(layer.forward_s[0]) == pytest.approx(flop / 2.25e15, rel=1e-3)
+
+
+def test_rounds_of_tiles_leave_processors_idle_as_counting_them_does():
+    # Outputs and summed values of Llama 3.1 8B's products, forward and of their inputs' gradients.
+    forward = [(6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336)]
+    products = [*forward, *((summed, outputs) for outputs, summed in forward)]
+    processors, tile = 132, 128 * 256
+    idle = [
+        2 * summed * (np.ceil(tiles / processors) * processors - tiles) * tile
+        for tokens in range(1024, 16384, 128)
+        for outputs, summed in products
+        for tiles in [(tokens // 128) * (outputs // 256)]
+    ]
+    counted_s = np.sum(idle) / len(range(1024, 16384, 128)) / 2.25e15
+    given = replace(FLOP_ONLY, idle_outputs=processors * tile / 2)
+    with_tiles, without = (
+        layer_time(DENSE, IDEAL_NODE, grid([single()]), each) for each in (given, FLOP_ONLY)
+    )
+    passes_s = [
+        float(getattr(with_tiles, name)[0] - getattr(without, name)[0])
+        for name in ("forward_s", "backward_s")
+    ]
+    assert sum(passes_s) == pytest.approx(counted_s, rel=0.1)
 
 
 def test_frozen_weights_take_two_thirds_and_attention_its_own():

@@ -136,6 +136,7 @@ def layer_time(load: Load, machine: Machine, grid: StrategyGrid, parameters: Par
     products = products + (memory * parameters.product_traffic * wider) * (
         carried + 2 * load.dense_params / grid.tp
     )
+    idle = _idle_flop(load, grid, parameters) / rate
     attention, scores = _attention_s(load, machine, grid, parameters)
     whole = np.where(grid.sequence_parallel > 0, sharded, tokens)
     traffic = (whole * load.whole_bytes + sharded * load.shared_bytes) * (
@@ -151,11 +152,12 @@ def layer_time(load: Load, machine: Machine, grid: StrategyGrid, parameters: Par
     quantising = is_narrow(grid) * (sharded * (load.quantised_bytes * parameters.quantise_traffic * memory))
     traffic = traffic + quantising
     unpacking = _unpacking_s(load, grid, memory)
-    forward = products + experts + attention + scores + traffic + unpacking
+    forward = products + idle + experts + attention + scores + traffic + unpacking
     fused = grid.fused_attention > 0
     backward = (
         np.where(grid.trained == FULL_TRAINING, BACKWARD_PER_FORWARD, FROZEN_BACKWARD_PER_FORWARD)
         * (products + experts)
+        + idle
         + np.where(fused, _FUSED_BACKWARD_PER_FORWARD, BACKWARD_PER_FORWARD) * attention
         + _SCORES_BACKWARD_PER_FORWARD * scores
         + parameters.backward_traffic * traffic
@@ -173,6 +175,17 @@ def layer_time(load: Load, machine: Machine, grid: StrategyGrid, parameters: Par
         recompute_s=again,
         host_s=_host_s(load, grid, parameters),
     )
+
+
+def _idle_flop(load: Load, grid: StrategyGrid, parameters: Parameters) -> Numbers:
+    """FLOP of one pass that processors could do while the last tiles of products fill them in part.
+
+    Assumes that on average half a round of tiles is idle, whatever the product's size; that the products of
+    weights' gradients, which sum over tokens, are split until none is; and the same for both other passes.
+    Source: wave quantisation, NVIDIA's guide to matrix products; docs/experiments/0039.
+    """
+    summed = (load.num_summed_whole + load.num_summed_shared / grid.tp) / 2
+    return np.asarray(2 * parameters.idle_outputs * summed)
 
 
 def _unpacking_s(load: Load, grid: StrategyGrid, memory_s_per_byte: Floats) -> Numbers:

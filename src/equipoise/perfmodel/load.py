@@ -52,8 +52,10 @@ class Load(Struct, frozen=True, kw_only=True):
     axis. top_k: experts a token meets; expert_groups, top_groups: of so many groups, in so
     many at most (0: in any). sequence: tokens of a sample (1 where a sample is not text: a "token"
     is a sample). vocabulary: columns of the output matrix. dense_flop, num_dense_products: matrix products
-    that every token passes, and how many there are in a layer. again_flop: those among them that recomputing
-    operation by operation does again.
+    that every token passes, and how many there are in a layer. num_summed_whole, num_summed_shared: how many
+    values one output of each sums over, of its way forward and of its input's gradient together, which a
+    tensor axis leaves whole, and which it shares out. again_flop: those among them that recomputing operation
+    by operation does again.
     expert_flop, num_expert_products: those of the routed experts; routed_bytes is what a token sends to one
     expert. attention_flop: scores and their use; head_flop: the output matrix, once a token.
     product_whole_bytes, product_shared_bytes: what products read and write besides weights, by the sharing
@@ -91,6 +93,8 @@ class Load(Struct, frozen=True, kw_only=True):
     vocabulary: Floats
     dense_flop: Floats
     num_dense_products: Floats
+    num_summed_whole: Floats
+    num_summed_shared: Floats
     again_flop: Floats
     expert_flop: Floats
     num_expert_products: Floats
@@ -181,6 +185,8 @@ def transformer_load(model: Transformer, *, sequence: int) -> Load:
         vocabulary=float(model.vocabulary),
         dense_flop=stack.flop + 4 * hidden * hidden * further / layers,
         num_dense_products=stack.num_products,
+        num_summed_whole=stack.num_summed_whole,
+        num_summed_shared=stack.num_summed_shared,
         again_flop=stack.again_flop,
         expert_flop=stack.expert_flop,
         num_expert_products=stack.num_expert_products,
@@ -291,6 +297,8 @@ class BlockLoad(Struct, frozen=True, kw_only=True):
 
     flop: float = 0.0
     num_products: float = 0.0
+    num_summed_whole: float = 0.0
+    num_summed_shared: float = 0.0
     again_flop: float = 0.0
     expert_flop: float = 0.0
     num_expert_products: float = 0.0
@@ -374,6 +382,8 @@ def _attention_block(model: Transformer, sequence: int, cross_tokens: int = 0) -
     return BlockLoad(
         flop=2 * (model.attention_params + (keys_per_token - 1) * model.kv_params),
         num_products=2.0,
+        num_summed_whole=2.0 * model.hidden,
+        num_summed_shared=float(width),
         again_flop=min(again, model.attention_params),
         attention_flop=2 * model.heads * tiled * context + picking,
         product_whole_bytes=2 * model.hidden * _BYTES_PER_VALUE,
@@ -405,6 +415,8 @@ def _dense_block(model: Transformer) -> BlockLoad:
     return BlockLoad(
         flop=2 * model.dense_params,
         num_products=float(matrices),
+        num_summed_whole=2.0 * model.hidden,
+        num_summed_shared=float(width),
         again_flop=2 * model.dense_params / matrices,
         product_whole_bytes=2 * model.hidden * _BYTES_PER_VALUE,
         product_shared_bytes=width * _BYTES_PER_VALUE,
@@ -439,6 +451,8 @@ def _expert_block(model: Transformer) -> BlockLoad:
     return BlockLoad(
         flop=2 * model.shared_params,
         num_products=float(matrices if shared else 0) + (2 if model.expert_latent else 0) + 1,
+        num_summed_whole=2.0 * model.hidden if shared else 0.0,
+        num_summed_shared=float(shared),
         again_flop=2 * model.shared_params / matrices,
         expert_flop=2 * model.top_k * model.expert_params,
         num_expert_products=float(matrices),
@@ -481,6 +495,8 @@ def _state_block(model: Transformer) -> BlockLoad:
     return BlockLoad(
         flop=2 * model.state_params,
         num_products=4.0 if model.state_rank else 2.0,
+        num_summed_whole=2.0 * model.hidden,
+        num_summed_shared=float(width),
         again_flop=float(model.state_params),
         attention_flop=float(scores + states),
         product_whole_bytes=2 * model.hidden * _BYTES_PER_VALUE,

@@ -267,6 +267,15 @@ class Parameters(Struct, frozen=True, kw_only=True):
         float,
         prior(0.4, "time a matrix product takes besides its FLOP: its start and its tail", "cuBLAS traces"),
     ] = 5e-6
+    idle_outputs: Annotated[
+        float,
+        prior(
+            0.5,
+            "outputs of a product that could be made while its last tiles fill the processors in part",
+            "half of a round of tiles of 128 x 256: 108 processors of A100 1.8e6, 132 of H100 2.2e6; less "
+            "where libraries choose smaller ones",
+        ),
+    ] = 1.5e6
     product_traffic: Annotated[
         float,
         prior(
