@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, TypeAlias, Union, get_args, get_origin, 
 import orjson
 from msgspec import Struct
 
+from equipoise.bench.topology.topology import Topology
 from equipoise.decide.allocation.allocate import SimplerSchedule
 from equipoise.decide.allocation.problem import ObjectiveName
 from equipoise.decide.answer import Alternative, Answer, Candidate
@@ -22,6 +23,7 @@ from equipoise.decide.prediction import Prediction
 from equipoise.decide.published_steps import NearStep
 from equipoise.decide.query import TrainingQuery
 from equipoise.decide.solve_for import Reaches
+from equipoise.launch import Setting, Snippet
 from equipoise.report.json import SCHEMA_VERSIONS, WeightedSource, schema_id
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.strategy import Strategy
@@ -46,6 +48,8 @@ _PLAIN: Final[Mapping[Any, Schema]] = {
     types.NoneType: {"type": "null"},
     Any: {},
 }
+# Records that others import for their types alone.
+_FOR_TYPES: Final = {each.__name__: each for each in (Setting, Snippet, Topology)}
 # Amounts of these may be infinite (buying that never pays), which JSON writes as null.
 _MAY_BE_INFINITE: Final = (Interval, Bar)
 
@@ -130,12 +134,12 @@ class _Definitions:
         return {"description": doc, **found}
 
     def _properties(self, kind: type[Struct]) -> Schema:
-        hints = get_type_hints(kind)
+        hints = get_type_hints(kind, localns=_FOR_TYPES)
         found: Schema = {}
         for name in getattr(kind, "JSON_PROPERTIES", ()):
             made = getattr(kind, name)
             by = made.func if isinstance(made, cached_property) else made.fget
-            found[name] = self.of(get_type_hints(by)["return"])
+            found[name] = self.of(get_type_hints(by, localns=_FOR_TYPES)["return"])
         for name in kind.__struct_fields__:
             hint = hints[name]
             if name not in getattr(kind, "NOT_IN_JSON", ()) and not _is_function(hint):

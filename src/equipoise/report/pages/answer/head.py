@@ -139,10 +139,10 @@ def _step_facts(answer: Answer, best: Candidate) -> Iterator[Fact]:
 
 def _rollouts(split: RolloutSplit) -> str:
     """Which accelerators generate and which train, in the seconds of the model."""
-    engine = f"{plural(split.ranks_per_engine, 'accelerator')} per engine"
+    engine = f"engines of {count(split.ranks_per_engine)}"
     whole = (
         f"generation {amounts.duration(split.generation_s)} ({engine}), then training "
-        f"{amounts.duration(split.training_s)} per step, as modelled"
+        f"{amounts.duration(split.training_s)} per step as modelled"
     )
     if split.pooled_step_s is None or split.num_generating is None or split.num_training is None:
         return f"{whole}; no two pools of them fit"
