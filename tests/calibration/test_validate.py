@@ -6,6 +6,7 @@ import re
 import sys
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -329,7 +330,8 @@ def test_errors_of_some_rows_are_those_of_their_executions(write):
     )
     found = validate([path])
     assert [each.is_counted for each in found.verdicts] == [True, False, True]
-    assert accuracy.errors_where(found, lambda _: True) == found.errors
+    every = accuracy.errors_where(found, lambda _: True)
+    assert msgspec.structs.asdict(every) == pytest.approx(msgspec.structs.asdict(found.errors))
     some = accuracy.errors_where(found, lambda each: each.row.num_accelerators == 8)
     assert (some.num_executions, some.mape) == (1, pytest.approx(found.verdicts[0].error))
     assert accuracy.errors_where(found, lambda _: False) is None
