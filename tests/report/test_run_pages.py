@@ -10,7 +10,6 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from equipoise import study
 from equipoise.bench.store import FinishedTrial, Store, folders_below, is_watched, sweep_progress
 from equipoise.bench.summary import Spread
 from equipoise.bench.sweep import planned
@@ -26,6 +25,7 @@ from equipoise.report.pages.comparison import COMPARED
 from equipoise.report.pages.sweep import SWEEP
 from equipoise.report.pages.watch import WATCH
 from equipoise.runs.embedded import tables
+from equipoise.study import rounds
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
@@ -50,7 +50,7 @@ def entry_id(round_, workload, system):
 def test_two_entries_differ_by_their_published_minutes():
     """MLPerf v4.1 BERT: 4 x H100 in 10.19 minutes, 3,472 in 0.12 (7.158 s): 85.4 times as fast."""
     ids = [entry_id("v4.1", "bert", name) for name in ("XE8640x4H100-SXM-80GB", "eos_n434_ngc23.09_pytorch")]
-    found = study.compared("4.1", "bert", ids)
+    found = rounds.compared("4.1", "bert", ids)
     assert found.chosen["num_accelerators"].to_list() == [4, 3472]
     shown = text(COMPARED, found)
     words = " ".join(shown.split())
@@ -61,7 +61,7 @@ def test_two_entries_differ_by_their_published_minutes():
 
 
 def test_without_a_choice_it_takes_those_worth_a_look():
-    found = study.compared(workload="bert")
+    found = rounds.compared(workload="bert")
     assert (found.round, found.are_given) == ("v4.1", False)
     assert found.chosen["num_accelerators"].to_list() == sorted(found.chosen["num_accelerators"].to_list())
     assert len(found.bills) == len(found.chosen) == len(set(found.chosen["entry_id"]))
@@ -70,11 +70,11 @@ def test_without_a_choice_it_takes_those_worth_a_look():
 
 def test_an_entry_that_is_not_there_is_named():
     with pytest.raises(SpecError, match=r"'nothing' .*bert"):
-        study.compared("v4.1", "bert", ["nothing"])
+        rounds.compared("v4.1", "bert", ["nothing"])
 
 
 def test_names_of_entries_are_text():
-    found = study.compared("v4.1", "bert")
+    found = rounds.compared("v4.1", "bert")
     named = {"submitter": pl.lit(HOSTILE), "system": pl.lit(HOSTILE), "source_uri": pl.lit(HOSTILE)}
     page = html.render(COMPARED, replace(found, chosen=found.chosen.with_columns(**named)))
     assert "&lt;img" in page
@@ -85,7 +85,7 @@ def test_names_of_entries_are_text():
 
 
 def test_the_page_of_records_shows_every_kind():
-    found = study.accuracy()
+    found = rounds.accuracy()
     shown = text(ACCURACY, found, columns=200)
     assert found.profiles
     for profile in found.profiles:
@@ -98,7 +98,7 @@ def test_the_page_of_records_shows_every_kind():
 
 
 def test_without_any_record_every_section_is_left_out():
-    found = replace(study.accuracy(), forecasts=None, profiles=(), plans=(), advised=(), own=None)
+    found = replace(rounds.accuracy(), forecasts=None, profiles=(), plans=(), advised=(), own=None)
     assert not ACCURACY.content(found)
     assert len(ACCURACY.left_out(found)) == len(ACCURACY.sections)
 
@@ -261,4 +261,4 @@ def test_a_folder_that_is_no_sweep_is_refused(tmp_path):
 
 def test_a_round_without_scores_cannot_be_compared():
     with pytest.raises((EvidenceError, SpecError)):
-        study.compared("v4.1", "minigo")
+        rounds.compared("v4.1", "minigo")
