@@ -12,6 +12,7 @@ import tarfile
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import polars as pl
@@ -38,7 +39,7 @@ from equipoise.runs.readers.mlperf import MLPERF
 from equipoise.spec.catalogue import shipped
 from equipoise.spec.cluster import load_systems
 from equipoise.spec.cluster_text import cluster_in_text
-from equipoise.spec.hardware import load_hardware
+from equipoise.spec.hardware import Hardware, load_hardware
 from equipoise.spec.hub_config import read_config
 from equipoise.spec.strategy import strategy
 from equipoise.spec.workload import load_workloads
@@ -150,6 +151,12 @@ def _texts(data: bytes) -> object:
 
 def _examples(*names: str) -> Callable[[], list[bytes]]:
     return lambda: [(EXAMPLES / name).read_bytes() for name in names]
+
+
+@cache
+def _known_hardware() -> Hardware:
+    """The accelerators that ship, read once for all inputs."""
+    return load_hardware()
 
 
 def _shipped(name: str) -> Callable[[], list[bytes]]:
@@ -345,7 +352,7 @@ TARGETS = (
     ),
     Target(
         name="clusters",
-        read=lambda data: load_systems([_file("hardware.toml", data)], load_hardware()),
+        read=lambda data: load_systems([_file("hardware.toml", data)], _known_hardware()),
         seeds=_shipped("spec/clusters.toml"),
     ),
     Target(

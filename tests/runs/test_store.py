@@ -147,6 +147,12 @@ def test_what_breaks_the_schema_is_refused_both_ways(tmp_path, broken, words):
         store.read_table(path, RUNS)
 
 
+@pytest.mark.parametrize("facts", [{"system": {"": {}}}, {"num_accelerators": "x"}, {"energy_j": [1.0]}])
+def test_values_of_another_kind_than_their_column_are_data_errors(facts):
+    with pytest.raises(DataError, match="table runs"):
+        store.frame_of([run(1, **facts)], RUNS)
+
+
 def test_columns_in_another_order_are_put_in_order(tmp_path):
     path = tmp_path / "runs.parquet"
     frame(RUNS, run(1)).select(reversed(RUNS.names)).write_parquet(path)

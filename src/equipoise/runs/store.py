@@ -90,13 +90,18 @@ def polars_schema(table: TableSchema) -> pl.Schema:
 def frame_of(rows: Sequence[Mapping[str, Any]], table: TableSchema) -> pl.DataFrame:
     """Rows as a table, sorted by its key; null where a row does not state a column.
 
-    Raises DataError for a column that the table does not have.
+    Raises DataError for a column that the table does not have, and for values of another kind than a
+    column's: rows are also made of what files on disk state.
     """
     unknown = sorted({name for row in rows for name in row} - set(table.names))
     if unknown:
         raise DataError(f"table {table.name}: no column {', '.join(unknown)}; see docs/reference/tables.md")
     columns = {name: [row.get(name) for row in rows] for name in table.names}
-    return pl.DataFrame(columns, schema=polars_schema(table)).sort(table.key)
+    try:
+        frame = pl.DataFrame(columns, schema=polars_schema(table))
+    except (TypeError, OverflowError, pl.exceptions.PolarsError) as err:
+        raise DataError(f"table {table.name}: {str(err).partition(chr(10))[0]}") from err
+    return frame.sort(table.key)
 
 
 def unscored_entries(runs: Sequence[Mapping[str, Any]], reason: str) -> list[dict[str, Any]]:

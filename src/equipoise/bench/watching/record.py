@@ -87,7 +87,8 @@ class _FirstLine(_Facts, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse a rank that is none of its ranks."""
-        if self.rank >= self.num_ranks or not isinstance(self.conditions.get("core_sets", []), list):
+        is_run = self.rank < self.num_ranks and isinstance(self.conditions.get("core_sets", []), list)
+        if not is_run or not isinstance(self.conditions.get("host", ""), str | None):
             raise ValueError("rank or conditions of no run")
 
 
