@@ -166,7 +166,7 @@ def relaxed(answer: Answer) -> Iterator[str]:
         name, unit = LIMITS[each.constraint]
         taken = "" if each.candidate is None else f": {title_of(answer.candidate(each.candidate))}"
         needed, limit = amounts.apart(each.needed, each.limit, unit)
-        yield f"{capital(name)} of {needed} instead of {limit}{taken}."
+        yield f"{capital(name)} of {needed} instead of {limit.removesuffix(' accelerators')}{taken}."
     if refusal.joint:
         parts = []
         for each in refusal.joint:
