@@ -71,6 +71,27 @@ def test_every_recorded_answer_fits_a_screen():
     assert too_large(texts) == {}
 
 
+def test_four_systems_that_compete_have_a_row_each(folder):
+    chips = ["h100", "h200", "b200", "mi300x"]
+    asked = (
+        "llama31_8b",
+        "--tokens",
+        "1T",
+        "--accelerator",
+        ",".join(chips),
+        "--deadline",
+        "7d",
+        "--budget",
+        "120k",
+    )
+    lines = in_process("advise", *asked, cwd=folder, env={"COLUMNS": str(NUM_COLUMNS)}).stdout.splitlines()
+    table = lines[next(place for place, line in enumerate(lines) if line.startswith("System")) :]
+    assert [
+        chip for chip in chips if any(chip.upper() in line for line in table if "\u2013" in line)
+    ] == chips
+    assert len(lines) <= NUM_LINES
+
+
 def test_the_recommended_row_is_marked(answers):
     marked = {
         name: sum(line.rstrip().endswith("recommended") for line in lines)

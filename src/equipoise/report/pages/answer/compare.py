@@ -419,7 +419,7 @@ def around_choice(answer: Answer, num_rows: int) -> tuple[Candidate, ...]:
         others = [each.id for each in fewest if (each.system, each.terms) != (best.system, best.terms)]
         chosen = {best.id, *others[: min(num_rows - 1, _MOST_SYSTEMS)]}
         return tuple(each for each in answer.candidates if each.id in chosen)
-    num_rows = min(num_rows, _MOST_SIZES)
+    num_rows = min(num_rows, max(_MOST_SIZES, len(answer.offers)))
     if best is None:
         refusal = answer.refusal
         shown = () if refusal is None else (refusal.cheapest, refusal.fastest)

@@ -92,7 +92,9 @@ def _facts(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[Fact]
         basis = "" if is_brief else f" ({sentence(best.price.basis)})"
         yield Fact(label="Paid for", spans=(f"{listed([*parts])}{basis}",))
     energy, mass = amounts.usable(best.energy_j), amounts.usable(best.carbon_kg)
-    if energy is not None:
+    # Where several systems compete their rows need the lines, but what the question is about.
+    needs_rows = is_brief and len(answer.systems) > _MOST_NAMED
+    if energy is not None and not (needs_rows and answer.question.objective != "energy"):
         carbon = "" if mass is None else f", {amounts.mass(mass.value)} of CO2"
         yield Fact(label="Energy", spans=(f"{amounts.energy(energy.value)}{carbon}",))
     if best.strategy is not None:
@@ -112,15 +114,15 @@ def _facts(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[Fact]
     rejected = [each.removeprefix(NOT_USED) for each in answer.notes if each.startswith(NOT_USED)]
     if rejected:
         yield Fact(label="Not used", spans=(sentence(rejected[0]),))
-    # The systems on offer are what was asked about: their rows need the lines.
     if not (is_brief and answer.question.compares_rentable):
-        yield from _trade_offs(answer, best, is_brief=is_brief)
+        yield from _trade_offs(answer, best, is_brief=is_brief, with_returns=not needs_rows)
     yield Fact(label="Evidence", spans=(capital(_evidence(answer, best)),))
 
 
-def _trade_offs(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[Fact]:
+def _trade_offs(answer: Answer, best: Candidate, *, is_brief: bool, with_returns: bool) -> Iterator[Fact]:
     """Where returns diminish, what an hour is worth, and what buying brings."""
-    yield Fact(label="Returns", spans=(capital(returns(answer)),))
+    if with_returns:
+        yield Fact(label="Returns", spans=(capital(returns(answer)),))
     hours = _values_around(answer, best)
     is_about_money = answer.question.objective != "energy"
     if hours is not None and (is_about_money or not is_brief):
