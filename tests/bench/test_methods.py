@@ -57,8 +57,9 @@ MANY_BUCKETS = ("powersgd:2", "topk:0.01", "fp16")
 
 def run_ranks(folder, scenarios, *, limit_s=LIMIT_S):
     """Runs two ranks; the processes started, all ended: killed where they did not end in time."""
+    python = prepared_python()  # sets variables that ranks need
     environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "WORLD_SIZE": "2"}
-    command = [prepared_python(), str(RANKS), str(folder / "store"), str(folder), *scenarios]
+    command = [python, str(RANKS), str(folder / "store"), str(folder), *scenarios]
     ranks = []
     for rank in range(NUM_RANKS):
         with (folder / f"log.{rank}").open("w") as log:
