@@ -46,8 +46,9 @@ from equipoise.units import format_count
 
 _MOST_ASSESSED: Final = 64
 _MOST_NAMED: Final = 5
-# Beyond the size that perfect scaling would need, where a refusal looks for one that keeps the deadline.
-_DOUBLINGS_BEYOND: Final = 2
+# Beyond the size that perfect scaling would need, where a refusal looks for one that keeps the deadline: few
+# at first, since each larger size takes longer to search.
+_DOUBLINGS_BEYOND: Final = (1, 2)
 Progress: TypeAlias = Callable[[str, int, int], None]  # the system, how many are done, of how many
 
 
@@ -192,27 +193,33 @@ def _with_sizes_in_time(refusal: Refusal, found: Collected, scores: Scores | Non
     is_open = query.sizes is None and query.num_nodes is None and 0.0 < query.within_s < math.inf
     if not is_open or any(each.constraint == "max_accelerators" for each in refusal.relaxations):
         return found
-    larger = {
-        one.assessment.system.name: most
-        for one in found.systems
-        if (most := _most_in_time(query, one)) is not None
-    }
-    if not larger:
+    kept: dict[str, SystemCandidates] = {}
+    for doublings in _DOUBLINGS_BEYOND:
+        larger = {
+            one.assessment.system.name: most
+            for one in found.systems
+            if one.assessment.system.name not in kept
+            and (most := _most_in_time(query, one, doublings)) is not None
+        }
+        if not larger:
+            break
+        asked = changed(query, max_accelerators=max(larger.values()))
+        farther = collect_candidates(asked, found.inputs.catalogue, scores, runs=found.inputs.user.runs)
+        tried = {each.assessment.system.name: each.candidates for each in farther.systems}
+        for one in found.systems:
+            name = one.assessment.system.name
+            if name in larger and (more := _with_least_in_time(one, tried.get(name, ()))) is not None:
+                kept[name] = more
+    if not kept:
         return found
-    asked = changed(query, max_accelerators=max(larger.values()))
-    farther = collect_candidates(asked, found.inputs.catalogue, scores, runs=found.inputs.user.runs)
-    tried = {each.assessment.system.name: each.candidates for each in farther.systems}
-    systems = tuple(
-        _with_least_in_time(one, tried[name]) if (name := one.assessment.system.name) in larger else one
-        for one in found.systems
-    )
-    if all(one is other for one, other in zip(systems, found.systems, strict=True)):
-        return found
-    return replace(found, systems=systems)
+    return replace(found, systems=tuple(kept.get(one.assessment.system.name, one) for one in found.systems))
 
 
-def _most_in_time(query: TrainingQuery, one: SystemCandidates) -> int | None:
-    """Up to how many accelerators of a system to look for a size that keeps the deadline; None for none."""
+def _most_in_time(query: TrainingQuery, one: SystemCandidates, doublings: int) -> int | None:
+    """Up to how many accelerators of a system to look for a size that keeps the deadline; None for none.
+
+    doublings: beyond the size that perfect scaling would need.
+    """
     most = one.assessment.sizes.most
     times = [each.time_s.value for each in one.allowed if each.time_s is not None]
     if not times or one.assessment.system.stock is not None:
@@ -220,17 +227,17 @@ def _most_in_time(query: TrainingQuery, one: SystemCandidates) -> int | None:
     ideal = most * min(times) / query.within_s  # at perfect scaling
     if not most < ideal <= LARGE_SYSTEM:
         return None
-    return min(LARGE_SYSTEM, 1 << math.ceil(math.log2(ideal) + _DOUBLINGS_BEYOND))
+    return min(LARGE_SYSTEM, 1 << math.ceil(math.log2(ideal) + doublings))
 
 
-def _with_least_in_time(one: SystemCandidates, tried: Sequence[Candidate]) -> SystemCandidates:
-    """A system with the smallest size beyond the limit that keeps the others, shown as beyond it."""
+def _with_least_in_time(one: SystemCandidates, tried: Sequence[Candidate]) -> SystemCandidates | None:
+    """A system with the smallest size that breaks the limit of size alone, shown so; None without one."""
     most = one.assessment.sizes.most
     within = (each for each in tried if each.num_accelerators > most and each.time_s is not None)
     kept = [each for each in within if not each.broken]
     least = min(kept, key=lambda each: (each.num_accelerators, each.id), default=None)
     if least is None:
-        return one
+        return None
     limits = [each for each in least.constraints if each.name != "max_accelerators"]
     beyond = Constraint(
         name="max_accelerators", limit=float(most), value=float(least.num_accelerators), probability=None
