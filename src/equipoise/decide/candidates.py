@@ -379,7 +379,11 @@ class _Drawn(Struct, frozen=True, kw_only=True):
 
 
 def _drawn(assessment: Assessment, sized: Sequence[_Sized]) -> _Drawn | None:
-    """Draws at the sizes whose equilibria are of interest; None where there is no curve."""
+    """Draws at the sizes whose equilibria are of interest; None where there is no curve.
+
+    Sizes below those of the curve have times too, carried there one by one: their errors are taken for those
+    of the curve's smallest size.
+    """
     shown = assessment.sizes.shown_most
     within = [each for each in sized if each.num_accelerators <= shown] or list(sized)
     if len(within) < _ENOUGH_SIZES:
@@ -388,10 +392,10 @@ def _drawn(assessment: Assessment, sized: Sequence[_Sized]) -> _Drawn | None:
     if found is None:
         return None
     curves_s, domain = found
-    known = [each for each in within if domain.smallest <= each.num_accelerators <= domain.largest]
+    known = [each for each in within if each.num_accelerators <= domain.largest]
     if len(known) < _ENOUGH_SIZES:
         return None
-    drawn = curves_s(np.array([float(each.num_accelerators) for each in known]))
+    drawn = curves_s(np.array([max(float(each.num_accelerators), domain.smallest) for each in known]))
     central = np.array([each.work_s.value for each in known])
     return _Drawn(
         sizes=tuple(each.num_accelerators for each in known),
