@@ -180,15 +180,9 @@ class Problem(Struct, frozen=True, kw_only=True):
         is_near = abs(batch - usual) <= _NEAR_BATCH * usual
         return batch if is_near and batch <= float(self.samples(np.array([batch]))[0]) else usual
 
-    def searched(
-        self, num_accelerators: int, *, choices: Mapping[str, tuple[Value, ...]] | None = None
-    ) -> Searched:
-        """The strategies that train fastest on so many accelerators; money and energy go with the time.
-
-        choices: in place of the problem's own.
-        """
-        problem = self if choices is None else replace(self, choices=choices)
-        return problem.surveyed((num_accelerators,))[0]
+    def searched(self, num_accelerators: int) -> Searched:
+        """The strategies that train fastest on so many accelerators; money and energy go with the time."""
+        return self.surveyed((num_accelerators,))[0]
 
     def surveyed(self, sizes: Sequence[int]) -> tuple[Searched, ...]:
         """The strategies that train fastest, by number of accelerators: all sizes at once."""

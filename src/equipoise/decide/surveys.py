@@ -212,13 +212,8 @@ def _searched(problem: Problem, sizes: Sequence[int]) -> list[SizeSearch]:
         else replace(each, best=())
         for size, each in zip(sizes, problem.surveyed(sizes), strict=True)
     ]
-    free = replace(problem, published_batches={})
     found = [
-        each if each.num_fitting or size not in problem.published_batches else free.searched(size)
-        for size, each in zip(sizes, found, strict=True)
-    ]
-    found = [
-        each if each.num_fitting else _on_the_host(free, size, each)
+        each if each.num_fitting else _leaner(problem, size, each)
         for size, each in zip(sizes, found, strict=True)
     ]
     timed = problem.timed([each.best[0].strategy for each in found if each.best])
@@ -231,17 +226,25 @@ def _searched(problem: Problem, sizes: Sequence[int]) -> list[SizeSearch]:
     return searches
 
 
-def _on_the_host(problem: Problem, size: int, found: Searched) -> Searched:
-    """What a search finds that leaves more of a training of adapters on the host, until something fits."""
-    for choices in _host_choices(problem, size):
-        found = problem.searched(size, choices=choices)
+def _leaner(problem: Problem, size: int, found: Searched) -> Searched:
+    """What the first of the searches tried instead finds in which anything fits; else the last one."""
+    for each in _tried_instead(problem, size):
+        found = each.searched(size)
         if found.num_fitting:
             break
     return found
 
 
-def _host_choices(problem: Problem, size: int) -> Iterator[dict[str, tuple[Value, ...]]]:
-    """Choices that leave ever more of a training of adapters on the host."""
+def _fits(problem: Problem, size: int) -> bool:
+    """Whether a search at a size, as `_searched` does it, would find anything that fits."""
+    return problem.fits(size) or any(each.fits(size) for each in _tried_instead(problem, size))
+
+
+def _tried_instead(problem: Problem, size: int) -> Iterator[Problem]:
+    """What is tried in turn where nothing fits: any batch, then more of an adapter training on the host."""
+    free = replace(problem, published_batches={})
+    if size in problem.published_batches:
+        yield free
     trained = problem.choices.get("trained", ("full",))
     if "full" in trained:
         return
@@ -250,17 +253,7 @@ def _host_choices(problem: Problem, size: int) -> Iterator[dict[str, tuple[Value
         tries.append({"offload": ("optimizer_and_params",)})
     if "activation_offload" not in problem.choices:
         tries += [each | {"activation_offload": (True,)} for each in ({}, *tries)]
-    yield from ({**problem.choices, **each} for each in tries)
-
-
-def _fits(problem: Problem, size: int) -> bool:
-    """Whether a search at a size, as `_searched` does it, would find anything that fits."""
-    free = replace(problem, published_batches={})
-    return (
-        problem.fits(size)
-        or (size in problem.published_batches and free.fits(size))
-        or any(replace(free, choices=choices).fits(size) for choices in _host_choices(free, size))
-    )
+    yield from (replace(free, choices={**problem.choices, **each}) for each in tries)
 
 
 class Surveys:
