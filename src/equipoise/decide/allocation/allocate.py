@@ -145,9 +145,8 @@ def _stated(job: JobRequest, pool: Pool) -> JobTimes:
     sizes = tuple(size for size in job.times if size in allowed and size <= pool.num_accelerators)
     if not sizes:
         raise UsageError(
-            f"times of {', '.join(map(str, job.times))} accelerators; expected a size that fits "
-            "into the pool of "
-            f"{pool.num_accelerators} has room for{' and sizes names' if job.sizes else ''}"
+            f"times of {', '.join(map(str, job.times))} accelerators; expected a size that the pool of "
+            f"{pool.num_accelerators} has room for{' and that sizes names' if job.sizes else ''}"
         )
     once = [size for size in sizes if len(job.times[size]) == 1]
     return JobTimes(
