@@ -28,7 +28,7 @@ from equipoise.errors import DataError, SpecError, UsageError
 from equipoise.files import parsed_json, user_file
 from equipoise.spec.strategy import PRECISIONS
 from equipoise.spec.strategy import strategy as strategy_of
-from equipoise.stats import LEVEL
+from equipoise.stats import LEVEL, quantiles
 from equipoise.units import MIB
 
 Quantity: TypeAlias = Literal["time_to_train_s", "step_s", "samples_per_s"]
@@ -517,20 +517,9 @@ def running_of(path: Path, entries: Sequence[LedgerEntry]) -> Running | None:
             of=f"your ledger, {', '.join(names[:_MOST_NAMES])}{more}",
             num_held_out=len(errors),
             median_abs_error=median(sizes),
-            p90_abs_error=_quantile(sizes, _P90) if len(errors) > 1 else None,
+            p90_abs_error=float(quantiles(sizes, (_P90,))[0]) if len(errors) > 1 else None,
             coverage=sum(bool(each.is_covered) for each in measured) / len(measured),
         ),
         bias=median(1.0 + error for error in errors),
         level=min(each.prediction.level for each in measured),
     )
-
-
-def _quantile(ordered: Sequence[float], share: float) -> float:
-    """The quantile of sorted values, (n_values,), on the straight line between neighbours.
-
-    Assumes at least one value. Source: Hyndman and Fan 1996, definition 7.
-    """
-    place = share * (len(ordered) - 1)
-    below = math.floor(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
