@@ -3,11 +3,13 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from command_line import equipoise
 
 pytest.importorskip("torch")
 pytest.importorskip("ray", reason="ray is not installed: pip install 'equipoise[ray]'")
@@ -136,3 +138,15 @@ def test_two_nodes_of_ray_train_though_a_rank_and_a_node_are_killed(swept):
     assert set(found["groups"]) == {"REMOVED"}
     assert not found["left"], "asking for a cluster connects to it: Ray ends such a process with its cluster"
     assert not Path(f"/proc/{(folder / 'pid-1').read_text()}").exists()
+
+
+def test_a_cluster_that_does_not_answer_is_named_and_waited_for_no_longer_than_that():
+    with socket.socket() as silent:  # takes connections and never answers, as a cluster that is ending
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        address = "{}:{}".format(*silent.getsockname())
+        ended = equipoise("doctor", "--json", env={"RAY_ADDRESS": address}, timeout=120)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    found = {check["name"]: check for check in json.loads(ended.stdout)["measuring"]}["ray"]
+    assert not found["works"]
+    assert address in found["install"]

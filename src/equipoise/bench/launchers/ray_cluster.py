@@ -3,6 +3,8 @@
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -89,6 +91,8 @@ class RankActor:
 NAME = "ray"
 # What Ray raises where no cluster answers.
 _NO_CLUSTER = (ConnectionError, RuntimeError, ValueError)
+_CONNECT = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='error')"
+_ANSWER_S = 20.0
 _ASK_S = 2
 _POLL_S = 1.0
 _END_S = 20.0
@@ -116,40 +120,43 @@ def ray_cluster(options: Mapping[str, str]) -> Launcher:
         try:
             _connect(address)
         except _NO_CLUSTER as err:
-            raise DataError(_no_answer(address, err)) from err
+            raise DataError(_no_answer(address, first_line(err))) from err
         return _launch(job, int(cpus))
 
     return Launcher(name=NAME, why_not=cannot, launch=launch, binds_here=False)
 
 
 def _why_not(address: str) -> str | None:
-    """Why nothing can be run there; None where a cluster answers. This process is as connected as before."""
+    """Why nothing can be run there; None where a cluster answers.
+
+    Asked in a process of its own: where a cluster has just ended Ray waits for minutes, and prints meanwhile;
+    and it ends a connected process a minute after its cluster, whatever else that process does.
+    """
     if find_spec("ray") is None:
         return "ray is not installed: pip install 'equipoise[ray]'"
+    command = [sys.executable, "-c", _CONNECT, address]
     try:
-        is_new = _connect(address)
-    except _NO_CLUSTER as err:
-        return _no_answer(address, err)
-    if is_new:
-        ray = _ray()
-        ray.shutdown()  # Ray ends a connected process a minute after its cluster, whatever else it does
+        asked = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_ANSWER_S)
+    except subprocess.TimeoutExpired:
+        return _no_answer(address, f"it did not answer within {_ANSWER_S:g} s")
+    if asked.returncode:
+        *_, why = asked.stderr.strip().splitlines() or ["Ray did not start"]
+        return _no_answer(address, why)
     return no_torch()
 
 
-def _no_answer(address: str, err: Exception) -> str:
+def _no_answer(address: str, why: str) -> str:
     """The message where no cluster answers."""
-    return f"no cluster at {address} ({first_line(err)}); start one: ray start --head, and give --address"
+    return f"no cluster at {address} ({why}); start one: ray start --head, and give --address"
 
 
-def _connect(address: str) -> bool:
-    """Be connected to the cluster; whether this process was not."""
+def _connect(address: str) -> None:
+    """Be connected to the cluster."""
     # Ray would hide the accelerators of a node from actors that ask for none, and say so on every start.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     ray = _ray()
-    if ray.is_initialized():
-        return False
-    ray.init(address=address, log_to_driver=False, logging_level="error")
-    return True
+    if not ray.is_initialized():
+        ray.init(address=address, log_to_driver=False, logging_level="error")
 
 
 def _launch(job: LaunchJob, cpus: int) -> JobOutcome:
