@@ -62,7 +62,7 @@ profiles: $(VENV)/core.stamp ## fit the profiles that ship to $EQUIPOISE_DATA/me
 	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.calibration profiles software steps
 	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.decide.records.plans
 	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.decide.records.combined
-	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.decide.records.combined_advice
+	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.decide.records.combined advice
 	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.decide.records.transfer
 
 docs: $(VENV)/core.stamp ## run every command of the README and docs again and write its output there

@@ -7,8 +7,8 @@ import sys
 import time
 
 from equipoise.runs import embedded
-from equipoise.runs.results import best_per_size
 from equipoise.scaling.backtest import Backtest, BacktestRecord, Protocol, backtest
+from equipoise.spec.mlperf import best_per_size
 
 RUNS: tuple[tuple[Protocol, bool], ...] = (("largest", False), ("largest", True), ("new_round", False))
 

@@ -15,8 +15,8 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from equipoise.calibration.accuracy import cluster_weights
+from equipoise.calibration.published import PublishedRow
 from equipoise.calibration.published.executions import read_executions
-from equipoise.calibration.published.rows import PublishedRow
 from equipoise.calibration.step_rows import StepRows, refusal, step_rows
 from equipoise.perfmodel.calibrate import NOISE_LOG_SD, Calibration, calibrate
 from equipoise.perfmodel.parameters import PRIORS

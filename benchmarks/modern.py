@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.calibration.accuracy import cluster_weights
+from equipoise.calibration.published import PublishedRow
 from equipoise.calibration.published.executions import read_executions
-from equipoise.calibration.published.rows import PublishedRow
 from equipoise.calibration.step_rows import StepRows, step_rows
 from equipoise.perfmodel.calibrate import calibrate
 from equipoise.perfmodel.estimate import estimate

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from equipoise.calibration.fitted_profiles import RECIPES
+from equipoise.calibration.__main__ import RECIPES
 from equipoise.calibration.profiles import profile
+from equipoise.calibration.published import PublishedRow
 from equipoise.calibration.published.executions import read_executions
-from equipoise.calibration.published.rows import PublishedRow
 from equipoise.calibration.step_rows import calibrated, refusal, step_rows
 from equipoise.perfmodel.parameters import Parameters
 

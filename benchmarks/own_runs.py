@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from equipoise.calibration.profiles import prior_model
+from equipoise.calibration.published import PublishedRow
 from equipoise.calibration.published.executions import read_executions
-from equipoise.calibration.published.rows import PublishedRow
 from equipoise.calibration.step_rows import refusal, step_rows
 from equipoise.decide.user_evidence.fit import UserFit, user_fit
 from equipoise.decide.user_evidence.runs import UserSteps

@@ -36,7 +36,7 @@ from equipoise.decide.query import TrainingQuery, changed, query
 from equipoise.decide.strategy_search import SURVEYS, problem
 from equipoise.decide.systems import requested_systems
 from equipoise.decide.training import training
-from equipoise.decide.user_evidence.traces import UserEvidence
+from equipoise.decide.user_evidence import UserEvidence
 from equipoise.perfmodel.estimate import StepEstimates
 from equipoise.perfmodel.layouts import Numbers, StrategyGrid
 from equipoise.perfmodel.machine import machine

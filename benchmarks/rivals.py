@@ -27,10 +27,9 @@ from msgspec import Struct
 from scipy.optimize import OptimizeWarning, curve_fit
 
 from equipoise.runs import embedded
-from equipoise.runs.results import best_per_size
 from equipoise.scaling.backtest import HeldOut, backtest
 from equipoise.scaling.laws import AMDAHL, USL, FloatArray, Law
-from equipoise.spec.mlperf import Entries
+from equipoise.spec.mlperf import Entries, best_per_size
 
 OURS = "pooled law (ours)"
 # Seconds predicted for each held-out group, in their order; None where there is no answer.

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from equipoise.errors import DataError
 from equipoise.runs.ingest import ingest
-from equipoise.runs.results import written_scores
 from equipoise.runs.store import Tables, scores_of, write_tables
-from equipoise.spec.mlperf import round_key
+from equipoise.spec.mlperf import round_key, written_scores
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = "results.json"

@@ -16,7 +16,7 @@ import orjson
 from msgspec import Struct
 
 from equipoise.bench.topology.topology import Topology
-from equipoise.decide.allocation.allocate import SimplerSchedule
+from equipoise.decide.allocation import SimplerSchedule
 from equipoise.decide.allocation.problem import ObjectiveName
 from equipoise.decide.answer import Alternative, Answer, Candidate
 from equipoise.decide.prediction import Prediction

@@ -25,8 +25,7 @@ from pathlib import Path
 import polars as pl
 
 from equipoise.errors import EquipoiseError
-from equipoise.runs.probe import EXIT_REFUSED, MAX_MEMORY_BYTES
-from equipoise.runs.probe import main as probe
+from equipoise.files import PROBE_MEMORY_BYTES, PROBE_REFUSED, probe
 from equipoise.runs.readers.cells import MAX_FILE_BYTES
 from equipoise.runs.readers.measurements import read_measurements
 
@@ -173,10 +172,10 @@ def main() -> int:
         data = damaged(drawn.choice(valid), drawn)
         code, num_bytes, told = read(data)
         most_bytes = max(most_bytes, num_bytes)
-        names = {0: "read", EXIT_REFUSED: "refused"}
+        names = {0: "read", PROBE_REFUSED: "refused"}
         ends[names.get(code, f"signal {-code}" if code < 0 else f"exit {code}")] += 1
-        wrong = code == -signal.SIGALRM or code > EXIT_REFUSED or code == _FAILED
-        if wrong or num_bytes > MAX_MEMORY_BYTES or told > MAX_FILE_BYTES:
+        wrong = code == -signal.SIGALRM or code > PROBE_REFUSED or code == _FAILED
+        if wrong or num_bytes > PROBE_MEMORY_BYTES or told > MAX_FILE_BYTES:
             FINDINGS.mkdir(exist_ok=True)
             found.append(f"parquet-{sum(ends.values())}")
             (FINDINGS / found[-1]).write_bytes(data)

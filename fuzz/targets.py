@@ -24,7 +24,7 @@ from equipoise.bench.topology import read as read_topology
 from equipoise.bench.trace import read_traces
 from equipoise.bench.watching.record import RecordedStep, run_folder
 from equipoise.bench.watching.rows import watched
-from equipoise.calibration.published.rows import read_rows
+from equipoise.calibration.published import read_rows
 from equipoise.decide.allocation.jobs import read_jobs, read_prices
 from equipoise.decide.ledger import read_ledger, running_of
 from equipoise.decide.query import query

@@ -40,10 +40,10 @@ ORDER = {
         *("watching", "worker"),
     ),
     "calibration": (
-        *("collective_curves", "run_links", "collective_verdicts", "user_collectives"),
+        *("collective_runs", "collective_verdicts", "user_collectives"),
         *("user_links", "published", "curves", "accuracy", "forecast_record"),
         *("step_rows", "scale_up_rows", "forecasts", "advice_backtest"),
-        *("profiles", "software_fit", "validate", "published_steps", "fitted_profiles"),
+        *("profiles", "software_fit", "validate", "published_steps"),
         "__main__",
     ),
     "decide": (
@@ -72,12 +72,12 @@ ORDER = {
         *("ledger", "orientation"),
     ),
     "runs": (
-        *("reader", "scoring", "sources", "probe", "results", "store", "writers", "readers"),
+        *("reader", "scoring", "sources", "store", "readers"),
         *("workers", "ingest", "embedded"),
     ),
     "runs.readers": ("cells", "mlperf", "exports", "measurements"),
     "spec": (
-        *("facts", "renting", "hardware", "mlperf", "transformer", "cluster", "links", "strategy"),
+        *("facts", "hardware", "mlperf", "transformer", "cluster", "links", "strategy"),
         *("workload", "hub_keys", "hub_layers", "hub_config", "catalogue", "torch_model", "cluster_text"),
     ),
     "web": (

@@ -8,19 +8,22 @@ import datetime as dt
 import errno
 import json
 import os
+import resource
 import select
 import stat
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from io import BytesIO
 from pathlib import Path
 from typing import IO, Any, Final, TypeVar
 from zlib import crc32
 
 from equipoise.errors import DataError, UsageError
+from equipoise.units import GIB
 
 # The other end of a pipe has so long to write its next bytes, and so long for all of them.
 _PIECE_S: Final = 5.0
@@ -339,3 +342,55 @@ def keep_tables() -> None:
         has_dates = json.dumps(f'{{"{_DATE}": ' in text)
         kept = f'{{"crc32": {crc32(content)}, "has_dates": {has_dates}, "table": {text}}}\n'
         _kept_file(path).write_text(kept, encoding="utf-8")
+
+
+# A damaged Parquet file can end the process that reads it (Polars 2.1 aborts on page headers that promise
+# impossible counts), and no `except` helps there: such functions are called in a process of their own.
+# A table of the largest size that is accepted needs a tenth of this, and is read in seconds.
+PROBE_MEMORY_BYTES = 4 * GIB
+PROBE_REFUSED = 2
+_PROBE_S = 60.0
+# Modules are found where this process finds them, whatever the working folder.
+_BOOT = (
+    "import sys; end = 2 + int(sys.argv[1]); sys.path[:] = sys.argv[2:end]; "
+    "from equipoise.files import probe; sys.exit(probe(sys.argv[end:]))"
+)
+
+
+def probed(module: str, function: str, arguments: Sequence[str], data: bytes, *, where: str) -> str:
+    """The text that a function returns in another process, called with the arguments and the bytes.
+
+    where: the file, for messages. Raises DataError where it refuses the bytes or does not survive them.
+    """
+    import subprocess  # noqa: PLC0415 - most commands start no process
+
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", "-c", _BOOT, str(len(sys.path)), *sys.path, module, function, *arguments],
+            input=data,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            check=False,
+            timeout=_PROBE_S,
+        )
+    except subprocess.TimeoutExpired as err:
+        raise DataError(f"{where}: a damaged Parquet file: not read within {_PROBE_S:.0f} s") from err
+    text = done.stdout.decode("utf-8", errors="replace")
+    if done.returncode:
+        reason = f"reading it ended its reader (exit code {done.returncode})"
+        raise DataError(text or f"{where}: a damaged Parquet file: {reason}")
+    return text
+
+
+def probe(arguments: Sequence[str]) -> int:
+    """What `probed` starts: the exit code, with the reason on standard output when bytes are refused."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_AS, (PROBE_MEMORY_BYTES, PROBE_MEMORY_BYTES))
+    module, function, *rest = arguments
+    try:
+        text = getattr(import_module(module), function)(rest, sys.stdin.buffer.read())
+    except DataError as err:
+        sys.stdout.write(str(err))
+        return PROBE_REFUSED
+    sys.stdout.write(text)
+    return 0

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from equipoise.bench.collectives import CollectiveRun, CollectiveRuns, Timing, bus_fraction
 from equipoise.bench.collectives.files import read_files
-from equipoise.calibration.collective_curves import fit_curve
+from equipoise.calibration.collective_runs import fit_curve
 from equipoise.calibration.collective_verdicts import PUBLISHED_MARGIN, judged
 from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.runs.reader import Tally

@@ -8,8 +8,7 @@ import orjson
 import pytest
 
 from equipoise.calibration import profiles as module
-from equipoise.calibration.__main__ import RECORDS, main
-from equipoise.calibration.fitted_profiles import RECIPES
+from equipoise.calibration.__main__ import RECIPES, RECORDS, main
 from equipoise.calibration.profiles import profile, profiles, read_profiles
 from equipoise.errors import DataError, SpecError
 from equipoise.perfmodel.estimate import estimate

@@ -10,8 +10,8 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from equipoise.calibration import published_steps as steps
+from equipoise.calibration.published import FILE_COLUMNS, row_of_cells
 from equipoise.calibration.published.executions import digest_of
-from equipoise.calibration.published.rows import FILE_COLUMNS, row_of_cells
 from equipoise.calibration.published.table import (
     PUBLISHED_STEPS,
     date_of,

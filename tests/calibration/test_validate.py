@@ -26,8 +26,8 @@ from equipoise.calibration.accuracy import (
     time_errors,
 )
 from equipoise.calibration.profiles import profile
+from equipoise.calibration.published import read_rows
 from equipoise.calibration.published.executions import with_executions
-from equipoise.calibration.published.rows import read_rows
 from equipoise.calibration.validate import basis_of, validate
 from equipoise.errors import DataError, EvidenceError, SpecError, UsageError
 

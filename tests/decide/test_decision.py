@@ -27,8 +27,8 @@ from equipoise.decide.evidence import LEAST_LOG_SD
 from equipoise.decide.select import figures_of, is_able
 from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.runs.embedded import load
-from equipoise.runs.results import Scores
 from equipoise.runs.store import scores_of
+from equipoise.spec.mlperf import Scores
 from equipoise.units import HOUR_S
 
 MODERATE = pytest.mark.parametrize("question", KINDS.values(), ids=KINDS)

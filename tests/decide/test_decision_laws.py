@@ -21,7 +21,7 @@ from asking import (
 
 from equipoise.decide.answer import Candidate
 from equipoise.report.json import answer_fields
-from equipoise.runs.results import Scores
+from equipoise.spec.mlperf import Scores
 from equipoise.stats import Interval
 from equipoise.units import HOUR_S
 

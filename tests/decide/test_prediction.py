@@ -11,8 +11,8 @@ from equipoise.decide.prediction import predict
 from equipoise.decide.query import query
 from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.runs import embedded
-from equipoise.runs.results import Scores
 from equipoise.runs.store import SCORES, polars_schema, scores_of
+from equipoise.spec.mlperf import Scores
 
 H100, A100 = "h100-sxm5-80gb", "a100-sxm4-80gb"
 SERIAL_S, PARALLEL_S = 10.0, 1000.0

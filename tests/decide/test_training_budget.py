@@ -9,7 +9,7 @@ from asking import published_scores
 from equipoise.decide.query import query
 from equipoise.decide.training import fixed_budget, training_budget
 from equipoise.errors import UsageError
-from equipoise.runs.results import Scores
+from equipoise.spec.mlperf import Scores
 from equipoise.spec.workload import workload
 
 

@@ -10,8 +10,7 @@ import pytest
 
 from equipoise.economics import costs
 from equipoise.economics.costs import offer_log_sd, offers, price, terms_ratios
-from equipoise.spec.hardware import accelerator
-from equipoise.spec.renting import TERMS
+from equipoise.spec.hardware import TERMS, accelerator
 
 ROWS = tomllib.loads((Path(costs.__file__).parent / "prices.toml").read_text())["price"]
 

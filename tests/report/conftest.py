@@ -17,7 +17,7 @@ from equipoise.scaling.equilibrium import Equilibrium, NextStep
 from equipoise.scaling.groups import Grouping, SharedSystems, SystemGroup
 from equipoise.scaling.laws import Domain
 from equipoise.scaling.metrics import ENTRY_COLUMNS, Pointer
-from equipoise.scaling.submitters import SubmitterSpread
+from equipoise.scaling.pooled import SubmitterSpread
 from equipoise.spec.mlperf import ScoredEntry
 from equipoise.stats import Interval
 from equipoise.study.balance import Balance, Balances, Unanswered

@@ -17,8 +17,8 @@ from equipoise.report.pages.backtest import ADVICE_BACKTEST, BACKTEST
 from equipoise.report.pages.collectives import COLLECTIVES
 from equipoise.report.pages.trace import TRACE
 from equipoise.runs.embedded import scores
-from equipoise.runs.results import best_per_size
 from equipoise.scaling.backtest import backtest
+from equipoise.spec.mlperf import best_per_size
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 

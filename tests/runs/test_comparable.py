@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.runs import embedded
-from equipoise.runs.results import accelerators_of, best_per_size, newest_first, read_scores, written_scores
 from equipoise.runs.store import SCORES, closed, comparable, polars_schema, scores_of
 from equipoise.scaling.metrics import with_metrics
+from equipoise.spec.mlperf import accelerators_of, best_per_size, newest_first, read_scores, written_scores
 
 
 def table(*rows):

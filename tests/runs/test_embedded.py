@@ -12,7 +12,7 @@ import pytest
 
 from equipoise.errors import DataError
 from equipoise.runs import embedded, store
-from equipoise.runs.results import read_scores
+from equipoise.spec.mlperf import read_scores
 from equipoise.units import MIB
 
 DATA = Path(str(files("equipoise"))) / "data"

@@ -14,7 +14,7 @@ from equipoise.runs import embedded
 from equipoise.runs.ingest import import_runs
 from equipoise.runs.readers.exports import columns_of, exported
 from equipoise.runs.readers.measurements import read_measurements
-from equipoise.runs.writers import WRITERS
+from equipoise.runs.store import WRITERS
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 SIZES = [1, 1, 2, 2, 4, 4, 8, 8]

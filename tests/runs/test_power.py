@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.runs.readers.mlperf.power import (
+from equipoise.runs.scoring import (
     Meter,
     entry_energy_j,
     node_meter,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.runs.writers import WRITERS
+from equipoise.runs.store import WRITERS
 
 BY_NAME = {writer.name: writer for writer in WRITERS}
 

@@ -2,9 +2,8 @@ import numpy as np
 import pytest
 
 from equipoise.errors import EvidenceError
-from equipoise.runs.results import best_per_size
 from equipoise.scaling.backtest import backtest
-from equipoise.spec.mlperf import ScoredEntry
+from equipoise.spec.mlperf import ScoredEntry, best_per_size
 
 
 def _rows(campaign, workload, times_s, samples=None):

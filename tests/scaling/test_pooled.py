@@ -5,10 +5,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from equipoise.errors import DataError, EvidenceError, UsageError
-from equipoise.runs.results import best_per_size
 from equipoise.scaling.backtest import backtest
 from equipoise.scaling.pooled import Question, fit
-from equipoise.spec.mlperf import ScoredEntry, round_key
+from equipoise.spec.mlperf import ScoredEntry, best_per_size, round_key
 
 ROUNDS = ("v1.0", "v1.1", "v2.0", "v2.1")
 SPEED = {"a100-sxm4-80gb": 1.0, "h100-sxm5-80gb": 2.5, "tpu-v4": 1.1}

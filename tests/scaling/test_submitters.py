@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from equipoise.errors import EvidenceError
-from equipoise.scaling.submitters import log_ratios, submitter_spread
+from equipoise.scaling.pooled import log_ratios, submitter_spread
 from equipoise.spec.mlperf import ScoredEntry
 
 

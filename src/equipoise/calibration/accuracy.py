@@ -10,8 +10,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from equipoise.calibration.published import PublishedRow
 from equipoise.calibration.published.models import known_workload
-from equipoise.calibration.published.rows import PublishedRow
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.runs.readers.cells import listed

@@ -21,7 +21,6 @@ from equipoise.calibration.forecast_record import (
 from equipoise.calibration.forecasts import smooth_curves
 from equipoise.errors import EvidenceError
 from equipoise.runs import embedded
-from equipoise.runs.results import best_per_size
 from equipoise.scaling.backtest import past_laws
 from equipoise.scaling.equilibrium import (
     BALANCE,
@@ -35,7 +34,7 @@ from equipoise.scaling.equilibrium import (
 )
 from equipoise.scaling.laws import Domain, FloatArray
 from equipoise.scaling.pooled import PooledLaw, Question
-from equipoise.spec.mlperf import Entries, ScoredEntry
+from equipoise.spec.mlperf import Entries, ScoredEntry, best_per_size
 
 Curves: TypeAlias = Callable[[FloatArray], FloatArray]
 # From the law of the past, the rows of a group that are known, and the sizes in question.

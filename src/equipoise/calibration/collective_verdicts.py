@@ -12,8 +12,14 @@ import numpy as np
 from msgspec import Struct
 
 from equipoise.bench.collectives import CollectiveRun, CollectiveRuns, Timing, bus_fraction
-from equipoise.calibration.collective_curves import CollectiveCurve, fit_curve
-from equipoise.calibration.run_links import RunLinks, checked_link, reach_of, run_links
+from equipoise.calibration.collective_runs import (
+    CollectiveCurve,
+    RunLinks,
+    checked_link,
+    fit_curve,
+    reach_of,
+    run_links,
+)
 from equipoise.errors import EvidenceError
 from equipoise.perfmodel.collectives import OPERATIONS
 from equipoise.perfmodel.parameters import COLLECTIVE_PRIORS, CollectiveParameters, prior_log_sd

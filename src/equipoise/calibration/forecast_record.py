@@ -14,11 +14,11 @@ from msgspec import Struct, field, to_builtins
 from equipoise.calibration.curves import ForecastRecord
 from equipoise.files import shipped_record
 from equipoise.runs import embedded
-from equipoise.runs.results import best_per_size
 from equipoise.scaling import backtest as scaling
 from equipoise.scaling import pooled
 from equipoise.scaling.backtest import JUMPS, Protocol
-from equipoise.scaling.submitters import SubmitterSpread, submitter_spread
+from equipoise.scaling.pooled import SubmitterSpread, submitter_spread
+from equipoise.spec.mlperf import best_per_size
 from equipoise.units import significant
 
 FORECAST = "forecast.json"
@@ -32,7 +32,7 @@ Objective: TypeAlias = Literal["answer", "balance", "marginal", "floor", "cost"]
 OURS: Final = "equipoise"
 ALL_JUMPS = "all"
 # Of numbers sought on the curves of published results alone, and on those combined with the model's
-# (decide/records/combined_advice.py).
+# (decide/records/combined.py).
 PUBLISHED, COMBINED = "advice.json", "combined_advice.json"
 # Up to four times the largest known, and beyond: too few groups are compared for more.
 ADVICE_JUMPS = JUMPS[-2:]

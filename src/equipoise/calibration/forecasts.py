@@ -25,7 +25,6 @@ from equipoise.calibration.curves import (
 from equipoise.errors import EvidenceError, SpecError
 from equipoise.files import shipped_record
 from equipoise.runs import embedded
-from equipoise.runs.results import Scores, accelerators_of, before, best_per_size
 from equipoise.scaling import pooled
 from equipoise.scaling.fit import MeasuredTimes, measured_times
 from equipoise.scaling.laws import Domain, FloatArray, Law, law_named
@@ -33,7 +32,16 @@ from equipoise.scaling.points import chip_facts
 from equipoise.scaling.pooled import PooledLaw, Question
 from equipoise.scaling.posterior import PUBLISHED_NOISE, cubic_spline
 from equipoise.spec.catalogue import Catalogue
-from equipoise.spec.mlperf import Entries, ScoredEntry, is_round, round_key
+from equipoise.spec.mlperf import (
+    Entries,
+    ScoredEntry,
+    Scores,
+    accelerators_of,
+    before,
+    best_per_size,
+    is_round,
+    round_key,
+)
 from equipoise.stats import Interval
 from equipoise.units import format_count
 

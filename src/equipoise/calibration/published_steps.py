@@ -14,8 +14,8 @@ import polars as pl
 from msgspec import Struct
 
 from equipoise.calibration.accuracy import prior_half_width
+from equipoise.calibration.published import PublishedRow, read_rows
 from equipoise.calibration.published.executions import chosen, digest_of, with_executions
-from equipoise.calibration.published.rows import PublishedRow, read_rows
 from equipoise.calibration.published.table import (
     FILE_NAME,
     PUBLISHED_STEPS,

@@ -16,8 +16,8 @@ from scipy.linalg.lapack import dpotri
 
 from equipoise.calibration.accuracy import prior_half_width, time_errors
 from equipoise.calibration.profiles import ProfileRecord, profile_record
+from equipoise.calibration.published import PublishedRow, nodes_of
 from equipoise.calibration.published.executions import digest_of, read_executions, software_of, source_of
-from equipoise.calibration.published.rows import PublishedRow, nodes_of
 from equipoise.calibration.published.table import model_kind_of
 from equipoise.calibration.step_rows import StepRows, refusal, step_rows
 from equipoise.perfmodel.calibrate import log_times

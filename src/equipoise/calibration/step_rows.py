@@ -18,8 +18,8 @@ from equipoise.calibration.accuracy import (
     Seconds,
     cluster_weights,
 )
+from equipoise.calibration.published import PublishedRow, nodes_of
 from equipoise.calibration.published.executions import campaign_of
-from equipoise.calibration.published.rows import PublishedRow, nodes_of
 from equipoise.errors import EvidenceError, SpecError
 from equipoise.perfmodel import load as loads
 from equipoise.perfmodel import machine as machines

@@ -10,8 +10,8 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from equipoise.bench.collectives import CollectiveRun
+from equipoise.calibration.collective_runs import LARGEST_HOST, is_like
 from equipoise.calibration.collective_verdicts import LARGE_BYTES
-from equipoise.calibration.run_links import LARGEST_HOST, is_like
 from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.perfmodel.collectives import NOISE_LOG_SD, OPERATIONS, Timings, timings
 from equipoise.perfmodel.machine import Group

@@ -27,8 +27,8 @@ from equipoise.calibration.accuracy import (
     time_errors,
 )
 from equipoise.calibration.profiles import Profile, SoftwareProfile, profile, profiles, software_profiles
+from equipoise.calibration.published import PublishedRow, nodes_of, read_rows
 from equipoise.calibration.published.executions import chosen, digest_of, software_of, with_executions
-from equipoise.calibration.published.rows import PublishedRow, nodes_of, read_rows
 from equipoise.calibration.published.table import published_steps, rows_of_table
 from equipoise.calibration.scale_up_rows import SCALE_UP
 from equipoise.calibration.step_rows import COLLECTIVE, step_predictor

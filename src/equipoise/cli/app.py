@@ -33,14 +33,14 @@ _VERBS: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
         "Understanding",
         (
             ("predict", "decide", "Predict times and costs at sizes nobody ran."),
-            ("backtest", "understanding", "Predict past results from earlier ones; report how wrong."),
+            ("backtest", "evidence", "Predict past results from earlier ones; report how wrong."),
         ),
     ),
     (
         "Theory",
         (
             ("plan", "decide", "Find the best parallel strategy, and where returns diminish."),
-            ("validate", "understanding", "Compare the performance model with measured rows."),
+            ("validate", "evidence", "Compare the performance model with measured rows."),
         ),
     ),
     (

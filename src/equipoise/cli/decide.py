@@ -40,8 +40,8 @@ from equipoise.units import duration_s
 if TYPE_CHECKING:
     from equipoise.decide.ledger import Ledger, LedgerEntry, MeasuredResult
     from equipoise.decide.query import TrainingQuery
+    from equipoise.library import Result
     from equipoise.library.decisions import DecisionVerb
-    from equipoise.library.result import Result
 
 
 _COMPLETIONS: Final[Mapping[str, Callable[[str], list[str]]]] = {
@@ -255,7 +255,7 @@ def allocate(
 ) -> None:
     """Share a pool of accelerators between trainings."""
     with answering("allocate", as_json=output.as_json, json_out=output.json_out, html=output.html) as answer:
-        from equipoise.library.allocation import allocate as allocated
+        from equipoise.library.decisions import allocate as allocated
 
         with answers_only():
             found = allocated(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from equipoise.report.blocks import Page, Shown
-    from equipoise.runs.writers import Writer
+    from equipoise.runs.store import Writer
 
 _STDOUT, _STDERR = 1, 2
 # A word that no name is as long as: a path of a file is shown whole.
@@ -295,7 +295,7 @@ def handed_out(frame: "pl.DataFrame", format_: str | None, out: Path | None, *, 
 
 def _writer(name: str) -> "Writer":
     """The writer of that name or file suffix."""
-    from equipoise.runs.writers import WRITERS
+    from equipoise.runs.store import WRITERS
 
     for writer in WRITERS:
         if name in {writer.name, writer.suffix.removeprefix(".")}:

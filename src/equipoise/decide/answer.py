@@ -29,8 +29,7 @@ from equipoise.errors import SpecError
 from equipoise.perfmodel.generation import RolloutSplit
 from equipoise.scaling.equilibrium import Equilibrium, Limit
 from equipoise.spec.cluster import Cluster
-from equipoise.spec.hardware import STARTED_KINDS
-from equipoise.spec.renting import PriceTerms
+from equipoise.spec.hardware import STARTED_KINDS, PriceTerms
 from equipoise.spec.strategy import Precision, Strategy
 from equipoise.spec.workload import Workload
 from equipoise.stats import Interval, Tornado, log_sd

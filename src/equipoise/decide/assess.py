@@ -44,6 +44,7 @@ from equipoise.decide.strategy_search import Problem, problem
 from equipoise.decide.surveys import SURVEYS, SizeRange, Survey, remedy, size_range
 from equipoise.decide.systems import RequestedSystem, usual_sizes
 from equipoise.decide.training import Training
+from equipoise.decide.user_evidence import TraceCheck, UserEvidence, checks, ran_elsewhere
 from equipoise.decide.user_evidence.fit import (
     UserFit,
     UserLevel,
@@ -53,12 +54,11 @@ from equipoise.decide.user_evidence.fit import (
     user_level,
 )
 from equipoise.decide.user_evidence.runs import recasts, user_steps, whole_trainings
-from equipoise.decide.user_evidence.traces import TraceCheck, UserEvidence, checks, ran_elsewhere
 from equipoise.errors import EvidenceError, SpecError
-from equipoise.runs.results import Scores, accelerators_of
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.hardware import Accelerator, at_least_as_good
+from equipoise.spec.mlperf import Scores, accelerators_of
 
 _NUM_STRATEGIES: Final = 3
 

@@ -28,7 +28,7 @@ from equipoise.economics.costs import SYSTEM_POWER, Bill, Rates, bill, electrici
 from equipoise.economics.interruptions import interrupted
 from equipoise.economics.quotes import least_charged
 from equipoise.scaling.laws import FloatArray
-from equipoise.spec.renting import PriceTerms
+from equipoise.spec.hardware import PriceTerms
 from equipoise.spec.strategy import PRECISIONS, Precision
 from equipoise.stats import WIDEST, Interval, exact, medians, product, scaled, with_log_sd
 

@@ -29,18 +29,18 @@ from equipoise.decide.strategy_search import Problem
 from equipoise.decide.surveys import SURVEYS
 from equipoise.decide.systems import LARGE_SYSTEM, requested_systems
 from equipoise.decide.training import batch_words, training, unrestricted
+from equipoise.decide.user_evidence import UserEvidence, unusable, user_evidence
 from equipoise.decide.user_evidence.runs import UserRuns
-from equipoise.decide.user_evidence.traces import UserEvidence, unusable, user_evidence
 from equipoise.economics.costs import price
 from equipoise.economics.ownership import USUAL_UTILISATION, Ownership, ownership, purchase
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.perfmodel.generation import RolloutSplit
 from equipoise.runs import embedded
-from equipoise.runs.results import Scores
 from equipoise.scaling.equilibrium import Limit, default_answer
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.catalogue import catalogue as catalogue_of
-from equipoise.spec.renting import TERMS
+from equipoise.spec.hardware import TERMS
+from equipoise.spec.mlperf import Scores
 from equipoise.stats import LEVEL, Interval, exact
 from equipoise.units import format_count
 

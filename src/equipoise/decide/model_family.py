@@ -14,7 +14,7 @@ from equipoise.decide.query import TrainingQuery, changed
 from equipoise.decide.select import Rule, choose, figures_of
 from equipoise.decide.systems import RequestedSystem
 from equipoise.decide.training import fixed_budget
-from equipoise.decide.user_evidence.traces import UserEvidence
+from equipoise.decide.user_evidence import UserEvidence
 from equipoise.errors import SpecError
 from equipoise.spec.transformer import Transformer
 from equipoise.spec.workload import Workload

@@ -18,7 +18,7 @@ from msgspec.structs import force_setattr, replace
 from equipoise.decide.field import Field, Group, Sizes, Verb
 from equipoise.errors import DataError, UsageError
 from equipoise.files import shipped_table
-from equipoise.spec.renting import DEFAULT_GRID, ON_RECLAIM, TERMS, OnReclaim
+from equipoise.spec.hardware import DEFAULT_GRID, ON_RECLAIM, TERMS, OnReclaim
 from equipoise.spec.strategy import METHODS, PRECISIONS, SOFTWARE_NAMES, TRAINED
 from equipoise.units import format_duration
 

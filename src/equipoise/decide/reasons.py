@@ -16,7 +16,7 @@ from equipoise.decide.combine import WorkloadPlans, workload_plans
 from equipoise.decide.evidence import EvidenceSource
 from equipoise.decide.select import Selection
 from equipoise.decide.strategy_search import Problem
-from equipoise.decide.user_evidence.traces import TraceCheck, named
+from equipoise.decide.user_evidence import TraceCheck, named
 from equipoise.economics.costs import Rates
 from equipoise.errors import SpecError
 from equipoise.perfmodel.estimate import estimate

@@ -19,9 +19,8 @@ from equipoise.errors import DataError, EvidenceError, SpecError, UsageError
 from equipoise.files import read_input
 from equipoise.spec.catalogue import Catalogue, counted_name
 from equipoise.spec.cluster import Cluster, NodeFacts
-from equipoise.spec.hardware import Accelerator
+from equipoise.spec.hardware import Accelerator, PriceTerms
 from equipoise.spec.links import FABRICS, kind, rank, reach
-from equipoise.spec.renting import PriceTerms
 from equipoise.units import HOUR_S
 
 if TYPE_CHECKING:

@@ -28,10 +28,10 @@ from equipoise.decide.fine_tuning import (
 from equipoise.decide.query import TrainingQuery
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.perfmodel.space import Value
-from equipoise.runs.results import Scores
 from equipoise.scaling.convergence import BatchGrowth, batch_growth
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.catalogue import Catalogue
+from equipoise.spec.mlperf import Scores
 from equipoise.spec.strategy import FLAGS, read_option, software
 from equipoise.spec.workload import Workload
 from equipoise.stats import DEVIATE, LEVEL

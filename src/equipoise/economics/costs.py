@@ -15,8 +15,7 @@ from msgspec.structs import replace
 
 from equipoise.errors import SpecError, UsageError
 from equipoise.files import shipped_table
-from equipoise.spec.hardware import Accelerator
-from equipoise.spec.renting import DEFAULT_GRID, PriceTerms
+from equipoise.spec.hardware import DEFAULT_GRID, Accelerator, PriceTerms
 from equipoise.stats import LEVEL, Interval, exact, num_sd, product, stated
 from equipoise.units import HOUR_S, KWH_J, MONTH_S, SI_PREFIXES, format_duration
 

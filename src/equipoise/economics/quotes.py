@@ -13,7 +13,7 @@ from msgspec import Struct
 from equipoise.economics.costs import WORDS, Price
 from equipoise.errors import DataError
 from equipoise.files import read_input
-from equipoise.spec.renting import TERMS, PriceTerms
+from equipoise.spec.hardware import TERMS, PriceTerms
 from equipoise.stats import Interval
 from equipoise.units import HOUR_S, MONTH_S, SI_PREFIXES, duration_s, format_duration
 

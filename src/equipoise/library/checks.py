@@ -13,7 +13,7 @@ from equipoise.calibration.validate import Validation, basis_of
 from equipoise.calibration.validate import validate as validation_of
 from equipoise.diagnose.links import USUAL_BATCH, Meaning, meaning
 from equipoise.files import read_input
-from equipoise.library.result import Presentation, Result
+from equipoise.library import Presentation, Result
 from equipoise.report.measured_json import topology_fields, validation_fields
 from equipoise.report.pages.backtest import validation_page
 from equipoise.report.pages.topology import TOPOLOGY

@@ -23,7 +23,7 @@ from equipoise.stats import Interval
 from equipoise.units import significant
 
 if TYPE_CHECKING:
-    from equipoise.decide.allocation.allocate import Allocation, JobShare
+    from equipoise.decide.allocation import Allocation, JobShare
     from equipoise.decide.ledger import LedgerEntry, LedgerReport
     from equipoise.decide.prediction import Prediction
     from equipoise.decide.query import TrainingQuery

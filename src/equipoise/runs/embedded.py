@@ -14,8 +14,8 @@ from equipoise.files import shipped_table
 if TYPE_CHECKING:
     import polars as pl
 
-    from equipoise.runs.results import Scores
     from equipoise.runs.store import Tables
+    from equipoise.spec.mlperf import Scores
 
 _FACTS = "dataset.toml"
 _DATA = Path(__file__).parents[1] / "data"
@@ -76,7 +76,7 @@ def _checked(name: str) -> bytes:
 
 @cache
 def _shipped_scores() -> "Scores":
-    from equipoise.runs.results import read_scores  # noqa: PLC0415 - only where results are asked for
+    from equipoise.spec.mlperf import read_scores  # noqa: PLC0415 - only where results are asked for
 
     return read_scores(_checked("results"))
 

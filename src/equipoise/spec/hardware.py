@@ -11,7 +11,7 @@ from operator import attrgetter, ge
 from pathlib import Path
 from statistics import median
 from types import MappingProxyType
-from typing import Literal, TypeAlias, cast, get_args
+from typing import Final, Literal, TypeAlias, cast, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -46,6 +46,13 @@ DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 # switch: every pair at full rate (NVSwitch); mesh: the rate is divided over links to the peers; ring, torus:
 # neighbours only; bridge: pairs, others through the host; host: all through PCIe and the host bridge.
 TOPOLOGIES: tuple[Topology, ...] = get_args(Topology)
+
+# The terms on which accelerators are rented, and the usual grid: words of a question, free of any table.
+PriceTerms: TypeAlias = Literal["on_demand", "reserved", "spot"]
+TERMS: Final[tuple[PriceTerms, ...]] = get_args(PriceTerms)
+OnReclaim: TypeAlias = Literal["wait", "shrink"]
+ON_RECLAIM: Final[tuple[OnReclaim, ...]] = get_args(OnReclaim)
+DEFAULT_GRID: Final = "world"
 
 
 class Accelerator(Struct, frozen=True, kw_only=True):

@@ -12,7 +12,6 @@ from equipoise.calibration.forecasts import Results, published_curve, results_of
 from equipoise.economics import costs
 from equipoise.economics.costs import Bill, Rates
 from equipoise.errors import EvidenceError, InputError
-from equipoise.runs.results import Scores
 from equipoise.scaling.equilibrium import (
     KINDS,
     Equilibrium,
@@ -23,7 +22,7 @@ from equipoise.scaling.equilibrium import (
     words,
 )
 from equipoise.spec.catalogue import Catalogue, shipped
-from equipoise.spec.mlperf import round_key
+from equipoise.spec.mlperf import Scores, round_key
 from equipoise.stats import LEVEL
 from equipoise.units import HOUR_S
 

@@ -21,8 +21,8 @@ from equipoise.report.html import Html
 from equipoise.runs.embedded import tables
 from equipoise.runs.store import Tables, comparable
 from equipoise.spec.catalogue import Catalogue, shipped
+from equipoise.spec.hardware import DEFAULT_GRID
 from equipoise.spec.mlperf import round_order
-from equipoise.spec.renting import DEFAULT_GRID
 from equipoise.study.rounds import MIN_ENTRIES, default_round
 from equipoise.web.answers import PageAnswer
 

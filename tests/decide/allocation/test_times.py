@@ -2,7 +2,7 @@
 
 import pytest
 
-from equipoise.decide.allocation.allocate import allocate, job_times
+from equipoise.decide.allocation import allocate, job_times
 from equipoise.decide.allocation.jobs import read_jobs
 from equipoise.decide.allocation.problem import pool_of
 from equipoise.decide.decision import answer

@@ -20,7 +20,7 @@ from equipoise.decide.estimators.published import (
 from equipoise.decide.evidence import LEAST_LOG_SD, Estimate, Estimates
 from equipoise.runs import embedded
 from equipoise.scaling.laws import Domain
-from equipoise.scaling.submitters import SubmitterSpread
+from equipoise.scaling.pooled import SubmitterSpread
 from equipoise.spec.catalogue import catalogue
 from equipoise.stats import with_log_sd
 

@@ -5,7 +5,7 @@ import pytest
 
 from equipoise.decide.combine import straight_between
 from equipoise.decide.evidence import Estimate, Estimates
-from equipoise.decide.records.combined_advice import about_combined, taken_sizes
+from equipoise.decide.records.combined import about_combined, taken_sizes
 from equipoise.scaling.laws import Domain
 from equipoise.stats import with_log_sd
 

@@ -7,7 +7,7 @@ import numpy as np
 from equipoise.decide.combine import record_of
 from equipoise.decide.records.plans import planned
 from equipoise.runs import embedded
-from equipoise.runs.results import Scores
+from equipoise.spec.mlperf import Scores
 
 
 def test_trainings_of_one_system_are_planned_as_the_record_says():

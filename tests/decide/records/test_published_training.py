@@ -7,7 +7,7 @@ from equipoise.calibration import forecast_record
 from equipoise.decide.records.plans import kind_of, modelled, published_problem, recent_rounds, write_record
 from equipoise.errors import SpecError, UsageError
 from equipoise.runs import embedded
-from equipoise.runs.results import Scores
+from equipoise.spec.mlperf import Scores
 
 
 @pytest.fixture(scope="module")

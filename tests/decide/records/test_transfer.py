@@ -7,7 +7,7 @@ import pytest
 from equipoise.decide.estimators.model import transfer_records
 from equipoise.decide.records.transfer import HeldOutChip, held_out_chips, records
 from equipoise.runs import embedded
-from equipoise.runs.results import Scores
+from equipoise.spec.mlperf import Scores
 
 
 def held_out(chip, carried_s, modelled_s, nearness="maker"):

@@ -10,7 +10,7 @@ from equipoise.decide.estimators.measured import measured_estimates
 from equipoise.decide.query import query
 from equipoise.decide.reasons import trace_words
 from equipoise.decide.training import fixed_budget
-from equipoise.decide.user_evidence.traces import (
+from equipoise.decide.user_evidence import (
     checks,
     possible,
     ran_elsewhere,

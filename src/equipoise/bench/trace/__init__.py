@@ -14,8 +14,7 @@ from equipoise.bench.trace.activity import Activity, DeviceActivity, Spans, cove
 from equipoise.bench.trace.stream import TraceStream, blob_pieces, pieces
 from equipoise.errors import DataError
 from equipoise.runs.reader import Tally
-from equipoise.runs.sources import open_source
-from equipoise.runs.sources.archive import BLOCK_BYTES, has_tar_header
+from equipoise.runs.sources import BLOCK_BYTES, has_tar_header, open_source
 
 # Work of a device after the last step's end on the host, as a share of its work, from which on its own steps
 # are taken. In the samples a device that keeps up has 0 %, those that lag 13 % and 19 %.

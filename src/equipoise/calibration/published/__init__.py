@@ -1,4 +1,424 @@
 """Training measurements as papers and repositories publish them: a row a figure, in whatever unit they chose.
 
-Rows become executions: what ran, on what, with which strategy, and how many seconds it took.
+Rows become executions: what ran, on what, with which strategy, and how many seconds it took. Here is a row,
+with its seconds or the reason why it has none; no row is dropped.
 """
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from equipoise.calibration.published.models import Model, collective_of, is_matrix_product, model_of
+from equipoise.calibration.published.quantities import Quantity, count, number, quantity, stated
+from equipoise.calibration.published.strategies import MAX_ACCELERATORS, strategy_of
+from equipoise.errors import DataError, SpecError, UsageError
+from equipoise.runs.readers.cells import MAX_TEXT, TextRow, listed, rows_of
+from equipoise.spec.catalogue import Catalogue, shipped
+from equipoise.spec.cluster import Cluster
+from equipoise.spec.cluster_text import cluster_in_text
+from equipoise.spec.strategy import DTYPE_OF, Recompute, Strategy
+from equipoise.units import GIB
+
+_BACKWARD_FACTOR = 2.0
+_MOST_KEPT = 4096
+
+
+class Conversion(Struct, frozen=True, kw_only=True):
+    """How a figure becomes seconds: factor x figure, or factor / figure where it is a rate.
+
+    >>> Conversion(factor=100.0, is_rate=True).seconds(50.0)
+    2.0
+    """
+
+    factor: float
+    is_rate: bool
+
+    def seconds(self, figure: float) -> float:
+        """The time a figure stands for."""
+        return self.factor / figure if self.is_rate else self.factor * figure
+
+    def figure(self, seconds: float) -> float:
+        """The figure a time stands for."""
+        return self.factor / seconds if self.is_rate else seconds / self.factor
+
+
+def step_conversion(
+    quantity: Quantity, strategy: Strategy, model: Model, *, peak_flop_per_s: float | None
+) -> Conversion:
+    """How a figure becomes seconds per step.
+
+    peak_flop_per_s: of one accelerator in the precision of the row, for shares of the peak.
+    Raises DataError where the row lacks what its unit needs.
+    """
+    num_accelerators, batch = strategy.num_accelerators, strategy.global_batch_samples
+    spread = num_accelerators if quantity.per_accelerator else 1
+    match quantity.kind:
+        case "time":
+            work = 1.0
+        case "steps":
+            work = 1.0 / spread
+        case "samples":
+            work = batch / spread
+        case "tokens":
+            work = batch * _sequence(model) / spread
+        case "run_time":
+            work = batch * _sequence(model) / quantity.tokens
+        case "flop" | "utilisation":
+            work = _step_flop(model, strategy, quantity) / _flop_sharers(quantity, num_accelerators)
+            if quantity.kind == "utilisation":
+                if peak_flop_per_s is None:
+                    raise DataError("unit is a share of the peak, and no peak of this accelerator is known")
+                work /= peak_flop_per_s
+        case _:
+            raise DataError(f"unit: {quantity.kind} is not a quantity of a training step")
+    if quantity.is_rate:
+        return Conversion(factor=work / quantity.si, is_rate=True)
+    return Conversion(factor=work * quantity.si, is_rate=False)
+
+
+def _sequence(model: Model) -> int:
+    if model.sequence is None:
+        raise DataError("column seq: empty; the unit counts tokens, so tokens per sample have to be known")
+    return model.sequence
+
+
+def _flop_sharers(quantity: Quantity, num_accelerators: int) -> int:
+    if quantity.per_accelerator is None and num_accelerators > 1:
+        raise DataError(
+            "unit does not say whether FLOP/s are of one accelerator or of all: add /GPU or total"
+        )
+    return 1 if quantity.per_accelerator is False else num_accelerators
+
+
+def _step_flop(model: Model, strategy: Strategy, quantity: Quantity) -> float:
+    """FLOP of one step as people count them when they state FLOP/s.
+
+    Assumes that FLOP/s of the model leave out masked scores, and that other figures count every query with
+    every key; that logits are not computed again where layers are; that without a word about the model, what
+    is computed again counts.
+    Source: Narayanan et al. 2021, eq. 3: 96 B s l h^2 (1 + s/6h + V/16lh) with all layers computed again;
+    PaLM (Chowdhery et al. 2022, appendix B) for shares of the peak; Megatron-Bridge, whose FLOP/s over its
+    tokens/s are those of masked attention to 0.5 % on dense models.
+    """
+    counted = quantity.counted
+    recompute: Recompute = strategy.recompute if counted == "executed" else "none"
+    if model.transformer is None:
+        whole = model.known.train_flop_per_sample if model.known else None
+        if whole is None:
+            raise DataError(
+                "unit counts FLOP, and those of this workload are not known: add them to its catalogue entry"
+            )
+        again = 1 / (1 + _BACKWARD_FACTOR) if recompute == "full" else 0.0
+        return strategy.global_batch_samples * whole * (1 + again)
+    sequence = _sequence(model)
+    is_masked = quantity.kind == "flop" and counted == "model" and model.transformer.causal
+    sizes = replace(model.transformer, causal=is_masked)
+    forward = sizes.forward_flop_per_token(sequence)
+    logits = 2 * sizes.predicted_fraction * sizes.vocabulary * sizes.hidden
+    again = {"none": 0.0, "selective": sizes.score_flop_per_token(sequence), "full": forward - logits}[
+        recompute
+    ]
+    return strategy.global_batch_samples * sequence * ((1 + _BACKWARD_FACTOR) * forward + again)
+
+
+# Bytes on the wire of the busiest link over bytes of the message, as nccl-tests (PERFORMANCE.md) divides by
+# them.
+def _twice_all_others(num_ranks: int) -> float:
+    return 2 * (num_ranks - 1) / num_ranks
+
+
+def _all_others(num_ranks: int) -> float:
+    return (num_ranks - 1) / num_ranks
+
+
+def _whole(num_ranks: int) -> float:  # noqa: ARG001 - one signature for all operations
+    return 1.0
+
+
+_BUS_FACTORS = {
+    "all_reduce": _twice_all_others,
+    "reduce_scatter": _all_others,
+    "all_gather": _all_others,
+    "all_to_all": _all_others,
+    "broadcast": _whole,
+    "send": _whole,
+}
+
+
+def collective_conversion(
+    quantity: Quantity, operation: str, payload_bytes: float, num_ranks: int
+) -> Conversion:
+    """How a figure becomes seconds of one collective of so many bytes.
+
+    Raises DataError for a unit that is none of collectives, or one rank.
+    Source: nccl-tests, doc/PERFORMANCE.md: algbw = bytes / time, busbw = algbw x 2(n-1)/n for all-reduce.
+    """
+    if num_ranks <= 1:
+        raise DataError(f"n_gpus={num_ranks}: a collective needs two ranks")
+    if quantity.kind == "time":
+        return Conversion(factor=quantity.si, is_rate=False)
+    if quantity.kind == "payload":
+        return Conversion(factor=payload_bytes / quantity.si, is_rate=True)
+    if quantity.kind == "bus":
+        return Conversion(
+            factor=payload_bytes * _BUS_FACTORS[operation](num_ranks) / quantity.si, is_rate=True
+        )
+    raise DataError(
+        f"unit: {quantity.kind} is not a quantity of a collective; expected a time or busbw or algbw GB/s"
+    )
+
+
+Kind: TypeAlias = Literal["step", "throughput", "collective", "matmul", "efficiency"]
+
+MAX_FILES = 100
+_NEEDED = ("hardware", "n_gpus", "measured", "unit")
+# The columns of files of measurements; others may stand beside them.
+FILE_COLUMNS = (
+    *("workload", "params_b", "layers", "hidden", "heads", "hardware", "n_gpus", "parallel_config"),
+    *("tp", "pp", "dp", "cp", "ep", "precision", "global_batch", "micro_batch", "seq", "recompute"),
+    *("measured", "unit", "memory_gib", "other_tool_prediction", "other_tool", "source"),
+)
+_LARGEST = 1e30
+_LARGEST_MESSAGE_BYTES = 2**50
+_LEAST_GIB, _MOST_GIB = 1e-3, 1e6
+# Beyond these a unit must have slipped: ten nanoseconds, and three years.
+_SHORTEST_S, _LONGEST_S = 1e-8, 1e8
+# What is called a peak is reached by messages of this size on every machine of the data.
+_PEAK_MESSAGE_BYTES = 16 * GIB
+# nccl-tests prints 0.01 GB/s; below so many of them a figure is mostly rounding.
+_FEWEST_HUNDREDTHS = 10
+_PEAK = re.compile(r"\bpeak\b", re.IGNORECASE)
+
+
+class PublishedRow(Struct, frozen=True, kw_only=True):
+    """One row: its cells, and what follows from them.
+
+    file, row: where it stands; row is the 1-based data row. cells: as written, for splits by any column.
+    kind: what `seconds` is of: a training `step`; a sample or whatever is counted (`throughput`); a
+    `collective`; `matmul` and `efficiency` have none. reason: why there are no seconds; None where there are.
+    resolution: half of the last digit of the figure, as a share of it. notes: what was assumed.
+    catalogue: what its names mean.
+    execution, cluster: numbers that rows of one execution, and of executions that are nearly one, share; -1
+    where there are no seconds.
+    """
+
+    file: str
+    row: int
+    cells: dict[str, str]
+    workload: str
+    hardware: str
+    unit: str
+    num_accelerators: int = 0
+    measured: float | None = None
+    resolution: float = 0.0
+    quantity: Quantity | None = None
+    kind: Kind | None = None
+    model: Model | None = None
+    strategy: Strategy | None = None
+    operation: str | None = None
+    payload_bytes: float | None = None
+    memory_bytes: float | None = None
+    conversion: Conversion | None = None
+    notes: tuple[str, ...] = ()
+    reason: str | None = None
+    catalogue: Catalogue = field(default_factory=shipped)
+    execution: int = -1
+    cluster: int = -1
+
+    @property
+    def seconds(self) -> float | None:
+        """The measured time; None where the row has none."""
+        if self.conversion is None or self.measured is None:
+            return None
+        return self.conversion.seconds(self.measured)
+
+
+def nodes_of(row: PublishedRow) -> Cluster | None:
+    """The nodes that a row's hardware names; None where it names none that are known."""
+    return _nodes(row.hardware, row.num_accelerators, row.catalogue)
+
+
+@lru_cache(maxsize=_MOST_KEPT)
+def _nodes(hardware: str, num_accelerators: int, catalogue: Catalogue) -> Cluster | None:
+    return cluster_in_text(hardware, num_accelerators=num_accelerators, catalogue=catalogue)
+
+
+def read_rows(paths: Sequence[Path], catalogue: Catalogue | None = None) -> tuple[PublishedRow, ...]:
+    """Every data row of the files, in their order, those that mean nothing with the reason.
+
+    catalogue: what names mean; the shipped one unless given. Rows of one execution are not combined here:
+    `executions.py`.
+
+    Raises DataError for a file that is no such table, UsageError for a file given twice.
+    """
+    if len(paths) > MAX_FILES:
+        raise UsageError(f"{len(paths)} files; at most {MAX_FILES} are read at a time")
+    seen: set[Path] = set()
+    rows: list[PublishedRow] = []
+    for path in paths:
+        if path.resolve() in seen:
+            raise UsageError(f"{path}: given twice; name each file once")
+        seen.add(path.resolve())
+        rows.extend(_rows_of_file(path, catalogue or shipped()))
+    return tuple(rows)
+
+
+def _rows_of_file(path: Path, catalogue: Catalogue) -> list[PublishedRow]:
+    header, rows = rows_of(path)
+    missing = [name for name in _NEEDED if name not in header]
+    if missing:
+        raise DataError(
+            f"{path.name}: no column {', '.join(missing)}; found {listed(header)}; expected workload, "
+            "hardware, n_gpus, tp, pp, dp, precision, global_batch, micro_batch, seq, measured, unit"
+        )
+    return [row_of_cells(row, path.name, index, catalogue) for index, row in enumerate(rows, start=1)]
+
+
+def row_of_cells(row: TextRow, file: str, index: int, catalogue: Catalogue) -> PublishedRow:
+    """One row of cells, whatever it holds. file, index: where it stands."""
+    as_written = PublishedRow(
+        file=file,
+        row=index,
+        cells={name: text[:MAX_TEXT] for name, text in row.cells.items()},
+        workload=stated(row, "workload")[:MAX_TEXT],
+        hardware=stated(row, "hardware")[:MAX_TEXT],
+        unit=stated(row, "unit")[:MAX_TEXT],
+        catalogue=catalogue,
+    )
+    seen = as_written
+    try:
+        seen = _figure_of(row, as_written)
+        return _meant(row, seen)
+    except (DataError, SpecError) as err:
+        return replace(seen, reason=str(err).removeprefix(f"{row.place}, "))
+
+
+def _figure_of(row: TextRow, as_written: PublishedRow) -> PublishedRow:
+    """The row with its figure and accelerators. Raises DataError with what it lacks."""
+    measured = number(row, "measured", most=_LARGEST)
+    num_accelerators = count(row, "n_gpus", most=MAX_ACCELERATORS)
+    if measured is None or num_accelerators is None:
+        empty = "measured" if measured is None else "n_gpus"
+        raise DataError(f"column {empty}: empty; expected a number above 0")
+    memory_gib = number(row, "memory_gib", most=_MOST_GIB)
+    if memory_gib is not None and memory_gib < _LEAST_GIB:
+        raise row.refusal("memory_gib", f"{_LEAST_GIB:g} to {_MOST_GIB:g} GiB")
+    return replace(
+        as_written,
+        measured=measured,
+        resolution=_resolution(stated(row, "measured"), measured),
+        num_accelerators=num_accelerators,
+        quantity=quantity(stated(row, "unit")),
+        memory_bytes=None if memory_gib is None else memory_gib * GIB,
+    )
+
+
+def _meant(row: TextRow, seen: PublishedRow) -> PublishedRow:
+    """The row with all that follows from its figure. Raises DataError or SpecError with what it lacks."""
+    found = _of_kind(row, seen)
+    if found.seconds is not None and not _SHORTEST_S <= found.seconds <= _LONGEST_S:
+        raise DataError(
+            f"measured = {seen.measured:g} {seen.unit} is {found.seconds:g} s; "
+            f"expected {_SHORTEST_S:g} to {_LONGEST_S:g} s"
+        )
+    return found
+
+
+def _resolution(text: str, value: float) -> float:
+    """Half of the last digit that is written, as a share of the value."""
+    mantissa = text.lower().partition("e")[0].replace(",", "")
+    decimals = len(mantissa.partition(".")[2].rstrip("km "))
+    written = float(mantissa.rstrip("km ").lstrip("+") or 0)
+    return 0.5 * 10.0**-decimals / written if written else value
+
+
+def _of_kind(row: TextRow, seen: PublishedRow) -> PublishedRow:
+    """What the figure is of."""
+    unit = seen.quantity
+    if unit is None:
+        raise DataError("column unit: empty")
+    if is_matrix_product(seen.workload):
+        return replace(
+            seen, kind="matmul", reason="a rate of matrix products only, not of training or a collective"
+        )
+    if unit.kind in {"bus", "payload"} or collective_of(seen.workload):
+        return _collective(row, seen, unit)
+    if unit.kind == "efficiency":
+        return replace(
+            seen,
+            kind="efficiency",
+            reason="a share of perfect scaling: the reference time is not stated",
+        )
+    if unit.kind == "items":
+        return _throughput(seen, unit, "the unit does not say what is counted")
+    try:
+        return _step(row, seen, unit)
+    except (DataError, SpecError) as err:
+        if unit.kind != "samples":
+            raise
+        return _throughput(seen, unit, str(err).removeprefix(f"{row.place}, "))
+
+
+def _step(row: TextRow, seen: PublishedRow, unit: Quantity) -> PublishedRow:
+    model = model_of(row, seen.catalogue)
+    layers = model.transformer.layers if model.transformer else None
+    meaning = strategy_of(row, num_accelerators=seen.num_accelerators, layers=layers)
+    conversion = step_conversion(
+        unit, meaning.strategy, model, peak_flop_per_s=_peak(seen, unit, meaning.strategy)
+    )
+    return replace(
+        seen,
+        kind="step",
+        model=model,
+        strategy=meaning.strategy,
+        conversion=conversion,
+        notes=(*model.notes, *meaning.notes),
+    )
+
+
+def _peak(seen: PublishedRow, unit: Quantity, strategy: Strategy) -> float | None:
+    """The peak that a share of it is of; None where the unit needs none or the accelerator is not known."""
+    if unit.kind != "utilisation":
+        return None
+    nodes = nodes_of(seen)
+    return None if nodes is None else nodes.accelerator.peak_flop_per_s(DTYPE_OF[strategy.precision])
+
+
+def _throughput(seen: PublishedRow, unit: Quantity, why: str) -> PublishedRow:
+    """A rate whose step is not known: seconds of one of whatever it counts, over all accelerators.
+
+    Useful with the same rate at another number of accelerators only.
+    """
+    spread = seen.num_accelerators if unit.per_accelerator else 1
+    conversion = Conversion(factor=1.0 / (spread * unit.si), is_rate=True)
+    return replace(seen, kind="throughput", conversion=conversion, notes=(f"no step time: {why}",))
+
+
+def _collective(row: TextRow, seen: PublishedRow, unit: Quantity) -> PublishedRow:
+    notes = []
+    operation = collective_of(seen.workload)
+    if operation is None:
+        # Bandwidths of the bus are defined so that collectives can be compared with each other.
+        notes.append("no collective named: all_reduce is assumed")
+        operation = "all_reduce"
+    payload = number(row, "global_batch", most=_LARGEST_MESSAGE_BYTES)
+    if payload is None and _PEAK.search(seen.workload):
+        notes.append(f"a peak without a size: taken at {_PEAK_MESSAGE_BYTES} bytes")
+        payload = float(_PEAK_MESSAGE_BYTES)
+    if payload is None:
+        raise DataError("column global_batch: empty; expected the bytes of the message")
+    if unit.kind in {"bus", "payload"} and (seen.measured or 0.0) < _FEWEST_HUNDREDTHS * 0.01:
+        raise DataError(f"measured = {seen.cells['measured']} {seen.unit}: too few digits, mostly rounding")
+    return replace(
+        seen,
+        kind="collective",
+        operation=operation,
+        payload_bytes=payload,
+        conversion=collective_conversion(unit, operation, payload, seen.num_accelerators),
+        notes=tuple(notes),
+    )

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from equipoise.calibration.published.rows import FILE_COLUMNS, PublishedRow, nodes_of, read_rows
+from equipoise.calibration.published import FILE_COLUMNS, PublishedRow, nodes_of, read_rows
 from equipoise.spec.strategy import Software, software_in
 
 # What distinguishes rows that otherwise agree: whatever was run is in these columns.

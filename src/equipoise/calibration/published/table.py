@@ -11,16 +11,16 @@ from typing import Final
 
 import polars as pl
 
-from equipoise.calibration.published.executions import digest_of, software_of, source_of
-from equipoise.calibration.published.models import known_workload
-from equipoise.calibration.published.quantities import Quantity, number
-from equipoise.calibration.published.rows import (
+from equipoise.calibration.published import (
     FILE_COLUMNS,
     PublishedRow,
     nodes_of,
     row_of_cells,
     step_conversion,
 )
+from equipoise.calibration.published.executions import digest_of, software_of, source_of
+from equipoise.calibration.published.models import known_workload
+from equipoise.calibration.published.quantities import Quantity, number
 from equipoise.errors import DataError
 from equipoise.runs.readers.cells import TextRow
 from equipoise.runs.store import ColumnSchema, TableSchema, read_bytes

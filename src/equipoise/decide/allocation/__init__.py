@@ -1,1 +1,482 @@
-"""Several trainings on one pool of accelerators: who gets how many, and when."""
+"""Several trainings on one pool of accelerators: who gets how many, and when. Times in, a schedule out."""
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+from threadpoolctl import threadpool_limits
+
+from equipoise.decide.allocation.jobs import JobRequest
+from equipoise.decide.allocation.problem import (
+    AllocationJob,
+    ObjectiveName,
+    Placed,
+    Pool,
+    SharingProblem,
+    Solved,
+    is_after,
+)
+from equipoise.decide.allocation.schedule import in_turn, replayed, schedule, split
+from equipoise.decide.answer import Candidate
+from equipoise.decide.assess import nothing_fits
+from equipoise.decide.candidates import timed_candidate
+from equipoise.decide.decision import collect_candidates
+from equipoise.decide.evidence import Estimate, EvidenceSource
+from equipoise.decide.field import Sizes
+from equipoise.decide.prediction import predict
+from equipoise.decide.query import FIELDS, TrainingQuery, changed
+from equipoise.errors import DataError, EvidenceError, FitError, InputError, UsageError
+from equipoise.runs.readers.measurements import Measurements, read_measurements
+from equipoise.spec.catalogue import Catalogue
+from equipoise.spec.mlperf import Scores
+from equipoise.stats import LEVEL, Interval, log_sd, log_t_interval
+from equipoise.units import HOUR_S, format_count
+
+USER_TIMES: Final = "your measured times"
+
+
+class JobTimes(Struct, frozen=True, kw_only=True):
+    """What one job may take: a candidate of each size that it may have, ascending, none beyond the pool.
+
+    A time that was stated once has its value for both ends of its interval.
+    """
+
+    candidates: tuple[Candidate, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Numbers of accelerators."""
+        return tuple(each.num_accelerators for each in self.candidates)
+
+    @property
+    def time_s(self) -> tuple[Interval, ...]:
+        """The time on each size."""
+        return tuple(each.time_s for each in self.candidates if each.time_s is not None)
+
+
+def job_times(
+    jobs: Sequence[JobRequest], pool: Pool, *, scores: Scores | None, catalogue: Catalogue
+) -> tuple[JobTimes, ...]:
+    """The times of each job, in order, on the sizes it may have.
+
+    scores: published results; None where none may be used.
+    Raises EvidenceError with what is missing where a job's times are not known, UsageError where it fits on
+    no size or does not state how much it trains, DataError and SpecError for what the file got wrong.
+    """
+    with threadpool_limits(limits=1):  # as `decision.answer`, whose numbers these are
+        return tuple(_times(each, pool, scores, catalogue) for each in jobs)
+
+
+def usual_sizes(pool: Pool) -> tuple[int, ...]:
+    """Powers of two, whole nodes times powers of two, and the whole pool."""
+    most, node_size = pool.num_accelerators, pool.cluster.node_size
+    steps = range(math.ceil(math.log2(most)) + 1)
+    sizes = {2**step for step in steps} | {node_size * 2**step for step in steps} | {most}
+    return tuple(sorted(size for size in sizes if size <= most))
+
+
+def _times(job: JobRequest, pool: Pool, scores: Scores | None, catalogue: Catalogue) -> JobTimes:
+    try:
+        if job.times:
+            return _stated(job, pool)
+        if job.file is not None:
+            return _from_file(job, pool, scores, catalogue)
+        return _estimated(job, pool, scores, catalogue)
+    except EvidenceError as err:
+        missing = err.missing or ('times that you measured: times = {8 = "3 h", 16 = "1.7 h"}',)
+        raise EvidenceError(
+            f"{job.where} ({job.name}): {err}", missing=tuple(f"{job.name}: {each}" for each in missing)
+        ) from err
+    except InputError as err:
+        raise type(err)(f"{job.where} ({job.name}): {err}") from err
+
+
+def question_of(job: JobRequest, pool: Pool) -> TrainingQuery:
+    """The question that a job asks: that of `advise` for its training, on the pool."""
+    return changed(
+        pool.question,
+        workload=job.workload or "",
+        training_tokens=job.tokens,
+        training_samples=job.samples,
+        global_batch_samples=job.global_batch_samples,
+        precision=() if job.precision is None else FIELDS["precision"].read(job.precision),
+    )
+
+
+def _estimated(job: JobRequest, pool: Pool, scores: Scores | None, catalogue: Catalogue) -> JobTimes:
+    """The candidates that `advise` has for the same question."""
+    if job.workload is None:
+        raise UsageError("no way to find its time; give workload, times or file")
+    wanted = _within_pool(job.sizes, pool)
+    query = question_of(job, pool)
+    try:
+        found = collect_candidates(query, catalogue, scores, also_sizes=wanted).systems[0]
+    except UsageError as err:
+        if query.is_to_target:
+            raise UsageError(f"{err}; in a job: tokens = 1e12, or samples = 1e6") from err
+        raise
+    allowed = [each for each in found.allowed if not wanted or each.num_accelerators in wanted]
+    if not allowed:
+        hint = nothing_fits(found.assessment)
+        raise UsageError(
+            f"no strategy fits on up to {pool.num_accelerators} accelerators{f'; it {hint}' if hint else ''}"
+        )
+    known = tuple(each for each in allowed if each.time_s is not None)
+    if not known:
+        raise EvidenceError(f"no time can be estimated: {allowed[0].why_not}")
+    return JobTimes(candidates=known, notes=tuple(f"{job.name}: {each}" for each in found.assessment.notes))
+
+
+def _within_pool(sizes: Sequence[int], pool: Pool) -> tuple[int, ...]:
+    """The sizes named that the pool has room for."""
+    found = tuple(size for size in sizes if size <= pool.num_accelerators)
+    if sizes and not found:
+        raise UsageError(f"takes {min(sizes)} accelerators or more; the pool has {pool.num_accelerators}")
+    return found
+
+
+def _stated(job: JobRequest, pool: Pool) -> JobTimes:
+    """The times of the file itself; several repetitions give an interval."""
+    allowed = job.sizes or tuple(job.times)
+    sizes = tuple(size for size in job.times if size in allowed and size <= pool.num_accelerators)
+    if not sizes:
+        raise UsageError(
+            f"times of {', '.join(map(str, job.times))} accelerators; expected a size that the pool of "
+            f"{pool.num_accelerators} has room for{' and that sizes names' if job.sizes else ''}"
+        )
+    once = [size for size in sizes if len(job.times[size]) == 1]
+    return JobTimes(
+        candidates=tuple(_measured(pool, size, job.times[size], job.where) for size in sizes),
+        notes=("Times stated once have no interval.",) if once else (),
+    )
+
+
+def _measured(pool: Pool, size: int, seconds: Sequence[float], where: str) -> Candidate:
+    time = _interval(seconds)
+    source = EvidenceSource(kind="measured", ref=where, num_accelerators=size, time_s=time.value)
+    return timed_candidate(
+        pool.system,
+        pool.rates,
+        num_accelerators=size,
+        estimate=Estimate(
+            estimator="measured",
+            name=USER_TIMES,
+            time_s=time,
+            log_sd=log_sd(time),
+            why=f"{len(seconds)} measured",
+            weight=1.0,
+            sources=(source,),
+        ),
+        grade="measured",
+    )
+
+
+def _interval(seconds: Sequence[float]) -> Interval:
+    if len(seconds) > 1:
+        found = log_t_interval(seconds, level=LEVEL)
+        value = min(max(found.value, found.low), found.high)
+        return Interval(value=value, low=found.low, high=found.high, level=LEVEL)
+    value = median(seconds)
+    return Interval(value=value, low=value, high=value, level=LEVEL)
+
+
+def _from_file(job: JobRequest, pool: Pool, scores: Scores | None, catalogue: Catalogue) -> JobTimes:
+    """What `predict` makes of the times of a file; those measured alone, where they are too few for a law."""
+    assert job.file is not None
+    query = question_of(job, pool)
+    own = read_measurements(
+        job.file,
+        workload=job.workload,
+        accelerator=pool.cluster.accelerator.slug,
+        precision=query.precision[0] if query.precision else None,
+        global_batch_samples=query.global_batch_samples,
+        catalogue=catalogue,
+    )
+    if not own.is_time_to_train:
+        raise DataError(
+            f"{own.where} has times of {own.work}; expected times of complete trainings in a "
+            "column time_to_train_h"
+        )
+    measured = sorted({int(size) for size in own.num_accelerators})
+    spanned = [each for each in usual_sizes(pool) if measured[0] <= each <= measured[-1]]
+    sizes = job.sizes or tuple(sorted({*measured, *spanned}))
+    sizes = tuple(each for each in sizes if each <= pool.num_accelerators)
+    if not sizes:
+        raise UsageError(
+            f"{own.where} has times from {measured[0]} accelerators up; the pool has {pool.num_accelerators}"
+        )
+    query = replace(
+        query,
+        systems=(pool.cluster.accelerator.slug,),
+        times_from=job.file,
+        sizes=Sizes(listed=sizes),
+    )
+    try:
+        found = predict(query, scores=scores, catalogue=catalogue)
+    except FitError:
+        return _as_measured(job, own, sizes, pool)
+    outside: dict[str, list[str]] = {}
+    for size, why in found.outside.items():
+        outside.setdefault(why, []).append(format_count(size))
+    return JobTimes(
+        candidates=tuple(each for each in found.candidates if each.time_s is not None),
+        notes=tuple(f"{job.name} on {', '.join(at)}: {why}." for why, at in outside.items()),
+    )
+
+
+def _as_measured(job: JobRequest, own: Measurements, sizes: Sequence[int], pool: Pool) -> JobTimes:
+    """The measured times alone, where they are too few for a law."""
+    by_size = {size: own.time_s[own.num_accelerators == size].tolist() for size in sizes}
+    held = {size: seconds for size, seconds in by_size.items() if seconds}
+    if not held:
+        raise DataError(f"{own.where} has no time at any of the sizes in `sizes`")
+    return JobTimes(
+        candidates=tuple(_measured(pool, size, seconds, own.where) for size, seconds in held.items()),
+        notes=(
+            f"{job.name}: {own.where} has too few sizes to fit a scaling law; measured sizes alone are used.",
+        ),
+    )
+
+
+class JobShare(Struct, frozen=True, kw_only=True):
+    """What one job gets: the candidate of its size, and when it starts.
+
+    times: what it would take on other sizes. end_s: when it is done, at both ends with all jobs as slow, or
+    as fast, as theirs. hourly_electricity_usd: None without prices by the hour. late_s: by how much it misses
+    its deadline; is_at_risk: whether it would, were all jobs as slow as their intervals allow.
+    """
+
+    job: JobRequest
+    times: JobTimes
+    candidate: Candidate
+    start_s: float
+    end_s: Interval
+    hourly_electricity_usd: float | None
+    late_s: float
+    is_at_risk: bool
+
+    @property
+    def time_s(self) -> Interval:
+        """How long it takes."""
+        assert self.candidate.time_s is not None
+        return self.candidate.time_s
+
+
+class SimplerSchedule(Struct, frozen=True, kw_only=True):
+    """A simpler way to share the pool. value: of the objective; None where it misses a deadline or room."""
+
+    words: str
+    value: float | None
+
+
+class Allocation(Struct, frozen=True, kw_only=True):
+    """The answer. value: of the objective, in its unit; solved: how it was found, and what bounds it.
+
+    is_feasible: whether all deadlines are kept; otherwise the shares are those of the schedule whose latest
+    job is the least late, and is_certain: whether that was proved.
+    """
+
+    objective: ObjectiveName
+    pool: Pool
+    shares: tuple[JobShare, ...]
+    value: Interval
+    solved: Solved
+    is_feasible: bool
+    is_certain: bool
+    simpler_schedules: tuple[SimplerSchedule, ...]
+    makespan_s: float
+    total_s: float
+    notes: tuple[str, ...]
+
+    @property
+    def is_side_by_side(self) -> bool:
+        """Whether every job begins when it may."""
+        return not any(is_after(each.start_s, each.job.start_s) for each in self.shares)
+
+
+def allocate(
+    jobs: Sequence[JobRequest], times: Sequence[JobTimes], pool: Pool, *, objective: ObjectiveName
+) -> Allocation:
+    """The schedule that minimises the objective, deadlines kept; the least late where they cannot be.
+
+    times: of each job. Raises UsageError where the objective needs a price or power that nobody states.
+    """
+    problem = _problem(jobs, times, pool, objective)
+    solved = schedule(problem)
+    is_feasible, is_certain = True, True
+    if solved is None:
+        solved, is_feasible, is_certain = _least_late(problem)
+    if objective in {"cost", "energy"} and is_feasible and problem.is_regular:
+        solved = _sooner(problem, solved)
+    by_job = {each.job: each for each in solved.placed}
+    placed = tuple(by_job[index] for index in range(len(jobs)))
+    ends = {bound: _ends(problem, times, placed, bound) for bound in ("low", "high")}
+    shares = tuple(
+        _share(jobs[index], times[index], placed[index], pool=pool, ends=ends) for index in range(len(jobs))
+    )
+    return Allocation(
+        objective=objective,
+        pool=pool,
+        shares=shares,
+        value=_value(problem, times, placed),
+        solved=solved,
+        is_feasible=is_feasible,
+        is_certain=is_certain,
+        simpler_schedules=_simpler_schedules(problem),
+        makespan_s=max(each.end_s.value for each in shares),
+        total_s=math.fsum(each.job.weight * (each.end_s.value - each.job.start_s) for each in shares),
+        notes=tuple(
+            dict.fromkeys(
+                (*_notes(problem, is_feasible=is_feasible), *(note for each in times for note in each.notes))
+            )
+        ),
+    )
+
+
+def _problem(
+    jobs: Sequence[JobRequest], times: Sequence[JobTimes], pool: Pool, objective: ObjectiveName
+) -> SharingProblem:
+    rates = pool.rates
+    watts = rates.accelerator_power_w and rates.accelerator_power_w * rates.system_power.factor
+    slug = pool.cluster.accelerator.slug
+    if watts is None and (objective == "energy" or (objective == "cost" and pool.tariff is not None)):
+        raise EvidenceError(
+            f"the power of {slug} is not known", missing=(f"power_w of {slug}: --hardware FILE.toml",)
+        )
+    price = rates.price.usd_per_accelerator_hour if rates.price and pool.is_rented else 0.0
+    if objective == "cost" and not price and pool.tariff is None:
+        raise UsageError(f"--objective cost needs a price of {slug}: give --price or --electricity-by-hour")
+    return SharingProblem(
+        jobs=tuple(
+            AllocationJob(
+                name=job.name,
+                sizes=each.sizes,
+                time_s=tuple(time.value for time in each.time_s),
+                start_s=job.start_s,
+                deadline_s=job.deadline_s,
+                weight=job.weight,
+            )
+            for job, each in zip(jobs, times, strict=True)
+        ),
+        num_accelerators=pool.cluster.num_accelerators,
+        objective=objective,
+        usd_per_accelerator_s=price / HOUR_S,
+        power_w=watts or 0.0,
+        tariff=pool.tariff if objective == "cost" else None,
+    )
+
+
+def _least_late(problem: SharingProblem) -> tuple[Solved, bool, bool]:
+    """The least late schedule, whether it keeps every deadline after all, and whether it is proved."""
+    late = schedule(replace(problem, objective="lateness"))
+    assert late is not None  # lateness forbids nothing
+    kept = problem.is_feasible(late.placed)
+    if not kept:
+        return late, False, late.is_proved or late.bound > 0.0
+    found = replace(late, value=problem.value(late.placed), bound=0.0, is_proved=False)
+    return found, True, True
+
+
+def _sooner(problem: SharingProblem, solved: Solved) -> Solved:
+    """The same sizes, which cost the same whenever they run, with the least waiting."""
+    by_job = {each.job: each for each in solved.placed}
+    jobs = tuple(
+        replace(job, sizes=(job.sizes[by_job[index].choice],), time_s=(job.time_s[by_job[index].choice],))
+        for index, job in enumerate(problem.jobs)
+    )
+    found = schedule(replace(problem, jobs=jobs, objective="time"))
+    if found is None:
+        return solved
+    return replace(
+        solved, placed=tuple(replace(each, choice=by_job[each.job].choice) for each in found.placed)
+    )
+
+
+def _bounded(problem: SharingProblem, times: Sequence[JobTimes], bound: str) -> SharingProblem:
+    """The problem with every time at one end of its interval."""
+    return replace(
+        problem,
+        jobs=tuple(
+            replace(job, time_s=tuple(getattr(time, bound) for time in each.time_s))
+            for job, each in zip(problem.jobs, times, strict=True)
+        ),
+    )
+
+
+def _ends(
+    problem: SharingProblem, times: Sequence[JobTimes], placed: Sequence[Placed], bound: str
+) -> dict[int, float]:
+    """When each job ends if all take as long as one end of their intervals, in the same order."""
+    other = _bounded(problem, times, bound)
+    return {each.job: other.span(each)[1] for each in replayed(other, placed)}
+
+
+def _value(problem: SharingProblem, times: Sequence[JobTimes], placed: Sequence[Placed]) -> Interval:
+    """The objective, with both ends when all jobs are as fast or as slow as theirs."""
+    low, high = (
+        other.value(replayed(other, placed))
+        for other in (_bounded(problem, times, bound) for bound in ("low", "high"))
+    )
+    value = problem.value(placed)
+    return Interval(value=value, low=min(low, value), high=max(high, value), level=LEVEL)
+
+
+def _share(
+    job: JobRequest, times: JobTimes, placed: Placed, *, pool: Pool, ends: Mapping[str, Mapping[int, float]]
+) -> JobShare:
+    candidate, time = times.candidates[placed.choice], times.time_s[placed.choice]
+    end_s = placed.start_s + time.value
+    electricity = None
+    if pool.tariff is not None and pool.rates.accelerator_power_w is not None:
+        watts = candidate.num_accelerators * pool.rates.accelerator_power_w * pool.rates.system_power.factor
+        electricity = watts * pool.tariff.usd_per_w(placed.start_s, end_s)
+    low_s, high_s = ends["low"][placed.job], ends["high"][placed.job]
+    return JobShare(
+        job=job,
+        times=times,
+        candidate=candidate,
+        start_s=placed.start_s,
+        end_s=Interval(value=end_s, low=min(low_s, end_s), high=max(high_s, end_s), level=LEVEL),
+        hourly_electricity_usd=electricity,
+        late_s=end_s - job.deadline_s if is_after(end_s, job.deadline_s) else 0.0,
+        is_at_risk=is_after(high_s, job.deadline_s),
+    )
+
+
+def _simpler_schedules(problem: SharingProblem) -> tuple[SimplerSchedule, ...]:
+    """What simpler ways would give."""
+    best_split = split(problem)
+    equal = _equal_shares(problem)
+    return (
+        SimplerSchedule(
+            words="best split, all at once", value=None if best_split is None else best_split.value
+        ),
+        SimplerSchedule(words="equal shares, all at once", value=equal),
+        SimplerSchedule(words="one after another", value=in_turn(problem)),
+    )
+
+
+def _equal_shares(problem: SharingProblem) -> float | None:
+    """Every job on as many as an equal share has room for, from its start on."""
+    share = problem.num_accelerators // len(problem.jobs)
+    placed = []
+    for index, job in enumerate(problem.jobs):
+        fitting = [choice for choice, size in enumerate(job.sizes) if size <= share]
+        if not fitting:
+            return None
+        fastest = min(fitting, key=job.time_s.__getitem__)
+        placed.append(Placed(job=index, choice=fastest, start_s=job.start_s))
+    return problem.value(placed) if problem.is_feasible(placed) else None
+
+
+def _notes(problem: SharingProblem, *, is_feasible: bool) -> tuple[str, ...]:
+    hurried = any(math.isfinite(job.deadline_s) for job in problem.jobs)
+    if problem.objective in {"cost", "energy"} and not hurried and is_feasible:
+        return (
+            f"Without deadlines the least {problem.objective} is nearly always at the fewest accelerators.",
+        )
+    return ()

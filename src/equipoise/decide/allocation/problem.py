@@ -17,7 +17,7 @@ from equipoise.economics.costs import Rates
 from equipoise.errors import UsageError
 from equipoise.spec.catalogue import Catalogue, counted_name
 from equipoise.spec.cluster import Cluster
-from equipoise.spec.renting import DEFAULT_GRID
+from equipoise.spec.hardware import DEFAULT_GRID
 from equipoise.units import DAY_S, HOUR_S, KWH_J
 
 HOURS = 24

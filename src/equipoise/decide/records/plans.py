@@ -25,9 +25,8 @@ from equipoise.decide.surveys import Survey, surveyed
 from equipoise.decide.training import fixed_budget, training, usual_batch
 from equipoise.errors import InputError
 from equipoise.runs import embedded
-from equipoise.runs.results import Scores, best_per_size
 from equipoise.spec.catalogue import shipped
-from equipoise.spec.mlperf import ScoredEntry, round_key
+from equipoise.spec.mlperf import ScoredEntry, Scores, best_per_size, round_key
 from equipoise.units import HOUR_S
 
 # Rounds from here on: software and hardware that are still in use.

@@ -1,1 +1,450 @@
-"""What the user measured: runs, traces and collectives, read and held against the performance model."""
+"""What the user measured: runs, traces and collectives, read once and held against the performance model.
+
+Here are traces as evidence, and all measurements together.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import fmean, median
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from equipoise.decide.evidence import LEAST_LOG_SD, UserRun
+from equipoise.decide.field import MAX_ACCELERATORS
+from equipoise.decide.query import TrainingQuery
+from equipoise.decide.user_evidence.runs import UserRuns
+from equipoise.errors import DataError, SpecError, UsageError
+from equipoise.perfmodel.estimate import estimate
+from equipoise.perfmodel.layouts import grid
+from equipoise.perfmodel.load import Load
+from equipoise.perfmodel.machine import machine
+from equipoise.perfmodel.parameters import Parameters
+from equipoise.spec.catalogue import Catalogue
+from equipoise.spec.cluster import Cluster
+from equipoise.spec.hardware import Accelerator
+from equipoise.spec.strategy import DTYPE_OF, Strategy, read_option
+from equipoise.spec.workload import Workload
+from equipoise.units import format_count, format_milliseconds
+
+if TYPE_CHECKING:
+    from equipoise.bench.trace import RankTrace
+    from equipoise.calibration.user_collectives import TimedCollectives
+
+
+_RANKS = "ranks"
+# What data ranks do together where each holds all weights; other collectives are of other axes, or of shards.
+_REPLICAS_DO = frozenset({"allreduce", "broadcast", "reduce"})
+# Parameters that state of which axes, or shards, other collectives are.
+_SHARING = frozenset({"tp", "pp", "cp", "ep", "zero_stage"})
+# A way to train that no law carries on to other sizes.
+_UNKNOWN_WAY = "traced"
+# A profiler slows what it watches by some percent: assumed, as nobody measures with and without it here.
+_PROFILER_LOG_SD = 0.05
+# One or two steps may be ones that log, save or wait for input: ranks of the samples in docs/examples differ
+# by so much in the length of the same step.
+_FEW_STEPS_LOG_SD = 0.2
+_FEWEST_STEPS = 3
+
+
+class TracedAs(Struct, frozen=True, kw_only=True):
+    """What a user states of traced runs: ranks that traces do not hold, and parameters of the strategy."""
+
+    num_ranks: int | None = None
+    parameters: tuple[tuple[str, int | str | bool], ...] = ()
+
+
+class UserTrace(Struct, frozen=True, kw_only=True):
+    """One traced run: the mean over its ranks of the median step.
+
+    num_traced: ranks that were traced, of num_ranks; None where these are not known. device: as it calls
+    itself; accelerator: its slug, None where that is not known. step_s: None where no step is marked.
+    compute_share, exposed_share, idle_share: of a step, that sum to 1; the first and the last only where the
+    second is known. log_sd: of step_s. strategy: as the user states it, None where that does not make one;
+    missing: what to state for it. is_other: its collectives are those of another strategy, so that it counts
+    at its own size alone.
+    """
+
+    files: tuple[str, ...]
+    num_traced: int
+    num_ranks: int | None
+    device: str | None
+    accelerator: str | None
+    num_steps: int
+    step_s: float | None
+    log_sd: float
+    compute_share: float | None
+    exposed_share: float | None
+    idle_share: float | None
+    strategy: Strategy | None
+    missing: tuple[str, ...]
+    is_other: bool = False
+    notes: tuple[str, ...] = ()
+
+    def run(self) -> UserRun | None:
+        """The same as a run of the user's; None where the time of samples does not follow from it."""
+        if self.step_s is None or self.strategy is None or self.missing:
+            return None
+        found = self.strategy
+        return UserRun(
+            accelerator=self.accelerator,
+            num_accelerators=found.num_accelerators,
+            strategy=_UNKNOWN_WAY if self.is_other else _method(found),
+            precision=found.precision,
+            global_batch_samples=found.global_batch_samples,
+            samples_per_s=found.global_batch_samples / self.step_s,
+            log_sd=self.log_sd,
+            run_ids=(f"trace {named(self.files)}",),
+        )
+
+
+def traced_as(text: str | None) -> TracedAs:
+    """What a text such as `ranks=8 global_batch=64 precision=bf16` states. Raises SpecError or UsageError.
+
+    >>> traced_as("ranks=8 global_batch=64").num_ranks
+    8
+    """
+    found: dict[str, int | str | bool] = {}
+    num_ranks = None
+    for part in (text or "").replace(",", " ").split():
+        name, _, value = part.partition("=")
+        if name == _RANKS:
+            if not value.isdecimal() or not 1 <= int(value[:12]) <= MAX_ACCELERATORS:
+                raise UsageError(f"--traced-as {part[:40]!r}: expected a number of ranks, e.g. ranks=8")
+            num_ranks = int(value)
+            continue
+        name, known = read_option(part, where="--traced-as")
+        if name in found:
+            raise UsageError(f"--traced-as: {name} is given twice; keep one")
+        found[name] = known
+    return TracedAs(num_ranks=num_ranks, parameters=tuple(found.items()))
+
+
+def user_traces(paths: Sequence[Path], stated: TracedAs, catalogue: Catalogue) -> tuple[UserTrace, ...]:
+    """The traced runs in files: those of one number of ranks and one device are of one run.
+
+    catalogue: what names of devices mean. Raises DataError where no file can be read.
+    """
+    from equipoise.bench.trace import read_traces  # noqa: PLC0415 - only where files are given
+
+    reading = read_traces(paths)
+    runs: dict[tuple[int, str], list[RankTrace]] = {}
+    for each in reading.ranks:
+        runs.setdefault((each.world_size or 0, each.device_name or ""), []).append(each)
+    refused = tuple(
+        f"{counted.count} not read: {counted.first.detail}." for counted in reading.rejected.kinds.values()
+    )
+    return tuple(
+        _one(runs[key], stated, refused if number == 0 else (), catalogue)
+        for number, key in enumerate(sorted(runs))
+    )
+
+
+def _one(
+    ranks: "Sequence[RankTrace]", stated: TracedAs, refused: tuple[str, ...], catalogue: Catalogue
+) -> UserTrace:
+    first = ranks[0]
+    world = first.world_size if 0 < (first.world_size or 0) <= MAX_ACCELERATORS else None
+    num_ranks = world or stated.num_ranks
+    others = _other_operations(ranks, stated)
+    notes = [*refused, *_contradictions(world, stated)]
+    marked = [each for each in ranks if each.steps and all(step.number is not None for step in each.steps)]
+    steps = [[step.step_s for step in each.steps] for each in marked]
+    step_s = fmean(median(each) for each in steps) if steps else None
+    missing = [] if step_s else ["a step that is marked: call profiler.step() after each"]
+    strategy: Strategy | None = None
+    try:
+        strategy = _strategy(num_ranks, stated)
+    except SpecError as err:
+        missing.append(f"a --traced-as that fits the trace: {err}")
+    if strategy is None and len(missing) == (not step_s):
+        missing.extend(_unstated(num_ranks, stated))
+    if strategy is not None and others:
+        notes.append(
+            f"The trace has collectives of more than data parallelism ({', '.join(others)}): it is "
+            f"used only at {format_count(strategy.num_accelerators)} ranks. State the other "
+            "parallel axes to use it for more, e.g. "
+            '--traced-as "zero_stage=3" or "pp=2".'
+        )
+    slug = None if first.device_name is None else catalogue.accelerator_slug(first.device_name)
+    if first.device_name is not None and slug is None:
+        notes.append(
+            f"The device {first.device_name[:60]!r} is not known: it is treated as the accelerator "
+            "of the question."
+        )
+    compute, exposed, idle = _shares(ranks)
+    return UserTrace(
+        files=tuple(dict.fromkeys(each.where for each in ranks)),
+        num_traced=len({(each.where, each.rank, each.device) for each in ranks}),
+        num_ranks=num_ranks,
+        device=first.device_name,
+        accelerator=slug,
+        num_steps=sum(len(each) for each in steps),
+        step_s=step_s or None,
+        log_sd=_log_sd(steps),
+        compute_share=compute,
+        exposed_share=exposed,
+        idle_share=idle,
+        strategy=strategy,
+        missing=tuple(missing),
+        is_other=bool(others),
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def _other_operations(ranks: "Sequence[RankTrace]", stated: TracedAs) -> list[str]:
+    """Collectives that are not of plain data parallelism, where the user does not state of what they are."""
+    if _SHARING & {name for name, _ in stated.parameters}:
+        return []
+    names = {group.partition(" ")[0].replace("_", "") for each in ranks for group in each.collectives.group}
+    return sorted(names - _REPLICAS_DO)
+
+
+def _contradictions(world: int | None, stated: TracedAs) -> Iterator[str]:
+    if world and stated.num_ranks is not None and stated.num_ranks != world:
+        yield (
+            f"--traced-as states {format_count(stated.num_ranks)} ranks, the trace {format_count(world)}: "
+            "the trace is used."
+        )
+
+
+def _unstated(num_ranks: int | None, stated: TracedAs) -> Iterator[str]:
+    """What has to be stated for a strategy."""
+    if num_ranks is None:
+        yield "the number of ranks: --traced-as ranks=N"
+    if "global_batch_samples" not in dict(stated.parameters):
+        yield "the samples of a step over all ranks, which no trace holds: --traced-as global_batch=N"
+
+
+def _strategy(num_ranks: int | None, stated: TracedAs) -> Strategy | None:
+    """The strategy that the user states; data parallelism where no other axis is. None: too little stated.
+
+    As torch trains unless stated otherwise: fp32, not compiled, each data rank its share of the batch at
+    once.
+    Raises SpecError for what no strategy is.
+    """
+    parameters = dict(stated.parameters)
+    batch = parameters.get("global_batch_samples")
+    if num_ranks is None or type(batch) is not int:
+        return None
+    others = math.prod(int(parameters.get(axis, 1)) for axis in ("tp", "pp", "cp"))
+    dp = int(parameters.get("dp", max(1, num_ranks // max(1, others))))
+    if dp * others != num_ranks:
+        raise SpecError(
+            f"{format_count(dp)} x {format_count(others)} ranks of its axes are not the "
+            f"{format_count(num_ranks)} that ran"
+        )
+    usual = {"dp": dp, "microbatch_samples": max(1, batch // dp)}
+    return Strategy(**({"precision": "fp32", "implementation": "eager"} | usual | parameters))  # type: ignore[arg-type]  # each value was checked by name
+
+
+def _method(found: Strategy) -> str:
+    """The strategy as `bench` names it where it is plain data parallelism, else in its text form."""
+    plain = replace(
+        Strategy(
+            global_batch_samples=found.global_batch_samples,
+            microbatch_samples=found.microbatch_samples,
+            dp=found.dp,
+            precision=found.precision,
+            implementation="eager",
+        )
+    )
+    if found == plain:
+        if found.num_microbatches > 1:
+            return f"accumulate:{found.num_microbatches}"
+        return "single" if found.dp == 1 else "ddp"
+    return "fsdp" if found == replace(plain, zero_stage=3) else found.text()
+
+
+def _shares(ranks: "Sequence[RankTrace]") -> tuple[float | None, float | None, float | None]:
+    """Shares of all steps together: computing, exposed communication, idle."""
+    steps = [step for each in ranks for step in each.steps]
+    whole = math.fsum(step.step_s for step in steps)
+    exposed = [step.exposed_s for step in steps if step.exposed_s is not None]
+    if not whole > 0 or len(exposed) < len(steps):
+        return None, None, None
+    parts = ("compute_s", "idle_s")
+    computed_s, idle_s = (math.fsum(getattr(step, part) for step in steps) for part in parts)
+    return computed_s / whole, math.fsum(exposed) / whole, idle_s / whole
+
+
+def _log_sd(steps: Sequence[Sequence[float]]) -> float:
+    """Of the step: what its repetitions leave open, and what the profiler adds.
+
+    Assumes steps of a rank are as the next ones; ranks of a step are no repetitions, they wait for each
+    other.
+    """
+    longest = max(steps, key=len, default=())
+    if len(longest) < _FEWEST_STEPS:
+        own = _FEW_STEPS_LOG_SD
+    else:
+        # 1.25: of a median over that of a mean, of normal values.
+        own = 1.25 * float(np.std(np.log(longest), ddof=1)) / math.sqrt(len(longest))
+    return max(LEAST_LOG_SD, math.hypot(own, _PROFILER_LOG_SD))
+
+
+def with_traces(own: UserRuns | None, traces: Sequence[UserTrace]) -> UserRuns | None:
+    """The user's runs, and those of the traces from which the time of samples follows."""
+    found = tuple(run for each in traces if (run := each.run()) is not None)
+    if not found:
+        return own
+    if own is None:
+        own = UserRuns(
+            where="your traces", set_ups=(), trainings=None, machines=(), other_workloads=(), notes=()
+        )
+    machines = {*own.machines, *(each.accelerator for each in found if each.accelerator is not None)}
+    return replace(own, set_ups=(*own.set_ups, *found), machines=tuple(sorted(machines)))
+
+
+def unusable(traces: Sequence[UserTrace]) -> tuple[str, ...]:
+    """What is missing of traces for times to follow from them."""
+    return tuple(f"{item} (of {named(each.files)})" for each in traces for item in each.missing)
+
+
+def refuse_unnamed_traces(traces: Sequence[UserTrace], accelerators: Sequence[str]) -> None:
+    """Raise UsageError where several accelerators are asked about and a trace does not name its own."""
+    unnamed = next((each for each in traces if each.accelerator is None), None)
+    if unnamed is not None and len(set(accelerators)) > 1:
+        raise UsageError(
+            f"--trace {named(unnamed.files)}: it names no known accelerator, and the question has "
+            f"{len(set(accelerators))}: give only the one it ran on"
+        )
+
+
+def named(files: Sequence[str]) -> str:
+    """Files in words: the first by its name, the number of the others."""
+    more = f" and {len(files) - 1} more" if len(files) > 1 else ""
+    return files[0].rpartition("/")[2] + more
+
+
+# What the model calls what a trace shows as communication that nothing hides: waiting for a slower rank
+# passes in the collective that it comes late to.
+_EXPOSED = ("tp", "cp", "ep", "pp", "dp", "waiting")
+
+
+class TraceCheck(Struct, frozen=True, kw_only=True):
+    """A traced run and the modelled step of its strategy; None where there is none."""
+
+    trace: UserTrace
+    modelled_step_s: float | None = None
+    modelled_exposed_share: float | None = None
+
+
+def possible(trace: UserTrace, workload: Workload, chip: Accelerator | None) -> UserTrace:
+    """The trace; with what is wrong of it as missing where its step is faster than the chips' peak allows.
+
+    chip: None where it is not known.
+    """
+    found = trace.strategy
+    if chip is None or found is None or trace.step_s is None:
+        return trace
+    peak = chip.peak_flop_per_s(DTYPE_OF[found.precision])
+    flop = replace(workload, trained=found.trained).train_flop_per_sample
+    if peak is None or flop is None:
+        return trace
+    least_s = flop * found.global_batch_samples / (peak * found.num_accelerators)
+    if trace.step_s >= least_s:
+        return trace
+    wrong = (
+        f"a workload and a batch that the trace is of: {format_count(found.global_batch_samples)} samples of "
+        f"{workload.title} take {format_milliseconds(least_s)} ms at the peak of "
+        f"{format_count(found.num_accelerators)} x {chip.title}"
+    )
+    return replace(trace, missing=(*trace.missing, wrong))
+
+
+def checks(
+    traces: Sequence[UserTrace], load: Load | None, nodes: Cluster, parameters: Parameters | None
+) -> tuple[TraceCheck, ...]:
+    """Traced runs on this kind of accelerator, with the modelled steps of their strategies.
+
+    load, parameters: None where there is no model.
+    """
+    return tuple(
+        _check(each, load, nodes, parameters)
+        for each in traces
+        if each.accelerator in {None, nodes.accelerator.slug}
+    )
+
+
+def ran_elsewhere(traces: Sequence[UserTrace], accelerator: str, title: str) -> tuple[str, ...]:
+    """A note of each trace of another accelerator than the one asked about."""
+    return tuple(
+        f"Not used for {title}: {named(each.files)} ran on {each.device}."
+        for each in traces
+        if each.accelerator not in {None, accelerator}
+    )
+
+
+def _check(trace: UserTrace, load: Load | None, nodes: Cluster, parameters: Parameters | None) -> TraceCheck:
+    if load is None or parameters is None or trace.strategy is None or trace.is_other:
+        return TraceCheck(trace=trace)
+    size = trace.strategy.num_accelerators
+    found = estimate(load, machine(replace(nodes, num_accelerators=size)), grid([trace.strategy]), parameters)
+    step_s = float(np.ravel(found.step_s)[0])
+    if not (math.isfinite(step_s) and step_s > 0):
+        return TraceCheck(trace=trace)
+    exposed_s = math.fsum(float(np.ravel(getattr(found.seconds, name))[0]) for name in _EXPOSED)
+    return TraceCheck(trace=trace, modelled_step_s=step_s, modelled_exposed_share=exposed_s / step_s)
+
+
+class UserEvidence(Struct, frozen=True, kw_only=True):
+    """What the user measured. runs, collectives: None where none were given."""
+
+    runs: UserRuns | None = None
+    collectives: "TimedCollectives | None" = None
+    traces: tuple[UserTrace, ...] = ()
+
+
+def user_evidence(
+    query: TrainingQuery, workload: Workload, accelerators: Sequence[str], catalogue: Catalogue
+) -> UserEvidence:
+    """The runs and files of a question.
+
+    accelerators: slugs asked about. Raises DataError for what cannot be read, EvidenceError where nothing in
+    it can be used, UsageError where several accelerators are asked about and a file does not name its own.
+    """
+    if query.traced_as is not None and not query.traces:
+        raise UsageError("--traced-as states how traces ran; give them: --trace FILE")
+    for path in query.collectives:
+        if not path.exists():
+            raise DataError(
+                f"--collectives {path}: file not found; expected output of nccl-tests or rccl-tests"
+            )
+    timed = None
+    if query.collectives:
+        from equipoise.calibration.user_collectives import (  # noqa: PLC0415 - only where files are given
+            given_collectives,
+            refuse_unnamed,
+        )
+
+        timed = given_collectives(query.collectives, catalogue)
+        refuse_unnamed(timed, accelerators)
+    traces = user_traces(query.traces, traced_as(query.traced_as), catalogue) if query.traces else ()
+    refuse_unnamed_traces(traces, accelerators)
+    checked = tuple(
+        possible(each, workload, _chip(each.accelerator or accelerators[0], catalogue)) for each in traces
+    )
+    runs: UserRuns | None = None
+    if query.runs is not None:
+        from equipoise.decide.user_evidence.folders import (  # noqa: PLC0415 - only where a folder is given
+            refuse_impossible,
+            user_runs,
+        )
+
+        runs = user_runs(query.runs, workload.slug, accelerators)
+        chips = {
+            each.accelerator: _chip(each.accelerator, catalogue) for each in runs.set_ups if each.accelerator
+        }
+        refuse_impossible(
+            runs.set_ups, workload, {name: chip for name, chip in chips.items() if chip}, where=runs.where
+        )
+    return UserEvidence(runs=with_traces(runs, checked), collectives=timed, traces=checked)
+
+
+def _chip(name: str, catalogue: Catalogue) -> Accelerator | None:
+    """The accelerator of a slug; None for a machine that the catalogue does not have."""
+    return catalogue.accelerator(name) if catalogue.accelerator_slug(name) is not None else None

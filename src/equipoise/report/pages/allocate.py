@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from equipoise.decide.allocation.allocate import Allocation, JobShare
+from equipoise.decide.allocation import Allocation, JobShare
 from equipoise.decide.allocation.problem import ObjectiveName
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (

@@ -11,8 +11,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from equipoise.errors import DataError
-from equipoise.files import read_input
-from equipoise.runs.probe import answered
+from equipoise.files import probed, read_input
 from equipoise.units import DAY_S, HOUR_S, MIB, MILLISECOND_S, MINUTE_S
 
 SIZE = "num_accelerators"
@@ -128,7 +127,7 @@ def text_of(path: Path, *, also: Sequence[str] = ()) -> str:
     """
     data = read_input(path, MAX_FILE_BYTES, expected="a CSV or Parquet file")
     if data.startswith(_PARQUET_MAGIC):
-        return answered(__name__, csv_text.__name__, [path.name, *also], data, where=path.name)
+        return probed(__name__, csv_text.__name__, [path.name, *also], data, where=path.name)
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise DataError(f"{path.name}: UTF-16 text; expected UTF-8: save it as `CSV UTF-8`")
     try:

@@ -1,6 +1,10 @@
-"""Where bytes come from: a folder, an archive, a git repository or one file, behind one small record."""
+"""Where bytes come from: a folder, an archive, a git repository or one file, behind one small record.
+
+Tar archives, plain or compressed, are one streaming pass, nothing unpacked, written for hostile archives.
+"""
 
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,17 +13,223 @@ from msgspec import Struct, field
 
 from equipoise.errors import DataError
 from equipoise.runs.reader import Blob, RowRejection
-from equipoise.runs.sources.archive import archive_files, is_archive
 from equipoise.runs.sources.gate import (
     DEFAULT_LIMITS,
     MAX_DEPTH,
     MAX_FILE_BYTES,
+    MAX_MEMBER_BYTES,
+    ByteStream,
     Gate,
     ReadLimits,
     SourceEndError,
     Wanted,
+    compression,
+    decoded,
+    opened_stream,
+    shown,
 )
 from equipoise.runs.sources.git import git_files, is_git
+from equipoise.units import MIB
+
+BLOCK_BYTES = 512
+# Long names, and pax records such as a commit's hash; the names of the rounds are below 140 bytes.
+MAX_EXTENSION_BYTES = MIB
+
+_ZERO_BLOCK = bytes(BLOCK_BYTES)
+_REGULAR = frozenset(b"0\x007")
+_NAMED_KINDS = {
+    ord("1"): "hard link",
+    ord("2"): "symbolic link",
+    ord("3"): "character device",
+    ord("4"): "block device",
+    ord("6"): "named pipe",
+}
+_DIRECTORY = ord("5")
+_SPARSE = ord("S")
+_SPARSE_NAME = b"GNU.sparse.name"
+_SPARSE_RECORD = b"GNU.sparse"
+_USED_RECORDS = frozenset({b"path", b"size", _SPARSE_NAME})
+_PAX_RECORD = re.compile(rb"(\d{1,7}) ([^=\n]{1,255})=")
+
+
+# Members that describe the next one: pax records (x; X on Solaris; g for all), a long name, a link's target.
+_PAX, _LONG_NAME = frozenset(b"xX"), ord("L")
+_EXTENSIONS = frozenset(b"xXgLK")
+
+
+class _Header(Struct, frozen=True, kw_only=True):
+    """One member: its raw path, type flag, bytes stored, and whether these are pieces of a sparse file."""
+
+    path: bytes
+    flag: int
+    size: int
+    sparse: bool
+
+
+def _number(field: bytes) -> int:
+    """A number of a header: octal digits, or base 256 where GNU needed more. Raises ValueError."""
+    if field[0] & 0x80:
+        if field[0] != 0x80:  # noqa: PLR2004 - 0xff marks a negative number
+            raise ValueError("a negative number")
+        return int.from_bytes(field[1:], "big")
+    digits = field.split(b"\x00", 1)[0].strip()
+    if not digits:
+        return 0
+    if not digits.isdigit():
+        raise ValueError(f"not an octal number: {digits!r}")
+    return int(digits, 8)
+
+
+def has_tar_header(block: bytes) -> bool:
+    """Whether a block of 512 bytes is a tar header: its checksum (a sum of bytes, signed or not) matches."""
+    if len(block) < BLOCK_BYTES or block == _ZERO_BLOCK:
+        return False
+    try:
+        stated = _number(block[148:156])
+    except ValueError:
+        return False
+    unsigned = sum(block) - sum(block[148:156]) + 8 * ord(" ")
+    num_high = sum(byte > 0x7F for byte in block[:148] + block[156:]) if stated != unsigned else 0  # noqa: PLR2004 - sign bit
+    return stated in {unsigned, unsigned - 256 * num_high}
+
+
+def _pax_records(data: bytes) -> dict[bytes, bytes]:
+    """The records of a pax header that matter here. Raises ValueError when they are malformed."""
+    records: dict[bytes, bytes] = {}
+    position = 0
+    while position < len(data) and data[position]:
+        match = _PAX_RECORD.match(data, position)
+        end = position + int(match[1]) if match else 0
+        if match is None or not match.end() < end <= len(data) or data[end - 1] != ord("\n"):
+            raise ValueError(f"a malformed pax record at byte {position}")
+        if match[2] in _USED_RECORDS:
+            records[match[2]] = data[match.end() : end - 1]
+        elif match[2].startswith(b"GNU.sparse."):
+            records[_SPARSE_RECORD] = b""
+        position = end
+    return records
+
+
+def _padded(size: int) -> int:
+    """Bytes that `size` bytes of content occupy: whole blocks."""
+    return size + -size % BLOCK_BYTES
+
+
+def _extension_data(stream: ByteStream, size: int) -> bytes:
+    """The content of an extended header."""
+    if size > MAX_EXTENSION_BYTES:
+        raise SourceEndError(
+            "corrupt_archive", f"an extended header of {size} bytes; at most {MAX_EXTENSION_BYTES}"
+        )
+    data = stream.take(_padded(size))
+    if len(data) < _padded(size):
+        raise SourceEndError("truncated_archive", "ends inside an extended header; later members are missing")
+    return data[:size]
+
+
+def _skip_sparse_map(stream: ByteStream, block: bytes) -> None:
+    """Pass over the continuation blocks of an old GNU sparse header; each flags whether another follows."""
+    more = block[482]
+    while more:
+        block = stream.take(BLOCK_BYTES)
+        if len(block) < BLOCK_BYTES:
+            raise SourceEndError(
+                "truncated_archive", "ends inside a sparse header; later members are missing"
+            )
+        more = block[504]
+
+
+def _member(stream: ByteStream, block: bytes, names: dict[bytes, bytes]) -> _Header:
+    """The member that a header block describes, after the extended headers before it."""
+    path = block[:100].split(b"\x00", 1)[0]
+    if block[257:263] == b"ustar\x00" and block[345]:
+        path = block[345:500].split(b"\x00", 1)[0] + b"/" + path
+    flag = block[156]
+    stated = names.get(b"size")
+    if stated is not None and not stated.isdigit():
+        raise ValueError(f"a pax size of {stated[:20]!r}")
+    size = _number(block[124:136]) if stated is None else int(stated)
+    path = names.get(_SPARSE_NAME, names.get(b"path", path))
+    if size > MAX_MEMBER_BYTES:
+        raise SourceEndError("corrupt_archive", f"a member of {size} bytes; at most {MAX_MEMBER_BYTES}")
+    if flag == _SPARSE:
+        _skip_sparse_map(stream, block)
+    sparse = flag == _SPARSE or _SPARSE_RECORD in names or _SPARSE_NAME in names
+    return _Header(path=path, flag=flag, size=size, sparse=sparse)
+
+
+def _headers(stream: ByteStream, gate: Gate) -> Iterator[_Header]:
+    """The members in order; the consumer passes over each one's content. Ends at the end marker."""
+    names: dict[bytes, bytes] = {}
+    while True:
+        block = stream.take(BLOCK_BYTES)
+        if block == _ZERO_BLOCK:
+            return
+        if len(block) < BLOCK_BYTES:
+            raise SourceEndError("truncated_archive", "no end marker: the last members may be missing")
+        if not has_tar_header(block):
+            raise SourceEndError("corrupt_archive", f"no valid header after {gate.num_members} members")
+        gate.count()
+        try:
+            if block[156] not in _EXTENSIONS:
+                yield _member(stream, block, names)
+                names = {}
+                continue
+            data = _extension_data(stream, _number(block[124:136]))
+            if block[156] in _PAX:
+                names |= _pax_records(data)
+            elif block[156] == _LONG_NAME:
+                names[b"path"] = data.split(b"\x00", 1)[0]
+        except ValueError as err:
+            raise SourceEndError("corrupt_archive", f"after {gate.num_members} members: {err}") from err
+
+
+def members(stream: ByteStream, gate: Gate) -> Iterator[Blob]:
+    """The wanted regular files of a tar stream, in archive order; everything refused is reported to the gate.
+
+    Raises SourceEndError where the archive is cut, corrupt or beyond the limits.
+    """
+    for header in _headers(stream, gate):
+        stored_bytes = _padded(header.size)
+        if header.sparse:
+            gate.refuse_kind(header.path, "sparse member")
+        elif header.flag in _NAMED_KINDS:
+            stored_bytes = 0
+            gate.refuse_kind(header.path, _NAMED_KINDS[header.flag])
+        elif header.flag == _DIRECTORY or (header.flag in _REGULAR and header.path.endswith(b"/")):
+            stored_bytes = 0
+        elif header.flag not in _REGULAR:
+            gate.refuse_kind(header.path, f"member of type {chr(header.flag)!r}")
+        elif (path := gate.admitted(header.path, header.size)) is not None:
+            data = stream.take(header.size)
+            if len(data) == header.size:
+                yield Blob(path=path, data=data)
+            stored_bytes -= len(data)
+        if not stream.skip(stored_bytes):
+            raise SourceEndError(
+                "truncated_archive", f"ends inside {shown(decoded(header.path))}; later members are missing"
+            )
+
+
+_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.zst", ".tzst")
+
+
+def is_archive(path: Path) -> bool:
+    """Whether a file is an archive, by its first block; or is named like one, so that damage is reported."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        head = file.read(BLOCK_BYTES)
+    return compression(head) is not None or has_tar_header(head) or path.name.lower().endswith(_SUFFIXES)
+
+
+def archive_files(path: Path, gate: Gate) -> Iterator[Blob]:
+    """The wanted files of an archive, in the order in which it holds them."""
+    with path.open("rb") as file:
+        kind = compression(file.read(BLOCK_BYTES))
+        file.seek(0)
+        yield from members(opened_stream(file, path.stat().st_size, kind, gate), gate)
+
 
 _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 

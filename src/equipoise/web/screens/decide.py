@@ -7,12 +7,11 @@ from msgspec import Struct
 from equipoise.decide.allocation.jobs import JobsFile, job_of_cells, jobs_document, jobs_of
 from equipoise.decide.query import TrainingQuery, changed
 from equipoise.errors import UsageError
-from equipoise.library.allocation import AllocationObjective, allocation_of
-from equipoise.library.decisions import DecisionVerb, result_of
-from equipoise.library.result import Result
+from equipoise.library import Result
+from equipoise.library.decisions import AllocationObjective, DecisionVerb, allocation_of, result_of
 from equipoise.report.format import printable
 from equipoise.runs.embedded import scores
-from equipoise.runs.writers import neutralised
+from equipoise.runs.store import neutralised
 from equipoise.spec.catalogue import counted_name
 from equipoise.web.answers import PageAnswer, shown
 from equipoise.web.question import QuestionFields, label_of, question, question_controls

@@ -16,7 +16,7 @@ from equipoise.report import format as amounts
 from equipoise.report.blocks import Badge, Block, Fact, Facts, Span, code, strong
 from equipoise.report.format import TIMES, capital, count, listed, plural, printable, sentence
 from equipoise.scaling.equilibrium import Equilibrium, Limit, default_answer, least_speedup, pays
-from equipoise.spec.renting import PriceTerms
+from equipoise.spec.hardware import PriceTerms
 from equipoise.units import format_count, format_percent, format_si
 
 GRADES: Final[dict[Grade, str]] = {

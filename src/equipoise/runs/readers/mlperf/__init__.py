@@ -21,13 +21,6 @@ from equipoise.runs.readers.mlperf.entries import (
     looks_like_log,
 )
 from equipoise.runs.readers.mlperf.log import LogFacts, Progress, read_log
-from equipoise.runs.readers.mlperf.power import (
-    Meter,
-    entry_energy_j,
-    node_meter,
-    run_energy_j,
-    switch_meter,
-)
 from equipoise.runs.readers.mlperf.system import (
     MAX_NAME_CHARACTERS,
     Names,
@@ -37,7 +30,19 @@ from equipoise.runs.readers.mlperf.system import (
     read_summary,
     read_system,
 )
-from equipoise.runs.scoring import CORRUPT_LINE, SLOW_INIT, SUCCESS, RunOutcome, Score, score
+from equipoise.runs.scoring import (
+    CORRUPT_LINE,
+    SLOW_INIT,
+    SUCCESS,
+    Meter,
+    RunOutcome,
+    Score,
+    entry_energy_j,
+    node_meter,
+    run_energy_j,
+    score,
+    switch_meter,
+)
 from equipoise.spec import mlperf as spellings
 from equipoise.spec.catalogue import Catalogue
 from equipoise.units import HOUR_S, MINUTE_S

@@ -12,8 +12,8 @@ from msgspec import Struct, field
 
 from equipoise.runs.reader import RowRejection, SourceFacts, Tally
 from equipoise.runs.readers.mlperf.log import LogFacts
-from equipoise.runs.readers.mlperf.power import Meter
 from equipoise.runs.readers.mlperf.system import SummaryFacts, SystemFacts
+from equipoise.runs.scoring import Meter
 from equipoise.units import MIB
 
 FileKind: TypeAlias = Literal["log", "system", "entry", "summary", "scaling", "node_power", "switch_power"]
