@@ -15,6 +15,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from equipoise.diagnose.links import LEAST_GAIN, Cases, Pair, cases, seconds, speedups
+from equipoise.intervals import LEVEL, Interval
 from equipoise.perfmodel.collectives import all_reduce_s
 from equipoise.perfmodel.load import workload_load
 from equipoise.perfmodel.machine import Group, machine
@@ -24,7 +25,6 @@ from equipoise.spec.cluster import cluster
 from equipoise.spec.hardware import Accelerator, accelerator
 from equipoise.spec.links import LinkReach, reach
 from equipoise.spec.workload import Workload, workload
-from equipoise.stats import LEVEL, Interval
 
 FILE = Path(__file__).with_name("field_report.toml")
 # Consumer cards whose driver gives no peer access over PCIe, as the report's machine had it.

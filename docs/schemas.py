@@ -23,12 +23,12 @@ from equipoise.decide.prediction import Prediction
 from equipoise.decide.published_steps import NearStep
 from equipoise.decide.query import TrainingQuery
 from equipoise.decide.solve_for import Reaches
+from equipoise.intervals import Bar, Interval
 from equipoise.launch import Setting, Snippet
 from equipoise.report.json import SCHEMA_VERSIONS, WeightedSource, schema_id
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.strategy import Strategy
 from equipoise.spec.workload import Workload
-from equipoise.stats import Bar, Interval
 
 Schema: TypeAlias = dict[str, Any]
 FOLDER: Final = Path(__file__).resolve().parents[1] / "src" / "equipoise" / "report" / "schemas"

@@ -1,4 +1,4 @@
-"""Statistics that several layers share: robust estimates, and amounts known within an interval.
+"""Statistics that several layers share: robust estimates, and what a calculation makes of uncertain inputs.
 
 No frames, no files, no random numbers.
 """
@@ -8,27 +8,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from statistics import NormalDist
 from types import ModuleType
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-from msgspec import Struct
-from msgspec.structs import replace
 from numpy.typing import ArrayLike, NDArray
 
 from equipoise.errors import EvidenceError
+from equipoise.intervals import LEVEL, Bar, Input, Interval, Tornado, num_sd
 
 _ROUNDING = 1e-10
-# An interval wider than this factor has no information: its amount counts as unknown.
-WIDEST: Final = 20.0
-
-
-class Interval(Struct, frozen=True, kw_only=True):
-    """A value between two bounds that are meant to hold with probability `level`."""
-
-    value: float
-    low: float
-    high: float
-    level: float
 
 
 def covered_s(
@@ -246,142 +234,12 @@ def _special() -> ModuleType:
     return scipy.special
 
 
-LEVEL = 0.9
 Values: TypeAlias = Mapping[str, NDArray[np.float64]]
 Evaluate: TypeAlias = Callable[[Values], NDArray[np.float64]]
 
 # So many that the ends of a 90 % interval lie within 2 % of those of two million draws (tests/economics).
 _NUM_DRAWS = 8192
 _SEED = 1
-# exp(700) is the last that a float holds.
-MOST_EXPONENT = 700.0
-
-
-class Input(Struct, frozen=True, kw_only=True):
-    """One input of a calculation: its name, its unit, and what it may be."""
-
-    name: str
-    unit: str
-    interval: Interval
-
-
-class Bar(Struct, frozen=True, kw_only=True):
-    """One input moved alone from one end of its interval to the other. at_low, at_high: the result then."""
-
-    name: str
-    unit: str
-    low: float
-    high: float
-    at_low: float
-    at_high: float
-
-    @property
-    def effect(self) -> float:
-        """How far the result moves; infinite where one end never comes."""
-        if self.at_low == self.at_high:
-            return 0.0
-        return abs(self.at_high - self.at_low)
-
-
-class Tornado(Struct, frozen=True, kw_only=True):
-    """A result with its interval, and what moves it: the bars of its inputs, the largest effect first."""
-
-    name: str
-    unit: str
-    result: Interval
-    bars: tuple[Bar, ...]
-
-
-def num_sd(level: float = LEVEL) -> float:
-    """Half the width of a normal interval, in standard deviations."""
-    return NormalDist().inv_cdf((1.0 + level) / 2.0)
-
-
-def exact(value: float, *, level: float = LEVEL) -> Interval:
-    """The interval of an amount that is known."""
-    return Interval(value=value, low=value, high=value, level=level)
-
-
-def stated(row: list[float]) -> Interval:
-    """The interval of an amount that a table states as lowest, usual and highest."""
-    low, value, high = row
-    return Interval(value=float(value), low=float(low), high=float(high), level=LEVEL)
-
-
-def spread(value: float, log_half_width: float, *, level: float = LEVEL) -> Interval:
-    """The interval that reaches a factor of exp(log_half_width) to both sides."""
-    factor = math.exp(log_half_width)
-    return Interval(value=value, low=value / factor, high=value * factor, level=level)
-
-
-DEVIATE: Final = num_sd()
-
-
-def log_sd(amount: Interval) -> float:
-    """The standard deviation of the logarithm that an interval stands for.
-
-    Assumes a log-normal amount. Source: the interval's ends are its quantiles.
-
-    >>> round(log_sd(Interval(value=1.0, low=0.8483, high=1.1788, level=0.9)), 3)
-    0.1
-    """
-    return math.log(amount.high / amount.low) / (2.0 * num_sd(amount.level))
-
-
-def with_log_sd(value: float, log_sd: float) -> Interval:
-    """The interval at LEVEL of a log-normal value."""
-    return spread(value, DEVIATE * log_sd)
-
-
-def scaled(amount: Interval, factor: float) -> Interval:
-    """The interval of so many times the amount."""
-    return replace(amount, value=factor * amount.value, low=factor * amount.low, high=factor * amount.high)
-
-
-def product(*factors: Interval) -> Interval:
-    """The product of positive amounts, with its interval.
-
-    Assumes the factors are independent and each side of each is half a log-normal; widths of logarithms then
-    add up as squares, the lower ones and the upper ones apart.
-    Source: the variance of a sum of independent logarithms.
-
-    >>> product(spread(2.0, 0.3), spread(3.0, 0.4)) == spread(6.0, 0.5)
-    True
-    """
-    value = math.prod(each.value for each in factors)
-    if value == 0.0:
-        return exact(0.0, level=factors[0].level)
-    below = math.hypot(*(_log_ratio(each.value, each.low) for each in factors))
-    above = math.hypot(*(_log_ratio(each.high, each.value) for each in factors))
-    return Interval(
-        value=value, low=value * math.exp(-below), high=value * math.exp(above), level=factors[0].level
-    )
-
-
-def moved(value: float, ends: Iterable[tuple[float, float]], *, level: float = LEVEL) -> Interval:
-    """The interval of a positive result from its values as each input moves alone to either end.
-
-    ends: of each input, the results at its low and its high end, in either order.
-    Assumes inputs are independent, and that each moves the logarithm of the result by the same amount
-    whatever the others are: widths of logarithms then add up as squares, the lower ones and the upper ones
-    apart. Source: JCGM 100:2008, equation 10, on logarithms; `propagated` is the check by Monte Carlo.
-
-    >>> found = moved(6.0, [(6.0 / math.exp(0.3), 6.0 * math.exp(0.3)), (6.0, 6.0 * math.exp(0.4))])
-    >>> round(math.log(6.0 / found.low), 6), round(math.log(found.high / 6.0), 6)
-    (0.3, 0.5)
-    """
-    below = above = 0.0
-    for one, other in ends:
-        below += _log_ratio(value, min(one, other, value)) ** 2
-        above += _log_ratio(max(one, other, value), value) ** 2
-    upwards = math.sqrt(above)
-    high = math.inf if upwards > MOST_EXPONENT else value * math.exp(upwards)
-    return Interval(value=value, low=value * math.exp(-math.sqrt(below)), high=high, level=level)
-
-
-def _log_ratio(one: float, other: float) -> float:
-    """The logarithm of a ratio; 0 for equal ones, infinite ones too."""
-    return 0.0 if one == other else math.log(one / other)
 
 
 def propagated(evaluate: Evaluate, inputs: Sequence[Input]) -> Interval:

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from equipoise.decide.answer import Candidate, Constraint
 from equipoise.decide.select import Rule, SizeCurve, figures_of, select, time_values
-from equipoise.stats import Interval
+from equipoise.intervals import Interval
 
 LEVEL = 0.9
 # What each limit judges of a row.

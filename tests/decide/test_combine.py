@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from equipoise.decide.combine import combine, combined_curves, ratio_log_sd, shares, straight_between
 from equipoise.decide.evidence import LEAST_LOG_SD, Estimate, Estimates
+from equipoise.intervals import log_sd, with_log_sd
 from equipoise.scaling.laws import Domain
-from equipoise.stats import log_sd, with_log_sd
 
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 PIECES = st.lists(st.tuples(st.floats(1.0, 1e6), st.floats(LEAST_LOG_SD, 1.0)), min_size=1, max_size=4).map(

@@ -20,9 +20,9 @@ from asking import (
 )
 
 from equipoise.decide.answer import Candidate
+from equipoise.intervals import Interval
 from equipoise.report.json import answer_fields
 from equipoise.spec.mlperf import Scores
-from equipoise.stats import Interval
 from equipoise.units import HOUR_S
 
 pytestmark = pytest.mark.law

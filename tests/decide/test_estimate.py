@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.decide.answer import probability_within
-from equipoise.stats import Interval, log_sd, scaled, with_log_sd
+from equipoise.intervals import Interval, log_sd, scaled, with_log_sd
 
 
 def test_a_limit_at_the_central_value_is_kept_in_half_of_the_cases():

@@ -10,9 +10,9 @@ from equipoise.decide.estimators.model import OrderBound, deciding, order_bounds
 from equipoise.decide.estimators.published import PublishedEvidence, published_estimates, results_at_size
 from equipoise.decide.evidence import Estimate, Estimates
 from equipoise.errors import SpecError
+from equipoise.intervals import with_log_sd
 from equipoise.spec.catalogue import shipped
 from equipoise.spec.hardware import DTYPES, accelerators
-from equipoise.stats import with_log_sd
 
 pytestmark = pytest.mark.law
 WORKLOADS = ("bert", "llama2_70b_lora", "stable_diffusion", "gpt3", "unet3d")

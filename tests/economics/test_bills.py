@@ -8,8 +8,8 @@ import pytest
 
 from equipoise.economics import costs
 from equipoise.errors import SpecError, UsageError
+from equipoise.intervals import Interval
 from equipoise.spec.hardware import accelerator
-from equipoise.stats import Interval
 
 SOURCE = Path(costs.__file__).parent
 

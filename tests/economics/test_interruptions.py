@@ -16,7 +16,8 @@ from equipoise.economics.interruptions import (
     wave_hits_per_hour,
 )
 from equipoise.errors import UsageError
-from equipoise.stats import Input, exact, propagated, spread
+from equipoise.intervals import Input, exact, spread
+from equipoise.stats import propagated
 
 DAY_S = 86_400.0
 NEVER = replace(hazards(), hours_between=exact(math.inf), waves_per_hour=exact(0.0))

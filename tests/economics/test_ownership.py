@@ -10,8 +10,8 @@ from equipoise.economics import costs
 from equipoise.economics.costs import SYSTEM_POWER, Electricity, Price, Rates
 from equipoise.economics.ownership import MONTH_H, Purchase, ownership, purchase
 from equipoise.errors import EvidenceError, UsageError
+from equipoise.intervals import Interval, exact
 from equipoise.spec.hardware import accelerator
-from equipoise.stats import Interval, exact
 
 
 def _rates(usd=2.0, usd_per_kwh=0.2):

@@ -5,7 +5,7 @@ import pytest
 from equipoise.economics.costs import price
 from equipoise.economics.quotes import charged, charges, read_quotes
 from equipoise.errors import DataError
-from equipoise.stats import Interval, exact
+from equipoise.intervals import Interval, exact
 
 DAY_S = 86_400.0
 TOML = """

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.stats import Input, Interval, exact, moved, product, propagated, spread, tornado
+from equipoise.intervals import Input, Interval, exact, moved, product, spread
+from equipoise.stats import propagated, tornado
 
 
 def _input(name, value, low, high):

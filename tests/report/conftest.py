@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from equipoise.calibration.curves import LawUsed, TimeCurve
 from equipoise.calibration.forecast_record import BacktestSummary, Shipped
 from equipoise.economics.costs import SYSTEM_POWER, GridCarbon, Price, Rates, bill
+from equipoise.intervals import Interval
 from equipoise.scaling.backtest import BacktestRecord, Errors
 from equipoise.scaling.convergence import BatchGrowth, GrowthPoint
 from equipoise.scaling.equilibrium import Equilibrium, NextStep
@@ -19,7 +20,6 @@ from equipoise.scaling.laws import Domain
 from equipoise.scaling.metrics import ENTRY_COLUMNS, Pointer
 from equipoise.scaling.pooled import SubmitterSpread
 from equipoise.spec.mlperf import ScoredEntry
-from equipoise.stats import Interval
 from equipoise.study.balance import Balance, Balances, Unanswered
 from equipoise.study.claims import (
     Attributed,

@@ -23,11 +23,11 @@ from equipoise.decide.answer import (
 from equipoise.decide.evidence import ErrorRecord, Estimate, EvidenceSource, PublishedResult
 from equipoise.decide.query import TrainingQuery
 from equipoise.economics.costs import Price, rates
+from equipoise.intervals import Bar, Interval, Tornado
 from equipoise.scaling.equilibrium import Equilibrium, NextStep
 from equipoise.spec.cluster import cluster
 from equipoise.spec.strategy import Strategy
 from equipoise.spec.workload import workload
-from equipoise.stats import Bar, Interval, Tornado
 
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\">\x1b[2J"
 SIZES = (8, 16, 32, 64)

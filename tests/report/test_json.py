@@ -11,8 +11,8 @@ import pytest
 from made_answer import candidate, made_answer
 from msgspec import Struct
 
+from equipoise.intervals import Interval
 from equipoise.report.json import answer_fields, document, encode, evidence_of, fields_of
-from equipoise.stats import Interval
 
 _spec = importlib.util.spec_from_file_location("schemas", Path(__file__).parents[2] / "docs" / "schemas.py")
 schemas = importlib.util.module_from_spec(_spec)

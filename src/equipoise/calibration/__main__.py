@@ -28,8 +28,8 @@ from equipoise.calibration.published_steps import steps_document
 from equipoise.calibration.software_fit import software_document
 from equipoise.calibration.step_rows import calibrated, refusal
 from equipoise.calibration.validate import Validation, validate
+from equipoise.intervals import LEVEL
 from equipoise.runs import embedded
-from equipoise.stats import LEVEL
 
 
 class Recipe(Struct, frozen=True, kw_only=True):

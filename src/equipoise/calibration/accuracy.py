@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from equipoise.calibration.published import PublishedRow
 from equipoise.calibration.published.models import known_workload
 from equipoise.errors import EvidenceError, UsageError
+from equipoise.intervals import LEVEL
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.runs.readers.cells import listed
-from equipoise.stats import LEVEL, conformal_half_width
+from equipoise.stats import conformal_half_width
 
 
 def cluster_weights(clusters: NDArray[np.intp]) -> NDArray[np.float64]:

@@ -21,11 +21,11 @@ from equipoise.calibration.collective_runs import (
     run_links,
 )
 from equipoise.errors import EvidenceError
+from equipoise.intervals import LEVEL
 from equipoise.perfmodel.collectives import OPERATIONS
 from equipoise.perfmodel.parameters import COLLECTIVE_PRIORS, CollectiveParameters, prior_log_sd
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.links import LinkReach, PublishedCollective, published_collectives
-from equipoise.stats import LEVEL
 from equipoise.units import MIB
 
 # A message below this is all latency on every link of the catalogue, one above all wire: half the time of 64

@@ -10,11 +10,11 @@ import numpy as np
 from msgspec import Struct, field
 
 from equipoise.errors import FitError
+from equipoise.intervals import LEVEL, Interval
 from equipoise.scaling.fit import Fit, MeasuredTimes, fit, predict
 from equipoise.scaling.laws import CANDIDATES, Domain, FloatArray, Law, law_named
 from equipoise.scaling.posterior import MEASURED_NOISE, Noise
 from equipoise.spec.catalogue import Catalogue, shipped
-from equipoise.stats import LEVEL, Interval
 from equipoise.units import format_count
 
 EvidenceKind: TypeAlias = Literal["published", "measured"]

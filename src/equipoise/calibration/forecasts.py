@@ -24,6 +24,7 @@ from equipoise.calibration.curves import (
 )
 from equipoise.errors import EvidenceError, SpecError
 from equipoise.files import shipped_record
+from equipoise.intervals import Interval
 from equipoise.runs import embedded
 from equipoise.scaling import pooled
 from equipoise.scaling.fit import MeasuredTimes, measured_times
@@ -42,7 +43,6 @@ from equipoise.spec.mlperf import (
     is_round,
     round_key,
 )
-from equipoise.stats import Interval
 from equipoise.units import format_count
 
 if TYPE_CHECKING:

@@ -15,13 +15,13 @@ from msgspec.structs import replace
 
 from equipoise.errors import SpecError
 from equipoise.files import shipped_record
+from equipoise.intervals import LEVEL
 from equipoise.perfmodel.parameters import PRIORS, Parameters, stacked
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.hardware import Accelerator, Kind
 from equipoise.spec.strategy import SOFTWARE_NAMES
 from equipoise.spec.strategy import software as software_named
 from equipoise.spec.workload import Workload
-from equipoise.stats import LEVEL
 
 if TYPE_CHECKING:
     from equipoise.calibration.accuracy import TimeErrors

@@ -26,12 +26,12 @@ from equipoise.calibration.published.table import (
 from equipoise.calibration.step_rows import by_bases, refusal, step_rows
 from equipoise.calibration.validate import AUTO, basis_of
 from equipoise.errors import UsageError
+from equipoise.intervals import LEVEL
 from equipoise.runs.readers.cells import listed, rows_of
 from equipoise.runs.store import polars_schema, write_table
 from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.spec.facts import canonical
 from equipoise.spec.strategy import SOFTWARE, SOFTWARE_NAMES
-from equipoise.stats import LEVEL
 
 RECORD: Final = "published_steps.json"
 _TRAINING: Final = ("step", "throughput", "efficiency", None)

@@ -20,10 +20,10 @@ from equipoise.calibration.published import PublishedRow, nodes_of
 from equipoise.calibration.published.executions import digest_of, read_executions, software_of, source_of
 from equipoise.calibration.published.table import model_kind_of
 from equipoise.calibration.step_rows import StepRows, refusal, step_rows
+from equipoise.intervals import LEVEL
 from equipoise.perfmodel.calibrate import log_times
 from equipoise.perfmodel.parameters import PRIORS, Parameters
 from equipoise.spec.strategy import SOFTWARE_NAMES, software
-from equipoise.stats import LEVEL
 
 Floats: TypeAlias = NDArray[np.float64]
 

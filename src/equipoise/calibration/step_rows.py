@@ -21,6 +21,7 @@ from equipoise.calibration.accuracy import (
 from equipoise.calibration.published import PublishedRow, nodes_of
 from equipoise.calibration.published.executions import campaign_of
 from equipoise.errors import EvidenceError, SpecError
+from equipoise.intervals import LEVEL
 from equipoise.perfmodel import load as loads
 from equipoise.perfmodel import machine as machines
 from equipoise.perfmodel.calibrate import STRAY_LOG_SD, Calibration, calibrate, log_times
@@ -40,7 +41,6 @@ from equipoise.perfmodel.parameters import (
 from equipoise.runs.readers.cells import echo
 from equipoise.spec.transformer import Transformer
 from equipoise.spec.workload import Workload
-from equipoise.stats import LEVEL
 
 
 def machine_of(row: PublishedRow) -> Machine:

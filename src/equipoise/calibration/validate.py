@@ -33,8 +33,8 @@ from equipoise.calibration.published.table import published_steps, rows_of_table
 from equipoise.calibration.scale_up_rows import SCALE_UP
 from equipoise.calibration.step_rows import COLLECTIVE, step_predictor
 from equipoise.errors import EvidenceError, SpecError
+from equipoise.intervals import LEVEL
 from equipoise.spec.catalogue import Catalogue
-from equipoise.stats import LEVEL
 
 BasisOf: TypeAlias = Callable[[PublishedRow], Basis | None]
 

@@ -26,13 +26,13 @@ from equipoise.economics.interruptions import Interrupted
 from equipoise.economics.ownership import Ownership
 from equipoise.economics.quotes import Charges
 from equipoise.errors import SpecError
+from equipoise.intervals import Interval, Tornado, log_sd
 from equipoise.perfmodel.generation import RolloutSplit
 from equipoise.scaling.equilibrium import Equilibrium, Limit
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.hardware import STARTED_KINDS, PriceTerms
 from equipoise.spec.strategy import Precision, Strategy
 from equipoise.spec.workload import Workload
-from equipoise.stats import Interval, Tornado, log_sd
 from equipoise.units import HOUR_S
 
 if TYPE_CHECKING:

@@ -27,10 +27,11 @@ from equipoise.decide.systems import RequestedSystem, system_rates
 from equipoise.economics.costs import SYSTEM_POWER, Bill, Rates, bill, electricity, grid, price
 from equipoise.economics.interruptions import interrupted
 from equipoise.economics.quotes import least_charged
+from equipoise.intervals import WIDEST, Interval, exact, product, scaled, with_log_sd
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.hardware import PriceTerms
 from equipoise.spec.strategy import PRECISIONS, Precision
-from equipoise.stats import WIDEST, Interval, exact, medians, product, scaled, with_log_sd
+from equipoise.stats import medians
 
 # Better evidence first: what a candidate rests on is graded by the best that has weight in it.
 _GRADES: Final[tuple[Grade, ...]] = ("measured", "published", "carried", "calibrated", "priors")

@@ -14,9 +14,9 @@ from msgspec import Struct
 
 from equipoise.decide.evidence import LEAST_LOG_SD, Curves, Estimates
 from equipoise.files import shipped_record
+from equipoise.intervals import DEVIATE, LEVEL, Interval
 from equipoise.scaling.laws import Domain, FloatArray
 from equipoise.spec.workload import Workload
-from equipoise.stats import DEVIATE, LEVEL, Interval
 
 ModelKind: TypeAlias = Literal["transformer", "other"]
 # Trainings to a published target, by kind of model, and pretrainings of language models on stated tokens.

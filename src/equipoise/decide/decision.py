@@ -34,6 +34,7 @@ from equipoise.decide.user_evidence.runs import UserRuns
 from equipoise.economics.costs import price
 from equipoise.economics.ownership import USUAL_UTILISATION, Ownership, ownership, purchase
 from equipoise.errors import EvidenceError, UsageError
+from equipoise.intervals import LEVEL, Interval, exact
 from equipoise.perfmodel.generation import RolloutSplit
 from equipoise.runs import embedded
 from equipoise.scaling.equilibrium import Limit, default_answer
@@ -41,7 +42,6 @@ from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.catalogue import catalogue as catalogue_of
 from equipoise.spec.hardware import TERMS
 from equipoise.spec.mlperf import Scores
-from equipoise.stats import LEVEL, Interval, exact
 from equipoise.units import format_count
 
 _MOST_ASSESSED: Final = 64

@@ -5,8 +5,8 @@ from typing import ClassVar, Final, Literal, TypeAlias
 
 from msgspec import Struct
 
+from equipoise.intervals import Interval
 from equipoise.scaling.laws import Domain, FloatArray
-from equipoise.stats import Interval
 
 EstimatorName: TypeAlias = Literal["published", "measured", "model"]
 Curves: TypeAlias = Callable[[FloatArray], FloatArray]

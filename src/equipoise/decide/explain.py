@@ -31,12 +31,12 @@ from equipoise.decide.select import (
 from equipoise.decide.strategy_search import Problem
 from equipoise.decide.systems import kinds
 from equipoise.files import user_file
+from equipoise.intervals import Interval, log_sd, with_log_sd
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.machine import machine
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.strategy import Strategy
-from equipoise.stats import Interval, log_sd, with_log_sd
 from equipoise.units import HOUR_S, format_amount, format_count, format_duration, format_percent
 
 NUM_ALTERNATIVES: Final = 4

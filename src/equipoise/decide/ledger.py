@@ -26,9 +26,10 @@ from equipoise.decide.evidence import EstimatorName
 from equipoise.decide.field import MAX_ACCELERATORS
 from equipoise.errors import DataError, SpecError, UsageError
 from equipoise.files import parsed_json, user_file
+from equipoise.intervals import LEVEL
 from equipoise.spec.strategy import PRECISIONS
 from equipoise.spec.strategy import strategy as strategy_of
-from equipoise.stats import LEVEL, quantiles
+from equipoise.stats import quantiles
 from equipoise.units import MIB
 
 Quantity: TypeAlias = Literal["time_to_train_s", "step_s", "samples_per_s"]

@@ -38,12 +38,12 @@ from equipoise.decide.systems import RequestedSystem, requested_systems
 from equipoise.decide.user_evidence.runs import UserRuns
 from equipoise.economics.costs import Rates
 from equipoise.errors import EvidenceError, UsageError
+from equipoise.intervals import LEVEL, Interval, log_sd
 from equipoise.scaling.equilibrium import Equilibrium, equilibria
 from equipoise.scaling.fit import measured_times
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.catalogue import catalogue as catalogue_of
 from equipoise.spec.mlperf import Scores
-from equipoise.stats import LEVEL, Interval, log_sd
 from equipoise.units import format_amount
 
 if TYPE_CHECKING:

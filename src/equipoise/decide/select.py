@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from equipoise.decide.answer import Candidate, ConstraintName, Flip, Refusal, Relaxation, TimeValue
 from equipoise.decide.query import Objective
 from equipoise.economics.quotes import Charges
+from equipoise.intervals import LEVEL, Input, Tornado
 from equipoise.scaling.equilibrium import (
     Equilibrium,
     Limit,
@@ -24,7 +25,7 @@ from equipoise.scaling.equilibrium import (
     reached_by_paying_steps,
 )
 from equipoise.scaling.laws import FloatArray
-from equipoise.stats import LEVEL, Input, Tornado, Values, tornado
+from equipoise.stats import Values, tornado
 from equipoise.units import HOUR_S
 
 Group: TypeAlias = tuple[str, str]  # system and terms

@@ -19,12 +19,12 @@ from equipoise.decide.model_family import ModelFamily, TriedModel, used_fraction
 from equipoise.decide.query import BUDGETS, FIELDS, Ask, TrainingQuery, changed
 from equipoise.decide.training import batch_words, fixed_budget
 from equipoise.errors import EvidenceError, UsageError
+from equipoise.intervals import Interval, exact, product
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.catalogue import catalogue as catalogue_of
 from equipoise.spec.mlperf import Scores
 from equipoise.spec.transformer import Transformer
 from equipoise.spec.workload import Workload
-from equipoise.stats import Interval, exact, product
 from equipoise.units import HOUR_S, SI_PREFIXES, format_duration
 
 ReachLimit: TypeAlias = Literal["budget", "deadline", "memory"]

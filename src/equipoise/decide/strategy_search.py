@@ -23,6 +23,7 @@ from equipoise.decide.fine_tuning import (
 )
 from equipoise.decide.training import Training, usual_batch
 from equipoise.errors import SpecError
+from equipoise.intervals import DEVIATE, LEVEL, Interval, spread
 from equipoise.perfmodel.estimate import Seconds, StepEstimates, estimate
 from equipoise.perfmodel.generation import (
     OWN_MEMORY,
@@ -41,7 +42,7 @@ from equipoise.perfmodel.space import Space, Value
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.strategy import DTYPE_OF, Precision, Strategy
-from equipoise.stats import DEVIATE, LEVEL, Interval, quantiles, spread
+from equipoise.stats import quantiles
 from equipoise.units import SI_PREFIXES
 
 # The precision to train in unless stated: the first of these whose rate the chip states.

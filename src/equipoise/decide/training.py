@@ -27,6 +27,7 @@ from equipoise.decide.fine_tuning import (
 )
 from equipoise.decide.query import TrainingQuery
 from equipoise.errors import EvidenceError, UsageError
+from equipoise.intervals import DEVIATE, LEVEL
 from equipoise.perfmodel.space import Value
 from equipoise.scaling.convergence import BatchGrowth, batch_growth
 from equipoise.scaling.laws import FloatArray
@@ -34,7 +35,6 @@ from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.mlperf import Scores
 from equipoise.spec.strategy import FLAGS, read_option, software
 from equipoise.spec.workload import Workload
-from equipoise.stats import DEVIATE, LEVEL
 from equipoise.units import format_amount, format_count, format_si
 
 _MOST_VALUES = 10_000

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 
 from equipoise.bench.topology.topology import Topology
 from equipoise.diagnose.links import FAMILY, Crossover, Gain, Meaning, named_chips
+from equipoise.intervals import LEVEL
 from equipoise.spec.links import PEER_WORDS, LinkReach, kind, number, rank
 from equipoise.spec.links import meaning as what_lies_between
 from equipoise.spec.workload import workload
-from equipoise.stats import LEVEL
 from equipoise.units import (
     format_count,
     format_milliseconds,

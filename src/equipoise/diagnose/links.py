@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from equipoise.bench.topology.topology import BestGroup, Islands, Topology, best_groups, islands
 from equipoise.calibration.profiles import prior_model
 from equipoise.errors import SpecError
+from equipoise.intervals import LEVEL
 from equipoise.perfmodel.layouts import CODES, StrategyGrid, grid
 from equipoise.perfmodel.load import Load, stacked, transformer_load, workload_load
 from equipoise.perfmodel.machine import TUPLES, Machine, machine
@@ -27,7 +28,6 @@ from equipoise.spec.hardware import Accelerator
 from equipoise.spec.links import LinkReach, kind, number, nvlink_candidates, rank, reach
 from equipoise.spec.strategy import Strategy
 from equipoise.spec.workload import Workload, workload
-from equipoise.stats import LEVEL
 
 # Below this, what two gain over one is not worth a second accelerator's trouble.
 LEAST_GAIN = 1.05

@@ -17,7 +17,8 @@ from equipoise.bench.trial import Trial
 from equipoise.diagnose.exchange_costs import ExchangeCosts, exchange_costs, needed
 from equipoise.diagnose.predicted_steps import OneDevice, PredictedStep, one_device, predict_step
 from equipoise.errors import EvidenceError, UsageError
-from equipoise.stats import LEVEL, Interval, ratio_interval
+from equipoise.intervals import LEVEL, Interval
+from equipoise.stats import ratio_interval
 
 # What a way to train does to what is learned from a sample.
 EXACT, LARGER_BATCH, LOSSY, OTHER = (

@@ -14,9 +14,9 @@ from equipoise.bench.phases import BACKWARD, OPTIMIZER, STEP
 from equipoise.bench.store import SUCCESS, FinishedTrial
 from equipoise.diagnose.exchange_costs import ExchangeCosts
 from equipoise.errors import EvidenceError
+from equipoise.intervals import LEVEL, Interval
 from equipoise.perfmodel.replicas import at_batch, low_rank_bytes, overlapped, slowest_of, sparse_bytes
 from equipoise.spec.torch_model.count import Gradient, gradient_buckets
-from equipoise.stats import LEVEL, Interval
 from equipoise.units import MIB
 
 # Half of the interval, of the logarithm: conformal over 52 plain steps by model (docs/experiments/0012),

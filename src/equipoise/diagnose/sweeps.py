@@ -17,7 +17,8 @@ from equipoise.bench.store import FinishedTrial, Store, SweepProgress, failed, s
 from equipoise.bench.summary import LEVEL, ConfigurationSummary, Spread, spread, summaries, timed_run
 from equipoise.bench.sweep import ALONE, Scaling
 from equipoise.bench.trial import Trial
-from equipoise.stats import Interval, proportion_interval, ratio_interval
+from equipoise.intervals import Interval
+from equipoise.stats import proportion_interval, ratio_interval
 from equipoise.units import format_count, format_percent
 
 _FEWEST_WITH_SPREAD = 2

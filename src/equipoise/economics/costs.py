@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from equipoise.errors import SpecError, UsageError
 from equipoise.files import shipped_table
-from equipoise.spec.hardware import DEFAULT_GRID, Accelerator, PriceTerms
-from equipoise.stats import LEVEL, Interval, exact, num_sd, product, stated
+from equipoise.intervals import LEVEL, Interval, exact, num_sd, product, stated
+from equipoise.spec.hardware import DEFAULT_GRID, TERM_WORDS, Accelerator, PriceTerms
 from equipoise.units import HOUR_S, KWH_J, MONTH_S, SI_PREFIXES, format_duration
 
 
@@ -26,7 +26,6 @@ def table(name: str) -> dict[str, Any]:
     return shipped_table(Path(__file__).with_name(name))
 
 
-WORDS: dict[PriceTerms, str] = {"on_demand": "on demand", "reserved": "reserved", "spot": "spot"}
 # Dearer than any machine: a slip of the unit.
 _MOST_USD = 1e6
 _PAIR_SD = math.sqrt(2.0) * NormalDist().inv_cdf(0.75)
@@ -153,7 +152,7 @@ def _named(terms: PriceTerms, known: Sequence[Offer]) -> str:
     bound = f" for {format_duration(months * MONTH_S)} or more" if months else ""
     if terms == "reserved" and not months:
         bound = " (commitment not stated by the source, and not charged)"
-    return f"{WORDS[terms]}{bound}, {many}{when}: {names}"
+    return f"{TERM_WORDS[terms]}{bound}, {many}{when}: {names}"
 
 
 def _middle(amounts: Sequence[float]) -> float:
@@ -179,8 +178,8 @@ def _inferred(accelerator: str, terms: PriceTerms) -> Price | None:
         low=value,
         high=value,
         basis=(
-            f"no {WORDS[terms]} offer is known: {math.exp(usual):.2f} of the price on demand, as the median "
-            f"of {len(ratios)} other accelerators"
+            f"no {TERM_WORDS[terms]} offer is known: {math.exp(usual):.2f} of the price on demand, as the "
+            f"median of {len(ratios)} other accelerators"
         ),
         terms=terms,
         log_half_width=num_sd() * spread,

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from equipoise.economics.costs import table
 from equipoise.errors import UsageError
-from equipoise.stats import LEVEL, MOST_EXPONENT, Bar, Input, Interval, moved, num_sd, spread, stated
+from equipoise.intervals import LEVEL, MOST_EXPONENT, Bar, Input, Interval, moved, num_sd, spread, stated
 from equipoise.units import DAY_S, HOUR_S, format_amount, format_duration, format_percent
 
 

@@ -9,20 +9,9 @@ from numpy.typing import NDArray
 
 from equipoise.economics.costs import SYSTEM_POWER, Electricity, Rates, electricity, table
 from equipoise.errors import EvidenceError, UsageError
+from equipoise.intervals import LEVEL, Input, Interval, Tornado, exact, product, stated
 from equipoise.spec.hardware import Accelerator
-from equipoise.stats import (
-    LEVEL,
-    Input,
-    Interval,
-    Tornado,
-    Values,
-    drawn,
-    exact,
-    product,
-    propagated,
-    stated,
-    tornado,
-)
+from equipoise.stats import Values, drawn, propagated, tornado
 from equipoise.units import HOUR_S, MONTH_S, SI_PREFIXES
 
 MONTH_H = MONTH_S / HOUR_S

@@ -10,11 +10,11 @@ from typing import Any, ClassVar, Final
 
 from msgspec import Struct
 
-from equipoise.economics.costs import WORDS, Price
+from equipoise.economics.costs import Price
 from equipoise.errors import DataError
 from equipoise.files import read_input
-from equipoise.spec.hardware import TERMS, PriceTerms
-from equipoise.stats import Interval
+from equipoise.intervals import Interval
+from equipoise.spec.hardware import TERM_WORDS, TERMS, PriceTerms
 from equipoise.units import HOUR_S, MONTH_S, SI_PREFIXES, duration_s, format_duration
 
 _MOST_BYTES: Final = 1_000_000
@@ -167,7 +167,7 @@ def _quote(row: Mapping[str, Any], where: str) -> Quote:
         usd_per_accelerator_hour=usd,
         low=usd,
         high=usd,
-        basis=f"quote of {provider}, {WORDS[known[terms]]}{least}",
+        basis=f"quote of {provider}, {TERM_WORDS[known[terms]]}{least}",
         terms=known[terms],
         minimum_s=minimum_s,
         storage_usd_per_gb_month=amounts["storage_usd_per_gb_month"] or 0.0,

@@ -18,9 +18,9 @@ from equipoise.bench.summary import (
 )
 from equipoise.diagnose.method_search import FoundMethod, MethodCandidate
 from equipoise.diagnose.sweeps import FalseDifferences, Judgement, Swept
+from equipoise.intervals import LEVEL as USUAL_LEVEL
+from equipoise.intervals import Interval
 from equipoise.report.json import fields_of, plain
-from equipoise.stats import LEVEL as USUAL_LEVEL
-from equipoise.stats import Interval
 from equipoise.units import significant
 
 Resource: TypeAlias = Callable[[TimedRun], float | None]

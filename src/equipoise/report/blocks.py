@@ -8,9 +8,9 @@ from typing import Any, Final, Generic, Literal, TypeAlias, TypedDict, TypeVar, 
 
 from msgspec import Struct
 
+from equipoise.intervals import Interval
 from equipoise.report.charts import BarChart, Chart
 from equipoise.report.format import ABSENT, count, sentence, usable
-from equipoise.stats import Interval
 
 Tone: TypeAlias = Literal["good", "bad", "plain", "quiet"]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from msgspec import Struct
 
-from equipoise.stats import Interval
+from equipoise.intervals import Interval
 
 if TYPE_CHECKING:
     from equipoise.study.findings import Findings

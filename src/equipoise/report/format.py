@@ -8,12 +8,11 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from equipoise.scaling.equilibrium import Equilibrium
+from equipoise.intervals import WIDEST, Interval
 from equipoise.spec.hardware import exact_accelerator
 from equipoise.spec.workload import workload_title
-from equipoise.stats import WIDEST, Interval
 from equipoise.units import (
     KWH_J,
     MINUTE_S,
@@ -27,6 +26,9 @@ from equipoise.units import (
     time_unit,
 )
 
+if TYPE_CHECKING:
+    from equipoise.scaling.equilibrium import Equilibrium
+
 LONGEST_NAME: Final = 160
 # By name, for they are easily taken for other characters.
 TIMES: Final = "\N{MULTIPLICATION SIGN}"
@@ -37,7 +39,7 @@ duration: Final = format_duration
 UNKNOWN_ACCELERATOR: Final = "unknown accelerator"
 
 
-def at_words(point: Equilibrium) -> str:
+def at_words(point: "Equilibrium") -> str:
     """The size of an equilibrium, with `at least` or `at most` where it was not found."""
     bound = "at least " if point.limited_by else "at most " if point.is_smallest else ""
     return f"{bound}{count(point.num_accelerators)}"

@@ -14,12 +14,12 @@ from equipoise import __version__
 from equipoise.decide.answer import Alternative, Answer, Candidate
 from equipoise.decide.evidence import EstimatorName
 from equipoise.decide.published_steps import near_published_steps
+from equipoise.intervals import Interval
 from equipoise.report.format import usable
 from equipoise.runs import embedded
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.strategy import Strategy
 from equipoise.spec.workload import Workload
-from equipoise.stats import Interval
 from equipoise.units import significant
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from equipoise.calibration.validate import ValidatedRow, Validation
 from equipoise.diagnose.link_findings import basis, gaps, sentences
 from equipoise.diagnose.links import FAMILY, Meaning
 from equipoise.diagnose.stragglers import Lateness, TraceSteps
+from equipoise.intervals import LEVEL
 from equipoise.report.json import fields_of, plain
 from equipoise.scaling.backtest import Backtest
 from equipoise.scaling.equilibrium import Equilibrium
 from equipoise.spec.links import rank
-from equipoise.stats import LEVEL
 from equipoise.units import significant
 
 MOST_WORST: Final = 8

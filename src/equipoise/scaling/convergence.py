@@ -12,10 +12,11 @@ from msgspec.structs import replace
 from numpy.typing import ArrayLike
 
 from equipoise.errors import DataError, EvidenceError
+from equipoise.intervals import Interval
 from equipoise.scaling.laws import FloatArray
 from equipoise.scaling.posterior import GOLDEN, IntArray, even_deviates, even_draws, log_sum, zoomed
 from equipoise.spec.mlperf import ScoredEntry
-from equipoise.stats import Interval, medians, percentile_interval, quantiles
+from equipoise.stats import medians, percentile_interval, quantiles
 
 # Noise before any data, as log standard deviations, all levels equally likely: of one entry; of all entries
 # of a group at one batch, which share a recipe; of a group (a round), whose target or rules differ from the

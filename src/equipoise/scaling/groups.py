@@ -11,8 +11,9 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from equipoise.errors import EvidenceError, UsageError
+from equipoise.intervals import Interval
 from equipoise.scaling.metrics import MEASURED
-from equipoise.stats import Interval, percentile_interval
+from equipoise.stats import percentile_interval
 from equipoise.units import format_count, format_duration
 
 Floats: TypeAlias = NDArray[np.float64]

@@ -13,12 +13,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.errors import DataError, EvidenceError, UsageError
+from equipoise.intervals import Interval, num_sd
 from equipoise.scaling.hierarchy import CurveBlock, Hierarchy, Predicted, Trend, prior_log_deviations
 from equipoise.scaling.hierarchy import fit as fit_hierarchy
 from equipoise.scaling.points import Floats, Points, points
 from equipoise.scaling.posterior import even_deviates
 from equipoise.spec.mlperf import Entries, ScoredEntry, round_key
-from equipoise.stats import Interval, num_sd
 
 LEVEL = 0.9
 _DEVIATIONS_AT_LEVEL = 1.6449  # the normal distribution holds 90 % within as many standard deviations

@@ -43,7 +43,7 @@ class Catalogue(Struct, frozen=True, kw_only=True):
         return _from_tables, tuple(
             {name: dict(getattr(table, name)) for name in names}
             for table, names in (
-                (self.hardware, ("accelerators", "names", "names_in_systems", "short_names")),
+                (self.hardware, ("accelerators", "names", "names_in_systems", "claimed")),
                 (self.system_table, ("systems", "names")),
                 (self.workload_table, ("workloads", "names")),
             )

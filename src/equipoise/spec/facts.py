@@ -96,20 +96,19 @@ def compact(name: str) -> str:
 
 
 def short_names(
-    vendors: Mapping[str, str], exact: Mapping[str, str], shorts: Mapping[str, str]
+    vendors: Mapping[str, str], exact: Mapping[str, str], claimed: Mapping[str, str]
 ) -> dict[str, tuple[str, ...]]:
     """Every short name without spaces, and the slugs it may mean: the one that claims it, else all.
 
-    vendors: by slug. exact: slug by whole name. shorts: slug by the short name that its block claims.
+    vendors: by slug. exact: slug by whole name. claimed: by slug, the short name that its block claims.
     """
     having: dict[tuple[str, ...], list[str]] = {}
     for slug in vendors:
         for words in dict.fromkeys(_shortened(slug)):
             having.setdefault(words, []).append(slug)
-    claims = {slug: tuple(short.split()) for short, slug in shorts.items()}
     found: dict[str, tuple[str, ...]] = {}
     for words, slugs in having.items():
-        claiming = [slug for slug in slugs if slug in claims and set(claims[slug]) <= set(words)]
+        claiming = [slug for slug in slugs if slug in claimed and set(claimed[slug].split()) <= set(words)]
         meant = tuple(claiming if len(claiming) == 1 else slugs)
         for vendor in ("", *dict.fromkeys(vendors[slug] for slug in meant)):
             found[compact(f"{vendor} {' '.join(words)}")] = meant
@@ -138,6 +137,15 @@ def _unnumbered(word: str) -> str:
 def _fields(kind: type[Struct]) -> tuple[FieldInfo, ...]:
     """The fields of a record with their types, which take long to find."""
     return fields(kind)
+
+
+@cache
+def _kind_of(annotation: Any) -> tuple[Any, tuple[str, ...]]:  # noqa: ANN401 - whatever a field is annotated with
+    """What a field holds where it is not None, and of a Literal its choices."""
+    kind = annotation
+    if get_origin(annotation) in {Union, UnionType}:
+        (kind,) = (each for each in get_args(annotation) if each is not NoneType)
+    return kind, get_args(kind) if get_origin(kind) is Literal else ()
 
 
 class FactBlock(Struct, frozen=True, kw_only=True):
@@ -283,15 +291,13 @@ class FactBlock(Struct, frozen=True, kw_only=True):
 
     def _value(self, key: str, annotation: Any, *, zero: bool) -> Any:  # noqa: ANN401 - of the annotation
         """A value as an annotation allows it."""
-        kind = annotation
-        if get_origin(annotation) in {Union, UnionType}:
-            (kind,) = (each for each in get_args(annotation) if each is not NoneType)
+        kind, choices = _kind_of(annotation)
         if kind is int:
             return self.count(key, zero=zero)
         if kind is float:
             return self.number(key, zero=zero)
-        if get_origin(kind) is Literal:
-            return self.one_of(key, get_args(kind))
+        if choices:
+            return self.one_of(key, choices)
         if isinstance(kind, type) and issubclass(kind, Struct):
             inner = self.block(key)
             return None if inner is None else inner.read(kind)

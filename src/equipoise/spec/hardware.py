@@ -6,7 +6,7 @@ Functions here look into what ships; a user's files take part in a `spec.catalog
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 from operator import attrgetter, ge
 from pathlib import Path
 from statistics import median
@@ -50,6 +50,7 @@ TOPOLOGIES: tuple[Topology, ...] = get_args(Topology)
 # The terms on which accelerators are rented, and the usual grid: words of a question, free of any table.
 PriceTerms: TypeAlias = Literal["on_demand", "reserved", "spot"]
 TERMS: Final[tuple[PriceTerms, ...]] = get_args(PriceTerms)
+TERM_WORDS: Final[dict[PriceTerms, str]] = {"on_demand": "on demand", "reserved": "reserved", "spot": "spot"}
 OnReclaim: TypeAlias = Literal["wait", "shrink"]
 ON_RECLAIM: Final[tuple[OnReclaim, ...]] = get_args(OnReclaim)
 DEFAULT_GRID: Final = "world"
@@ -118,9 +119,9 @@ class Accelerator(Struct, frozen=True, kw_only=True):
             return self.ordered_fraction
         chips = accelerators()
         known = {chip.slug: chip.achievable_fraction for chip in chips}
-        family = [each for each in chips if is_same_family(each, self)]
-        lesser = _lesser(self, family, {each.slug: _amounts(each) for each in (*family, self)})
-        return _raised(_estimated_fraction(self, _measured(chips)), lesser, known)
+        amounts = {each.slug: _amounts(each) for each in (*chips, self)}
+        lesser = _lesser(self, [each for each in chips if is_same_family(each, self)], amounts)
+        return _raised(_estimated_fraction(self, _measured(chips), amounts), lesser, known)
 
     @property
     def achievable_is_measured(self) -> bool:
@@ -144,17 +145,26 @@ class AcceleratorAlias(Struct, frozen=True, kw_only=True):
     accelerators_per_count: float = 1.0
 
 
-class Hardware(Struct, frozen=True, kw_only=True):
+class Hardware(Struct, frozen=True, kw_only=True, dict=True):
     """A set of accelerators and every spelling that leads to them. Built by `load_hardware`; read-only.
 
     names: canonical spelling -> what it means, as logs and tables of measurements write it.
-    short_names: what people type in place of these, without spaces -> the slugs it may mean.
+    claimed: a short name -> the slug whose block claims it (`short`); of two files the later.
     """
 
     accelerators: MappingProxyType[str, Accelerator]
     names: MappingProxyType[str, AcceleratorAlias]
     names_in_systems: MappingProxyType[tuple[str, str], AcceleratorAlias]
-    short_names: MappingProxyType[str, tuple[str, ...]]
+    claimed: MappingProxyType[str, str]
+
+    @cached_property
+    def short_names(self) -> dict[str, tuple[str, ...]]:
+        """What people type in place of names, without spaces -> the slugs it may mean; made when needed."""
+        return short_names(
+            {slug: chip.vendor for slug, chip in self.accelerators.items()},
+            {name: alias.slug for name, alias in self.names.items() if alias.accelerators_per_count == 1},
+            {slug: short for short, slug in self.claimed.items()},
+        )
 
     def alias(self, raw: str, system_name: str | None = None) -> AcceleratorAlias | None:
         """What a raw name means, if need be with the name of its system; None when the table lacks it.
@@ -294,7 +304,7 @@ def load_hardware(extra: Sequence[Path] = ()) -> Hardware:
     table: dict[str, Accelerator] = {}
     names: dict[str, AcceleratorAlias] = {}
     in_systems: dict[tuple[str, str], AcceleratorAlias] = {}
-    shorts: dict[str, str] = {}
+    claimed: dict[str, str] = {}
     for path in (HARDWARE_FILE, *extra):
         owners: dict[str, str] = {}
         short_owners: dict[str, str] = {}
@@ -309,7 +319,7 @@ def load_hardware(extra: Sequence[Path] = ()) -> Hardware:
                 names[claim_name(block, spelling, chip.slug, owners)] = alias
             for counted in block.blocks("counted"):
                 _add_counted(counted, chip, owners, names, in_systems)
-            _add_short(block, short_owners, shorts)
+            _add_short(block, short_owners, claimed)
     known = tuple(table.values())
     ordered = _ordered_fractions(known)
     chips = {chip.slug: replace(chip, ordered_fraction=ordered[chip.slug]) for chip in known}
@@ -317,13 +327,7 @@ def load_hardware(extra: Sequence[Path] = ()) -> Hardware:
         accelerators=MappingProxyType(chips),
         names=MappingProxyType(names),
         names_in_systems=MappingProxyType(in_systems),
-        short_names=MappingProxyType(
-            short_names(
-                {slug: chip.vendor for slug, chip in chips.items()},
-                {name: alias.slug for name, alias in names.items() if alias.accelerators_per_count == 1},
-                shorts,
-            )
-        ),
+        claimed=MappingProxyType(claimed),
     )
 
 
@@ -374,10 +378,14 @@ def _measured(chips: Sequence[Accelerator]) -> list[tuple[Accelerator, float]]:
     return [(each, part) for each in chips if (part := _achieved_fraction(each)) is not None]
 
 
-def _estimated_fraction(chip: Accelerator, measured: Sequence[tuple[Accelerator, float]]) -> float:
+def _estimated_fraction(
+    chip: Accelerator,
+    measured: Sequence[tuple[Accelerator, float]],
+    amounts: Mapping[str, tuple[float, ...]],
+) -> float:
     """The share of peak that was measured on an accelerator, or is expected of it from measured ones.
 
-    measured: all accelerators of which it is known, with it.
+    measured: all accelerators of which it is known, with it. amounts: by slug, `_amounts`.
     """
     achieved = _achieved_fraction(chip)
     if achieved is not None:
@@ -390,7 +398,8 @@ def _estimated_fraction(chip: Accelerator, measured: Sequence[tuple[Accelerator,
     better = [
         part / ratio
         for each, part in family
-        if _dominates(each, chip) and (ratio := _largest_peak_ratio(chip, each)) > 0
+        if all(map(ge, amounts[each.slug], amounts[chip.slug]))
+        and (ratio := _largest_peak_ratio(chip, each)) > 0
     ]
     return min([expected, *better])
 
@@ -402,11 +411,11 @@ def _ordered_fractions(chips: Sequence[Accelerator]) -> dict[str, float]:
     software: where a measurement shows otherwise, the better one was measured badly, or under other software.
     """
     measured = _measured(chips)
-    found = {chip.slug: _estimated_fraction(chip, measured) for chip in chips}
+    amounts = {chip.slug: _amounts(chip) for chip in chips}
+    found = {chip.slug: _estimated_fraction(chip, measured, amounts) for chip in chips}
     families: dict[tuple[str, str], list[Accelerator]] = defaultdict(list)
     for chip in chips:
         families[chip.vendor, chip.kind].append(chip)
-    amounts = {chip.slug: _amounts(chip) for chip in chips}
     lesser = {chip.slug: _lesser(chip, families[chip.vendor, chip.kind], amounts) for chip in chips}
     while True:
         raised = {slug: _raised(found[slug], lesser[slug], found) for slug in found}
@@ -490,7 +499,7 @@ def _largest_peak_ratio(lesser: Accelerator, better: Accelerator) -> float:
     return max((own / theirs for own, theirs in pairs if own and theirs), default=0.0)
 
 
-def _add_short(block: FactBlock, owners: dict[str, str], shorts: dict[str, str]) -> None:
+def _add_short(block: FactBlock, owners: dict[str, str], claimed: dict[str, str]) -> None:
     """Note the short name that a block claims for its accelerator among those of its chip."""
     short = block.text("short")
     if short is None:
@@ -499,7 +508,7 @@ def _add_short(block: FactBlock, owners: dict[str, str], shorts: dict[str, str])
     family = family_of(block.slug)
     if tuple(words[: len(family)]) != family or not set(words) <= set(parts):
         raise block.refuse("short", f"words of the slug, beginning with {' '.join(family)!r}")
-    shorts[claim_name(block, short, block.slug, owners)] = block.slug
+    claimed[claim_name(block, short, block.slug, owners)] = block.slug
 
 
 class _CountedName(Struct, frozen=True, kw_only=True):

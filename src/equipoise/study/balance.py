@@ -12,6 +12,7 @@ from equipoise.calibration.forecasts import Results, published_curve, results_of
 from equipoise.economics import costs
 from equipoise.economics.costs import Bill, Rates
 from equipoise.errors import EvidenceError, InputError
+from equipoise.intervals import LEVEL
 from equipoise.scaling.equilibrium import (
     KINDS,
     Equilibrium,
@@ -23,7 +24,6 @@ from equipoise.scaling.equilibrium import (
 )
 from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.spec.mlperf import Scores, round_key
-from equipoise.stats import LEVEL
 from equipoise.units import HOUR_S
 
 # Without a reason to hurry the smallest size is always the cheapest: here the hurry is this many times the

@@ -18,11 +18,11 @@ from equipoise.decide.estimators.published import (
     published_sizes,
 )
 from equipoise.decide.evidence import LEAST_LOG_SD, Estimate, Estimates
+from equipoise.intervals import with_log_sd
 from equipoise.runs import embedded
 from equipoise.scaling.laws import Domain
 from equipoise.scaling.pooled import SubmitterSpread
 from equipoise.spec.catalogue import catalogue
-from equipoise.stats import with_log_sd
 
 SIZES = (8, 16, 32, 64)
 

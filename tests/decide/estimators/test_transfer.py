@@ -6,11 +6,11 @@ import pytest
 from equipoise.decide.combine import straight_between
 from equipoise.decide.estimators.model import NearChip, TransferRecord, carried_over, nearest_chip
 from equipoise.decide.evidence import Estimate, Estimates
+from equipoise.intervals import with_log_sd
 from equipoise.scaling.laws import Domain
 from equipoise.spec.catalogue import catalogue
 from equipoise.spec.hardware import accelerator
 from equipoise.spec.mlperf import ScoredEntry
-from equipoise.stats import with_log_sd
 
 SIZES = (8, 16, 32)
 

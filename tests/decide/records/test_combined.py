@@ -6,7 +6,7 @@ import pytest
 
 from equipoise.decide.combine import Planned, combined_record
 from equipoise.decide.records.combined import HeldOutTime, carried_log_sds, record_of
-from equipoise.stats import with_log_sd
+from equipoise.intervals import with_log_sd
 
 DEVIATE = 1.6448536
 

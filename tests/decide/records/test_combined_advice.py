@@ -6,8 +6,8 @@ import pytest
 from equipoise.decide.combine import straight_between
 from equipoise.decide.evidence import Estimate, Estimates
 from equipoise.decide.records.combined import about_combined, taken_sizes
+from equipoise.intervals import with_log_sd
 from equipoise.scaling.laws import Domain
-from equipoise.stats import with_log_sd
 
 
 def estimates(name, times_s, log_sd):

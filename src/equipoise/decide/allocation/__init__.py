@@ -29,10 +29,11 @@ from equipoise.decide.field import Sizes
 from equipoise.decide.prediction import predict
 from equipoise.decide.query import FIELDS, TrainingQuery, changed
 from equipoise.errors import DataError, EvidenceError, FitError, InputError, UsageError
+from equipoise.intervals import LEVEL, Interval, log_sd
 from equipoise.runs.readers.measurements import Measurements, read_measurements
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.mlperf import Scores
-from equipoise.stats import LEVEL, Interval, log_sd, log_t_interval
+from equipoise.stats import log_t_interval
 from equipoise.units import HOUR_S, format_count
 
 USER_TIMES: Final = "your measured times"

@@ -13,6 +13,7 @@ from equipoise.decide.evidence import LEAST_LOG_SD, Curves, Estimate, Estimates,
 from equipoise.decide.training import TrainingBudget
 from equipoise.decide.user_evidence.runs import Recast
 from equipoise.errors import InputError, UsageError
+from equipoise.intervals import Interval, log_sd, with_log_sd
 from equipoise.perfmodel import machine as machines
 from equipoise.perfmodel.load import GRADIENT_BYTES
 from equipoise.perfmodel.scale_up import (
@@ -24,7 +25,6 @@ from equipoise.perfmodel.scale_up import (
 from equipoise.scaling.laws import Domain
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.workload import Workload
-from equipoise.stats import Interval, log_sd, with_log_sd
 from equipoise.units import format_count
 
 # What was measured to be faster than perfect scaling was so by 3 % at most, misprints left out (likewise).

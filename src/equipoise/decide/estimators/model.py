@@ -19,6 +19,7 @@ from equipoise.decide.strategy_search import Problem
 from equipoise.decide.surveys import SizeSearch, Survey
 from equipoise.errors import SpecError
 from equipoise.files import shipped_record
+from equipoise.intervals import log_sd, with_log_sd
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.machine import machine
@@ -34,7 +35,6 @@ from equipoise.spec.hardware import (
 )
 from equipoise.spec.mlperf import Entries, round_key
 from equipoise.spec.strategy import SOFTWARE, Strategy
-from equipoise.stats import log_sd, with_log_sd
 from equipoise.units import format_count, format_percent
 
 # The same chip in another form or with other memory, and another chip of the same maker and kind. Those of

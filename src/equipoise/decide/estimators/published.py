@@ -26,10 +26,10 @@ from equipoise.decide.evidence import (
     PublishedResult,
 )
 from equipoise.errors import EvidenceError
+from equipoise.intervals import log_sd, with_log_sd
 from equipoise.scaling.laws import Domain, FloatArray
 from equipoise.scaling.pooled import SubmitterSpread
 from equipoise.spec.mlperf import Scores, newest_first
-from equipoise.stats import log_sd, with_log_sd
 from equipoise.units import format_count, format_percent
 
 if TYPE_CHECKING:

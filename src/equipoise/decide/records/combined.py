@@ -32,12 +32,12 @@ from equipoise.decide.estimators.model import when_published
 from equipoise.decide.evidence import LEAST_LOG_SD, Estimate, Estimates
 from equipoise.decide.records.plans import kind_of, modelled, planned, published_problem, write_record
 from equipoise.errors import EvidenceError, InputError
+from equipoise.intervals import DEVIATE, Interval, log_sd, with_log_sd
 from equipoise.runs import embedded
 from equipoise.scaling.backtest import HeldOut, backtest
 from equipoise.scaling.laws import Domain, FloatArray
 from equipoise.scaling.pooled import PooledLaw, Question
 from equipoise.spec.mlperf import Entries, Scores, best_per_size
-from equipoise.stats import DEVIATE, Interval, log_sd, with_log_sd
 
 _MOST_DOUBLINGS = 6
 _JUMPS = (0.0, 2.0, 4.0, math.inf)

@@ -32,12 +32,12 @@ from equipoise.decide.estimators.published import (
 from equipoise.decide.evidence import Estimates
 from equipoise.decide.records.plans import modelled, published_problem, recent_rounds, write_record
 from equipoise.errors import EvidenceError, InputError
+from equipoise.intervals import DEVIATE
 from equipoise.runs import embedded
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.catalogue import shipped
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.mlperf import Entries, Scores, accelerators_of, best_per_size, round_key
-from equipoise.stats import DEVIATE
 
 _P90 = 0.9
 

@@ -21,10 +21,10 @@ from equipoise.decide.evidence import Estimates, EvidenceSource
 from equipoise.decide.strategy_search import OWN_STEPS_LOG_SD
 from equipoise.decide.surveys import Survey
 from equipoise.decide.user_evidence.runs import UserSteps
+from equipoise.intervals import DEVIATE, LEVEL, log_sd, with_log_sd
 from equipoise.perfmodel.calibrate import STRAY_LOG_SD, Calibration, calibrate
 from equipoise.perfmodel.parameters import PRIORS, Parameters, Prior, stacked
 from equipoise.scaling.laws import FloatArray
-from equipoise.stats import DEVIATE, LEVEL, log_sd, with_log_sd
 from equipoise.units import format_count, format_percent
 
 # Products, memory and links of a machine that nobody else measured may be slower than those of the tables by

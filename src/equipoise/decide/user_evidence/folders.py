@@ -12,11 +12,11 @@ import polars as pl
 from equipoise.decide.evidence import LEAST_LOG_SD, NOT_USED, UserRun
 from equipoise.decide.user_evidence.runs import UserRuns
 from equipoise.errors import DataError
+from equipoise.intervals import DEVIATE
 from equipoise.runs.store import RUNS, STEPS, frame_of, read_table
 from equipoise.spec.hardware import Accelerator
 from equipoise.spec.strategy import DTYPE_OF, PRECISIONS
 from equipoise.spec.workload import Workload
-from equipoise.stats import DEVIATE
 from equipoise.units import format_count, format_percent
 
 if TYPE_CHECKING:

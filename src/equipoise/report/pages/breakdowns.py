@@ -8,6 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.bench.phases import EXPOSED
+from equipoise.intervals import Bar, Tornado
 from equipoise.report.blocks import Cell, Table, names, number, numbers, table_of
 from equipoise.report.charts import BarChart, BarPart, Mark, series_mark
 from equipoise.report.format import (
@@ -23,7 +24,6 @@ from equipoise.report.format import (
     sentence,
     share,
 )
-from equipoise.stats import Bar, Tornado
 from equipoise.units import MILLISECOND_S, format_milliseconds, format_percent, format_si
 
 if TYPE_CHECKING:

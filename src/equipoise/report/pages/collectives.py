@@ -6,6 +6,7 @@ from typing import Final
 
 from equipoise.bench.collectives import CollectiveRun, bus_fraction
 from equipoise.calibration.collective_verdicts import CollectiveFit, Links, Verdict
+from equipoise.intervals import LEVEL, Interval
 from equipoise.report.blocks import (
     Block,
     Cell,
@@ -21,7 +22,6 @@ from equipoise.report.blocks import (
     words,
 )
 from equipoise.report.format import ABSENT, DASH, listed, plural, sentence
-from equipoise.stats import LEVEL, Interval
 from equipoise.units import GIB, MIB, MICROSECOND_S, SI_PREFIXES, format_percent
 
 _GB: Final = SI_PREFIXES["G"]

@@ -5,6 +5,7 @@ from math import exp
 from typing import Final
 
 from equipoise.diagnose.method_search import EVIDENCE, EXACT, LOSSY, OTHER, FoundMethod, MethodCandidate
+from equipoise.intervals import Interval
 from equipoise.report.blocks import (
     Block,
     Cell,
@@ -19,7 +20,6 @@ from equipoise.report.blocks import (
     words,
 )
 from equipoise.report.format import TIMES, capital, plural, printable, ratio, sentence
-from equipoise.stats import Interval
 from equipoise.units import format_percent
 
 # Of one screen.

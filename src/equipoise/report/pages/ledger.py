@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from equipoise.decide.ledger import LedgerEntry, LedgerReport
+from equipoise.intervals import Interval
 from equipoise.report.blocks import (
     Badge,
     Block,
@@ -19,7 +20,6 @@ from equipoise.report.blocks import (
     words,
 )
 from equipoise.report.format import count, digits, duration, duration_range, ends, plural, printable
-from equipoise.stats import Interval
 from equipoise.units import format_percent
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from msgspec import Struct
 
-from equipoise.economics.costs import WORDS
 from equipoise.report.blocks import (
     Block,
     ColumnOf,
@@ -27,6 +26,7 @@ from equipoise.report.blocks import (
     words,
 )
 from equipoise.report.format import count, digits, entry_name, plural, printable, ratio, sentence, share
+from equipoise.spec.hardware import TERM_WORDS
 from equipoise.units import MINUTE_S, format_si
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _span(row: _Row) -> str:
 def _terms(row: _Row) -> str:
     """Rental terms, with the commitment where the source states it."""
     months = row["minimum_months"]
-    return WORDS[row["terms"]] + ("" if months is None else f", {plural(months, 'month')} or more")
+    return TERM_WORDS[row["terms"]] + ("" if months is None else f", {plural(months, 'month')} or more")
 
 
 _SEEN: Final = (numbers("Entries", "num_entries"), words("Rounds", _span))

@@ -10,6 +10,7 @@ from equipoise.decide.evidence import EvidenceSource
 from equipoise.decide.prediction import Prediction
 from equipoise.decide.query import TrainingQuery
 from equipoise.decide.solve_for import BudgetReach, Reaches, ReachLimit, Within
+from equipoise.intervals import Interval
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (
     Badge,
@@ -52,7 +53,6 @@ from equipoise.report.pages.answer.head import chip_of, hour_usd, point_words, t
 from equipoise.report.pages.published_steps import near_blocks
 from equipoise.scaling.equilibrium import default_answer
 from equipoise.spec.transformer import Transformer
-from equipoise.stats import Interval
 from equipoise.units import SI_PREFIXES, format_percent, format_si
 
 _MOST_LAWS: Final = 3

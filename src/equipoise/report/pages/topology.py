@@ -7,6 +7,7 @@ from equipoise.bench.topology.topology import DeviceLink, Topology
 from equipoise.diagnose.link_findings import basis, gaps, sentences
 from equipoise.diagnose.link_findings import named as name_range
 from equipoise.diagnose.links import FAMILY, LEAST_GAIN, ClassReach, Crossover, Gain, Meaning
+from equipoise.intervals import LEVEL
 from equipoise.report.blocks import (
     Badge,
     Block,
@@ -31,7 +32,6 @@ from equipoise.report.blocks import (
 from equipoise.report.format import DASH, listed, plural, printable, sentence
 from equipoise.spec.links import FABRICS, kind, rank
 from equipoise.spec.links import meaning as what_lies_between
-from equipoise.stats import LEVEL
 from equipoise.units import format_percent, format_rough, format_si
 
 _LINK_TONES: Final[dict[str, Tone]] = {"PIX": "plain", "PXB": "plain", "SYS": "bad"}

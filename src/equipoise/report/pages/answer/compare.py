@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from equipoise.decide.answer import Alternative, Answer, Candidate, Flip
 from equipoise.decide.evidence import EstimatorName
-from equipoise.economics.costs import WORDS
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (
     Block,
@@ -44,6 +43,7 @@ from equipoise.report.pages.answer.head import (
     takes,
     title_of,
 )
+from equipoise.spec.hardware import TERM_WORDS
 from equipoise.units import DAY_S, HOUR_S, MINUTE_S, format_percent
 
 STAR: Final = "★"
@@ -76,7 +76,7 @@ def group_title(answer: Answer, group: Group) -> str:
     system, terms = group
     title = chip_of(next(each.title for each in answer.systems if each.name == system))
     several = len({each.terms for each in answer.candidates}) > 1
-    return f"{title}, {WORDS[terms]}" if several else title
+    return f"{title}, {TERM_WORDS[terms]}" if several else title
 
 
 def shown_groups(answer: Answer) -> list[Group]:
@@ -97,7 +97,7 @@ def time_chart(name: str, known: Sequence[Candidate], best: Candidate | None = N
     with_terms = len({each.terms for each in known}) > 1
     lines = [
         line_with_band(
-            chip_of(members[0].title) + (f", {WORDS[members[0].terms]}" if with_terms else ""),
+            chip_of(members[0].title) + (f", {TERM_WORDS[members[0].terms]}" if with_terms else ""),
             series_mark(place),
             [
                 (float(each.num_accelerators), each.time_s, _hover(each))
@@ -330,14 +330,14 @@ def _lead_columns(answer: Answer, *, is_brief: bool = False) -> Iterator[ColumnO
     in_one = is_brief and several and with_terms
 
     def system(each: Candidate) -> str:
-        terms = f", {WORDS[each.terms]}" if in_one and each.terms != "on_demand" else ""
+        terms = f", {TERM_WORDS[each.terms]}" if in_one and each.terms != "on_demand" else ""
         return f"{chip_of(each.title)}{terms}"
 
     if several:
         yield names("System", system)
     yield numbers("N", "num_accelerators", is_header=not several, meaning="number of accelerators")
     if with_terms and not in_one:
-        yield words("Terms", lambda each: WORDS[each.terms])
+        yield words("Terms", lambda each: TERM_WORDS[each.terms])
 
 
 def _estimates_table(answer: Answer) -> Table:

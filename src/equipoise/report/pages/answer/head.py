@@ -8,7 +8,6 @@ import numpy as np
 
 from equipoise.decide.answer import Answer, Candidate, Constraint, ConstraintName, TimeValue
 from equipoise.decide.evidence import NOT_USED, Grade
-from equipoise.economics.costs import WORDS
 from equipoise.economics.ownership import Ownership, Way
 from equipoise.economics.quotes import Charges
 from equipoise.perfmodel.generation import RolloutSplit
@@ -16,7 +15,7 @@ from equipoise.report import format as amounts
 from equipoise.report.blocks import Badge, Block, Fact, Facts, Span, code, strong
 from equipoise.report.format import TIMES, capital, count, listed, plural, printable, sentence
 from equipoise.scaling.equilibrium import Equilibrium, Limit, default_answer, least_speedup, pays
-from equipoise.spec.hardware import PriceTerms
+from equipoise.spec.hardware import TERM_WORDS, PriceTerms
 from equipoise.units import format_count, format_percent, format_si
 
 GRADES: Final[dict[Grade, str]] = {
@@ -45,7 +44,7 @@ def title_of(candidate: Candidate) -> str:
 
 def offer_title(candidate: Candidate) -> str:
     """Number and kind of accelerators, with the terms unless they are the usual ones."""
-    terms = "" if candidate.terms == "on_demand" else f", {WORDS[candidate.terms]}"
+    terms = "" if candidate.terms == "on_demand" else f", {TERM_WORDS[candidate.terms]}"
     return f"{title_of(candidate)}{terms}"
 
 

@@ -5,7 +5,6 @@ from typing import Final, TypeAlias
 
 from equipoise.decide.answer import Answer, Candidate, Refusal, SystemAnswer, SystemOffer
 from equipoise.decide.evidence import Grade
-from equipoise.economics.costs import WORDS
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (
     Badge,
@@ -44,6 +43,7 @@ from equipoise.report.pages.answer.head import (
     title_of,
     worth_words,
 )
+from equipoise.spec.hardware import TERM_WORDS
 from equipoise.units import format_percent
 
 EVIDENCE: Final[dict[Grade, str]] = {
@@ -91,7 +91,7 @@ def _tiles(answer: Answer, best: Candidate) -> Iterator[Tile]:
     price = "No price is known (--price)."
     if best.price is not None:
         usd_per_hour = best.price.usd_per_accelerator_hour
-        price = f"{amounts.rate(usd_per_hour)} per accelerator-hour, {WORDS[best.terms]}"
+        price = f"{amounts.rate(usd_per_hour)} per accelerator-hour, {TERM_WORDS[best.terms]}"
     yield Tile(
         label="Money",
         value="not known" if usd is None else amounts.money(usd.value),

@@ -6,8 +6,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from equipoise.decide.answer import Answer, Candidate, Infeasibility, Renting
-from equipoise.economics.costs import WORDS
 from equipoise.economics.ownership import Ownership
+from equipoise.intervals import Interval
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (
     Block,
@@ -31,7 +31,7 @@ from equipoise.report.format import DASH, accelerator_name, capital, count, list
 from equipoise.report.pages.answer.compare import members_of_choice, size_title, strategy_cell
 from equipoise.report.pages.answer.head import RECOMMENDED, WAYS, charged_for, chip_of, is_recommended
 from equipoise.report.pages.breakdowns import Stack, moving, tornado_figure, tornado_table
-from equipoise.stats import Interval
+from equipoise.spec.hardware import TERM_WORDS
 from equipoise.units import (
     MICROSECOND_S,
     MILLISECOND_S,
@@ -214,7 +214,7 @@ def money_blocks(answer: Answer) -> tuple[Block, ...]:
     if any(each.candidate.charges is not None for each in answer.renting):
         blocks.append(_charges_table(answer))
     blocks += [
-        prose(f"{capital(sentence(each.candidate.why_not or WORDS[each.candidate.terms]))}.")
+        prose(f"{capital(sentence(each.candidate.why_not or TERM_WORDS[each.candidate.terms]))}.")
         for each in answer.renting
         if each.candidate.time_s is None
     ]
@@ -242,7 +242,7 @@ def _has_interruptions(each: Renting) -> bool:
 def _renting_table(answer: Answer) -> Table:
     def terms(each: Candidate) -> Cell:
         badge = RECOMMENDED if is_recommended(answer, each) else None
-        return Cell(text=capital(WORDS[each.terms]), key=each.terms, badge=badge)
+        return Cell(text=capital(TERM_WORDS[each.terms]), key=each.terms, badge=badge)
 
     found = [each.candidate for each in answer.renting]
     limits = numbers("Limits met", lambda each: min(_probabilities(each), default=None), amounts.probability)
@@ -278,7 +278,7 @@ def _checkpoint(each: Candidate) -> Cell:
 def _charges_table(answer: Answer) -> Table:
     """What the money is for on each kind of terms; a price of the table is for the hours used."""
     rows = [
-        {"terms": capital(WORDS[each.terms]), "what": what, "usd": usd, "basis": each.price.basis}
+        {"terms": capital(TERM_WORDS[each.terms]), "what": what, "usd": usd, "basis": each.price.basis}
         for each in (one.candidate for one in answer.renting)
         if each.usd is not None and each.price is not None
         for what, usd in (

@@ -6,6 +6,7 @@ from typing import Final
 
 from msgspec.structs import asdict
 
+from equipoise.intervals import Interval
 from equipoise.report.blocks import (
     Block,
     Cell,
@@ -36,7 +37,6 @@ from equipoise.report.pages.study.balance import not_enough
 from equipoise.report.pages.study.entries import entry_cell, hardware, hover, source_cell
 from equipoise.scaling.convergence import BatchGrowth
 from equipoise.spec.mlperf import ScoredEntry
-from equipoise.stats import Interval
 from equipoise.study.balance import Unanswered
 from equipoise.study.findings import Findings, WorkloadFindings
 from equipoise.units import format_percent
