@@ -308,14 +308,36 @@ def test_plain_words_on_the_command_line_load_no_pydantic():
     assert ended.stdout.split()[-1] == "False"
 
 
-def test_a_decision_about_published_results_loads_no_frames():
+DECISION = {
+    "polars",
+    "numpy.ma",
+    *(f"equipoise.{each}" for each in ("launch", "study", "runs.readers")),
+}
+
+
+@pytest.mark.parametrize(
+    ("asked", "needless"),
+    [
+        (
+            ("plan", "bert", "--accelerator", "h100-sxm5-80gb", "--at", "8"),
+            {*DECISION, "equipoise.decide.allocation"},
+        ),
+        (("advise", "bert", "--accelerator", "h100-sxm5-80gb"), {*DECISION, "equipoise.decide.allocation"}),
+        (("predict", "--workload", "bert", "--accelerator", "h100-sxm5-80gb", "--at", "8"), DECISION),
+        (("scores", "--round", "v4.1"), {"numpy", "equipoise.calibration", "equipoise.decide.decision"}),
+        (("topology",), {"polars", "equipoise.runs", "equipoise.report.pages.answer"}),
+    ],
+    ids=lambda each: each[0] if isinstance(each, tuple) else "",
+)
+def test_a_question_loads_nothing_that_it_does_not_need(asked, needless):
     probe = (
-        "import sys, equipoise.cli.app as a; "
-        "a._exit_code(['plan', 'bert', '--accelerator', 'h100-sxm5-80gb', '--at', '8']); "
-        "print(sorted({'polars', 'numpy.ma', 'equipoise.launch', 'equipoise.study'} & sys.modules.keys()))"
+        f"import sys, equipoise.cli.app as a; a._exit_code({list(asked)}); "
+        f"print(sorted({needless} & sys.modules.keys()), file=sys.stderr)"
     )
-    ended = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
-    assert ended.stdout.splitlines()[-1] == "[]"
+    ended = subprocess.run(
+        [sys.executable, "-c", probe], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True
+    )
+    assert ended.stderr.splitlines()[-1] == "[]"
 
 
 # Prints the modules of ours in which a function is called after they are imported.

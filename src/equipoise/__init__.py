@@ -11,11 +11,12 @@ if TYPE_CHECKING:
     from equipoise.bench.watching.rows import watched
     from equipoise.bench.watching.trainer import TrainerWatch
     from equipoise.bench.watching.watch import watch
+    from equipoise.library.allocation import allocate
     from equipoise.library.checks import topology, validate
-    from equipoise.library.decisions import advise, allocate, plan, predict
+    from equipoise.library.decisions import advise, plan, predict
     from equipoise.runs.embedded import tables
     from equipoise.runs.ingest import ingest
-    from equipoise.study.rounds import scores
+    from equipoise.study.entries import scores
 
 __version__ = "0.2.0"
 
@@ -25,11 +26,11 @@ _OWNERS = {
     "LightningWatch": "equipoise.bench.watching.lightning",
     "TrainerWatch": "equipoise.bench.watching.trainer",
     "advise": "equipoise.library.decisions",
-    "allocate": "equipoise.library.decisions",
+    "allocate": "equipoise.library.allocation",
     "ingest": "equipoise.runs.ingest",
     "plan": "equipoise.library.decisions",
     "predict": "equipoise.library.decisions",
-    "scores": "equipoise.study.rounds",
+    "scores": "equipoise.study.entries",
     "tables": "equipoise.runs.embedded",
     "topology": "equipoise.library.checks",
     "validate": "equipoise.library.checks",

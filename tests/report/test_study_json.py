@@ -6,7 +6,8 @@ import pytest
 
 from equipoise.report.study_json import report_fields, score_fields
 from equipoise.scaling.metrics import LOSSES
-from equipoise.study.rounds import scores, study
+from equipoise.study.entries import scores
+from equipoise.study.rounds import study
 
 
 @pytest.fixture(scope="module")

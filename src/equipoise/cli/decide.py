@@ -255,7 +255,7 @@ def allocate(
 ) -> None:
     """Share a pool of accelerators between trainings."""
     with answering("allocate", as_json=output.as_json, json_out=output.json_out, html=output.html) as answer:
-        from equipoise.library.decisions import allocate as allocated
+        from equipoise.library.allocation import allocate as allocated
 
         with answers_only():
             found = allocated(

@@ -139,7 +139,7 @@ def scores(
     catalogue = catalogue_of(hardware, workloads)
     with answering("scores", as_json=as_json, json_out=json_out) as answer:
         from equipoise.report.pages.orientation import scores_page
-        from equipoise.study.rounds import scores as scored
+        from equipoise.study.entries import scores as scored
 
         frame = scored(
             round=round_,

@@ -1,7 +1,6 @@
-"""`advise`, `plan`, `predict` and `allocate` as functions: the fields of the question are their arguments.
+"""`advise`, `plan` and `predict` as functions: the fields of the question are their arguments.
 
-A question may come from a TOML file; what is given besides comes first. `allocate` asks about several
-trainings on one pool.
+A question may come from a TOML file; what is given besides comes first.
 """
 
 import tomllib
@@ -11,10 +10,6 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, Unpack, overload
 
-from equipoise.decide.allocation import Allocation, job_times
-from equipoise.decide.allocation import allocate as best_schedule
-from equipoise.decide.allocation.jobs import JobsFile, clock_s, read_jobs, read_prices, tariff_of
-from equipoise.decide.allocation.problem import pool_of
 from equipoise.decide.answer import Answer, Candidate
 from equipoise.decide.decision import Progress, answer
 from equipoise.decide.field import Kind, Verb
@@ -22,18 +17,16 @@ from equipoise.decide.prediction import Prediction
 from equipoise.decide.prediction import predict as predicted
 from equipoise.decide.query import ATTRIBUTES, FIELDS, RIVALS, Ask, TrainingQuery, question, unknown, values
 from equipoise.decide.solve_for import Reaches, solve_for
-from equipoise.errors import DataError, UsageError
+from equipoise.errors import DataError
 from equipoise.files import read_input
 from equipoise.library import Presentation, Result
-from equipoise.library.arguments import AdviseFields, AllocateFields, PlanFields, PredictFields
+from equipoise.library.arguments import AdviseFields, PlanFields, PredictFields
 from equipoise.report.format import usable
-from equipoise.report.json import allocation_fields, answer_fields, prediction_fields, reach_fields
-from equipoise.report.pages.allocate import ALLOCATION
+from equipoise.report.json import answer_fields, prediction_fields, reach_fields
 from equipoise.report.pages.answer import ANSWER
 from equipoise.report.pages.prediction import PREDICTION, REACH
 from equipoise.runs.embedded import scores as published
-from equipoise.spec.catalogue import Catalogue, catalogue
-from equipoise.spec.hardware import DEFAULT_GRID
+from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.mlperf import Scores
 from equipoise.spec.torch_model.factory import refuse_code
 from equipoise.units import MIB
@@ -305,86 +298,3 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever a notebook holds
     if isinstance(value, range | set | frozenset | list):
         return [_plain(each) for each in (sorted(value) if isinstance(value, set | frozenset) else value)]
     return value
-
-
-AllocationObjective: TypeAlias = Literal["time", "makespan", "cost", "energy"]
-
-
-def _shares(found: Allocation) -> list[dict[str, Any]]:
-    """A row per job, with its start and end next to the columns of its candidate."""
-    return [
-        {"job": each.job.name, "start_s": each.start_s, "end_s": each.end_s.value}
-        | candidate_row(each.candidate, is_best=True)
-        for each in found.shares
-    ]
-
-
-_SHARE_COLUMNS: Final[Mapping[str, type]] = {
-    "job": str,
-    "start_s": float,
-    "end_s": float,
-    **{name: kind for name, kind in CANDIDATE_COLUMNS.items() if name != "recommended"},
-}
-_ALLOCATION: Final = Presentation(
-    verb="allocate", fields=allocation_fields, columns=_SHARE_COLUMNS, rows=_shares, page=ALLOCATION
-)
-
-
-def allocate(
-    jobs: str | PathLike[str],
-    *,
-    objective: AllocationObjective = "time",
-    electricity_by_hour: str | PathLike[str] | None = None,
-    begin: str | None = None,
-    allow_code: bool = False,
-    **fields: Unpack[AllocateFields],
-) -> Result[Allocation]:
-    """Several trainings on one pool of accelerators: who gets how many, and when.
-
-    jobs: a TOML file in the form of docs/decide/allocate.md. accelerator, among `fields`: the pool, as
-    "64x h100". objective: what is minimised. electricity_by_hour: a CSV file of prices; begin: the time of
-    day, "HH:MM". allow_code: as of `advise`, for the jobs of the file.
-    Errors as of `advise`.
-    """
-    given = {
-        name: each for name, each in given_fields("allocate", None, fields).items() if name != "workload"
-    }
-    file = read_jobs(Path(jobs))
-    if not allow_code:
-        refuse_code((job.workload for job in file.jobs), where=jobs)
-    prices = None if electricity_by_hour is None else read_prices(Path(electricity_by_hour))
-    return allocation_of(file, given, objective=objective, prices=prices, begin=begin)
-
-
-def allocation_of(
-    file: JobsFile,
-    given: Mapping[str, object],
-    *,
-    objective: AllocationObjective,
-    prices: tuple[float, ...] | None = None,
-    begin: str | None = None,
-    scores: Scores | None = None,
-    known: Catalogue | None = None,
-) -> Result[Allocation]:
-    """The result of `allocate`, once its files are read.
-
-    given: the fields of its question, as text or values. prices: of electricity by the hour. scores, known:
-    as of `result_of`.
-    """
-    stated = values(given, verb="allocate")
-    pools = stated.get("systems", ())
-    if len(pools) != 1:
-        raise UsageError(f"--accelerator names {len(pools)} pools; expected one, such as '64x h100'")
-    known = known or catalogue(stated.get("hardware", ()), stated.get("workloads", ()))
-    pool = pool_of(
-        pools[0],
-        known,
-        price=next((price for _, price in stated.get("price", ())), None),
-        region=stated.get("region", DEFAULT_GRID),
-        tariff=tariff_of(file, prices, None if begin is None else clock_s(begin, where="--begin")),
-    )
-    if scores is None:
-        scores = published(data=stated.get("data"), also=stated.get("also", ()))
-    times = job_times(file.jobs, pool, scores=scores, catalogue=known)
-    found = best_schedule(file.jobs, times, pool, objective=objective)
-    return Result(record=found, presentation=_ALLOCATION)

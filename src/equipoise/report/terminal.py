@@ -263,7 +263,8 @@ def _table(block: Table, console: Console) -> None:
             _shown(Text(column.title), console),
             justify="right" if column.is_number else "left",
             overflow=("crop" if plain else "ellipsis") if column.is_cut else "fold",
-            no_wrap=column.is_cut,
+            no_wrap=column.is_cut
+            or _natural_width(block, place) <= width,  # else each cell is broken into words
             width=width,
         )
     for row in block.rows:

@@ -8,7 +8,8 @@ from equipoise.decide.allocation.jobs import JobsFile, job_of_cells, jobs_docume
 from equipoise.decide.query import TrainingQuery, changed
 from equipoise.errors import UsageError
 from equipoise.library import Result
-from equipoise.library.decisions import AllocationObjective, DecisionVerb, allocation_of, result_of
+from equipoise.library.allocation import AllocationObjective, allocation_of
+from equipoise.library.decisions import DecisionVerb, result_of
 from equipoise.report.format import printable
 from equipoise.runs.embedded import scores
 from equipoise.runs.store import neutralised
