@@ -246,8 +246,17 @@ def layout_groups(
 
     spaces: of the same choices, at least one; they differ in their accelerators and batches.
     None of a group's combinations is illegal, and a quantity is computed once for all strategies that share
-    it.
+    it. Kept for the next machine: those that a question compares often have nodes of one size.
     """
+    asked = spaces[0].values("precision")
+    precisions = tuple(each for each in limits.precisions if each in asked)
+    return _layout_groups(tuple(spaces), replace(limits, precisions=precisions))
+
+
+@lru_cache(maxsize=2)
+def _layout_groups(
+    spaces: tuple[Space, ...], limits: Limits
+) -> tuple[tuple[LayoutGroup, ...], tuple[Counter[str], ...]]:
     legal = LegalCombinations(space=spaces[0], limits=limits)
     blocks: dict[tuple[int, int], list[_Block]] = defaultdict(list)
     faults = tuple(Counter[str]() for _ in spaces)

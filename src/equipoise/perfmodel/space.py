@@ -97,6 +97,10 @@ class Space(Struct, frozen=True, kw_only=True):
             if name not in known or not values:
                 raise SpecError(f"space: {name}={values!r}; expected values of an option of a strategy")
 
+    def __hash__(self) -> int:
+        """Of sizes and names of choices; spaces with other values are distinguished by comparing."""
+        return hash((self.num_accelerators, self.global_batches, *self.choices))
+
     def allows(self, name: str, value: Value) -> bool:
         """Whether a free option may take a value."""
         return name not in self.choices or value in self.choices[name]
