@@ -48,3 +48,20 @@ def test_a_restriction_is_never_faster_and_never_more_certain(name, fixed):
     before, after = free["time_s"], kept["time_s"]
     assert after["value"] >= before["value"] * (1 - 1e-5)  # documents have six digits
     assert after["high"] / after["low"] >= before["high"] / before["low"] * (1 - 1e-5)
+
+
+# The rate follows the power to the 0.33 (docs/experiments/0007): halved power takes at most 1.26 times as long.
+@pytest.mark.parametrize(
+    ("restriction", "most"), [(["--power-cap", "350"], 2**0.34), (["--oversubscription", "16"], 16.0)]
+)
+def test_published_times_are_of_full_power_and_an_open_network(restriction, most):
+    free, _ = taken("published")
+    kept, _ = taken("published", *restriction)
+    assert 1.02 < kept["time_s"]["value"] / free["time_s"]["value"] <= most
+    assert kept["grade"] == "carried"
+
+
+def test_a_power_limit_that_limits_nothing_changes_nothing():
+    free, _ = taken("published")
+    kept, _ = taken("published", "--power-cap", "700")  # what an H100 SXM5 draws at most (its data sheet)
+    assert kept == free

@@ -28,7 +28,7 @@ from equipoise.decide.estimators.model import (
 from equipoise.decide.estimators.published import (
     PublishedEvidence,
     as_new_submitter,
-    at_strategy,
+    as_restricted,
     at_users_level,
     carried_by_model,
     largest_known,
@@ -36,7 +36,7 @@ from equipoise.decide.estimators.published import (
     published_evidence,
     published_sizes,
     results_at_size,
-    strategy_ratios,
+    time_ratios,
 )
 from equipoise.decide.evidence import Estimates, OrderBound
 from equipoise.decide.query import TrainingQuery
@@ -336,11 +336,11 @@ def _submitted(
             free = model_estimates(survey)
     if found is not None and survey is not None and inputs.training.global_batch_samples is not None:
         found = where_trainable(found, survey)
-    restricts = inputs.unrestricted is not None
-    if restricts:
-        free = _unrestricted_estimates(inputs.unrestricted, survey)
+    restricted = _restricted_by(inputs, system)
+    if restricted:
+        free = _unrestricted_estimates(inputs, system, survey)
     if modelled is None or free is None:  # whether a fixed strategy runs, let alone how fast, is not known
-        return None if restricts else found, modelled, None
+        return None if restricted else found, modelled, None
     if found is not None:
         largest = largest_known(published)
         modelled = modelled if largest is None else when_published(modelled, largest)
@@ -348,9 +348,36 @@ def _submitted(
     elif near is not None:
         found = _transferred(inputs, near, free)
         near = None if found is None else near
-    if found is not None and restricts:
-        found = at_strategy(found, fixed=modelled, free=free)
+    if found is not None and restricted:
+        found = as_restricted(found, restricted=modelled, free=free, by=restricted)
     return found, modelled, near
+
+
+def _restricted_by(inputs: Inputs, system: RequestedSystem) -> str:
+    """What the question restricts of a training that published results had free; empty where nothing."""
+    assert system.cluster is not None
+    query, usual = inputs.query, _unrestricted_cluster(inputs, system)
+    restrictions = {
+        "fixed strategy": inputs.unrestricted is not None,
+        "power limit": query.power_cap_w is not None and usual.accelerator != system.cluster.accelerator,
+        "oversubscribed network": query.oversubscription is not None and usual != system.cluster,
+    }
+    return " and ".join(name for name, restricts in restrictions.items() if restricts)
+
+
+def _unrestricted_cluster(inputs: Inputs, system: RequestedSystem) -> Cluster:
+    """A system without the power limit and the oversubscription of the network that the question states."""
+    assert system.cluster is not None
+    query = inputs.query
+    if query.power_cap_w is None and query.oversubscription is None:
+        return system.cluster
+    usual = inputs.catalogue.cluster(system.name)
+    return replace(
+        system.cluster,
+        accelerator=usual.accelerator,
+        oversubscription=usual.oversubscription,
+        leaf_nodes=usual.leaf_nodes,
+    )
 
 
 def _nearest_known(tried: Sequence[int], known: Sequence[int]) -> set[int]:
@@ -361,13 +388,15 @@ def _nearest_known(tried: Sequence[int], known: Sequence[int]) -> set[int]:
     return {min(known, key=lambda each: abs(math.log2(each / end))) for end in (tried[0], tried[-1]) if known}
 
 
-def _unrestricted_estimates(training: Training | None, survey: Survey | None) -> Estimates | None:
-    """The model's estimates where no strategy is fixed, for the sizes and with the model of a survey."""
-    if training is None or survey is None:
+def _unrestricted_estimates(
+    inputs: Inputs, system: RequestedSystem, survey: Survey | None
+) -> Estimates | None:
+    """The model's estimates without what is restricted, for the sizes and with the model of a survey."""
+    if survey is None:
         return None
-    start = survey.problem
+    start, cluster = survey.problem, _unrestricted_cluster(inputs, system)
     found = replace(
-        problem(training, start.cluster, start.model, num_best=1),
+        problem(inputs.unrestricted or inputs.training, cluster, start.model, num_best=1),
         has_own_steps=start.has_own_steps,
         published_batches=start.published_batches,
     )
@@ -469,7 +498,7 @@ def _bounds(
     """Bounds on the times of a system from results of other chips of its maker; none where the user has runs.
 
     Where no result is of the chip itself, what is carried to a size from the others' results counts too.
-    Others chose their strategies freely: a fixed one moves their times as it moves the system's own.
+    Others had no such restriction: it moves their times as it moves the system's own.
     """
     assert system.cluster is not None
     kinds = {each.estimator for each in estimates}
@@ -477,8 +506,8 @@ def _bounds(
         return {}
     slug, own = inputs.training.workload.slug, system.cluster.accelerator
     fixed = next((each for each in estimates if each.estimator == "model"), None)
-    restricts = inputs.unrestricted is not None
-    free = _unrestricted_estimates(inputs.unrestricted, survey) if restricts else fixed
+    restricts = bool(_restricted_by(inputs, system))
+    free = _unrestricted_estimates(inputs, system, survey) if restricts else fixed
     others = []
     for name in accelerators_of(inputs.scores.of(slug)):
         try:
@@ -496,7 +525,7 @@ def _bounds(
     bounds = order_bounds(system.cluster, others, has_results=near is None)
     if not restricts:
         return bounds
-    ratios = {} if fixed is None or free is None else strategy_ratios(fixed=fixed, free=free)
+    ratios = {} if fixed is None or free is None else time_ratios(restricted=fixed, free=free)
     return {
         size: tuple(replace(each, time_s=ratios[size] * each.time_s) for each in of_size)
         for size, of_size in bounds.items()

@@ -210,15 +210,18 @@ def carried_by_model(published: Estimates, model: Estimates) -> Estimates:
     return replace(published, by_size={size: found[size] for size in sorted(found)}, grade=grade)
 
 
-def at_strategy(published: Estimates, *, fixed: Estimates, free: Estimates) -> Estimates | None:
-    """The published estimates for a strategy that the question restricts: submitters chose theirs freely.
+def as_restricted(
+    published: Estimates, *, restricted: Estimates, free: Estimates, by: str
+) -> Estimates | None:
+    """The published estimates under a restriction that submitters did not have, such as less power.
 
-    fixed, free: the model's, of the restricted and of the unrestricted question. None where no size has both.
-    A restriction that leaves the strategy as it was changes nothing.
-    Source: T_fixed(N) = T(N) T_model,fixed(N) / T_model,free(N); errors of the ratio as in
+    restricted, free: the model's, of the question as asked and without the restriction. by: what restricts,
+    such as "fixed strategy". None where no size has both. A restriction that leaves the time as it was
+    changes nothing.
+    Source: T_restricted(N) = T(N) T_model,restricted(N) / T_model,free(N); errors of the ratio as in
     docs/experiments/0038.
     """
-    ratios = strategy_ratios(fixed=fixed, free=free)
+    ratios = time_ratios(restricted=restricted, free=free)
     shared = sorted(set(published.by_size) & set(ratios))
     if not shared:
         return None
@@ -232,10 +235,10 @@ def at_strategy(published: Estimates, *, fixed: Estimates, free: Estimates) -> E
         spread = math.hypot(start.log_sd, _STRATEGY_RATIO_LOG_SD)
         found[size] = replace(
             start,
-            name=f"{start.name}, with the fixed strategy",
+            name=f"{start.name}, with the {by}",
             time_s=with_log_sd(ratio * start.time_s.value, spread),
             strategy_log_sd=_STRATEGY_RATIO_LOG_SD,
-            why=f"{start.why}; by the model the fixed strategy takes {ratio:.2f} times as long as the best",
+            why=f"{start.why}; by the model it takes {ratio:.2f} times as long with the {by} as without",
             sources=(),
         )
         grade[size] = "carried"
@@ -246,11 +249,11 @@ def at_strategy(published: Estimates, *, fixed: Estimates, free: Estimates) -> E
     return replace(published, by_size=found, grade=grade, curves_s=curves_s)
 
 
-def strategy_ratios(*, fixed: Estimates, free: Estimates) -> dict[int, float]:
-    """By size, the model's time with a fixed strategy over that with the best one."""
+def time_ratios(*, restricted: Estimates, free: Estimates) -> dict[int, float]:
+    """By size, the model's time of a restricted question over that of the free one."""
     return {
-        size: fixed.by_size[size].time_s.value / free.by_size[size].time_s.value
-        for size in sorted(set(fixed.by_size) & set(free.by_size))
+        size: restricted.by_size[size].time_s.value / free.by_size[size].time_s.value
+        for size in sorted(set(restricted.by_size) & set(free.by_size))
     }
 
 
