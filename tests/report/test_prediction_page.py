@@ -15,6 +15,7 @@ from equipoise.report.pages.prediction import PREDICTION
 from equipoise.report.terminal import SCREEN_LINES, render
 from equipoise.runs import embedded
 from equipoise.runs.store import scores_of
+from equipoise.scaling.equilibrium import default_answer
 
 ASKED = {
     "published": {"workload": "llama2_70b_lora", "accelerator": "h200-sxm5-141gb", "at": "64,256"},
@@ -99,3 +100,30 @@ def test_many_sizes_fit_a_screen_the_first_and_the_last_among_them():
     shown = [int(each) for each in re.findall(r"^ *(\d+) .* kWh", text, re.MULTILINE)]
     assert (shown[0], shown[-1]) == (8, 480)
     assert f"{len(sizes) - len(shown)} sizes" in text
+
+
+def test_a_deadline_has_its_chance_at_every_size():
+    found = _printed(
+        _asked(workload="bert", accelerator="h100-sxm5-80gb", at="32,128", deadline="1min"), full=False
+    )
+    rows = [line for line in found.splitlines() if re.match(r" *\d+ {2,}", line)]
+    assert ["below 1 %" in row for row in rows] == [True, False]  # 108 s (102 to 120) and 45 s (32 to 62)
+    chance = re.search(r"(\d+) %", rows[1])
+    assert chance is not None
+    assert int(chance[1]) > 50
+
+
+@pytest.mark.parametrize(("hour_usd", "size"), [(1, "4"), (1e6, "4,096")])
+def test_the_value_of_an_hour_names_a_size(hour_usd, size):
+    asked = _asked(workload="bert", accelerator="h100-sxm5-80gb", at="4,4096", value_of_time=hour_usd)
+    assert f": {size} cost least" in _printed(asked, full=False)
+
+
+def test_the_size_where_returns_diminish_is_in_the_short_table():
+    found = _asked(workload="bert", accelerator="h100-sxm5-80gb")
+    first = default_answer(found.equilibria).num_accelerators
+    assert re.search(rf"^ *{first:,} ", _printed(found, full=False), flags=re.MULTILINE)
+
+
+def _asked(**fields):
+    return predict(query(fields), scores=embedded.scores())

@@ -1,6 +1,6 @@
 """Candidates of a system from its estimates: combined time, interruptions, money, energy, constraints."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -296,11 +296,15 @@ def constraints(query: TrainingQuery, assessment: Assessment, candidate: Candida
                 probability=None,
             )
         )
+    return (*found, *amount_limits(query, candidate))
+
+
+def amount_limits(query: TrainingQuery, candidate: Candidate) -> Iterator[Constraint]:
+    """The deadline and the budget of the question, each with what the candidate needs of it."""
     if query.deadline_s is not None:
-        found.append(_limited("deadline_s", query.within_s, candidate.time_s))
+        yield _limited("deadline_s", query.within_s, candidate.time_s)
     if query.budget_usd is not None:
-        found.append(_limited("budget_usd", query.budget_usd, candidate.usd))
-    return tuple(found)
+        yield _limited("budget_usd", query.budget_usd, candidate.usd)
 
 
 def _limited(name: ConstraintName, limit: float, amount: Interval | None) -> Constraint:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 from threadpoolctl import threadpool_limits
 
 from equipoise.calibration.curves import (
@@ -27,7 +28,7 @@ from equipoise.calibration.forecasts import (
 )
 from equipoise.decide.answer import Answer, Candidate, TimeValue
 from equipoise.decide.assess import Assessment
-from equipoise.decide.candidates import rates_of, timed_candidate
+from equipoise.decide.candidates import amount_limits, rates_of, timed_candidate
 from equipoise.decide.decision import answer_with, rule_of
 from equipoise.decide.evidence import Estimate, EvidenceSource
 from equipoise.decide.ledger import RecordedPrediction
@@ -287,7 +288,8 @@ def _of_curve(query: TrainingQuery, catalogue: Catalogue, curve: TimeCurve) -> P
         )
     )
     rates = rates_of(query, system, system.terms[0])
-    candidates = tuple(_timed(system, rates, each, curve) for each in curve.predictions)
+    timed = (_timed(system, rates, each, curve) for each in curve.predictions)
+    candidates = tuple(replace(each, constraints=tuple(amount_limits(query, each))) for each in timed)
     found: tuple[Equilibrium, ...] = ()
     if curve.domain.smallest < curve.domain.largest:
         found = equilibria(curve.curves_s, curve.domain, level=LEVEL)

@@ -206,7 +206,7 @@ def _brief(found: Allocation, num_rows: int) -> tuple[Block, ...]:
         more_note(
             plural(left_out, "job") if left_out > 0 else "",
             "strategies",
-            plural(len(found.notes), "note"),
+            plural(len(found.notes), "note") if found.notes else "",
         ),
     )
 

@@ -91,12 +91,17 @@ def _headline(found: Prediction) -> str:
     return f"{count(first.num_accelerators)} to {title_of(last)}: {times}{money}"
 
 
-def _spread(candidates: Sequence[Candidate], num_rows: int) -> Sequence[Candidate]:
-    """At most so many of them, the first and the last among them."""
+def _spread(candidates: Sequence[Candidate], num_rows: int, *, kept: int | None) -> Sequence[Candidate]:
+    """At most so many of them, among them the first, the last, and the size that has to be kept."""
     last = len(candidates) - 1
     if last < num_rows:
         return candidates
-    return [candidates[round(row * last / (num_rows - 1))] for row in range(num_rows)]
+    rows = [round(row * last / (num_rows - 1)) for row in range(num_rows)]
+    at = next((place for place, each in enumerate(candidates) if each.num_accelerators == kept), None)
+    between = range(1, num_rows - 1)
+    if at is not None and at not in rows and between:  # in place of the row beside it
+        rows[min(between, key=lambda row: abs(rows[row] - at))] = at
+    return [candidates[row] for row in rows]
 
 
 def _times_blocks(found: Prediction) -> tuple[Block, ...]:
@@ -121,10 +126,17 @@ def _table(found: Prediction, candidates: Sequence[Candidate]) -> Table:
             return Cell(text=sentence(f"no time: {each.why_not}"), key="2")
         return Cell(text="", key="0")
 
+    def chance(each: Candidate) -> float | None:
+        return next((one.probability for one in each.constraints if one.name == "deadline_s"), None)
+
+    deadline_s = found.question.deadline_s
+    within = "" if deadline_s is None else amounts.duration(deadline_s)
+    kept = numbers(f"In {within}", chance, amounts.probability, meaning="chance to keep the deadline")
     columns = (
         numbers("N", "num_accelerators", is_header=True, meaning="number of accelerators"),
         TIME,
         (replace(ENDS[0], title=f"{format_percent(level)} range", meaning=None), ENDS[1]),
+        *((kept,) if within else ()),
         numbers("Hours", "accelerator_hours", amounts.digits, meaning="accelerator-hours"),
         numbers("USD", "usd", amounts.digits),
         numbers("Energy", "energy_j", amounts.watt_hours),
@@ -153,6 +165,7 @@ def _returns_blocks(found: Prediction) -> tuple[Block, ...]:
         prose("The smallest size at which returns diminish comes first."),
         Bullets(items=tuple(items)),
         *_values(found),
+        Facts(items=tuple(_hour_asked(found))),
     )
 
 
@@ -164,6 +177,19 @@ def _values(found: Prediction) -> Iterator[Block]:
             for each in found.time_values
         ]
         yield note(f"Size with the least money and time together, by the value of an hour: {listed(sizes)}.")
+
+
+def _hour_asked(found: Prediction) -> Iterator[Fact]:
+    """The size that costs least where an hour is worth what the question states."""
+    asked = found.question.value_of_time_usd_per_hour
+    best = [each for each in found.time_values if asked is not None and each.from_usd_per_hour <= asked]
+    if asked is None or not best:
+        return
+    size = count(int(best[-1].candidate.split("/")[1]))
+    yield Fact(
+        label="An hour",
+        spans=(f"worth {amounts.money(asked)}: {size} cost least, money and time together.",),
+    )
 
 
 def _evidence_blocks(found: Prediction) -> tuple[Block, ...]:
@@ -216,11 +242,13 @@ def _brief(found: Prediction, num_rows: int) -> tuple[Block, ...]:
         facts.append(Fact(label="Returns", spans=(capital(point_words(default_answer(found.equilibria))),)))
     else:
         facts.append(Fact(label="Returns", spans=(sentence(f"Not known: {found.no_equilibria}"),)))
+    facts += _hour_asked(found)
     facts += _submitter(found)
     accuracy = next(_accuracy(found), None)
     if accuracy is not None:
         facts.append(Fact(label="Accuracy", spans=(sentence(accuracy),)))
-    shown = _spread(found.candidates, num_rows)
+    first = default_answer(found.equilibria).num_accelerators if found.equilibria else None
+    shown = _spread(found.candidates, num_rows, kept=first)
     left_out = len(found.candidates) - len(shown)
     return (
         _table(found, shown),
@@ -228,7 +256,7 @@ def _brief(found: Prediction, num_rows: int) -> tuple[Block, ...]:
         more_note(
             plural(left_out, "size") if left_out else "",
             plural(len(found.evidence), "source"),
-            plural(len(found.notes), "note"),
+            plural(len(found.notes), "note") if found.notes else "",
         ),
     )
 
