@@ -1,6 +1,7 @@
 """Laws of `--fix`: what is taken anyway changes nothing, anything else is never faster, and is less certain."""
 
 import json
+import re
 
 import pytest
 from command_line import in_process
@@ -65,3 +66,48 @@ def test_a_power_limit_that_limits_nothing_changes_nothing():
     free, _ = taken("published")
     kept, _ = taken("published", "--power-cap", "700")  # what an H100 SXM5 draws at most (its data sheet)
     assert kept == free
+
+
+LAB = ("llama31_8b", "--tokens", "1G", "--accelerator", "rtx4090", "--max-accelerators", "8")
+
+
+def test_much_time_that_the_hosts_memory_would_save_is_named():
+    # ZeRO-Offload (Ren et al. 2021, arXiv:2101.06840): on one host few cards train what does not fit into them.
+    kept, moved = (advised(*LAB, *options) for options in ([], ["--fix", "offload=optimizer"]))
+    named = next(each for each in kept["chosen_for_you"] if "offload=optimizer" in each)
+    assert kept["recommended"]["num_accelerators"] == moved["recommended"]["num_accelerators"]
+    ratio = moved["recommended"]["time_s"]["value"] / kept["recommended"]["time_s"]["value"]
+    assert float(re.search(r"([\d.]+)x", named)[1]) == pytest.approx(ratio, abs=0.01)
+    assert not any("offload" in each for each in moved["chosen_for_you"])
+
+
+@pytest.mark.parametrize(("fixed", "unit"), [("pp=5", 5), ("pp=9,tp=2", 18), ("dp=7", 7)])
+def test_sizes_are_multiples_of_what_a_fixed_strategy_takes(fixed, unit):
+    found = advised(
+        "llama32_1b" if unit == 7 else "qwen3_8b", "--tokens", "1G", "--accelerator", "h100", "--fix", fixed
+    )
+    sizes = [each["num_accelerators"] for each in found["candidates"]]
+    assert len(sizes) > 2
+    assert not any(size % unit for size in sizes)
+
+
+@pytest.mark.parametrize(
+    ("options", "named", "others"),
+    [
+        (["--accelerator", "a100-sxm4-80gb", "--precision", "fp8"], "precision=fp8", "heads"),
+        (["--accelerator", "h100", "--fix", "tp=16,pp=16,cp=4"], "1,024", "layers"),
+        (["--accelerator", "h100", "--fix", "tp=3"], "heads=32", "layers"),
+    ],
+)
+def test_a_strategy_that_cannot_be_is_refused_for_what_the_question_fixes(options, named, others):
+    said = in_process("advise", "llama31_8b", "--tokens", "1G", "--max-accelerators", "256", *options)
+    assert said.returncode == 0
+    assert named in said.stdout
+    assert others not in said.stdout
+
+
+def advised(*arguments):
+    """The answer of `advise` as JSON."""
+    ended = in_process("advise", *arguments, "--json")
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)

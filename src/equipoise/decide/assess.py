@@ -55,6 +55,7 @@ from equipoise.decide.user_evidence.fit import (
 )
 from equipoise.decide.user_evidence.runs import recasts, user_steps, whole_trainings
 from equipoise.errors import EvidenceError, SpecError
+from equipoise.perfmodel.space import Value
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.hardware import Accelerator, at_least_as_good
@@ -113,6 +114,7 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
         flop=inputs.training.stated_flop,
         known=_known_sizes(inputs, system),
         also_sizes=inputs.also_sizes,
+        fixed_ranks=_fixed_ranks(inputs.training.choices),
     )
     chip = system.cluster.accelerator
     traces = inputs.user.traces
@@ -157,6 +159,12 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
         missing=tuple(dict.fromkeys(missing)),
         notes=tuple(notes),
     )
+
+
+def _fixed_ranks(choices: Mapping[str, tuple[Value, ...]]) -> int:
+    """How many ranks the fixed axes have together: a size has to be a multiple of them."""
+    values = (choices.get(axis, ()) for axis in ("dp", "tp", "pp", "cp"))
+    return math.prod(int(each[0]) for each in values if len(each) == 1)
 
 
 def _published_batches(inputs: Inputs, accelerator: str) -> dict[int, int]:

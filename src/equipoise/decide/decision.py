@@ -1,7 +1,7 @@
 """A question to its answer, in the order of reading: training, systems, estimates, candidates, choice."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Final, NoReturn, TypeAlias
 
@@ -26,7 +26,7 @@ from equipoise.decide.query import USUAL_HORIZON_MONTHS, TrainingQuery, changed,
 from equipoise.decide.reasons import reasons
 from equipoise.decide.select import Rule, Selection, figures_of, flips, select, time_values, tornado_of
 from equipoise.decide.strategy_search import Problem
-from equipoise.decide.surveys import SURVEYS
+from equipoise.decide.surveys import SURVEYS, time_with_states_on_host
 from equipoise.decide.systems import LARGE_SYSTEM, requested_systems
 from equipoise.decide.training import batch_words, training, unrestricted
 from equipoise.decide.user_evidence import UserEvidence, unusable, user_evidence
@@ -373,6 +373,7 @@ def _chosen_for_you(inputs: Inputs, assessment: Assessment, best: Candidate | No
         chosen.append(f"{best.strategy.implementation} code (--fix implementation=eager,compiled)")
     if inputs.query.software is None and inputs.query.profile is None:
         chosen += _software_words(assessment, best)
+    chosen += _host_words(assessment, best)
     is_owned = best.price is not None and best.price.is_owned
     if not inputs.query.terms and not is_owned:
         chosen.append(f"rented {best.terms.replace('_', ' ')} (--terms)")
@@ -397,6 +398,15 @@ def _software_words(assessment: Assessment, best: Candidate) -> Sequence[str]:
     ratios = software_ratios(known, best.strategy)
     others = ", ".join(f"{other} {ratio:.2f}x the time" for other, ratio in ratios.items())
     return [f"software {name} (--software{f': {others}' if others else ''})"]
+
+
+def _host_words(assessment: Assessment, best: Candidate) -> Iterator[str]:
+    """That states stay on the accelerators, where the host's memory would make the training much faster."""
+    if assessment.survey is None or best.strategy is None:
+        return
+    ratio = time_with_states_on_host(assessment.survey.problem, best.num_accelerators)
+    if ratio is not None:
+        yield f"all states on the accelerators: {ratio:.2f}x the time with --fix offload=optimizer"
 
 
 def _limited_by(selection: Selection, best: Candidate | None) -> Limit | None:

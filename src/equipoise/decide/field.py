@@ -187,8 +187,13 @@ def _number(field: Field, given: object) -> float:
     try:
         value = float(_ungrouped(given))
     except ValueError:
-        raise UsageError(f"--{field.option} is {str(given)!r}; expected {field.bounds}") from None
+        raise UsageError(f"--{field.option} is {str(given)!r}; expected {_expected(field)}") from None
     return field.check(value * field.scale)
+
+
+def _expected(field: Field) -> str:
+    """The numbers that a field takes, with their unit."""
+    return f"{field.bounds} ({field.unit})" if field.unit else field.bounds
 
 
 def _amount(field: Field, given: object) -> float:
@@ -196,7 +201,7 @@ def _amount(field: Field, given: object) -> float:
     found = _AMOUNT.fullmatch(text)
     if found is None:
         raise UsageError(
-            f"--{field.option} is {str(given)!r}; expected {field.bounds}, such as 512, 10k, 1T or 1e12"
+            f"--{field.option} is {str(given)!r}; expected {_expected(field)}, such as 512, 10k, 1T or 1e12"
         )
     return field.check(float(found[1]) * field.multiple ** _MULTIPLES[found[2].lower()] * field.scale)
 

@@ -183,7 +183,7 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
         """Refuse what is stated in two ways."""
         for one, other, what in RIVALS:
             if getattr(self, one) and getattr(self, other):
-                options = " and ".join(f"--{FIELDS[name].option}" for name in (one, other))
+                options = " and ".join(_stated(name, getattr(self, name)) for name in (one, other))
                 raise UsageError(f"{options} both state {what}; keep one")
         for names, what in ((TRAINED, "which weights are trained"), (METHODS, "what is optimised")):
             if len(both := [each for each in self.train if each in names]) > 1:
@@ -253,6 +253,12 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
     def spend_usd(self) -> float:
         """What the training may cost; infinite without a budget."""
         return math.inf if self.budget_usd is None else self.budget_usd
+
+
+def _stated(name: str, value: object) -> str:
+    """An option of the question, with its value where that is short text."""
+    option = f"--{FIELDS[name].option}"
+    return f"{option} {value}" if isinstance(value, str | Path) else option
 
 
 def _currency(text: str) -> tuple[str, float]:

@@ -79,15 +79,17 @@ def size_range(
     flop: float | None,
     known: Sequence[int],
     also_sizes: Sequence[int],
+    fixed_ranks: int = 1,
 ) -> SizeRange:
     """The sizes of a system that are tried, and those that may be taken.
 
     flop: of the whole training, where its amount is stated. known: with published results, ascending: where
     more than a node may be taken, sizes begin with the smaller of a node and the first of them. They end with
     what the question or the stock allows, else what is usually asked about or was published. also_sizes: are
-    tried besides.
+    tried besides. fixed_ranks: that a fixed strategy needs, as 5 of pp=5: doublings of them are tried too.
     """
     node_size = 1 if system.cluster is None else system.cluster.node_size
+    units = (1, node_size, fixed_ranks)
     limits = [each for each in (query.max_accelerators, system.stock) if each is not None]
     asked = query.sizes
     if query.num_nodes is not None:
@@ -97,39 +99,40 @@ def size_range(
         if fewest == asked.most == most:
             return _around(most)
         listed = None if asked.is_range else frozenset(asked.listed)
-        tried = set(asked.listed) if listed else _ladder(node_size, fewest, most)
+        tried = set(asked.listed) if listed else _ladder(units, fewest, most)
         return SizeRange(
-            tried=tuple(sorted(tried | _beyond(node_size, most))),
+            tried=tuple(sorted(tried | _beyond(units, most))),
             fewest=fewest,
             most=most,
             limited_by="question",
-            next_usual=fewest if fewest > most else _next_usual(node_size, most),
+            next_usual=fewest if fewest > most else _next_usual(units, most),
             listed=listed,
         )
     most = min(limits) if limits else max((usual_most(query, system, flop), *known, *also_sizes))
     least = min(node_size, known[0]) if known and most > node_size else 1
-    tried = _ladder(node_size, min(least, most), most) | {each for each in known if each <= most}
+    tried = _ladder(units, min(least, most), most) | {each for each in known if each <= most}
     kept = sorted(tried | set(also_sizes))[-(MAX_SIZES - 1) :]
     return SizeRange(
-        tried=tuple(sorted({*kept, *_beyond(node_size, most)})),
+        tried=tuple(sorted({*kept, *_beyond(units, most)})),
         fewest=1,
         most=most,
         limited_by="question" if limits else "catalogue",
-        next_usual=_next_usual(node_size, most),
+        next_usual=_next_usual(units, most),
     )
 
 
-def _ladder(node_size: int, fewest: int, most: int) -> set[int]:
-    """Powers of two, those of whole nodes, both ends; every number where there are few."""
+def _ladder(units: tuple[int, int, int], fewest: int, most: int) -> set[int]:
+    """Doublings of the units, both ends; every number where there are few. units: as of `_usual`."""
+    _, node_size, _ = units
     if most <= _SMALL and most <= max(node_size, 1):
         return set(range(fewest, most + 1))
-    return {each for each in _usual(node_size, most) if fewest <= each <= most} | {fewest, most}
+    return {each for each in _usual(units, most) if fewest <= each <= most} | {fewest, most}
 
 
-def _usual(node_size: int, most: int) -> set[int]:
-    """Powers of two, and nodes times them, up to at least twice as many as `most`."""
+def _usual(units: tuple[int, int, int], most: int) -> set[int]:
+    """Doublings of one, a node and the ranks of a fixed strategy, to at least twice as many as `most`."""
     steps = range(math.ceil(math.log2(most)) + 2)
-    return {2**step for step in steps} | {node_size * 2**step for step in steps}
+    return {unit * 2**step for unit in units for step in steps}
 
 
 def _around(size: int) -> SizeRange:
@@ -146,14 +149,14 @@ def _around(size: int) -> SizeRange:
     )
 
 
-def _next_usual(node_size: int, most: int) -> int:
+def _next_usual(units: tuple[int, int, int], most: int) -> int:
     """The size that shows what more would do."""
-    return min(MAX_ACCELERATORS, *(each for each in _usual(node_size, most) if each > most))
+    return min(MAX_ACCELERATORS, *(each for each in _usual(units, most) if each > most))
 
 
-def _beyond(node_size: int, most: int) -> set[int]:
+def _beyond(units: tuple[int, int, int], most: int) -> set[int]:
     """The sizes tried beyond the most that may be taken: curves go on to its double."""
-    return {min(2 * most, MAX_ACCELERATORS), _next_usual(node_size, most)}
+    return {min(2 * most, MAX_ACCELERATORS), _next_usual(units, most)}
 
 
 # Beyond so many sizes a survey forgets those that the last question did not need.
@@ -392,6 +395,28 @@ def remedy(problem: Problem, num_accelerators: int) -> str | None:
         f"needs {format_si(needed, 'B')}, {num_accelerators:,} x {format_si(float(held), 'B')} hold "
         f"{format_si(float(held) * num_accelerators, 'B')}{hint}"
     )
+
+
+# How many times as fast a training has to be with states on the host to be worth a word: more than plans of
+# such trainings are off by (0.19, docs/experiments/0035).
+_LEAST_OFFLOAD_GAIN: Final = 1.25
+
+
+def time_with_states_on_host(problem: Problem, num_accelerators: int) -> float | None:
+    """The time with optimizer states in the host's memory, over that of the best found without.
+
+    None where it is not much less, or where the question leaves no such choice. It is asked where memory is
+    so short that activations are computed again: else nothing is gained.
+    """
+    kept = SURVEYS.surveyed(problem, (num_accelerators,)).sizes[0].best
+    if kept is None or kept.strategy.trained != "full" or kept.strategy.recompute == "none":
+        return None
+    if "offload" in problem.choices or problem.cluster.accelerator.shares_host_memory:
+        return None
+    moved = replace(problem, choices={**problem.choices, "offload": ("optimizer",)}, num_best=1)
+    found = SURVEYS.surveyed(moved, (num_accelerators,)).sizes[0].best
+    ratio = 1.0 if found is None else found.work_s.value / kept.work_s.value
+    return ratio if ratio * _LEAST_OFFLOAD_GAIN < 1.0 else None
 
 
 def _more(problem: Problem, num_accelerators: int) -> Iterator[str]:

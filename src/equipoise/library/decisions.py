@@ -17,7 +17,7 @@ from equipoise.decide.prediction import Prediction
 from equipoise.decide.prediction import predict as predicted
 from equipoise.decide.query import ATTRIBUTES, FIELDS, RIVALS, Ask, TrainingQuery, question, unknown, values
 from equipoise.decide.solve_for import Reaches, solve_for
-from equipoise.errors import DataError
+from equipoise.errors import DataError, UsageError
 from equipoise.files import read_input
 from equipoise.library import Presentation, Result
 from equipoise.library.arguments import AdviseFields, PlanFields, PredictFields
@@ -48,6 +48,8 @@ def read_question(given: Mapping[str, object], *, verb: Verb, allow_code: bool =
     """
     stated = values({name: each for name, each in given.items() if each is not False}, verb=verb)
     named = str(stated.get("workload", ""))
+    if named.lower().endswith(".json"):
+        raise UsageError(f"{named} is no workload; the config.json of a model is given as --config {named}")
     if not named.lower().endswith(SUFFIX):
         return question(stated)
     path = Path(named)

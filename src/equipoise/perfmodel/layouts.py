@@ -1,5 +1,6 @@
 """Strategies as arrays, and every layout of ranks and batches that a space allows."""
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, lru_cache, partial
@@ -473,9 +474,14 @@ def _shares(space: Space, limits: Limits, faults: Counter[str]) -> Iterator[tupl
                 else:
                     yield dp, tp, pp, cp
     if not any_allowed:
-        names = [name for name in ("dp", "tp", "pp", "cp") if name in space.choices]
+        chosen = {name: space.choices[name] for name in ("dp", "tp", "pp", "cp") if name in space.choices}
+        names = ", ".join(chosen)
         # The same words at every size, so that they are one reason.
-        faults[f"{', '.join(names)} as chosen cannot make dp x tp x pp x cp the number of accelerators"] += 1
+        if all(len(values) == 1 for values in chosen.values()):
+            least = math.prod(int(values[0]) for values in chosen.values())
+            faults[f"{names} as chosen need a multiple of {least:,} accelerators"] += 1
+        else:
+            faults[f"{names} as chosen cannot make dp x tp x pp x cp the number of accelerators"] += 1
 
 
 def _group_counts(space: Space, limits: Limits, *, dp: int, tp: int, pp: int, cp: int) -> tuple[int, ...]:

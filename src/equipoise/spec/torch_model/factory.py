@@ -3,7 +3,7 @@
 import importlib
 import sys
 from collections.abc import Callable, Iterable
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from msgspec import Struct
@@ -72,8 +72,7 @@ def load_factory(reference: str) -> Factory:
     module_name, colon, name = reference.partition(":")
     if not colon or not all(part.isidentifier() for part in (*module_name.split("."), name)):
         raise SpecError(
-            f"{reference!r} does not name a function; expected module:function, "
-            "such as train:model for def model() in train.py"
+            f"{reference!r} does not name a function; expected module:function, {_example(reference)}"
         )
     module = _imported(reference, module_name)
     found = getattr(module, name, None)
@@ -90,6 +89,17 @@ def load_factory(reference: str) -> Factory:
     if not callable(found):
         raise SpecError(f"{reference}: {name} is a {type(found).__name__}; expected {EXPECTED}")
     return Factory(reference=reference, make=found)
+
+
+def _example(reference: str) -> str:
+    """What to write for the function that a reference with a file may mean."""
+    file, _, name = reference.rpartition(":")
+    path = PurePath(file)
+    if path.suffix != ".py" or not name.isidentifier():
+        return "such as train:model for def model() in train.py"
+    if path.is_absolute() or ".." in path.parts:
+        return f"such as {path.stem}:{name} from the directory that holds {path.name}"
+    return f"such as {'.'.join(path.with_suffix('').parts)}:{name} for def {name}() in {path}"
 
 
 def _imported(reference: str, module_name: str) -> Any:  # noqa: ANN401 - a module
