@@ -1,5 +1,6 @@
 """The page of an answer: its numbers are the recommended candidate's, in a terminal, in HTML and in a notebook."""
 
+import datetime as dt
 import io
 import re
 
@@ -10,6 +11,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from equipoise.decide.evidence import NOTHING_FITS
+from equipoise.economics.costs import Offer
 from equipoise.library.decisions import candidate_rows
 from equipoise.report import format as amounts
 from equipoise.report import html, terminal
@@ -292,3 +294,24 @@ def test_a_refusal_where_nothing_fits_has_neither_cheapest_nor_fastest():
     nothing = replace(answer.refusal, cheapest=None, fastest=None, relaxations=(step,))
     text = " ".join(printed(replace(answer, refusal=nothing, candidates=(), alternatives=())).split())
     assert re.search(r"Memory\b.* 130 GB\b.* 80 GB", text)
+
+
+def test_a_price_of_one_provider_is_called_so():
+    offers = [
+        Offer(
+            usd_per_accelerator_hour=2.5,
+            terms="on_demand",
+            provider=name,
+            read=dt.date(2026, 11, 21),
+            source="a list",
+        )
+        for name in ("Cloud One", "Cloud Two")
+    ]
+    found = made_answer()
+    best = found.recommended
+    lone, several = (
+        facts(replace(found, recommended=replace(best, price=replace(best.price, offers=tuple(each)))))
+        for each in (offers[:1], offers)
+    )
+    assert "Cloud One" in lone["Money"]
+    assert "Cloud" not in several["Money"]

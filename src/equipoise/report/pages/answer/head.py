@@ -240,12 +240,18 @@ def _money(answer: Answer, best: Candidate) -> Iterator[Span]:
     if best.price is not None and best.price.is_owned:
         yield " of your own machine: electricity only"
     elif best.price is not None:
-        where = f" ({sentence(best.price.basis)})" if answer.question.compares_rentable else ""
+        where = f" ({sentence(best.price.basis)})" if answer.question.compares_rentable else _lone_offer(best)
         yield f" at {amounts.rate(best.price.usd_per_accelerator_hour)}{where}"
     for each in best.constraints:
         if each.name == "budget_usd" and each.probability is not None:
             chance = amounts.probability(each.probability)
             yield f"; budget {amounts.money(each.limit)}: {chance} chance"
+
+
+def _lone_offer(best: Candidate) -> str:
+    """Whose price it is where one provider alone states any: others may ask for half or double."""
+    offers = () if best.price is None else best.price.offers
+    return f" (one offer: {sentence(offers[0].provider)})" if len(offers) == 1 else ""
 
 
 def _batch(answer: Answer, best: Candidate) -> Iterator[str]:
