@@ -116,6 +116,7 @@ H200 = ("llama2_70b_lora", "--accelerator", "h200-sxm5-141gb")
         (["plan", "rtx4090", "--config", "my.json", "--accelerator", "5x"], "rtx4090 and --config my.json"),
         (["advise", *H200, "--budget", "2000 EUR"], "(USD)"),
         (["advise", *H200, "--budget", "$2k"], "(USD)"),
+        (["predict", "bert", "--accelerator", "h100,b200"], "h100,b200"),
         (["predict"], "no workload"),
         (["predict", "--workload", "bert"], "--workload and --accelerator"),
         (["predict", "bert", "--workload", "gpt3", "--accelerator", "h100"], "'bert' and --workload gpt3"),

@@ -315,3 +315,11 @@ def test_a_fixed_strategy_takes_as_long_as_in_a_plan_and_no_law_knows_it():
     assert found.candidates[0].time_s.value == pytest.approx(expected.time_s.value)
     with pytest.raises(UsageError, match="--fix"):
         predict(query(asked | {"law": "amdahl"}), scores=embedded.scores())
+
+
+def test_a_strategy_that_cannot_be_is_why_there_is_no_time():
+    # BERT-large has 16 heads (Devlin et al. 2019)
+    asked = query({"workload": "bert", "accelerator": "h100-sxm5-80gb", "at": 64, "fix": "tp=64"})
+    with pytest.raises(EvidenceError, match=r"heads=16\b") as refused:
+        predict(asked, scores=embedded.scores())
+    assert "--fix" in refused.value.missing[0]

@@ -171,3 +171,17 @@ def test_the_solver_stops_below_a_jump_and_below_what_is_unknown():
     assert most_within(100.0, lambda factor: factor if factor < 50 else factor + 60, 1.0) == pytest.approx(50)
     assert most_within(100.0, lambda factor: factor if factor < 50 else math.inf, 80.0) == pytest.approx(50)
     assert most_within(100.0, lambda _: math.inf, 1.0) == 0.0
+
+
+def test_a_deadline_that_is_kept_only_by_luck_ends_at_the_smallest_model():
+    # 128,256 words of 512 numbers, in and out, are 131 M parameters: no model of its kind has fewer.
+    asked = {
+        "ask": "model",
+        "workload": "llama31_8b",
+        "accelerator": "b200-sxm6-180gb",
+        "max_accelerators": 8,
+    }
+    found = _solved(**asked, deadline="10min")
+    assert 1.31e8 < found.params.low <= found.params.value <= found.params.high
+    with pytest.raises(UsageError, match=r"13\d M parameters"):
+        _solved(**asked, deadline="2min")

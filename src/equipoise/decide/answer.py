@@ -1,10 +1,11 @@
 """The records of a decision: Candidate, Answer. decision.py makes them in that order."""
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from statistics import NormalDist
-from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
     from equipoise.launch import Setting, Snippet
 
 
+_WORD: Final = re.compile(r"\w+")
+
+
 def probability_within(amount: Interval, limit: float) -> float:
     """The probability that an amount does not exceed a limit.
 
@@ -54,6 +58,13 @@ def probability_within(amount: Interval, limit: float) -> float:
         return 0.0
     spread = max(log_sd(amount), LEAST_LOG_SD)
     return NormalDist().cdf(math.log(limit / amount.value) / spread)
+
+
+def about_fixed(faults: Sequence[str], query: TrainingQuery) -> Sequence[str]:
+    """Of the reasons why strategies are illegal, those about what the question fixes; all where none is."""
+    fixed = {each.partition("=")[0].strip() for text in query.fixed for each in text.split(",")}
+    fixed |= {"precision"} if query.precision else set()
+    return [each for each in faults if fixed & set(_WORD.findall(each))] or faults
 
 
 ConstraintName: TypeAlias = Literal["deadline_s", "budget_usd", "memory_bytes", "max_accelerators"]

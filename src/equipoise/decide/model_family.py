@@ -195,6 +195,11 @@ class ModelFamily(Struct, kw_only=True):
         fit = [each for each in self.tried.values() if each.used["value"] <= 1.0]
         return max(fit, key=lambda each: each.shape.params, default=None)
 
+    @property
+    def smallest(self) -> "TriedModel":
+        """The smallest model tried: the smallest there is, after a search in which none is allowed."""
+        return min(self.tried.values(), key=lambda each: each.shape.params)
+
     def largest(self, end: str) -> float:
         """About the most parameters that budget and deadline allow, at one end of their intervals.
 

@@ -26,7 +26,7 @@ from equipoise.calibration.forecasts import (
     results_of,
     workload_in,
 )
-from equipoise.decide.answer import Answer, Candidate, TimeValue
+from equipoise.decide.answer import Answer, Candidate, TimeValue, about_fixed
 from equipoise.decide.assess import Assessment
 from equipoise.decide.candidates import amount_limits, rates_of, timed_candidate
 from equipoise.decide.decision import answer_with, rule_of
@@ -34,7 +34,8 @@ from equipoise.decide.evidence import Estimate, EvidenceSource
 from equipoise.decide.ledger import RecordedPrediction
 from equipoise.decide.query import TrainingQuery, changed
 from equipoise.decide.select import figures_of, time_values
-from equipoise.decide.surveys import SizeRange, remedy
+from equipoise.decide.strategy_search import Problem
+from equipoise.decide.surveys import SURVEYS, SizeRange, remedy
 from equipoise.decide.systems import RequestedSystem, requested_systems
 from equipoise.decide.user_evidence.runs import UserRuns
 from equipoise.economics.costs import Rates
@@ -87,6 +88,11 @@ def predict(query: TrainingQuery, *, scores: Scores | None, catalogue: Catalogue
     Raises EvidenceError where the evidence is too thin for any number with an interval.
     """
     known = catalogue or catalogue_of(query.hardware, query.workloads)
+    if len(query.systems) > 1:
+        raise UsageError(
+            f"--accelerator {','.join(query.systems)}: predict is of one system; ask for each, or compare "
+            "them with advise"
+        )
     with threadpool_limits(limits=1):  # the matrices are small: threads would only wait for each other
         own = _user_times(query, known)
         is_of_law = query.law not in {None, POOLED}
@@ -216,11 +222,11 @@ def _of_answer(
         if each.outside and each.num_accelerators in wanted - submitted
     }
     shown = tuple(each for each in candidates if each.num_accelerators in wanted)
-    unknown = () if query.sizes is None or query.sizes.is_range else _unknown(wanted, shown, assessment)
+    unknown = (
+        () if query.sizes is None or query.sizes.is_range else _unknown(query, wanted, shown, assessment)
+    )
     if unknown and not shown:
-        raise EvidenceError(
-            "; ".join(unknown), missing=(f"another size, by --at: {_shown_sizes(candidates)}",)
-        )
+        raise EvidenceError("; ".join(unknown), missing=(_another(query, candidates),))
     group = found.systems[0].equilibria
     return Prediction(
         question=query,
@@ -252,20 +258,34 @@ _NO_EQUILIBRIA: Final = (
 )
 
 
-def _unknown(wanted: frozenset[int], shown: Sequence[Candidate], assessment: Assessment) -> tuple[str, ...]:
+def _unknown(
+    query: TrainingQuery, wanted: frozenset[int], shown: Sequence[Candidate], assessment: Assessment
+) -> tuple[str, ...]:
     """Why sizes that were asked for have no time, a sentence each."""
     survey = assessment.survey
     found = []
     for size in sorted(wanted - {each.num_accelerators for each in shown}):
-        why = None if survey is None else remedy(survey.problem, size)
-        words = "no evidence applies to that size" if why is None else f"it {why}"
+        why = None if survey is None else _why_nothing_runs(query, survey.problem, size)
+        words = why or "no evidence applies to that size"
         found.append(f"No time can be estimated on {size:,} x {assessment.system.title}: {words}")
     return tuple(found)
 
 
-def _shown_sizes(candidates: Sequence[Candidate]) -> str:
+def _why_nothing_runs(query: TrainingQuery, known: Problem, size: int) -> str | None:
+    """Why no strategy runs on so many: memory, else what makes all illegal; None where some do."""
+    needs = remedy(known, size)
+    found = SURVEYS.surveyed(known, (size,)).sizes[0].found
+    if needs is not None or found.num_legal:
+        return None if needs is None else f"it {needs}"
+    return f"no strategy is legal: {'; '.join(about_fixed([*found.faults], query))}"
+
+
+def _another(query: TrainingQuery, candidates: Sequence[Candidate]) -> str:
+    """What to ask in place of sizes that have no time: others, or another strategy where no size has one."""
     sizes = [each.num_accelerators for each in candidates]
-    return f"{min(sizes):,} to {max(sizes):,} have a time" if sizes else "none has a time"
+    if sizes:
+        return f"another size, by --at: {min(sizes):,} to {max(sizes):,} have a time"
+    return "another strategy, by --fix" if query.fixed else "another size, by --at: none has a time"
 
 
 def _wanted(query: TrainingQuery, sizes: SizeRange) -> frozenset[int]:

@@ -25,7 +25,7 @@ from equipoise.spec.catalogue import catalogue as catalogue_of
 from equipoise.spec.mlperf import Scores
 from equipoise.spec.transformer import Transformer
 from equipoise.spec.workload import Workload
-from equipoise.units import HOUR_S, SI_PREFIXES, format_duration
+from equipoise.units import HOUR_S, SI_PREFIXES, format_duration, format_si
 
 ReachLimit: TypeAlias = Literal["budget", "deadline", "memory"]
 Unit: TypeAlias = Literal["tokens", "samples"]
@@ -337,9 +337,10 @@ def _model(query: TrainingQuery, inputs: Inputs, one: SystemCandidates) -> Budge
     largest = family.largest("value")
     found = family.largest_fitting()
     if found is None:
+        least = format_si(float(family.smallest.shape.params))
         raise UsageError(
-            f"{_stated(query)} does not allow the smallest model tried, of 1 M parameters and "
-            f"{query.tokens_per_param:g} tokens each"
+            f"{_stated(query)} does not allow the smallest model in the proportions of {base.title}, of "
+            f"{least} parameters and {query.tokens_per_param:g} tokens each"
         )
     found = _hardly_smaller(query, family, found)
     best = found.fastest_within(query)
@@ -347,7 +348,8 @@ def _model(query: TrainingQuery, inputs: Inputs, one: SystemCandidates) -> Budge
     count = float(found.shape.params)
     size = Interval(
         value=count,
-        low=min(family.largest("high"), count),
+        # Where the high end of time or money allows no model, the smallest there is ends the interval.
+        low=min(family.largest("high") or float(family.smallest.shape.params), count),
         high=max(family.largest("low"), count),
         level=best.time_s.level,
     )

@@ -1,10 +1,9 @@
 """The first page of an answer: what to take, its time, money and chances, against all systems asked about."""
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import Final, TypeAlias
 
-from equipoise.decide.answer import Answer, Candidate, Refusal, SystemAnswer, SystemOffer
+from equipoise.decide.answer import Answer, Candidate, Refusal, SystemAnswer, SystemOffer, about_fixed
 from equipoise.decide.evidence import Grade
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (
@@ -60,7 +59,6 @@ _MOST_WIDE_COLUMNS: Final = 4
 _MOST_VALUES: Final = 5
 _MOST_FLIPS: Final = 5
 _MOST_FAULTS: Final = 4
-_WORD: Final = re.compile(r"\w+")
 
 
 def overview_blocks(answer: Answer) -> tuple[Block, ...]:
@@ -181,17 +179,10 @@ def relaxed(answer: Answer) -> Iterator[str]:
     for name, title in unpriced.items():
         yield f"A price of {title}, which may keep the budget: --price {name}=USD."
     if not refusal.relaxations and not refusal.joint and not unpriced:
-        faults = _faults(answer)[:_MOST_FAULTS]
+        found = [each.reason for each in answer.rejected if each.needed is None]
+        faults = about_fixed(found, answer.question)[:_MOST_FAULTS]
         why = f"no strategy is legal: {'; '.join(faults)}" if faults else "no configuration fits"
         yield f"No change of a limit helps: {why}."
-
-
-def _faults(answer: Answer) -> Sequence[str]:
-    """Why no strategy is legal: by what the question fixes, where that is in the way."""
-    found = [each.reason for each in answer.rejected if each.needed is None]
-    fixed = {each.partition("=")[0].strip() for text in answer.question.fixed for each in text.split(",")}
-    fixed |= {"precision"} if answer.question.precision else set()
-    return [each for each in found if fixed & set(_WORD.findall(each))] or found
 
 
 def _lacks_price_alone(each: Candidate) -> bool:
