@@ -374,6 +374,7 @@ def test_ray_trains_on_two_ranks(tmp_path):
         "GLOO_SOCKET_IFNAME": "lo",
         "OMP_NUM_THREADS": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ADDRESS": "local",  # a cluster of its own, not the one that another test has started
     }
     ran = subprocess.run(
         [sys.executable, "ray_launch.py"],
