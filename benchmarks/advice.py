@@ -9,7 +9,7 @@ import sys
 import time
 
 from equipoise.calibration.advice_backtest import advice_errors, held_out_advice
-from equipoise.calibration.forecast_record import OURS, AdviceErrors
+from equipoise.calibration.curves import OURS, AdviceErrors
 from equipoise.runs import embedded
 
 

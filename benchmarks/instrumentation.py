@@ -31,9 +31,8 @@ import numpy as np
 from msgspec import Struct
 
 from equipoise.bench.devices import DeviceKind, device
-from equipoise.bench.methods import Step
+from equipoise.bench.training import Step, Trainee
 from equipoise.bench.trial import Trial
-from equipoise.bench.zoo import Trainee
 from equipoise.units import MICROSECOND_S
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments"))

@@ -27,7 +27,7 @@ from equipoise.perfmodel.load import transformer_load
 from equipoise.perfmodel.machine import machine
 from equipoise.perfmodel.memory import memory
 from equipoise.perfmodel.parameters import PRIORS, Parameters
-from equipoise.spec.cluster_text import cluster_in_text
+from equipoise.spec.catalogue import cluster_in_text
 from equipoise.spec.strategy import strategy
 from equipoise.spec.workload import workload
 from equipoise.units import GIB

@@ -11,9 +11,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from equipoise.bench.launchers import launcher
-from equipoise.bench.methods import METHODS
+from equipoise.bench.equipment import launcher
 from equipoise.bench.sweep import planned, run_sweep
+from equipoise.bench.training import METHODS
 
 BATCH_SAMPLES = 64
 LIMIT_S = 120.0

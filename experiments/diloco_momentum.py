@@ -12,8 +12,7 @@ import argparse
 import torch
 import torch.distributed as dist
 
-from equipoise.bench.methods import method
-from equipoise.bench.zoo import OptimizerSettings, trainee
+from equipoise.bench.training import OptimizerSettings, method, trainee
 
 BATCH_SAMPLES = 64
 MOMENTA = (0.9, 0.5, 0.0)

@@ -21,10 +21,9 @@ from emulated import emulated
 from msgspec import Struct
 from two_hosts import timed
 
-from equipoise.bench.store import FinishedTrial, Store, write_whole
 from equipoise.bench.summary import timed_run
 from equipoise.bench.sweep import in_random_order, interference
-from equipoise.bench.trial import Trial
+from equipoise.bench.trial import FinishedTrial, Store, Trial, write_whole
 from equipoise.diagnose.exchange_costs import exchange_costs, needed
 from equipoise.diagnose.method_search import (
     FoundMethod,

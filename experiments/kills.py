@@ -25,7 +25,7 @@ from statistics import median
 import polars as pl
 from msgspec import Struct, to_builtins
 
-from equipoise.bench.store import SUCCESS, FinishedTrial, Store
+from equipoise.bench.trial import SUCCESS, FinishedTrial, Store
 
 PAGE = Path(__file__).parents[1] / "docs" / "experiments" / "0015-kills.md"
 NUM_STEPS = 6

@@ -21,9 +21,8 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 from two_hosts import PARTS, RATES, undisturbed
 
-from equipoise.bench.store import SUCCESS, FinishedTrial, Store
 from equipoise.bench.summary import summaries
-from equipoise.bench.trial import Trial
+from equipoise.bench.trial import SUCCESS, FinishedTrial, Store, Trial
 from equipoise.diagnose.exchange_costs import ExchangeCosts, Messages, MethodWork, Slowed, exchange_costs
 from equipoise.diagnose.predicted_steps import OneDevice, PredictedStep, one_device, predict_step
 

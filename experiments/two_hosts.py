@@ -31,10 +31,9 @@ from quiet import in_quiet
 from equipoise.bench.collectives import CollectivesTask
 from equipoise.bench.collectives.documents import timed_document
 from equipoise.bench.environment import conditions
-from equipoise.bench.store import FAILED, SUCCESS, FinishedTrial, Store, write_whole
 from equipoise.bench.summary import timed_run
 from equipoise.bench.sweep import InterferenceTask, in_random_order, interference
-from equipoise.bench.trial import Trial
+from equipoise.bench.trial import FAILED, SUCCESS, FinishedTrial, Store, Trial, write_whole
 from equipoise.errors import UsageError
 
 LINK_BIT_PER_S = {"1gbit": 1e9, "10gbit": 1e10}

@@ -26,9 +26,9 @@ from two_hosts_figure import Line, svg
 
 from equipoise.bench.phases import EXPOSED, OVERLAPPED
 from equipoise.bench.phases import PARTS as PHASES
-from equipoise.bench.store import Store
 from equipoise.bench.summary import timed_run
-from equipoise.bench.zoo import ZOO
+from equipoise.bench.training import ZOO
+from equipoise.bench.trial import Store
 from equipoise.stats import ratio_interval
 
 DOCS = Path(__file__).parents[1] / "docs" / "experiments"

@@ -19,9 +19,9 @@ import polars as pl
 from msgspec import Struct, to_builtins
 
 from equipoise.bench.collectives.files import read_files
-from equipoise.bench.store import Store
 from equipoise.bench.topology import read as read_topology
 from equipoise.bench.trace import read_traces
+from equipoise.bench.trial import Store
 from equipoise.bench.watching.record import RecordedStep, run_folder
 from equipoise.bench.watching.rows import watched
 from equipoise.calibration.published import read_rows
@@ -32,13 +32,12 @@ from equipoise.diagnose.watched_runs import watched_now
 from equipoise.errors import EquipoiseError
 from equipoise.report.html import fragment
 from equipoise.report.pages.watch import WATCH
+from equipoise.runs import Blob, SourceFacts
 from equipoise.runs.ingest import import_runs, ingest
-from equipoise.runs.reader import Blob, SourceFacts
 from equipoise.runs.readers.measurements import read_measurements
 from equipoise.runs.readers.mlperf import MLPERF
-from equipoise.spec.catalogue import shipped
+from equipoise.spec.catalogue import cluster_in_text, shipped
 from equipoise.spec.cluster import load_systems
-from equipoise.spec.cluster_text import cluster_in_text
 from equipoise.spec.hardware import Hardware, load_hardware
 from equipoise.spec.hub_config import read_config
 from equipoise.spec.strategy import strategy

@@ -34,14 +34,14 @@ TIER = {part: height for height, parts in enumerate(TIERS) for part in parts}
 # The parts, modules and packages, of each package that has packages inside: each imports earlier ones alone.
 ORDER = {
     "bench": (
-        *("trial", "environment", "trace", "zoo", "phases", "topology", "store", "launchers"),
-        *("counters", "methods", "summary", "collectives", "devices", "meters"),
-        *("equipment", "stopwatch", "sweep", "interference_rank", "trial_rank"),
+        *("trial", "environment", "trace", "phases", "topology", "launchers"),
+        *("counters", "training", "summary", "collectives", "devices", "meters"),
+        *("equipment", "stopwatch", "sweep", "communication_rank", "trial_rank"),
         *("watching", "worker"),
     ),
     "calibration": (
         *("collective_runs", "collective_verdicts", "user_collectives"),
-        *("user_links", "published", "curves", "accuracy", "forecast_record"),
+        *("user_links", "published", "curves", "accuracy"),
         *("step_rows", "scale_up_rows", "forecasts", "advice_backtest"),
         *("profiles", "software_fit", "validate", "published_steps"),
         "__main__",
@@ -54,7 +54,7 @@ ORDER = {
     ),
     "report": (
         *("format", "charts", "blocks", "figures", "svg", "json", "bench_json"),
-        *("measured_json", "html", "textplot", "pages", "study_json", "terminal"),
+        *("measured_json", "html", "textplot", "pages", "terminal"),
     ),
     "report.pages": (
         *(
@@ -72,16 +72,16 @@ ORDER = {
         *("ledger", "orientation"),
     ),
     "runs": (
-        *("reader", "scoring", "sources", "store", "readers"),
+        *("scoring", "sources", "store", "readers"),
         *("workers", "ingest", "embedded"),
     ),
     "runs.readers": ("cells", "mlperf", "exports", "measurements"),
     "spec": (
-        *("facts", "hardware", "mlperf", "transformer", "cluster", "links", "strategy"),
-        *("workload", "hub_keys", "hub_layers", "hub_config", "catalogue", "torch_model", "cluster_text"),
+        *("hardware", "mlperf", "transformer", "cluster", "links", "strategy"),
+        *("workload", "hub_keys", "hub_layers", "hub_config", "catalogue", "torch_model"),
     ),
     "web": (
-        *("answers", "guard", "screen", "question", "frames", "screens"),
+        *("answers", "guard", "question", "frames", "screens"),
         "app",
     ),
 }

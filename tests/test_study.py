@@ -11,7 +11,7 @@ from equipoise.runs.embedded import tables
 from equipoise.runs.store import RUNS, SCORES, Tables, polars_schema, write_tables
 from equipoise.scaling.metrics import ENTRY_COLUMNS, SCORE_COLUMNS
 from equipoise.spec.mlperf import round_name
-from equipoise.study.entries import scores
+from equipoise.study import scores
 from equipoise.study.rounds import study
 
 TRUTH = tomllib.loads((Path(__file__).parent / "truth" / "scaling_study_v41.toml").read_text())

@@ -29,11 +29,10 @@ from msgspec import to_builtins
 import equipoise
 from equipoise.bench.devices import available_devices
 from equipoise.bench.environment import conditions
-from equipoise.bench.store import FAILED, Store, encoded, write_whole
 from equipoise.bench.summary import summaries
 from equipoise.bench.sweep import planned
 from equipoise.bench.topology import here
-from equipoise.bench.trial import Trial
+from equipoise.bench.trial import FAILED, Store, Trial, encoded, write_whole
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.spec.catalogue import catalogue
 from equipoise.units import MILLISECOND_S

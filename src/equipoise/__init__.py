@@ -7,16 +7,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from equipoise.bench.watching import watch
     from equipoise.bench.watching.lightning import LightningWatch
     from equipoise.bench.watching.rows import watched
     from equipoise.bench.watching.trainer import TrainerWatch
-    from equipoise.bench.watching.watch import watch
     from equipoise.library.allocation import allocate
     from equipoise.library.checks import topology, validate
     from equipoise.library.decisions import advise, plan, predict
     from equipoise.runs.embedded import tables
     from equipoise.runs.ingest import ingest
-    from equipoise.study.entries import scores
+    from equipoise.study import scores
 
 __version__ = "0.2.0"
 
@@ -30,11 +30,11 @@ _OWNERS = {
     "ingest": "equipoise.runs.ingest",
     "plan": "equipoise.library.decisions",
     "predict": "equipoise.library.decisions",
-    "scores": "equipoise.study.entries",
+    "scores": "equipoise.study",
     "tables": "equipoise.runs.embedded",
     "topology": "equipoise.library.checks",
     "validate": "equipoise.library.checks",
-    "watch": "equipoise.bench.watching.watch",
+    "watch": "equipoise.bench.watching",
     "watched": "equipoise.bench.watching.rows",
 }
 

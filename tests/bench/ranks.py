@@ -13,9 +13,8 @@ import torch
 import torch.distributed as dist
 from msgspec.structs import replace
 
-from equipoise.bench.methods import method
+from equipoise.bench.training import OptimizerSettings, Trainee, method, trainee
 from equipoise.bench.trial_rank import HeldOutEvaluator
-from equipoise.bench.zoo import OptimizerSettings, Trainee, trainee
 
 SEED = 3
 SEEDS = (3, 4, 5)

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from equipoise.bench.launchers import LAUNCHERS, launcher
+from equipoise.bench.equipment import LAUNCHERS, launcher
 from equipoise.bench.phases import EXPOSED, PARTS, STEP
 from equipoise.bench.sweep import planned, run_sweep
 from equipoise.errors import UsageError
@@ -129,7 +129,7 @@ def test_a_hung_trial_is_ended_and_leaves_no_process(here):
 @pytest.mark.parametrize("by", [one.name for one in LAUNCHERS])
 def test_no_rank_outlives_a_sweep_that_is_killed(here, by):
     code = (
-        "from pathlib import Path; from equipoise.bench.launchers import launcher; "
+        "from pathlib import Path; from equipoise.bench.equipment import launcher; "
         "from equipoise.bench.sweep import planned, run_sweep; "
         "run_sweep(planned(workloads=['models:hanging'], methods=['ddp'], sizes=[2], batches=[16], "
         f"num_repetitions=1), Path('out'), launcher('{by}'), limit_s=90.0)"

@@ -11,8 +11,8 @@ pytest.importorskip("torch")
 import torch
 
 from equipoise.bench.devices import EventClock, accelerator_index, address_of, device, takes_tf32
+from equipoise.bench.training import Trainee, trainee
 from equipoise.bench.trial_rank import in_precision, moved, placed
-from equipoise.bench.zoo import Trainee, trainee
 from equipoise.errors import UsageError
 
 has_accelerator = pytest.mark.skipif(

@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 
 from equipoise.bench.launchers.hosts import member
 from equipoise.bench.phases import PARTS, STEP
-from equipoise.bench.store import Store
+from equipoise.bench.trial import Store
 from equipoise.errors import UsageError
 
 REASON = why_not()

@@ -12,8 +12,7 @@ from command_line import prepared_python
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.bench.methods import METHODS, method
-from equipoise.bench.zoo import OptimizerSettings
+from equipoise.bench.training import METHODS, OptimizerSettings, method
 from equipoise.errors import UsageError
 
 RANKS = Path(__file__).with_name("ranks.py")
@@ -21,7 +20,7 @@ NUM_RANKS = 2
 LIMIT_S = 240  # all scenarios take some 20 s of one core; a machine under load is not a hang
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'equipoise[torch]'")
-from equipoise.bench.methods.steps import largest  # noqa: E402 - after the skip
+from equipoise.bench.training.steps import largest  # noqa: E402 - after the skip
 
 FALLING = (
     "ddp",

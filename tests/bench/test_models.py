@@ -5,12 +5,12 @@ import math
 
 import pytest
 
-from equipoise.bench.zoo import ZOO, trainee
+from equipoise.bench.training import ZOO, trainee
 from equipoise.errors import SpecError, UsageError
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'equipoise[torch]'")
+from equipoise.bench.training.models import add_lora  # noqa: E402 - after the skip
 from equipoise.bench.trial_rank import HeldOutEvaluator  # noqa: E402 - likewise
-from equipoise.bench.zoo.models import add_lora  # noqa: E402 - after the skip
 
 OWN = {"mlp", "wide_mlp", "large_mlp", "small_cnn", "small_resnet"}
 HAS_TRANSFORMERS = importlib.util.find_spec("transformers") is not None

@@ -39,7 +39,7 @@ except Exception as problem:
     print(problem, file=sys.stderr)
     os._exit(NOT_STARTED)
 
-from equipoise.bench.launchers import launcher
+from equipoise.bench.equipment import launcher
 from equipoise.bench.sweep import planned, run_sweep
 
 def kill_a_rank():

@@ -18,10 +18,10 @@ from msgspec.structs import replace
 pytest.importorskip("torch")
 pytest.importorskip("submitit", reason="submitit is not installed: pip install 'equipoise[slurm]'")
 
-from equipoise.bench.launchers import launcher
+from equipoise.bench.equipment import launcher
 from equipoise.bench.phases import PARTS, STEP
-from equipoise.bench.store import Store
 from equipoise.bench.sweep import planned, run_sweep
+from equipoise.bench.trial import Store
 from equipoise.launch import launch_files, launch_snippets
 from equipoise.spec.cluster import cluster as accelerators
 from equipoise.spec.strategy import strategy

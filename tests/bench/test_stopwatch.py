@@ -14,8 +14,6 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from equipoise.bench.devices import device
-from equipoise.bench.methods import MethodSetup
-from equipoise.bench.methods.steps import TrainingStep
 from equipoise.bench.phases import BACKWARD, EXPOSED, PARTS, STEP, TOTAL, largest_gap, with_share_exposed
 from equipoise.bench.stopwatch import (
     APART,
@@ -28,7 +26,8 @@ from equipoise.bench.stopwatch import (
     profiled,
 )
 from equipoise.bench.summary import is_steady
-from equipoise.bench.zoo import OptimizerSettings, Trainee
+from equipoise.bench.training import MethodSetup, OptimizerSettings, Trainee
+from equipoise.bench.training.steps import TrainingStep
 
 
 @pytest.fixture

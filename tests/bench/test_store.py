@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from equipoise.bench.launchers.folder import JobOutcome, Launcher
-from equipoise.bench.store import FinishedTrial, Store, write_whole
+from equipoise.bench.launchers import JobOutcome, Launcher
 from equipoise.bench.summary import summaries
 from equipoise.bench.sweep import in_random_order, planned, run_sweep
-from equipoise.bench.trial import Trial
+from equipoise.bench.trial import FinishedTrial, Store, Trial, write_whole
 from equipoise.errors import DataError, UsageError
 
 NUM_KILLS = 10
@@ -25,7 +24,7 @@ NUM_KILLS = 10
 SWEEP = """
 import os, subprocess, sys
 from pathlib import Path
-from equipoise.bench.launchers.folder import JobOutcome, Launcher
+from equipoise.bench.launchers import JobOutcome, Launcher
 from equipoise.bench.sweep import planned, run_sweep
 
 def launch(job):

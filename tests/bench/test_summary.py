@@ -7,9 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from equipoise.bench.phases import EXPOSED, PARTS, STEP
-from equipoise.bench.store import FinishedTrial
 from equipoise.bench.summary import ORDER_STATISTICS, STUDENT, interval_method, spread, summaries, timed_run
-from equipoise.bench.trial import Trial
+from equipoise.bench.trial import FinishedTrial, Trial
 from equipoise.diagnose.sweeps import called_different, false_differences, judged, lost_s, meanings, swept
 from equipoise.errors import DataError
 from equipoise.report.bench_json import training

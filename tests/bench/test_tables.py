@@ -7,7 +7,7 @@ import command_line
 import polars as pl
 import pytest
 
-from equipoise.bench.launchers.folder import JobOutcome, Launcher
+from equipoise.bench.launchers import JobOutcome, Launcher
 from equipoise.bench.summary import NO_SCORE, run_row, write, write_sweep_tables
 from equipoise.bench.sweep import planned, run_sweep
 from equipoise.errors import DataError

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed: pip install 'equipoise[torch]'")
 
-from equipoise.bench.launchers import launcher
+from equipoise.bench.equipment import launcher
 from equipoise.bench.sweep import run_sweep
 from equipoise.bench.trial import Trial
 from equipoise.bench.trial_rank import NUM_POINTS, evaluated_after

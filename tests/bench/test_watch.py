@@ -32,11 +32,12 @@ from equipoise.bench.phases import (
     PARTS,
     REST,
     STEP,
+    Loop,
+    phases_of,
 )
 from equipoise.bench.stopwatch import Stopwatch
 from equipoise.bench.trial import Trial
 from equipoise.bench.trial_rank import prepared_training
-from equipoise.bench.watching.loop import Loop, phases_of
 from equipoise.bench.watching.ranks import combine_ranks
 from equipoise.bench.watching.record import RankEnd, RankRecord, RecordedStep, rank_record, runs_in
 from equipoise.errors import DataError, UsageError
@@ -584,7 +585,7 @@ def test_the_page_shows_what_comes_out(tmp_path, monkeypatch):
 
 
 def test_a_loop_in_which_no_step_ends_keeps_bounded_marks(monkeypatch):
-    monkeypatch.setattr("equipoise.bench.watching.loop._MOST_MARKS", 50)
+    monkeypatch.setattr("equipoise.bench.phases._MOST_MARKS", 50)
     loop = Loop(time.perf_counter, on_step=lambda _step: None)
     for _ in range(100):
         loop.next_batch()

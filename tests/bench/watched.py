@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import nn
 
 import equipoise
-from equipoise.bench.watching import watch
+from equipoise.bench import watching
 
 NUM_FEATURES, NUM_CLASSES = 16, 4
 SLEPT_S = 0.02
@@ -86,7 +86,7 @@ def plain(out, *, dies_at=None):
 
 def dying(out):
     """A loop whose rank 1 is killed in the middle, after most of it was put on disk."""
-    watch._FLUSH_S = 0.1
+    watching._FLUSH_S = 0.1
     plain(out, dies_at=40)
 
 

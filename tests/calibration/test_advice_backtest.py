@@ -3,7 +3,7 @@
 import pytest
 
 from equipoise.calibration.advice_backtest import LARGEST_KNOWN, held_out_advice
-from equipoise.calibration.forecast_record import OURS
+from equipoise.calibration.curves import OURS
 from equipoise.errors import EvidenceError
 from equipoise.spec.mlperf import ScoredEntry
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from equipoise.calibration.advice_backtest import HeldOutAdvice, Loss, advice_errors
-from equipoise.calibration.forecast_record import COMBINED, OURS, shipped_advice
+from equipoise.calibration.curves import COMBINED, OURS, shipped_advice
 from equipoise.runs import embedded
 from equipoise.scaling.equilibrium import Equilibrium
 

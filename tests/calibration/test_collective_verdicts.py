@@ -10,7 +10,7 @@ from equipoise.bench.collectives.files import read_files
 from equipoise.calibration.collective_runs import fit_curve
 from equipoise.calibration.collective_verdicts import PUBLISHED_MARGIN, judged
 from equipoise.errors import EvidenceError, SpecError, UsageError
-from equipoise.runs.reader import Tally
+from equipoise.runs import Tally
 from equipoise.spec.links import published_collectives
 
 SIZES = [2.0**power for power in range(2, 34)]

@@ -5,27 +5,27 @@ import re
 import pytest
 from msgspec.structs import replace
 
-from equipoise.calibration.forecast_record import shipped
+from equipoise.calibration.curves import shipped_forecasts
 from equipoise.calibration.forecasts import fingerprint, kept_trends, results_of
 from equipoise.runs import embedded
 from equipoise.scaling.pooled import Question, fit
 
 
 def test_what_ships_is_of_the_embedded_dataset():
-    assert shipped().dataset == embedded.version(), "make dataset rewrites both"
+    assert shipped_forecasts().dataset == embedded.version(), "make dataset rewrites both"
 
 
 @pytest.mark.parametrize("given_batch", [False, True])
 def test_settings_that_ship_are_those_of_the_law(given_batch):
-    law = fit((), given_batch=given_batch, settings=shipped().settings(given_batch=given_batch))
+    law = fit((), given_batch=given_batch, settings=shipped_forecasts().settings(given_batch=given_batch))
     assert law.settings() == {
-        part: list(each) for part, each in shipped().settings(given_batch=given_batch).items()
+        part: list(each) for part, each in shipped_forecasts().settings(given_batch=given_batch).items()
     }
 
 
 @pytest.mark.parametrize("given_batch", [False, True])
 def test_trends_ship_for_every_law_of_the_embedded_dataset(given_batch):
-    results, settings = results_of(embedded.scores()), shipped().settings(given_batch=given_batch)
+    results, settings = results_of(embedded.scores()), shipped_forecasts().settings(given_batch=given_batch)
     rounds = sorted({each.campaign for each in results.best})[1:]
     assert rounds
     for round_ in (*rounds, None):
@@ -35,7 +35,7 @@ def test_trends_ship_for_every_law_of_the_embedded_dataset(given_batch):
 
 @pytest.mark.parametrize("given_batch", [False, True])
 def test_a_law_of_kept_trends_is_the_law_fitted_to_all(given_batch):
-    results, settings = results_of(embedded.scores()), shipped().settings(given_batch=given_batch)
+    results, settings = results_of(embedded.scores()), shipped_forecasts().settings(given_batch=given_batch)
     workload, accelerator = "llama2_70b_lora", "h100-sxm5-80gb"
     quick = results.law_before("v5.0", workload, given_batch=given_batch)
     assert set(quick.parts["time"].blocks) == {workload}
@@ -60,7 +60,7 @@ def test_a_law_of_kept_trends_is_the_law_fitted_to_all(given_batch):
 
 
 def test_other_results_chips_or_settings_take_no_kept_trends():
-    results, settings = results_of(embedded.scores()), shipped().settings(given_batch=False)
+    results, settings = results_of(embedded.scores()), shipped_forecasts().settings(given_batch=False)
     hashed = fingerprint(results.best, settings, given_batch=False)
     slower = [replace(each, score_s=each.score_s * 1.001) for each in results.best]
     assert fingerprint(slower, settings, given_batch=False) != hashed
@@ -72,7 +72,7 @@ def test_other_results_chips_or_settings_take_no_kept_trends():
     ("protocol", "given_batch"), [("largest", False), ("largest", True), ("new_round", False)]
 )
 def test_jumps_hold_every_result_of_the_summary(protocol, given_batch):
-    summary = shipped().summary(protocol, given_batch=given_batch)
+    summary = shipped_forecasts().summary(protocol, given_batch=given_batch)
     by_jump = summary.pooled_law.by_jump
     near, far = by_jump["up to 4x"], by_jump["beyond 4x"]
     assert near.num_groups + far.num_groups == summary.pooled_law.num_groups
@@ -82,7 +82,9 @@ def test_jumps_hold_every_result_of_the_summary(protocol, given_batch):
 
 
 def test_each_jump_has_the_record_of_its_bin():
-    records = [shipped().record("largest", jump=jump, given_batch=False) for jump in (0.5, 2.0, 4.0, 64.0)]
+    records = [
+        shipped_forecasts().record("largest", jump=jump, given_batch=False) for jump in (0.5, 2.0, 4.0, 64.0)
+    ]
     assert [re.search(r"(up to|more than) (\d) times", record.of).groups() for record in records] == [
         ("up to", "2"),
         ("up to", "2"),
@@ -90,5 +92,5 @@ def test_each_jump_has_the_record_of_its_bin():
         ("more than", "4"),
     ]
     # None was held out with its batch given: those of batches that the law did not know serve.
-    of_any_batch = shipped().record("new_round", jump=2.0, given_batch=False)
-    assert shipped().record("new_round", jump=2.0, given_batch=True) == of_any_batch
+    of_any_batch = shipped_forecasts().record("new_round", jump=2.0, given_batch=False)
+    assert shipped_forecasts().record("new_round", jump=2.0, given_batch=True) == of_any_batch

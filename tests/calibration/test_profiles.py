@@ -16,7 +16,7 @@ from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.load import transformer_load
 from equipoise.perfmodel.machine import machine
 from equipoise.perfmodel.parameters import PRIORS, Parameters
-from equipoise.spec.cluster_text import cluster_in_text
+from equipoise.spec.catalogue import cluster_in_text
 from equipoise.spec.hardware import accelerator
 from equipoise.spec.strategy import strategy
 from equipoise.spec.workload import workload

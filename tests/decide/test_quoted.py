@@ -4,7 +4,7 @@ import pytest
 from asking import H100, MI300X, PRETRAINING, SMALL, ask, by_size
 
 from equipoise.decide.select import figures_of
-from equipoise.economics.costs import price
+from equipoise.economics import price
 from equipoise.errors import DataError, UsageError
 
 QUOTES = """

@@ -5,7 +5,7 @@ import pytest
 from equipoise.bench.topology import read
 from equipoise.decide.query import query
 from equipoise.decide.systems import requested_systems, usual_most
-from equipoise.economics.costs import price
+from equipoise.economics import price
 from equipoise.errors import EquipoiseError, EvidenceError, SpecError, UsageError
 from equipoise.spec.catalogue import catalogue
 

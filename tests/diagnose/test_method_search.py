@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from equipoise.bench.methods import METHODS
-from equipoise.bench.store import FAILED, SUCCESS, FinishedTrial
-from equipoise.bench.trial import trial_from
+from equipoise.bench.training import METHODS
+from equipoise.bench.trial import FAILED, SUCCESS, FinishedTrial, trial_from
 from equipoise.diagnose.exchange_costs import ExchangeCosts, Messages, MethodWork, exchange_costs
 from equipoise.diagnose.method_search import (
     EXACT,

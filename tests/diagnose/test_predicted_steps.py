@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 from msgspec.structs import replace
 
-from equipoise.bench.methods import METHODS
 from equipoise.bench.sweep import INTERFERENCE_SCHEMA as SCHEMA
+from equipoise.bench.training import METHODS
 from equipoise.diagnose.exchange_costs import ExchangeCosts, Messages, MethodWork, Slowed, exchange_costs
 from equipoise.diagnose.predicted_steps import OneDevice, Tensor, predict_step
 from equipoise.errors import DataError, EvidenceError

@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.economics import costs
+from equipoise import economics
 from equipoise.errors import SpecError, UsageError
 from equipoise.intervals import Interval
 from equipoise.spec.hardware import accelerator
 
-SOURCE = Path(costs.__file__).parent
+SOURCE = Path(economics.__file__).parent
 
 
 def test_a_bill_by_hand():
     # 8 accelerators for half an hour at 3 USD: 4 accelerator-hours, 12 USD.
     # 8 x 700 W x 1.18 x 1800 s = 11.8944 MJ = 3.304 kWh; in France 3.304 x 0.056 kg.
-    rates = costs.rates(accelerator("h100-sxm5-80gb"), user_price=3.0, carbon=costs.grid("france"))
-    bill = costs.bill(8, 1800, rates)
+    rates = economics.rates(accelerator("h100-sxm5-80gb"), user_price=3.0, carbon=economics.grid("france"))
+    bill = economics.bill(8, 1800, rates)
     assert bill.accelerator_hours == pytest.approx(4.0)
     assert bill.usd == pytest.approx(12.0)
     assert bill.energy_j == pytest.approx(11.8944e6)
@@ -28,9 +28,9 @@ def test_a_bill_by_hand():
 
 def test_intervals_of_a_bill_by_hand():
     # Time 1800 s within a factor of e**0.3, power within 1.18 to 1.39 above: sqrt(0.3**2 + ln(1.39/1.18)**2).
-    rates = costs.rates(accelerator("h100-sxm5-80gb"), user_price=3.0, carbon=costs.grid("france"))
+    rates = economics.rates(accelerator("h100-sxm5-80gb"), user_price=3.0, carbon=economics.grid("france"))
     time = Interval(value=1800.0, low=1800.0 * math.exp(-0.3), high=1800.0 * math.exp(0.3), level=0.9)
-    bill = costs.bill(8, time, rates)
+    bill = economics.bill(8, time, rates)
     assert bill.money is not None
     assert bill.energy is not None
     assert bill.carbon is not None
@@ -42,11 +42,11 @@ def test_intervals_of_a_bill_by_hand():
 
 def test_own_electricity_and_building_by_hand():
     # 3.304 kWh x 1.5 for the building at 0.2 USD: one energy for money, carbon and joules.
-    power = costs.electricity(usd_per_kwh=0.2, pue=1.5)
-    rates = costs.rates(
-        accelerator("h100-sxm5-80gb"), user_price=3.0, carbon=costs.grid("france"), power=power
+    power = economics.electricity(usd_per_kwh=0.2, pue=1.5)
+    rates = economics.rates(
+        accelerator("h100-sxm5-80gb"), user_price=3.0, carbon=economics.grid("france"), power=power
     )
-    bill = costs.bill(8, 1800, rates)
+    bill = economics.bill(8, 1800, rates)
     assert bill.electricity is not None
     assert bill.electricity.value == pytest.approx(0.9912)
     assert bill.carbon_kg == pytest.approx(1.5 * 0.185024)
@@ -54,11 +54,11 @@ def test_own_electricity_and_building_by_hand():
 
 
 def test_a_building_counts_only_where_the_user_gave_it():
-    power = costs.electricity(usd_per_kwh=0.2)
-    rates = costs.rates(
-        accelerator("h100-sxm5-80gb"), user_price=3.0, carbon=costs.grid("france"), power=power
+    power = economics.electricity(usd_per_kwh=0.2)
+    rates = economics.rates(
+        accelerator("h100-sxm5-80gb"), user_price=3.0, carbon=economics.grid("france"), power=power
     )
-    bill = costs.bill(8, 1800, rates)
+    bill = economics.bill(8, 1800, rates)
     assert bill.energy_j == pytest.approx(11.8944e6)
     assert bill.electricity.value == pytest.approx(3.304 * 0.2)
     assert bill.carbon_kg == pytest.approx(0.185024)
@@ -67,47 +67,49 @@ def test_a_building_counts_only_where_the_user_gave_it():
 def test_an_owned_machine_costs_its_electricity():
     # 3.304 kWh at 0.2 USD; without a price of electricity the usual one counts.
     chip = accelerator("h100-sxm5-80gb")
-    rates = costs.rates(chip, user_price=0.0, power=costs.electricity(usd_per_kwh=0.2))
-    bill = costs.bill(8, 1800, rates)
+    rates = economics.rates(chip, user_price=0.0, power=economics.electricity(usd_per_kwh=0.2))
+    bill = economics.bill(8, 1800, rates)
     assert bill.usd == pytest.approx(0.6608)
     assert bill.money == bill.electricity
     assert "electricity" in rates.price.basis
     # At the usual 0.161 USD where none is given.
-    usual = costs.rates(chip, user_price=0.0)
-    assert costs.bill(8, 1800, usual).usd == pytest.approx(3.304 * 0.161)
+    usual = economics.rates(chip, user_price=0.0)
+    assert economics.bill(8, 1800, usual).usd == pytest.approx(3.304 * 0.161)
 
 
 def test_measured_energy_is_taken_as_it_is():
-    rates = costs.rates(accelerator("h100-sxm5-80gb"), carbon=costs.grid("world"))
-    bill = costs.bill(8, 1800, rates, measured_energy_j=7.2e6)
+    rates = economics.rates(accelerator("h100-sxm5-80gb"), carbon=economics.grid("world"))
+    bill = economics.bill(8, 1800, rates, measured_energy_j=7.2e6)
     assert (bill.energy_j, bill.energy_basis) == (7.2e6, "measured")
     assert bill.carbon_kg == pytest.approx(2 * 0.481)
 
 
 def test_what_is_not_known_is_none_and_not_zero():
-    rates = costs.rates(accelerator("gaudi2-oam-96gb"))
-    bill = costs.bill(4, 3600, rates)
+    rates = economics.rates(accelerator("gaudi2-oam-96gb"))
+    bill = economics.bill(4, 3600, rates)
     assert rates.price is None
     assert bill.usd is None
     assert bill.accelerator_hours == pytest.approx(4.0)
-    assert costs.bill_fields(bill)["low_usd"] is None
+    assert economics.bill_fields(bill)["low_usd"] is None
 
 
 def test_no_time_costs_nothing():
-    rates = costs.rates(accelerator("h100-sxm5-80gb"), user_price=3.0)
-    assert costs.bill(8, 0.0, rates).usd == 0.0
+    rates = economics.rates(accelerator("h100-sxm5-80gb"), user_price=3.0)
+    assert economics.bill(8, 0.0, rates).usd == 0.0
 
 
 @pytest.mark.law
 def test_a_higher_price_never_costs_less():
     chip = accelerator("h100-sxm5-80gb")
-    paid = [costs.bill(8, 1800, costs.rates(chip, user_price=usd)).usd for usd in (0.5, 1.0, 2.0, 9.0)]
+    paid = [
+        economics.bill(8, 1800, economics.rates(chip, user_price=usd)).usd for usd in (0.5, 1.0, 2.0, 9.0)
+    ]
     assert paid == sorted(paid)
 
 
 def test_the_document_has_both_ends_of_every_amount():
-    rates = costs.rates(accelerator("h100-sxm5-80gb"))
-    fields = costs.bill_fields(costs.bill(8, 1800, rates))
+    rates = economics.rates(accelerator("h100-sxm5-80gb"))
+    fields = economics.bill_fields(economics.bill(8, 1800, rates))
     for name in ("usd", "energy_j", "carbon_kg"):
         assert fields[f"low_{name}"] < fields[name] < fields[f"high_{name}"]
     assert fields["electricity_usd"] is None
@@ -121,31 +123,31 @@ def test_electricity_has_sources_and_ordered_ends():
 
 
 def test_a_region_has_short_names_and_ones_own_carbon_comes_first():
-    assert costs.grid("us") == costs.grid("United States")
-    assert costs.grid("UK").region == "united_kingdom"
+    assert economics.grid("us") == economics.grid("United States")
+    assert economics.grid("UK").region == "united_kingdom"
     # ISO 3166-1
-    assert [costs.grid(code).region for code in ("DE", "za", "kr")] == [
+    assert [economics.grid(code).region for code in ("DE", "za", "kr")] == [
         "germany",
         "south_africa",
         "south_korea",
     ]
     # 25 g per kWh: 3.304 kWh of the bill above make 82.6 g.
-    rates = costs.rates(accelerator("h100-sxm5-80gb"), carbon=costs.grid("here", user_g_per_kwh=25.0))
-    assert costs.bill(8, 1800, rates).carbon_kg == pytest.approx(3.304 * 0.025)
+    rates = economics.rates(accelerator("h100-sxm5-80gb"), carbon=economics.grid("here", user_g_per_kwh=25.0))
+    assert economics.bill(8, 1800, rates).carbon_kg == pytest.approx(3.304 * 0.025)
 
 
 def test_an_unknown_region_names_the_option_that_states_its_carbon():
     with pytest.raises(SpecError, match=r"region 'atlantis'.*--carbon"):
-        costs.grid("atlantis")
+        economics.grid("atlantis")
 
 
 @pytest.mark.parametrize("price", [-1.0, float("nan"), 1e9])
 def test_a_price_that_is_none_is_refused(price):
     with pytest.raises(UsageError, match=r"--price.*US dollars"):
-        costs.price("h100-sxm5-80gb", usd_per_accelerator_hour=price)
+        economics.price("h100-sxm5-80gb", usd_per_accelerator_hour=price)
 
 
 @pytest.mark.parametrize(("usd", "pue"), [(0.0, None), (float("nan"), None), (99.0, None), (None, 0.9)])
 def test_electricity_that_is_none_is_refused(usd, pue):
     with pytest.raises(UsageError, match=r"--electricity|--pue"):
-        costs.electricity(usd_per_kwh=usd, pue=pue)
+        economics.electricity(usd_per_kwh=usd, pue=pue)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.economics import costs
-from equipoise.economics.costs import SYSTEM_POWER, Electricity, Price, Rates
+from equipoise import economics
+from equipoise.economics import SYSTEM_POWER, Electricity, Price, Rates
 from equipoise.economics.ownership import MONTH_H, Purchase, ownership, purchase
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.intervals import Interval, exact
@@ -17,7 +17,7 @@ from equipoise.spec.hardware import accelerator
 def _rates(usd=2.0, usd_per_kwh=0.2):
     return Rates(
         price=Price(accelerator="x", usd_per_accelerator_hour=usd, low=usd, high=usd, basis="by hand"),
-        grid=costs.grid(),
+        grid=economics.grid(),
         accelerator_power_w=1000.0,
         system_power=SYSTEM_POWER,
         electricity=Electricity(usd_per_kwh=exact(usd_per_kwh), pue=exact(1.0), basis="by hand"),
@@ -116,7 +116,7 @@ def test_work_that_takes_longer_keeps_the_machine_busier():
 
 
 def test_every_purchase_has_a_date_a_source_and_ordered_ends():
-    table = tomllib.loads((Path(costs.__file__).parent / "purchases.toml").read_text())
+    table = tomllib.loads((Path(economics.__file__).parent / "purchases.toml").read_text())
     assert table["purchase"]
     for row in table["purchase"]:
         assert accelerator(row["accelerator"]).slug == row["accelerator"]
@@ -147,7 +147,7 @@ def test_a_card_for_desktops_takes_no_rented_room():
     """By hand: 0.45 kW x 1.18 x (0.5 + 0.5 x 0.25) x 730.5 h x 0.161 USD, and 4 % of its price a year."""
     own = purchase(accelerator("rtx-4090-pcie-24gb"), user_usd=2400.0)
     hosted = purchase(accelerator("rtx-4090-pcie-24gb"), user_usd=2400.0, hosting_usd_per_month=30.0)
-    rates = costs.rates(accelerator("rtx-4090-pcie-24gb"), user_price=0.5)
+    rates = economics.rates(accelerator("rtx-4090-pcie-24gb"), user_price=0.5)
     running = ownership(own, rates, utilisation=exact(0.5)).running_usd_per_month
     by_hand = 0.45 * 1.18 * 0.625 * 730.5 * 0.161 + 2400 * 0.04 / 12
     assert own.hosting_usd_per_month == exact(0.0)
@@ -170,7 +170,7 @@ def test_what_is_no_amount_or_unknown_is_refused():
     with pytest.raises(EvidenceError, match="no price"):
         ownership(
             _purchase(),
-            Rates(price=None, grid=costs.grid(), accelerator_power_w=700.0, system_power=SYSTEM_POWER),
+            Rates(price=None, grid=economics.grid(), accelerator_power_w=700.0, system_power=SYSTEM_POWER),
         )
 
 

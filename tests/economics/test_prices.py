@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.economics import costs
-from equipoise.economics.costs import offer_log_sd, offers, price, terms_ratios
+from equipoise import economics
+from equipoise.economics import offer_log_sd, offers, price, terms_ratios
 from equipoise.spec.hardware import TERMS, accelerator
 
-ROWS = tomllib.loads((Path(costs.__file__).parent / "prices.toml").read_text())["price"]
+ROWS = tomllib.loads((Path(economics.__file__).parent / "prices.toml").read_text())["price"]
 
 
 def test_every_price_names_a_known_accelerator_its_terms_a_date_and_a_source():

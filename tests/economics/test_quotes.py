@@ -2,7 +2,7 @@
 
 import pytest
 
-from equipoise.economics.costs import price
+from equipoise.economics import price
 from equipoise.economics.quotes import charged, charges, read_quotes
 from equipoise.errors import DataError
 from equipoise.intervals import Interval, exact

@@ -7,7 +7,7 @@ import pytest
 import typer
 from command_line import equipoise
 
-from equipoise.bench.methods import method
+from equipoise.bench.training import method
 from equipoise.cli.app import app
 from equipoise.decide.ledger import RecordedPrediction, measured_value
 from equipoise.launch import bench_command, bench_method

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from equipoise.errors import SpecError
 from equipoise.launch import launch_snippets, ranks_per_host
-from equipoise.launch.training_scripts import pipeline_script, tensor_script, training_script
+from equipoise.launch.torch_programs import pipeline_script, tensor_script, training_script
 from equipoise.spec.cluster import cluster
 from equipoise.spec.strategy import strategy
 from equipoise.spec.workload import workload

@@ -4,7 +4,7 @@ import pytest
 from installed import imported, quiet
 from option_table import faults, given, table
 
-from equipoise.launch.torchtitan import TORCHTITAN
+from equipoise.launch.torch_programs import TORCHTITAN
 from equipoise.spec.strategy import strategy
 from equipoise.spec.workload import workload
 

@@ -30,9 +30,9 @@ LOADED_LATE = (
 OF_TORCH = (
     *("torch", "torch._dynamo", "torch.distributed.run", "torch.distributed.fsdp", "torch.profiler"),
     *("torch.distributed.tensor.parallel", "torch.distributed.pipelining", "torch.nn.parallel"),
-    *("sklearn.datasets", "equipoise.bench.trial_rank", "equipoise.bench.zoo.models"),
-    *("equipoise.bench.interference_rank", "equipoise.bench.collectives.rank"),
-    *("equipoise.bench.watching.watch", "equipoise.bench.launchers", "equipoise.spec.torch_model"),
+    *("sklearn.datasets", "equipoise.bench.trial_rank", "equipoise.bench.training.models"),
+    *("equipoise.bench.communication_rank", "equipoise.bench.watching", "equipoise.bench.equipment"),
+    "equipoise.spec.torch_model",
 )
 
 

@@ -8,9 +8,8 @@ import polars as pl
 import pytest
 from msgspec.structs import replace
 
-from equipoise.calibration.curves import LawUsed, TimeCurve
-from equipoise.calibration.forecast_record import BacktestSummary, Shipped
-from equipoise.economics.costs import SYSTEM_POWER, GridCarbon, Price, Rates, bill
+from equipoise.calibration.curves import BacktestSummary, LawUsed, Shipped, TimeCurve
+from equipoise.economics import SYSTEM_POWER, GridCarbon, Price, Rates, bill
 from equipoise.intervals import Interval
 from equipoise.scaling.backtest import BacktestRecord, Errors
 from equipoise.scaling.convergence import BatchGrowth, GrowthPoint
@@ -20,7 +19,6 @@ from equipoise.scaling.laws import Domain
 from equipoise.scaling.metrics import ENTRY_COLUMNS, Pointer
 from equipoise.scaling.pooled import SubmitterSpread
 from equipoise.spec.mlperf import ScoredEntry
-from equipoise.study.balance import Balance, Balances, Unanswered
 from equipoise.study.claims import (
     Attributed,
     Claim,
@@ -31,8 +29,8 @@ from equipoise.study.claims import (
     TableRow,
     Unscored,
 )
+from equipoise.study.diminishing_returns import Balance, Balances, Diagnosis, Unanswered
 from equipoise.study.findings import Findings, WorkloadFindings
-from equipoise.study.losses import Diagnosis
 from equipoise.study.quantities import Figure
 
 # accelerators, seconds, E', E, cluster, joules

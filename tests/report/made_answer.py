@@ -22,7 +22,7 @@ from equipoise.decide.answer import (
 )
 from equipoise.decide.evidence import ErrorRecord, Estimate, EvidenceSource, PublishedResult
 from equipoise.decide.query import TrainingQuery
-from equipoise.economics.costs import Price, rates
+from equipoise.economics import Price, rates
 from equipoise.intervals import Bar, Interval, Tornado
 from equipoise.scaling.equilibrium import Equilibrium, NextStep
 from equipoise.spec.cluster import cluster

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from equipoise.decide.evidence import NOTHING_FITS
-from equipoise.economics.costs import Offer
+from equipoise.economics import Offer
 from equipoise.library.decisions import candidate_rows
 from equipoise.report import format as amounts
 from equipoise.report import html, terminal

@@ -10,9 +10,9 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from equipoise.bench.store import FinishedTrial, Store, folders_below, is_watched, sweep_progress
 from equipoise.bench.summary import Spread
 from equipoise.bench.sweep import planned
+from equipoise.bench.trial import FinishedTrial, Store, folders_below, is_watched, sweep_progress
 from equipoise.bench.watching.record import RankFile, RecordedStep, run_folder
 from equipoise.decide.combine import PlanKind
 from equipoise.diagnose.sweeps import sweep_now

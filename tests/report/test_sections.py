@@ -9,8 +9,7 @@ from equipoise.report import blocks
 from equipoise.report.format import capital
 from equipoise.report.pages import accuracy
 from equipoise.report.pages.study import SECTIONS, balance, batches, claims, entries, losses, workloads
-from equipoise.study.balance import Balances, Unanswered
-from equipoise.study.losses import SYMPTOMS
+from equipoise.study.diminishing_returns import SYMPTOMS, Balances, Unanswered
 
 
 def flat(found):

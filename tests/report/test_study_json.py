@@ -4,9 +4,10 @@ import orjson
 import polars as pl
 import pytest
 
-from equipoise.report.study_json import report_fields, score_fields
+from equipoise.report.json import score_fields
+from equipoise.report.pages.study import report_fields
 from equipoise.scaling.metrics import LOSSES
-from equipoise.study.entries import scores
+from equipoise.study import scores
 from equipoise.study.rounds import study
 
 

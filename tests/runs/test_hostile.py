@@ -20,8 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from equipoise.errors import UsageError
+from equipoise.runs import RowRejection
 from equipoise.runs.ingest import ingest
-from equipoise.runs.reader import RowRejection
 from equipoise.runs.sources import gate, open_source
 from equipoise.units import GIB, MIB
 

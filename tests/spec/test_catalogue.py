@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from equipoise.errors import SpecError
-from equipoise.spec.catalogue import Catalogue, catalogue, counted_name, shipped
-from equipoise.spec.cluster_text import cluster_in_text
+from equipoise.spec.catalogue import Catalogue, catalogue, cluster_in_text, counted_name, shipped
 
 CHIP = """
 [accelerator.x1-oam-{memory}gb]

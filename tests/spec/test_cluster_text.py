@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from equipoise.spec.catalogue import cluster_in_text
 from equipoise.spec.cluster import cluster
-from equipoise.spec.cluster_text import cluster_in_text
 from equipoise.spec.hardware import accelerators
 
 # Text; accelerator, accelerators a node, GB/s between nodes an accelerator (bits over 8, over the cards of a node).

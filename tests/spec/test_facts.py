@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from equipoise.errors import SpecError
-from equipoise.spec.facts import MAX_FILE_BYTES, canonical, read_blocks, shown
+from equipoise.spec import MAX_FILE_BYTES, canonical, read_blocks, shown
 
 KINDS = frozenset({"accelerator"})
 

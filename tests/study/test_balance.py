@@ -9,7 +9,7 @@ from equipoise.runs import embedded
 from equipoise.runs.store import scores_of
 from equipoise.scaling.equilibrium import KINDS, default_answer, equilibria
 from equipoise.scaling.metrics import curves, with_metrics
-from equipoise.study.balance import DEADLINE_FACTOR, balances
+from equipoise.study.diminishing_returns import DEADLINE_FACTOR, balances
 
 ROUND, WORKLOAD, ACCELERATOR = "v4.1", "llama2_70b_lora", "h100-sxm5-80gb"
 

@@ -5,7 +5,7 @@ import re
 import polars as pl
 import pytest
 
-from equipoise.study.losses import CURVE_RULE, SYMPTOMS, diagnose, diagnose_curves
+from equipoise.study.diminishing_returns import CURVE_RULE, SYMPTOMS, diagnose, diagnose_curves
 
 BASELINE = {
     "entry_id": "base", "like_for_like_baseline_id": "base", "accelerator": "a", "num_accelerators": 8,

@@ -13,8 +13,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from equipoise.bench.store import FinishedTrial, Store
 from equipoise.bench.sweep import planned
+from equipoise.bench.trial import FinishedTrial, Store
 from equipoise.runs import embedded
 from equipoise.runs.store import Tables, write_tables
 

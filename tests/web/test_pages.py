@@ -9,8 +9,8 @@ from urllib.parse import urlencode
 import pytest
 from msgspec.structs import replace
 
-from equipoise.bench.store import Store
 from equipoise.bench.summary import sweep_rows
+from equipoise.bench.trial import Store
 from equipoise.decide.ledger import RecordedPrediction, add_predictions
 from equipoise.web.question import label_of
 

@@ -9,6 +9,17 @@ from equipoise.decide.field import GROUPS
 from equipoise.decide.query import FIELDS, fields_of, query
 from equipoise.errors import InputError, SpecError, UsageError
 from equipoise.spec.catalogue import shipped
+from equipoise.web import (
+    AT_FIRST,
+    NOT_FROM_BROWSERS,
+    Checks,
+    DataSources,
+    More,
+    Number,
+    Select,
+    Several,
+    Text,
+)
 from equipoise.web.question import (
     FORM_FIELDS,
     IN_SIGHT,
@@ -19,17 +30,6 @@ from equipoise.web.question import (
     label_of,
     question,
     question_controls,
-)
-from equipoise.web.screen import (
-    AT_FIRST,
-    NOT_FROM_BROWSERS,
-    Checks,
-    DataSources,
-    More,
-    Number,
-    Select,
-    Several,
-    Text,
 )
 from equipoise.web.screens.decide import read_allocation
 

@@ -9,9 +9,9 @@ pytest.importorskip("fastapi", reason="the extra `web` is not installed")
 
 from fastapi import Request
 
+from equipoise.web import DataSources, NoFields, Screen, StudyFields, reader_of
 from equipoise.web.answers import PageAnswer
 from equipoise.web.app import Dashboard
-from equipoise.web.screen import DataSources, NoFields, Screen, StudyFields, reader_of
 from equipoise.web.screens import decide, evidence
 
 

@@ -13,7 +13,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
 
 from equipoise.bench.devices import DeviceKind
-from equipoise.bench.methods import Step
 from equipoise.bench.phases import (
     BACKWARD,
     COMMUNICATION,
@@ -30,7 +29,7 @@ from equipoise.bench.phases import (
     without_exposed,
 )
 from equipoise.bench.trace.activity import communicates, computes_on_host, host_operation
-from equipoise.bench.zoo import Trainee
+from equipoise.bench.training import Step, Trainee
 from equipoise.stats import covered_s
 from equipoise.units import MICROSECOND_S
 

@@ -14,10 +14,9 @@ from msgspec import Struct
 
 from equipoise.bench.counters import MOST_OTHERS
 from equipoise.bench.environment import refuse_unlike, refuse_unlike_nodes
-from equipoise.bench.methods import method
 from equipoise.bench.phases import OVERLAPPED, PARTS, STEP, TOTAL
-from equipoise.bench.store import SUCCESS, FinishedTrial, Store, failed
-from equipoise.bench.trial import Trial
+from equipoise.bench.training import method
+from equipoise.bench.trial import SUCCESS, FinishedTrial, Store, Trial, failed
 from equipoise.errors import DataError
 from equipoise.runs.store import (
     RUNS,

@@ -15,9 +15,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.bench.environment import core_sets, refuse_unlike, shared_core_sets
-from equipoise.bench.launchers.folder import Launcher, LaunchJob
-from equipoise.bench.store import FAILED, SUCCESS, FinishedTrial, Store, encoded, write_whole
-from equipoise.bench.trial import Trial
+from equipoise.bench.launchers import Launcher, LaunchJob
+from equipoise.bench.trial import FAILED, SUCCESS, FinishedTrial, Store, Trial, encoded, write_whole
 from equipoise.errors import DataError, EvidenceError, UsageError
 from equipoise.units import MIB
 

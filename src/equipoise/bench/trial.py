@@ -1,15 +1,27 @@
-"""A trial: one run of a sweep, in processes of its own; its parameters and its permanent name."""
+"""A trial: one run of a sweep, in processes of its own; its parameters and its permanent name.
 
+Finished ones are on disk, one file each, whole or absent, from which follows how far a sweep is.
+"""
+
+import fcntl
 import json
+import os
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from hashlib import sha256
+from itertools import islice, pairwise
 from math import inf
+from pathlib import Path
+from statistics import median
 from typing import Annotated, Any, ClassVar, TypeAlias
 
 from msgspec import Meta, Struct, ValidationError, convert, to_builtins
 
 from equipoise.errors import DataError, UsageError
+from equipoise.files import parsed_json, read_input, written_synced
+from equipoise.units import MIB
 
 PRECISIONS = ("fp32", "tf32", "bf16")
 DEVICES = ("cpu", "cuda")
@@ -112,3 +124,309 @@ def trial_from(found: Mapping[str, Any], where: str) -> Trial:
         return convert(found, Trial)
     except ValidationError as err:
         raise DataError(f"{where}: a damaged trial: {err}; delete it to measure the trial again") from err
+
+
+_TRIAL_SCHEMA = "equipoise.trial/1"
+# Sweeps of earlier versions, whose trials were called cells: read and resumed as they are.
+_EARLIER_TRIAL_SCHEMA, _EARLIER_FOLDER = "equipoise.cell/1", "cells"
+_PLAN_SCHEMA = "equipoise.sweep/1"
+_SWEEP = "sweep.json"
+# Of a trial's file or a plan; a trial of ten thousand steps takes a tenth of it.
+_MOST_BYTES = 64 * MIB
+# Where `equipoise.watch` keeps its runs.
+WATCHED = "watched"
+SUCCESS = "success"
+FAILED = "failed"
+
+
+class FinishedTrial(Struct, frozen=True, kw_only=True):
+    """A trial that was run: its status, why it failed if it did, and what was measured.
+
+    result: empty when failed. conditions: those of the machine while it ran. file: inside the sweep's folder.
+    """
+
+    trial: Trial
+    status: str
+    reason: str | None
+    conditions: Mapping[str, Any]
+    result: Mapping[str, Any]
+    file: str = ""
+
+
+def failed(finished: Iterable[FinishedTrial]) -> tuple[FinishedTrial, ...]:
+    """Those that failed."""
+    return tuple(one for one in finished if one.status != SUCCESS)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Put content under a name at once, safely on disk.
+
+    Raises DataError with the reason where it cannot be written; then nothing of it is left.
+    """
+    try:
+        with written_synced(path) as file:
+            file.write(content)
+    except OSError as err:
+        raise DataError(
+            f"{path}: cannot be written: {err.strerror or err}; finished trials are stored: free "
+            "disk space and continue with --resume"
+        ) from err
+
+
+def trials_folder(folder: Path) -> Path:
+    """Where a sweep keeps a file for each trial."""
+    earlier = folder / _EARLIER_FOLDER
+    return earlier if earlier.is_dir() else folder / "trials"
+
+
+def _document(path: Path, *schemas: str) -> dict[str, Any]:
+    """The JSON document in a file. Raises DataError when it is none or of another schema."""
+    try:
+        found = parsed_json(read_input(path, _MOST_BYTES, expected="a file of a sweep", may_be_pipe=False))
+    except (ValueError, RecursionError) as err:
+        raise DataError(f"{path}: not valid JSON ({err}); delete it to measure the trial again") from err
+    if not isinstance(found, dict) or found.get("schema") not in schemas:
+        raise DataError(
+            f"{path}: not a document of schema {schemas[0]!r}; delete it to measure the trial again"
+        )
+    return found
+
+
+class Store:
+    """The folder of one sweep: its plan and a file for every finished trial."""
+
+    def __init__(self, folder: Path) -> None:
+        """folder: made if it is absent when the sweep begins."""
+        self.folder = folder
+        self._trials = trials_folder(folder)
+        self._plan = folder / _SWEEP
+
+    @contextmanager
+    def opened(
+        self, order: Sequence[Trial], *, resume: bool, settings: Mapping[str, str] | None = None
+    ) -> Iterator["Store"]:
+        """The store, held by this process alone, with the plan on disk.
+
+        settings: written with the plan of a new sweep.
+        Raises UsageError when another sweep holds the folder, when it holds a sweep and `resume` is not
+        given, or when that sweep had another plan.
+        """
+        if (self.folder / WATCHED).exists():
+            raise UsageError(
+                f"{self.folder}: has watched runs, which write the same tables; use another --out"
+            )
+        try:
+            self._trials.mkdir(parents=True, exist_ok=True)
+            # Not emptied and not waited for, whatever it is.
+            descriptor = os.open(
+                self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666
+            )
+            lock = os.fdopen(descriptor, "r+b", buffering=0)
+        except OSError as err:
+            raise DataError(f"{self.folder}: cannot be written: {err.strerror or err}") from err
+        with lock:
+            try:
+                # The kernel releases it when the process ends, however it ends.
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as err:
+                raise UsageError(f"{self.folder}: another sweep is writing there; use another --out") from err
+            self._keep_plan(order, resume=resume, settings=settings or {})
+            yield self
+
+    def _keep_plan(self, order: Sequence[Trial], *, resume: bool, settings: Mapping[str, str]) -> None:
+        """Write the plan, or check that the one on disk is the same."""
+        names = sorted(trial.trial_id for trial in order)
+        if not self._plan.exists():
+            document = {"schema": _PLAN_SCHEMA, "settings": dict(settings), "trials": to_builtins(order)}
+            write_whole(self._plan, encoded(document))
+            return
+        if not resume:
+            raise UsageError(f"{self.folder}: has a sweep; use another --out or continue with --resume")
+        before = sorted(trial.trial_id for trial in self.plan())
+        if before != names:
+            changed = len(set(before) ^ set(names))
+            raise UsageError(
+                f"{self.folder}: holds a sweep of {len(before)} trials, {changed} of them or of these "
+                f"{len(names)} differ; resume with its first options, or use another --out"
+            )
+        for leftover in self._trials.glob(".*.part"):
+            leftover.unlink(missing_ok=True)
+
+    def plan(self) -> tuple[Trial, ...]:
+        """The trials of the sweep, in the order they are run. Raises DataError when there is none."""
+        found = _document(self._plan, _PLAN_SCHEMA)
+        trials = found.get("trials", found.get("cells"))
+        if not isinstance(trials, list) or not trials or not all(isinstance(each, dict) for each in trials):
+            raise DataError(f"{self._plan}: not a list of trials; expected the plan of a sweep")
+        return tuple(trial_from(each, str(self._plan)) for each in trials)
+
+    def settings(self) -> dict[str, str]:
+        """What was written with the plan. Raises DataError when there is none."""
+        found = _document(self._plan, _PLAN_SCHEMA).get("settings", {})
+        if not isinstance(found, dict):
+            raise DataError(f"{self._plan}: settings={found!r}; expected names and values")
+        return {str(name): str(value) for name, value in found.items()}
+
+    def path(self, trial: Trial) -> Path:
+        """Where a trial's file is, or will be."""
+        return self._trials / f"{trial.trial_id}.json"
+
+    def has(self, trial: Trial) -> bool:
+        """Whether the trial is finished."""
+        return self.path(trial).exists()
+
+    def num_finished(self) -> int:
+        """How many trials are on disk."""
+        return sum(1 for _ in self._trials.glob("*.json"))
+
+    def holds_all(self, trials: Sequence[Trial]) -> bool:
+        """Whether the folder's plan is these trials and every one is finished."""
+        if not self._plan.exists():
+            return False
+        planned = {trial.trial_id for trial in self.plan()}
+        return planned == {trial.trial_id for trial in trials} and all(map(self.has, trials))
+
+    def add(self, finished: FinishedTrial) -> None:
+        """Put a finished trial on disk; when this returns, it stays. Raises DataError, as write_whole."""
+        document = {
+            "schema": _TRIAL_SCHEMA,
+            "trial": to_builtins(finished.trial),
+            "status": finished.status,
+            "reason": finished.reason,
+            "conditions": dict(finished.conditions),
+            "result": dict(finished.result),
+        }
+        write_whole(self.path(finished.trial), encoded(document))
+
+    def finished(self) -> tuple[FinishedTrial, ...]:
+        """Every finished trial of the plan, in its order. Raises DataError for a damaged file."""
+        return tuple(self._read(trial) for trial in self.plan() if self.has(trial))
+
+    def _read(self, trial: Trial) -> FinishedTrial:
+        path = self.path(trial)
+        found = _document(path, _TRIAL_SCHEMA, _EARLIER_TRIAL_SCHEMA)
+        stored: Any = found.get("trial", found.get("cell"))
+        parts = [stored, found.get("conditions"), found.get("result")]
+        if not all(isinstance(part, dict) for part in parts):
+            raise DataError(f"{path}: not a finished trial; delete it to measure the trial again")
+        found_trial = trial_from(stored, str(path))
+        if found_trial != trial:
+            raise DataError(
+                f"{path}: holds the trial {found_trial.trial_id}; expected {trial.trial_id}; delete it"
+            )
+        return FinishedTrial(
+            trial=found_trial,
+            status=str(found.get("status")),
+            reason=None if found.get("reason") is None else str(found["reason"]),
+            conditions=found["conditions"],
+            result=found["result"],
+            file=str(path.relative_to(self.folder)),
+        )
+
+
+def encoded(document: Mapping[str, Any]) -> bytes:
+    """A document as the file of a sweep holds it."""
+    return (json.dumps(document, indent=1, allow_nan=False) + "\n").encode()
+
+
+# Between two trials none is under way for a moment.
+_PAUSE_S = 5.0
+# The time left follows from the latest trials: a machine may have become slower.
+_MOST_PACED = 20
+_MOST_FOLDERS = 200
+_DEEPEST = 2
+# Entries of one folder that are looked at: a user may name a home folder.
+_MOST_ENTRIES = 2000
+
+
+class SweepProgress(Struct, frozen=True, kw_only=True):
+    """How far the sweep in a folder is.
+
+    is_running: whether a process holds it. left_s: seconds that the rest takes at the pace of the latest
+    trials; None before two have ended, or where nothing runs.
+    """
+
+    folder: Path
+    num_planned: int
+    num_finished: int
+    is_running: bool
+    left_s: float | None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every trial has ended."""
+        return self.num_finished >= self.num_planned
+
+
+def folders_below(folder: Path) -> tuple[Path, ...]:
+    """The folder itself if runs are in it, and those one or two levels below; at most 200, by name."""
+    return tuple(sorted(islice(_folders(folder, _DEEPEST), _MOST_FOLDERS)))
+
+
+def is_watched(folder: Path) -> bool:
+    """Whether a folder holds loops that were watched, and no sweep."""
+    return not (folder / _SWEEP).is_file() and (folder / WATCHED).is_dir()
+
+
+def _folders(folder: Path, depth: int) -> Iterator[Path]:
+    if (folder / _SWEEP).is_file() or is_watched(folder):
+        yield folder
+        return
+    if depth == 0:
+        return
+    with suppress(OSError), os.scandir(folder) as found:
+        for each in islice(found, _MOST_ENTRIES):
+            if each.is_dir(follow_symlinks=False):
+                yield from _folders(Path(each.path), depth - 1)
+
+
+def sweep_progress(folder: Path) -> SweepProgress:
+    """How far the sweep in a folder is. Raises DataError where its plan cannot be read."""
+    num_planned = len(Store(folder).plan())
+    ended_s = _ended_s(folder)
+    num_finished = min(len(ended_s), num_planned)
+    is_running = num_finished < num_planned and _is_running(folder, ended_s)
+    left_s = None
+    if is_running and len(ended_s) > 1:
+        paces = [later - earlier for earlier, later in pairwise(ended_s[-_MOST_PACED:])]
+        left_s = median(paces) * (num_planned - num_finished)
+    return SweepProgress(
+        folder=folder,
+        num_planned=num_planned,
+        num_finished=num_finished,
+        is_running=is_running,
+        left_s=left_s,
+    )
+
+
+def _ended_s(folder: Path) -> list[float]:
+    """When each finished trial was written, in order."""
+    try:
+        return sorted(each.stat().st_mtime for each in trials_folder(folder).glob("*.json"))
+    except OSError as err:
+        raise DataError(f"{folder}: {err.strerror or err}; expected the trials of a sweep") from err
+
+
+def _is_running(folder: Path, ended_s: Sequence[float]) -> bool:
+    """Whether a process holds the sweep.
+
+    A trial under way has a folder, which a killed sweep leaves behind: only then is the lock tried, for a
+    moment, so that no sweep that begins finds it taken.
+    """
+    if any(folder.glob("running-*")):
+        return is_held(folder / "lock")
+    return bool(ended_s) and 0.0 <= time.time() - ended_s[-1] < _PAUSE_S
+
+
+def is_held(lock: Path) -> bool:
+    """Whether a process holds a lock; the lock is tried for a moment."""
+    if not lock.is_file():  # opening anything else may wait forever
+        return False
+    try:
+        with lock.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False

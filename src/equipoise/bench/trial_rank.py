@@ -18,14 +18,13 @@ from msgspec.structs import replace
 
 from equipoise.bench.devices import DeviceKind, device
 from equipoise.bench.meters import Metering
-from equipoise.bench.methods import Step, method
-from equipoise.bench.methods.steps import average
 from equipoise.bench.phases import BACKWARD, OPTIMIZER, STEP, largest_gap
 from equipoise.bench.stopwatch import CommunicationProfile, Lap, Profiled, Stopwatch, marked_every
 from equipoise.bench.summary import CHECKED_EVERY, MOST_WARM_UP, WINDOW_STEPS, is_steady
+from equipoise.bench.training import Step, Trainee, method, trainee
+from equipoise.bench.training.models import rows_of
+from equipoise.bench.training.steps import average
 from equipoise.bench.trial import Trial
-from equipoise.bench.zoo import Trainee, trainee
-from equipoise.bench.zoo.models import rows_of
 from equipoise.errors import UsageError
 
 _NUM_STEPS = 3

@@ -14,7 +14,7 @@ from msgspec import convert
 from equipoise.bench.collectives import CollectivesTask
 from equipoise.bench.devices import device
 from equipoise.bench.environment import conditions
-from equipoise.bench.launchers.folder import (
+from equipoise.bench.launchers import (
     INSTRUCTIONS,
     OUT_OF_MEMORY,
     RESULT,
@@ -99,13 +99,13 @@ def _measured(task: WorkerTask, rank: int, folder: Path, place: "torch.device") 
     """What came of a task; None on ranks that leave nothing."""
     # Each imports torch, whose threads take the cores they find: not before the cores are set.
     if isinstance(task, CollectivesTask):
-        from equipoise.bench.collectives import rank as collectives  # noqa: PLC0415 - see above
+        from equipoise.bench.communication_rank import measure_collectives  # noqa: PLC0415 - see above
 
-        return collectives.measure(task, rank, lambda found: write_document(folder, SO_FAR, found))
+        return measure_collectives(task, rank, lambda found: write_document(folder, SO_FAR, found))
     if isinstance(task, InterferenceTask):
-        from equipoise.bench import interference_rank  # noqa: PLC0415 - see above
+        from equipoise.bench.communication_rank import measure_interference  # noqa: PLC0415 - see above
 
-        return interference_rank.measure(task, rank)
+        return measure_interference(task, rank)
     assert isinstance(task, Trial)
     if task.train_samples is not None:
         from equipoise.bench.trial_rank import train  # noqa: PLC0415 - see above

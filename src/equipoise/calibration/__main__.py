@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from equipoise.calibration.accuracy import half_width
 from equipoise.calibration.advice_backtest import advice_document, held_out_advice
-from equipoise.calibration.forecast_record import FORECAST, PUBLISHED, forecast_document, write_record
+from equipoise.calibration.curves import FORECAST, PUBLISHED, BacktestSummary
 from equipoise.calibration.forecasts import TRENDS, trends_document
 from equipoise.calibration.profiles import NAME as PROFILES
 from equipoise.calibration.profiles import SOFTWARE_NAME, Profile, ProfileRecord, profile_record
@@ -28,8 +28,14 @@ from equipoise.calibration.published_steps import steps_document
 from equipoise.calibration.software_fit import software_document
 from equipoise.calibration.step_rows import calibrated, refusal
 from equipoise.calibration.validate import Validation, validate
+from equipoise.files import write_record
 from equipoise.intervals import LEVEL
 from equipoise.runs import embedded
+from equipoise.scaling import backtest as scaling
+from equipoise.scaling import pooled
+from equipoise.scaling.backtest import Protocol
+from equipoise.scaling.pooled import submitter_spread
+from equipoise.spec.mlperf import best_per_size
 
 
 class Recipe(Struct, frozen=True, kw_only=True):
@@ -110,6 +116,33 @@ def _record(held_out: Validation) -> ProfileRecord:
 def profiles_document(directory: Path) -> dict[str, Any]:
     """All profiles as they ship, fitted to the measurements of a directory. Raises as `fitted` does."""
     return {"profiles": [to_builtins(fitted(each, directory)) for each in RECIPES]}
+
+
+_PROTOCOLS: tuple[tuple[Protocol, bool], ...] = (("largest", False), ("largest", True), ("new_round", False))
+
+
+def forecast_document() -> dict[str, Any]:
+    """Settings and record of the embedded data, as they ship."""
+    entries = embedded.scores().entries
+    best = best_per_size(entries)
+    summaries = []
+    for protocol, given_batch in _PROTOCOLS:
+        result = scaling.backtest(best, protocol=protocol, given_batch=given_batch)
+        summaries.append(
+            BacktestSummary(
+                protocol=protocol,
+                given_batch=given_batch,
+                pooled_law=result.pooled_law,
+                baselines=result.baselines,
+            )
+        )
+    return {
+        "dataset": embedded.version(),
+        "settings": pooled.fit(best).settings(),
+        "settings_given_batch": pooled.fit(best, given_batch=True).settings(),
+        "backtests": [to_builtins(each) for each in summaries],
+        "submitters": to_builtins(submitter_spread(entries)),
+    }
 
 
 def _measured() -> Path:

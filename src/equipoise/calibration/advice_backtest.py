@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct, to_builtins
 from threadpoolctl import threadpool_limits
 
-from equipoise.calibration.forecast_record import (
+from equipoise.calibration.curves import (
     ADVICE_JUMPS,
     ALL_JUMPS,
     HELD_OUT_PARTS,

@@ -15,9 +15,8 @@ from equipoise.bench.collectives import CollectiveRun
 from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.intervals import LEVEL, Interval
 from equipoise.perfmodel.machine import Group, Wires, machine
-from equipoise.spec.catalogue import Catalogue, shipped
+from equipoise.spec.catalogue import Catalogue, cluster_in_text, shipped
 from equipoise.spec.cluster import Cluster, build_cluster, usual_system
-from equipoise.spec.cluster_text import cluster_in_text
 from equipoise.spec.links import FABRICS, KINDS, LinkReach, kind, link_class, network_reach, reach
 
 if TYPE_CHECKING:

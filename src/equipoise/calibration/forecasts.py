@@ -11,7 +11,6 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from equipoise.calibration import forecast_record
 from equipoise.calibration.curves import (
     CurveEvidence,
     CurveQuestion,
@@ -20,6 +19,7 @@ from equipoise.calibration.curves import (
     PredictedTime,
     TimeCurve,
     fitted_curve,
+    shipped_forecasts,
     sizes_of_interest,
 )
 from equipoise.errors import EvidenceError, SpecError
@@ -145,7 +145,7 @@ class Results(Struct, frozen=True, kw_only=True):
             if (round_, given_batch, name) in self.laws:
                 return self.laws[round_, given_batch, name]
         entries = self.before(round_)
-        settings = forecast_record.shipped().settings(given_batch=given_batch)
+        settings = shipped_forecasts().settings(given_batch=given_batch)
         kept = kept_trends().get(fingerprint(entries, settings, given_batch=given_batch))
         name = workload if kept else None
         law = pooled.fit(entries, given_batch=given_batch, settings=settings, kept=kept, workload=name)
@@ -193,7 +193,7 @@ def trends_document() -> dict[str, Any]:
     for round_ in (*sorted({each.campaign for each in results.best}, key=round_key)[1:], None):
         for given_batch in (False, True):
             entries = results.before(round_)
-            settings = forecast_record.shipped().settings(given_batch=given_batch)
+            settings = shipped_forecasts().settings(given_batch=given_batch)
             law = pooled.fit(entries, given_batch=given_batch, settings=settings)
             found[fingerprint(entries, settings, given_batch=given_batch)] = law.trends()
     return {"dataset": embedded.version(), "trends": found}
@@ -391,7 +391,7 @@ def _record_of(known: Entries, size: int, *, given_batch: bool) -> ForecastRecor
     own = [each.num_accelerators for each in known]
     if size < min(own):
         return None
-    return forecast_record.shipped().record(
+    return shipped_forecasts().record(
         "largest" if len(own) > 1 else "new_round", jump=size / max(own), given_batch=given_batch
     )
 

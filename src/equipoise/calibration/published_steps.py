@@ -29,8 +29,8 @@ from equipoise.errors import UsageError
 from equipoise.intervals import LEVEL
 from equipoise.runs.readers.cells import listed, rows_of
 from equipoise.runs.store import polars_schema, write_table
+from equipoise.spec import canonical
 from equipoise.spec.catalogue import Catalogue, shipped
-from equipoise.spec.facts import canonical
 from equipoise.spec.strategy import SOFTWARE, SOFTWARE_NAMES
 
 RECORD: Final = "published_steps.json"

@@ -15,9 +15,8 @@ from equipoise.calibration.collective_verdicts import LARGE_BYTES
 from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.perfmodel.collectives import NOISE_LOG_SD, OPERATIONS, Timings, timings
 from equipoise.perfmodel.machine import Group
-from equipoise.spec.catalogue import Catalogue, shipped
+from equipoise.spec.catalogue import Catalogue, cluster_in_text, shipped
 from equipoise.spec.cluster import Cluster
-from equipoise.spec.cluster_text import cluster_in_text
 from equipoise.spec.hardware import Accelerator
 from equipoise.units import format_count
 

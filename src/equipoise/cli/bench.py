@@ -25,14 +25,14 @@ _DEFAULT_WORKLOAD = "mlp"
 
 def _strategies_from(incomplete: str) -> list[str]:
     """Ways to train, for a shell that completes a word."""
-    from equipoise.bench.methods import METHODS
+    from equipoise.bench.training import METHODS
 
     return [one.name for one in METHODS if one.name.startswith(incomplete)]
 
 
 def _workloads_from(incomplete: str) -> list[str]:
     """Models that bench can train by name, for a shell that completes a word."""
-    from equipoise.bench.zoo import ZOO
+    from equipoise.bench.training import ZOO
 
     return [one.name for one in ZOO if one.name.startswith(incomplete)]
 
@@ -125,7 +125,7 @@ def bench(
 ) -> None:
     """Time or try real training by size, batch and strategy."""
     catalogue = catalogue_of(hardware)
-    from equipoise.bench.launchers import served
+    from equipoise.bench.launchers.hosts import served
 
     if served():  # a further host of a run that torchrun or srun started: it works for the first
         return
@@ -207,7 +207,7 @@ def _options(slurm: "Sequence[str]", address: str | None) -> dict[str, str]:
 
 
 def _launcher(name: str, options: "Mapping[str, str]") -> "Launcher":
-    from equipoise.bench.launchers import launcher
+    from equipoise.bench.equipment import launcher
 
     return launcher(name, options) if options else launcher(name)
 
@@ -225,9 +225,9 @@ def _swept(
 
     limits: seconds of a run, and whether to go on with a sweep.
     """
-    from equipoise.bench.store import Store
     from equipoise.bench.summary import write_sweep_tables
     from equipoise.bench.sweep import run_sweep
+    from equipoise.bench.trial import Store
     from equipoise.cli.sweeps import resumable, trial_progress, warn_of_others
     from equipoise.diagnose.sweeps import sweep_now
 

@@ -315,8 +315,8 @@ def serve(
     place = ListenAddress(host=host, port=opened.getsockname()[1], token=asked_token, names=tuple(name or ()))
     write(f"The dashboard is at {place.url}\nCtrl-C stops it.\n")
     # A browser that asks already waits on the socket until the rest is loaded.
+    from equipoise.web import DataSources
     from equipoise.web.app import serve as answer
-    from equipoise.web.screen import DataSources
 
     sources = DataSources(data=data, also=tuple(also or ()), runs=tuple(runs or ()), catalogue=catalogue)
     answer(opened, place, sources, was_interrupted=was_interrupted, warms=warm)

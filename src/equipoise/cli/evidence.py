@@ -139,7 +139,7 @@ def scores(
     catalogue = catalogue_of(hardware, workloads)
     with answering("scores", as_json=as_json, json_out=json_out) as answer:
         from equipoise.report.pages.orientation import scores_page
-        from equipoise.study.entries import scores as scored
+        from equipoise.study import scores as scored
 
         frame = scored(
             round=round_,
@@ -160,7 +160,7 @@ def scores(
 
 
 def _score_fields(frame: "pl.DataFrame") -> Mapping[str, Any]:
-    from equipoise.report.study_json import score_fields
+    from equipoise.report.json import score_fields
 
     return score_fields(frame)
 
@@ -183,8 +183,7 @@ def report(
     """Study how training scales in a round."""
     catalogue = catalogue_of(hardware, workloads)
     with answering("report", as_json=as_json, json_out=json_out, html=out) as answer:
-        from equipoise.report.pages.study import study_page
-        from equipoise.report.study_json import report_fields
+        from equipoise.report.pages.study import report_fields, study_page
         from equipoise.study.rounds import study
 
         findings = study(round_, workload, k=k, data=data, also=also or (), catalogue=catalogue)

@@ -6,11 +6,9 @@ from typing import Any, Final, get_args
 import polars as pl
 from msgspec.structs import fields
 
-from equipoise import glossary
-from equipoise.bench.methods import METHODS
-from equipoise.bench.zoo import ZOO
+from equipoise import economics, glossary
+from equipoise.bench.training import METHODS, ZOO
 from equipoise.calibration.profiles import RULES
-from equipoise.economics import costs
 from equipoise.economics import interruptions as rates
 from equipoise.runs.store import Tables
 from equipoise.scaling.laws import LAWS
@@ -116,13 +114,13 @@ def prices(_tables: Tables, catalogue: Catalogue) -> list[dict[str, Any]]:
             "source": offer.source,
         }
         for one in catalogue.accelerators()
-        for offer in costs.offers(one.slug)
+        for offer in economics.offers(one.slug)
     ]
 
 
 def regions(_tables: Tables, _catalogue: Catalogue) -> list[dict[str, Any]]:
     """One record a region of `--region`, with the carbon of its electricity."""
-    grids = [costs.grid(name) for name in costs.table("grids.toml")["kg_co2_per_kwh"]]
+    grids = [economics.grid(name) for name in economics.table("grids.toml")["kg_co2_per_kwh"]]
     return [
         {"region": each.region, "g_co2_per_kwh": SI_PREFIXES["k"] * each.kg_co2_per_kwh, "source": each.basis}
         for each in grids

@@ -69,7 +69,7 @@ def _measured(
 ) -> "CollectiveRuns":
     from equipoise.bench.collectives import CollectivesTask, sizes_of
     from equipoise.bench.collectives.documents import DEFAULT_STARTS, reading_in, timed_document
-    from equipoise.bench.launchers import launcher
+    from equipoise.bench.equipment import launcher
     from equipoise.report.json import encode
 
     if wanted.files:
@@ -225,7 +225,7 @@ def collectives(
     """Fit latency and bandwidth of collectives; say if they are normal."""
     catalogue = catalogue_of(hardware)
     if measure:
-        from equipoise.bench.launchers import served
+        from equipoise.bench.launchers.hosts import served
 
         if served():  # a further host of a run that torchrun or srun started: it works for the first
             return

@@ -15,11 +15,9 @@ from msgspec import Struct, field
 from equipoise.bench.counters import MOST_OTHERS, core_use, others_fraction
 from equipoise.bench.devices import AvailableDevices, available_devices, device
 from equipoise.bench.launchers import Launcher
-from equipoise.bench.methods import method
-from equipoise.bench.store import Store
 from equipoise.bench.sweep import AdaptiveSweep, Progress, Scaling, planned
-from equipoise.bench.trial import Trial
-from equipoise.bench.zoo import known_name
+from equipoise.bench.training import known_name, method
+from equipoise.bench.trial import Store, Trial
 from equipoise.cli.output import printable, progress_line, say
 from equipoise.diagnose.method_search import (
     EXACT,

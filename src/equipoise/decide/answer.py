@@ -22,7 +22,7 @@ from equipoise.decide.evidence import (
     UserRun,
 )
 from equipoise.decide.query import TrainingQuery
-from equipoise.economics.costs import Price, Rates
+from equipoise.economics import Price, Rates
 from equipoise.economics.interruptions import Interrupted
 from equipoise.economics.ownership import Ownership
 from equipoise.economics.quotes import Charges

@@ -10,8 +10,7 @@ from typing import Final
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from equipoise.calibration import forecast_record
-from equipoise.calibration.curves import CurveQuestion
+from equipoise.calibration.curves import CurveQuestion, shipped_forecasts
 from equipoise.calibration.forecasts import results_of
 from equipoise.calibration.profiles import CalibratedModel, model_for, with_links
 from equipoise.decide.answer import Infeasibility, UnfitSize
@@ -307,7 +306,7 @@ def _collected(
         modelled = None
     # The user's own times state the user's level: no spread of other submitters is left.
     if submitted is not None and inputs.query.submitter == "new" and inputs.user.runs is None:
-        submitted = as_new_submitter(submitted, forecast_record.shipped().submitters)
+        submitted = as_new_submitter(submitted, shipped_forecasts().submitters)
     if submitted is not None and measured is not None and inputs.user.runs is not None:
         ran = {each.num_accelerators for each in inputs.user.runs.on(system.accelerator)}
         submitted = at_users_level(submitted, measured, sorted(ran))

@@ -24,7 +24,7 @@ from equipoise.decide.query import TrainingQuery
 from equipoise.decide.select import Group, SizeCurve
 from equipoise.decide.strategy_search import TimedStrategy
 from equipoise.decide.systems import RequestedSystem, system_rates
-from equipoise.economics.costs import SYSTEM_POWER, Bill, Rates, bill, electricity, grid, price
+from equipoise.economics import SYSTEM_POWER, Bill, Rates, bill, electricity, grid, price
 from equipoise.economics.interruptions import interrupted
 from equipoise.economics.quotes import least_charged
 from equipoise.intervals import WIDEST, Interval, exact, product, scaled, with_log_sd

@@ -31,7 +31,7 @@ from equipoise.decide.systems import LARGE_SYSTEM, requested_systems
 from equipoise.decide.training import batch_words, training, unrestricted
 from equipoise.decide.user_evidence import UserEvidence, unusable, user_evidence
 from equipoise.decide.user_evidence.runs import UserRuns
-from equipoise.economics.costs import price
+from equipoise.economics import price
 from equipoise.economics.ownership import USUAL_UTILISATION, Ownership, ownership, purchase
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.intervals import LEVEL, Interval, exact

@@ -6,8 +6,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from equipoise.calibration.curves import ForecastRecord
-from equipoise.calibration.forecast_record import COMBINED, PUBLISHED, shipped_advice
+from equipoise.calibration.curves import COMBINED, PUBLISHED, ForecastRecord, shipped_advice
 from equipoise.decide.answer import Alternative, Candidate, ConstraintName, Measurement, SystemOffer
 from equipoise.decide.assess import Assessment, Inputs, is_batch_of_nobody
 from equipoise.decide.combine import combined_record, distance_log_sd

@@ -38,7 +38,7 @@ from equipoise.decide.strategy_search import Problem
 from equipoise.decide.surveys import SURVEYS, SizeRange, remedy
 from equipoise.decide.systems import RequestedSystem, requested_systems
 from equipoise.decide.user_evidence.runs import UserRuns
-from equipoise.economics.costs import Rates
+from equipoise.economics import Rates
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.intervals import LEVEL, Interval, log_sd
 from equipoise.scaling.equilibrium import Equilibrium, equilibria

@@ -17,7 +17,7 @@ from equipoise.decide.evidence import EvidenceSource
 from equipoise.decide.select import Selection
 from equipoise.decide.strategy_search import Problem
 from equipoise.decide.user_evidence import TraceCheck, named
-from equipoise.economics.costs import Rates
+from equipoise.economics import Rates
 from equipoise.errors import SpecError
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.layouts import grid

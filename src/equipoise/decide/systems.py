@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from equipoise import economics
 from equipoise.decide.field import MAX_ACCELERATORS
 from equipoise.decide.query import USUAL_MOST, TrainingQuery
-from equipoise.economics import costs
-from equipoise.economics.costs import Electricity, GridCarbon, Price, Rates
+from equipoise.economics import Electricity, GridCarbon, Price, Rates
 from equipoise.economics.quotes import read_quotes
 from equipoise.errors import DataError, EvidenceError, SpecError, UsageError
 from equipoise.files import read_input
@@ -169,7 +169,7 @@ def rentable(catalogue: Catalogue) -> tuple[Accelerator, ...]:
         for chip in catalogue.accelerators()
         if chip.kind == "gpu"
         and chip.peak_bf16_flop_per_s is not None
-        and (cost := costs.price(chip.slug, terms="on_demand")) is not None
+        and (cost := economics.price(chip.slug, terms="on_demand")) is not None
     ]
 
     def offers(chip: Accelerator) -> tuple[float, ...]:
@@ -402,12 +402,12 @@ def system_rates(
     chip = system.cluster.accelerator
     if system.quotes and system.usd_per_accelerator_hour is None:
         quoted = tuple(each for each in system.quotes if each.terms == terms)
-        listed = costs.rates(chip, carbon=carbon, terms=terms, power=power)
+        listed = economics.rates(chip, carbon=carbon, terms=terms, power=power)
         return replace(listed, price=quoted[0], others=quoted[1:]) if quoted else listed
-    own = costs.rates(
+    own = economics.rates(
         chip, user_price=system.usd_per_accelerator_hour, carbon=carbon, terms=terms, power=power
     )
-    prices = [costs.price(slug, terms=terms) for slug in kinds(chip)]
+    prices = [economics.price(slug, terms=terms) for slug in kinds(chip)]
     if own.price is not None or len(prices) == 1 or None in prices:
         return own
     known = [each for each in prices if each is not None]

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from equipoise.bench.methods import method
 from equipoise.bench.sweep import INTERFERENCE_SCHEMA, MESSAGE_SIZES_BYTES, InterferenceTask
+from equipoise.bench.training import method
 from equipoise.errors import DataError, EvidenceError
 from equipoise.units import MIB
 

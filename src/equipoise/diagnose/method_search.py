@@ -9,11 +9,10 @@ from statistics import median
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
-from equipoise.bench.methods import method
-from equipoise.bench.store import SUCCESS, FinishedTrial
 from equipoise.bench.summary import timed_run
 from equipoise.bench.sweep import AdaptiveSweep
-from equipoise.bench.trial import Trial
+from equipoise.bench.training import method
+from equipoise.bench.trial import SUCCESS, FinishedTrial, Trial
 from equipoise.diagnose.exchange_costs import ExchangeCosts, exchange_costs, needed
 from equipoise.diagnose.predicted_steps import OneDevice, PredictedStep, one_device, predict_step
 from equipoise.errors import EvidenceError, UsageError

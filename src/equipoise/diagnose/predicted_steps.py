@@ -9,9 +9,9 @@ from statistics import median
 
 from msgspec import Struct
 
-from equipoise.bench.methods import Argument, method
 from equipoise.bench.phases import BACKWARD, OPTIMIZER, STEP
-from equipoise.bench.store import SUCCESS, FinishedTrial
+from equipoise.bench.training import Argument, method
+from equipoise.bench.trial import SUCCESS, FinishedTrial
 from equipoise.diagnose.exchange_costs import ExchangeCosts
 from equipoise.errors import EvidenceError
 from equipoise.intervals import LEVEL, Interval

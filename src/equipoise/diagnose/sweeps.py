@@ -13,10 +13,9 @@ from msgspec import Struct
 
 from equipoise.bench.counters import MOST_OTHERS
 from equipoise.bench.phases import EXPOSED, PARTS
-from equipoise.bench.store import FinishedTrial, Store, SweepProgress, failed, sweep_progress
 from equipoise.bench.summary import LEVEL, ConfigurationSummary, Spread, spread, summaries, timed_run
 from equipoise.bench.sweep import ALONE, Scaling
-from equipoise.bench.trial import Trial
+from equipoise.bench.trial import FinishedTrial, Store, SweepProgress, Trial, failed, sweep_progress
 from equipoise.intervals import Interval
 from equipoise.stats import proportion_interval, ratio_interval
 from equipoise.units import format_count, format_percent

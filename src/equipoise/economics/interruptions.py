@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from equipoise.economics.costs import table
+from equipoise.economics import table
 from equipoise.errors import UsageError
 from equipoise.intervals import LEVEL, MOST_EXPONENT, Bar, Input, Interval, moved, num_sd, spread, stated
 from equipoise.units import DAY_S, HOUR_S, format_amount, format_duration, format_percent

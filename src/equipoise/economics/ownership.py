@@ -7,7 +7,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from equipoise.economics.costs import SYSTEM_POWER, Electricity, Rates, electricity, table
+from equipoise.economics import SYSTEM_POWER, Electricity, Rates, electricity, table
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.intervals import LEVEL, Input, Interval, Tornado, exact, product, stated
 from equipoise.spec.hardware import Accelerator

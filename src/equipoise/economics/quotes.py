@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final
 
 from msgspec import Struct
 
-from equipoise.economics.costs import Price
+from equipoise.economics import Price
 from equipoise.errors import DataError
 from equipoise.files import read_input
 from equipoise.intervals import Interval

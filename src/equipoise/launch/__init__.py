@@ -1,18 +1,38 @@
 """How to run a strategy: commands, training code, settings, and files of what starts it and what trains."""
 
-from equipoise.launch.commands import (
-    PROGRAMS,
-    Snippet,
-    bench_command,
-    bench_method,
-    launch_files,
-    launch_snippets,
-    program,
-    ranks_per_host,
-    write_launch_files,
-)
-from equipoise.launch.program import Translation
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePath
+from shlex import quote
+from textwrap import wrap
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from equipoise.bench.training import ZOO
+from equipoise.bench.trial import PRECISIONS
+from equipoise.errors import SpecError, UsageError
+from equipoise.launch.megatron import MEGATRON, NEMO
+from equipoise.launch.platforms import PLATFORMS, Launch, Platform
+from equipoise.launch.program import Model, Program, Translation
 from equipoise.launch.settings import Setting, runtime_settings
+from equipoise.launch.torch_programs import (
+    NARROW_PRECISIONS,
+    TORCHTITAN,
+    is_sharded,
+    not_in_pipeline_scripts,
+    not_in_tensor_scripts,
+    not_in_training_scripts,
+    pipeline_script,
+    rendered,
+    tensor_script,
+    training_script,
+)
+from equipoise.launch.trainers import ACCELERATE, DEEPSPEED, TRAINER
+from equipoise.spec.cluster import Cluster
+from equipoise.spec.hardware import STARTED_KINDS
+from equipoise.spec.strategy import Strategy
+from equipoise.spec.workload import Workload
 
 __all__ = [
     "PROGRAMS",
@@ -28,3 +48,477 @@ __all__ = [
     "runtime_settings",
     "write_launch_files",
 ]
+
+
+_COLUMNS = 100
+# What every reader of the file passes over, in formats that have no comments.
+_JSON_HEADER = "equipoise"
+
+
+class Snippet(Struct, frozen=True, kw_only=True):
+    """What to run or paste.
+
+    target: the program it is for. code: empty where the target cannot run the strategy at all. why: what it
+    does, and where that is documented. language: bash, python, yaml or json. file: the name under which it is
+    written; empty where it is no file of its own. unsupported: what the strategy has and the target cannot
+    express. checked_with: the program, or the table of its rules, that accepted such text in the tests; empty
+    where nothing did.
+    """
+
+    title: str
+    target: str
+    code: str
+    why: str
+    language: str = "bash"
+    file: str = ""
+    unsupported: tuple[str, ...] = ()
+    checked_with: str = ""
+
+
+def launch_files(strategy: Strategy, snippets: Sequence[Snippet]) -> dict[str, str]:
+    """Text by name of every snippet that is a file, under its strategy and what it cannot express."""
+    return {each.file: _with_header(each, strategy) for each in snippets if each.file and each.code}
+
+
+def write_launch_files(folder: Path, files: Mapping[str, str]) -> None:
+    """Write files into a folder, which is made where it is missing; all of them, or none.
+
+    Raises UsageError where they cannot be written.
+    """
+    written: list[Path] = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            written.append(folder / name)
+            written[-1].write_text(text, encoding="utf-8")
+    except OSError as err:
+        for each in written:
+            each.unlink(missing_ok=True)
+        raise UsageError(f"{folder}: cannot be written ({err.strerror}); name another folder") from err
+
+
+def _with_header(snippet: Snippet, strategy: Strategy) -> str:
+    if snippet.language == "json":
+        about = {"strategy": strategy.text(), "not_expressed": list(snippet.unsupported)}
+        return json.dumps({_JSON_HEADER: about, **json.loads(snippet.code)}, indent=2) + "\n"
+    lines = [f"Strategy: {strategy.text()}", snippet.why]
+    if snippet.unsupported:
+        lines += [f"{snippet.target} cannot express:", *(f"- {each}" for each in snippet.unsupported)]
+    comment = "".join(
+        f"# {part}\n" for line in lines for part in wrap(_printable(line), _COLUMNS, break_long_words=False)
+    )
+    first, _, rest = snippet.code.partition("\n")
+    if first.startswith("#!"):
+        return f"{first}\n{comment}{rest}"
+    shebang = "#!/bin/bash\n" if snippet.language == "bash" else ""
+    return f"{shebang}{comment}\n{snippet.code}"
+
+
+def _printable(line: str) -> str:
+    """One line whatever names it has: nothing in it ends a comment."""
+    return "".join(char if char.isprintable() else " " for char in line)
+
+
+def bench_command(
+    strategy: Strategy, workload: str, *, num_accelerators: int | None = None, out: str | None = None
+) -> Snippet:
+    """The command that times a strategy's steps, with its micro-batch, accumulation and precision.
+
+    workload: a model of the zoo or module:function. num_accelerators: ranks to time it on, each with the work
+    it has in the strategy; as many as the strategy takes unless given. out: the folder that keeps the sweep.
+    No command where the model itself is cut: `bench` has the data axis alone.
+    """
+    size = strategy.num_accelerators if num_accelerators is None else num_accelerators
+    cut = [axis for axis in ("tp", "pp", "cp", "ep") if getattr(strategy, axis) > 1]
+    missing = [f"{axis}={getattr(strategy, axis)}: bench supports data parallelism only" for axis in cut]
+    if cut:
+        return _snippet("", tuple(missing))
+    method, unmet = _method(strategy, size)
+    precision = strategy.precision if strategy.precision in PRECISIONS else "bf16"
+    # `bench` counts the samples of one pass over all ranks; `accumulate:K` makes K passes an update.
+    parts = [
+        f"equipoise bench {quote(workload)}",
+        f"--sizes {size}",
+        f"--batch {size * strategy.microbatch_samples}",
+        f"--strategy {method}",
+        f"--precision {precision}",
+        *(() if out is None else (f"--out {quote(out)}",)),
+    ]
+    return _snippet(" ".join(parts) + "\n", (*unmet, *_unmet(strategy)))
+
+
+def bench_method(strategy: Strategy) -> str | None:
+    """The way to train of `bench` that does what a strategy does; None where none does."""
+    if any(getattr(strategy, axis) > 1 for axis in ("tp", "pp", "cp", "ep")):
+        return None
+    method, unmet = _method(strategy, strategy.num_accelerators)
+    return None if unmet else method
+
+
+def _snippet(code: str, unsupported: tuple[str, ...]) -> Snippet:
+    return Snippet(
+        title="Time its steps",
+        target="equipoise bench",
+        file="bench.sh" if code else "",
+        code=code,
+        why="Micro-batch, accumulation and precision of the strategy. `equipoise record --runs runs` then "
+        "compares it with the prediction, which --record and --launch keep.",
+        unsupported=unsupported,
+        checked_with="equipoise's own parser" if code else "",
+    )
+
+
+def _method(strategy: Strategy, size: int) -> tuple[str, tuple[str, ...]]:
+    """The way to train of `bench`, and what of the exchange it leaves out."""
+    accumulated = strategy.num_microbatches
+    waits = f"accumulation of {accumulated} micro-batches: "
+    if size == 1:
+        return "single", ((waits + "every micro-batch is an update",) if accumulated > 1 else ())
+    compressed = {
+        "fp16": "fp16",
+        "powersgd": f"powersgd:{max(1, strategy.compression_rank)}",
+        "topk": f"topk:{1 / max(1, strategy.compression_rank):g}",
+    }
+    special = None
+    if strategy.shards_weights:
+        special = "fsdp"
+    elif strategy.sync_period > 1:
+        special = f"localsgd:{strategy.sync_period}"
+    elif strategy.compression != "none":
+        special = compressed[strategy.compression]
+    if special is not None:
+        unmet = (f"{waits}{special} exchanges after every one",) if accumulated > 1 else ()
+        return special, unmet
+    return ("ddp" if accumulated == 1 else f"accumulate:{accumulated}"), ()
+
+
+def _unmet(strategy: Strategy) -> tuple[str, ...]:
+    missing = []
+    if strategy.precision not in PRECISIONS:
+        missing.append(f"{strategy.precision}: it computes in fp32, tf32 or bf16; bf16 is printed")
+    if strategy.zero_stage in {1, 2} and strategy.dp > 1:
+        missing.append(f"ZeRO stage {strategy.zero_stage}: each rank keeps complete states")
+    if strategy.dp_replicate > 1:
+        missing.append(f"dp_replicate={strategy.dp_replicate}: fsdp shards over all ranks")
+    if strategy.implementation == "compiled":
+        missing.append("compilation: models run eagerly; compile in your own module:function")
+    if strategy.recompute != "none":
+        missing.append(f"{strategy.recompute} recomputation: use checkpoint in your own module:function")
+    if strategy.optimizer != "sgd":
+        missing.append(f"{strategy.optimizer}: the optimizer of the workload updates the weights")
+    if not strategy.master_weights:
+        missing.append("weights without a master copy: convert the model in your own module:function")
+    if strategy.offload != "none" or strategy.activation_offload:
+        what = "activations" if strategy.offload == "none" else strategy.offload.replace("_", " ")
+        missing.append(f"offloading of {what} to the host's memory")
+    if strategy.trained != "full":
+        missing.append(f"{strategy.trained} adapters: make them in your own module:function")
+    return tuple(missing)
+
+
+PROGRAMS: tuple[Program, ...] = (MEGATRON, TORCHTITAN, DEEPSPEED, ACCELERATE, TRAINER, NEMO)
+
+_DDP_PAGE = "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html"
+_FSDP_PAGE = "https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html"
+_TENSOR_PAGE = "https://docs.pytorch.org/docs/stable/distributed.tensor.parallel.html"
+_PIPELINE_PAGE = "https://docs.pytorch.org/docs/stable/distributed.pipelining.html"
+_AVERAGING_PAGE = "https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html"
+_PEFT_PAGE = "https://huggingface.co/docs/peft/en/package_reference/lora"
+_TORCHAO_PAGE = "https://github.com/pytorch/ao/tree/main/torchao/float8"
+# Domains of the fast links that are larger span hosts; those of NVL72 have four accelerators a tray.
+_LARGEST_HOST, _TRAY = 16, 4
+# Kinds of accelerator whose frameworks torchrun starts.
+# What runs a script of each kind in the tests.
+_TORCH = "scripts of its kind: torch 2.13, two ranks over gloo"
+
+
+def launch_snippets(
+    strategy: Strategy,
+    cluster: Cluster,
+    *,
+    workload: Workload | None = None,
+    settings: tuple[Setting, ...] | None = None,
+    script: str = "train.py",
+) -> tuple[Snippet, ...]:
+    """What to run and paste for a strategy: the command first, then environment and code, then the rest.
+
+    cluster: the machine it is for; of as many accelerators as there are. workload: what is trained, for
+    options that depend on its layers and experts. settings: whose variables are exported; those of
+    `runtime_settings` for the cluster unless given. script: name of the training script.
+    Raises SpecError for accelerators that torch's launcher does not start (TPUs, IPUs), and for a name of a
+    script that it would read as an option.
+    """
+    chip = cluster.accelerator
+    if chip.kind not in STARTED_KINDS:
+        raise SpecError(
+            f"accelerator {chip.slug!r} is a {chip.kind}: commands are known for gpu and cpu, which "
+            "torch's own launcher starts; see its vendor's guide"
+        )
+    if script.startswith("-"):
+        raise SpecError(
+            f"script {script!r}: torchrun reads it as an option; expected the name of a file: ./{script}"
+        )
+    model = None if workload is None else workload.transformer
+    each = 1 if workload is None else workload.samples_per_example
+    pairs = tuple(_of_examples(each))
+    strategy = replace(  # programs count examples
+        strategy,
+        microbatch_samples=max(1, strategy.microbatch_samples // each),
+        global_batch_samples=max(1, strategy.global_batch_samples // each),
+    )
+    programs = [
+        (each, each.translate(strategy, model))
+        for each in PROGRAMS
+        if workload is None or model is not None or not each.is_for_transformers
+    ]
+    code = tuple(_lacking(each, pairs) for each in _code(strategy, model, script))
+    # Where no script of ours can train it, the first program that can is started.
+    started = next(
+        ((each, found) for each, found in programs if each.entry and found.options and not code), None
+    )
+    words: tuple[str, ...] = (script,)
+    lacks: tuple[str, ...] = ()
+    if started is not None:
+        words = (*started[0].entry, *started[1].words)
+        lacks = tuple(f"{started[0].name}: {each}" for each in started[1].unsupported)
+    elif not code:
+        lacks = (f"{PurePath(script).name}, which is yours to write: no script here trains this strategy",)
+    found = runtime_settings(cluster, strategy) if settings is None else settings
+    launch = Launch(
+        name="train" if workload is None else workload.slug,
+        num_hosts=strategy.num_accelerators // ranks_per_host(cluster, strategy),
+        ranks_per_host=ranks_per_host(cluster, strategy),
+        accelerator=chip,
+        words=words,
+        takes_more=started is not None,
+        variables=tuple(
+            (each.name, each.value)
+            for each in found
+            if each.is_variable and each.value is not None and not each.is_for_first_run
+        ),
+    )
+    lacks = (*lacks, *_of_hosts(launch, cluster))
+    first, *others = (_platform(each, launch, lacks) for each in PLATFORMS)
+    return (
+        first,
+        *_environment(found),
+        *code,
+        *_extras(strategy, workload),
+        *others,
+        *(_lacking(_program(each, translation), pairs) for each, translation in programs),
+    )
+
+
+def program(name: str) -> Program:
+    """The program of a name. Raises SpecError with the names there are."""
+    for each in PROGRAMS:
+        if each.name == name:
+            return each
+    known = ", ".join(each.name for each in PROGRAMS)
+    raise SpecError(f"program {name!r} is not known; expected one of {known}")
+
+
+def ranks_per_host(cluster: Cluster, strategy: Strategy) -> int:
+    """Ranks that one host starts: as many as it has accelerators, or the most that hosts share equally."""
+    count = strategy.num_accelerators
+    return max(ranks for ranks in range(1, min(_host_size(cluster), count) + 1) if count % ranks == 0)
+
+
+def _host_size(cluster: Cluster) -> int:
+    return cluster.node_size if cluster.node_size <= _LARGEST_HOST else _TRAY
+
+
+def _of_hosts(launch: Launch, cluster: Cluster) -> Iterator[str]:
+    """Why more hosts are started than the accelerators need."""
+    count, size = launch.num_hosts * launch.ranks_per_host, _host_size(cluster)
+    fewest = -(-count // size)
+    if launch.num_hosts > fewest:
+        yield (
+            f"{count} accelerators on {fewest} hosts of {size}, with fewer on the last: it starts as many on "
+            f"each, {launch.ranks_per_host} on {launch.num_hosts} hosts"
+        )
+
+
+def _of_examples(samples_per_example: int) -> Iterator[str]:
+    """What programs that train on single samples lack of examples of several."""
+    if samples_per_example > 1:
+        yield (
+            "preference pairs: their loss is code, such as TRL's DPOTrainer; micro-batch and batch are "
+            f"written in pairs, {samples_per_example} samples each"
+        )
+
+
+def _lacking(snippet: Snippet, lacks: tuple[str, ...]) -> Snippet:
+    return replace(snippet, unsupported=(*snippet.unsupported, *lacks)) if lacks else snippet
+
+
+def _platform(platform: Platform, launch: Launch, lacks: tuple[str, ...]) -> Snippet:
+    """What starts a launch on a platform. lacks: what the started program cannot express."""
+    return Snippet(
+        title=_title(platform, launch),
+        target=platform.name,
+        code=platform.render(launch),
+        why=f"{_why(platform, launch)}.",
+        language=platform.language,
+        file=platform.file,
+        unsupported=(*lacks, *(platform.unsupported(launch) if platform.unsupported else ())),
+        checked_with=platform.checked_with,
+    )
+
+
+def _title(platform: Platform, launch: Launch) -> str:
+    if platform is PLATFORMS[0] and launch.num_hosts > 1:
+        return f"{platform.title}, on each of {launch.num_hosts} hosts"
+    return platform.title
+
+
+def _why(platform: Platform, launch: Launch) -> str:
+    """How to start it, and where that is documented."""
+    why = platform.why
+    if platform is PLATFORMS[0]:
+        count = launch.num_hosts * launch.ranks_per_host
+        if launch.num_hosts > 1:
+            why = f"HEAD is the name of one of them that the others can reach ({why})"
+        elif count > 1:
+            why = f"One process for each of {count} accelerators of one host ({why})"
+        else:
+            why = "One accelerator: no launcher"
+    return why
+
+
+def _environment(settings: tuple[Setting, ...]) -> tuple[Snippet, ...]:
+    exports = [each for each in settings if each.is_variable and each.value is not None]
+    if not exports:
+        return ()
+    code = "".join(
+        f"export {each.name}={each.value}{'  # for the first run only' if each.is_for_first_run else ''}\n"
+        for each in exports
+    )
+    why = "The settings list the reason for each and how to check it; no other setting is recommended."
+    return (Snippet(title="Environment", target="shell", code=code, why=why, file="environment.sh"),)
+
+
+def _code(strategy: Strategy, model: Model, script: str) -> tuple[Snippet, ...]:
+    """The training script, where one page of torch can express the strategy."""
+    if strategy.cp > 1 or strategy.ep > 1 or (strategy.tp > 1 and strategy.pp > 1):
+        return ()
+    if strategy.tp > 1:
+        code, page = tensor_script(strategy), _TENSOR_PAGE
+        why = "parallelize_module cuts products over tp"
+        missing = not_in_tensor_scripts(strategy)
+        if strategy.dp > 1:
+            why += "; fully_shard shards weights over dp"
+    elif strategy.pp > 1:
+        code, page = pipeline_script(strategy), _PIPELINE_PAGE
+        why = "a rank for each stage, micro-batches one forward, one back"
+        missing = not_in_pipeline_scripts(strategy, model)
+    else:
+        code = training_script(strategy)
+        page, why = _data_parallel_why(strategy)
+        missing = not_in_training_scripts(strategy)
+    snippet = Snippet(
+        title=f"{script}: runs as it is; insert your model and data",
+        target="torch",
+        code=code,
+        why=f"{why} ({page}).",
+        language="python",
+        file=PurePath(script).name,
+        unsupported=missing,
+        checked_with=_TORCH,
+    )
+    return (snippet,)
+
+
+def _data_parallel_why(strategy: Strategy) -> tuple[str, str]:
+    if is_sharded(strategy):
+        moved = "weights are gathered for each pass" if strategy.shards_weights else "weights stay gathered"
+        what = ", with states in the host's memory" if strategy.offload != "none" else ""
+        return _FSDP_PAGE, f"fully_shard, ZeRO stage {max(2, strategy.zero_stage)}: {moved}{what}"
+    if strategy.dp == 1:
+        return _DDP_PAGE, "one device: nothing to communicate; on two, this would be wrapped"
+    if strategy.sync_period > 1:
+        return (
+            _AVERAGING_PAGE,
+            f"ranks train independently and average weights every {strategy.sync_period} steps",
+        )
+    parts = ["gradients travel in buckets during the backward pass"]
+    if strategy.num_microbatches > 1:
+        parts.append(f"once per {strategy.num_microbatches} micro-batches (no_sync)")
+    if strategy.compression in {"fp16", "powersgd"}:
+        parts.append(f"compressed ({strategy.compression} hook)")
+    if strategy.zero_stage == 1:
+        parts.append("each rank keeps its share of the optimizer (ZeRO stage 1)")
+    return _DDP_PAGE, ", ".join(parts)
+
+
+def _extras(strategy: Strategy, workload: Workload | None) -> tuple[Snippet, ...]:
+    """What a strategy needs of libraries other than torch."""
+    found = []
+    if strategy.trained != "full":
+        quantised = "# qlora: load the model in 4 bits first (BitsAndBytesConfig)\n"
+        found.append(
+            Snippet(
+                title="Adapters, after the model is made",
+                target="peft",
+                file="adapters.py",
+                code=rendered(
+                    "adapters",
+                    quantised=quantised if strategy.trained == "qlora" else "",
+                    rank=strategy.lora_rank,
+                ),
+                why=f"Only adapters of rank {strategy.lora_rank} are trained and exchanged ({_PEFT_PAGE}).",
+                language="python",
+            )
+        )
+    if strategy.precision in NARROW_PRECISIONS:
+        found.append(_narrow_products(strategy))
+    if workload is not None and _is_benched(workload.slug):
+        found.append(bench_command(strategy, workload.slug, out="runs"))
+    return tuple(each for each in found if each.code)
+
+
+def _is_benched(name: str) -> bool:
+    """Whether `bench` trains a model of that name: one of its zoo, or a function of the user's."""
+    return ":" in name or any(each.name == name for each in ZOO)
+
+
+def _narrow_products(strategy: Strategy) -> Snippet:
+    if strategy.precision in {"fp8", "fp8_rowwise"}:
+        recipe = "rowwise" if strategy.precision == "fp8_rowwise" else "tensorwise"
+        return Snippet(
+            title="Products in 8 bits, before sharding",
+            target="torchao",
+            file="float8.py",
+            code=rendered("float8", recipe=recipe),
+            why=f"Scales by {'row' if recipe == 'rowwise' else 'tensor'} ({_TORCHAO_PAGE}).",
+            language="python",
+        )
+    recipe = "MXFP8BlockScaling" if strategy.precision == "mxfp8" else "NVFP4BlockScaling"
+    return Snippet(
+        title="Low-precision matrix products, in Transformer Engine's layers",
+        target="Transformer Engine",
+        file="transformer_engine.py",
+        code=rendered("transformer_engine", recipe=recipe),
+        why="https://docs.nvidia.com/deeplearning/transformer-engine/user-guide/examples/fp8_primer.html",
+        language="python",
+    )
+
+
+def _program(program: Program, found: Translation) -> Snippet:
+    """A translation as a snippet, its title by how much of the strategy it has."""
+    if not found.options:
+        title = f"Not possible in {program.name}"
+    elif found.unsupported:
+        title = f"The closest in {program.name}"
+    else:
+        title = f"The same strategy in {program.name}"
+    return Snippet(
+        title=title,
+        target=program.name,
+        code=program.text(found),
+        why=f"{program.use} ({program.source}).",
+        language="bash" if program.form == "options" else program.form,
+        file=program.file if found.options else "",
+        unsupported=found.unsupported,
+        checked_with=program.checked_with if found.options else "",
+    )

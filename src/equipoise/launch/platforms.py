@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from equipoise.errors import SpecError
 from equipoise.launch.program import yaml_text
-from equipoise.launch.training_scripts import rendered
+from equipoise.launch.torch_programs import rendered
 from equipoise.spec.hardware import Accelerator
 
 PORT = 29500

@@ -6,7 +6,6 @@ from statistics import mean, stdev
 from typing import Any, Final, TypeAlias
 
 from equipoise.bench.phases import PARTS
-from equipoise.bench.store import FAILED, SUCCESS, FinishedTrial
 from equipoise.bench.summary import (
     LEVEL,
     ConfigurationSummary,
@@ -16,6 +15,7 @@ from equipoise.bench.summary import (
     run_id,
     timed_run,
 )
+from equipoise.bench.trial import FAILED, SUCCESS, FinishedTrial
 from equipoise.diagnose.method_search import FoundMethod, MethodCandidate
 from equipoise.diagnose.sweeps import FalseDifferences, Judgement, Swept
 from equipoise.intervals import LEVEL as USUAL_LEVEL

@@ -23,6 +23,8 @@ from equipoise.spec.workload import Workload
 from equipoise.units import significant
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from equipoise.decide.allocation import Allocation, JobShare
     from equipoise.decide.ledger import LedgerEntry, LedgerReport
     from equipoise.decide.prediction import Prediction
@@ -347,3 +349,8 @@ def ingest_fields(found: "IngestReport") -> dict[str, Any]:
         "rejected": found.rejected.rows(),
         "unknown_names": plain(found.unknown_names),
     }
+
+
+def score_fields(frame: "pl.DataFrame") -> dict[str, Any]:
+    """The document of `scores`: every entry of the frame that `study.scores` returned."""
+    return {"entries": plain(frame.to_dicts())}

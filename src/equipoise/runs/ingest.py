@@ -10,7 +10,7 @@ import polars as pl
 from msgspec import Struct
 
 from equipoise.errors import DataError
-from equipoise.runs.reader import ReaderResult, Row, RowRejection, SourceFacts, Tally, UnknownName
+from equipoise.runs import ReaderResult, Row, RowRejection, SourceFacts, Tally, UnknownName
 from equipoise.runs.readers import READERS
 from equipoise.runs.readers.cells import (
     BATCH,

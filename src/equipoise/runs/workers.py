@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from msgspec import Struct, field
 
 from equipoise.errors import DataError
-from equipoise.runs.reader import Blob, Reader, RowRejection, Tally
+from equipoise.runs import Blob, Reader, RowRejection, Tally
 from equipoise.runs.readers import READERS
 from equipoise.runs.sources import DataSource, open_source
 from equipoise.runs.sources.gate import ReadLimits

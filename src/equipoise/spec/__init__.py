@@ -1,1 +1,412 @@
-"""What is it? Accelerators, workloads and names as facts with their sources. No durations live here."""
+"""What is it? Accelerators, workloads and names as facts with their sources. No durations live here.
+
+Here TOML files of facts are read, those that ship and those that users write alike, with limits and every
+value checked: `FactBlock.read` makes a record of a table by the annotations of the record.
+"""
+
+import math
+import re
+import unicodedata
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from functools import cache, lru_cache
+from itertools import combinations
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin
+
+from msgspec import Struct
+from msgspec.structs import FieldInfo, fields
+
+from equipoise.errors import DataError, SpecError
+from equipoise.files import read_input, shipped_table
+
+RecordT = TypeVar("RecordT", bound=Struct)
+
+# A table of facts is a few hundred kilobytes; tomllib is pure Python and quadratic in dotted keys, so a file
+# that is none must be refused before it is parsed.
+MAX_FILE_BYTES = 1_000_000
+MAX_LINE_CHARS = 4_000
+MAX_DOTS_PER_LINE = 50
+MAX_NAME_CHARS = 1_000
+
+SLUG = re.compile(r"[a-z0-9]+(?:[-_][a-z0-9]+)*")
+# The second form is a registered sign that was written as UTF-8 and read as Latin-1.
+_MARKS = re.compile(r"\((?:r|tm|c)\)|\u00c2?[\u00ae\u00a9]|\u2122", re.IGNORECASE)
+_SEPARATORS = re.compile(r"[\W_]+")
+# "[kind.slug]", "[[kind]]", "[kind]" or "kind = ..." at the start of a line.
+_SLUG_PART = r"(?:[\"'](?P<quoted>[^\"']*)[\"']|(?P<slug>[\w-]+))"
+_HEADER = re.compile(rf"\[{{0,2}} ?(?P<kind>[\w-]+) ?(?:\. ?{_SLUG_PART} ?)?[\]=]")
+_HEADER_CHARS = 200
+_NEAR_CHARS = 80
+_UNIT_APART = re.compile(r"(?<=\d) (?=(?:gb|gib|mb|mib|w)\b)")
+
+
+def close_names(name: str, names: Iterable[str]) -> list[str]:
+    """Up to five of the canonical `names` that a person may have meant by another."""
+    return get_close_matches(canonical(name)[:_NEAR_CHARS], names, n=5)
+
+
+def nearest_or_edit(near: Iterable[str], edit: str) -> str:
+    """What to do about a name that no table has: take one of the nearest, or add it to the file `edit`."""
+    names = ", ".join(near)
+    return f"did you mean {names}? If not, add it to {edit}" if names else f"add it to {edit}"
+
+
+def canonical(raw: str) -> str:
+    """The spelling under which names are compared: lower case, one space for punctuation, no trademark signs.
+
+    A number keeps together with the unit after it, so that `80 GB` and `80GB` are one spelling.
+
+    >>> canonical("NVIDIA H200-NVL-141GB") == canonical("NVIDIA H200 NVL 141 GB")
+    True
+    >>> canonical("Intel(R) Gaudi(R) 2 AI Accelerator")
+    'intel gaudi 2 ai accelerator'
+    """
+    if len(raw) > MAX_NAME_CHARS:
+        return raw  # no name is so long, and normalising is quadratic in runs of accents
+    text = _MARKS.sub(" ", unicodedata.normalize("NFC", raw))
+    text = _SEPARATORS.sub(" ", unicodedata.normalize("NFKC", text).casefold()).strip()
+    return _UNIT_APART.sub("", text)
+
+
+# Parts of a slug that distinguish variants of one chip: its form and its memory.
+FORM = re.compile(r"sxm\d?h?|pcie|oam|nvl\d*|superchip|apu|module|m2000|hbm\d?e?|cpu")
+_MOST_VARIANT_WORDS = 4  # a user's slug of dozens would have millions of short names
+MEMORY = re.compile(r"(\d+)(g|m)(?:i?b)?")
+
+
+def family_of(slug: str) -> tuple[str, ...]:
+    """The words of a slug without form and memory: the chip itself.
+
+    >>> family_of("rtx-4090-pcie-24gb"), family_of("tpu-v4")
+    (('rtx', '4090'), ('tpu', 'v4'))
+    """
+    return tuple(part for part in slug.split("-") if not is_variant(part))
+
+
+def is_variant(word: str) -> bool:
+    """Whether a word of a slug is a form or a memory size."""
+    return FORM.fullmatch(word) is not None or MEMORY.fullmatch(word) is not None
+
+
+def compact(name: str) -> str:
+    """A name as short names are compared: canonical, without spaces."""
+    return canonical(name).replace(" ", "")
+
+
+def short_names(
+    vendors: Mapping[str, str], exact: Mapping[str, str], claimed: Mapping[str, str]
+) -> dict[str, tuple[str, ...]]:
+    """Every short name without spaces, and the slugs it may mean: the one that claims it, else all.
+
+    vendors: by slug. exact: slug by whole name. claimed: by slug, the short name that its block claims.
+    """
+    having: dict[tuple[str, ...], list[str]] = {}
+    for slug in vendors:
+        for words in dict.fromkeys(_shortened(slug)):
+            having.setdefault(words, []).append(slug)
+    found: dict[str, tuple[str, ...]] = {}
+    for words, slugs in having.items():
+        claiming = [slug for slug in slugs if slug in claimed and set(claimed[slug].split()) <= set(words)]
+        meant = tuple(claiming if len(claiming) == 1 else slugs)
+        for vendor in ("", *dict.fromkeys(vendors[slug] for slug in meant)):
+            found[compact(f"{vendor} {' '.join(words)}")] = meant
+    return found | {compact(name): (slug,) for name, slug in exact.items()}
+
+
+def _shortened(slug: str) -> Iterator[tuple[str, ...]]:
+    """The words of a slug with any of those for form and memory left away; `sxm` for `sxm5` too."""
+    family = family_of(slug)
+    rest = [word for word in slug.split("-") if is_variant(word)]
+    if not family or len(rest) > _MOST_VARIANT_WORDS:
+        return
+    for count in range(len(rest) + 1):
+        for kept in combinations(rest, count):
+            yield (*family, *kept)
+            yield (*family, *(_unnumbered(word) for word in kept))
+
+
+def _unnumbered(word: str) -> str:
+    """A form without its number; other words as they are."""
+    bare = word.rstrip("0123456789")
+    return bare if FORM.fullmatch(word) and FORM.fullmatch(bare) else word
+
+
+@cache
+def _fields(kind: type[Struct]) -> tuple[FieldInfo, ...]:
+    """The fields of a record with their types, which take long to find."""
+    return fields(kind)
+
+
+@cache
+def _kind_of(annotation: Any) -> tuple[Any, tuple[str, ...]]:  # noqa: ANN401 - whatever a field is annotated with
+    """What a field holds where it is not None, and of a Literal its choices."""
+    kind = annotation
+    if get_origin(annotation) in {Union, UnionType}:
+        (kind,) = (each for each in get_args(annotation) if each is not NoneType)
+    return kind, get_args(kind) if get_origin(kind) is Literal else ()
+
+
+class FactBlock(Struct, frozen=True, kw_only=True):
+    """One `[kind.slug]` table of a file: its fields as read, and where it stands."""
+
+    path: Path
+    file_text: str  # of the whole file
+    kind: str
+    slug: str
+    fields: dict[str, object]
+
+    @property
+    def line(self) -> int:
+        """The line on which the table of the file begins that this block is, or is a part of."""
+        return _line(self.file_text, self.kind, self.slug.partition(".")[0])
+
+    @property
+    def where(self) -> str:
+        """`file:line [kind.slug]`, the start of every message about this block."""
+        return f"{self.path}:{self.line}: [{self.kind}.{self.slug}]"
+
+    def refuse(self, key: str, expected: str) -> SpecError:
+        """The error for a field that is not what it has to be."""
+        return SpecError(f"{self.where}: {key}={shown(self.fields.get(key))}; expected {expected}")
+
+    def check_keys(self, known: frozenset[str]) -> None:
+        """Refuse fields that nothing reads: a misspelt name would otherwise be lost in silence."""
+        for key in self.fields:
+            if key not in known:
+                near = get_close_matches(key, known, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"known fields: {', '.join(sorted(known))}"
+                raise SpecError(f"{self.where}: unknown field {shown(key)}; {hint}")
+
+    def text(self, key: str) -> str | None:
+        """A non-empty text, or None where the field is absent."""
+        value = self.fields.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, str) or not value.strip():
+            raise self.refuse(key, "text in quotes")
+        return value
+
+    def number(self, key: str, *, zero: bool = False) -> float | None:
+        """A finite positive number (zero only if allowed), or None where the field is absent."""
+        value = self.fields.get(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.refuse(key, "a number")
+        try:
+            number = float(value)
+        except OverflowError as err:
+            raise self.refuse(key, "a number below 1e308") from err
+        if not math.isfinite(number) or number < 0 or (number == 0 and not zero):
+            raise self.refuse(key, f"a finite number {'from zero up' if zero else 'above zero'}")
+        return number
+
+    def count(self, key: str, *, zero: bool = False) -> int | None:
+        """A whole number (as 80e9 too), or None where the field is absent."""
+        number = self.number(key, zero=zero)
+        if number is None:
+            return None
+        if not number.is_integer():
+            raise self.refuse(key, "a whole number")
+        return int(number)
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """A list of texts; empty where the field is absent."""
+        value = self.fields.get(key, [])
+        if not isinstance(value, list) or not all(isinstance(item, str) and item.strip() for item in value):
+            raise self.refuse(key, 'a list of texts, e.g. ["a", "b"]')
+        return tuple(value)
+
+    def one_of(self, key: str, allowed: tuple[str, ...]) -> str | None:
+        """A text out of a short list, or None where the field is absent."""
+        value = self.text(key)
+        if value is not None and value not in allowed:
+            raise self.refuse(key, " or ".join(allowed))
+        return value
+
+    def flag(self, key: str) -> bool | None:
+        """True or false, or None where the field is absent."""
+        value = self.fields.get(key)
+        if value is not None and not isinstance(value, bool):
+            raise self.refuse(key, "true or false")
+        return value
+
+    def blocks(self, key: str) -> Iterator["FactBlock"]:
+        """The tables of an array of tables, e.g. `[[accelerator.tpu-v2.counted]]`."""
+        value = self.fields.get(key, [])
+        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+            raise self.refuse(key, f"tables written as [[{self.kind}.{self.slug}.{key}]]")
+        for item in value:
+            yield self._inner(key, item)
+
+    def block(self, key: str) -> "FactBlock | None":
+        """The table inside this one, e.g. `[workload.bert.transformer]`; None where it is absent."""
+        value = self.fields.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise self.refuse(key, f"a table written as [{self.kind}.{self.slug}.{key}]")
+        return self._inner(key, value)
+
+    def _inner(self, key: str, inner: dict[str, object]) -> "FactBlock":
+        slug = f"{self.slug}.{key}"
+        return FactBlock(path=self.path, file_text=self.file_text, kind=self.kind, slug=slug, fields=inner)
+
+    def read(
+        self,
+        kind: type[RecordT],
+        known: RecordT | None = None,
+        *,
+        also: Collection[str] = (),
+        given: Mapping[str, object] | None = None,
+        zero: bool = False,
+    ) -> RecordT:
+        """The record that this table describes.
+
+        Each field is what the table states, else as in `known`, the record of an earlier file, else the
+        default of the record; aliases are those of both.
+        also: names that the table may state besides. given: fields that are not read from the table; None
+        leaves one to `known` and the default. zero: whether numbers may be 0.
+        Raises SpecError for another name, a value that its annotation does not allow, and a missing field.
+        """
+        given = {} if given is None else given
+        kinds = {each.name: each.type for each in _fields(kind) if each.name not in given}
+        self.check_keys(frozenset((*kinds, *also)))
+        found: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        for name in self.fields:
+            if name in kinds:
+                found[name] = self._value(name, kinds[name], zero=zero)
+        for each in _fields(kind):
+            if each.name in found and not (each.required and found[each.name] == ()):
+                continue
+            if known is not None:
+                found[each.name] = getattr(known, each.name)
+            elif each.required:
+                raise self.refuse(each.name, "this field, which has no default")
+        if known is not None and "aliases" in found:
+            found["aliases"] = tuple(dict.fromkeys((*known.aliases, *found["aliases"])))  # type: ignore[attr-defined]
+        return kind(**found)
+
+    def _value(self, key: str, annotation: Any, *, zero: bool) -> Any:  # noqa: ANN401 - of the annotation
+        """A value as an annotation allows it."""
+        kind, choices = _kind_of(annotation)
+        if kind is int:
+            return self.count(key, zero=zero)
+        if kind is float:
+            return self.number(key, zero=zero)
+        if choices:
+            return self.one_of(key, choices)
+        if isinstance(kind, type) and issubclass(kind, Struct):
+            inner = self.block(key)
+            return None if inner is None else inner.read(kind)
+        return _READERS[kind](self, key)
+
+
+_READERS: Final[Mapping[Any, Any]] = {
+    str: FactBlock.text,
+    bool: FactBlock.flag,
+    tuple[str, ...]: FactBlock.texts,
+}
+
+
+def claim_name(block: FactBlock, spelling: str, slug: str, owners: dict[str, str]) -> str:
+    """A spelling as it is compared, noted as a slug's; refused where another of the same file has it."""
+    name = canonical(spelling)
+    if not name:
+        raise SpecError(
+            f"{block.where}: an alias without letter or digit; expected a name of the {block.kind}"
+        )
+    owner = owners.setdefault(name, slug)
+    if owner != slug:
+        raise SpecError(f"{block.where}: the name {name!r} already belongs to {owner}; keep it in one place")
+    return name
+
+
+def read_blocks(path: Path, kinds: frozenset[str]) -> Iterator[FactBlock]:
+    """Every `[kind.slug]` table of a TOML file, in order.
+
+    kinds: the only top-level tables allowed.
+    Raises SpecError with file and line for anything that is not such a file.
+    """
+    text = _read_text(path)
+    for kind, blocks in _parse(text, path).items():
+        if kind not in kinds or not isinstance(blocks, dict):
+            expected = " and ".join(f"[{name}.<slug>]" for name in sorted(kinds))
+            raise SpecError(f"{path}:{_line(text, kind)}: {shown(kind)}; expected tables {expected}")
+        for slug, stated in blocks.items():
+            if not isinstance(stated, dict):
+                line = _line(text, kind, slug)
+                raise SpecError(f"{path}:{line}: {kind}.{slug}={shown(stated)}; expected a table")
+            if not SLUG.fullmatch(slug):
+                expected = "lower case letters and digits joined by - or _"
+                line = _line(text, kind, slug)
+                raise SpecError(f"{path}:{line}: slug {shown(slug)}; expected {expected}")
+            yield FactBlock(path=path, file_text=text, kind=kind, slug=slug, fields=stated)
+
+
+def shown(value: object) -> str:
+    """A value as an error message shows it: its repr, cut short, whatever its size and depth."""
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # nested too deep, or an integer of thousands of digits
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= 80 else text[:77] + "..."  # noqa: PLR2004 - one terminal line
+
+
+def _read_text(path: Path) -> str:
+    """The file as text, or a SpecError if it cannot be one of ours."""
+    try:
+        data = read_input(path, MAX_FILE_BYTES, expected="a small TOML file")
+    except DataError as err:
+        raise SpecError(str(err)) from err
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as err:
+        line = data.count(b"\n", 0, err.start) + 1
+        found = f"{data[err.start]:#x}"
+        raise SpecError(f"{path}:{line}: byte {found} is not UTF-8; save the file as UTF-8") from err
+    for number, line_text in enumerate(text.split("\n"), start=1):
+        if len(line_text) > MAX_LINE_CHARS or line_text.count(".") > MAX_DOTS_PER_LINE:
+            raise SpecError(
+                f"{path}:{number}: a line of {len(line_text):,} characters and {line_text.count('.'):,} dots"
+                f"; expected at most {MAX_LINE_CHARS:,} and {MAX_DOTS_PER_LINE}"
+            )
+    return text
+
+
+def _parse(text: str, path: Path) -> dict[str, object]:
+    """The parsed document; every way in which the parser can fail becomes a SpecError."""
+    try:
+        return shipped_table(path, text.encode())
+    except RecursionError as err:
+        raise SpecError(f"{path}:1: nested too deeply to be a table of facts") from err
+    except ValueError as err:
+        import tomllib  # noqa: PLC0415 - only where parsing failed
+
+        if not isinstance(err, tomllib.TOMLDecodeError):
+            raise SpecError(f"{path}:1: a value out of range: {err}") from err
+        found = re.search(r"line (\d+)", str(err))
+        line = found.group(1) if found else str(text.count("\n") + 1)
+        raise SpecError(f"{path}:{line}: not TOML: {err}") from err
+
+
+def _line(text: str, kind: str, slug: str = "") -> int:
+    """The line on which a table begins, else all of its kind, else the first."""
+    lines = _lines_of_tables(text)
+    return lines.get(f"{kind}.{slug}", lines.get(kind, 1))
+
+
+@lru_cache(maxsize=4)
+def _lines_of_tables(text: str) -> dict[str, int]:
+    """1-based line on which each table and top-level key first stands, if written in the plain form."""
+    lines: dict[str, int] = {}
+    for number, line in enumerate(text.split("\n"), start=1):
+        header = _HEADER.match(line.strip()[:_HEADER_CHARS])
+        if header is not None:
+            kind, slug = header["kind"], header["quoted"] or header["slug"]
+            lines.setdefault(kind, number)
+            if slug:
+                lines.setdefault(f"{kind}.{slug}", number)
+    return lines

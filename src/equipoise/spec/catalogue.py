@@ -1,20 +1,33 @@
 """The catalogue of a question: accelerators, systems and workloads, a user's files among them.
 
-It is a value that is passed on: nothing here changes what another caller sees. Reading is elsewhere.
+It is a value that is passed on: nothing here changes what another caller sees. Reading is elsewhere. Free
+text, such as the hardware column of a table, names a cluster of it by whole words.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Unpack
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from equipoise.spec.cluster import Cluster, NodeFacts, System, Systems, load_systems, shipped_systems
+from equipoise.spec import FORM, MEMORY, canonical, family_of
+from equipoise.spec.cluster import (
+    Cluster,
+    NodeFacts,
+    System,
+    Systems,
+    build_cluster,
+    load_systems,
+    shipped_systems,
+    usual_system,
+)
 from equipoise.spec.hardware import Accelerator, AcceleratorAlias, Hardware, load_hardware
 from equipoise.spec.workload import Workload, WorkloadTable, load_workloads, shipped_workloads
+from equipoise.units import SI_PREFIXES
 
 _COUNTED = re.compile(r"\s*([0-9]{1,12})\s*[x\u00d7]\s*(.+)", re.IGNORECASE)
 
@@ -153,3 +166,271 @@ def _from_tables(
         system_table=Systems(**read_only(systems), hardware=chips),
         workload_table=WorkloadTable(**read_only(workloads)),
     )
+
+
+# The longest column of hardware seen has about 100 characters; what is far longer describes no cluster.
+MAX_CHARS = 1_000
+# The shipped catalogue, and those of users' files in the same process.
+_MOST_CATALOGUES = 8
+
+
+def cluster_in_text(
+    text: str, *, num_accelerators: int | None = None, catalogue: Catalogue | None = None
+) -> Cluster | None:
+    """The cluster that a text describes in words; None where it names no known system or accelerator.
+
+    num_accelerators: how many there are; one node unless given. catalogue: the shipped one unless given.
+    What the text states of memory, form, size of a node and network stands above the tables. A network rate
+    without a count is that of one card: from 100 Gb/s on a node has its usual number of such cards, below it
+    has one. Assumes that of a chip in several sizes the text means the usual one when it does not state it.
+    Raises SpecError where the tables lack what a cluster needs.
+
+    >>> cluster_in_text("8x A100-SXM4-40GB, 100 Gb/s per node", num_accelerators=16).inter.byte_per_s
+    1562500000.0
+    >>> cluster_in_text("RTX A2000") is None
+    True
+    """
+    words = _words(text[:MAX_CHARS])
+    known = catalogue or shipped()
+    named = _spellings(known)
+    chip_at = _longest(words, named.chips)
+    system_at = _longest(words, named.systems)
+    system = None if system_at is None else known.system_table.systems[system_at.slugs[0]]
+    if chip_at is not None and system is not None:
+        family = {family_of(slug) for slug in system.accelerators}
+        if not family & {family_of(slug) for slug in chip_at.slugs}:
+            system = None  # the word means something else here: the text names another chip
+    if chip_at is None and system is None:
+        return None
+    chip = known.hardware.accelerators[_chip_slug(words, chip_at, system, named)]
+    node = system or usual_system(chip, "bridge" if _is_bridged(words, chip) else None)
+    usual = build_cluster(node, accelerator=chip)
+    stated = _stated_node(words, chip_at if system is None else None, usual)
+    whole = build_cluster(node, accelerator=chip, num_accelerators=num_accelerators, **stated)
+    return _with_network(text[:MAX_CHARS], whole)
+
+
+class _Spellings(Struct, frozen=True, kw_only=True):
+    """Word sequences and what they mean, and the slugs of accelerators that links join."""
+
+    chips: Mapping[tuple[str, ...], tuple[str, ...]]
+    systems: Mapping[tuple[str, ...], tuple[str, ...]]
+    linked: frozenset[str]
+
+
+class _Match(Struct, frozen=True, kw_only=True):
+    """Where a spelling stands in the words, and the slugs it may mean, the likeliest first."""
+
+    start: int
+    end: int
+    slugs: tuple[str, ...]
+
+
+_COUNT_BEFORE = re.compile(r"(?<![\w.])(\d+)\s*[xX\u00d7]\s*(?=[A-Za-z]|\d{4}(?!\w))")
+_JOINED_BY_LINKS = frozenset({"nvlink", "nvlink2", "nvlink3", "nvlink4", "nvlink5", "nvswitch"})
+
+
+def _words(text: str) -> tuple[str, ...]:
+    """The words of a text as they are compared, a count apart from what it counts."""
+    return tuple(canonical(_COUNT_BEFORE.sub(r"\1 ", text)).split())
+
+
+@lru_cache(maxsize=_MOST_CATALOGUES)
+def _spellings(catalogue: Catalogue) -> _Spellings:
+    """Every spelling of a catalogue."""
+    known = catalogue.accelerators()
+    families: dict[tuple[str, ...], list[str]] = {}
+    for chip in known:
+        families.setdefault(family_of(chip.slug), []).append(chip.slug)
+    chips: dict[tuple[str, ...], tuple[str, ...]] = {}
+    for chip in known:
+        same_family = tuple(families[family_of(chip.slug)])
+        for spelling in _spelled(chip, family_of(chip.slug)):
+            chips.setdefault(spelling, same_family)
+        own = (chip.slug, *(slug for slug in same_family if slug != chip.slug))
+        for name in (chip.slug, chip.title, *chip.aliases):
+            for spelling in (_words(name), _without_vendor(chip, _words(name))):
+                chips[spelling] = own
+    systems: dict[tuple[str, ...], tuple[str, ...]] = {}
+    for system in catalogue.systems():
+        for name in (system.slug, system.title, *system.aliases):
+            if catalogue.system_table.find(name) == system:  # a later file may have moved the name
+                systems[_words(name)] = (system.slug,)
+    return _Spellings(
+        chips={words: slugs for words, slugs in chips.items() if words},
+        systems={words: slugs for words, slugs in systems.items() if words},
+        linked=frozenset(chip.slug for chip in known if chip.topology != "host"),
+    )
+
+
+def _spelled(chip: Accelerator, family: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """How a family is written: its words, those run together, and without the maker's line (RTX) in front.
+
+    What is left without the line has a number: "TITAN RTX" is not written "RTX".
+    """
+    yield family
+    yield ("".join(family),)
+    if chip.kind == "gpu" and any(char.isdigit() for word in family[1:] for char in word):
+        yield family[1:]
+
+
+def _without_vendor(chip: Accelerator, words: tuple[str, ...]) -> tuple[str, ...]:
+    """A name without its maker, and without a remark such as the socket of a CPU."""
+    dropped = {*canonical(chip.vendor).split(), "socket", "geforce", "instinct", "tesla", "habana"}
+    return tuple(word for word in words if word not in dropped)
+
+
+def _longest(words: tuple[str, ...], spellings: Mapping[tuple[str, ...], tuple[str, ...]]) -> _Match | None:
+    """The spelling of most words that occurs; of several the first. A bare number has to follow a count."""
+    best: _Match | None = None
+    most = max(map(len, spellings), default=0)
+    for start in range(len(words)):
+        for end in range(min(len(words), start + most), start, -1):
+            slugs = spellings.get(words[start:end])
+            if slugs is None or (best is not None and end - start <= best.end - best.start):
+                continue
+            bare = end - start == 1 and words[start].isdecimal()
+            if bare and (start == 0 or not words[start - 1].isdecimal()):
+                continue
+            best = _Match(start=start, end=end, slugs=slugs)
+    return best
+
+
+def _chip_slug(words: tuple[str, ...], match: _Match | None, system: System | None, named: _Spellings) -> str:
+    """The accelerator that is meant: of the family, the one whose memory and form the text states."""
+    slugs = match.slugs if match is not None else system.accelerators if system is not None else ()
+    if system is not None:
+        family = {family_of(slug) for slug in slugs}
+        own = [slug for slug in system.accelerators if family_of(slug) in family]
+        slugs = (*own, *(slug for slug in slugs if slug not in own))
+    memories = {f"{found[1]}{found[2]}b" for word in words if (found := MEMORY.fullmatch(word))}
+    slugs = _those(slugs, lambda slug: slug.rpartition("-")[2] in memories)
+    matched = range(match.start, match.end) if match is not None else ()
+    others = [word for at, word in enumerate(words) if at not in matched]
+    slugs = _those(slugs, lambda slug: any(_is_form(word, slug) for word in others))
+    if _JOINED_BY_LINKS & set(words) and not any(map(FORM.fullmatch, words)):
+        slugs = _those(slugs, lambda slug: slug in named.linked)
+    return slugs[0]
+
+
+def _those(slugs: tuple[str, ...], wanted: Callable[[str], bool]) -> tuple[str, ...]:
+    """The slugs that are wanted; all of them where none is."""
+    return tuple(filter(wanted, slugs)) or slugs
+
+
+def _is_form(word: str, slug: str) -> bool:
+    """Whether a word names a variant that a slug has: `sxm5`, or `sxm` for any of them."""
+    parts = slug.split("-")
+    return FORM.fullmatch(word) is not None and any(
+        part == word or (part.rstrip("0123456789") == word and FORM.fullmatch(part)) for part in parts
+    )
+
+
+def _stated_node(words: tuple[str, ...], counted: _Match | None, usual: Cluster) -> NodeFacts:
+    """What the text states about the size of a node.
+
+    counted: the accelerator, where a number before it is that size (not so with a named system).
+    """
+    stated: NodeFacts = {}
+    size = _per_node(words)
+    if size is None and counted is not None:
+        size = _count_before(words, counted, usual)
+    if size is not None and size != usual.node_size:
+        stated["node_size"] = size
+        if usual.num_nics == usual.node_size:  # a card each
+            stated["num_nics"] = size
+        elif usual.num_nics is not None:  # the same cards, shared by more or fewer
+            stated["inter_byte_per_s"] = usual.inter.byte_per_s * usual.node_size / size
+    return stated
+
+
+def _is_bridged(words: tuple[str, ...], chip: Accelerator) -> bool:
+    """Whether the text puts a bridge between cards that otherwise meet in their host."""
+    can_be = chip.bridge_byte_per_s is not None or "bridge" in (chip.link or "").split()
+    return chip.topology == "host" and can_be and bool({"nvlink", "bridge", "bridged"} & set(words))
+
+
+def _per_node(words: tuple[str, ...]) -> int | None:
+    """The number in `8 GPUs per node`, `8 cards a node` or `4 GPUs / host`; None without such words."""
+    found = _PER_NODE.search(" ".join(words))
+    return None if found is None else int(found[1])
+
+
+def _count_before(words: tuple[str, ...], chip: _Match, usual: Cluster) -> int | None:
+    """The number right before the accelerator, where it can be the size of a node and is no total."""
+    at = chip.start
+    while at > 0 and words[at - 1] in {*canonical(usual.accelerator.vendor).split(), "geforce"}:
+        at -= 1
+    if at == 0 or not words[at - 1].isdecimal() or len(words[at - 1]) > _MAX_DIGITS:
+        return None
+    count = int(words[at - 1])
+    return count if 0 < count <= _LARGEST_HOST and usual.node_size <= _LARGEST_HOST else None
+
+
+def _with_network(text: str, usual: Cluster) -> Cluster:
+    """The cluster with the network a text states: its rate, and the latency of EFA or TCP where named."""
+    share = _network_share(text, usual)
+    link = usual.inter if share is None else replace(usual.inter, byte_per_s=share)
+    for words, latency_s in _UNORDERED:
+        if words.search(text) and not _ORDERED.search(text):
+            return replace(usual, inter=replace(link, latency_s=latency_s), keeps_order=False)
+    return replace(usual, inter=link)
+
+
+def _network_share(text: str, usual: Cluster) -> float | None:
+    """An accelerator's share of the network rate that a text states, in byte/s; None where it states none."""
+    size = usual.node_size
+    for found in _RATE.finditer(text):
+        rest = text[found.end() : found.end() + _NEAR_CHARS]
+        in_bytes = found["unit"].startswith(("GB/", "GBps"))
+        if _OTHER_LINK.match(rest) or (in_bytes and not _NETWORK.search(rest)):
+            continue
+        tera = found["unit"].startswith("T")
+        rate = float(found["rate"]) * SI_PREFIXES["T" if tera else "G"] / (1 if in_bytes else _BITS_PER_BYTE)
+        if rate <= 0:
+            continue
+        if found["count"] is not None:
+            return rate * int(found["count"]) / size
+        if _EACH.search(rest):
+            return rate
+        if tera or _NODE.search(rest) or rate < _CARD_EACH_BYTE_PER_S or usual.num_nics is None:
+            return rate / size
+        return rate * usual.num_nics / size
+    named = _GENERATION.search(text)
+    if named is None:
+        return None
+    num_cards = int(named["count"]) if named["count"] else usual.num_nics or 1
+    return num_cards * _GENERATIONS[named["name"].upper()] * SI_PREFIXES["G"] / _BITS_PER_BYTE / size
+
+
+_BITS_PER_BYTE = 8
+_MAX_DIGITS = 4
+_NEAR_CHARS = 30
+_LARGEST_HOST = 16
+_CARD_EACH_BYTE_PER_S = 100 * SI_PREFIXES["G"] / _BITS_PER_BYTE  # slower cards are one per node
+_PER_NODE = re.compile(
+    r"\b(\d{1,4}) (?:gpus?|accelerators?|cards?|chips?) (?:per |a |each )?(?:nodes?|servers?|hosts?)\b"
+)
+_RATE = re.compile(
+    r"(?:(?<![\w.])(?P<count>\d{1,3})\s*[xX\u00d7]\s*)?(?<![\w.])(?P<rate>\d{1,5}(?:\.\d{1,4})?)\s*-?"
+    r"(?P<unit>[GT](?:b/s|bps|[bB]it(?:/s)?|b\b|bE\b|igE\b)|GB/s|GBps)"
+)
+_OTHER_LINK = re.compile(r"\W*(?:NVLink|NVSwitch|HBM|memory|GDDR|PCIe|xGMI)", re.IGNORECASE)
+_NETWORK = re.compile(
+    r"EFA|\bIB\b|InfiniBand|RoCE|Ethernet|RDMA|\bNIC|network|Slingshot|\bCX-?\d", re.IGNORECASE
+)
+# Networks that deliver out of order, with the latency of a hop: EFA as aws-ofi-nccl has it,
+# TCP by our convention (hardware.toml).
+_UNORDERED = (
+    (re.compile(r"\bEFA\b"), 20e-6),
+    (re.compile(r"\bTCP\b|\b[Ee]thernet\b|\d ?GbE\b|\d ?GigE\b"), 25e-6),
+)
+_ORDERED = re.compile(r"RoCE|RDMA|InfiniBand|\bIB\b", re.IGNORECASE)
+_EACH = re.compile(r"(?:per|a|each|/)\s*(?:GPU|accelerator|card|chip)", re.IGNORECASE)
+_NODE = re.compile(r"(?:per|a|each|/)\s*(?:node|server|host|machine)", re.IGNORECASE)
+# InfiniBand by its generations, four lanes.
+_GENERATIONS = {"FDR": 56, "EDR": 100, "HDR100": 100, "HDR": 200, "NDR": 400, "XDR": 800}
+_GENERATION = re.compile(
+    r"(?:(?<![\w.])(?P<count>\d{1,3})\s*[xX\u00d7]?\s+)?\b(?P<name>FDR|EDR|HDR100|HDR|NDR|XDR)\b",
+    re.IGNORECASE,
+)

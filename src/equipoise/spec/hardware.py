@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.errors import SpecError
-from equipoise.spec.facts import (
+from equipoise.spec import (
     FactBlock,
     canonical,
     claim_name,

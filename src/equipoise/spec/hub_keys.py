@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.errors import SpecError
-from equipoise.spec.facts import FactBlock, read_blocks, shown
+from equipoise.spec import FactBlock, read_blocks, shown
 from equipoise.spec.workload import Area
 
 MODEL_TYPES_FILE = Path(__file__).with_name("model_types.toml")

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from equipoise.errors import SpecError
 from equipoise.files import shipped_table
-from equipoise.spec.facts import FactBlock, read_blocks
+from equipoise.spec import FactBlock, read_blocks
 from equipoise.spec.hardware import Accelerator, Confidence, accelerator, accelerators
 
 LINKS_FILE = Path(__file__).with_name("links.toml")

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from equipoise.errors import DataError
-from equipoise.spec.facts import canonical, claim_name, read_blocks
+from equipoise.spec import canonical, claim_name, read_blocks
 
 _ROUND = re.compile(r"v(\d+)\.(\d+)")
 

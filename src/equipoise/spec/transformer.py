@@ -4,7 +4,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.errors import SpecError
-from equipoise.spec.facts import FactBlock
+from equipoise.spec import FactBlock
 
 
 class CompressedKeys(Struct, frozen=True, kw_only=True):

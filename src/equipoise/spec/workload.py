@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.errors import SpecError
-from equipoise.spec.facts import FactBlock, canonical, close_names, nearest_or_edit, read_blocks, shown
+from equipoise.spec import FactBlock, canonical, close_names, nearest_or_edit, read_blocks, shown
 from equipoise.spec.strategy import Trained
 from equipoise.spec.transformer import Transformer, read_transformer
 

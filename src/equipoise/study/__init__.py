@@ -1,17 +1,95 @@
-"""What a published study of results claims, and what the results show: tables in, findings out."""
+"""What a published study of results claims, and what the results show: tables in, findings out.
 
-from typing import TYPE_CHECKING, Any
+Here are the entries of the rounds with their metrics, and the names by which users ask for them.
+"""
 
-if TYPE_CHECKING:
-    from equipoise.study.rounds import study
+import re
+from collections.abc import Callable
+from typing import TypeAlias
 
-__all__ = ["study"]
+import polars as pl
+
+from equipoise.errors import SpecError, UsageError
+from equipoise.runs.embedded import Folders, score_table
+from equipoise.scaling.metrics import SCORE_COLUMNS, with_metrics
+from equipoise.spec.catalogue import Catalogue, shipped
+from equipoise.spec.mlperf import round_name, round_order
+
+# How a catalogue spells what a user wrote.
+Spelling: TypeAlias = Callable[[str], str]
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the name stands for
-    """The function `study`, loaded where it is asked for: listing entries takes none of it."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from equipoise.study.rounds import study  # noqa: PLC0415 - as above
+def scores(
+    *,
+    round: str | None = None,  # noqa: A002 - what users call it
+    workload: str | None = None,
+    accelerator: str | None = None,
+    submitter: str | None = None,
+    division: str | None = None,
+    sort: str | None = None,
+    data: Folders | None = None,
+    also: Folders = (),
+    catalogue: Catalogue | None = None,
+) -> pl.DataFrame:
+    """Every entry, scored or not, with speedup, E' and like-for-like E: the columns of `SCORE_COLUMNS`.
 
-    return study
+    Filters take the names of data, in any case, or their aliases (`4.1`, `NVIDIA H100-SXM5-80GB`); reference
+    and baseline are found before filtering. sort: a column, `-column` for descending; else by round,
+    workload, accelerators and score. catalogue: what names mean; the shipped one unless given.
+    Raises SpecError for a name that the data do not hold, naming those they do.
+    """
+    known = catalogue or shipped()
+    rows = with_metrics(score_table(data=data, also=also)).rename({"campaign": "round"})
+    rows = _ordered(rows.sort("num_accelerators", "score_s", "entry_id", nulls_last=True), sort)
+    filters: tuple[tuple[str, str | None, Spelling], ...] = (
+        ("round", round, round_name),
+        ("workload", workload, workload_spelling(round, known)),
+        ("accelerator", accelerator, lambda name: known.accelerator(name).slug),
+        ("submitter", submitter, str),
+        ("division", division, str.lower),
+    )
+    held = {column: rows[column] for column, wanted, _ in filters if wanted is not None}
+    for column, wanted, spelt in filters:
+        if wanted is not None:
+            value = named(wanted, held[column], spelt)
+            rows = rows.filter(pl.col(column).str.to_lowercase() == value.lower())
+    return rows.select(SCORE_COLUMNS)
+
+
+def _ordered(rows: pl.DataFrame, sort: str | None) -> pl.DataFrame:
+    if sort is None:
+        names = sorted(rows["round"].drop_nulls().unique(), key=round_order)
+        position = pl.col("round").replace_strict(
+            names, range(len(names)), default=None, return_dtype=pl.Int64
+        )
+        return rows.sort(position, "workload", nulls_last=True, maintain_order=True)
+    column = sort.removeprefix("-")
+    if column not in SCORE_COLUMNS:
+        raise UsageError(f"cannot sort by {column!r}; expected one of {', '.join(SCORE_COLUMNS)}")
+    return rows.sort(column, descending=sort.startswith("-"), nulls_last=True, maintain_order=True)
+
+
+def named(wanted: str, held: pl.Series, spelt: Spelling, *, where: str = "the data") -> str:
+    """The value of the data that a user's word stands for: itself in any case, or its catalogue's spelling.
+
+    where: what `held` was taken from, for the complaint.
+    """
+    values = held.drop_nulls().unique().sort().to_list()
+    if wanted in values:
+        return wanted
+    try:
+        value = spelt(wanted)
+    except SpecError:
+        value = wanted
+    for each in (value, *values):
+        if each in values and each.lower() == value.lower():
+            return str(each)
+    listed = sorted(values, key=round_order) if held.name == "round" else values
+    raise SpecError(f"{held.name} {wanted!r} is not in {where}; they hold {', '.join(listed)}")
+
+
+def workload_spelling(round_: str | None, catalogue: Catalogue | None = None) -> Spelling:
+    """The slug a name stands for in a round: `ssd` was another model before v2.0."""
+    number = re.fullmatch(r"v(\d+(?:\.\d+)?)", round_name(round_)) if round_ else None
+    slug_of = (catalogue or shipped()).workload_slug
+    return lambda name: slug_of(name, float(number[1]) if number else None) or name

@@ -6,17 +6,16 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 from msgspec import Struct
 
-from equipoise.calibration.forecast_record import AdviceErrors, Shipped
+from equipoise.calibration.curves import AdviceErrors, Shipped
 from equipoise.calibration.profiles import Profile
 from equipoise.decide.combine import PlanRecord
 from equipoise.decide.ledger import Running
-from equipoise.economics.costs import Bill
+from equipoise.economics import Bill
 from equipoise.scaling.convergence import BatchGrowth
 from equipoise.scaling.groups import Grouping, SharedSystems
 from equipoise.scaling.metrics import Pointer, log_loss_shares
-from equipoise.study.balance import Balances, Unanswered
 from equipoise.study.claims import Attributed, Claim, TableRow
-from equipoise.study.losses import Diagnosis
+from equipoise.study.diminishing_returns import Balances, Diagnosis, Unanswered
 from equipoise.study.quantities import like_for_like_view
 from equipoise.units import format_count, format_percent
 

@@ -5,13 +5,12 @@ from typing import Any
 
 import polars as pl
 
-from equipoise.calibration import forecast_record
-from equipoise.calibration.forecast_record import COMBINED, shipped_advice
+from equipoise.calibration.curves import COMBINED, Shipped, shipped_advice, shipped_forecasts
 from equipoise.calibration.profiles import profiles
 from equipoise.decide.combine import plan_records
 from equipoise.decide.ledger import running
-from equipoise.economics.costs import SYSTEM_POWER, Bill, Rates, bill, grid
-from equipoise.economics.costs import rates as rates_of
+from equipoise.economics import SYSTEM_POWER, Bill, Rates, bill, grid
+from equipoise.economics import rates as rates_of
 from equipoise.errors import DataError, EvidenceError, SpecError
 from equipoise.runs import embedded
 from equipoise.runs.embedded import Folders, paths, score_table
@@ -30,7 +29,7 @@ from equipoise.scaling.metrics import (
 from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.spec.mlperf import ScoredEntry, is_round, round_name, round_order
 from equipoise.spec.workload import workload_title
-from equipoise.study.balance import Balances, Unanswered, balances
+from equipoise.study import named, workload_spelling
 from equipoise.study.claims import (
     Published,
     attributed,
@@ -39,7 +38,7 @@ from equipoise.study.claims import (
     published,
     table_row,
 )
-from equipoise.study.entries import named, workload_spelling
+from equipoise.study.diminishing_returns import Balances, Unanswered, balances, diagnose, diagnose_curves
 from equipoise.study.findings import (
     AccuracyFindings,
     ComparedFindings,
@@ -48,7 +47,6 @@ from equipoise.study.findings import (
     headline,
     summary,
 )
-from equipoise.study.losses import diagnose, diagnose_curves
 
 MIN_ENTRIES = 3
 
@@ -237,10 +235,10 @@ def accuracy() -> AccuracyFindings:
     )
 
 
-def recorded() -> forecast_record.Shipped | None:
+def recorded() -> Shipped | None:
     """How wrong predictions were; None in a checkout whose record has not been made yet."""
     try:
-        return forecast_record.shipped()
+        return shipped_forecasts()
     except DataError:
         return None
 

@@ -22,7 +22,17 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from equipoise.errors import EvidenceError, InputError
 from equipoise.report.html import Html, element
 from equipoise.units import MIB, MILLISECOND_S
-from equipoise.web import frames
+from equipoise.web import (
+    FILE_KINDS,
+    Control,
+    DataSources,
+    FileKind,
+    NoFields,
+    PageQuery,
+    Screen,
+    first,
+    frames,
+)
 from equipoise.web.answers import (
     BUSY,
     LONGEST_WAIT_S,
@@ -45,16 +55,6 @@ from equipoise.web.frames import (
     while_there,
 )
 from equipoise.web.guard import LOOPBACK_NAMES, Guard, ListenAddress
-from equipoise.web.screen import (
-    FILE_KINDS,
-    Control,
-    DataSources,
-    FileKind,
-    NoFields,
-    PageQuery,
-    Screen,
-    first,
-)
 from equipoise.web.screens import SCREENS
 
 P = ParamSpec("P")

@@ -25,9 +25,9 @@ from equipoise.report.format import capital, sentence
 from equipoise.report.html import Html, concatenated, element
 from equipoise.runs import embedded
 from equipoise.units import MIB
+from equipoise.web import Control, Screen, WrongFieldsError
 from equipoise.web.answers import BUSY, OK, REFUSED, PageAnswer, shown
 from equipoise.web.question import in_form
-from equipoise.web.screen import Control, Screen, WrongFieldsError
 
 _PACKAGES: Final = {
     "style.css": "equipoise.report",

@@ -18,7 +18,7 @@ from equipoise.errors import UsageError
 from equipoise.files import shipped_table
 from equipoise.report.format import printable
 from equipoise.spec.catalogue import Catalogue
-from equipoise.web.screen import (
+from equipoise.web import (
     LONGEST_NAME,
     MOST_ACCELERATORS,
     MOST_NAMES,

@@ -3,7 +3,7 @@
 import orjson
 import pytest
 
-from equipoise.calibration import forecast_record
+from equipoise import files
 from equipoise.decide.records.plans import kind_of, modelled, published_problem, recent_rounds, write_record
 from equipoise.errors import SpecError, UsageError
 from equipoise.runs import embedded
@@ -52,7 +52,7 @@ def test_recent_rounds_begin_with_v3_in_order_of_time():
 
 def test_a_record_states_its_dataset_and_four_digits(tmp_path, monkeypatch):
     (tmp_path / "data").mkdir()
-    monkeypatch.setattr(forecast_record, "files", lambda _: tmp_path)
+    monkeypatch.setattr(files, "_PACKAGE", tmp_path)
     write_record("record.json", {"record": {"median": 0.123456}})
     written = orjson.loads((tmp_path / "data" / "record.json").read_bytes())
     assert written == {"dataset": embedded.version(), "record": {"median": 0.1235}}

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from equipoise.bench.trial import DEVICES
 from equipoise.errors import UsageError
-from equipoise.runs.reader import Tally
+from equipoise.runs import Tally
 from equipoise.units import GIB, MIB
 
 WIDTH_BYTES = 4  # of float32

@@ -24,9 +24,9 @@ from equipoise.bench.collectives import (
 )
 from equipoise.bench.collectives.text import PROGRAMS, Printed, PrintedLog, PrintedRow, PrintedTable, Side
 from equipoise.bench.environment import shared_core_sets
-from equipoise.bench.launchers.folder import SO_FAR, Launcher, LaunchJob, read_document
+from equipoise.bench.launchers import SO_FAR, Launcher, LaunchJob, read_document
 from equipoise.errors import DataError, EvidenceError
-from equipoise.runs.reader import Tally
+from equipoise.runs import Tally
 from equipoise.units import GIB, MICROSECOND_S, SI_PREFIXES
 
 MEASURED_SCHEMA = "equipoise.timed_collectives/1"
@@ -39,7 +39,7 @@ _MOST_NAMED = 4
 def result_of(row: Mapping[str, Any], num_ranks: int) -> dict[str, Any]:
     """One result of the document: a size of an operation, in one start of the processes.
 
-    row: as rank.py leaves it, with `start`.
+    row: as communication_rank.py leaves it, with `start`.
     """
     operation, size = row["operation"], row["payload_bytes"]
     seconds = median(row["seconds"])

@@ -33,7 +33,7 @@ from equipoise.bench.collectives.text import (
 )
 from equipoise.bench.trace.stream import DamagedError, pieces
 from equipoise.errors import DataError, UsageError
-from equipoise.runs.reader import Tally
+from equipoise.runs import Tally
 from equipoise.units import MIB, MICROSECOND_S
 
 # A sweep of 30 sizes on a thousand ranks that all log is some MB.

@@ -1,48 +1,211 @@
-"""Ways to start the processes of a trial: one record each, all in one tuple."""
+"""What a launcher is, and the folder of a job: what its worker is given, and what its processes left."""
 
-from collections.abc import Mapping
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
 
-from equipoise.bench.launchers.folder import JobOutcome, Launcher, LaunchJob
-from equipoise.bench.launchers.hosts import over_hosts, served
-from equipoise.bench.launchers.processes import INPROCESS, TORCHRUN
-from equipoise.bench.launchers.ray_cluster import NAME as RAY
-from equipoise.bench.launchers.ray_cluster import ray_cluster
-from equipoise.bench.launchers.slurm import NAME as SLURM
-from equipoise.bench.launchers.slurm import slurm
-from equipoise.errors import UsageError
+from msgspec import Struct, to_builtins
 
-__all__ = ["LAUNCHERS", "JobOutcome", "LaunchJob", "Launcher", "launcher", "served"]
-
-LAUNCHERS = (INPROCESS, TORCHRUN)
+from equipoise.bench.environment import conditions, num_memory_kills
 
 
-def launcher(name: str, options: Mapping[str, str] | None = None) -> Launcher:
-    """The launcher of that name; `auto` is the first of this machine's that can be used here.
+class WorkerTask(Protocol):
+    """What the processes of a job are to do: a Trial, or something else that a worker knows the kind of."""
 
-    options: of `slurm`, as sbatch names them; of `ray`, its address.
-    Raises UsageError when there is none of that name, or when it cannot be used and why.
+    kind: ClassVar[str]
+
+    @property
+    def num_ranks(self) -> int:
+        """How many processes."""
+
+    @property
+    def seed(self) -> int:
+        """Of whatever is random."""
+
+    @property
+    def device(self) -> str:
+        """Where they compute, as torch names it."""
+
+
+class LaunchJob(Struct, frozen=True, kw_only=True):
+    """A trial, or another task, to run: where its processes leave their files, on which cores, how long.
+
+    folder: empty, the job's own. core_sets: one per rank; none where the launcher does not bind here.
+    limit_s: it is ended after so many seconds. most_ranks: of the largest trial of its sweep, by which cores
+    and devices are shared out; 0 for its own. report: called with what happens on the way, as "queued".
     """
-    wanted = _named(name, options or {})
-    reasons = [(one, one.why_not()) for one in wanted]
-    usable = [one for one, reason in reasons if reason is None]
-    if not usable:
-        raise UsageError(f"launcher {wanted[0].name}: {reasons[0][1]}")
-    return usable[0]
+
+    task: WorkerTask
+    folder: Path
+    core_sets: tuple[tuple[int, ...], ...]
+    limit_s: float
+    most_ranks: int = 0
+    report: Callable[[str], None] = lambda _message: None
 
 
-def _named(name: str, options: Mapping[str, str]) -> list[Launcher]:
-    """The launchers that a name can stand for, at least one."""
-    hosts = over_hosts()
-    if hosts is not None:
-        if name in {"auto", "torchrun", "srun"}:
-            return [hosts]
-        raise UsageError(f"--launcher {name}, but this is {hosts.name}; leave it out")
-    if name == SLURM:
-        return [slurm(options)]
-    if name == RAY:
-        return [ray_cluster(options)]
-    wanted = [one for one in LAUNCHERS if name in {"auto", one.name}]
-    if not wanted:
-        known = ", ".join((*(one.name for one in LAUNCHERS), SLURM, RAY))
-        raise UsageError(f"launcher {name!r}; expected auto, {known}")
-    return wanted
+class JobOutcome(Struct, frozen=True, kw_only=True):
+    """What a job measured, or why it failed: exactly one of both."""
+
+    result: Mapping[str, Any] | None = None
+    reason: str | None = None
+
+
+class Launcher(Struct, frozen=True, kw_only=True):
+    """A way to start the processes of a trial.
+
+    why_not: why it cannot be used here, with what to do; None where it can.
+    launch: runs a job to its end, whatever that is; no process of it is left when it returns. Raises
+    DataError when nothing more can be run with it. binds_here: ranks run on this machine, on cores that the
+    job names; otherwise their own machines choose.
+    """
+
+    name: str
+    why_not: Callable[[], str | None]
+    launch: Callable[[LaunchJob], JobOutcome]
+    binds_here: bool = True
+
+    def conditions(self, core_sets: Sequence[Sequence[int]] = ()) -> dict[str, Any]:
+        """The conditions that a run with it has now. core_sets: of each rank, where it binds here."""
+        return conditions(core_sets=core_sets, launcher=self.name, here=self.binds_here)
+
+
+# What workers are to do; what rank 0 measured, in the end and up to now.
+INSTRUCTIONS, RESULT, SO_FAR = "job.json", "result.json", "so_far.json"
+# Names the core set of a worker where that is not the number of its LOCAL_RANK.
+SEAT = "EQUIPOISE_SEAT"
+_TAIL_CHARS = 400
+# How long other ranks may take to write their reasons, after one has failed.
+GRACE_S = 2.0
+_LOST = re.compile(r"closed by peer|reset by peer|connection (closed|refused)|broken pipe", re.IGNORECASE)
+# As torch's C++ begins a line that is no error.
+_WARNING = re.compile(r"\[[IW]\d{4} ")
+# What ends a process from outside; NCCL's watchdog aborts those that wait for it.
+_KILLED = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGSEGV, -signal.SIGBUS)
+OUT_OF_MEMORY = "out of memory"
+
+
+def instructions(job: LaunchJob, core_sets: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """What the workers of a node are to do: the task, and the cores of each rank of the node."""
+    shared_out = [list(cores) for cores in core_sets]
+    return {"kind": job.task.kind, "task": to_builtins(job.task), "core_sets": shared_out}
+
+
+def write_document(folder: Path, name: str, content: Mapping[str, Any]) -> None:
+    """Write a JSON file whole, in place of one of that name."""
+    aside = folder / f".{name}"
+    aside.write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
+    aside.replace(folder / name)
+
+
+def read_document(folder: Path, name: str) -> Mapping[str, Any] | None:
+    """The content of a JSON file; None where there is none yet."""
+    try:
+        found: Mapping[str, Any] = json.loads((folder / name).read_bytes())
+    except FileNotFoundError:
+        return None
+    return found
+
+
+def write_reason(folder: Path, rank: int, reason: str) -> None:
+    """Write why a rank failed."""
+    (folder / f"reason.{rank}").write_text(reason, encoding="utf-8")
+
+
+def output_path(folder: Path, rank: int) -> Path:
+    """Where standard output and error of a rank go."""
+    return folder / f"stderr.{rank}"
+
+
+class End(Struct, frozen=True, kw_only=True):
+    """How a rank ended: its exit code, and why, unless it is 0."""
+
+    rank: int
+    code: int
+    why: str | None
+
+
+def collect_ends(
+    num_ranks: int,
+    new_ends: Callable[[], Sequence[End]],
+    *,
+    limit_s: float,
+    grace_s: Callable[[End], float] = lambda _end: GRACE_S,
+) -> tuple[list[End], bool]:
+    """The ends of ranks in the order they are known, and whether time ran out before all had ended.
+
+    new_ends: waits a moment and returns those since the last call. grace_s: how long after a failed rank the
+    others may take, which wait for it and would never end.
+    """
+    deadline = time.monotonic() + limit_s
+    ends: list[End] = []
+    while len(ends) < num_ranks and time.monotonic() < deadline:
+        for end in new_ends():
+            ends.append(end)
+            if end.code:
+                deadline = min(deadline, time.monotonic() + grace_s(end))
+    return ends, len(ends) < num_ranks and not any(end.code for end in ends)
+
+
+def outcome(
+    job: LaunchJob, ends: Sequence[End], *, ran_out: bool, hosts: Mapping[int, str] | None = None
+) -> JobOutcome:
+    """What came of a job that has ended.
+
+    ends: of the ranks that ended by themselves, in the order they are known. ran_out: whether the job was
+    ended because its time was over. hosts: of every rank, where there are several.
+    """
+    failed = [end for end in ends if end.code]
+    result = read_document(job.folder, RESULT)
+    if result is not None and len(ends) == job.task.num_ranks and not failed:
+        return JobOutcome(result=result)
+    if ran_out:
+        return JobOutcome(reason=f"hung: ended after {job.limit_s:g} s (--limit for more)")
+    if not failed:
+        return JobOutcome(reason="ended without a result")
+    # Others fail when a rank is killed, and their ends may be known first.
+    first = min(failed, key=lambda end: (end.code not in _KILLED, lost_another(end)))
+    where = f" on {hosts[first.rank]}" if hosts else ""
+    return JobOutcome(reason=f"rank {first.rank}{where} {first.why}")
+
+
+def lost_another(end: End) -> bool:
+    """Whether a rank failed because it could no longer reach another."""
+    return bool(end.why and _LOST.search(end.why))
+
+
+def cause(folder: Path, rank: int, code: int, kills_before: int | None) -> str:
+    """Why one process ended as it did."""
+    stated = folder / f"reason.{rank}"
+    if stated.exists():
+        return stated.read_text(encoding="utf-8")
+    if code == -signal.SIGKILL and kills_before is not None and (num_memory_kills() or 0) > kills_before:
+        return f"{OUT_OF_MEMORY}: killed by the kernel"
+    if code == -signal.SIGILL:
+        return (
+            "was killed by SIGILL: an instruction that this processor lists and a virtual machine may trap; "
+            "on CPUs try ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16"
+        )
+    ended = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    return f"{ended}{_last_line(output_path(folder, rank))}"
+
+
+def _last_line(path: Path) -> str:
+    """The last line of words that a process wrote, after a colon."""
+    if not path.exists():
+        return ""
+    with path.open("rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_CHARS))
+        lines = file.read().decode(errors="replace").strip().splitlines()
+    # A line of no letters is a rule, as below torchrun's account of which process failed and why.
+    words = [line for line in lines if re.search(r"[a-z]", line) and not _WARNING.match(line)]
+    return f": {words[-1].strip()}" if words else ""
+
+
+def first_line(err: BaseException) -> str:
+    """The first line of a message; the kind of the error where it has none."""
+    return (str(err).strip().splitlines() or [type(err).__name__])[0]

@@ -18,7 +18,7 @@ from typing import Any
 from msgspec import Struct, convert, to_builtins
 
 from equipoise.bench.environment import command_output, core_sets_by_node, no_torch, this_node
-from equipoise.bench.launchers.folder import (
+from equipoise.bench.launchers import (
     End,
     JobOutcome,
     Launcher,

@@ -16,7 +16,7 @@ from typing import Any
 from msgspec import Struct
 
 from equipoise.bench.environment import no_torch, num_memory_kills
-from equipoise.bench.launchers.folder import (
+from equipoise.bench.launchers import (
     INSTRUCTIONS,
     SEAT,
     End,

@@ -17,7 +17,7 @@ from typing import Any
 from msgspec import convert, to_builtins
 
 from equipoise.bench.environment import no_torch, this_node
-from equipoise.bench.launchers.folder import (
+from equipoise.bench.launchers import (
     GRACE_S,
     RESULT,
     End,

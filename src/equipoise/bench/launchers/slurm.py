@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.bench.environment import no_torch
-from equipoise.bench.launchers.folder import (
+from equipoise.bench.launchers import (
     GRACE_S,
     End,
     JobOutcome,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from equipoise.bench.trace.activity import Activity, DeviceActivity, Spans, covered_ns, merged, union
 from equipoise.bench.trace.stream import TraceStream, blob_pieces, pieces
 from equipoise.errors import DataError
-from equipoise.runs.reader import Tally
+from equipoise.runs import Tally
 from equipoise.runs.sources import BLOCK_BYTES, has_tar_header, open_source
 
 # Work of a device after the last step's end on the host, as a share of its work, from which on its own steps

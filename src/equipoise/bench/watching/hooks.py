@@ -19,7 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from equipoise.bench.devices import DeviceKind, device, takes_tf32
 from equipoise.bench.environment import conditions
-from equipoise.bench.watching.loop import Loop
+from equipoise.bench.phases import Loop
 from equipoise.errors import UsageError
 
 _PRECISIONS = {

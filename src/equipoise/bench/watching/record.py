@@ -12,7 +12,7 @@ from msgspec import Meta, Struct, ValidationError, convert, field, to_builtins
 
 from equipoise.bench.counters import CoreUse
 from equipoise.bench.phases import STEP
-from equipoise.bench.store import WATCHED, write_whole
+from equipoise.bench.trial import WATCHED, write_whole
 from equipoise.errors import DataError
 from equipoise.files import parsed_json, read_input
 from equipoise.units import MIB, MILLISECOND_S, NANOSECOND_S

@@ -14,8 +14,8 @@ import polars as pl
 from msgspec import Struct
 
 from equipoise.bench.phases import STEP
-from equipoise.bench.store import SUCCESS, WATCHED, is_held
 from equipoise.bench.summary import accelerator_of, run_row, step_rows, write
+from equipoise.bench.trial import SUCCESS, WATCHED, is_held
 from equipoise.bench.watching.ranks import CombinedRun, combine_ranks
 from equipoise.bench.watching.record import RankRecord, rank_record, rank_records, run_folder, runs_in
 from equipoise.errors import DataError

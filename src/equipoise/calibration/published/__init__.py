@@ -13,14 +13,19 @@ from typing import Literal, TypeAlias
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from equipoise.calibration.published.models import Model, collective_of, is_matrix_product, model_of
 from equipoise.calibration.published.quantities import Quantity, count, number, quantity, stated
-from equipoise.calibration.published.strategies import MAX_ACCELERATORS, strategy_of
+from equipoise.calibration.published.set_ups import (
+    MAX_ACCELERATORS,
+    Model,
+    collective_of,
+    is_matrix_product,
+    model_of,
+    strategy_of,
+)
 from equipoise.errors import DataError, SpecError, UsageError
 from equipoise.runs.readers.cells import MAX_TEXT, TextRow, listed, rows_of
-from equipoise.spec.catalogue import Catalogue, shipped
+from equipoise.spec.catalogue import Catalogue, cluster_in_text, shipped
 from equipoise.spec.cluster import Cluster
-from equipoise.spec.cluster_text import cluster_in_text
 from equipoise.spec.strategy import DTYPE_OF, Recompute, Strategy
 from equipoise.units import GIB
 

@@ -19,8 +19,8 @@ from equipoise.calibration.published import (
     step_conversion,
 )
 from equipoise.calibration.published.executions import digest_of, software_of, source_of
-from equipoise.calibration.published.models import known_workload
 from equipoise.calibration.published.quantities import Quantity, number
+from equipoise.calibration.published.set_ups import known_workload
 from equipoise.errors import DataError
 from equipoise.runs.readers.cells import TextRow
 from equipoise.runs.store import ColumnSchema, TableSchema, read_bytes

@@ -13,7 +13,7 @@ from msgspec import Struct
 from equipoise.decide.candidates import rates_of
 from equipoise.decide.query import TrainingQuery, query
 from equipoise.decide.systems import RequestedSystem, requested_systems
-from equipoise.economics.costs import Rates
+from equipoise.economics import Rates
 from equipoise.errors import UsageError
 from equipoise.spec.catalogue import Catalogue, counted_name
 from equipoise.spec.cluster import Cluster

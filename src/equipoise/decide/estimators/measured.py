@@ -277,7 +277,7 @@ def _accumulated(strategy: str | None) -> int | None:
     if strategy is None:
         return 1
     try:
-        from equipoise.bench.methods import method  # noqa: PLC0415 - only where runs were measured
+        from equipoise.bench.training import method  # noqa: PLC0415 - only where runs were measured
 
         found, argument = method(strategy)
     except InputError:

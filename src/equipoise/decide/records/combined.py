@@ -15,9 +15,9 @@ import numpy as np
 from msgspec import Struct, to_builtins
 from threadpoolctl import threadpool_limits
 
-from equipoise.calibration import forecast_record
+from equipoise import files
 from equipoise.calibration.advice_backtest import Curves, advice_document, held_out_advice, pooled_curves
-from equipoise.calibration.forecast_record import COMBINED
+from equipoise.calibration.curves import COMBINED
 from equipoise.decide.combine import (
     COMBINED_RECORD_NAME,
     CombinedRecord,
@@ -275,7 +275,7 @@ def _advise() -> None:
     scores = embedded.scores()
     results = held_out_advice(scores.entries, curves_of=CombinedCurves(scores=scores), sizes_of=taken_sizes)
     document = advice_document([each for each in results if each.objective != "cost"])
-    forecast_record.write_record(COMBINED, document)
+    files.write_record(COMBINED, document)
 
 
 def _compare() -> None:

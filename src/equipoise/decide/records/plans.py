@@ -14,7 +14,7 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 from threadpoolctl import threadpool_limits
 
-from equipoise.calibration import forecast_record
+from equipoise import files as own_files
 from equipoise.calibration.profiles import architecture, model_for
 from equipoise.decide.combine import PLAN_RECORD_NAME, ModelKind, Planned, by_workload, model_kind, records
 from equipoise.decide.estimators.model import model_estimates
@@ -78,7 +78,7 @@ def recent_rounds(rounds: Iterable[str]) -> list[str]:
 def write_record(name: str, found: Mapping[str, object]) -> None:
     """Write a record next to the embedded tables, with the version of the dataset that it is of."""
     document = {"dataset": embedded.version(), **found}
-    forecast_record.write_record(name, document, num_digits=_NUM_DIGITS)
+    own_files.write_record(name, document, num_digits=_NUM_DIGITS)
 
 
 def planned(scores: Scores) -> Iterator[Planned]:

@@ -179,7 +179,7 @@ def _strategy(run: UserRun) -> Strategy | None:
             return strategy(str(run.strategy))  # as the model writes them: of a trace
         if precision is None:
             return None
-        from equipoise.bench.methods import method  # noqa: PLC0415 - only where runs were measured
+        from equipoise.bench.training import method  # noqa: PLC0415 - only where runs were measured
 
         found, argument = method(run.strategy or ("single" if size == 1 else "ddp"))
         if found.name not in _KNOWN:

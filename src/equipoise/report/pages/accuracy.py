@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from equipoise.calibration.forecast_record import ALL_JUMPS, OURS, AdviceErrors, BacktestSummary, Shipped
+from equipoise.calibration.curves import ALL_JUMPS, OURS, AdviceErrors, BacktestSummary, Shipped
 from equipoise.decide.combine import PlanRecord
 from equipoise.report.blocks import (
     Block,

@@ -5,7 +5,7 @@ from typing import Final
 
 from equipoise.calibration.accuracy import TimeErrors
 from equipoise.calibration.advice_backtest import LARGEST_KNOWN, OBJECTIVES, HeldOutAdvice, advice_errors
-from equipoise.calibration.forecast_record import ALL_JUMPS, OURS, AdviceErrors
+from equipoise.calibration.curves import ALL_JUMPS, OURS, AdviceErrors
 from equipoise.calibration.validate import Validation
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (

@@ -6,7 +6,7 @@ from typing import Final
 import polars as pl
 from msgspec.structs import replace
 
-from equipoise.economics.costs import Bill
+from equipoise.economics import Bill
 from equipoise.report.blocks import (
     Block,
     Bullets,

@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from equipoise.errors import DataError
-from equipoise.runs.reader import Blob, RowRejection
+from equipoise.runs import Blob, RowRejection
 from equipoise.runs.sources.gate import (
     DEFAULT_LIMITS,
     MAX_DEPTH,

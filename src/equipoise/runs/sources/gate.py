@@ -17,7 +17,7 @@ import zstandard
 from msgspec import Struct, field
 
 from equipoise.errors import UsageError
-from equipoise.runs.reader import RowRejection
+from equipoise.runs import RowRejection
 from equipoise.units import GIB, MIB
 
 Wanted: TypeAlias = Callable[[str, int], bool]

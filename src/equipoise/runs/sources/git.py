@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from equipoise.runs.reader import Blob
+from equipoise.runs import Blob
 from equipoise.runs.sources.gate import MAX_PATH_CHARACTERS, Gate, SourceEndError, decoded, shown
 from equipoise.units import MIB
 

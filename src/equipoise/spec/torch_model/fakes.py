@@ -1,19 +1,241 @@
-"""Models and batches without memory: copies that know shapes, and operations as accelerators run them."""
+"""Models and batches without memory, the operations that they run as accelerators do, and the FLOP of each.
+
+FLOP are of what torch dispatches: matrix products, convolutions, attention. No durations.
+"""
 
 import copy
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
+from torch.utils.flop_counter import flop_registry
 
 from equipoise.errors import SpecError
-from equipoise.spec.torch_model.flop import attention
+from equipoise.spec.torch_model.count import AttentionShape
+
+_FORWARD = "(Tensor query, Tensor key, Tensor value, Tensor? mask, bool is_causal) -> (Tensor, Tensor)"
+_BACKWARD = (
+    "(Tensor gradient, Tensor query, Tensor key, Tensor value, Tensor? mask, Tensor out, Tensor log_sums, "
+    "bool is_causal, bool is_mask_trained) -> (Tensor, Tensor, Tensor, Tensor)"
+)
+
+
+def _nothing(*_args: object) -> Any:  # noqa: ANN401 - never returns
+    """No result: these operations have shapes and no kernels."""
+    raise NotImplementedError("equipoise::attention has no kernel: it is run without memory only")
+
+
+_forward = torch.library.custom_op("equipoise::attention", _nothing, mutates_args=(), schema=_FORWARD)
+_backward = torch.library.custom_op(
+    "equipoise::attention_backward", _nothing, mutates_args=(), schema=_BACKWARD
+)
+
+FORWARD = torch.ops.equipoise.attention
+BACKWARD = torch.ops.equipoise.attention_backward
+
+
+def attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, *, is_causal: bool
+) -> torch.Tensor:
+    """Attention of (batch, heads, sequence, head size); fewer heads of key and value are shared by groups.
+
+    Keeps query, key, value, mask, the result and one number a head and query, as fused kernels do.
+    Source: Dao 2023 (FlashAttention-2), section 3.1.
+    """
+    attended: torch.Tensor = FORWARD(query, key, value, mask, is_causal)[0]
+    return attended
+
+
+def _attended(
+    query: torch.Tensor,
+    _key: torch.Tensor,
+    value: torch.Tensor,
+    _mask: torch.Tensor | None,
+    _is_causal: bool,  # noqa: FBT001
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The result, laid out as the query is, and the logarithms of its sums."""
+    batch, heads, num_queries, head_size = query.shape
+    if value.shape[-1] == head_size:
+        out = torch.empty_like(query)
+    else:
+        out = query.new_empty((batch, num_queries, heads, value.shape[-1])).transpose(1, 2)
+    return out, query.new_empty((batch, heads, num_queries), dtype=torch.float32)
+
+
+def _gradients(
+    _gradient: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    _out: torch.Tensor,
+    _log_sums: torch.Tensor,
+    _is_causal: bool,  # noqa: FBT001
+    is_mask_trained: bool,  # noqa: FBT001
+) -> tuple[torch.Tensor, ...]:
+    """The gradients, each like what it belongs to; an empty one for a mask that is not trained."""
+    of_mask = torch.empty_like(mask) if is_mask_trained else query.new_empty(0)
+    return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value), of_mask
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:  # noqa: ANN401
+    """Keep what the way back needs."""
+    query, key, value, mask, ctx.is_causal = inputs
+    ctx.save_for_backward(query, key, value, mask, *output)
+
+
+def _way_back(ctx: Any, gradient: torch.Tensor, _of_log_sums: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
+    """The gradients of the inputs."""
+    is_mask_trained = bool(ctx.needs_input_grad[3])
+    kept = ctx.saved_tensors
+    *of_inputs, of_mask = BACKWARD(gradient, *kept, ctx.is_causal, is_mask_trained)
+    return (*of_inputs, of_mask if is_mask_trained else None, None)
+
+
+_forward.register_fake(_attended)
+_backward.register_fake(_gradients)
+_forward.register_autograd(_way_back, setup_context=_keep)
+
+
+def attention_flop(query: Sequence[int], key: Sequence[int], value: Sequence[int], *, is_causal: bool) -> int:
+    """FLOP of attention forward: scores and their sum of values, over the keys that a query may see.
+
+    query: (..., heads, queries, head_size); fewer heads of key and value are shared by groups of queries.
+    Assumes a causal kernel skips what it may not see; torch's counter counts it.
+
+    >>> attention_flop((1, 1, 4, 8), (1, 1, 4, 8), (1, 1, 4, 8), is_causal=False)
+    512
+    >>> attention_flop((1, 1, 4, 8), (1, 1, 4, 8), (1, 1, 4, 8), is_causal=True)
+    320
+    """
+    num_queries, num_keys = query[-2], key[-2]
+    if is_causal:
+        corner = min(num_queries, num_keys)
+        num_pairs = corner * (corner + 1) // 2 + (num_queries - corner) * num_keys
+    else:
+        num_pairs = num_queries * num_keys
+    return 2 * math.prod(query[:-2]) * num_pairs * (query[-1] + value[-1])
+
+
+def forward_flop(args: Sequence[Any], _kwargs: Mapping[str, Any], _out: Any) -> int:  # noqa: ANN401
+    """FLOP of the operation forward."""
+    return attention_flop(args[0].shape, args[1].shape, args[2].shape, is_causal=args[4])
+
+
+def backward_flop(args: Sequence[Any], _kwargs: Mapping[str, Any], _out: Any) -> int:  # noqa: ANN401
+    """FLOP of the operation backward: scores once more, then two products for each of two forward.
+
+    Source: Dao 2023 (FlashAttention-2), section 4.1: backward is 2.5 times forward.
+    """
+    query, key, value = args[1].shape, args[2].shape, args[3].shape
+    scores = attention_flop(query, key, (*value[:-1], 0), is_causal=args[7])
+    return 2 * attention_flop(query, key, value, is_causal=args[7]) + scores
+
+
+def is_attention(func: Any) -> bool:  # noqa: ANN401 - an operation
+    """Whether an operation is attention on the way forward."""
+    return getattr(func, "_overloadpacket", func) is FORWARD
+
+
+def attention_shape(func: Any, args: Sequence[Any]) -> AttentionShape | None:  # noqa: ANN401
+    """The sizes of one call of attention; None for any other operation."""
+    if not is_attention(func):
+        return None
+    query, key = args[0].shape, args[1].shape
+    return AttentionShape(
+        heads=query[1],
+        kv_heads=key[1],
+        head_size=query[3],
+        num_queries=query[2],
+        num_keys=key[2],
+        is_causal=args[4],
+    )
+
+
+aten = torch.ops.aten
+
+Formula: TypeAlias = Callable[[Sequence[Any], Mapping[str, Any], Any], int]
+
+
+def operation_flop(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> int | None:  # noqa: ANN401
+    """FLOP of one dispatched operation; None for one that has no matrix product in it.
+
+    Assumes one multiplication and one addition per pair of numbers; elementwise work counts nothing, as in
+    published counts.
+    Source: torch.utils.flop_counter, to which `register_flop_formula` adds; FORMULAS here come first.
+    """
+    packet = getattr(func, "_overloadpacket", func)
+    own = FORMULAS.get(packet)
+    if own is not None:
+        return own(args, kwargs, out)
+    registered = flop_registry.get(packet)
+    return None if registered is None else int(registered(*args, **kwargs, out_val=out))
+
+
+def _convolution_backward(args: Sequence[Any], _kwargs: Mapping[str, Any], _out: Any) -> int:  # noqa: ANN401
+    """The gradients of input and weight cost what the way forward cost, each.
+
+    torch's own formula leaves the groups out for the weight, 32 times too much for a depthwise layer of 32
+    (still so in torch 2.13); that of the way forward is right.
+    """
+    grad_out, given, weight, transposed = args[0], args[1], args[2], args[7]
+    needs_input, needs_weight = args[10][0], args[10][1]
+    # Of the side where each position, (batch, weight[0], *spatial), meets weight[1:] numbers.
+    positions = given.shape if transposed else grad_out.shape
+    one_pass: int = 2 * math.prod(positions) * math.prod(weight.shape[1:])
+    return one_pass * (int(needs_input) + int(needs_weight))
+
+
+def _vector_product(args: Sequence[Any], _kwargs: Mapping[str, Any], _out: Any) -> int:  # noqa: ANN401
+    """A matrix or vector with a vector: each number of the first is used once."""
+    return 2 * int(args[0].numel())
+
+
+def _added_vector_product(args: Sequence[Any], _kwargs: Mapping[str, Any], _out: Any) -> int:  # noqa: ANN401
+    """Addmv and addbmm: the first argument is what the product is added to."""
+    left, right = args[1], args[2]
+    columns = right.shape[-1] if right.dim() == 3 else 1  # noqa: PLR2004 - addbmm's are batches of matrices
+    return 2 * int(left.numel()) * int(columns)
+
+
+def _trilinear(args: Sequence[Any], _kwargs: Mapping[str, Any], _out: Any) -> int:  # noqa: ANN401
+    """Products of three tensors, each spread along its own new dims, two multiplications and a sum each."""
+    shapes = []
+    for tensor, new_dims in zip(args[:3], args[3:6], strict=True):
+        shape = list(tensor.shape)
+        for dim in sorted(new_dims):
+            shape.insert(dim, 1)
+        shapes.append(shape)
+    return int(3 * math.prod(max(sizes) for sizes in zip(*shapes, strict=True)))
+
+
+def _grouped_product(args: Sequence[Any], _kwargs: Mapping[str, Any], _out: Any) -> int:  # noqa: ANN401
+    """Products of the groups that offsets share out; where both are batches, a product each."""
+    left, right = args[0], args[1]
+    return 2 * int(left.numel()) * int(right.shape[-1])
+
+
+FORMULAS: dict[Any, Formula] = {
+    aten.convolution_backward: _convolution_backward,
+    FORWARD: forward_flop,
+    BACKWARD: backward_flop,
+    aten.mv: _vector_product,
+    aten.dot: _vector_product,
+    aten.vdot: _vector_product,
+    aten.addmv: _added_vector_product,
+    aten.addbmm: _added_vector_product,
+    aten._trilinear: _trilinear,  # noqa: SLF001
+}
+if hasattr(aten, "_grouped_mm"):  # from torch 2.8
+    FORMULAS[aten._grouped_mm] = _grouped_product  # noqa: SLF001
+
 
 CPU = torch.device("cpu")
 

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from equipoise.spec.torch_model.flop import attention_shape, is_attention, operation_flop
+from equipoise.spec.torch_model.fakes import attention_shape, is_attention, operation_flop
 
 if TYPE_CHECKING:
     from equipoise.spec.torch_model.count import AttentionShape

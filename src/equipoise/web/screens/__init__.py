@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from equipoise.web.screen import Screen
+from equipoise.web import Screen
 from equipoise.web.screens import decide, evidence
 
 SCREENS: Final[tuple[Screen, ...]] = (

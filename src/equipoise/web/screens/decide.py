@@ -14,9 +14,7 @@ from equipoise.report.format import printable
 from equipoise.runs.embedded import scores
 from equipoise.runs.store import neutralised
 from equipoise.spec.catalogue import counted_name
-from equipoise.web.answers import PageAnswer, shown
-from equipoise.web.question import QuestionFields, label_of, question, question_controls
-from equipoise.web.screen import (
+from equipoise.web import (
     MOST_ACCELERATORS,
     Area,
     Choice,
@@ -34,6 +32,8 @@ from equipoise.web.screen import (
     first,
     workload_choices,
 )
+from equipoise.web.answers import PageAnswer, shown
+from equipoise.web.question import QuestionFields, label_of, question, question_controls
 from equipoise.web.screens.evidence import chosen, run_folders, state
 
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 import polars as pl
 from msgspec.structs import replace
 
-from equipoise.bench.store import SweepProgress, folders_below, is_watched, sweep_progress, trials_folder
 from equipoise.bench.summary import sweep_rows
+from equipoise.bench.trial import SweepProgress, folders_below, is_watched, sweep_progress, trials_folder
 from equipoise.bench.watching.rows import RunFiles, latest_step, row_now, run_now, runs_files
 from equipoise.decide.ledger import beside_predictions, ledger_path, read_ledger
 from equipoise.diagnose.sweeps import sweep_now
@@ -30,8 +30,7 @@ from equipoise.spec.mlperf import round_name
 from equipoise.study.rounds import accuracy, compared
 from equipoise.study.rounds import study as studied
 from equipoise.units import format_duration
-from equipoise.web.answers import PageAnswer, shown
-from equipoise.web.screen import (
+from equipoise.web import (
     MOST_SYSTEMS,
     Checks,
     Choice,
@@ -48,6 +47,7 @@ from equipoise.web.screen import (
     first,
     reader_of,
 )
+from equipoise.web.answers import PageAnswer, shown
 
 # How often a page asks: while something runs, and while nothing does.
 _RUNNING_S, _IDLE_S = 2, 10

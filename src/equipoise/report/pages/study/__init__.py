@@ -1,14 +1,26 @@
-"""The page of a round of MLPerf in the terms of the published study: its sections in reading order."""
+"""A round of MLPerf in the terms of the published study: its page, section by section, and document.
+
+The document has SI units, fractions, and null where a value is unknown.
+"""
 
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from msgspec.structs import replace
+
+from equipoise.economics import bill_fields
 from equipoise.report.blocks import Page, Section, code, note
 from equipoise.report.format import printable, sentence
+from equipoise.report.json import fields_of, plain
 from equipoise.report.pages import accuracy
 from equipoise.report.pages.study import balance, batches, claims, entries, losses, workloads
 from equipoise.report.pages.study.entries import NOT_VERIFIED
-from equipoise.study.findings import Findings
+from equipoise.scaling.equilibrium import KINDS
+from equipoise.scaling.metrics import FACTORS, SCORE_COLUMNS
+from equipoise.study.claims import RULE, Claim
+from equipoise.study.diminishing_returns import CURVE_RULE, SYMPTOMS, Balance, Unanswered
+from equipoise.study.diminishing_returns import RULE as PAID_RULE
+from equipoise.study.findings import Findings, WorkloadFindings
 
 SECTIONS: Final[tuple[Section[Findings], ...]] = (
     Section("next", "Where to look next", entries.pointers_blocks, needs=("workloads",)),
@@ -65,3 +77,129 @@ def study_page(out: Path | None = None) -> Page[Findings]:
 
 
 STUDY: Final = study_page()
+
+
+def report_fields(findings: Findings) -> dict[str, Any]:
+    """The document of `report`: all findings."""
+    shared, record = findings.shared, findings.record
+    found: dict[str, Any] = plain(
+        {
+            "round": findings.round,
+            "division": findings.division,
+            "sources": findings.sources,
+            "headline": findings.headline,
+            "summary": findings.summary,
+            "workloads": [_workload(each, findings.claims) for each in findings.workloads],
+            "claims": findings.claims,
+            "verdict_rule": RULE,
+            "diagnosis_rules": {symptom.name: symptom.rule for symptom in SYMPTOMS} | {"curve": CURVE_RULE},
+            "equilibrium_rules": {kind.name: kind.definition for kind in KINDS} | {"cost, energy": PAID_RULE},
+            # Errors of predictions on held-out results, as in `backtest`, without the groups.
+            "record": record and {"dataset": record.dataset, "backtests": record.summaries},
+            "attributed": findings.attributed,
+            "shared_systems": {
+                "num_systems": shared.num_systems,
+                "num_published": shared.num_published,
+                "words": shared.words,
+                "systems": shared.table.to_dicts(),
+                "families": shared.families.to_dicts(),
+            },
+        }
+    )
+    return found
+
+
+def _workload(found: WorkloadFindings, claims: tuple[Claim, ...]) -> dict[str, Any]:
+    grouping = found.grouping
+    return {
+        "workload": found.workload,
+        "name": found.name,
+        "num_entries": found.table.num_entries,
+        "num_scored": found.table.num_scored,
+        "reference": found.table.reference,
+        "published": found.table.published,
+        "differences": found.table.differences,
+        "unscored": found.table.unscored,
+        "entries": [_entry(row) for row in found.entries.iter_rows(named=True)],
+        "grouping": grouping and fields_of(grouping) | {"stability": fields_of(grouping.stability)},
+        "grouping_missing": found.grouping_missing,
+        "curves": found.curves.to_dicts(),
+        "pointers": found.pointers,
+        "energy": found.energy.select(
+            "entry_id", "num_accelerators", "accelerator", "energy_j", "energy_j_per_sample"
+        ).to_dicts(),
+        "losses": found.losses.to_dicts(),
+        "diagnoses": (*found.curve_diagnoses, *found.diagnoses),
+        "fit": _fit(found),
+        "equilibria": [
+            _equilibrium(each, place)
+            for each in found.balances.found
+            for place in range(len(each.equilibria))
+        ],
+        "claims": [
+            replace(
+                claim, parts=tuple(part for part in claim.parts if part.workload in {found.workload, None})
+            )
+            for claim in claims
+            if found.workload in claim.workloads
+        ],
+    }
+
+
+def _entry(row: dict[str, Any]) -> dict[str, Any]:
+    """One entry as in `scores`, with its group and the factors of its efficiency."""
+    return {column: row[column] for column in SCORE_COLUMNS} | {
+        "entry_id": row["entry_id"],
+        "cluster": row["cluster"],
+        "energy_j_per_sample": row["energy_j_per_sample"],
+        "factors": {factor: row[factor] for factor in FACTORS},
+        "factors_missing": row["factors_missing"],
+    }
+
+
+def _fit(found: WorkloadFindings) -> dict[str, Any]:
+    """The laws behind a workload: samples against batch, and time against size of each accelerator."""
+    growth = found.batches
+    samples = (
+        {"missing": growth}
+        if isinstance(growth, Unanswered)
+        else {
+            # Whole, however wide; an upper bound that the data do not set is null.
+            "samples_min": fields_of(growth.samples_min),
+            "batch_critical_samples": fields_of(growth.batch_critical),
+            "growth": fields_of(growth.growth),
+            "num_entries": len(growth.entries),
+            "num_rounds": growth.num_rounds,
+            "curve": growth.curve,
+        }
+    )
+    return {
+        "samples_to_target": samples,
+        "curves": [_curve(each) for each in found.balances.found],
+        "missing": found.balances.unanswered,
+    }
+
+
+def _curve(each: Balance) -> dict[str, Any]:
+    """The law of one accelerator, and its predictions as `predict` gives them."""
+    times = each.curve_times
+    return {
+        "accelerator": each.accelerator,
+        "law": times.law,
+        "domain": times.domain,
+        "sizes": each.sizes,
+        "predictions": each.curve.to_dicts(),
+        "evidence": times.evidence,
+    }
+
+
+def _equilibrium(each: Balance, place: int) -> dict[str, Any]:
+    """One point with its bill; is_answer marks the smallest of balance, marginal and floor."""
+    point = each.equilibria[place]
+    return {
+        "accelerator": each.accelerator,
+        **fields_of(point),
+        "is_answer": point is each.answer,
+        **bill_fields(each.bills[place]),
+        "words": each.words[place],
+    }

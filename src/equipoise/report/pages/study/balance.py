@@ -40,7 +40,7 @@ from equipoise.report.format import (
     watt_hours,
 )
 from equipoise.scaling.equilibrium import KINDS, Equilibrium
-from equipoise.study.balance import RULE, Balance, Unanswered
+from equipoise.study.diminishing_returns import RULE, Balance, Unanswered
 from equipoise.study.findings import Findings, WorkloadFindings
 from equipoise.units import MINUTE_S, format_duration, format_percent
 

@@ -37,7 +37,7 @@ from equipoise.report.pages.study.balance import not_enough
 from equipoise.report.pages.study.entries import entry_cell, hardware, hover, source_cell
 from equipoise.scaling.convergence import BatchGrowth
 from equipoise.spec.mlperf import ScoredEntry
-from equipoise.study.balance import Unanswered
+from equipoise.study.diminishing_returns import Unanswered
 from equipoise.study.findings import Findings, WorkloadFindings
 from equipoise.units import format_percent
 

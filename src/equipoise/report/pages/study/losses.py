@@ -27,8 +27,8 @@ from equipoise.report.charts import BarChart, BarPart, Mark
 from equipoise.report.format import accelerator_name, count, listed, printable, ratio, sentence
 from equipoise.report.pages.study.entries import Row, entry_cell, hardware
 from equipoise.scaling.metrics import LOSSES
+from equipoise.study.diminishing_returns import CURVE_RULE, SYMPTOMS
 from equipoise.study.findings import Findings, WorkloadFindings
-from equipoise.study.losses import CURVE_RULE, SYMPTOMS
 from equipoise.units import format_percent
 
 MOST_CHARTS: Final = 2

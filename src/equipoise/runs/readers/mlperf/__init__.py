@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from equipoise.runs.reader import Blob, Reader, ReaderResult, Row, RowRejection, SourceFacts, Tally
+from equipoise.runs import Blob, Reader, ReaderResult, Row, RowRejection, SourceFacts, Tally
 from equipoise.runs.readers.mlperf.entries import (
     MAX_JSON_BYTES,
     Log,

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct, field
 
-from equipoise.runs.reader import RowRejection, SourceFacts, Tally
+from equipoise.runs import RowRejection, SourceFacts, Tally
 from equipoise.runs.readers.mlperf.log import LogFacts
 from equipoise.runs.readers.mlperf.system import SummaryFacts, SystemFacts
 from equipoise.runs.scoring import Meter

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from equipoise.files import parsed_json
-from equipoise.runs.reader import UnknownName
+from equipoise.runs import UnknownName
 from equipoise.runs.readers.mlperf.dialects import finite
 from equipoise.spec import hardware, mlperf, workload
 from equipoise.spec.catalogue import Catalogue, shipped

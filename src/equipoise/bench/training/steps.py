@@ -12,7 +12,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
-from equipoise.bench.methods import MethodSetup
+from equipoise.bench.training import MethodSetup
 
 
 class TrainingStep:

@@ -15,7 +15,7 @@ from msgspec import Struct
 from torch import nn
 from torch.nn import functional
 
-from equipoise.bench.zoo import Trainee
+from equipoise.bench.training import Trainee
 from equipoise.errors import SpecError
 from equipoise.spec.torch_model import load_factory
 
