@@ -68,6 +68,41 @@ def test_a_power_limit_that_limits_nothing_changes_nothing():
     assert kept == free
 
 
+# An H100 SXM has 67 TFLOP/s in fp32 and 989 in bf16 (its data sheet); the matrices of BERT take most of the time.
+@pytest.mark.parametrize(("precision", "least", "most"), [("fp32", 5.0, 989 / 67), ("fp8", 1.0, 1.0)])
+def test_a_stated_precision_is_the_same_question_as_a_fixed_one(precision, least, most):
+    free, _ = taken("published")
+    stated, fixed = (
+        taken("published", *words)[0]
+        for words in (["--precision", precision], ["--fix", f"precision={precision}"])
+    )
+    assert stated["time_s"]["value"] == pytest.approx(fixed["time_s"]["value"], rel=1e-5)
+    assert least <= stated["time_s"]["value"] / free["time_s"]["value"] * (1 + 1e-2) <= most * (1 + 2e-2)
+
+
+def test_no_result_is_of_a_precision_that_the_chip_lacks():
+    # A100: no Tensor Core of it multiplies in fp8 (NVIDIA A100 whitepaper, table 3)
+    options = ("--accelerator", "a100-sxm4-80gb", "--precision", "fp8")
+    assert advised("resnet50", *options, "--max-accelerators", "16")["recommended"] is None
+
+
+@pytest.mark.parametrize(
+    ("name", "restriction"), [("mixed", ["--software", "hf"]), ("carried", ["--node-size", "1"])]
+)
+def test_published_times_are_of_other_software_and_nodes(name, restriction):
+    free, _ = taken(name)
+    kept, _ = taken(name, *restriction)
+    assert kept["time_s"]["value"] > 1.01 * free["time_s"]["value"]
+
+
+def test_a_batch_that_the_best_result_did_not_have_is_no_way_to_be_faster():
+    free, kept = (
+        advised("unet3d", "--accelerator", "h100", "--at", "16", *fixed)["recommended"]
+        for fixed in ([], ["--fix", "microbatch=3"])
+    )
+    assert kept["time_s"]["value"] >= 0.99 * free["time_s"]["value"]  # the model has a part in both
+
+
 LAB = ("llama31_8b", "--tokens", "1G", "--accelerator", "rtx4090", "--max-accelerators", "8")
 
 

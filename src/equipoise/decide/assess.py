@@ -38,7 +38,7 @@ from equipoise.decide.estimators.published import (
     time_ratios,
 )
 from equipoise.decide.evidence import Estimates, OrderBound
-from equipoise.decide.query import TrainingQuery
+from equipoise.decide.query import TrainingQuery, changed
 from equipoise.decide.strategy_search import Problem, problem
 from equipoise.decide.surveys import SURVEYS, SizeRange, Survey, remedy, size_range
 from equipoise.decide.systems import RequestedSystem, usual_sizes
@@ -89,7 +89,8 @@ class Assessment(Struct, frozen=True, kw_only=True):
 class Inputs(Struct, frozen=True, kw_only=True):
     """What every system of a question is assessed with.
 
-    unrestricted: the training without `--fix`, of which results were published; None where nothing is fixed.
+    unrestricted: the training without `--fix` and `--precision`, of which results were published; None where
+    neither is stated.
     scores: None where nothing published may be used. also_sizes: to estimate besides those that the question
     chooses from.
     """
@@ -365,20 +366,26 @@ def _restricted_by(inputs: Inputs, system: RequestedSystem) -> str:
     assert system.cluster is not None
     query, usual = inputs.query, _unrestricted_cluster(inputs, system)
     restrictions = {
-        "fixed strategy": inputs.unrestricted is not None,
+        "fixed strategy": inputs.unrestricted is not None and bool(query.fixed),
+        "stated precision": inputs.unrestricted is not None and bool(query.precision),
+        "stated software": query.software is not None,
         "power limit": query.power_cap_w is not None and usual.accelerator != system.cluster.accelerator,
-        "oversubscribed network": query.oversubscription is not None and usual != system.cluster,
+        "oversubscribed network": query.oversubscription is not None,
+        "stated node": query.node_size is not None or query.topology is not None,
     }
     return " and ".join(name for name, restricts in restrictions.items() if restricts)
 
 
 def _unrestricted_cluster(inputs: Inputs, system: RequestedSystem) -> Cluster:
-    """A system without the power limit and the oversubscription of the network that the question states."""
+    """A system without the power limit, the network and the node that the question states."""
     assert system.cluster is not None
     query = inputs.query
-    if query.power_cap_w is None and query.oversubscription is None:
+    has_stated_node = query.node_size is not None or query.topology is not None
+    if query.power_cap_w is None and query.oversubscription is None and not has_stated_node:
         return system.cluster
     usual = inputs.catalogue.cluster(system.name)
+    if has_stated_node:
+        return usual
     return replace(
         system.cluster,
         accelerator=usual.accelerator,
@@ -402,8 +409,11 @@ def _unrestricted_estimates(
     if survey is None:
         return None
     start, cluster = survey.problem, _unrestricted_cluster(inputs, system)
+    model = start.model
+    if inputs.query.software is not None and not start.has_own_steps:
+        model = start_model(replace(inputs, query=changed(inputs.query, software=None)), system)
     found = replace(
-        problem(inputs.unrestricted or inputs.training, cluster, start.model, num_best=1),
+        problem(inputs.unrestricted or inputs.training, cluster, model, num_best=1),
         has_own_steps=start.has_own_steps,
         published_batches=start.published_batches,
     )

@@ -25,7 +25,7 @@ from equipoise.decide.fine_tuning import (
     samples_of_examples,
     usual_fine_tuning_batch,
 )
-from equipoise.decide.query import TrainingQuery
+from equipoise.decide.query import TrainingQuery, changed
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.intervals import DEVIATE, LEVEL
 from equipoise.perfmodel.space import Value
@@ -329,23 +329,25 @@ def training(query: TrainingQuery, catalogue: Catalogue, scores: Scores | None) 
         global_batch_samples=batch,
         batch_words=words,
         states_batch=query.global_batch_samples is not None,
-        choices=_choices(query, query.fixed, about),
+        choices=_choices(query, about),
         chosen_for_you=tuple(chosen),
         counts_examples=query.counts_examples,
     )
 
 
 def unrestricted(restricted: Training, query: TrainingQuery) -> Training | None:
-    """The training without what `--fix` states; None where that is nothing, or which weights are trained."""
-    fixed = parameter_choices(query.fixed)
-    if not fixed or {"trained", "lora_rank"} & set(fixed):
+    """The training without what `--fix` and `--precision` state, which those who published chose freely.
+
+    None where that is nothing, or which weights are trained.
+    """
+    if not (query.fixed or query.precision) or {"trained", "lora_rank"} & set(parameter_choices(query.fixed)):
         return None
-    return replace(restricted, choices=_choices(query, (), restricted.workload))
+    return replace(restricted, choices=_choices(changed(query, fixed=(), precision=()), restricted.workload))
 
 
-def _choices(query: TrainingQuery, fixed: Sequence[str], about: Workload) -> Mapping[str, tuple[Value, ...]]:
-    """The values that parameters of the strategy may take. fixed: of those, what `--fix` states."""
-    chosen = dict(parameter_choices(fixed, precision=query.precision))
+def _choices(query: TrainingQuery, about: Workload) -> Mapping[str, tuple[Value, ...]]:
+    """The values that parameters of the strategy may take."""
+    chosen = dict(parameter_choices(query.fixed, precision=query.precision))
     return _with_schedules(_with_workload(chosen, about), about, query.software)
 
 
