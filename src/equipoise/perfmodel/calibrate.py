@@ -3,6 +3,7 @@ parameter.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -188,14 +189,12 @@ def calibrate(
     begin = np.minimum(np.zeros(len(upper)), upper - _STEP)
     if not np.isfinite(loss.at(begin)).all():
         raise FitError("a measured step has no positive prediction under the priors; reject its row first")
-    found = least_squares(
-        loss.at,
-        begin,
-        jac=loss.slopes,
-        bounds=(-np.inf, upper),
-        x_scale=1.0,
-        max_nfev=60,
-    )
+    fit = partial(least_squares, loss.at, jac=loss.slopes, bounds=(-np.inf, upper), x_scale=1.0, max_nfev=60)
+    try:
+        found = fit(begin)
+    except np.linalg.LinAlgError:
+        # LAPACK's gesdd, which SciPy calls, fails on some finite matrices; other steps come to others.
+        found = fit(begin - 10.0 * _STEP)
     by_campaign = tuple(
         unknowns.centre.changed(dict(zip(names, each, strict=True)))
         for each in unknowns.values(found.x).tolist()
