@@ -99,7 +99,7 @@ def _spread(candidates: Sequence[Candidate], num_rows: int, *, kept: int | None)
     rows = [round(row * last / (num_rows - 1)) for row in range(num_rows)]
     at = next((place for place, each in enumerate(candidates) if each.num_accelerators == kept), None)
     between = range(1, num_rows - 1)
-    if at is not None and at not in rows and between:  # in place of the row beside it
+    if at is not None and at not in rows and between:  # in place of the next row
         rows[min(between, key=lambda row: abs(rows[row] - at))] = at
     return [candidates[row] for row in rows]
 
