@@ -80,10 +80,6 @@ ORDER = {
         *("hardware", "mlperf", "transformer", "cluster", "links", "strategy"),
         *("workload", "hub_keys", "hub_layers", "hub_config", "catalogue", "torch_model"),
     ),
-    "web": (
-        *("answers", "guard", "question", "frames", "screens"),
-        "app",
-    ),
 }
 OUTSIDE_THE_TIERS = {"__init__", "__main__"}  # the front door: lazy names, and `python -m`
 # Modules of which `advise` calls a function: a reader who follows an answer opens that many. It only falls.

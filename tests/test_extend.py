@@ -9,7 +9,6 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
-from pkgutil import iter_modules
 from typing import get_args
 
 import pytest
@@ -168,12 +167,12 @@ def _constructed(name):
 
 def test_every_reader_and_screen_is_in_its_tuple():
     assert len(READERS) == _constructed("Reader")
-    package = pytest.importorskip("equipoise.web.screens", reason="the extra `web` is not installed")
-    modules = [import_module(f"{package.__name__}.{each.name}") for each in iter_modules(package.__path__)]
+    app = pytest.importorskip("equipoise.web.app", reason="the extra `web` is not installed")
+    modules = [import_module(f"equipoise.web.{each.stem}") for each in (SOURCE / "web").glob("*_screens.py")]
     made = {
         id(each) for module in modules for each in vars(module).values() if type(each).__name__ == "Screen"
     }
-    assert made == set(map(id, package.SCREENS))
+    assert made == set(map(id, app.SCREENS))
 
 
 def test_every_estimator_has_its_heading():

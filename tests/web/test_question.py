@@ -20,6 +20,7 @@ from equipoise.web import (
     Several,
     Text,
 )
+from equipoise.web.decision_screens import read_allocation
 from equipoise.web.question import (
     FORM_FIELDS,
     IN_SIGHT,
@@ -31,7 +32,6 @@ from equipoise.web.question import (
     question,
     question_controls,
 )
-from equipoise.web.screens.decide import read_allocation
 
 VERBS = ("advise", "plan")
 

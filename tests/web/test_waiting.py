@@ -10,9 +10,10 @@ pytest.importorskip("fastapi", reason="the extra `web` is not installed")
 from fastapi import Request
 
 from equipoise.web import DataSources, NoFields, Screen, StudyFields, reader_of
+from equipoise.web import decision_screens as decide
+from equipoise.web import evidence_screens as evidence
 from equipoise.web.answers import PageAnswer
 from equipoise.web.app import Dashboard
-from equipoise.web.screens import decide, evidence
 
 
 def request(path, **headers):

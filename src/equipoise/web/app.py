@@ -30,6 +30,8 @@ from equipoise.web import (
     NoFields,
     PageQuery,
     Screen,
+    decision_screens,
+    evidence_screens,
     first,
     frames,
 )
@@ -55,7 +57,6 @@ from equipoise.web.frames import (
     while_there,
 )
 from equipoise.web.guard import LOOPBACK_NAMES, Guard, ListenAddress
-from equipoise.web.screens import SCREENS
 
 P = ParamSpec("P")
 Looked = TypeVar("Looked")
@@ -68,6 +69,16 @@ _GONE: Final = 499
 _THEMES: Final = ("dark", "light")
 _HTML: Final = "text/html; charset=utf-8"
 _FRAME_BYTES: Final = 8 * MIB
+# Every page of the dashboard, in the order of the navigation. A new one is a record and a line here.
+SCREENS: Final[tuple[Screen, ...]] = (
+    decision_screens.ADVICE,
+    decision_screens.PLAN,
+    decision_screens.ALLOCATE,
+    evidence_screens.COMPARE_SCREEN,
+    evidence_screens.RUNS_SCREEN,
+    evidence_screens.STUDY_SCREEN,
+    evidence_screens.ACCURACY_SCREEN,
+)
 
 
 class Dashboard:

@@ -33,8 +33,8 @@ from equipoise.web import (
     workload_choices,
 )
 from equipoise.web.answers import PageAnswer, shown
+from equipoise.web.evidence_screens import chosen, run_folders, state
 from equipoise.web.question import QuestionFields, label_of, question, question_controls
-from equipoise.web.screens.evidence import chosen, run_folders, state
 
 
 def _decision(verb: DecisionVerb, *, title: str, about: str) -> Screen:
