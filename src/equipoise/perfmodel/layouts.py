@@ -240,8 +240,9 @@ def flat_rows(groups: Sequence[LayoutGroup]) -> StrategyGrid:
     return StrategyGrid(**columns)
 
 
+@lru_cache(maxsize=2)
 def layout_groups(
-    spaces: Sequence[Space], limits: Limits
+    spaces: tuple[Space, ...], limits: Limits
 ) -> tuple[tuple[LayoutGroup, ...], tuple[Counter[str], ...]]:
     """The layouts of spaces by what they allow, and why layouts of each space were left out.
 
@@ -249,15 +250,6 @@ def layout_groups(
     None of a group's combinations is illegal, and a quantity is computed once for all strategies that share
     it. Kept for the next machine: those that a question compares often have nodes of one size.
     """
-    asked = spaces[0].values("precision")
-    precisions = tuple(each for each in limits.precisions if each in asked)
-    return _layout_groups(tuple(spaces), replace(limits, precisions=precisions))
-
-
-@lru_cache(maxsize=2)
-def _layout_groups(
-    spaces: tuple[Space, ...], limits: Limits
-) -> tuple[tuple[LayoutGroup, ...], tuple[Counter[str], ...]]:
     legal = LegalCombinations(space=spaces[0], limits=limits)
     blocks: dict[tuple[int, int], list[_Block]] = defaultdict(list)
     faults = tuple(Counter[str]() for _ in spaces)

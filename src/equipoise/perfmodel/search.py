@@ -111,7 +111,7 @@ def fastest(job: SearchJob, spaces: Sequence[Space], *, num_best: int = 1) -> tu
     of it no more.
     Source: branch and bound (Land and Doig 1960): the best that a layout's options can reach bounds it.
     """
-    groups, faults = layout_groups(spaces, limits(job.load, job.machine))
+    groups, faults = layout_groups(tuple(spaces), limits(job.load, job.machine).asked_by(spaces[0]))
     counts, fitting = _feasibility(job, groups, len(spaces))
     bounded = _bounded(job, groups, fitting)
     if bounded is None:
@@ -137,7 +137,7 @@ def fits(job: SearchJob, space: Space) -> bool:
 
     Assumes of memory what `fastest` assumes.
     """
-    groups, _ = layout_groups([space], limits(job.load, job.machine))
+    groups, _ = layout_groups((space,), limits(job.load, job.machine).asked_by(space))
     return any(
         bool((needed <= job.machine.memory_bytes).any())
         for group in groups

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from equipoise.errors import SpecError
 from equipoise.perfmodel.load import Load
@@ -121,6 +122,11 @@ class Limits(Struct, frozen=True, kw_only=True):
     experts: int
     sequence: int
     precisions: tuple[Precision, ...]
+
+    def asked_by(self, space: Space) -> "Limits":
+        """The same for the precisions of a space: what other rates a chip states changes nothing there."""
+        asked = space.values("precision")
+        return replace(self, precisions=tuple(each for each in self.precisions if each in asked))
 
 
 def limits(load: Load, machine: Machine) -> Limits:
