@@ -24,26 +24,27 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
-import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 from threadpoolctl import threadpool_limits
 
-from equipoise.decide.assess import Inputs, size_range, start_model
+from equipoise.decide.assess import Inputs, start_model
 from equipoise.decide.decision import answer
 from equipoise.decide.field import Sizes
 from equipoise.decide.query import TrainingQuery, changed, query
-from equipoise.decide.strategy_search import SURVEYS, problem
+from equipoise.decide.strategy_search import problem
+from equipoise.decide.surveys import SURVEYS, size_range
 from equipoise.decide.systems import requested_systems
 from equipoise.decide.training import training
 from equipoise.decide.user_evidence import UserEvidence
 from equipoise.perfmodel.estimate import StepEstimates
-from equipoise.perfmodel.layouts import Numbers, StrategyGrid
+from equipoise.perfmodel.layouts import Numbers, StrategyGrid, layout_groups
 from equipoise.perfmodel.machine import machine
 from equipoise.perfmodel.search import Searched, SearchJob, fastest
 from equipoise.perfmodel.space import Space
 from equipoise.runs.embedded import scores as published
 from equipoise.spec.catalogue import shipped
+from equipoise.spec.mlperf import Scores
 from equipoise.units import HOUR_S
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "perfmodel"))
@@ -72,7 +73,8 @@ class Case(Struct, frozen=True, kw_only=True):
     spaces: tuple[Space, ...]
 
     def pruned(self) -> tuple[Searched, ...]:
-        """By the search in use."""
+        """By the search in use, with nothing kept of the last one."""
+        layout_groups.cache_clear()
         return fastest(self.job, self.spaces, num_best=self.asked.num_strategies)
 
     def exhaustive(self) -> tuple[Searched, ...]:
@@ -94,7 +96,7 @@ class Case(Struct, frozen=True, kw_only=True):
         )
 
 
-def case(scores: pl.DataFrame, asked: TrainingQuery) -> Case:
+def case(scores: Scores, asked: TrainingQuery) -> Case:
     """A case of one kind of node: all its sizes have the same machine."""
     known = shipped()
     (system,) = requested_systems(asked, known)
@@ -102,9 +104,9 @@ def case(scores: pl.DataFrame, asked: TrainingQuery) -> Case:
     inputs = Inputs(query=asked, training=about, catalogue=known, scores=scores, user=UserEvidence())
     assert system.cluster is not None
     posed = problem(about, system.cluster, start_model(inputs, system), num_best=asked.num_strategies)
-    sizes = size_range(inputs, system).tried
+    sizes = size_range(asked, system, flop=about.stated_flop, known=(), also_sizes=()).tried
     return Case(
-        query=asked,
+        asked=asked,
         job=SearchJob(
             load=posed.load,
             machine=machine(replace(posed.cluster, num_accelerators=sizes[-1])),
@@ -145,7 +147,7 @@ def compare(each: Case, repetitions: int) -> None:
     )
 
 
-def changes(scores: pl.DataFrame, question: TrainingQuery, repetitions: int) -> None:
+def changes(scores: Scores, question: TrainingQuery, repetitions: int) -> None:
     """Print what each kind of change takes."""
     assert question.sizes is not None
     fewer = Sizes(listed=(question.sizes.fewest, 3 * question.sizes.most // 4), is_range=True)

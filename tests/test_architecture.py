@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -372,6 +373,37 @@ def test_advise_runs_through_few_modules(tmp_path):
     called = ended.stderr.split()
     assert "/cli/app.py" in called
     assert len(called) <= MOST_MODULES, called
+
+
+SCRIPTS = sorted(
+    path for folder in ("benchmarks", "docs", "experiments") for path in (ROOT / folder).rglob("*.py")
+)
+assert SCRIPTS
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_a_script_imports_of_the_package_is_there(script):
+    wanted = (name for name, _ in _imported(script) if name.startswith("equipoise."))
+    assert [name for name in wanted if not _is_there(name)] == []
+
+
+def _is_there(name):
+    """Whether a module holds a name, its own or imported; or is one. Nothing is run."""
+    module, _, own = name.rpartition(".")
+    try:
+        found = find_spec(module)
+    except ModuleNotFoundError:
+        return False
+    if found is None or found.origin is None:
+        return False
+    nodes = tuple(ast.walk(_tree(Path(found.origin))))
+    held = {each.name for each in nodes if isinstance(each, ast.FunctionDef | ast.ClassDef)}
+    held |= {each.id for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+    held |= {each.asname or each.name for each in nodes if isinstance(each, ast.alias)}
+    held |= {
+        path.stem for folder in found.submodule_search_locations or () for path in Path(folder).iterdir()
+    }
+    return own in held
 
 
 def _defined_names(tree: ast.AST) -> Iterator[tuple[str, int]]:

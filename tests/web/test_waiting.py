@@ -9,9 +9,15 @@ pytest.importorskip("fastapi", reason="the extra `web` is not installed")
 
 from fastapi import Request
 
-from equipoise.web import DataSources, NoFields, Screen, StudyFields, reader_of
-from equipoise.web import decision_screens as decide
-from equipoise.web import evidence_screens as evidence
+from equipoise.web import (
+    DataSources,
+    NoFields,
+    Screen,
+    StudyFields,
+    decision_screens,
+    evidence_screens,
+    reader_of,
+)
 from equipoise.web.answers import PageAnswer
 from equipoise.web.app import Dashboard
 
@@ -93,11 +99,13 @@ def test_the_first_page_is_computed_before_anybody_asks(hostile_data):
         await dashboard.warm()
         computed = dashboard.answers.num_computed
         assert computed >= 2
-        page = await text(await dashboard.show(request("/study"), evidence.STUDY_SCREEN, StudyFields()))
+        page = await text(
+            await dashboard.show(request("/study"), evidence_screens.STUDY_SCREEN, StudyFields())
+        )
         assert dashboard.answers.num_computed == computed
         assert "MLPerf Training v4.1" in page
-        advice = decide.ADVICE.read({}, dashboard.sources)
-        await dashboard.show(request("/advice"), decide.ADVICE, advice)
+        advice = decision_screens.ADVICE.read({}, dashboard.sources)
+        await dashboard.show(request("/advice"), decision_screens.ADVICE, advice)
         assert dashboard.answers.num_computed == computed
 
     asyncio.run(checks())

@@ -104,7 +104,7 @@ def backtest(
 ) -> Backtest:
     """The errors of the pooled law on entries held out, each predicted from what was known before its round.
 
-    best: as `runs.results.best_per_size` returns it. protocol: `largest` holds out the largest size of every
+    best: as `spec.mlperf.best_per_size` returns it. protocol: `largest` holds out the largest size of every
     (round, workload, accelerator) group of three sizes or more; `new_round` all but the smallest. rounds:
     those to test; all by default. given_batch: whether the held-out entry's batch is an input. progress:
     called with each round.

@@ -239,7 +239,7 @@ def fit(
 ) -> PooledLaw:
     """The pooled law of the best results of every group at every size.
 
-    entries: as `runs.results.best_per_size` returns them. given_batch: whether batches are inputs of the law.
+    entries: as `spec.mlperf.best_per_size` returns them. given_batch: whether batches are inputs of the law.
     settings: of an earlier law (`PooledLaw.settings`), taken as they are: no search, a tenth of the time.
     start: a law of earlier rounds, whose settings are where the search begins.
     kept: the trends of the law of the same entries and settings (`PooledLaw.trends`); with them, the law of

@@ -119,7 +119,7 @@ def compared(
     """Closed entries of one round and workload side by side.
 
     round: as for `study`. workload: the first that a study of the round takes unless given. entries: their
-    entry_id; those that `scaling.pointers` points to unless given.
+    entry_id; those that `scaling.metrics.pointers` points to unless given.
     Raises EvidenceError where too few entries have a score, SpecError for unknown names.
     """
     everything = score_table(data=data, also=also).rename({"campaign": "round"})
