@@ -39,7 +39,7 @@ check: lint site ## run what CI runs: ruff, mypy --strict, the site, doctests, t
 
 dataset: $(VENV)/core.stamp ## write src/equipoise/data from the rounds in $EQUIPOISE_DATA/mlperf
 	$(BIN)/python docs/dataset.py
-	$(BIN)/python -m equipoise.calibration forecast trends advice
+	$(BIN)/python records/calibrations.py forecast trends advice
 
 bench: $(VENV)/dev.stamp ## run the benchmarks, each with a ratio against something outside
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit; done
@@ -59,11 +59,11 @@ accuracy: $(VENV)/dev.stamp ## hold the performance model against measurements: 
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/accuracy.py --write docs/understand/accuracy.md
 
 profiles: $(VENV)/core.stamp ## fit the profiles that ship to $EQUIPOISE_DATA/measured, and their error records
-	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.calibration profiles software steps
-	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.decide.records.plans
-	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.decide.records.combined
-	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.decide.records.combined advice
-	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.decide.records.transfer
+	OMP_NUM_THREADS=1 $(BIN)/python records/calibrations.py profiles software steps
+	OMP_NUM_THREADS=1 $(BIN)/python records/plans.py
+	OMP_NUM_THREADS=1 $(BIN)/python records/combined.py
+	OMP_NUM_THREADS=1 $(BIN)/python records/combined.py advice
+	OMP_NUM_THREADS=1 $(BIN)/python records/transfer.py
 
 docs: $(VENV)/core.stamp ## run every command of the README and docs again and write its output there
 	$(BIN)/python docs/sessions.py

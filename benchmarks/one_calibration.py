@@ -8,16 +8,19 @@ docs/experiments/0025-one-calibration.md tells what was learnt.
 """
 
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
 
-from equipoise.calibration.__main__ import RECIPES
 from equipoise.calibration.profiles import profile
 from equipoise.calibration.published import PublishedRow
 from equipoise.calibration.published.executions import read_executions
 from equipoise.calibration.step_rows import calibrated, refusal, step_rows
 from equipoise.perfmodel.parameters import Parameters
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "records"))
+from calibrations import RECIPES
 
 ROOT = Path(os.environ.get("EQUIPOISE_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 FITTED = tuple(name for recipe in RECIPES for name in recipe.file_names)

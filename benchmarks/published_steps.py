@@ -35,13 +35,6 @@ from equipoise.calibration.published.executions import (
 )
 from equipoise.calibration.published.quantities import number
 from equipoise.calibration.published.table import published_steps, rows_of_table
-from equipoise.calibration.software_fit import (
-    HeldOutSteps,
-    fit_software,
-    fitting_rows,
-    held_out_steps,
-    software_rows,
-)
 from equipoise.decide.published_steps import (
     OTHER_PRECISION,
     PER_DOUBLING_OF_ACCELERATORS,
@@ -51,6 +44,15 @@ from equipoise.decide.published_steps import (
 from equipoise.runs.readers.cells import TextRow
 from equipoise.spec.catalogue import shipped
 from equipoise.spec.strategy import software
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "records"))
+from software_fit import (
+    HeldOutSteps,
+    fit_software,
+    fitting_rows,
+    held_out_steps,
+    software_rows,
+)
 
 DEVIATE = NormalDist().inv_cdf(0.95)
 # What calculators assume where nothing else is known.

@@ -44,14 +44,13 @@ ORDER = {
         *("collective_runs", "collective_verdicts", "user_collectives"),
         *("user_links", "published", "curves", "accuracy"),
         *("step_rows", "scale_up_rows", "forecasts", "advice_backtest"),
-        *("profiles", "software_fit", "validate", "published_steps"),
-        "__main__",
+        *("profiles", "validate", "published_steps"),
     ),
     "decide": (
         *("field", "query", "evidence", "answer", "select", "combine", "ledger", "fine_tuning", "training"),
         *("strategy_search",),
         *("systems", "surveys", "user_evidence", "estimators", "assess", "candidates", "explain", "reasons"),
-        *("decision", "published_steps", "prediction", "model_family", "solve_for", "allocation", "records"),
+        *("decision", "published_steps", "prediction", "model_family", "solve_for", "allocation"),
     ),
     "report": (
         *("format", "charts", "blocks", "figures", "svg", "json", "bench_json"),
@@ -376,7 +375,9 @@ def test_advise_runs_through_few_modules(tmp_path):
 
 
 SCRIPTS = sorted(
-    path for folder in ("benchmarks", "docs", "experiments") for path in (ROOT / folder).rglob("*.py")
+    path
+    for folder in ("benchmarks", "docs", "experiments", "records")
+    for path in (ROOT / folder).rglob("*.py")
 )
 assert SCRIPTS
 

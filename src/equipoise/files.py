@@ -23,7 +23,7 @@ from typing import IO, Any, Final, TypeVar
 from zlib import crc32
 
 from equipoise.errors import DataError, UsageError
-from equipoise.units import GIB, significant
+from equipoise.units import GIB
 
 # The other end of a pipe has so long to write its next bytes, and so long for all of them.
 _PIECE_S: Final = 5.0
@@ -293,20 +293,6 @@ def shipped_record(name: str | Path, kind: type[Record], *, made_by: str) -> Rec
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except (OSError, ValueError, msgspec.MsgspecError) as err:
         raise DataError(f"{path}: {err}; `make {made_by}` writes it") from err
-
-
-def write_record(name: str, document: Mapping[str, Any], *, num_digits: int = 5) -> None:
-    """Write a record of `data/`, by its name, its numbers rounded.
-
-    num_digits: as many as are the same whatever the order of sums inside a library: the file is then the same
-    bytes.
-    """
-    import orjson  # noqa: PLC0415 - as above
-
-    encoded = orjson.dumps(
-        significant(document, num_digits), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
-    )
-    (_PACKAGE / "data" / name).write_bytes(encoded)
 
 
 def shipped_files() -> tuple[Path, ...]:

@@ -30,7 +30,7 @@ def test_trends_ship_for_every_law_of_the_embedded_dataset(given_batch):
     assert rounds
     for round_ in (*rounds, None):
         hashed = fingerprint(results.before(round_), settings, given_batch=given_batch)
-        assert hashed in kept_trends(), f"{round_}: python -m equipoise.calibration trends"
+        assert hashed in kept_trends(), f"{round_}: python records/calibrations.py trends"
 
 
 @pytest.mark.parametrize("given_batch", [False, True])

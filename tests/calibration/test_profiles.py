@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import orjson
 import pytest
+from calibrations import RECIPES, RECORDS, main
 
 from equipoise.calibration import profiles as module
-from equipoise.calibration.__main__ import RECIPES, RECORDS, main
 from equipoise.calibration.profiles import profile, profiles, read_profiles
 from equipoise.errors import DataError, SpecError
 from equipoise.perfmodel.estimate import estimate

@@ -7,6 +7,7 @@ from pathlib import Path
 import orjson
 import polars as pl
 import pytest
+from calibrations import steps_document
 from polars.testing import assert_frame_equal
 
 from equipoise.calibration import published_steps as steps
@@ -95,7 +96,7 @@ def test_what_the_model_cannot_predict_is_listed_with_the_reason(table):
 
 
 def test_every_row_of_the_files_is_in_the_table_or_counted(data_dir, tmp_path, table):
-    document = steps.steps_document(data_dir / "measured", tmp_path)
+    document = steps_document(data_dir / "measured", tmp_path)
     files = sorted((data_dir / "measured").glob("*.csv"))
     num_rows = sum(len(file.read_text().splitlines()) - 1 for file in files)
     assert document["num_rows"] + sum(document["rejected"].values()) == num_rows

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 from threadpoolctl import threadpool_limits
 
 from equipoise.calibration.curves import (
@@ -20,7 +20,6 @@ from equipoise.calibration.curves import (
 )
 from equipoise.calibration.forecasts import smooth_curves
 from equipoise.errors import EvidenceError
-from equipoise.runs import embedded
 from equipoise.scaling.backtest import past_laws
 from equipoise.scaling.equilibrium import (
     BALANCE,
@@ -306,8 +305,3 @@ def _way(kept: Sequence[HeldOutAdvice], name: str) -> Way:
         mean_measured_regret=float(np.mean(measured)) if measured else None,
         p90_measured_regret=float(np.quantile(measured, 0.9)) if measured else None,
     )
-
-
-def advice_document(results: Sequence[HeldOutAdvice]) -> dict[str, Any]:
-    """The record of some results, as it ships."""
-    return {"dataset": embedded.version(), "errors": [to_builtins(each) for each in advice_errors(results)]}

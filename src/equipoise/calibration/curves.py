@@ -232,7 +232,7 @@ Objective: TypeAlias = Literal["answer", "balance", "marginal", "floor", "cost"]
 OURS: Final = "equipoise"
 ALL_JUMPS = "all"
 # Of numbers sought on the curves of published results alone, and on those combined with the model's
-# (decide/records/combined.py).
+# (records/combined.py).
 PUBLISHED, COMBINED = "advice.json", "combined_advice.json"
 # Up to four times the largest known, and beyond: too few groups are compared for more.
 ADVICE_JUMPS = JUMPS[-2:]

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from functools import cache, lru_cache
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from msgspec import Struct, field
@@ -25,7 +25,6 @@ from equipoise.calibration.curves import (
 from equipoise.errors import EvidenceError, SpecError
 from equipoise.files import shipped_record
 from equipoise.intervals import Interval
-from equipoise.runs import embedded
 from equipoise.scaling import pooled
 from equipoise.scaling.fit import MeasuredTimes, measured_times
 from equipoise.scaling.laws import Domain, FloatArray, Law, law_named
@@ -185,18 +184,6 @@ class _Trends(Struct, frozen=True, kw_only=True):
 def kept_trends() -> Mapping[str, pooled.KeptTrends]:
     """The trends that ship, by `fingerprint`: they are used for what they were made of, and nothing else."""
     return shipped_record(TRENDS, _Trends, made_by="dataset").trends
-
-
-def trends_document() -> dict[str, Any]:
-    """The trends of the laws of the embedded data: of what was before each round, and of all."""
-    results, found = results_of(embedded.scores()), {}
-    for round_ in (*sorted({each.campaign for each in results.best}, key=round_key)[1:], None):
-        for given_batch in (False, True):
-            entries = results.before(round_)
-            settings = shipped_forecasts().settings(given_batch=given_batch)
-            law = pooled.fit(entries, given_batch=given_batch, settings=settings)
-            found[fingerprint(entries, settings, given_batch=given_batch)] = law.trends()
-    return {"dataset": embedded.version(), "trends": found}
 
 
 def published_curve(

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from zlib import crc32
 
 import numpy as np
-from msgspec import Struct, convert, to_builtins
+from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.errors import SpecError
 from equipoise.files import shipped_record
-from equipoise.intervals import LEVEL
 from equipoise.perfmodel.parameters import PRIORS, Parameters, stacked
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.hardware import Accelerator, Kind
@@ -24,7 +23,6 @@ from equipoise.spec.strategy import software as software_named
 from equipoise.spec.workload import Workload
 
 if TYPE_CHECKING:
-    from equipoise.calibration.accuracy import TimeErrors
     from equipoise.calibration.user_collectives import TimedCollectives
     from equipoise.calibration.user_links import UserLinks
 
@@ -47,12 +45,6 @@ class ProfileRecord(Struct, frozen=True, kw_only=True):
     coverage: float
     level: float
     log_half_width: float
-
-
-def profile_record(errors: "TimeErrors", *, split: str, log_half_width: float) -> ProfileRecord:
-    """The record of errors on rows held out by a split."""
-    of_record = {"split": split, "level": LEVEL, "log_half_width": log_half_width}
-    return convert({**to_builtins(errors), **of_record}, ProfileRecord)
 
 
 class Profile(Struct, frozen=True, kw_only=True):
@@ -347,7 +339,7 @@ def runs_on(software: str, chip: Accelerator) -> bool:
 def _software_model(name: str) -> CalibratedModel:
     """The model with a software's parameters: draws as likely as all measured steps together leave them.
 
-    Source: log-normal about the middle, with the covariance of the fit; `software_fit`.
+    Source: log-normal about the middle, with the covariance of the fit; records/software_fit.py.
     """
     found = software_profiles()[name]
     record = found.record

@@ -3,38 +3,28 @@
 What the model predicts is not in the table: it is made again with the calibrations that ship.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import polars as pl
 from msgspec import Struct
 
 from equipoise.calibration.accuracy import prior_half_width
-from equipoise.calibration.published import PublishedRow, read_rows
-from equipoise.calibration.published.executions import chosen, digest_of, with_executions
+from equipoise.calibration.published import PublishedRow
+from equipoise.calibration.published.executions import digest_of
 from equipoise.calibration.published.table import (
-    FILE_NAME,
-    PUBLISHED_STEPS,
     published_steps,
     rows_of_table,
-    table_row,
 )
 from equipoise.calibration.step_rows import by_bases, refusal, step_rows
 from equipoise.calibration.validate import AUTO, basis_of
 from equipoise.errors import UsageError
 from equipoise.intervals import LEVEL
-from equipoise.runs.readers.cells import listed, rows_of
-from equipoise.runs.store import polars_schema, write_table
+from equipoise.runs.readers.cells import listed
 from equipoise.spec import canonical
 from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.spec.strategy import SOFTWARE, SOFTWARE_NAMES
-
-RECORD: Final = "published_steps.json"
-_TRAINING: Final = ("step", "throughput", "efficiency", None)
 
 
 class StepPrediction(Struct, frozen=True, kw_only=True):
@@ -173,45 +163,3 @@ def _of_software(name: str, frame: pl.DataFrame, _: Catalogue) -> pl.Series:
 
 def _of_source(name: str, frame: pl.DataFrame, _: Catalogue) -> pl.Series:
     return frame["repository"].str.contains(name.strip().lower(), literal=True)
-
-
-def steps_document(directory: Path, folder: Path | None = None) -> dict[str, Any]:
-    """Write the table from all files of measurements of a directory; what went into it, and what did not.
-
-    folder: where the table goes; the package's data unless given.
-    """
-    paths = sorted(directory.glob("*.csv"))
-    # Files of whole trainings have columns of their own.
-    of_steps = [path for path in paths if "measured" in rows_of(path)[0]]
-    rows = with_executions(read_rows(of_steps))
-    frame, rejected = steps_table(rows)
-    for path in set(paths) - set(of_steps):
-        rejected["a whole training, not a step"] += sum(1 for _ in rows_of(path)[1])
-    write_table(frame, (folder or Path(str(files("equipoise") / "data"))) / FILE_NAME, PUBLISHED_STEPS)
-    return {
-        "num_rows": frame.height,
-        "num_executions": frame["execution"].n_unique(),
-        "num_predicted": int(frame["reason"].is_null().sum()),
-        "repositories": dict(sorted(Counter(frame["repository"].to_list()).items())),
-        "rejected": dict(sorted(rejected.items())),
-        "not_predicted": dict(Counter(frame["reason"].drop_nulls().to_list()).most_common()),
-    }
-
-
-def steps_table(rows: Sequence[PublishedRow]) -> tuple[pl.DataFrame, Counter[str]]:
-    """The table of some rows, and why others are not in it, with their number.
-
-    rows: as `with_executions` returned them.
-    """
-    rejected: Counter[str] = Counter()
-    counted = {row.execution: digest_of(row) for row in chosen(rows)}
-    found: dict[str, dict[str, object]] = {}
-    for row in rows:
-        name = digest_of(row)
-        if row.kind not in _TRAINING or (row.kind is None and "busbw" in row.unit):
-            rejected[f"a {row.kind or 'collective'}, not a training step"] += 1
-        elif name in found:
-            rejected["a copy of another row"] += 1
-        else:
-            found[name] = table_row(row, execution=counted.get(row.execution, name), reason=refusal(row))
-    return pl.DataFrame([*found.values()], schema=polars_schema(PUBLISHED_STEPS)), rejected

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from equipoise.decide.evidence import LEAST_LOG_SD, Curves, Estimates
 from equipoise.files import shipped_record
-from equipoise.intervals import DEVIATE, LEVEL, Interval
+from equipoise.intervals import DEVIATE, Interval
 from equipoise.scaling.laws import Domain, FloatArray
 from equipoise.spec.workload import Workload
 
@@ -57,21 +57,6 @@ class WorkloadPlans(Struct, frozen=True, kw_only=True):
     median: float
 
 
-class Planned(Struct, frozen=True, kw_only=True):
-    """A published training and its plan at the same batch; planned_s: None where there is none.
-
-    group: round, workload and accelerator.
-    """
-
-    entry: str
-    workload: str
-    kind: PlanKind
-    published_s: float
-    planned_s: float | None
-    group: tuple[str, ...] = ()
-    num_accelerators: int = 1
-
-
 class _Plans(Struct, frozen=True, kw_only=True):
     """What PLAN_RECORD_NAME holds."""
 
@@ -103,65 +88,6 @@ def model_kind(about: Workload) -> ModelKind:
 def record_of(kind: PlanKind) -> PlanRecord:
     """The record of one kind of plans. Raises DataError as `plan_records` does."""
     return next(each for each in plan_records() if each.kind == kind)
-
-
-def records(found: Sequence[Planned]) -> tuple[PlanRecord, ...]:
-    """The record of each kind of model that some training was planned of."""
-    kinds: tuple[PlanKind, ...] = ("transformer", "other", "pretraining")
-    return tuple(
-        _record(kind, [each for each in found if each.kind == kind])
-        for kind in kinds
-        if any(each.kind == kind and each.planned_s is not None for each in found)
-    )
-
-
-def by_workload(found: Sequence[Planned]) -> tuple[WorkloadPlans, ...]:
-    """How wrong plans were of each workload that some training was planned of."""
-    ratios: dict[str, list[float]] = {}
-    for each in found:
-        if each.planned_s is not None:
-            ratios.setdefault(each.workload, []).append(each.planned_s / each.published_s)
-    return tuple(
-        WorkloadPlans(
-            workload=name,
-            num_trainings=len(ratios[name]),
-            bias=float(np.median(ratios[name])),
-            median=float(np.median(np.abs(np.array(ratios[name]) - 1.0))),
-        )
-        for name in sorted(ratios)
-    )
-
-
-def _record(kind: PlanKind, found: Sequence[Planned]) -> PlanRecord:
-    planned = [
-        (each.workload, each.planned_s / each.published_s) for each in found if each.planned_s is not None
-    ]
-    names = np.array([name for name, _ in planned])
-    ratios = np.array([ratio for _, ratio in planned])
-    weights = np.array([1.0 / np.count_nonzero(names == name) for name in names])
-    corrected = ratios
-    if kind == "pretraining":
-        others = [names != name for name in names]
-        corrected = ratios / [_quantile(ratios[each], weights[each], 0.5) for each in others]
-    errors = np.abs(corrected - 1.0)
-    return PlanRecord(
-        kind=kind,
-        num_trainings=len(planned),
-        num_unexpressed=len(found) - len(planned),
-        workloads=tuple(sorted(set(names.tolist()))),
-        median=_quantile(errors, weights, 0.5),
-        p90=_quantile(errors, weights, 0.9),
-        bias=_quantile(ratios, weights, 0.5),
-        level=LEVEL,
-        log_half_width=_quantile(np.abs(np.log(corrected)), weights, LEVEL),
-    )
-
-
-def _quantile(values: FloatArray, weights: FloatArray, share: float) -> float:
-    """The value that a share of the weight does not exceed."""
-    order = np.argsort(values)
-    reached = np.cumsum(weights[order]) / weights.sum()
-    return float(values[order][np.searchsorted(reached, share - 1e-12)])
 
 
 COMBINED_RECORD_NAME = "combined.json"

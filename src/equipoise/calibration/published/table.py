@@ -1,7 +1,7 @@
 """The published training steps that ship as one table: its columns, its rows as a reader sees them, loading.
 
 The first columns are what was read out of a row, the last ones the row as it was published: written as CSV,
-the table is a file that `validate` takes. `python -m equipoise.calibration steps` writes it.
+the table is a file that `validate` takes. `make profiles` writes it.
 """
 
 import re
@@ -137,7 +137,7 @@ def published_steps() -> pl.DataFrame:
     try:
         data = path.read_bytes()
     except OSError as err:
-        raise DataError(f"{path}: {err.strerror}; `python -m equipoise.calibration steps` writes it") from err
+        raise DataError(f"{path}: {err.strerror}; `make profiles` writes it") from err
     return read_bytes(data, PUBLISHED_STEPS, FILE_NAME)
 
 

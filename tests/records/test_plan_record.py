@@ -4,9 +4,9 @@ import math
 import statistics
 
 import pytest
+from plans import Planned, by_workload, planned_pretrainings, records
 
-from equipoise.decide.combine import Planned, PlanRecord, by_workload, plan_records, record_of, records
-from equipoise.decide.records.plans import planned_pretrainings
+from equipoise.decide.combine import PlanRecord, plan_records, record_of
 
 
 def training(workload, ratio, kind="transformer"):

@@ -2,8 +2,10 @@
 
 The records that ship, of times nobody ran and of sizes held out of published groups.
 
-`python -m equipoise.decide.records.combined` compares times with results and writes data/combined.json;
-`... combined advice` advises again and writes data/combined_advice.json.
+    python records/combined.py [advice]
+
+compares times with results and writes data/combined.json; with `advice` it advises again and writes
+data/combined_advice.json.
 """
 
 import math
@@ -12,25 +14,25 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise
 
 import numpy as np
+from calibrations import advice_document
 from msgspec import Struct, to_builtins
+from plans import Planned, kind_of, modelled, planned, published_problem
 from threadpoolctl import threadpool_limits
+from written import write_of_dataset, write_record
 
-from equipoise import files
-from equipoise.calibration.advice_backtest import Curves, advice_document, held_out_advice, pooled_curves
+from equipoise.calibration.advice_backtest import Curves, held_out_advice, pooled_curves
 from equipoise.calibration.curves import COMBINED
 from equipoise.decide.combine import (
     COMBINED_RECORD_NAME,
     CombinedRecord,
     Jump,
     ModelKind,
-    Planned,
     combine,
     combined_curves,
     combined_record,
 )
 from equipoise.decide.estimators.model import when_published
 from equipoise.decide.evidence import LEAST_LOG_SD, Estimate, Estimates
-from equipoise.decide.records.plans import kind_of, modelled, planned, published_problem, write_record
 from equipoise.errors import EvidenceError, InputError
 from equipoise.intervals import DEVIATE, Interval, log_sd, with_log_sd
 from equipoise.runs import embedded
@@ -275,7 +277,7 @@ def _advise() -> None:
     scores = embedded.scores()
     results = held_out_advice(scores.entries, curves_of=CombinedCurves(scores=scores), sizes_of=taken_sizes)
     document = advice_document([each for each in results if each.objective != "cost"])
-    files.write_record(COMBINED, document)
+    write_record(COMBINED, document)
 
 
 def _compare() -> None:
@@ -284,7 +286,7 @@ def _compare() -> None:
     with threadpool_limits(limits=1):
         found = list(_held_out(backtest(best_per_size(scores.entries), protocol="largest").groups, scores))
         carried, num_carried = carried_log_sds(list(planned(scores)))
-    write_record(COMBINED_RECORD_NAME, {"record": to_builtins(record_of(found, carried, num_carried))})
+    write_of_dataset(COMBINED_RECORD_NAME, {"record": to_builtins(record_of(found, carried, num_carried))})
 
 
 if __name__ == "__main__":

@@ -3,9 +3,9 @@
 import math
 
 import pytest
+from transfer import HeldOutChip, held_out_chips, records
 
 from equipoise.decide.estimators.model import transfer_records
-from equipoise.decide.records.transfer import HeldOutChip, held_out_chips, records
 from equipoise.runs import embedded
 from equipoise.spec.mlperf import Scores
 

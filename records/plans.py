@@ -1,22 +1,30 @@
-"""Plans of trainings that were published: planned times against published ones.
+"""Plans of trainings that were published: planned times against published ones, and data/plans.json.
 
-Makes the record that ships.
+python records/plans.py
 """
 
 import sys
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
 from typing import Final
 
 import msgspec
+import numpy as np
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 from threadpoolctl import threadpool_limits
+from written import write_of_dataset
 
-from equipoise import files as own_files
 from equipoise.calibration.profiles import architecture, model_for
-from equipoise.decide.combine import PLAN_RECORD_NAME, ModelKind, Planned, by_workload, model_kind, records
+from equipoise.decide.combine import (
+    PLAN_RECORD_NAME,
+    ModelKind,
+    PlanKind,
+    PlanRecord,
+    WorkloadPlans,
+    model_kind,
+)
 from equipoise.decide.estimators.model import model_estimates
 from equipoise.decide.evidence import Estimates
 from equipoise.decide.query import TrainingQuery
@@ -24,14 +32,30 @@ from equipoise.decide.strategy_search import Problem, problem
 from equipoise.decide.surveys import Survey, surveyed
 from equipoise.decide.training import fixed_budget, training, usual_batch
 from equipoise.errors import InputError
+from equipoise.intervals import LEVEL
 from equipoise.runs import embedded
+from equipoise.scaling.laws import FloatArray
 from equipoise.spec.catalogue import shipped
 from equipoise.spec.mlperf import ScoredEntry, Scores, best_per_size, round_key
 from equipoise.units import HOUR_S
 
 # Rounds from here on: software and hardware that are still in use.
 _FIRST_ROUND: Final = "v3.0"
-_NUM_DIGITS: Final = 4
+
+
+class Planned(Struct, frozen=True, kw_only=True):
+    """A published training and its plan at the same batch; planned_s: None where there is none.
+
+    group: round, workload and accelerator.
+    """
+
+    entry: str
+    workload: str
+    kind: PlanKind
+    published_s: float
+    planned_s: float | None
+    group: tuple[str, ...] = ()
+    num_accelerators: int = 1
 
 
 def published_problem(
@@ -73,12 +97,6 @@ def recent_rounds(rounds: Iterable[str]) -> list[str]:
     """The rounds whose software and hardware are still in use, oldest first."""
     ordered = sorted(rounds, key=round_key)
     return [name for name in ordered if round_key(name) >= round_key(_FIRST_ROUND)]
-
-
-def write_record(name: str, found: Mapping[str, object]) -> None:
-    """Write a record next to the embedded tables, with the version of the dataset that it is of."""
-    document = {"dataset": embedded.version(), **found}
-    own_files.write_record(name, document, num_digits=_NUM_DIGITS)
 
 
 def planned(scores: Scores) -> Iterator[Planned]:
@@ -180,12 +198,71 @@ def planned_pretrainings() -> Iterator[Planned]:
         )
 
 
+def records(found: Sequence[Planned]) -> tuple[PlanRecord, ...]:
+    """The record of each kind of model that some training was planned of."""
+    kinds: tuple[PlanKind, ...] = ("transformer", "other", "pretraining")
+    return tuple(
+        _record(kind, [each for each in found if each.kind == kind])
+        for kind in kinds
+        if any(each.kind == kind and each.planned_s is not None for each in found)
+    )
+
+
+def by_workload(found: Sequence[Planned]) -> tuple[WorkloadPlans, ...]:
+    """How wrong plans were of each workload that some training was planned of."""
+    ratios: dict[str, list[float]] = {}
+    for each in found:
+        if each.planned_s is not None:
+            ratios.setdefault(each.workload, []).append(each.planned_s / each.published_s)
+    return tuple(
+        WorkloadPlans(
+            workload=name,
+            num_trainings=len(ratios[name]),
+            bias=float(np.median(ratios[name])),
+            median=float(np.median(np.abs(np.array(ratios[name]) - 1.0))),
+        )
+        for name in sorted(ratios)
+    )
+
+
+def _record(kind: PlanKind, found: Sequence[Planned]) -> PlanRecord:
+    planned = [
+        (each.workload, each.planned_s / each.published_s) for each in found if each.planned_s is not None
+    ]
+    names = np.array([name for name, _ in planned])
+    ratios = np.array([ratio for _, ratio in planned])
+    weights = np.array([1.0 / np.count_nonzero(names == name) for name in names])
+    corrected = ratios
+    if kind == "pretraining":
+        others = [names != name for name in names]
+        corrected = ratios / [_quantile(ratios[each], weights[each], 0.5) for each in others]
+    errors = np.abs(corrected - 1.0)
+    return PlanRecord(
+        kind=kind,
+        num_trainings=len(planned),
+        num_unexpressed=len(found) - len(planned),
+        workloads=tuple(sorted(set(names.tolist()))),
+        median=_quantile(errors, weights, 0.5),
+        p90=_quantile(errors, weights, 0.9),
+        bias=_quantile(ratios, weights, 0.5),
+        level=LEVEL,
+        log_half_width=_quantile(np.abs(np.log(corrected)), weights, LEVEL),
+    )
+
+
+def _quantile(values: FloatArray, weights: FloatArray, share: float) -> float:
+    """The value that a share of the weight does not exceed."""
+    order = np.argsort(values)
+    reached = np.cumsum(weights[order]) / weights.sum()
+    return float(values[order][np.searchsorted(reached, share - 1e-12)])
+
+
 def main() -> int:
     """Plan every training and write the file next to the embedded tables."""
     with threadpool_limits(limits=1):
         found = (*planned(embedded.scores()), *planned_pretrainings())
     to_target = [each for each in found if each.kind != "pretraining"]
-    write_record(
+    write_of_dataset(
         PLAN_RECORD_NAME,
         {
             "records": [to_builtins(each) for each in records(found)],

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from combined import about_combined, taken_sizes
 
 from equipoise.decide.combine import straight_between
 from equipoise.decide.evidence import Estimate, Estimates
-from equipoise.decide.records.combined import about_combined, taken_sizes
 from equipoise.intervals import with_log_sd
 from equipoise.scaling.laws import Domain
 

@@ -1,6 +1,8 @@
 """How wrong results carried to another chip are: whole chips held out of all published data. What ships.
 
-`python -m equipoise.decide.records.transfer` holds them out and writes data/transfer.json.
+    python records/transfer.py
+
+holds them out and writes data/transfer.json.
 """
 
 import math
@@ -10,7 +12,9 @@ from itertools import groupby
 
 import numpy as np
 from msgspec import Struct, to_builtins
+from plans import modelled, published_problem, recent_rounds
 from threadpoolctl import threadpool_limits
+from written import write_of_dataset
 
 from equipoise.calibration.curves import CurveQuestion
 from equipoise.calibration.forecasts import results_of
@@ -30,7 +34,6 @@ from equipoise.decide.estimators.published import (
     published_evidence,
 )
 from equipoise.decide.evidence import Estimates
-from equipoise.decide.records.plans import modelled, published_problem, recent_rounds, write_record
 from equipoise.errors import EvidenceError, InputError
 from equipoise.intervals import DEVIATE
 from equipoise.runs import embedded
@@ -167,7 +170,7 @@ def main() -> int:
     """Hold every chip out and write the file next to the embedded tables."""
     with threadpool_limits(limits=1):
         made = records(tuple(held_out_chips(embedded.scores())))
-    write_record(NAME, {"records": [to_builtins(each) for each in made]})
+    write_of_dataset(NAME, {"records": [to_builtins(each) for each in made]})
     return 0
 
 

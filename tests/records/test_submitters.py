@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from submitters import log_ratios, submitter_spread
 
 from equipoise.errors import EvidenceError
-from equipoise.scaling.pooled import log_ratios, submitter_spread
 from equipoise.spec.mlperf import ScoredEntry
 
 

@@ -1,41 +1,46 @@
-"""What calibration writes into equipoise/data, made again: `python -m equipoise.calibration [RECORD ...]`.
+"""What calibration reads of equipoise/data, made again.
+
+    python records/calibrations.py [RECORD ...]
 
 Without names all of them, in this order. Profiles are fitted to published measurements, and tested on rows
-held out. What has to ask whole questions is made by decide/records/.
+held out. What has to ask whole questions is made by the scripts beside this one.
 """
 
 import argparse
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 from msgspec import Struct, to_builtins
+from software_fit import software_document
+from submitters import submitter_spread
 from threadpoolctl import threadpool_limits
+from written import DATA, profile_record, write_record
 
 from equipoise.calibration.accuracy import half_width
-from equipoise.calibration.advice_backtest import advice_document, held_out_advice
-from equipoise.calibration.curves import FORECAST, PUBLISHED, BacktestSummary
-from equipoise.calibration.forecasts import TRENDS, trends_document
+from equipoise.calibration.advice_backtest import HeldOutAdvice, advice_errors, held_out_advice
+from equipoise.calibration.curves import FORECAST, PUBLISHED, BacktestSummary, shipped_forecasts
+from equipoise.calibration.forecasts import TRENDS, fingerprint, results_of
 from equipoise.calibration.profiles import NAME as PROFILES
-from equipoise.calibration.profiles import SOFTWARE_NAME, Profile, ProfileRecord, profile_record
-from equipoise.calibration.published import PublishedRow, nodes_of
-from equipoise.calibration.published.executions import digest_of, read_executions
-from equipoise.calibration.published_steps import RECORD as STEPS
-from equipoise.calibration.published_steps import steps_document
-from equipoise.calibration.software_fit import software_document
+from equipoise.calibration.profiles import SOFTWARE_NAME, Profile, ProfileRecord
+from equipoise.calibration.published import PublishedRow, nodes_of, read_rows
+from equipoise.calibration.published.executions import chosen, digest_of, read_executions, with_executions
+from equipoise.calibration.published.table import FILE_NAME, PUBLISHED_STEPS, table_row
 from equipoise.calibration.step_rows import calibrated, refusal
 from equipoise.calibration.validate import Validation, validate
-from equipoise.files import write_record
 from equipoise.intervals import LEVEL
 from equipoise.runs import embedded
+from equipoise.runs.readers.cells import rows_of
+from equipoise.runs.store import polars_schema, write_table
 from equipoise.scaling import backtest as scaling
 from equipoise.scaling import pooled
 from equipoise.scaling.backtest import Protocol
-from equipoise.scaling.pooled import submitter_spread
-from equipoise.spec.mlperf import best_per_size
+from equipoise.spec.mlperf import best_per_size, round_key
 
 
 class Recipe(Struct, frozen=True, kw_only=True):
@@ -145,9 +150,71 @@ def forecast_document() -> dict[str, Any]:
     }
 
 
+_TRAINING = ("step", "throughput", "efficiency", None)
+
+
+def steps_document(directory: Path, folder: Path | None = None) -> dict[str, Any]:
+    """Write the table from all files of measurements of a directory; what went into it, and what did not.
+
+    folder: where the table goes; the package's data unless given.
+    """
+    paths = sorted(directory.glob("*.csv"))
+    # Files of whole trainings have columns of their own.
+    of_steps = [path for path in paths if "measured" in rows_of(path)[0]]
+    rows = with_executions(read_rows(of_steps))
+    frame, rejected = steps_table(rows)
+    for path in set(paths) - set(of_steps):
+        rejected["a whole training, not a step"] += sum(1 for _ in rows_of(path)[1])
+    write_table(frame, (folder or DATA) / FILE_NAME, PUBLISHED_STEPS)
+    return {
+        "num_rows": frame.height,
+        "num_executions": frame["execution"].n_unique(),
+        "num_predicted": int(frame["reason"].is_null().sum()),
+        "repositories": dict(sorted(Counter(frame["repository"].to_list()).items())),
+        "rejected": dict(sorted(rejected.items())),
+        "not_predicted": dict(Counter(frame["reason"].drop_nulls().to_list()).most_common()),
+    }
+
+
+def steps_table(rows: Sequence[PublishedRow]) -> tuple[pl.DataFrame, Counter[str]]:
+    """The table of some rows, and why others are not in it, with their number.
+
+    rows: as `with_executions` returned them.
+    """
+    rejected: Counter[str] = Counter()
+    counted = {row.execution: digest_of(row) for row in chosen(rows)}
+    found: dict[str, dict[str, object]] = {}
+    for row in rows:
+        name = digest_of(row)
+        if row.kind not in _TRAINING or (row.kind is None and "busbw" in row.unit):
+            rejected[f"a {row.kind or 'collective'}, not a training step"] += 1
+        elif name in found:
+            rejected["a copy of another row"] += 1
+        else:
+            found[name] = table_row(row, execution=counted.get(row.execution, name), reason=refusal(row))
+    return pl.DataFrame([*found.values()], schema=polars_schema(PUBLISHED_STEPS)), rejected
+
+
+def trends_document() -> dict[str, Any]:
+    """The trends of the laws of the embedded data: of what was before each round, and of all."""
+    results, found = results_of(embedded.scores()), {}
+    for round_ in (*sorted({each.campaign for each in results.best}, key=round_key)[1:], None):
+        for given_batch in (False, True):
+            entries = results.before(round_)
+            settings = shipped_forecasts().settings(given_batch=given_batch)
+            law = pooled.fit(entries, given_batch=given_batch, settings=settings)
+            found[fingerprint(entries, settings, given_batch=given_batch)] = law.trends()
+    return {"dataset": embedded.version(), "trends": found}
+
+
+def advice_document(results: Sequence[HeldOutAdvice]) -> dict[str, Any]:
+    """The record of some results, as it ships."""
+    return {"dataset": embedded.version(), "errors": [to_builtins(each) for each in advice_errors(results)]}
+
+
 def _measured() -> Path:
     """The measurements below $EQUIPOISE_DATA (default ../shared/data)."""
-    checkout = Path(__file__).resolve().parents[3]
+    checkout = Path(__file__).resolve().parents[1]
     return Path(os.environ.get("EQUIPOISE_DATA", checkout.parent / "shared" / "data")) / "measured"
 
 
@@ -171,7 +238,7 @@ def _advice() -> Mapping[str, Any]:
 RECORDS: Mapping[str, tuple[str, Callable[[], Mapping[str, Any]]]] = {
     "profiles": (PROFILES, _profiles),
     "software": (SOFTWARE_NAME, _software),
-    "steps": (STEPS, _steps),
+    "steps": ("published_steps.json", _steps),
     "forecast": (FORECAST, forecast_document),
     "trends": (TRENDS, trends_document),
     "advice": (PUBLISHED, _advice),
@@ -180,7 +247,7 @@ RECORDS: Mapping[str, tuple[str, Callable[[], Mapping[str, Any]]]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Make the named records, or all, and write them next to the embedded tables."""
-    parser = argparse.ArgumentParser(prog="python -m equipoise.calibration", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python records/calibrations.py", description=__doc__)
     parser.add_argument("records", nargs="*", metavar="RECORD", help=", ".join(RECORDS))
     names = parser.parse_args(arguments).records or [*RECORDS]
     unknown = [name for name in names if name not in RECORDS]

@@ -3,9 +3,9 @@
 import math
 
 import numpy as np
+from plans import planned
 
 from equipoise.decide.combine import record_of
-from equipoise.decide.records.plans import planned
 from equipoise.runs import embedded
 from equipoise.spec.mlperf import Scores
 

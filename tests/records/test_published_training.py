@@ -2,9 +2,9 @@
 
 import orjson
 import pytest
+import written
+from plans import kind_of, modelled, published_problem, recent_rounds
 
-from equipoise import files
-from equipoise.decide.records.plans import kind_of, modelled, published_problem, recent_rounds, write_record
 from equipoise.errors import SpecError, UsageError
 from equipoise.runs import embedded
 from equipoise.spec.mlperf import Scores
@@ -51,8 +51,7 @@ def test_recent_rounds_begin_with_v3_in_order_of_time():
 
 
 def test_a_record_states_its_dataset_and_four_digits(tmp_path, monkeypatch):
-    (tmp_path / "data").mkdir()
-    monkeypatch.setattr(files, "_PACKAGE", tmp_path)
-    write_record("record.json", {"record": {"median": 0.123456}})
-    written = orjson.loads((tmp_path / "data" / "record.json").read_bytes())
-    assert written == {"dataset": embedded.version(), "record": {"median": 0.1235}}
+    monkeypatch.setattr(written, "DATA", tmp_path)
+    written.write_of_dataset("record.json", {"record": {"median": 0.123456}})
+    found = orjson.loads((tmp_path / "record.json").read_bytes())
+    assert found == {"dataset": embedded.version(), "record": {"median": 0.1235}}

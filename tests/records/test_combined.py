@@ -3,9 +3,10 @@
 import math
 
 import pytest
+from combined import HeldOutTime, carried_log_sds, record_of
+from plans import Planned
 
-from equipoise.decide.combine import Planned, combined_record
-from equipoise.decide.records.combined import HeldOutTime, carried_log_sds, record_of
+from equipoise.decide.combine import combined_record
 from equipoise.intervals import with_log_sd
 
 DEVIATE = 1.6448536

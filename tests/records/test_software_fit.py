@@ -4,10 +4,7 @@ import csv
 
 import numpy as np
 import pytest
-
-from equipoise.calibration.profiles import default_software, model_for, software_profiles
-from equipoise.calibration.published.executions import campaign_of, read_executions
-from equipoise.calibration.software_fit import (
+from software_fit import (
     LOCAL_LOG_SD,
     RowGroups,
     fit_software,
@@ -17,6 +14,9 @@ from equipoise.calibration.software_fit import (
     software_rows,
     source_of,
 )
+
+from equipoise.calibration.profiles import default_software, model_for, software_profiles
+from equipoise.calibration.published.executions import campaign_of, read_executions
 from equipoise.calibration.validate import basis_of, validate
 from equipoise.decide.estimators.model import is_ordered
 from equipoise.errors import SpecError
