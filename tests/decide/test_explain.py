@@ -1,5 +1,6 @@
 """What belongs to a choice: when alternatives win, what to measure, records; against the candidates' own numbers."""
 
+import math
 import re
 
 import pytest
@@ -29,6 +30,25 @@ def test_a_faster_dearer_size_wins_where_an_hour_is_worth_the_difference():
         saved_h = (found.recommended.time_s.value - each.candidate.time_s.value) / HOUR_S
         dearer = each.candidate.usd.value - found.recommended.usd.value
         assert number(each.wins_when, "more than ") == pytest.approx(dearer / saved_h, rel=0.01)
+
+
+# Four cards are never the cheapest: two are where an hour is worth little, and eight above.
+NEVER_FOUR = {"workload": "phi4_14b", "train": "qlora", "examples": 10_000, "epochs": 3, "sequence": 2048,
+              "accelerator": RTX, "max_accelerators": 8}  # fmt: skip
+
+
+@pytest.mark.parametrize("question", [*KINDS.values(), NEVER_FOUR], ids=[*KINDS, "never four"])
+def test_an_alternative_within_limits_is_the_cheapest_at_the_values_of_an_hour_it_names(question):
+    """It, and no third candidate, costs least of all that keep the limits, the hours included."""
+    found = ask(question)
+    able = [each for each in found.candidates if not each.broken and each.usd is not None]
+    named = [each for each in found.alternatives if each.candidate in able and "hour" in each.wins_when]
+    for each in (each for each in named if "price" not in each.wins_when):
+        ends = [number(end, "") for end in re.findall(NUMBER.replace("(", "(?:"), each.wins_when)]
+        inside = math.sqrt(math.prod(ends)) if len(ends) == 2 else ends[0]
+        inside *= 0.99 if "less than" in each.wins_when else 1.01 if "more than" in each.wins_when else 1.0
+        cheapest = min(able, key=lambda one: one.usd.value + inside * one.time_s.value / HOUR_S)
+        assert cheapest.id == each.candidate.id, each.wins_when
 
 
 def test_a_price_below_which_another_system_wins_makes_it_win():

@@ -309,6 +309,7 @@ def test_a_type_that_the_table_does_not_name_is_near_what_transformers_builds(ki
         ({"intermediate_size": None}, "intermediate_size"),
         ({"rms_norm_eps": None, "hidden_act": "gelu"}, "rms_norm_eps"),
         ({"type_vocab_size": 2}, "type_vocab_size"),
+        ({"attn_type_list": [0, 1]}, "attn_type_list"),
     ],
 )
 def test_a_type_that_is_not_known_is_refused_where_its_file_is_unlike_llamas(keys, word, tmp_path):

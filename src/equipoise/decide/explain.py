@@ -25,6 +25,7 @@ from equipoise.decide.select import (
     is_able,
     order,
     relaxations,
+    time_values,
     worth,
 )
 from equipoise.decide.strategy_search import Problem
@@ -120,8 +121,9 @@ def alternatives(
         chosen[min(larger, key=lambda each: each.num_accelerators).id] = None
     by_id = {each.id: each for each in candidates}
     ordered = sorted(chosen, key=lambda name: _distance(figures[name], best, rule))
+    able = [figures_of(best), *(each for each in figures.values() if is_able(each, rule))]
     return tuple(
-        Alternative(candidate=by_id[name], wins_when=_wins_when(best, by_id[name], rule))
+        Alternative(candidate=by_id[name], wins_when=_wins_when(best, by_id[name], rule, able))
         for name in ordered[:NUM_ALTERNATIVES]
     )
 
@@ -144,31 +146,51 @@ _LIMITS: Final[Mapping[ConstraintName, str]] = {
 }
 
 
-def _wins_when(best: Candidate, other: Candidate, rule: Rule) -> str:
-    """When another candidate would be the better one, from both candidates' own time and money."""
+def _wins_when(best: Candidate, other: Candidate, rule: Rule, able: Sequence[Figures]) -> str:
+    """When another candidate would be the best one. able: all that keep the limits."""
     assert best.time_s is not None
     assert other.time_s is not None
     saved_h = (best.time_s.value - other.time_s.value) / HOUR_S
     broken = " and ".join(_LIMITS[each.name] for each in other.broken)
     allowed = f"if {broken} allowed it, and " if broken else ""
-    if best.usd is None or other.usd is None:
-        more = (other.accelerator_hours or 0.0) - (best.accelerator_hours or 0.0)
+    ours, theirs = figures_of(best), figures_of(other)
+    name, per_usd = rule.currency
+    less_words, more_words, unit = "costs no more", "costs more", name
+    if ours.usd is None or theirs.usd is None:
         less_words, more_words = "takes fewer accelerator-hours", "takes more accelerator-hours"
-        unit = "accelerator-hours"
-    else:
-        more = other.usd.value - best.usd.value
-        less_words, more_words, unit = "costs no more", "costs more", rule.currency[0]
-        more *= rule.currency[1]
+        unit, per_usd = "accelerator-hours", 1.0
+        ours, theirs, *able = (each.in_accelerator_hours() for each in (ours, theirs, *able))
+    more = (theirs.usd or 0.0) - (ours.usd or 0.0)
     if saved_h > 0.0 >= more:
         return f"{allowed}where it is available: it is faster and {less_words}"
-    if saved_h <= 0.0 <= more:
-        price = _price_that_wins(best, other, rule.objective)
-        if price is not None:
-            name, per_usd = rule.currency
-            return f"{allowed}if its price falls below {price * per_usd:.3g} {name} per accelerator-hour"
-        return f"at no value of time: it is {'slower' if saved_h < 0.0 else 'no faster'} and {more_words}"
-    side = "more" if saved_h > 0.0 else "less"
-    return f"{allowed}where an hour is worth {side} than {format_amount(more / saved_h)} {unit}"
+    is_worse = saved_h <= 0.0 <= more
+    values = None if is_worse else _hour_values(theirs, able, rule)
+    if values is not None:
+        low, high = (None if each is None else format_amount(each * per_usd) for each in values)
+        words = f"{low} to {high}" if low and high else f"more than {low}" if low else f"less than {high}"
+        return f"{allowed}where an hour is worth {words} {unit}"
+    price = _price_that_wins(best, other, rule.objective)
+    if price is not None and more >= 0.0:
+        return f"{allowed}if its price falls below {price * rule.currency[1]:.3g} {name} per accelerator-hour"
+    if not is_worse:
+        return "at no value of time: another alternative is always better"
+    return f"at no value of time: it is {'slower' if saved_h < 0.0 else 'no faster'} and {more_words}"
+
+
+def _hour_values(
+    other: Figures, able: Sequence[Figures], rule: Rule
+) -> tuple[float | None, float | None] | None:
+    """From and to which value of an hour a candidate costs least of all, time included; None where at none.
+
+    Its own limits are left out. An end is None where there is no end.
+    """
+    unlimited = replace(rule, within_s=math.inf, spend_usd=math.inf)
+    found = time_values([*able, other._replace(is_within_size=True)], unlimited)
+    place = next((place for place, each in enumerate(found) if each.candidate == other.id), None)
+    if place is None:
+        return None
+    ends = (*(each.from_usd_per_hour for each in found[1:]), None)
+    return ends[place - 1] if place else None, ends[place]
 
 
 def _price_that_wins(best: Candidate, other: Candidate, objective: Objective) -> float | None:

@@ -94,6 +94,10 @@ class Figures(NamedTuple):
         energy_j = None if self.energy_j is None else self.energy_j * time
         return self._replace(time_s=self.time_s * time, usd=usd, energy_j=energy_j)
 
+    def in_accelerator_hours(self) -> "Figures":
+        """The figures with accelerator-hours in the place of money."""
+        return self._replace(usd=_hours(self))
+
 
 def select(candidates: Sequence[Candidate], rule: Rule, curves: Mapping[Group, SizeCurve]) -> Selection:
     """The best candidate by the rule among those that keep every constraint, or why none does.

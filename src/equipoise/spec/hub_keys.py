@@ -24,7 +24,7 @@ USUAL_SEQUENCE_TOKENS: Final = 4096
 _UNLIKE_LLAMA: Final = re.compile(
     r"(?:^|_)(?:n?experts?|moe|router|ssm|mamba|state_size|time_step|conv|lora_rank|linear_(?:attn|num|key|value)"
     r"|hybrid|recurren|rwkv|gla|delta|cross|encoder|image|vision|patch|audio|mel_bins|diffusion|altup|per_layer"
-    r"|interleave|num_mem|kv_shared|early_exit|loop|mixture|type_vocab|attention_probs|codebook|codec)"
+    r"|interleave|num_mem|attn_type|block_type|kv_shared|early_exit|loop|mixture|type_vocab|attention_probs|codebook|codec)"
 )
 _LLAMA_ACTIVATIONS: Final = ("silu", "swish", "swiglu")
 _LLAMA_SIZES: Final = ("hidden", "layers", "heads", "vocabulary")

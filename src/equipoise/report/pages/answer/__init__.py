@@ -81,12 +81,9 @@ def _is_shown(answer: Answer, each: Alternative) -> bool:
     """Whether the facts or the table show already when an alternative is better, or that it never is."""
     valued = {value.candidate for value in answer.time_values}
     one, best = each.candidate, answer.recommended
-    never_wins = (
-        (best is not None and one.time_s and best.time_s and one.usd and best.usd)
-        and (one.system, one.terms) == (best.system, best.terms)
-        and (one.time_s.value >= best.time_s.value and one.usd.value >= best.usd.value)
-    )
-    return one.id in valued or bool(one.broken) or bool(never_wins)
+    is_same = best is not None and (one.system, one.terms) == (best.system, best.terms)
+    is_cheaper = best is not None and best.usd and one.usd and one.usd.value <= best.usd.value
+    return one.id in valued or bool(one.broken) or bool(valued and (is_same or is_cheaper))
 
 
 def _headline(answer: Answer) -> str:
