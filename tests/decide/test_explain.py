@@ -37,18 +37,32 @@ NEVER_FOUR = {"workload": "phi4_14b", "train": "qlora", "examples": 10_000, "epo
               "accelerator": RTX, "max_accelerators": 8}  # fmt: skip
 
 
-@pytest.mark.parametrize("question", [*KINDS.values(), NEVER_FOUR], ids=[*KINDS, "never four"])
-def test_an_alternative_within_limits_is_the_cheapest_at_the_values_of_an_hour_it_names(question):
-    """It, and no third candidate, costs least of all that keep the limits, the hours included."""
-    found = ask(question)
+def named_values(found):
+    """The alternatives that keep the limits and win at some values of an hour, with the others that do."""
     able = [each for each in found.candidates if not each.broken and each.usd is not None]
-    named = [each for each in found.alternatives if each.candidate in able and "hour" in each.wins_when]
-    for each in (each for each in named if "price" not in each.wins_when):
+    return [
+        (each, able)
+        for each in found.alternatives
+        if each.candidate in able and re.search(r"\bhour .* USD$", each.wins_when)
+    ]
+
+
+def test_an_alternative_costs_least_of_all_at_the_values_of_an_hour_it_names():
+    named = [pair for question in KINDS.values() for pair in named_values(ask(question))]
+    assert named
+    for each, able in named:
         ends = [number(end, "") for end in re.findall(NUMBER.replace("(", "(?:"), each.wins_when)]
         inside = math.sqrt(math.prod(ends)) if len(ends) == 2 else ends[0]
-        inside *= 0.99 if "less than" in each.wins_when else 1.01 if "more than" in each.wins_when else 1.0
+        inside *= {"less": 0.99, "more": 1.01}.get(re.search(r"worth (\w+)", each.wins_when)[1], 1.0)
         cheapest = min(able, key=lambda one: one.usd.value + inside * one.time_s.value / HOUR_S)
         assert cheapest.id == each.candidate.id, each.wins_when
+
+
+def test_a_size_between_two_that_cost_less_wins_at_no_value_of_an_hour():
+    found = ask(NEVER_FOUR)
+    sizes = {each.num_accelerators for each in found.candidates}
+    assert {2, 4, 8} <= sizes
+    assert not named_values(found)
 
 
 def test_a_price_below_which_another_system_wins_makes_it_win():
