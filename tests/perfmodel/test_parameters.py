@@ -10,6 +10,7 @@ from equipoise.perfmodel.collectives import all_gather_s, all_reduce_s
 from equipoise.perfmodel.machine import Group, Wire, Wires
 from equipoise.perfmodel.parameters import (
     COLLECTIVE_PRIORS,
+    PRIORS,
     SIZES,
     CollectiveParameters,
     Correction,
@@ -86,7 +87,9 @@ def test_what_draws_differ_by_grows_with_the_distance_and_broadcasts():
 def test_every_parameter_has_a_prior_with_meaning_and_source():
     calibrated = set(CollectiveParameters.__struct_fields__) - {"measured"}
     assert {prior.name for prior in COLLECTIVE_PRIORS} == calibrated
-    for prior in COLLECTIVE_PRIORS:
+    of_steps = set(Parameters.__struct_fields__) - {"collective"}
+    assert {prior.name for prior in PRIORS if "." not in prior.name} == of_steps
+    for prior in PRIORS:
         assert 0 < prior.median <= prior.largest
         assert prior.log_sd > 0
         assert prior.meaning

@@ -4,7 +4,6 @@ Only what more ranks add is modelled. Every argument is a float or an array; arr
 """
 
 from collections.abc import Callable
-from typing import Annotated
 
 import numpy as np
 from msgspec import Struct
@@ -15,7 +14,7 @@ from equipoise.errors import FitError
 from equipoise.perfmodel.collectives import all_reduce_s
 from equipoise.perfmodel.load import Floats
 from equipoise.perfmodel.machine import Group, Wires
-from equipoise.perfmodel.parameters import CollectiveParameters, Prior, prior, priors_of
+from equipoise.perfmodel.parameters import CollectiveParameters, priors_in
 
 # What workloads call samples that have unequal lengths, and are not cut to one.
 RAGGED_SAMPLES = frozenset({"utterance", "sentence pair"})
@@ -28,77 +27,21 @@ _USUAL_CORES = 12.0
 _ERROR_LOG_SCALE, _NOISE_LOG_SCALE = 0.08, 0.01
 
 
+SCALE_UP_PRIORS = priors_in("scale_up")
+_MEDIANS = {each.name: each.median for each in SCALE_UP_PRIORS}
+
+
 class ScaleUpParameters(Struct, frozen=True, kw_only=True):
     """One calibration of the law; as built without arguments, the medians of the priors."""
 
-    rank_jitter: Annotated[
-        float,
-        prior(
-            0.7,
-            "sd of one rank's step over the mean, whatever it is fed: the slowest of n is sqrt(2 ln n) above",
-            "chips of one bin differ by some 0.5 % (MegaScale 2024, section 5.1)",
-        ),
-    ] = 0.005
-    length_jitter: Annotated[
-        float,
-        prior(
-            0.7,
-            "likewise from samples of unequal length, in one micro-batch",
-            "utterances of LibriSpeech vary by 0.3 of their mean length; the longest of 16 to 64, to which "
-            "all are padded, by 0.02 to 0.05",
-        ),
-    ] = 0.03
-    exchange_s: Annotated[
-        float,
-        prior(
-            0.7,
-            "seconds a step in which ranks agree that gradients are ready, copy and start",
-            "Horovod looks for ready tensors every 1 to 5 ms (HOROVOD_CYCLE_TIME)",
-        ),
-    ] = 2e-3
-    exchange_share: Annotated[
-        float,
-        prior(
-            0.7,
-            "what gradients cost a step, over their all-reduce alone",
-            "overlap hides more than half, copies and slower products cost as much (Li et al. 2020)",
-        ),
-    ] = 1.0
-    decode_core_s: Annotated[
-        float,
-        prior(
-            1.0,
-            "seconds of a host's core that an image costs the accelerators it keeps waiting",
-            "a JPEG takes 8 ms to decode and crop; prefetching hides all but a tenth (Mohan et al. 2021)",
-        ),
-    ] = 1e-3
-    batch_floor: Annotated[
-        float,
-        prior(
-            0.7,
-            "share of a micro-batch's time that does not shrink with its samples",
-            "launches, weights read and small products; vendors' batch sweeps: 0.05 to 0.2",
-        ),
-    ] = 0.1
-    usual_step_s: Annotated[
-        float,
-        prior(
-            0.7,
-            "seconds of a micro-batch where they are not known",
-            "batches that fill an accelerator: 0.1 to 0.4 s",
-        ),
-    ] = 0.2
-    usual_gradient_bytes: Annotated[
-        float,
-        prior(
-            1.2,
-            "gradients where the model's size is not known",
-            "models of one accelerator: 5 to 300 million weights",
-        ),
-    ] = 1.2e8
-
-
-SCALE_UP_PRIORS: tuple[Prior, ...] = priors_of(ScaleUpParameters())
+    rank_jitter: float = _MEDIANS["rank_jitter"]
+    length_jitter: float = _MEDIANS["length_jitter"]
+    exchange_s: float = _MEDIANS["exchange_s"]
+    exchange_share: float = _MEDIANS["exchange_share"]
+    decode_core_s: float = _MEDIANS["decode_core_s"]
+    batch_floor: float = _MEDIANS["batch_floor"]
+    usual_step_s: float = _MEDIANS["usual_step_s"]
+    usual_gradient_bytes: float = _MEDIANS["usual_gradient_bytes"]
 
 
 class MeasuredSteps(Struct, frozen=True, kw_only=True):
