@@ -34,7 +34,7 @@ lint: $(VENV)/dev.stamp
 	$(BIN)/mypy
 
 check: lint site ## run what CI runs: ruff, mypy --strict, the site, doctests, tests
-	$(BIN)/python -m pytest --doctest-modules src
+	$(BIN)/python -m pytest --doctest-modules src records
 	$(MAKE) --no-print-directory test
 
 dataset: $(VENV)/core.stamp ## write src/equipoise/data from the rounds in $EQUIPOISE_DATA/mlperf

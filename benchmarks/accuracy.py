@@ -15,13 +15,13 @@ import numpy as np
 from msgspec import Struct
 
 from equipoise.calibration.accuracy import TimeErrors, time_errors
-from equipoise.calibration.published.executions import source_of
 from equipoise.calibration.published.quantities import number
 from equipoise.calibration.validate import ValidatedRow, Validation, validate
 from equipoise.runs.readers.cells import TextRow
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "records"))
 from software_fit import held_out_steps
+from step_table import source_of
 
 DATA = (
     Path(os.environ.get("EQUIPOISE_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))

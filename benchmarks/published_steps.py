@@ -30,7 +30,6 @@ from equipoise.calibration.published.executions import (
     chosen,
     digest_of,
     software_of,
-    source_of,
     with_executions,
 )
 from equipoise.calibration.published.quantities import number
@@ -53,6 +52,7 @@ from software_fit import (
     held_out_steps,
     software_rows,
 )
+from step_table import source_of
 
 DEVIATE = NormalDist().inv_cdf(0.95)
 # What calculators assume where nothing else is known.

@@ -9,18 +9,17 @@ held out. What has to ask whole questions is made by the scripts beside this one
 import argparse
 import os
 import sys
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 from msgspec import Struct, to_builtins
 from software_fit import software_document
+from step_table import steps_document
 from submitters import submitter_spread
 from threadpoolctl import threadpool_limits
-from written import DATA, profile_record, write_record
+from written import profile_record, write_record
 
 from equipoise.calibration.accuracy import half_width
 from equipoise.calibration.advice_backtest import HeldOutAdvice, advice_errors, held_out_advice
@@ -28,15 +27,12 @@ from equipoise.calibration.curves import FORECAST, PUBLISHED, BacktestSummary, s
 from equipoise.calibration.forecasts import TRENDS, fingerprint, results_of
 from equipoise.calibration.profiles import NAME as PROFILES
 from equipoise.calibration.profiles import SOFTWARE_NAME, Profile, ProfileRecord
-from equipoise.calibration.published import PublishedRow, nodes_of, read_rows
-from equipoise.calibration.published.executions import chosen, digest_of, read_executions, with_executions
-from equipoise.calibration.published.table import FILE_NAME, PUBLISHED_STEPS, table_row
+from equipoise.calibration.published import PublishedRow, nodes_of
+from equipoise.calibration.published.executions import digest_of, read_executions
 from equipoise.calibration.step_rows import calibrated, refusal
 from equipoise.calibration.validate import Validation, validate
 from equipoise.intervals import LEVEL
 from equipoise.runs import embedded
-from equipoise.runs.readers.cells import rows_of
-from equipoise.runs.store import polars_schema, write_table
 from equipoise.scaling import backtest as scaling
 from equipoise.scaling import pooled
 from equipoise.scaling.backtest import Protocol
@@ -148,51 +144,6 @@ def forecast_document() -> dict[str, Any]:
         "backtests": [to_builtins(each) for each in summaries],
         "submitters": to_builtins(submitter_spread(entries)),
     }
-
-
-_TRAINING = ("step", "throughput", "efficiency", None)
-
-
-def steps_document(directory: Path, folder: Path | None = None) -> dict[str, Any]:
-    """Write the table from all files of measurements of a directory; what went into it, and what did not.
-
-    folder: where the table goes; the package's data unless given.
-    """
-    paths = sorted(directory.glob("*.csv"))
-    # Files of whole trainings have columns of their own.
-    of_steps = [path for path in paths if "measured" in rows_of(path)[0]]
-    rows = with_executions(read_rows(of_steps))
-    frame, rejected = steps_table(rows)
-    for path in set(paths) - set(of_steps):
-        rejected["a whole training, not a step"] += sum(1 for _ in rows_of(path)[1])
-    write_table(frame, (folder or DATA) / FILE_NAME, PUBLISHED_STEPS)
-    return {
-        "num_rows": frame.height,
-        "num_executions": frame["execution"].n_unique(),
-        "num_predicted": int(frame["reason"].is_null().sum()),
-        "repositories": dict(sorted(Counter(frame["repository"].to_list()).items())),
-        "rejected": dict(sorted(rejected.items())),
-        "not_predicted": dict(Counter(frame["reason"].drop_nulls().to_list()).most_common()),
-    }
-
-
-def steps_table(rows: Sequence[PublishedRow]) -> tuple[pl.DataFrame, Counter[str]]:
-    """The table of some rows, and why others are not in it, with their number.
-
-    rows: as `with_executions` returned them.
-    """
-    rejected: Counter[str] = Counter()
-    counted = {row.execution: digest_of(row) for row in chosen(rows)}
-    found: dict[str, dict[str, object]] = {}
-    for row in rows:
-        name = digest_of(row)
-        if row.kind not in _TRAINING or (row.kind is None and "busbw" in row.unit):
-            rejected[f"a {row.kind or 'collective'}, not a training step"] += 1
-        elif name in found:
-            rejected["a copy of another row"] += 1
-        else:
-            found[name] = table_row(row, execution=counted.get(row.execution, name), reason=refusal(row))
-    return pl.DataFrame([*found.values()], schema=polars_schema(PUBLISHED_STEPS)), rejected
 
 
 def trends_document() -> dict[str, Any]:

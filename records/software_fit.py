@@ -13,12 +13,13 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 from scipy.linalg.lapack import dpotri
+from step_table import source_of
 from written import profile_record
 
 from equipoise.calibration.accuracy import prior_half_width, time_errors
 from equipoise.calibration.profiles import ProfileRecord
 from equipoise.calibration.published import PublishedRow, nodes_of
-from equipoise.calibration.published.executions import digest_of, read_executions, software_of, source_of
+from equipoise.calibration.published.executions import digest_of, read_executions, software_of
 from equipoise.calibration.published.table import model_kind_of
 from equipoise.calibration.step_rows import StepRows, refusal, step_rows
 from equipoise.intervals import LEVEL

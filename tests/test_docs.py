@@ -12,9 +12,8 @@ import pytest
 from command_line import command, in_process, programs
 
 import equipoise
-from equipoise.calibration.published.table import PUBLISHED_STEPS
 from equipoise.cli.app import verbs
-from equipoise.runs.store import TABLES
+from equipoise.runs.store import PUBLISHED_STEPS, TABLES
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"

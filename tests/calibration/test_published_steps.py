@@ -7,24 +7,21 @@ from pathlib import Path
 import orjson
 import polars as pl
 import pytest
-from calibrations import steps_document
 from polars.testing import assert_frame_equal
+from step_table import date_of, steps_document, trust_of, url_of
 
 from equipoise.calibration import published_steps as steps
 from equipoise.calibration.published import FILE_COLUMNS, row_of_cells
 from equipoise.calibration.published.executions import digest_of
 from equipoise.calibration.published.table import (
-    PUBLISHED_STEPS,
-    date_of,
     published_steps,
     rows_of_table,
-    trust_of,
-    url_of,
 )
 from equipoise.calibration.validate import AUTO, basis_of, validate
 from equipoise.decide import published_steps as nearest
 from equipoise.errors import UsageError
 from equipoise.runs.readers.cells import TextRow
+from equipoise.runs.store import PUBLISHED_STEPS
 from equipoise.spec.catalogue import shipped
 
 MOST_BYTES = 400_000

@@ -12,8 +12,8 @@ from software_fit import (
     posterior,
     software_of,
     software_rows,
-    source_of,
 )
+from step_table import source_of
 
 from equipoise.calibration.profiles import default_software, model_for, software_profiles
 from equipoise.calibration.published.executions import campaign_of, read_executions

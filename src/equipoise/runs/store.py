@@ -63,6 +63,7 @@ def _table(name: str, *, is_of_entries: bool = False) -> TableSchema:
 RUNS = _table("runs", is_of_entries=True)
 SCORES = _table("scores", is_of_entries=True)
 STEPS = _table("steps")
+PUBLISHED_STEPS = _table("published_steps")
 TABLES = (RUNS, SCORES, STEPS)
 
 # The thirteen rounds v0.5 to v5.1 take 2 MB and 15,000 rows; a hostile file must not fill the memory.

@@ -152,20 +152,6 @@ def software_of(row: PublishedRow) -> Software | None:
     return software_in(text, vendor=nodes.accelerator.vendor, is_eager=is_eager)
 
 
-def source_of(row: PublishedRow) -> str:
-    """The repository or paper that a row is from: its source up to the commit, file or table.
-
-    >>> from types import SimpleNamespace
-    >>> source_of(SimpleNamespace(cells={"source": "github:pytorch/ao@36027d82d:training/README.md"}))
-    'github:pytorch/ao'
-    >>> source_of(SimpleNamespace(cells={"source": "arXiv:2205.05198 Table 5 via github"}))
-    'arxiv:2205.05198'
-    """
-    text = row.cells.get("source", "").strip()
-    match = re.match(r"(?:https?://)?(?:[a-z]+:)?[^@#\s:]+", text, re.IGNORECASE)
-    return match[0].rstrip(".,;").lower() if match else ""
-
-
 def campaign_of(row: PublishedRow) -> Hashable:
     """What runs under the same conditions share: the document they are from, the software and the chip.
 
