@@ -231,10 +231,13 @@ def test_of_two_cards_both_are_taken_where_the_second_pays(speedup, number):
 
 
 def reached(rows):
-    """The largest size reached from the smallest by steps that each pay, as DESIGN.md defines marginal."""
-    first, *later = sorted(rows, key=lambda row: row["num_accelerators"])
-    known = [first]
-    for row in later:
+    """The largest size reached by steps that each pay, from that of fewest accelerator-hours on."""
+    ascending = sorted(rows, key=lambda row: row["num_accelerators"])
+    hours = [row["num_accelerators"] * row["time_s"] for row in ascending]
+    # Products of the same amounts differ by roundings: of equal ones the smallest size is the first.
+    start = next(place for place, each in enumerate(hours) if each <= min(hours) * (1 + 1e-9))
+    known = [ascending[start]]
+    for row in ascending[start + 1 :]:
         growth = {at["num_accelerators"]: row["num_accelerators"] / at["num_accelerators"] for at in known}
         if any(
             at["time_s"] / row["time_s"] >= 1 + (growth[at["num_accelerators"]] - 1) / 2 - 1e-9

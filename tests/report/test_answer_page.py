@@ -108,6 +108,18 @@ def test_a_step_that_pays_and_one_that_does_not_are_told_apart():
     assert "1.5x" in text
 
 
+def test_a_step_over_a_size_that_is_slower_and_dearer_than_the_next_is_not_named():
+    # From 8 at 100,000 s, 32 at 11,000 s would pay; from 16, 15,000 / 11,000 = 1.36 does not.
+    answer = made_answer()
+    taking = {0: 100_000.0, 2: 11_000.0}
+    candidates = tuple(
+        replace(each, time_s=replace(each.time_s, value=taking[place])) if place in taking else each
+        for place, each in enumerate(answer.candidates)
+    )
+    text = facts(replace(answer, candidates=candidates, recommended=candidates[2]))["Larger?"]
+    assert "No, 32 over 16: 1.36x" in text
+
+
 def test_a_step_from_the_smallest_size_has_the_interval_of_the_speedup():
     answer = made_answer()
     two = replace(answer, recommended=answer.candidates[1])

@@ -230,6 +230,14 @@ def test_a_size_is_reached_over_one_that_does_not_pay():
     assert found["marginal"].next_step.num_accelerators == 16
 
 
+def test_steps_from_a_size_that_is_slower_and_dearer_than_the_next_do_not_count():
+    # Four are short of memory: 114 accelerator-hours, eight take 62. From eight, 7.7 / 5.4 = 1.43 < 1.5 and
+    # 7.7 / 4.2 = 1.83 < 2.5; from four 28.6 / 4.2 = 6.8 >= 4.5 would pay.
+    found = discrete((4, 8, 16, 32), (28.6, 7.7, 5.4, 4.2))
+    assert found["marginal"].num_accelerators == 8
+    assert default_answer(tuple(found.values())).num_accelerators == 8
+
+
 def test_a_curve_that_has_turned_at_the_largest_size_was_not_cut():
     # From one, four are 4 / 1.6 = 2.5 times as fast: just enough. From two, 2 / 1.6 = 1.25 < 1.5: it has turned.
     found = discrete((1, 2, 4), (4.0, 2.0, 1.6))["marginal"]

@@ -153,16 +153,21 @@ def _marginal(curves: Curves) -> FloatArray:
 
 
 def _reached(curves: Curves) -> FloatArray:
-    """The largest of the sizes that steps between any two of them reach, if each pays; as Kind.locate."""
+    """The largest of the sizes that steps between any two of them reach, if each pays; as Kind.locate.
+
+    Steps begin at the size of fewest accelerator-hours: smaller ones are slower and dearer (memory is short),
+    so that a step from them would pay to sizes that are no better than the next smaller one.
+    """
     num_sizes = len(curves.sizes)
-    is_reached = np.zeros(curves.time_s.shape, dtype=bool)
-    is_reached[:, 0] = True
-    is_paying = is_reached[:, 0]
+    hours = curves.time_s * curves.sizes
+    first = np.argmax(hours <= hours.min(axis=1, keepdims=True) * (1.0 + _ROUNDING), axis=1)
+    is_reached = np.arange(num_sizes) == first[:, None]
+    is_paying = np.ones(len(first), dtype=bool)
     for at in range(1, num_sizes):
         is_paying = pays(
             curves.time_s[:, :at] / curves.time_s[:, at, None], curves.sizes[at] / curves.sizes[:at]
         )
-        is_reached[:, at] = (is_reached[:, :at] & is_paying).any(axis=1)
+        is_reached[:, at] |= (is_reached[:, :at] & is_paying).any(axis=1)
     last = num_sizes - 1 - np.argmax(is_reached[:, ::-1], axis=1)
     # Reached by a longer step though the last short one does not pay: the curve has turned.
     goes_on = np.ones(len(last), dtype=bool) if num_sizes == 1 else is_paying[:, -1]

@@ -1,5 +1,6 @@
 """What a user must see first: what to take, what it takes, what was chosen, whether a larger size pays."""
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from typing import Final, TypeAlias
@@ -300,7 +301,8 @@ def is_recommended(answer: Answer, each: Candidate) -> bool:
 def larger(answer: Answer, best: Candidate) -> tuple[Span, ...] | None:
     """Whether the step to the recommended size pays, and the step beyond it; None of a single size.
 
-    The step judged is the shortest from a smaller size that pays; the shortest of all where none does.
+    The step judged is the shortest from a smaller size that pays; the shortest of all where none does. Sizes
+    below that of fewest accelerator-hours say nothing of a step beyond it, as in scaling/equilibrium.py.
     """
     sizes = same_group(answer, best)
     at = next((place for place, each in enumerate(sizes) if each.id == best.id), None)
@@ -308,7 +310,10 @@ def larger(answer: Answer, best: Candidate) -> tuple[Span, ...] | None:
         return None
     spans: list[Span] = []
     if at > 0:
-        paying = next((before for before in reversed(range(at)) if _pays(sizes[before], best)), None)
+        hours = [each.accelerator_hours or math.inf for each in sizes]
+        first = hours.index(min(hours[: at + 1]))
+        begin = first if first < at else 0
+        paying = next((before for before in reversed(range(begin, at)) if _pays(sizes[before], best)), None)
         spans += [
             strong("No" if paying is None else "Yes"),
             f", {_step(sizes, at - 1 if paying is None else paying, at)}",
