@@ -48,6 +48,17 @@ def test_a_run_by_hand():
     assert sum(found.lost.values()) == pytest.approx(lost / (1 + lost), rel=0.01)
 
 
+def test_a_pod_writes_as_its_hosts_do():
+    # A pod of 4,096 is one node by its links; 14 B x 405e9 at 1 GB/s for every eight of them is 11.1 s.
+    pod = interrupted(
+        exact(90 * DAY_S), num_accelerators=4096, num_nodes=1, trained_params=405e9, is_spot=False
+    )
+    assert pod.checkpoint_s == pytest.approx(14 * 405e9 / 512e9, rel=0.01)
+    assert pod.goodput.value == pytest.approx(
+        _run(exact(90 * DAY_S), size=4096, trained_params=405e9).goodput.value
+    )
+
+
 @pytest.mark.truth
 def test_the_largest_published_run_kept_nine_tenths_of_its_time():
     # Llama team 2024, section 3.3.4: 419 unexpected interruptions of 16,384 accelerators in 54 days, "higher

@@ -171,6 +171,8 @@ def _over_traces(values: Sequence[float]) -> Interval:
 
 # Assumed where the size of a checkpoint is not known: some terabytes at the 2 TB/s of Llama 3's storage.
 _UNKNOWN_CHECKPOINT_S = 10.0
+# Of the nodes that failures.toml states storage for.
+_ACCELERATORS_OF_A_SHARE = 8
 # A run that is expected to take so many times its work is not one to plan; nor is a time whose interval is so
 # many times wider than that of the work.
 _MOST_STRETCH = 10.0
@@ -322,6 +324,11 @@ class _Job(Struct, frozen=True, kw_only=True):
     is_spot: bool
     shrinks: bool
 
+    @property
+    def num_storage_shares(self) -> float:
+        """Nodes that write, as storage rates are stated of: a pod or rack has as many as hosts of eight."""
+        return max(self.num_nodes, self.num_accelerators / _ACCELERATORS_OF_A_SHARE)
+
 
 class _Outcome(Struct, frozen=True, kw_only=True):
     """A run at one set of rates. weight: of what interruptions cost on average, loss_s."""
@@ -389,7 +396,7 @@ def _outcome(job: _Job, values: Sequence[float]) -> _Outcome:
     rate_per_s = (job.num_accelerators / hours_between + hits) / HOUR_S
     checkpoint_s = _UNKNOWN_CHECKPOINT_S
     if job.checkpoint_bytes is not None:
-        checkpoint_s = job.checkpoint_bytes / (storage_byte_per_s * job.num_nodes)
+        checkpoint_s = job.checkpoint_bytes / (storage_byte_per_s * job.num_storage_shares)
     interval_s = best_interval_s(rate_per_s, checkpoint_s)
     pause_s = checkpoint_s if interval_s < work_s else 0.0
     interval_s = min(interval_s, work_s)
