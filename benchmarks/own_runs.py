@@ -16,7 +16,8 @@ from equipoise.calibration.profiles import prior_model
 from equipoise.calibration.published import PublishedRow
 from equipoise.calibration.published.executions import read_executions
 from equipoise.calibration.step_rows import refusal, step_rows
-from equipoise.decide.user_evidence.fit import UserFit, user_fit
+from equipoise.decide.evidence import LEAST_LOG_SD
+from equipoise.decide.user_evidence.fit import UserFit, user_fit, user_level
 from equipoise.decide.user_evidence.runs import UserSteps
 
 DATA = Path(os.environ.get("EQUIPOISE_DATA", "../shared/data")) / "measured"
@@ -48,6 +49,7 @@ def steps(rows: list[PublishedRow]) -> UserSteps:
     return UserSteps(
         rows=step_rows(rows),
         measured_s=np.array([row.seconds for row in rows], dtype=float),
+        log_sds=np.full(len(rows), LEAST_LOG_SD),
         sizes=np.array([row.num_accelerators for row in rows], dtype=float),
         strategies=tuple(row.strategy for row in rows if row.strategy is not None),
         run_ids=tuple(f"{row.file}:{row.row}" for row in rows),
@@ -58,7 +60,8 @@ def judged(known: UserSteps, held_out: UserSteps) -> tuple[str, list[float]]:
     """What was taken; median errors before, by the level and as taken, and interval coverage."""
     start = prior_model()
     before = held_out.log_ratios(start.parameters)
-    level = before - np.median(known.log_ratios(start.parameters))
+    levels = user_level(known, start, "")
+    level = before - np.array([levels.log_at(int(size)) for size in held_out.sizes])
     found = user_fit(known, start)
     taken, inside = level, np.nan
     if isinstance(found, UserFit):

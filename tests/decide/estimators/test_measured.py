@@ -65,6 +65,33 @@ def test_the_nearest_size_that_ran_counts():
     assert "4" in found.by_size[8].why
 
 
+def test_what_measured_sizes_clearly_lose_to_each_other_larger_ones_go_on_to_lose():
+    # Four times as many were 1.24 times as fast: a doubling 1.24 ** 0.5 times, not twice as the law says.
+    nodes = cluster("a100-sxm4-80gb", num_accelerators=64)
+    runs = [_run(8, 1000.0), _run(16, 1180.0), _run(32, 1240.0)]
+    options = {"cluster": nodes, "workload": workload("resnet50")}
+    found = measured_estimates(runs, _budget(3.6e6), [8, 32, 64], **options)
+    assert found.by_size[32].time_s.value / found.by_size[64].time_s.value == pytest.approx(
+        1.24**0.5, rel=0.05
+    )
+    assert (
+        found.by_size[64].log_sd
+        > measured_estimates(runs[2:], _budget(3.6e6), [64], **options).by_size[64].log_sd
+    )
+
+
+def test_sizes_that_scale_as_the_law_says_change_nothing():
+    nodes = cluster("a100-sxm4-80gb", num_accelerators=64)
+    options = {"cluster": nodes, "workload": workload("resnet50")}
+    one = measured_estimates([_run(8, 1000.0)], _budget(3.6e6), [8, 16], **options).by_size
+    rate = 1000.0 * one[8].time_s.value / one[16].time_s.value
+    alone, both = (
+        measured_estimates(runs, _budget(3.6e6), [32], **options).by_size[32]
+        for runs in ([_run(16, rate)], [_run(8, 1000.0), _run(16, rate)])
+    )
+    assert (both.time_s.value, both.log_sd) == (alone.time_s.value, alone.log_sd)
+
+
 def test_without_a_cluster_only_sizes_that_ran_are_estimated():
     found = measured_estimates([_run(2, 1000.0)], _budget(1e6), [1, 2, 4], cluster=None, workload=None)
     assert set(found.by_size) == {2}

@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from equipoise.calibration.profiles import model_for
 from equipoise.decide.evidence import UserRun
@@ -97,9 +98,29 @@ def test_where_all_is_slower_by_one_factor_the_level_is_taken():
     why = user_fit(steps, MODEL)
     assert isinstance(why, str)
     level = user_level(steps, MODEL, why)
-    assert level.factor == pytest.approx(1.7)
+    assert [np.exp(level.log_at(size)) for size in (1, 8, 64)] == pytest.approx([1.7] * 3)
     assert "1.70 times" in level.sentence
     assert "12 set-ups" in level.sentence
+
+
+def test_a_level_that_clearly_grows_with_the_size_goes_on_to_grow():
+    cells, factors = [(2, 8), (4, 8), (8, 8)], (1.0, 1.5, 2.25)
+    modelled = steps_of(cells, 25e9).rows.step_s(MODEL.parameters)
+    runs = [run(*cell, by * each) for cell, by, each in zip(cells, factors, modelled, strict=True)]
+    steps = user_steps(runs, LOAD, NODES, MODEL.parameters)
+    level = user_level(steps, MODEL, "")
+    found = [np.exp(level.log_at(size)) for size in (1, 2, 4, 8, 16, 32)]
+    assert found == pytest.approx([1.0, *factors, 2.25 * 1.5, 2.25 * 1.5**2])
+
+
+def test_the_level_of_runs_that_contradict_each_other_is_as_unsure_as_they_are():
+    modelled = steps_of([(8, 8)], 25e9).rows.step_s(MODEL.parameters)
+    one = run(8, 8, modelled[0])
+    levels = [
+        user_level(user_steps([replace(one, log_sd=each)], LOAD, NODES, MODEL.parameters), MODEL, "")
+        for each in (0.03, 0.5)
+    ]
+    assert levels[1].log_sd > 0.5 > levels[0].log_sd
 
 
 def test_steps_as_the_model_predicts_them_leave_it_as_it_is():

@@ -40,6 +40,14 @@ def test_runs_of_one_set_up_are_one_record_with_their_median(tmp_path):
     assert len(found.set_ups[0].run_ids) == 3
 
 
+def test_runs_of_one_set_up_that_differ_by_far_are_named(tmp_path):
+    write(tmp_path, [_row("a", 8, 17.0), _row("b", 8, 8.0), _row("c", 8, 34.0), _row("d", 4, 9.0)], [])
+    (note,) = user_runs(tmp_path, "mlp", ["a100-sxm4-80gb"]).notes
+    assert re.search(r"\b3 runs\b.*\b8\b.*\b4\.2\b", note)  # 34 / 8 = 4.25
+    write(tmp_path, [_row("a", 8, 17.0), _row("b", 8, 16.0)], [])
+    assert not user_runs(tmp_path, "mlp", ["a100-sxm4-80gb"]).notes
+
+
 def test_failed_runs_and_other_workloads_do_not_count(tmp_path):
     rows = [_row("a", 1, 100.0), _row("b", 1, 1.0, status="failed: hung"), _row("c", 1, 5.0, workload="bert")]
     write(tmp_path, rows, [])

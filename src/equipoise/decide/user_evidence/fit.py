@@ -230,39 +230,94 @@ def _draws(found: Calibration, start: CalibratedModel) -> tuple[Parameters, ...]
 _LOG_SD_A_DOUBLING = 0.06
 
 
-class UserLevel(Struct, frozen=True, kw_only=True):
-    """How many times longer the user's steps take than modelled: the median over set-ups.
+# A slope of log(measured / modelled) that exceeds its standard error so many times is one.
+_CLEAR = 2.0
 
+
+class UserLevel(Struct, frozen=True, kw_only=True):
+    """How many times longer the user's steps take than modelled.
+
+    logs: of that ratio, by size: the median over set-ups at all sizes alike; where it clearly changes with
+    the size, that of each. a_doubling: what the logarithm grows by with each doubling beyond the largest.
     log_sd: of that level. steps: from which it is. why: in words, why no more than it was fitted.
     """
 
-    factor: float
+    logs: Mapping[int, float]
+    a_doubling: float = 0.0
     log_sd: float
     steps: UserSteps
     why: str
 
+    def log_at(self, size: int) -> float:
+        """The logarithm of the level at a size; smaller ones than ran have that of the smallest."""
+        sizes = sorted(self.logs)
+        beyond = max(0.0, math.log2(size / sizes[-1]))
+        within = np.interp(math.log2(size), np.log2(sizes), [self.logs[each] for each in sizes])
+        return float(within) + self.a_doubling * beyond
+
+    @property
+    def factors(self) -> str:
+        """How many times as long, in words; of several, at the smallest and at the largest size that ran."""
+        first, last = (math.exp(self.logs[each]) for each in (min(self.logs), max(self.logs)))
+        if first == last:
+            return f"{first:.2f} times"
+        return (
+            f"{first:.2f} times on {format_count(min(self.logs))} to {last:.2f} times on "
+            f"{format_count(max(self.logs))} accelerators"
+        )
+
     @property
     def sentence(self) -> str:
         """What was fitted, and why no more."""
-        return f"the model is scaled to your runs, {self.factor:.2f} times its time: {self.why}"
+        return f"the model is scaled to your runs, {self.factors} its time: {self.why}"
 
 
 def user_level(steps: UserSteps, model: CalibratedModel, why: str) -> UserLevel:
     """The level of the user's steps over a model. why: it is no fit, in words.
 
-    Assumes that what the model gets wrong about a machine and its software is one factor at all sizes.
+    Assumes that what the model gets wrong about a machine and its software is one factor at all sizes, unless
+    runs that trained in one way show clearly that it grows or falls with the size; a growth then goes on.
     Source: the median of log(measured / modelled), its standard error from the spread of the set-ups, at
     least the calibration's record over their number.
     """
-    logs = steps.log_ratios(model.parameters).tolist()
-    scatter = float(np.std(logs, ddof=1)) if len(logs) > 1 else 0.0
-    spread = max(scatter, _record_log_sd(model.calibration))
+    ratios = steps.log_ratios(model.parameters)
+    by_size = {size: float(np.median(ratios[steps.sizes == size])) for size in _sizes(steps)}
+    ways = {replace(each, dp=1, microbatch_samples=1, global_batch_samples=1) for each in steps.strategies}
+    spreads = {size: _log_sd_at(steps, ratios, size) for size in by_size}
+    slope = _clear_slope(by_size, spreads) if len(ways) == 1 else 0.0
+    logs = by_size if slope else dict.fromkeys(by_size, median(ratios.tolist()))
+    rest = ratios - [logs[int(size)] for size in steps.sizes]
+    scatter = float(np.std(rest, ddof=1)) if len(ratios) > 1 else 0.0
     return UserLevel(
-        factor=math.exp(median(logs)),
-        log_sd=spread / math.sqrt(len(logs)),
+        logs=logs,
+        a_doubling=max(0.0, slope),
+        log_sd=math.hypot(
+            max(scatter, _record_log_sd(model.calibration)) / math.sqrt(len(ratios)),
+            float(np.linalg.norm(steps.log_sds)) / len(ratios),
+        ),
         steps=steps,
         why=why,
     )
+
+
+def _log_sd_at(steps: UserSteps, ratios: FloatArray, size: int) -> float:
+    """Of the level of one size: of its runs, and of what its set-ups differ by."""
+    here = steps.sizes == size
+    scatter = float(np.std(ratios[here], ddof=1)) if here.sum() > 1 else 0.0
+    return math.hypot(float(np.median(steps.log_sds[here])), scatter) / math.sqrt(here.sum())
+
+
+def _clear_slope(logs: Mapping[int, float], spreads: Mapping[int, float]) -> float:
+    """What a logarithm grows by with each doubling from the smallest size to the largest; 0.0: not clear.
+
+    spreads: standard deviations of the logarithms.
+    """
+    if len(logs) < _FEWEST_SIZES:
+        return 0.0
+    first, last = min(logs), max(logs)
+    rise = logs[last] - logs[first]
+    is_clear = abs(rise) > _CLEAR * math.hypot(spreads[first], spreads[last])
+    return rise / math.log2(last / first) if is_clear else 0.0
 
 
 def _sizes(steps: UserSteps) -> tuple[int, ...]:
@@ -284,20 +339,21 @@ def levelled_estimates(estimates: Estimates, survey: Survey, level: UserLevel) -
     of_work, sizes = _log_sds_of_work(survey), _sizes(level.steps)
     spreads = {}
     for size, each in estimates.by_size.items():
-        far = _LOG_SD_A_DOUBLING * _num_doublings(size, sizes)
+        doublings = _num_doublings(size, sizes)
+        far = math.hypot(_LOG_SD_A_DOUBLING, level.a_doubling if size > sizes[-1] else 0.0) * doublings
         spread = math.hypot(
             level.log_sd, _record_log_sd(survey.problem.model.calibration), of_work[size], far
         )
         # Never more certain about a distant size than the model without the runs.
         spreads[size] = min(spread, max(log_sd(each.time_s), level.log_sd))
-    why = f"your steps take {level.factor:.2f} times the modelled time; {level.why}"
+    why = f"your steps take {level.factors} the modelled time; {level.why}"
     return _changed(
         estimates,
         level.steps,
         spreads,
         name="the performance model, scaled to your runs",
         why=why,
-        factor=level.factor,
+        logs={size: level.log_at(size) for size in estimates.by_size},
     )
 
 
@@ -328,9 +384,9 @@ def _changed(
     *,
     name: str,
     why: str,
-    factor: float = 1.0,
+    logs: Mapping[int, float] | None = None,
 ) -> Estimates:
-    """The estimates with other widths, and so many times as long."""
+    """The estimates with other widths, and so many times as long. logs: of how many, by size."""
     return replace(
         estimates,
         name=name,
@@ -338,7 +394,7 @@ def _changed(
             size: replace(
                 each,
                 name=name,
-                time_s=with_log_sd(factor * each.time_s.value, spreads[size]),
+                time_s=with_log_sd(math.exp(logs[size] if logs else 0.0) * each.time_s.value, spreads[size]),
                 log_sd=spreads[size],
                 why=why,
             )

@@ -30,6 +30,8 @@ _SUFFIXES = (".csv", ".tsv", ".jsonl")
 _MOST_FOLDERS = 1000
 # Of quiet machines the mean of steps is a few percent above their median.
 _UNEVEN = 1.15
+# Runs of one set-up whose rates differ by more are unlike.
+_UNLIKE = 1.25
 _MOST_NAMED = 5
 _SET_UP = ("workload", "accelerator", "num_accelerators", "strategy", "precision", "global_batch_samples")
 
@@ -64,7 +66,7 @@ def user_runs(folder: Path, workload: str, accelerators: Sequence[str]) -> UserR
     others = sorted({*runs["workload"].drop_nulls()} - {*mine["workload"]})
     unevenness = _unevenness(mine, _mean_steps_s(tables))
     set_ups = tuple(_set_ups(mine, unevenness))
-    notes += _of_uneven(unevenness)
+    notes += [*_of_uneven(unevenness), *_of_unlike(mine)]
     machines = sorted({each.accelerator for each in set_ups if each.accelerator is not None})
     if accelerators:
         mine = mine.filter(pl.col("accelerator").is_null() | pl.col("accelerator").is_in(list(accelerators)))
@@ -172,15 +174,32 @@ def _of_uneven(unevenness: Mapping[str, float]) -> Iterator[str]:
         )
 
 
-def _set_ups(runs: pl.DataFrame, unevenness: Mapping[str, float]) -> Iterator[UserRun]:
-    """One record a set-up with a rate and a batch. unevenness: of runs whose steps are known."""
-    rated = runs.filter(
+def _rated(runs: pl.DataFrame) -> pl.DataFrame:
+    """The runs with a rate and a batch."""
+    return runs.filter(
         pl.col("samples_per_s").is_not_null()
         & (pl.col("samples_per_s") > 0)
         & pl.col("global_batch_samples").is_not_null()
         & pl.col("time_to_train_s").is_null()
     )
-    for key, group in rated.group_by(_SET_UP, maintain_order=True):
+
+
+def _of_unlike(runs: pl.DataFrame) -> Iterator[str]:
+    """That runs of the same set-up differ by far, of the one where they do most."""
+    rate = pl.col("samples_per_s")
+    found = _rated(runs).group_by(_SET_UP).agg((rate.max() / rate.min()).alias("ratio"), pl.len())
+    worst = found.sort("ratio", "num_accelerators").tail(1).to_dicts()
+    for each in worst if worst and worst[0]["ratio"] > _UNLIKE else ():
+        yield (
+            f"Your {each['len']} runs on {format_count(each['num_accelerators'])} accelerators at batch "
+            f"{format_count(each['global_batch_samples'])} differ by a factor of {each['ratio']:.1f}; their "
+            "median is taken: see what was different."
+        )
+
+
+def _set_ups(runs: pl.DataFrame, unevenness: Mapping[str, float]) -> Iterator[UserRun]:
+    """One record a set-up with a rate and a batch. unevenness: of runs whose steps are known."""
+    for key, group in _rated(runs).group_by(_SET_UP, maintain_order=True):
         named = dict(zip(_SET_UP, key, strict=True))
         rates = group["samples_per_s"].to_list()
         yield UserRun(

@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from equipoise.decide.evidence import UserRun
+from equipoise.decide.evidence import LEAST_LOG_SD, UserRun
 from equipoise.decide.query import TrainingQuery
 from equipoise.decide.strategy_search import OWN_STEPS_LOG_SD, Problem
 from equipoise.decide.surveys import Survey
@@ -64,10 +64,13 @@ _KNOWN = frozenset({"single", "ddp", "static_graph", "accumulate", "fsdp", "fp16
 
 
 class UserSteps(Struct, frozen=True, kw_only=True):
-    """Set-ups that the model expresses. measured_s: of a step; sizes: accelerators; all (n_set_ups,)."""
+    """Set-ups that the model expresses. measured_s: of a step, log_sds: of its logarithm, by the runs; sizes:
+    accelerators; all (n_set_ups,).
+    """
 
     rows: "StepRows"
     measured_s: FloatArray
+    log_sds: FloatArray
     sizes: FloatArray
     strategies: tuple[Strategy, ...]
     run_ids: tuple[str, ...]
@@ -77,6 +80,7 @@ class UserSteps(Struct, frozen=True, kw_only=True):
         return UserSteps(
             rows=self.rows.taken(indices),
             measured_s=self.measured_s[indices],
+            log_sds=self.log_sds[indices],
             sizes=self.sizes[indices],
             strategies=tuple(self.strategies[each] for each in indices),
             run_ids=tuple(self.run_ids[each] for each in indices),
@@ -161,6 +165,7 @@ def user_steps(
     return UserSteps(
         rows=rows.taken(timed),
         measured_s=np.array([run.global_batch_samples / run.samples_per_s for run, _ in kept]),
+        log_sds=np.array([max(run.log_sd, LEAST_LOG_SD) for run, _ in kept]),
         sizes=np.array([run.num_accelerators for run, _ in kept], dtype=float),
         strategies=tuple(found for _, found in kept),
         run_ids=tuple(run.run_ids[0] for run, _ in kept),
