@@ -67,9 +67,9 @@ def test_layers_that_predict_later_tokens_add_flop_and_weights(layers, experts, 
 @settings(deadline=None)  # the first call reads the catalogue
 @given(st.floats(0, 100), st.floats(0, 100), st.floats(1, 1e6), st.floats(1, 1e6))
 def test_a_mean_layer_is_the_blocks_shared_out(first, second, flop, params):
-    mean = mean_layer(((first, BlockLoad(flop=flop)), (second, BlockLoad(params=params))), 4.0)
-    assert mean.flop == pytest.approx(first * flop / 4)
-    assert mean.params == pytest.approx(second * params / 4)
+    mean = mean_layer(((first, BlockLoad(dense_flop=flop)), (second, BlockLoad(dense_params=params))), 4.0)
+    assert mean.dense_flop == pytest.approx(first * flop / 4)
+    assert mean.dense_params == pytest.approx(second * params / 4)
     assert mean.num_sums == pytest.approx((first + second) / 4)
 
 

@@ -5,7 +5,7 @@ from typing import TypeAlias
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 from numpy.typing import NDArray
 
 from equipoise.errors import SpecError
@@ -43,7 +43,41 @@ _KEPT_LOSS_BYTES, _KEPT_FUSED_LOSS_BYTES = 12.0, 4.0
 GRADIENT_BYTES = 4.0
 
 
-class Load(Struct, frozen=True, kw_only=True):
+class BlockLoad(Struct, frozen=True, kw_only=True):
+    """Work and state of a block, or of the mean layer of a stack, per token forward: fields as in `Load`."""
+
+    dense_flop: Floats = 0.0
+    num_dense_products: Floats = 0.0
+    num_summed_whole: Floats = 0.0
+    num_summed_shared: Floats = 0.0
+    again_flop: Floats = 0.0
+    expert_flop: Floats = 0.0
+    num_expert_products: Floats = 0.0
+    routed_bytes: Floats = 0.0
+    attention_flop: Floats = 0.0
+    product_whole_bytes: Floats = 0.0
+    product_shared_bytes: Floats = 0.0
+    quantised_bytes: Floats = 0.0
+    score_flop: Floats = 0.0
+    score_bytes: Floats = 0.0
+    whole_bytes: Floats = 0.0
+    shared_bytes: Floats = 0.0
+    num_kernels: Floats = 0.0
+    num_expert_kernels: Floats = 0.0
+    num_syncs: Floats = 0.0
+    num_sums: Floats = 1.0
+    dense_params: Floats = 0.0
+    expert_params: Floats = 0.0
+    adapter_params: Floats = 0.0
+    linear_adapter_params: Floats = 0.0
+    kept_whole_bytes: Floats = 0.0
+    kept_shared_bytes: Floats = 0.0
+    kept_score_bytes: Floats = 0.0
+    spared_shared_bytes: Floats = 0.0
+    kv_bytes: Floats = 0.0
+
+
+class Load(BlockLoad, frozen=True, kw_only=True):
     """Work and state of one model at one sequence length; every field a float, or arrays that broadcast.
 
     A layer is the mean layer of the stack; *_flop are of one token's way forward, before any sharding. What
@@ -91,46 +125,17 @@ class Load(Struct, frozen=True, kw_only=True):
     top_groups: Floats
     sequence: Floats
     vocabulary: Floats
-    dense_flop: Floats
-    num_dense_products: Floats
-    num_summed_whole: Floats
-    num_summed_shared: Floats
-    again_flop: Floats
-    expert_flop: Floats
-    num_expert_products: Floats
-    routed_bytes: Floats
-    attention_flop: Floats
     head_flop: Floats
-    product_whole_bytes: Floats
-    product_shared_bytes: Floats
-    quantised_bytes: Floats
-    score_flop: Floats
-    score_bytes: Floats
-    whole_bytes: Floats
-    shared_bytes: Floats
     loss_bytes: Floats
     fused_loss_bytes: Floats
-    num_kernels: Floats
-    num_expert_kernels: Floats
-    num_syncs: Floats
-    num_sums: Floats
-    dense_params: Floats
-    expert_params: Floats
     embedding_params: Floats
     end_params: Floats
-    adapter_params: Floats
-    linear_adapter_params: Floats
     frozen_share: Floats
     frozen_params: Floats
-    kept_whole_bytes: Floats
-    kept_shared_bytes: Floats
-    kept_score_bytes: Floats
     spared_whole_bytes: Floats
-    spared_shared_bytes: Floats
     kept_loss_bytes: Floats
     kept_fused_loss_bytes: Floats
     boundary_bytes: Floats
-    kv_bytes: Floats
     table_params: Floats = 0.0
     lookup_bytes: Floats = 0.0
     pooled_bytes: Floats = 0.0
@@ -172,7 +177,16 @@ def transformer_load(model: Transformer, *, sequence: int) -> Load:
     tables = float(model.embedding_params + sum(each.model.embedding_params for each in model.towers))
     whole = model.layers * hidden
     whole += sum(each.tokens / sequence * each.model.layers * each.model.hidden for each in model.towers)
+    layer = replace(
+        stack,
+        dense_flop=stack.dense_flop + 4 * hidden * hidden * further / layers,
+        dense_params=stored.dense_params + joints,
+        expert_params=stored.expert_params,
+        adapter_params=stored.adapter_params,
+        linear_adapter_params=stored.linear_adapter_params,
+    )
     return Load(
+        **asdict(layer),
         layers=layers,
         hidden=hidden,
         heads=float(model.heads),
@@ -183,46 +197,17 @@ def transformer_load(model: Transformer, *, sequence: int) -> Load:
         top_groups=float(model.top_groups),
         sequence=float(sequence),
         vocabulary=float(model.vocabulary),
-        dense_flop=stack.flop + 4 * hidden * hidden * further / layers,
-        num_dense_products=stack.num_products,
-        num_summed_whole=stack.num_summed_whole,
-        num_summed_shared=stack.num_summed_shared,
-        again_flop=stack.again_flop,
-        expert_flop=stack.expert_flop,
-        num_expert_products=stack.num_expert_products,
-        routed_bytes=stack.routed_bytes,
-        attention_flop=stack.attention_flop,
         head_flop=model.logits_flop_per_token * (1 + further),
-        product_whole_bytes=stack.product_whole_bytes,
-        product_shared_bytes=stack.product_shared_bytes,
-        quantised_bytes=stack.quantised_bytes,
-        score_flop=stack.score_flop,
-        score_bytes=stack.score_bytes,
-        whole_bytes=stack.whole_bytes,
-        shared_bytes=stack.shared_bytes,
         loss_bytes=_LOSS_BYTES * logits,
         fused_loss_bytes=_FUSED_LOSS_BYTES * logits,
-        num_kernels=stack.num_kernels,
-        num_expert_kernels=stack.num_expert_kernels,
-        num_syncs=stack.num_syncs,
-        num_sums=stack.num_sums,
-        dense_params=stored.params + joints,
-        expert_params=stored.expert_params,
         embedding_params=tables,
         end_params=tables if model.tied_embeddings else tables / 2,
-        adapter_params=stored.adapter_params,
-        linear_adapter_params=stored.linear_adapter_params,
         frozen_share=0.0,
         frozen_params=0.0,
-        kept_whole_bytes=stack.kept_whole_bytes,
-        kept_shared_bytes=stack.kept_shared_bytes,
-        kept_score_bytes=stack.kept_score_bytes,
         spared_whole_bytes=whole / layers * _BYTES_PER_VALUE,
-        spared_shared_bytes=stack.spared_bytes,
         kept_loss_bytes=_KEPT_LOSS_BYTES * logits,
         kept_fused_loss_bytes=_KEPT_FUSED_LOSS_BYTES * logits,
         boundary_bytes=hidden * _BYTES_PER_VALUE,
-        kv_bytes=stack.kv_bytes,
     )
 
 
@@ -289,43 +274,6 @@ def stacked(loads: list[Load]) -> Load:
     )
 
 
-class BlockLoad(Struct, frozen=True, kw_only=True):
-    """Work and state of one block, per token forward; the fields are those of `Load`, for one block.
-
-    spared_bytes: what recomputing operation by operation keeps of it.
-    """
-
-    flop: float = 0.0
-    num_products: float = 0.0
-    num_summed_whole: float = 0.0
-    num_summed_shared: float = 0.0
-    again_flop: float = 0.0
-    expert_flop: float = 0.0
-    num_expert_products: float = 0.0
-    routed_bytes: float = 0.0
-    attention_flop: float = 0.0
-    product_whole_bytes: float = 0.0
-    product_shared_bytes: float = 0.0
-    quantised_bytes: float = 0.0
-    score_flop: float = 0.0
-    score_bytes: float = 0.0
-    whole_bytes: float = 0.0
-    shared_bytes: float = 0.0
-    num_kernels: float = 0.0
-    num_expert_kernels: float = 0.0
-    num_syncs: float = 0.0
-    num_sums: float = 1.0
-    params: float = 0.0
-    expert_params: float = 0.0
-    adapter_params: float = 0.0
-    linear_adapter_params: float = 0.0
-    kept_whole_bytes: float = 0.0
-    kept_shared_bytes: float = 0.0
-    kept_score_bytes: float = 0.0
-    spared_bytes: float = 0.0
-    kv_bytes: float = 0.0
-
-
 def mean_layer(blocks: Sequence[tuple[float, BlockLoad]], layers: float) -> BlockLoad:
     """The mean layer of a stack: so many of each block, shared out over the layers."""
     return BlockLoad(
@@ -380,8 +328,8 @@ def _attention_block(model: Transformer, sequence: int, cross_tokens: int = 0) -
     # Of queries, keys, values and output the first and third are kept, the second and fourth done again.
     again = 2 * model.hidden * (model.kv_heads * key + output)
     return BlockLoad(
-        flop=2 * (model.attention_params + (keys_per_token - 1) * model.kv_params),
-        num_products=2.0,
+        dense_flop=2 * (model.attention_params + (keys_per_token - 1) * model.kv_params),
+        num_dense_products=2.0,
         num_summed_whole=2.0 * model.hidden,
         num_summed_shared=float(width),
         again_flop=min(again, model.attention_params),
@@ -394,13 +342,13 @@ def _attention_block(model: Transformer, sequence: int, cross_tokens: int = 0) -
         whole_bytes=_WHOLE_PASSES * model.hidden * _BYTES_PER_VALUE,
         shared_bytes=2 * model.heads * key * _BYTES_PER_VALUE,
         num_kernels=12.0,
-        params=float(model.attention_params),
+        dense_params=float(model.attention_params),
         adapter_params=float(model.attention_adapter_width),
         linear_adapter_params=2.0 * model.hidden,
         kept_whole_bytes=_WHOLE_KEPT * model.hidden * _BYTES_PER_VALUE,
         kept_shared_bytes=width * _BYTES_PER_VALUE,
         kept_score_bytes=5.0 * model.heads * most,
-        spared_bytes=(model.heads * key + model.kv_heads * value + output) * _BYTES_PER_VALUE,
+        spared_shared_bytes=(model.heads * key + model.kv_heads * value + output) * _BYTES_PER_VALUE,
         kv_bytes=shared * _BYTES_PER_VALUE,
     )
 
@@ -413,8 +361,8 @@ def _dense_block(model: Transformer) -> BlockLoad:
     matrices = 3 if model.gated else 2
     width = matrices * model.ffn_hidden
     return BlockLoad(
-        flop=2 * model.dense_params,
-        num_products=float(matrices),
+        dense_flop=2 * model.dense_params,
+        num_dense_products=float(matrices),
         num_summed_whole=2.0 * model.hidden,
         num_summed_shared=float(width),
         again_flop=2 * model.dense_params / matrices,
@@ -424,11 +372,11 @@ def _dense_block(model: Transformer) -> BlockLoad:
         whole_bytes=_WHOLE_PASSES * model.hidden * _BYTES_PER_VALUE,
         shared_bytes=width * _BYTES_PER_VALUE,
         num_kernels=5.0,
-        params=float(model.dense_params),
+        dense_params=float(model.dense_params),
         linear_adapter_params=float(model.dense_adapter_width),
         kept_whole_bytes=_WHOLE_KEPT * model.hidden * _BYTES_PER_VALUE,
         kept_shared_bytes=width * _BYTES_PER_VALUE,
-        spared_bytes=model.ffn_hidden * _BYTES_PER_VALUE,
+        spared_shared_bytes=model.ffn_hidden * _BYTES_PER_VALUE,
     )
 
 
@@ -449,8 +397,8 @@ def _expert_block(model: Transformer) -> BlockLoad:
     copies = 2 * model.top_k * narrow
     width = routed + shared + copies
     return BlockLoad(
-        flop=2 * model.shared_params,
-        num_products=float(matrices if shared else 0) + (2 if model.expert_latent else 0) + 1,
+        dense_flop=2 * model.shared_params,
+        num_dense_products=float(matrices if shared else 0) + (2 if model.expert_latent else 0) + 1,
         num_summed_whole=2.0 * model.hidden if shared else 0.0,
         num_summed_shared=float(shared),
         again_flop=2 * model.shared_params / matrices,
@@ -465,11 +413,11 @@ def _expert_block(model: Transformer) -> BlockLoad:
         num_kernels=25.0 + (4 if shared else 0),
         num_expert_kernels=4.0 * model.experts,
         num_syncs=1.0,
-        params=float(model.shared_params),
+        dense_params=float(model.shared_params),
         expert_params=float(model.experts * model.expert_params),
         kept_whole_bytes=_WHOLE_KEPT * model.hidden * _BYTES_PER_VALUE,
         kept_shared_bytes=width * _BYTES_PER_VALUE,
-        spared_bytes=(width / matrices) * _BYTES_PER_VALUE,
+        spared_shared_bytes=(width / matrices) * _BYTES_PER_VALUE,
     )
 
 
@@ -493,8 +441,8 @@ def _state_block(model: Transformer) -> BlockLoad:
         scores, states, state_bytes = 0, 0, _SCAN_BYTES * inner * model.state_size
     kept_bytes = 0.0 if model.state_rank else state_bytes / 4
     return BlockLoad(
-        flop=2 * model.state_params,
-        num_products=4.0 if model.state_rank else 2.0,
+        dense_flop=2 * model.state_params,
+        num_dense_products=4.0 if model.state_rank else 2.0,
         num_summed_whole=2.0 * model.hidden,
         num_summed_shared=float(width),
         again_flop=float(model.state_params),
@@ -506,8 +454,8 @@ def _state_block(model: Transformer) -> BlockLoad:
         # The convolution, three readings of its result and one writing, and the gated norm.
         shared_bytes=(2 * mixed + 4 * inner + 3 * inner) * _BYTES_PER_VALUE + state_bytes,
         num_kernels=15.0,
-        params=float(model.state_params),
+        dense_params=float(model.state_params),
         kept_whole_bytes=_WHOLE_KEPT * model.hidden * _BYTES_PER_VALUE,
         kept_shared_bytes=(width + 2 * inner) * _BYTES_PER_VALUE + kept_bytes,
-        spared_bytes=width * _BYTES_PER_VALUE,
+        spared_shared_bytes=width * _BYTES_PER_VALUE,
     )
