@@ -15,7 +15,6 @@ from equipoise.web import (
     Checks,
     DataSources,
     More,
-    Number,
     Select,
     Several,
     Text,
@@ -148,9 +147,9 @@ def test_controls_follow_the_kind_of_the_field():
     assert isinstance(found["accelerator"], Several)
     assert isinstance(found["objective"], Select)
     assert isinstance(found["precision"], Checks)
-    assert isinstance(found["pue"], Number)
-    assert (found["pue"].least, found["pue"].most) == (1, 5)
+    assert found["pue"].bounds == (1, 5)
     assert isinstance(found["tokens"], Text)
+    assert found["tokens"].bounds is None
     assert found["max_accelerators"].slider is not None
     assert [each.value for each in found["buy"].choices] == ["no", "yes"]
     assert [each.value for each in found["runs"].choices] == ["", "mine"]

@@ -80,23 +80,11 @@ class Slider(Struct, frozen=True, kw_only=True):
     scale: Literal["linear", "doublings"] = "linear"
 
 
-class Number(Struct, frozen=True, kw_only=True):
-    """A number. unset: what an empty field means, in words. meaning: as of Select."""
-
-    kind: ClassVar[str] = "number"
-    name: str
-    label: str
-    value: str
-    least: float | None = None
-    most: float | None = None
-    unset: str = ""
-    slider: Slider | None = None
-    meaning: str = ""
-
-
 class Text(Struct, frozen=True, kw_only=True):
-    """A short text, such as an amount with its unit. suggestions: some of what it may be, found by typing.
+    """A short text, such as an amount with its unit. unset: what an empty field means, in words.
 
+    bounds: the least and the most of a number, None for no bound; None where it is no plain number.
+    suggestions: some of what it may be, found by typing. meaning: as of Select.
     identifier: of the element, where several texts share a name and the suggestions of the first. listed: the
     field whose suggestions these are, where it is another.
     """
@@ -106,6 +94,7 @@ class Text(Struct, frozen=True, kw_only=True):
     label: str
     value: str
     unset: str = ""
+    bounds: tuple[float | None, float | None] | None = None
     slider: Slider | None = None
     suggestions: tuple[Choice, ...] = ()
     meaning: str = ""
@@ -157,7 +146,7 @@ class More(Struct, frozen=True, kw_only=True):
     is_open: bool = True
 
 
-Control: TypeAlias = Select | Several | Checks | Number | Text | Area | Rows | More
+Control: TypeAlias = Select | Several | Checks | Text | Area | Rows | More
 
 _MOST_CATALOGUES = 8
 

@@ -29,14 +29,12 @@ from equipoise.web import (
     Control,
     Given,
     More,
-    Number,
     Select,
     Several,
     Slider,
     Text,
     WrongFieldsError,
     calibrations,
-    first,
     regions,
     system_choices,
     workload_choices,
@@ -266,22 +264,14 @@ class _Form(Struct, frozen=True, kw_only=True):
                 values=frozenset(value for text in self.held(declared) for value in text.split(",")),
                 meaning=declared.help,
             )
-        if declared.kind == "number":
-            return Number(
-                name=declared.key,
-                label=label_of(name),
-                value=first(self.given, declared.key),
-                least=_shown(declared.least, declared),
-                most=_shown(declared.most, declared),
-                unset=_unset(name, declared),
-                slider=FORM_FIELDS.get(name, _PLAIN).slider,
-                meaning=declared.help,
-            )
+        is_number = declared.kind == "number"
+        bounds = (_shown(declared.least, declared), _shown(declared.most, declared))
         return Text(
             name=declared.key,
             label=label_of(name),
             value=" ".join(self.held(declared)),
             unset=_unset(name, declared),
+            bounds=bounds if is_number else None,
             slider=FORM_FIELDS.get(name, _PLAIN).slider,
             suggestions=choices,
             meaning=declared.help,
