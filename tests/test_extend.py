@@ -13,7 +13,7 @@ from typing import get_args
 
 import pytest
 
-from equipoise.decide.evidence import EstimatorName
+from equipoise.calibration import EstimatorName
 from equipoise.report.pages.answer.compare import ESTIMATORS
 from equipoise.runs.readers import READERS
 

@@ -2,6 +2,7 @@
 
 from msgspec.structs import replace
 
+from equipoise.calibration import EvidenceSource
 from equipoise.decide.answer import (
     Alternative,
     Answer,
@@ -20,7 +21,7 @@ from equipoise.decide.answer import (
     SystemOffer,
     TimeValue,
 )
-from equipoise.decide.evidence import ErrorRecord, Estimate, EvidenceSource, PublishedResult
+from equipoise.decide.evidence import ErrorRecord, Estimate, PublishedResult
 from equipoise.decide.query import TrainingQuery
 from equipoise.economics import Price, rates
 from equipoise.intervals import Bar, Interval, Tornado

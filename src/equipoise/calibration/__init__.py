@@ -4,3 +4,28 @@ Rows: published/, accuracy, {step,scale_up}_rows, validate, profiles.
 Times by size: curves, forecasts, advice_backtest.
 Links: collective_runs, collective_verdicts, user_collectives, user_links.
 """
+
+from typing import ClassVar, Literal, TypeAlias
+
+from msgspec import Struct
+
+EstimatorName: TypeAlias = Literal["published", "measured", "model"]
+
+
+class EvidenceSource(Struct, frozen=True, kw_only=True):
+    """Where a number comes from. ref: an entry, a run, a formula. share: of the estimator's weight.
+
+    time_s: the time at num_accelerators that the source states; None where it states none. is_same_group:
+    whether it is of the very system and round, or of the user, whose curve it bears on.
+    """
+
+    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("is_same_group",)
+
+    kind: EstimatorName
+    ref: str
+    share: float | None = None
+    num_accelerators: int | None = None
+    time_s: float | None = None
+    source_uri: str | None = None
+    source_line: int | None = None
+    is_same_group: bool = False

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, TypeAlias
 import numpy as np
 from msgspec import Struct, field
 
+from equipoise.calibration import EvidenceSource
 from equipoise.errors import FitError
 from equipoise.files import shipped_record
 from equipoise.intervals import LEVEL, Interval
@@ -22,8 +23,6 @@ from equipoise.scaling.pooled import SubmitterSpread
 from equipoise.scaling.posterior import MEASURED_NOISE, Noise
 from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.units import format_count
-
-EvidenceKind: TypeAlias = Literal["published", "measured"]
 
 
 class CurveQuestion(Struct, frozen=True, kw_only=True):
@@ -53,22 +52,6 @@ class ForecastRecord(Struct, frozen=True, kw_only=True):
     median_abs_error: float
     p90_abs_error: float | None
     coverage: float
-
-
-class CurveEvidence(Struct, frozen=True, kw_only=True):
-    """A result that bore on the answer. weight: its share of all weights; None where all count equally.
-
-    ref: the entry, or the user's file. time_s: its time at num_accelerators, median where there are several.
-    """
-
-    kind: EvidenceKind
-    ref: str
-    num_accelerators: int
-    time_s: float
-    weight: float | None
-    is_same_group: bool
-    source_uri: str | None = None
-    source_line: int | None = None
 
 
 class LawUsed(Struct, frozen=True, kw_only=True):
@@ -112,7 +95,7 @@ class TimeCurve(Struct, frozen=True, kw_only=True):
     domain: Domain
     predictions: tuple[PredictedTime, ...]
     curves_s: Callable[[FloatArray], FloatArray]
-    evidence: tuple[CurveEvidence, ...]
+    evidence: tuple[EvidenceSource, ...]
     notes: tuple[str, ...]
 
 
@@ -126,7 +109,7 @@ def fitted_curve(
     law: str | None,
     noise: Noise = MEASURED_NOISE,
     work: str,
-    evidence: tuple[CurveEvidence, ...],
+    evidence: tuple[EvidenceSource, ...],
     notes: tuple[str, ...] = (),
 ) -> TimeCurve:
     """The curve of laws fitted to measured times.

@@ -11,8 +11,8 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from equipoise.calibration import EvidenceSource
 from equipoise.calibration.curves import (
-    CurveEvidence,
     CurveQuestion,
     ForecastRecord,
     LawUsed,
@@ -383,7 +383,7 @@ def _record_of(known: Entries, size: int, *, given_batch: bool) -> ForecastRecor
     )
 
 
-def _weighted(entries: Entries, found: Sequence[pooled.PooledPrediction]) -> tuple[CurveEvidence, ...]:
+def _weighted(entries: Entries, found: Sequence[pooled.PooledPrediction]) -> tuple[EvidenceSource, ...]:
     """The entries of most weight over all sizes, heaviest first, with where they come from."""
     weights: dict[str, float] = {}
     own: set[str] = set()
@@ -398,13 +398,13 @@ def _weighted(entries: Entries, found: Sequence[pooled.PooledPrediction]) -> tup
     )
 
 
-def _evidence(row: ScoredEntry, weight: float | None, *, is_same_group: bool) -> CurveEvidence:
-    return CurveEvidence(
+def _evidence(row: ScoredEntry, weight: float | None, *, is_same_group: bool) -> EvidenceSource:
+    return EvidenceSource(
         kind="measured" if row.campaign == YOURS else "published",
         ref=row.entry_id,
         num_accelerators=row.num_accelerators,
         time_s=row.score_s,
-        weight=weight,
+        share=weight,
         is_same_group=is_same_group,
         source_uri=row.source_uri,
         source_line=row.source_line,
@@ -465,15 +465,14 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_MOST_LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
-def evidence_of_times(data: MeasuredTimes, where: str) -> tuple[CurveEvidence, ...]:
+def evidence_of_times(data: MeasuredTimes, where: str) -> tuple[EvidenceSource, ...]:
     """The user's own times as evidence: the median of each size."""
     return tuple(
-        CurveEvidence(
+        EvidenceSource(
             kind="measured",
             ref=where,
             num_accelerators=int(size),
             time_s=float(np.median(data.time_s[data.num_accelerators == size])),
-            weight=None,
             is_same_group=True,
         )
         for size in data.sizes

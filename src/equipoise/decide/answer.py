@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
+from equipoise.calibration import EvidenceSource
 from equipoise.decide.evidence import (
     LEAST_LOG_SD,
     ErrorRecord,
     Estimate,
     Estimates,
-    EvidenceSource,
     Grade,
     OrderBound,
     PublishedResult,

@@ -5,10 +5,10 @@ from typing import ClassVar, Final, Literal, TypeAlias
 
 from msgspec import Struct
 
+from equipoise.calibration import EstimatorName, EvidenceSource
 from equipoise.intervals import Interval
 from equipoise.scaling.laws import Domain, FloatArray
 
-EstimatorName: TypeAlias = Literal["published", "measured", "model"]
 Curves: TypeAlias = Callable[[FloatArray], FloatArray]
 Grade: TypeAlias = Literal["measured", "published", "carried", "calibrated", "priors"]
 BoundKind: TypeAlias = Literal["at_most", "at_least"]
@@ -19,21 +19,6 @@ LEAST_LOG_SD: Final = 0.033
 NOT_USED: Final = "Not used: "
 # How a note begins that says why a system has no candidate within the limits, and what would fit.
 NOTHING_FITS: Final = "Nothing fits on "
-
-
-class EvidenceSource(Struct, frozen=True, kw_only=True):
-    """Where a number comes from. ref: an entry, a run, a formula. share: of the estimator's weight.
-
-    time_s: the time at num_accelerators that the source states; None where it states none.
-    """
-
-    kind: EstimatorName
-    ref: str
-    share: float | None = None
-    num_accelerators: int | None = None
-    time_s: float | None = None
-    source_uri: str | None = None
-    source_line: int | None = None
 
 
 class Estimate(Struct, frozen=True, kw_only=True):

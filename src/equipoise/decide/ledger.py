@@ -21,8 +21,8 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from equipoise import __version__
+from equipoise.calibration import EstimatorName
 from equipoise.calibration.curves import ForecastRecord
-from equipoise.decide.evidence import EstimatorName
 from equipoise.decide.field import MAX_ACCELERATORS
 from equipoise.errors import DataError, SpecError, UsageError
 from equipoise.files import parsed_json, user_file

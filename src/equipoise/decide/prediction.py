@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from threadpoolctl import threadpool_limits
 
+from equipoise.calibration import EvidenceSource
 from equipoise.calibration.curves import (
     CurveQuestion,
     LawUsed,
@@ -30,7 +31,7 @@ from equipoise.decide.answer import Answer, Candidate, TimeValue, about_fixed
 from equipoise.decide.assess import Assessment
 from equipoise.decide.candidates import amount_limits, rates_of, timed_candidate
 from equipoise.decide.decision import answer_with, rule_of
-from equipoise.decide.evidence import Estimate, EvidenceSource
+from equipoise.decide.evidence import Estimate
 from equipoise.decide.ledger import RecordedPrediction
 from equipoise.decide.query import TrainingQuery, changed
 from equipoise.decide.select import figures_of, time_values
@@ -325,9 +326,7 @@ def _of_curve(query: TrainingQuery, catalogue: Catalogue, curve: TimeCurve) -> P
         no_equilibria=None if found else _NO_EQUILIBRIA,
         time_values=_values(query, candidates, curve),
         law=curve.law,
-        evidence=tuple(
-            _source(each.kind, each.ref, each.num_accelerators, each.time_s) for each in curve.evidence
-        ),
+        evidence=curve.evidence,
         notes=curve.notes,
     )
 
@@ -335,15 +334,6 @@ def _of_curve(query: TrainingQuery, catalogue: Catalogue, curve: TimeCurve) -> P
 def _values(query: TrainingQuery, candidates: Sequence[Candidate], curve: TimeCurve) -> tuple[TimeValue, ...]:
     within = [each for each in candidates if each.num_accelerators <= 2 * curve.domain.largest]
     return time_values([figures_of(each) for each in within], rule_of(query))
-
-
-def _source(kind: str, ref: str, num_accelerators: int, time_s: float) -> EvidenceSource:
-    return EvidenceSource(
-        kind="measured" if kind == "measured" else "published",
-        ref=ref,
-        num_accelerators=num_accelerators,
-        time_s=time_s,
-    )
 
 
 def _timed(system: RequestedSystem, rates: Rates, found: PredictedTime, curve: TimeCurve) -> Candidate:

@@ -10,10 +10,10 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from equipoise.calibration import EvidenceSource
 from equipoise.decide.answer import Candidate, Reason
 from equipoise.decide.assess import Assessment, Inputs
 from equipoise.decide.combine import WorkloadPlans, workload_plans
-from equipoise.decide.evidence import EvidenceSource
 from equipoise.decide.select import Selection
 from equipoise.decide.strategy_search import Problem
 from equipoise.decide.user_evidence import TraceCheck, named

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from equipoise.decide.evidence import EvidenceSource
+from equipoise.calibration import EvidenceSource
 from equipoise.decide.fine_tuning import (
     QLORA_OFFLOAD,
     USUAL_LORA_RANK,

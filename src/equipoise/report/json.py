@@ -11,8 +11,8 @@ import orjson
 from msgspec import Struct
 
 from equipoise import __version__
+from equipoise.calibration import EstimatorName
 from equipoise.decide.answer import Alternative, Answer, Candidate
-from equipoise.decide.evidence import EstimatorName
 from equipoise.decide.published_steps import near_published_steps
 from equipoise.intervals import Interval
 from equipoise.report.format import usable

@@ -9,6 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from threadpoolctl import threadpool_limits
 
+from equipoise.calibration import EvidenceSource
 from equipoise.decide.allocation.jobs import JobRequest
 from equipoise.decide.allocation.problem import (
     AllocationJob,
@@ -24,7 +25,7 @@ from equipoise.decide.answer import Candidate
 from equipoise.decide.assess import nothing_fits
 from equipoise.decide.candidates import timed_candidate
 from equipoise.decide.decision import collect_candidates
-from equipoise.decide.evidence import Estimate, EvidenceSource
+from equipoise.decide.evidence import Estimate
 from equipoise.decide.field import Sizes
 from equipoise.decide.prediction import predict
 from equipoise.decide.query import FIELDS, TrainingQuery, changed

@@ -8,8 +8,9 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
+from equipoise.calibration import EvidenceSource
 from equipoise.decide.combine import SCALED_HALF_WIDTH_LOG, distance_log_sd, straight_between
-from equipoise.decide.evidence import LEAST_LOG_SD, Curves, Estimate, Estimates, EvidenceSource, UserRun
+from equipoise.decide.evidence import LEAST_LOG_SD, Curves, Estimate, Estimates, UserRun
 from equipoise.decide.training import TrainingBudget
 from equipoise.decide.user_evidence.runs import Recast
 from equipoise.errors import InputError, UsageError

@@ -12,9 +12,10 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from equipoise.calibration import EvidenceSource
 from equipoise.calibration.profiles import PRIORS_ONLY, model_for, runs_on
 from equipoise.decide.combine import combined_record, model_kind, scaled_curves, straight_between
-from equipoise.decide.evidence import BoundKind, Curves, Estimate, Estimates, EvidenceSource, OrderBound
+from equipoise.decide.evidence import BoundKind, Curves, Estimate, Estimates, OrderBound
 from equipoise.decide.strategy_search import Problem
 from equipoise.decide.surveys import SizeSearch, Survey
 from equipoise.errors import SpecError

@@ -13,18 +13,11 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from equipoise.calibration import EvidenceSource
 from equipoise.calibration.curves import CurveQuestion, PredictedTime, TimeCurve
 from equipoise.calibration.forecasts import published_curve, results_of
 from equipoise.decide.combine import combined_record, scaled_curves
-from equipoise.decide.evidence import (
-    LEAST_LOG_SD,
-    Curves,
-    Estimate,
-    Estimates,
-    EvidenceSource,
-    Grade,
-    PublishedResult,
-)
+from equipoise.decide.evidence import LEAST_LOG_SD, Curves, Estimate, Estimates, Grade, PublishedResult
 from equipoise.errors import EvidenceError
 from equipoise.intervals import log_sd, with_log_sd
 from equipoise.scaling.laws import Domain, FloatArray
@@ -381,7 +374,7 @@ def _asked_domain(known: Domain, most: float) -> Domain:
 
 def _largest(evidence: PublishedEvidence, curve: TimeCurve) -> float:
     """The largest size with a result of the group itself."""
-    own = [each.num_accelerators for each in curve.evidence if each.is_same_group]
+    own = [each.num_accelerators or 0 for each in curve.evidence if each.is_same_group]
     return float(max((*own, *evidence.at_size), default=curve.domain.largest))
 
 
@@ -402,15 +395,4 @@ def _sources(evidence: PublishedEvidence) -> tuple[EvidenceSource, ...]:
         return tuple(
             source for size, found in evidence.at_size.items() for source in _submitted(found, size).sources
         )
-    return tuple(
-        EvidenceSource(
-            kind=each.kind,
-            ref=each.ref,
-            share=each.weight,
-            num_accelerators=each.num_accelerators,
-            time_s=each.time_s,
-            source_uri=each.source_uri,
-            source_line=each.source_line,
-        )
-        for each in evidence.curve.evidence
-    )
+    return evidence.curve.evidence

@@ -11,13 +11,14 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from equipoise.calibration import EvidenceSource
 from equipoise.calibration.profiles import (
     UNCALIBRATED_LOG_SD,
     USER_CALIBRATION,
     CalibratedModel,
     CalibrationRecord,
 )
-from equipoise.decide.evidence import Estimates, EvidenceSource
+from equipoise.decide.evidence import Estimates
 from equipoise.decide.strategy_search import OWN_STEPS_LOG_SD
 from equipoise.decide.surveys import Survey
 from equipoise.decide.user_evidence.runs import UserSteps

@@ -5,8 +5,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from equipoise.calibration import EvidenceSource
 from equipoise.decide.answer import Candidate
-from equipoise.decide.evidence import EvidenceSource
 from equipoise.decide.prediction import Prediction
 from equipoise.decide.query import TrainingQuery
 from equipoise.decide.solve_for import BudgetReach, Reaches, ReachLimit, Within

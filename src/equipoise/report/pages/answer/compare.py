@@ -7,8 +7,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from equipoise.calibration import EstimatorName
 from equipoise.decide.answer import Alternative, Answer, Candidate, Flip
-from equipoise.decide.evidence import EstimatorName
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (
     Block,

@@ -189,7 +189,9 @@ def _curve(each: Balance) -> dict[str, Any]:
         "domain": times.domain,
         "sizes": each.sizes,
         "predictions": each.curve.to_dicts(),
-        "evidence": times.evidence,
+        "evidence": [
+            fields_of(one, share="weight") | {"is_same_group": one.is_same_group} for one in times.evidence
+        ],
     }
 
 
