@@ -189,6 +189,14 @@ def test_a_refusal_names_the_cheapest_the_fastest_and_what_would_do():
     assert re.search(r"deadline\b.* 70 min\b.* 30 min", text)
 
 
+def test_a_deadline_that_would_do_holds_the_queue_as_its_option_does():
+    # 70 min of training are needed instead of 30 min; 60 min of waiting come before them.
+    answer = made_answer(is_refused=True)
+    queued = replace(answer, question=replace(answer.question, queue_s=3600.0, deadline_s=5400.0))
+    text = " ".join(printed(queued).split())
+    assert re.search(r"deadline of (2\.2 h|130 min)\b.* (1\.5 h|90 min)\b", text)
+
+
 def test_the_short_form_of_a_refusal_has_the_note_that_says_why():
     why = f"{NOTHING_FITS}H100: it needs 700 GB, 8 x 80 GB hold 640 GB: try 16 accelerators."
     answer = replace(made_answer(is_refused=True), notes=("Another.", why))

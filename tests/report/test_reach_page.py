@@ -36,6 +36,21 @@ def test_the_text_fits_and_has_the_figures(found):
     assert [each for each in sizes if format_si(each.value) not in text] == []
 
 
+def test_a_size_that_allows_a_little_more_stands_beside_the_faster_one_taken():
+    asked = query(
+        {"workload": "llama31_8b", "ask": "tokens", "budget": 50_000, "deadline": "5d", "accelerator": "h100"}
+        | {"max_accelerators": 256}
+    )
+    found = solve_for(asked, scores=None)
+    most = max(found.best.by_size, key=lambda each: each.amount.value)
+    assert most.candidate.num_accelerators != found.best.recommended.num_accelerators
+    console = Console(width=80, highlight=False, markup=False)
+    with console.capture() as capture:
+        render(REACH, found, console)
+    (line,) = [line for line in capture.get().splitlines() if line.startswith("Take ")]
+    assert f"; {most.candidate.num_accelerators} allow {format_si(most.amount.value)} " in line
+
+
 def test_the_page_has_every_size(found):
     page = html(REACH, found)
     assert format_si(found.best.size.value) in page

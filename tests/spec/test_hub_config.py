@@ -325,6 +325,13 @@ def test_what_sizes_cannot_state_is_refused_by_name(kind, word, tmp_path):
         read_config(written(tmp_path, {"model_type": kind, "hidden_size": 64}))
 
 
+def test_a_model_of_diffusers_is_refused_with_what_can_be_asked(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text('{"_class_name": "SD3Transformer2DModel", "num_layers": 24}')
+    with pytest.raises(SpecError, match=r"SD3Transformer2DModel.*MODULE:FUNCTION"):
+        read_config(path)
+
+
 def test_experts_of_a_dense_family_are_not_left_out(tmp_path):
     with pytest.raises(SpecError, match="num_experts=8"):
         read_config(written(tmp_path, UNKNOWN | {"model_type": "minicpm", "num_experts": 8}))

@@ -47,7 +47,10 @@ def as_asked(query: TrainingQuery, about: Workload) -> Workload:
         return about
     if about.transformer is None or about.sequence_tokens is None:
         option = "--sequence" if query.sequence_tokens is not None else f"--train {','.join(query.train)}"
-        raise UsageError(f"{option}: {about.title} is known by figures per sample, not as a transformer")
+        raise UsageError(
+            f"{option}: {about.title} is known by figures per sample, not as a transformer; "
+            "without it all weights are trained on the samples it has"
+        )
     positions = about.transformer.position_embeddings
     if query.sequence_tokens is not None:
         if 0 < positions < query.sequence_tokens:

@@ -102,6 +102,12 @@ def _read(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as err:
         raise SpecError(f"{path}: not JSON: {str(err)[:100]}; expected the config.json of a model") from err
     if not isinstance(found, dict) or "model_type" not in found:
+        kind = found.get("_class_name") if isinstance(found, dict) else None
+        if isinstance(kind, str) and len(kind) <= MOST_NAME and kind.isprintable():
+            raise SpecError(
+                f"{path}: a model of diffusers ({kind}), whose sizes are not read; count it as "
+                "MODULE:FUNCTION, or state it in a file (`equipoise list workloads --example`)"
+            )
         raise SpecError(f"{path}: no model_type; expected the config.json of a model")
     return found
 

@@ -371,7 +371,9 @@ def _facts(found: Reaches, best: BudgetReach) -> Iterator[Fact]:
     elif best.params is not None and best.unit == "tokens":
         per_param = f"{amounts.digits(best.training_budget.value / best.params.value)} tokens per parameter"
         yield Fact(label="That is", spans=(f"{per_param} ({format_si(best.params.value)} parameters)",))
-    yield Fact(label="Take", spans=(strong(title_of(taken)),))
+    most = max(best.by_size, key=lambda each: each.amount.value, default=None)
+    slower = "" if most is None or _is_taken(best, most) else _slower(best, most)
+    yield Fact(label="Take", spans=(strong(title_of(taken)), slower))
     assert taken.time_s is not None
     yield Fact(label="Time", spans=(amounts.time_with_range(taken.time_s),))
     money: tuple[Span, ...] = ("no price is known (--price)",)
@@ -386,6 +388,17 @@ def _facts(found: Reaches, best: BudgetReach) -> Iterator[Fact]:
     if found.chosen_for_you:
         yield Fact(label="Chosen", spans=(capital(sentence("; ".join(found.chosen_for_you))),))
     yield Fact(label="Limited by", spans=(_ENDS[best.limit],))
+
+
+def _slower(best: BudgetReach, most: Within) -> str:
+    """The size that allows a little more than the one taken, which is much faster."""
+    taken_s, most_s = best.recommended.time_s, most.candidate.time_s
+    assert taken_s is not None
+    assert most_s is not None
+    times = amounts.factor(most_s.value / taken_s.value)
+    return (
+        f"; {count(most.candidate.num_accelerators)} allow {format_si(most.amount.value)} in {times} the time"
+    )
 
 
 def _reach_sizes(found: Reaches) -> tuple[Block, ...]:

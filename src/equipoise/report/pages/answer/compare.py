@@ -33,6 +33,7 @@ from equipoise.report.format import capital, count, listed, plural, printable, s
 from equipoise.report.pages.answer.head import (
     RECOMMENDED,
     Group,
+    as_asked,
     chip_of,
     groups,
     is_recommended,
@@ -473,7 +474,10 @@ def flip_words(answer: Answer, each: Flip) -> str:
     """One input, its value now, and the value at which another candidate is taken."""
     side = "below" if each.flips_at < each.value else "above"
     to = offer_title(answer.candidate(each.to))
-    now, then = (amounts.quantity(value, each.unit) for value in (each.value, each.flips_at))
+    now, then = (
+        amounts.quantity(as_asked(answer, each.quantity, value), each.unit)
+        for value in (each.value, each.flips_at)
+    )
     unit = f" {each.unit.replace('USD', amounts.currency())}"
     moved = flip_input(answer, each)
     if then == now:
@@ -492,8 +496,8 @@ def _flips_table(answer: Answer) -> Table:
         "answer-flips",
         (
             names("Input", lambda each: capital(flip_input(answer, each))),
-            numbers("Now", lambda each: _quantity(each.value, each.unit)),
-            numbers("Changes at", lambda each: _quantity(each.flips_at, each.unit)),
+            numbers("Now", lambda each: _quantity(answer, each, each.value)),
+            numbers("Changes at", lambda each: _quantity(answer, each, each.flips_at)),
             words("To", lambda each: offer_title(answer.candidate(each.to))),
         ),
         answer.flips,
@@ -501,8 +505,9 @@ def _flips_table(answer: Answer) -> Table:
     )
 
 
-def _quantity(value: float, unit: str) -> Cell:
-    return Cell(text=amounts.quantity(value, unit), key=value)
+def _quantity(answer: Answer, each: Flip, value: float) -> Cell:
+    asked = as_asked(answer, each.quantity, value)
+    return Cell(text=amounts.quantity(asked, each.unit), key=asked)
 
 
 def members_of_choice(answer: Answer) -> list[Candidate]:

@@ -207,9 +207,8 @@ def _time(answer: Answer, best: Candidate) -> Iterator[Span]:
         yield f", goodput {amounts.share(best.goodput.value)}"
     for each in best.constraints:
         if each.name == "deadline_s" and each.probability is not None:
-            queue = " after the queue" if answer.question.queue_s else ""
             chance = amounts.probability(each.probability)
-            yield f"; deadline {amounts.duration(each.limit)}{queue}: {chance} chance"
+            yield f"; deadline {amounts.duration(each.limit)}{after_queue(answer)}: {chance} chance"
 
 
 def charged_for(paid: Charges) -> tuple[tuple[str, float], ...]:
@@ -395,10 +394,21 @@ def limits_broken(each: Candidate) -> str:
     return ", ".join("no price" if one.lacks_price else _SHORT[one.name] for one in each.broken)
 
 
+def after_queue(answer: Answer) -> str:
+    """What follows the time that a queue leaves of the deadline."""
+    return " after the queue" if answer.question.queue_s else ""
+
+
+def as_asked(answer: Answer, name: str, value: float) -> float:
+    """A limit, as its option states it: a deadline holds the queue too."""
+    is_deadline = name in {"deadline", "deadline_s"}
+    return value + (answer.question.queue_s or 0.0) if is_deadline else value
+
+
 def limit_words(answer: Answer, broken: Constraint) -> str:
     """A limit that is not kept, as a predicate."""
     if broken.name == "deadline_s":
-        return f"misses the deadline of {amounts.duration(broken.limit)}"
+        return f"misses the deadline of {amounts.duration(broken.limit)}{after_queue(answer)}"
     if broken.lacks_price:
         return "has no known price"
     if broken.name == "budget_usd":

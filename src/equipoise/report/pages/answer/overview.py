@@ -34,6 +34,8 @@ from equipoise.report.pages.answer.head import (
     LIMITS,
     RECOMMENDED,
     Group,
+    after_queue,
+    as_asked,
     chip_of,
     is_recommended,
     limit_words,
@@ -82,11 +84,10 @@ def _tiles(answer: Answer, best: Candidate) -> Iterator[Tile]:
     assert best.time_s is not None
     time, usd = best.time_s, amounts.usable(best.usd)
     level = format_percent(time.level)
-    queue = " after the queue" if answer.question.queue_s else ""
     yield Tile(
         label="Time",
         value=amounts.duration(time.value),
-        detail=f"{amounts.duration_range(time)}, {level} range{queue}",
+        detail=f"{amounts.duration_range(time)}, {level} range{after_queue(answer)}",
     )
     price = "No price is known (--price)."
     if best.price is not None:
@@ -165,13 +166,15 @@ def relaxed(answer: Answer) -> Iterator[str]:
     for each in refusal.relaxations:
         name, unit = LIMITS[each.constraint]
         taken = "" if each.candidate is None else f": {title_of(answer.candidate(each.candidate))}"
-        needed, limit = amounts.apart(each.needed, each.limit, unit)
+        least, stated = (as_asked(answer, each.constraint, value) for value in (each.needed, each.limit))
+        needed, limit = amounts.apart(least, stated, unit)
         yield f"{capital(name)} of {needed} instead of {limit.removesuffix(' accelerators')}{taken}."
     if refusal.joint:
         parts = []
         for each in refusal.joint:
             name, unit = LIMITS[each.constraint]
-            parts.append(f"{name} of {amounts.quantity(each.needed, unit)}")
+            needed_value = as_asked(answer, each.constraint, each.needed)
+            parts.append(f"{name} of {amounts.quantity(needed_value, unit)}")
         first = refusal.joint[0].candidate
         taken = "" if first is None else f", for {title_of(answer.candidate(first))}"
         yield f"Several limits at once: {listed(parts)}{taken}."
