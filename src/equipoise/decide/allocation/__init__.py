@@ -458,7 +458,7 @@ def _simpler_schedules(problem: SharingProblem) -> tuple[SimplerSchedule, ...]:
             words="best split, all at once", value=None if best_split is None else best_split.value
         ),
         SimplerSchedule(words="equal shares, all at once", value=equal),
-        SimplerSchedule(words="one after another", value=in_turn(problem)),
+        SimplerSchedule(words="one after another, the shortest first", value=in_turn(problem)),
     )
 
 

@@ -101,8 +101,10 @@ def _facts(found: Allocation, *, most: int) -> Iterator[Fact]:
     if found.is_feasible:
         yield Fact(label="Total", spans=(f"{_amount(found, found.value.value)}{_range(found)}",))
         yield Fact(label="Optimal", spans=(_proof(found),))
+        is_hurried = any(math.isfinite(each.job.deadline_s) for each in found.shares)
+        no = "not possible in time" if is_hurried else "not possible"
         simpler = (
-            f"{each.words}: {'not possible' if each.value is None else _amount(found, each.value)}"
+            f"{each.words}: {no if each.value is None else _amount(found, each.value)}"
             for each in found.simpler_schedules
         )
         yield Fact(label="Simpler", spans=(sentence("; ".join(simpler)),))
