@@ -41,6 +41,12 @@ def test_a_prediction_is_kept_and_compared_with_what_is_measured(equipoise, tmp_
     assert max(map(len, text.splitlines())) <= 80
 
 
+def test_predictions_of_which_nothing_was_measured_say_what_they_are_of(equipoise):
+    asked = ("llama31_405b", "--tokens", "1T", "--accelerator", "h100", "--at", "1024", "--record", "--json")
+    assert equipoise("plan", *asked).returncode == 0
+    assert "llama31_405b" in equipoise("record").stdout
+
+
 def test_runs_of_a_folder_count_once(equipoise, tmp_path):
     (tmp_path / "ledger.jsonl").write_text(
         json.dumps(

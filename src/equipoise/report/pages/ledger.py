@@ -38,7 +38,9 @@ def _headline(found: LedgerReport) -> str:
 
 def _blocks(found: LedgerReport, num_rows: int) -> Iterator[Block]:
     earlier = len(found.entries) - num_rows
-    yield table_of("ledger", _COLUMNS, found.entries[-num_rows:])
+    shown = found.entries[-num_rows:]
+    is_measured = any(each.outcome is not None for each in shown)
+    yield table_of("ledger", _COLUMNS if is_measured else (_ID, _WHAT, _N, *_TIMES), shown)
     yield note(f"And {plural(earlier, 'earlier one')}: --json lists all." if earlier > 0 else "")
     if found.ledger.num_damaged:
         lines = plural(found.ledger.num_damaged, "line")
@@ -70,13 +72,9 @@ _TIMES: Final = (
     numbers("Predicted (range)", _predicted),
     numbers("Measured", lambda each: number(each.outcome, _form(each))),
 )
-_COLUMNS: Final = (
-    names("Id", "id"),
-    _N,
-    *_TIMES,
-    numbers("Off", "error", _signed),
-    words("What", lambda each: f"{each.prediction.verb} {each.prediction.workload or 'own'}"),
-)
+_ID: Final = names("Id", "id")
+_WHAT: Final = words("What", lambda each: f"{each.prediction.verb} {each.prediction.workload or 'own'}")
+_COLUMNS: Final = (_ID, _N, *_TIMES, numbers("Off", "error", _signed), _WHAT)
 
 
 def _is_within(each: LedgerEntry) -> Cell:
