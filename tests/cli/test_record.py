@@ -42,9 +42,19 @@ def test_a_prediction_is_kept_and_compared_with_what_is_measured(equipoise, tmp_
 
 
 def test_predictions_of_which_nothing_was_measured_say_what_they_are_of(equipoise):
-    asked = ("llama31_405b", "--tokens", "1T", "--accelerator", "h100", "--at", "1024", "--record", "--json")
+    asked = (
+        "nemotron_35_lightning",
+        "--tokens",
+        "10T",
+        "--accelerator",
+        "h100",
+        "--at",
+        "1024",
+        "--record",
+        "--json",
+    )
     assert equipoise("plan", *asked).returncode == 0
-    assert "llama31_405b" in equipoise("record").stdout
+    assert "nemotron_35_lightning" in equipoise("record").stdout
 
 
 def test_runs_of_a_folder_count_once(equipoise, tmp_path):
