@@ -71,7 +71,7 @@ def test_each_point_has_its_bill_and_words(found):
     for balance in found.found:
         assert balance.equilibria
         for point, bill, words in zip(balance.equilibria, balance.bills, balance.words, strict=True):
-            assert bill.accelerator_hours == pytest.approx(point.num_accelerators * point.time_s / 3600)
+            assert bill.accelerator_hours.value == pytest.approx(point.num_accelerators * point.time_s / 3600)
             assert f"{point.num_accelerators:,}" in words
 
 

@@ -212,9 +212,9 @@ def _priced(
         power_w=None if power is None else power * rates.system_power.factor,
         usd=usd,
         charges=made_of,
-        energy_j=None if paid is None else paid.energy,
-        carbon_kg=None if paid is None else paid.carbon,
-        electricity_usd=None if paid is None else paid.electricity,
+        energy_j=None if paid is None else paid.energy_j,
+        carbon_kg=None if paid is None else paid.carbon_kg,
+        electricity_usd=None if paid is None else paid.electricity_usd,
         interrupted=stopped,
         mfu=None if precision is None else _mfu(assessment, timed, step_s, precision),
         mfu_precision=precision,
@@ -261,9 +261,9 @@ def timed_candidate(
         price=rates.price,
         power_w=None if power_w is None else power_w * rates.system_power.factor,
         usd=_at_price(paid, time_s),
-        energy_j=paid.energy,
-        carbon_kg=paid.carbon,
-        electricity_usd=paid.electricity,
+        energy_j=paid.energy_j,
+        carbon_kg=paid.carbon_kg,
+        electricity_usd=paid.electricity_usd,
         estimates=(estimate,),
         disagreement=1.0,
         grade=grade,
@@ -276,7 +276,7 @@ def _at_price(paid: Bill, time_s: Interval) -> Interval | None:
     How far other offers lie from that price is the price's own range; what would flip the choice reports
     from which price on it matters.
     """
-    return None if paid.money is None else scaled(time_s, paid.money.value / time_s.value)
+    return None if paid.usd is None else scaled(time_s, paid.usd.value / time_s.value)
 
 
 def constraints(query: TrainingQuery, assessment: Assessment, candidate: Candidate) -> tuple[Constraint, ...]:

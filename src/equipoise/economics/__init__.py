@@ -358,50 +358,25 @@ class Rates(Struct, frozen=True, kw_only=True):
 
 
 class Bill(Struct, frozen=True, kw_only=True):
-    """What a run costs, in accelerator-hours, US dollars of rent, joules, US dollars of power, kilograms.
+    """What a run costs; usd: rent, or the electricity of an owned machine. None where it is not known.
 
-    energy: of the system, and of the building where its PUE was given; electricity and carbon are of the
-    same energy. energy_basis: measured or modelled; None where not known.
+    energy_j: of the system, and of the building where its PUE was given; electricity_usd and carbon_kg are of
+    the same energy. energy_basis: measured or modelled.
     """
 
-    hours: Interval
-    money: Interval | None
-    energy: Interval | None
+    accelerator_hours: Interval
+    usd: Interval | None
+    energy_j: Interval | None
     energy_basis: EnergyBasis | None
-    electricity: Interval | None
-    carbon: Interval | None
-
-    @property
-    def accelerator_hours(self) -> float:
-        """Accelerators times hours."""
-        return self.hours.value
-
-    @property
-    def usd(self) -> float | None:
-        """Rent, or the electricity of an owned machine."""
-        return None if self.money is None else self.money.value
-
-    @property
-    def energy_j(self) -> float | None:
-        """Energy of the whole system, with its building where the PUE was given."""
-        return None if self.energy is None else self.energy.value
-
-    @property
-    def carbon_kg(self) -> float | None:
-        """Carbon dioxide that making the electricity set free."""
-        return None if self.carbon is None else self.carbon.value
+    electricity_usd: Interval | None
+    carbon_kg: Interval | None
 
 
 def bill_fields(bill: Bill) -> dict[str, float | str | None]:
     """The bill as documents state it: each amount, and the ends of its interval at LEVEL."""
-    amounts = {
-        "usd": bill.money,
-        "energy_j": bill.energy,
-        "carbon_kg": bill.carbon,
-        "electricity_usd": bill.electricity,
-    }
-    found: dict[str, float | str | None] = {"accelerator_hours": bill.accelerator_hours}
-    for name, amount in amounts.items():
+    found: dict[str, float | str | None] = {"accelerator_hours": bill.accelerator_hours.value}
+    for name in ("usd", "energy_j", "carbon_kg", "electricity_usd"):
+        amount: Interval | None = getattr(bill, name)
         found[name] = None if amount is None else amount.value
         found[f"low_{name}"] = None if amount is None else amount.low
         found[f"high_{name}"] = None if amount is None else amount.high
@@ -469,12 +444,12 @@ def bill(
         else product(drawn_kwh, rates.electricity.usd_per_kwh)
     )
     return Bill(
-        hours=hours,
-        money=_money(hours, rates, electricity),
-        energy=energy,
+        accelerator_hours=hours,
+        usd=_money(hours, rates, electricity),
+        energy_j=energy,
         energy_basis=basis,
-        electricity=electricity,
-        carbon=None if drawn_kwh is None else product(drawn_kwh, exact(rates.grid.kg_co2_per_kwh)),
+        electricity_usd=electricity,
+        carbon_kg=None if drawn_kwh is None else product(drawn_kwh, exact(rates.grid.kg_co2_per_kwh)),
     )
 
 

@@ -220,11 +220,11 @@ def _tile(row: Row, bill: Bill) -> Tile:
 
 
 def _paid(bill: Bill) -> Iterator[str]:
-    yield f"{digits(bill.accelerator_hours)} accelerator-hours"
-    if bill.money is not None:
-        yield money(bill.money.value)
-    if bill.energy is not None:
-        yield f"{energy(bill.energy.value)}{' measured' if bill.energy_basis == 'measured' else ''}"
+    yield f"{digits(bill.accelerator_hours.value)} accelerator-hours"
+    if bill.usd is not None:
+        yield money(bill.usd.value)
+    if bill.energy_j is not None:
+        yield f"{energy(bill.energy_j.value)}{' measured' if bill.energy_basis == 'measured' else ''}"
 
 
 def _against(first: Row, row: Row) -> tuple[Span, ...]:
