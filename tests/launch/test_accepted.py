@@ -4,7 +4,6 @@ import ast
 import json
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -15,7 +14,6 @@ from pathlib import Path
 import pytest
 from installed import imported, quiet
 
-from equipoise.errors import SpecError
 from equipoise.launch import launch_files, launch_snippets, program
 from equipoise.launch.platforms import SKYPILOT_NAMES
 from equipoise.spec.cluster import cluster
@@ -316,35 +314,6 @@ def test_skypilot_knows_the_names_of_accelerators():
     fetched = {"MI300X", "RTX3090", "RTX4090"}
     assert len(SKYPILOT_NAMES) > 10
     assert set(SKYPILOT_NAMES.values()) <= known | fetched
-
-
-HOSTILE = 'a\'b; $(touch hurt) `touch hurt` "x" # y.py'
-
-
-@pytest.mark.parametrize("script", [HOSTILE, "./--nproc-per-node=9", "a b.py", "true", "1e3"])
-def test_names_stay_one_word_in_every_file(script):
-    yaml = imported("yaml")
-    written = files("dp=24 microbatch=1 global_batch=24", script=script)
-    for name in ("torchrun.sh", "job.sbatch"):
-        last = written[name].replace("\\\n", " ").strip().splitlines()[-1]
-        assert shlex.split(last)[-1] == script
-    assert (
-        shlex.split(yaml.safe_load(written["sky.yaml"])["run"].replace("\\\n", " ").splitlines()[-1])[-1]
-        == script
-    )
-    assert yaml.safe_load(written["trainjob.yaml"])["spec"]["trainer"]["command"] == ["torchrun", script]
-    lists = [node for node in ast.walk(ast.parse(written["ray_launch.py"])) if isinstance(node, ast.List)]
-    assert [script] in [[getattr(each, "value", None) for each in one.elts] for one in lists]
-
-
-@pytest.mark.parametrize("script", ["--nproc-per-node=9", "a\nb.py", "a\x85b.py"])
-def test_names_that_no_file_can_hold_are_refused(script):
-    with pytest.raises(SpecError, match="script"):
-        files("dp=24 microbatch=1 global_batch=24", script=script)
-
-
-def test_scripts_elsewhere_are_written_into_the_folder():
-    assert "train.py" in files("dp=2 microbatch=1 global_batch=2", script="/elsewhere/train.py")
 
 
 def test_shells_read_every_script():

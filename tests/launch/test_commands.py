@@ -146,14 +146,9 @@ def test_torchrun_s_parser_takes_its_commands(count):
 
 
 def test_one_accelerator_needs_no_launcher():
-    found = snippets("microbatch=4 global_batch=8", script="mine.py")
-    assert found[0].code == "python mine.py\n"
+    found = snippets("microbatch=4 global_batch=8")
+    assert found[0].code == "python train.py\n"
     assert "init_process_group" not in codes(found)
-
-
-def test_names_of_scripts_are_quoted():
-    found = snippets("dp=2 microbatch=1 global_batch=2", script="my train.py; rm -rf .")
-    assert found[0].code.endswith("'my train.py; rm -rf .'\n")
 
 
 def test_hosts_meet_at_one_of_them():

@@ -59,10 +59,9 @@ def test_the_network_that_should_be_used_is_named(name, transport):
     assert transport in settings(name, 16)["NCCL_DEBUG"].how_to_check
 
 
-def test_an_interface_is_set_only_where_it_is_known():
+def test_an_interface_is_named_for_its_owner_to_set():
     assert settings("dgx-h100", 16)["NCCL_SOCKET_IFNAME"].value is None
-    assert settings("dgx-h100", 16, interface="ens1")["NCCL_SOCKET_IFNAME"].value == "=ens1"
-    assert settings("xeon-8480-cpu", 4, interface="ens1")["GLOO_SOCKET_IFNAME"].value == "ens1"
+    assert settings("xeon-8480-cpu", 4)["GLOO_SOCKET_IFNAME"].value is None
 
 
 def test_helper_threads_are_for_fast_plain_networks():

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path, PurePath
+from pathlib import Path
 from shlex import quote
 from textwrap import wrap
 
@@ -227,7 +227,7 @@ _PEFT_PAGE = "https://huggingface.co/docs/peft/en/package_reference/lora"
 _TORCHAO_PAGE = "https://github.com/pytorch/ao/tree/main/torchao/float8"
 # Domains of the fast links that are larger span hosts; those of NVL72 have four accelerators a tray.
 _LARGEST_HOST, _TRAY = 16, 4
-# Kinds of accelerator whose frameworks torchrun starts.
+_SCRIPT = "train.py"
 # What runs a script of each kind in the tests.
 _TORCH = "scripts of its kind: torch 2.13, two ranks over gloo"
 
@@ -238,25 +238,19 @@ def launch_snippets(
     *,
     workload: Workload | None = None,
     settings: tuple[Setting, ...] | None = None,
-    script: str = "train.py",
 ) -> tuple[Snippet, ...]:
     """What to run and paste for a strategy: the command first, then environment and code, then the rest.
 
     cluster: the machine it is for; of as many accelerators as there are. workload: what is trained, for
     options that depend on its layers and experts. settings: whose variables are exported; those of
-    `runtime_settings` for the cluster unless given. script: name of the training script.
-    Raises SpecError for accelerators that torch's launcher does not start (TPUs, IPUs), and for a name of a
-    script that it would read as an option.
+    `runtime_settings` for the cluster unless given.
+    Raises SpecError for accelerators that torch's launcher does not start (TPUs, IPUs).
     """
     chip = cluster.accelerator
     if chip.kind not in STARTED_KINDS:
         raise SpecError(
             f"accelerator {chip.slug!r} is a {chip.kind}: commands are known for gpu and cpu, which "
             "torch's own launcher starts; see its vendor's guide"
-        )
-    if script.startswith("-"):
-        raise SpecError(
-            f"script {script!r}: torchrun reads it as an option; expected the name of a file: ./{script}"
         )
     model = None if workload is None else workload.transformer
     each = 1 if workload is None else workload.samples_per_example
@@ -271,18 +265,18 @@ def launch_snippets(
         for each in PROGRAMS
         if workload is None or model is not None or not each.is_for_transformers
     ]
-    code = tuple(_lacking(each, pairs) for each in _code(strategy, model, script))
+    code = tuple(_lacking(each, pairs) for each in _code(strategy, model))
     # Where no script of ours can train it, the first program that can is started.
     started = next(
         ((each, found) for each, found in programs if each.entry and found.options and not code), None
     )
-    words: tuple[str, ...] = (script,)
+    words: tuple[str, ...] = (_SCRIPT,)
     lacks: tuple[str, ...] = ()
     if started is not None:
         words = (*started[0].entry, *started[1].words)
         lacks = tuple(f"{started[0].name}: {each}" for each in started[1].unsupported)
     elif not code:
-        lacks = (f"{PurePath(script).name}, which is yours to write: no script here trains this strategy",)
+        lacks = (f"{_SCRIPT}, which is yours to write: no script here trains this strategy",)
     found = runtime_settings(cluster, strategy) if settings is None else settings
     launch = Launch(
         name="train" if workload is None else workload.slug,
@@ -398,7 +392,7 @@ def _environment(settings: tuple[Setting, ...]) -> tuple[Snippet, ...]:
     return (Snippet(title="Environment", target="shell", code=code, why=why, file="environment.sh"),)
 
 
-def _code(strategy: Strategy, model: Model, script: str) -> tuple[Snippet, ...]:
+def _code(strategy: Strategy, model: Model) -> tuple[Snippet, ...]:
     """The training script, where one page of torch can express the strategy."""
     if strategy.cp > 1 or strategy.ep > 1 or (strategy.tp > 1 and strategy.pp > 1):
         return ()
@@ -417,12 +411,12 @@ def _code(strategy: Strategy, model: Model, script: str) -> tuple[Snippet, ...]:
         page, why = _data_parallel_why(strategy)
         missing = not_in_training_scripts(strategy)
     snippet = Snippet(
-        title=f"{script}: runs as it is; insert your model and data",
+        title=f"{_SCRIPT}: runs as it is; insert your model and data",
         target="torch",
         code=code,
         why=f"{why} ({page}).",
         language="python",
-        file=PurePath(script).name,
+        file=_SCRIPT,
         unsupported=missing,
         checked_with=_TORCH,
     )

@@ -6,7 +6,6 @@ from shlex import join, quote
 
 from msgspec import Struct
 
-from equipoise.errors import SpecError
 from equipoise.launch.program import yaml_text
 from equipoise.launch.torch_programs import rendered
 from equipoise.spec.hardware import Accelerator
@@ -31,14 +30,6 @@ class Launch(Struct, frozen=True, kw_only=True):
     words: tuple[str, ...]
     takes_more: bool = False
     variables: tuple[tuple[str, str], ...] = ()
-
-    def __post_init__(self) -> None:
-        """Refuse words that no file can hold as they are."""
-        for word in self.words:
-            if not word.isprintable():
-                raise SpecError(
-                    f"script {word!r}: its name has a control character; expected letters on one line"
-                )
 
     @property
     def job_name(self) -> str:

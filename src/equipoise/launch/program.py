@@ -229,7 +229,7 @@ _NOT_TEXT = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
 
 
-def yaml_text(document: Mapping[str, object], margin: str = "") -> str:
+def yaml_text(document: Mapping[str, object]) -> str:
     """A document of nested mappings, lists and scalars as YAML.
 
     Text stands between quotes unless it is one plain word, or as a block where it has lines, so that no name
@@ -243,7 +243,7 @@ def yaml_text(document: Mapping[str, object], margin: str = "") -> str:
         - "x y"
         - true
     """
-    return "".join(f"{margin}{line}\n" for line in _yaml_lines(document))
+    return "".join(f"{line}\n" for line in _yaml_lines(document))
 
 
 def _yaml_lines(value: object) -> Iterator[str]:

@@ -76,12 +76,11 @@ def runtime_settings(
     *,
     topology: Topology | None = None,
     memory_share: float | None = None,
-    interface: str | None = None,
 ) -> tuple[Setting, ...]:
     """The settings that have a ground for this strategy on this machine, the most important first; often few.
 
     topology: of the machine, where it was looked over: whether peers reach each other. memory_share:
-    what the strategy needs over what an accelerator has. interface: of the network between hosts.
+    what the strategy needs over what an accelerator has.
     """
     place = placed(cluster, plan, topology)
     if plan.num_accelerators == 1:
@@ -90,7 +89,7 @@ def runtime_settings(
         *_path(place),
         *_peers(place),
         *_container(place),
-        *_network(place, interface),
+        *_network(place),
         *_threads(place, topology),
         *_exchange(place),
         *_connections(place),
@@ -166,20 +165,15 @@ def _container(place: Placement) -> Iterator[Setting]:
         )
 
 
-def _network(place: Placement, interface: str | None) -> Iterator[Setting]:
+def _network(place: Placement) -> Iterator[Setting]:
     """Which interface joins hosts, and helper threads of fast plain networks."""
     if place.num_hosts == 1:
         return
     library = "GLOO" if place.cluster.accelerator.kind == "cpu" else "NCCL"
-    found = f"={interface}" if interface and library == "NCCL" else interface
     yield Setting(
         name=f"{library}_SOCKET_IFNAME",
-        value=found,
-        reason=(
-            "for hosts connected by several networks: selects the fast one"
-            if interface
-            else "only where hosts have several networks and the slow one was used: the fast one's interface"
-        ),
+        value=None,
+        reason="only where hosts have several networks and the slow one was used: the fast one's interface",
         evidence=NCCL_PAGE if library == "NCCL" else _INTERFACE_PAGE,
         how_to_check=(
             'NCCL_DEBUG=INFO: "NET/Socket : Using [0]..." or "NET/IB : Using [0]..." names it'

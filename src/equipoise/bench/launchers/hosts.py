@@ -338,7 +338,7 @@ class _Hosts:
 
     def _new_ends(self, job: LaunchJob, ranks: Ranks, wires: Sequence[HostConnection]) -> list[End]:
         """The ends of ranks since the last call, here and on other hosts."""
-        messages = self._received(job, wires, _POLL_S)
+        messages = self._received(job, wires)
         return ranks.ends() + [convert(message, End) for message in messages if "rank" in message]
 
     def _until_ended(self, job: LaunchJob, wires: Sequence[HostConnection]) -> None:
@@ -347,20 +347,18 @@ class _Hosts:
         missing = list(wires)
         while missing and time.monotonic() < deadline:
             for wire in tuple(missing):
-                if any("ended" in message for message in self._received(job, [wire], _POLL_S)):
+                if any("ended" in message for message in self._received(job, [wire])):
                     missing.remove(wire)
         for wire in missing:
             wire.lost = True
         self._refuse_loss(job)
 
-    def _received(
-        self, job: LaunchJob, wires: Sequence[HostConnection], wait_s: float
-    ) -> list[dict[str, Any]]:
-        """Messages of other hosts within a while. Raises DataError when one is gone."""
+    def _received(self, job: LaunchJob, wires: Sequence[HostConnection]) -> list[dict[str, Any]]:
+        """Messages of other hosts within a moment. Raises DataError when one is gone."""
         if not wires:
-            time.sleep(wait_s)
+            time.sleep(_POLL_S)
             return []
-        readable, _, _ = select.select(list(wires), [], [], wait_s)
+        readable, _, _ = select.select(list(wires), [], [], _POLL_S)
         messages = [message for wire in readable for message in wire.received()]
         self._refuse_loss(job)
         return messages
