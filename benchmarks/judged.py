@@ -6,11 +6,12 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 from equipoise.errors import UsageError
-from equipoise.launch.settings import NCCL_PAGE, Placement
+from equipoise.launch.settings import Placement
 from equipoise.units import MIB
 
 Verdict: TypeAlias = Literal["no effect", "not valid", "no ground", "harms", "measure"]
 
+NCCL_PAGE = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 _TUNING_PAGE = "https://github.com/NVIDIA/nccl/blob/master/src/graph/tuning.cc (getNthreads)"
 _MOST_BYTES = 2**40
 # NCCL's own: threads of a block it accepts, and the buffer between two ranks.

@@ -1,30 +1,18 @@
 """Settings of NCCL and the runtime that have a ground on a topology, each with how to check it."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, convert
+from msgspec.structs import replace
 
 from equipoise.bench.topology.topology import Topology
+from equipoise.files import shipped_table
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.links import reach
 from equipoise.spec.strategy import Strategy
 from equipoise.units import format_percent
 
-NCCL_PAGE = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
-_TROUBLE_PAGE = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"
-_RUN_PAGE = "https://docs.pytorch.org/docs/stable/elastic/run.html"
-_ALLOCATOR_PAGE = (
-    "https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-alloc-conf"
-)
-_INTERFACE_PAGE = (
-    "https://docs.pytorch.org/docs/stable/distributed.html#choosing-the-network-interface-to-use"
-)
-_TORCH_NCCL_PAGE = "https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html"
-_DDP_PAGE = "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html"
-_MEGATRON_PAGE = "https://github.com/NVIDIA/Megatron-LM (megatron/training/arguments.py)"
-_ACCELERATE_PAGE = (
-    "https://github.com/huggingface/accelerate (utils/environment.py, check_cuda_p2p_ib_support)"
-)
 # Above it, what the allocator cannot use of its segments decides whether a run fits.
 _NEARLY_FULL = 0.8
 # From here on NCCL's pages give more helper threads to plain networks: 100 Gbit/s.
@@ -43,12 +31,31 @@ class Setting(Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    value: str | None
+    value: str | None = None
     reason: str
     evidence: str
     how_to_check: str
     is_variable: bool = True
     is_for_first_run: bool = False
+
+
+_SETTINGS = {
+    each.name: each
+    for each in convert(
+        shipped_table(Path(__file__).with_name("settings.toml"))["setting"], tuple[Setting, ...]
+    )
+}
+
+
+def _setting(name: str, value: str | None = None, **words: object) -> Setting:
+    """A setting of settings.toml. value: where it is not the same everywhere. words: those in braces."""
+    found = _SETTINGS[name]
+    return replace(
+        found,
+        value=found.value if value is None else value,
+        reason=found.reason.format(**words),
+        how_to_check=found.how_to_check.format(**words),
+    )
 
 
 class Placement(Struct, frozen=True, kw_only=True):
@@ -125,14 +132,7 @@ def _path(place: Placement) -> Iterator[Setting]:
         expected.append('"NVLS multicast support is available"')
     if place.num_hosts > 1:
         expected.append(f'"{_transport(place)}"')
-    yield Setting(
-        name="NCCL_DEBUG",
-        value="INFO",
-        reason="for the first run only: shows which path ranks use, which is often slower than expected",
-        evidence=NCCL_PAGE,
-        how_to_check=f"its lines name {' and '.join(expected)}; then unset it",
-        is_for_first_run=True,
-    )
+    yield _setting("NCCL_DEBUG", expected=" and ".join(expected))
 
 
 def _transport(place: Placement) -> str:
@@ -143,26 +143,13 @@ def _transport(place: Placement) -> str:
 
 def _peers(place: Placement) -> Iterator[Setting]:
     if place.cluster.accelerator.slug in _UNSAFE_PEERS and place.is_staged:
-        yield Setting(
-            name="NCCL_P2P_DISABLE",
-            value=None,
-            reason="1 only with drivers before 550.40.07: they offer RTX 40 cards peer access that fails",
-            evidence=_ACCELERATE_PAGE,
-            how_to_check="nvidia-smi --query-gpu=driver_version --format=csv; newer: leave it unset",
-        )
+        yield _setting("NCCL_P2P_DISABLE")
 
 
 def _container(place: Placement) -> Iterator[Setting]:
     """Memory that ranks of one host share where it stages their bytes."""
     if place.is_staged and place.is_nvidia:
-        yield Setting(
-            name="docker run --shm-size",
-            value="1g",
-            reason="in a container: without peer access bytes pass through /dev/shm; docker gives it 64 MB",
-            evidence=_TROUBLE_PAGE,
-            how_to_check="df -h /dev/shm inside the container",
-            is_variable=False,
-        )
+        yield _setting("docker run --shm-size")
 
 
 def _network(place: Placement) -> Iterator[Setting]:
@@ -170,28 +157,12 @@ def _network(place: Placement) -> Iterator[Setting]:
     if place.num_hosts == 1:
         return
     library = "GLOO" if place.cluster.accelerator.kind == "cpu" else "NCCL"
-    yield Setting(
-        name=f"{library}_SOCKET_IFNAME",
-        value=None,
-        reason="only where hosts have several networks and the slow one was used: the fast one's interface",
-        evidence=NCCL_PAGE if library == "NCCL" else _INTERFACE_PAGE,
-        how_to_check=(
-            'NCCL_DEBUG=INFO: "NET/Socket : Using [0]..." or "NET/IB : Using [0]..." names it'
-            if library == "NCCL"
-            else "`ip -br addr` names interfaces; `ip -s link show NAME` counts its bytes while it trains"
-        ),
-    )
+    yield _setting(f"{library}_SOCKET_IFNAME")
     node_byte_per_s = place.cluster.inter.byte_per_s * min(
         place.cluster.node_size, place.cluster.num_accelerators
     )
     if place.is_plain_network and library == "NCCL" and node_byte_per_s >= _FAST_SOCKETS_BYTE_PER_S:
-        yield Setting(
-            name="NCCL_SOCKET_NTHREADS",
-            value="4",
-            reason="sockets of 100 Gbit/s or more: one helper thread per connection does not saturate them",
-            evidence=NCCL_PAGE,
-            how_to_check="all_reduce_perf of nccl-tests with it and without; keep it if busbw grows",
-        )
+        yield _setting("NCCL_SOCKET_NTHREADS")
 
 
 def _threads(place: Placement, topology: Topology | None) -> Iterator[Setting]:
@@ -203,13 +174,7 @@ def _threads(place: Placement, topology: Topology | None) -> Iterator[Setting]:
     ranks = min(place.cluster.node_size, place.plan.num_accelerators)
     if not cores or cores < ranks:
         return
-    yield Setting(
-        name="OMP_NUM_THREADS",
-        value=str(cores // ranks),
-        reason=f"torchrun gives each rank one thread by default; {cores} cores for {ranks} ranks",
-        evidence=_RUN_PAGE,
-        how_to_check='python -c "import torch; print(torch.get_num_threads())"',
-    )
+    yield _setting("OMP_NUM_THREADS", str(cores // ranks), cores=cores, ranks=ranks)
 
 
 def _exchange(place: Placement) -> Iterator[Setting]:
@@ -218,26 +183,8 @@ def _exchange(place: Placement) -> Iterator[Setting]:
     replicated = place.plan.dp > 1 and not place.plan.shards_gradients
     if not (slow and replicated):
         return
-    yield Setting(
-        name="DistributedDataParallel(gradient_as_bucket_view=)",
-        value="True",
-        reason="gradients are views of the communication buckets: saves a copy and a launch per "
-        "weight, and their memory",
-        evidence=_DDP_PAGE,
-        how_to_check="step time with it and without; do not time the first step",
-        is_variable=False,
-    )
-    yield Setting(
-        name="DistributedDataParallel(broadcast_buffers=)",
-        value=None,
-        reason=(
-            "False for networks with batch norm: by default rank 0 sends its statistics before every forward "
-            "pass; evaluation then uses each rank's own"
-        ),
-        evidence=_DDP_PAGE,
-        how_to_check="sum(1 for _ in model.buffers()): 0 means there is nothing to save",
-        is_variable=False,
-    )
+    yield _setting("DistributedDataParallel(gradient_as_bucket_view=)")
+    yield _setting("DistributedDataParallel(broadcast_buffers=)")
 
 
 def _connections(place: Placement) -> Iterator[Setting]:
@@ -245,36 +192,18 @@ def _connections(place: Placement) -> Iterator[Setting]:
     if not place.is_nvidia or plan.tp * plan.cp == 1 or plan.shards_gradients:
         return
     if chip.year is not None and chip.year <= _LAST_ONE_CONNECTION_YEAR:
-        yield Setting(
-            name="CUDA_DEVICE_MAX_CONNECTIONS",
-            value="1",
-            reason="with Megatron-LM, which refuses to start without: keeps its reductions ahead "
-            "of matrix products",
-            evidence=_MEGATRON_PAGE,
-            how_to_check="a trace shows communication during products; with FSDP leave it unset",
-        )
+        yield _setting("CUDA_DEVICE_MAX_CONNECTIONS")
 
 
 def _allocator(place: Placement, memory_share: float | None) -> Iterator[Setting]:
     if not place.is_nvidia or memory_share is None or memory_share < _NEARLY_FULL:
         return
-    yield Setting(
-        name="PYTORCH_CUDA_ALLOC_CONF",
-        value="expandable_segments:True",
-        reason=(
-            f"{format_percent(min(memory_share, 1.0))} of the memory is needed: segments that grow leave "
-            "fewer gaps than fixed ones"
-        ),
-        evidence=_ALLOCATOR_PAGE,
-        how_to_check="torch.cuda.memory_reserved() comes closer to torch.cuda.memory_allocated()",
-    )
+    yield _setting("PYTORCH_CUDA_ALLOC_CONF", share=format_percent(min(memory_share, 1.0)))
 
 
 def _hangs(place: Placement) -> Iterator[Setting]:
     """What shows which rank did not come, when many wait."""
     if place.num_hosts == 1 or place.cluster.accelerator.kind != "gpu":
         return
-    reason = "several hosts: when one rank fails the others wait; this writes which collective each was in"
-    check = "after a timeout, one file of traces per rank"
-    for name, value in (("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000"), ("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")):
-        yield Setting(name=name, value=value, reason=reason, evidence=_TORCH_NCCL_PAGE, how_to_check=check)
+    yield _setting("TORCH_NCCL_TRACE_BUFFER_SIZE")
+    yield _setting("TORCH_NCCL_DUMP_ON_TIMEOUT")
