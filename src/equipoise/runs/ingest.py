@@ -298,9 +298,13 @@ def import_runs(
 
 
 class FileRuns(Struct, frozen=True, kw_only=True):
-    """Rows of `runs` that a file holds, why others were refused, and notes of what was assumed."""
+    """Rows of `runs` that a file holds, why others were refused, and notes of what was assumed.
+
+    sequences: of each row, the tokens of a sample, where the file states them.
+    """
 
     rows: tuple[Row, ...]
+    sequences: tuple[float | None, ...]
     refused: tuple[DataError, ...]
     notes: tuple[str, ...]
 
@@ -311,26 +315,32 @@ def runs_of_file(
     columns: Mapping[str, str] | None = None,
     constants: Mapping[str, str] | None = None,
     catalogue: Catalogue | None = None,
+    sequence_tokens: int | None = None,
 ) -> FileRuns:
     """The runs of one exported file; columns, constants and catalogue are as in `import_runs`.
 
+    sequence_tokens: of a sample, in rows that state a rate in tokens and not how many a sample has.
     Raises DataError for a file that is no table, or has no row.
     """
     exports = exported(path, columns)
     if not exports.rows:
         raise DataError(f"{path.name}: no run; expected a header and one row per finished run")
     campaign = path.name.removesuffix(path.suffix) or path.name
-    rows, refused = [], []
+    rows, sequences, refused = [], [], []
     for number, cells in enumerate(exports.rows, 1):
         try:
             names = _names(cells, constants or {}, catalogue or shipped())
-            rows.append(_run(cells, number, campaign, path.name) | names)
+            stated = amount(cells, SEQUENCE) if cells.cells.get(SEQUENCE, "").strip() else None
+            rows.append(_run(cells, number, campaign, path.name, stated or sequence_tokens) | names)
+            sequences.append(stated)
         except DataError as err:
             refused.append(err)
-    return FileRuns(rows=tuple(rows), refused=tuple(refused), notes=exports.notes)
+    return FileRuns(rows=tuple(rows), sequences=tuple(sequences), refused=tuple(refused), notes=exports.notes)
 
 
-def _run(row: TextRow, number: int, campaign: str, file: str) -> dict[str, Any]:
+def _run(
+    row: TextRow, number: int, campaign: str, file: str, sequence_tokens: float | None
+) -> dict[str, Any]:
     """One row of `runs`. Raises DataError for a value that its column does not allow."""
     if SIZE not in row.cells:
         raise DataError(
@@ -351,10 +361,10 @@ def _run(row: TextRow, number: int, campaign: str, file: str) -> dict[str, Any]:
         "source_uri": file,
         "source_line": number,
     }
-    return facts | _timed(row, facts[BATCH])
+    return facts | _timed(row, facts[BATCH], sequence_tokens)
 
 
-def _timed(row: TextRow, batch: int | None) -> dict[str, float]:
+def _timed(row: TextRow, batch: int | None, sequence_tokens: float | None) -> dict[str, float]:
     """Seconds to train and samples per second, from the columns that state either, tokens, or steps."""
     found: dict[str, float] = {}
     for name in row.cells:
@@ -363,8 +373,8 @@ def _timed(row: TextRow, batch: int | None) -> dict[str, float]:
             continue
         value = amount(row, name)
         if unit[3] == "tokens":
-            if row.cells.get(SEQUENCE, "").strip():
-                found.setdefault("samples_per_s", value / UNIT_S[unit[4]] / amount(row, SEQUENCE))
+            if sequence_tokens is not None:
+                found.setdefault("samples_per_s", value / UNIT_S[unit[4]] / sequence_tokens)
         elif unit[3]:
             found["samples_per_s"] = value / UNIT_S[unit[4]]
         elif unit[1] == "time_to_train":

@@ -40,6 +40,64 @@ def test_runs_of_one_set_up_are_one_record_with_their_median(tmp_path):
     assert len(found.set_ups[0].run_ids) == 3
 
 
+def test_a_run_that_states_no_accelerator_is_held_against_that_of_the_question():
+    # 100 samples/s of 8.03e9 parameters over 8,192 tokens: 6 N a token alone are 3.9e16 FLOP/s, of 9.9e14.
+    run = UserRun(
+        accelerator=None,
+        num_accelerators=1,
+        strategy=None,
+        precision="bf16",
+        global_batch_samples=64,
+        samples_per_s=100.0,
+        log_sd=0.03,
+        run_ids=("a",),
+    )
+    model, chip = workload("llama31_8b"), accelerator("h100")
+    with pytest.raises(DataError, match=r"H100.*MFU"):
+        refuse_impossible([run], model, {}, where="mine.csv", asked=[chip])
+    refuse_impossible([replace(run, samples_per_s=1.0)], model, {}, where="mine.csv", asked=[chip])
+
+
+def test_runs_of_samples_of_another_length_are_not_used(tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text(
+        "num_accelerators,tokens_per_s,seq_len,global_batch_size\n8,75000,2048,256\n8,75000,4096,128\n"
+    )
+    found = user_runs(path, "qwen3_8b", ["h100-sxm5-80gb"], sequence_tokens=4096)
+    assert [each.samples_per_s for each in found.set_ups] == [pytest.approx(75000 / 4096)]
+    assert re.search(r"\b1 of 2\b.*2,048.*4,096", found.notes[0])
+
+
+def test_a_rate_in_tokens_is_of_the_length_that_is_asked_about(tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text("num_accelerators,tokens_per_s,global_batch_size\n8,75000,128\n")
+    found = user_runs(path, "qwen3_8b", ["h100-sxm5-80gb"], sequence_tokens=4096)
+    assert found.set_ups[0].samples_per_s == pytest.approx(75000 / 4096)
+
+
+def test_a_chip_without_its_form_is_the_one_form_asked_about(tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text("num_accelerators,samples_per_s,global_batch_size,accelerator\n8,20,128,a100\n")
+    forms = ["a100-sxm4-80gb", "a100-pcie-80gb"]
+    assert user_runs(path, "resnet50", forms[:1]).set_ups[0].accelerator == forms[0]
+    assert user_runs(path, "resnet50", forms).set_ups[0].accelerator == "a100"
+
+
+def test_a_model_that_only_the_question_names_takes_the_runs_of_the_one_there_is(tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text("workload,num_accelerators,samples_per_s,global_batch_size\nour-phi,8,20,128\n")
+    found = user_runs(path, "phi3_of_14_7_g_parameters", [], is_named_here=True)
+    assert len(found.set_ups) == 1
+    assert not user_runs(path, "phi4_14b", []).set_ups
+
+
+def test_rows_that_cannot_be_read_are_the_first_note(tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text("num_gpus,images_per_s,batch\n1,800,256\n")
+    (note,) = user_runs(path, "resnet50", ["a100-sxm4-80gb"]).notes
+    assert re.search(r"\b1 of 1\b.*samples_per_s", note)
+
+
 def test_runs_of_one_set_up_that_differ_by_far_are_named(tmp_path):
     write(tmp_path, [_row("a", 8, 17.0), _row("b", 8, 8.0), _row("c", 8, 34.0), _row("d", 4, 9.0)], [])
     (note,) = user_runs(tmp_path, "mlp", ["a100-sxm4-80gb"]).notes

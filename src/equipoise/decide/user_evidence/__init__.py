@@ -435,12 +435,23 @@ def user_evidence(
             user_runs,
         )
 
-        runs = user_runs(query.runs, workload.slug, accelerators)
+        is_of_pairs = bool({"dpo", "grpo"} & set(query.train))  # a sample is no single sequence
+        runs = user_runs(
+            query.runs,
+            workload.slug,
+            accelerators,
+            sequence_tokens=None if is_of_pairs else workload.sequence_tokens,
+            is_named_here=query.config is not None,
+        )
         chips = {
             each.accelerator: _chip(each.accelerator, catalogue) for each in runs.set_ups if each.accelerator
         }
         refuse_impossible(
-            runs.set_ups, workload, {name: chip for name, chip in chips.items() if chip}, where=runs.where
+            runs.set_ups,
+            workload,
+            {name: chip for name, chip in chips.items() if chip},
+            where=runs.where,
+            asked=[chip for name in accelerators if (chip := _chip(name, catalogue)) is not None],
         )
     return UserEvidence(runs=with_traces(runs, checked), collectives=timed, traces=checked)
 

@@ -14,6 +14,7 @@ from equipoise.decide.user_evidence.runs import UserRuns
 from equipoise.errors import DataError
 from equipoise.intervals import DEVIATE
 from equipoise.runs.store import RUNS, STEPS, frame_of, read_table
+from equipoise.spec import family_of
 from equipoise.spec.hardware import Accelerator
 from equipoise.spec.strategy import DTYPE_OF, PRECISIONS
 from equipoise.spec.workload import Workload
@@ -36,11 +37,19 @@ _MOST_NAMED = 5
 _SET_UP = ("workload", "accelerator", "num_accelerators", "strategy", "precision", "global_batch_samples")
 
 
-def user_runs(folder: Path, workload: str, accelerators: Sequence[str]) -> UserRuns:
+def user_runs(
+    folder: Path,
+    workload: str,
+    accelerators: Sequence[str],
+    *,
+    sequence_tokens: int | None = None,
+    is_named_here: bool = False,
+) -> UserRuns:
     """What a folder, or a CSV file alone, holds of a workload.
 
-    accelerators: slugs asked about, of which files with several are read. Raises DataError where it holds
-    nothing that can be read, naming what was expected.
+    accelerators: slugs asked about, of which files with several are read. sequence_tokens: of a sample of the
+    question. is_named_here: whether runs cannot know that name, as that of a config.json.
+    Raises DataError where it holds nothing that can be read, naming what was expected.
     """
     if folder.is_file() and folder.suffix in _SUFFIXES:
         tables, files = [], [folder]
@@ -60,9 +69,12 @@ def user_runs(folder: Path, workload: str, accelerators: Sequence[str]) -> UserR
         )
     notes: list[str] = []
     if files:
-        frames.append(_of_files(files, workload, notes))
+        frames.append(_of_files(files, workload, notes, sequence_tokens))
     runs = pl.concat(frames).filter(pl.col("status").is_in(_SUCCESS))
-    mine = runs.filter(pl.col("workload") == _name_in_runs(runs, workload, notes))
+    runs = runs.with_columns(pl.col("accelerator").replace(_forms(runs, accelerators)))
+    is_named_here = is_named_here or ":" in workload
+    name = _name_in_runs(runs, workload, notes) if is_named_here else workload
+    mine = runs.filter(pl.col("workload") == name)
     others = sorted({*runs["workload"].drop_nulls()} - {*mine["workload"]})
     unevenness = _unevenness(mine, _mean_steps_s(tables))
     set_ups = tuple(_set_ups(mine, unevenness))
@@ -70,7 +82,7 @@ def user_runs(folder: Path, workload: str, accelerators: Sequence[str]) -> UserR
     machines = sorted({each.accelerator for each in set_ups if each.accelerator is not None})
     if accelerators:
         mine = mine.filter(pl.col("accelerator").is_null() | pl.col("accelerator").is_in(list(accelerators)))
-    if mine.is_empty():
+    if mine.is_empty() and not (runs.is_empty() and notes):  # else the notes say why there is none
         seen = runs.select("workload", "accelerator").unique(maintain_order=True).rows()[:_MOST_NAMED]
         from equipoise.runs.readers.cells import listed  # noqa: PLC0415 - only for this message
 
@@ -94,16 +106,30 @@ def tables_below(folder: Path) -> list[Path]:
 
 
 def refuse_impossible(
-    runs: Sequence[UserRun], workload: Workload, chips: Mapping[str, Accelerator], *, where: str
+    runs: Sequence[UserRun],
+    workload: Workload,
+    chips: Mapping[str, Accelerator],
+    *,
+    where: str,
+    asked: Sequence[Accelerator] = (),
 ) -> None:
     """Nothing, when no run needs more FLOP per second than its accelerators have at their peak.
 
-    chips: by slug; runs on others, or whose accelerator is not stated, are not checked.
+    chips: by slug; runs on others are not checked. asked: those of the question, of which runs count that
+    state no accelerator: the fastest of them is the limit.
     Raises DataError naming the first run above an MFU of 100 %, and what to check.
     """
     for run in runs:
-        chip, flop = chips.get(run.accelerator or ""), workload.train_flop_per_sample
-        peak = None if chip is None else _highest_peak(chip, run.precision)
+        flop = workload.train_flop_per_sample
+        meant = (
+            [*asked]
+            if run.accelerator is None
+            else [chips[run.accelerator]]
+            if run.accelerator in chips
+            else []
+        )
+        peaks = [(_highest_peak(each, run.precision) or math.inf, each) for each in meant]
+        peak, chip = max(peaks, key=lambda each: each[0], default=(None, None))
         if chip is None or flop is None or peak is None:
             continue
         mfu = flop * run.samples_per_s / (peak * run.num_accelerators)
@@ -127,10 +153,21 @@ def _highest_peak(chip: Accelerator, precision: str | None) -> float | None:
     return max((peak for dtype in dtypes if (peak := chip.peak_flop_per_s(dtype))), default=None)
 
 
+def _forms(runs: pl.DataFrame, accelerators: Sequence[str]) -> dict[str, str]:
+    """From names of a chip alone, such as a100, to the one form of it that is asked about."""
+    found = {}
+    for name in {*runs["accelerator"].drop_nulls()} - {*accelerators}:
+        words = tuple(name.lower().replace("_", "-").split("-"))
+        same = [each for each in accelerators if family_of(each) == words]
+        if len(same) == 1:
+            found[name] = same[0]
+    return found
+
+
 def _name_in_runs(runs: pl.DataFrame, workload: str, notes: list[str]) -> str:
     """The name by which the runs know the workload: of a user's own model often that of its class alone."""
     names = runs["workload"].drop_nulls().unique().to_list()
-    if ":" not in workload or workload in names or len(names) != 1:
+    if workload in names or len(names) != 1:
         return workload
     notes.append(f"The runs are of {names[0]}, the only workload there; they are used for {workload}.")
     return str(names[0])
@@ -247,19 +284,33 @@ def _trainings(runs: pl.DataFrame, where: str) -> "Measurements | None":
     )
 
 
-def _of_files(files: Sequence[Path], workload: str, notes: list[str]) -> pl.DataFrame:
-    """The runs of exported files, those that name no workload as of the one asked about."""
+def _of_files(
+    files: Sequence[Path], workload: str, notes: list[str], sequence_tokens: int | None
+) -> pl.DataFrame:
+    """The runs of exported files, those that name no workload as of the one asked about.
+
+    Samples of another length than the question's say nothing of how many of its own are trained in a second.
+    """
     from equipoise.runs.ingest import runs_of_file  # noqa: PLC0415 - only where files are given
 
     rows: list[Mapping[str, Any]] = []
     for path in files:
         try:
-            found = runs_of_file(path)
+            found = runs_of_file(path, sequence_tokens=sequence_tokens)
         except DataError as err:
             notes.append(f"{NOT_USED}{err}.")
             continue
-        rows += [each | {"workload": each["workload"] or workload} for each in found.rows]
-        total, unsized = len(found.rows) + len(found.refused), sum(map(_is_unsized, found.rows))
+        lengths = [sequence_tokens if each is None else each for each in found.sequences]
+        alike = [row for row, each in zip(found.rows, lengths, strict=True) if each == sequence_tokens]
+        rows += [each | {"workload": each["workload"] or workload} for each in alike]
+        total, unsized = len(found.rows) + len(found.refused), sum(map(_is_unsized, alike))
+        others = sorted({each for each in lengths if each is not None and each != sequence_tokens})
+        if others and sequence_tokens is not None:
+            notes.append(
+                f"{NOT_USED}{len(found.rows) - len(alike)} of {total} rows of {path.name}: of samples of "
+                f"{format_count(int(others[0]))} tokens; the question's have {format_count(sequence_tokens)} "
+                "(--sequence)."
+            )
         if found.refused:
             notes.append(f"{NOT_USED}{len(found.refused)} of {total} rows; the first: {found.refused[0]}.")
         if unsized:
