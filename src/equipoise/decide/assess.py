@@ -434,7 +434,14 @@ def where_trainable(estimates: Estimates, survey: Survey) -> Estimates | None:
 def _run_fit(inputs: Inputs, start: Problem) -> UserFit | UserLevel | None:
     """What the user's steps make of the model that would be searched with."""
     runs = () if inputs.user.runs is None else inputs.user.runs.on(start.cluster.accelerator.slug)
-    steps = user_steps(runs, start.load, start.cluster, start.model.parameters) if runs else None
+    is_eager = inputs.training.choices.get("implementation") == ("eager",)
+    steps = user_steps(
+        runs,
+        start.load,
+        start.cluster,
+        start.model.parameters,
+        implementation="eager" if is_eager else "compiled",
+    )
     if steps is None:
         return None
     found = user_fit(steps, start.model)

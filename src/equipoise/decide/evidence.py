@@ -107,8 +107,11 @@ class UserRun(Struct, frozen=True, kw_only=True):
     """One set-up that the user measured: samples of all ranks per second, the median over its runs.
 
     accelerator: None where the runs do not state it. strategy: as `bench` takes it; None on one device, or
-    where it is not stated. log_sd: of the median.
+    where it is not stated. log_sd: of the median. is_eager: whether its layers ran one by one, as under
+    `bench` and `watch`; None where that is not stated, as in files.
     """
+
+    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("is_eager",)
 
     run_ids: tuple[str, ...]
     accelerator: str | None
@@ -118,3 +121,4 @@ class UserRun(Struct, frozen=True, kw_only=True):
     log_sd: float
     strategy: str | None
     precision: str | None
+    is_eager: bool | None = True

@@ -90,3 +90,19 @@ def test_parameters_were_fitted_and_their_error_is_named(answers):
 def test_measured_set_ups_are_those_of_the_folder(answers):
     assert len(answers[1].system.user_runs) == 12
     assert {each.num_accelerators for each in answers[1].system.user_runs} == {1, 8, 16, 32}
+
+
+def test_a_file_that_does_not_say_how_layers_ran_is_taken_at_its_word(tmp_path):
+    """1,281,167 images at 800 a second are 1,601 s: no compiler is credited to a run that may have had one."""
+    path = tmp_path / "mine.csv"
+    path.write_text("num_accelerators,samples_per_s,global_batch_size,precision\n1,800,256,bf16\n")
+    found = ask(
+        workload="resnet50",
+        accelerator=[CHIP],
+        epochs=1,
+        global_batch=256,
+        accelerators="1",
+        runs=path,
+        scores=None,
+    )
+    assert found.recommended.time_s.value == pytest.approx(1_281_167 / 800, rel=0.1)

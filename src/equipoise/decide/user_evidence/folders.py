@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from equipoise.runs.readers.measurements import Measurements
 
 _SUCCESS = ("success", "ok")
+_OF_FILES = "imported"
 _TABLE, _STEPS = (f"{each.name}.parquet" for each in (RUNS, STEPS))
 _FILES = ("*.csv", "*.tsv")
 # Of a file that is named itself; a folder may hold others of these for other purposes.
@@ -248,6 +249,7 @@ def _set_ups(runs: pl.DataFrame, unevenness: Mapping[str, float]) -> Iterator[Us
             samples_per_s=median(rates),
             log_sd=_log_sd(rates, [unevenness.get(run_id, 1.0) for run_id in group["run_id"]]),
             run_ids=tuple(group["run_id"].to_list()),
+            is_eager=None if bool((group["origin"] == _OF_FILES).all()) else True,
         )
 
 

@@ -20,7 +20,7 @@ from equipoise.perfmodel.machine import machine, stacked
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.cluster import Cluster
-from equipoise.spec.strategy import PRECISIONS, Strategy, strategy
+from equipoise.spec.strategy import PRECISIONS, Implementation, Strategy, strategy
 
 if TYPE_CHECKING:
     from equipoise.calibration.step_rows import StepRows
@@ -141,15 +141,21 @@ def recasts(steps: UserSteps, survey: Survey) -> dict[str, Recast]:
 
 
 def user_steps(
-    runs: Sequence[UserRun], load: Load, nodes: Cluster, parameters: Parameters
+    runs: Sequence[UserRun],
+    load: Load,
+    nodes: Cluster,
+    parameters: Parameters,
+    *,
+    implementation: Implementation = "eager",
 ) -> UserSteps | None:
     """The runs that the model expresses; None where it expresses none.
 
-    nodes: what they ran on, of any size. parameters: under which a time must come out.
+    nodes: what they ran on, of any size. parameters: under which a time must come out. implementation: what
+    runs are taken for that do not state theirs: that of what is advised, so that neither gains by the other.
     """
     from equipoise.calibration.step_rows import StepRows  # noqa: PLC0415 - only where runs were measured
 
-    pairs = [(run, found) for run in runs if (found := _strategy(run)) is not None]
+    pairs = [(run, found) for run in runs if (found := _strategy(run, implementation)) is not None]
     if not pairs:
         return None
     sizes = [run.num_accelerators for run, _ in pairs]
@@ -172,11 +178,8 @@ def user_steps(
     )
 
 
-def _strategy(run: UserRun) -> Strategy | None:
-    """The strategy of a set-up as the model knows it; None where it does not, or no precision is stated.
-
-    Measured steps are plain PyTorch: layers run one by one, not compiled.
-    """
+def _strategy(run: UserRun, implementation: Implementation) -> Strategy | None:
+    """The strategy of a set-up as the model knows it; None where it does not, or no precision is stated."""
     size, batch = run.num_accelerators, run.global_batch_samples
     precision = next((each for each in PRECISIONS if each == run.precision), None)
     try:
@@ -197,7 +200,7 @@ def _strategy(run: UserRun) -> Strategy | None:
             global_batch_samples=batch,
             zero_stage=3 if found.name == "fsdp" else 0,
             precision=precision,
-            implementation="eager",
+            implementation="eager" if run.is_eager else implementation,
             compression="fp16" if found.name in {"fp16", "bf16"} else "none",
             sync_period=repeated if found.name == "localsgd" else 1,
         )
