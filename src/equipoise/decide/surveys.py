@@ -206,7 +206,8 @@ def _searched(problem: Problem, sizes: Sequence[int]) -> list[SizeSearch]:
     """What a search finds at each size.
 
     QLoRA that fits on no layout of several cards keeps its sharded weights on the host (Answer.AI 2024, FSDP
-    and QLoRA: 70B on two cards of 24 GB); adapters that still do not fit, activations (Unsloth, torchtune).
+    and QLoRA: 70B on two cards of 24 GB), as it does where it only just fits and that is faster; adapters
+    that still do not fit, activations (Unsloth, torchtune).
     """
     found = [
         each
@@ -216,7 +217,7 @@ def _searched(problem: Problem, sizes: Sequence[int]) -> list[SizeSearch]:
         for size, each in zip(sizes, problem.surveyed(sizes), strict=True)
     ]
     found = [
-        each if each.num_fitting else _leaner(problem, size, each)
+        _or_weights_on_host(problem, size, each) if each.num_fitting else _leaner(problem, size, each)
         for size, each in zip(sizes, found, strict=True)
     ]
     timed = problem.timed([each.best[0].strategy for each in found if each.best])
@@ -227,6 +228,24 @@ def _searched(problem: Problem, sizes: Sequence[int]) -> list[SizeSearch]:
         fastest, drawn_s = next(best) if each.best else nothing
         searches.append(SizeSearch(num_accelerators=size, found=each, best=fastest, drawn_s=drawn_s))
     return searches
+
+
+def _or_weights_on_host(problem: Problem, size: int, found: Searched) -> Searched:
+    """What was found, with strategies of QLoRA that keep weights on the host where memory is short."""
+    if (
+        not found.best
+        or found.best[0].strategy.recompute != "full"
+        or not _may_keep_weights_away(problem, size)
+    ):
+        return found
+    other = replace(problem, choices={**problem.choices, **_WEIGHTS_ON_HOST}).searched(size)
+    best = sorted((*found.best, *other.best), key=lambda each: each.worth)
+    return replace(
+        found,
+        num_legal=found.num_legal + other.num_legal,
+        num_fitting=found.num_fitting + other.num_fitting,
+        best=tuple(best[: problem.num_best]),
+    )
 
 
 def _leaner(problem: Problem, size: int, found: Searched) -> Searched:
@@ -243,6 +262,15 @@ def _fits(problem: Problem, size: int) -> bool:
     return problem.fits(size) or any(each.fits(size) for each in _tried_instead(problem, size))
 
 
+_WEIGHTS_ON_HOST: Final[dict[str, tuple[Value, ...]]] = {"offload": ("optimizer_and_params",)}
+
+
+def _may_keep_weights_away(problem: Problem, size: int) -> bool:
+    """Whether the search may keep weights on the host: of QLoRA on several cards, where that is left open."""
+    is_qlora = problem.choices.get("trained") == ("qlora",)
+    return size > 1 and is_qlora and problem.choices.get("offload") == QLORA_OFFLOAD
+
+
 def _tried_instead(problem: Problem, size: int) -> Iterator[Problem]:
     """What is tried in turn where nothing fits: any batch, then more of an adapter training on the host."""
     free = replace(problem, published_batches={})
@@ -252,8 +280,8 @@ def _tried_instead(problem: Problem, size: int) -> Iterator[Problem]:
     if "full" in trained:
         return
     tries: list[dict[str, tuple[Value, ...]]] = []
-    if size > 1 and trained == ("qlora",) and problem.choices.get("offload") == QLORA_OFFLOAD:
-        tries.append({"offload": ("optimizer_and_params",)})
+    if _may_keep_weights_away(problem, size):
+        tries.append(_WEIGHTS_ON_HOST)
     if "activation_offload" not in problem.choices:
         tries += [each | {"activation_offload": (True,)} for each in ({}, *tries)]
     yield from (replace(free, choices={**problem.choices, **each}) for each in tries)
