@@ -8,7 +8,7 @@ import pytest
 from equipoise.calibration.profiles import model_for
 from equipoise.decide.query import query
 from equipoise.decide.strategy_search import problem
-from equipoise.decide.surveys import SURVEYS
+from equipoise.decide.surveys import SURVEYS, time_with_more_on_host
 from equipoise.decide.training import training
 from equipoise.errors import SpecError, UsageError
 from equipoise.runs import embedded
@@ -95,6 +95,33 @@ def test_two_pairs_of_cards_train_pairs_of_answers_faster_than_one():
     )
     two, four = (each.best.work_s.value for each in known.sizes)
     assert four < 0.6 * two
+
+
+def test_activations_on_the_host_are_named_where_they_would_save_much():
+    asked = {"train": "qlora,dpo", "examples": "10k", "sequence": 65_536}
+    nodes = shipped().cluster("rtx5090", num_accelerators=8)
+
+    def start(**given):
+        known = trained("qwen25_14b", **asked, **given)
+        return problem(known, nodes, model_for(nodes.accelerator, known.workload), num_best=1)
+
+    option, ratio = time_with_more_on_host(start(), 8)
+    free, moved = (
+        SURVEYS.surveyed(each, (8,)).sizes[0].best.work_s.value for each in (start(), start(fix=[option]))
+    )
+    assert option == "activation_offload=true"
+    assert ratio == pytest.approx(moved / free)
+    assert ratio < 0.8
+    assert time_with_more_on_host(start(fix=[option]), 8) is None
+
+
+@pytest.mark.parametrize("fixed", ["microbatch=1", "microbatch=1,3"])
+def test_half_a_pair_of_answers_is_no_micro_batch(fixed):
+    with pytest.raises(UsageError, match=r"microbatch.*\b2\b"):
+        trained(train="lora,dpo", examples="10k", fix=[fixed])
+    assert trained(train="lora,dpo", examples="10k", fix=["microbatch=1,2"]).choices[
+        "microbatch_samples"
+    ] == (2,)
 
 
 def test_long_samples_leave_activations_on_the_host_only_where_nothing_else_fits():

@@ -26,7 +26,7 @@ from equipoise.decide.query import USUAL_HORIZON_MONTHS, TrainingQuery, changed,
 from equipoise.decide.reasons import reasons
 from equipoise.decide.select import Rule, Selection, figures_of, flips, select, time_values, tornado_of
 from equipoise.decide.strategy_search import Problem
-from equipoise.decide.surveys import SURVEYS, time_with_states_on_host
+from equipoise.decide.surveys import SURVEYS, time_with_more_on_host
 from equipoise.decide.systems import LARGE_SYSTEM, requested_systems
 from equipoise.decide.training import batch_words, training, unrestricted
 from equipoise.decide.user_evidence import UserEvidence, unusable, user_evidence
@@ -401,12 +401,14 @@ def _software_words(assessment: Assessment, best: Candidate) -> Sequence[str]:
 
 
 def _host_words(assessment: Assessment, best: Candidate) -> Iterator[str]:
-    """That states stay on the accelerators, where the host's memory would make the training much faster."""
+    """That states or activations stay on the accelerators, where the host's memory would save much time."""
     if assessment.survey is None or best.strategy is None:
         return
-    ratio = time_with_states_on_host(assessment.survey.problem, best.num_accelerators)
-    if ratio is not None:
-        yield f"all states on the accelerators: {ratio:.2f}x the time with --fix offload=optimizer"
+    found = time_with_more_on_host(assessment.survey.problem, best.num_accelerators)
+    if found is not None:
+        option, ratio = found
+        what = "activations" if option.startswith("activation") else "states"
+        yield f"all {what} on the accelerators: {ratio:.2f}x the time with --fix {option}"
 
 
 def _limited_by(selection: Selection, best: Candidate | None) -> Limit | None:

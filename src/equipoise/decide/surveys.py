@@ -425,7 +425,7 @@ def remedy(problem: Problem, num_accelerators: int) -> str | None:
     )
 
 
-# How many times as fast a training has to be with states on the host to be worth a word: more than plans of
+# How many times as fast a training has to be with more on the host to be worth a word: more than plans of
 # such trainings are off by (0.19, docs/experiments/0035).
 _LEAST_OFFLOAD_GAIN: Final = 1.25
 # The share of memory that states have to take: of 28 trainings with activations computed again, on 2 to 2,048
@@ -433,24 +433,30 @@ _LEAST_OFFLOAD_GAIN: Final = 1.25
 _LEAST_STATES_SHARE: Final = 0.125
 
 
-def time_with_states_on_host(problem: Problem, num_accelerators: int) -> float | None:
-    """The time with optimizer states in the host's memory, over that of the best found without.
+def time_with_more_on_host(problem: Problem, num_accelerators: int) -> tuple[str, float] | None:
+    """What to move to the host's memory, as --fix takes it, and the time with it over that of the best found.
 
-    None where it is not much less, or where the question leaves no such choice. It is asked where memory is
-    so short that activations are computed again and states take a good part of it: else nothing is gained.
+    Optimizer states where all weights are trained, activations where adapters are. None where it is not much
+    less, or where the question leaves no such choice. It is asked where memory is so short that activations
+    are computed again and, of states, where they take a good part of it: else nothing is gained.
     """
     kept = SURVEYS.surveyed(problem, (num_accelerators,)).sizes[0].best
-    if kept is None or kept.strategy.trained != "full" or kept.strategy.recompute == "none":
+    if kept is None or kept.strategy.recompute == "none":
         return None
     chip = problem.cluster.accelerator
-    if "offload" in problem.choices or chip.shares_host_memory or chip.memory_bytes is None:
+    is_full = kept.strategy.trained == "full"
+    name, value = ("offload", "optimizer") if is_full else ("activation_offload", True)
+    is_open = name not in problem.choices and not (
+        name == "activation_offload" and kept.strategy.activation_offload
+    )
+    if not is_open or chip.shares_host_memory or chip.memory_bytes is None:
         return None
-    if kept.memory_by_kind_bytes["optimizer"] < _LEAST_STATES_SHARE * chip.memory_bytes:
+    if is_full and kept.memory_by_kind_bytes["optimizer"] < _LEAST_STATES_SHARE * chip.memory_bytes:
         return None
-    moved = replace(problem, choices={**problem.choices, "offload": ("optimizer",)}, num_best=1)
+    moved = replace(problem, choices={**problem.choices, name: (value,)}, num_best=1)
     found = SURVEYS.surveyed(moved, (num_accelerators,)).sizes[0].best
     ratio = 1.0 if found is None else found.work_s.value / kept.work_s.value
-    return ratio if ratio * _LEAST_OFFLOAD_GAIN < 1.0 else None
+    return (f"{name}={str(value).lower()}", ratio) if ratio * _LEAST_OFFLOAD_GAIN < 1.0 else None
 
 
 def _more(problem: Problem, num_accelerators: int) -> Iterator[str]:

@@ -489,6 +489,13 @@ def _with_workload(choices: dict[str, tuple[Value, ...]], about: Workload) -> di
         choices.setdefault("lora_rank", ranks)
     if (each := about.samples_per_example) > 1:  # a micro-batch holds whole examples
         choices.setdefault("microbatch_samples", tuple(range(each, _MOST_MICROBATCH + 1, each)))
+        whole = tuple(size for size in choices["microbatch_samples"] if int(size) % each == 0)
+        if not whole:
+            raise UsageError(
+                f"--fix microbatch={','.join(map(str, choices['microbatch_samples']))}: an example is {each} "
+                f"samples, which a micro-batch holds together: give a multiple of {each}"
+            )
+        choices["microbatch_samples"] = whole
     if choices["trained"] == ("qlora",):
         choices.setdefault("offload", QLORA_OFFLOAD)
     if "powersgd" in choices.get("compression", ()) or "topk" in choices.get("compression", ()):
