@@ -189,7 +189,7 @@ def test_the_software_named_serves_and_the_default_is_the_makers():
     chip, about = accelerator("h100-sxm5-80gb"), workload("llama31_8b")
     assert default_software(chip, about) == "megatron_core"
     assert model_for(chip, about, software="megatron_core") == model_for(chip, about)
-    assert model_for(chip, about, software="torchtitan").calibration.name == "torchtitan"
+    assert model_for(chip, about, software="torchtitan").calibration == "torchtitan"
     assert default_software(accelerator("tpu-v5e"), about) == "jax_tpu"
     assert default_software(accelerator("mi300x-oam-192gb"), about) is None
     with pytest.raises(SpecError, match=r"jax_tpu.* H100"):

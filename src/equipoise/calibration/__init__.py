@@ -29,3 +29,16 @@ class EvidenceSource(Struct, frozen=True, kw_only=True):
     source_uri: str | None = None
     source_line: int | None = None
     is_same_group: bool = False
+
+
+class HeldOutErrors(Struct, frozen=True, kw_only=True):
+    """How wrong predictions of this kind were on results held out. coverage: of the 90 % interval.
+
+    of: what was held out, in words. num_held_out: how many results the figures are from. None is not known.
+    """
+
+    of: str
+    num_held_out: int
+    median_abs_error: float
+    p90_abs_error: float | None = None
+    coverage: float | None = None

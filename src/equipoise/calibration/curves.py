@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypeAlias
 import numpy as np
 from msgspec import Struct, field
 
-from equipoise.calibration import EvidenceSource
+from equipoise.calibration import EvidenceSource, HeldOutErrors
 from equipoise.errors import FitError
 from equipoise.files import shipped_record
 from equipoise.intervals import LEVEL, Interval
@@ -41,19 +41,6 @@ class CurveQuestion(Struct, frozen=True, kw_only=True):
     catalogue: Catalogue = field(default_factory=shipped)
 
 
-class ForecastRecord(Struct, frozen=True, kw_only=True):
-    """How wrong predictions of this kind were on results held out. coverage: of the 90 % interval.
-
-    of: what was held out, in words. num_held_out: how many results the figures are from.
-    """
-
-    of: str
-    num_held_out: int
-    median_abs_error: float
-    p90_abs_error: float | None
-    coverage: float
-
-
 class LawUsed(Struct, frozen=True, kw_only=True):
     """The law behind the numbers. values: of a fitted law, by parameter. shares: of all laws combined."""
 
@@ -73,7 +60,7 @@ class PredictedTime(Struct, frozen=True, kw_only=True):
     num_accelerators: int
     time: Interval
     outside: str | None
-    record: ForecastRecord | None
+    record: HeldOutErrors | None
     energy_j: float | None = None
 
     @property
@@ -188,7 +175,7 @@ def _outlier_notes(fitted: Fit) -> tuple[str, ...]:
     return (f"{far} runs are too far from any law and were excluded (at {sizes} accelerators).",)
 
 
-def _record(data: MeasuredTimes, laws: tuple[Law, ...], noise: Noise) -> ForecastRecord | None:
+def _record(data: MeasuredTimes, laws: tuple[Law, ...], noise: Noise) -> HeldOutErrors | None:
     """How wrong the laws are at the largest measured size, fitted to the smaller ones; None with too few."""
     largest = data.sizes[-1]
     smaller = data.where(data.num_accelerators < largest)
@@ -198,7 +185,7 @@ def _record(data: MeasuredTimes, laws: tuple[Law, ...], noise: Noise) -> Forecas
         return None
     actual_s = float(np.median(data.time_s[data.num_accelerators == largest]))
     error = abs(float(found.time_s[0]) / actual_s - 1.0)
-    return ForecastRecord(
+    return HeldOutErrors(
         of=f"the largest size measured, {format_count(largest)}, from the smaller ones",
         num_held_out=1,
         median_abs_error=error,
@@ -257,7 +244,7 @@ class Shipped(Struct, frozen=True, kw_only=True):
         )
         return next(wanted, None)
 
-    def record(self, protocol: Protocol, *, jump: float, given_batch: bool) -> ForecastRecord | None:
+    def record(self, protocol: Protocol, *, jump: float, given_batch: bool) -> HeldOutErrors | None:
         """The errors at sizes so many times the largest known; None where none was held out.
 
         Where none was held out with its batch given, those of batches that the law did not know: no smaller.
@@ -267,7 +254,7 @@ class Shipped(Struct, frozen=True, kw_only=True):
             errors = found and found.pooled_law.by_jump.get(name)
             if errors and above < jump <= most and errors.coverage is not None:
                 far = f"up to {most:g}" if np.isfinite(most) else f"more than {above:g}"
-                return ForecastRecord(
+                return HeldOutErrors(
                     of=f"{_HELD_OUT[protocol]}, {far} times the largest known",
                     num_held_out=errors.num_groups,
                     median_abs_error=errors.median_abs_error or 0.0,

@@ -11,10 +11,9 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from equipoise.calibration import EvidenceSource
+from equipoise.calibration import EvidenceSource, HeldOutErrors
 from equipoise.calibration.curves import (
     CurveQuestion,
-    ForecastRecord,
     LawUsed,
     PredictedTime,
     TimeCurve,
@@ -373,7 +372,7 @@ def smooth_curves(
     return curves_s
 
 
-def _record_of(known: Entries, size: int, *, given_batch: bool) -> ForecastRecord | None:
+def _record_of(known: Entries, size: int, *, given_batch: bool) -> HeldOutErrors | None:
     """How wrong predictions so far beyond a group's own sizes were; None where none was held out."""
     own = [each.num_accelerators for each in known]
     if size < min(own):

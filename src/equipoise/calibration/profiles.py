@@ -13,6 +13,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from equipoise.calibration import HeldOutErrors
 from equipoise.errors import SpecError
 from equipoise.files import shipped_record
 from equipoise.perfmodel.parameters import PRIORS, Parameters, stacked
@@ -242,19 +243,8 @@ _NUM_DRAWS = 64
 _SEED = 1
 
 
-class CalibrationRecord(Struct, frozen=True, kw_only=True):
-    """What the model was fitted to, and how wrong it was on what was held out; None is unknown."""
-
-    name: str
-    words: str
-    num_held_out: int
-    median_abs_error: float | None
-    p90_abs_error: float | None
-    coverage: float | None
-
-
 class CalibratedModel(Struct, frozen=True, kw_only=True, dict=True):
-    """Parameters, draws of equally likely ones, and what they rest on.
+    """Parameters, draws of equally likely ones, the name of their calibration, and how wrong it was.
 
     log_half_width: half the width of a step's interval at LEVEL, of its logarithm, that errors on what was
     held out show; it comes on top of what the draws leave open. 0 where nothing was held out. links: the
@@ -264,7 +254,9 @@ class CalibratedModel(Struct, frozen=True, kw_only=True, dict=True):
     parameters: Parameters
     draws: tuple[Parameters, ...]
     log_half_width: float
-    calibration: CalibrationRecord
+    calibration: str
+    words: str
+    record: HeldOutErrors | None
     links: "UserLinks | None" = None
 
     @cached_property
@@ -307,32 +299,35 @@ def _chosen_model(vendor: str, kind: Kind, of_model: Architecture, name: str | N
         found = _profile_model(choice.profile.name)
     else:
         found = prior_model() if choice.software is None else _software_model(choice.software)
-    words = f"{found.calibration.words}; {choice.words}"
-    return replace(found, calibration=replace(found.calibration, words=words))
+    return replace(found, words=f"{found.words}; {choice.words}")
 
 
 @cache
 def prior_model() -> CalibratedModel:
     """The model before any measurement: the medians of the priors, and draws from them."""
-    words = "no calibration: the medians of the priors; the range comes from the priors"
     return CalibratedModel(
         parameters=Parameters(),
         draws=_draws({}, {}),
         log_half_width=0.0,
-        calibration=CalibrationRecord(
-            name=PRIORS_ONLY,
-            words=words,
-            num_held_out=0,
-            median_abs_error=None,
-            p90_abs_error=None,
-            coverage=None,
-        ),
+        calibration=PRIORS_ONLY,
+        words="no calibration: the medians of the priors; the range comes from the priors",
+        record=None,
     )
 
 
 def runs_on(software: str, chip: Accelerator) -> bool:
     """Whether a software runs on a chip. Raises SpecError with the names there are."""
     return (software_named(software).vendor == _TPU_VENDOR) == (chip.vendor == _TPU_VENDOR)
+
+
+def _held_out(record: ProfileRecord) -> HeldOutErrors:
+    return HeldOutErrors(
+        of=record.split,
+        num_held_out=record.num_clusters,
+        median_abs_error=record.median,
+        p90_abs_error=record.p90,
+        coverage=record.coverage,
+    )
 
 
 @lru_cache(maxsize=64)
@@ -355,14 +350,9 @@ def _software_model(name: str) -> CalibratedModel:
         parameters=found.parameters,
         draws=tuple(Parameters().changed(dict(zip(names, each, strict=True))) for each in drawn.tolist()),
         log_half_width=found.log_half_width,
-        calibration=CalibrationRecord(
-            name=found.name,
-            words=f"fitted to all software, as {software_named(name).title} runs; sources held out whole",
-            num_held_out=record.num_clusters,
-            median_abs_error=record.median,
-            p90_abs_error=record.p90,
-            coverage=record.coverage,
-        ),
+        calibration=found.name,
+        words=f"fitted to all software, as {software_named(name).title} runs; sources held out whole",
+        record=_held_out(record),
     )
 
 
@@ -375,14 +365,9 @@ def _profile_model(name: str) -> CalibratedModel:
         parameters=Parameters().changed(values),
         draws=_draws(values, found.log_sd),
         log_half_width=record.log_half_width,
-        calibration=CalibrationRecord(
-            name=found.name,
-            words=f"fitted to {found.title}; held out by {record.split}",
-            num_held_out=record.num_clusters,
-            median_abs_error=record.median,
-            p90_abs_error=record.p90,
-            coverage=record.coverage,
-        ),
+        calibration=found.name,
+        words=f"fitted to {found.title}; held out by {record.split}",
+        record=_held_out(record),
     )
 
 

@@ -443,7 +443,7 @@ def _system(
         rejected=tuple(rejections(assessment)),
         unfit=tuple(unfit_sizes(assessment, {each.num_accelerators for each in one.candidates})),
         records=tuple(records(inputs, assessment, best if is_best else None)),
-        calibration=None if survey is None else survey.problem.model.calibration.name,
+        calibration=None if survey is None else survey.problem.model.calibration,
         software=None if survey is None else _software(inputs, survey.problem),
         time_per_step_time=None
         if survey is None

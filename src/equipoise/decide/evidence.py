@@ -83,10 +83,10 @@ class ErrorRecord(Struct, frozen=True, kw_only=True):
 
     kind: str
     of: str
-    num_held_out: int
-    median_abs_error: float | None
-    p90_abs_error: float | None
-    coverage: float | None
+    num_held_out: int = 0
+    median_abs_error: float | None = None
+    p90_abs_error: float | None = None
+    coverage: float | None = None
     words: str
 
 

@@ -4,9 +4,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
-from equipoise.calibration.curves import COMBINED, PUBLISHED, ForecastRecord, shipped_advice
+from equipoise.calibration import HeldOutErrors
+from equipoise.calibration.curves import COMBINED, PUBLISHED, shipped_advice
 from equipoise.decide.answer import Alternative, Candidate, ConstraintName, Measurement, SystemOffer
 from equipoise.decide.assess import Assessment, Inputs, is_batch_of_nobody
 from equipoise.decide.combine import combined_record, distance_log_sd
@@ -277,72 +278,51 @@ def records(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> I
     yield from _combined(best)
     if assessment.transferred is not None:
         found = transfer_record(assessment.transferred.nearness)
+        errors = HeldOutErrors(
+            of=found.of,
+            num_held_out=found.num_held_out,
+            median_abs_error=found.median,
+            p90_abs_error=found.p90,
+            coverage=found.coverage,
+        )
         yield _record(
-            "transfer",
-            found.of,
-            found.num_held_out,
-            (found.median, found.p90, found.coverage),
-            f"Published results of {assessment.transferred.chip.title} carried over",
+            "transfer", f"Published results of {assessment.transferred.chip.title} carried over", errors
         )
     yield from _published(assessment, best)
     if assessment.survey is not None:
-        plans = assessment.survey.problem.record
-        yield _record(
-            "plans",
-            f"published trainings of {len(plans.workloads)} workloads, to which nothing but the samples "
+        plans, model = assessment.survey.problem.record, assessment.survey.problem.model
+        errors = HeldOutErrors(
+            of=f"published trainings of {len(plans.workloads)} workloads, to which nothing but the samples "
             "was fitted",
-            plans.num_trainings,
-            (plans.median, plans.p90, None),
-            "Times by the performance model",
+            num_held_out=plans.num_trainings,
+            median_abs_error=plans.median,
+            p90_abs_error=plans.p90,
         )
-        calibration = assessment.survey.problem.model.calibration
-        yield _record(
-            "steps",
-            calibration.words,
-            calibration.num_held_out,
-            (calibration.median_abs_error, calibration.p90_abs_error, calibration.coverage),
-            f"Steps by the performance model (calibration {calibration.name})",
-        )
+        yield _record("plans", "Times by the performance model", errors)
+        subject = f"Steps by the performance model (calibration {model.calibration})"
+        if model.record is None:
+            yield ErrorRecord(
+                kind="steps", of=model.words, words=f"{subject}: not validated ({model.words})."
+            )
+        else:
+            yield _record("steps", subject, replace(model.record, of=model.words))
     yield from _numbers(inputs, assessment, best)
     path = user_file(*LEDGER)
     own = None
     if path.exists():
         own = running(path, accelerator=assessment.system.accelerator) or running(path)
     if own is not None:
-        yield of_record("ledger", "Your own ledger", own.record)
+        yield _record("ledger", "Your own ledger", own.record)
 
 
-def _record(
-    kind: str,
-    of: str,
-    num_held_out: int,
-    errors: tuple[float | None, float | None, float | None],
-    subject: str,
-) -> ErrorRecord:
-    """A record with its sentence. errors: median, p90 and coverage; None is not known."""
-    median, p90, coverage = errors
-    if median is None:
-        words = f"{subject}: not validated ({of})."
-    else:
-        most = "" if p90 is None else f", 90 % by at most {_share(p90)}"
-        covered = "" if coverage is None else f"; the 90 % interval covered {_share(coverage)}"
-        errors_words = f"off by {_share(median)} (median){most}{covered}"
-        words = f"{subject}: {format_count(num_held_out)} held out ({of}): {errors_words}."
-    return ErrorRecord(
-        kind=kind,
-        of=of,
-        num_held_out=num_held_out,
-        median_abs_error=median,
-        p90_abs_error=p90,
-        coverage=coverage,
-        words=words,
-    )
-
-
-def of_record(kind: str, subject: str, record: ForecastRecord) -> ErrorRecord:
-    """A record of predicted times as one of the answer."""
-    errors = (record.median_abs_error, record.p90_abs_error, record.coverage)
-    return _record(kind, record.of, record.num_held_out, errors, subject)
+def _record(kind: str, subject: str, errors: HeldOutErrors) -> ErrorRecord:
+    """Errors as a record of the answer, with their sentence."""
+    p90, coverage = errors.p90_abs_error, errors.coverage
+    most = "" if p90 is None else f", 90 % by at most {_share(p90)}"
+    covered = "" if coverage is None else f"; the 90 % interval covered {_share(coverage)}"
+    off = f"off by {_share(errors.median_abs_error)} (median){most}{covered}"
+    words = f"{subject}: {format_count(errors.num_held_out)} held out ({errors.of}): {off}."
+    return ErrorRecord(kind=kind, words=words, **asdict(errors))
 
 
 def _share(value: float) -> str:
@@ -354,13 +334,14 @@ def _combined(best: Candidate | None) -> Iterator[ErrorRecord]:
     if best is None or not _is_combined(best):
         return
     found = combined_record()
-    yield _record(
-        "combined",
-        "the largest size of a group, by published results and the model together",
-        found.num_held_out,
-        (found.median, found.p90, found.coverage),
-        "Combined times",
+    errors = HeldOutErrors(
+        of="the largest size of a group, by published results and the model together",
+        num_held_out=found.num_held_out,
+        median_abs_error=found.median,
+        p90_abs_error=found.p90,
+        coverage=found.coverage,
     )
+    yield _record("combined", "Combined times", errors)
 
 
 def _is_combined(best: Candidate) -> bool:
@@ -377,7 +358,7 @@ def _published(assessment: Assessment, best: Candidate | None) -> Iterator[Error
     wanted = known[0].num_accelerators if best is None else best.num_accelerators
     nearest = min(known, key=lambda each: abs(each.num_accelerators - wanted))
     assert nearest.record is not None
-    yield of_record("published", "Times carried from published results", nearest.record)
+    yield _record("published", "Times carried from published results", nearest.record)
 
 
 def _numbers(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> Iterator[ErrorRecord]:

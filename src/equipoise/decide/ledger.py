@@ -21,8 +21,7 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from equipoise import __version__
-from equipoise.calibration import EstimatorName
-from equipoise.calibration.curves import ForecastRecord
+from equipoise.calibration import EstimatorName, HeldOutErrors
 from equipoise.decide.field import MAX_ACCELERATORS
 from equipoise.errors import DataError, SpecError, UsageError
 from equipoise.files import parsed_json, user_file
@@ -464,7 +463,7 @@ class Running(Struct, frozen=True, kw_only=True):
     path: Path
     num_predictions: int
     num_measured: int
-    record: ForecastRecord
+    record: HeldOutErrors
     bias: float
     level: float
 
@@ -514,7 +513,7 @@ def running_of(path: Path, entries: Sequence[LedgerEntry]) -> Running | None:
         path=path,
         num_predictions=len(entries),
         num_measured=len(errors),
-        record=ForecastRecord(
+        record=HeldOutErrors(
             of=f"your ledger, {', '.join(names[:_MOST_NAMES])}{more}",
             num_held_out=len(errors),
             median_abs_error=median(sizes),

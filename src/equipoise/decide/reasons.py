@@ -336,14 +336,14 @@ def _strategy(assessment: Assessment, best: Candidate) -> Iterator[Reason]:
     spent = ", ".join(
         f"{name} {format_percent(round(spent_s / best.model.step_s, 2))}" for name, spent_s in causes
     )
-    calibration = survey.problem.model.calibration
+    model = survey.problem.model
     yield Reason(
         words=(
             f"The strategy is the fastest of {format_count(fitting)} that fit into memory, by the "
             f"performance model: it needs {memory}{of}; a modelled step of "
             f"{format_duration(best.model.step_s)} is {spent}."
         ),
-        sources=(EvidenceSource(kind="model", ref=f"calibration {calibration.name}: {calibration.words}"),),
+        sources=(EvidenceSource(kind="model", ref=f"calibration {model.calibration}: {model.words}"),),
         formula="step = sum of causes; docs/decide/models.md",
     )
 

@@ -310,7 +310,7 @@ class Problem(Struct, frozen=True, kw_only=True):
         # A model knows more of steps like those it was calibrated on than of whole trainings by others.
         known = math.hypot(log_half_width, DEVIATE * self.training.budget.log_sd(float(batch)))
         width = max(known, self.record.log_half_width)
-        if self.training.is_pretraining and self.model.calibration.name == PRIORS_ONLY:
+        if self.training.is_pretraining and self.model.calibration == PRIORS_ONLY:
             # The published pretrainings ran on chips whose steps were measured.
             width = math.hypot(width, DEVIATE * UNCALIBRATED_LOG_SD)
         if self.training.workload.rollout is not None:

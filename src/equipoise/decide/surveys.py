@@ -368,7 +368,7 @@ class Surveys:
 def _key(problem: Problem) -> Hashable | None:
     """What a survey depends on; None with the user's own measurements in the model: those are not kept."""
     training, model = problem.training, problem.model
-    if model.links is not None or model.calibration.name == USER_CALIBRATION:
+    if model.links is not None or model.calibration == USER_CALIBRATION:
         return None
     budget = training.budget
     return (
@@ -380,7 +380,7 @@ def _key(problem: Problem) -> Hashable | None:
         None if budget.samples is None else budget.samples_at(1),
         None if budget.samples is None else budget.samples_at(_SOME_BATCH),
         problem.cluster,
-        model.calibration.name,
+        model.calibration,
         problem.has_own_steps,
         frozenset(problem.choices.items()),
         frozenset(problem.published_batches.items()),

@@ -82,7 +82,7 @@ def test_the_fit_says_what_it_rests_on_and_how_wrong_it_was(fitted):
     _, found = fitted
     assert "12 set-ups on 1, 2, 4, 8 accelerators" in found.words
     assert found.error < found.level_error
-    assert found.model.calibration.num_held_out == 12
+    assert found.model.record.num_held_out == 12
 
 
 def test_too_few_set_ups_make_a_level_alone():

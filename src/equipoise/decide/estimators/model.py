@@ -272,7 +272,7 @@ def model_estimates(survey: Survey) -> Estimates | None:
     if not fitting:
         return None
     problem = survey.problem
-    calibration, record = problem.model.calibration, problem.record
+    model, record = problem.model, problem.record
     error = format_percent(round(record.median, 2))
     why = f"{record.num_trainings} plans of published trainings: off by {error} (median)"
     factor = problem.time_per_step_time
@@ -288,7 +288,7 @@ def model_estimates(survey: Survey) -> Estimates | None:
         assert each.best is not None
         found[each.num_accelerators] = Estimate(
             estimator="model",
-            name=f"the performance model (calibration {calibration.name})",
+            name=f"the performance model (calibration {model.calibration})",
             time_s=each.best.work_s,
             log_sd=_log_sd(survey, each),
             why=why,
@@ -296,12 +296,13 @@ def model_estimates(survey: Survey) -> Estimates | None:
     faster = _ever_faster(fitting)
     return Estimates(
         estimator="model",
-        name=f"the performance model (calibration {calibration.name})",
+        name=f"the performance model (calibration {model.calibration})",
         by_size=found,
-        grade=dict.fromkeys(found, "priors" if calibration.name == PRIORS_ONLY else "calibrated"),
+        grade=dict.fromkeys(found, "priors" if model.calibration == PRIORS_ONLY else "calibrated"),
         sources=(
             EvidenceSource(
-                kind="model", ref=f"performance model, calibration {calibration.name}: {calibration.words}"
+                kind="model",
+                ref=f"performance model, calibration {model.calibration}: {model.words}",
             ),
         ),
         curves_s=straight_between([each.num_accelerators for each in faster], _drawn(faster)),
@@ -325,7 +326,7 @@ def software_ratios(known: Problem, chosen: Strategy) -> dict[str, float]:
     for each in SOFTWARE:
         if each.is_current and each.is_eager == is_eager and runs_on(each.name, chip):
             other = model_for(chip, workload, software=each.name)
-            if other.calibration.name != known.model.calibration.name:
+            if other.calibration != known.model.calibration:
                 there_s = estimate(known.load, nodes, where, other.parameters).step_s
                 ratios[each.name] = float(np.asarray(there_s / own_s).ravel()[0])
     return dict(sorted(ratios.items(), key=lambda each: each[1]))

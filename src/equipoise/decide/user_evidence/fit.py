@@ -11,12 +11,11 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from equipoise.calibration import EvidenceSource
+from equipoise.calibration import EvidenceSource, HeldOutErrors
 from equipoise.calibration.profiles import (
     UNCALIBRATED_LOG_SD,
     USER_CALIBRATION,
     CalibratedModel,
-    CalibrationRecord,
 )
 from equipoise.decide.evidence import Estimates
 from equipoise.decide.strategy_search import OWN_STEPS_LOG_SD
@@ -128,9 +127,8 @@ def user_fit(steps: UserSteps, start: CalibratedModel) -> UserFit | str:
         intra=ratio("intra"),
         inter=ratio("inter"),
     )
-    calibration = CalibrationRecord(
-        name=USER_CALIBRATION,
-        words=result.words,
+    record = HeldOutErrors(
+        of=what,
         num_held_out=len(ours),
         median_abs_error=result.error,
         p90_abs_error=float(np.quantile(np.abs(np.expm1(ours)), 0.9)),
@@ -141,7 +139,9 @@ def user_fit(steps: UserSteps, start: CalibratedModel) -> UserFit | str:
         parameters=fitted,
         draws=_draws(found, start),
         log_half_width=float(half),
-        calibration=calibration,
+        calibration=USER_CALIBRATION,
+        words=result.words,
+        record=record,
     )
     return replace(result, model=model)
 
@@ -293,7 +293,7 @@ def user_level(steps: UserSteps, model: CalibratedModel, why: str) -> UserLevel:
         logs=logs,
         a_doubling=max(0.0, slope),
         log_sd=math.hypot(
-            max(scatter, _record_log_sd(model.calibration)) / math.sqrt(len(ratios)),
+            max(scatter, _record_log_sd(model.record)) / math.sqrt(len(ratios)),
             float(np.linalg.norm(steps.log_sds)) / len(ratios),
         ),
         steps=steps,
@@ -325,10 +325,11 @@ def _sizes(steps: UserSteps) -> tuple[int, ...]:
     return tuple(np.unique(steps.sizes).astype(int).tolist())
 
 
-def _record_log_sd(calibration: CalibrationRecord) -> float:
+def _record_log_sd(record: HeldOutErrors | None) -> float:
     """How wrong steps by a calibration were, as a standard deviation of logarithms."""
-    most = calibration.p90_abs_error
-    return UNCALIBRATED_LOG_SD if most is None else math.log1p(most) / DEVIATE
+    if record is None or record.p90_abs_error is None:
+        return UNCALIBRATED_LOG_SD
+    return math.log1p(record.p90_abs_error) / DEVIATE
 
 
 def levelled_estimates(estimates: Estimates, survey: Survey, level: UserLevel) -> Estimates:
@@ -342,9 +343,7 @@ def levelled_estimates(estimates: Estimates, survey: Survey, level: UserLevel) -
     for size, each in estimates.by_size.items():
         doublings = _num_doublings(size, sizes)
         far = math.hypot(_LOG_SD_A_DOUBLING, level.a_doubling if size > sizes[-1] else 0.0) * doublings
-        spread = math.hypot(
-            level.log_sd, _record_log_sd(survey.problem.model.calibration), of_work[size], far
-        )
+        spread = math.hypot(level.log_sd, _record_log_sd(survey.problem.model.record), of_work[size], far)
         # Never more certain about a distant size than the model without the runs.
         spreads[size] = min(spread, max(log_sd(each.time_s), level.log_sd))
     why = f"your steps take {level.factors} the modelled time; {level.why}"

@@ -134,6 +134,7 @@ def _closing(found: LedgerReport) -> Block:
             code("equipoise record --runs DIR"),
             ".",
         )
+    assert running.record.coverage is not None  # every prediction has its interval
     record, side = running.record, "longer" if running.bias >= 1.0 else "shorter"
     most = (
         "" if record.p90_abs_error is None else f", 90 % of them by at most {_rounded(record.p90_abs_error)}"
@@ -142,7 +143,7 @@ def _closing(found: LedgerReport) -> Block:
         f"Measured {running.num_measured} of {running.num_predictions}: off by "
         f"{_rounded(record.median_abs_error)} (median){most}; predicted times were "
         f"{_rounded(abs(running.bias - 1.0))} {side} (median); the {format_percent(running.level)} interval "
-        f"covered {_rounded(record.coverage)} of them."
+        f"covered {_rounded(running.record.coverage)} of them."
     )
 
 
