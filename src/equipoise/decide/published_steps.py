@@ -213,17 +213,15 @@ def _near(planned: PlannedStep) -> tuple[NearStep, ...]:
     steps = []
     for row in found.iter_rows(named=True):
         step = _predicted(row["row_id"])
-        steps.append(
-            NearStep(
-                **{name: row[name] for name in NearStep.__struct_fields__ if name in _OF_TABLE},
-                precision=row["dtype"],
-                measured=float(row["measured"].replace(",", "")),
-                predicted_step_s=None if step is None else step.step_s,
-                model_ratio=None if step is None else step.step_s / row["step_s"],
-                calibration=None if step is None else step.calibration,
-                in_sample=step is not None and step.in_sample,
-            )
-        )
+        facts = row | {
+            "precision": row["dtype"],
+            "measured": float(row["measured"].replace(",", "")),
+            "predicted_step_s": None if step is None else step.step_s,
+            "model_ratio": None if step is None else step.step_s / row["step_s"],
+            "calibration": None if step is None else step.calibration,
+            "in_sample": step is not None and step.in_sample,
+        }
+        steps.append(NearStep(**{name: facts[name] for name in NearStep.__struct_fields__}))
     return tuple(steps)
 
 
@@ -234,15 +232,6 @@ def _predicted(row_id: str) -> "StepPrediction | None":
     from equipoise.calibration.published_steps import predictions  # noqa: PLC0415 - as above
 
     return predictions(rows_of_table(published_steps().filter(row_id=row_id), shipped()))[0]
-
-
-_OF_TABLE = frozenset(
-    (
-        *("row_id", "distance", "workload", "model", "params", "accelerator", "num_accelerators", "software"),
-        *("sequence_tokens", "strategy", "unit", "step_s", "tokens_per_s_per_accelerator", "mfu"),
-        *("memory_bytes", "repository", "url", "date", "trust"),
-    )
-)
 
 
 def _planned(answer: Answer, shown: Candidate) -> PlannedStep:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -37,7 +37,6 @@ SMALL_SYSTEM = 8
 LARGE_SYSTEM = 32_768
 # Of one accelerator, where its kind must not matter: 40 % of 1e15, the bf16 peak of an H100.
 _FLOP_PER_S = 4e14
-Value = TypeVar("Value")
 
 _JOINT = "+"
 

@@ -39,7 +39,6 @@ Kind: TypeAlias = Literal["gpu", "tpu", "npu", "ipu", "cpu"]
 Confidence: TypeAlias = Literal["high", "medium", "low"]
 Dtype: TypeAlias = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
 Topology: TypeAlias = Literal["switch", "mesh", "ring", "torus", "bridge", "host"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
 STARTED_KINDS: frozenset[Kind] = frozenset({"gpu", "cpu"})  # by torch's own launcher
 CONFIDENCES: tuple[Confidence, ...] = get_args(Confidence)
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
