@@ -434,6 +434,8 @@ def where_trainable(estimates: Estimates, survey: Survey) -> Estimates | None:
 def _run_fit(inputs: Inputs, start: Problem) -> UserFit | UserLevel | None:
     """What the user's steps make of the model that would be searched with."""
     runs = () if inputs.user.runs is None else inputs.user.runs.on(start.cluster.accelerator.slug)
+    if not runs:
+        return None
     is_eager = inputs.training.choices.get("implementation") == ("eager",)
     steps = user_steps(
         runs,
