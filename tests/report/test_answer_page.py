@@ -19,6 +19,7 @@ from equipoise.report.blocks import Facts, Table
 from equipoise.report.figures import charts, figure_json
 from equipoise.report.pages.answer import ANSWER
 from equipoise.report.terminal import SCREEN_LINES
+from equipoise.spec.cluster import cluster
 
 # 32 H100: 600 s + 64 h / 32 = 7,800 s; 69.33 accelerator-hours at 2.50 USD; 800 W each.
 TIME, MONEY, ENERGY = "2.2 h", "173 USD", "55.5 kWh"
@@ -195,6 +196,16 @@ def test_a_deadline_that_would_do_holds_the_queue_as_its_option_does():
     queued = replace(answer, question=replace(answer.question, queue_s=3600.0, deadline_s=5400.0))
     text = " ".join(printed(queued).split())
     assert re.search(r"deadline of (2\.2 h|130 min)\b.* (1\.5 h|90 min)\b", text)
+
+
+@pytest.mark.parametrize(("chip", "word"), [("tpu-v5p", "pod"), ("trainium2", "node"), ("gb200", "node")])
+def test_accelerators_of_many_hosts_on_one_torus_are_a_pod(chip, word):
+    answer = made_answer()
+    best = replace(answer.recommended, num_nodes=1)
+    systems = [
+        replace(each, cluster=cluster(chip)) if each.name == best.system else each for each in answer.systems
+    ]
+    assert f"(1 {word})" in ANSWER.headline(replace(answer, systems=tuple(systems), recommended=best))
 
 
 def test_the_short_form_of_a_refusal_has_the_note_that_says_why():

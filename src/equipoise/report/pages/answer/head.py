@@ -73,15 +73,26 @@ def takes(each: Candidate) -> str:
     return ", ".join(known + ([] if usd is None else [amounts.money(usd.value)]))
 
 
+# Of the hosts that are sold: 16 accelerators, and 64 where a rack is one.
+_MOST_OF_ONE_HOST: Final = 64
+
+
 def headline(answer: Answer) -> str:
     """What to take, or that nothing meets the limits; whether the time rests on no measurement."""
     best = answer.recommended
     if best is None:
         reason = "meets your limits" if answer.refusal is not None else "can be estimated"
         return f"No configuration {reason}"
-    nodes = f" ({plural(best.num_nodes, 'node')})" if best.num_nodes is not None else ""
+    nodes = f" ({plural(best.num_nodes, _node(answer, best))})" if best.num_nodes is not None else ""
     guess = " (priors only)" if best.grade == "priors" else ""
     return f"Take {offer_title(best)}{nodes}: {takes(best)}{guess}"
+
+
+def _node(answer: Answer, best: Candidate) -> str:
+    """What a node of the system is called: accelerators of many hosts on one torus are a pod."""
+    nodes = next((each.cluster for each in answer.systems if each.name == best.system), None)
+    is_pod = nodes is not None and nodes.topology == "torus" and nodes.node_size > _MOST_OF_ONE_HOST
+    return "pod" if is_pod else "node"
 
 
 def _facts(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[Fact]:
