@@ -634,3 +634,19 @@ def test_a_pretraining_on_measured_steps_of_no_stated_strategy_takes_more_than_i
     assert found.recommended.grade == "measured"
     assert found.recommended.work_s.value == pytest.approx(1.11 * 1e12 / 8192 / 15, rel=0.02)
     assert found.system.time_per_step_time == 1.11
+
+
+def test_what_has_no_price_is_not_said_to_be_rented():
+    asked = {
+        "workload": "llama31_8b",
+        "train": "qlora",
+        "examples": 1000,
+        "sequence": 512,
+        "accelerators": "1",
+    }
+    unpriced, priced = (ask(asked, accelerator=chip) for chip in ("rtx-3060-pcie-12gb", "rtx-4090-pcie-24gb"))
+    assert unpriced.recommended.price is None
+    assert [any("--terms" in each for each in found.chosen_for_you) for found in (unpriced, priced)] == [
+        False,
+        True,
+    ]

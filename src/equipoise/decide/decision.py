@@ -374,8 +374,7 @@ def _chosen_for_you(inputs: Inputs, assessment: Assessment, best: Candidate | No
     if inputs.query.software is None and inputs.query.profile is None:
         chosen += _software_words(assessment, best)
     chosen += _host_words(assessment, best)
-    is_owned = best.price is not None and best.price.is_owned
-    if not inputs.query.terms and not is_owned:
+    if not inputs.query.terms and best.price is not None and not best.price.is_owned:
         chosen.append(f"rented {best.terms.replace('_', ' ')} (--terms)")
     return tuple(chosen)
 

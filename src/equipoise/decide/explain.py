@@ -169,7 +169,8 @@ def _wins_when(best: Candidate, other: Candidate, rule: Rule, able: Sequence[Fig
     if values is not None:
         low, high = (None if each is None else format_amount(each * per_usd) for each in values)
         words = f"{low} to {high}" if low and high else f"more than {low}" if low else f"less than {high}"
-        return f"{allowed}where an hour is worth {words} {unit}"
+        saved = "" if unit == name else " saved"  # of accelerators' hours one would read it as one of them
+        return f"{allowed}where an hour{saved} is worth {words} {unit}"
     price = _price_that_wins(best, other, rule.objective)
     if price is not None and more >= 0.0:
         return f"{allowed}if its price falls below {price * rule.currency[1]:.3g} {name} per accelerator-hour"
