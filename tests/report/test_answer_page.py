@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.console import Console
 
+from equipoise.decide.answer import Flip
 from equipoise.decide.evidence import NOTHING_FITS
 from equipoise.economics import Offer
 from equipoise.library.decisions import candidate_rows
@@ -18,6 +19,7 @@ from equipoise.report import html, terminal
 from equipoise.report.blocks import Facts, Table
 from equipoise.report.figures import charts, figure_json
 from equipoise.report.pages.answer import ANSWER
+from equipoise.report.pages.answer.compare import flip_words
 from equipoise.report.terminal import SCREEN_LINES
 from equipoise.spec.cluster import cluster
 
@@ -196,6 +198,23 @@ def test_a_deadline_that_would_do_holds_the_queue_as_its_option_does():
     queued = replace(answer, question=replace(answer.question, queue_s=3600.0, deadline_s=5400.0))
     text = " ".join(printed(queued).split())
     assert re.search(r"deadline of (2\.2 h|130 min)\b.* (1\.5 h|90 min)\b", text)
+
+
+@pytest.mark.parametrize(
+    ("then_s", "words"), [(210.0, r"3\.5 min \(now 53\.5 s\)"), (58.0, r"58 s \(now 53\.5\)")]
+)
+def test_a_time_now_keeps_its_unit_where_that_of_the_change_is_another(then_s, words):
+    answer = made_answer()
+    system = answer.recommended.system
+    one = Flip(
+        quantity=f"time on {system}",
+        system=system,
+        unit="s",
+        value=53.5,
+        flips_at=then_s,
+        to=answer.flips[0].to,
+    )
+    assert re.search(words, flip_words(answer, one))
 
 
 @pytest.mark.parametrize(("chip", "word"), [("tpu-v5p", "pod"), ("trainium2", "node"), ("gb200", "node")])

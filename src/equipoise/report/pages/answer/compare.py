@@ -482,7 +482,9 @@ def flip_words(answer: Answer, each: Flip) -> str:
     moved = flip_input(answer, each)
     if then == now:
         return sentence(f"{moved} slightly {side} {now}: {to}")
-    return sentence(f"{moved} {side} {then} (now {now.removesuffix(unit)}): {to}")
+    if then.endswith(unit):
+        now = now.removesuffix(unit)
+    return sentence(f"{moved} {side} {then} (now {now}): {to}")
 
 
 def flip_input(answer: Answer, each: Flip) -> str:
