@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from msgspec.structs import replace
 
-from equipoise.calibration.profiles import model_for
+from equipoise.calibration.profiles import USER_CALIBRATION, model_for
 from equipoise.decide.query import query
 from equipoise.decide.strategy_search import problem
 from equipoise.decide.surveys import Survey, Surveys, surveyed
@@ -74,7 +74,6 @@ def test_threads_get_their_own_answers():
 
 def test_a_model_of_the_users_own_measurements_is_not_kept():
     own = posed()
-    fitted = replace(own.model.calibration, name="your runs")
     kept = Surveys()
-    kept.surveyed(replace(own, model=replace(own.model, calibration=fitted)), (1,))
+    kept.surveyed(replace(own, model=replace(own.model, calibration=USER_CALIBRATION)), (1,))
     assert len(kept) == 0
