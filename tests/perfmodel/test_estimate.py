@@ -100,6 +100,7 @@ NODE = replace(
     machine(cluster("dgx-h100", num_accelerators=8)),
     peak_flop_per_s=(1e12,) * 8,
     achievable_fraction=1.0,
+    achievable_fp32_fraction=1.0,
     memory_byte_per_s=1e30,
     intra_byte_per_s=1e9,
     inter_byte_per_s=1e9,

@@ -152,6 +152,7 @@ RATES = (
     "inter_byte_per_s",
     "host_byte_per_s",
     "achievable_fraction",
+    "achievable_fp32_fraction",
 )
 LATENCIES = ("intra_latency_s", "inter_latency_s")
 PEAKS = tuple(f"peak {name}" for name in PRECISIONS)
@@ -206,7 +207,7 @@ def improved(rates, fact, factor):
         return replace(rates, peak_flop_per_s=tuple(peaks))
     value = getattr(rates, fact)
     better = value / factor if fact in LATENCIES else value * factor
-    return replace(rates, **{fact: min(1.0, better) if fact == "achievable_fraction" else better})
+    return replace(rates, **{fact: better})
 
 
 @settings(max_examples=600, deadline=None)

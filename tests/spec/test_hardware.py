@@ -4,6 +4,7 @@ import csv
 import math
 import re
 import tomllib
+from collections import defaultdict
 from pathlib import Path
 from statistics import median
 
@@ -16,6 +17,8 @@ from equipoise.spec import hardware
 from equipoise.spec.catalogue import shipped
 from equipoise.spec.hardware import DTYPES, HARDWARE_FILE, AcceleratorAlias, load_hardware
 
+# Largest square products as reported for cards, of which the facts are medians.
+SQUARE_PRODUCTS = Path(__file__).parents[2] / "docs" / "experiments" / "data" / "0040-square-products.csv"
 SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 # Where the development table and the datasheets read since then differ: slug and field.
 CORRECTED = {
@@ -129,7 +132,8 @@ def test_figures_agree_with_the_development_table(data_dir: Path) -> None:
             ours = chip.peak_flop_per_s(field) if field in DTYPES else getattr(chip, field)
             theirs = float(row[column]) * unit if row[column] else None
             both = ours is not None and theirs is not None
-            if ours != theirs and not (both and math.isclose(ours, theirs, rel_tol=1e-9)):
+            elsewhere = theirs is None and column == "mamf_bf16_measured"  # 0040 has cards that MAMF lacks
+            if ours != theirs and not elsewhere and not (both and math.isclose(ours, theirs, rel_tol=1e-9)):
                 differing.add((chip.slug, field if field in DTYPES else column))
     assert differing == CORRECTED
 
@@ -143,29 +147,55 @@ def test_achieved_rates_are_those_measured(data_dir: Path) -> None:
         chip = hardware.accelerator(name)
         assert chip.achieved_bf16_flop_per_s == pytest.approx(tflop_per_s * 1e12), name
         assert chip.achievable_is_measured
-    own = {chip.slug for chip in hardware.accelerators() if chip.achieved_bf16_flop_per_s is not None}
-    assert own == {hardware.accelerator(name).slug for name in measured}
 
 
-def measured_chips() -> list[hardware.Accelerator]:
-    return [
-        each
-        for each in hardware.accelerators()
-        if each.achieved_bf16_flop_per_s and each.peak_bf16_flop_per_s
-    ]
+def test_other_achieved_rates_are_the_median_of_those_reported(data_dir: Path) -> None:
+    mamf = {row["hardware"] for row in rows(data_dir / "measured" / "mamf_gemm.csv")}
+    known = {hardware.accelerator(name).slug for name in mamf}
+    reported: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for row in rows(SQUARE_PRODUCTS):
+        for dtype in ("fp32", "fp16", "bf16"):
+            if row[f"{dtype}_tflop_per_s"]:
+                reported[row["accelerator"], dtype].append(float(row[f"{dtype}_tflop_per_s"]) * 1e12)
+    stated = {
+        (chip.slug, dtype): rate
+        for chip in hardware.accelerators()
+        for dtype in ("fp32", "fp16", "bf16")
+        if (rate := getattr(chip, f"achieved_{dtype}_flop_per_s")) is not None
+        and not (dtype == "bf16" and chip.slug in known)
+    }
+    assert len(stated) > 30
+    assert stated == {key: pytest.approx(median(reported[key]), rel=1e-3) for key in stated}
+    cards = {slug for slug, _ in reported}
+    assert cards == {slug for slug, _ in stated}
 
 
-def test_what_nobody_measured_is_taken_from_the_same_maker() -> None:
-    # By hand from the MAMF table: 668.4 / 1307, 784.9 / 1307, 1565 / 2516: the median is MI325X.
+def test_what_nobody_measured_is_taken_from_the_nearest_of_the_same_maker() -> None:
+    # By hand from the MAMF table: 668.4 / 1307, 784.9 / 1307, 1565 / 2516, and 83.18 / 103 of RX 7900 XT:
+    # with 1.46 W a TFLOP/s MI250X is nearest to MI325X (0.77), MI300X (0.57) and MI355X (0.56).
     assert hardware.accelerator("MI250X").achievable_fraction == pytest.approx(784.9 / 1307)
     assert not hardware.accelerator("MI250X").achievable_is_measured
     assert hardware.accelerator("A100 SXM4 80GB").achievable_fraction == pytest.approx(271.2 / 312)
-    nvidia = hardware.accelerator("L40S").achievable_fraction
-    assert 0.75 < nvidia < 0.87  # between B200 and A100
-    # TPUs hold their clock; of a processor only the median of all that were measured is known.
-    assert hardware.accelerator("tpu-v4").achievable_fraction == 1.0
-    every = [each.achieved_bf16_flop_per_s / each.peak_bf16_flop_per_s for each in measured_chips()]
-    assert hardware.accelerator("xeon-8180-cpu").achievable_fraction == pytest.approx(median(every))
+    # RTX 3080, 320 W for 59.5 TFLOP/s, is nearest to RTX 2080 (39.03 of 40.3), 3090 Ti (81 of 80), 3080 Ti.
+    assert hardware.accelerator("rtx-3080-pcie-10gb").achievable_fraction == pytest.approx(81 / 80)
+    # Another form of a chip that was measured comes before all others: V100, 95 of 125.
+    assert hardware.accelerator("v100-sxm3h-32gb").achievable_fraction == pytest.approx(95 / 125, rel=0.05)
+    assert hardware.accelerator("tpu-v4").achievable_fraction == 1.0  # TPUs hold their clock
+
+
+def test_fp32_reaches_a_share_of_its_own() -> None:
+    # 19.18 of 19.5 TFLOP/s and 24.79 of 35.6: the second half of Ampere's fp32 units shares its issue slots.
+    assert hardware.accelerator("a100-sxm4-80gb").achievable_fp32_fraction == pytest.approx(19.18 / 19.5)
+    assert hardware.accelerator("rtx-3090-pcie-24gb").achievable_fp32_fraction == pytest.approx(24.79 / 35.6)
+
+
+def test_names_of_one_series_are_not_one_chip() -> None:
+    def same(one: str, other: str) -> bool:
+        return hardware.is_same_chip(hardware.accelerator(one), hardware.accelerator(other))
+
+    assert same("h100-sxm5-80gb", "h100-pcie-80gb")
+    assert not same("rtx-3090-pcie-24gb", "rtx-5060-pcie-8gb")
+    assert not same("tpu-v4", "tpu-v5e")
 
 
 def test_every_accelerator_states_the_node_it_sits_in() -> None:
@@ -231,7 +261,9 @@ def test_peaks_are_dense_and_nothing_beats_its_peak() -> None:
             assert chip.peak_fp8_flop_per_s / chip.peak_bf16_flop_per_s == pytest.approx(2, rel=0.03)
         if chip.achieved_bf16_flop_per_s is not None:
             assert chip.peak_bf16_flop_per_s is not None
-            assert 0.4 < chip.achieved_bf16_flop_per_s / chip.peak_bf16_flop_per_s < 1
+            # Above 1 where a card for desktops runs above the clock of its stated peak.
+            most = 1.2 if chip.for_desktops else 1.0
+            assert 0.4 < chip.achieved_bf16_flop_per_s / chip.peak_bf16_flop_per_s < most
 
 
 def test_every_accelerator_states_where_its_figures_come_from() -> None:
@@ -480,6 +512,9 @@ def test_a_better_chip_of_the_same_maker_reaches_at_least_as_much() -> None:
         power_w = chip.peak_power_w or chip.power_w
         return tuple(each or 0.0 for each in (*peaks, chip.memory_bytes, chip.memory_byte_per_s, power_w))
 
+    def share(chip: hardware.Accelerator, dtype: str) -> float:
+        return chip.achievable_fp32_fraction if dtype == "fp32" else chip.achievable_fraction
+
     pairs = [
         (one, other)
         for one in chips
@@ -490,8 +525,8 @@ def test_a_better_chip_of_the_same_maker_reaches_at_least_as_much() -> None:
     assert DTYPES
     for one, other in pairs:
         for dtype in DTYPES:
-            least = (other.peak_flop_per_s(dtype) or 0) * other.achievable_fraction
-            assert (one.peak_flop_per_s(dtype) or 0) * one.achievable_fraction >= least * (1 - 1e-12)
+            least = (other.peak_flop_per_s(dtype) or 0) * share(other, dtype)
+            assert (one.peak_flop_per_s(dtype) or 0) * share(one, dtype) >= least * (1 - 1e-12)
     # 794.5 of 989 TFLOP/s: what the MAMF table has of H100, for want of a figure of H800.
     assert hardware.accelerator("h800-sxm5-80gb").achievable_fraction == pytest.approx(794.5 / 989)
     assert hardware.accelerator("a800-sxm4-80gb").achievable_fraction == pytest.approx(271.2 / 312)

@@ -47,9 +47,9 @@ def test_a_mixture_is_never_better_than_any_of_its_parts(chips) -> None:
             ours, theirs = getattr(both, field), getattr(chip, field)
             assert ours is None or (theirs is not None and ours <= theirs)
         assert (both.intra_latency_s or 0) >= (chip.intra_latency_s or 0)
-    assert 0 < both.achievable_fraction <= 1
+    assert 0 < both.achievable_fraction <= min(chip.achievable_fraction for chip in chips)
 
 
 def test_one_that_was_measured_and_one_that_was_not_count_as_not_measured() -> None:
-    both = mixture((accelerator("a100-sxm4-80gb"), accelerator("rtx-4090-pcie-24gb")))
+    both = mixture((accelerator("a100-sxm4-80gb"), accelerator("rtx-3080-pcie-10gb")))
     assert not both.achievable_is_measured

@@ -193,8 +193,8 @@ def calibrate(
     try:
         found = fit(begin)
     except np.linalg.LinAlgError:
-        # LAPACK's gesdd, which SciPy calls, fails on some finite matrices; other steps come to others.
-        found = fit(begin - 10.0 * _STEP)
+        # LAPACK's gesdd, which SciPy calls, fails on some finite matrices, with some numbers of threads.
+        found = fit(begin, tr_solver="lsmr")
     by_campaign = tuple(
         unknowns.centre.changed(dict(zip(names, each, strict=True)))
         for each in unknowns.values(found.x).tolist()

@@ -63,33 +63,45 @@ def product_rate_flop_per_s(machine: Machine, grid: StrategyGrid, parameters: Pa
     """FLOP/s that a layer's large matrix products reach, in each strategy's precision; NaN where the chip
     lacks it.
 
-    Assumes that the share of peak measured in bf16 holds in fp32, tf32 and fp16, and a calibrated part of it
-    below.
+    Assumes that a calibrated part of the share of peak measured in 16 bits holds below.
     """
-    by_precision = {
+    below = {
         "fp8": parameters.fp8_fraction,
         "fp8_rowwise": parameters.rowwise_fraction,
         "mxfp8": parameters.mxfp8_fraction,
         "fp4": parameters.fp4_fraction,
     }
-    fraction = machine.achievable_fraction * parameters.product_fraction * power_rate(machine, parameters)
-    rates = tuple(
-        np.asarray(peak * (fraction * by_precision.get(name, 1.0)))
-        for name, peak in zip(CODES["precision"], machine.peak_flop_per_s, strict=True)
+    rates = _reached_flop_per_s(machine, parameters)
+    narrowed = tuple(
+        rate * below.get(name, 1.0) for name, rate in zip(CODES["precision"], rates, strict=True)
     )
-    return np.asarray(np.choose(grid.precision, rates))
+    return np.asarray(np.choose(grid.precision, narrowed))
 
 
 def wide_rate_flop_per_s(machine: Machine, grid: StrategyGrid, parameters: Parameters) -> Numbers:
     """FLOP/s of large products outside the low-precision layers: attention, logits; bf16 where layers run
     below it.
     """
-    fraction = machine.achievable_fraction * parameters.product_fraction * power_rate(machine, parameters)
-    rates = tuple(
-        np.asarray((peak if name in {"fp32", "tf32", "fp16"} else machine.peak_flop_per_s[BF16]) * fraction)
+    rates = _reached_flop_per_s(machine, parameters)
+    wide = tuple(
+        rate if name in {"fp32", "tf32", "fp16"} else rates[BF16]
+        for name, rate in zip(CODES["precision"], rates, strict=True)
+    )
+    return np.asarray(np.choose(grid.precision, wide))
+
+
+def _reached_flop_per_s(machine: Machine, parameters: Parameters) -> tuple[Numbers, ...]:
+    """Of the peak of each precision, what products as good as those of 16 bits reach; of fp32, its own share.
+
+    Assumes that the share of peak measured in 16 bits holds in tf32.
+    """
+    common = parameters.product_fraction * power_rate(machine, parameters)
+    shares = {"fp32": machine.achievable_fp32_fraction * common}
+    narrow = machine.achievable_fraction * common
+    return tuple(
+        np.asarray(peak * shares.get(name, narrow))
         for name, peak in zip(CODES["precision"], machine.peak_flop_per_s, strict=True)
     )
-    return np.asarray(np.choose(grid.precision, rates))
 
 
 def power_rate(machine: Machine, parameters: Parameters) -> Floats:
@@ -128,6 +140,7 @@ def layer_time(load: Load, machine: Machine, grid: StrategyGrid, parameters: Par
     tokens = tokens_per_rank(load, grid)
     sharded = tokens / grid.tp
     rate = product_rate_flop_per_s(machine, grid, parameters)
+    rate = rate * np.where(np.equal(load.hidden, 0), parameters.convolution_fraction, 1.0)
     memory = 1.0 / (machine.memory_byte_per_s * parameters.memory_fraction)
     wider = value_bytes(grid) / 2
     products = sharded * (load.dense_flop / rate) + load.num_dense_products * parameters.product_ramp_s

@@ -58,7 +58,8 @@ class Machine(Struct, frozen=True, kw_only=True):
     """Rates of one cluster; every field a float, or arrays that broadcast.
 
     peak_flop_per_s: one entry a precision of spec.strategy.PRECISIONS, dense; NaN where the chip lacks it.
-    achievable_fraction: of the peak, that large bf16 matrix products reach.
+    achievable_fraction: of the peak, that large matrix products reach; above 1 where the clock is above that
+    of the stated peak. achievable_fp32_fraction: the same of fp32, outside matrix units.
     intra_*, inter_*: links inside a node and an accelerator's share of the node's network cards, one
     direction. power_share: the power limit over the power at which the peaks hold, at most 1.
     host_byte_per_s: between the accelerator and its host's memory. switch_reduces: 1 where the node's switch
@@ -72,6 +73,7 @@ class Machine(Struct, frozen=True, kw_only=True):
 
     peak_flop_per_s: tuple[Floats, ...]
     achievable_fraction: Floats
+    achievable_fp32_fraction: Floats
     memory_bytes: Floats
     memory_byte_per_s: Floats
     power_w: Floats
@@ -128,6 +130,7 @@ def machine(cluster: Cluster) -> Machine:
     return Machine(
         peak_flop_per_s=peaks,
         achievable_fraction=chip.achievable_fraction,
+        achievable_fp32_fraction=chip.achievable_fp32_fraction,
         memory_bytes=float(chip.memory_bytes or 0),
         memory_byte_per_s=float(chip.memory_byte_per_s or 0),
         power_w=np.nan if chip.power_w is None else chip.power_w,

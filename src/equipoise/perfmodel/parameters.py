@@ -176,6 +176,7 @@ class Parameters(Struct, frozen=True, kw_only=True):
     """
 
     product_fraction: float = _STEP["product_fraction"]
+    convolution_fraction: float = _STEP["convolution_fraction"]
     product_ramp_s: float = _STEP["product_ramp_s"]
     idle_outputs: float = _STEP["idle_outputs"]
     product_traffic: float = _STEP["product_traffic"]

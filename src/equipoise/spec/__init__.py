@@ -76,6 +76,7 @@ _MOST_VARIANT_WORDS = 4  # a user's slug of dozens would have millions of short 
 MEMORY = re.compile(r"(\d+)(g|m)(?:i?b)?")
 
 
+@cache
 def family_of(slug: str) -> tuple[str, ...]:
     """The words of a slug without form and memory: the chip itself.
 

@@ -412,13 +412,13 @@ def usual_system(chip: Accelerator, topology: Topology | None = None) -> System:
 _MIXTURE_RATES = (
     "memory_byte_per_s",
     *(f"peak_{dtype}_flop_per_s" for dtype in DTYPES),
-    "achieved_bf16_flop_per_s",
+    *(f"achieved_{dtype}_flop_per_s" for dtype in ("bf16", "fp16", "fp32")),
     "link_byte_per_s",
     "host_byte_per_s",
     "bridge_byte_per_s",
     "inter_byte_per_s",
 )
-_SHARES = ("ordered_fraction",)
+_SHARES = ("ordered_fraction", "ordered_fp32_fraction")
 _MIXTURE_COUNTS = ("memory_bytes", "node_size", "num_nics")
 _LATENCIES = ("intra_latency_s", "inter_latency_s")
 

@@ -7,7 +7,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property
-from operator import attrgetter, ge
+from operator import attrgetter, ge, itemgetter
 from pathlib import Path
 from statistics import median
 from types import MappingProxyType
@@ -65,7 +65,8 @@ class Accelerator(Struct, frozen=True, kw_only=True):
     for_desktops: whether it is sold for desktop computers: whoever owns one has it in an office or at home.
     shares_host_memory: whether its memory is that of its host too: nothing is gained by moving data there.
     node_size to topology: the node it usually sits in, where `node_source` names one; see `Cluster`.
-    ordered_fraction: `achievable_fraction` among the accelerators of its table.
+    ordered_fraction, ordered_fp32_fraction: `achievable_fraction` and `achievable_fp32_fraction` among the
+    accelerators of its table.
     """
 
     slug: str
@@ -84,6 +85,8 @@ class Accelerator(Struct, frozen=True, kw_only=True):
     peak_fp8_flop_per_s: float | None = None
     peak_fp4_flop_per_s: float | None = None
     achieved_bf16_flop_per_s: float | None = None
+    achieved_fp16_flop_per_s: float | None = None
+    achieved_fp32_flop_per_s: float | None = None
     link: str | None = None
     link_byte_per_s: float | None = None
     power_w: float | None = None
@@ -102,30 +105,39 @@ class Accelerator(Struct, frozen=True, kw_only=True):
     shares_host_memory: bool | None = None
     node_source: str | None = None
     ordered_fraction: float | None = None
+    ordered_fp32_fraction: float | None = None
     aliases: tuple[str, ...] = ()
 
     @property
     def achievable_fraction(self) -> float:
-        """The share of its bf16 peak that a large matrix product reaches.
+        """The share of its peak that a large matrix product reaches in 16 bits; above 1 where the clock is
+        above that of the stated peak.
 
-        Measured (`achieved_bf16_flop_per_s`) where anyone did; else the median of the measured ones of the
-        same vendor and kind (of those with the same peaks, where there are any), or of all where there is
-        none: `achievable_is_measured` distinguishes them. At least what gives this accelerator the rate of
-        every one of the same vendor and kind that it equals or exceeds in peaks, memory and power; and where
-        it was not measured, at most the rate of a measured one that exceeds it.
+        Measured (`achieved_bf16_flop_per_s`, or fp16 where it has no bf16) where anyone did; else the median
+        of measured ones of the same vendor and kind: of those with the same peaks, else of the same chip,
+        else of the three whose power per FLOP/s is nearest (of any vendor where fewer were measured).
+        `achievable_is_measured` distinguishes them. At least what gives this accelerator the rate of every
+        one of the same vendor and kind that it equals or exceeds in peaks, memory and power; and where it was
+        not measured, at most the rate of a measured one that exceeds it.
         """
-        if self.ordered_fraction is not None:
-            return self.ordered_fraction
-        chips = accelerators()
-        known = {chip.slug: chip.achievable_fraction for chip in chips}
-        amounts = {each.slug: _amounts(each) for each in (*chips, self)}
-        lesser = _lesser(self, [each for each in chips if is_same_family(each, self)], amounts)
-        return _raised(_estimated_fraction(self, _measured(chips), amounts), lesser, known)
+        return self._ordered_fraction(self.ordered_fraction, _NARROW)
+
+    @property
+    def achievable_fp32_fraction(self) -> float:
+        """The same of fp32, outside matrix units."""
+        return self._ordered_fraction(self.ordered_fp32_fraction, _SINGLE)
+
+    def _ordered_fraction(self, known: float | None, products: "_Products") -> float:
+        """What is known among a table's accelerators; else made here, among those that ship."""
+        if known is not None:
+            return known
+        chips = (*accelerators(), self)
+        return _ordered_fractions(chips, _dominated(chips), products)[self.slug]
 
     @property
     def achievable_is_measured(self) -> bool:
         """Whether `achievable_fraction` was measured on this very accelerator."""
-        return _achieved_fraction(self) is not None
+        return _NARROW.achieved_fraction(self) is not None
 
     @property
     def power_share(self) -> float:
@@ -320,8 +332,12 @@ def load_hardware(extra: Sequence[Path] = ()) -> Hardware:
                 _add_counted(counted, chip, owners, names, in_systems)
             _add_short(block, short_owners, claimed)
     known = tuple(table.values())
-    ordered = _ordered_fractions(known)
-    chips = {chip.slug: replace(chip, ordered_fraction=ordered[chip.slug]) for chip in known}
+    dominated = _dominated(known)
+    narrow, single = (_ordered_fractions(known, dominated, each) for each in (_NARROW, _SINGLE))
+    chips = {
+        slug: replace(chip, ordered_fraction=narrow[slug], ordered_fp32_fraction=single[slug])
+        for slug, chip in table.items()
+    }
     return Hardware(
         accelerators=MappingProxyType(chips),
         names=MappingProxyType(names),
@@ -341,7 +357,7 @@ _WIDER_THAN: tuple[tuple[Dtype, Dtype], ...] = (
 
 def _accelerator(block: FactBlock, known: Accelerator | None) -> Accelerator:
     """The accelerator a block describes; fields it does not state are kept from an earlier file."""
-    given = {"slug": block.slug, "ordered_fraction": None}
+    given = {"slug": block.slug, "ordered_fraction": None, "ordered_fp32_fraction": None}
     chip = block.read(Accelerator, known, also=("short", "counted"), given=given)
     _check_order_of_peaks(block, chip)
     return chip
@@ -356,108 +372,19 @@ def _check_order_of_peaks(block: FactBlock, chip: Accelerator) -> None:
                 f"{block.where}: peak_{narrow}_flop_per_s={narrow_rate:g} is below "
                 f"peak_{wide}_flop_per_s={wide_rate:g}; a narrower type is never slower"
             )
-    if (chip.achieved_bf16_flop_per_s or 0) > (chip.peak_bf16_flop_per_s or math.inf):
-        raise block.refuse("achieved_bf16_flop_per_s", f"at most the peak {chip.peak_bf16_flop_per_s:g}")
+    for name in ("bf16", "fp16", "fp32"):
+        peak, achieved = chip.peak_flop_per_s(name), getattr(chip, f"achieved_{name}_flop_per_s")
+        if achieved is not None and peak is not None and achieved > _MOST_OVER_PEAK * peak:
+            raise block.refuse(
+                f"achieved_{name}_flop_per_s",
+                f"at most {_MOST_OVER_PEAK:g} times the peak {peak:g}, which a clock above the stated one "
+                "may reach",
+            )
 
 
 # TPUs hold their clock, at which their peaks are stated: whole training steps of MaxText reach 0.89 of the
 # peak of v5e, recomputed products counted (README of its v5e configurations: MFU 66.86 %, full recompute).
 _FIXED_CLOCK_FRACTION = 1.0
-
-
-def _achieved_fraction(chip: Accelerator) -> float | None:
-    """Achieved over peak, where both are known."""
-    if chip.achieved_bf16_flop_per_s is None or chip.peak_bf16_flop_per_s is None:
-        return None
-    return chip.achieved_bf16_flop_per_s / chip.peak_bf16_flop_per_s
-
-
-def _measured(chips: Sequence[Accelerator]) -> list[tuple[Accelerator, float]]:
-    """The accelerators whose share of peak was measured, with it."""
-    return [(each, part) for each in chips if (part := _achieved_fraction(each)) is not None]
-
-
-def _estimated_fraction(
-    chip: Accelerator,
-    measured: Sequence[tuple[Accelerator, float]],
-    amounts: Mapping[str, tuple[float, ...]],
-) -> float:
-    """The share of peak that was measured on an accelerator, or is expected of it from measured ones.
-
-    measured: all accelerators of which it is known, with it. amounts: by slug, `_amounts`.
-    """
-    achieved = _achieved_fraction(chip)
-    if achieved is not None:
-        return achieved
-    family = [(each, part) for each, part in measured if is_same_family(each, chip)]
-    if not family and chip.kind == "tpu":
-        return _FIXED_CLOCK_FRACTION
-    same_peaks = [part for each, part in family if _peaks(each) == _peaks(chip)]
-    expected = median(same_peaks or [part for _, part in family or measured])
-    better = [
-        part / ratio
-        for each, part in family
-        if all(map(ge, amounts[each.slug], amounts[chip.slug]))
-        and (ratio := _largest_peak_ratio(chip, each)) > 0
-    ]
-    return min([expected, *better])
-
-
-def _ordered_fractions(chips: Sequence[Accelerator]) -> dict[str, float]:
-    """By slug, the achievable share of peak of every accelerator, none below one that it dominates.
-
-    Assumes that what a measured accelerator reaches, a better one of its maker reaches with the same
-    software: where a measurement shows otherwise, the better one was measured badly, or under other software.
-    """
-    measured = _measured(chips)
-    amounts = {chip.slug: _amounts(chip) for chip in chips}
-    found = {chip.slug: _estimated_fraction(chip, measured, amounts) for chip in chips}
-    families: dict[tuple[str, str], list[Accelerator]] = defaultdict(list)
-    for chip in chips:
-        families[chip.vendor, chip.kind].append(chip)
-    lesser = {chip.slug: _lesser(chip, families[chip.vendor, chip.kind], amounts) for chip in chips}
-    while True:
-        raised = {slug: _raised(found[slug], lesser[slug], found) for slug in found}
-        if raised == found:
-            return found
-        found = raised
-
-
-def _raised(fraction: float, lesser: Mapping[str, float], known: Mapping[str, float]) -> float:
-    """The share of peak with which a chip is in no data type slower than the ones that it dominates."""
-    return max([fraction, *(known[slug] * ratio for slug, ratio in lesser.items())])
-
-
-def _lesser(
-    chip: Accelerator, family: Sequence[Accelerator], amounts: Mapping[str, tuple[float, ...]]
-) -> dict[str, float]:
-    """Those of a chip's family that it dominates, and the largest ratio of one of their peaks to its own.
-
-    amounts: by slug, `_amounts`.
-    """
-    own = amounts[chip.slug]
-    return {
-        each.slug: _largest_peak_ratio(each, chip) for each in family if all(map(ge, own, amounts[each.slug]))
-    }
-
-
-def is_same_family(one: Accelerator, other: Accelerator) -> bool:
-    """Whether two accelerators are of the same maker and kind."""
-    return (one.vendor, one.kind) == (other.vendor, other.kind)
-
-
-def is_same_chip(one: Accelerator, other: Accelerator) -> bool:
-    """Whether two accelerators hold the same chip, on any board and with any memory.
-
-    Assumes the first word of a slug names the chip.
-    """
-    return one.slug.partition("-")[0] == other.slug.partition("-")[0]
-
-
-def peak_log2(chip: Accelerator) -> float:
-    """The peak in the usual precision of training, in doublings of 1 FLOP/s; NaN where none is known."""
-    peak = chip.peak_bf16_flop_per_s or chip.peak_fp16_flop_per_s or chip.peak_fp32_flop_per_s
-    return math.nan if peak is None else math.log2(peak)
 
 
 _Amounts: TypeAlias = tuple[float | None, ...]
@@ -467,6 +394,149 @@ _peaks: Callable[[Accelerator], _Amounts] = attrgetter(*_PEAK_NAMES)
 _peaks_and_memory: Callable[[Accelerator], _Amounts] = attrgetter(
     *_PEAK_NAMES, "memory_bytes", "memory_byte_per_s"
 )
+
+
+# Cards for desktops run up to 1.14 times as fast as at the clock of their peak: docs/experiments/0040.
+_MOST_OVER_PEAK = 1.5
+# Of those measured, how many with the nearest power per FLOP/s tell what another reaches.
+_NUM_NEAREST = 3
+
+
+class _Products(Struct, frozen=True):
+    """Matrix products of one kind of unit: the types they run in, and those of which an achieved rate is
+    known, the first to be had counting.
+    """
+
+    peaks: Callable[[Accelerator], _Amounts]
+    achieved: tuple[Dtype, ...]
+
+    def achieved_fraction(self, chip: Accelerator) -> float | None:
+        """Achieved over peak, where both are known of one type."""
+        for dtype in self.achieved:
+            achieved, peak = getattr(chip, f"achieved_{dtype}_flop_per_s"), chip.peak_flop_per_s(dtype)
+            if achieved is not None and peak is not None:
+                return cast("float", achieved / peak)
+        return None
+
+    def power_per_flop_log(self, chip: Accelerator) -> float:
+        """Log of power over peak; NaN where one is unknown. A power cap changes nothing."""
+        power_w = chip.peak_power_w or chip.power_w
+        peak = next((rate for each in self.achieved if (rate := chip.peak_flop_per_s(each))), None)
+        return math.log(power_w / peak) if power_w and peak else math.nan
+
+    def largest_peak_ratio(self, lesser: Accelerator, better: Accelerator) -> float:
+        """The largest ratio of their peaks, over the types that both state; 0 where they share none."""
+        pairs = zip(self.peaks(lesser), self.peaks(better), strict=True)
+        return max((own / theirs for own, theirs in pairs if own and theirs), default=0.0)
+
+
+_NARROW: Final = _Products(
+    attrgetter(*(f"peak_{dtype}_flop_per_s" for dtype in DTYPES if dtype != "fp32")), ("bf16", "fp16")
+)
+_SINGLE: Final = _Products(lambda chip: (chip.peak_fp32_flop_per_s,), ("fp32",))
+
+
+def _dominated(chips: Sequence[Accelerator]) -> dict[str, tuple[Accelerator, ...]]:
+    """By slug, those of an accelerator's maker and kind that it equals or exceeds in peaks, memory and power.
+
+    Of two with one slug the later counts.
+    """
+    amounts = [_amounts(chip) for chip in chips]
+    families: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for place, chip in enumerate(chips):
+        families[chip.vendor, chip.kind].append(place)
+    return {
+        chip.slug: tuple(
+            chips[each] for each in families[chip.vendor, chip.kind] if all(map(ge, own, amounts[each]))
+        )
+        for chip, own in zip(chips, amounts, strict=True)
+    }
+
+
+def _ordered_fractions(
+    chips: Sequence[Accelerator], dominated: Mapping[str, tuple[Accelerator, ...]], products: _Products
+) -> dict[str, float]:
+    """By slug, the achievable share of peak of every accelerator, none below one that it dominates.
+
+    dominated: as `_dominated` has it.
+    Assumes that what a measured accelerator reaches, a better one of its maker reaches with the same
+    software: where a measurement shows otherwise, the better one was measured badly, or under other software.
+    """
+    measured = {each.slug: part for each in chips if (part := products.achieved_fraction(each)) is not None}
+    of_measured = [
+        _MeasuredChip(each, measured[each.slug], products.power_per_flop_log(each))
+        for each in chips
+        if each.slug in measured
+    ]
+    most: dict[str, float] = defaultdict(lambda: math.inf)
+    lesser: dict[str, dict[str, float]] = {}
+    for better in chips:
+        lesser[better.slug] = {
+            each.slug: products.largest_peak_ratio(each, better) for each in dominated[better.slug]
+        }
+        for slug, ratio in lesser[better.slug].items():
+            if better.slug in measured and ratio > 0:
+                most[slug] = min(most[slug], measured[better.slug] / ratio)
+    found = {
+        chip.slug: measured.get(chip.slug)
+        or min(_expected_fraction(chip, of_measured, products), most[chip.slug])
+        for chip in chips
+    }
+    while True:
+        raised = {
+            slug: max([part, *(found[each] * ratio for each, ratio in lesser[slug].items())])
+            for slug, part in found.items()
+        }
+        if raised == found:
+            return found
+        found = raised
+
+
+class _MeasuredChip(Struct, frozen=True):
+    """An accelerator whose share of peak was measured, with the logarithm of its power per FLOP/s."""
+
+    chip: Accelerator
+    fraction: float
+    power_per_flop_log: float
+
+
+def _expected_fraction(chip: Accelerator, measured: Sequence[_MeasuredChip], products: _Products) -> float:
+    """The share of peak that is expected of an accelerator nobody measured.
+
+    measured: all accelerators of which it is known.
+    Assumes that power per FLOP/s sets how far a chip's clock is from the one of its peak.
+    Source: docs/experiments/0040.
+    """
+    family = [each for each in measured if is_same_family(each.chip, chip)]
+    if not family and chip.kind == "tpu":
+        return _FIXED_CLOCK_FRACTION
+    known = family if len(family) >= _NUM_NEAREST else measured
+    here = products.power_per_flop_log(chip)
+    away = [(abs(each.power_per_flop_log - here), each) for each in known]
+    nearest = sorted((pair for pair in away if not math.isnan(pair[0])), key=itemgetter(0))[:_NUM_NEAREST]
+    alike = (
+        [each for each in family if _peaks(each.chip) == _peaks(chip)]
+        or [each for each in family if is_same_chip(each.chip, chip)]
+        or [each for _, each in nearest]
+        or known
+    )
+    return median(each.fraction for each in alike)
+
+
+def is_same_family(one: Accelerator, other: Accelerator) -> bool:
+    """Whether two accelerators are of the same maker and kind."""
+    return (one.vendor, one.kind) == (other.vendor, other.kind)
+
+
+def is_same_chip(one: Accelerator, other: Accelerator) -> bool:
+    """Whether two accelerators hold the same chip, on any board and with any memory."""
+    return family_of(one.slug) == family_of(other.slug)
+
+
+def peak_log2(chip: Accelerator) -> float:
+    """The peak in the usual precision of training, in doublings of 1 FLOP/s; NaN where none is known."""
+    peak = chip.peak_bf16_flop_per_s or chip.peak_fp16_flop_per_s or chip.peak_fp32_flop_per_s
+    return math.nan if peak is None else math.log2(peak)
 
 
 def at_least_as_good(chip: Accelerator, other: Accelerator) -> bool:
@@ -490,12 +560,6 @@ def _amounts(chip: Accelerator) -> tuple[float, ...]:
     """Peaks, memory and power; less than any where not known. A power cap lowers power_w, and no peak."""
     stated = (*_peaks_and_memory(chip), chip.peak_power_w or chip.power_w)
     return tuple(-math.inf if each is None else each for each in stated)
-
-
-def _largest_peak_ratio(lesser: Accelerator, better: Accelerator) -> float:
-    """The largest ratio of their peaks, over the data types that both state; 0 where they share none."""
-    pairs = zip(_peaks(lesser), _peaks(better), strict=True)
-    return max((own / theirs for own, theirs in pairs if own and theirs), default=0.0)
 
 
 def _add_short(block: FactBlock, owners: dict[str, str], claimed: dict[str, str]) -> None:
