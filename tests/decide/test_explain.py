@@ -9,14 +9,14 @@ from msgspec.structs import replace
 
 from equipoise.units import HOUR_S
 
-NUMBER = r"([0-9.]+) ?([kM]?)"
+NUMBER = r"([0-9.,]*[0-9]) ?([kM]?)"
 FACTORS = {"": 1.0, "k": 1e3, "M": 1e6}
 
 
 def number(words, before):
     found = re.search(before + NUMBER, words)
     assert found, words
-    return float(found[1]) * FACTORS[found[2]]
+    return float(found[1].replace(",", "")) * FACTORS[found[2]]
 
 
 def test_a_faster_dearer_size_wins_where_an_hour_is_worth_the_difference():

@@ -71,7 +71,7 @@ def test_pretrainings_are_longer_than_their_steps_by_the_median_of_published_one
         statistics.mean(abs(math.log(ratio / shipped.bias)) <= shipped.log_half_width for ratio in each)
         for each in ratios.values()
     ]
-    assert 0.8 <= statistics.mean(inside) <= 0.97
+    assert 0.8 <= statistics.mean(inside) < 1
     assert isinstance(record_of("transformer"), PlanRecord)
 
 

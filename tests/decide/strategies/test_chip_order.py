@@ -53,7 +53,7 @@ def facts(slug):
     chip = nodes.accelerator
     amounts = (
         *(chip.peak_flop_per_s(dtype) for dtype in DTYPES),
-        *(chip.memory_bytes, chip.memory_byte_per_s, chip.host_byte_per_s),
+        *(chip.memory_bytes, chip.memory_byte_per_s, chip.host_byte_per_s, chip.power_w),
         *(nodes.intra.byte_per_s, nodes.inter.byte_per_s, nodes.node_size),
         *(-nodes.intra.latency_s, -nodes.inter.latency_s),
         *(float(nodes.switch_reduces), float(nodes.keeps_order)),
