@@ -315,11 +315,13 @@ def step_pays(few, few_s, many, many_s):
 
 
 def marginal(sizes):
-    """The largest of sizes, pairs (number, seconds), reached from the smallest by steps that each pay.
+    """The largest of sizes, pairs (number, seconds), reached by steps that each pay.
 
-    A step may go to any larger size: one that does not pay (a batch that 3 do not divide) is passed over.
+    Steps begin at the size of fewest accelerator-hours: smaller ones are slower and dearer. A step may go to
+    any larger size: one that does not pay (a batch that 3 do not divide) is passed over.
     """
-    first, *larger = sorted(sizes)
+    first = min(sorted(sizes), key=lambda each: each[0] * each[1])
+    larger = [each for each in sorted(sizes) if each > first]
     reached = [first]
     for size in larger:
         if any(step_pays(*each, *size) for each in reached):
@@ -344,7 +346,7 @@ def _balanced(document, feasible):
     beaten = _beaten_by_a_smallest(best, feasible)
     if beaten:
         return beaten
-    # Steps begin at the smallest size that may be taken, whether or not it keeps the deadline.
+    # Steps begin at a size that may be taken, whether or not it keeps the deadline.
     offered = {each["num_accelerators"]: central(each["time_s"]) for each in mine if _keeps_sizes(each)}
     sizes = {each["num_accelerators"]: central(each["time_s"]) for each in mine if each["feasible"]}
     last = marginal(offered.items())

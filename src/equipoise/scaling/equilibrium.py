@@ -176,7 +176,7 @@ def _reached(curves: Curves) -> FloatArray:
 
 
 def reached_by_paying_steps(num_accelerators: Sequence[int], time_s: Sequence[float]) -> int:
-    """The largest of these sizes that is reached from the smallest by steps that each pay.
+    """The largest of these sizes that is reached from that of fewest hours by steps that each pay.
 
     num_accelerators: (n_sizes,), one or more, ascending. time_s: (n_sizes,).
     """
