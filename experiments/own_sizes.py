@@ -60,12 +60,12 @@ def curves() -> list[tuple[list[int], list[float]]]:
 # What a doubling is taken to lose on, from its slope between the smallest and largest size that ran and the
 # standard error of that.
 RULES: dict[str, Callable[[float, float], float]] = {
-    "nothing": lambda slope, error: 0.0,
+    "nothing": lambda _slope, _error: 0.0,
     "the slope, where it is two standard errors (taken)": lambda slope, error: (
         slope if slope > 2 * error else 0.0
     ),
     "the slope less a standard error, where it is above zero": lambda slope, error: max(0.0, slope - error),
-    "the slope, where it is above zero": lambda slope, error: max(0.0, slope),
+    "the slope, where it is above zero": lambda slope, _error: max(0.0, slope),
 }
 
 
