@@ -560,6 +560,15 @@ def test_unequal_accelerators_go_at_the_pace_of_the_slower():
     assert prices[pair] == pytest.approx((prices[RTX] + prices["rtx-3090-pcie-24gb"]) / 2)
 
 
+def test_a_power_cap_above_what_a_chip_takes_is_named():
+    # An A100 SXM4 takes 400 W.
+    noted = {
+        watt: sum("400 W" in note for note in ask(SMALL, accelerator=[A100], power_cap=watt).notes)
+        for watt in (399, 500)
+    }
+    assert noted == {399: 0, 500: 1}
+
+
 def test_a_power_cap_costs_time_and_saves_energy():
     free, capped = (by_size(ask(SMALL, accelerator=[A100], **more))[8] for more in ({}, {"power_cap": 200}))
     assert capped.work_s.value > free.work_s.value

@@ -261,6 +261,7 @@ def _named(text: str, query: TrainingQuery, catalogue: Catalogue) -> RequestedSy
         facts, notes = node_facts(links, usual)
         node = {**facts, **node}
         usual = catalogue.cluster(name, power_cap_w=query.power_cap_w, **node)
+    notes += _no_limit(query.power_cap_w, usual.accelerator)
     return RequestedSystem(
         name=usual.name,
         title=usual.accelerator.title
@@ -273,6 +274,14 @@ def _named(text: str, query: TrainingQuery, catalogue: Catalogue) -> RequestedSy
         chosen_for_you=chosen,
         topology=links,
     )
+
+
+def _no_limit(power_cap_w: float | None, chip: Accelerator) -> tuple[str, ...]:
+    """That a limit of power is above what the chip takes anyway, where it is."""
+    if power_cap_w is None or chip.power_w is None or power_cap_w <= chip.power_w:
+        return ()
+    over = f"{power_cap_w:g} W is above the {chip.power_w:g} W of {chip.title}"
+    return (f"A power limit of {over}: it changes nothing.",)
 
 
 def _network(query: TrainingQuery) -> NodeFacts:
