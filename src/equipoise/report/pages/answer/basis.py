@@ -156,9 +156,12 @@ def _chip(answer: Answer) -> Iterator[_Assumption]:
     best = answer.recommended
     precision = "bf16" if best is None or best.strategy is None else best.strategy.precision
     peak = chip.peak_flop_per_s(DTYPE_OF[precision])
-    basis = "measured" if chip.achievable_is_measured else "the median of such accelerators"
+    is_single = precision == "fp32"
+    reached = chip.achievable_fp32_fraction if is_single else chip.achievable_fraction
+    is_measured = chip.achieved_fp32_flop_per_s is not None if is_single else chip.achievable_is_measured
+    basis = "measured" if is_measured else "as the nearest that were measured"
     parts = [] if peak is None else [f"peak {format_si(peak, 'FLOP/s')} dense in {precision}"]
-    parts.append(f"large products reach {format_percent(chip.achievable_fraction)} of it ({basis})")
+    parts.append(f"large products reach {format_percent(reached)} of it ({basis})")
     if chip.memory_bytes is not None:
         rate = "" if chip.memory_byte_per_s is None else f" at {format_si(chip.memory_byte_per_s, 'B/s')}"
         parts.append(f"memory {amounts.memory(float(chip.memory_bytes))}{rate}")
