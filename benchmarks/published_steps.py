@@ -1,14 +1,15 @@
 """How wrong step times are on published steps whose source was left out whole, against other tools.
 
     python benchmarks/published_steps.py [--llm-analysis-python PYTHON] [--predictions NAME=FILE.csv ...]
-                                         [--neighbours] [--distance]
+                                         [--chips] [--neighbours] [--distance]
 
 Every repository or paper of the table of published steps is predicted by parameters fitted to all others; one
 row of a cluster counts. Others on the same rows: a constant MFU, Calculon where the row states what it
 predicts, llm-analysis (PYTHON is an interpreter that has it), and any tool whose FILE has the columns row_id
-and predicted_step_s. --neighbours: what correcting by the error on near steps of other sources gains.
---distance: by how much more MFU differs between sources where a step differs in one thing.
-docs/understand/published-steps.md and docs/experiments/0030 have the figures.
+and predicted_step_s. --chips: every chip left out in turn, wherever it ran. --neighbours: what correcting by
+the error on near steps of other sources gains. --distance: by how much more MFU differs between sources where
+a step differs in one thing.
+docs/understand/published-steps.md and docs/experiments/0030 and 0040 have the figures.
 """
 
 import argparse
@@ -57,6 +58,8 @@ from step_table import source_of
 DEVIATE = NormalDist().inv_cdf(0.95)
 # What calculators assume where nothing else is known.
 CONSTANT_MFU = 0.4
+# How slugs of chips of desktops and workstations begin.
+CARDS = ("gtx-", "quadro-", "rtx-", "titan-")
 # llm-analysis 0.2.2, constant.py: "FLOPS efficiency achieved by Megatron-LM is ~0.5 for LLM training".
 LLM_ANALYSIS_EFFICIENCY = 0.5
 LLM_ANALYSIS_CHIPS = {
@@ -331,6 +334,26 @@ def distance() -> None:
     print(f"\n{len(rows)} steps, {len(apart)} pairs:", dict(zip(names, found.round(3).tolist(), strict=True)))
 
 
+def chips(rows: Sequence[PublishedRow]) -> None:
+    """Every chip left out in turn, and those of desktops and workstations together."""
+    held = held_out_steps(rows, _chip)
+    names = [_chip(row) for row in rows]
+    print("\n" + by_group("chip left out", held, names))
+    cards = np.array([name.startswith(CARDS) for name in names])
+    print(
+        "\n"
+        + HEAD.format("together")
+        + "\n"
+        + line("cards", held.log_ratio[cards], DEVIATE * held.log_sd[cards])
+    )
+
+
+def _chip(row: PublishedRow) -> str:
+    nodes = nodes_of(row)
+    assert nodes is not None
+    return nodes.accelerator.slug
+
+
 def main() -> None:
     """Print every table."""
     parser = argparse.ArgumentParser(
@@ -338,6 +361,7 @@ def main() -> None:
     )
     parser.add_argument("--llm-analysis-python", metavar="PYTHON")
     parser.add_argument("--predictions", metavar="NAME=FILE", action="append", default=[])
+    parser.add_argument("--chips", action="store_true")
     parser.add_argument("--neighbours", action="store_true")
     parser.add_argument("--distance", action="store_true")
     asked = parser.parse_args()
@@ -353,6 +377,8 @@ def main() -> None:
     for each in asked.predictions:
         name, _, file = each.partition("=")
         against(name, from_file(Path(file)), held)
+    if asked.chips:
+        chips(rows)
     if asked.neighbours:
         neighbours(rows)
     if asked.distance:
