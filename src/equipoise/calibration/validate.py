@@ -35,6 +35,7 @@ from equipoise.calibration.step_rows import COLLECTIVE, step_predictor
 from equipoise.errors import EvidenceError, SpecError
 from equipoise.intervals import LEVEL
 from equipoise.spec.catalogue import Catalogue
+from equipoise.spec.hardware import accelerator, is_same_chip
 
 BasisOf: TypeAlias = Callable[[PublishedRow], Basis | None]
 
@@ -358,12 +359,13 @@ def _matching(row: PublishedRow) -> Basis | None:
     cluster = nodes_of(row)
     if cluster is None or row.strategy is None:
         return None
-    chip = cluster.accelerator.slug.partition("-")[0]
     ran = software_of(row)
     for each in profiles():
         is_old = ran is None and each.name == _OLD_ATTENTION and not row.strategy.fused_attention
         applies = is_old or (ran is not None and ran.name in _SOFTWARE.get(each.name, ()))
-        if applies and chip in {slug.partition("-")[0] for slug in each.accelerators}:
+        if applies and any(
+            is_same_chip(cluster.accelerator, accelerator(slug)) for slug in each.accelerators
+        ):
             return _basis(each)
     return None if ran is None else _software_basis(software_profiles()[ran.name])
 

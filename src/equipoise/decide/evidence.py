@@ -1,5 +1,6 @@
 """The records of evidence: what estimators make of a size, where it comes from and how wrong such were."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import ClassVar, Final, Literal, TypeAlias
 
@@ -15,6 +16,8 @@ BoundKind: TypeAlias = Literal["at_most", "at_least"]
 
 # No estimate is more certain than replicate submissions of one system: 3.3 % (median log-sd of replicates).
 LEAST_LOG_SD: Final = 0.033
+# A slope that exceeds its standard error so many times is one.
+_CLEAR: Final = 2.0
 # How a note of evidence that was given and rejected begins: answers show it in their first lines.
 NOT_USED: Final = "Not used: "
 # How a note begins that says why a system has no candidate within the limits, and what would fit.
@@ -122,3 +125,11 @@ class UserRun(Struct, frozen=True, kw_only=True):
     strategy: str | None
     precision: str | None
     is_eager: bool | None = True
+
+
+def clear_slope(rise: float, log_sds: tuple[float, float], doublings: float) -> float:
+    """What a logarithm grows by with each doubling between two sizes; 0.0 where that is not clear.
+
+    rise: between them. log_sds: standard deviations of the logarithm at each.
+    """
+    return rise / doublings if abs(rise) > _CLEAR * math.hypot(*log_sds) else 0.0

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from equipoise.calibration import EvidenceSource
 from equipoise.decide.combine import SCALED_HALF_WIDTH_LOG, distance_log_sd, straight_between
-from equipoise.decide.evidence import LEAST_LOG_SD, Curves, Estimate, Estimates, UserRun
+from equipoise.decide.evidence import LEAST_LOG_SD, Curves, Estimate, Estimates, UserRun, clear_slope
 from equipoise.decide.training import TrainingBudget
 from equipoise.decide.user_evidence.runs import Recast
 from equipoise.errors import InputError, UsageError
@@ -232,8 +232,6 @@ def _curve(measured: Mapping[int, Interval]) -> _Curve:
 
 
 _Way: TypeAlias = tuple[str | None, str | None]  # strategy and precision
-# A slope that exceeds its standard error so many times is one.
-_CLEAR = 2.0
 _PLAIN = frozenset({None, "single", "ddp"})
 
 
@@ -263,11 +261,14 @@ def _slopes(runs: Sequence[UserRun], cluster: Cluster | None, workload: Workload
         expected = _scaled_rate(first, last.num_accelerators, cluster, workload)
         if first is last or expected is None:
             continue
-        doublings = math.log2(last.num_accelerators / first.num_accelerators)
-        slope = math.log(expected / last.samples_per_s) / doublings
-        spread = math.hypot(*(max(each.log_sd, LEAST_LOG_SD) for each in (first, last)))
-        if slope > _CLEAR * spread / doublings:
-            found[way] = slope
+        found[way] = max(
+            0.0,
+            clear_slope(
+                math.log(expected / last.samples_per_s),
+                (max(first.log_sd, LEAST_LOG_SD), max(last.log_sd, LEAST_LOG_SD)),
+                math.log2(last.num_accelerators / first.num_accelerators),
+            ),
+        )
     return found
 
 

@@ -17,7 +17,7 @@ from equipoise.calibration.profiles import (
     USER_CALIBRATION,
     CalibratedModel,
 )
-from equipoise.decide.evidence import Estimates
+from equipoise.decide.evidence import Estimates, clear_slope
 from equipoise.decide.strategy_search import OWN_STEPS_LOG_SD
 from equipoise.decide.surveys import Survey
 from equipoise.decide.user_evidence.runs import UserSteps
@@ -231,10 +231,6 @@ def _draws(found: Calibration, start: CalibratedModel) -> tuple[Parameters, ...]
 _LOG_SD_A_DOUBLING = 0.06
 
 
-# A slope of log(measured / modelled) that exceeds its standard error so many times is one.
-_CLEAR = 2.0
-
-
 class UserLevel(Struct, frozen=True, kw_only=True):
     """How many times longer the user's steps take than modelled.
 
@@ -316,9 +312,7 @@ def _clear_slope(logs: Mapping[int, float], spreads: Mapping[int, float]) -> flo
     if len(logs) < _FEWEST_SIZES:
         return 0.0
     first, last = min(logs), max(logs)
-    rise = logs[last] - logs[first]
-    is_clear = abs(rise) > _CLEAR * math.hypot(spreads[first], spreads[last])
-    return rise / math.log2(last / first) if is_clear else 0.0
+    return clear_slope(logs[last] - logs[first], (spreads[first], spreads[last]), math.log2(last / first))
 
 
 def _sizes(steps: UserSteps) -> tuple[int, ...]:

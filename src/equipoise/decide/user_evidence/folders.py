@@ -122,13 +122,8 @@ def refuse_impossible(
     """
     for run in runs:
         flop = workload.train_flop_per_sample
-        meant = (
-            [*asked]
-            if run.accelerator is None
-            else [chips[run.accelerator]]
-            if run.accelerator in chips
-            else []
-        )
+        stated = [chip for slug, chip in chips.items() if slug == run.accelerator]
+        meant = asked if run.accelerator is None else stated
         peaks = [(_highest_peak(each, run.precision) or math.inf, each) for each in meant]
         peak, chip = max(peaks, key=lambda each: each[0], default=(None, None))
         if chip is None or flop is None or peak is None:
