@@ -138,3 +138,31 @@ def test_an_interrupt_at_any_moment_of_the_start_counts(start, wait_s):
     started = start()
     time.sleep(wait_s)
     assert started.stopped() == (130, "equipoise: interrupted\n")
+
+
+# A library that turns a Ctrl-C into an error of its own, as compiled ones do.
+OTHER_ERROR = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+class Turns:
+    def find_spec(self, name, path, target=None):
+        if name == "fastapi.applications":
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+            except KeyboardInterrupt:
+                raise ValueError("not a schema") from None
+sys.meta_path.insert(0, Turns())
+from equipoise.__main__ import main
+main()
+"""
+
+
+def test_an_interrupt_that_becomes_another_error_is_an_interrupt():
+    ended = subprocess.run(
+        [sys.executable, "-c", OTHER_ERROR, "serve", "--port", "0"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (ended.returncode, ended.stderr) == (130, "equipoise: interrupted\n")

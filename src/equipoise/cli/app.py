@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -13,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from equipoise import __version__, errors
+from equipoise.cli.interrupts import count_interrupts, was_interrupted
 from equipoise.cli.output import printable, write
 
 _NEW_OBJECTS = 400_000  # made before the youngest are looked through
@@ -203,22 +205,36 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     # Loading modules and reading tables makes hundreds of thousands of lasting objects: looking through them
     # for garbage every 700 takes a tenth of an answer's time.
     gc.set_threshold(_NEW_OBJECTS, 50, 50)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where the shell has it ignored
+        count_interrupts()
     has_output = _open_closed_streams()
-    if has_output:
-        code = _exit_code(sys.argv[1:] if arguments is None else arguments)
-    else:
-        _complain("standard output is closed; send it to a file, a pipe or /dev/null")
-        code = errors.EXIT_INPUT
-    if code == errors.EXIT_INTERRUPTED:
-        # CPython ends with the signal's own code where an interrupt passed through an exec of text, as
-        # dataclasses are made, even if it was handled; workers and files are closed by now.
-        with suppress(OSError):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(code)
+    code = None
+    try:
+        if has_output:
+            code = _exit_code(sys.argv[1:] if arguments is None else arguments)
+        else:
+            _complain("standard output is closed; send it to a file, a pipe or /dev/null")
+            code = errors.EXIT_INPUT
+    finally:
+        # Compiled libraries that a Ctrl-C meets raise errors of their own, as pydantic's schema builder does.
+        if code == errors.EXIT_INTERRUPTED or (code is None and was_interrupted()):
+            _leave_interrupted()
     # What lives until the end needs no last look for garbage: that took a tenth of an answer's time.
     gc.freeze()
     sys.exit(code)
+
+
+def _leave_interrupted() -> NoReturn:
+    """Say that it was interrupted, and leave at once.
+
+    CPython ends with the signal's own code where an interrupt passed through an exec of text, as dataclasses
+    are made, even if it was handled; workers and files are closed by now.
+    """
+    _complain("interrupted")
+    with suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(errors.EXIT_INTERRUPTED)
 
 
 def _open_closed_streams() -> bool:
@@ -247,8 +263,6 @@ def _exit_code(arguments: Sequence[str]) -> int:
     except (typer.TyperException, errors.EquipoiseError, OSError) as err:
         _complain(_sentence(err))
         return errors.EXIT_EVIDENCE if isinstance(err, errors.EvidenceError) else errors.EXIT_INPUT
-    if stopped == errors.EXIT_INTERRUPTED:
-        _complain("interrupted")
     return stopped if isinstance(stopped, int) else 0
 
 

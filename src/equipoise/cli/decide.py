@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, cas
 import typer
 from msgspec import Struct
 
+from equipoise.cli.interrupts import count_interrupts, was_interrupted
 from equipoise.cli.options import (
     AllowCode,
     Also,
@@ -303,10 +304,9 @@ def serve(
     missing = [library for library in _NEEDED if find_spec(library) is None]
     if missing:
         raise UsageError(f"serve needs {', '.join(missing)}: pip install 'equipoise[web]'")
-    from equipoise.web.guard import ListenAddress, counting_interrupts, listening, token_for
+    from equipoise.web.guard import ListenAddress, listening, token_for
 
-    was_interrupted = counting_interrupts()
-
+    count_interrupts()  # even where the shell started it in the background and has them ignored
     for folder in (*(runs or ()), *(also or ()), *([data] if data else [])):
         if not folder.is_dir():
             raise UsageError(f"{folder}: not a directory; expected an existing one")

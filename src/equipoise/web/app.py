@@ -485,8 +485,8 @@ def serve(
 ) -> None:
     """Answer until interrupted; then KeyboardInterrupt is raised.
 
-    was_interrupted: as of `counting_interrupts`. warms: whether the first page is computed before anybody
-    asks.
+    was_interrupted: whether Ctrl-C was pressed, even where its KeyboardInterrupt was lost. warms: whether
+    the first page is computed before anybody asks.
     """
     own = {place.host, *place.names} | ({socket.gethostname()} if place.is_any else set())
     guard = Guard(

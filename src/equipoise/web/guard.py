@@ -7,13 +7,10 @@ import hmac
 import ipaddress
 import re
 import secrets
-import signal
 import socket
-import threading
 from collections.abc import Awaitable, Callable, MutableMapping
 from hashlib import sha256
 from http.cookies import CookieError, SimpleCookie
-from types import FrameType
 from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl, quote, urlencode
 
@@ -98,22 +95,6 @@ def token_for(host: str, given: str | None) -> str | None:
             "without spaces, or no token to have one generated"
         )
     return given
-
-
-def counting_interrupts() -> Callable[[], bool]:
-    """Whether Ctrl-C was pressed since this call.
-
-    The KeyboardInterrupt that it raises is lost where it meets a callback, as imports and destructors have.
-    """
-    pressed = []
-
-    def noted(_number: int, _frame: FrameType | None) -> None:
-        pressed.append(True)
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, noted)
-    return lambda: bool(pressed)
 
 
 def listening(host: str, port: int) -> socket.socket:
