@@ -242,8 +242,6 @@ def constraints_per_candidate(document):
     """Law 2: a candidate is judged by its own values against the limits of the question."""
     question = document["question"]
     limits = {name: question[key] for key, name in STATED.items() if question.get(key) is not None}
-    if "deadline" in limits:  # the training may take what the queue leaves of it
-        limits["deadline"] -= question.get("queue_s") or 0.0
     found = []
     for each in document["candidates"]:
         values = {limit["name"]: limit for limit in each["constraints"]}
@@ -261,7 +259,7 @@ def constraints_per_candidate(document):
         if each["feasible"] and most is not None and each["num_accelerators"] > most:
             found.append(f"law 2: {each['id']} is feasible beyond max_accelerators={most}")
         for limit in each["constraints"]:
-            found += _judged_by_its_own(each, limit)
+            found += _judged_by_its_own(each, limit, question.get("queue_s") or 0.0)
     return found
 
 
@@ -269,11 +267,14 @@ def _keeps(limit):
     return limit["value"] is not None and limit["value"] <= limit["limit"]
 
 
-def _judged_by_its_own(each, limit):
+def _judged_by_its_own(each, limit, queue_s):
     name, value, probability = limit["name"], limit["value"], limit["probability"]
     judge = JUDGED.get(name.split("_")[0])
-    if judge is not None and not same(value, judge(each)):
-        yield f"law 2: {each['id']}: {name} is judged by {value!r}; its own value is {judge(each)!r}"
+    waits_s = queue_s if name == "deadline_s" else 0.0  # the wait counts against the deadline
+    own = None if judge is None else judge(each)
+    own = None if own is None else own + waits_s
+    if judge is not None and not same(value, own):
+        yield f"law 2: {each['id']}: {name} is judged by {value!r}; its own value is {own!r}"
     if probability is None:
         return
     if not 0 <= probability <= 1:
@@ -281,9 +282,9 @@ def _judged_by_its_own(each, limit):
     interval = {"deadline": each["time_s"], "budget": each["usd"]}.get(name.split("_")[0])
     if interval is None:
         return
-    if interval["low"] > limit["limit"] and probability > 1 / 2:
+    if waits_s + interval["low"] > limit["limit"] and probability > 1 / 2:
         yield f"law 2: {each['id']}: {name} is kept with probability {probability!r}, though its low is above"
-    if interval["high"] < limit["limit"] and probability < 1 / 2:
+    if waits_s + interval["high"] < limit["limit"] and probability < 1 / 2:
         yield f"law 2: {each['id']}: {name} is kept with probability {probability!r}, though its high is below"
 
 

@@ -77,7 +77,7 @@ def selection(rows, limits=None, objective="time", *, value_of_time=None):
     rule = Rule(
         objective=objective,
         value_of_time_usd_per_hour=value_of_time or 0.0,
-        within_s=limits.get("deadline_s", math.inf),
+        deadline_s=limits.get("deadline_s", math.inf),
         spend_usd=limits.get("budget_usd", math.inf),
     )
     found = select(candidates, rule, _curves(rows, limits))

@@ -399,6 +399,7 @@ def test_a_refusal_names_the_cheapest_the_fastest_and_what_would_do():
         (LORA, {"max_accelerators": 16, "budget": 0.5}),
         (LORA, {"accelerator": [H200, B200], "max_accelerators": 64, "deadline": "1min"}),
         (PRETRAINING, {"deadline": "1d"}),
+        (PRETRAINING, {"deadline": "3d", "queue": "1d"}),
     ],
     ids=str,
 )

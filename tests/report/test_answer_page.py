@@ -195,7 +195,12 @@ def test_a_refusal_names_the_cheapest_the_fastest_and_what_would_do():
 def test_a_deadline_that_would_do_holds_the_queue_as_its_option_does():
     # 70 min of training are needed instead of 30 min; 60 min of waiting come before them.
     answer = made_answer(is_refused=True)
-    queued = replace(answer, question=replace(answer.question, queue_s=3600.0, deadline_s=5400.0))
+    step = replace(answer.refusal.relaxations[0], limit=5400.0, needed=7800.0)
+    queued = replace(
+        answer,
+        question=replace(answer.question, queue_s=3600.0, deadline_s=5400.0),
+        refusal=replace(answer.refusal, relaxations=(step,)),
+    )
     text = " ".join(printed(queued).split())
     assert re.search(r"deadline of (2\.2 h|130 min)\b.* (1\.5 h|90 min)\b", text)
 

@@ -300,9 +300,14 @@ def constraints(query: TrainingQuery, assessment: Assessment, candidate: Candida
 
 
 def amount_limits(query: TrainingQuery, candidate: Candidate) -> Iterator[Constraint]:
-    """The deadline and the budget of the question, each with what the candidate needs of it."""
+    """The deadline and the budget of the question, each with what the candidate needs of it.
+
+    The wait in the queue is part of what is needed of the deadline.
+    """
     if query.deadline_s is not None:
-        yield _limited("deadline_s", query.within_s, candidate.time_s)
+        training = _limited("deadline_s", query.within_s, candidate.time_s)
+        needed_s = None if training.value is None else (query.queue_s or 0.0) + training.value
+        yield replace(training, limit=query.deadline_s, value=needed_s)
     if query.budget_usd is not None:
         yield _limited("budget_usd", query.budget_usd, candidate.usd)
 

@@ -186,7 +186,7 @@ def _hour_values(
 
     Its own limits are left out. An end is None where there is no end.
     """
-    unlimited = replace(rule, within_s=math.inf, spend_usd=math.inf)
+    unlimited = replace(rule, deadline_s=math.inf, spend_usd=math.inf)
     found = time_values([*able, other._replace(is_within_size=True)], unlimited)
     place = next((place for place, each in enumerate(found) if each.candidate == other.id), None)
     if place is None:

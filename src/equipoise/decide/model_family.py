@@ -235,7 +235,7 @@ class TriedModel(Struct, frozen=True, kw_only=True):
     def fastest_within(self, query: TrainingQuery) -> Candidate:
         """The fastest of the candidates that keep budget and deadline, of which there is one."""
         figures = [figures_of(each) for each in self.candidates if each.time_s is not None]
-        rule = Rule(objective="time", within_s=query.within_s, spend_usd=query.spend_usd)
+        rule = Rule(objective="time", deadline_s=query.within_s, spend_usd=query.spend_usd)
         chosen = choose(figures, rule, {})
         return next(each for each in self.candidates if each.id == chosen)
 

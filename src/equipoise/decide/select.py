@@ -49,12 +49,14 @@ class SizeCurve(Struct, frozen=True, kw_only=True):
 class Rule(Struct, frozen=True, kw_only=True):
     """What is best, and within which limits. value_of_time: US dollars per hour, for that objective.
 
-    currency: in which words name money, and what one US dollar is in it.
+    deadline_s: for the training and the wait before it, queue_s, together. currency: in which words name
+    money, and what one US dollar is in it.
     """
 
     objective: Objective
     value_of_time_usd_per_hour: float = 0.0
-    within_s: float = math.inf
+    deadline_s: float = math.inf
+    queue_s: float = 0.0
     spend_usd: float = math.inf
     currency: tuple[str, float] = ("USD", 1.0)
 
@@ -174,7 +176,7 @@ def _beats(other: Figures, one: Figures) -> bool:
 def is_able(each: Figures, rule: Rule) -> bool:
     """Whether figures keep every constraint of a rule; what has no price keeps no budget."""
     in_budget = math.isinf(rule.spend_usd) or (each.usd is not None and each.usd <= rule.spend_usd)
-    return each.is_within_size and each.time_s <= rule.within_s and in_budget
+    return each.is_within_size and rule.queue_s + each.time_s <= rule.deadline_s and in_budget
 
 
 def worth(each: Figures, objective: Objective, value_of_time_usd_per_hour: float = 0.0) -> float:
@@ -444,7 +446,7 @@ def _limits(
     """At which deadline, budget or value of an hour the choice changes."""
     found = []
     inputs = (
-        ("deadline", "s", "within_s", rule.within_s),
+        ("deadline", "s", "deadline_s", rule.deadline_s),
         ("budget", "USD", "spend_usd", rule.spend_usd),
         ("value of an hour", "USD per hour", "value_of_time_usd_per_hour", rule.value_of_time_usd_per_hour),
     )

@@ -310,7 +310,8 @@ def _stated(query: TrainingQuery) -> str:
     if query.budget_usd is not None:
         stated.append(f"--budget {query.budget_usd:g}")
     if query.deadline_s is not None:
-        stated.append(f"--deadline of {format_duration(query.within_s)}")
+        queue = f" after --queue of {format_duration(query.queue_s)}" if query.queue_s else ""
+        stated.append(f"--deadline of {format_duration(query.deadline_s)}{queue}")
     return " and ".join(stated)
 
 

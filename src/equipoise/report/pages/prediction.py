@@ -49,7 +49,7 @@ from equipoise.report.format import (
 )
 from equipoise.report.pages.answer.basis import notes_blocks
 from equipoise.report.pages.answer.compare import ENDS, TIME, star, time_chart
-from equipoise.report.pages.answer.head import chip_of, hour_usd, point_words, takes, title_of
+from equipoise.report.pages.answer.head import chip_of, hour_usd, point_words, queue_within, takes, title_of
 from equipoise.report.pages.published_steps import near_blocks
 from equipoise.scaling.equilibrium import default_answer
 from equipoise.spec.transformer import Transformer
@@ -289,7 +289,8 @@ _ENDS: Final[dict[ReachLimit, str]] = {
 def _limits(question: TrainingQuery) -> str:
     """Budget and deadline as stated."""
     stated = [] if question.budget_usd is None else [amounts.money(question.budget_usd)]
-    stated += [] if question.deadline_s is None else [amounts.duration(question.within_s)]
+    if question.deadline_s is not None:
+        stated.append(amounts.duration(question.deadline_s) + queue_within(question))
     return " and ".join(stated)
 
 

@@ -33,7 +33,6 @@ from equipoise.report.format import capital, count, listed, plural, printable, s
 from equipoise.report.pages.answer.head import (
     RECOMMENDED,
     Group,
-    as_asked,
     chip_of,
     groups,
     is_recommended,
@@ -474,10 +473,7 @@ def flip_words(answer: Answer, each: Flip) -> str:
     """One input, its value now, and the value at which another candidate is taken."""
     side = "below" if each.flips_at < each.value else "above"
     to = offer_title(answer.candidate(each.to))
-    now, then = (
-        amounts.quantity(as_asked(answer, each.quantity, value), each.unit)
-        for value in (each.value, each.flips_at)
-    )
+    now, then = (amounts.quantity(value, each.unit) for value in (each.value, each.flips_at))
     unit = f" {each.unit.replace('USD', amounts.currency())}"
     moved = flip_input(answer, each)
     if then == now:
@@ -498,8 +494,8 @@ def _flips_table(answer: Answer) -> Table:
         "answer-flips",
         (
             names("Input", lambda each: capital(flip_input(answer, each))),
-            numbers("Now", lambda each: _quantity(answer, each, each.value)),
-            numbers("Changes at", lambda each: _quantity(answer, each, each.flips_at)),
+            numbers("Now", lambda each: _quantity(each, each.value)),
+            numbers("Changes at", lambda each: _quantity(each, each.flips_at)),
             words("To", lambda each: offer_title(answer.candidate(each.to))),
         ),
         answer.flips,
@@ -507,9 +503,8 @@ def _flips_table(answer: Answer) -> Table:
     )
 
 
-def _quantity(answer: Answer, each: Flip, value: float) -> Cell:
-    asked = as_asked(answer, each.quantity, value)
-    return Cell(text=amounts.quantity(asked, each.unit), key=asked)
+def _quantity(each: Flip, value: float) -> Cell:
+    return Cell(text=amounts.quantity(value, each.unit), key=value)
 
 
 def members_of_choice(answer: Answer) -> list[Candidate]:

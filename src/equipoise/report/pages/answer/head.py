@@ -9,6 +9,7 @@ import numpy as np
 
 from equipoise.decide.answer import Answer, Candidate, Constraint, ConstraintName, TimeValue
 from equipoise.decide.evidence import NOT_USED, Grade
+from equipoise.decide.query import TrainingQuery
 from equipoise.economics.ownership import Ownership, Way
 from equipoise.economics.quotes import Charges
 from equipoise.perfmodel.generation import RolloutSplit
@@ -219,7 +220,7 @@ def _time(answer: Answer, best: Candidate) -> Iterator[Span]:
     for each in best.constraints:
         if each.name == "deadline_s" and each.probability is not None:
             chance = amounts.probability(each.probability)
-            yield f"; deadline {amounts.duration(each.limit)}{after_queue(answer)}: {chance} chance"
+            yield f"; deadline {amounts.duration(each.limit)}{queue_within(answer.question)}: {chance} chance"
 
 
 def charged_for(paid: Charges) -> tuple[tuple[str, float], ...]:
@@ -406,20 +407,19 @@ def limits_broken(each: Candidate) -> str:
 
 
 def after_queue(answer: Answer) -> str:
-    """What follows the time that a queue leaves of the deadline."""
+    """What follows the time of a training that waits in a queue first."""
     return " after the queue" if answer.question.queue_s else ""
 
 
-def as_asked(answer: Answer, name: str, value: float) -> float:
-    """A limit, as its option states it: a deadline holds the queue too."""
-    is_deadline = name in {"deadline", "deadline_s"}
-    return value + (answer.question.queue_s or 0.0) if is_deadline else value
+def queue_within(question: TrainingQuery) -> str:
+    """What follows a deadline of which a queue takes a part."""
+    return f" with {amounts.duration(question.queue_s)} in the queue" if question.queue_s else ""
 
 
 def limit_words(answer: Answer, broken: Constraint) -> str:
     """A limit that is not kept, as a predicate."""
     if broken.name == "deadline_s":
-        return f"misses the deadline of {amounts.duration(broken.limit)}{after_queue(answer)}"
+        return f"misses the deadline of {amounts.duration(broken.limit)}{queue_within(answer.question)}"
     if broken.lacks_price:
         return "has no known price"
     if broken.name == "budget_usd":

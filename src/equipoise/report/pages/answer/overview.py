@@ -35,7 +35,6 @@ from equipoise.report.pages.answer.head import (
     RECOMMENDED,
     Group,
     after_queue,
-    as_asked,
     chip_of,
     is_recommended,
     limit_words,
@@ -166,15 +165,13 @@ def relaxed(answer: Answer) -> Iterator[str]:
     for each in refusal.relaxations:
         name, unit = LIMITS[each.constraint]
         taken = "" if each.candidate is None else f": {title_of(answer.candidate(each.candidate))}"
-        least, stated = (as_asked(answer, each.constraint, value) for value in (each.needed, each.limit))
-        needed, limit = amounts.apart(least, stated, unit)
+        needed, limit = amounts.apart(each.needed, each.limit, unit)
         yield f"{capital(name)} of {needed} instead of {limit.removesuffix(' accelerators')}{taken}."
     if refusal.joint:
         parts = []
         for each in refusal.joint:
             name, unit = LIMITS[each.constraint]
-            needed_value = as_asked(answer, each.constraint, each.needed)
-            parts.append(f"{name} of {amounts.quantity(needed_value, unit)}")
+            parts.append(f"{name} of {amounts.quantity(each.needed, unit)}")
         first = refusal.joint[0].candidate
         taken = "" if first is None else f", for {title_of(answer.candidate(first))}"
         yield f"Several limits at once: {listed(parts)}{taken}."
