@@ -130,7 +130,7 @@ def test_what_a_function_prints_is_no_part_of_the_answer(tmp_path):
     [
         (["gpt33", "--accelerator", "a100-sxm4-80gb"], "gpt3"),
         (["bert", "--accelerator", "h100-sxm5-81gb"], "h100-sxm5-80gb"),
-        (["bert", "--accelerator", "a100"], "a100-sxm4-40gb, a100-sxm4-80gb, a100-pcie-40gb"),
+        (["bert", "--accelerator", "a100-pcie"], "a100-pcie-40gb or a100-pcie-80gb"),
         (["bert"], "--accelerator"),
         ([*BERT, "--accelerators", "many"], "'many'"),
         ([*BERT, "--accelerators", "8..2"], "8..2"),

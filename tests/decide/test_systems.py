@@ -80,7 +80,7 @@ def test_terms_and_prices_belong_to_systems():
         ((H100,), {"price": "h9000=1"}, SpecError, "h9000"),
         ((H100, H100), {}, UsageError, H100),
         ((), {}, UsageError, "--accelerator NAME .*--here"),
-        (("a100",), {}, SpecError, "a100-sxm4-40gb, a100-sxm4-80gb"),
+        (("a100 pcie",), {}, SpecError, "a100-pcie-40gb or a100-pcie-80gb"),
         (("h100-sxm5-81gb",), {}, SpecError, "h100-sxm5-80gb"),
     ],
 )
