@@ -137,4 +137,5 @@ def test_prices_that_are_no_day_are_refused(tmp_path, rows, words):
 def test_amounts_of_a_job_may_be_written_as_those_of_a_question(jobs):
     text = '[[job]]\nworkload = "gpt2"\ntokens = "10B"\n[[job]]\nworkload = "bert"\nsamples = "1.5M"\nglobal_batch = "2k"'
     first, second = read_jobs(jobs(text)).jobs
-    assert (first.tokens, second.samples, second.global_batch_samples) == (10e9, 1.5e6, 2000)
+    assert first.training == {"training_tokens": 10e9}
+    assert second.training == {"training_samples": 1.5e6, "global_batch_samples": 2000}

@@ -193,7 +193,7 @@ def test_jobs_of_rows_toml_and_csv_are_the_same_jobs():
     toml = jobs('[[job]]\nworkload="bert"\nsizes=[8,16]\ndeadline="2 h"\nweight=2\ntokens=1e9')
     csv = jobs("workload,sizes,deadline,weight,tokens\nbert,8 16,2 h,2,1G\n")
     assert [each.sizes for each in row] == [(8, 16)]
-    assert (row[0].deadline_s, row[0].weight, row[0].tokens) == (7200, 2.0, 1e9)
+    assert (row[0].deadline_s, row[0].weight, row[0].training) == (7200, 2.0, {"training_tokens": 1e9})
     for found in (toml, csv):
         assert [replace(each, where="") for each in found] == [replace(each, where="") for each in row]
 
@@ -207,12 +207,13 @@ def test_measured_times_may_be_pasted_as_csv():
     ("given", "words"),
     [
         ({"pasted": '[[job]]\nfile = "/etc/passwd"'}, "times"),
+        ({"pasted": '[[job]]\nconfig = "/etc/passwd"\ntokens = "1G"'}, "workload"),
         ({"workload_1": "os:getcwd"}, "os:getcwd"),
         ({"pasted": '[[job]]\nworkload = "json:loads"'}, "json:loads"),
         ({"pasted": "[[job]"}, "not valid TOML"),
         ({"pasted": "[[job]]\nworkload='bert'\nsize=[8]"}, "sizes"),
         ({"workload_1": "bert", "sizes_1": "many"}, "accelerators"),
-        ({"workload_1": "bert", "tokens_1": "lots"}, "above 0"),
+        ({"workload_1": "bert", "tokens_1": "lots"}, "'lots'"),
         ({"workload_1": "bert", "accelerator": "h100"}, "32x h100"),
         ({"workload_1": "bert", "accelerator": "99999x h100"}, "16,384"),
         ({"workload_1": "bert", "data": "/etc"}, "field"),

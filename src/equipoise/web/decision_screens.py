@@ -241,7 +241,7 @@ def _allocation_fields(given: Given, sources: DataSources) -> tuple[Control, ...
                     value=first(asked, _PASTED),
                     most=_MOST_PASTED,
                     hint="[[job]] tables as in docs/decide/allocate.md, also with measured times; or CSV: "
-                    "name,workload,tokens,sizes,start,deadline,weight,times",
+                    "name,workload,train,examples,tokens,sizes,start,deadline,weight,times",
                 ),
             ),
             is_open=bool(first(asked, _PASTED)),

@@ -1,5 +1,7 @@
 """The times of jobs: those of `advise` for the same question, or the user's own."""
 
+import json
+
 import pytest
 
 from equipoise.decide.allocation import allocate, job_times
@@ -45,6 +47,14 @@ def times(tmp_path, scores):
             'workload = "llama31_8b"\ntokens = 1e11\nprecision = "fp8"',
             {"workload": "llama31_8b", "tokens": 1e11, "precision": "fp8"},
         ),
+        (
+            'workload = "llama31_8b"\ntrain = ["lora", "dpo"]\nexamples = "50k"\nepochs = 2\nsequence = "2k"',
+            {"workload": "llama31_8b", "train": "lora,dpo", "examples": 5e4, "epochs": 2, "sequence": 2048},
+        ),
+        (
+            'workload = "llama31_8b"\ntokens = 1e10\nfix = "zero_stage=3"',
+            {"workload": "llama31_8b", "tokens": 1e10, "fix": "zero_stage=3"},
+        ),
     ],
 )
 def test_a_job_takes_what_advise_says(times, scores, job, asked):
@@ -55,6 +65,29 @@ def test_a_job_takes_what_advise_says(times, scores, job, asked):
     assert {each.num_accelerators: each for each in found[0].candidates} == expected
     share = allocate(jobs, found, pool, objective="time").shares[0]
     assert share.candidate == expected[share.candidate.num_accelerators]
+
+
+def test_a_model_of_ones_own_is_read_beside_the_file_of_jobs(times, tmp_path):
+    shape = {"hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 32, "vocab_size": 32000}
+    (tmp_path / "mine.json").write_text(
+        json.dumps({"model_type": "llama", "intermediate_size": 8192, **shape})
+    )
+    asked = 'config = "mine.json"\ntokens = "10G"\nsequence = "2k"'
+    (job,), pool, (found,) = times(f"[[job]]\n{asked}\n", price=2.5)
+    assert job.name == "mine.json"
+    whole = query(
+        {
+            "config": tmp_path / "mine.json",
+            "tokens": 1e10,
+            "sequence": 2048,
+            "price": 2.5,
+            "accelerator": "64x h100-sxm5-80gb",
+        }
+    )
+    expected = {each.id: each.time_s for each in answer(whole, scores=None).candidates}
+    assert pool.num_accelerators == 64
+    assert {each.id: each.time_s for each in found.candidates}.items() <= expected.items()
+    assert found.candidates
 
 
 def test_sizes_named_are_estimated_and_no_other_is_offered(times):
@@ -100,9 +133,11 @@ def test_files_of_too_few_sizes_are_taken_as_measured(times, tmp_path):
         ('workload = "bert"\nsizes = [128]', UsageError, "128 accelerators .* 64"),
         ('name = "a"\ntimes = { 128 = "1 h" }', UsageError, r"job 1 \(a\): times of 128 accelerators"),
         ('workload = "megatron_1t"\ntokens = 1e9', UsageError, "64"),
-        ('workload = "bert"\nprecision = "int1"', UsageError, "int1"),
+        ('workload = "bert"\nprecision = "int1"', DataError, "int1"),
         ('name = "a"\nfile = "steps.csv"', DataError, r"steps\.csv.*trainings"),
         ('workload = "retinanet"\nglobal_batch = 0.5', DataError, "whole number"),
+        ('workload = "bert"\nconfig = "mine.json"', DataError, "config"),
+        ('workload = "retinanet"\ntrain = "lora"', UsageError, r"job 1 \(retinanet\): .*lora"),
     ],
 )
 def test_what_cannot_be_timed_names_the_job(times, tmp_path, job, error, words):

@@ -28,7 +28,7 @@ from equipoise.decide.decision import collect_candidates
 from equipoise.decide.evidence import Estimate
 from equipoise.decide.field import Sizes
 from equipoise.decide.prediction import predict
-from equipoise.decide.query import FIELDS, TrainingQuery, changed
+from equipoise.decide.query import TrainingQuery, changed
 from equipoise.errors import DataError, EvidenceError, FitError, InputError, UsageError
 from equipoise.intervals import LEVEL, Interval, log_sd
 from equipoise.runs.readers.measurements import Measurements, read_measurements
@@ -99,19 +99,12 @@ def _times(job: JobRequest, pool: Pool, scores: Scores | None, catalogue: Catalo
 
 def question_of(job: JobRequest, pool: Pool) -> TrainingQuery:
     """The question that a job asks: that of `advise` for its training, on the pool."""
-    return changed(
-        pool.question,
-        workload=job.workload or "",
-        training_tokens=job.tokens,
-        training_samples=job.samples,
-        global_batch_samples=job.global_batch_samples,
-        precision=() if job.precision is None else FIELDS["precision"].read(job.precision),
-    )
+    return changed(pool.question, workload=job.workload or "", **job.training)
 
 
 def _estimated(job: JobRequest, pool: Pool, scores: Scores | None, catalogue: Catalogue) -> JobTimes:
     """The candidates that `advise` has for the same question."""
-    if job.workload is None:
+    if job.workload is None and "config" not in job.training:
         raise UsageError("no way to find its time; give workload, times or file")
     wanted = _within_pool(job.sizes, pool)
     query = question_of(job, pool)

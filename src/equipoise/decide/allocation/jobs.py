@@ -12,8 +12,8 @@ from msgspec import Struct
 
 from equipoise.decide.allocation.problem import HOURS, Tariff
 from equipoise.decide.field import MAX_ACCELERATORS, MAX_SIZES
-from equipoise.decide.query import FIELDS
-from equipoise.errors import DataError, UsageError
+from equipoise.decide.query import FIELDS, values
+from equipoise.errors import DataError
 from equipoise.files import read_input
 from equipoise.runs.readers.cells import TextRow, column_name, rows_of, table
 from equipoise.units import HOUR_S, MIB, MINUTE_S, duration_s
@@ -34,11 +34,15 @@ _OF_JOB = frozenset(
         "start",
         "deadline",
         "weight",
-        "samples",
-        "tokens",
-        "global_batch",
-        "precision",
     }
+)
+# What is trained and how, as `advise` takes it: the fields of a question that each job has its own of.
+_OF_QUESTION: Final = frozenset(
+    each.key
+    for name, each in FIELDS.items()
+    if "advise" in each.verbs
+    and name != "workload"
+    and (each.group == "training" or name in {"fixed", "software"})
 )
 _OF_FILE = frozenset({"job", "electricity_usd_per_kwh", "begin"})
 
@@ -46,9 +50,9 @@ _OF_FILE = frozenset({"job", "electricity_usd_per_kwh", "begin"})
 class JobRequest(Struct, frozen=True, kw_only=True):
     """One training as stated. where: the file and job, for messages.
 
-    times: measured seconds by size; file: measured times; else workload is what to estimate. sizes: numbers
-    of accelerators it may have; empty for all. samples, tokens: how much is trained; to the published target
-    without them.
+    times: measured seconds by size; file: measured times; else workload, or a model's config.json among
+    `training`, is what to estimate. sizes: numbers of accelerators it may have; empty for all. training:
+    the fields of a question that it states, by attribute; without a budget it trains to the published target.
     """
 
     where: str
@@ -60,10 +64,7 @@ class JobRequest(Struct, frozen=True, kw_only=True):
     start_s: float = 0.0
     deadline_s: float = math.inf
     weight: float = 1.0
-    samples: float | None = None
-    tokens: float | None = None
-    global_batch_samples: int | None = None
-    precision: str | None = None
+    training: Mapping[str, Any] = {}
 
 
 class JobsFile(Struct, frozen=True, kw_only=True):
@@ -117,7 +118,7 @@ def jobs_document(text: str, *, where: str) -> dict[str, Any]:
     Raises DataError where it is neither.
     """
     header = re.split(r"[,;\t]", text.lstrip().partition("\n")[0])
-    if {column_name(each) for each in header} <= _OF_JOB:
+    if {column_name(each) for each in header} <= _OF_JOB | _OF_QUESTION:
         return {"job": [job_of_cells(row.cells) for row in table(text.lstrip(), where)[1]]}
     try:
         return tomllib.loads(text)
@@ -144,25 +145,17 @@ def job_of_cells(cells: Mapping[str, str]) -> dict[str, Any]:
         elif name == "times":
             pairs = [each.partition("=") for each in words]
             found[name] = {size: seconds for size, _, seconds in pairs}
-        elif name in {*_AMOUNTS, "weight"}:
-            found[name] = _amount(name, written)
+        elif name == "weight":
+            found[name] = _number(written)
         else:
             found[name] = written
     return found
 
 
-# What is written as an amount, by the field of a question that reads it.
-_AMOUNTS: Final[Mapping[str, str]] = {
-    "samples": "training_samples",
-    "tokens": "training_tokens",
-    "global_batch": "global_batch_samples",
-}
-
-
-def _amount(name: str, written: str) -> float | str:
+def _number(written: str) -> float | str:
     try:
-        return float(FIELDS[_AMOUNTS[name]].read(written.strip()) if name in _AMOUNTS else written)
-    except (UsageError, ValueError):
+        return float(written)
+    except ValueError:
         return written
 
 
@@ -257,8 +250,6 @@ class _JobFields(Struct, frozen=True, kw_only=True):
         value: Any = self.fields.get(key)
         if value is None:
             return None
-        if isinstance(value, str) and key in _AMOUNTS:
-            value = _amount(key, value)
         if not _is_number(value) or not 0 < value < _MOST:
             raise self.refuse(key, "a finite number above 0")
         return float(value)
@@ -279,26 +270,29 @@ _MOST = 1e24
 
 
 def _job(found: Mapping[str, Any], where: str, folder: Path | None) -> JobRequest:
-    job = _JobFields(where=where, fields=found, known=_OF_JOB)
-    workload, file = job.text("workload"), job.text("file")
+    job = _JobFields(where=where, fields=found, known=_OF_JOB | _OF_QUESTION)
+    workload, file, config = job.text("workload"), job.text("file"), job.text("config")
     if file is not None and folder is None:
         raise DataError(f"{where}: file = {_echo(file)}; expected the times themselves, as times")
+    if config is not None and folder is None:
+        raise DataError(f"{where}: config = {_echo(config)}; expected the name of a workload")
     times = _times(job)
-    given = [key for key, value in (("workload", workload), ("times", times), ("file", file)) if value]
-    if not given or {"times", "file"} <= set(given):
+    stated = (("workload", workload), ("config", config), ("times", times), ("file", file))
+    given = [key for key, value in stated if value]
+    if not given or {"times", "file"} <= set(given) or {"workload", "config"} <= set(given):
         raise DataError(
-            f"{job.where}: has {' and '.join(given) or 'nothing'}; expected workload, times or file"
+            f"{job.where}: has {' and '.join(given) or 'nothing'}; expected workload, config, times or file"
         )
-    batch = job.number("global_batch")
-    if batch is not None and not batch.is_integer():
-        raise job.refuse("global_batch", "a whole number of samples")
+    training = values({key: each for key, each in found.items() if key in _OF_QUESTION}, where=where)
+    if config is not None and folder is not None:
+        training["config"] = folder / config
     start_s = job.moment_s("start") or 0.0
     deadline_s = job.moment_s("deadline")
     if deadline_s is not None and deadline_s <= start_s:
         raise job.refuse("deadline", f"a time after its start, {start_s / HOUR_S:g} h")
     return JobRequest(
         where=job.where,
-        name=job.text("name") or workload or where.rpartition(": ")[2],
+        name=job.text("name") or workload or config or where.rpartition(": ")[2],
         workload=workload,
         times=times,
         file=None if file is None or folder is None else folder / file,
@@ -306,10 +300,7 @@ def _job(found: Mapping[str, Any], where: str, folder: Path | None) -> JobReques
         start_s=start_s,
         deadline_s=math.inf if deadline_s is None else deadline_s,
         weight=job.number("weight") or 1.0,
-        samples=job.number("samples"),
-        tokens=job.number("tokens"),
-        global_batch_samples=None if batch is None else int(batch),
-        precision=job.text("precision"),
+        training=training,
     )
 
 
