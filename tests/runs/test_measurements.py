@@ -161,7 +161,7 @@ def test_two_spellings_of_one_accelerator_are_one(read):
         ("", "empty"),
         ("\n\n", "empty"),
         ("num_accelerators,time_to_train_s\n", "no row"),
-        ("gpus,time_to_train_s\n8,1\n", "no column num_accelerators; found 'gpus', 'time_to_train_s'"),
+        ("chips,time_to_train_s\n8,1\n", "no column num_accelerators; found 'chips', 'time_to_train_s'"),
         ("num_accelerators,seconds\n8,1\n", "expected time_to_train_s, step_s or samples_per_s"),
         (
             "num_accelerators,time_to_train_s,time_to_train_min\n8,1,1\n",
@@ -294,3 +294,8 @@ def assert_times_or_a_refusal(read, content):
         assert (np.isfinite(found.time_s) & (found.time_s > 0)).all()
         assert (found.num_accelerators >= 1).all()
     assert "mine.csv" in message
+
+
+@pytest.mark.parametrize("name", ["gpus", "Accelerators", "ngpus"])
+def test_numbers_of_accelerators_go_by_the_names_that_people_give_them(read, name):
+    assert read(f"{name},step_s\n1,100\n2,52\n").num_accelerators.tolist() == [1, 2]

@@ -69,6 +69,20 @@ def test_intervals_cover_at_their_stated_rate(*, knows_law: bool):
     assert (covered < 0.9 + 0.088).all()
 
 
+@pytest.mark.parametrize(
+    ("sizes", "times_s", "beyond", "true_s"),
+    [
+        ([1, 2, 4], [100.0, 52.0, 28.0], 8, 16.0),  # 4 + 96 / N
+        ([8, 16, 32], [100.0, 52.5, 28.75], 64, 16.875),  # 5 + 760 / N
+        ([1, 2, 4], [100.0, 55.0, 30.25], 8, 16.6375),  # every doubling takes 0.55 of the time
+    ],
+)
+def test_three_sizes_of_clearly_falling_times_are_enough(sizes, times_s, beyond, true_s):
+    found = predict(fit(measured_times(sizes, times_s)), beyond)
+    assert found.low_s[0] < true_s < found.high_s[0]
+    assert found.high_s[0] > 1.15 * found.low_s[0]
+
+
 def test_a_new_run_strays_further_than_the_law():
     rng = np.random.default_rng(3)
     runs = np.repeat(SIZES, 3)

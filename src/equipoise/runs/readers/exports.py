@@ -35,7 +35,16 @@ from equipoise.units import DAY_S, HOUR_S, MINUTE_S, duration_s
 
 # Names that mean one thing wherever they occur, after the prefixes that trackers put before them.
 _ALIASES: Mapping[str, tuple[str, ...]] = {
-    "num_accelerators": ("num_gpus", "n_gpus", "world_size", "num_devices", "num_processes"),
+    "num_accelerators": (
+        "accelerators",
+        "gpus",
+        "ngpus",
+        "num_gpus",
+        "n_gpus",
+        "world_size",
+        "num_devices",
+        "num_processes",
+    ),
     "global_batch_samples": ("global_batch_size",),
     "samples_per_s": ("samples_per_second", "train_samples_per_second"),
     "tokens_per_s": ("tokens_per_second", "train_tokens_per_second"),
