@@ -12,11 +12,11 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from equipoise.perfmodel.estimate import StepEstimates, estimate
-from equipoise.perfmodel.layouts import CODES, Numbers, StrategyGrid, layout_groups
+from equipoise.perfmodel.layouts import CODES, MESH_ELEMENTS, Numbers, StrategyGrid, layout_groups
 from equipoise.perfmodel.load import Load
 from equipoise.perfmodel.machine import Machine
 from equipoise.perfmodel.parameters import Parameters
-from equipoise.perfmodel.search import MESH_ELEMENTS, FoundStrategy, Memories, Searched
+from equipoise.perfmodel.search import FoundStrategy, Searched
 from equipoise.perfmodel.space import AXES, Limits, Space, limits
 from equipoise.spec.strategy import FLAGS, Strategy
 
@@ -26,7 +26,7 @@ _Mask: TypeAlias = NDArray[np.bool_]
 
 
 class LegalStrategies(Struct, frozen=True, kw_only=True):
-    """meshes: of shape (layouts, layer options, state options), every element legal, none twice.
+    """meshes: of shape (layer options, state options, layouts), every element legal, none twice.
 
     faults: why layouts were left out, with their number.
     """
@@ -76,13 +76,13 @@ def search(
     Source: exhaustive; nothing is left out that is legal.
     """
     legal = legal_strategies(space, limits(load, machine), most_elements=MESH_ELEMENTS)
-    pool, memories = _Pool(), _Memories()
-    num_fitting = 0
+    pool = _Pool()
+    num_fitting, nearest_bytes = 0, np.inf
     for mesh in legal.meshes:
         estimates = estimate(load, machine, mesh, parameters)
         needed = np.broadcast_to(estimates.memory.needed, mesh.shape)
         fits = needed <= machine.memory_bytes
-        memories.add(mesh, needed, fits)
+        nearest_bytes = np.min(needed, where=~fits, initial=nearest_bytes)
         fitting = int(np.count_nonzero(fits))
         num_fitting += fitting
         if fitting:
@@ -92,34 +92,9 @@ def search(
         num_legal=legal.num_legal,
         num_fitting=num_fitting,
         best=pool.best(num_best),
-        memories=memories.found(),
+        nearest_bytes=float(nearest_bytes) if np.isfinite(nearest_bytes) else None,
         faults=legal.faults,
     )
-
-
-class _Memories(Struct):
-    """The least memory so far."""
-
-    least_bytes: float = np.inf
-    nearest_bytes: float = np.inf
-    leanest: tuple[StrategyGrid, int] | None = None
-
-    def add(self, mesh: StrategyGrid, needed: Numbers, fits: _Mask) -> None:
-        """Take a mesh into account."""
-        element = int(np.argmin(needed))
-        if needed.flat[element] < self.least_bytes:
-            self.least_bytes, self.leanest = float(needed.flat[element]), (mesh, element)
-        if not fits.all():
-            self.nearest_bytes = min(self.nearest_bytes, float(np.min(needed, where=~fits, initial=np.inf)))
-
-    def found(self) -> Memories | None:
-        """Of all meshes; None where there were none."""
-        if self.leanest is None:
-            return None
-        mesh, element = self.leanest
-        return Memories(
-            least_bytes=self.least_bytes, leanest=strategy_at(mesh, element), nearest_bytes=self.nearest_bytes
-        )
 
 
 class _Point(Struct, frozen=True, kw_only=True):
@@ -141,14 +116,14 @@ class _Pool(Struct):
 
     def add(self, mesh: StrategyGrid, fits: _Mask, worth: tuple[Numbers, ...]) -> None:
         """Take a mesh into account."""
-        allowed = np.where(fits, worth[0], np.inf).reshape(len(fits), -1)
-        leaders = np.argmin(allowed, axis=1)
-        least = np.take_along_axis(allowed, leaders[:, None], axis=1)[:, 0].tolist()
-        axes = np.stack([getattr(mesh, name)[:, 0, 0] for name in AXES], axis=1).tolist()
+        allowed = np.where(fits, worth[0], np.inf).reshape(-1, fits.shape[-1])
+        leaders = np.argmin(allowed, axis=0)
+        least = np.take_along_axis(allowed, leaders[None], axis=0)[0].tolist()
+        axes = np.stack([getattr(mesh, name)[0, 0] for name in AXES], axis=1).tolist()
         for number, (leader, value, sizes) in enumerate(zip(leaders.tolist(), least, axes, strict=True)):
             known = self.by_axes.get(tuple(sizes))
             if value < (np.inf if known is None else known.worth[0]):
-                element = number * allowed.shape[1] + leader
+                element = leader * allowed.shape[1] + number
                 self.by_axes[tuple(sizes)] = _point(mesh, element, worth)
 
     def best(self, num_best: int) -> tuple[FoundStrategy, ...]:

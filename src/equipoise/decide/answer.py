@@ -294,7 +294,7 @@ class Infeasibility(Struct, frozen=True, kw_only=True):
 
 
 class UnfitSize(Struct, frozen=True, kw_only=True):
-    """A size at which no strategy runs. needed_bytes: the least of all; None where none is legal."""
+    """A size at which no strategy runs. needed_bytes: the least of all; None unless memory is why."""
 
     num_accelerators: int
     needed_bytes: float | None

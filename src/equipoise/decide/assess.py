@@ -209,7 +209,7 @@ def rejections(assessment: Assessment) -> Iterator[Infeasibility]:
         return
     within = [each for each in survey.sizes if assessment.sizes.holds(each.num_accelerators)]
     too_large = sum(each.found.num_legal - each.found.num_fitting for each in within)
-    nearest = [each.found.memories.nearest_bytes for each in within if each.found.memories]
+    nearest = [each.found.nearest_bytes for each in within if each.found.nearest_bytes is not None]
     if too_large:
         held = survey.problem.cluster.accelerator.memory_bytes
         yield Infeasibility(
@@ -232,10 +232,9 @@ def unfit_sizes(assessment: Assessment, known: Collection[int]) -> Iterator[Unfi
     for each in () if survey is None else survey.at(assessment.sizes.tried):
         size = each.num_accelerators
         if each.best is None and size not in known and assessment.sizes.holds(size):
-            memories = each.found.memories
-            yield UnfitSize(
-                num_accelerators=size, needed_bytes=None if memories is None else memories.least_bytes
-            )
+            # Where some fit, what does not is an engine that generates.
+            needed_bytes = None if each.found.num_fitting else each.found.nearest_bytes
+            yield UnfitSize(num_accelerators=size, needed_bytes=needed_bytes)
 
 
 def nothing_fits(assessment: Assessment) -> str | None:

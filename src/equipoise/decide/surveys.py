@@ -413,9 +413,9 @@ def remedy(problem: Problem, num_accelerators: int) -> str | None:
     """
     found = SURVEYS.surveyed(problem, (num_accelerators,)).sizes[0].found
     held = problem.cluster.accelerator.memory_bytes
-    if found.memories is None or found.num_fitting or held is None:
+    if found.nearest_bytes is None or found.num_fitting or held is None:
         return None
-    needed = found.memories.least_bytes * num_accelerators
+    needed = found.nearest_bytes * num_accelerators
     tries = chain(_more(problem, num_accelerators), _others(problem, num_accelerators))
     hint = " or ".join(islice(tries, _MOST_SHOWN))  # tries take their time: no more than are shown
     hint = f": try {hint}" if hint else ""

@@ -35,6 +35,8 @@ CODES = CHOICES
 _, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL = range(3)
 _, DUALPIPE, DUALPIPE_V = range(3)
 _MOST_SHOWN = 4
+# Arrays of this many elements: larger ones gain little speed and take more memory (docs/experiments/0008).
+MESH_ELEMENTS = 2**17
 
 
 class StrategyGrid(Struct, frozen=True, kw_only=True):
@@ -202,13 +204,14 @@ class LayoutGroup(Struct, frozen=True, kw_only=True):
             yield which, replace(self, layouts=self.layouts.at(which))
 
     def mesh(self) -> StrategyGrid:
-        """The strategies: an open mesh of layouts, of layer options and of state options."""
+        """The strategies: an open mesh of layer options, of state options and of layouts."""
         return _mesh(self.layouts, self.layers, self.states)
 
 
 def _mesh(layouts: Layouts, layers: Combinations, states: Combinations) -> StrategyGrid:
-    columns: dict[str, Any] = {name: layouts.column(name)[:, None, None] for name in LAYOUT_OPTIONS}
-    for names, combined, shape in ((LAYER_OPTIONS, layers, (1, -1, 1)), (STATE_OPTIONS, states, (1, 1, -1))):
+    # Layouts come last: they are many, and NumPy takes several times as long where the last axis is short.
+    columns: dict[str, Any] = {name: layouts.column(name)[None, None, :] for name in LAYOUT_OPTIONS}
+    for names, combined, shape in ((LAYER_OPTIONS, layers, (-1, 1, 1)), (STATE_OPTIONS, states, (1, -1, 1))):
         for name, values in zip(names, zip(*combined, strict=True), strict=True):
             codes = (
                 np.array([CODES[name].index(str(value)) for value in values], dtype=np.intp)
@@ -225,7 +228,7 @@ def flat_rows(groups: Sequence[LayoutGroup]) -> StrategyGrid:
 
     An option that has one value in all groups is one element.
     """
-    meshes = [(group.mesh(), (len(group.layouts), len(group.layers), len(group.states))) for group in groups]
+    meshes = [(group.mesh(), (len(group.layers), len(group.states), len(group.layouts))) for group in groups]
     columns: dict[str, Any] = {}
     for name in StrategyGrid.__struct_fields__:
         values = [getattr(mesh, name) for mesh, _ in meshes]

@@ -1,13 +1,19 @@
-"""Memory of the fullest rank, by kind. Bytes only; nothing here knows a time."""
+"""Memory of the fullest rank, by kind, and how many strategies fit. Bytes only; nothing here knows a time."""
+
+from collections import Counter
+from collections.abc import Sequence
+from operator import mul
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from equipoise.perfmodel.compute import EAGER, NF4_BYTES, loss_is_fused, tokens_per_rank, value_bytes
 from equipoise.perfmodel.layouts import (
     CODES,
     DUALPIPE,
     DUALPIPE_V,
+    MESH_ELEMENTS,
     RECOMPUTE_FULL,
     RECOMPUTE_SELECTIVE,
     Codes,
@@ -17,7 +23,9 @@ from equipoise.perfmodel.layouts import (
     distinct,
 )
 from equipoise.perfmodel.load import TABLE_BYTES, Load
+from equipoise.perfmodel.machine import Machine
 from equipoise.perfmodel.parameters import Parameters
+from equipoise.perfmodel.space import LAYER_OPTIONS, STATE_OPTIONS, Combinations
 from equipoise.spec.strategy import WEIGHTS_SHARDED
 
 # Bytes of moments a trained parameter has; with 2-byte weights a 4-byte master copy comes on top, unless all
@@ -35,6 +43,12 @@ _OFFLOAD_ALL = CODES["offload"].index("optimizer_and_params")
 _GATHERED = 2
 # Layers whose offloaded activations lie on the accelerator: the one at work, and the one under way.
 _TRAVELLING = 2
+# State options that decide what is kept of a micro-batch; the others decide states.
+_OF_BATCHES = ("interleave", "schedule")
+# Options that change no byte of memory.
+_NO_MEMORY = ("tp_overlap", "compression", "compression_rank", "sync_period")
+_OF_LAYERS = tuple(name for name in LAYER_OPTIONS if name not in _NO_MEMORY)
+_OF_STATES = tuple(name for name in STATE_OPTIONS if name not in {*_OF_BATCHES, *_NO_MEMORY})
 
 
 class RankMemory(Struct, frozen=True, kw_only=True):
@@ -134,9 +148,9 @@ class HeldMemory(Struct, frozen=True, kw_only=True):
     gathered: Numbers
 
     @property
-    def states(self) -> Numbers:
-        """Weights, gradients and optimizer states."""
-        return self.weights + self.gradients + self.optimizer
+    def total(self) -> Numbers:
+        """Bytes of all of them."""
+        return self.weights + self.gradients + self.optimizer + self.gathered
 
 
 def memory(load: Load, grid: StrategyGrid, parameters: Parameters) -> RankMemory:
@@ -150,42 +164,16 @@ def memory(load: Load, grid: StrategyGrid, parameters: Parameters) -> RankMemory
     """
     held = held_memory(load, grid)
     activations = activation_bytes(load, grid) * parameters.activation_slack
-    buffers = held.gathered + sent_bytes(load, grid)
+    sent = sent_bytes(load, grid)
     return RankMemory(
         weights=held.weights,
         gradients=held.gradients,
         optimizer=held.optimizer,
         activations=activations,
-        buffers=buffers,
+        buffers=held.gathered + sent,
         fixed=np.asarray(parameters.fixed_bytes),
-        reserved=_reserved(held.states, buffers, activations, parameters),
+        reserved=(activations + sent + held.total) * parameters.reserved_slack,
     )
-
-
-def _reserved(states: Numbers, buffers: Numbers, activations: Numbers, parameters: Parameters) -> Numbers:
-    """Bytes that the allocator holds of these kinds."""
-    return (activations + (states + buffers)) * parameters.reserved_slack
-
-
-def needed_bytes(load: Load, group: LayoutGroup, parameters: Parameters) -> Numbers:
-    """`RankMemory.needed` of all strategies of a group: (n_layouts, n_combinations).
-
-    What no batch changes is computed once for the layouts that share it, and so is what batches decide.
-    """
-    layouts = group.layouts
-    (of_shares, share), (of_batches, batch) = distinct(layouts.share), distinct(layouts.batch)
-    shares, batches = group.at(of_shares).mesh(), group.at(of_batches).mesh()
-
-    def of_layouts(values: Numbers, which: Codes) -> Numbers:
-        return values if values.ndim == 0 or len(values) == 1 else values.take(which, axis=0)
-
-    held = held_memory(load, shares)
-    activations = of_layouts(activation_bytes(load, batches) * parameters.activation_slack, batch)
-    buffers = of_layouts(held.gathered, share) + of_layouts(sent_bytes(load, batches), batch)
-    reserved = _reserved(of_layouts(held.states, share), buffers, activations, parameters)
-    needed = reserved + np.asarray(parameters.fixed_bytes)
-    shape = len(layouts), len(group.layers), len(group.states)
-    return np.broadcast_to(needed, shape).reshape(len(layouts), -1)
 
 
 def held_memory(load: Load, grid: StrategyGrid) -> HeldMemory:
@@ -312,3 +300,121 @@ def _gathered_bytes(load: Load, grid: StrategyGrid, per_rank: Shards) -> Numbers
 def sent_bytes(load: Load, grid: StrategyGrid) -> Numbers:
     """Bytes of what a pipeline stage receives and sends, and lost again within a step."""
     return np.asarray(np.where(grid.pp > 1, 2 * tokens_per_rank(load, grid) * load.boundary_bytes, 0.0))
+
+
+class FittingCount(Struct):
+    """How many strategies of a space are legal and fit, and the least that any needs that does not fit."""
+
+    num_legal: int = 0
+    num_fitting: int = 0
+    nearest_bytes: float | None = None
+
+
+class _SplitBytes(Struct, frozen=True, kw_only=True):
+    """Bytes of a group's strategies in two parts, each computed once for the layouts that share it.
+
+    of_batches: activations and what a stage sends, (n_layers, n_chunks, n_batches). of_shares: states and
+    what is gathered, (n_layers or 1, n_states, n_shares). num_layers, num_states: how many combinations need
+    as much as each. batch, share: which of these a layout has, (n_layouts,). most: both together, to fit.
+    """
+
+    of_batches: Numbers
+    of_shares: Numbers
+    num_layers: Sequence[int]
+    num_states: Sequence[int]
+    batch: Codes
+    share: Codes
+    most: float
+
+    def of_layouts(self, extreme: np.ufunc) -> Numbers:
+        """The least of each layout's strategies, by np.minimum, or the most, by np.maximum: (n_layouts,)."""
+        shares = extreme.reduce(self.of_shares, axis=1)
+        axes = 1 if len(shares) > 1 else (0, 1)
+        batches = extreme.reduce(self.of_batches, axis=axes).reshape(len(shares), -1)
+        pairs = zip(batches, shares, strict=True)
+        sums = [ours.take(self.batch) + theirs.take(self.share) for ours, theirs in pairs]
+        return np.asarray(extreme.reduce(sums))
+
+
+def count_fitting(
+    load: Load, machine: Machine, parameters: Parameters, *, groups: Sequence[LayoutGroup], num_spaces: int
+) -> tuple[list[FittingCount], list[NDArray[np.bool_]]]:
+    """How many strategies of each space fit; by group, the layouts of which any does.
+
+    load, machine, parameters: of plain numbers. groups: their layouts ordered by space.
+    """
+    counts = [FittingCount() for _ in range(num_spaces)]
+    nearest = [np.inf] * num_spaces
+    fitting = []
+    for group in groups:
+        amounts = _split_bytes(load, machine, parameters, group)
+        least, most = amounts.of_layouts(np.minimum), amounts.of_layouts(np.maximum)
+        any_fits, all_fit = least <= amounts.most, most <= amounts.most
+        fitting.append(any_fits)
+        ends = np.searchsorted(group.layouts.column("space"), np.arange(num_spaces + 1)).tolist()
+        for space, (counted, start, stop) in enumerate(zip(counts, ends, ends[1:], strict=False)):
+            here = slice(start, stop)
+            hopeless = least[here][~any_fits[here]]
+            nearest[space] = min(nearest[space], hopeless.min(initial=np.inf))
+            some_fit = np.flatnonzero(any_fits[here] & ~all_fit[here]) + start
+            num_fitting, nearest[space] = _count_each(amounts, some_fit, nearest[space])
+            counted.num_legal += group.num_each * (stop - start)
+            counted.num_fitting += num_fitting + group.num_each * int(np.count_nonzero(all_fit[here]))
+    for counted, amount in zip(counts, nearest, strict=True):
+        if np.isfinite(amount):
+            counted.nearest_bytes = float(amount * parameters.reserved_slack + parameters.fixed_bytes)
+    return counts, fitting
+
+
+def any_fits(load: Load, machine: Machine, parameters: Parameters, groups: Sequence[LayoutGroup]) -> bool:
+    """Whether any strategy of some groups fits."""
+    split = (_split_bytes(load, machine, parameters, group) for group in groups)
+    return any(bool((each.of_layouts(np.minimum) <= each.most).any()) for each in split)
+
+
+def _count_each(amounts: _SplitBytes, which: Codes, nearest: float) -> tuple[int, float]:
+    """How many strategies of some layouts fit, and the least above `most` that any has, or `nearest`."""
+    num_fitting = 0
+    step = max(1, MESH_ELEMENTS // amounts.of_batches[..., 0].size)
+    for start in range(0, len(which), step):
+        rows = which[start : start + step]
+        batches = amounts.of_batches.take(amounts.batch[rows], axis=2)
+        shares = amounts.of_shares.take(amounts.share[rows], axis=2)
+        for state, num_states in enumerate(amounts.num_states):
+            needed = batches + shares[:, state, None]
+            fits = needed <= amounts.most
+            by_layer = (int(np.count_nonzero(each)) for each in fits)
+            num_fitting += num_states * sum(map(mul, amounts.num_layers, by_layer))
+            nearest = float(needed[~fits & (needed < nearest)].min(initial=nearest))
+    return num_fitting, nearest
+
+
+def _split_bytes(load: Load, machine: Machine, parameters: Parameters, group: LayoutGroup) -> _SplitBytes:
+    layouts = group.layouts
+    layers, num_layers = _alike(LAYER_OPTIONS, group.layers, _OF_LAYERS)
+    chunks, _ = _alike(STATE_OPTIONS, group.states, _OF_BATCHES)
+    states, num_states = _alike(STATE_OPTIONS, group.states, _OF_STATES)
+    (some_batches, batch), (some_shares, share) = distinct(layouts.batch), distinct(layouts.share)
+    of_batches = np.empty((len(layers), len(chunks), len(some_batches)))
+    for which, part in group.only(layers, chunks).at(some_batches).parts(MESH_ELEMENTS):
+        mesh = part.mesh()
+        kept = activation_bytes(load, mesh) * parameters.activation_slack
+        of_batches[..., which] = kept + sent_bytes(load, mesh)
+    return _SplitBytes(
+        of_batches=of_batches,
+        of_shares=held_memory(load, group.only(layers, states).at(some_shares).mesh()).total,
+        num_layers=num_layers,
+        num_states=[each // len(chunks) for each in num_states],
+        batch=batch,
+        share=share,
+        most=float((machine.memory_bytes - parameters.fixed_bytes) / parameters.reserved_slack),
+    )
+
+
+def _alike(
+    names: tuple[str, ...], combinations: Combinations, options: tuple[str, ...]
+) -> tuple[list[int], list[int]]:
+    """The numbers of combinations that differ in some options, and how many agree with each."""
+    positions = [names.index(each) for each in options]
+    keys = [tuple(values[each] for each in positions) for values in combinations]
+    return [keys.index(each) for each in Counter(keys)], list(Counter(keys).values())

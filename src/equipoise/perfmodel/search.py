@@ -5,9 +5,8 @@ fastest, whatever memory it takes, also fits, nothing else of its layout is eval
 could still win is. tests/perfmodel/test_search.py checks each of these rules.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from functools import reduce
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,9 +16,9 @@ from numpy.typing import NDArray
 from equipoise.perfmodel.estimate import estimate, layer_seconds, least_step_s
 from equipoise.perfmodel.layouts import (
     CODES,
+    MESH_ELEMENTS,
     Codes,
     LayoutGroup,
-    Layouts,
     Numbers,
     distinct,
     flat_rows,
@@ -27,9 +26,9 @@ from equipoise.perfmodel.layouts import (
 )
 from equipoise.perfmodel.load import Load
 from equipoise.perfmodel.machine import Machine
-from equipoise.perfmodel.memory import needed_bytes
+from equipoise.perfmodel.memory import any_fits, count_fitting
 from equipoise.perfmodel.parameters import Parameters
-from equipoise.perfmodel.space import LAYER_OPTIONS, STATE_OPTIONS, Combinations, Space, Value, limits
+from equipoise.perfmodel.space import LAYER_OPTIONS, STATE_OPTIONS, Combinations, Space, limits
 from equipoise.spec.strategy import Strategy
 
 _Mask: TypeAlias = NDArray[np.bool_]
@@ -37,21 +36,15 @@ _Values: TypeAlias = dict[str, Any]
 # Numbers of some layer options and some state options of a group.
 _Options: TypeAlias = Callable[[LayoutGroup, Parameters], tuple[Sequence[int], Sequence[int]]]
 
-# Arrays of this many elements: larger ones gain little speed and take more memory (docs/experiments/0008).
-MESH_ELEMENTS = 2**17
 # Rows of strategies that are evaluated at once.
 _ROWS = 2**14
 # Layouts evaluated at first; twice as many each time after.
 _FIRST_ROUND = 4096
-# Options that change no byte of memory.
-_NO_MEMORY = ("tp_overlap", "compression", "compression_rank", "sync_period")
 # Of the ZeRO stages that shard no weights, the fastest first: sharded states make the optimizer's step
 # shorter, sharded gradients leave it as it is; traffic is that of none (Rajbhandari et al. 2020, section 7).
 _WHOLE_WEIGHTS = (1, 2, 0)
 # Sizes that decide what a layer takes of a micro-batch.
 _OF_A_LAYER = ("tp", "cp", "ep", "microbatch_samples")
-# Layer options that decide what is kept for the way back and where, or change no byte.
-_KEPT_ANYHOW = {"recompute": None, "activation_offload": None, "tp_overlap": None}
 
 
 class SearchJob(Struct, frozen=True, kw_only=True):
@@ -73,28 +66,17 @@ class FoundStrategy(Struct, frozen=True, kw_only=True):
     worth: tuple[float, ...]
 
 
-class Memories(Struct, frozen=True, kw_only=True):
-    """What strategies need of one accelerator's memory. least_bytes, leanest: the least of all, and whose.
-
-    nearest_bytes: the least among those that do not fit; infinite where all do.
-    """
-
-    least_bytes: float
-    leanest: Strategy
-    nearest_bytes: float
-
-
 class Searched(Struct, frozen=True, kw_only=True):
     """What a search found. num_legal, num_fitting: strategies of the space, and those that fit into memory.
 
-    best: the best for each sizes of the axes, the best first. memories: None where nothing is legal. faults:
-    why layouts are illegal, with their number.
+    best: the best for each sizes of the axes, the best first. nearest_bytes: the least that any needs that
+    does not fit; None where all do. faults: why layouts are illegal, with their number.
     """
 
     num_legal: int
     num_fitting: int
     best: tuple[FoundStrategy, ...]
-    memories: Memories | None
+    nearest_bytes: float | None
     faults: Counter[str]
 
 
@@ -102,17 +84,15 @@ def fastest(job: SearchJob, spaces: Sequence[Space], *, num_best: int = 1) -> tu
     """The strategies of each space with which the training takes least time.
 
     spaces: at least one; of the same choices and different sizes.
-    Returns memories of the strategies whose memory was computed: all where none fits, else those of layouts
-    where some do not.
     Assumes that a step is no shorter with recomputation than without, with less overlap, with activations
-    that travel to the host or with optimizer states not sharded; that memory gets no less by less overlap or
-    unsharded states, and no more by recomputing selectively, by recomputing all, by keeping activations on
-    the host, or by sharding states or gradients; that interleaving takes no less memory than none, and more
-    of it no more.
+    that travel to the host or with optimizer states not sharded; and that memory gets no less by less overlap
+    or unsharded states.
     Source: branch and bound (Land and Doig 1960): the best that a layout's options can reach bounds it.
     """
     groups, faults = layout_groups(tuple(spaces), limits(job.load, job.machine).asked_by(spaces[0]))
-    counts, fitting = _feasibility(job, groups, len(spaces))
+    counts, fitting = count_fitting(
+        job.load, job.machine, job.parameters, groups=groups, num_spaces=len(spaces)
+    )
     bounded = _bounded(job, groups, fitting)
     if bounded is None:
         best: list[tuple[FoundStrategy, ...]] = [()] * len(spaces)
@@ -125,7 +105,7 @@ def fastest(job: SearchJob, spaces: Sequence[Space], *, num_best: int = 1) -> tu
             num_legal=counted.num_legal,
             num_fitting=counted.num_fitting,
             best=found,
-            memories=counted.memories(),
+            nearest_bytes=counted.nearest_bytes,
             faults=wrong,
         )
         for found, counted, wrong in zip(best, counts, faults, strict=True)
@@ -133,153 +113,9 @@ def fastest(job: SearchJob, spaces: Sequence[Space], *, num_best: int = 1) -> tu
 
 
 def fits(job: SearchJob, space: Space) -> bool:
-    """Whether any strategy of a space fits into memory; what those that fit take is not computed.
-
-    Assumes of memory what `fastest` assumes.
-    """
+    """Whether any strategy of a space fits into memory."""
     groups, _ = layout_groups((space,), limits(job.load, job.machine).asked_by(space))
-    return any(
-        bool((needed <= job.machine.memory_bytes).any())
-        for group in groups
-        for _, _, needed in _needed_bytes(job, group, _lightest_layers(group), _lightest_states(group))
-    )
-
-
-class _FeasibilityCount(Struct):
-    """How many strategies of a space are legal and fit, and what the others need."""
-
-    num_legal: int = 0
-    num_fitting: int = 0
-    nearest_bytes: float = np.inf
-    least_bytes: float = np.inf
-    leanest: tuple[LayoutGroup, int, int, int] | None = None
-
-    def memories(self) -> Memories | None:
-        """What the strategies need of an accelerator's memory; None where there are none."""
-        if self.leanest is None:
-            return None
-        group, layout, layer, state = self.leanest
-        return Memories(
-            least_bytes=self.least_bytes,
-            leanest=group.strategy(layout, layer, state),
-            nearest_bytes=self.nearest_bytes,
-        )
-
-
-def _feasibility(
-    job: SearchJob, groups: Sequence[LayoutGroup], num_spaces: int
-) -> tuple[list[_FeasibilityCount], list[_Mask]]:
-    """How many strategies of each space fit; by group, the layouts of which any does.
-
-    Where the heaviest strategies of a layout fit, or the lightest do not, the memory of its others is not
-    computed.
-    """
-    counts = [_FeasibilityCount() for _ in range(num_spaces)]
-    fitting = []
-    for group in groups:
-        spaces = group.layouts.column("space")
-        for counted, num_layouts in zip(counts, np.bincount(spaces, minlength=num_spaces), strict=True):
-            counted.num_legal += int(num_layouts) * group.num_each
-        able = np.ones(len(group.layouts), dtype=bool)
-        heaviest = _heaviest_layers(group), _heaviest_states(group)
-        for which, _, needed in _needed_bytes(job, group, *heaviest):
-            # Row by row, `all` and `any` take many times as long where rows are short.
-            able[which] = reduce(np.logical_and, (needed <= job.machine.memory_bytes).T)
-        for counted, num_layouts in zip(counts, np.bincount(spaces[able], minlength=num_spaces), strict=True):
-            counted.num_fitting += int(num_layouts) * group.num_each
-        undecided = np.flatnonzero(~able)
-        if len(undecided) * group.num_each > _ROWS:
-            undecided = _not_hopeless(job, group, undecided, counts)
-        _count_each(job, group, undecided, counts, able)
-        fitting.append(able)
-    return counts, fitting
-
-
-def _not_hopeless(
-    job: SearchJob, group: LayoutGroup, which: Codes, counts: Sequence[_FeasibilityCount]
-) -> Codes:
-    """Those of some layouts of which the lightest strategies fit; what the others need is noted."""
-    layers, states = _lightest_layers(group), _lightest_states(group)
-    left = [which[:0]]
-    for some, _, needed in _needed_bytes(job, group.at(which), layers, states):
-        here = which[some]
-        fits = reduce(np.logical_or, (needed <= job.machine.memory_bytes).T)
-        left.append(here[fits])
-        hopeless = np.flatnonzero(~fits)
-        _note_least(
-            counts,
-            group,
-            here[hopeless],
-            needed.take(hopeless, axis=0),
-            combined=(layers, states),
-            memory_bytes=job.machine.memory_bytes,
-        )
-    return np.concatenate(left)
-
-
-def _note_least(
-    counts: Sequence[_FeasibilityCount],
-    group: LayoutGroup,
-    which: Codes,
-    needed: Numbers,
-    *,
-    combined: tuple[Sequence[int], Sequence[int]],
-    memory_bytes: float | Numbers,
-) -> None:
-    """Note the least bytes of some layouts by space, and the least of what does not fit.
-
-    needed: (n_layouts, n_combinations) of the layers and states `combined`, by their numbers.
-    """
-    spaces = group.layouts.at(which).column("space")
-    for space in _present(spaces):
-        mine, counted = np.flatnonzero(spaces == space), counts[space]
-        amounts = needed if len(mine) == len(needed) else needed.take(mine, axis=0)
-        nearer = amounts[(amounts > memory_bytes) & (amounts < counted.nearest_bytes)]
-        counted.nearest_bytes = float(nearer.min(initial=counted.nearest_bytes))
-        at, combination = divmod(int(amounts.argmin()), amounts.shape[1])
-        if amounts[at, combination] < counted.least_bytes:
-            layers, states = combined
-            layer, state = divmod(combination, len(states))
-            counted.least_bytes = float(amounts[at, combination])
-            counted.leanest = (group, int(which[mine[at]]), layers[layer], states[state])
-
-
-def _count_each(
-    job: SearchJob, group: LayoutGroup, which: Codes, counts: Sequence[_FeasibilityCount], able: _Mask
-) -> None:
-    """Count what fits of some layouts strategy by strategy, and mark the layouts of which any does."""
-    layers, num_layers = _by_memory(LAYER_OPTIONS, group.layers)
-    states, num_states = _by_memory(STATE_OPTIONS, group.states)
-    # As floats the counts are summed many times as fast; they stay exact to 2**53.
-    times = np.outer(num_layers, num_states).ravel().astype(float)
-    for some, layouts, needed in _needed_bytes(job, group.at(which), layers, states):
-        fits = needed <= job.machine.memory_bytes
-        num_fitting = fits.astype(float) @ times
-        here = which[some]
-        able[here] = num_fitting > 0
-        fitting = np.bincount(layouts.column("space"), weights=num_fitting, minlength=len(counts))
-        for counted, more in zip(counts, fitting.tolist(), strict=True):
-            counted.num_fitting += int(more)
-        _note_least(
-            counts, group, here, needed, combined=(layers, states), memory_bytes=job.machine.memory_bytes
-        )
-
-
-def _needed_bytes(
-    job: SearchJob, group: LayoutGroup, layers: Sequence[int], states: Sequence[int]
-) -> Iterator[tuple[slice, Layouts, Numbers]]:
-    """Bytes of some combinations, part by part: which layouts, these, and (n_layouts, n_combinations)."""
-    for which, part in group.only(layers, states).parts(MESH_ELEMENTS):
-        yield which, part.layouts, needed_bytes(job.load, part, job.parameters)
-
-
-def _by_memory(names: tuple[str, ...], combinations: Combinations) -> tuple[list[int], list[int]]:
-    """The numbers of combinations that need different memory, and how many need the same as each."""
-    same: dict[tuple[Value, ...], list[int]] = defaultdict(list)
-    for number, values in enumerate(combinations):
-        key = tuple(value for name, value in zip(names, values, strict=True) if name not in _NO_MEMORY)
-        same[key].append(number)
-    return [each[0] for each in same.values()], [len(each) for each in same.values()]
+    return any_fits(job.load, job.machine, job.parameters, groups=groups)
 
 
 def _present(numbers: Codes) -> list[int]:
@@ -376,9 +212,9 @@ def _least_s(job: SearchJob, group: LayoutGroup) -> Numbers:
     layer_s = np.empty(len(shared))
     for some, part in group.at(shared).parts(MESH_ELEMENTS):
         total = layer_seconds(job.load, job.machine, part.mesh(), job.parameters).total
-        layer_s[some] = total.min(axis=(1, 2))
+        layer_s[some] = total.min(axis=(0, 1))
     sizes = group.only([0], [0]).mesh()
-    step_s = least_step_s(job.load, sizes, layer_s.take(which)[:, None, None], job.parameters)[:, 0, 0]
+    step_s = least_step_s(job.load, sizes, layer_s.take(which)[None, None, :], job.parameters)[0, 0]
     return np.asarray(step_s * job.num_steps(layouts.column("global_batch_samples")))
 
 
@@ -460,12 +296,12 @@ def _evaluate_rows(job: SearchJob, candidates: _Candidates, parts: Sequence[_Par
     allowed = np.where(estimates.memory.needed <= job.machine.memory_bytes, time_s, np.inf)
     start = 0
     for part in parts:
-        shape = len(part.which), part.group.num_each
+        shape = part.group.num_each, len(part.which)
         some = slice(start, start + shape[0] * shape[1])
         of_part, start = allowed[some].reshape(shape), some.stop
-        best = of_part.argmin(axis=1)
-        candidates.lower_s[part.which] = time_s[some].reshape(shape).min(axis=1)
-        candidates.value_s[part.which] = of_part[np.arange(shape[0]), best]
+        best = of_part.argmin(axis=0)
+        candidates.lower_s[part.which] = time_s[some].reshape(shape).min(axis=0)
+        candidates.value_s[part.which] = of_part[best, np.arange(shape[1])]
         candidates.layer[part.which] = part.layers[best // len(part.states)]
         candidates.state[part.which] = part.states[best % len(part.states)]
 
@@ -543,54 +379,6 @@ def _unbeaten_states(group: LayoutGroup) -> tuple[int, ...]:
         kind=lambda values: values | {"zero_stage": max(1, values["zero_stage"])},
         rank=lambda values: (_order(values["zero_stage"]),),
     )
-
-
-def _heaviest_layers(group: LayoutGroup) -> tuple[int, ...]:
-    """Numbers of the heaviest layer options, among those equal but for overlap and what is kept where."""
-    return _firsts(
-        LAYER_OPTIONS,
-        group.layers,
-        kind=lambda values: values | _KEPT_ANYHOW,
-        rank=lambda values: (values["activation_offload"], CODES["recompute"].index(values["recompute"])),
-    )
-
-
-def _heaviest_states(group: LayoutGroup) -> tuple[int, ...]:
-    """Numbers of the heaviest state options, among those equal but for interleaving and a stage below 3."""
-    return _firsts(
-        STATE_OPTIONS,
-        group.states,
-        kind=_alike_in_memory,
-        rank=lambda values: (values["interleave"] == 1, values["interleave"], values["zero_stage"]),
-    )
-
-
-def _lightest_layers(group: LayoutGroup) -> tuple[int, ...]:
-    """Numbers of the lightest layer options, among those equal but for overlap and what is kept where."""
-    return _firsts(
-        LAYER_OPTIONS,
-        group.layers,
-        kind=lambda values: values | _KEPT_ANYHOW,
-        rank=lambda values: (
-            not values["activation_offload"],
-            -CODES["recompute"].index(values["recompute"]),
-        ),
-    )
-
-
-def _lightest_states(group: LayoutGroup) -> tuple[int, ...]:
-    """Numbers of the lightest state options, among those equal but for interleaving and a stage below 3."""
-    return _firsts(
-        STATE_OPTIONS,
-        group.states,
-        kind=_alike_in_memory,
-        rank=lambda values: (values["interleave"] > 1, -values["interleave"], -values["zero_stage"]),
-    )
-
-
-def _alike_in_memory(values: _Values) -> _Values:
-    """What two state options share of which one is known to need no less memory than the other."""
-    return values | {"interleave": None, "zero_stage": values["zero_stage"] in _WHOLE_WEIGHTS}
 
 
 def _order(stage: int) -> int:
