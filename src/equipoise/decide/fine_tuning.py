@@ -17,9 +17,11 @@ QLORA_OFFLOAD: Final = ("none", "optimizer")
 # Stanford Alpaca (Taori et al. 2023, table of hyperparameters of its repository); direct preference
 # optimisation has 64 pairs of two (Rafailov et al. 2023, appendix B), the same number. Vision: images of the
 # Vision Transformer (Dosovitskiy et al. 2021, section 4.1). Speech: clips of Whisper's usual recipe (Gandhi
-# 2022, "Fine-Tune Whisper for Multilingual ASR with Transformers"; recalled).
+# 2022, "Fine-Tune Whisper for Multilingual ASR with Transformers"; recalled). Generation, with adapters:
+# images of diffusers' examples (examples/dreambooth/README_flux.md, README_sdxl.md: 4 micro-batches of 1).
 _LANGUAGE: Final = "language"
-USUAL_FINE_TUNING_BATCH: Final = {_LANGUAGE: 128, "vision": 512, "speech": 16}
+_GENERATION: Final = "generation"
+USUAL_FINE_TUNING_BATCH: Final = {_LANGUAGE: 128, "vision": 512, "speech": 16, _GENERATION: 4}
 # Completions of a step of a reinforcement learning: 32 prompts of 16 (DeepSeek-R1, arXiv:2501.12948, 2025; as
 # NeMo RL's examples/configs/grpo_math_1B.yaml).
 USUAL_ROLLOUT_BATCH: Final = 512
@@ -45,7 +47,10 @@ def as_asked(query: TrainingQuery, about: Workload) -> Workload:
     is_as_it_is = trained is None or trained == about.trained == "full"
     if query.sequence_tokens is None and is_as_it_is and method is None:
         return about
-    if about.transformer is None or about.sequence_tokens is None:
+    is_of_figures = about.transformer is None or about.sequence_tokens is None
+    if is_of_figures and query.sequence_tokens is None and method is None and trained is not None:
+        return _adapted_figures(about, trained)
+    if about.transformer is None or is_of_figures:
         option = "--sequence" if query.sequence_tokens is not None else f"--train {','.join(query.train)}"
         raise UsageError(
             f"{option}: {about.title} is known by figures per sample, not as a transformer; "
@@ -77,6 +82,28 @@ def as_asked(query: TrainingQuery, about: Workload) -> Workload:
             samples_per_example=_PER_PAIR if method == "dpo" else 1,
         )
     return _with_rollout(query, about) if method == "grpo" else about
+
+
+def _adapted_figures(about: Workload, trained: Trained) -> Workload:
+    """The workload with adapters, of a model that is known by figures per sample.
+
+    Raises UsageError where its attention, or for 4 bits its linear layers, are not known.
+    """
+    if trained == "full":
+        return replace(about, trained=trained, lora_rank=None)
+    found = replace(about, trained=trained, lora_rank=about.lora_rank or USUAL_LORA_RANK)
+    if found.trained_params is not None:
+        return found
+    if about.adapter_width is None:
+        raise UsageError(
+            f"--train {trained}: {about.title} is known by figures per sample, none of them of attention, on "
+            "which adapters are placed; without it all weights are trained, or state adapter_width with "
+            "--workloads"
+        )
+    raise UsageError(
+        f"--train {trained}: weights of 4 bits are of linear layers, and {about.title} has convolutions; "
+        "give --train lora"
+    )
 
 
 # Further forward passes of a sequence: through the reference model; with completions of the policy also
@@ -134,6 +161,11 @@ def not_validated(about: Workload) -> tuple[str, ...]:
             "(1.5 to 5.5), and so does this: weights are handed over, samples padded, rewards waited for. "
             "The strategy is for verl, OpenRLHF, NeMo RL or TRL; no script is written for them."
         )
+    elif about.transformer is None and about.trained == "lora":
+        found.append(
+            "No published times of adapters on models of images are in the data: they are counted as one way "
+            f"back through frozen weights, and {_WIDENED}."
+        )
     elif about.frozen_share:
         found.append(
             "No published times of training beside a frozen model are in the data: it is counted as "
@@ -178,6 +210,8 @@ def usual_fine_tuning_batch(query: TrainingQuery, about: Workload) -> int | None
         return max(1, USUAL_ROLLOUT_BATCH // group) * group
     if about.area == _LANGUAGE:
         is_fine_tuning = about.trained != "full" or "dpo" in query.train or query.counts_examples
+    elif about.area == _GENERATION:
+        is_fine_tuning = about.trained != "full"
     else:
         is_fine_tuning = bool(query.train)
     return USUAL_FINE_TUNING_BATCH.get(about.area) if is_fine_tuning else None

@@ -178,7 +178,8 @@ class Problem(Struct, frozen=True, kw_only=True):
         if self.training.workload.rollout is not None:
             unit = math.lcm(unit, self.training.workload.rollout.group_size)
         batch = max(1, round(usual / unit)) * unit
-        is_near = abs(batch - usual) <= _NEAR_BATCH * usual
+        # Upwards by less than a fourth: fewer steps would make a size the fastest for its batch alone.
+        is_near = -_NEAR_BATCH * usual <= batch - usual < _NEAR_BATCH * usual
         return batch if is_near and batch <= float(self.samples(np.array([batch]))[0]) else usual
 
     def searched(self, num_accelerators: int) -> Searched:
@@ -315,7 +316,7 @@ class Problem(Struct, frozen=True, kw_only=True):
             width = math.hypot(width, DEVIATE * UNCALIBRATED_LOG_SD)
         if self.training.workload.rollout is not None:
             width = math.hypot(width, DEVIATE * ROLLOUT_LOG_SD)
-        elif chosen.trained == "qlora" or self.training.workload.frozen_share:
+        elif self.training.workload.is_unlike_published(chosen.trained):
             width = math.hypot(width, _UNVALIDATED_LOG_HALF_WIDTH)
         by_cause_s = {name: at(getattr(estimates.seconds, name)) for name in Seconds.__struct_fields__}
         if made is not None:

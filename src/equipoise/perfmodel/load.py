@@ -232,7 +232,7 @@ def workload_load(workload: Workload) -> Load:
             f"workload {workload.slug!r} cannot be planned without {', '.join(workload.lacks)}; "
             "state a model with these figures per sample, or the sizes of a transformer, with --workloads"
         )
-    layers = float(workload.layers or 1)
+    layers, attention = float(workload.layers or 1), float(workload.adapter_width or 0)
     zeros = dict.fromkeys(Load.__struct_fields__, 0.0)
     stated = {
         "layers": layers,
@@ -244,6 +244,8 @@ def workload_load(workload: Workload) -> Load:
         "quantised_bytes": 2 * kept / layers,
         "num_kernels": float(_KERNELS_PER_LAYER),
         "dense_params": params / layers,
+        "adapter_params": attention / layers,
+        "linear_adapter_params": max(0.0, (workload.linear_adapter_width or 0.0) - attention) / layers,
         "kept_whole_bytes": kept / layers,
         "spared_whole_bytes": kept / layers,
         "boundary_bytes": workload.boundary_bytes_per_sample or kept / layers,

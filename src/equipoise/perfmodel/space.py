@@ -122,6 +122,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     experts: int
     sequence: int
     precisions: tuple[Precision, ...]
+    has_adapters: bool = True
 
     def asked_by(self, space: Space) -> "Limits":
         """The same for the precisions of a space: what other rates a chip states changes nothing there."""
@@ -141,6 +142,7 @@ def limits(load: Load, machine: Machine) -> Limits:
         experts=int(load.experts),
         sequence=int(load.sequence),
         precisions=tuple(name for name, peak in zip(PRECISIONS, peaks, strict=True) if not np.isnan(peak)),
+        has_adapters=float(load.adapter_params) > 0.0,
     )
 
 
@@ -261,8 +263,8 @@ def adapter_fault(limits: Limits, *, tp: int, trained: str, lora_rank: int) -> s
     """Why training this part of the weights is illegal. Source: Hu et al. 2021; Dettmers et al. 2023."""
     if (trained == "full") != (lora_rank == 0):
         return "adapters need a lora_rank, and only they have one"
-    if trained != "full" and not limits.hidden:
-        return "a model known by its figures a sample has no adapters"
+    if trained != "full" and not limits.has_adapters:
+        return "the model has no attention that adapters are known for"
     # bitsandbytes packs a whole matrix into blocks of 4-bit numbers and has no tensor-parallel layer.
     return "trained=qlora needs tp=1" if trained == "qlora" and tp > 1 else None
 

@@ -185,8 +185,9 @@ def _evidence(answer: Answer, best: Candidate) -> str:
         return f"{GRADES[best.grade]}, {factor:.2f} times their steps"
     if software is None or best.grade != "calibrated":
         return GRADES[best.grade]
-    is_validated = not (answer.workload.frozen_share or (best.strategy and best.strategy.trained == "qlora"))
-    lacks = "no run of this training" if is_validated else "none published of its kind"
+    trained = answer.workload.trained if best.strategy is None else best.strategy.trained
+    is_unlike = answer.workload.is_unlike_published(trained)
+    lacks = "none published of its kind" if is_unlike else "no run of this training"
     if factor is not None and factor != 1.0:
         if answer.workload.rollout is not None:
             return f"model of {software}; a step takes {factor:.2f} times as long, as published"
