@@ -55,6 +55,32 @@ def test_hosts_that_accelerators_do_not_fill_evenly_are_counted():
     )
 
 
+@pytest.mark.parametrize(
+    ("about", "trained", "adapted"),
+    [
+        # diffusers names them so (train_dreambooth_lora_sdxl.py), transformers' decoders so.
+        ("sdxl", "lora", {"to_q", "to_k", "to_v", "to_out.0"}),
+        ("llama31_8b", "lora", {"q_proj", "k_proj", "v_proj", "o_proj"}),
+        ("llama31_8b", "qlora", "all-linear"),
+    ],
+)
+def test_adapters_are_on_the_layers_that_the_plan_counts(about, trained, adapted):
+    found = snippets(
+        f"dp=2 microbatch=1 global_batch=2 trained={trained} lora_rank=16", workload=workload(about)
+    )
+    (code,) = (each.code for each in found if each.file == "adapters.py")
+    calls = [each for each in ast.walk(ast.parse(code)) if isinstance(each, ast.Call)]
+    (config,) = (each for each in calls if each.func.id == "LoraConfig")
+    stated = {each.arg: ast.literal_eval(each.value) for each in config.keywords}
+    assert stated["r"] == 16
+    named = stated["target_modules"]
+    assert named == adapted if isinstance(adapted, str) else adapted <= set(named) and "up_proj" not in named
+    if about != "sdxl" and trained == "lora":
+        (bridge,) = (each.code for each in found if each.file == "nemo.yaml")
+        assert "linear_qkv" in bridge
+        assert "linear_fc1" not in bridge
+
+
 def test_batches_of_preferences_are_written_in_pairs():
     pairs = replace(workload("llama31_8b"), samples_per_example=2)
     of_pairs, plain = (

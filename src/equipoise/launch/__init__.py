@@ -445,11 +445,30 @@ def _data_parallel_why(strategy: Strategy) -> tuple[str, str]:
     return _DDP_PAGE, ", ".join(parts)
 
 
+# The projections of attention that lora adapts, as libraries name them: transformers' decoders like Llama,
+# and diffusers, whose models of text and image have those of the text besides.
+_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
+_DIFFUSERS_PROJECTIONS = (
+    *("to_q", "to_k", "to_v", "to_out.0"),
+    *("add_q_proj", "add_k_proj", "add_v_proj", "to_add_out"),
+)
+
+
+def _adapted_modules(strategy: Strategy, workload: Workload | None) -> tuple[str, str]:
+    """What PEFT adapts, as its option `target_modules`, with a comment: as the strategy counts adapters."""
+    if strategy.trained == "qlora":
+        return "# qlora: load the model in 4 bits first (BitsAndBytesConfig)\n", '"all-linear"'
+    is_of_images = workload is not None and workload.area == "generation"
+    names = _DIFFUSERS_PROJECTIONS if is_of_images else _PROJECTIONS
+    listed = ", ".join(f'"{name}"' for name in names)
+    return "# lora: the projections of attention, as your model names them\n", f"[{listed}]"
+
+
 def _extras(strategy: Strategy, workload: Workload | None) -> tuple[Snippet, ...]:
     """What a strategy needs of libraries other than torch."""
     found = []
     if strategy.trained != "full":
-        quantised = "# qlora: load the model in 4 bits first (BitsAndBytesConfig)\n"
+        comment, targets = _adapted_modules(strategy, workload)
         found.append(
             Snippet(
                 title="Adapters, after the model is made",
@@ -457,8 +476,9 @@ def _extras(strategy: Strategy, workload: Workload | None) -> tuple[Snippet, ...
                 file="adapters.py",
                 code=rendered(
                     "adapters",
-                    quantised=quantised if strategy.trained == "qlora" else "",
+                    comment=comment,
                     rank=strategy.lora_rank,
+                    targets=targets,
                 ),
                 why=f"Only adapters of rank {strategy.lora_rank} are trained and exchanged ({_PEFT_PAGE}).",
                 language="python",

@@ -394,6 +394,8 @@ def _bridge_adapters(strategy: Strategy, _: Model) -> Expressed:
     if strategy.trained != "full":
         yield Option("peft._target_", "megatron.bridge.peft.lora.LoRA")
         yield Option("peft.dim", strategy.lora_rank)
+    if strategy.trained == "lora":  # qlora has them on every linear layer, as its default
+        yield Option("peft.target_modules", ("linear_qkv", "linear_proj"))
 
 
 NEMO = Program(
