@@ -45,7 +45,8 @@ def read_input(path: Path, most_bytes: int, *, expected: str, may_be_pipe: bool 
             with path.open("rb") as file:
                 content = file.read(most_bytes + 1)
         else:
-            raise DataError(f"{path}: not a regular file; expected {expected}")
+            what = f"not a regular file{' but a folder' * stat.S_ISDIR(status.st_mode)}"
+            raise DataError(f"{path}: {what}; expected {expected}")
     except (OSError, ValueError) as err:  # ValueError: a NUL byte in the path
         reason = err.strerror if isinstance(err, OSError) and err.strerror else str(err)
         raise DataError(f"{path}: {reason}; expected {expected}") from err

@@ -1,6 +1,7 @@
 """`record` as its users meet it: from a prediction to its error, and what cannot be added."""
 
 import json
+import re
 
 import command_line
 import polars as pl
@@ -55,6 +56,13 @@ def test_predictions_of_which_nothing_was_measured_say_what_they_are_of(equipois
     )
     assert equipoise("plan", *asked).returncode == 0
     assert "nemotron_35_lightning" in equipoise("record").stdout
+
+
+def test_a_file_of_measured_times_is_no_folder_of_runs(equipoise, tmp_path):
+    (tmp_path / "mine.csv").write_text(TIMES)
+    refused = equipoise("record", "--runs", "mine.csv")
+    assert refused.returncode == 2
+    assert re.search(r"--runs mine\.csv: .*folder.*record add", refused.stderr)
 
 
 def test_runs_of_a_folder_count_once(equipoise, tmp_path):

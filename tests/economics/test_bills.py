@@ -137,6 +137,13 @@ def test_a_region_has_short_names_and_ones_own_carbon_comes_first():
     assert economics.bill(8, 1800, rates).carbon_kg.value == pytest.approx(3.304 * 0.025)
 
 
+@pytest.mark.parametrize("place", ["us-east-1", "california", "mars"])
+def test_a_place_that_is_no_country_is_sent_to_the_list_of_them(place):
+    with pytest.raises(SpecError, match="list regions") as refused:
+        economics.grid(place)
+    assert len(str(refused.value)) < 200
+
+
 def test_an_unknown_region_names_the_option_that_states_its_carbon():
     with pytest.raises(SpecError, match=r"region 'atlantis'.*--carbon"):
         economics.grid("atlantis")

@@ -387,6 +387,12 @@ def _from_runs(found: "Ledger", folders: list[Path]) -> tuple[tuple[str, "Measur
     from equipoise.decide.user_evidence.folders import tables_below
     from equipoise.runs.store import RUNS, read_table
 
+    file = next((each for each in folders if each.is_file()), None)
+    if file is not None:
+        raise UsageError(
+            f"--runs {file}: expected a folder, of `bench --out` or of `ingest --into`; a measured value is "
+            "added by `record add MEASURED --for ID`"
+        )
     rows = (
         row
         for folder in folders

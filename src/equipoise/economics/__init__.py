@@ -265,6 +265,9 @@ class Electricity(Struct, frozen=True, kw_only=True):
     is_user_pue: bool = False
 
 
+_CODE_LETTERS = 2  # of a country's code, which nothing longer is a slip of
+
+
 def grid(region: str = DEFAULT_GRID, *, user_g_per_kwh: float | None = None) -> GridCarbon:
     """The carbon intensity of a region: the user's own, else of grids.toml.
 
@@ -280,8 +283,10 @@ def grid(region: str = DEFAULT_GRID, *, user_g_per_kwh: float | None = None) -> 
     name = region.strip().casefold().replace(" ", "_").replace("-", "_")
     name = found["also"].get(name, name)
     if name not in regions:
-        near = get_close_matches(name, (*regions, *found["also"]), n=3)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(sorted(regions))}."
+        spelled = [each for each in (*regions, *found["also"]) if len(each) > _CODE_LETTERS]
+        near = get_close_matches(name, spelled, n=3)
+        listed = "expected a country, as `equipoise list regions` names it."
+        hint = f"did you mean {' or '.join(near)}?" if near else listed
         raise SpecError(
             f"region {region!r} is not known; {hint} `--carbon G` states the grams of CO2 per kWh of another"
         )
