@@ -477,13 +477,14 @@ def layer_seconds(load: Load, machine: Machine, grid: StrategyGrid, parameters: 
 
 
 def least_step_s(load: Load, grid: StrategyGrid, layer_s: Numbers, parameters: Parameters) -> Numbers:
-    """Seconds that a step takes at least: what its micro-batches take on a pipeline's fullest stage.
+    """Seconds that a step takes at least: what its micro-batches take on a pipeline's fullest stage, and its
+    bubble.
 
     layer_s: at most `LayerSeconds.total`. A stage that is fullest holds the mean of layers, rounded up.
     """
     stage_s = np.ceil(load.layers / grid.pp) * layer_s
-    certain_s = _UNROUNDED * grid.num_microbatches * stage_s
-    return certain_s * (1.0 + waiting_fraction(grid, parameters))
+    certain_s = _UNROUNDED * (grid.num_microbatches * stage_s + pp_bubble_s(grid, stage_s))
+    return np.asarray(certain_s * (1.0 + waiting_fraction(grid, parameters)))
 
 
 def estimate(load: Load, machine: Machine, grid: StrategyGrid, parameters: Parameters) -> StepEstimates:

@@ -146,13 +146,32 @@ class Layouts(Struct, frozen=True, kw_only=True):
     def numbered(self, names: Sequence[str]) -> Codes:
         """A small number for every layout, the same for those that agree in these sizes: (n_layouts,)."""
         numbers = np.zeros(len(self), dtype=np.intp)
-        for name in names:
-            sizes, which = (
-                (self.shares[name], self.share) if name in self.shares else (self.batches[name], self.batch)
-            )
-            values, places = np.unique(sizes, return_inverse=True)
-            numbers = numbers * len(values) + places.take(which)
+        for sizes, which in ((self.shares, self.share), (self.batches, self.batch)):
+            of_sizes, num_different = np.zeros(len(next(iter(sizes.values()))), dtype=np.intp), 1
+            for name in (each for each in names if each in sizes):
+                values, places = np.unique(sizes[name], return_inverse=True)
+                of_sizes, num_different = of_sizes * len(values) + places, num_different * len(values)
+            numbers = numbers * num_different + of_sizes.take(which)
         return numbers
+
+
+def joined(parts: Sequence[Layouts]) -> Layouts:
+    """The layouts of all parts, of which there is at least one, one after the other."""
+
+    def tables(sizes: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
+        return {name: np.concatenate([each[name] for each in sizes]) for name in sizes[0]}
+
+    def numbers(which: Sequence[Codes], sizes: Sequence[Mapping[str, NDArray[Any]]]) -> Codes:
+        firsts = np.cumsum([0, *(len(next(iter(each.values()))) for each in sizes)])
+        return np.concatenate([each + first for each, first in zip(which, firsts, strict=False)])
+
+    shares, batches = [each.shares for each in parts], [each.batches for each in parts]
+    return Layouts(
+        shares=tables(shares),
+        batches=tables(batches),
+        share=numbers([each.share for each in parts], shares),
+        batch=numbers([each.batch for each in parts], batches),
+    )
 
 
 def distinct(numbers: Codes) -> tuple[Codes, Codes]:

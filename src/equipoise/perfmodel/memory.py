@@ -1,7 +1,6 @@
 """Memory of the fullest rank, by kind, and how many strategies fit. Bytes only; nothing here knows a time."""
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import mul
 
 import numpy as np
@@ -315,31 +314,29 @@ class _SplitBytes(Struct, frozen=True, kw_only=True):
 
     of_batches: activations and what a stage sends, (n_layers, n_chunks, n_batches). of_shares: states and
     what is gathered, (n_layers or 1, n_states, n_shares). num_layers, num_states: how many combinations need
-    as much as each. batch, share: which of these a layout has, (n_layouts,). most: both together, to fit.
+    as much as each. layer: which of these each layer options are. batch, share: which a layout has,
+    (n_layouts,). most: both together, to fit.
     """
 
     of_batches: Numbers
     of_shares: Numbers
     num_layers: Sequence[int]
     num_states: Sequence[int]
+    layer: Sequence[int]
     batch: Codes
     share: Codes
     most: float
 
-    def of_layouts(self, extreme: np.ufunc) -> Numbers:
-        """The least of each layout's strategies, by np.minimum, or the most, by np.maximum: (n_layouts,)."""
-        shares = extreme.reduce(self.of_shares, axis=1)
-        axes = 1 if len(shares) > 1 else (0, 1)
-        batches = extreme.reduce(self.of_batches, axis=axes).reshape(len(shares), -1)
-        pairs = zip(batches, shares, strict=True)
-        sums = [ours.take(self.batch) + theirs.take(self.share) for ours, theirs in pairs]
-        return np.asarray(extreme.reduce(sums))
+    def extremes(self, extreme: np.ufunc) -> Callable[[slice], Numbers]:
+        """The least (np.minimum) or the most (np.maximum) of layouts' strategies: (n_layers, n_layouts)."""
+        batches, shares = extreme.reduce(self.of_batches, axis=1), extreme.reduce(self.of_shares, axis=1)
+        return lambda which: batches.take(self.batch[which], axis=1) + shares.take(self.share[which], axis=1)
 
 
 def count_fitting(
     load: Load, machine: Machine, parameters: Parameters, *, groups: Sequence[LayoutGroup], num_spaces: int
 ) -> tuple[list[FittingCount], list[NDArray[np.bool_]]]:
-    """How many strategies of each space fit; by group, the layouts of which any does.
+    """How many strategies of each space fit; by group, whether any does of each layer options and layout.
 
     load, machine, parameters: of plain numbers. groups: their layouts ordered by space.
     """
@@ -348,18 +345,24 @@ def count_fitting(
     fitting = []
     for group in groups:
         amounts = _split_bytes(load, machine, parameters, group)
-        least, most = amounts.of_layouts(np.minimum), amounts.of_layouts(np.maximum)
-        any_fits, all_fit = least <= amounts.most, most <= amounts.most
-        fitting.append(any_fits)
+        least, most = amounts.extremes(np.minimum), amounts.extremes(np.maximum)
+        fits = np.empty((len(amounts.num_layers), len(group.layouts)), dtype=bool)
+        step = MESH_ELEMENTS // len(fits)
         ends = np.searchsorted(group.layouts.column("space"), np.arange(num_spaces + 1)).tolist()
-        for space, (counted, start, stop) in enumerate(zip(counts, ends, ends[1:], strict=False)):
-            here = slice(start, stop)
-            hopeless = least[here][~any_fits[here]]
-            nearest[space] = min(nearest[space], hopeless.min(initial=np.inf))
-            some_fit = np.flatnonzero(any_fits[here] & ~all_fit[here]) + start
-            num_fitting, nearest[space] = _count_each(amounts, some_fit, nearest[space])
-            counted.num_legal += group.num_each * (stop - start)
-            counted.num_fitting += num_fitting + group.num_each * int(np.count_nonzero(all_fit[here]))
+        for space, (counted, first, last) in enumerate(zip(counts, ends, ends[1:], strict=False)):
+            counted.num_legal += group.num_each * (last - first)
+            for start in range(first, last, step):
+                here = slice(start, min(start + step, last))
+                by_layer = least(here)
+                np.less_equal(by_layer, amounts.most, out=fits[:, here])
+                lightest = np.minimum.reduce(by_layer)
+                one_fits = lightest <= amounts.most
+                all_fit = np.maximum.reduce(most(here)) <= amounts.most
+                nearest[space] = min(nearest[space], lightest[~one_fits].min(initial=np.inf))
+                some_fit = np.flatnonzero(one_fits & ~all_fit) + start
+                num_fitting, nearest[space] = _count_each(amounts, some_fit, nearest[space])
+                counted.num_fitting += num_fitting + group.num_each * int(np.count_nonzero(all_fit))
+        fitting.append(fits.take(amounts.layer, axis=0))
     for counted, amount in zip(counts, nearest, strict=True):
         if np.isfinite(amount):
             counted.nearest_bytes = float(amount * parameters.reserved_slack + parameters.fixed_bytes)
@@ -369,7 +372,7 @@ def count_fitting(
 def any_fits(load: Load, machine: Machine, parameters: Parameters, groups: Sequence[LayoutGroup]) -> bool:
     """Whether any strategy of some groups fits."""
     split = (_split_bytes(load, machine, parameters, group) for group in groups)
-    return any(bool((each.of_layouts(np.minimum) <= each.most).any()) for each in split)
+    return any(bool((each.extremes(np.minimum)(slice(None)) <= each.most).any()) for each in split)
 
 
 def _count_each(amounts: _SplitBytes, which: Codes, nearest: float) -> tuple[int, float]:
@@ -391,9 +394,9 @@ def _count_each(amounts: _SplitBytes, which: Codes, nearest: float) -> tuple[int
 
 def _split_bytes(load: Load, machine: Machine, parameters: Parameters, group: LayoutGroup) -> _SplitBytes:
     layouts = group.layouts
-    layers, num_layers = _alike(LAYER_OPTIONS, group.layers, _OF_LAYERS)
+    layers, layer = _alike(LAYER_OPTIONS, group.layers, _OF_LAYERS)
     chunks, _ = _alike(STATE_OPTIONS, group.states, _OF_BATCHES)
-    states, num_states = _alike(STATE_OPTIONS, group.states, _OF_STATES)
+    states, state = _alike(STATE_OPTIONS, group.states, _OF_STATES)
     (some_batches, batch), (some_shares, share) = distinct(layouts.batch), distinct(layouts.share)
     of_batches = np.empty((len(layers), len(chunks), len(some_batches)))
     for which, part in group.only(layers, chunks).at(some_batches).parts(MESH_ELEMENTS):
@@ -403,8 +406,9 @@ def _split_bytes(load: Load, machine: Machine, parameters: Parameters, group: La
     return _SplitBytes(
         of_batches=of_batches,
         of_shares=held_memory(load, group.only(layers, states).at(some_shares).mesh()).total,
-        num_layers=num_layers,
-        num_states=[each // len(chunks) for each in num_states],
+        num_layers=np.bincount(layer).tolist(),
+        num_states=(np.bincount(state) // len(chunks)).tolist(),
+        layer=layer,
         batch=batch,
         share=share,
         most=float((machine.memory_bytes - parameters.fixed_bytes) / parameters.reserved_slack),
@@ -414,7 +418,8 @@ def _split_bytes(load: Load, machine: Machine, parameters: Parameters, group: La
 def _alike(
     names: tuple[str, ...], combinations: Combinations, options: tuple[str, ...]
 ) -> tuple[list[int], list[int]]:
-    """The numbers of combinations that differ in some options, and how many agree with each."""
+    """The numbers of combinations that differ in some options, and which of these each agrees with."""
     positions = [names.index(each) for each in options]
     keys = [tuple(values[each] for each in positions) for values in combinations]
-    return [keys.index(each) for each in Counter(keys)], list(Counter(keys).values())
+    different = list(dict.fromkeys(keys))
+    return [keys.index(each) for each in different], [different.index(each) for each in keys]

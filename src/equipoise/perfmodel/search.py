@@ -5,12 +5,13 @@ fastest, whatever memory it takes, also fits, nothing else of its layout is eval
 could still win is. tests/perfmodel/test_search.py checks each of these rules.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from equipoise.perfmodel.estimate import estimate, layer_seconds, least_step_s
@@ -19,9 +20,11 @@ from equipoise.perfmodel.layouts import (
     MESH_ELEMENTS,
     Codes,
     LayoutGroup,
+    Layouts,
     Numbers,
     distinct,
     flat_rows,
+    joined,
     layout_groups,
 )
 from equipoise.perfmodel.load import Load
@@ -39,7 +42,7 @@ _Options: TypeAlias = Callable[[LayoutGroup, Parameters], tuple[Sequence[int], S
 # Rows of strategies that are evaluated at once.
 _ROWS = 2**14
 # Layouts evaluated at first; twice as many each time after.
-_FIRST_ROUND = 4096
+_FIRST_ROUND = 1024
 # Of the ZeRO stages that shard no weights, the fastest first: sharded states make the optimizer's step
 # shorter, sharded gradients leave it as it is; traffic is that of none (Rajbhandari et al. 2020, section 7).
 _WHOLE_WEIGHTS = (1, 2, 0)
@@ -145,18 +148,22 @@ class _Candidates(Struct, kw_only=True):
         """Some of the layouts, in the order given."""
         return _Candidates(**{name: getattr(self, name).take(which) for name in self.__struct_fields__})
 
-    def limits_s(self, num_best: int) -> Numbers:
-        """What a layout has to stay below to change the answer: the best of its axes, and the worst kept."""
+    def limits_s(self, which: Codes, known: Codes, num_best: int) -> Numbers:
+        """What layouts have to stay below to change the answer: the best of their axes, and the worst kept.
+
+        which, known: of the layouts asked about, and of those evaluated.
+        """
+        axes, space = self.axes.take(known), self.space.take(known)
         by_axes = np.full(int(self.axes.max()) + 1, np.inf)
-        np.minimum.at(by_axes, self.axes, self.value_s)
-        space_of = np.zeros(len(by_axes), dtype=np.intp)
-        space_of[self.axes] = self.space
+        np.minimum.at(by_axes, axes, self.value_s.take(known))
+        space_of = np.full(len(by_axes), -1)
+        space_of[axes] = space
         worst = np.full(int(self.space.max()) + 1, np.inf)
-        for space in _present(self.space):
-            values = by_axes[space_of == space]
+        for each in _present(space):
+            values = by_axes[space_of == each]
             if len(values) >= num_best:
-                worst[space] = np.partition(values, num_best - 1)[num_best - 1]
-        return np.asarray(np.minimum(by_axes.take(self.axes), worst.take(self.space)))
+                worst[each] = np.partition(values, num_best - 1)[num_best - 1]
+        return np.asarray(np.minimum(by_axes.take(self.axes.take(which)), worst.take(self.space.take(which))))
 
     def best(self, groups: Sequence[LayoutGroup], space: int, num_best: int) -> tuple[FoundStrategy, ...]:
         """The best for each sizes of the axes of a space, the best first."""
@@ -176,46 +183,74 @@ class _Candidates(Struct, kw_only=True):
 
 
 def _bounded(job: SearchJob, groups: Sequence[LayoutGroup], fitting: Sequence[_Mask]) -> _Candidates | None:
-    """Every layout of which any strategy fits, with a bound of its time and none evaluated; None without any.
+    """Every layout of which any strategy fits, with a bound of its time, none evaluated; None without any.
 
-    fitting: by group, which layouts have a strategy that fits.
+    fitting: by group, whether any strategy fits of each layer options and layout.
     """
-    parts = []
-    for number, (group, fits) in enumerate(zip(groups, fitting, strict=True)):
-        which = np.flatnonzero(fits)
-        if len(which):
-            part = group.at(which)
-            least_s = _least_s(job, part.only(*_fastest(group, job.parameters)))
-            parts.append((np.full(len(which), number), which, part.layouts, least_s))
-    if not parts:
+    number, which, some, able = [], [], [], []
+    for each, (group, fits) in enumerate(zip(groups, fitting, strict=True)):
+        rows = np.flatnonzero(np.logical_or.reduce(fits))
+        if len(rows):
+            number.append(np.full(len(rows), each))
+            which.append(rows)
+            some.append(group.at(rows))
+            able.append(fits.take(rows, axis=1))
+    if not some:
         return None
-    layout = np.concatenate([which for _, which, _, _ in parts])
+    layouts = joined([group.layouts for group in some])
+    num_layers = np.concatenate([_least_layers(job, group) for group in some])
     return _Candidates(
-        group=np.concatenate([numbers for numbers, _, _, _ in parts]),
-        layout=layout,
-        space=np.concatenate([layouts.column("space") for _, _, layouts, _ in parts]),
-        axes=np.concatenate([layouts.column("axes") for _, _, layouts, _ in parts]),
-        lower_s=np.concatenate([least_s for *_, least_s in parts]),
-        value_s=np.full(len(layout), np.inf),
-        layer=np.zeros(len(layout), dtype=np.intp),
-        state=np.zeros(len(layout), dtype=np.intp),
+        group=np.concatenate(number),
+        layout=np.concatenate(which),
+        space=layouts.column("space"),
+        axes=layouts.column("axes"),
+        lower_s=num_layers * _least_layer_s(job, some, able, layouts),
+        value_s=np.full(len(layouts), np.inf),
+        layer=np.zeros(len(layouts), dtype=np.intp),
+        state=np.zeros(len(layouts), dtype=np.intp),
     )
 
 
-def _least_s(job: SearchJob, group: LayoutGroup) -> Numbers:
-    """Seconds that a training takes at least by any strategy of each layout, whatever memory it needs.
+def _least_layers(job: SearchJob, group: LayoutGroup) -> Numbers:
+    """How many times a layer's seconds a training takes at least by any strategy of each layout."""
+    some, batch = distinct(group.layouts.batch)
+    batches = group.only([0], _least_bubble(group)).at(some)
+    num_layers = least_step_s(job.load, batches.mesh(), np.ones(()), job.parameters).min(axis=(0, 1))
+    num_steps = job.num_steps(batches.layouts.column("global_batch_samples"))
+    return np.asarray((num_layers * num_steps).take(batch))
 
-    A layer's seconds are computed once for all layouts that share what decides them.
+
+def _least_layer_s(
+    job: SearchJob, groups: Sequence[LayoutGroup], fits: Sequence[_Mask], layouts: Layouts
+) -> Numbers:
+    """Seconds of a layer by the fastest options with which any strategy of each layout fits.
+
+    fits: by group, of each layer options and layout. layouts: of all groups. Seconds are computed once for
+    the layouts that share what decides them.
     """
-    layouts = group.layouts
-    shared, which = distinct(layouts.numbered(_OF_A_LAYER))
-    layer_s = np.empty(len(shared))
-    for some, part in group.at(shared).parts(MESH_ELEMENTS):
-        total = layer_seconds(job.load, job.machine, part.mesh(), job.parameters).total
-        layer_s[some] = total.min(axis=(0, 1))
-    sizes = group.only([0], [0]).mesh()
-    step_s = least_step_s(job.load, sizes, layer_s.take(which)[None, None, :], job.parameters)[0, 0]
-    return np.asarray(step_s * job.num_steps(layouts.column("global_batch_samples")))
+    alike: dict[Any, list[int]] = defaultdict(list)
+    for number, group in enumerate(groups):
+        states = group.only([], _least_bubble(group)).states
+        alike[group.layers, tuple(values[1:] for values in states)].append(number)
+    of_a_layer = layouts.numbered(_OF_A_LAYER)
+    ends = np.cumsum([0, *(len(group.layouts) for group in groups)])
+    layer_s = np.empty(len(layouts))
+    for numbers in alike.values():
+        rows = np.concatenate([np.arange(*ends[each : each + 2]) for each in numbers])
+        shared, which = distinct(of_a_layer[rows])
+        first = groups[numbers[0]]
+        layers = _unbeaten_layers(first, job.parameters)
+        group = replace(first, layouts=layouts.at(rows[shared])).only(layers, _least_bubble(first))
+        known_s = np.empty((len(layers), len(shared)))
+        for some, part in group.parts(MESH_ELEMENTS):
+            seconds = layer_seconds(job.load, job.machine, part.mesh(), job.parameters)
+            known_s[:, some] = seconds.total.min(axis=1)
+        least_s = np.full(len(rows), np.inf)
+        for layer, each_s in zip(layers, known_s, strict=True):
+            able = np.concatenate([fits[each][layer] for each in numbers])
+            np.minimum(least_s, each_s.take(which), out=least_s, where=able)
+        layer_s[rows] = least_s
+    return layer_s
 
 
 def _promising(
@@ -229,24 +264,22 @@ def _promising(
     lowest_s = np.full(int(bounded.space.max()) + 1, np.inf)
     np.minimum.at(lowest_s, bounded.space, bounded.lower_s)
     excess = bounded.lower_s / lowest_s.take(bounded.space)
-    is_evaluated = np.zeros(len(excess), dtype=bool)
-    left, size = np.arange(len(excess)), _FIRST_ROUND
+    left, known, size = np.arange(len(excess)), np.arange(0), _FIRST_ROUND
     while len(left):
-        first = left if len(left) <= size else left[np.argpartition(excess.take(left), size)[:size]]
-        _evaluate(job, groups, bounded, np.sort(first), _fastest)
-        is_evaluated[first] = True
-        left = left[~is_evaluated[left]]
-        left = left[bounded.lower_s[left] <= bounded.limits_s(num_best)[left]]
+        left = left[np.argpartition(excess.take(left), min(size, len(left)) - 1)]
+        _evaluate(job, groups, bounded, left[:size], _fastest)
+        known, left = np.concatenate((known, left[:size])), left[size:]
+        left = left[bounded.lower_s.take(left) <= bounded.limits_s(left, known, num_best)]
         size *= 2
-    return bounded.at(np.flatnonzero(is_evaluated))
+    return bounded.at(np.sort(known))
 
 
 def _settle(job: SearchJob, groups: Sequence[LayoutGroup], candidates: _Candidates, num_best: int) -> None:
     """Evaluate in full the layouts that could still change the answer, the most promising first."""
-    size = _FIRST_ROUND
+    size, known = _FIRST_ROUND, np.arange(len(candidates.group))
     while True:
-        limit_s = np.minimum(candidates.limits_s(num_best), candidates.value_s)
-        left = np.flatnonzero(candidates.lower_s < limit_s)
+        limits_s = candidates.limits_s(known, known, num_best)
+        left = np.flatnonzero(candidates.lower_s < np.minimum(limits_s, candidates.value_s))
         if not len(left):
             return
         left = left[np.argsort(candidates.lower_s[left], kind="stable")[:size]]
@@ -300,7 +333,8 @@ def _evaluate_rows(job: SearchJob, candidates: _Candidates, parts: Sequence[_Par
         some = slice(start, start + shape[0] * shape[1])
         of_part, start = allowed[some].reshape(shape), some.stop
         best = of_part.argmin(axis=0)
-        candidates.lower_s[part.which] = time_s[some].reshape(shape).min(axis=0)
+        least_s = time_s[some].reshape(shape).min(axis=0)
+        candidates.lower_s[part.which] = np.maximum(candidates.lower_s[part.which], least_s)
         candidates.value_s[part.which] = of_part[best, np.arange(shape[1])]
         candidates.layer[part.which] = part.layers[best // len(part.states)]
         candidates.state[part.which] = part.states[best % len(part.states)]
@@ -365,6 +399,16 @@ def _fastest_states(group: LayoutGroup) -> tuple[int, ...]:
         group.states,
         kind=lambda values: values | {"zero_stage": values["zero_stage"] in _WHOLE_WEIGHTS},
         rank=lambda values: (_order(values["zero_stage"]),),
+    )
+
+
+def _least_bubble(group: LayoutGroup) -> tuple[int, ...]:
+    """Numbers of the state options with the shortest bubble, among those that train the same weights."""
+    return _firsts(
+        STATE_OPTIONS,
+        group.states,
+        kind=lambda values: {name: values[name] for name in ("schedule", "trained")},
+        rank=lambda values: (-values["interleave"],),
     )
 
 

@@ -54,7 +54,7 @@ def test_what_is_found_fits_is_the_fastest_and_sums_up(asked):
     strategies = best(asked["size"], found)
     if not strategies:
         (searched,) = found.surveyed((asked["size"],))
-        assert searched.faults or searched.memories
+        assert searched.faults or searched.nearest_bytes
         return
     for each in strategies:
         chosen = each.strategy
