@@ -198,6 +198,14 @@ def test_jobs_of_rows_toml_and_csv_are_the_same_jobs():
         assert [replace(each, where="") for each in found] == [replace(each, where="") for each in row]
 
 
+def test_several_jobs_of_one_workload_are_numbered():
+    found = jobs(
+        workload_1="bert", workload_2="gpt2", train_2="lora", examples_2="5k", workload_3="bert", tokens_2=""
+    )
+    assert [each.name for each in found] == ["bert", "gpt2", "bert 2"]
+    assert found[1].training == {"train": ("lora",), "training_examples": 5000}
+
+
 def test_measured_times_may_be_pasted_as_csv():
     found = jobs("name;times\nours;8=30min 16=1000s\n")
     assert (found[0].name, found[0].times) == ("ours", {8: (1800.0,), 16: (1000.0,)})

@@ -178,8 +178,7 @@ class Problem(Struct, frozen=True, kw_only=True):
         if self.training.workload.rollout is not None:
             unit = math.lcm(unit, self.training.workload.rollout.group_size)
         batch = max(1, round(usual / unit)) * unit
-        # Upwards by less than a fourth: fewer steps would make a size the fastest for its batch alone.
-        is_near = -_NEAR_BATCH * usual <= batch - usual < _NEAR_BATCH * usual
+        is_near = abs(batch - usual) <= _NEAR_BATCH * usual
         return batch if is_near and batch <= float(self.samples(np.array([batch]))[0]) else usual
 
     def searched(self, num_accelerators: int) -> Searched:

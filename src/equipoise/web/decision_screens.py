@@ -107,7 +107,9 @@ _PASTED: Final = "pasted"
 _COLUMNS: Final = (
     ("workload", "Train", ""),
     ("name", "Name", "the workload"),
+    ("train", "Which weights", "all; lora, qlora"),
     ("tokens", "Tokens", "to the target"),
+    ("examples", "Examples", "its data; 10k"),
     ("sizes", "Sizes", "any; 8 16 32"),
     ("deadline", "Done by", "none; 8 h, 2 d"),
     ("weight", "Weight", "1"),

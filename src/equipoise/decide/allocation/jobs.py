@@ -3,12 +3,13 @@
 import math
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.decide.allocation.problem import HOURS, Tariff
 from equipoise.decide.field import MAX_ACCELERATORS, MAX_SIZES
@@ -100,6 +101,7 @@ def jobs_of(document: Mapping[str, Any], *, where: str, folder: Path | None) -> 
     if len(listed) > MAX_JOBS:
         raise DataError(f"{where}: {len(listed)} jobs; at most {MAX_JOBS} share a pool at once")
     jobs = tuple(_job(each, f"{where}: job {number}", folder) for number, each in enumerate(listed, 1))
+    jobs = _numbered(jobs, [each.get("name") is not None for each in listed])
     names = [each.name for each in jobs]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -110,6 +112,20 @@ def jobs_of(document: Mapping[str, Any], *, where: str, folder: Path | None) -> 
         usd_per_kwh=None if prices is None else _prices(prices, whole),
         begin_s=None if "begin" not in whole.fields else clock_s(str(whole.fields["begin"]), where=where),
     )
+
+
+def _numbered(jobs: Sequence[JobRequest], is_named: Sequence[bool]) -> tuple[JobRequest, ...]:
+    """The jobs; names that were not stated and occur earlier get a number: several may train one model."""
+    taken = {job.name for job, is_stated in zip(jobs, is_named, strict=True) if is_stated}
+    found = []
+    for job, is_stated in zip(jobs, is_named, strict=True):
+        name, number = job.name, 1
+        while not is_stated and name in taken:
+            number += 1
+            name = f"{job.name} {number}"
+        taken.add(name)
+        found.append(replace(job, name=name))
+    return tuple(found)
 
 
 def jobs_document(text: str, *, where: str) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from equipoise.report.format import capital, count, listed, plural, printable, s
 from equipoise.report.pages.answer.head import (
     RECOMMENDED,
     Group,
+    after_queue,
     chip_of,
     groups,
     is_recommended,
@@ -245,7 +246,7 @@ def _limit_lines(
         at = (deadline_s - (answer.question.queue_s or 0.0)) / scale
         if at * _FARTHEST_LIMIT > min(times):
             line = _curve("deadline", (at, at), (min(money), max(money)))
-            yield line, Note(x=at, y=max(money), text="deadline")
+            yield line, Note(x=at, y=max(money), text=f"deadline{after_queue(answer)}")
     if budget_usd is not None and min(money) < amounts.converted(budget_usd) * _FARTHEST_LIMIT:
         budget = amounts.converted(budget_usd)
         line = _curve("budget", (min(times), max(times)), (budget, budget))
