@@ -57,6 +57,7 @@ _AMOUNT: Final = re.compile(
 )
 
 _GROUPED: Final = re.compile(r"[0-9]{1,3}([,_][0-9]{3})+(?![0-9])")
+_DOLLARS: Final = re.compile(r"(?:US\$|\$|USD\b)?\s*([0-9.][^\s$]*?)\s*(?:\$|USD)?", re.IGNORECASE)
 
 
 class Field(Struct, frozen=True, kw_only=True):
@@ -185,7 +186,7 @@ def _flag(field: Field, given: object) -> bool:
 
 def _number(field: Field, given: object) -> float:
     try:
-        value = float(_ungrouped(given))
+        value = float(_ungrouped(field, given))
     except ValueError:
         raise UsageError(f"--{field.option} is {str(given)!r}; expected {_expected(field)}") from None
     return field.check(value * field.scale)
@@ -197,7 +198,7 @@ def _expected(field: Field) -> str:
 
 
 def _amount(field: Field, given: object) -> float:
-    text = _ungrouped(given)
+    text = _ungrouped(field, given)
     found = _AMOUNT.fullmatch(text)
     if found is None:
         raise UsageError(
@@ -206,9 +207,14 @@ def _amount(field: Field, given: object) -> float:
     return field.check(float(found[1]) * field.multiple ** _MULTIPLES[found[2].lower()] * field.scale)
 
 
-def _ungrouped(given: object) -> str:
-    """The text of a number without marks between thousands; a comma elsewhere is left, and refused."""
+def _ungrouped(field: Field, given: object) -> str:
+    """The text of a number without marks between thousands, or of dollars where it counts them.
+
+    A comma elsewhere is left, and refused; so is any other currency.
+    """
     text = str(given).strip()
+    dollars = _DOLLARS.fullmatch(text) if (field.unit or "").startswith("USD") else None
+    text = text if dollars is None else dollars[1]
     return text.replace(",", "").replace("_", "") if _GROUPED.match(text) else text
 
 
