@@ -31,6 +31,7 @@ def test_a_stated_budget_is_the_same_at_every_batch_and_certain():
     assert found.log_sd(64.0) == 0.0
     assert not found.is_to_target
     assert found.work == "train on 1 M samples"
+    assert fixed_budget(workload("resnet50"), 1.0).work == "train on 1 sample"
 
 
 def test_samples_to_a_target_grow_with_the_batch():

@@ -174,6 +174,17 @@ def test_flips_and_alternatives_are_named():
     assert re.search(r"B200.*\bbelow 4 USD", " ".join(printed(made_answer(), full=True).split()))
 
 
+def test_a_time_below_a_minute_is_said_to_be_short_of_starting():
+    # 30 s of steps; the made answer takes many minutes.
+    answer = made_answer()
+    best = answer.recommended
+    quick = replace(best, time_s=replace(best.time_s, value=30.0, low=20.0, high=45.0))
+    at_once = replace(answer, recommended=quick)
+    assert best.time_s.value > 60
+    assert "starting" not in next(line for line in printed(answer).splitlines() if line.startswith("Time "))
+    assert "starting" in next(line for line in printed(at_once).splitlines() if line.startswith("Time "))
+
+
 def test_a_change_too_small_for_the_digits_shown_is_called_that():
     answer = made_answer()
     near = replace(answer.flips[0], flips_at=4.9999)

@@ -190,13 +190,13 @@ def samples_of_examples(query: TrainingQuery, about: Workload) -> float:
 
 def examples_words(query: TrainingQuery, about: Workload, samples: float) -> str:
     """What passes over a data set are for, as in "the time to ..."."""
-    unit = "tokens" if about.sequence_tokens else "samples"
-    amount = f"{format_si(samples * (about.sequence_tokens or 1))} {unit}"
+    count = samples * (about.sequence_tokens or 1)
+    amount = f"{format_si(count)} {'token' if about.sequence_tokens else 'sample'}{'s' * (count != 1)}"
     epochs = query.num_epochs or 1.0
-    what = "preference pairs" if "dpo" in query.train else "prompts" if about.rollout else "examples"
+    what = "preference pair" if "dpo" in query.train else "prompt" if about.rollout else "example"
     examples = query.training_examples or about.dataset_samples or 0
     passes = f"{epochs:g} epoch{'' if epochs == 1 else 's'}"
-    return f"train {passes} on {format_count(examples)} {what} ({amount})"
+    return f"train {passes} on {format_count(examples)} {what}{'s' * (examples != 1)} ({amount})"
 
 
 def usual_fine_tuning_batch(query: TrainingQuery, about: Workload) -> int | None:

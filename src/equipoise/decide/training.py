@@ -161,7 +161,8 @@ def training_budget(query: TrainingQuery, workload: Workload, scores: Scores | N
 def fixed_budget(workload: Workload, samples: float, *, in_samples: bool = False) -> TrainingBudget:
     """A budget of so many samples, the same at every batch. in_samples: whether it was stated in them."""
     tokens = None if in_samples else workload.sequence_tokens
-    amount = f"{format_si(samples * (tokens or 1))} {'tokens' if tokens else 'samples'}"
+    unit = f"{'token' if tokens else 'sample'}{'s' * (samples * (tokens or 1) != 1)}"
+    amount = f"{format_si(samples * (tokens or 1))} {unit}"
     return TrainingBudget(
         work=f"train on {amount}",
         samples=lambda batch: np.full_like(batch, samples),

@@ -18,7 +18,7 @@ from equipoise.report.blocks import Badge, Block, Fact, Facts, Span, code, stron
 from equipoise.report.format import TIMES, capital, count, listed, plural, printable, sentence
 from equipoise.scaling.equilibrium import Equilibrium, Limit, default_answer, least_speedup, pays
 from equipoise.spec.hardware import TERM_WORDS, PriceTerms
-from equipoise.units import format_count, format_percent, format_si
+from equipoise.units import MINUTE_S, format_count, format_percent, format_si
 
 GRADES: Final[dict[Grade, str]] = {
     "measured": "your measured runs",
@@ -216,6 +216,8 @@ def _time(answer: Answer, best: Candidate) -> Iterator[Span]:
     time = best.time_s
     yield strong(amounts.duration(time.value))
     yield f" ({amounts.duration_range(time)}, {format_percent(time.level)} range)"
+    if time.value < MINUTE_S:
+        yield "; starting takes longer"  # machines, data, weights and compiling come before the first step
     if best.goodput is not None and best.goodput.value < _LEAST_GOODPUT_SHOWN:
         yield f", goodput {amounts.share(best.goodput.value)}"
     for each in best.constraints:
