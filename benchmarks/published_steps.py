@@ -42,6 +42,7 @@ from equipoise.decide.published_steps import (
     PER_DOUBLING_OF_SEQUENCE,
 )
 from equipoise.runs.readers.cells import TextRow
+from equipoise.spec import family_of
 from equipoise.spec.catalogue import shipped
 from equipoise.spec.strategy import software
 
@@ -223,7 +224,7 @@ def _facts(row: PublishedRow) -> tuple[str, str, str, str]:
     kind = "other" if model is None else "experts" if model.num_expert_blocks else "dense"
     known = row.model and row.model.known
     name = known.slug if known else str(None if model is None else (model.layers, model.hidden))
-    return nodes.accelerator.slug.partition("-")[0], ran.name, kind, name
+    return " ".join(family_of(nodes.accelerator.slug)), ran.name, kind, name
 
 
 def _apart(one: PublishedRow, other: PublishedRow) -> float:
@@ -308,7 +309,7 @@ def distance() -> None:
             if one["repository"] == other["repository"]:
                 continue
             chip, chip2 = one["accelerator"], other["accelerator"]
-            same_chip = chip.partition("-")[0] == chip2.partition("-")[0]
+            same_chip = family_of(chip) == family_of(chip2)
             families = software(one["software"]).family, software(other["software"]).family
             terms.append(
                 (

@@ -13,111 +13,22 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from msgspec import Struct, to_builtins
+from msgspec import to_builtins
 from software_fit import software_document
 from step_table import steps_document
 from submitters import submitter_spread
 from threadpoolctl import threadpool_limits
-from written import profile_record, write_record
+from written import write_record
 
-from equipoise.calibration.accuracy import half_width
 from equipoise.calibration.advice_backtest import HeldOutAdvice, advice_errors, held_out_advice
 from equipoise.calibration.curves import FORECAST, PUBLISHED, BacktestSummary, shipped_forecasts
 from equipoise.calibration.forecasts import TRENDS, fingerprint, results_of
 from equipoise.calibration.profiles import NAME as PROFILES
-from equipoise.calibration.profiles import SOFTWARE_NAME, Profile, ProfileRecord
-from equipoise.calibration.published import PublishedRow, nodes_of
-from equipoise.calibration.published.executions import digest_of, read_executions
-from equipoise.calibration.step_rows import calibrated, refusal
-from equipoise.calibration.validate import Validation, validate
-from equipoise.intervals import LEVEL
 from equipoise.runs import embedded
 from equipoise.scaling import backtest as scaling
 from equipoise.scaling import pooled
 from equipoise.scaling.backtest import Protocol
 from equipoise.spec.mlperf import best_per_size, round_key
-
-
-class Recipe(Struct, frozen=True, kw_only=True):
-    """How a profile is made: the files it is fitted to, and the split by which its errors are found."""
-
-    name: str
-    title: str
-    file_names: tuple[str, ...]
-    split: str
-
-
-RECIPES: tuple[Recipe, ...] = (
-    Recipe(
-        name="a100-megatron",
-        title="Megatron of 2021 to 2023 on A100, fp16, attention not fused (vTrain, Selene)",
-        file_names=(
-            "vtrain_single.csv",
-            "vtrain_multi.csv",
-            "korthikanti_table5.csv",
-            "megatron_sc21_mtnlg.csv",
-        ),
-        split="leave-n_gpus-out",
-    ),
-    Recipe(
-        name="h100-torchtitan",
-        title="torchtitan of 2024 and 2025 on H100 and H200, bf16 and fp8",
-        file_names=("torchtitan.csv",),
-        split="leave-strategy-out",
-    ),
-    Recipe(
-        name="blackwell-bridge",
-        title="NVIDIA Megatron-Bridge of 2025 and 2026 on Blackwell and H100, bf16 to nvfp4",
-        file_names=("megatron_bridge_nemo.csv",),
-        split="leave-model-out",
-    ),
-)
-
-
-def fitted(recipe: Recipe, directory: Path) -> Profile:
-    """The profile a recipe makes of the files of a directory.
-
-    Raises as `read_executions` and `validate` do.
-    """
-    paths = [directory / name for name in recipe.file_names]
-    rows = [row for row in read_executions(paths) if row.kind == "step" and refusal(row) is None]
-    found = calibrated(rows)
-    values = {name: found.parameters.value(name) for name in found.moved}
-    return Profile(
-        name=recipe.name,
-        title=recipe.title,
-        file_names=recipe.file_names,
-        accelerators=_accelerators(rows),
-        values=values,
-        log_sd=dict(zip(found.moved, found.log_sd.tolist(), strict=True)),
-        record=_record(validate(paths, split=recipe.split)),
-        row_digests=tuple(digest_of(row) for row in rows),
-    )
-
-
-def _accelerators(rows: Sequence[PublishedRow]) -> tuple[str, ...]:
-    """Slugs of the accelerators of some rows, in order of first appearance."""
-    nodes = [nodes_of(row) for row in rows]
-    return tuple(dict.fromkeys(each.accelerator.slug for each in nodes if each is not None))
-
-
-def _record(held_out: Validation) -> ProfileRecord:
-    """The errors of a validation, and the interval that follows from them."""
-    ratios: dict[int, tuple[float, int]] = {}
-    for each in held_out.verdicts:
-        row, conversion = each.row, each.row.conversion
-        if each.predicted is not None and conversion is not None and row.seconds is not None:
-            ratios[row.execution] = (np.log(row.seconds / conversion.seconds(each.predicted)), row.cluster)
-    logs, clusters = (np.array(each) for each in zip(*ratios.values(), strict=True))
-    half = float(half_width(logs, clusters.astype(np.intp), level=LEVEL))
-    return profile_record(held_out.errors, split=held_out.split, log_half_width=half)
-
-
-def profiles_document(directory: Path) -> dict[str, Any]:
-    """All profiles as they ship, fitted to the measurements of a directory. Raises as `fitted` does."""
-    return {"profiles": [to_builtins(fitted(each, directory)) for each in RECIPES]}
-
 
 _PROTOCOLS: tuple[tuple[Protocol, bool], ...] = (("largest", False), ("largest", True), ("new_round", False))
 
@@ -169,10 +80,6 @@ def _measured() -> Path:
     return Path(os.environ.get("EQUIPOISE_DATA", checkout.parent / "shared" / "data")) / "measured"
 
 
-def _profiles() -> Mapping[str, Any]:
-    return profiles_document(_measured())
-
-
 def _software() -> Mapping[str, Any]:
     return software_document(_measured())
 
@@ -187,8 +94,7 @@ def _advice() -> Mapping[str, Any]:
 
 # Each record by its name: the file, and what is written there.
 RECORDS: Mapping[str, tuple[str, Callable[[], Mapping[str, Any]]]] = {
-    "profiles": (PROFILES, _profiles),
-    "software": (SOFTWARE_NAME, _software),
+    "software": (PROFILES, _software),
     "steps": ("published_steps.json", _steps),
     "forecast": (FORECAST, forecast_document),
     "trends": (TRENDS, trends_document),

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 from scipy.linalg.lapack import dpotri
-from step_table import source_of
+from step_table import COLLECTED, source_of
 from written import profile_record
 
 from equipoise.calibration.accuracy import prior_half_width, time_errors
@@ -386,8 +386,8 @@ def held_out_steps(rows: Sequence[PublishedRow], fold_of: Callable[[PublishedRow
 
 
 def software_document(directory: Path) -> dict[str, Any]:
-    """The parameters of every software as they ship, fitted to the measurements of a directory."""
-    rows = fitting_rows(read_executions([directory / name for name in FILE_NAMES]))
+    """Parameters of every software as they ship: fitted to a directory's measurements and those beside."""
+    rows = fitting_rows(read_executions([*(directory / name for name in FILE_NAMES), *COLLECTED]))
     held_out = held_out_steps(rows, source_of)
     arrays = software_rows(rows)
     fit = fit_software(arrays, np.unique(arrays.groups.software).tolist())

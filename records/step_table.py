@@ -45,12 +45,16 @@ _DATES = (
 _MONTHS = range(1, 13)
 
 
+# Measurements that were read at their sources for this project: facts, each row with its source.
+COLLECTED: tuple[Path, ...] = tuple(sorted(Path(__file__).with_name("measured").glob("*.csv")))
+
+
 def steps_document(directory: Path, folder: Path | None = None) -> dict[str, Any]:
-    """Write the table from all files of measurements of a directory; what went into it, and what did not.
+    """Write the table from all measurements, a directory's and those beside; what is in it, and what is not.
 
     folder: where the table goes; the package's data unless given.
     """
-    paths = sorted(directory.glob("*.csv"))
+    paths = [*sorted(directory.glob("*.csv")), *COLLECTED]
     # Files of whole trainings have columns of their own.
     of_steps = [path for path in paths if "measured" in rows_of(path)[0]]
     rows = with_executions(read_rows(of_steps))
@@ -129,15 +133,19 @@ def table_row(row: PublishedRow, *, execution: str, reason: str | None) -> dict[
 
 
 def source_of(row: PublishedRow) -> str:
-    """The repository or paper that a row is from: its source up to the commit, file or table.
+    """The repository, paper or site that a row is from: its source up to the commit, file or page.
 
     >>> from types import SimpleNamespace
     >>> source_of(SimpleNamespace(cells={"source": "github:pytorch/ao@36027d82d:training/README.md"}))
     'github:pytorch/ao'
     >>> source_of(SimpleNamespace(cells={"source": "arXiv:2205.05198 Table 5 via github"}))
     'arxiv:2205.05198'
+    >>> source_of(SimpleNamespace(cells={"source": "https://www.intel.com/gaudi/training.html 1.16"}))
+    'https://intel.com'
     """
     text = row.cells.get("source", "").strip()
+    text = re.sub(r"^https://github\.com/([^/\s]+/[^/\s]+)(?:/\S*)?", r"github:\1", text)
+    text = re.sub(r"^(https://)(?:www\.)?([^/\s]+)(?:/\S*)?", r"\1\2", text)
     match = re.match(r"(?:https?://)?(?:[a-z]+:)?[^@#\s:]+", text, re.IGNORECASE)
     return match[0].rstrip(".,;").lower() if match else ""
 

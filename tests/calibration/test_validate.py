@@ -25,7 +25,7 @@ from equipoise.calibration.accuracy import (
     split_of,
     time_errors,
 )
-from equipoise.calibration.profiles import profile
+from equipoise.calibration.profiles import profiles
 from equipoise.calibration.published import read_rows
 from equipoise.calibration.published.executions import with_executions
 from equipoise.calibration.validate import basis_of, validate
@@ -289,16 +289,16 @@ def test_workloads_are_one_whether_or_not_their_step_is_known(write):
 @pytest.mark.parametrize(
     ("changes", "name"),
     [
-        ({}, "a100-megatron"),  # fp16 on an A100: of the time before fused attention
+        ({}, "megatron"),  # fp16 on an A100: of the time before fused attention
         ({"fp16": "bf16"}, None),
-        ({"fp16": "bf16", "GPT,": "GPT (Megatron-DeepSpeed),"}, "a100-megatron"),
-        ({"DGX A100": "DGX-H100"}, None),
-        ({"DGX A100": "DGX-H100", "fp16": "bf16", "GPT,": "torchtitan GPT,"}, "h100-torchtitan"),
-        ({"DGX A100": "DGX-GB200", "fp16": "bf16", "GPT,": "NeMo GPT,"}, "blackwell-bridge"),
+        ({"fp16": "bf16", "GPT,": "GPT (Megatron-DeepSpeed),"}, "megatron"),
+        ({"DGX A100": "DGX-H100"}, "megatron"),
+        ({"DGX A100": "DGX-H100", "fp16": "bf16", "GPT,": "torchtitan GPT,"}, "fsdp2_eager"),
+        ({"DGX A100": "DGX-GB200", "fp16": "bf16", "GPT,": "NeMo GPT,"}, "megatron_core"),
         ({"DGX A100": "DGX-GB200", "fp16": "bf16"}, None),
     ],
 )
-def test_a_profile_serves_its_own_software_on_its_own_chip(write, changes, name):
+def test_a_row_is_predicted_as_its_own_software_runs(write, changes, name):
     row = _step()
     for old, new in changes.items():
         row = row.replace(old, new)
@@ -306,18 +306,18 @@ def test_a_profile_serves_its_own_software_on_its_own_chip(write, changes, name)
     assert (found and found.name) == name
 
 
-def test_a_profile_that_is_named_speaks_for_all_rows(write):
+def test_software_that_is_named_serves_all_rows(write):
     row = read_rows([write(_step())])[0]
-    assert basis_of("h100-torchtitan")(row).name == "h100-torchtitan"
+    assert basis_of("torchtitan")(row).name == "torchtitan"
     assert basis_of("priors")(row) is None
-    with pytest.raises(SpecError, match=r"profile 'mine'.*; .*h100.*\bauto .*priors"):
+    with pytest.raises(SpecError, match=r"software 'mine'.*; .*torchtitan.*\bauto, priors"):
         basis_of("mine")
 
 
 def test_the_interval_of_a_profile_is_that_of_its_record(write):
-    found = validate([write(_step())], basis_of=basis_of("a100-megatron")).verdicts[0]
-    half = profile("a100-megatron").record.log_half_width
-    assert found.profile == "a100-megatron"
+    found = validate([write(_step())], basis_of=basis_of("megatron")).verdicts[0]
+    half = profiles()["megatron"].record.log_half_width
+    assert found.calibration == "megatron"
     assert math.log(found.high / found.low) == pytest.approx(2 * half, rel=1e-6)
 
 

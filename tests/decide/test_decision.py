@@ -446,7 +446,6 @@ def test_a_question_without_a_budget_of_work_is_refused():
         ({"accelerator": ["h100-sxm5-81gb"]}, SpecError, "h100-sxm5-80gb"),
         ({"accelerator": ["rtx4090", "rtx-4090-pcie-24gb"]}, UsageError, "twice"),
         ({"accelerator": None}, UsageError, "--accelerator NAME"),
-        ({"profile": "h100"}, SpecError, "h100-torchtitan"),
         ({"fix": ["shards=3"]}, SpecError, "shards"),
         ({"fix": ["tp=2", "tp=4"]}, UsageError, "given twice"),
         ({"fix": ["global_batch=2"]}, UsageError, "--global-batch"),
@@ -583,7 +582,7 @@ def test_energy_in_a_region_makes_its_carbon():
 
 
 def test_a_calibration_is_named_or_found_by_the_chip():
-    usual, priors = ask(PRETRAINING), ask(PRETRAINING, profile="priors")
+    usual, priors = ask(PRETRAINING), ask(PRETRAINING, software="priors")
     assert priors.systems[0].calibration == "priors"
     assert by_size(priors)[8].grade == "priors"
     assert usual.systems[0].calibration != "priors"

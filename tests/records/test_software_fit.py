@@ -15,7 +15,7 @@ from software_fit import (
 )
 from step_table import source_of
 
-from equipoise.calibration.profiles import default_software, model_for, software_profiles
+from equipoise.calibration.profiles import model_for, profiles, software_for
 from equipoise.calibration.published.executions import campaign_of, read_executions
 from equipoise.calibration.validate import basis_of, validate
 from equipoise.decide.estimators.model import is_ordered
@@ -126,7 +126,7 @@ def test_words_that_name_nothing_are_no_software():
 
 
 def test_every_software_ships_with_physical_parameters():
-    found = software_profiles()
+    found = profiles()
     assert tuple(found) == SOFTWARE_NAMES
     largest = {each.name: each.largest for each in PRIORS}
     beyond = [
@@ -187,11 +187,12 @@ def test_fewer_bits_are_never_slower_under_any_software(name, precision):
 
 def test_the_software_named_serves_and_the_default_is_the_makers():
     chip, about = accelerator("h100-sxm5-80gb"), workload("llama31_8b")
-    assert default_software(chip, about) == "megatron_core"
-    assert model_for(chip, about, software="megatron_core") == model_for(chip, about)
+    assert software_for(chip, about) == "megatron_core"
+    stated, usual = model_for(chip, about, software="megatron_core"), model_for(chip, about)
+    assert (stated.parameters, stated.draws) == (usual.parameters, usual.draws)
     assert model_for(chip, about, software="torchtitan").calibration == "torchtitan"
-    assert default_software(accelerator("tpu-v5e"), about) == "jax_tpu"
-    assert default_software(accelerator("mi300x-oam-192gb"), about) is None
+    assert software_for(accelerator("tpu-v5e"), about) == "jax_tpu"
+    assert software_for(accelerator("mi300x-oam-192gb"), about) is None
     with pytest.raises(SpecError, match=r"jax_tpu.* H100"):
         model_for(chip, about, software="jax_tpu")
     with pytest.raises(SpecError, match="jax_tpu"):

@@ -26,7 +26,7 @@ from equipoise.calibration.accuracy import (
     split_of,
     time_errors,
 )
-from equipoise.calibration.profiles import Profile, SoftwareProfile, profile, profiles, software_profiles
+from equipoise.calibration.profiles import profiles
 from equipoise.calibration.published import PublishedRow, nodes_of, read_rows
 from equipoise.calibration.published.executions import chosen, digest_of, software_of, with_executions
 from equipoise.calibration.published.table import published_steps, rows_of_table
@@ -35,7 +35,7 @@ from equipoise.calibration.step_rows import COLLECTIVE, step_predictor
 from equipoise.errors import EvidenceError, SpecError
 from equipoise.intervals import LEVEL
 from equipoise.spec.catalogue import Catalogue
-from equipoise.spec.hardware import accelerator, is_same_chip
+from equipoise.spec.strategy import PRIORS_ONLY
 
 BasisOf: TypeAlias = Callable[[PublishedRow], Basis | None]
 
@@ -50,7 +50,7 @@ class ValidatedRow(Struct, frozen=True, kw_only=True):
     error: |predicted time / measured time - 1|. memory_bytes: as predicted, of what frameworks report. fold:
     the value that was held out with it. is_given: whether others were predicted from it. by: the predictor.
     is_counted: whether its execution's error is counted at this row, not by one in another unit.
-    profile: the shipped calibration it rests on, where it rests on one.
+    calibration: the software whose parameters it rests on, where it rests on any.
     """
 
     row: PublishedRow
@@ -61,7 +61,7 @@ class ValidatedRow(Struct, frozen=True, kw_only=True):
     reason: str | None = None
     memory_bytes: float | None = None
     by: str | None = None
-    profile: str | None = None
+    calibration: str | None = None
     fold: str | None = None
     is_given: bool = False
     is_counted: bool = False
@@ -321,68 +321,48 @@ def _verdict(row: PublishedRow, outcomes: _Outcomes) -> ValidatedRow:
         error=abs(found.seconds / row.seconds - 1.0),
         memory_bytes=found.memory_bytes,
         by=found.by,
-        profile=None if found.basis is None else found.basis.name,
+        calibration=None if found.basis is None else found.basis.name,
         fold=found.fold or None,
         is_counted=(row.file, row.row) == (found.row.file, found.row.row),
     )
 
 
-AUTO, PRIORS = "auto", "priors"
-# Calibrations do not carry over from one software to another: torchtitan predicted by Megatron-Bridge's is
-# off by 24 %, by the priors alone 15 %. So the software has to be the same, or its time's way of attention.
-_SOFTWARE: dict[str, tuple[str, ...]] = {
-    "blackwell-bridge": ("megatron_core",),
-    "h100-torchtitan": ("torchtitan", "fsdp2_eager"),
-    "a100-megatron": ("megatron", "deepspeed"),
-}
-_OLD_ATTENTION = "a100-megatron"
+AUTO = "auto"
+# What ran where a row names no software and its attention is not fused.
+_OLD_SOFTWARE = "megatron"
 
 
 def basis_of(name: str) -> BasisOf:
-    """How each row is predicted where nothing is fitted: `auto`, `priors`, or the profile of a name for all.
+    """How each row is predicted where nothing is fitted: `auto`, `priors`, or as one software runs, by name.
 
-    Raises SpecError for a profile that is not known.
+    Raises SpecError for software that is not known.
     """
-    if name == PRIORS:
+    if name == PRIORS_ONLY:
         return lambda _: None
     if name == AUTO:
         return _matching
-    try:
-        chosen = _basis(profile(name))
-    except SpecError as err:
-        raise SpecError(f"{err}, or {AUTO} or {PRIORS}") from err
+    if name not in profiles():
+        expected = ", ".join((*profiles(), AUTO, PRIORS_ONLY))
+        raise SpecError(f"software {name!r} is not known; expected one of {expected}")
+    chosen = _basis(name)
     return lambda _: chosen
 
 
 def _matching(row: PublishedRow) -> Basis | None:
-    """The profile of a row's own software and chip, else the parameters of its software on all chips."""
-    cluster = nodes_of(row)
-    if cluster is None or row.strategy is None:
+    """The parameters of a row's own software; None for the priors."""
+    if nodes_of(row) is None or row.strategy is None:
         return None
     ran = software_of(row)
-    for each in profiles():
-        is_old = ran is None and each.name == _OLD_ATTENTION and not row.strategy.fused_attention
-        applies = is_old or (ran is not None and ran.name in _SOFTWARE.get(each.name, ()))
-        if applies and any(
-            is_same_chip(cluster.accelerator, accelerator(slug)) for slug in each.accelerators
-        ):
-            return _basis(each)
-    return None if ran is None else _software_basis(software_profiles()[ran.name])
+    if ran is None:
+        return None if row.strategy.fused_attention else _basis(_OLD_SOFTWARE)
+    return _basis(ran.name)
 
 
-def _software_basis(found: SoftwareProfile) -> Basis:
+def _basis(name: str) -> Basis:
+    found = profiles()[name]
     return Basis(
         name=found.name,
         parameters=found.parameters,
         log_half_width=found.record.log_half_width,
         row_digests=found.row_digests,
-    )
-
-
-def _basis(found: Profile) -> Basis:
-    return Basis(
-        name=found.name,
-        parameters=found.parameters,
-        log_half_width=found.record.log_half_width,
-        row_digests=frozenset(found.row_digests),
     )

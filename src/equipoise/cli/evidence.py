@@ -358,10 +358,11 @@ def validate(
             help="Hold out all rows of one value of a column in turn: n_gpus, hidden, strategy, model ...",
         ),
     ] = "none",
-    profile: Annotated[
+    software: Annotated[
         str,
         typer.Option(
-            metavar="auto|priors|NAME", help="Shipped calibration for rows without fitted parameters."
+            metavar="auto|priors|NAME",
+            help="Predict rows that nothing is fitted to as this software runs; auto: each row's own.",
         ),
     ] = "auto",
     worst: Annotated[int, typer.Option(min=0, max=1000, help="How many of the worst rows to print.")] = 8,
@@ -386,7 +387,7 @@ def validate(
                 files or (),
                 calibrate_on=calibrate or (),
                 split=split,
-                basis_of=basis_of(profile),
+                basis_of=basis_of(software),
                 progress=line.update,
                 catalogue=catalogue,
             )

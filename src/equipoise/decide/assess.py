@@ -59,6 +59,7 @@ from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.hardware import Accelerator, at_least_as_good
 from equipoise.spec.mlperf import Scores, accelerators_of
+from equipoise.spec.strategy import PRIORS_ONLY
 
 _NUM_STRATEGIES: Final = 3
 
@@ -191,8 +192,7 @@ def start_model(inputs: Inputs, system: RequestedSystem) -> CalibratedModel:
 
 def _model_for(inputs: Inputs, chip: Accelerator) -> CalibratedModel:
     """The calibration that a question asks for, on a chip."""
-    query = inputs.query
-    return model_for(chip, inputs.training.workload, name=query.profile, software=query.software)
+    return model_for(chip, inputs.training.workload, software=inputs.query.software)
 
 
 def _known_sizes(inputs: Inputs, system: RequestedSystem) -> Sequence[int]:
@@ -367,7 +367,7 @@ def _restricted_by(inputs: Inputs, system: RequestedSystem) -> str:
     restrictions = {
         "fixed strategy": inputs.unrestricted is not None and bool(query.fixed),
         "stated precision": inputs.unrestricted is not None and bool(query.precision),
-        "stated software": query.software is not None,
+        "stated software": query.software not in {None, PRIORS_ONLY},
         "power limit": query.power_cap_w is not None and usual.accelerator != system.cluster.accelerator,
         "oversubscribed network": query.oversubscription is not None,
         "stated node": query.node_size is not None or query.topology is not None,
@@ -409,7 +409,7 @@ def _unrestricted_estimates(
         return None
     start, cluster = survey.problem, _unrestricted_cluster(inputs, system)
     model = start.model
-    if inputs.query.software is not None and not start.has_own_steps:
+    if inputs.query.software not in {None, PRIORS_ONLY} and not start.has_own_steps:
         model = start_model(replace(inputs, query=changed(inputs.query, software=None)), system)
     found = replace(
         problem(inputs.unrestricted or inputs.training, cluster, model, num_best=1),

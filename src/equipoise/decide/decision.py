@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from threadpoolctl import threadpool_limits
 
-from equipoise.calibration.profiles import default_software
+from equipoise.calibration.profiles import software_for
 from equipoise.decide.answer import Answer, Candidate, Constraint, Refusal, Relaxation, Renting, SystemAnswer
 from equipoise.decide.assess import Assessment, Inputs, assess, nothing_fits, rejections, unfit_sizes
 from equipoise.decide.candidates import (
@@ -372,7 +372,7 @@ def _chosen_for_you(inputs: Inputs, assessment: Assessment, best: Candidate | No
         each.startswith("implementation") for each in inputs.query.fixed
     ):
         chosen.append(f"{best.strategy.implementation} code (--fix implementation=eager,compiled)")
-    if inputs.query.software is None and inputs.query.profile is None:
+    if inputs.query.software is None:
         chosen += _software_words(assessment, best)
     chosen += _host_words(assessment, best)
     if not inputs.query.terms and best.price is not None and not best.price.is_owned:
@@ -381,10 +381,7 @@ def _chosen_for_you(inputs: Inputs, assessment: Assessment, best: Candidate | No
 
 
 def _software(inputs: Inputs, known: Problem) -> str | None:
-    """The software whose measurements serve: the question's, else the usual of the chip; None for priors."""
-    if inputs.query.software is not None or inputs.query.profile is not None:
-        return inputs.query.software
-    return default_software(known.cluster.accelerator, known.training.workload)
+    return software_for(known.cluster.accelerator, known.training.workload, inputs.query.software)
 
 
 def _software_words(assessment: Assessment, best: Candidate) -> Sequence[str]:
@@ -392,7 +389,7 @@ def _software_words(assessment: Assessment, best: Candidate) -> Sequence[str]:
     if assessment.survey is None or best.strategy is None:
         return []
     known = assessment.survey.problem
-    name = default_software(known.cluster.accelerator, known.training.workload)
+    name = software_for(known.cluster.accelerator, known.training.workload)
     if name is None:
         return []
     ratios = software_ratios(known, best.strategy)
@@ -444,7 +441,11 @@ def _system(
         unfit=tuple(unfit_sizes(assessment, {each.num_accelerators for each in one.candidates})),
         records=tuple(records(inputs, assessment, best if is_best else None)),
         calibration=None if survey is None else survey.problem.model.calibration,
-        software=None if survey is None else _software(inputs, survey.problem),
+        software=None
+        if survey is None
+        else software_for(
+            survey.problem.cluster.accelerator, inputs.training.workload, inputs.query.software
+        ),
         time_per_step_time=None
         if survey is None
         else _time_per_step_time(survey.problem, best if is_best else None),

@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from equipoise.calibration.profiles import default_software
+from equipoise.calibration.profiles import software_for
 from equipoise.decide.answer import Answer, Candidate
 from equipoise.errors import SpecError
 from equipoise.spec.catalogue import Catalogue, shipped
@@ -240,9 +240,8 @@ def _planned(answer: Answer, shown: Candidate) -> PlannedStep:
 
     workload, transformer = answer.workload, answer.workload.transformer
     cluster = next((each.cluster for each in answer.systems if each.name == shown.system), None)
-    trainer = answer.question.software
-    if trainer is None and cluster is not None:
-        trainer = default_software(cluster.accelerator, workload)
+    stated = answer.question.software
+    trainer = stated if cluster is None else software_for(cluster.accelerator, workload, stated)
     return PlannedStep(
         model=workload.slug,
         model_kind=model_kind_of(transformer),

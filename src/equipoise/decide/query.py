@@ -19,7 +19,7 @@ from equipoise.decide.field import Field, Group, Sizes, Verb
 from equipoise.errors import DataError, UsageError
 from equipoise.files import shipped_table
 from equipoise.spec.hardware import DEFAULT_GRID, ON_RECLAIM, TERMS, OnReclaim
-from equipoise.spec.strategy import METHODS, PRECISIONS, SOFTWARE_NAMES, TRAINED
+from equipoise.spec.strategy import METHODS, PRECISIONS, PRIORS_ONLY, SOFTWARE_NAMES, TRAINED
 from equipoise.units import format_duration
 
 Objective: TypeAlias = Literal["balance", "time", "cost", "energy", "value_of_time"]
@@ -47,7 +47,6 @@ RIVALS: Final = (
     ("workload", "config", "the model"),
     ("sizes", "num_nodes", "the size"),
     ("here", "systems", "the machine"),
-    ("profile", "software", "the calibration"),
 )
 # Attributes that state a training budget.
 BUDGETS: Final = ("training_tokens", "training_samples", "training_examples", "num_epochs")
@@ -122,7 +121,6 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
     round: str | None = None
     submitter: Submitter = "best"
     fixed: tuple[str, ...] = ()
-    profile: str | None = None
     software: str | None = None
     num_strategies: int = 3
     ask: Ask | None = None
@@ -284,7 +282,7 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "terms": TERMS,
     "on_reclaim": ON_RECLAIM,
     "submitter": get_args(Submitter),
-    "software": SOFTWARE_NAMES,
+    "software": (*SOFTWARE_NAMES, PRIORS_ONLY),
     "ask": get_args(Ask),
 }
 

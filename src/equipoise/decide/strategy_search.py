@@ -11,7 +11,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.calibration.profiles import (
-    PRIORS_ONLY,
     UNCALIBRATED_LOG_SD,
     CalibratedModel,
     architecture,
@@ -41,7 +40,7 @@ from equipoise.perfmodel.search import Searched, SearchJob, fastest, fits
 from equipoise.perfmodel.space import Space, Value
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.cluster import Cluster
-from equipoise.spec.strategy import DTYPE_OF, Precision, Strategy
+from equipoise.spec.strategy import DTYPE_OF, PRIORS_ONLY, Precision, Strategy
 from equipoise.stats import quantiles
 from equipoise.units import SI_PREFIXES
 

@@ -26,23 +26,23 @@ def validate(
     *,
     calibrate: Folders = (),
     split: str = "none",
-    profile: str = "auto",
+    software: str = "auto",
     hardware: Folders = (),
     workloads: Folders = (),
 ) -> Result[Validation]:
     """The performance model compared with measured rows (CSV, Parquet).
 
-    calibrate: files whose rows the model is fitted to first. split: `none`, or `leave-COLUMN-out`. profile:
-    a shipped calibration for rows that nothing is fitted to, `auto` or `priors`. hardware, workloads: TOML
-    files that add to the catalogue. Raises DataError for a file that cannot be read, EvidenceError where
-    nothing can be predicted.
+    calibrate: files whose rows the model is fitted to first. split: `none`, or `leave-COLUMN-out`. software:
+    as which rows are predicted that nothing is fitted to; `auto` for each row's own, or `priors`. hardware,
+    workloads: TOML files that add to the catalogue. Raises DataError for a file that cannot be read,
+    EvidenceError where nothing can be predicted.
     """
     with threadpool_limits(limits=1):  # the matrices are small: threads would only wait for each other
         found = validation_of(
             paths(files),
             calibrate_on=paths(calibrate),
             split=split,
-            basis_of=basis_of(profile),
+            basis_of=basis_of(software),
             catalogue=catalogue(paths(hardware), paths(workloads)),
         )
     return Result(record=found, presentation=_VALIDATION)

@@ -42,6 +42,7 @@ SCHEMA_VERSIONS: Final[Mapping[str, int]] = {
     "predict": 2,
     "allocate": 2,
     "bench": 2,
+    "validate": 2,
 }
 
 

@@ -243,7 +243,7 @@ def _summary(found: Validation) -> dict[str, Any]:
         **fields_of(found, **whole),
         "num_rows": len(found.verdicts),
         "modelled_fraction": found.num_modelled / num_predicted if num_predicted else None,
-        "profiles": [*dict.fromkeys(each.profile for each in found.verdicts if each.profile)],
+        "calibrations": [*dict.fromkeys(each.calibration for each in found.verdicts if each.calibration)],
     }
 
 
@@ -264,7 +264,7 @@ def _row(verdict: ValidatedRow) -> dict[str, Any]:
         "cluster": row.cluster if row.cluster >= 0 else None,
         "fold": verdict.fold,
         "predictor": verdict.by,
-        "profile": verdict.profile,
+        "calibration": verdict.calibration,
         "memory_bytes": significant(row.memory_bytes),
         "predicted_memory_bytes": significant(verdict.memory_bytes),
         "strategy": row.strategy.text() if row.strategy else None,

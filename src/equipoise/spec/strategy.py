@@ -292,6 +292,8 @@ SOFTWARE: tuple[Software, ...] = convert(
     tuple[Software, ...],
 )
 SOFTWARE_NAMES: tuple[str, ...] = tuple(each.name for each in SOFTWARE)
+# In place of a software: steps that nothing was measured of, by the priors of the performance model.
+PRIORS_ONLY = "priors"
 
 
 def software(name: str) -> Software:

@@ -107,7 +107,7 @@ class ComparedFindings(Struct, frozen=True, kw_only=True):
 class AccuracyFindings(Struct, frozen=True, kw_only=True):
     """How wrong every kind of answer was on what was held out; what has no record yet is empty or None.
 
-    forecasts: of published results. profiles: of steps, a calibration each. plans: of published trainings,
+    forecasts: of published results. profiles: of steps, a software each. plans: of published trainings,
     a kind of model each. advised, advised_jointly: of advised numbers of
     accelerators, by published results alone and with the model. own: of one's own ledger.
     """

@@ -226,7 +226,7 @@ def accuracy() -> AccuracyFindings:
     """How wrong every kind of answer was on what was held out, and one's own ledger of predictions."""
     return AccuracyFindings(
         forecasts=recorded(),
-        profiles=profiles(),
+        profiles=tuple(profiles().values()),
         plans=plan_records(),
         advised=shipped_advice().errors,
         advised_jointly=shipped_advice(COMBINED).errors,

@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias
 import polars as pl
 from msgspec import Struct, field
 
-from equipoise.calibration.profiles import profiles
 from equipoise.economics import table
 from equipoise.errors import UsageError
 from equipoise.report.format import printable
@@ -173,13 +172,6 @@ def regions() -> tuple[Choice, ...]:
     """Regions whose electricity is known, the world first."""
     known = sorted(table("grids.toml")["kg_co2_per_kwh"], key=lambda name: (name != DEFAULT_GRID, name))
     return tuple(Choice(value=name, label=name.replace("_", " ").capitalize()) for name in known)
-
-
-@cache
-def calibrations() -> tuple[Choice, ...]:
-    """Calibrations of the performance model."""
-    names = (*(each.name for each in profiles()), "priors")
-    return tuple(Choice(value=name, label=name) for name in names)
 
 
 LONGEST_NAME = 160

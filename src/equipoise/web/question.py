@@ -34,7 +34,6 @@ from equipoise.web import (
     Slider,
     Text,
     WrongFieldsError,
-    calibrations,
     regions,
     system_choices,
     workload_choices,
@@ -254,7 +253,7 @@ class _Form(Struct, frozen=True, kw_only=True):
                 meaning=declared.help,
             )
         choices = self._choices(name, declared)
-        if choices and declared.kind in {"choice", "flag", "path", "text"} and name != "profile":
+        if choices and declared.kind in {"choice", "flag", "path", "text"}:
             return self._select(name, declared, choices)
         if declared.kind == "list" and choices:
             return Checks(
@@ -279,8 +278,8 @@ class _Form(Struct, frozen=True, kw_only=True):
 
     def _choices(self, name: str, declared: Field) -> tuple[Choice, ...]:
         """What there is to choose from."""
-        if name in {"region", "profile"}:
-            return regions() if name == "region" else calibrations()
+        if name == "region":
+            return regions()
         if name == "runs":
             found = tuple(Choice(value=each, label=printable(each)) for each in self.runs)
         elif declared.kind == "flag":

@@ -19,7 +19,7 @@ CHIP = "a100-sxm4-80gb"
 NODES = cluster(CHIP, num_accelerators=8, node_size=1)
 LOAD = workload_load(workload("gpt2_large"))
 RATE_FLOP_PER_S, FIXED_S = 80e12, 0.01
-MODEL = model_for(NODES.accelerator, workload("gpt2_large"), name="a100-megatron")
+MODEL = model_for(NODES.accelerator, workload("gpt2_large"), software="megatron")
 
 
 def step_s(size, share, link_byte_per_s):

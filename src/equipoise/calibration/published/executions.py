@@ -13,6 +13,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from equipoise.calibration.published import FILE_COLUMNS, PublishedRow, nodes_of, read_rows
+from equipoise.spec import family_of
 from equipoise.spec.strategy import Software, software_in
 
 # What distinguishes rows that otherwise agree: whatever was run is in these columns.
@@ -147,20 +148,22 @@ def software_of(row: PublishedRow) -> Software | None:
     nodes = nodes_of(row) if row.num_accelerators else None
     if nodes is None:
         return None
-    text = " ".join((row.workload, row.cells.get("parallel_config", ""), row.cells.get("source", "")))
     is_eager = row.strategy is not None and row.strategy.implementation == "eager"
-    return software_in(text, vendor=nodes.accelerator.vendor, is_eager=is_eager)
+    # What a source calls itself is the second choice, without its owner: NVIDIA-NeMo/Automodel runs FSDP2.
+    name = re.sub(r"(?<=github:)[\w.-]+/", "", row.cells.get("source", ""))
+    texts = (f"{row.workload} {row.cells.get('parallel_config', '')}", name)
+    named = (software_in(text, vendor=nodes.accelerator.vendor, is_eager=is_eager) for text in texts)
+    return next((each for each in named if each is not None), None)
 
 
 def campaign_of(row: PublishedRow) -> Hashable:
     """What runs under the same conditions share: the document they are from, the software and the chip.
 
-    Assumes the first word of a slug names the chip. Lines of a document and its revision make no other
-    campaign.
+    Lines of a document and its revision make no other campaign.
     """
     document = re.sub(r"@[^:\s]*", "", row.cells.get("source", "").partition("#")[0]).split()[:1]
     nodes, found = nodes_of(row), software_of(row)
-    chip = None if nodes is None else nodes.accelerator.slug.partition("-")[0]
+    chip = None if nodes is None else family_of(nodes.accelerator.slug)
     return tuple(document), None if found is None else found.name, chip
 
 

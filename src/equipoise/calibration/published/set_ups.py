@@ -228,6 +228,7 @@ def strategy_words(config: str, precision: str, recompute: str) -> StrategyWords
     text = " ".join(config.lower().replace("interleaved1f1b", "interleaved 1f1b").split())
     nemo = _has(text, r"nemo|megatron[- ]bridge")
     tensor_titan = _has(text, r"fsdp2|asynctp|async[- ]tp|torchtitan")
+    is_modern = nemo or tensor_titan or _has(text, r"megatron[- ]core|mcore")
     stage, group = _sharding(text)
     interleaved, chunks = _interleaving(text)
     splits = _flag(text, r"seq(?:uence)?[-_ ]?par(?:allel)?(?:ism)?|sp")
@@ -244,7 +245,7 @@ def strategy_words(config: str, precision: str, recompute: str) -> StrategyWords
         # torchtitan's plan for tensor parallelism always splits sequences between its blocks.
         splits_sequences=True if splits is None and (nemo or tensor_titan) else splits,
         tp_overlap=nemo or _has(text, r"async[- ]?tp|tp[-_ ]overlap|tp[-_ ]comm[-_ ]overlap"),
-        implementation=_implementation(text, is_modern=nemo or tensor_titan),
+        implementation=_implementation(text, is_modern=is_modern),
         offload="optimizer"
         if _has(text, r"(?:cpu[- ]|optimizer[- ])?offload(?:ing|ed)?|zero-offload")
         else "none",
@@ -467,7 +468,7 @@ def _chunks(words: StrategyWords, *, pp: int, layers: int | None, notes: list[st
 
 _FUSED = re.compile(r"flash|\bsdpa\b|fused[-_ ]attention(?!=(?:no|false|0))", re.IGNORECASE)
 _UNFUSED = re.compile(
-    r"megatron(?![- ]bridge)|turing|deepspeed|\bngc\b|fused[-_ ]attention=(?:no|false|0)", re.IGNORECASE
+    r"megatron(?![- ](?:bridge|core))|turing|deepspeed|\bngc\b|fused[-_ ]attention=(?:no|false|0)", re.IGNORECASE
 )
 
 # torchtitan left its loss uncompiled until 2025 (train.py: "compiling loss function causes CUDA errors").

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.calibration import EvidenceSource
-from equipoise.calibration.profiles import PRIORS_ONLY, model_for, runs_on
+from equipoise.calibration.profiles import model_for, runs_on
 from equipoise.decide.combine import combined_record, model_kind, scaled_curves, straight_between
 from equipoise.decide.evidence import BoundKind, Curves, Estimate, Estimates, OrderBound
 from equipoise.decide.strategy_search import Problem
@@ -35,7 +35,7 @@ from equipoise.spec.hardware import (
     peak_log2,
 )
 from equipoise.spec.mlperf import Entries, round_key
-from equipoise.spec.strategy import SOFTWARE, Strategy
+from equipoise.spec.strategy import PRIORS_ONLY, SOFTWARE, Strategy
 from equipoise.units import format_count, format_percent
 
 # The same chip in another form or with other memory, and another chip of the same maker and kind. Those of

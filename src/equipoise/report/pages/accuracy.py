@@ -28,7 +28,6 @@ from equipoise.report.blocks import (
 )
 from equipoise.report.format import (
     TIMES,
-    accelerator_name,
     count,
     listed,
     plural,
@@ -38,6 +37,7 @@ from equipoise.report.format import (
     workload_name,
 )
 from equipoise.scaling.backtest import BacktestRecord
+from equipoise.spec.strategy import software as software_named
 from equipoise.study.findings import AccuracyFindings
 from equipoise.units import format_percent
 
@@ -283,9 +283,7 @@ def _plans_blocks(findings: AccuracyFindings) -> tuple[Block, ...]:
 
 
 STEPS_COLUMNS: Final = (
-    names("Calibration", lambda each: named(each.name, detail=printable(each.title))),
-    words("Accelerators", lambda each: listed([accelerator_name(slug) for slug in each.accelerators])),
-    words("Held out", "record.split", meaning="which rows were left out in turn"),
+    names("Software", lambda each: named(each.name, detail=software_named(each.name).title)),
     numbers("Measurements", "record.num_executions"),
     _percents("Median", "record.median", "median error"),
     _percents("Mean", "record.mape", "mean absolute percentage error"),
@@ -297,9 +295,9 @@ STEPS_COLUMNS: Final = (
 def _steps_blocks(findings: AccuracyFindings) -> tuple[Block, ...]:
     return (
         prose(
-            "The performance model predicts the time of a step from sizes and rates. Each calibration was "
-            "fitted to some measurements and ",
-            strong("tested on others, whole groups of which were held out"),
+            "The performance model predicts the time of a step from sizes and rates. Its parameters by "
+            "software were fitted to published steps, and ",
+            strong("tested with each source left out whole"),
             ". Errors are |predicted / measured - 1|.",
         ),
         table_of(

@@ -323,11 +323,11 @@ def _validation_about(found: Validation) -> str:
 
 
 def _calibration_words(found: Validation) -> str:
-    """What rows were predicted by where no file was calibrated on: profiles, the priors, or other folds."""
+    """What rows were predicted by where no file was calibrated on: software, the priors, or other folds."""
     if found.split != "none":
         return "calibrated on all others"
-    names = dict.fromkeys(each.profile for each in found.verdicts if each.predicted is not None)
-    return f"predicted by {listed([f'the profile {name}' if name else 'the priors' for name in names])}"
+    names = dict.fromkeys(each.calibration for each in found.verdicts if each.predicted is not None)
+    return f"predicted by {listed([f'the parameters of {name}' if name else 'the priors' for name in names])}"
 
 
 def _validation_headline(found: Validation) -> str:
