@@ -177,7 +177,7 @@ def test_a_refusal_names_the_cheapest_and_the_fastest_of_all():
 
 
 def test_relaxed_as_the_refusal_says_the_question_has_an_answer():
-    limits = {"deadline": "1d", "budget": "83200"}
+    limits = {"deadline": "1d", "budget": "95000"}
     asked = (*PRETRAINING, *FOUR, "--max-accelerators", "512")
     document = lawful(*asked, *(part for name, value in limits.items() for part in (f"--{name}", value)))
     relaxations = document["refusal"]["relaxations"]

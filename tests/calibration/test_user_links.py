@@ -247,7 +247,7 @@ def planned(*files):
         accelerators=8,
         global_batch=512,
         tokens=1e9,
-        profile="priors",
+        software="priors",
         fix=FIXED,
         collectives=[str(file) for file in files],
     )

@@ -289,6 +289,8 @@ def ratio_log_sd(estimators: Sequence[Estimates], first: int, size: int) -> floa
 
 def _log_ratio_sd(estimates: Estimates, first: int, size: int) -> float:
     assert estimates.curves_s is not None
+    if {first, size} <= estimates.drawn_s.keys():
+        return float(np.std(np.log(estimates.drawn_s[size] / estimates.drawn_s[first])))
     drawn = np.log(estimates.curves_s(np.array([float(first), float(size)])))
     return float(np.std(drawn[:, 1] - drawn[:, 0]))
 

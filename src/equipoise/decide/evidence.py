@@ -48,10 +48,13 @@ class Estimates(Struct, frozen=True, kw_only=True):
     """All estimates by one estimator of one system: by size, where it has one.
 
     name: as a sentence names it. curves_s: equally likely curves of working time over `domain`, and up to
-    `reach` times its largest size; None where it has none. is_reference: shown for comparison, without weight
-    where others estimate the same size, whose estimates it is part of. grade: of the evidence behind it, by
-    size.
+    `reach` times its largest size; None where it has none. drawn_s: by size, the times of the same draws,
+    where curves pass by sizes that are no faster than a smaller one. is_reference: shown for comparison,
+    without weight where others estimate the same size, whose estimates it is part of. grade: of the evidence
+    behind it, by size.
     """
+
+    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("drawn_s",)
 
     estimator: EstimatorName
     name: str
@@ -59,6 +62,7 @@ class Estimates(Struct, frozen=True, kw_only=True):
     grade: Mapping[int, Grade]
     sources: tuple[EvidenceSource, ...] = ()
     curves_s: Curves | None = None
+    drawn_s: Mapping[int, FloatArray] = {}
     domain: Domain | None = None
     reach: float = 2.0
     is_reference: bool = False

@@ -47,7 +47,6 @@ class TrainingFields(SharedFields, total=False):
     carbon: float | str
     collectives: str | PathLike[str] | Sequence[str | PathLike[str]]
     fix: str | Sequence[str]
-    profile: str
     software: Literal[
         "jax_tpu",
         "jax",
@@ -59,6 +58,7 @@ class TrainingFields(SharedFields, total=False):
         "deepspeed",
         "megatron",
         "ngc",
+        "priors",
     ]
 
 

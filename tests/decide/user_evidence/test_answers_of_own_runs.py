@@ -66,7 +66,8 @@ def answers(tmp_path_factory):
 def test_links_ten_times_slower_make_the_number_smaller_and_the_strategy_another(answers):
     usual, slow = (answers[slower].recommended for slower in (1, 10))
     assert slow.num_accelerators <= usual.num_accelerators / 2
-    assert replace(slow.strategy, dp=1) != replace(usual.strategy, dp=1)
+    one = {"dp": 1, "dp_replicate": 1}
+    assert replace(slow.strategy, **one) != replace(usual.strategy, **one)
 
 
 def test_what_ran_and_what_did_not_lie_in_the_interval(answers):

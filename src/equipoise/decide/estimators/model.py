@@ -306,6 +306,7 @@ def model_estimates(survey: Survey) -> Estimates | None:
             ),
         ),
         curves_s=straight_between([each.num_accelerators for each in faster], _drawn(faster)),
+        drawn_s={each.num_accelerators: each.drawn_s for each in fitting},
         domain=_domain(fitting),
     )
 

@@ -127,7 +127,9 @@ def _facts(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[Fact]
     if rejected:
         yield Fact(label="Not used", spans=(sentence(rejected[0]),))
     if not (is_brief and answer.question.compares_rentable):
-        yield from _trade_offs(answer, best, is_brief=is_brief, with_returns=not needs_rows)
+        # On one screen what is paid for takes the line of what the step to a larger size says too.
+        is_said = is_brief and best.charges is not None and step is not None
+        yield from _trade_offs(answer, best, is_brief=is_brief, with_returns=not (needs_rows or is_said))
     yield Fact(label="Evidence", spans=(capital(_evidence(answer, best)),))
 
 
