@@ -28,6 +28,7 @@ def test_fitted_values_keep_to_what_is_possible():
     largest = {each.name: each.largest for each in PRIORS}
     assert profiles()
     for each in profiles().values():
+        assert each.values
         for name, value in each.values.items():
             assert 0 < value <= largest[name] * (1 + 1e-4)
             assert each.parameters.value(name) == value

@@ -2,6 +2,7 @@
 
 import signal
 import threading
+import warnings
 from types import FrameType
 
 _received: list[int] = []  # signal numbers, since the process began
@@ -20,4 +21,5 @@ def was_interrupted() -> bool:
 
 def _remembered(number: int, _frame: FrameType | None) -> None:
     _received.append(number)
+    warnings.simplefilter("ignore")  # what is left half-done would say so, as coroutines do
     raise KeyboardInterrupt

@@ -468,7 +468,8 @@ def _chunks(words: StrategyWords, *, pp: int, layers: int | None, notes: list[st
 
 _FUSED = re.compile(r"flash|\bsdpa\b|fused[-_ ]attention(?!=(?:no|false|0))", re.IGNORECASE)
 _UNFUSED = re.compile(
-    r"megatron(?![- ](?:bridge|core))|turing|deepspeed|\bngc\b|fused[-_ ]attention=(?:no|false|0)", re.IGNORECASE
+    r"megatron(?![- ](?:bridge|core))|turing|deepspeed|\bngc\b|fused[-_ ]attention=(?:no|false|0)",
+    re.IGNORECASE,
 )
 
 # torchtitan left its loss uncompiled until 2025 (train.py: "compiling loss function causes CUDA errors").
