@@ -14,7 +14,7 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from io import BytesIO
@@ -263,10 +263,13 @@ _PACKAGE: Final = Path(__file__).parent
 _PARSED: Final = _PACKAGE / "data" / "parsed"
 
 
-def shipped_table(path: Path, content: bytes | None = None) -> dict[str, Any]:
+def shipped_table(
+    path: Path, content: bytes | None = None, *, check: Callable[[str, Path], None] | None = None
+) -> dict[str, Any]:
     """The content of a TOML file that ships, with its comments left out.
 
-    path: of the file, inside this package or not. content: of the file, where it was read already.
+    path: of the file, inside this package or not. content: of the file, where it was read already. check: is
+    called before a text is parsed, and raises what parsing would take too long for.
     Raises OSError, ValueError (TOMLDecodeError) and RecursionError as reading and `tomllib.loads` do.
     """
     content = path.read_bytes() if content is None else content
@@ -276,7 +279,10 @@ def shipped_table(path: Path, content: bytes | None = None) -> dict[str, Any]:
         return _with_dates(found) if kept["has_dates"] else found
     import tomllib  # noqa: PLC0415 - only for a file that was edited, or is a user's
 
-    return tomllib.loads(content.decode())
+    text = content.decode()
+    if check is not None:
+        check(text, path)
+    return tomllib.loads(text)
 
 
 Record = TypeVar("Record")

@@ -1,9 +1,7 @@
 """The user's own quotes, read from a file, and what a quote charges a training: minimum, storage, egress."""
 
-import csv
 import io
 import math
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -126,6 +124,8 @@ def read_quotes(path: Path) -> tuple[Quote, ...]:
 
 
 def _toml_rows(text: str, where: str) -> Iterator[Mapping[str, Any]]:
+    import tomllib  # noqa: PLC0415 - only for quotes
+
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as err:
@@ -138,6 +138,8 @@ def _toml_rows(text: str, where: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _csv_rows(text: str) -> Iterator[Mapping[str, Any]]:
+    import csv  # noqa: PLC0415 - only for quotes
+
     for row in csv.DictReader(io.StringIO(text), skipinitialspace=True):
         yield {
             "" if key is None else key.strip(): value

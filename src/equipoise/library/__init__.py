@@ -11,7 +11,6 @@ from msgspec import Struct
 
 from equipoise.errors import UsageError
 from equipoise.report.blocks import Page
-from equipoise.report.figures import charts, python_figure
 from equipoise.report.json import document, encode
 
 if TYPE_CHECKING:
@@ -59,6 +58,8 @@ class Result(Struct, Generic[Record], frozen=True, kw_only=True):
 
         Raises UsageError where the page has no such figure, or Plotly is not installed.
         """
+        from equipoise.report.figures import charts, python_figure  # noqa: PLC0415 - only for a figure
+
         found = charts(self.presentation.page, self.record)
         chart = next(iter(found.values()), None) if name is None else found.get(name)
         if chart is None:

@@ -3,7 +3,6 @@
 A question may come from a TOML file; what is given besides comes first.
 """
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from os import PathLike
@@ -75,6 +74,8 @@ def file_values(path: Path, *, verb: Verb) -> dict[str, Any]:
 
 
 def _content(path: Path) -> dict[str, Any]:
+    import tomllib  # noqa: PLC0415 - only for a file
+
     content = read_input(path, _MOST_BYTES, expected="a short TOML file with the options")
     try:
         return tomllib.loads(content.decode())

@@ -36,7 +36,6 @@ from equipoise.report.blocks import (
 )
 from equipoise.report.charts import BarChart, Chart
 from equipoise.report.format import DASH, TIMES, listed
-from equipoise.report.textplot import Canvas, style, symbol, text_plot
 
 # What stands for the characters this package itself writes where only ASCII can be shown.
 ASCII: Final = str.maketrans(
@@ -410,6 +409,8 @@ def _matrix(block: PairMatrix, console: Console) -> None:
 
 
 def _panels(block: Panels, console: Console) -> None:
+    from equipoise.report.textplot import Canvas, style, symbol, text_plot  # noqa: PLC0415 - only for plots
+
     canvas = Canvas(columns=console.width, is_unicode=not _is_ascii(console))
     for chart in block.charts:
         console.print()

@@ -13,10 +13,10 @@ from functools import cache, lru_cache
 from itertools import combinations
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, Final, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 from msgspec import Struct
-from msgspec.structs import FieldInfo, fields
+from msgspec.structs import fields
 
 from equipoise.errors import DataError, SpecError
 from equipoise.files import read_input, shipped_table
@@ -134,19 +134,25 @@ def _unnumbered(word: str) -> str:
     return bare if FORM.fullmatch(word) and FORM.fullmatch(bare) else word
 
 
-@cache
-def _fields(kind: type[Struct]) -> tuple[FieldInfo, ...]:
-    """The fields of a record with their types, which take long to find."""
-    return fields(kind)
+class _Field(NamedTuple):
+    """What a field of a record holds where it is not None, and of a Literal its choices."""
+
+    kind: Any
+    choices: tuple[str, ...]
+    is_required: bool
 
 
 @cache
-def _kind_of(annotation: Any) -> tuple[Any, tuple[str, ...]]:  # noqa: ANN401 - whatever a field is annotated with
-    """What a field holds where it is not None, and of a Literal its choices."""
-    kind = annotation
-    if get_origin(annotation) in {Union, UnionType}:
-        (kind,) = (each for each in get_args(annotation) if each is not NoneType)
-    return kind, get_args(kind) if get_origin(kind) is Literal else ()
+def _fields(kind: type[Struct]) -> dict[str, _Field]:
+    """The fields of a record by name, whose types take long to find."""
+    found = {}
+    for each in fields(kind):
+        held = each.type
+        if get_origin(held) in {Union, UnionType}:
+            (held,) = (one for one in get_args(held) if one is not NoneType)
+        choices = get_args(held) if get_origin(held) is Literal else ()
+        found[each.name] = _Field(held, choices, each.required)
+    return found
 
 
 class FactBlock(Struct, frozen=True, kw_only=True):
@@ -273,32 +279,32 @@ class FactBlock(Struct, frozen=True, kw_only=True):
         Raises SpecError for another name, a value that its annotation does not allow, and a missing field.
         """
         given = {} if given is None else given
-        kinds = {each.name: each.type for each in _fields(kind) if each.name not in given}
-        self.check_keys(frozenset((*kinds, *also)))
+        read = _fields(kind)
+        self.check_keys(frozenset((*(name for name in read if name not in given), *also)))
         found: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         for name in self.fields:
-            if name in kinds:
-                found[name] = self._value(name, kinds[name], zero=zero)
-        for each in _fields(kind):
-            if each.name in found and not (each.required and found[each.name] == ()):
+            if name in read and name not in given:
+                found[name] = self._value(name, read[name], zero=zero)
+        for name, field in read.items():
+            if name in found and not (field.is_required and found[name] == ()):
                 continue
             if known is not None:
-                found[each.name] = getattr(known, each.name)
-            elif each.required:
-                raise self.refuse(each.name, "this field, which has no default")
+                found[name] = getattr(known, name)
+            elif field.is_required:
+                raise self.refuse(name, "this field, which has no default")
         if known is not None and "aliases" in found:
             found["aliases"] = tuple(dict.fromkeys((*known.aliases, *found["aliases"])))  # type: ignore[attr-defined]
         return kind(**found)
 
-    def _value(self, key: str, annotation: Any, *, zero: bool) -> Any:  # noqa: ANN401 - of the annotation
-        """A value as an annotation allows it."""
-        kind, choices = _kind_of(annotation)
+    def _value(self, key: str, field: _Field, *, zero: bool) -> Any:  # noqa: ANN401 - of the field
+        """A value as a field of a record allows it."""
+        kind = field.kind
         if kind is int:
             return self.count(key, zero=zero)
         if kind is float:
             return self.number(key, zero=zero)
-        if choices:
-            return self.one_of(key, choices)
+        if field.choices:
+            return self.one_of(key, field.choices)
         if isinstance(kind, type) and issubclass(kind, Struct):
             inner = self.block(key)
             return None if inner is None else inner.read(kind)
@@ -368,19 +374,23 @@ def _read_text(path: Path) -> str:
         line = data.count(b"\n", 0, err.start) + 1
         found = f"{data[err.start]:#x}"
         raise SpecError(f"{path}:{line}: byte {found} is not UTF-8; save the file as UTF-8") from err
+    return text
+
+
+def _check_lines(text: str, path: Path) -> None:
+    """Refuse lines that take long to parse."""
     for number, line_text in enumerate(text.split("\n"), start=1):
         if len(line_text) > MAX_LINE_CHARS or line_text.count(".") > MAX_DOTS_PER_LINE:
             raise SpecError(
                 f"{path}:{number}: a line of {len(line_text):,} characters and {line_text.count('.'):,} dots"
                 f"; expected at most {MAX_LINE_CHARS:,} and {MAX_DOTS_PER_LINE}"
             )
-    return text
 
 
 def _parse(text: str, path: Path) -> dict[str, object]:
     """The parsed document; every way in which the parser can fail becomes a SpecError."""
     try:
-        return shipped_table(path, text.encode())
+        return shipped_table(path, text.encode(), check=_check_lines)
     except RecursionError as err:
         raise SpecError(f"{path}:1: nested too deeply to be a table of facts") from err
     except ValueError as err:
