@@ -4,7 +4,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, lru_cache, partial
-from itertools import count
+from itertools import chain, count
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -398,10 +398,15 @@ def _dividing(limits: Limits, experts: Sequence[int], ranks: int, faults: Counte
 
 def _layouts(blocks: Sequence[_Block]) -> Layouts:
     """The layouts of all blocks: by their axes, then by schedule and micro-batches."""
-    tables = {id(each.shares): np.array(each.shares) for each in blocks}
-    shares = np.concatenate([tables[id(each.shares)] for each in blocks])
-    num_shares = [len(each.shares) for each in blocks]
+    different = {id(each.shares): each.shares for each in blocks}
+    ends = np.cumsum([len(each) for each in different.values()])
+    numbers = chain.from_iterable(chain.from_iterable(different.values()))
+    table = np.fromiter(numbers, dtype=np.intp, count=len(_Share._fields) * int(ends[-1])).reshape(int(ends[-1]), -1)
+    end_of = dict(zip(different, ends.tolist(), strict=True))
+    num_shares = np.array([len(each.shares) for each in blocks])
     block = np.repeat(np.arange(len(blocks)), num_shares)
+    past = np.array([end_of[id(each.shares)] for each in blocks]) - np.cumsum(num_shares)
+    shares = table[past[block] + np.arange(len(block))]
     of_block = np.array([(each.space, each.place) for each in blocks])
     ordered = np.lexsort((of_block[block, 1], shares[:, 3], of_block[block, 0]))
     shares, block = shares[ordered], block[ordered]
@@ -506,11 +511,12 @@ def _group_counts(space: Space, limits: Limits, *, dp: int, tp: int, pp: int, cp
     Source: Zhang et al. 2022 (MiCS), section 3: groups as small as holds the states keep gathers on fast
     links.
     """
-    possible = [each for each in divisors(dp) if 1 < each < dp * cp]
-    if "dp_replicate" in space.choices:
-        return tuple(each for each in (1, *possible) if space.allows("dp_replicate", each))
-    if pp > 1 or WEIGHTS_SHARDED not in space.values("zero_stage"):
+    is_chosen = "dp_replicate" in space.choices
+    if not is_chosen and (pp > 1 or WEIGHTS_SHARDED not in space.values("zero_stage")):
         return (1,)
+    possible = [each for each in divisors(dp) if 1 < each < dp * cp]
+    if is_chosen:
+        return tuple(each for each in (1, *possible) if space.allows("dp_replicate", each))
     num_nodes = tp * cp * dp / limits.node_size
     return (1, *(each for each in possible if num_nodes % each == 0))
 
