@@ -401,7 +401,9 @@ def _layouts(blocks: Sequence[_Block]) -> Layouts:
     different = {id(each.shares): each.shares for each in blocks}
     ends = np.cumsum([len(each) for each in different.values()])
     numbers = chain.from_iterable(chain.from_iterable(different.values()))
-    table = np.fromiter(numbers, dtype=np.intp, count=len(_Share._fields) * int(ends[-1])).reshape(int(ends[-1]), -1)
+    table = np.fromiter(numbers, dtype=np.intp, count=len(_Share._fields) * int(ends[-1])).reshape(
+        int(ends[-1]), -1
+    )
     end_of = dict(zip(different, ends.tolist(), strict=True))
     num_shares = np.array([len(each.shares) for each in blocks])
     block = np.repeat(np.arange(len(blocks)), num_shares)

@@ -20,7 +20,6 @@ from equipoise.perfmodel.layouts import (
     MESH_ELEMENTS,
     Codes,
     LayoutGroup,
-    Layouts,
     Numbers,
     distinct,
     flat_rows,
@@ -131,8 +130,8 @@ class _Candidates(Struct, kw_only=True):
     """Layouts of all groups of which any strategy fits: arrays of shape (n_layouts,).
 
     group, layout: which of the groups, and which of its layouts. lower_s: no strategy of the layout is
-    faster. value_s: the fastest that fits of those evaluated, layer and state the numbers of its
-    combinations; infinite where none fits.
+    faster. Of a layout that was evaluated, value_s: the fastest of these that fits, layer and state the
+    numbers of its combinations; infinite where none fits.
     """
 
     group: Codes
@@ -187,70 +186,76 @@ def _bounded(job: SearchJob, groups: Sequence[LayoutGroup], fitting: Sequence[_M
 
     fitting: by group, whether any strategy fits of each layer options and layout.
     """
-    number, which, some, able = [], [], [], []
-    for each, (group, fits) in enumerate(zip(groups, fitting, strict=True)):
-        rows = np.flatnonzero(np.logical_or.reduce(fits))
-        if len(rows):
-            number.append(np.full(len(rows), each))
-            which.append(rows)
-            some.append(group.at(rows))
-            able.append(fits.take(rows, axis=1))
-    if not some:
+    which = [np.flatnonzero(np.logical_or.reduce(fits)) for fits in fitting]
+    numbers = [number for number, rows in enumerate(which) if len(rows)]
+    if not numbers:
         return None
-    layouts = joined([group.layouts for group in some])
-    num_layers = np.concatenate([_least_layers(job, group) for group in some])
+    some = [groups[number].at(which[number]) for number in numbers]
+    states = [_least_bubble(group) for group in some]
+    sizes = [len(group.layouts) for group in some]
+    lower_s = np.empty(sum(sizes))
+    slices = [slice(end - size, end) for end, size in zip(np.cumsum(sizes), sizes, strict=True)]
+    layer_seconds_of = _layer_seconds(job, some, states)
+    for place, (group, number) in enumerate(zip(some, numbers, strict=True)):
+        seconds, of_layouts = layer_seconds_of[place]
+        layer_s = np.full(len(group.layouts), np.inf)
+        for layer, each_s in seconds.items():
+            fits = fitting[number][layer].take(which[number])
+            np.minimum(layer_s, each_s.take(of_layouts), out=layer_s, where=fits)
+        np.multiply(layer_s, _least_layers(job, group, states[place]), out=lower_s[slices[place]])
     return _Candidates(
-        group=np.concatenate(number),
-        layout=np.concatenate(which),
-        space=layouts.column("space"),
-        axes=layouts.column("axes"),
-        lower_s=num_layers * _least_layer_s(job, some, able, layouts),
-        value_s=np.full(len(layouts), np.inf),
-        layer=np.zeros(len(layouts), dtype=np.intp),
-        state=np.zeros(len(layouts), dtype=np.intp),
+        group=np.repeat(numbers, sizes),
+        layout=np.concatenate([which[number] for number in numbers]),
+        space=np.concatenate([group.layouts.column("space") for group in some]),
+        axes=np.concatenate([group.layouts.column("axes") for group in some]),
+        lower_s=lower_s,
+        value_s=np.zeros(len(lower_s)),
+        layer=np.zeros(len(lower_s), dtype=np.intp),
+        state=np.zeros(len(lower_s), dtype=np.intp),
     )
 
 
-def _least_layers(job: SearchJob, group: LayoutGroup) -> Numbers:
-    """How many times a layer's seconds a training takes at least by any strategy of each layout."""
+def _least_layers(job: SearchJob, group: LayoutGroup, states: Sequence[int]) -> Numbers:
+    """How many times a layer's seconds a training takes at least by any strategy of each layout.
+
+    states: those with the shortest bubble.
+    """
     some, batch = distinct(group.layouts.batch)
-    batches = group.only([0], _least_bubble(group)).at(some)
+    batches = group.only([0], states).at(some)
     num_layers = least_step_s(job.load, batches.mesh(), np.ones(()), job.parameters).min(axis=(0, 1))
     num_steps = job.num_steps(batches.layouts.column("global_batch_samples"))
     return np.asarray((num_layers * num_steps).take(batch))
 
 
-def _least_layer_s(
-    job: SearchJob, groups: Sequence[LayoutGroup], fits: Sequence[_Mask], layouts: Layouts
-) -> Numbers:
-    """Seconds of a layer by the fastest options with which any strategy of each layout fits.
+def _layer_seconds(
+    job: SearchJob, groups: Sequence[LayoutGroup], states: Sequence[Sequence[int]]
+) -> list[tuple[dict[int, Numbers], Codes]]:
+    """By group, seconds of a layer by the number of its options, and which of them a layout has.
 
-    fits: by group, of each layer options and layout. layouts: of all groups. Seconds are computed once for
-    the layouts that share what decides them.
+    states: by group, those with the shortest bubble. Computed once for the layouts of all groups that share
+    what decides them.
     """
     alike: dict[Any, list[int]] = defaultdict(list)
-    for number, group in enumerate(groups):
-        states = group.only([], _least_bubble(group)).states
-        alike[group.layers, tuple(values[1:] for values in states)].append(number)
-    of_a_layer = layouts.numbered(_OF_A_LAYER)
-    ends = np.cumsum([0, *(len(group.layouts) for group in groups)])
-    layer_s = np.empty(len(layouts))
+    for number, (group, chosen) in enumerate(zip(groups, states, strict=True)):
+        alike[group.layers, tuple(group.states[each][1:] for each in chosen)].append(number)
+    of_groups = [distinct(group.layouts.numbered(_OF_A_LAYER)) for group in groups]
+    found: dict[int, tuple[dict[int, Numbers], Codes]] = {}
     for numbers in alike.values():
-        rows = np.concatenate([np.arange(*ends[each : each + 2]) for each in numbers])
-        shared, which = distinct(of_a_layer[rows])
         first = groups[numbers[0]]
+        parts = [groups[number].layouts.at(of_groups[number][0]) for number in numbers]
+        layouts = joined(parts)
+        shared, which = distinct(layouts.numbered(_OF_A_LAYER))
         layers = _unbeaten_layers(first, job.parameters)
-        group = replace(first, layouts=layouts.at(rows[shared])).only(layers, _least_bubble(first))
+        group = replace(first, layouts=layouts.at(shared)).only(layers, states[numbers[0]])
         known_s = np.empty((len(layers), len(shared)))
         for some, part in group.parts(MESH_ELEMENTS):
             seconds = layer_seconds(job.load, job.machine, part.mesh(), job.parameters)
             known_s[:, some] = seconds.total.min(axis=1)
-        least_s = np.full(len(rows), np.inf)
-        for layer, each_s in zip(layers, known_s, strict=True):
-            able = np.concatenate([fits[each][layer] for each in numbers])
-            np.minimum(least_s, each_s.take(which), out=least_s, where=able)
-        layer_s[rows] = least_s
-    return layer_s
+        ends = np.cumsum([len(part) for part in parts])
+        for number, rows in zip(numbers, np.split(which, ends[:-1]), strict=True):
+            by_layer = dict(zip(layers, known_s.take(rows, axis=1), strict=True))
+            found[number] = by_layer, of_groups[number][1]
+    return [found[number] for number in range(len(groups))]
 
 
 def _promising(
