@@ -418,6 +418,27 @@ def test_a_relaxation_that_is_named_suffices(question, limits):
         assert again.candidate(each.candidate).feasible
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {**PRETRAINING, "tokens": "1e11", "budget": 5000},
+        {**PRETRAINING, "tokens": "1e11", "budget": 5000, "deadline": "1d", "accelerator": [H100, B200]},
+        {**PRETRAINING, "tokens": "1e11", "budget": 5000, "objective": "cost", "max_accelerators": 64},
+    ],
+    ids=str,
+)
+def test_a_budget_too_small_on_demand_names_what_spot_capacity_would_do(asked):
+    found = ask(asked)
+    assert found.recommended is None
+    spot = ask(asked, terms="spot")
+    offered, taken = found.refusal.on_spot, spot.recommended
+    assert (offered.id, offered.usd, offered.time_s) == (taken.id, taken.usd, taken.time_s)
+    assert offered.usd.value < 5000
+    own = [f"{each}=4" for each in asked["accelerator"]]
+    assert ask(asked, price=own).refusal.on_spot is None
+    assert ask(asked, budget=10).refusal.on_spot is None  # too little there too
+
+
 def test_what_fits_nowhere_says_what_would():
     found = ask(workload="gpt3", tokens="1e9", global_batch=64, accelerator=[A100], max_accelerators=8)
     assert found.recommended is None

@@ -230,13 +230,15 @@ class Refusal(Struct, frozen=True, kw_only=True):
 
     cheapest, fastest: of all sizes that may be taken; None without prices, or where no strategy fits at all.
     relaxations: one per limit whose change alone would do; empty where several have to change, then `joint`
-    has the least of each for the candidate that is closest.
+    has the least of each for the candidate that is closest. on_spot: what would be taken on spot capacity,
+    where that keeps every limit and the question leaves terms open; it is none of the answer's candidates.
     """
 
     cheapest: Candidate | None
     fastest: Candidate | None
     relaxations: tuple[Relaxation, ...]
     joint: tuple[Relaxation, ...] = ()
+    on_spot: Candidate | None = None
 
 
 class Flip(Struct, frozen=True, kw_only=True):

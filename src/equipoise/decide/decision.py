@@ -24,7 +24,16 @@ from equipoise.decide.evidence import NOTHING_FITS, UserRun
 from equipoise.decide.explain import alternatives, notes, records, system_offers, to_measure
 from equipoise.decide.query import USUAL_HORIZON_MONTHS, TrainingQuery, changed, without_choice
 from equipoise.decide.reasons import reasons
-from equipoise.decide.select import Rule, Selection, figures_of, flips, select, time_values, tornado_of
+from equipoise.decide.select import (
+    Rule,
+    Selection,
+    choose,
+    figures_of,
+    flips,
+    select,
+    time_values,
+    tornado_of,
+)
 from equipoise.decide.strategy_search import Problem
 from equipoise.decide.surveys import SURVEYS, time_with_more_on_host
 from equipoise.decide.systems import LARGE_SYSTEM, requested_systems
@@ -70,8 +79,13 @@ def answer(
     with threadpool_limits(limits=1):  # the matrices are small: threads would only wait for each other
         found = collect_candidates(query, known, scores, progress=progress)
         first = _chosen(found)
-        farther = found if first.refusal is None else _with_sizes_in_time(first.refusal, found, scores)
-        return first if farther is found else _chosen(farther)
+        if first.refusal is None:
+            return first
+        farther = _with_sizes_in_time(first.refusal, found, scores)
+        last = first if farther is found else _chosen(farther)
+        if last.refusal is None:
+            return last
+        return replace(last, refusal=replace(last.refusal, on_spot=_on_spot(farther)))
 
 
 class Collected(Struct, frozen=True, kw_only=True):
@@ -244,6 +258,26 @@ def _with_least_in_time(one: SystemCandidates, tried: Sequence[Candidate]) -> Sy
     )
     shown = tuple(each for each in one.candidates if each.id != least.id)
     return replace(one, candidates=(*shown, replace(least, constraints=(beyond, *limits))))
+
+
+def _on_spot(found: Collected) -> Candidate | None:
+    """What would be taken on spot capacity, which costs less, where that keeps all limits.
+
+    None too where no budget is broken, or the question states terms or prices of its own.
+    """
+    query = found.inputs.query
+    if query.budget_usd is None or query.terms or query.quotes is not None:
+        return None
+    moved = [
+        with_terms(found.inputs, one.assessment, each, "spot")
+        for one in found.systems
+        if one.assessment.cluster is not None and one.assessment.system.usd_per_accelerator_hour is None
+        for each in one.candidates
+        if any(limit.name == "budget_usd" for limit in each.broken)
+    ]
+    kept = {each.id: each for each in moved if each.time_s is not None and not each.broken}
+    best = choose([figures_of(each) for each in kept.values()], rule_of(query), {})
+    return None if best is None else kept[best]
 
 
 def rule_of(query: TrainingQuery) -> Rule:

@@ -175,10 +175,13 @@ def relaxed(answer: Answer) -> Iterator[str]:
         first = refusal.joint[0].candidate
         taken = "" if first is None else f", for {title_of(answer.candidate(first))}"
         yield f"Several limits at once: {listed(parts)}{taken}."
+    if refusal.on_spot is not None:
+        one = refusal.on_spot
+        yield f"Spot capacity, which may be reclaimed (--terms spot): {title_of(one)}, {takes(one)}."
     unpriced = {each.system: each.title for each in answer.candidates if _lacks_price_alone(each)}
     for name, title in unpriced.items():
         yield f"A price of {title}, which may keep the budget: --price {name}=USD."
-    if not refusal.relaxations and not refusal.joint and not unpriced:
+    if not (refusal.relaxations or refusal.joint or refusal.on_spot or unpriced):
         found = [each.reason for each in answer.rejected if each.needed is None]
         faults = about_fixed(found, answer.question)[:_MOST_FAULTS]
         why = f"no strategy is legal: {'; '.join(faults)}" if faults else "no configuration fits"
