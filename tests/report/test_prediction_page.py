@@ -127,3 +127,30 @@ def test_the_size_where_returns_diminish_is_in_the_short_table():
 
 def _asked(**fields):
     return predict(query(fields), scores=embedded.scores())
+
+
+def _slow_times(tmp_path):
+    """Own times of BERT, forty times as long as published ones: nobody can say much of large sizes."""
+    (tmp_path / "mine.csv").write_text("gpus,time_to_train_h\n8,3.3\n16,1.8\n64,0.7\n")
+    return {"workload": "bert", "accelerator": "h100-sxm5-80gb", "from": tmp_path / "mine.csv"}
+
+
+def test_sizes_without_a_time_are_in_the_short_table_only_where_they_are_asked_for(tmp_path):
+    found = _asked(**_slow_times(tmp_path))
+    untimed = [each.num_accelerators for each in found.candidates if each.time_s is None]
+    assert untimed
+    short, full = (_printed(found, full=each) for each in (False, True))
+    for size in untimed:
+        assert not re.search(rf"^ *{size:,} ", short, re.MULTILINE)
+        assert re.search(rf"^ *{size:,} .*no time *$", full, re.MULTILINE)
+    reasons = {each.why_not for each in found.candidates if each.time_s is None}
+    assert len(re.findall(r"^No time ", full, re.MULTILINE)) == len(reasons)
+    assert full.count("Extrapolated") == 1  # one reason, for several sizes
+    asked = _printed(_asked(**_slow_times(tmp_path), at=f"64,{untimed[-1]}"), full=False)
+    assert re.search(rf"^ *{untimed[-1]:,} .*no time *$", asked, re.MULTILINE)
+
+
+def test_a_column_without_a_title_is_not_named_as_left_out(tmp_path):
+    asked = {"from": _slow_times(tmp_path)["from"], "deadline": "30min", "price": 2, "at": "32,128"}
+    text = _printed(_asked(**asked), full=False)
+    assert not re.search(r": *;", text)

@@ -301,7 +301,8 @@ def _paragraphs(block: Table, console: Console) -> None:
 
 def _hidden(block: Table, widths: Mapping[int, int]) -> Text | None:
     """The columns for which there is no room."""
-    titles = [column.title for place, column in enumerate(block.columns) if place not in widths]
+    hidden = (column.title for place, column in enumerate(block.columns) if place not in widths)
+    titles = [each for each in hidden if each]  # what has no title is said beside the table too
     return Text(f"No room for: {', '.join(titles)}; --json has them.", "dim") if titles else None
 
 

@@ -19,6 +19,7 @@ from equipoise.scaling.hierarchy import fit as fit_hierarchy
 from equipoise.scaling.points import Floats, Points, points
 from equipoise.scaling.posterior import even_deviates
 from equipoise.spec.mlperf import Entries, ScoredEntry, round_key
+from equipoise.units import format_count
 
 LEVEL = 0.9
 _DEVIATIONS_AT_LEVEL = 1.6449  # the normal distribution holds 90 % within as many standard deviations
@@ -322,9 +323,9 @@ def _outside(past: Entries, own: Entries, question: Question) -> str | None:
     sizes = [each.num_accelerators for each in own]
     largest, smallest = max(sizes), min(sizes)
     if size > _DOMAIN_JUMP * largest:
-        return f"{size} accelerators are more than {_DOMAIN_JUMP:g} times the group's largest, {largest}"
+        return f"more than {_DOMAIN_JUMP:g} times the largest of the group, {format_count(largest)}"
     if size < smallest / _DOMAIN_JUMP:
-        return f"{size} accelerators are fewer than 1/{_DOMAIN_JUMP:g} of the group's smallest, {smallest}"
+        return f"fewer than 1/{_DOMAIN_JUMP:g} of the smallest of the group, {format_count(smallest)}"
     if not past and not smallest <= size <= largest:
         return f"no earlier entry of {question.workload}; only the group's own points"
     return None

@@ -107,23 +107,37 @@ def _spread(candidates: Sequence[Candidate], num_rows: int, *, kept: int | None)
 def _times_blocks(found: Prediction) -> tuple[Block, ...]:
     known = [each for each in found.candidates if each.time_s is not None]
     charts = (time_chart("prediction-times", known),) if len(known) > 1 else ()
-    reasons = {why: size for size, why in sorted(found.outside.items())}
+    shown = {each.num_accelerators for each in known}
+    reasons: dict[str, list[str]] = {}
+    for size, why in sorted(found.outside.items()):
+        if size in shown:
+            reasons.setdefault(why, []).append(count(size))
     return (
         Panels(charts=charts, legend="System"),
         _table(found, found.candidates),
-        *(note(sentence(f"Extrapolated at {count(size)}: {why}.")) for why, size in reasons.items()),
+        *(note(sentence(f"Extrapolated at {listed(sizes)}: {why}.")) for why, sizes in reasons.items()),
+        *(note(sentence(f"No time at {listed(sizes)}: {why}.")) for why, sizes in _untimed(found).items()),
         _price(found),
     )
+
+
+def _untimed(found: Prediction) -> dict[str, list[str]]:
+    """Why sizes have no time, with the sizes."""
+    reasons: dict[str, list[str]] = {}
+    for each in found.candidates:
+        if each.time_s is None:
+            reasons.setdefault(each.why_not or "no estimate", []).append(count(each.num_accelerators))
+    return reasons
 
 
 def _table(found: Prediction, candidates: Sequence[Candidate]) -> Table:
     level = next((each.time_s.level for each in found.candidates if each.time_s is not None), 0.9)
 
     def remark(each: Candidate) -> Cell:
+        if each.time_s is None:
+            return Cell(text="", badge=Badge(text="no time", tone="quiet"), key="2")
         if each.num_accelerators in found.outside:
             return Cell(text="", badge=Badge(text="extrapolated", tone="quiet"), key="1")
-        if each.time_s is None:
-            return Cell(text=sentence(f"no time: {each.why_not}"), key="2")
         return Cell(text="", key="0")
 
     def chance(each: Candidate) -> float | None:
@@ -248,7 +262,9 @@ def _brief(found: Prediction, num_rows: int) -> tuple[Block, ...]:
     if accuracy is not None:
         facts.append(Fact(label="Accuracy", spans=(sentence(accuracy),)))
     first = default_answer(found.equilibria).num_accelerators if found.equilibria else None
-    shown = _spread(found.candidates, num_rows, kept=first)
+    is_asked = found.question.sizes is not None
+    worth = [each for each in found.candidates if is_asked or each.time_s is not None] or found.candidates
+    shown = _spread(worth, num_rows, kept=first)
     left_out = len(found.candidates) - len(shown)
     return (
         _table(found, shown),
