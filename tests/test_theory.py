@@ -37,7 +37,7 @@ def test_validate_says_what_scripts_rely_on(tmp_path):
     found = document(ended)
     assert json.loads((tmp_path / "a.json").read_text()) == found
     assert list(found)[:4] == ["schema", "equipoise", "dataset", "summary"]
-    assert found["schema"] == "equipoise.validate/1"
+    assert found["schema"] == "equipoise.validate/2"
     promised = [
         "num_rows",
         "num_modelled",

@@ -115,7 +115,6 @@ H200 = ("llama2_70b_lora", "--accelerator", "h200-sxm5-141gb")
         (["plan", "/lab/train.py:net", "--samples", "9", "--accelerator", "h100"], " train:net"),
         (["plan", "rtx4090", "--config", "my.json", "--accelerator", "5x"], "rtx4090 and --config my.json"),
         (["advise", *H200, "--budget", "2000 EUR"], "(USD)"),
-        (["advise", *H200, "--budget", "$2k"], "(USD)"),
         (["predict", "bert", "--accelerator", "h100,b200"], "h100,b200"),
         (["predict"], "no workload"),
         (["predict", "--workload", "bert"], "--workload and --accelerator"),

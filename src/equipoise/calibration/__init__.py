@@ -11,6 +11,10 @@ from msgspec import Struct
 
 EstimatorName: TypeAlias = Literal["published", "measured", "model"]
 
+# How wrong steps by the priors alone are, of their logarithm: 57 on chips of AMD, Intel and Huawei that no
+# fit has seen, in the middle one of their 6 sources (root mean squares 0.15 to 1.07): docs/experiments/0041.
+UNCALIBRATED_LOG_SD = 0.3
+
 
 class EvidenceSource(Struct, frozen=True, kw_only=True):
     """Where a number comes from. ref: an entry, a run, a formula. share: of the estimator's weight.

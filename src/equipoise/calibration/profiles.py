@@ -145,8 +145,6 @@ def _rule(vendor: str, kind: Kind, architecture: Architecture) -> CalibrationRul
     return next((each for each in served if architecture in each.architectures), None)
 
 
-# How wrong steps by the priors alone are, of their logarithm: docs/understand/accuracy.md.
-UNCALIBRATED_LOG_SD = 0.2
 USER_CALIBRATION = "your runs"
 _NUM_DRAWS = 64
 _SEED = 1

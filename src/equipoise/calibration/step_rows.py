@@ -9,6 +9,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from equipoise.calibration import UNCALIBRATED_LOG_SD
 from equipoise.calibration.accuracy import (
     Basis,
     Indices,
@@ -193,8 +194,9 @@ def by_bases(arrays: StepRows, bases: Sequence[Basis | None]) -> tuple[Seconds, 
 
 
 def _spread(arrays: StepRows) -> Seconds:
-    """Standard deviation of the logarithm of every prediction under the priors alone."""
-    return prior_log_sd(lambda values: arrays.step_s(Parameters().changed(values)), PRIORS)
+    """Standard deviation of the logarithm of every prediction by the priors, as wrong as such were."""
+    of_parameters = prior_log_sd(lambda values: arrays.step_s(Parameters().changed(values)), PRIORS)
+    return np.hypot(of_parameters, UNCALIBRATED_LOG_SD)
 
 
 def _begin(rows: Sequence[PublishedRow], basis_of: Callable[[PublishedRow], Basis | None]) -> PredictionTask:

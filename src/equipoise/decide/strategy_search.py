@@ -10,8 +10,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from equipoise.calibration import UNCALIBRATED_LOG_SD
 from equipoise.calibration.profiles import (
-    UNCALIBRATED_LOG_SD,
     CalibratedModel,
     architecture,
 )

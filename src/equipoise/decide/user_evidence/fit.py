@@ -11,9 +11,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from equipoise.calibration import EvidenceSource, HeldOutErrors
+from equipoise.calibration import UNCALIBRATED_LOG_SD, EvidenceSource, HeldOutErrors
 from equipoise.calibration.profiles import (
-    UNCALIBRATED_LOG_SD,
     USER_CALIBRATION,
     CalibratedModel,
 )
