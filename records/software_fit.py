@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-from msgspec import Struct, to_builtins
+from msgspec import Struct, convert, to_builtins
 from msgspec.structs import replace
 from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 from scipy.linalg.lapack import dpotri
 from step_table import COLLECTED, source_of
-from written import profile_record
 
 from equipoise.calibration.accuracy import prior_half_width, time_errors
 from equipoise.calibration.profiles import ProfileRecord
@@ -427,4 +426,5 @@ def _record(name: str, held_out: HeldOutSteps) -> ProfileRecord:
         high_s=predicted_s * np.exp(half),
         clusters=np.array([held_out.rows[at].cluster for at in mine], dtype=np.intp),
     )
-    return profile_record(errors, split="leave-source-out", log_half_width=float(np.median(half)))
+    of_record = {"split": "leave-source-out", "level": LEVEL, "log_half_width": float(np.median(half))}
+    return convert({**to_builtins(errors), **of_record}, ProfileRecord)
