@@ -140,26 +140,33 @@ def test_an_interrupt_at_any_moment_of_the_start_counts(start, wait_s):
     assert started.stopped() == (130, "equipoise: interrupted\n")
 
 
-# A library that turns a Ctrl-C into an error of its own, as compiled ones do.
-OTHER_ERROR = """
+# A library that turns a Ctrl-C into an error of its own, as compiled ones do, or loses it in a callback.
+MEETS_INTERRUPT = """
 import os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
-class Turns:
+class Loses:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        sum(range(10))
+class Meets:
     def find_spec(self, name, path, target=None):
-        if name == "fastapi.applications":
+        if name == "fastapi.applications" and sys.argv.pop() == "lost":
+            Loses()
+        elif name == "fastapi.applications":
             try:
                 os.kill(os.getpid(), signal.SIGINT)
             except KeyboardInterrupt:
                 raise ValueError("not a schema") from None
-sys.meta_path.insert(0, Turns())
-from equipoise.__main__ import main
-main()
+from equipoise.cli.app import main
+sys.meta_path.insert(0, Meets())
+main(sys.argv[1:-1])
 """
 
 
-def test_an_interrupt_that_becomes_another_error_is_an_interrupt():
+@pytest.mark.parametrize("how", ["turned", "lost"])
+def test_an_interrupt_that_a_library_turns_or_loses_is_an_interrupt(how):
     ended = subprocess.run(
-        [sys.executable, "-c", OTHER_ERROR, "serve", "--port", "0"],
+        [sys.executable, "-c", MEETS_INTERRUPT, "serve", "--port", "0", how],
         capture_output=True,
         text=True,
         check=False,

@@ -1,6 +1,7 @@
 """Ctrl-C, remembered: other libraries lose the KeyboardInterrupt or raise something else in its place."""
 
 import signal
+import sys
 import threading
 import warnings
 from types import FrameType
@@ -21,5 +22,11 @@ def was_interrupted() -> bool:
 
 def _remembered(number: int, _frame: FrameType | None) -> None:
     _received.append(number)
-    warnings.simplefilter("ignore")  # what is left half-done would say so, as coroutines do
+    # What is left half-done would say so, as coroutines and callbacks do that lose the exception.
+    warnings.simplefilter("ignore")
+    sys.unraisablehook = _quiet
     raise KeyboardInterrupt
+
+
+def _quiet(_lost: object) -> None:
+    """Say nothing of an exception that nobody can catch."""
