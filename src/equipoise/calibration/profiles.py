@@ -189,13 +189,14 @@ def model_for(chip: Accelerator, workload: Workload, *, software: str | None = N
     software: as `software_for` takes it. Raises SpecError for software that does not run on the chip, or is
     not known, with the names there are.
     """
-    chosen = software_for(chip, workload, software)
-    if chosen is not None and not runs_on(chosen, chip):
-        others = ", ".join(each for each in SOFTWARE_NAMES if runs_on(each, chip))
-        raise SpecError(f"software {chosen!r} does not run on {chip.title}; expected one of {others}")
     if software is None:
         return _usual_model(chip.vendor, chip.kind, architecture(workload))
-    return prior_model() if chosen is None else _software_model(chosen)
+    if software == PRIORS_ONLY:
+        return prior_model()
+    if not runs_on(software, chip):
+        others = ", ".join(each for each in SOFTWARE_NAMES if runs_on(each, chip))
+        raise SpecError(f"software {software!r} does not run on {chip.title}; expected one of {others}")
+    return _software_model(software)
 
 
 @lru_cache(maxsize=64)

@@ -367,12 +367,17 @@ def _restricted_by(inputs: Inputs, system: RequestedSystem) -> str:
     restrictions = {
         "fixed strategy": inputs.unrestricted is not None and bool(query.fixed),
         "stated precision": inputs.unrestricted is not None and bool(query.precision),
-        "stated software": query.software not in {None, PRIORS_ONLY},
+        "stated software": _states_software(query),
         "power limit": query.power_cap_w is not None and usual.accelerator != system.cluster.accelerator,
         "oversubscribed network": query.oversubscription is not None,
         "stated node": query.node_size is not None or query.topology is not None,
     }
     return " and ".join(name for name, restricts in restrictions.items() if restricts)
+
+
+def _states_software(query: TrainingQuery) -> bool:
+    """Whether the question names whose measurements calibrate; the priors are none."""
+    return query.software not in {None, PRIORS_ONLY}
 
 
 def _unrestricted_cluster(inputs: Inputs, system: RequestedSystem) -> Cluster:
@@ -409,7 +414,7 @@ def _unrestricted_estimates(
         return None
     start, cluster = survey.problem, _unrestricted_cluster(inputs, system)
     model = start.model
-    if inputs.query.software not in {None, PRIORS_ONLY} and not start.has_own_steps:
+    if _states_software(inputs.query) and not start.has_own_steps:
         model = start_model(replace(inputs, query=changed(inputs.query, software=None)), system)
     found = replace(
         problem(inputs.unrestricted or inputs.training, cluster, model, num_best=1),

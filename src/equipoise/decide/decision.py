@@ -475,11 +475,7 @@ def _system(
         unfit=tuple(unfit_sizes(assessment, {each.num_accelerators for each in one.candidates})),
         records=tuple(records(inputs, assessment, best if is_best else None)),
         calibration=None if survey is None else survey.problem.model.calibration,
-        software=None
-        if survey is None
-        else software_for(
-            survey.problem.cluster.accelerator, inputs.training.workload, inputs.query.software
-        ),
+        software=None if survey is None else _software(inputs, survey.problem),
         time_per_step_time=None
         if survey is None
         else _time_per_step_time(survey.problem, best if is_best else None),

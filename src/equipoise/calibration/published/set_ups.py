@@ -228,7 +228,7 @@ def strategy_words(config: str, precision: str, recompute: str) -> StrategyWords
     text = " ".join(config.lower().replace("interleaved1f1b", "interleaved 1f1b").split())
     nemo = _has(text, r"nemo|megatron[- ]bridge")
     tensor_titan = _has(text, r"fsdp2|asynctp|async[- ]tp|torchtitan")
-    is_modern = nemo or tensor_titan or _has(text, r"megatron[- ]core|mcore")
+    is_modern = nemo or tensor_titan or _has(text, "megatron[- ]core")
     stage, group = _sharding(text)
     interleaved, chunks = _interleaving(text)
     splits = _flag(text, r"seq(?:uence)?[-_ ]?par(?:allel)?(?:ism)?|sp")

@@ -278,7 +278,7 @@ def model_estimates(survey: Survey) -> Estimates | None:
     factor = problem.time_per_step_time
     if problem.training.workload.rollout is not None:
         why = f"ten published steps of its kind took {factor:.2f} times as long (median), as this does"
-    elif factor != 1.0 and factor == problem.time_per_own_step_time:
+    elif factor != 1.0 and problem.has_own_steps:
         why = f"four published pretrainings took {factor:.2f} times as long as their own steps (median)"
     elif factor != 1.0:
         why = (
