@@ -12,32 +12,36 @@ from msgspec.structs import replace
 
 from equipoise.errors import SpecError
 from equipoise.launch import launch_snippets, ranks_per_host
-from equipoise.launch.torch_programs import pipeline_script, tensor_script, training_script
 from equipoise.spec.cluster import cluster
 from equipoise.spec.strategy import strategy
 from equipoise.spec.workload import workload
 
-SCRIPTS = {
-    "dp=2 microbatch=4 global_batch=16": training_script,
-    "dp=8 microbatch=2 global_batch=16 precision=fp16 zero_stage=1 recompute=full": training_script,
-    "dp=8 microbatch=2 global_batch=16 zero_stage=2 recompute=selective optimizer=adam_8bit": training_script,
-    "dp=8 microbatch=2 global_batch=32 zero_stage=3 offload=optimizer_and_params": training_script,
-    "dp=4 microbatch=1 global_batch=4 compression=powersgd compression_rank=4": training_script,
-    "dp=4 microbatch=1 global_batch=8 sync_period=8 optimizer=sgd": training_script,
-    "dp=4 microbatch=1 global_batch=8 sync_period=8 zero_stage=1": training_script,
-    "dp=4 microbatch=1 global_batch=8 sync_period=8 zero_stage=3": training_script,
-    "microbatch=4 global_batch=8 precision=tf32": training_script,
-    "dp=2 tp=4 microbatch=1 global_batch=8 sequence_parallel=true recompute=full": tensor_script,
-    "tp=2 microbatch=1 global_batch=8": tensor_script,
-    "dp=2 pp=4 interleave=2 microbatch=1 global_batch=16": pipeline_script,
-    "pp=4 microbatch=1 global_batch=16 recompute=full optimizer=adam_8bit precision=fp32": pipeline_script,
-    "dp=2 tp=4 microbatch=1 global_batch=8 recompute=selective optimizer=adam_8bit": tensor_script,
-}
+SCRIPTS = (
+    "dp=2 microbatch=4 global_batch=16",
+    "dp=8 microbatch=2 global_batch=16 precision=fp16 zero_stage=1 recompute=full",
+    "dp=8 microbatch=2 global_batch=16 zero_stage=2 recompute=selective optimizer=adam_8bit",
+    "dp=8 microbatch=2 global_batch=32 zero_stage=3 offload=optimizer_and_params",
+    "dp=4 microbatch=1 global_batch=4 compression=powersgd compression_rank=4",
+    "dp=4 microbatch=1 global_batch=8 sync_period=8 optimizer=sgd",
+    "dp=4 microbatch=1 global_batch=8 sync_period=8 zero_stage=1",
+    "dp=4 microbatch=1 global_batch=8 sync_period=8 zero_stage=3",
+    "microbatch=4 global_batch=8 precision=tf32",
+    "dp=2 tp=4 microbatch=1 global_batch=8 sequence_parallel=true recompute=full",
+    "tp=2 microbatch=1 global_batch=8",
+    "dp=2 pp=4 interleave=2 microbatch=1 global_batch=16",
+    "pp=4 microbatch=1 global_batch=16 recompute=full optimizer=adam_8bit precision=fp32",
+    "dp=2 tp=4 microbatch=1 global_batch=8 recompute=selective optimizer=adam_8bit",
+)
 
 
 def snippets(text, name="dgx-h100", **facts):
     plan = strategy(text)
     return launch_snippets(plan, cluster(name, num_accelerators=plan.num_accelerators), **facts)
+
+
+def script_of(text):
+    (found,) = (each.code for each in snippets(text) if each.target == "torch")
+    return found
 
 
 def codes(found):
@@ -109,7 +113,7 @@ def test_batches_of_preferences_are_written_in_pairs():
 
 @pytest.mark.parametrize("text", SCRIPTS)
 def test_scripts_are_python_for_eighty_columns(text):
-    code = SCRIPTS[text](strategy(text))
+    code = script_of(text)
     assert max(map(len, code.splitlines())) <= 80
     nodes = list(ast.walk(ast.parse(code)))
     bound = {each.asname or each.name for node in nodes for each in getattr(node, "names", ())}
@@ -121,20 +125,20 @@ def test_scripts_are_python_for_eighty_columns(text):
     assert used <= bound | set(dir(builtins)) | {"__name__"}
 
 
-RUN = {
-    "dp=2 microbatch=2 global_batch=8 precision=fp32 implementation=eager compression=fp16": training_script,
-    "dp=2 microbatch=2 global_batch=8 implementation=eager zero_stage=3 recompute=selective": training_script,
-    "dp=4 microbatch=2 global_batch=16 implementation=eager zero_stage=3 dp_replicate=2": training_script,
-    "tp=2 microbatch=2 global_batch=4 implementation=eager sequence_parallel=true": tensor_script,
-    "pp=2 microbatch=2 global_batch=8 implementation=eager recompute=selective": pipeline_script,
-}
+RUN = (
+    "dp=2 microbatch=2 global_batch=8 precision=fp32 implementation=eager compression=fp16",
+    "dp=2 microbatch=2 global_batch=8 implementation=eager zero_stage=3 recompute=selective",
+    "dp=4 microbatch=2 global_batch=16 implementation=eager zero_stage=3 dp_replicate=2",
+    "tp=2 microbatch=2 global_batch=4 implementation=eager sequence_parallel=true",
+    "pp=2 microbatch=2 global_batch=8 implementation=eager recompute=selective",
+)
 
 
 @pytest.mark.parametrize("text", RUN)
 def test_scripts_train_on_their_ranks(text, tmp_path):
     pytest.importorskip("torch")
     script, plan = tmp_path / "train.py", strategy(text)
-    script.write_text(RUN[text](plan).replace("NUM_STEPS = 10", "NUM_STEPS = 2"))
+    script.write_text(script_of(text).replace("NUM_STEPS = 10", "NUM_STEPS = 2"))
     agent = [prepared_python(), "-m", "torch.distributed.run", "--nnodes=1"]
     agent.append(f"--nproc-per-node={plan.num_accelerators}")
     address = ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--local-addr=127.0.0.1"]
@@ -261,13 +265,10 @@ def test_what_a_script_leaves_out_is_listed(text, words):
 
 
 def test_scripts_compute_in_the_precision_of_the_plan():
-    for text, write in (
-        ("pp=2 microbatch=2 global_batch=8", pipeline_script),
-        ("tp=2 microbatch=2 global_batch=8", tensor_script),
-        ("dp=2 microbatch=2 global_batch=8", training_script),
-    ):
-        assert "dtype=torch.bfloat16" in write(strategy(text))
-        assert "bfloat16" not in write(strategy(f"{text} precision=fp32"))
+    for axis in ("pp=2", "tp=2", "dp=2"):
+        text = f"{axis} microbatch=2 global_batch=8"
+        assert "dtype=torch.bfloat16" in script_of(text)
+        assert "bfloat16" not in script_of(f"{text} precision=fp32")
 
 
 def test_adapters_and_narrow_products_name_their_libraries():

@@ -6,14 +6,15 @@ import re
 import pytest
 from option_table import faults, given, table
 
-from equipoise.launch.megatron import MEGATRON, pipeline_layout
-from equipoise.launch.program import stage_layers
+from equipoise.launch import program
+from equipoise.launch.facts import pipeline_layout, stage_layers
 from equipoise.perfmodel.estimate import stages as stages_of_time_model
 from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.load import transformer_load
 from equipoise.spec.strategy import strategy
 from equipoise.spec.workload import workload
 
+MEGATRON = program("Megatron-LM")
 RULES = table("megatron")
 DEEPSEEK = workload("deepseek_v3").transformer
 LLAMA = workload("llama31_405b").transformer

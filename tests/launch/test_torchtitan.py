@@ -4,10 +4,11 @@ import pytest
 from installed import imported, quiet
 from option_table import faults, given, table
 
-from equipoise.launch.torch_programs import TORCHTITAN
+from equipoise.launch import program
 from equipoise.spec.strategy import strategy
 from equipoise.spec.workload import workload
 
+TORCHTITAN = program("torchtitan")
 RULES = table("torchtitan")
 LLAMA = workload("llama31_405b").transformer
 

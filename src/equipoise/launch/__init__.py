@@ -12,23 +12,11 @@ from msgspec.structs import replace
 from equipoise.bench.training import ZOO
 from equipoise.bench.trial import PRECISIONS
 from equipoise.errors import SpecError, UsageError
-from equipoise.launch.megatron import MEGATRON, NEMO
+from equipoise.launch.facts import Model, is_sharded, script_facts
 from equipoise.launch.platforms import PLATFORMS, Launch, Platform
-from equipoise.launch.program import Model, Program, Translation
+from equipoise.launch.program import PROGRAMS, Program, Translation
 from equipoise.launch.settings import Setting, runtime_settings
-from equipoise.launch.torch_programs import (
-    NARROW_PRECISIONS,
-    TORCHTITAN,
-    is_sharded,
-    not_in_pipeline_scripts,
-    not_in_tensor_scripts,
-    not_in_training_scripts,
-    pipeline_script,
-    rendered,
-    tensor_script,
-    training_script,
-)
-from equipoise.launch.trainers import ACCELERATE, DEEPSPEED, TRAINER
+from equipoise.launch.text import filled, rendered
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.hardware import STARTED_KINDS
 from equipoise.spec.strategy import Strategy
@@ -216,8 +204,6 @@ def _unmet(strategy: Strategy) -> tuple[str, ...]:
     return tuple(missing)
 
 
-PROGRAMS: tuple[Program, ...] = (MEGATRON, TORCHTITAN, DEEPSPEED, ACCELERATE, TRAINER, NEMO)
-
 _DDP_PAGE = "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html"
 _FSDP_PAGE = "https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html"
 _TENSOR_PAGE = "https://docs.pytorch.org/docs/stable/distributed.tensor.parallel.html"
@@ -228,6 +214,8 @@ _TORCHAO_PAGE = "https://github.com/pytorch/ao/tree/main/torchao/float8"
 # Domains of the fast links that are larger span hosts; those of NVL72 have four accelerators a tray.
 _LARGEST_HOST, _TRAY = 16, 4
 _SCRIPT = "train.py"
+# Precisions of products that torch alone does not compute in.
+_NARROW_PRECISIONS = frozenset({"fp8", "fp8_rowwise", "mxfp8", "fp4"})
 # What runs a script of each kind in the tests.
 _TORCH = "scripts of its kind: torch 2.13, two ranks over gloo"
 
@@ -397,27 +385,24 @@ def _code(strategy: Strategy, model: Model) -> tuple[Snippet, ...]:
     if strategy.cp > 1 or strategy.ep > 1 or (strategy.tp > 1 and strategy.pp > 1):
         return ()
     if strategy.tp > 1:
-        code, page = tensor_script(strategy), _TENSOR_PAGE
-        why = "parallelize_module cuts products over tp"
-        missing = not_in_tensor_scripts(strategy)
+        name, page, why = "tensor", _TENSOR_PAGE, "parallelize_module cuts products over tp"
         if strategy.dp > 1:
             why += "; fully_shard shards weights over dp"
     elif strategy.pp > 1:
-        code, page = pipeline_script(strategy), _PIPELINE_PAGE
+        name, page = "pipeline", _PIPELINE_PAGE
         why = "a rank for each stage, micro-batches one forward, one back"
-        missing = not_in_pipeline_scripts(strategy, model)
     else:
-        code = training_script(strategy)
+        name = "training"
         page, why = _data_parallel_why(strategy)
-        missing = not_in_training_scripts(strategy)
+    script = filled(name, script_facts(name, strategy, model))
     snippet = Snippet(
         title=f"{_SCRIPT}: runs as it is; insert your model and data",
         target="torch",
-        code=code,
+        code=script.text,
         why=f"{why} ({page}).",
         language="python",
         file=_SCRIPT,
-        unsupported=missing,
+        unsupported=script.unsupported,
         checked_with=_TORCH,
     )
     return (snippet,)
@@ -484,7 +469,7 @@ def _extras(strategy: Strategy, workload: Workload | None) -> tuple[Snippet, ...
                 language="python",
             )
         )
-    if strategy.precision in NARROW_PRECISIONS:
+    if strategy.precision in _NARROW_PRECISIONS:
         found.append(_narrow_products(strategy))
     if workload is not None and _is_benched(workload.slug):
         found.append(bench_command(strategy, workload.slug, out="runs"))

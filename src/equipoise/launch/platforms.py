@@ -6,8 +6,7 @@ from shlex import join, quote
 
 from msgspec import Struct
 
-from equipoise.launch.program import yaml_text
-from equipoise.launch.torch_programs import rendered
+from equipoise.launch.text import rendered, yaml_text
 from equipoise.spec.hardware import Accelerator
 
 PORT = 29500

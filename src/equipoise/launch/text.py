@@ -1,0 +1,148 @@
+"""Text that is written for other programs: templates of templates/ with their conditions, and YAML.
+
+A line that ends in `#if A !B` stays only where A holds and B does not; `#include NAME` takes the lines of
+another template, with its own indentation before each. A line that begins with `! ` is no text but a reason
+why what is asked is not expressed, with `!! ` why it is not started. The rest is `string.Template`.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from string import Template
+
+from msgspec import Struct
+
+_TEMPLATES = Path(__file__).with_name("templates")
+_REASON, _REFUSAL = "! ", "!! "
+
+
+class Filled(Struct, frozen=True, kw_only=True):
+    """A template filled: the lines that stay, and the reasons among them."""
+
+    lines: tuple[str, ...]
+    unsupported: tuple[str, ...]
+    refused: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """The lines as one text."""
+        return "".join(f"{line}\n" for line in self.lines)
+
+
+def filled(name: str, facts: Mapping[str, object]) -> Filled:
+    """A template with its placeholders filled, true and false as JSON and YAML have them.
+
+    facts: what conditions and placeholders name.
+    """
+    values = {name: json.dumps(each) if isinstance(each, bool) else each for name, each in facts.items()}
+    lines = [Template(line).substitute(values) for line in _lines(name, facts)]
+    return Filled(
+        lines=tuple(each for each in lines if not each.startswith((_REASON, _REFUSAL))),
+        unsupported=tuple(each.removeprefix(_REASON) for each in lines if each.startswith(_REASON)),
+        refused=tuple(each.removeprefix(_REFUSAL) for each in lines if each.startswith(_REFUSAL)),
+    )
+
+
+def rendered(name: str, **facts: object) -> str:
+    """The text of a template."""
+    return filled(name, facts).text
+
+
+def _lines(name: str, facts: Mapping[str, object]) -> Iterator[str]:
+    for line in _template(name):
+        text, _, conditions = line.partition("  #if ")
+        if not all(holds(each, facts) for each in conditions.split()):
+            continue
+        margin, is_include, included = text.partition("#include ")
+        if not is_include:
+            yield text
+            continue
+        for each in _lines(included, facts):
+            yield margin + each if each else each
+
+
+@cache
+def _template(name: str) -> tuple[str, ...]:
+    return tuple((_TEMPLATES / f"{name}.tmpl").read_text(encoding="utf-8").splitlines())
+
+
+def holds(condition: str, facts: Mapping[str, object]) -> bool:
+    """Whether a condition of a template holds: a name, one with its values or a number it exceeds, or not so.
+
+    >>> facts = {"dp": 2, "precision": "fp16", "sharded": False}
+    >>> [holds(each, facts) for each in ("dp>1", "dp>2", "precision=bf16|fp16", "!sharded")]
+    [True, False, True, True]
+    """
+    name, sign, wanted = re.split("([=>]|$)", condition.removeprefix("!"), maxsplit=1)
+    found = facts[name]
+    if sign == "=":
+        is_so = str(found) in wanted.split("|")
+    else:
+        is_so = int(str(found)) > int(wanted) if sign else bool(found)
+    return is_so != condition.startswith("!")
+
+
+# Words that YAML 1.1 reads as something other than text.
+_NOT_TEXT = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
+_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
+
+
+def yaml_text(document: Mapping[str, object]) -> str:
+    """A document of nested mappings, lists and scalars as YAML.
+
+    Text stands between quotes unless it is one plain word, or as a block where it has lines, so that no name
+    of a user's can be read as anything but text.
+
+    >>> print(yaml_text({"a": 1, "b": {"c": "yes", "d": ["x y", True]}}), end="")
+    a: 1
+    b:
+      c: "yes"
+      d:
+        - "x y"
+        - true
+    """
+    return "".join(f"{line}\n" for line in _yaml_lines(document))
+
+
+def _yaml_lines(value: object) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for name, inside in value.items():
+            yield from _yaml_entry(f"{_scalar(str(name))}:", inside)
+    elif isinstance(value, Sequence):
+        for inside in value:
+            first, *rest = [_scalar(inside)] if _is_scalar(inside) else _yaml_lines(inside)
+            yield f"- {first}"
+            yield from (f"  {line}" for line in rest)
+
+
+def _yaml_entry(head: str, inside: object) -> Iterator[str]:
+    if isinstance(inside, str) and _is_block(inside):
+        yield f"{head} |"
+        yield from (f"  {line}" if line else "" for line in inside.removesuffix("\n").split("\n"))
+    elif _is_scalar(inside):
+        yield f"{head} {_scalar(inside)}"
+    else:
+        yield head
+        yield from (f"  {line}" for line in _yaml_lines(inside))
+
+
+def _is_block(text: str) -> bool:
+    """Whether a block of YAML keeps the text as it is."""
+    *lines, last = text.split("\n")
+    plain = all(line.isprintable() and line == line.rstrip() for line in lines)
+    return (
+        not last and bool(lines) and plain and not lines[0].startswith(" ") and bool(lines[0] and lines[-1])
+    )
+
+
+def _is_scalar(value: object) -> bool:
+    return isinstance(value, str) or not isinstance(value, (Mapping, Sequence)) or not value
+
+
+def _scalar(value: object) -> str:
+    if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _NOT_TEXT:
+        return value
+    # JSON's quotes are YAML's too.
+    return json.dumps(value, ensure_ascii=not (isinstance(value, str) and value.isprintable()))
