@@ -70,7 +70,7 @@ def keeps(made, limits):
 # --- the one place that knows the API ------------------------------------------------------------------------------
 
 
-def selection(rows, limits=None, objective="time", *, value_of_time=None):
+def selection(rows, limits=None, objective="time", *, value_of_time=None, start_s=0.0):
     """What `equipoise.decide.select` makes of the rows, as `Selected`."""
     limits = limits or {}
     candidates = [_candidate(made, limits) for made in rows]
@@ -78,6 +78,7 @@ def selection(rows, limits=None, objective="time", *, value_of_time=None):
         objective=objective,
         value_of_time_usd_per_hour=value_of_time or 0.0,
         deadline_s=limits.get("deadline_s", math.inf),
+        start_s=start_s,
         spend_usd=limits.get("budget_usd", math.inf),
     )
     found = select(candidates, rule, _curves(rows, limits))

@@ -230,6 +230,17 @@ def test_of_two_cards_both_are_taken_where_the_second_pays(speedup, number):
     assert found.recommended["num_accelerators"] == number
 
 
+def test_a_step_pays_with_the_time_to_start_counted():
+    # 10 min on one and half on two, after 5 min to start: 15 / 10 = 1.5; on four 2.5 min: 10 / 7.5 = 1.33, from
+    # one 15 / 7.5 = 2 where 2.5 are needed. E x S of 1, 2 and 4: 1 : 1.125 : 1.
+    rows = [made.row("red", size, 600.0 / size) for size in (1, 2, 4)]
+    assert made.selection(rows, objective="balance").recommended["num_accelerators"] == 4
+    found = made.selection(rows, objective="balance", start_s=300.0)
+    assert found.equilibria["balance"] == found.equilibria["marginal"] == 2
+    assert found.recommended["num_accelerators"] == 2
+    assert found.recommended["time_s"] == 300.0
+
+
 def reached(rows):
     """The largest size reached by steps that each pay, from that of fewest accelerator-hours on."""
     ascending = sorted(rows, key=lambda row: row["num_accelerators"])

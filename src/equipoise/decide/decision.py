@@ -287,6 +287,7 @@ def rule_of(query: TrainingQuery) -> Rule:
         value_of_time_usd_per_hour=query.value_of_time_usd_per_hour or 0.0,
         deadline_s=math.inf if query.deadline_s is None else query.deadline_s,
         queue_s=query.queue_s or 0.0,
+        start_s=query.start_s,
         spend_usd=query.spend_usd,
         currency=query.own_currency or ("USD", 1.0),
     )

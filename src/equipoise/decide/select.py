@@ -49,7 +49,8 @@ class SizeCurve(Struct, frozen=True, kw_only=True):
 class Rule(Struct, frozen=True, kw_only=True):
     """What is best, and within which limits. value_of_time: US dollars per hour, for that objective.
 
-    deadline_s: for the training and the wait before it, queue_s, together. currency: in which words name
+    deadline_s: for the training and the wait before it, queue_s, together. start_s: between the start of a
+    job and its first step, which every size takes: steps are judged with it. currency: in which words name
     money, and what one US dollar is in it.
     """
 
@@ -57,6 +58,7 @@ class Rule(Struct, frozen=True, kw_only=True):
     value_of_time_usd_per_hour: float = 0.0
     deadline_s: float = math.inf
     queue_s: float = 0.0
+    start_s: float = 0.0
     spend_usd: float = math.inf
     currency: tuple[str, float] = ("USD", 1.0)
 
@@ -109,7 +111,12 @@ def select(candidates: Sequence[Candidate], rule: Rule, curves: Mapping[Group, S
     figures = [figures_of(each) for each in candidates if each.time_s is not None]
     equilibria = {
         group: discrete_equilibria(
-            curve.sizes, curve.drawn_s, central_s=curve.central_s, level=LEVEL, limited_by=curve.limited_by
+            curve.sizes,
+            curve.drawn_s,
+            central_s=curve.central_s,
+            start_s=rule.start_s,
+            level=LEVEL,
+            limited_by=curve.limited_by,
         )
         for group, curve in curves.items()
     }
@@ -158,7 +165,7 @@ def choose(figures: Sequence[Figures], rule: Rule, balance: Mapping[Group, int |
     is_priced = any(each.usd is not None for each in able)
     if rule.objective != "balance":
         return min(able, key=lambda each: order(each, rule, is_priced=is_priced)).id
-    sizes = up_to_balance(able, balance)
+    sizes = up_to_balance(able, balance, start_s=rule.start_s)
     pool = [each for members in sizes.values() for each in members]
     offers = [members[-1] for members in sizes.values()]
     offers.sort(key=lambda each: order(each, rule, is_priced=is_priced))
@@ -203,7 +210,9 @@ def order(each: Figures, rule: Rule, *, is_priced: bool) -> tuple[float, float, 
     return (counted, each.time_s, *_paid(each), each.num_accelerators, each.id)
 
 
-def up_to_balance(able: Sequence[Figures], balance: Mapping[Group, int | None]) -> dict[Group, list[Figures]]:
+def up_to_balance(
+    able: Sequence[Figures], balance: Mapping[Group, int | None], *, start_s: float = 0.0
+) -> dict[Group, list[Figures]]:
     """The sizes of each system up to the one that it offers under the objective `balance`, ascending."""
     grouped: dict[Group, list[Figures]] = defaultdict(list)
     for each in sorted(able, key=lambda each: each.num_accelerators):
@@ -213,7 +222,9 @@ def up_to_balance(able: Sequence[Figures], balance: Mapping[Group, int | None]) 
         limit = balance.get(group)
         if limit is None:  # too few sizes for a curve, such as two that the user measured
             limit = reached_by_paying_steps(
-                [each.num_accelerators for each in members], [each.time_s for each in members]
+                [each.num_accelerators for each in members],
+                [each.time_s for each in members],
+                start_s=start_s,
             )
         below = [each for each in members if each.num_accelerators <= limit]
         found[group] = below or members[:1]

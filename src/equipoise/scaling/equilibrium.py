@@ -175,13 +175,15 @@ def _reached(curves: Curves) -> FloatArray:
     return np.where(beyond, math.inf, np.where(last == 0, 0.0, curves.sizes[last]))
 
 
-def reached_by_paying_steps(num_accelerators: Sequence[int], time_s: Sequence[float]) -> int:
+def reached_by_paying_steps(
+    num_accelerators: Sequence[int], time_s: Sequence[float], *, start_s: float = 0.0
+) -> int:
     """The largest of these sizes that is reached from that of fewest hours by steps that each pay.
 
-    num_accelerators: (n_sizes,), one or more, ascending. time_s: (n_sizes,).
+    num_accelerators: (n_sizes,), one or more, ascending. time_s: (n_sizes,). start_s: as `discrete_equilibria`.
     """
     sizes = np.array(num_accelerators, dtype=float)
-    reached = float(_reached(Curves(sizes=sizes, time_s=np.array([time_s], dtype=float)))[0])
+    reached = float(_reached(Curves(sizes=sizes, time_s=np.array([time_s], dtype=float) + start_s))[0])
     return int(min(max(reached, sizes[0]), sizes[-1]))
 
 
@@ -298,6 +300,7 @@ def discrete_equilibria(
     time_s: FloatArray,
     *,
     central_s: FloatArray,
+    start_s: float = 0.0,
     level: float = 0.9,
     limited_by: Limit = "question",
 ) -> tuple[Equilibrium, ...]:
@@ -305,8 +308,9 @@ def discrete_equilibria(
 
     num_accelerators: (n_sizes,), ascending. time_s: (n_draws, n_sizes) equally likely times. central_s:
     (n_sizes,) the times that are shown: the number, its time and its efficiency are those of this curve,
-    low and high the quantiles over the draws, widened where they leave the number out. limited_by: whose
-    limit the largest size is.
+    low and high the quantiles over the draws, widened where they leave the number out. start_s: what every
+    size takes before the times begin: it counts in where a point lies, not in the times that are returned.
+    limited_by: whose limit the largest size is.
     Returns one of the sizes each. limited_by of a point is set where it is the largest size and the curve
     has not turned there: the last step still served the kind's purpose.
     Raises UsageError where there is no size, or sizes are not in ascending order.
@@ -316,8 +320,9 @@ def discrete_equilibria(
     if not num_accelerators or any(b <= a for a, b in pairwise(num_accelerators)):
         raise UsageError(f"sizes {list(num_accelerators)!r}; expected one or more, in ascending order")
     sizes = np.array(num_accelerators, dtype=float)
-    central = Curves(sizes=sizes, time_s=np.asarray(central_s)[None, :])
-    draws = Curves(sizes=sizes, time_s=time_s)
+    shown = Curves(sizes=sizes, time_s=np.asarray(central_s)[None, :])
+    central = Curves(sizes=sizes, time_s=shown.time_s + start_s)
+    draws = Curves(sizes=sizes, time_s=time_s + start_s)
     has_smaller = num_accelerators[0] > 1
 
     def within(size: float) -> int:
@@ -345,7 +350,7 @@ def discrete_equilibria(
                 limited_by=limited_by if math.isinf(value) else None,
                 is_smallest=value == 0.0 and has_smaller,
                 time_s=float(central_s[at]),
-                efficiency=float(central.efficiency[0, at]),
+                efficiency=float(shown.efficiency[0, at]),
                 next_step=step,
             )
         )

@@ -115,7 +115,7 @@ def measure_blocks(answer: Answer) -> tuple[Block, ...]:
 
 # MLPerf's clock starts after initialisation too, of at most 30 minutes (docs/understand/scoring.md).
 _NOT_IN_TIME: Final = (
-    "Times count from the first step: starting machines, copying data and weights, and compiling come before."
+    "Times count from the first step: starting machines, copying data and weights, and compiling come before"
 )
 
 
@@ -131,8 +131,15 @@ def assumed_blocks(answer: Answer) -> tuple[Block, ...]:
             (*_chip(answer), *_node(answer), *_model(answer), *_money(answer)),
             caption=f"Facts of {chip_of(answer.system.title)} and of the training",
         ),
-        note(_NOT_IN_TIME),
+        note(f"{_NOT_IN_TIME}{_counted(answer.question.start_s)}."),
     )
+
+
+def _counted(start_s: float) -> str:
+    """What the time before the first step counts in, if in anything."""
+    if start_s == 0.0:
+        return ""
+    return f"; {amounts.duration(start_s)} of it count in whether more accelerators pay"
 
 
 class Noted(Protocol):

@@ -329,7 +329,10 @@ def larger(answer: Answer, best: Candidate) -> tuple[Span, ...] | None:
         hours = [each.accelerator_hours or math.inf for each in sizes]
         first = hours.index(min(hours[: at + 1]))
         begin = first if first < at else 0
-        paying = next((before for before in reversed(range(begin, at)) if _pays(sizes[before], best)), None)
+        start_s = answer.question.start_s
+        paying = next(
+            (before for before in reversed(range(begin, at)) if _pays(sizes[before], best, start_s)), None
+        )
         spans += [
             strong("No" if paying is None else "Yes"),
             f", {_step(sizes, at - 1 if paying is None else paying, at)}",
@@ -339,11 +342,15 @@ def larger(answer: Answer, best: Candidate) -> tuple[Span, ...] | None:
     return (*spans, ".")
 
 
-def _pays(before: Candidate, after: Candidate) -> bool:
+def _pays(before: Candidate, after: Candidate, start_s: float) -> bool:
     """Whether a step pays, by the rule that the choice was made with."""
+    return bool(pays(np.asarray(_speedup(before, after, start_s)), _growth(before, after)))
+
+
+def _speedup(before: Candidate, after: Candidate, start_s: float = 0.0) -> float:
     assert before.time_s is not None
     assert after.time_s is not None
-    return bool(pays(np.asarray(before.time_s.value / after.time_s.value), _growth(before, after)))
+    return (before.time_s.value + start_s) / (after.time_s.value + start_s)
 
 
 def _growth(before: Candidate, after: Candidate) -> float:
@@ -352,13 +359,16 @@ def _growth(before: Candidate, after: Candidate) -> float:
 
 def _beyond(answer: Answer, best: Candidate, sizes: Sequence[Candidate], at: int) -> Iterator[Span]:
     """The step to the next size: what it would bring, and what speaks against it."""
-    beyond = sizes[at]
+    beyond, start_s = sizes[at], answer.question.start_s
     if beyond.broken:
         against = limit_words(answer, beyond.broken[0])
-    elif _pays(best, beyond):
+    elif _pays(best, beyond, start_s):
         against = f"it would pay, but {_DECIDED[answer.question.objective]}"
     else:
         against = f"a step pays from {amounts.factor(float(least_speedup(_growth(best, beyond))))} on"
+        if _pays(best, beyond, 0.0):
+            whole = amounts.factor(_speedup(best, beyond, start_s))
+            against = f"with {amounts.duration(start_s)} to start {whole}, and {against}"
     yield strong("No")
     yield f", {_step(sizes, at - 1, at, is_second=at > 1)}; {against}"
 
@@ -386,7 +396,7 @@ def _step(sizes: Sequence[Candidate], smaller: int, at: int, *, is_second: bool 
             f"{amounts.factor(after.speedup.value)} as fast ({amounts.ends(after.speedup, amounts.factor)})"
         )
     else:
-        fast = f"{amounts.factor(before.time_s.value / after.time_s.value)} as fast"
+        fast = f"{amounts.factor(_speedup(before, after))} as fast"
     paid, of = None, "accelerator-hours"
     if before.usd is not None and after.usd is not None and before.usd.value > 0.0:
         paid, of = after.usd.value / before.usd.value, "money"
