@@ -352,7 +352,9 @@ def _balanced(document, feasible):
         return beaten
     # Steps begin at a size that may be taken, whether or not it keeps the deadline.
     start_s = START_S if any(document["question"].get(name) for name in BUDGETS) else 0.0
-    offered = {each["num_accelerators"]: start_s + central(each["time_s"]) for each in mine if _keeps_sizes(each)}
+    offered = {
+        each["num_accelerators"]: start_s + central(each["time_s"]) for each in mine if _keeps_sizes(each)
+    }
     sizes = {each["num_accelerators"]: central(each["time_s"]) for each in mine if each["feasible"]}
     last = marginal(offered.items())
     points = [

@@ -34,8 +34,8 @@ _DECIDE: Final[tuple[Verb, ...]] = ("advise", "plan")
 # a long one.
 USUAL_MOST: Final = 512
 USUAL_HORIZON_MONTHS: Final = 36.0
-# Between the start of a job and its first step, whatever the size: nine of ten of 7,112 runs of MLPerf Training
-# v4.0 to v5.1 took less to initialise (`init_s` of the table `runs`), with containers up and data at hand.
+# Between the start of a job and its first step, whatever the size: nine of ten of 7,112 runs of MLPerf
+# Training v4.0 to v5.1 took less to initialise (`init_s` of the table `runs`), with data at hand.
 START_S: Final = 300.0
 # Tokens per parameter at which a training budget gives the lowest loss: Hoffmann et al. 2022, 1.4e12 tokens
 # for the 70e9 parameters of their own model. Models that are used much are trained on many times more.

@@ -180,7 +180,8 @@ def reached_by_paying_steps(
 ) -> int:
     """The largest of these sizes that is reached from that of fewest hours by steps that each pay.
 
-    num_accelerators: (n_sizes,), one or more, ascending. time_s: (n_sizes,). start_s: as `discrete_equilibria`.
+    num_accelerators: (n_sizes,), one or more, ascending. time_s: (n_sizes,). start_s: as in
+    `discrete_equilibria`.
     """
     sizes = np.array(num_accelerators, dtype=float)
     reached = float(_reached(Curves(sizes=sizes, time_s=np.array([time_s], dtype=float) + start_s))[0])
