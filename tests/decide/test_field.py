@@ -50,6 +50,8 @@ def read(option, given):
         ("price", {"h100": 2.1, "b200": "5"}, (("h100", 2.1), ("b200", 5.0))),
         ("stock", "3x rtx 4090=3", (("3x rtx 4090", 3),)),
         ("terms", "h100=spot,on_demand", (("h100", ("spot", "on_demand")),)),
+        ("stock", "h100=1,024,b200=16", (("h100", 1024), ("b200", 16))),
+        ("terms", "h100=spot,on_demand,b200=spot", (("h100", ("spot", "on_demand")), ("b200", ("spot",)))),
     ],
 )
 def test_what_people_type_is_read(option, given, value):

@@ -161,6 +161,46 @@ def test_the_value_of_an_hour_names_the_sizes_and_the_thresholds():
     ]
 
 
+def test_a_range_of_the_value_of_an_hour_whose_ends_are_written_alike_is_not_shown():
+    answer = made_answer()
+    eight, thirty_two, sixty_four = answer.time_values
+    values = (eight, replace(thirty_two, from_usd_per_hour=40.1), replace(sixty_four, from_usd_per_hour=40.4))
+    found = rows(
+        tables(replace(answer, recommended=answer.candidates[0], time_values=values))["answer-values"]
+    )
+    assert [(each["An hour is worth"].text, each["Take"].key) for each in found] == [
+        ("less than 40 USD", 8),
+        ("more than 40 USD", 64),
+    ]
+
+
+def test_a_step_that_pays_but_for_the_time_to_start_is_told_so():
+    # 512 s on 16, 256 s on 32: twice as fast; with 300 s to start 812 / 556 = 1.46 times.
+    answer = made_answer()
+    taking = {1: 512.0, 2: 256.0}
+    candidates = tuple(
+        replace(each, time_s=replace(each.time_s, value=taking[place])) if place in taking else each
+        for place, each in enumerate(answer.candidates)
+    )
+    changes = {"candidates": candidates, "recommended": candidates[1]}
+    text = facts(replace(answer, question=replace(answer.question, training_tokens=1e6), **changes))[
+        "Larger?"
+    ]
+    assert "No, 32 over 16: 2x" in text
+    assert "5 min to start 1.46x" in text
+    text = facts(replace(answer, question=replace(answer.question, training_tokens=None), **changes))[
+        "Larger?"
+    ]
+    assert "to start" not in text
+
+
+def test_the_short_form_counts_the_systems_it_has_no_room_for():
+    answer = made_answer()
+    others = tuple(replace(answer.candidates[0], system=name, title=name) for name in ("red", "blue"))
+    lines = printed(replace(answer, candidates=(*answer.candidates, *others))).splitlines()
+    assert "2 other systems" in lines[-1]
+
+
 def test_every_candidate_has_its_row_with_what_it_breaks():
     found = rows(tables(made_answer())["answer-sizes"])
     assert [each["N"].text for each in found] == ["8", "16", "32", "64", "8", "16"]

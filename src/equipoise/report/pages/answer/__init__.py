@@ -54,12 +54,14 @@ def _screen(answer: Answer, num_rows: int) -> tuple[Block, ...]:
     runs = ("how to run it",) if answer.is_launched else ()
     unfit_notes = [each for each in answer.notes if each.startswith(NOTHING_FITS)]
     why = unfit_notes[:_MOST_NOTES] if answer.refusal is not None else []
+    known = {each.system for each in answer.candidates}
+    named = {each.system for each in shown}
     left_out = {
+        "other system": known - named if len(shown) > 1 else (),
         "note": [each for each in answer.notes if each not in why],
         "reason": answer.reasons,
         "candidate": answer.candidates,
     }
-    known = {each.system for each in answer.candidates}
     unfit = [each.title for each in answer.systems if each.name not in known and not answer.refusal]
     return (
         *(overview.refusal_blocks(answer) if answer.recommended is None else ()),

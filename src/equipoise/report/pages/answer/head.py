@@ -105,7 +105,7 @@ def _facts(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[Fact]
         yield Fact(label="Paid for", spans=(f"{listed([*parts])}{basis}",))
     energy, mass = amounts.usable(best.energy_j), amounts.usable(best.carbon_kg)
     # Where several systems compete their rows need the lines, but what the question is about.
-    needs_rows = is_brief and len(answer.systems) > _MOST_NAMED
+    needs_rows = is_brief and len(answer.systems) >= _MOST_NAMED
     if energy is not None and not (needs_rows and answer.question.objective != "energy"):
         carbon = "" if mass is None else f", {amounts.mass(mass.value)} of CO2"
         yield Fact(label="Energy", spans=(f"{amounts.energy(energy.value)}{carbon}",))
@@ -487,12 +487,23 @@ def worth_words(values: Sequence[TimeValue], place: int) -> str:
     return f"{hour_usd(values[place])} to {hour_usd(values[place + 1])} {amounts.currency()}"
 
 
+def shown_values(answer: Answer, best: Candidate) -> tuple[TimeValue, ...]:
+    """What costs least at which value of an hour, but for ranges whose ends are written alike."""
+    values = answer.time_values
+    ends = (*(hour_usd(each) for each in values[1:]), None)
+    return tuple(
+        each
+        for each, end in zip(values, ends, strict=False)
+        if each.candidate == best.id or hour_usd(each) != end
+    )
+
+
 def _values_around(answer: Answer, best: Candidate) -> str | None:
     """From which value of an hour on another candidate costs less than the choice; None without prices.
 
     Where the choice costs least at no value: the nearest slower and faster ones that do.
     """
-    values = answer.time_values
+    values = shown_values(answer, best)
     if len(values) < 2 or best.time_s is None:  # noqa: PLR2004 - one candidate at every value
         return None
     found = [answer.candidate(each.candidate) for each in values]

@@ -26,7 +26,7 @@ from equipoise.report.blocks import (
     table_of,
     words,
 )
-from equipoise.report.format import DASH, capital, count, listed, sentence
+from equipoise.report.format import DASH, capital, count, listed, plural, sentence
 from equipoise.report.pages.answer import compare
 from equipoise.report.pages.answer.compare import STAR, group_title, money_chart, shown_groups
 from equipoise.report.pages.answer.head import (
@@ -40,6 +40,7 @@ from equipoise.report.pages.answer.head import (
     limit_words,
     limits_broken,
     offer_title,
+    shown_values,
     takes,
     title_of,
     worth_words,
@@ -311,7 +312,7 @@ def _within(rows: list[_Row], most: int) -> tuple[list[_Row], int]:
 
 def _values(answer: Answer, best: Candidate) -> tuple[Block, ...]:
     """Which candidate costs least at which value of an hour, around the chosen one."""
-    values = answer.time_values
+    values = shown_values(answer, best)
     if not values:
         return (note("No price is known, so money cannot be weighed against time (--price)."),)
     found = [answer.candidate(each.candidate) for each in values]
@@ -334,7 +335,13 @@ def _values(answer: Answer, best: Candidate) -> tuple[Block, ...]:
     )
     marked = next((row for row, place in enumerate(shown) if found[place].id == best.id), None)
     caption = "Which size for which value of an hour"
-    return (table_of("answer-values", columns, shown, caption=caption, marked=marked),)
+    left_out = [
+        f"{plural(many, 'candidate')} for a {what} value of an hour"
+        for many, what in ((begin, "lower"), (len(found) - shown.stop, "higher"))
+        if many
+    ]
+    more = (note(f"Not shown: {listed(left_out)}."),) if left_out else ()
+    return (table_of("answer-values", columns, shown, caption=caption, marked=marked), *more)
 
 
 def _changes(answer: Answer) -> tuple[Block, ...]:
