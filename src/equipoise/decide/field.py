@@ -308,9 +308,7 @@ def _per_system(field: Field, given: object) -> tuple[tuple[str, Any], ...]:
             if isinstance(each, tuple):
                 items.append((str(each[0]), each[1]))
                 continue
-            for part in re.split(
-                r",(?=[^,=]+=)", str(each)
-            ):  # h100=64,a100=16: a list has commas in its values too
+            for part in re.split(r",(?=[^,=]+=)", str(each)):  # not at the commas within a value
                 name, equals, value = part.rpartition("=")
                 items.append((name.strip(), value) if equals else ("", part))
     reader = _READERS[field.value_kind or "number"]
