@@ -96,12 +96,11 @@ def _adapted_figures(about: Workload, trained: Trained) -> Workload:
         return found
     if about.adapter_width is None:
         raise UsageError(
-            f"--train {trained}: {about.title} is known by figures per sample, none of them of attention, on "
-            "which adapters are placed; without it all weights are trained, or state adapter_width with "
-            "--workloads"
+            f"--train {trained}: adapters are placed on attention, of which {about.title} states none; leave "
+            "it out to train all weights, or state adapter_width with --workloads"
         )
     raise UsageError(
-        f"--train {trained}: weights of 4 bits are of linear layers, and {about.title} has convolutions; "
+        f"--train {trained}: weights of 4 bits are of linear layers, and {about.title} has others; "
         "give --train lora"
     )
 
