@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from equipoise.bench.training import ZOO
 from equipoise.bench.trial import PRECISIONS
 from equipoise.errors import SpecError, UsageError
-from equipoise.launch.facts import Model, is_sharded, script_facts
+from equipoise.launch.facts import Model, is_sharded, script_facts, strategy_facts
 from equipoise.launch.platforms import PLATFORMS, Launch, Platform
 from equipoise.launch.program import PROGRAMS, Program, Translation
 from equipoise.launch.settings import Setting, runtime_settings
@@ -117,91 +117,59 @@ def bench_command(
     No command where the model itself is cut: `bench` has the data axis alone.
     """
     size = strategy.num_accelerators if num_accelerators is None else num_accelerators
-    cut = [axis for axis in ("tp", "pp", "cp", "ep") if getattr(strategy, axis) > 1]
-    missing = [f"{axis}={getattr(strategy, axis)}: bench supports data parallelism only" for axis in cut]
-    if cut:
-        return _snippet("", tuple(missing))
-    method, unmet = _method(strategy, size)
-    precision = strategy.precision if strategy.precision in PRECISIONS else "bf16"
-    # `bench` counts the samples of one pass over all ranks; `accumulate:K` makes K passes an update.
-    parts = [
-        f"equipoise bench {quote(workload)}",
-        f"--sizes {size}",
-        f"--batch {size * strategy.microbatch_samples}",
-        f"--strategy {method}",
-        f"--precision {precision}",
-        *(() if out is None else (f"--out {quote(out)}",)),
-    ]
-    return _snippet(" ".join(parts) + "\n", (*unmet, *_unmet(strategy)))
+    method, drops_accumulation = _method(strategy, size)
+    facts = {
+        **strategy_facts(strategy),
+        "workload": quote(workload),
+        "size": size,
+        # `bench` counts the samples of one pass over all ranks; `accumulate:K` makes K passes an update.
+        "batch": size * strategy.microbatch_samples,
+        "method": method,
+        "drops_accumulation": drops_accumulation,
+        "computed_precision": strategy.precision if strategy.precision in PRECISIONS else "bf16",
+        "out": "" if out is None else f" --out {quote(out)}",
+    }
+    found = filled("bench", facts)
+    return Snippet(
+        title="Time its steps",
+        target="equipoise bench",
+        file="" if found.refused else "bench.sh",
+        code="" if found.refused else found.text,
+        why="Micro-batch, accumulation and precision of the strategy. `equipoise record --runs runs` then "
+        "compares it with the prediction, which --record and --launch keep.",
+        unsupported=found.refused or found.unsupported,
+        checked_with="" if found.refused else "equipoise's own parser",
+    )
 
 
 def bench_method(strategy: Strategy) -> str | None:
     """The way to train of `bench` that does what a strategy does; None where none does."""
     if any(getattr(strategy, axis) > 1 for axis in ("tp", "pp", "cp", "ep")):
         return None
-    method, unmet = _method(strategy, strategy.num_accelerators)
-    return None if unmet else method
+    method, drops_accumulation = _method(strategy, strategy.num_accelerators)
+    return None if drops_accumulation else method
 
 
-def _snippet(code: str, unsupported: tuple[str, ...]) -> Snippet:
-    return Snippet(
-        title="Time its steps",
-        target="equipoise bench",
-        file="bench.sh" if code else "",
-        code=code,
-        why="Micro-batch, accumulation and precision of the strategy. `equipoise record --runs runs` then "
-        "compares it with the prediction, which --record and --launch keep.",
-        unsupported=unsupported,
-        checked_with="equipoise's own parser" if code else "",
-    )
-
-
-def _method(strategy: Strategy, size: int) -> tuple[str, tuple[str, ...]]:
-    """The way to train of `bench`, and what of the exchange it leaves out."""
+def _method(strategy: Strategy, size: int) -> tuple[str, bool]:
+    """The way to train of `bench`, and whether it exchanges after every micro-batch of several."""
     accumulated = strategy.num_microbatches
-    waits = f"accumulation of {accumulated} micro-batches: "
-    if size == 1:
-        return "single", ((waits + "every micro-batch is an update",) if accumulated > 1 else ())
+    fraction = 1 / max(1, strategy.compression_rank)
     compressed = {
         "fp16": "fp16",
         "powersgd": f"powersgd:{max(1, strategy.compression_rank)}",
-        "topk": f"topk:{1 / max(1, strategy.compression_rank):g}",
+        "topk": f"topk:{fraction:g}",
     }
-    special = None
-    if strategy.shards_weights:
-        special = "fsdp"
+    if size == 1:
+        method = "single"
+    elif strategy.shards_weights:
+        method = "fsdp"
     elif strategy.sync_period > 1:
-        special = f"localsgd:{strategy.sync_period}"
+        method = f"localsgd:{strategy.sync_period}"
     elif strategy.compression != "none":
-        special = compressed[strategy.compression]
-    if special is not None:
-        unmet = (f"{waits}{special} exchanges after every one",) if accumulated > 1 else ()
-        return special, unmet
-    return ("ddp" if accumulated == 1 else f"accumulate:{accumulated}"), ()
-
-
-def _unmet(strategy: Strategy) -> tuple[str, ...]:
-    missing = []
-    if strategy.precision not in PRECISIONS:
-        missing.append(f"{strategy.precision}: it computes in fp32, tf32 or bf16; bf16 is printed")
-    if strategy.zero_stage in {1, 2} and strategy.dp > 1:
-        missing.append(f"ZeRO stage {strategy.zero_stage}: each rank keeps complete states")
-    if strategy.dp_replicate > 1:
-        missing.append(f"dp_replicate={strategy.dp_replicate}: fsdp shards over all ranks")
-    if strategy.implementation == "compiled":
-        missing.append("compilation: models run eagerly; compile in your own module:function")
-    if strategy.recompute != "none":
-        missing.append(f"{strategy.recompute} recomputation: use checkpoint in your own module:function")
-    if strategy.optimizer != "sgd":
-        missing.append(f"{strategy.optimizer}: the optimizer of the workload updates the weights")
-    if not strategy.master_weights:
-        missing.append("weights without a master copy: convert the model in your own module:function")
-    if strategy.offload != "none" or strategy.activation_offload:
-        what = "activations" if strategy.offload == "none" else strategy.offload.replace("_", " ")
-        missing.append(f"offloading of {what} to the host's memory")
-    if strategy.trained != "full":
-        missing.append(f"{strategy.trained} adapters: make them in your own module:function")
-    return tuple(missing)
+        method = compressed[strategy.compression]
+    else:
+        return ("ddp" if accumulated == 1 else f"accumulate:{accumulated}"), False
+    return method, accumulated > 1
 
 
 _DDP_PAGE = "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html"

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from equipoise.bench.topology.topology import Topology
 from equipoise.files import shipped_table
+from equipoise.launch.text import holds
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.links import reach
 from equipoise.spec.strategy import Strategy
@@ -19,7 +20,6 @@ _NEARLY_FULL = 0.8
 _FAST_SOCKETS_BYTE_PER_S = 12.5e9
 # Megatron-LM drops its demand for one connection from Blackwell on.
 _LAST_ONE_CONNECTION_YEAR = 2023
-_UNSAFE_PEERS = ("rtx-4090-pcie-24gb",)
 
 
 class Setting(Struct, frozen=True, kw_only=True):
@@ -39,23 +39,11 @@ class Setting(Struct, frozen=True, kw_only=True):
     is_for_first_run: bool = False
 
 
-_SETTINGS = {
-    each.name: each
-    for each in convert(
-        shipped_table(Path(__file__).with_name("settings.toml"))["setting"], tuple[Setting, ...]
-    )
-}
-
-
-def _setting(name: str, value: str | None = None, **words: object) -> Setting:
-    """A setting of settings.toml. value: where it is not the same everywhere. words: those in braces."""
-    found = _SETTINGS[name]
-    return replace(
-        found,
-        value=found.value if value is None else value,
-        reason=found.reason.format(**words),
-        how_to_check=found.how_to_check.format(**words),
-    )
+# Settings in order, each after the conditions on which it has a ground.
+_SETTINGS = tuple(
+    (str(stated["when"]), convert(stated, Setting))
+    for stated in shipped_table(Path(__file__).with_name("settings.toml"))["setting"]
+)
 
 
 class Placement(Struct, frozen=True, kw_only=True):
@@ -89,20 +77,49 @@ def runtime_settings(
     topology: of the machine, where it was looked over: whether peers reach each other. memory_share:
     what the strategy needs over what an accelerator has.
     """
-    place = placed(cluster, plan, topology)
-    if plan.num_accelerators == 1:
-        return tuple(_allocator(place, memory_share))
-    return (
-        *_path(place),
-        *_peers(place),
-        *_container(place),
-        *_network(place),
-        *_threads(place, topology),
-        *_exchange(place),
-        *_connections(place),
-        *_allocator(place, memory_share),
-        *_hangs(place),
+    facts = _facts(placed(cluster, plan, topology), topology, memory_share)
+    return tuple(
+        replace(
+            each,
+            value=each.value and each.value.format(**facts),
+            reason=each.reason.format(**facts),
+            how_to_check=each.how_to_check.format(**facts),
+        )
+        for when, each in _SETTINGS
+        if all(holds(condition, facts) for condition in when.split())
     )
+
+
+def _facts(place: Placement, topology: Topology | None, memory_share: float | None) -> dict[str, object]:
+    """What conditions and words of settings.toml name."""
+    cluster, plan, chip = place.cluster, place.plan, place.cluster.accelerator
+    ranks = min(cluster.node_size, plan.num_accelerators)
+    seen = [device.num_cores for device in topology.devices if device.num_cores] if topology else []
+    cores = sum(seen) or cluster.num_cores or 0
+    is_plain_between = place.num_hosts > 1 and place.is_plain_network
+    return {
+        "kind": chip.kind,
+        "slug": chip.slug,
+        "num_ranks": plan.num_accelerators,
+        "num_hosts": place.num_hosts,
+        "dp": plan.dp,
+        "shards_gradients": plan.shards_gradients,
+        "cuts_layers": plan.tp * plan.cp > 1,
+        "is_nvidia": place.is_nvidia,
+        "is_before_blackwell": chip.year is not None and chip.year <= _LAST_ONE_CONNECTION_YEAR,
+        "is_staged": place.is_staged,
+        # A slow path pays for what DistributedDataParallel does by default.
+        "is_slow": place.is_staged or is_plain_between,
+        "is_fast_plain_network": place.is_plain_network
+        and cluster.inter.byte_per_s * ranks >= _FAST_SOCKETS_BYTE_PER_S,
+        "is_nearly_full": memory_share is not None and memory_share >= _NEARLY_FULL,
+        "share": format_percent(min(memory_share or 0.0, 1.0)),
+        "expected": " and ".join(_log_lines(place)),
+        "has_cores": cores >= ranks,
+        "cores": cores,
+        "ranks": ranks,
+        "threads": cores // ranks,
+    }
 
 
 def placed(cluster: Cluster, plan: Strategy, topology: Topology | None = None) -> Placement:
@@ -121,89 +138,13 @@ def _is_staged(cluster: Cluster, topology: Topology | None) -> bool:
     return "staged" in reach("PHB", cluster.accelerator).path
 
 
-def _path(place: Placement) -> Iterator[Setting]:
-    """Which path NCCL took: the one line that shows whether the machine is as assumed."""
-    if place.cluster.accelerator.kind != "gpu":
-        return
-    expected = []
+def _log_lines(place: Placement) -> Iterator[str]:
+    """Which path NCCL says that it took, where the machine is as assumed."""
     if place.num_hosts < place.plan.num_accelerators:
-        expected.append('"via SHM"' if place.is_staged else '"via P2P"')
+        yield '"via SHM"' if place.is_staged else '"via P2P"'
     if place.cluster.switch_reduces and place.is_nvidia:
-        expected.append('"NVLS multicast support is available"')
-    if place.num_hosts > 1:
-        expected.append(f'"{_transport(place)}"')
-    yield _setting("NCCL_DEBUG", expected=" and ".join(expected))
-
-
-def _transport(place: Placement) -> str:
-    if place.cluster.name.startswith("aws-"):
-        return "Selected provider is efa"
-    return "NET/Socket" if place.is_plain_network else "NET/IB"
-
-
-def _peers(place: Placement) -> Iterator[Setting]:
-    if place.cluster.accelerator.slug in _UNSAFE_PEERS and place.is_staged:
-        yield _setting("NCCL_P2P_DISABLE")
-
-
-def _container(place: Placement) -> Iterator[Setting]:
-    """Memory that ranks of one host share where it stages their bytes."""
-    if place.is_staged and place.is_nvidia:
-        yield _setting("docker run --shm-size")
-
-
-def _network(place: Placement) -> Iterator[Setting]:
-    """Which interface joins hosts, and helper threads of fast plain networks."""
-    if place.num_hosts == 1:
-        return
-    library = "GLOO" if place.cluster.accelerator.kind == "cpu" else "NCCL"
-    yield _setting(f"{library}_SOCKET_IFNAME")
-    node_byte_per_s = place.cluster.inter.byte_per_s * min(
-        place.cluster.node_size, place.cluster.num_accelerators
-    )
-    if place.is_plain_network and library == "NCCL" and node_byte_per_s >= _FAST_SOCKETS_BYTE_PER_S:
-        yield _setting("NCCL_SOCKET_NTHREADS")
-
-
-def _threads(place: Placement, topology: Topology | None) -> Iterator[Setting]:
-    """Processor threads of each rank, where ranks compute on processors."""
-    if place.cluster.accelerator.kind != "cpu":
-        return
-    seen = [device.num_cores for device in topology.devices if device.num_cores] if topology else []
-    cores = sum(seen) or place.cluster.num_cores
-    ranks = min(place.cluster.node_size, place.plan.num_accelerators)
-    if not cores or cores < ranks:
-        return
-    yield _setting("OMP_NUM_THREADS", str(cores // ranks), cores=cores, ranks=ranks)
-
-
-def _exchange(place: Placement) -> Iterator[Setting]:
-    """What DistributedDataParallel does by default and a slow path pays for."""
-    slow = place.is_staged or (place.num_hosts > 1 and place.is_plain_network)
-    replicated = place.plan.dp > 1 and not place.plan.shards_gradients
-    if not (slow and replicated):
-        return
-    yield _setting("DistributedDataParallel(gradient_as_bucket_view=)")
-    yield _setting("DistributedDataParallel(broadcast_buffers=)")
-
-
-def _connections(place: Placement) -> Iterator[Setting]:
-    chip, plan = place.cluster.accelerator, place.plan
-    if not place.is_nvidia or plan.tp * plan.cp == 1 or plan.shards_gradients:
-        return
-    if chip.year is not None and chip.year <= _LAST_ONE_CONNECTION_YEAR:
-        yield _setting("CUDA_DEVICE_MAX_CONNECTIONS")
-
-
-def _allocator(place: Placement, memory_share: float | None) -> Iterator[Setting]:
-    if not place.is_nvidia or memory_share is None or memory_share < _NEARLY_FULL:
-        return
-    yield _setting("PYTORCH_CUDA_ALLOC_CONF", share=format_percent(min(memory_share, 1.0)))
-
-
-def _hangs(place: Placement) -> Iterator[Setting]:
-    """What shows which rank did not come, when many wait."""
-    if place.num_hosts == 1 or place.cluster.accelerator.kind != "gpu":
-        return
-    yield _setting("TORCH_NCCL_TRACE_BUFFER_SIZE")
-    yield _setting("TORCH_NCCL_DUMP_ON_TIMEOUT")
+        yield '"NVLS multicast support is available"'
+    if place.num_hosts > 1 and place.cluster.name.startswith("aws-"):
+        yield '"Selected provider is efa"'
+    elif place.num_hosts > 1:
+        yield '"NET/Socket"' if place.is_plain_network else '"NET/IB"'
