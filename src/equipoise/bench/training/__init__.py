@@ -62,7 +62,7 @@ class Trainee(Struct, frozen=True, kw_only=True):
 
 
 class ZooModel(Struct, frozen=True, kw_only=True):
-    """A model that has a name, which is that of its builder in zoo.models too."""
+    """A model that has a name. builder: the function of `models`, with these sizes; the name unless given."""
 
     name: str
     title: str
@@ -70,11 +70,14 @@ class ZooModel(Struct, frozen=True, kw_only=True):
     data: str
     source: str
     settings: OptimizerSettings = field(default_factory=OptimizerSettings)
+    builder: str = ""
+    sizes: dict[str, Any] = field(default_factory=dict)
 
-    def build(self) -> Any:  # noqa: ANN401 - ZooParts of zoo.data, which imports torch
+    def build(self) -> Any:  # noqa: ANN401 - ZooParts of `models`, which imports torch
         """The parts of a `Trainee`. Raises UsageError where a package is missing."""
         try:
-            return getattr(import_module("equipoise.bench.training.models"), self.name)()
+            builders = import_module("equipoise.bench.training.models")
+            return getattr(builders, self.builder or self.name)(**self.sizes)
         except ModuleNotFoundError as err:
             if err.name == "torch":
                 raise UsageError(NEEDS_TORCH) from err

@@ -202,22 +202,8 @@ class Residual(nn.Module):  # type: ignore[misc] # torch is not followed
         return functional.relu(self.shortcut(x) + self.change(x))
 
 
-def mlp() -> ZooParts:
-    """64 pixels, two hidden layers of 256, 10 digits."""
-    return _mlp(256)
-
-
-def wide_mlp() -> ZooParts:
-    """64 pixels, two hidden layers of 768, 10 digits."""
-    return _mlp(768)
-
-
-def large_mlp() -> ZooParts:
-    """64 pixels, two hidden layers of 1,920, 10 digits."""
-    return _mlp(1920)
-
-
-def _mlp(hidden: int) -> ZooParts:
+def mlp(hidden: int) -> ZooParts:
+    """64 pixels, two hidden layers, 10 digits."""
     model = nn.Sequential(
         nn.Flatten(),
         nn.Linear(64, hidden),
@@ -356,10 +342,13 @@ def _code() -> Any:  # noqa: ANN401 - a module
     return import_module("transformers")
 
 
-def mobilenet_v2() -> ZooParts:
-    """Width 1.0."""
-    config = _code().MobileNetV2Config(num_labels=LARGE_NUM_CLASSES, image_size=IMAGE_SIDE)
-    return _on_images(_code().MobileNetV2ForImageClassification(config))
+def image_classifier(architecture: str, **sizes: Any) -> ZooParts:  # noqa: ANN401 - fields of its configuration
+    """A classifier of transformers with random images and labels. architecture: as its classes begin."""
+    config = getattr(_code(), f"{architecture}Config")(num_labels=LARGE_NUM_CLASSES, **sizes)
+    model = getattr(_code(), f"{architecture}ForImageClassification")(config)
+    images = torch.randn(NUM_RANDOM_SAMPLES, 3, IMAGE_SIDE, IMAGE_SIDE)
+    labels = torch.randint(LARGE_NUM_CLASSES, (NUM_RANDOM_SAMPLES,))
+    return ZooParts(model=model, pool=(images, labels), loss=_classified)
 
 
 def digits_mobilenet() -> ZooParts:
@@ -378,34 +367,6 @@ def digits_mobilenet() -> ZooParts:
     )
 
 
-def resnet50() -> ZooParts:
-    """3, 4, 6 and 3 bottleneck blocks."""
-    return _resnet([3, 4, 6, 3])
-
-
-def resnet152() -> ZooParts:
-    """3, 8, 36 and 3 bottleneck blocks."""
-    return _resnet([3, 8, 36, 3])
-
-
-def _resnet(depths: list[int]) -> ZooParts:
-    config = _code().ResNetConfig(depths=depths, num_labels=LARGE_NUM_CLASSES)
-    return _on_images(_code().ResNetForImageClassification(config))
-
-
-def vit_large() -> ZooParts:
-    """24 layers, 1,024 wide, 16 heads, patches of 16 x 16."""
-    config = _code().ViTConfig(
-        hidden_size=1024,
-        num_hidden_layers=24,
-        num_attention_heads=16,
-        intermediate_size=4096,
-        image_size=IMAGE_SIDE,
-        num_labels=LARGE_NUM_CLASSES,
-    )
-    return _on_images(_code().ViTForImageClassification(config))
-
-
 def bert() -> ZooParts:
     """24 layers, 1,024 wide, 16 heads, 30,522 words; 128 tokens, as in most of its pre-training."""
     config = _code().BertConfig(
@@ -418,19 +379,11 @@ def bert() -> ZooParts:
     return ZooParts(model=model, pool=(tokens, labels), loss=_predicted)
 
 
-def small_llama() -> ZooParts:
-    """6 layers, 288 wide, 6 heads, 32,000 words, input and output embeddings shared; 256 tokens."""
-    return _llama()
+def llama(lora_rank: int = 0) -> ZooParts:
+    """6 layers, 288 wide, 6 heads, 32,000 words, input and output embeddings shared; 256 tokens.
 
-
-def small_llama_lora() -> ZooParts:
-    """The same, of which only low-rank changes to queries and values are trained."""
-    made = _llama()
-    add_lora(made.model, ("q_proj", "v_proj"), rank=8, alpha=16)
-    return made
-
-
-def _llama() -> ZooParts:
+    lora_rank: of changes to queries and values, of which these alone are trained; 0 to train all weights.
+    """
     config = _code().LlamaConfig(
         hidden_size=288,
         intermediate_size=768,
@@ -442,19 +395,15 @@ def _llama() -> ZooParts:
         use_cache=False,
     )
     tokens = _text(config.vocab_size, num_tokens=256)
-    return ZooParts(model=_code().LlamaForCausalLM(config), pool=(tokens, tokens), loss=_predicted)
+    model = _code().LlamaForCausalLM(config)
+    if lora_rank:
+        add_lora(model, ("q_proj", "v_proj"), rank=lora_rank, alpha=2 * lora_rank)
+    return ZooParts(model=model, pool=(tokens, tokens), loss=_predicted)
 
 
 def _text(num_words: int, *, num_tokens: int) -> torch.Tensor:
     """Random words: (num_samples, num_tokens)."""
     return torch.randint(num_words, (NUM_RANDOM_SAMPLES, num_tokens))
-
-
-def _on_images(model: nn.Module) -> ZooParts:
-    """A classifier with random images and labels."""
-    images = torch.randn(NUM_RANDOM_SAMPLES, 3, IMAGE_SIDE, IMAGE_SIDE)
-    labels = torch.randint(LARGE_NUM_CLASSES, (NUM_RANDOM_SAMPLES,))
-    return ZooParts(model=model, pool=(images, labels), loss=_classified)
 
 
 def _classified(model: nn.Module, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
