@@ -5,11 +5,13 @@ the program cannot express. tests/launch/test_programs.py holds every program to
 """
 
 import json
+from pathlib import Path
 from shlex import join
 from typing import Literal, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, convert
 
+from equipoise.files import shipped_table
 from equipoise.launch.facts import Model, program_facts
 from equipoise.launch.text import filled, yaml_text
 from equipoise.spec.strategy import Strategy
@@ -123,72 +125,7 @@ def _option(line: str) -> Option:
     return Option(name, tuple(value) if isinstance(value, list) else value)
 
 
-PROGRAMS: tuple[Program, ...] = (
-    Program(
-        name="Megatron-LM",
-        template="megatron",
-        file="megatron.sh",
-        form="options",
-        version="000c4ac (2026-11)",
-        source="https://github.com/NVIDIA/Megatron-LM (megatron/training/arguments.py)",
-        entry=("pretrain_gpt.py",),
-        is_for_transformers=True,
-        use='source megatron.sh, then pretrain_gpt.py with those of your model and data and "${OPTIONS[@]}"',
-        checked_with="rules of its parser at 000c4ac; megatron-core 0.16.1",
-    ),
-    Program(
-        name="torchtitan",
-        template="torchtitan",
-        file="torchtitan.sh",
-        form="options",
-        version="0.3.0",
-        source="https://github.com/pytorch/torchtitan (torchtitan/config/configs.py)",
-        entry=("-m", "torchtitan.train"),
-        is_for_transformers=True,
-        use='source torchtitan.sh, then -m torchtitan.train --module M --config C "${OPTIONS[@]}"',
-        checked_with="torchtitan 0.3.0's own parser, and a table of its rules",
-    ),
-    Program(
-        name="DeepSpeed",
-        template="deepspeed",
-        file="deepspeed.json",
-        form="json",
-        version="0.19.8",
-        source="https://www.deepspeed.ai/docs/config-json",
-        use="deepspeed.initialize(config=...), --deepspeed_config of a script, or deepspeed= of the Trainer",
-        checked_with="DeepSpeed 0.19.8's DeepSpeedConfig",
-    ),
-    Program(
-        name="accelerate",
-        template="accelerate",
-        file="accelerate.yaml",
-        form="yaml",
-        version="1.15.0",
-        source="https://huggingface.co/docs/accelerate/package_reference/cli",
-        use="accelerate launch --config_file accelerate.yaml, with --num_machines, --machine_rank and "
-        "--main_process_ip on several hosts",
-        checked_with="accelerate 1.15's own `launch` parser",
-    ),
-    Program(
-        name="Trainer",
-        template="trainer",
-        file="trainer.yaml",
-        form="yaml",
-        version="5.23.0",
-        source="https://huggingface.co/docs/transformers/main_classes/trainer",
-        use="HfArgumentParser(TrainingArguments).parse_yaml_file('trainer.yaml'), or --config of TRL's "
-        "scripts",
-        checked_with="TrainingArguments of transformers 5.23",
-    ),
-    Program(
-        name="NeMo (Megatron-Bridge)",
-        template="nemo",
-        file="nemo.yaml",
-        form="yaml",
-        version="0.3.1",
-        source="https://github.com/NVIDIA-NeMo/Megatron-Bridge (src/megatron/bridge/training/config.py)",
-        is_for_transformers=True,
-        use="Overrides for a recipe of your model: merge it into the recipe's ConfigContainer",
-        checked_with="the configuration records of megatron-core 0.16.1, the fields of Megatron-Bridge 0.3.1",
-    ),
+# The programs of programs.toml.
+PROGRAMS: tuple[Program, ...] = convert(
+    shipped_table(Path(__file__).with_name("programs.toml"))["program"], tuple[Program, ...]
 )

@@ -242,7 +242,7 @@ def _group_times(group: SystemGroup) -> Cell:
 
 
 _GROUP_COLUMNS: Final = (
-    numbers("SystemGroup", "cluster"),
+    numbers("Group", "cluster"),
     words("Description", "words"),
     numbers("Entries", "num_entries"),
     numbers("Accelerators", _group_sizes),
