@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from equipoise.errors import SpecError
 from equipoise.perfmodel.load import BlockLoad, Load, mean_layer, stacked, transformer_load, workload_load
 from equipoise.spec.transformer import Transformer
-from equipoise.spec.workload import workload, workloads
+from equipoise.spec.workload import shipped_workloads, workload
 
-KNOWN = [each for each in workloads() if each.transformer is not None]
+KNOWN = [each for each in shipped_workloads().workloads.values() if each.transformer is not None]
 LLAMA = workload("llama31_8b").transformer
 
 

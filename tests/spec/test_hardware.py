@@ -369,7 +369,7 @@ def test_a_name_is_never_completed_by_words_that_tell_chips_apart(name: str) -> 
 def test_names_in_logs_are_never_completed() -> None:
     for name in ("h100", "rtx4090", "a100 80gb", "gb200"):
         assert shipped().accelerator_slug(name) is None
-        assert hardware.exact_accelerator(name) is None
+        assert hardware.shipped_hardware().exact(name) is None
 
 
 def test_a_card_is_known_by_the_name_that_nvidia_smi_prints() -> None:

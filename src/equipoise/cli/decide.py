@@ -373,10 +373,10 @@ def record(
 def _is_of(entry: "LedgerEntry", workload: str | None, accelerator: str | None) -> bool:
     """Whether an entry is of the workload and accelerator asked for, by any of their names."""
     from equipoise.spec.hardware import slug_typed
-    from equipoise.spec.workload import workload_slug
+    from equipoise.spec.workload import shipped_workloads
 
     about = entry.prediction
-    wanted = {workload, workload and workload_slug(workload)}
+    wanted = {workload, workload and shipped_workloads().slug(workload)}
     on = {accelerator, accelerator and slug_typed(accelerator)}
     return (workload is None or about.workload in wanted) and (accelerator is None or about.accelerator in on)
 

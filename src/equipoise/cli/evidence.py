@@ -231,11 +231,11 @@ def _chosen(frame: "pl.DataFrame", wanted: dict[str, str]) -> "pl.DataFrame":
 
     from equipoise.spec.hardware import slug_typed
     from equipoise.spec.mlperf import round_name
-    from equipoise.spec.workload import workload_slug
+    from equipoise.spec.workload import shipped_workloads
 
     spelt: dict[str, Callable[[str], str | None]] = {
         "campaign": round_name,
-        "workload": workload_slug,
+        "workload": shipped_workloads().slug,
         "accelerator": slug_typed,
     }
     for column, name in wanted.items():

@@ -30,31 +30,31 @@ def rounds_from(incomplete: str) -> list[str]:
 
 def _workloads_from(incomplete: str) -> list[str]:
     """Workloads that MLPerf publishes results of, for a shell that completes a word."""
-    from equipoise.spec.workload import workloads
+    from equipoise.spec.workload import shipped_workloads
 
-    published = (one for one in workloads() if one.first_round is not None)
-    return [one.slug for one in published if one.slug.startswith(incomplete)]
+    known = shipped_workloads().workloads
+    return [slug for slug in trained_from(incomplete) if known[slug].first_round is not None]
 
 
 def _accelerators_from(incomplete: str) -> list[str]:
     """Accelerators of the catalogue, for a shell that completes a word."""
-    from equipoise.spec.hardware import accelerators
+    from equipoise.spec.hardware import shipped_hardware
 
-    return [one.slug for one in accelerators() if one.slug.startswith(incomplete)]
+    return [slug for slug in shipped_hardware().accelerators if slug.startswith(incomplete)]
 
 
 def trained_from(incomplete: str) -> list[str]:
     """Workloads of the catalogue, for a shell that completes a word."""
-    from equipoise.spec.workload import workloads
+    from equipoise.spec.workload import shipped_workloads
 
-    return [one.slug for one in workloads() if one.slug.startswith(incomplete)]
+    return [slug for slug in shipped_workloads().workloads if slug.startswith(incomplete)]
 
 
 def clusters_from(incomplete: str) -> list[str]:
     """Accelerators and systems of the catalogue, for a shell that completes a word."""
-    from equipoise.spec.cluster import systems
+    from equipoise.spec.cluster import shipped_systems
 
-    named = [one.slug for one in systems() if one.slug.startswith(incomplete)]
+    named = [slug for slug in shipped_systems().systems if slug.startswith(incomplete)]
     return [*_accelerators_from(incomplete), *named]
 
 

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final
 
 from equipoise.intervals import WIDEST, Interval
-from equipoise.spec.hardware import exact_accelerator
+from equipoise.spec.hardware import shipped_hardware
 from equipoise.spec.workload import workload_title
 from equipoise.units import (
     KWH_J,
@@ -92,7 +92,7 @@ def accelerator_name(slug: str | None) -> str:
     """An accelerator's title without its vendor; the raw name where the hardware table does not know it."""
     if not slug:
         return UNKNOWN_ACCELERATOR
-    known = exact_accelerator(slug)
+    known = shipped_hardware().exact(slug)
     if known is None:
         return printable(slug)
     return known.title.removeprefix(f"{known.vendor} ")

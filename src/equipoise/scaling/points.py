@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from equipoise.spec.hardware import exact_accelerator
+from equipoise.spec.hardware import shipped_hardware
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.intp]
@@ -100,7 +100,7 @@ def chip_facts(slugs: Iterable[str]) -> dict[str, tuple[str, float]]:
 
 def _chip(slug: str) -> tuple[str, float]:
     """Vendor and log2 of the dense peak at training precision of a chip; slug and NaN if unknown."""
-    chip = exact_accelerator(slug)
+    chip = shipped_hardware().exact(slug)
     if chip is None:
         return slug, np.nan
     peak = chip.peak_bf16_flop_per_s or chip.peak_fp16_flop_per_s or chip.peak_fp32_flop_per_s

@@ -462,11 +462,6 @@ def _of_all(
     return None if None in stated else combine(stated)
 
 
-def systems() -> tuple[System, ...]:
-    """Every named system of the shipped table, in the order of the file."""
-    return tuple(shipped_systems().systems.values())
-
-
 @cache
 def shipped_systems() -> Systems:
     """The shipped table."""

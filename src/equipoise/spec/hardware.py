@@ -190,7 +190,11 @@ class Hardware(Struct, frozen=True, kw_only=True, dict=True):
         return self.names.get(name)
 
     def exact(self, raw: str) -> Accelerator | None:
-        """The accelerator of an exact slug, title or alias; None when the table does not have it."""
+        """The accelerator of an exact slug, title or alias, as tables have it; None for other names.
+
+        >>> shipped_hardware().exact("h100") is None
+        True
+        """
         found = self.alias(raw)
         return None if found is None else self.accelerators[found.slug]
 
@@ -243,22 +247,13 @@ def accelerator(name: str) -> Accelerator:
     return shipped_hardware().accelerator(name)
 
 
-def exact_accelerator(raw: str) -> Accelerator | None:
-    """The accelerator of an exact slug, title or alias, as tables of measurements have it; None for others.
-
-    >>> exact_accelerator("h100") is None
-    True
-    """
-    return shipped_hardware().exact(raw)
-
-
 def accelerator_title(slug: str) -> str:
     """What people call an accelerator; the slug itself where the shipped table lacks it.
 
     >>> accelerator_title("h100-sxm5-80gb")
     'NVIDIA H100 SXM5 80 GB'
     """
-    known = exact_accelerator(slug)
+    known = shipped_hardware().exact(slug)
     return slug if known is None else known.title
 
 

@@ -240,7 +240,11 @@ class WorkloadTable(Struct, frozen=True, kw_only=True):
     names: MappingProxyType[str, tuple[_Named, ...]]
 
     def slug(self, raw: str, round_number: float | None = None) -> str | None:
-        """The slug of a raw name; None when the table lacks it, or when it depends on the round."""
+        """The slug of a raw name; None when the table lacks it, or when it depends on the round.
+
+        >>> shipped_workloads().slug("ssd", 1.1), shipped_workloads().slug("ssd", 4.1)
+        ('ssd_r34', 'retinanet')
+        """
         candidates = self.names.get(canonical(raw), ())
         if round_number is not None:
             candidates = tuple(n for n in candidates if n.first_round <= round_number <= n.last_round)
@@ -320,20 +324,6 @@ def workload_title(slug: str) -> str:
         return workload(slug).title
     except SpecError:
         return slug
-
-
-def workload_slug(raw: str, round_number: float | None = None) -> str | None:
-    """The slug that a benchmark folder or `submission_benchmark` stands for in a round; None when unknown.
-
-    >>> workload_slug("ssd", 1.1), workload_slug("ssd", 4.1)
-    ('ssd_r34', 'retinanet')
-    """
-    return shipped_workloads().slug(raw, round_number)
-
-
-def workloads() -> tuple[Workload, ...]:
-    """Every workload of the shipped table, in the order of the file."""
-    return tuple(shipped_workloads().workloads.values())
 
 
 @cache
