@@ -304,14 +304,15 @@ def _lacking(snippet: Snippet, lacks: tuple[str, ...]) -> Snippet:
 
 def _platform(platform: Platform, launch: Launch, lacks: tuple[str, ...]) -> Snippet:
     """What starts a launch on a platform. lacks: what the started program cannot express."""
+    found = platform.filled(launch)
     return Snippet(
         title=_title(platform, launch),
         target=platform.name,
-        code=platform.render(launch),
+        code=found.text,
         why=f"{_why(platform, launch)}.",
         language=platform.language,
         file=platform.file,
-        unsupported=(*lacks, *(platform.unsupported(launch) if platform.unsupported else ())),
+        unsupported=(*lacks, *found.unsupported),
         checked_with=platform.checked_with,
     )
 

@@ -1,8 +1,9 @@
 """Text that is written for other programs: templates of templates/ with their conditions, and YAML.
 
-A line that ends in `#if A !B` stays only where A holds and B does not; `#include NAME` takes the lines of
-another template, with its own indentation before each. A line that begins with `! ` is no text but a reason
-why what is asked is not expressed, with `!! ` why it is not started. The rest is `string.Template`.
+A line that ends in `#if A !B` stays only where A holds and B does not, one that ends in `#for ITEMS` comes
+once for each of them; `#include NAME` takes the lines of another template, with its own indentation before
+each. A line that begins with `! ` is no text but a reason why what is asked is not expressed, with `!! ` why
+it is not started. The rest is `string.Template`.
 """
 
 import json
@@ -11,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from string import Template
+from typing import Any
 
 from msgspec import Struct
 
@@ -31,13 +33,12 @@ class Filled(Struct, frozen=True, kw_only=True):
         return "".join(f"{line}\n" for line in self.lines)
 
 
-def filled(name: str, facts: Mapping[str, object]) -> Filled:
+def filled(name: str, facts: Mapping[str, Any]) -> Filled:
     """A template with its placeholders filled, true and false as JSON and YAML have them.
 
-    facts: what conditions and placeholders name.
+    facts: what conditions and placeholders name; of items, a mapping of what they add.
     """
-    values = {name: json.dumps(each) if isinstance(each, bool) else each for name, each in facts.items()}
-    lines = [Template(line).substitute(values) for line in _lines(name, facts)]
+    lines = [*_lines(name, facts)]
     return Filled(
         lines=tuple(each for each in lines if not each.startswith((_REASON, _REFUSAL))),
         unsupported=tuple(each.removeprefix(_REASON) for each in lines if each.startswith(_REASON)),
@@ -50,17 +51,33 @@ def rendered(name: str, **facts: object) -> str:
     return filled(name, facts).text
 
 
-def _lines(name: str, facts: Mapping[str, object]) -> Iterator[str]:
+class _Written(dict[str, Any]):
+    """Facts as placeholders take them: true and false as JSON and YAML have them."""
+
+    def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - whatever a template writes
+        """The fact of a placeholder."""
+        found = super().__getitem__(name)
+        return json.dumps(found) if isinstance(found, bool) else found
+
+
+def _lines(name: str, facts: Mapping[str, Any]) -> Iterator[str]:
     for line in _template(name):
         text, _, conditions = line.partition("  #if ")
         if not all(holds(each, facts) for each in conditions.split()):
             continue
-        margin, is_include, included = text.partition("#include ")
-        if not is_include:
-            yield text
-            continue
-        for each in _lines(included, facts):
-            yield margin + each if each else each
+        text, _, items = text.partition("  #for ")
+        for item in facts[items] if items else ({},):
+            yield from _filled_line(text, {**facts, **item})
+
+
+def _filled_line(text: str, facts: Mapping[str, Any]) -> Iterator[str]:
+    margin, is_include, included = text.partition("#include ")
+    if not is_include:
+        yield Template(text).substitute(_Written(facts))
+        return
+    for line in _lines(included, facts):
+        # A value may have lines of its own.
+        yield margin + line.replace("\n", f"\n{margin}") if line else line
 
 
 @cache
@@ -109,10 +126,10 @@ def yaml_text(document: Mapping[str, object]) -> str:
 def _yaml_lines(value: object) -> Iterator[str]:
     if isinstance(value, Mapping):
         for name, inside in value.items():
-            yield from _yaml_entry(f"{_scalar(str(name))}:", inside)
+            yield from _yaml_entry(f"{yaml_scalar(str(name))}:", inside)
     elif isinstance(value, Sequence):
         for inside in value:
-            first, *rest = [_scalar(inside)] if _is_scalar(inside) else _yaml_lines(inside)
+            first, *rest = [yaml_scalar(inside)] if _isyaml_scalar(inside) else _yaml_lines(inside)
             yield f"- {first}"
             yield from (f"  {line}" for line in rest)
 
@@ -121,8 +138,8 @@ def _yaml_entry(head: str, inside: object) -> Iterator[str]:
     if isinstance(inside, str) and _is_block(inside):
         yield f"{head} |"
         yield from (f"  {line}" if line else "" for line in inside.removesuffix("\n").split("\n"))
-    elif _is_scalar(inside):
-        yield f"{head} {_scalar(inside)}"
+    elif _isyaml_scalar(inside):
+        yield f"{head} {yaml_scalar(inside)}"
     else:
         yield head
         yield from (f"  {line}" for line in _yaml_lines(inside))
@@ -137,11 +154,12 @@ def _is_block(text: str) -> bool:
     )
 
 
-def _is_scalar(value: object) -> bool:
+def _isyaml_scalar(value: object) -> bool:
     return isinstance(value, str) or not isinstance(value, (Mapping, Sequence)) or not value
 
 
-def _scalar(value: object) -> str:
+def yaml_scalar(value: object) -> str:
+    """A scalar as YAML reads it back."""
     if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _NOT_TEXT:
         return value
     # JSON's quotes are YAML's too.
