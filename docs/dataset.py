@@ -9,7 +9,7 @@ from pathlib import Path
 
 from equipoise.errors import DataError
 from equipoise.runs.ingest import ingest
-from equipoise.runs.store import Tables, scores_of, write_tables
+from equipoise.runs.store import SHIPPED_ZSTD_LEVEL, Tables, scores_of, write_tables
 from equipoise.spec.mlperf import round_key, written_scores
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -62,7 +62,7 @@ def build(archives: Sequence[Path], folder: Path) -> str:
         raise DataError(
             f"{', '.join(map(str, archives))}: no entry of any round; expected archives of rounds"
         )
-    write_tables(tables, folder)
+    write_tables(tables, folder, zstd_level=SHIPPED_ZSTD_LEVEL)
     (folder / RESULTS).write_bytes(written_scores(scores_of(tables.scores)))
     text = _described(tables, sorted(archives, key=lambda archive: archive.name), folder)
     (folder / "dataset.toml").write_text(text, encoding="utf-8")

@@ -20,7 +20,7 @@ from equipoise.calibration.published.table import FILE_NAME, model_kind_of
 from equipoise.calibration.step_rows import refusal
 from equipoise.errors import DataError
 from equipoise.runs.readers.cells import TextRow, rows_of
-from equipoise.runs.store import PUBLISHED_STEPS, polars_schema, write_table
+from equipoise.runs.store import PUBLISHED_STEPS, SHIPPED_ZSTD_LEVEL, polars_schema, write_table
 from equipoise.spec.strategy import DTYPE_OF
 from equipoise.units import SI_PREFIXES
 
@@ -61,7 +61,8 @@ def steps_document(directory: Path, folder: Path | None = None) -> dict[str, Any
     frame, rejected = steps_table(rows)
     for path in set(paths) - set(of_steps):
         rejected["a whole training, not a step"] += sum(1 for _ in rows_of(path)[1])
-    write_table(frame, (folder or DATA) / FILE_NAME, PUBLISHED_STEPS)
+    path = (folder or DATA) / FILE_NAME
+    write_table(frame, path, PUBLISHED_STEPS, zstd_level=SHIPPED_ZSTD_LEVEL)
     return {
         "num_rows": frame.height,
         "num_executions": frame["execution"].n_unique(),

@@ -288,6 +288,7 @@ def test_plotly_is_imported_only_in_report_and_never_at_its_top():
         "import equipoise.cli.app as a; a._exit_code(['--help'])",
         "import equipoise.cli.app as a; a._exit_code(['scores', '--help'])",
         "import equipoise.cli.app as a; a._exit_code(['--version'])",
+        "import equipoise.runs.workers",
     ],
 )
 def test_importing_and_help_load_nothing_heavy(code):
@@ -320,6 +321,10 @@ DECISION = {
         ),
         (("advise", "bert", "--accelerator", "h100-sxm5-80gb"), {*DECISION, "equipoise.decide.allocation"}),
         (("predict", "--workload", "bert", "--accelerator", "h100-sxm5-80gb", "--at", "8"), DECISION),
+        (
+            ("ingest", str(ROOT / "docs" / "examples" / "h200-v5.0.tar.gz")),
+            {"numpy", "equipoise.calibration", "equipoise.decide.decision"},
+        ),
         (("scores", "--round", "v4.1"), {"numpy", "equipoise.calibration", "equipoise.decide.decision"}),
         (("topology",), {"polars", "equipoise.runs", "equipoise.report.pages.answer"}),
     ],

@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
 from equipoise.errors import EvidenceError
+from equipoise.intervals import covered_s
 from equipoise.stats import (
     conformal_half_width,
-    covered_s,
     located_quantiles,
     log_t_interval,
     median_interval,

@@ -1,4 +1,4 @@
-"""Amounts known within an interval, and the algebra of such amounts; no NumPy, which takes longer to load.
+"""Amounts known within an interval and their algebra, spans of time; no NumPy, which takes longer to load.
 
 No frames, no files, no random numbers.
 """
@@ -152,3 +152,24 @@ def moved(value: float, ends: Iterable[tuple[float, float]], *, level: float = L
 def _log_ratio(one: float, other: float) -> float:
     """The logarithm of a ratio; 0 for equal ones, infinite ones too."""
     return 0.0 if one == other else math.log(one / other)
+
+
+def covered_s(
+    spans: Iterable[tuple[float, float]], *, within: tuple[float, float] = (-math.inf, math.inf)
+) -> float:
+    """Seconds of an interval in which at least one of the spans (begin, end) runs; overlaps count once.
+
+    Source: definition.
+
+    >>> spans = [(0.0, 2.0), (1.0, 3.0), (5.0, 9.0)]
+    >>> covered_s(spans), covered_s(spans, within=(1.0, 6.0))
+    (7.0, 3.0)
+    """
+    first_s, last_s = within
+    merged: list[tuple[float, float]] = []
+    for begun, ended in sorted((max(begun, first_s), min(ended, last_s)) for begun, ended in spans):
+        if merged and begun <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], ended))
+        elif ended > begun:
+            merged.append((begun, ended))
+    return sum(ended - begun for begun, ended in merged)

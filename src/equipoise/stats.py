@@ -19,27 +19,6 @@ from equipoise.intervals import LEVEL, Bar, Input, Interval, Tornado, num_sd
 _ROUNDING = 1e-10
 
 
-def covered_s(
-    spans: Iterable[tuple[float, float]], *, within: tuple[float, float] = (-math.inf, math.inf)
-) -> float:
-    """Seconds of an interval in which at least one of the spans (begin, end) runs; overlaps count once.
-
-    Source: definition.
-
-    >>> spans = [(0.0, 2.0), (1.0, 3.0), (5.0, 9.0)]
-    >>> covered_s(spans), covered_s(spans, within=(1.0, 6.0))
-    (7.0, 3.0)
-    """
-    first_s, last_s = within
-    merged: list[tuple[float, float]] = []
-    for begun, ended in sorted((max(begun, first_s), min(ended, last_s)) for begun, ended in spans):
-        if merged and begun <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(merged[-1][1], ended))
-        elif ended > begun:
-            merged.append((begun, ended))
-    return sum(ended - begun for begun, ended in merged)
-
-
 def percentile_interval(draws: ArrayLike, *, value: float, level: float) -> Interval:
     """The interval between the two quantiles of `draws` that leave (1 - level) / 2 on each side.
 

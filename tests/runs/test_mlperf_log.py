@@ -235,6 +235,20 @@ def test_a_hostile_line_is_one_corrupt_line(line):
     assert (log.num_corrupt, log.time_to_train_s) == (1, 60)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        event("cache_clear", 1, "a text with :::MLLOG inside"),
+        b':::MLLOG {"key": "cache_clear", "value": true}\n',
+    ],
+    ids=["token inside", "no time"],
+)
+@pytest.mark.parametrize("beside", [b"", event("tracked_stats", 1, 0).replace(b":0,", b":NaN,"), CORRUPT])
+def test_a_line_means_the_same_whatever_stands_beside_it(line, beside):
+    alone = read_log(START + beside + STOP)
+    assert read_log(START + beside + line + STOP).num_corrupt == alone.num_corrupt
+
+
 def test_huge_numbers_are_no_facts():
     log = read_log(START + event("global_batch_size", 1, 7).replace(b":7,", b":" + b"9" * 400 + b",") + STOP)
     assert log.global_batch is None

@@ -30,7 +30,7 @@ from equipoise.bench.phases import (
 )
 from equipoise.bench.trace.activity import communicates, computes_on_host, host_operation
 from equipoise.bench.training import Step, Trainee
-from equipoise.stats import covered_s
+from equipoise.intervals import covered_s
 from equipoise.units import MICROSECOND_S
 
 

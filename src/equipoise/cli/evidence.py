@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
     import polars as pl
 
+    from equipoise.runs.ingest import IngestReport
+
 
 def ingest(
     paths: Annotated[
@@ -63,9 +65,9 @@ def ingest(
     json_out: JsonOut = None,
 ) -> None:
     """Read MLPerf Training results, or runs exported by trackers."""
-    catalogue = catalogue_of(hardware, workloads)
+    # The shipped catalogue is read while the results are.
+    catalogue = catalogue_of(hardware, workloads) if hardware or workloads else None
     with answering("ingest", as_json=as_json, json_out=json_out) as answer:
-        from equipoise.report.json import ingest_fields
         from equipoise.report.pages.orientation import ingest_page
         from equipoise.runs.ingest import SUFFIXES, import_runs
         from equipoise.runs.ingest import ingest as read
@@ -107,10 +109,16 @@ def ingest(
             with progress_line() as line:
                 limits = ReadLimits(**stated_limits)
                 report = read(paths, into=into, progress=line.update, catalogue=catalogue, limits=limits)
-        answer.give_page(ingest_page(into), report, ingest_fields, full=False)
+        answer.give_page(ingest_page(into), report, _ingest_fields, full=False)
         if not report.num_entries_kept:
             read_from = ", ".join(map(str, paths))
             raise DataError(f"{read_from}: no entry found; expected MLPerf Training results")
+
+
+def _ingest_fields(report: "IngestReport") -> Mapping[str, Any]:
+    from equipoise.report.json import ingest_fields
+
+    return ingest_fields(report)
 
 
 def scores(

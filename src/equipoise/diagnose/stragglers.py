@@ -13,7 +13,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from equipoise.bench.trace import RankTrace, Traces, TraceStep
-from equipoise.stats import covered_s
+from equipoise.intervals import covered_s
 
 Numbers: TypeAlias = NDArray[np.float64]
 

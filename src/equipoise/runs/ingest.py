@@ -3,10 +3,10 @@
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import polars as pl
 from msgspec import Struct
 
 from equipoise.errors import DataError
@@ -27,10 +27,14 @@ from equipoise.runs.readers.cells import (
 from equipoise.runs.readers.exports import exported
 from equipoise.runs.sources import DataSource, open_source
 from equipoise.runs.sources.gate import ReadLimits
-from equipoise.runs.store import RUNS, SCORES, Tables, frame_of, unscored_entries, write_tables
 from equipoise.runs.workers import Division, ShareResult, SourceShare, context_of, parse_shares
 from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.spec.mlperf import round_order
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from equipoise.runs.store import Tables
 
 Progress: TypeAlias = Callable[[str, int, int], None]  # what is being read, bytes done, bytes in all
 
@@ -46,8 +50,8 @@ _ARCHIVE_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.zst", "
 class IngestReport(Struct, frozen=True, kw_only=True):
     """What was read: the two tables, and everything that was refused, warned of or not known by name."""
 
-    runs: pl.DataFrame
-    scores: pl.DataFrame
+    runs: "pl.DataFrame"
+    scores: "pl.DataFrame"
     num_runs_rejected: int
     rejected: Tally
     unknown_names: tuple[UnknownName, ...]
@@ -101,16 +105,32 @@ def ingest(
     works = [work for path in named for work in _works(path, limits or ReadLimits())]
     results = _parsed(works, progress, num_workers or _num_cores())
     readings, rejected = _assembled(works, results, catalogue or shipped())
-    report = IngestReport(
-        runs=frame_of([row for reading in readings for row in reading.runs], RUNS),
-        scores=frame_of([row for reading in readings for row in reading.scores], SCORES),
+    runs = [row for reading in readings for row in reading.runs]
+    scores = [row for reading in readings for row in reading.scores]
+    tables = _tables(runs, scores, into=into if scores else None)
+    return IngestReport(
+        runs=tables.runs,
+        scores=tables.scores,
         num_runs_rejected=sum(reading.num_runs_rejected for reading in readings),
         rejected=rejected,
         unknown_names=tuple(name for reading in readings for name in reading.unknown_names),
     )
-    if into is not None and report.num_entries_kept:
-        write_tables(Tables(runs=report.runs, scores=report.scores), into)
-    return report
+
+
+def _tables(runs: Sequence[Row], scores: Sequence[Row], *, into: Path | None) -> "Tables":
+    """Both tables from their rows, written into a folder where one is named."""
+    from equipoise.runs.store import RUNS, SCORES, Tables, frame_of, write_tables  # noqa: PLC0415 - see _load
+
+    tables = Tables(runs=frame_of(runs, RUNS), scores=frame_of(scores, SCORES))
+    if into is not None:
+        write_tables(tables, into)
+    return tables
+
+
+def _load() -> None:
+    """Load what turns facts into tables, which this process has time for while workers parse."""
+    import_module("equipoise.runs.store")
+    shipped()
 
 
 def _num_cores() -> int:
@@ -197,7 +217,9 @@ def _parsed(works: Sequence[_Work], progress: Progress | None, num_workers: int)
 
     if progress is not None and works:
         progress(works[0].source.name, 0, total)
-    found = parse_shares([share for _, share in shares], num_workers=num_workers, parsed=parsed)
+    found = parse_shares(
+        [share for _, share in shares], num_workers=num_workers, parsed=parsed, meanwhile=_load
+    )
     results: list[list[ShareResult]] = [[] for _ in works]
     for (index, _), result in zip(shares, found, strict=True):
         results[index].append(result)
@@ -269,6 +291,8 @@ def import_runs(
     catalogue: what names mean; the shipped one unless given.
     Raises DataError naming the file, row and column, what was found and what was expected.
     """
+    from equipoise.runs.store import unscored_entries  # noqa: PLC0415 - see _load
+
     known = catalogue or shipped()
     if "accelerator" in constants:
         typed = known.hardware.find(constants["accelerator"])
@@ -285,16 +309,14 @@ def import_runs(
     entries = unscored_entries(runs, NO_SCORE)
     for number, entry in enumerate(entries, 1):
         entry["entry_id"] = f"{entry['campaign']}/entry {number}"
-    report = IngestReport(
-        runs=frame_of(runs, RUNS),
-        scores=frame_of(entries, SCORES),
+    tables = _tables(runs, entries, into=into)
+    return IngestReport(
+        runs=tables.runs,
+        scores=tables.scores,
         num_runs_rejected=0,
         rejected=rejected,
         unknown_names=_unknown(runs, known),
     )
-    if into is not None:
-        write_tables(Tables(runs=report.runs, scores=report.scores), into)
-    return report
 
 
 class FileRuns(Struct, frozen=True, kw_only=True):
@@ -346,6 +368,8 @@ def _run(
         raise DataError(
             f"{row.place}: no column {SIZE}; rename it, or `ingest --column {SIZE}=NAME` names it"
         )
+    from equipoise.runs.store import RUNS  # noqa: PLC0415 - see _load
+
     facts: dict[str, Any] = dict.fromkeys(RUNS.names)
     size = count(row, SIZE)
     facts |= {name: row.cells.get(name, "").strip() or None for name in _TEXTS}

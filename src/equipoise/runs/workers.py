@@ -1,5 +1,6 @@
 """Worker processes that parse shares of sources: children of this interpreter, safe to start anywhere."""
 
+import gc
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -125,10 +126,13 @@ _BOOT = (
 )
 # Bytes between two reports of progress: often enough for a bar, seldom enough to cost nothing.
 _REPORT_BYTES = 4 * 2**20
+# Objects made before the youngest are looked through for garbage, which no reader makes.
+_NEW_OBJECTS = 400_000
 
 
 def serve(descriptor: int) -> None:
     """Parse the shares that arrive on a pipe until it closes. The body of a worker."""
+    gc.set_threshold(_NEW_OBJECTS, 50, 50)
     pipe = Connection(descriptor)
     waiting = 0
 
@@ -194,16 +198,18 @@ def _workers(count: int) -> Iterator[list[_Worker]]:
             worker.process.wait()
 
 
-def parse_shares(shares: Sequence[SourceShare], *, num_workers: int, parsed: Parsed) -> list[ShareResult]:
+def parse_shares(
+    shares: Sequence[SourceShare], *, num_workers: int, parsed: Parsed, meanwhile: Callable[[], None]
+) -> list[ShareResult]:
     """The result of each share, in their order whatever the workers' speed; the first are started first.
 
-    With one worker everything happens here.
+    meanwhile: what this process does while workers parse. With one worker everything happens here.
     Raises DataError when a source cannot be opened or a worker dies.
     """
     results: dict[int, ShareResult] = {}
     if num_workers > 1 and len(shares) > 1:
         with _workers(min(num_workers, len(shares))) as workers:
-            _drive(workers, shares, results, parsed)
+            _drive(workers, shares, results, parsed, meanwhile)
     for index, share in enumerate(shares):
         if index not in results:
             results[index] = parse_share(share, partial(parsed, share))
@@ -215,6 +221,7 @@ def _drive(
     shares: Sequence[SourceShare],
     results: dict[int, ShareResult],
     parsed: Parsed,
+    meanwhile: Callable[[], None],
 ) -> None:
     """Hand shares out and collect results until all are there or no worker is left that could start."""
     todo = list(range(len(shares)))[::-1]
@@ -223,6 +230,7 @@ def _drive(
         index = todo.pop()
         worker.pipe.send(shares[index])
         busy[worker.pipe] = (worker, index)
+    meanwhile()
     while busy:
         for pipe in wait(list(busy)):
             assert isinstance(pipe, Connection)

@@ -1,20 +1,19 @@
 """The dialects of MLPerf Training logs, from v0.5 to today, all turned into the events of the latest one.
 
-An event is a dict as `:::MLLOG` writes it: key, time_ms or time_s, value, metadata. No meaning is given here.
+No meaning is given to them here.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, TypeAlias
+from typing import Any
 
 import orjson
-from msgspec import Struct
+from msgspec import DecodeError, Struct, ValidationError, convert, json
 
 from equipoise.files import parsed_json
 from equipoise.units import MIB, MILLISECOND_S
-
-Event: TypeAlias = dict[str, Any]
 
 # Marked lines of real logs stay below 40 kB; a longer one is an attack or a broken file.
 MAX_LINE_BYTES = MIB // 4
@@ -24,6 +23,19 @@ _MAX_LOOSE_BYTES = 4096
 _MAX_EXACT = 2**53
 # Bounds the decoded events in memory, not the file.
 _CHUNK_BYTES = MIB
+
+
+class Event(Struct):
+    """What one line states; any value but the key's is whatever the line holds. Other fields are not read.
+
+    time_ms, time_s: since the epoch; `:::MLLOG` writes the first.
+    """
+
+    key: str
+    time_ms: Any = None
+    time_s: Any = None
+    value: Any = None
+    metadata: Any = None
 
 
 class Dialect(Struct, frozen=True, kw_only=True):
@@ -59,11 +71,11 @@ def finite(value: object) -> float | None:
 
 def event_time_s(event: Event) -> float | None:
     """Seconds since the epoch at which an event was written; None when it is not stated."""
-    time_ms = event.get("time_ms")
+    time_ms = event.time_ms
     if type(time_ms) is int and -_MAX_EXACT < time_ms < _MAX_EXACT:  # nearly always
         return time_ms * MILLISECOND_S
     if time_ms is None:
-        return finite(event.get("time_s"))
+        return finite(event.time_s)
     found = finite(time_ms)
     return None if found is None else found * MILLISECOND_S
 
@@ -85,12 +97,18 @@ def tolerant_json(raw: bytes) -> Any | None:  # noqa: ANN401 - whatever the text
         return None
 
 
+_EVENTS = json.Decoder(Event)
+
+
 def _mllog_event(raw: bytes) -> Event | None:
     """The event after `:::MLLOG `; what follows the last token counts when ranks wrote into one line."""
-    event = tolerant_json(raw[raw.rfind(b":::MLLOG ") + 9 :] if b":::MLLOG " in raw else raw)
-    if not isinstance(event, dict) or not isinstance(event.get("key"), str):
+    with suppress(DecodeError, ValueError, RecursionError):
+        return _EVENTS.decode(raw)
+    found = tolerant_json(raw[raw.rfind(b":::MLLOG ") + 9 :] if b":::MLLOG " in raw else raw)
+    try:
+        return convert(found, Event)
+    except ValidationError:
         return None
-    return event if event_time_s(event) is not None else None
 
 
 _BARE_NAME = re.compile(r"(?<=[{,])(\s*)([A-Za-z_]\w*)(\s*):")
@@ -133,24 +151,20 @@ def _mll_event(raw: bytes) -> Event | None:
         return None
     value = loose_value(match[3])
     body = value if isinstance(value, dict) else {"value": value}
-    metadata = body.get("metadata")
-    return {
-        "key": match[2].decode("latin-1"),
-        "time_s": time_s,
-        "value": body.get("value"),
-        "metadata": metadata if isinstance(metadata, dict) else {},
-    }
+    return Event(
+        key=match[2].decode("latin-1"), time_s=time_s, value=body.get("value"), metadata=body.get("metadata")
+    )
 
 
 def _early_event(key: str, time_s: float, value: object) -> Event:
     """An event of v0.5, where what is metadata today stands inside the value."""
     if key == "run_stop" and isinstance(value, dict) and "success" in value:
         status = "success" if str(value["success"]).lower() == "true" else "failed"
-        return {"key": key, "time_s": time_s, "value": value, "metadata": {"status": status}}
+        return Event(key=key, time_s=time_s, value=value, metadata={"status": status})
     if key.startswith("eval_") and isinstance(value, dict):
         metadata = {"epoch": value.get("epoch")}
-        return {"key": key, "time_s": time_s, "value": value.get("value"), "metadata": metadata}
-    return {"key": key, "time_s": time_s, "value": value, "metadata": {}}
+        return Event(key=key, time_s=time_s, value=value.get("value"), metadata=metadata)
+    return Event(key=key, time_s=time_s, value=value)
 
 
 _MLP = re.compile(rb"[\d.]+ (\S+) ([\d.]+) (?:\(.*?:\d+\) )?([^\s:]+):?(.*)")
@@ -162,9 +176,7 @@ def _mlp_event(raw: bytes) -> Event | None:
     time_s = finite(match[2].decode()) if match else None
     if match is None or time_s is None:
         return None
-    event = _early_event(match[3].decode("latin-1"), time_s, loose_value(match[4]))
-    event["benchmark"] = match[1].decode("latin-1")
-    return event
+    return _early_event(match[3].decode("latin-1"), time_s, loose_value(match[4]))
 
 
 _MLPERF = re.compile(rb"(\S+) \[(\d\d/\d\d/\d\d \d\d:\d\d:\d\d)\], ([^\s:]+):?(.*)")
@@ -180,11 +192,9 @@ def _mlperf_event(raw: bytes) -> Event | None:
         time = datetime.strptime(match[2].decode(), "%m/%d/%y %H:%M:%S").replace(tzinfo=UTC)
     except ValueError:
         return None
-    event = _early_event(
+    return _early_event(
         match[3].decode("latin-1"), time.timestamp(), loose_value(_PERCENT.sub(rb"\1", match[4]))
     )
-    event["benchmark"] = match[1].decode("latin-1")
-    return event
 
 
 # The first whose token a log holds is used. The content ends with the line.
@@ -234,11 +244,9 @@ def chunks(data: bytes) -> Iterator[tuple[int, int]]:
         start = end or len(data)
 
 
-def decoded_lines(dialect: Dialect, lines: list[bytes]) -> list[Any]:
-    """What each marked line holds, None where it cannot be read; not checked to be an event."""
-    if dialect.token != b":::MLLOG ":
-        return [dialect.decode(line) for line in lines]
-    try:
-        return list(map(orjson.loads, lines))
-    except orjson.JSONDecodeError:
-        return [dialect.decode(line) for line in lines]
+def decoded_lines(dialect: Dialect, lines: list[bytes]) -> Sequence[Event | None]:
+    """The event of each marked line, None where it cannot be read."""
+    if dialect.decode is _mllog_event:
+        with suppress(DecodeError, ValueError, RecursionError):  # nearly always all lines are events
+            return list(map(_EVENTS.decode, lines))
+    return [dialect.decode(line) for line in lines]

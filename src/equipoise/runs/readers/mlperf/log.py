@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct, field
 
+from equipoise.intervals import covered_s
 from equipoise.runs.readers.mlperf.dialects import (
     Dialect,
     Event,
@@ -15,7 +16,6 @@ from equipoise.runs.readers.mlperf.dialects import (
     event_time_s,
     finite,
 )
-from equipoise.stats import covered_s
 
 Span: TypeAlias = tuple[float, float]
 
@@ -26,7 +26,7 @@ _PAIR_KEYS = ("epoch_num", "first_epoch_num", "samples_count", "step_num", "step
 
 
 def _pair_key(event: Event) -> float | None:
-    metadata = event.get("metadata")
+    metadata = event.metadata
     if isinstance(metadata, dict):
         for key in _PAIR_KEYS:
             if key in metadata:
@@ -146,8 +146,7 @@ class LogFacts(Struct, frozen=True, kw_only=True):
 
 
 def _metadata(event: Event) -> dict[str, Any]:
-    found = event.get("metadata")
-    return found if isinstance(found, dict) else {}
+    return event.metadata if isinstance(event.metadata, dict) else {}
 
 
 # An evaluation result counts when it states at least one of these.
@@ -207,53 +206,53 @@ class _Fold(Struct):
 
     def number(self, event: Event) -> None:
         """The last number under a key counts: ranks repeat it."""
-        found = finite(event.get("value"))
+        found = finite(event.value)
         if found is not None:
-            self.numbers[event["key"]] = found
+            self.numbers[event.key] = found
 
     def train_epoch(self, event: Event) -> None:
         """v0.5: the epoch that begins, counted from 0 or 1."""
-        found = finite(event.get("value"))
+        found = finite(event.value)
         if found is not None and self.run_stop_s is None:
             self.numbers["first_train_epoch"] = min(found, self.numbers.get("first_train_epoch", found))
             self.numbers["last_train_epoch"] = max(found, self.numbers.get("last_train_epoch", found))
 
     def throughput(self, event: Event) -> None:
         """The last report counts, under the names the rounds used."""
-        value = event.get("value")
+        value = event.value
         if not isinstance(value, dict) or "throughput" in value or "imgs_sec" in value:
             self.reported = event
 
     @property
     def reported_throughput(self) -> float | None:
         """The number in the last report of a throughput."""
-        value = None if self.reported is None else self.reported.get("value")
+        value = None if self.reported is None else self.reported.value
         if isinstance(value, dict):
             value = value.get("throughput", value.get("imgs_sec"))
         return finite(value)
 
     def submission_fact(self, event: Event) -> None:
         """What the submitter states of the run; the first text counts."""
-        value = event.get("value")
+        value = event.value
         if isinstance(value, str) and value.strip():
-            self.submission.setdefault(event["key"].removeprefix("submission_"), value.strip())
+            self.submission.setdefault(event.key.removeprefix("submission_"), value.strip())
 
     def evaluated(self, event: Event) -> None:
         """The last result before the stop counts; metrics that are logged apart are all kept."""
-        metadata = event.get("metadata")
+        metadata = event.metadata
         if self.run_stop_s is not None or type(metadata) is not dict or _PROGRESS_KEYS.isdisjoint(metadata):
             return
         self.evaluation = event
         name = metadata.get("metric")
         if isinstance(name, str) and len(self.metrics) < _MAX_METRICS:
-            value = finite(event.get("value"))
+            value = finite(event.value)
             if value is not None:
                 self.metrics.append(Metric(name=name, value=value, progress=_progress(event)))
 
     @property
     def missed_target(self) -> bool:
         """Whether both the last result and its target are stated, and the result is the lower one."""
-        value = None if self.evaluation is None else finite(self.evaluation.get("value"))
+        value = None if self.evaluation is None else finite(self.evaluation.value)
         target = self.numbers.get("eval_target")
         return self.status is None and value is not None and target is not None and value < target
 
@@ -306,31 +305,15 @@ class _Scan(Struct):
         """Fold the marked lines of one chunk."""
         assert self.dialect is not None  # read_log scans only what is marked
         raws = self.dialect.pattern.findall(self.data, start, end)
-        events = decoded_lines(self.dialect, raws)
         self.num_events += len(raws)
-        try:
-            known = [
-                (event, raw) for event, raw in zip(events, raws, strict=True) if event["key"] in _HANDLERS
-            ]
-        except (TypeError, KeyError):  # a line that is no event: look at each
-            known = self.readable(events, raws, start)
-        fold = self.fold
-        for event, raw in known:
-            key = event["key"]
-            if key == "run_stop":
-                self.marks.setdefault("run_stop", (raw, start))
-            _HANDLERS[key](fold, event)
-
-    def readable(self, events: list[Any], raws: list[bytes], start: int) -> list[tuple[Event, bytes]]:
-        """The events that can be folded; lines that hold none are counted."""
-        known = []
-        for event, raw in zip(events, raws, strict=True):
-            if not isinstance(event, dict) or not isinstance(event.get("key"), str):
-                self.num_corrupt += self.dialect is not None and self.dialect.strict
+        for event, raw in zip(decoded_lines(self.dialect, raws), raws, strict=True):
+            if event is None:
+                self.num_corrupt += self.dialect.strict
                 self.marks.setdefault("corrupt", (raw, start))
-            elif event["key"] in _HANDLERS:
-                known.append((event, raw))
-        return known
+            elif (handler := _HANDLERS.get(event.key)) is not None:
+                if event.key == "run_stop":
+                    self.marks.setdefault("run_stop", (raw, start))
+                handler(self.fold, event)
 
     def line_numbers(self) -> dict[str, int]:
         """The 1-based line of each mark, the log counted through once."""
