@@ -6,17 +6,18 @@ from pathlib import Path
 from shlex import quote
 from textwrap import wrap
 
-from msgspec import Struct
+from msgspec import Struct, convert
 from msgspec.structs import replace
 
 from equipoise.bench.training import ZOO
 from equipoise.bench.trial import PRECISIONS
 from equipoise.errors import SpecError, UsageError
-from equipoise.launch.facts import Model, is_sharded, script_facts, strategy_facts
+from equipoise.files import shipped_table
+from equipoise.launch.facts import code_facts, strategy_facts
 from equipoise.launch.platforms import PLATFORMS, Launch, Platform
 from equipoise.launch.program import PROGRAMS, Program, Translation
 from equipoise.launch.settings import Setting, runtime_settings
-from equipoise.launch.text import filled, rendered
+from equipoise.launch.text import filled, holds, joined
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.hardware import STARTED_KINDS
 from equipoise.spec.strategy import Strategy
@@ -172,20 +173,39 @@ def _method(strategy: Strategy, size: int) -> tuple[str, bool]:
     return method, accumulated > 1
 
 
-_DDP_PAGE = "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html"
-_FSDP_PAGE = "https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html"
-_TENSOR_PAGE = "https://docs.pytorch.org/docs/stable/distributed.tensor.parallel.html"
-_PIPELINE_PAGE = "https://docs.pytorch.org/docs/stable/distributed.pipelining.html"
-_AVERAGING_PAGE = "https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html"
-_PEFT_PAGE = "https://huggingface.co/docs/peft/en/package_reference/lora"
-_TORCHAO_PAGE = "https://github.com/pytorch/ao/tree/main/torchao/float8"
 # Domains of the fast links that are larger span hosts; those of NVL72 have four accelerators a tray.
 _LARGEST_HOST, _TRAY = 16, 4
 _SCRIPT = "train.py"
-# Precisions of products that torch alone does not compute in.
-_NARROW_PRECISIONS = frozenset({"fp8", "fp8_rowwise", "mxfp8", "fp4"})
-# What runs a script of each kind in the tests.
-_TORCH = "scripts of its kind: torch 2.13, two ranks over gloo"
+
+
+class _Code(Struct, frozen=True, kw_only=True):
+    """Code of code.toml: for which strategies it is, and of which template."""
+
+    when: str
+    template: str
+    title: str = f"{_SCRIPT}: runs as it is; insert your model and data"
+    target: str = "torch"
+    file: str = _SCRIPT
+    why: str
+    checked_with: str = ""
+
+    def snippets(self, facts: Mapping[str, object]) -> Iterator[Snippet]:
+        """The code where it is for a strategy."""
+        if all(holds(each, facts) for each in self.when.split()):
+            found = filled(self.template, facts)
+            yield Snippet(
+                title=self.title,
+                target=self.target,
+                code=found.text,
+                why=joined(self.why, facts),
+                language="python",
+                file=self.file,
+                unsupported=found.unsupported,
+                checked_with=self.checked_with,
+            )
+
+
+_CODE = convert(shipped_table(Path(__file__).with_name("code.toml")), dict[str, tuple[_Code, ...]])
 
 
 def launch_snippets(
@@ -221,7 +241,8 @@ def launch_snippets(
         for each in PROGRAMS
         if workload is None or model is not None or not each.is_for_transformers
     ]
-    code = tuple(_lacking(each, pairs) for each in _code(strategy, model))
+    facts = code_facts(strategy, workload)
+    code = tuple(_lacking(found, pairs) for each in _CODE["script"] for found in each.snippets(facts))
     # Where no script of ours can train it, the first program that can is started.
     started = next(
         ((each, found) for each, found in programs if each.entry and found.options and not code), None
@@ -253,7 +274,8 @@ def launch_snippets(
         first,
         *_environment(found),
         *code,
-        *_extras(strategy, workload),
+        *(found for each in _CODE["addition"] for found in each.snippets(facts)),
+        *_timing(strategy, "" if workload is None else workload.slug),
         *others,
         *(_lacking(_program(each, translation), pairs) for each, translation in programs),
     )
@@ -304,37 +326,17 @@ def _lacking(snippet: Snippet, lacks: tuple[str, ...]) -> Snippet:
 
 def _platform(platform: Platform, launch: Launch, lacks: tuple[str, ...]) -> Snippet:
     """What starts a launch on a platform. lacks: what the started program cannot express."""
-    found = platform.filled(launch)
+    found = filled(platform.template, launch.facts)
     return Snippet(
-        title=_title(platform, launch),
+        title=joined(platform.title, launch.facts),
         target=platform.name,
         code=found.text,
-        why=f"{_why(platform, launch)}.",
+        why=f"{joined(platform.why, launch.facts)}.",
         language=platform.language,
         file=platform.file,
         unsupported=(*lacks, *found.unsupported),
         checked_with=platform.checked_with,
     )
-
-
-def _title(platform: Platform, launch: Launch) -> str:
-    if platform is PLATFORMS[0] and launch.num_hosts > 1:
-        return f"{platform.title}, on each of {launch.num_hosts} hosts"
-    return platform.title
-
-
-def _why(platform: Platform, launch: Launch) -> str:
-    """How to start it, and where that is documented."""
-    why = platform.why
-    if platform is PLATFORMS[0]:
-        count = launch.num_hosts * launch.ranks_per_host
-        if launch.num_hosts > 1:
-            why = f"HEAD is the name of one of them that the others can reach ({why})"
-        elif count > 1:
-            why = f"One process for each of {count} accelerators of one host ({why})"
-        else:
-            why = "One accelerator: no launcher"
-    return why
 
 
 def _environment(settings: tuple[Setting, ...]) -> tuple[Snippet, ...]:
@@ -349,127 +351,12 @@ def _environment(settings: tuple[Setting, ...]) -> tuple[Snippet, ...]:
     return (Snippet(title="Environment", target="shell", code=code, why=why, file="environment.sh"),)
 
 
-def _code(strategy: Strategy, model: Model) -> tuple[Snippet, ...]:
-    """The training script, where one page of torch can express the strategy."""
-    if strategy.cp > 1 or strategy.ep > 1 or (strategy.tp > 1 and strategy.pp > 1):
-        return ()
-    if strategy.tp > 1:
-        name, page, why = "tensor", _TENSOR_PAGE, "parallelize_module cuts products over tp"
-        if strategy.dp > 1:
-            why += "; fully_shard shards weights over dp"
-    elif strategy.pp > 1:
-        name, page = "pipeline", _PIPELINE_PAGE
-        why = "a rank for each stage, micro-batches one forward, one back"
-    else:
-        name = "training"
-        page, why = _data_parallel_why(strategy)
-    script = filled(name, script_facts(name, strategy, model))
-    snippet = Snippet(
-        title=f"{_SCRIPT}: runs as it is; insert your model and data",
-        target="torch",
-        code=script.text,
-        why=f"{why} ({page}).",
-        language="python",
-        file=_SCRIPT,
-        unsupported=script.unsupported,
-        checked_with=_TORCH,
-    )
-    return (snippet,)
-
-
-def _data_parallel_why(strategy: Strategy) -> tuple[str, str]:
-    if is_sharded(strategy):
-        moved = "weights are gathered for each pass" if strategy.shards_weights else "weights stay gathered"
-        what = ", with states in the host's memory" if strategy.offload != "none" else ""
-        return _FSDP_PAGE, f"fully_shard, ZeRO stage {max(2, strategy.zero_stage)}: {moved}{what}"
-    if strategy.dp == 1:
-        return _DDP_PAGE, "one device: nothing to communicate; on two, this would be wrapped"
-    if strategy.sync_period > 1:
-        return (
-            _AVERAGING_PAGE,
-            f"ranks train independently and average weights every {strategy.sync_period} steps",
-        )
-    parts = ["gradients travel in buckets during the backward pass"]
-    if strategy.num_microbatches > 1:
-        parts.append(f"once per {strategy.num_microbatches} micro-batches (no_sync)")
-    if strategy.compression in {"fp16", "powersgd"}:
-        parts.append(f"compressed ({strategy.compression} hook)")
-    if strategy.zero_stage == 1:
-        parts.append("each rank keeps its share of the optimizer (ZeRO stage 1)")
-    return _DDP_PAGE, ", ".join(parts)
-
-
-# The projections of attention that lora adapts, as libraries name them: transformers' decoders like Llama,
-# and diffusers, whose models of text and image have those of the text besides.
-_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
-_DIFFUSERS_PROJECTIONS = (
-    *("to_q", "to_k", "to_v", "to_out.0"),
-    *("add_q_proj", "add_k_proj", "add_v_proj", "to_add_out"),
-)
-
-
-def _adapted_modules(strategy: Strategy, workload: Workload | None) -> tuple[str, str]:
-    """What PEFT adapts, as its option `target_modules`, with a comment: as the strategy counts adapters."""
-    if strategy.trained == "qlora":
-        return "# qlora: load the model in 4 bits first (BitsAndBytesConfig)\n", '"all-linear"'
-    is_of_images = workload is not None and workload.area == "generation"
-    names = _DIFFUSERS_PROJECTIONS if is_of_images else _PROJECTIONS
-    listed = ", ".join(f'"{name}"' for name in names)
-    return "# lora: the projections of attention, as your model names them\n", f"[{listed}]"
-
-
-def _extras(strategy: Strategy, workload: Workload | None) -> tuple[Snippet, ...]:
-    """What a strategy needs of libraries other than torch."""
-    found = []
-    if strategy.trained != "full":
-        comment, targets = _adapted_modules(strategy, workload)
-        found.append(
-            Snippet(
-                title="Adapters, after the model is made",
-                target="peft",
-                file="adapters.py",
-                code=rendered(
-                    "adapters",
-                    comment=comment,
-                    rank=strategy.lora_rank,
-                    targets=targets,
-                ),
-                why=f"Only adapters of rank {strategy.lora_rank} are trained and exchanged ({_PEFT_PAGE}).",
-                language="python",
-            )
-        )
-    if strategy.precision in _NARROW_PRECISIONS:
-        found.append(_narrow_products(strategy))
-    if workload is not None and _is_benched(workload.slug):
-        found.append(bench_command(strategy, workload.slug, out="runs"))
-    return tuple(each for each in found if each.code)
-
-
-def _is_benched(name: str) -> bool:
-    """Whether `bench` trains a model of that name: one of its zoo, or a function of the user's."""
-    return ":" in name or any(each.name == name for each in ZOO)
-
-
-def _narrow_products(strategy: Strategy) -> Snippet:
-    if strategy.precision in {"fp8", "fp8_rowwise"}:
-        recipe = "rowwise" if strategy.precision == "fp8_rowwise" else "tensorwise"
-        return Snippet(
-            title="Products in 8 bits, before sharding",
-            target="torchao",
-            file="float8.py",
-            code=rendered("float8", recipe=recipe),
-            why=f"Scales by {'row' if recipe == 'rowwise' else 'tensor'} ({_TORCHAO_PAGE}).",
-            language="python",
-        )
-    recipe = "MXFP8BlockScaling" if strategy.precision == "mxfp8" else "NVFP4BlockScaling"
-    return Snippet(
-        title="Low-precision matrix products, in Transformer Engine's layers",
-        target="Transformer Engine",
-        file="transformer_engine.py",
-        code=rendered("transformer_engine", recipe=recipe),
-        why="https://docs.nvidia.com/deeplearning/transformer-engine/user-guide/examples/fp8_primer.html",
-        language="python",
-    )
+def _timing(strategy: Strategy, name: str) -> Iterator[Snippet]:
+    """The command that times it, where `bench` trains the workload: one of its zoo, or the user's function."""
+    if ":" in name or any(each.name == name for each in ZOO):
+        found = bench_command(strategy, name, out="runs")
+        if found.code:
+            yield found
 
 
 def _program(program: Program, found: Translation) -> Snippet:

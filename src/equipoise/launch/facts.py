@@ -1,5 +1,6 @@
 """What templates name of a strategy: its fields, and what programs derive of them and the model's layers."""
 
+import json
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import TypeAlias
@@ -8,6 +9,7 @@ from msgspec.structs import asdict
 
 from equipoise.spec.strategy import Strategy
 from equipoise.spec.transformer import Transformer
+from equipoise.spec.workload import Workload
 
 Model: TypeAlias = Transformer | None
 
@@ -17,6 +19,12 @@ _OPTIMIZERS = {
     "adam_8bit": ("AdamW8bit", "lr=1e-3"),
     "sgd": ("torch.optim.SGD", "lr=1e-2, momentum=0.9"),
 }
+# Of attention, as transformers and diffusers name them; models of images have those of the text besides.
+_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
+_DIFFUSERS_PROJECTIONS = (
+    *("to_q", "to_k", "to_v", "to_out.0"),
+    *("add_q_proj", "add_k_proj", "add_v_proj", "to_add_out"),
+)
 
 
 def program_facts(strategy: Strategy, model: Model) -> dict[str, object]:
@@ -56,18 +64,20 @@ def strategy_facts(strategy: Strategy) -> dict[str, object]:
     return {**asdict(strategy), **{name: getattr(strategy, name) for name in _PROPERTIES}}
 
 
-def script_facts(name: str, strategy: Strategy, model: Model) -> dict[str, object]:
-    """What templates of training scripts may name. name: of the template."""
+def code_facts(strategy: Strategy, workload: Workload | None) -> dict[str, object]:
+    """What code.toml and its templates may name."""
     sharded = is_sharded(strategy)
     alone = strategy.dp == 1 and not sharded
     averages = strategy.sync_period > 1 and not alone and not sharded
     waits = strategy.num_microbatches > 1 and not alone and not averages
     dtype = _compute_dtype(strategy)
-    is_narrowed_by_shard = {"training": sharded, "tensor": strategy.dp > 1, "pipeline": False}[name]
+    is_narrowed_by_shard = strategy.dp > 1 if strategy.tp > 1 else sharded and strategy.pp == 1
+    is_of_images = workload is not None and workload.area == "generation"
     optimizer, settings = _OPTIMIZERS[strategy.optimizer]
     return {
         **strategy_facts(strategy),
-        **_stage_facts(strategy, model),
+        **_stage_facts(strategy, None if workload is None else workload.transformer),
+        "projections": json.dumps(_DIFFUSERS_PROJECTIONS if is_of_images else _PROJECTIONS),
         "sharded": sharded,
         "alone": alone,
         "averages": averages,

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct, convert
 
 from equipoise.files import shipped_table
-from equipoise.launch.text import Filled, filled, yaml_scalar
+from equipoise.launch.text import yaml_scalar
 from equipoise.spec.hardware import Accelerator
 
 _TABLE = shipped_table(Path(__file__).with_name("platforms.toml"))
@@ -64,6 +64,7 @@ class Launch(Struct, frozen=True, kw_only=True):
             "yaml_job": yaml_scalar(self.job_name),
             "hosts": self.num_hosts,
             "ranks": self.ranks_per_host,
+            "all_ranks": self.num_hosts * self.ranks_per_host,
             "unlaunched": self.num_hosts == self.ranks_per_host == 1 and is_script,
             "port": _PORT,
             "gpu": is_gpu,
@@ -93,7 +94,8 @@ class Platform(Struct, frozen=True, kw_only=True):
     """What starts the processes.
 
     template: of the file, and of what of a launch it cannot express. file: the name of what is written. why:
-    how to start it, and its documentation. checked_with: what accepted such files in the tests.
+    how to start it, and its documentation; like the title with conditions on the launch. checked_with: what
+    accepted such files in the tests.
     """
 
     name: str
@@ -103,10 +105,6 @@ class Platform(Struct, frozen=True, kw_only=True):
     language: str
     why: str
     checked_with: str
-
-    def filled(self, launch: Launch) -> Filled:
-        """The file for a launch, and what it cannot express."""
-        return filled(self.template, launch.facts)
 
 
 # The platforms of platforms.toml.

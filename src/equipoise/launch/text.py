@@ -8,7 +8,7 @@ it is not started. The rest is `string.Template`.
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from string import Template
@@ -38,7 +38,7 @@ def filled(name: str, facts: Mapping[str, Any]) -> Filled:
 
     facts: what conditions and placeholders name; of items, a mapping of what they add.
     """
-    lines = [*_lines(name, facts)]
+    lines = [*_lines(_template(name), facts)]
     return Filled(
         lines=tuple(each for each in lines if not each.startswith((_REASON, _REFUSAL))),
         unsupported=tuple(each.removeprefix(_REASON) for each in lines if each.startswith(_REASON)),
@@ -46,9 +46,9 @@ def filled(name: str, facts: Mapping[str, Any]) -> Filled:
     )
 
 
-def rendered(name: str, **facts: object) -> str:
-    """The text of a template."""
-    return filled(name, facts).text
+def joined(text: str, facts: Mapping[str, Any]) -> str:
+    """The lines of a text that stay, one after the other on one line."""
+    return "".join(_lines(text.splitlines(), facts))
 
 
 class _Written(dict[str, Any]):
@@ -60,8 +60,8 @@ class _Written(dict[str, Any]):
         return json.dumps(found) if isinstance(found, bool) else found
 
 
-def _lines(name: str, facts: Mapping[str, Any]) -> Iterator[str]:
-    for line in _template(name):
+def _lines(template: Iterable[str], facts: Mapping[str, Any]) -> Iterator[str]:
+    for line in template:
         text, _, conditions = line.partition("  #if ")
         if not all(holds(each, facts) for each in conditions.split()):
             continue
@@ -75,7 +75,7 @@ def _filled_line(text: str, facts: Mapping[str, Any]) -> Iterator[str]:
     if not is_include:
         yield Template(text).substitute(_Written(facts))
         return
-    for line in _lines(included, facts):
+    for line in _lines(_template(included), facts):
         # A value may have lines of its own.
         yield margin + line.replace("\n", f"\n{margin}") if line else line
 
