@@ -352,7 +352,7 @@ def _environment(settings: tuple[Setting, ...]) -> tuple[Snippet, ...]:
 
 
 def _timing(strategy: Strategy, name: str) -> Iterator[Snippet]:
-    """The command that times it, where `bench` trains the workload: one of its zoo, or the user's function."""
+    """The command that times it, where `bench` trains what has the name: of its zoo, or a user's function."""
     if ":" in name or any(each.name == name for each in ZOO):
         found = bench_command(strategy, name, out="runs")
         if found.code:

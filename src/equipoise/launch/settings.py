@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from equipoise.bench.topology.topology import Topology
 from equipoise.files import shipped_table
-from equipoise.launch.text import holds
+from equipoise.launch.text import holds, joined
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.links import reach
 from equipoise.spec.strategy import Strategy
@@ -81,9 +81,9 @@ def runtime_settings(
     return tuple(
         replace(
             each,
-            value=each.value and each.value.format(**facts),
-            reason=each.reason.format(**facts),
-            how_to_check=each.how_to_check.format(**facts),
+            value=each.value and joined(each.value, facts),
+            reason=joined(each.reason, facts),
+            how_to_check=joined(each.how_to_check, facts),
         )
         for when, each in _SETTINGS
         if all(holds(condition, facts) for condition in when.split())
