@@ -22,7 +22,7 @@ from msgspec import Struct
 from torch import nn
 
 from equipoise.bench.collectives import WIDTH_BYTES, CollectivesTask
-from equipoise.bench.devices import DeviceKind, device
+from equipoise.bench.devices import DeviceKind, device, every_rank
 from equipoise.bench.sweep import InterferenceTask
 from equipoise.bench.training import OptimizerSettings, Trainee, method
 
@@ -237,9 +237,8 @@ def _setting(device: str) -> dict[str, Any]:
     namespace = Path("/proc/self/ns/net")
     network = namespace.stat().st_ino if namespace.exists() else None
     on_accelerator = device == "cuda"
-    mine = (platform.node(), network, torch.cuda.get_device_name() if on_accelerator else None)
-    everyone: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, mine)
+    device_name = torch.cuda.get_device_name() if on_accelerator else None
+    everyone = every_rank((platform.node(), network, device_name))
     names = {name for _, _, name in everyone}
     return {
         "backend": "nccl" if on_accelerator else "gloo",

@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from equipoise.bench.environment import file_text
+from equipoise.bench.environment import file_text, usable_cores
 from equipoise.units import MICROJOULE_J, MICROWATT_W, MILLIJOULE_J, MILLIWATT_W, SI_PREFIXES
 
 Reading = Callable[[], float | None]
@@ -262,9 +262,7 @@ class CoreUse(Struct, frozen=True, kw_only=True):
 
 def core_use(processes: Path = PROCESSES) -> CoreUse | None:
     """What the cores that this process may use did until now; None where the system does not count it."""
-    if not hasattr(os, "sched_getaffinity"):
-        return None
-    cores = tuple(sorted(os.sched_getaffinity(0)))
+    cores = usable_cores()
     lines = (line.split() for line in file_text(processes / "stat").splitlines())
     taken = {line[0]: line[1:] for line in lines if line and line[0].startswith("cpu")}
     try:

@@ -1,6 +1,5 @@
 """The devices that ranks compute on: how they are taken, exchanged over, waited for and read."""
 
-import os
 import resource
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from msgspec import Struct
 
 from equipoise.bench import counters
-from equipoise.bench.environment import file_text, no_torch
+from equipoise.bench.environment import file_text, no_torch, usable_cores
 from equipoise.errors import UsageError
 from equipoise.units import MILLISECOND_S
 
@@ -121,6 +120,15 @@ def _torch() -> Any:  # noqa: ANN401 - torch is not followed
     import torch  # noqa: PLC0415 - see above
 
     return torch
+
+
+def every_rank(value: Any) -> list[Any]:  # noqa: ANN401 - whatever pickles
+    """The value of each rank, by rank. All must call."""
+    import torch.distributed as dist  # noqa: PLC0415 - see above
+
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
 
 
 class EventClock:
@@ -311,7 +319,7 @@ def available_devices(device: str) -> AvailableDevices:
         count = _num_accelerators()
         if count or device == "cuda":
             return AvailableDevices(device="cuda", num_devices=count)
-    return AvailableDevices(device="cpu", num_devices=len(os.sched_getaffinity(0)))
+    return AvailableDevices(device="cpu", num_devices=len(usable_cores()))
 
 
 def _num_accelerators() -> int:

@@ -104,7 +104,7 @@ def _machine() -> dict[str, Any]:
         "host": platform.node(),
         "kernel": platform.release(),
         "processor": _cpuinfo("model name") or platform.processor() or None,
-        "num_cores": len(os.sched_getaffinity(0)),
+        "num_cores": len(usable_cores()),
         "memory_bytes": page_bytes * num_pages,
         "governor": _line(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")),
         "clock_hz": None if clock_mhz is None else float(clock_mhz) * SI_PREFIXES["M"],
@@ -149,18 +149,24 @@ def _kind(node: Mapping[str, Any]) -> dict[str, Any]:
     return {name: node.get(name) for name in COMPARED} | {"host": None, "core_sets": shared_out}
 
 
+def usable_cores() -> tuple[int, ...]:
+    """Numbers of the cores that this process may use, which in a container are fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(os.cpu_count() or 1))
+
+
 def core_sets(num_ranks: int, *, most_ranks: int) -> tuple[tuple[int, ...], ...]:
     """The cores of every rank here: as many as the largest trial of the sweep can give each of its ranks.
 
     Raises DataError when there are more ranks than cores.
     """
-    cores = tuple(sorted(os.sched_getaffinity(0)))
-    return core_sets_by_node([(kernel_id(), cores)], most_ranks)[0][:num_ranks]
+    return core_sets_by_node([(kernel_id(), usable_cores())], most_ranks)[0][:num_ranks]
 
 
 def shared_core_sets(num_ranks: int) -> tuple[tuple[int, ...], ...]:
     """The same where ranks share cores if there are too few."""
-    cores = sorted(os.sched_getaffinity(0))
+    cores = usable_cores()
     if num_ranks > len(cores):
         return tuple((cores[rank % len(cores)],) for rank in range(num_ranks))
     return core_sets(num_ranks, most_ranks=num_ranks)
@@ -203,7 +209,7 @@ def kernel_id() -> str:
 
 def this_node() -> dict[str, Any]:
     """What other nodes of a job must know of this one: its name, its kernel, and the cores it may use."""
-    return {"host": platform.node(), "kernel": kernel_id(), "cores": sorted(os.sched_getaffinity(0))}
+    return {"host": platform.node(), "kernel": kernel_id(), "cores": list(usable_cores())}
 
 
 def num_memory_kills() -> int | None:

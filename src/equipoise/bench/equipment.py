@@ -3,7 +3,6 @@
 The launcher of a name, or the first that works.
 """
 
-import os
 import platform
 import shutil
 import sys
@@ -15,7 +14,7 @@ from msgspec import Struct
 from equipoise import __version__
 from equipoise.bench import counters
 from equipoise.bench.devices import available_devices
-from equipoise.bench.environment import version_of
+from equipoise.bench.environment import usable_cores, version_of
 from equipoise.bench.launchers import Launcher
 from equipoise.bench.launchers.hosts import over_hosts
 from equipoise.bench.launchers.processes import INPROCESS, TORCHRUN
@@ -183,14 +182,9 @@ def checks() -> tuple[Check, ...]:
         check("dataset", embedded.version(), "published evidence without any download"),
         *(check(name, version_of(name), what, fix=f"pip install {name}") for name, what in _LIBRARIES),
         *(check(name, shutil.which(name), what, fix=fix) for name, what, fix in _PROGRAMS),
-        check("cores", str(_num_cores()), "ingest reads with all of them"),
+        check("cores", str(len(usable_cores())), "ingest reads with all of them"),
         check("terminal", _terminal(), "colour and progress; plain text elsewhere"),
     )
-
-
-def _num_cores() -> int:
-    """Cores this process may use, which in a container are fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _terminal() -> str:

@@ -3,7 +3,6 @@
 Torch is imported where ranks exchange what they read.
 """
 
-import os
 import platform
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,14 +17,13 @@ from msgspec import Struct, field
 
 from equipoise.bench import counters
 from equipoise.bench.counters import PowerMeter, PowerMeters, Reading, core_use, others_fraction, sent_bytes
-from equipoise.bench.environment import kernel_id
+from equipoise.bench.devices import DeviceKind, every_rank
+from equipoise.bench.environment import kernel_id, usable_cores
 from equipoise.errors import UsageError
 from equipoise.units import format_percent
 
 if TYPE_CHECKING:
     import torch
-
-    from equipoise.bench.devices import DeviceKind
 
 
 def counted_j(readings_j: Sequence[float], range_j: float) -> float:
@@ -264,10 +262,10 @@ class Metering:
     What other programs take is noticed from when it is made.
     """
 
-    def __init__(self, on: "DeviceKind", place: "torch.device") -> None:
+    def __init__(self, on: DeviceKind, place: "torch.device") -> None:
         """Every rank makes its own before it computes anything."""
         self._on = on
-        everyone = _everyone((kernel_id(), _network(), on.address(place)))
+        everyone = every_rank((kernel_id(), _network(), on.address(place)))
         refuse_shared(everyone)
         rank = _rank()
         machine, network, _ = everyone[rank]
@@ -308,12 +306,12 @@ class Metering:
 
         memory_before: bytes in use before there was a model; growth is counted from it.
         """
-        shares = _everyone(
+        shares = every_rank(
             {
                 "node": platform.node(),
                 "cpu_s": self._cpu_s,
                 "wall_s": self._wall_s,
-                "num_cores": len(os.sched_getaffinity(0)),
+                "num_cores": len(usable_cores()),
                 "memory": dict(self._memory),
                 "memory_before": memory_before,
                 "machine": self._machine,
@@ -353,7 +351,7 @@ def refuse_shared(everyone: Sequence[tuple[str, str, str | None]]) -> None:
             )
 
 
-def _sources(on: "DeviceKind", addresses: Sequence[str]) -> tuple[PowerMeters, ...]:
+def _sources(on: DeviceKind, addresses: Sequence[str]) -> tuple[PowerMeters, ...]:
     """Processors of this machine, and its accelerators that ranks have."""
     processors = counters.rapl_sources()
     if on.name == "cpu":
@@ -371,15 +369,6 @@ def _rank() -> int:
     import torch.distributed as dist  # noqa: PLC0415 - only in a rank, which has it
 
     return int(dist.get_rank())
-
-
-def _everyone(value: Any) -> list[Any]:  # noqa: ANN401 - whatever pickles
-    """The value of each rank, by rank."""
-    import torch.distributed as dist  # noqa: PLC0415 - only in a rank, which has it
-
-    values: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(values, value)
-    return values
 
 
 def _network() -> str:

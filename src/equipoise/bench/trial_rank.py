@@ -16,7 +16,7 @@ import torch.distributed as dist
 from msgspec import Struct
 from msgspec.structs import replace
 
-from equipoise.bench.devices import DeviceKind, device
+from equipoise.bench.devices import DeviceKind, device, every_rank
 from equipoise.bench.meters import Metering
 from equipoise.bench.phases import BACKWARD, OPTIMIZER, STEP, largest_gap
 from equipoise.bench.stopwatch import CommunicationProfile, Lap, Profiled, Stopwatch, marked_every
@@ -205,8 +205,7 @@ def time_steps(trial: Trial, rank: int, place: torch.device) -> dict[str, Any] |
     steps = watch.with_communication(laps, profiled, seen)
     used = meter.gathered(memory_before=start.memory_before)
     made = gradients(step, subject, on) if trial.num_ranks == 1 else {}
-    everyone: list[Any] = [None] * trial.num_ranks
-    dist.all_gather_object(everyone, {"steps": steps, "whole_s": whole_s})
+    everyone = every_rank({"steps": steps, "whole_s": whole_s})
     if rank:
         return None
     by_step = zip(*(one["steps"] for one in everyone), strict=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import convert
 
 from equipoise.bench.collectives import CollectivesTask
-from equipoise.bench.devices import device
+from equipoise.bench.devices import device, every_rank
 from equipoise.bench.environment import conditions
 from equipoise.bench.launchers import (
     INSTRUCTIONS,
@@ -87,7 +87,7 @@ def _run(folder: Path, rank: int) -> None:
     # By its path rather than by a URI, in which torch does not read the escapes of spaces.
     meeting = None if "MASTER_ADDR" in os.environ else dist.FileStore(str(folder / "meeting"), task.num_ranks)
     dist.init_process_group(on.backend, store=meeting, rank=rank, world_size=task.num_ranks)
-    nodes = _nodes(task, rank, local_rank, cores, on.conditions(place))
+    nodes = _nodes(rank, local_rank, cores, on.conditions(place))
     result = _measured(task, rank, folder, place)
     if result is not None:
         write_document(folder, RESULT, {**result, "nodes": nodes})
@@ -117,7 +117,7 @@ def _measured(task: WorkerTask, rank: int, folder: Path, place: "torch.device") 
 
 
 def _nodes(
-    task: WorkerTask, rank: int, local_rank: int, cores: Sequence[int], accelerator: Mapping[str, Any]
+    rank: int, local_rank: int, cores: Sequence[int], accelerator: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
     """The conditions of every node that takes part, each with its ranks and their cores."""
     import torch.distributed as dist  # noqa: PLC0415 - after the cores are set
@@ -125,8 +125,7 @@ def _nodes(
     # The first rank of a node has its conditions: ranks of one node follow each other.
     here = {**conditions(core_sets=(), launcher="", backend=dist.get_backend()), **accelerator}
     found = None if local_rank else here
-    everyone: list[Any] = [None] * task.num_ranks
-    dist.all_gather_object(everyone, {"rank": rank, "cores": list(cores), "node": found})
+    everyone = every_rank({"rank": rank, "cores": list(cores), "node": found})
     nodes: list[dict[str, Any]] = []
     for one in everyone:
         if one["node"] is not None:

@@ -16,7 +16,7 @@ from zlib import crc32
 from msgspec import Struct
 from msgspec.structs import replace
 
-from equipoise.bench.environment import no_torch
+from equipoise.bench.environment import no_torch, usable_cores
 from equipoise.bench.launchers import (
     GRACE_S,
     End,
@@ -347,7 +347,7 @@ def _ended(ranks: Ranks, heartbeat: Path) -> End:
 
 def _cores(local_rank: int, most_tasks: int) -> tuple[int, ...]:
     """The cores of a rank: those that Slurm bound it to, or its share of the node's."""
-    mine = tuple(sorted(os.sched_getaffinity(0)))
+    mine = usable_cores()
     on_node = int(os.environ.get("SLURM_CPUS_ON_NODE", len(mine)))
     each = int(os.environ.get("SLURM_CPUS_PER_TASK", max(1, on_node // most_tasks)))
     if len(mine) <= each:

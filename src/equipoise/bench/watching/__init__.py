@@ -4,7 +4,6 @@ Here is `equipoise.watch`; torch loads when it begins.
 """
 
 import atexit
-import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from equipoise.bench.counters import core_use
+from equipoise.bench.environment import usable_cores
 from equipoise.bench.launchers import first_line
 from equipoise.bench.phases import BACKWARD, EXPOSED, FORWARD, STEP, Loop, WatchedStep, phases_of
 from equipoise.bench.watching.ranks import CombinedRun, combine_ranks, summary
@@ -265,7 +265,7 @@ class Watch:
         use = core_use()
         end = RankEnd(
             memory_bytes=self._on.memory(self._place)["peak"],
-            cpu_fraction=cpu_s / wall_s / len(os.sched_getaffinity(0)),
+            cpu_fraction=cpu_s / wall_s / len(usable_cores()),
             exchanged=self._exchanged(),
             reason=_reason(error),
             use=None if use is None or self._use is None else use.since(self._use),

@@ -1,6 +1,5 @@
 """What torch shows of a watched loop: facts of its run, and removable hooks that mark its steps."""
 
-import os
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
@@ -18,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from equipoise.bench.devices import DeviceKind, device, takes_tf32
-from equipoise.bench.environment import conditions
+from equipoise.bench.environment import conditions, usable_cores
 from equipoise.bench.phases import Loop
 from equipoise.errors import UsageError
 
@@ -85,7 +84,7 @@ def about(
 ) -> dict[str, Any]:
     """What is known of a run before its first step, as one record that fits into JSON."""
     on, place = device_of(models)
-    cores = sorted(os.sched_getaffinity(0))
+    cores = usable_cores()
     backend = dist.get_backend() if num_ranks > 1 else None
     return {
         "rank": rank,
