@@ -412,10 +412,11 @@ def _layouts(blocks: Sequence[_Block]) -> Layouts:
     of_block = np.array([(each.space, each.place) for each in blocks])
     ordered = np.lexsort((of_block[block, 1], shares[:, 3], of_block[block, 0]))
     shares, block = shares[ordered], block[ordered]
-    sizes = np.array([len(each.of.batches) for each in blocks])
-    first = np.cumsum(sizes) - sizes
-    row = np.repeat(np.arange(len(block)), sizes[block])
-    within = np.arange(len(row)) - np.repeat(np.cumsum(sizes[block]) - sizes[block], sizes[block])
+    of_each = np.array([len(each.of.batches) for each in blocks])
+    first, sizes = np.cumsum(of_each) - of_each, of_each[block]
+    # Batches count up within a row of axes: the layout's own number, less that of the row's first layout.
+    batch = np.repeat(first[block] - (np.cumsum(sizes) - sizes), sizes)
+    batch += np.arange(len(batch))
     axes = np.array([each[:4] for each in blocks], dtype=float)[block]
     return Layouts(
         shares={
@@ -429,8 +430,8 @@ def _layouts(blocks: Sequence[_Block]) -> Layouts:
             "microbatch_samples": np.concatenate([each.of.microbatches for each in blocks]),
             "global_batch_samples": np.concatenate([each.of.batches for each in blocks]),
         },
-        share=row,
-        batch=np.repeat(first[block], sizes[block]) + within,
+        share=np.repeat(np.arange(len(block)), sizes),
+        batch=batch,
     )
 
 

@@ -309,6 +309,18 @@ class FittingCount(Struct):
     nearest_bytes: float | None = None
 
 
+class Fitting(Struct, frozen=True, kw_only=True):
+    """Whether any strategy fits, by the layouts of a group.
+
+    some: whatever its layer options, (n_layouts,). by_layer: with each that need different amounts,
+    (n_different, n_layouts); layer: which of these each layer options are.
+    """
+
+    some: NDArray[np.bool_]
+    by_layer: NDArray[np.bool_]
+    layer: Sequence[int]
+
+
 class _SplitBytes(Struct, frozen=True, kw_only=True):
     """Bytes of a group's strategies in two parts, each computed once for the layouts that share it.
 
@@ -327,16 +339,21 @@ class _SplitBytes(Struct, frozen=True, kw_only=True):
     share: Codes
     most: float
 
-    def extremes(self, extreme: np.ufunc) -> Callable[[slice], Numbers]:
-        """The least (np.minimum) or the most (np.maximum) of layouts' strategies: (n_layers, n_layouts)."""
-        batches, shares = extreme.reduce(self.of_batches, axis=1), extreme.reduce(self.of_shares, axis=1)
+    def lightest(self) -> Callable[[slice], Numbers]:
+        """Of layouts, the least that any strategy of each layer options needs: (n_layers, n_layouts)."""
+        batches, shares = self.of_batches.min(axis=1), self.of_shares.min(axis=1)
         return lambda which: batches.take(self.batch[which], axis=1) + shares.take(self.share[which], axis=1)
+
+    def heaviest(self) -> Callable[[slice], Numbers]:
+        """Of layouts, what no strategy exceeds: (n_layouts,)."""
+        batches, shares = self.of_batches.max(axis=(0, 1)), self.of_shares.max(axis=(0, 1))
+        return lambda which: batches.take(self.batch[which]) + shares.take(self.share[which])
 
 
 def count_fitting(
     load: Load, machine: Machine, parameters: Parameters, *, groups: Sequence[LayoutGroup], num_spaces: int
-) -> tuple[list[FittingCount], list[NDArray[np.bool_]]]:
-    """How many strategies of each space fit; by group, whether any does of each layer options and layout.
+) -> tuple[list[FittingCount], list[Fitting]]:
+    """How many strategies of each space fit; by group, in which of its layouts any does.
 
     load, machine, parameters: of plain numbers. groups: their layouts ordered by space.
     """
@@ -345,24 +362,25 @@ def count_fitting(
     fitting = []
     for group in groups:
         amounts = _split_bytes(load, machine, parameters, group)
-        least, most = amounts.extremes(np.minimum), amounts.extremes(np.maximum)
+        lightest_of, heaviest_of = amounts.lightest(), amounts.heaviest()
         fits = np.empty((len(amounts.num_layers), len(group.layouts)), dtype=bool)
+        some_fits = np.empty(len(group.layouts), dtype=bool)
         step = MESH_ELEMENTS // len(fits)
         ends = np.searchsorted(group.layouts.column("space"), np.arange(num_spaces + 1)).tolist()
         for space, (counted, first, last) in enumerate(zip(counts, ends, ends[1:], strict=False)):
             counted.num_legal += group.num_each * (last - first)
             for start in range(first, last, step):
                 here = slice(start, min(start + step, last))
-                by_layer = least(here)
+                by_layer = lightest_of(here)
                 np.less_equal(by_layer, amounts.most, out=fits[:, here])
                 lightest = np.minimum.reduce(by_layer)
-                one_fits = lightest <= amounts.most
-                all_fit = np.maximum.reduce(most(here)) <= amounts.most
+                one_fits = np.less_equal(lightest, amounts.most, out=some_fits[here])
+                all_fit = heaviest_of(here) <= amounts.most
                 nearest[space] = min(nearest[space], lightest[~one_fits].min(initial=np.inf))
                 some_fit = np.flatnonzero(one_fits & ~all_fit) + start
                 num_fitting, nearest[space] = _count_each(amounts, some_fit, nearest[space])
                 counted.num_fitting += num_fitting + group.num_each * int(np.count_nonzero(all_fit))
-        fitting.append(fits.take(amounts.layer, axis=0))
+        fitting.append(Fitting(some=some_fits, by_layer=fits, layer=amounts.layer))
     for counted, amount in zip(counts, nearest, strict=True):
         if np.isfinite(amount):
             counted.nearest_bytes = float(amount * parameters.reserved_slack + parameters.fixed_bytes)
@@ -372,7 +390,7 @@ def count_fitting(
 def any_fits(load: Load, machine: Machine, parameters: Parameters, groups: Sequence[LayoutGroup]) -> bool:
     """Whether any strategy of some groups fits."""
     split = (_split_bytes(load, machine, parameters, group) for group in groups)
-    return any(bool((each.extremes(np.minimum)(slice(None)) <= each.most).any()) for each in split)
+    return any(bool((each.lightest()(slice(None)) <= each.most).any()) for each in split)
 
 
 def _count_each(amounts: _SplitBytes, which: Codes, nearest: float) -> tuple[int, float]:

@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from equipoise.perfmodel.estimate import estimate, layer_seconds, least_step_s
 from equipoise.perfmodel.layouts import (
@@ -28,12 +27,11 @@ from equipoise.perfmodel.layouts import (
 )
 from equipoise.perfmodel.load import Load
 from equipoise.perfmodel.machine import Machine
-from equipoise.perfmodel.memory import any_fits, count_fitting
+from equipoise.perfmodel.memory import Fitting, any_fits, count_fitting
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.perfmodel.space import LAYER_OPTIONS, STATE_OPTIONS, Combinations, Space, limits
 from equipoise.spec.strategy import Strategy
 
-_Mask: TypeAlias = NDArray[np.bool_]
 _Values: TypeAlias = dict[str, Any]
 # Numbers of some layer options and some state options of a group.
 _Options: TypeAlias = Callable[[LayoutGroup, Parameters], tuple[Sequence[int], Sequence[int]]]
@@ -181,12 +179,12 @@ class _Candidates(Struct, kw_only=True):
         )
 
 
-def _bounded(job: SearchJob, groups: Sequence[LayoutGroup], fitting: Sequence[_Mask]) -> _Candidates | None:
+def _bounded(job: SearchJob, groups: Sequence[LayoutGroup], fitting: Sequence[Fitting]) -> _Candidates | None:
     """Every layout of which any strategy fits, with a bound of its time, none evaluated; None without any.
 
-    fitting: by group, whether any strategy fits of each layer options and layout.
+    fitting: by group, in which of its layouts any strategy fits.
     """
-    which = [np.flatnonzero(np.logical_or.reduce(fits)) for fits in fitting]
+    which = [np.flatnonzero(each.some) for each in fitting]
     numbers = [number for number, rows in enumerate(which) if len(rows)]
     if not numbers:
         return None
@@ -200,7 +198,7 @@ def _bounded(job: SearchJob, groups: Sequence[LayoutGroup], fitting: Sequence[_M
         seconds, of_layouts = layer_seconds_of[place]
         layer_s = np.full(len(group.layouts), np.inf)
         for layer, each_s in seconds.items():
-            fits = fitting[number][layer].take(which[number])
+            fits = fitting[number].by_layer[fitting[number].layer[layer]].take(which[number])
             np.minimum(layer_s, each_s.take(of_layouts), out=layer_s, where=fits)
         np.multiply(layer_s, _least_layers(job, group, states[place]), out=lower_s[slices[place]])
     return _Candidates(
