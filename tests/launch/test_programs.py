@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.launch import PROGRAMS, launch_snippets
-from equipoise.launch.platforms import PLATFORMS
+from equipoise.launch import PROGRAMS, SNIPPETS, launch_snippets
 from equipoise.launch.text import yaml_text
 from equipoise.spec.cluster import cluster
 from equipoise.spec.strategy import Strategy, strategy
@@ -154,9 +153,10 @@ def test_the_page_names_every_target_and_a_test_that_is_there():
         if "`test_" in line
     ]
     rows = {row[0]: row for row in cells if len(row) == 5}
-    assert set(rows) == {each.name for each in (*PLATFORMS, *PROGRAMS)}
+    files = {each.target: each.file for _, _, each in SNIPPETS["platform"]}
+    files |= {each.name: each.file for each in PROGRAMS}
+    assert set(rows) == set(files)
     sources = "".join(path.read_text() for path in (root / "tests").glob("*/test_*.py"))
-    for each in (*PLATFORMS, *PROGRAMS):
-        _, file, _, test, _ = rows[each.name]
-        assert file == f"`{each.file}`"
+    for name, (_, file, _, test, _) in rows.items():
+        assert file == f"`{files[name]}`"
         assert f"def {test.strip('`')}(" in sources

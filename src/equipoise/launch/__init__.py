@@ -14,7 +14,7 @@ from equipoise.bench.trial import PRECISIONS
 from equipoise.errors import SpecError, UsageError
 from equipoise.files import shipped_table
 from equipoise.launch.facts import code_facts, strategy_facts
-from equipoise.launch.platforms import PLATFORMS, Launch, Platform
+from equipoise.launch.platforms import Launch
 from equipoise.launch.program import PROGRAMS, Program, Translation
 from equipoise.launch.settings import Setting, runtime_settings
 from equipoise.launch.text import filled, holds, joined
@@ -178,34 +178,27 @@ _LARGEST_HOST, _TRAY = 16, 4
 _SCRIPT = "train.py"
 
 
-class _Code(Struct, frozen=True, kw_only=True):
-    """Code of code.toml: for which strategies it is, and of which template."""
+# By kind: the conditions on which it is printed, its template, and the rest of it.
+SNIPPETS = {
+    kind: tuple(
+        (each.get("when", ""), each["template"], convert({"code": "", **each}, Snippet)) for each in stated
+    )
+    for kind, stated in shipped_table(Path(__file__).with_name("snippets.toml")).items()
+}
 
-    when: str
-    template: str
-    title: str = f"{_SCRIPT}: runs as it is; insert your model and data"
-    target: str = "torch"
-    file: str = _SCRIPT
-    why: str
-    checked_with: str = ""
 
-    def snippets(self, facts: Mapping[str, object]) -> Iterator[Snippet]:
-        """The code where it is for a strategy."""
-        if all(holds(each, facts) for each in self.when.split()):
-            found = filled(self.template, facts)
-            yield Snippet(
-                title=self.title,
-                target=self.target,
+def _fitting(kind: str, facts: Mapping[str, object]) -> Iterator[Snippet]:
+    """The snippets of a kind whose conditions hold."""
+    for when, template, snippet in SNIPPETS[kind]:
+        if all(holds(each, facts) for each in when.split()):
+            found = filled(template, facts)
+            yield replace(
+                snippet,
+                title=joined(snippet.title, facts),
                 code=found.text,
-                why=joined(self.why, facts),
-                language="python",
-                file=self.file,
+                why=joined(snippet.why, facts),
                 unsupported=found.unsupported,
-                checked_with=self.checked_with,
             )
-
-
-_CODE = convert(shipped_table(Path(__file__).with_name("code.toml")), dict[str, tuple[_Code, ...]])
 
 
 def launch_snippets(
@@ -242,7 +235,7 @@ def launch_snippets(
         if workload is None or model is not None or not each.is_for_transformers
     ]
     facts = code_facts(strategy, workload)
-    code = tuple(_lacking(found, pairs) for each in _CODE["script"] for found in each.snippets(facts))
+    code = tuple(_lacking(each, pairs) for each in _fitting("script", facts))
     # Where no script of ours can train it, the first program that can is started.
     started = next(
         ((each, found) for each, found in programs if each.entry and found.options and not code), None
@@ -269,12 +262,14 @@ def launch_snippets(
         ),
     )
     lacks = (*lacks, *_of_hosts(launch, cluster))
-    first, *others = (_platform(each, launch, lacks) for each in PLATFORMS)
+    first, *others = (
+        replace(each, unsupported=(*lacks, *each.unsupported)) for each in _fitting("platform", launch.facts)
+    )
     return (
         first,
         *_environment(found),
         *code,
-        *(found for each in _CODE["addition"] for found in each.snippets(facts)),
+        *_fitting("addition", facts),
         *_timing(strategy, "" if workload is None else workload.slug),
         *others,
         *(_lacking(_program(each, translation), pairs) for each, translation in programs),
@@ -322,21 +317,6 @@ def _of_examples(samples_per_example: int) -> Iterator[str]:
 
 def _lacking(snippet: Snippet, lacks: tuple[str, ...]) -> Snippet:
     return replace(snippet, unsupported=(*snippet.unsupported, *lacks)) if lacks else snippet
-
-
-def _platform(platform: Platform, launch: Launch, lacks: tuple[str, ...]) -> Snippet:
-    """What starts a launch on a platform. lacks: what the started program cannot express."""
-    found = filled(platform.template, launch.facts)
-    return Snippet(
-        title=joined(platform.title, launch.facts),
-        target=platform.name,
-        code=found.text,
-        why=f"{joined(platform.why, launch.facts)}.",
-        language=platform.language,
-        file=platform.file,
-        unsupported=(*lacks, *found.unsupported),
-        checked_with=platform.checked_with,
-    )
 
 
 def _environment(settings: tuple[Setting, ...]) -> tuple[Snippet, ...]:

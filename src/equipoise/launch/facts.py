@@ -65,7 +65,7 @@ def strategy_facts(strategy: Strategy) -> dict[str, object]:
 
 
 def code_facts(strategy: Strategy, workload: Workload | None) -> dict[str, object]:
-    """What code.toml and its templates may name."""
+    """What templates of scripts and additions may name."""
     sharded = is_sharded(strategy)
     alone = strategy.dp == 1 and not sharded
     averages = strategy.sync_period > 1 and not alone and not sharded

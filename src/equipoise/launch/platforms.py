@@ -1,4 +1,4 @@
-"""What starts the processes of a training: torchrun, Slurm, Ray, Kubernetes and SkyPilot, each as a file."""
+"""Processes to start: what templates of torchrun, Slurm, Ray, Kubernetes and SkyPilot name of them."""
 
 import re
 from pathlib import Path
@@ -88,24 +88,3 @@ class Launch(Struct, frozen=True, kw_only=True):
                 for name, value in self.variables
             ],
         }
-
-
-class Platform(Struct, frozen=True, kw_only=True):
-    """What starts the processes.
-
-    template: of the file, and of what of a launch it cannot express. file: the name of what is written. why:
-    how to start it, and its documentation; like the title with conditions on the launch. checked_with: what
-    accepted such files in the tests.
-    """
-
-    name: str
-    template: str
-    title: str
-    file: str
-    language: str
-    why: str
-    checked_with: str
-
-
-# The platforms of platforms.toml.
-PLATFORMS: tuple[Platform, ...] = convert(_TABLE["platform"], tuple[Platform, ...])
