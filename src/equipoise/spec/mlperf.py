@@ -113,18 +113,17 @@ class FrameworkName(Struct, frozen=True, kw_only=True):
 
 
 class _Names(Struct, frozen=True, kw_only=True):
-    """names.toml, read: canonical spelling to slug for each kind."""
+    """names.toml, read: canonical spelling to slug for each kind.
+
+    most_framework_words: in the longest spelling of a framework.
+    """
 
     availability: MappingProxyType[str, str]
     division: MappingProxyType[str, str]
     framework: MappingProxyType[str, str]
     runtimes: frozenset[str]
     noise: frozenset[str]
-
-    @property
-    def longest_framework_words(self) -> int:
-        """Words in the longest framework alias."""
-        return max(len(alias.split()) for alias in self.framework)
+    most_framework_words: int
 
 
 def availability_slug(raw: str) -> str | None:
@@ -201,7 +200,7 @@ def _words(text: str) -> list[str]:
 
 def _longest(words: list[str], at: int, names: _Names) -> tuple[int, str | None]:
     """The longest alias that starts at a word: how many words it takes, what it means; (1, None) for none."""
-    for length in range(min(names.longest_framework_words, len(words) - at), 0, -1):
+    for length in range(min(names.most_framework_words, len(words) - at), 0, -1):
         slug = names.framework.get(" ".join(words[at : at + length]))
         if slug is not None:
             return length, slug
@@ -233,6 +232,7 @@ def _names() -> _Names:
         framework=MappingProxyType(tables["framework"]),
         runtimes=frozenset(runtimes),
         noise=frozenset(noise),
+        most_framework_words=max(len(spelling.split()) for spelling in tables["framework"]),
     )
 
 

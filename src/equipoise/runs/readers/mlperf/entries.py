@@ -6,6 +6,7 @@ Where each stands, which logs belong together, what describes their system.
 import math
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Literal, TypeAlias
 
 from msgspec import Struct, field
@@ -125,6 +126,7 @@ def _inside_round(folders: Parts, after_round: int) -> Parts:
     return folders[start:]
 
 
+@lru_cache(maxsize=64)  # the logs of a folder come one after the other
 def place(folders: Parts, num_above: int = 0) -> LogPlace:
     """The place of a file from the folders it lies in, of which the first `num_above` lie above its source.
 
