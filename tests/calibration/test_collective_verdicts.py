@@ -11,6 +11,7 @@ from equipoise.calibration.collective_runs import fit_curve
 from equipoise.calibration.collective_verdicts import PUBLISHED_MARGIN, judged
 from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.runs import Tally
+from equipoise.spec.hardware import accelerators
 from equipoise.spec.links import published_collectives
 
 SIZES = [2.0**power for power in range(2, 34)]
@@ -222,8 +223,10 @@ def test_wrong_names_are_refused():
 
 
 def test_every_published_figure_is_below_what_its_link_could_carry():
+    known = {chip.slug for chip in accelerators()}
     assert published_collectives()
     for each in published_collectives():
         assert each.source.startswith("https://")
         assert math.isfinite(each.bus_byte_per_s)
         assert each.bus_byte_per_s < 1e12
+        assert each.accelerator in known

@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.runs.sources import open_source
-from equipoise.spec import mlperf
+from equipoise.spec import canonical, mlperf
 from equipoise.spec.mlperf import availability_slug, division_slug, framework_name, framework_slug
 
 
@@ -144,6 +145,13 @@ def test_every_spelling_of_a_round_resolves(data_dir: Path, round_name: str) -> 
     assert min(checked, len(statuses), len(divisions)) > 30
     assert [each for each in statuses if availability_slug(each[1]) is None] == []
     assert [each for each in divisions if division_slug(each[1]) is None] == []
+
+
+def test_no_spelling_belongs_to_two_names() -> None:
+    table = tomllib.loads(mlperf.NAMES_FILE.read_text(encoding="utf-8"))
+    for kind in ("availability", "division", "framework"):
+        names = [{canonical(each) for each in (slug, *name["aliases"])} for slug, name in table[kind].items()]
+        assert sum(map(len, names)) == len(set.union(*names)) > 1
 
 
 def test_the_file_to_edit_is_named() -> None:

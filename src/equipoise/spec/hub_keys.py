@@ -5,13 +5,14 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-from msgspec import Struct
+from msgspec import Struct, convert
 from msgspec.structs import replace
 
 from equipoise.errors import SpecError
-from equipoise.spec import FactBlock, read_blocks, shown
+from equipoise.files import shipped_table
+from equipoise.spec import shown
 from equipoise.spec.workload import Area
 
 MODEL_TYPES_FILE = Path(__file__).with_name("model_types.toml")
@@ -43,7 +44,7 @@ _NO_LAYERS: Final = re.compile(
 _WITH_EXPERTS: Final = frozenset({"experts", "llama4", "hybrid"})
 
 
-class Family(Struct, frozen=True, kw_only=True):
+class Family(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How configurations of some `model_type`s are read: the fields of model_types.toml."""
 
     types: tuple[str, ...]
@@ -65,40 +66,28 @@ class Family(Struct, frozen=True, kw_only=True):
     usual_batch_source: str | None = None
 
 
-class _Tables(Struct, frozen=True):
-    """The file of model types: keys by size, family by model type, and values left out of nested ones."""
+class _Tables(Struct, frozen=True, forbid_unknown_fields=True):
+    """The file of model types: keys that may state a size, families, and values left out of nested ones."""
 
-    keys: Mapping[str, tuple[str, ...]]
-    families: Mapping[str, Family]
+    size: Mapping[str, Mapping[Literal["keys"], tuple[str, ...]]]
+    family: Mapping[str, Family]
     nested: Mapping[str, Mapping[str, Any]]
 
 
 @cache
 def _tables() -> _Tables:
-    keys: dict[str, tuple[str, ...]] = {}
-    families: dict[str, Family] = {}
-    nested: dict[str, Mapping[str, Any]] = {}
-    for block in read_blocks(MODEL_TYPES_FILE, frozenset({"size", "family", "nested"})):
-        if block.kind == "size":
-            keys[block.slug] = block.texts("keys")
-            continue
-        if block.kind == "nested":
-            nested[block.slug] = block.fields
-            continue
-        inner = {name: _inner(block, name) for name in ("names", "fixed")}
-        family = block.read(Family, also=inner, given=inner, zero=True)
-        families |= dict.fromkeys(family.types, family)
-    return _Tables(keys, families, nested)
+    return convert(shipped_table(MODEL_TYPES_FILE), _Tables)
 
 
-def _inner(block: FactBlock, name: str) -> Mapping[str, Any]:
-    found = block.block(name)
-    return {} if found is None else found.fields
+@cache
+def _families() -> dict[str, Family]:
+    """The families by `model_type`."""
+    return {kind: family for family in _tables().family.values() for kind in family.types}
 
 
 def model_types() -> tuple[str, ...]:
     """Every `model_type` that is read, in alphabetical order."""
-    return tuple(sorted(kind for kind, family in _tables().families.items() if family.lacks is None))
+    return tuple(sorted(kind for kind, family in _families().items() if family.lacks is None))
 
 
 class HubConfig(Struct, frozen=True, kw_only=True):
@@ -114,7 +103,8 @@ class HubConfig(Struct, frozen=True, kw_only=True):
 
     def named(self, name: str) -> tuple[str, ...]:
         """The keys that may state a size."""
-        return (*self.family.names.get(name, ()), *_tables().keys.get(name, (name,)))
+        known = _tables().size.get(name, {"keys": (name,)})
+        return (*self.family.names.get(name, ()), *known["keys"])
 
     def stated(self, name: str) -> str | None:
         """The key under which a size is stated; None where it is not, or null."""
@@ -180,7 +170,7 @@ def _is_whole(value: object, least: int, most: int) -> bool:
 
 def family_of_type(kind: object) -> Family | None:
     """The family of a `model_type`; None where it is not known."""
-    return _tables().families.get(kind) if isinstance(kind, str) else None
+    return _families().get(kind) if isinstance(kind, str) else None
 
 
 def hub_config(path: Path, keys: Mapping[str, Any], *, kind: object, is_nested: bool) -> HubConfig:
@@ -213,7 +203,7 @@ def _assumed_family(path: Path, keys: Mapping[str, Any], kind: object) -> Family
     """
     if not isinstance(kind, str) or len(kind) > MOST_NAME or not kind.isprintable():
         raise SpecError(f"{path}: model_type={shown(kind)}; expected its name")
-    llama = _tables().families["llama"]
+    llama = _families()["llama"]
     config = HubConfig(path=path, keys=keys, family=llama)
     has_experts = config.size("experts", 0, least=0) > 1
     sizes = (*_LLAMA_SIZES, "expert_ffn_hidden" if config.stated("expert_ffn_hidden") else "ffn_hidden")

@@ -4,17 +4,17 @@ Entries are the rows that every estimate reads; which rows count is said once, i
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import TypeAlias
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, convert
 
 from equipoise.errors import DataError
-from equipoise.spec import canonical, claim_name, read_blocks
+from equipoise.files import shipped_table
+from equipoise.spec import canonical
 
 _ROUND = re.compile(r"v(\d+)\.(\d+)")
 
@@ -90,9 +90,6 @@ Entries: TypeAlias = Sequence[ScoredEntry]
 NAMES_FILE = Path(__file__).with_name("names.toml")
 EDIT = "src/equipoise/spec/names.toml"
 
-_NAME_KEYS = frozenset({"title", "aliases", "runtime"})
-_NOISE_KEYS = frozenset({"words"})
-
 # The longest list of frameworks in the results so far has 113 characters; what is far longer is no such list.
 MAX_CHARS = 2_000
 
@@ -112,15 +109,32 @@ class FrameworkName(Struct, frozen=True, kw_only=True):
     unknown: tuple[str, ...] = ()
 
 
+class _Name(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A name with its spellings. runtime: it is given only where nothing else is."""
+
+    title: str
+    aliases: tuple[str, ...]
+    runtime: bool = False
+
+
+class _NamesTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The tables of names.toml, by slug."""
+
+    availability: Mapping[str, _Name]
+    division: Mapping[str, _Name]
+    framework: Mapping[str, _Name]
+    noise: Mapping[str, Mapping[str, tuple[str, ...]]]
+
+
 class _Names(Struct, frozen=True, kw_only=True):
     """names.toml, read: canonical spelling to slug for each kind.
 
     most_framework_words: in the longest spelling of a framework.
     """
 
-    availability: MappingProxyType[str, str]
-    division: MappingProxyType[str, str]
-    framework: MappingProxyType[str, str]
+    availability: Mapping[str, str]
+    division: Mapping[str, str]
+    framework: Mapping[str, str]
     runtimes: frozenset[str]
     noise: frozenset[str]
     most_framework_words: int
@@ -209,31 +223,20 @@ def _longest(words: list[str], at: int, names: _Names) -> tuple[int, str | None]
 
 @cache
 def _names() -> _Names:
-    """names.toml, read once.
-
-    Raises SpecError with file and line if it is not such a table.
-    """
-    tables: dict[str, dict[str, str]] = {"availability": {}, "division": {}, "framework": {}}
-    runtimes = set()
-    noise: set[str] = set()
-    for block in read_blocks(NAMES_FILE, frozenset({*tables, "noise"})):
-        if block.kind == "noise":
-            block.check_keys(_NOISE_KEYS)
-            noise |= {canonical(word) for word in block.texts("words")}
-            continue
-        block.check_keys(_NAME_KEYS)
-        for spelling in (block.slug, *block.texts("aliases")):
-            claim_name(block, spelling, block.slug, tables[block.kind])
-        if block.fields.get("runtime") is True:
-            runtimes.add(block.slug)
+    table = convert(shipped_table(NAMES_FILE), _NamesTable)
+    framework = _spelt(table.framework)
     return _Names(
-        availability=MappingProxyType(tables["availability"]),
-        division=MappingProxyType(tables["division"]),
-        framework=MappingProxyType(tables["framework"]),
-        runtimes=frozenset(runtimes),
-        noise=frozenset(noise),
-        most_framework_words=max(len(spelling.split()) for spelling in tables["framework"]),
+        availability=_spelt(table.availability),
+        division=_spelt(table.division),
+        framework=framework,
+        runtimes=frozenset(slug for slug, name in table.framework.items() if name.runtime),
+        noise=frozenset(map(canonical, table.noise["framework"]["words"])),
+        most_framework_words=max(len(spelling.split()) for spelling in framework),
     )
+
+
+def _spelt(names: Mapping[str, _Name]) -> dict[str, str]:
+    return {canonical(each): slug for slug, name in names.items() for each in (slug, *name.aliases)}
 
 
 class Scores(Struct, frozen=True, eq=False):
