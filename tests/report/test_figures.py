@@ -1,6 +1,7 @@
 """A chart's numbers reach Plotly unchanged, and no text in it is read as markup."""
 
 import math
+import re
 
 import pytest
 from hypothesis import given
@@ -9,6 +10,7 @@ from msgspec.structs import replace
 
 from equipoise.report.charts import Axis, Band, BarChart, BarPart, Chart, Level, Mark, Note, Series
 from equipoise.report.figures import height_px, plotly_figure, ticks
+from equipoise.report.svg import svg_chart
 
 MARK = Mark(colour=2, symbol="square")
 
@@ -66,6 +68,16 @@ def test_what_the_reader_looks_for_is_drawn_on_top():
     )
     drawn = plotly_figure(chart(series=(main, other)))["data"]
     assert [each["name"] for each in drawn if "name" in each] == ["other", "main"]
+
+
+@pytest.mark.parametrize(("is_minor", "first"), [(False, "note"), (True, "512")])
+def test_minor_notes_are_written_where_labels_of_points_leave_room(is_minor, first):
+    points = replace(chart().series[0], labels=("512", "64"), is_line=False)
+    note = Note(x=8.0, y=1.0, text="note", is_minor=is_minor)
+    drawn = svg_chart(chart(series=(points,), y=Axis(title="E", is_log=True), notes=(note,)))
+    texts = [each for each in re.findall(r">([^<>]+)</text>", drawn) if each in {"note", "512"}]
+    assert sorted(texts) == ["512", "note"]
+    assert texts[0] == first
 
 
 def test_a_level_spans_the_axis_and_a_note_stands_at_its_point():

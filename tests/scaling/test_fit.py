@@ -180,7 +180,16 @@ def test_flat_times_ask_for_repetitions_and_range():
 
 def test_rising_times_are_not_said_to_be_flat():
     with pytest.raises(FitError, match="not fall"):
-        fit(measured_times([1, 2, 4, 8], [1000.0, 2000.0, 4000.0, 8000.0]))
+        fit(measured_times([1, 2, 4, 8], [1000.0, 1300.0, 1500.0, 1600.0]))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "minutes"),
+    [([1, 2, 4, 8], [120.0, 70.0, 50.0, 45.0]), ([1, 2, 4, 8, 16], [120, 70, 50, 45, 50])],
+)
+def test_times_of_a_few_sizes_run_once_that_clearly_fall_are_answered(sizes, minutes):
+    found = predict(fit(measured_times(sizes, 60.0 * np.array(minutes, dtype=float))), 8.0)
+    assert found.low_s[0] < 45 * 60 < found.high_s[0]
 
 
 def test_a_law_that_does_not_fit_is_not_taken_for_flat_times():

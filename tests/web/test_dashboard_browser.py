@@ -93,6 +93,30 @@ def test_a_system_to_compare_with_brings_room_for_one_more(opened):
         assert page.locator("h1", has_text="H100").count() == 1
 
 
+def test_what_is_typed_while_an_answer_is_on_its_way_stays(opened):
+    with opened("/advice?workload=bert&accelerator=dgx-a100&max_accelerators=8") as page:
+        held = []
+
+        def hold(route):
+            held.append(route)
+
+        page.route("**accelerator=dgx-h100**", hold)
+        with page.expect_request("**accelerator=dgx-h100**"):
+            page.get_by_label("On", exact=True).fill("dgx-h100")
+        page.get_by_label("Compared with").fill("b200, mi300x")
+        held[0].continue_()
+        page.locator("h1", has_text="H100").wait_for()
+        assert page.get_by_label("Compared with").input_value() == "b200, mi300x"
+
+
+def test_a_slider_between_doublings_has_two_digits(opened):
+    with opened("/advice?workload=bert&accelerator=dgx-a100&max_accelerators=8&deadline=4") as page:
+        page.get_by_label("Deadline, hours, by slider").focus()
+        page.keyboard.press("ArrowRight")
+        page.wait_for_url("**deadline=4.8**")  # a quarter of a doubling: 4.757
+        assert page.get_by_label("Deadline, hours", exact=True).input_value() == "4.8"
+
+
 def test_part_of_a_name_is_not_asked_about(opened):
     with opened("/advice?workload=bert&accelerator=dgx-a100&max_accelerators=8") as page:
         first = page.locator("h1").inner_text()

@@ -501,7 +501,8 @@ def _shares(space: Space, limits: Limits, faults: Counter[str]) -> Iterator[tupl
         # The same words at every size, so that they are one reason.
         if all(len(values) == 1 for values in chosen.values()):
             least = math.prod(int(values[0]) for values in chosen.values())
-            faults[f"{names} as chosen need a multiple of {least:,} accelerators"] += 1
+            verb = "needs" if len(chosen) == 1 else "need"
+            faults[f"{names} as chosen {verb} a multiple of {least:,} accelerators"] += 1
         else:
             faults[f"{names} as chosen cannot make dp x tp x pp x cp the number of accelerators"] += 1
 

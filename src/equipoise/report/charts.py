@@ -106,12 +106,13 @@ def line_with_band(
 
 
 class Note(Struct, frozen=True, kw_only=True):
-    """A direct label, right of a point or above it."""
+    """A direct label, right of a point or above it. is_minor: written where labels of points leave room."""
 
     x: float
     y: float
     text: str
     is_above: bool = False
+    is_minor: bool = False
 
 
 class Level(Struct, frozen=True, kw_only=True):

@@ -168,7 +168,7 @@ def _markers(series: Series, frame: _Frame) -> str:
 
 
 def _labels(chart: Chart, frame: _Frame) -> Iterator[str]:
-    """Notes, then the labels of points, each where it covers nothing; those without room are left out."""
+    """Notes, labels of points, minor notes, each where it covers nothing; those without room are left out."""
     taken = [box for each in chart.series for box in _line_boxes(each, frame)]
     taken += [
         _marker_box(*frame.at(x, y), half=_MARKER_PX * (1.0 if each.is_main else 0.5))
@@ -176,13 +176,16 @@ def _labels(chart: Chart, frame: _Frame) -> Iterator[str]:
         if not each.is_curve
         for x, y in zip(each.x, each.heights, strict=True)
     ]
-    notes = ((*frame.at(each.x, each.y), each.text, "note") for each in chart.notes)
+    notes, minor = (
+        [(*frame.at(each.x, each.y), each.text, "note") for each in chart.notes if each.is_minor == is_minor]
+        for is_minor in (False, True)
+    )
     points = (
         (*frame.at(x, y), text, "point")
         for each in sorted(chart.series, key=lambda one: not one.is_main)
         for x, y, text in zip(each.x, each.heights, each.labels, strict=False)
     )
-    for x, y, text, kind in (each for each in chain(notes, points) if each[2]):
+    for x, y, text, kind in (each for each in chain(notes, points, minor) if each[2]):
         box = _free(x, y, text, taken, reach=_NEAR if kind == "point" else _FAR)
         if box is not None:
             taken.append(box)

@@ -203,7 +203,7 @@ def _timed_column(header: Sequence[str], where: str) -> tuple[_Timed, list[str]]
         raise DataError(
             f"{where}: no column of times; found {listed(header)}; expected time_to_train_s, step_s or "
             "samples_per_s, or one of them in other units: _ms, _min, _h; "
-            "`--column samples_per_s=NAME` names another"
+            "`--column time_to_train_s=NAME` says which of these it is"
         )
     chosen, *unused = (found[quantity] for quantity in _QUANTITIES if quantity in found)
     notes = [

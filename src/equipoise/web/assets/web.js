@@ -17,9 +17,12 @@
   });
   document.addEventListener("htmx:afterSettle", () => document.dispatchEvent(new Event("figures-changed")));
 
-  // The same announcement is not made twice.
+  // The same announcement is not made twice, and what was typed since the question was sent stays.
+  let sent = new FormData();
+  const isTyped = (field) => String(new FormData(form).getAll(field.name)) !== String(sent.getAll(field.name));
   document.addEventListener("htmx:oobBeforeSwap", (event) => {
     const { target, fragment } = event.detail;
+    if ([...target.querySelectorAll("[name]")].some(isTyped)) event.detail.shouldSwap = false;
     if (target.id === "announcement" && fragment.textContent.trim() === target.textContent.trim()) event.detail.shouldSwap = false;
   });
 
@@ -31,7 +34,10 @@
     for (const [name, value] of filled) fields.append(name, value);
   });
   document.addEventListener("htmx:beforeRequest", (event) => {
-    if (event.detail.elt === form) answer.setAttribute("aria-busy", "true");
+    if (event.detail.elt === form) {
+      answer.setAttribute("aria-busy", "true");
+      sent = new FormData(form);
+    }
     // A page that is not in sight does not ask how far its runs are.
     if (document.hidden && event.detail.elt.id === "live") event.preventDefault();
   });
@@ -203,7 +209,7 @@
   };
   const scales = {
     linear: { to: Number, from: Number },
-    doublings: { to: (value) => Math.log2(value), from: (place) => Number((2 ** place).toPrecision(6)) },
+    doublings: { to: (value) => Math.log2(value), from: (place) => Number((2 ** place).toPrecision(Number.isInteger(place) ? 6 : 2)) },
   };
   const ready = (slider) => {
     const number = document.getElementById(slider.dataset.for);

@@ -232,7 +232,8 @@ def _break_evens(answer: Answer, best: Candidate, scale: float) -> tuple[list[Se
         x, y = tuple(each / scale for each in times), tuple(map(amounts.converted, costs))
         lines.append(replace(_curve("break-even", x, y), is_extrapolated=True))
         middle = len(x) // 2
-        notes.append(Note(x=x[middle], y=y[middle], text=f"{amounts.sums(value)} {amounts.currency()}/h"))
+        words = f"{amounts.sums(value)} {amounts.currency()}/h"
+        notes.append(Note(x=x[middle], y=y[middle], text=words, is_minor=True))
     return lines, notes
 
 
