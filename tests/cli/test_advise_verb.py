@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from command_line import in_process
 
+from equipoise.bench.training import known_name
 from equipoise.report.format import duration, money
 from equipoise.units import format_si
 
@@ -116,6 +117,17 @@ def test_nothing_to_go_on_is_exit_3_with_what_is_missing():
         pytest.skip("this machine has an accelerator that is known")
     assert done.returncode == 3
     assert json.loads(done.stdout)["missing"]
+
+
+@pytest.mark.parametrize("workload", ["bert", "llama31_8b"])
+def test_a_command_that_a_refusal_names_trains_a_model_there_is(workload):
+    done = _run(workload, "--tokens", "1G", "--here", "--json")
+    if done.returncode == 0:
+        pytest.skip("this machine has an accelerator that is known")
+    (missing,) = json.loads(done.stdout)["missing"]
+    named = re.search(r"equipoise bench (\S+)", missing)
+    assert ("equipoise.watch(" in missing) is (named is None)
+    assert named is None or known_name(named[1])
 
 
 def test_what_names_nothing_is_exit_2():

@@ -10,8 +10,11 @@ import pytest
 from msgspec.structs import replace
 
 from equipoise.bench.summary import sweep_rows
+from equipoise.bench.training import known_name
 from equipoise.bench.trial import Store
 from equipoise.decide.ledger import RecordedPrediction, add_predictions
+from equipoise.errors import EvidenceError
+from equipoise.web.evidence_screens import DataSources, RunsFields, chosen
 from equipoise.web.question import label_of
 
 TAGS = (
@@ -372,3 +375,9 @@ def test_runs_are_shown_beside_what_was_predicted_of_them(start, tmp_path, runni
     assert "range: 1 of 1." in page.text
     ratio = float(re.search(r"(\d\.\d\d) *yes", page.text)[1])
     assert ratio == pytest.approx(64 / 0.003 / 21_000, rel=0.06)
+
+
+def test_the_page_without_runs_names_a_model_there_is():
+    with pytest.raises(EvidenceError) as refused:
+        chosen(RunsFields(), DataSources())
+    assert known_name(re.search(r"equipoise bench (\S+)", refused.value.missing[0])[1])

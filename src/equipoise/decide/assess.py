@@ -608,13 +608,17 @@ def _by_runs_alone(inputs: Inputs, system: RequestedSystem) -> Assessment:
         survey=None,
         published=None,
         traces=traces,
-        missing=(f"steps measured on it: {_bench_command(inputs.query)}; then --runs runs",),
+        missing=(measuring(inputs.query),),
         notes=(*system.notes, *ran_elsewhere(inputs.user.traces, system.accelerator, system.title)),
     )
 
 
-def _bench_command(query: TrainingQuery) -> str:
-    """What measures the training of a question, with the batch and precisions that it states."""
+def measuring(query: TrainingQuery) -> str:
+    """What measures steps of a training: `bench`, with batch and precisions of the question, where it can."""
+    from equipoise.bench.training import ZOO  # noqa: PLC0415 - only for a refusal
+
+    if ":" not in query.workload and query.workload not in {each.name for each in ZOO}:
+        return "measured steps: equipoise.watch(model, out='runs') in your training loop; then --runs runs"
     batch = "" if query.global_batch_samples is None else f" --batch {query.global_batch_samples}"
     precision = f" --precision {','.join(query.precision)}" if query.precision else ""
-    return f"equipoise bench {query.workload}{batch}{precision} --out runs"
+    return f"measured steps: equipoise bench {query.workload}{batch}{precision} --out runs; then --runs runs"

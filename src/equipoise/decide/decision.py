@@ -11,7 +11,15 @@ from threadpoolctl import threadpool_limits
 
 from equipoise.calibration.profiles import software_for
 from equipoise.decide.answer import Answer, Candidate, Constraint, Refusal, Relaxation, Renting, SystemAnswer
-from equipoise.decide.assess import Assessment, Inputs, assess, nothing_fits, rejections, unfit_sizes
+from equipoise.decide.assess import (
+    Assessment,
+    Inputs,
+    assess,
+    measuring,
+    nothing_fits,
+    rejections,
+    unfit_sizes,
+)
 from equipoise.decide.candidates import (
     SystemCandidates,
     rates_of,
@@ -617,8 +625,7 @@ def _no_estimate(inputs: Inputs, assessment: Assessment) -> EvidenceError:
             found += f"; other runs there are of {_first_of(others)}" if others else ""
     return EvidenceError(
         f"no estimate of how long {title} takes on {system.title}{found}",
-        missing=assessment.missing
-        or (f"a measured step: equipoise bench {inputs.query.workload} --out DIR, then --runs DIR",),
+        missing=assessment.missing or (measuring(inputs.query),),
     )
 
 

@@ -81,7 +81,7 @@ def chosen(fields: RunsFields, sources: DataSources) -> Path:
         raise EvidenceError(
             "no runs are known to the dashboard",
             missing=(
-                "a sweep: `equipoise bench --workload small_mlp --out DIR`",
+                "a sweep: `equipoise bench small_cnn --out DIR`",
                 "or your training loop: `with equipoise.watch(model, out=DIR)`",
                 "its folder, named when the dashboard begins: `equipoise serve --runs DIR`",
             ),

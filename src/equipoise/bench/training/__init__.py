@@ -93,17 +93,21 @@ ZOO = convert(
 )
 
 
-def hint(name: str, known: "Collection[str]") -> str:
-    """What was expected in place of an unknown name: the nearest names, or else all of them."""
+def hint(name: str, known: "Collection[str]", *, besides: tuple[str, ...] = ()) -> str:
+    """What was expected in place of an unknown name: the nearest names, or else all; and what besides."""
     near = get_close_matches(name, known, n=3)
-    return f"did you mean {' or '.join(near)}?" if near else f"expected one of {', '.join(known)}"
+    if near:
+        return f"did you mean {' or '.join((*near, *besides))}?"
+    return f"expected one of {', '.join((*known, *besides))}"
 
 
 def known_name(name: str) -> bool:
     """Whether it is a model of the zoo. Raises UsageError when it cannot be a user's function either."""
     known = [each.name for each in ZOO]
     if ":" not in name and name not in known:
-        raise UsageError(f"model {name!r} is unknown; {hint(name, known)}, or your own module:function")
+        raise UsageError(
+            f"model {name!r} is unknown; {hint(name, known, besides=('your own module:function',))}"
+        )
     return name in known
 
 

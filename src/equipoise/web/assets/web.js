@@ -18,7 +18,7 @@
   document.addEventListener("htmx:afterSettle", () => document.dispatchEvent(new Event("figures-changed")));
 
   // The same announcement is not made twice, and what was typed since the question was sent stays.
-  let sent = new FormData();
+  let sent = new FormData(form ?? undefined);
   const isTyped = (field) => String(new FormData(form).getAll(field.name)) !== String(sent.getAll(field.name));
   document.addEventListener("htmx:oobBeforeSwap", (event) => {
     const { target, fragment } = event.detail;
