@@ -141,6 +141,13 @@ def test_a_strategy_that_cannot_be_is_refused_for_what_the_question_fixes(option
     assert others not in said.stdout
 
 
+@pytest.mark.parametrize("fixed", ["tp=0", "microbatch=0", "zero_stage=5", "interleave=0"])
+def test_numbers_that_no_strategy_has_are_refused_as_they_are_read(fixed):
+    said = in_process("advise", "llama31_8b", "--tokens", "1G", "--accelerator", "h100", "--fix", fixed)
+    assert said.returncode == 2
+    assert fixed.partition("=")[2] in said.stderr
+
+
 def advised(*arguments):
     """The answer of `advise` as JSON."""
     ended = in_process("advise", *arguments, "--json")

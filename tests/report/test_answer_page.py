@@ -16,12 +16,13 @@ from equipoise.economics import Offer
 from equipoise.library.decisions import candidate_rows
 from equipoise.report import format as amounts
 from equipoise.report import html, terminal
-from equipoise.report.blocks import Facts, Table
+from equipoise.report.blocks import Facts, Table, Tiles
 from equipoise.report.figures import charts, figure_json
 from equipoise.report.pages.answer import ANSWER
 from equipoise.report.pages.answer.compare import flip_words
 from equipoise.report.terminal import SCREEN_LINES
 from equipoise.spec.cluster import cluster
+from equipoise.spec.hardware import TERM_WORDS
 
 # 32 H100: 600 s + 64 h / 32 = 7,800 s; 69.33 accelerator-hours at 2.50 USD; 800 W each.
 TIME, MONEY, ENERGY = "2.2 h", "173 USD", "55.5 kWh"
@@ -400,6 +401,16 @@ def test_a_refusal_where_nothing_fits_has_neither_cheapest_nor_fastest():
     nothing = replace(answer.refusal, cheapest=None, fastest=None, relaxations=(step,))
     text = " ".join(printed(replace(answer, refusal=nothing, candidates=(), alternatives=())).split())
     assert re.search(r"Memory\b.* 130 GB\b.* 80 GB", text)
+
+
+def test_a_machine_of_ones_own_is_rented_on_no_terms():
+    found = made_answer()
+    owned = replace(found.recommended.price, usd_per_accelerator_hour=0.0)
+    answer = replace(found, recommended=replace(found.recommended, price=owned))
+    (tiles,) = (each for each in ANSWER.sections[0].blocks(answer) if isinstance(each, Tiles))
+    (money,) = (each for each in tiles.items if each.label == "Money")
+    assert "0.00" not in money.words
+    assert TERM_WORDS["on_demand"] not in money.words
 
 
 def test_a_price_of_one_provider_is_called_so():

@@ -252,6 +252,10 @@ def read_option(text: str, *, where: str) -> tuple[str, int | str | bool]:
         return name, value == "true"
     if not value.isdecimal() or len(value) > _MAX_DIGITS:
         raise SpecError(f"{where}: {name}={value!r}; expected a whole number")
+    if name in _SIZES and int(value) < 1:
+        raise SpecError(f"{where}: {name}={value}; expected at least 1")
+    if name == "zero_stage" and int(value) not in range(4):
+        raise SpecError(f"{where}: zero_stage={value}; expected 0, 1, 2 or 3")
     return name, int(value)
 
 

@@ -90,7 +90,9 @@ def _tiles(answer: Answer, best: Candidate) -> Iterator[Tile]:
         detail=f"{amounts.duration_range(time)}, {level} range{after_queue(answer)}",
     )
     price = "No price is known (--price)."
-    if best.price is not None:
+    if best.price is not None and best.price.is_owned:
+        price = "Your own machine: electricity only"
+    elif best.price is not None:
         usd_per_hour = best.price.usd_per_accelerator_hour
         price = f"{amounts.rate(usd_per_hour)} per accelerator-hour, {TERM_WORDS[best.terms]}"
     yield Tile(

@@ -242,7 +242,9 @@ def _has_interruptions(each: Renting) -> bool:
 def _renting_table(answer: Answer) -> Table:
     def terms(each: Candidate) -> Cell:
         badge = RECOMMENDED if is_recommended(answer, each) else None
-        return Cell(text=capital(TERM_WORDS[each.terms]), key=each.terms, badge=badge)
+        is_owned = each.price is not None and each.price.is_owned
+        words = "your own machine" if is_owned else TERM_WORDS[each.terms]
+        return Cell(text=capital(words), key=each.terms, badge=badge)
 
     found = [each.candidate for each in answer.renting]
     limits = numbers("Limits met", lambda each: min(_probabilities(each), default=None), amounts.probability)
