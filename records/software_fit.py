@@ -36,7 +36,6 @@ FILE_NAMES: tuple[str, ...] = (
     "korthikanti_table5.csv",
     "lambda_gpus_v0.csv",
     "lambda_gpus_v1v2.csv",
-    "llama3_herd_table4.csv",
     "maxtext_tpu.csv",
     "megatron_bridge_nemo.csv",
     "megatron_lm_h100_scaling.csv",

@@ -113,10 +113,18 @@ def test_rows_say_what_ran_and_who_measured_it_whatever_their_file_is_called(dat
         ("MaxText JAX XLA; FSDP=128", "NVIDIA", False, "jax"),
         ("HF Trainer + DeepSpeed ZeRO-3", "NVIDIA", True, "hf"),
         ("DDP; one node; NGC pytorch 22.09", "NVIDIA", True, "ngc"),
+        ("Megatron-Core; Megatron-FSDP, ZeRO-3", "NVIDIA", False, "megatron_core"),
     ],
 )
 def test_software_by_the_words_of_rows(text, vendor, is_eager, name):
     assert software_in(text, vendor=vendor, is_eager=is_eager) == software(name)
+
+
+@pytest.mark.parametrize(("chip_year", "name"), [(2020, "megatron"), (2022, "megatron_core")])
+def test_megatron_on_a_chip_of_its_time_is_megatron_of_that_time(chip_year, name):
+    # H100 came out in 2022; Megatron-LM of 2021 never ran on it.
+    found = software_in("Megatron-LM", vendor="NVIDIA", is_eager=True, chip_year=chip_year)
+    assert found == software(name)
 
 
 def test_words_that_name_nothing_are_no_software():

@@ -227,6 +227,7 @@ def _attention_s(
     held = load.sequence / grid.cp
     reached = parameters.attention_fraction * (held / (held + lost))
     rate = wide * (reached / parameters.product_fraction)
+    rate = rate * parameters.asynchronous_attention**machine.asynchronous_products
     if np.any(grid.cp > 1):
         rate = rate * np.where(grid.cp > 1, parameters.split_attention, 1.0)
     moved = load.score_bytes * (value_bytes(grid) / 2) * parameters.score_traffic

@@ -68,7 +68,7 @@ class Machine(Struct, frozen=True, kw_only=True):
     others of it are bridge_slowdown times slower.
     oversubscription: of the network beyond leaf_ranks accelerators, whose leaf switches have so much
     less out than in. keeps_order: 1 where the network delivers in order, so that short messages may take
-    NCCL's quick protocols.
+    NCCL's quick protocols. asynchronous_products: as `Accelerator` has it.
     """
 
     peak_flop_per_s: tuple[Floats, ...]
@@ -86,6 +86,7 @@ class Machine(Struct, frozen=True, kw_only=True):
     host_byte_per_s: Floats
     switch_reduces: Floats
     keeps_order: Floats
+    asynchronous_products: Floats = 0.0
     has_groups: Floats = 0.0
     group_slowdowns: tuple[Floats, ...] = (1.0,) * len(GROUPS)
     bridged_ranks: Floats = np.inf
@@ -143,6 +144,7 @@ def machine(cluster: Cluster) -> Machine:
         host_byte_per_s=chip.host_byte_per_s or HOST_BYTE_PER_S,
         switch_reduces=float(cluster.switch_reduces),
         keeps_order=float(cluster.keeps_order),
+        asynchronous_products=float(chip.asynchronous_products or 0),
         has_groups=float(bool(cluster.links_between)),
         group_slowdowns=tuple(cluster.intra.byte_per_s / cluster.group_byte_per_s(*each) for each in GROUPS),
         bridged_ranks=float(cluster.bridged) if cluster.topology == "bridge" else np.inf,

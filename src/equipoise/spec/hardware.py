@@ -64,6 +64,8 @@ class Accelerator(Struct, frozen=True, kw_only=True):
     apart, where link_byte_per_s is the slot's.
     for_desktops: whether it is sold for desktop computers: whoever owns one has it in an office or at home.
     shares_host_memory: whether its memory is that of its host too: nothing is gained by moving data there.
+    asynchronous_products: generations of asynchronous instructions by which alone its matrix units reach their
+    peak; kernels of attention from before do not use them.
     node_size to topology: the node it usually sits in, where `node_source` names one; see `Cluster`.
     ordered_fraction, ordered_fp32_fraction: `achievable_fraction` and `achievable_fp32_fraction` among the
     accelerators of its table.
@@ -103,6 +105,7 @@ class Accelerator(Struct, frozen=True, kw_only=True):
     keeps_order: bool | None = None
     for_desktops: bool | None = None
     shares_host_memory: bool | None = None
+    asynchronous_products: int | None = None
     node_source: str | None = None
     ordered_fraction: float | None = None
     ordered_fp32_fraction: float | None = None
@@ -377,11 +380,6 @@ def _check_order_of_peaks(block: FactBlock, chip: Accelerator) -> None:
             )
 
 
-# TPUs hold their clock, at which their peaks are stated: whole training steps of MaxText reach 0.89 of the
-# peak of v5e, recomputed products counted (README of its v5e configurations: MFU 66.86 %, full recompute).
-_FIXED_CLOCK_FRACTION = 1.0
-
-
 _Amounts: TypeAlias = tuple[float | None, ...]
 _PEAK_NAMES = tuple(f"peak_{dtype}_flop_per_s" for dtype in DTYPES)
 # Thousands of pairs of accelerators are compared whenever their table is read.
@@ -499,12 +497,15 @@ def _expected_fraction(chip: Accelerator, measured: Sequence[_MeasuredChip], pro
     """The share of peak that is expected of an accelerator nobody measured.
 
     measured: all accelerators of which it is known.
-    Assumes that power per FLOP/s sets how far a chip's clock is from the one of its peak.
-    Source: docs/experiments/0040.
+    Assumes that power per FLOP/s sets how far a chip's clock is from the one of its peak; of TPUs, that the
+    measured one with the nearest memory bandwidth per FLOP/s reaches the same share.
+    Source: docs/experiments/0040, 0042.
     """
     family = [each for each in measured if is_same_family(each.chip, chip)]
-    if not family and chip.kind == "tpu":
-        return _FIXED_CLOCK_FRACTION
+    if family and chip.kind == "tpu":
+        # Their clock is fixed: the more bytes memory feeds a FLOP, the more of the peak was measured.
+        fed = _bytes_per_flop_log(chip)
+        return min(family, key=lambda each: abs(_bytes_per_flop_log(each.chip) - fed)).fraction
     known = family if len(family) >= _NUM_NEAREST else measured
     here = products.power_per_flop_log(chip)
     away = [(abs(each.power_per_flop_log - here), each) for each in known]
@@ -516,6 +517,12 @@ def _expected_fraction(chip: Accelerator, measured: Sequence[_MeasuredChip], pro
         or known
     )
     return median(each.fraction for each in alike)
+
+
+def _bytes_per_flop_log(chip: Accelerator) -> float:
+    """Log of memory bandwidth over peak; infinity, as far as can be from any, where one is unknown."""
+    peak = chip.peak_bf16_flop_per_s
+    return math.log(chip.memory_byte_per_s / peak) if chip.memory_byte_per_s and peak else math.inf
 
 
 def is_same_family(one: Accelerator, other: Accelerator) -> bool:

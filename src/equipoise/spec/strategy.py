@@ -272,7 +272,8 @@ class Software(Struct, frozen=True, kw_only=True):
     kernels are launched as written, without a compiler or graphs. is_current: whether new trainings take it.
     medians: of priors of the performance model's parameters that what is published of this software replaces.
     spread: how much more than those of others the times of its sources differ, for reasons unknown.
-    schedules: of pipelines that it runs.
+    schedules: of pipelines that it runs. last_chip_year: on chips that came out later its words mean its
+    successor.
     """
 
     name: str
@@ -285,6 +286,8 @@ class Software(Struct, frozen=True, kw_only=True):
     medians: tuple[tuple[str, float], ...] = ()
     spread: float = 1.0
     schedules: tuple[Schedule, ...] = ("1f1b",)
+    last_chip_year: int | None = None
+    successor: str | None = None
 
     def is_named_in(self, text: str) -> bool:
         """Whether a text has its words."""
@@ -308,19 +311,27 @@ def software(name: str) -> Software:
     raise SpecError(f"software {name!r} is not known; expected one of {', '.join(SOFTWARE_NAMES)}")
 
 
-def software_in(text: str, *, vendor: str, is_eager: bool) -> Software | None:
+def software_in(
+    text: str, *, vendor: str, is_eager: bool, chip_year: int | None = None
+) -> Software | None:
     """The software that a text names, on chips of a vendor; None where it names none.
 
-    is_eager: distinguishes software of the same words.
+    is_eager: distinguishes software of the same words. chip_year: when the chip came out, where it is known.
 
     >>> software_in("NeMo; VP=8", vendor="NVIDIA", is_eager=False).name
     'megatron_core'
     >>> software_in("FSDP2+compile", vendor="NVIDIA", is_eager=False).name
     'torchtitan'
+    >>> software_in("Megatron-LM", vendor="NVIDIA", is_eager=True, chip_year=2020).name
+    'megatron'
+    >>> software_in("Megatron-LM", vendor="NVIDIA", is_eager=True, chip_year=2024).name
+    'megatron_core'
     """
     found = [each for each in SOFTWARE if each.vendor == vendor and each.is_named_in(text)]
     if not found:
         return None
     first = found[0]
+    if first.successor is not None and (chip_year or 0) > (first.last_chip_year or 0):
+        return software(first.successor)
     same = [each for each in found if each.words == first.words]
     return next((each for each in same if each.is_eager == is_eager), first)

@@ -372,7 +372,9 @@ def _of_kind(row: TextRow, seen: PublishedRow) -> PublishedRow:
 def _step(row: TextRow, seen: PublishedRow, unit: Quantity) -> PublishedRow:
     model = model_of(row, seen.catalogue)
     layers = model.transformer.layers if model.transformer else None
-    meaning = strategy_of(row, num_accelerators=seen.num_accelerators, layers=layers)
+    nodes = nodes_of(seen)
+    year = None if nodes is None else nodes.accelerator.year
+    meaning = strategy_of(row, num_accelerators=seen.num_accelerators, layers=layers, chip_year=year)
     conversion = step_conversion(
         unit, meaning.strategy, model, peak_flop_per_s=_peak(seen, unit, meaning.strategy)
     )

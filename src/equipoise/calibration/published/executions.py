@@ -152,7 +152,10 @@ def software_of(row: PublishedRow) -> Software | None:
     # What a source calls itself is the second choice, without its owner: NVIDIA-NeMo/Automodel runs FSDP2.
     name = re.sub(r"(?<=github:)[\w.-]+/", "", row.cells.get("source", ""))
     texts = (f"{row.workload} {row.cells.get('parallel_config', '')}", name)
-    named = (software_in(text, vendor=nodes.accelerator.vendor, is_eager=is_eager) for text in texts)
+    chip = nodes.accelerator
+    named = (
+        software_in(text, vendor=chip.vendor, is_eager=is_eager, chip_year=chip.year) for text in texts
+    )
     return next((each for each in named if each is not None), None)
 
 

@@ -97,24 +97,37 @@ def known_workload(text: str, catalogue: Catalogue | None = None) -> Workload | 
     return None
 
 
+# BERT, RoBERTa, DistilBERT, DeBERTa and their like: tokens see both sides, and of 15 % of them, those masked,
+# logits are computed, by a vocabulary of 30,522 (Devlin et al. 2018, sections 3.1 and A.2; bert-base-uncased).
+_ENCODER = re.compile(r"bert|electra", re.IGNORECASE)
+_ENCODER_VOCABULARY = 30522
+_MASKED_FRACTION = 0.15
+
+
 def _built(row: TextRow, *, layers: int, hidden: int, heads: int) -> tuple[Transformer, tuple[str, ...]]:
-    """A plain transformer of the sizes a row states, with what GPT-like models have where it is silent."""
+    """A plain transformer of the sizes a row states, with what GPT-like models have where it is silent, or
+    BERT-like ones where it is named so.
+    """
     if hidden % heads:
         raise row.refusal("heads", f"a divisor of hidden={hidden}")
     vocabulary = count(row, "vocabulary", most=_MAX_TOKENS) or count(row, "vocab_size", most=_MAX_TOKENS)
     ffn_hidden = count(row, "ffn_hidden", most=_MAX_WIDTH)
     experts, top_k = count(row, "experts", most=_MAX_EXPERTS), count(row, "top_k", most=_MAX_EXPERTS)
-    notes = [] if vocabulary else [f"vocabulary not stated: {_VOCABULARY}, as GPT"]
+    is_encoder = _ENCODER.search(stated(row, "workload")) is not None
+    usual, like = (_ENCODER_VOCABULARY, "BERT") if is_encoder else (_VOCABULARY, "GPT")
+    notes = [] if vocabulary else [f"vocabulary not stated: {usual}, as {like}"]
     built = Transformer(
         layers=layers,
         hidden=hidden,
         heads=heads,
-        vocabulary=vocabulary or _VOCABULARY,
+        vocabulary=vocabulary or usual,
         kv_heads=count(row, "kv_heads", most=_MAX_HEADS) or heads,
         head_size=hidden // heads,
         ffn_hidden=ffn_hidden or 4 * hidden,
         tied_embeddings=vocabulary is None,
         position_embeddings=1 if vocabulary is None else 0,
+        causal=not is_encoder,
+        predicted_fraction=_MASKED_FRACTION if is_encoder else 1.0,
         experts=experts or 0,
         top_k=top_k or 0,
         expert_ffn_hidden=(ffn_hidden or 4 * hidden) if experts else 0,
@@ -356,10 +369,13 @@ class StatedStrategy(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
 
 
-def strategy_of(row: TextRow, *, num_accelerators: int, layers: int | None) -> StatedStrategy:
+def strategy_of(
+    row: TextRow, *, num_accelerators: int, layers: int | None, chip_year: int | None = None
+) -> StatedStrategy:
     """The strategy of a row.
 
-    layers: of the model, for the chunks of an interleaved pipeline whose number is not stated.
+    layers: of the model, for the chunks of an interleaved pipeline whose number is not stated. chip_year: when
+    its accelerator came out, where that is known.
     Raises DataError or SpecError where axes or batches are missing or contradict each other.
     """
     words = strategy_words(stated(row, "parallel_config"), stated(row, "precision"), stated(row, "recompute"))
@@ -387,7 +403,7 @@ def strategy_of(row: TextRow, *, num_accelerators: int, layers: int | None) -> S
         interleave=_chunks(words, pp=pp, layers=layers, notes=notes),
         sequence_parallel=bool(words.splits_sequences) and tp > 1,
         tp_overlap=words.tp_overlap and tp > 1,
-        fused_attention=_fuses_attention(row, words),
+        fused_attention=_fuses_attention(row, words, chip_year),
         fused_loss=_FP32_LOGITS.search(stated(row, "source")) is None,
         recompute=words.recompute,
         precision=words.precision or "bf16",
@@ -467,21 +483,24 @@ def _chunks(words: StrategyWords, *, pp: int, layers: int | None, notes: list[st
 
 
 _FUSED = re.compile(r"flash|\bsdpa\b|fused[-_ ]attention(?!=(?:no|false|0))", re.IGNORECASE)
-_UNFUSED = re.compile(
-    r"megatron(?![- ](?:bridge|core))|turing|deepspeed|\bngc\b|fused[-_ ]attention=(?:no|false|0)",
-    re.IGNORECASE,
-)
+_UNFUSED = re.compile(r"\bngc\b|fused[-_ ]attention=(?:no|false|0)", re.IGNORECASE)
+_UNFUSED_AT_FIRST = re.compile(r"megatron(?![- ](?:bridge|core|fsdp))|turing|deepspeed", re.IGNORECASE)
+# Dao et al. 2022; Megatron-LM takes it since February 2023 (--use-flash-attn).
+_FLASH_ATTENTION_YEAR = 2022
 
 # torchtitan left its loss uncompiled until 2025 (train.py: "compiling loss function causes CUDA errors").
 _FP32_LOGITS = re.compile(r"torchtitan\b.*_2024\d\d_", re.IGNORECASE)
 
 
-def _fuses_attention(row: TextRow, words: StrategyWords) -> bool:
-    """Whether scores stay on the chip: not in Megatron of 2021/22, in NVIDIA's DeepLearningExamples (whose
-    models NGC containers run: BERT's modeling.py, Transformer-XL's mem_transformer.py) and in fp16 training
-    of that time, else yes.
+def _fuses_attention(row: TextRow, words: StrategyWords, chip_year: int | None) -> bool:
+    """Whether scores stay on the chip: not in Megatron of 2021/22, which no newer chip ran, in NVIDIA's
+    DeepLearningExamples (whose models NGC containers run: BERT's modeling.py, Transformer-XL's
+    mem_transformer.py) and in fp16 training of that time, else yes.
     """
     text = f"{stated(row, 'workload')} {stated(row, 'parallel_config')}"
     if _FUSED.search(text):
         return True
-    return words.precision != "fp16" and _UNFUSED.search(text) is None
+    is_old = chip_year is None or chip_year < _FLASH_ATTENTION_YEAR
+    if _UNFUSED.search(text) or (is_old and _UNFUSED_AT_FIRST.search(text)):
+        return False
+    return words.precision != "fp16"
