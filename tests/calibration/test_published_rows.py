@@ -328,6 +328,30 @@ def test_parameters_that_are_stated_set_the_width_that_is_not(read):
     assert any("feed-forward width" in note for note in row.notes)
 
 
+@pytest.mark.parametrize(
+    ("chip", "software", "is_fused"),
+    [
+        ("A100 SXM 80GB", "Megatron-LM", False),
+        ("H100 SXM 80GB", "Megatron-LM", True),  # which came out after FlashAttention
+        ("A100 SXM 80GB", "Megatron-Core; Megatron-FSDP", True),
+        ("H100 SXM 80GB", "NGC pytorch 22.09", False),
+    ],
+)
+def test_attention_is_fused_unless_software_of_the_time_did_not(read, chip, software, is_fused):
+    row = read({"hardware": chip, "parallel_config": software, "precision": "bf16"})[0]
+    assert row.strategy.fused_attention is is_fused
+
+
+def test_names_like_bert_are_encoders(read):
+    sizes = {"layers": "6", "hidden": "768", "heads": "12", "params_b": "0.066"}
+    encoder = read({"workload": "DistilBERT-base", **sizes})[0].model.transformer
+    # 66 million parameters: Sanh et al. 2019, table 3.
+    assert encoder.params == pytest.approx(66e6, rel=0.02)
+    assert not encoder.causal
+    assert encoder.predicted_fraction == 0.15
+    assert read({"workload": "nobody's", **sizes})[0].model.transformer.causal
+
+
 def test_names_are_found_in_longer_texts():
     assert known_workload("LLAMA3.1_405B Pre-Training Performance").transformer.layers == 126
     assert known_workload("Frobnicator XL Pre-Training Performance") is None

@@ -145,6 +145,7 @@ FLOP_ONLY = Parameters(
     product_ramp_s=1e-15,
     product_traffic=1e-12,
     attention_fraction=1.0,
+    asynchronous_attention=1.0,
     attention_half_tokens=1e-12,
     layer_traffic=1e-12,
     quantise_traffic=1e-12,
@@ -223,6 +224,29 @@ def test_more_power_never_hurts(power_w, times):
         for each in (power_w, power_w * times)
     )
     assert step_s(single(), rates=higher) <= step_s(single(), rates=lower)
+
+
+@pytest.mark.parametrize(
+    ("system", "flop_per_s"),
+    # FlashAttention-2 over long causal sequences, heads of 128: Dao 2023, figure 4; "35 % utilization of H100",
+    # Shah et al. 2024, abstract.
+    [("dgx-a100", 190e12), ("dgx-h100", 0.35 * 989e12)],
+)
+def test_attention_is_as_fast_as_kernels_that_every_chip_runs(system, flop_per_s):
+    load = workload_load(replace(workload("llama31_8b"), sequence_tokens=2**17))
+    rates = machine(cluster(system, num_accelerators=8))
+    with_it, without = (
+        float(layer_time(each, rates, grid([single()]), PLAIN).forward_s[0])
+        for each in (load, replace(load, attention_flop=0.0))
+    )
+    # Two products of 2 x S x S x 4096 FLOP, half of them masked.
+    assert 2 * 2**34 * 4096 / (with_it - without) == pytest.approx(flop_per_s, rel=0.2)
+
+
+def test_chips_are_of_the_generation_of_their_matrix_instructions():
+    generations = {"a100-sxm4-80gb": 0, "h200-sxm5-141gb": 1, "b200-sxm6-180gb": 2, "l40s-pcie-48gb": 0}
+    found = {slug: float(machine(cluster(slug)).asynchronous_products) for slug in generations}
+    assert found == generations
 
 
 @pytest.mark.parametrize("precision", ["fp8", "mxfp8", "fp4"])

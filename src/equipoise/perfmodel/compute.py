@@ -225,9 +225,9 @@ def _attention_s(
     # Blocks on the diagonal of a causal mask are half empty: the shorter the sequence, the more of all.
     lost = parameters.attention_half_tokens * np.greater(load.score_flop, 0)
     held = load.sequence / grid.cp
-    reached = parameters.attention_fraction * (held / (held + lost))
+    kernels = parameters.asynchronous_attention**machine.asynchronous_products
+    reached = np.minimum(parameters.attention_fraction * kernels, 1.0) * (held / (held + lost))
     rate = wide * (reached / parameters.product_fraction)
-    rate = rate * parameters.asynchronous_attention**machine.asynchronous_products
     if np.any(grid.cp > 1):
         rate = rate * np.where(grid.cp > 1, parameters.split_attention, 1.0)
     moved = load.score_bytes * (value_bytes(grid) / 2) * parameters.score_traffic

@@ -64,8 +64,8 @@ class Accelerator(Struct, frozen=True, kw_only=True):
     apart, where link_byte_per_s is the slot's.
     for_desktops: whether it is sold for desktop computers: whoever owns one has it in an office or at home.
     shares_host_memory: whether its memory is that of its host too: nothing is gained by moving data there.
-    asynchronous_products: generations of asynchronous instructions by which alone its matrix units reach their
-    peak; kernels of attention from before do not use them.
+    asynchronous_products: generations of asynchronous instructions, without which its matrix units do not
+    reach their peak; kernels of attention from before do not use them.
     node_size to topology: the node it usually sits in, where `node_source` names one; see `Cluster`.
     ordered_fraction, ordered_fp32_fraction: `achievable_fraction` and `achievable_fp32_fraction` among the
     accelerators of its table.

@@ -311,9 +311,7 @@ def software(name: str) -> Software:
     raise SpecError(f"software {name!r} is not known; expected one of {', '.join(SOFTWARE_NAMES)}")
 
 
-def software_in(
-    text: str, *, vendor: str, is_eager: bool, chip_year: int | None = None
-) -> Software | None:
+def software_in(text: str, *, vendor: str, is_eager: bool, chip_year: int | None = None) -> Software | None:
     """The software that a text names, on chips of a vendor; None where it names none.
 
     is_eager: distinguishes software of the same words. chip_year: when the chip came out, where it is known.

@@ -153,9 +153,7 @@ def software_of(row: PublishedRow) -> Software | None:
     name = re.sub(r"(?<=github:)[\w.-]+/", "", row.cells.get("source", ""))
     texts = (f"{row.workload} {row.cells.get('parallel_config', '')}", name)
     chip = nodes.accelerator
-    named = (
-        software_in(text, vendor=chip.vendor, is_eager=is_eager, chip_year=chip.year) for text in texts
-    )
+    named = (software_in(text, vendor=chip.vendor, is_eager=is_eager, chip_year=chip.year) for text in texts)
     return next((each for each in named if each is not None), None)
 
 

@@ -97,8 +97,8 @@ def known_workload(text: str, catalogue: Catalogue | None = None) -> Workload | 
     return None
 
 
-# BERT, RoBERTa, DistilBERT, DeBERTa and their like: tokens see both sides, and of 15 % of them, those masked,
-# logits are computed, by a vocabulary of 30,522 (Devlin et al. 2018, sections 3.1 and A.2; bert-base-uncased).
+# BERT, RoBERTa, DistilBERT and their like: tokens see both sides, and of 15 % of them, those masked, logits
+# are computed, over 30,522 words (Devlin et al. 2018, section 3.1; configuration of bert-base-uncased).
 _ENCODER = re.compile(r"bert|electra", re.IGNORECASE)
 _ENCODER_VOCABULARY = 30522
 _MASKED_FRACTION = 0.15
@@ -374,8 +374,8 @@ def strategy_of(
 ) -> StatedStrategy:
     """The strategy of a row.
 
-    layers: of the model, for the chunks of an interleaved pipeline whose number is not stated. chip_year: when
-    its accelerator came out, where that is known.
+    layers: of the model, for the chunks of an interleaved pipeline whose number is not stated. chip_year: in
+    which the accelerator came out, where that is known.
     Raises DataError or SpecError where axes or batches are missing or contradict each other.
     """
     words = strategy_words(stated(row, "parallel_config"), stated(row, "precision"), stated(row, "recompute"))
