@@ -336,7 +336,7 @@ def test_a_path_that_is_not_there_is_reported(tmp_path):
 
 
 def test_tables_are_written_whole(v60, tmp_path):
-    report = ingest(v60, into=tmp_path / "tables")
+    report = ingest(str(v60), into=str(tmp_path / "tables"))
     tables = read_tables(tmp_path / "tables")
     assert_frame_equal(tables.runs, report.runs)
     assert_frame_equal(tables.scores, report.scores)

@@ -88,7 +88,7 @@ class _Work(Struct, frozen=True, kw_only=True):
 def ingest(
     paths: Iterable[Path] | Iterable[str] | Path | str,
     *,
-    into: Path | None = None,
+    into: Path | str | None = None,
     progress: Progress | None = None,
     num_workers: int | None = None,
     catalogue: Catalogue | None = None,
@@ -107,7 +107,7 @@ def ingest(
     readings, rejected = _assembled(works, results, catalogue or shipped())
     runs = [row for reading in readings for row in reading.runs]
     scores = [row for reading in readings for row in reading.scores]
-    tables = _tables(runs, scores, into=into if scores else None)
+    tables = _tables(runs, scores, into=Path(into) if into is not None and scores else None)
     return IngestReport(
         runs=tables.runs,
         scores=tables.scores,
