@@ -21,6 +21,12 @@ def test_two_unequal_cards_have_the_least_of_each() -> None:
     assert (both.topology, both.node_size) == ("host", 2)
 
 
+def test_what_limits_the_weakest_ones_attention_limits_both() -> None:
+    both = cluster("H100 SXM5 80GB + B200", num_accelerators=2)
+    assert both.accelerator.peak_bf16_flop_per_s == 989e12
+    assert both.accelerator.asynchronous_products == 1  # wgmma of Hopper
+
+
 def test_names_with_a_plus_of_their_own_are_found_first() -> None:
     assert cluster("Intel(R) Xeon(R) Platinum 8480+").accelerator.slug == "xeon-8480-cpu"
     with pytest.raises(SpecError, match=r"'rtx-3090\+h9000'"):
