@@ -112,14 +112,18 @@ def test_a_step_that_pays_and_one_that_does_not_are_told_apart():
     assert "1.5x" in text
 
 
+def taking(answer, times_s):
+    """The candidates of an answer, those at some places with other times."""
+    return tuple(
+        replace(each, time_s=replace(each.time_s, value=times_s[place])) if place in times_s else each
+        for place, each in enumerate(answer.candidates)
+    )
+
+
 def test_a_step_over_a_size_that_is_slower_and_dearer_than_the_next_is_not_named():
     # From 8 at 100,000 s, 32 at 11,000 s would pay; from 16, 15,000 / 11,000 = 1.36 does not.
     answer = made_answer()
-    taking = {0: 100_000.0, 2: 11_000.0}
-    candidates = tuple(
-        replace(each, time_s=replace(each.time_s, value=taking[place])) if place in taking else each
-        for place, each in enumerate(answer.candidates)
-    )
+    candidates = taking(answer, {0: 100_000.0, 2: 11_000.0})
     text = facts(replace(answer, candidates=candidates, recommended=candidates[2]))["Larger?"]
     assert "No, 32 over 16: 1.36x" in text
 
@@ -178,11 +182,7 @@ def test_a_range_of_the_value_of_an_hour_whose_ends_are_written_alike_is_not_sho
 def test_a_step_that_pays_but_for_the_time_to_start_is_told_so():
     # 512 s on 16, 256 s on 32: twice as fast; with 300 s to start 812 / 556 = 1.46 times.
     answer = made_answer()
-    taking = {1: 512.0, 2: 256.0}
-    candidates = tuple(
-        replace(each, time_s=replace(each.time_s, value=taking[place])) if place in taking else each
-        for place, each in enumerate(answer.candidates)
-    )
+    candidates = taking(answer, {1: 512.0, 2: 256.0})
     changes = {"candidates": candidates, "recommended": candidates[1]}
     text = facts(replace(answer, question=replace(answer.question, training_tokens=1e6), **changes))[
         "Larger?"

@@ -129,7 +129,7 @@ def _yaml_lines(value: object) -> Iterator[str]:
             yield from _yaml_entry(f"{yaml_scalar(str(name))}:", inside)
     elif isinstance(value, Sequence):
         for inside in value:
-            first, *rest = [yaml_scalar(inside)] if _isyaml_scalar(inside) else _yaml_lines(inside)
+            first, *rest = [yaml_scalar(inside)] if _is_scalar(inside) else _yaml_lines(inside)
             yield f"- {first}"
             yield from (f"  {line}" for line in rest)
 
@@ -138,7 +138,7 @@ def _yaml_entry(head: str, inside: object) -> Iterator[str]:
     if isinstance(inside, str) and _is_block(inside):
         yield f"{head} |"
         yield from (f"  {line}" if line else "" for line in inside.removesuffix("\n").split("\n"))
-    elif _isyaml_scalar(inside):
+    elif _is_scalar(inside):
         yield f"{head} {yaml_scalar(inside)}"
     else:
         yield head
@@ -154,7 +154,7 @@ def _is_block(text: str) -> bool:
     )
 
 
-def _isyaml_scalar(value: object) -> bool:
+def _is_scalar(value: object) -> bool:
     return isinstance(value, str) or not isinstance(value, (Mapping, Sequence)) or not value
 
 

@@ -1,5 +1,6 @@
 """How a run is parallelised: every axis and option, their one text form, and the software that runs it."""
 
+import math
 import re
 from difflib import get_close_matches
 from pathlib import Path
@@ -286,7 +287,7 @@ class Software(Struct, frozen=True, kw_only=True):
     medians: tuple[tuple[str, float], ...] = ()
     spread: float = 1.0
     schedules: tuple[Schedule, ...] = ("1f1b",)
-    last_chip_year: int | None = None
+    last_chip_year: float = math.inf
     successor: str | None = None
 
     def is_named_in(self, text: str) -> bool:
@@ -329,7 +330,7 @@ def software_in(text: str, *, vendor: str, is_eager: bool, chip_year: int | None
     if not found:
         return None
     first = found[0]
-    if first.successor is not None and (chip_year or 0) > (first.last_chip_year or 0):
+    if first.successor is not None and (chip_year or 0) > first.last_chip_year:
         return software(first.successor)
     same = [each for each in found if each.words == first.words]
     return next((each for each in same if each.is_eager == is_eager), first)

@@ -14,7 +14,15 @@ from equipoise.errors import DataError
 from equipoise.runs.readers.cells import MAX_TEXT, TextRow, echo
 from equipoise.spec import canonical
 from equipoise.spec.catalogue import Catalogue, shipped
-from equipoise.spec.strategy import Implementation, Offload, Precision, Recompute, Strategy, Trained
+from equipoise.spec.strategy import (
+    Implementation,
+    Offload,
+    Precision,
+    Recompute,
+    Strategy,
+    Trained,
+    software,
+)
 from equipoise.spec.transformer import Transformer
 from equipoise.spec.workload import EDIT, Workload
 from equipoise.units import SI_PREFIXES
@@ -485,8 +493,8 @@ def _chunks(words: StrategyWords, *, pp: int, layers: int | None, notes: list[st
 _FUSED = re.compile(r"flash|\bsdpa\b|fused[-_ ]attention(?!=(?:no|false|0))", re.IGNORECASE)
 _UNFUSED = re.compile(r"\bngc\b|fused[-_ ]attention=(?:no|false|0)", re.IGNORECASE)
 _UNFUSED_AT_FIRST = re.compile(r"megatron(?![- ](?:bridge|core|fsdp))|turing|deepspeed", re.IGNORECASE)
-# Dao et al. 2022; Megatron-LM takes it since February 2023 (--use-flash-attn).
-_FLASH_ATTENTION_YEAR = 2022
+# Megatron-LM takes FlashAttention (Dao et al. 2022) since February 2023 (--use-flash-attn).
+_LAST_UNFUSED_CHIP_YEAR = software("megatron").last_chip_year
 
 # torchtitan left its loss uncompiled until 2025 (train.py: "compiling loss function causes CUDA errors").
 _FP32_LOGITS = re.compile(r"torchtitan\b.*_2024\d\d_", re.IGNORECASE)
@@ -500,7 +508,7 @@ def _fuses_attention(row: TextRow, words: StrategyWords, chip_year: int | None) 
     text = f"{stated(row, 'workload')} {stated(row, 'parallel_config')}"
     if _FUSED.search(text):
         return True
-    is_old = chip_year is None or chip_year < _FLASH_ATTENTION_YEAR
+    is_old = (chip_year or 0) <= _LAST_UNFUSED_CHIP_YEAR
     if _UNFUSED.search(text) or (is_old and _UNFUSED_AT_FIRST.search(text)):
         return False
     return words.precision != "fp16"
