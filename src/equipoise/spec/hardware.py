@@ -417,16 +417,20 @@ class _Products(Struct, frozen=True):
         peak = next((rate for each in self.achieved if (rate := chip.peak_flop_per_s(each))), None)
         return math.log(power_w / peak) if power_w and peak else math.nan
 
-    def largest_peak_ratio(self, lesser: Accelerator, better: Accelerator) -> float:
-        """The largest ratio of their peaks, over the types that both state; 0 where they share none."""
-        pairs = zip(self.peaks(lesser), self.peaks(better), strict=True)
-        return max((own / theirs for own, theirs in pairs if own and theirs), default=0.0)
-
 
 _NARROW: Final = _Products(
     attrgetter(*(f"peak_{dtype}_flop_per_s" for dtype in DTYPES if dtype != "fp32")), ("bf16", "fp16")
 )
 _SINGLE: Final = _Products(lambda chip: (chip.peak_fp32_flop_per_s,), ("fp32",))
+
+
+def _largest_ratio(lesser: _Amounts, better: _Amounts) -> float:
+    """The largest ratio of the peaks of two, over the types that both state; 0 where they share none."""
+    largest = 0.0
+    for own, theirs in zip(lesser, better, strict=True):
+        if own and theirs and own / theirs > largest:
+            largest = own / theirs
+    return largest
 
 
 def _dominated(chips: Sequence[Accelerator]) -> dict[str, tuple[Accelerator, ...]]:
@@ -463,9 +467,11 @@ def _ordered_fractions(
     ]
     most: dict[str, float] = defaultdict(lambda: math.inf)
     lesser: dict[str, dict[str, float]] = {}
+    peaks = {each.slug: products.peaks(each) for each in chips}
     for better in chips:
+        own = peaks[better.slug]
         lesser[better.slug] = {
-            each.slug: products.largest_peak_ratio(each, better) for each in dominated[better.slug]
+            each.slug: _largest_ratio(peaks[each.slug], own) for each in dominated[better.slug]
         }
         for slug, ratio in lesser[better.slug].items():
             if better.slug in measured and ratio > 0:
@@ -507,16 +513,20 @@ def _expected_fraction(chip: Accelerator, measured: Sequence[_MeasuredChip], pro
         fed = _bytes_per_flop_log(chip)
         return min(family, key=lambda each: abs(_bytes_per_flop_log(each.chip) - fed)).fraction
     known = family if len(family) >= _NUM_NEAREST else measured
-    here = products.power_per_flop_log(chip)
-    away = [(abs(each.power_per_flop_log - here), each) for each in known]
-    nearest = sorted((pair for pair in away if not math.isnan(pair[0])), key=itemgetter(0))[:_NUM_NEAREST]
     alike = (
         [each for each in family if _peaks(each.chip) == _peaks(chip)]
         or [each for each in family if is_same_chip(each.chip, chip)]
-        or [each for _, each in nearest]
+        or _nearest_power(known, products.power_per_flop_log(chip))
         or known
     )
     return median(each.fraction for each in alike)
+
+
+def _nearest_power(known: Sequence[_MeasuredChip], power_per_flop_log: float) -> list[_MeasuredChip]:
+    """Those with the nearest power per FLOP/s; none where it is not known."""
+    away = [(abs(each.power_per_flop_log - power_per_flop_log), each) for each in known]
+    nearest = sorted((pair for pair in away if not math.isnan(pair[0])), key=itemgetter(0))
+    return [each for _, each in nearest[:_NUM_NEAREST]]
 
 
 def _bytes_per_flop_log(chip: Accelerator) -> float:
