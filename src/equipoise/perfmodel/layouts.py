@@ -4,7 +4,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, lru_cache, partial
-from itertools import chain, count
+from itertools import count
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -120,11 +120,13 @@ class Layouts(Struct, frozen=True, kw_only=True):
     dp_replicate, each (n_shares,); `space`, which of the spaces given, by its position; and `axes`, a number
     for the axes' sizes: layouts with the same number differ in their groups and batches only. batches:
     microbatch_samples and global_batch_samples, each (n_batches,). share, batch: which of them a layout has,
-    (n_layouts,). Layouts of the same batch differ in ep and dp_replicate alone.
+    (n_layouts,). Layouts of the same batch differ in ep and dp_replicate alone: share_of is one of the shares
+    of each, (n_batches,).
     """
 
     shares: Mapping[str, NDArray[Any]]
     batches: Mapping[str, Numbers]
+    share_of: Codes
     share: Codes
     batch: Codes
 
@@ -139,9 +141,16 @@ class Layouts(Struct, frozen=True, kw_only=True):
 
     def at(self, which: Codes | slice) -> "Layouts":
         """Some of the layouts, in the order given."""
-        return Layouts(
-            shares=self.shares, batches=self.batches, share=self.share[which], batch=self.batch[which]
-        )
+        return replace(self, share=self.share[which], batch=self.batch[which])
+
+    def each_share(self) -> "Layouts":
+        """A layout of every share, with any batch."""
+        num_shares = len(self.shares["space"])
+        return replace(self, share=np.arange(num_shares), batch=np.zeros(num_shares, dtype=np.intp))
+
+    def each_batch(self) -> "Layouts":
+        """A layout of every batch."""
+        return replace(self, share=self.share_of, batch=np.arange(len(self.share_of)))
 
     def numbered(self, names: Sequence[str]) -> Codes:
         """A small number for every layout, the same for those that agree in these sizes: (n_layouts,)."""
@@ -169,6 +178,7 @@ def joined(parts: Sequence[Layouts]) -> Layouts:
     return Layouts(
         shares=tables(shares),
         batches=tables(batches),
+        share_of=numbers([each.share_of for each in parts], shares),
         share=numbers([each.share for each in parts], shares),
         batch=numbers([each.batch for each in parts], batches),
     )
@@ -321,20 +331,23 @@ class _Batches(NamedTuple):
     microbatches: Numbers
 
 
-class _Share(NamedTuple):
-    """Values of ep and dp_replicate of the same other axes. axes: of all axes' sizes. number: in order."""
+class _Splits(NamedTuple):
+    """Values of ep and dp_replicate that so many ranks of a stage allow, and why the others are left out.
 
-    ep: int
-    dp_replicate: int
-    axes: int
-    number: int
+    shares: by whether the ranks make several groups, rows of ep, dp_replicate, the number of ep, and that of
+    the row. num_experts: values of ep.
+    """
+
+    shares: Mapping[bool, Codes]
+    num_experts: int
+    faults: Counter[str]
 
 
 class _Block(NamedTuple):
     """Layouts of the same dp, tp, pp, cp and schedule that allow the same.
 
     place: of the schedule and its micro-batches among those of these axes. shares: all that go with them, in
-    one group or in several; complete once the next axes come.
+    one group or in several. axes: the number of all axes' sizes with the first value of ep.
     """
 
     dp: int
@@ -345,7 +358,8 @@ class _Block(NamedTuple):
     place: int
     of: _Batches
     has_groups: bool
-    shares: list[_Share]
+    shares: Codes
+    axes: int
 
 
 def _blocks(
@@ -362,74 +376,69 @@ def _blocks(
     batches = cache(partial(_batches, space))
     schedules = space.values("schedule")
     by_rounds = cache(lambda dp, pp: _by_rounds(batches(dp)[0], dp, pp, schedules))
+    splits = cache(partial(_splits, limits, tuple(experts)))
     number, axes = first
-    shares_made = count()
     for dp, tp, pp, cp in _shares(space, limits, faults):
-        ranks = dp * tp * cp
         groups = _group_counts(space, limits, dp=dp, tp=tp, pp=pp, cp=cp)
         if not groups:
             faults["the chosen dp_replicate does not divide dp, or leaves one rank a group"] += 1
-        shared: dict[bool, list[_Share]] = {}
-        for ep in _dividing(limits, experts, ranks, faults):
-            for reason, times in batches(dp)[1]:
-                faults[reason] += times
-            sizes = next(axes)
-            whole = [each for each in groups if ranks // each % ep == 0]
-            if groups and not whole:
-                faults["ep does not divide the ranks of a group of the chosen dp_replicate"] += 1
-            for num_groups in whole:
-                has_groups = num_groups > 1
-                if has_groups not in shared:
-                    shared[has_groups] = []
-                    for place, each in enumerate(by_rounds(dp, pp)):
-                        yield _Block(dp, tp, pp, cp, number, place, each, has_groups, shared[has_groups])
-                shared[has_groups].append(_Share(ep, num_groups, sizes, next(shares_made)))
+        found = splits(dp * tp * cp, groups)
+        for reason, times in batches(dp)[1]:
+            faults[reason] += times * found.num_experts
+        start = next(axes) * len(experts)
+        for has_groups, rows in found.shares.items():
+            for place, each in enumerate(by_rounds(dp, pp)):
+                yield _Block(dp, tp, pp, cp, number, place, each, has_groups, rows, start)
+        faults.update(found.faults)
 
 
-def _dividing(limits: Limits, experts: Sequence[int], ranks: int, faults: Counter[str]) -> Iterator[int]:
-    """The sizes of the expert axis that so many ranks allow; the others are counted by their fault."""
+def _splits(limits: Limits, experts: Sequence[int], ranks: int, groups: Sequence[int]) -> _Splits:
+    """How so many ranks of one stage are shared out among experts and groups."""
+    shares: dict[bool, list[tuple[int, ...]]] = defaultdict(list)
+    faults = Counter[str]()
+    rows, num_experts = count(), 0
     for ep in experts:
         wrong = expert_fault(limits, ranks=ranks, ep=ep)
         if wrong:
             faults[wrong] += 1
-        else:
-            yield ep
+            continue
+        whole = [each for each in groups if ranks // each % ep == 0]
+        if groups and not whole:
+            faults["ep does not divide the ranks of a group of the chosen dp_replicate"] += 1
+        for num_groups in whole:
+            shares[num_groups > 1].append((ep, num_groups, num_experts, next(rows)))
+        num_experts += 1
+    return _Splits({kind: np.array(of) for kind, of in shares.items()}, num_experts, faults)
 
 
 def _layouts(blocks: Sequence[_Block]) -> Layouts:
     """The layouts of all blocks: by their axes, then by schedule and micro-batches."""
-    different = {id(each.shares): each.shares for each in blocks}
-    ends = np.cumsum([len(each) for each in different.values()])
-    numbers = chain.from_iterable(chain.from_iterable(different.values()))
-    table = np.fromiter(numbers, dtype=np.intp, count=len(_Share._fields) * int(ends[-1])).reshape(
-        int(ends[-1]), -1
-    )
-    end_of = dict(zip(different, ends.tolist(), strict=True))
-    num_shares = np.array([len(each.shares) for each in blocks])
-    block = np.repeat(np.arange(len(blocks)), num_shares)
-    past = np.array([end_of[id(each.shares)] for each in blocks]) - np.cumsum(num_shares)
-    shares = table[past[block] + np.arange(len(block))]
-    of_block = np.array([(each.space, each.place) for each in blocks])
-    ordered = np.lexsort((of_block[block, 1], shares[:, 3], of_block[block, 0]))
-    shares, block = shares[ordered], block[ordered]
+    block = np.repeat(np.arange(len(blocks)), [len(each.shares) for each in blocks])
+    shares = np.concatenate([each.shares for each in blocks])
+    of_block = np.array([(each.space, each.axes, each.place) for each in blocks])[block]
+    ordered = np.lexsort((of_block[:, 2], shares[:, 3], of_block[:, 1], of_block[:, 0]))
+    shares, block, of_block = shares[ordered], block[ordered], of_block[ordered]
     of_each = np.array([len(each.of.batches) for each in blocks])
     first, sizes = np.cumsum(of_each) - of_each, of_each[block]
     # Batches count up within a row of axes: the layout's own number, less that of the row's first layout.
     batch = np.repeat(first[block] - (np.cumsum(sizes) - sizes), sizes)
     batch += np.arange(len(batch))
     axes = np.array([each[:4] for each in blocks], dtype=float)[block]
+    share_of_block = np.empty(len(blocks), dtype=np.intp)
+    share_of_block[block] = np.arange(len(block))
     return Layouts(
         shares={
             **dict(zip(AXES[:4], axes.T, strict=True)),
             "ep": shares[:, 0].astype(float),
             "dp_replicate": shares[:, 1].astype(float),
-            "space": of_block[block, 0],
-            "axes": shares[:, 2],
+            "space": of_block[:, 0],
+            "axes": of_block[:, 1] + shares[:, 2],
         },
         batches={
             "microbatch_samples": np.concatenate([each.of.microbatches for each in blocks]),
             "global_batch_samples": np.concatenate([each.of.batches for each in blocks]),
         },
+        share_of=np.repeat(share_of_block, of_each),
         share=np.repeat(np.arange(len(block)), sizes),
         batch=batch,
     )

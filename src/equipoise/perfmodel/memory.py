@@ -5,6 +5,7 @@ from operator import mul
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from equipoise.perfmodel.compute import EAGER, NF4_BYTES, loss_is_fused, tokens_per_rank, value_bytes
@@ -19,7 +20,6 @@ from equipoise.perfmodel.layouts import (
     LayoutGroup,
     Numbers,
     StrategyGrid,
-    distinct,
 )
 from equipoise.perfmodel.load import TABLE_BYTES, Load
 from equipoise.perfmodel.machine import Machine
@@ -415,20 +415,21 @@ def _split_bytes(load: Load, machine: Machine, parameters: Parameters, group: La
     layers, layer = _alike(LAYER_OPTIONS, group.layers, _OF_LAYERS)
     chunks, _ = _alike(STATE_OPTIONS, group.states, _OF_BATCHES)
     states, state = _alike(STATE_OPTIONS, group.states, _OF_STATES)
-    (some_batches, batch), (some_shares, share) = distinct(layouts.batch), distinct(layouts.share)
-    of_batches = np.empty((len(layers), len(chunks), len(some_batches)))
-    for which, part in group.only(layers, chunks).at(some_batches).parts(MESH_ELEMENTS):
+    batches = replace(group.only(layers, chunks), layouts=layouts.each_batch())
+    shares = replace(group.only(layers, states), layouts=layouts.each_share())
+    of_batches = np.empty((len(layers), len(chunks), len(batches.layouts)))
+    for which, part in batches.parts(MESH_ELEMENTS):
         mesh = part.mesh()
         kept = activation_bytes(load, mesh) * parameters.activation_slack
         of_batches[..., which] = kept + sent_bytes(load, mesh)
     return _SplitBytes(
         of_batches=of_batches,
-        of_shares=held_memory(load, group.only(layers, states).at(some_shares).mesh()).total,
+        of_shares=held_memory(load, shares.mesh()).total,
         num_layers=np.bincount(layer).tolist(),
         num_states=(np.bincount(state) // len(chunks)).tolist(),
         layer=layer,
-        batch=batch,
-        share=share,
+        batch=layouts.batch,
+        share=layouts.share,
         most=float((machine.memory_bytes - parameters.fixed_bytes) / parameters.reserved_slack),
     )
 

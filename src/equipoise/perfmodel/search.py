@@ -218,11 +218,10 @@ def _least_layers(job: SearchJob, group: LayoutGroup, states: Sequence[int]) -> 
 
     states: those with the shortest bubble.
     """
-    some, batch = distinct(group.layouts.batch)
-    batches = group.only([0], states).at(some)
+    batches = replace(group.only([0], states), layouts=group.layouts.each_batch())
     num_layers = least_step_s(job.load, batches.mesh(), np.ones(()), job.parameters).min(axis=(0, 1))
     num_steps = job.num_steps(batches.layouts.column("global_batch_samples"))
-    return np.asarray((num_layers * num_steps).take(batch))
+    return np.asarray((num_layers * num_steps).take(group.layouts.batch))
 
 
 def _layer_seconds(
