@@ -22,7 +22,7 @@ from written import write_record
 
 from equipoise.calibration.advice_backtest import HeldOutAdvice, advice_errors, held_out_advice
 from equipoise.calibration.curves import FORECAST, PUBLISHED, BacktestSummary, shipped_forecasts
-from equipoise.calibration.forecasts import TRENDS, fingerprint, results_of
+from equipoise.calibration.forecasts import TRENDS, fingerprint, growth_stretches, results_of
 from equipoise.calibration.profiles import NAME as PROFILES
 from equipoise.runs import embedded
 from equipoise.scaling import backtest as scaling
@@ -58,7 +58,9 @@ def forecast_document() -> dict[str, Any]:
 
 
 def trends_document() -> dict[str, Any]:
-    """The trends of the laws of the embedded data: of what was before each round, and of all."""
+    """What laws of the embedded data follow from: of pooled ones of what was before each round and of all,
+    the trends; of samples against batch, the last reweighting.
+    """
     results, found = results_of(embedded.scores()), {}
     for round_ in (*sorted({each.campaign for each in results.best}, key=round_key)[1:], None):
         for given_batch in (False, True):
@@ -66,7 +68,8 @@ def trends_document() -> dict[str, Any]:
             settings = shipped_forecasts().settings(given_batch=given_batch)
             law = pooled.fit(entries, given_batch=given_batch, settings=settings)
             found[fingerprint(entries, settings, given_batch=given_batch)] = law.trends()
-    return {"dataset": embedded.version(), "trends": found}
+    stretches = growth_stretches(embedded.scores().entries)
+    return {"dataset": embedded.version(), "trends": found, "stretches": stretches}
 
 
 def advice_document(results: Sequence[HeldOutAdvice]) -> dict[str, Any]:

@@ -6,8 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from equipoise.calibration.curves import shipped_forecasts
-from equipoise.calibration.forecasts import fingerprint, kept_trends, results_of
+from equipoise.calibration.forecasts import fingerprint, kept_fits, published_growth, results_of
 from equipoise.runs import embedded
+from equipoise.scaling.convergence import batch_growth
 from equipoise.scaling.pooled import Question, fit
 
 
@@ -30,7 +31,7 @@ def test_trends_ship_for_every_law_of_the_embedded_dataset(given_batch):
     assert rounds
     for round_ in (*rounds, None):
         hashed = fingerprint(results.before(round_), settings, given_batch=given_batch)
-        assert hashed in kept_trends(), f"{round_}: python records/calibrations.py trends"
+        assert hashed in kept_fits().trends, f"{round_}: python records/calibrations.py trends"
 
 
 @pytest.mark.parametrize("given_batch", [False, True])
@@ -66,6 +67,27 @@ def test_other_results_chips_or_settings_take_no_kept_trends():
     assert fingerprint(slower, settings, given_batch=False) != hashed
     assert fingerprint(results.best, {**settings, "time": [0.0]}, given_batch=False) != hashed
     assert fingerprint(results.best, settings, given_batch=True) != hashed
+
+
+@pytest.mark.parametrize("workload", ["bert", "gpt3", "llama2_70b_lora", "llama31_8b", "retinanet"])
+def test_growth_from_what_ships_is_that_of_the_whole_fit(workload):
+    entries = embedded.scores().of(workload)
+    quick, whole = published_growth(entries), batch_growth(entries)
+    assert quick.stretch.tolist() in [list(each) for each in kept_fits().stretches.values()], "make dataset"
+    assert len(quick.curve) == len(whole.curve)
+    for name in ("samples_min", "batch_critical", "growth"):
+        one, other = getattr(quick, name), getattr(whole, name)
+        assert [one.value, one.low, one.high] == pytest.approx([other.value, other.low, other.high], rel=1e-7)
+    assert quick.weight == pytest.approx(whole.weight, rel=1e-7)
+    assert [each.high for each in quick.curve] == pytest.approx([each.high for each in whole.curve], rel=1e-7)
+
+
+def test_other_results_are_fitted_anew():
+    entries = embedded.scores().of("llama31_8b")
+    more = [replace(each, samples_to_target=(each.samples_to_target or 0.0) * 1.1) for each in entries[:5]]
+    changed = (*more, *entries[5:])
+    assert published_growth(changed).stretch.tolist() == batch_growth(changed).stretch.tolist()
+    assert published_growth(changed).samples_min != published_growth(entries).samples_min
 
 
 @pytest.mark.parametrize(

@@ -168,6 +168,7 @@ def _batches(entries: pl.DataFrame) -> BatchGrowth:
         samples_min=Interval(value=2.0e6, low=1.9e6, high=2.1e6, level=0.9),
         batch_critical=Interval(value=16_000.0, low=14_000.0, high=19_000.0, level=0.9),
         growth=Interval(value=1.43, low=1.3, high=1.6, level=0.9),
+        stretch=np.ones(2),
     )
 
 

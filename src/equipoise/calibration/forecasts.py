@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
@@ -23,8 +24,9 @@ from equipoise.calibration.curves import (
 )
 from equipoise.errors import EvidenceError, SpecError
 from equipoise.files import shipped_record
-from equipoise.intervals import Interval
+from equipoise.intervals import LEVEL, Interval
 from equipoise.scaling import pooled
+from equipoise.scaling.convergence import BatchGrowth, batch_growth
 from equipoise.scaling.fit import MeasuredTimes, measured_times
 from equipoise.scaling.laws import Domain, FloatArray, Law, law_named
 from equipoise.scaling.points import chip_facts
@@ -144,7 +146,7 @@ class Results(Struct, frozen=True, kw_only=True):
                 return self.laws[round_, given_batch, name]
         entries = self.before(round_)
         settings = shipped_forecasts().settings(given_batch=given_batch)
-        kept = kept_trends().get(fingerprint(entries, settings, given_batch=given_batch))
+        kept = kept_fits().trends.get(fingerprint(entries, settings, given_batch=given_batch))
         name = workload if kept else None
         law = pooled.fit(entries, given_batch=given_batch, settings=settings, kept=kept, workload=name)
         self.laws[round_, given_batch, name] = law
@@ -162,7 +164,12 @@ class Results(Struct, frozen=True, kw_only=True):
 
 def fingerprint(entries: Entries, settings: Mapping[str, Sequence[float]], *, given_batch: bool) -> str:
     """A hash of all that the trends of a pooled law follow from: entries, facts of their chips, settings."""
-    found = sha256(repr((given_batch, settings, chip_facts(accelerators_of(entries)))).encode())
+    return _hash_of(entries, repr((given_batch, settings, chip_facts(accelerators_of(entries)))))
+
+
+def _hash_of(entries: Entries, also: str = "") -> str:
+    """A hash of a text, and of what the entries state."""
+    found = sha256(also.encode())
     for names in zip(*(each.group for each in entries), strict=True):
         found.update("\n".join(names).encode())
     numbers = [
@@ -173,16 +180,38 @@ def fingerprint(entries: Entries, settings: Mapping[str, Sequence[float]], *, gi
     return found.hexdigest()[:_HASH_CHARS]
 
 
-class _Trends(Struct, frozen=True, kw_only=True):
-    """What TRENDS holds."""
+class KeptFits(Struct, frozen=True, kw_only=True):
+    """What TRENDS holds: by a hash of what each was made of, to be used for that and nothing else.
+
+    trends: of pooled laws, by `fingerprint`. stretches: of laws of samples against batch.
+    """
 
     trends: Mapping[str, pooled.KeptTrends]
+    stretches: Mapping[str, tuple[float, ...]]
 
 
 @cache
-def kept_trends() -> Mapping[str, pooled.KeptTrends]:
-    """The trends that ship, by `fingerprint`: they are used for what they were made of, and nothing else."""
-    return shipped_record(TRENDS, _Trends, made_by="dataset").trends
+def kept_fits() -> KeptFits:
+    """The fits to published results that ship."""
+    return shipped_record(TRENDS, KeptFits, made_by="dataset")
+
+
+def published_growth(entries: Entries) -> BatchGrowth:
+    """How the samples to a workload's target grow with the batch, by all its results.
+
+    Raises EvidenceError, naming what to add, when the batches differ too little.
+    """
+    return batch_growth(entries, level=LEVEL, stretch=kept_fits().stretches.get(_hash_of(entries)))
+
+
+def growth_stretches(entries: Entries) -> dict[str, list[float]]:
+    """What `published_growth` takes of what ships, of every workload that shows growth."""
+    found = {}
+    for workload in sorted({each.workload for each in entries}):
+        of_workload = [each for each in entries if each.workload == workload]
+        with suppress(EvidenceError):
+            found[_hash_of(of_workload)] = batch_growth(of_workload).stretch.tolist()
+    return found
 
 
 def published_curve(

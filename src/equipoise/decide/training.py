@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.calibration import EvidenceSource
+from equipoise.calibration.forecasts import published_growth
 from equipoise.decide.fine_tuning import (
     QLORA_OFFLOAD,
     USUAL_LORA_RANK,
@@ -27,9 +28,9 @@ from equipoise.decide.fine_tuning import (
 )
 from equipoise.decide.query import TrainingQuery, changed
 from equipoise.errors import EvidenceError, UsageError
-from equipoise.intervals import DEVIATE, LEVEL
+from equipoise.intervals import DEVIATE
 from equipoise.perfmodel.space import Value
-from equipoise.scaling.convergence import BatchGrowth, batch_growth
+from equipoise.scaling.convergence import BatchGrowth
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.mlperf import Scores
@@ -196,7 +197,7 @@ def _batch_growth(scores: Scores, workload: str) -> tuple[BatchGrowth, tuple[Evi
 
     Kept, for it depends on published results alone, and takes as long as the rest of an answer.
     """
-    growth = batch_growth(scores.of(workload), level=LEVEL)
+    growth = published_growth(scores.of(workload))
     return growth, _evidence(growth)
 
 

@@ -43,7 +43,8 @@ class Convergence(Struct, frozen=True, kw_only=True):
     draws: (n, 2) equally likely (S_min, B_crit), for the average group. batch_samples, samples_to_target,
     group: the entries it was fitted to, (n_entries,). group_factor: (n_groups,) samples of each group over
     the average one's.
-    weight: (n_entries,) how much each counted, from 0 (far from the curve) to about 1.
+    weight: (n_entries,) how much each counted, from 0 (far from the curve) to about 1. stretch: (n_recipes,)
+    by how much the variance of each group's batches exceeded the common one in the last reweighting.
     """
 
     draws: FloatArray
@@ -52,6 +53,7 @@ class Convergence(Struct, frozen=True, kw_only=True):
     group: IntArray
     group_factor: FloatArray
     weight: FloatArray
+    stretch: FloatArray
 
     def samples_min(self, *, level: float = 0.9) -> Interval:
         """S_min: the samples needed at a vanishing batch, in the average group."""
@@ -196,13 +198,18 @@ class _Model(Struct, frozen=True, kw_only=True):
 
 
 def fit_convergence(
-    batch_samples: ArrayLike, samples_to_target: ArrayLike, group: ArrayLike | None = None
+    batch_samples: ArrayLike,
+    samples_to_target: ArrayLike,
+    group: ArrayLike | None = None,
+    *,
+    stretch: ArrayLike | None = None,
 ) -> Convergence:
     """The law of samples against batch that the entries follow.
 
     batch_samples, samples_to_target: (n_entries,) above 0. group: (n_entries,) labels of any kind; entries of
     a group share one offset, because targets, rules and data differ between rounds. Entries of one group at
-    one batch count as one recipe, however many submitted it.
+    one batch count as one recipe, however many submitted it. stretch: that of the fit to the same entries,
+    of which only the last reweighting is repeated.
     Raises EvidenceError, naming what to add, when the batches differ too little.
     Assumes recipes are tuned about equally well at every batch.
     Source: McCandlish et al. 2018, arXiv 1812.06162 (S_min: their E_min); offsets as in Gelman et al. 2013,
@@ -213,12 +220,12 @@ def fit_convergence(
     label = np.zeros(len(batch)) if group is None else np.asarray(group)
     index = np.unique(label, return_inverse=True)[1].astype(np.int64)
     recipes = _recipes(batch, samples, index)
-    stretch = np.ones(len(recipes.batch))
-    for _ in range(_REWEIGHTINGS):
-        model = _Model(recipes=recipes, noise=_noise(len(recipes.membership)), stretch=stretch)
+    next_stretch = np.ones(len(recipes.batch)) if stretch is None else np.asarray(stretch, dtype=float)
+    for _ in range(_REWEIGHTINGS if stretch is None else 1):
+        model = _Model(recipes=recipes, noise=_noise(len(recipes.membership)), stretch=next_stretch)
         unit, _ = zoomed(1, model.score)
         weighted = model.weigh(unit)
-        offsets, stretch = model.departures(unit, weighted)
+        offsets, next_stretch = model.departures(unit, weighted)
     cell, level = even_draws(weighted.log_weight, _NUM_DRAWS)
     deviates = even_deviates(_NUM_DRAWS, GOLDEN)
     log_min = weighted.log_min[cell, level] + deviates * weighted.log_min_sd[level]
@@ -228,7 +235,8 @@ def fit_convergence(
         samples_to_target=samples,
         group=index,
         group_factor=np.exp(offsets),
-        weight=1.0 / stretch[recipes.of_entry],
+        weight=1.0 / next_stretch[recipes.of_entry],
+        stretch=model.stretch,
     )
     bounds = _interval(found.draws[:, 1], _LEVEL)
     if bounds.high > _WIDEST_INTERVAL * bounds.low and bounds.low < batch.min():
@@ -315,7 +323,7 @@ class BatchGrowth(Struct, frozen=True, kw_only=True):
     entries: those it is fitted to; of each adjusted_samples (to target, less the offset of its round) and
     weight (about 0 for one far from the curve). curve: over the batches seen.
     samples_min, batch_critical: S_min and B_crit, the latter's high infinite where no growth was seen.
-    growth: samples at the largest batch over those at the smallest.
+    growth: samples at the largest batch over those at the smallest. stretch: as of `Convergence`.
     """
 
     entries: tuple[ScoredEntry, ...]
@@ -325,6 +333,7 @@ class BatchGrowth(Struct, frozen=True, kw_only=True):
     samples_min: Interval
     batch_critical: Interval
     growth: Interval
+    stretch: FloatArray
 
     @property
     def batches(self) -> tuple[int, ...]:
@@ -337,10 +346,13 @@ class BatchGrowth(Struct, frozen=True, kw_only=True):
         return len({each.campaign for each in self.entries})
 
 
-def batch_growth(entries: Iterable[ScoredEntry], *, level: float = 0.9) -> BatchGrowth:
+def batch_growth(
+    entries: Iterable[ScoredEntry], *, level: float = 0.9, stretch: ArrayLike | None = None
+) -> BatchGrowth:
     """The law of samples against batch that the entries of one workload follow.
 
-    entries: of all rounds; those without batch or samples to target are left out.
+    entries: of all rounds; those without batch or samples to target are left out. stretch: that of the law of
+    the same entries, which takes an eighth of the time with it.
     Raises EvidenceError, naming what to add, when the batches differ too little.
     Assumes the entries of a round share its target and rules, hence one offset.
     Source: McCandlish et al. 2018, arXiv 1812.06162; see scaling.convergence.
@@ -353,7 +365,7 @@ def batch_growth(entries: Iterable[ScoredEntry], *, level: float = 0.9) -> Batch
     known = tuple(each for *_, each in sorted(stated, key=lambda one: one[:3]))
     batch = np.array([each.global_batch_samples for each in known], dtype=float)
     samples = np.array([each.samples_to_target for each in known], dtype=float)
-    fitted = fit_convergence(batch, samples, [each.campaign for each in known])
+    fitted = fit_convergence(batch, samples, [each.campaign for each in known], stretch=stretch)
     return BatchGrowth(
         entries=known,
         adjusted_samples=samples / fitted.group_factor[fitted.group],
@@ -362,6 +374,7 @@ def batch_growth(entries: Iterable[ScoredEntry], *, level: float = 0.9) -> Batch
         samples_min=fitted.samples_min(level=level),
         batch_critical=fitted.batch_critical(level=level),
         growth=fitted.growth(float(batch.min()), float(batch.max()), level=level),
+        stretch=fitted.stretch,
     )
 
 
