@@ -171,6 +171,10 @@ def predict(
 
 def _answer(verb: "DecisionVerb", options: Options, output: Output) -> None:
     """Answer a question and show it as the options ask."""
+    # Far down the imports of the library, NumPy's own would go past the 16 KB of frames that CPython 3.11
+    # takes from the system at once, and thousands of calls would each take and return the next 16 KB.
+    import numpy as np  # noqa: F401
+
     if output.launch is not None:
         _expect_folder(output.launch)
     with answering(verb, as_json=output.as_json, json_out=output.json_out, html=output.html) as answer:
