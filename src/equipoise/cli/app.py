@@ -17,8 +17,6 @@ from equipoise import __version__, errors
 from equipoise.cli.interrupts import count_interrupts, was_interrupted
 from equipoise.cli.output import printable, write
 
-_NEW_OBJECTS = 400_000  # made before the youngest are looked through
-
 # The help groups verbs as DESIGN groups the folders. A verb is one line here: its name, the module of its
 # function, which is loaded when the verb is asked for, and the first line of the function's docstring.
 _VERBS: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
@@ -202,9 +200,6 @@ def _root(
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and leave with its exit code: 0, 2 input, 3 evidence, 130 interrupted."""
-    # Loading modules and reading tables makes hundreds of thousands of lasting objects: looking through them
-    # for garbage every 700 takes a tenth of an answer's time.
-    gc.set_threshold(_NEW_OBJECTS, 50, 50)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where the shell has it ignored
         count_interrupts()
     has_output = _open_closed_streams()
