@@ -7,28 +7,26 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, Unpack, overload
 
 from equipoise.decide.answer import Answer, Candidate
-from equipoise.decide.decision import Progress, answer
 from equipoise.decide.field import Kind, Verb
-from equipoise.decide.prediction import Prediction
-from equipoise.decide.prediction import predict as predicted
 from equipoise.decide.query import ATTRIBUTES, FIELDS, RIVALS, Ask, TrainingQuery, question, unknown, values
-from equipoise.decide.solve_for import Reaches, solve_for
 from equipoise.errors import DataError, UsageError
 from equipoise.files import read_input
 from equipoise.library import Presentation, Result
 from equipoise.library.arguments import AdviseFields, PlanFields, PredictFields
 from equipoise.report.format import usable
 from equipoise.report.json import answer_fields, prediction_fields, reach_fields
-from equipoise.report.pages.answer import ANSWER
-from equipoise.report.pages.prediction import PREDICTION, REACH
 from equipoise.runs.embedded import scores as published
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.mlperf import Scores
-from equipoise.spec.torch_model.factory import refuse_code
 from equipoise.units import MIB
+
+if TYPE_CHECKING:
+    from equipoise.decide.decision import Progress
+    from equipoise.decide.prediction import Prediction
+    from equipoise.decide.solve_for import Reaches
 
 SUFFIX: Final = ".toml"
 _MOST_BYTES: Final = MIB
@@ -58,6 +56,8 @@ def read_question(given: Mapping[str, object], *, verb: Verb, allow_code: bool =
     if base.get("workload", "").lower().endswith(SUFFIX):
         raise DataError(f"{path}: workload = {base['workload']!r} is a file too; give the name of a workload")
     if not allow_code:
+        from equipoise.spec.torch_model.factory import refuse_code  # noqa: PLC0415 - only for a file
+
         refuse_code([base.get("workload", "")], where=path)
     del stated["workload"]
     for one, other, _ in RIVALS:
@@ -177,34 +177,6 @@ def candidate_row(each: Candidate, *, is_best: bool) -> dict[str, Any]:
 DecisionVerb: TypeAlias = Literal["advise", "plan", "predict"]
 
 
-def _of_answer(verb: Verb) -> Presentation[Answer]:
-    return Presentation(
-        verb=verb,
-        fields=answer_fields,
-        columns=CANDIDATE_COLUMNS,
-        rows=lambda found: candidate_rows(found.candidates, recommended=found.recommended),
-        page=ANSWER,
-    )
-
-
-_ADVICE: Final = _of_answer("advise")
-_PLAN: Final = _of_answer("plan")
-_PREDICTION: Final = Presentation(
-    verb="predict",
-    fields=prediction_fields,
-    columns=CANDIDATE_COLUMNS,
-    rows=lambda found: candidate_rows(found.candidates),
-    page=PREDICTION,
-)
-_REACH: Final = Presentation(
-    verb="advise",
-    fields=reach_fields,
-    columns=CANDIDATE_COLUMNS,
-    rows=lambda found: candidate_rows([each.recommended for each in (found.best, *found.others)]),
-    page=REACH,
-)
-
-
 @overload
 def advise(
     workload: str | PathLike[str] | None = None,
@@ -212,7 +184,7 @@ def advise(
     ask: Ask,
     allow_code: bool = False,
     **fields: Unpack[AdviseFields],
-) -> Result[Reaches]: ...
+) -> "Result[Reaches]": ...
 @overload
 def advise(
     workload: str | PathLike[str] | None = None, *, allow_code: bool = False, **fields: Unpack[AdviseFields]
@@ -243,7 +215,7 @@ def plan(
     return found
 
 
-def predict(workload: str | None = None, **fields: Unpack[PredictFields]) -> Result[Prediction]:
+def predict(workload: str | None = None, **fields: Unpack[PredictFields]) -> "Result[Prediction]":
     """Times, money and energy at sizes nobody ran, and where returns diminish; arguments as of `advise`.
 
     workload: may be left out where `from_` names a file with times of one's own.
@@ -259,7 +231,7 @@ def result_of(
     *,
     scores: Scores | None = None,
     known: Catalogue | None = None,
-    progress: Progress | None = None,
+    progress: "Progress | None" = None,
 ) -> Result[Any]:
     """The result of a question: of `solve_for` where one is asked for, else of the verb.
 
@@ -268,11 +240,49 @@ def result_of(
     if scores is None:
         scores = published(data=query.data, also=query.also)
     if verb == "predict":
-        return Result(record=predicted(query, scores=scores), presentation=_PREDICTION)
+        return _prediction(query, scores)
     if query.ask is not None:
-        return Result(record=solve_for(query, scores=scores, catalogue=known), presentation=_REACH)
+        return _reaches(query, scores, known)
+    from equipoise.decide.decision import answer  # noqa: PLC0415 - each verb loads its own
+    from equipoise.report.pages.answer import ANSWER  # noqa: PLC0415
+
+    presentation = Presentation(
+        verb=verb,
+        fields=answer_fields,
+        columns=CANDIDATE_COLUMNS,
+        rows=lambda found: candidate_rows(found.candidates, recommended=found.recommended),
+        page=ANSWER,
+    )
     found = answer(query, scores=scores, catalogue=known, progress=progress)
-    return Result(record=found, presentation=_ADVICE if verb == "advise" else _PLAN)
+    return Result(record=found, presentation=presentation)
+
+
+def _prediction(query: TrainingQuery, scores: Scores) -> "Result[Prediction]":
+    from equipoise.decide.prediction import predict as predicted  # noqa: PLC0415 - as in result_of
+    from equipoise.report.pages.prediction import PREDICTION  # noqa: PLC0415
+
+    presentation = Presentation(
+        verb="predict",
+        fields=prediction_fields,
+        columns=CANDIDATE_COLUMNS,
+        rows=lambda found: candidate_rows(found.candidates),
+        page=PREDICTION,
+    )
+    return Result(record=predicted(query, scores=scores), presentation=presentation)
+
+
+def _reaches(query: TrainingQuery, scores: Scores, known: Catalogue | None) -> "Result[Reaches]":
+    from equipoise.decide.solve_for import solve_for  # noqa: PLC0415 - as in result_of
+    from equipoise.report.pages.prediction import REACH  # noqa: PLC0415
+
+    presentation = Presentation(
+        verb="advise",
+        fields=reach_fields,
+        columns=CANDIDATE_COLUMNS,
+        rows=lambda found: candidate_rows([each.recommended for each in (found.best, *found.others)]),
+        page=REACH,
+    )
+    return Result(record=solve_for(query, scores=scores, catalogue=known), presentation=presentation)
 
 
 def given_fields(
