@@ -7,7 +7,8 @@ import sys
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
-from typing import Final
+from pathlib import Path
+from typing import Final, get_args
 
 import msgspec
 import numpy as np
@@ -16,14 +17,16 @@ from msgspec.structs import replace
 from threadpoolctl import threadpool_limits
 from written import write_of_dataset
 
-from equipoise.calibration.profiles import architecture, model_for
+from equipoise.calibration.profiles import model_for
 from equipoise.decide.combine import (
     PLAN_RECORD_NAME,
     ModelKind,
     PlanKind,
     PlanRecord,
+    PretrainingKind,
     WorkloadPlans,
     model_kind,
+    pretraining_kind,
 )
 from equipoise.decide.estimators.model import model_estimates
 from equipoise.decide.evidence import Estimates
@@ -35,10 +38,12 @@ from equipoise.errors import InputError
 from equipoise.intervals import LEVEL
 from equipoise.runs import embedded
 from equipoise.scaling.laws import FloatArray
-from equipoise.spec.catalogue import shipped
+from equipoise.spec.catalogue import catalogue, shipped
 from equipoise.spec.mlperf import ScoredEntry, Scores, best_per_size, round_key
 from equipoise.units import HOUR_S
 
+_TO_TARGET: Final[tuple[PlanKind, ...]] = get_args(ModelKind)
+_PRETRAININGS: Final[tuple[PlanKind, ...]] = get_args(PretrainingKind)
 # Rounds from here on: software and hardware that are still in use.
 _FIRST_ROUND: Final = "v3.0"
 
@@ -133,7 +138,7 @@ def _planned_s(row: ScoredEntry, scores: Scores) -> float | None:
     if posed.training.budget.samples is None:
         return None
     best = posed.searched(row.num_accelerators).best
-    return best[0].worth[0] if best else None
+    return best[0].worth[0] * posed.time_per_step_time if best else None
 
 
 def _precision(row: ScoredEntry) -> tuple[str, ...]:
@@ -146,7 +151,7 @@ class Pretraining(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """A language model whose pretraining was published in accelerator-hours.
 
     family: trainings of one project. num_accelerators: 1,024 where it is not known. batch_tokens: None where
-    it is not published.
+    it is not published. precision: of products, as strategies name it.
     """
 
     title: str
@@ -159,6 +164,7 @@ class Pretraining(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     source: str
     num_accelerators: int = 1024
     batch_tokens: int | None = None
+    precision: str | None = None
 
 
 def pretrainings() -> tuple[Pretraining, ...]:
@@ -168,14 +174,12 @@ def pretrainings() -> tuple[Pretraining, ...]:
 
 
 def planned_pretrainings() -> Iterator[Planned]:
-    """The published pretrainings of dense models, each with the time that the steps of its best strategy
-    take.
-    """
+    """The published pretrainings, each with the time that the steps of its best strategy take."""
+    known = catalogue(workloads=(Path(str(files("equipoise"))) / "data" / "pretrained_models.toml",))
     for each in pretrainings():
-        if architecture(shipped().workload(each.workload)) != "dense transformer":
-            continue
-        query = TrainingQuery(workload=each.workload, training_tokens=each.tokens)
-        asked = training(query, shipped(), None)
+        precision = () if each.precision is None else (each.precision,)
+        query = TrainingQuery(workload=each.workload, training_tokens=each.tokens, precision=precision)
+        asked = training(query, known, None)
         about = replace(asked.workload, sequence_tokens=each.sequence_tokens)
         stated = each.batch_tokens
         batch = usual_batch(about) if stated is None else stated // each.sequence_tokens
@@ -191,7 +195,7 @@ def planned_pretrainings() -> Iterator[Planned]:
         yield Planned(
             entry=each.title,
             workload=each.family,
-            kind="pretraining",
+            kind=pretraining_kind(about),
             published_s=each.accelerator_hours * HOUR_S / each.num_accelerators,
             planned_s=best[0].worth[0] if best else None,
             num_accelerators=each.num_accelerators,
@@ -200,10 +204,9 @@ def planned_pretrainings() -> Iterator[Planned]:
 
 def records(found: Sequence[Planned]) -> tuple[PlanRecord, ...]:
     """The record of each kind of model that some training was planned of."""
-    kinds: tuple[PlanKind, ...] = ("transformer", "other", "pretraining")
     return tuple(
         _record(kind, [each for each in found if each.kind == kind])
-        for kind in kinds
+        for kind in (*_TO_TARGET, *_PRETRAININGS)
         if any(each.kind == kind and each.planned_s is not None for each in found)
     )
 
@@ -233,7 +236,7 @@ def _record(kind: PlanKind, found: Sequence[Planned]) -> PlanRecord:
     ratios = np.array([ratio for _, ratio in planned])
     weights = np.array([1.0 / np.count_nonzero(names == name) for name in names])
     corrected = ratios
-    if kind == "pretraining":
+    if kind in _PRETRAININGS:
         others = [names != name for name in names]
         corrected = ratios / [_quantile(ratios[each], weights[each], 0.5) for each in others]
     errors = np.abs(corrected - 1.0)
@@ -261,7 +264,7 @@ def main() -> int:
     """Plan every training and write the file next to the embedded tables."""
     with threadpool_limits(limits=1):
         found = (*planned(embedded.scores()), *planned_pretrainings())
-    to_target = [each for each in found if each.kind != "pretraining"]
+    to_target = [each for each in found if each.kind in _TO_TARGET]
     write_of_dataset(
         PLAN_RECORD_NAME,
         {

@@ -16,7 +16,7 @@ from scipy.linalg.lapack import dpotri
 from step_table import COLLECTED, source_of
 
 from equipoise.calibration.accuracy import prior_half_width, time_errors
-from equipoise.calibration.profiles import ProfileRecord
+from equipoise.calibration.profiles import EXPERTS_SPREAD, ProfileRecord
 from equipoise.calibration.published import PublishedRow, nodes_of
 from equipoise.calibration.published.executions import digest_of, read_executions, software_of
 from equipoise.calibration.published.table import model_kind_of
@@ -84,7 +84,8 @@ class RowGroups(Struct, frozen=True, kw_only=True):
     """Which rows are alike; every array of shape (n_rows,).
 
     doubt: what the row itself leaves open of the logarithm of its time. spread: of its software, see
-    `Software.spread`. effects: by name of LOCAL_LOG_SD but the last, numbers of groups.
+    `Software.spread`, times that of mixtures of experts where it trains one. effects: by name of
+    LOCAL_LOG_SD but the last, numbers of groups.
     """
 
     doubt: Floats
@@ -137,12 +138,13 @@ def software_rows(rows: Sequence[PublishedRow]) -> SoftwareRows:
     named = [found for row in rows if (found := software_of(row)) is not None]
     campaigns = [(source_of(row), each.name) for row, each in zip(rows, named, strict=True)]
     kinds = [model_kind_of(None if row.model is None else row.model.transformer) for row in rows]
+    has_experts = np.array(kinds) == "experts"
     return SoftwareRows(
         arrays=step_rows(rows),
         log_s=np.log([row.seconds for row in rows if row.seconds is not None]),
         groups=RowGroups(
             doubt=np.array([row.resolution for row in rows]),
-            spread=np.array([each.spread for each in named]),
+            spread=np.array([each.spread for each in named]) * np.where(has_experts, EXPERTS_SPREAD, 1.0),
             software=np.array([each.name for each in named]),
             family=np.array([each.family for each in named]),
             effects={
@@ -193,20 +195,20 @@ class SoftwareFit(Struct, frozen=True, kw_only=True):
         """The middle parameters of a software."""
         return parameters_at(self.units[name])
 
-    def log_sd(self, name: str, arrays: StepRows) -> Floats:
-        """What is left open of the logarithm of every predicted time: (n_rows,)."""
-        logs = np.tile(_log_values(self.units[name]), (len(arrays.grid.dp), 1))
-        _, slopes = _log_times(arrays, logs)
+    def log_sd(self, name: str, rows: SoftwareRows) -> Floats:
+        """What is left open of the logarithm of every predicted time: (n_rows,). rows: of that software."""
+        logs = np.tile(_log_values(self.units[name]), (len(rows.log_s), 1))
+        _, slopes = _log_times(rows.arrays, logs)
         open_ = np.einsum("ij,jk,ik->i", slopes, self.covariance[name], slopes)
-        return np.asarray(np.sqrt(np.maximum(open_, 0.0) + local_log_sd(name) ** 2))
+        return np.asarray(np.hypot(np.sqrt(np.maximum(open_, 0.0)), local_log_sd(rows.groups.spread)))
 
 
-def local_log_sd(name: str) -> float:
-    """What parameters do not explain of one execution of a new source, of the logarithm of its time.
+def local_log_sd(spread: Floats) -> Floats:
+    """What parameters do not explain of executions of a new source, of the logarithm of their times.
 
-    name: of a software.
+    spread: of `RowGroups`.
     """
-    return software(name).spread * float(np.sqrt(sum(each**2 for each in LOCAL_LOG_SD.values())))
+    return np.asarray(spread * np.sqrt(sum(each**2 for each in LOCAL_LOG_SD.values())))
 
 
 def parameters_at(units: Floats) -> Parameters:
@@ -377,8 +379,8 @@ def held_out_steps(rows: Sequence[PublishedRow], fold_of: Callable[[PublishedRow
         found = fit_software(arrays.taken(np.flatnonzero(folds != fold)), names)
         for name in names:
             mine = np.flatnonzero(tested.groups.software == name)
-            some = tested.arrays.taken(mine)
-            log_ratio[out[mine]] = tested.log_s[mine] - np.log(some.step_s(found.parameters(name)))
+            some = tested.taken(mine)
+            log_ratio[out[mine]] = some.log_s - np.log(some.arrays.step_s(found.parameters(name)))
             log_sd[out[mine]] = found.log_sd(name, some)
     return HeldOutSteps(rows=tuple(rows), log_ratio=log_ratio, log_sd=log_sd)
 
@@ -398,7 +400,7 @@ def software_document(directory: Path) -> dict[str, Any]:
 def _document(name: str, fit: SoftwareFit, held_out: HeldOutSteps) -> dict[str, Any]:
     parameters = fit.parameters(name)
     lower = np.linalg.cholesky(fit.covariance[name] + _JITTER * np.eye(len(_NAMES)))
-    log_half_width = float(prior_half_width(np.array(local_log_sd(name)), level=LEVEL))
+    log_half_width = float(prior_half_width(local_log_sd(np.array(software(name).spread)), level=LEVEL))
     return {
         "name": name,
         "values": {each: float(f"{parameters.value(each):.5g}") for each in _NAMES},

@@ -4,10 +4,12 @@ import pytest
 from asking import published_scores
 
 from equipoise.calibration.profiles import model_for
+from equipoise.calibration.published.set_ups import known_workload
 from equipoise.decide.query import query
 from equipoise.decide.strategy_search import problem
 from equipoise.decide.training import batch_words, training, usual_batch
 from equipoise.errors import EvidenceError, SpecError, UsageError
+from equipoise.perfmodel.load import workload_load
 from equipoise.spec.catalogue import catalogue
 from equipoise.spec.workload import workload
 
@@ -34,6 +36,19 @@ def test_the_batch_of_a_users_own_model_is_kept(tmp_path, monkeypatch):
     assert found.workload.train_flop_per_sample == pytest.approx(2 * 1010e3 * 3 - 2 * 1e6, rel=0.01)
     stated = trained("own_layers:make", samples=1e6, global_batch=256)
     assert (stated.global_batch_samples, stated.chosen_for_you) == (256, ())
+
+
+def test_published_trainings_leave_padding_out_and_stated_amounts_are_of_full_samples():
+    # Half of the tokens of BERT's sequences are padding: Krell et al. 2021, arXiv:2107.02027, abstract.
+    published, stated = trained("bert", scores=published_scores()), trained("bert", samples=1e6)
+    full = 512 * workload("bert").transformer.forward_flop_per_token(512) * 3
+    assert stated.workload.train_flop_per_sample == pytest.approx(full)
+    # Attention of half the length costs a quarter, a little of the whole at 1,024 values a token.
+    assert 0.45 * full < published.workload.train_flop_per_sample < full / 2
+    loads = [float(workload_load(each.workload).train_flop_per_sample) for each in (published, stated)]
+    assert 0.45 < loads[0] / loads[1] < 0.5
+    assert published.workload.sequence_tokens == 512
+    assert known_workload("BERT").train_flop_per_sample == pytest.approx(full)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from asking import published_scores
+from msgspec.structs import replace
 
 from equipoise.decide.query import query
 from equipoise.decide.training import fixed_budget, training_budget
@@ -43,6 +44,26 @@ def test_samples_to_a_target_grow_with_the_batch():
         assert found.samples_at(batch) == pytest.approx(2.68e6 * (1 + batch / 18115), rel=0.01)
     assert sum(each.share for each in found.evidence) == pytest.approx(1.0)
     assert all(each.source_uri for each in found.evidence)
+
+
+def test_evaluation_takes_the_share_of_the_time_that_published_runs_state():
+    entries = published_scores().of("bert")
+    stated = [replace(each, eval_s=None) for each in entries[3:]]
+    stated += [
+        replace(each, eval_s=share * each.score_s)
+        for each, share in zip(entries[:3], (0.1, 0.2, 0.4), strict=True)
+    ]
+    found = budget("bert", scores=Scores(tuple(stated)))
+    assert found.time_per_step_time == pytest.approx(1 / (1 - 0.2))
+    assert any("20 %" in each for each in found.notes)
+    assert budget("bert", samples=1e6, scores=published_scores()).time_per_step_time == 1.0
+
+
+def test_evaluation_of_adapters_is_at_most_what_the_rules_ask_for():
+    # MLPerf's rules: at most every 384 sequences on 173 others, forward only, half of what a step with adapters
+    # computes; the first evaluations are left out.
+    found = budget("llama2_70b_lora", scores=published_scores())
+    assert 1.05 < found.time_per_step_time < 1 + 173 / 384 / 2
 
 
 def test_too_few_results_leave_the_samples_open():

@@ -86,7 +86,7 @@ def test_the_interval_grows_with_the_distance_from_what_was_measured(data_dir):
     rows = fitting_rows(read_executions([data_dir / "measured" / "torchtitan.csv"]))
     arrays = software_rows(rows)
     found = fit_software(arrays, ["torchtitan", "fsdp", "jax"])
-    width = {name: found.log_sd(name, arrays.arrays).mean() for name in found.units}
+    width = {name: found.log_sd(name, arrays).mean() for name in found.units}
     local = np.sqrt(sum(each**2 for each in LOCAL_LOG_SD.values()))
     assert local < min(width["torchtitan"], width["fsdp"]) < width["jax"]
     open_ = {name: np.trace(covariance) for name, covariance in found.covariance.items()}

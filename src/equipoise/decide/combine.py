@@ -19,8 +19,10 @@ from equipoise.scaling.laws import Domain, FloatArray
 from equipoise.spec.workload import Workload
 
 ModelKind: TypeAlias = Literal["transformer", "other"]
-# Trainings to a published target, by kind of model, and pretrainings of language models on stated tokens.
-PlanKind: TypeAlias = Literal["transformer", "other", "pretraining"]
+# Trainings to a published target, by kind of model, and pretrainings of language models on stated tokens, of
+# dense ones and of mixtures of experts.
+PretrainingKind: TypeAlias = Literal["dense pretraining", "expert pretraining"]
+PlanKind: TypeAlias = ModelKind | PretrainingKind
 PLAN_RECORD_NAME = "plans.json"
 
 
@@ -83,6 +85,12 @@ def workload_plans() -> Mapping[str, WorkloadPlans]:
 def model_kind(about: Workload) -> ModelKind:
     """What kind of model a workload trains."""
     return "other" if about.transformer is None else "transformer"
+
+
+def pretraining_kind(about: Workload) -> PretrainingKind:
+    """What kind of pretraining a workload's is."""
+    has_experts = about.transformer is not None and about.transformer.num_expert_blocks > 0
+    return "expert pretraining" if has_experts else "dense pretraining"
 
 
 def record_of(kind: PlanKind) -> PlanRecord:

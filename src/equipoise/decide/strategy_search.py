@@ -13,9 +13,8 @@ from msgspec.structs import replace
 from equipoise.calibration import UNCALIBRATED_LOG_SD
 from equipoise.calibration.profiles import (
     CalibratedModel,
-    architecture,
 )
-from equipoise.decide.combine import PlanRecord, model_kind, record_of
+from equipoise.decide.combine import PlanRecord, model_kind, pretraining_kind, record_of
 from equipoise.decide.fine_tuning import (
     ROLLOUT_LOG_SD,
     ROLLOUT_TIME_PER_STEP_TIME,
@@ -115,32 +114,27 @@ class Problem(Struct, frozen=True, kw_only=True):
     @property
     def record(self) -> PlanRecord:
         """How wrong plans of such trainings were."""
-        is_pretraining = self.training.is_pretraining
-        return record_of("pretraining" if is_pretraining else model_kind(self.training.workload))
+        about = self.training.workload
+        return record_of(pretraining_kind(about) if self.training.is_pretraining else model_kind(about))
 
     @property
     def time_per_step_time(self) -> float:
-        """Time of the whole training over that of its steps: of pretrainings and rollouts, as published.
+        """Time of the whole training over that of its steps, as published: evaluation of those to a target,
+        all else of pretrainings and rollouts.
 
         That of pretrainings holds how far the steps of other teams are from the model, unless they are known.
-        Of mixtures of experts four of three families were published, planned at 0.76 to 1.43 times what they
-        took (docs/experiments/0035): too few and too far apart for a factor, their time is that of the steps.
         """
         if self.training.workload.rollout is not None:
             return ROLLOUT_TIME_PER_STEP_TIME
-        if not self._is_dense_pretraining:
-            return 1.0
-        return _TIME_PER_OWN_STEP_TIME if self.has_own_steps else 1.0 / self.record.bias
+        if self.training.is_pretraining and not self.has_own_steps:
+            return 1.0 / self.record.bias
+        return self.time_per_own_step_time
 
     @property
     def time_per_own_step_time(self) -> float:
         """The same where the steps themselves were measured: what a whole training takes besides them."""
-        return _TIME_PER_OWN_STEP_TIME if self._is_dense_pretraining else 1.0
-
-    @property
-    def _is_dense_pretraining(self) -> bool:
-        is_dense = architecture(self.training.workload) == "dense transformer"
-        return self.training.is_pretraining and is_dense
+        is_pretraining = self.training.is_pretraining
+        return _TIME_PER_OWN_STEP_TIME if is_pretraining else self.training.budget.time_per_step_time
 
     def batches(self, num_accelerators: int) -> tuple[int, ...]:
         """Global batches to try: the one stated or published, else those that results span, in even steps.

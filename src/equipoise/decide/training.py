@@ -33,14 +33,15 @@ from equipoise.perfmodel.space import Value
 from equipoise.scaling.convergence import BatchGrowth
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.catalogue import Catalogue
-from equipoise.spec.mlperf import Scores
+from equipoise.spec.mlperf import ScoredEntry, Scores
 from equipoise.spec.strategy import FLAGS, read_option, software
 from equipoise.spec.workload import Workload
-from equipoise.units import format_amount, format_count, format_si
+from equipoise.units import format_amount, format_count, format_percent, format_si
 
 _MOST_VALUES = 10_000
 _NEXT_PARAMETER: Final = re.compile(r"[,\s]\s*(?=\w+\s*=)")
 _MOST_GROWTHS: Final = 32
+_MOST_EVALUATION: Final = 0.9  # of a time
 
 
 def parameter_choices(
@@ -91,7 +92,7 @@ def _between(text: str, field: str, first: Value, last: Value) -> range:
     return range(int(first) + 1, int(last) + 1)
 
 
-TRAINING_ALONE = "The time is of training steps; evaluation and start-up, which MLPerf counts, come on top."
+TRAINING_ALONE = "The time is of training steps; start-up, which MLPerf counts, comes on top."
 
 
 class TrainingBudget(Struct, frozen=True, kw_only=True):
@@ -100,7 +101,8 @@ class TrainingBudget(Struct, frozen=True, kw_only=True):
     samples: global batches -> samples; None where results state how long the training takes, not how many
     samples: then only published times apply. log_sd: a global batch -> log standard deviation of
     its samples. batches: global batches it is known for, smallest and largest; None where samples do not
-    depend on them. is_to_target: the published target is meant.
+    depend on them. is_to_target: the published target is meant. evaluation_share: of its published times,
+    what evaluation takes.
     """
 
     work: str
@@ -108,8 +110,14 @@ class TrainingBudget(Struct, frozen=True, kw_only=True):
     log_sd: Callable[[float], float]
     batches: tuple[int, int] | None
     is_to_target: bool
+    evaluation_share: float = 0.0
     evidence: tuple[EvidenceSource, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def time_per_step_time(self) -> float:
+        """Time of the whole training over that of its steps, by what evaluation takes of published ones."""
+        return 1.0 / (1.0 - self.evaluation_share)
 
     def samples_at(self, global_batch_samples: int) -> float | None:
         """Samples of the training at a batch; None where that is not known."""
@@ -156,7 +164,13 @@ def training_budget(query: TrainingQuery, workload: Workload, scores: Scores | N
             is_to_target=True,
             notes=(unknown,),
         )
-    return _fitted(workload, growth, evidence)
+    return _fitted(workload, growth, evidence, _evaluation_share(scores.of(workload.slug)))
+
+
+def _evaluation_share(entries: Sequence[ScoredEntry]) -> float:
+    """The share of published times that evaluation takes: the median of the entries that state it."""
+    shares = [each.eval_s / each.score_s for each in entries if each.eval_s is not None]
+    return min(median(shares), _MOST_EVALUATION) if shares else 0.0
 
 
 def fixed_budget(workload: Workload, samples: float, *, in_samples: bool = False) -> TrainingBudget:
@@ -201,7 +215,9 @@ def _batch_growth(scores: Scores, workload: str) -> tuple[BatchGrowth, tuple[Evi
     return growth, _evidence(growth)
 
 
-def _fitted(workload: Workload, growth: BatchGrowth, evidence: tuple[EvidenceSource, ...]) -> TrainingBudget:
+def _fitted(
+    workload: Workload, growth: BatchGrowth, evidence: tuple[EvidenceSource, ...], evaluation_share: float
+) -> TrainingBudget:
     """The law of samples against batch, with its spread over the batches seen."""
     least, critical = growth.samples_min.value, growth.batch_critical.value
     curve = growth.curve
@@ -219,9 +235,19 @@ def _fitted(workload: Workload, growth: BatchGrowth, evidence: tuple[EvidenceSou
         log_sd=lambda batch: float(np.interp(math.log(batch), batches, spread)),
         batches=(min(seen), max(seen)),
         is_to_target=True,
+        evaluation_share=evaluation_share,
         evidence=evidence,
-        notes=(law, TRAINING_ALONE),
+        notes=(law, *_clock_notes(evaluation_share)),
     )
+
+
+def _clock_notes(evaluation_share: float) -> tuple[str, ...]:
+    """What the model's time holds of what MLPerf's clock counts."""
+    rounded = round(evaluation_share, 2)
+    if not rounded:
+        return (TRAINING_ALONE,)
+    of_times = f"Evaluation takes {format_percent(rounded)} of published times (median)"
+    return (f"{of_times}; the model's count as much.", TRAINING_ALONE)
 
 
 def _evidence(growth: BatchGrowth) -> tuple[EvidenceSource, ...]:
@@ -324,9 +350,11 @@ def training(query: TrainingQuery, catalogue: Catalogue, scores: Scores | None) 
         batch, words = _chosen_batch(query, about, budget, None if is_another else scores)
     if query.train and "trained" in parameter_choices(query.fixed):
         raise UsageError("--train and --fix trained both state which weights are trained; keep one")
+    # Whoever states an amount means what is computed; published trainings are known to leave padding out.
+    computed = about if budget.is_to_target else replace(about, unpadded_tokens=None)
     return Training(
         name=query.workload or about.title,
-        workload=about,
+        workload=computed,
         budget=budget,
         global_batch_samples=batch,
         batch_words=words,

@@ -220,8 +220,8 @@ def workload_load(workload: Workload) -> Load:
     Source: figures of the workload; kernels as frameworks launch them for convolution, norm and activation.
     """
     frozen = {"frozen_share": workload.frozen_share, "frozen_params": workload.frozen_params or 0.0}
-    if workload.transformer is not None and workload.sequence_tokens is not None:
-        return replace(transformer_load(workload.transformer, sequence=workload.sequence_tokens), **frozen)
+    if workload.transformer is not None and workload.computed_tokens is not None:
+        return replace(transformer_load(workload.transformer, sequence=workload.computed_tokens), **frozen)
     flop, params, kept = (
         workload.forward_flop_per_sample,
         workload.params,

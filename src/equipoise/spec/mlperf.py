@@ -77,6 +77,7 @@ class ScoredEntry(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     energy_j: float | None = None
     source_uri: str | None = None
     source_line: int | None = None
+    eval_s: float | None = None
 
     @property
     def group(self) -> tuple[str, str, str]:

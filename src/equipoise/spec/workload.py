@@ -125,6 +125,8 @@ class Rollout(Struct, frozen=True, kw_only=True):
 class Workload(Struct, frozen=True, kw_only=True):
     """One workload: facts that hold for every run of it; None is unknown.
 
+    unpadded_tokens: of sequence_tokens, the mean of its dataset without padding, which published trainings
+    leave out; None where samples are full.
     params: weights that every data-parallel rank holds; embedding_params: tables of a recommender besides,
     which are spread over the ranks: how many tables, values a row, and rows that a sample looks up in all.
     What a model that is no transformer needs is stated per sample: forward_flop_per_sample,
@@ -149,6 +151,7 @@ class Workload(Struct, frozen=True, kw_only=True):
     target: str | None = None
     sample: str = "sample"
     sequence_tokens: int | None = None
+    unpadded_tokens: int | None = None
     dataset_samples: int | None = None
     global_batch_below: float | None = None
     usual_batch_samples: int | None = None
@@ -179,6 +182,11 @@ class Workload(Struct, frozen=True, kw_only=True):
     aliases: tuple[str, ...] = ()
 
     @property
+    def computed_tokens(self) -> int | None:
+        """Tokens of a sample that are computed, as if every sample had their mean."""
+        return self.unpadded_tokens or self.sequence_tokens
+
+    @property
     def train_flop_per_sample(self) -> float | None:
         """FLOP of one sample's way forward and back, nothing computed twice; None where it is not known.
 
@@ -189,8 +197,8 @@ class Workload(Struct, frozen=True, kw_only=True):
         weights, it is 1.10 of the way forward of SDXL, 1.20 of FLUX.1 at 1,024 pixels: attention has two.
         """
         forward = self.forward_flop_per_sample
-        if forward is None and self.transformer is not None and self.sequence_tokens is not None:
-            forward = self.sequence_tokens * self.transformer.forward_flop_per_token(self.sequence_tokens)
+        if forward is None and self.transformer is not None and self.computed_tokens is not None:
+            forward = self.computed_tokens * self.transformer.forward_flop_per_token(self.computed_tokens)
         if forward is None:
             return None
         if self.backward_flop_per_sample is not None and self.trained == "full":
@@ -370,6 +378,8 @@ def _workload(block: FactBlock, known: Workload | None) -> Workload:
         },
     )
     _check_counted(block, found)
+    if (found.unpadded_tokens or 0) > (found.sequence_tokens or 0):
+        raise block.refuse("unpadded_tokens", "at most sequence_tokens")
     if found.usual_batch_samples is not None and found.usual_batch_source is None:
         raise block.refuse("usual_batch_source", "where usual_batch_samples was read")
     if found.trained != "full" and found.trained_params is None:

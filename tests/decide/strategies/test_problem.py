@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from equipoise.calibration.profiles import prior_model
-from equipoise.decide.combine import record_of
+from equipoise.decide.combine import pretraining_kind, record_of
 from equipoise.decide.query import query
 from equipoise.decide.strategy_search import plain_strategies, problem
 from equipoise.decide.surveys import remedy
@@ -66,9 +66,9 @@ def test_what_is_found_fits_is_the_fastest_and_sums_up(asked):
         assert chosen.dp * chosen.tp * chosen.pp * chosen.cp == asked["size"]
         assert chosen.global_batch_samples == asked["global_batch"]
         steps_s = each.step_s * 1e6 / asked["global_batch"]
-        model = found.training.workload.transformer
-        is_dense = model is not None and model.num_expert_blocks == 0
-        longer = 1 / record_of("pretraining").bias if found.training.is_pretraining and is_dense else 1.0
+        longer = found.training.budget.time_per_step_time
+        if found.training.is_pretraining:
+            longer = 1 / record_of(pretraining_kind(found.training.workload)).bias
         assert each.work_s.value == pytest.approx(steps_s * longer)
         assert each.work_s.low < each.work_s.value < each.work_s.high
     times = [each.work_s.value for each in strategies]

@@ -90,6 +90,8 @@ def model_of(row: TextRow, catalogue: Catalogue | None = None) -> Model:
 def known_workload(text: str, catalogue: Catalogue | None = None) -> Workload | None:
     """The workload of the catalogue that a text names in its longest run of words; None where it names none.
 
+    Its samples are full: of steps that are timed alone, nothing says that padding was left out.
+
     >>> known_workload("nothing that anybody trained") is None
     True
     """
@@ -101,7 +103,7 @@ def known_workload(text: str, catalogue: Catalogue | None = None) -> Workload | 
             run = words[start : start + length]
             slug = table.slug(" ".join(run)) or table.slug(without_blanks.get("".join(run), ""))
             if slug is not None:
-                return table.workloads[slug]
+                return replace(table.workloads[slug], unpadded_tokens=None)
     return None
 
 

@@ -350,7 +350,7 @@ def _why(run: UserRun, size: int, recast: Recast | None, slope: float) -> str:
     batch = format_count(run.global_batch_samples)
     if size == run.num_accelerators and recast is not None and recast.keeps_strategy:
         return (
-            f"{at}{way} at batch {batch}, {recast.factor:.2f} times as long, as published pretrainings took "
+            f"{at}{way} at batch {batch}, {recast.factor:.2f} times as long, as published trainings took "
             "over their own steps"
         )
     if size == run.num_accelerators and recast is not None and recast.is_other:

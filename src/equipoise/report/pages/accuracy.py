@@ -241,7 +241,8 @@ def _ledger_blocks(findings: AccuracyFindings) -> tuple[Block, ...]:
 KINDS: Final = {
     "transformer": ("Transformers", "workload", "workloads"),
     "other": ("Other models", "workload", "workloads"),
-    "pretraining": ("Pretrainings", "family", "families"),
+    "dense pretraining": ("Pretrainings of dense models", "family", "families"),
+    "expert pretraining": ("Pretrainings of mixtures of experts", "family", "families"),
 }
 
 
