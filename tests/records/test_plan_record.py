@@ -63,12 +63,12 @@ def test_pretrainings_are_longer_than_their_steps_by_the_median_of_published_one
         if each.kind != "dense pretraining":
             continue
         ratios.setdefault(each.workload, []).append(each.planned_s / each.published_s)
-    assert len(ratios["Pythia"]) == 6
+    assert len(ratios["Pythia"]) == 8
     shipped = record_of("dense pretraining")
     assert set(shipped.workloads) == ratios.keys()
     # Each family of models has the same weight: between the extremes of their medians, about the middle one.
     middles = sorted(statistics.median(each) for each in ratios.values())
-    assert middles[3] <= shipped.bias <= middles[-4]
+    assert middles[len(middles) // 3] <= shipped.bias <= middles[-len(middles) // 3]
     inside = [
         statistics.mean(abs(math.log(ratio / shipped.bias)) <= shipped.log_half_width for ratio in each)
         for each in ratios.values()
