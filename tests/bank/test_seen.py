@@ -177,7 +177,7 @@ def test_a_refusal_names_the_cheapest_and_the_fastest_of_all():
 
 
 def test_relaxed_as_the_refusal_says_the_question_has_an_answer():
-    limits = {"deadline": "1d", "budget": "95000"}
+    limits = {"deadline": "1d", "budget": "105000"}
     asked = (*PRETRAINING, *FOUR, "--max-accelerators", "512")
     document = lawful(*asked, *(part for name, value in limits.items() for part in (f"--{name}", value)))
     relaxations = document["refusal"]["relaxations"]
@@ -593,4 +593,6 @@ def test_wide_expert_parallelism_takes_the_hours_that_it_took():
     assert found["time_s"]["low"] <= published_s <= found["time_s"]["high"]
     # The first version took 2.54 times the hours, and 1F1B, which hides no all-to-all behind micro-batches, 1.40.
     assert "schedule=dualpipe" in found["strategy"]
-    assert 1 / 1.25 <= time_s(found) / published_s <= 1.25
+    # Those hours are of steps (3.7 days for a trillion tokens); other teams took more beside theirs.
+    (system,) = document["systems"]
+    assert 1 / 1.25 <= time_s(found) / system["time_per_step_time"] / published_s <= 1.25

@@ -215,7 +215,7 @@ FOUR_SYSTEMS = {
     "tokens": "1T",
     "accelerator": ["h100", "b200", "mi300x", "h200"],
     "deadline": "7d",
-    "budget": 100_000,
+    "budget": 120_000,
 }
 LORA = {"workload": "llama2_70b_lora", "accelerator": ["h100", "b200"], "at": "8..512"}
 PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True}

@@ -22,7 +22,7 @@ ModelKind: TypeAlias = Literal["transformer", "other"]
 # Trainings to a published target, by kind of model, and pretrainings of language models on stated tokens, of
 # dense ones and of mixtures of experts.
 PretrainingKind: TypeAlias = Literal["dense pretraining", "expert pretraining"]
-PlanKind: TypeAlias = ModelKind | PretrainingKind
+PlanKind: TypeAlias = Literal[ModelKind, PretrainingKind]
 PLAN_RECORD_NAME = "plans.json"
 
 

@@ -275,10 +275,9 @@ def _batch(answer: Answer, best: Candidate) -> Iterator[str]:
     batch = best.global_batch_samples
     assert batch is not None
     step = "" if best.step_s is None else f" per step of {amounts.duration(best.step_s.value)}"
-    factor = answer.system.time_per_step_time
+    factor = None if answer.question.is_to_target else answer.system.time_per_step_time
     if best.step_s is not None and factor is not None and factor > 1.0 and answer.rollout is None:
-        more = "evaluation" if answer.question.is_to_target else "evaluation, saving and restarts"
-        step += f" ({amounts.duration(best.step_s.value / factor)} without {more})"
+        step += f" ({amounts.duration(best.step_s.value / factor)} without evaluation, saving and restarts)"
     each = answer.workload.samples_per_example
     pairs = f" ({format_count(batch // each)} pairs)" if each > 1 else ""
     yield f"{format_count(batch)} {'sample' if batch == 1 else 'samples'}{pairs}{step}"
