@@ -327,7 +327,8 @@ class SystemAnswer(Struct, frozen=True, kw_only=True):
     reason to stop. calibration, run_fit: of the performance model, in words, and what the user's own steps
     made of it. software: whose measurements calibrate the model; None where the priors serve.
     time_per_step_time: modelled time of the training over that of its steps, more than 1 for
-    pretrainings; None without a model. unfit: sizes that may be taken and have no candidate.
+    pretrainings and where evaluation counts; None without a model. unfit: sizes that may be taken and have
+    no candidate.
     best_strategies: of the recommended size, the fastest first, each as a candidate that has this strategy.
     """
 
