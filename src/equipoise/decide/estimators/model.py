@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.calibration import EvidenceSource
-from equipoise.calibration.profiles import model_for, runs_on
+from equipoise.calibration.profiles import profiles, runs_on
 from equipoise.decide.combine import combined_record, model_kind, scaled_curves, straight_between
 from equipoise.decide.evidence import BoundKind, Curves, Estimate, Estimates, OrderBound
 from equipoise.decide.strategy_search import Problem
@@ -319,8 +319,8 @@ def software_ratios(known: Problem, chosen: Strategy) -> dict[str, float]:
 
     Assumes the same strategy, also where a software would choose another. By time, the fastest first.
     """
-    chip, workload = known.cluster.accelerator, known.training.workload
-    if workload.transformer is None:
+    chip = known.cluster.accelerator
+    if known.training.workload.transformer is None:
         return {}
     nodes = machine(replace(known.cluster, num_accelerators=chosen.num_accelerators))
     where = grid((chosen,))
@@ -329,8 +329,8 @@ def software_ratios(known: Problem, chosen: Strategy) -> dict[str, float]:
     is_eager = chosen.implementation == "eager"
     for each in SOFTWARE:
         if each.is_current and each.is_eager == is_eager and runs_on(each.name, chip):
-            other = model_for(chip, workload, software=each.name)
-            if other.calibration != known.model.calibration:
+            other = profiles()[each.name]
+            if other.name != known.model.calibration:
                 there_s = estimate(known.load, nodes, where, other.parameters).step_s
                 ratios[each.name] = float(np.asarray(there_s / own_s).ravel()[0])
     return dict(sorted(ratios.items(), key=lambda each: each[1]))
