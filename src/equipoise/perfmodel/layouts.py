@@ -288,30 +288,22 @@ def layout_groups(
     numbers = count()
     for index, (space, wrong) in enumerate(zip(spaces, faults, strict=True)):
         counted: set[tuple[Any, ...]] = set()
-        # The blocks that allow the same, by what decides it: layouts by the dozen differ in ep alone.
-        known: dict[tuple[Any, ...], list[_Block] | None] = {}
         for block in _blocks(space, limits, wrong, first=(index, numbers)):
-            ranks = block.dp * block.cp
-            key = (block.tp, block.cp, block.pp, ranks > 1, block.has_groups, id(block.of))
-            if key not in known:
-                layers = legal.of_layers(tp=block.tp, cp=block.cp)
-                states = legal.of_states(
-                    tp=block.tp,
-                    pp=block.pp,
-                    ranks=ranks,
-                    has_groups=block.has_groups,
-                    schedule=block.of.schedule,
-                    num_microbatches=block.of.num_microbatches,
-                )
-                for each in (layers, states):
-                    if each.reason and each.key not in counted:
-                        counted.add(each.key)
-                        wrong[each.reason] += 1
-                is_legal = layers.allowed and states.allowed
-                known[key] = blocks[layers.number, states.number] if is_legal else None
-            alike = known[key]
-            if alike is not None:
-                alike.append(block)
+            layers = legal.of_layers(tp=block.tp, cp=block.cp)
+            states = legal.of_states(
+                tp=block.tp,
+                pp=block.pp,
+                ranks=block.dp * block.cp,
+                has_groups=block.has_groups,
+                schedule=block.of.schedule,
+                num_microbatches=block.of.num_microbatches,
+            )
+            for each in (layers, states):
+                if each.reason and each.key not in counted:
+                    counted.add(each.key)
+                    wrong[each.reason] += 1
+            if layers.allowed and states.allowed:
+                blocks[layers.number, states.number].append(block)
     return tuple(
         LayoutGroup(
             layouts=_layouts(of),
@@ -389,7 +381,8 @@ def _blocks(
         for has_groups, rows in found.shares.items():
             for place, each in enumerate(by_rounds(dp, pp)):
                 yield _Block(dp, tp, pp, cp, number, place, each, has_groups, rows, start)
-        faults.update(found.faults)
+        if found.faults:
+            faults.update(found.faults)
 
 
 def _splits(limits: Limits, experts: Sequence[int], ranks: int, groups: Sequence[int]) -> _Splits:

@@ -420,8 +420,9 @@ def _split_bytes(load: Load, machine: Machine, parameters: Parameters, group: La
     of_batches = np.empty((len(layers), len(chunks), len(batches.layouts)))
     for which, part in batches.parts(MESH_ELEMENTS):
         mesh = part.mesh()
-        kept = activation_bytes(load, mesh) * parameters.activation_slack
-        of_batches[..., which] = kept + sent_bytes(load, mesh)
+        of_part = of_batches[..., which]
+        np.multiply(activation_bytes(load, mesh), parameters.activation_slack, out=of_part)
+        of_part += sent_bytes(load, mesh)
     return _SplitBytes(
         of_batches=of_batches,
         of_shares=held_memory(load, shares.mesh()).total,
