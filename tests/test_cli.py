@@ -57,6 +57,28 @@ def test_version_is_that_of_the_package():
     assert equipoise("--version").stdout == f"equipoise {__version__}\n"
 
 
+@pytest.mark.parametrize(("arguments", "code"), [(["--version"], 0), (["no-such-verb"], 2)])
+def test_what_others_do_at_the_end_is_done(arguments, code, tmp_path):
+    written = tmp_path / "written"
+    program = f"""if True:
+        import atexit, pathlib, threading
+        from equipoise.cli.app import main
+        atexit.register(pathlib.Path({str(written)!r}).write_text, "handler")
+        threading.Thread(target=lambda: (threading.Event().wait(0.2), print("thread"))).start()
+        main({arguments!r})"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert ended.returncode == code
+    assert ended.stdout.splitlines()[-1] == "thread"
+    assert written.read_text() == "handler"
+
+
+def test_a_profiler_reports_after_a_command():
+    program = ("-m", "cProfile", "-m", "equipoise", "--version")
+    ended = subprocess.run([sys.executable, *program], capture_output=True, text=True, check=True)
+    assert ended.stdout.startswith(f"equipoise {__version__}\n")
+    assert "function calls" in ended.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
