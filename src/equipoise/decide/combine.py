@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from msgspec import Struct
 
+from equipoise.calibration.profiles import architecture
 from equipoise.decide.evidence import LEAST_LOG_SD, Curves, Estimates
 from equipoise.files import shipped_record
 from equipoise.intervals import DEVIATE, Interval
@@ -89,7 +90,7 @@ def model_kind(about: Workload) -> ModelKind:
 
 def pretraining_kind(about: Workload) -> PretrainingKind:
     """What kind of pretraining a workload's is."""
-    has_experts = about.transformer is not None and about.transformer.num_expert_blocks > 0
+    has_experts = architecture(about) == "mixture of experts"
     return "expert pretraining" if has_experts else "dense pretraining"
 
 

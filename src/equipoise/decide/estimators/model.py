@@ -276,12 +276,11 @@ def model_estimates(survey: Survey) -> Estimates | None:
     error = format_percent(round(record.median, 2))
     why = f"{record.num_trainings} plans of published trainings: off by {error} (median)"
     factor = problem.time_per_step_time
-    is_longer = problem.training.is_pretraining and factor != 1.0
     if problem.training.workload.rollout is not None:
         why = f"ten published steps of its kind took {factor:.2f} times as long (median), as this does"
-    elif is_longer and problem.has_own_steps:
+    elif problem.training.is_pretraining and problem.has_own_steps:
         why = f"four published pretrainings took {factor:.2f} times as long as their own steps (median)"
-    elif is_longer:
+    elif problem.training.is_pretraining:
         why = (
             f"{record.num_trainings} published pretrainings took {factor:.2f} times as "
             f"long as the model says of their steps (median), and so does this; off from that by {error}"
