@@ -77,6 +77,21 @@ MODELS = {
     "dinov2": {},
     "swin": {},
     "convnext": {},
+    "albert": {},
+    "xlnet": {},
+    "longformer": {},
+    "big_bird": {},
+    "switch_transformers": {},
+    "nllb-moe": {},
+    "rwkv": {},
+    "recurrent_gemma": {},
+    "lfm2": {},
+    "xlstm": {},
+    "gemma3n_text": {},
+    "gemma4_text": {},
+    "zamba2": {"num_mem_blocks": 2},
+    "kimi_linear": {},
+    "deepseek_v4": {"num_hidden_layers": 6},
 }
 # Norms and biases are left out, of encoders also the table of segments and the layer before the logits; of pairs what
 # projects either.
@@ -92,7 +107,19 @@ ROUGHLY = (
     "clip",
     "siglip",
 )
-ROUGHLY += ("vit", "dinov2", "swin", "convnext")
+ROUGHLY += (
+    "vit",
+    "dinov2",
+    "swin",
+    "convnext",
+    "albert",
+    "longformer",
+    "big_bird",
+    "gemma3n_text",
+    "xlnet",
+    "xlstm",
+)
+ROUGHLY += ("kimi_linear",)
 BUILDERS = ("SpeechSeq2Seq", "Seq2SeqLM", "CausalLM", "MaskedLM", "CTC")
 
 
@@ -318,18 +345,166 @@ def test_a_type_that_is_not_known_is_refused_where_its_file_is_unlike_llamas(key
 
 
 @pytest.mark.parametrize(
-    ("kind", "word"), [("albert", "share"), ("resnet", "convolutions"), ("rwkv", "recurrent")]
+    ("kind", "word"), [("zamba", "share"), ("resnet", "convolutions"), ("reformer", "attention")]
 )
 def test_what_sizes_cannot_state_is_refused_by_name(kind, word, tmp_path):
     with pytest.raises(SpecError, match=rf"{kind}.*{word}.*MODULE:FUNCTION"):
         read_config(written(tmp_path, {"model_type": kind, "hidden_size": 64}))
 
 
-def test_a_model_of_diffusers_is_refused_with_what_can_be_asked(tmp_path):
-    path = tmp_path / "config.json"
-    path.write_text('{"_class_name": "SD3Transformer2DModel", "num_layers": 24}')
-    with pytest.raises(SpecError, match=r"SD3Transformer2DModel.*MODULE:FUNCTION"):
-        read_config(path)
+DIFFUSION = tomllib.loads((Path(__file__).parents[1] / "truth" / "diffusion_configs.toml").read_text())
+
+
+@pytest.mark.truth
+@pytest.mark.parametrize("name", DIFFUSION)
+def test_parameters_and_flop_of_diffusion_models_are_those_of_diffusers(name, tmp_path):
+    known = DIFFUSION[name]
+    found = read_config(written(tmp_path, known["config"])).workload
+    assert found.params == pytest.approx(known["params"], rel=0.02)
+    assert found.area == "generation"
+    assert found.frozen_params > 0
+    if "tokens" in known:
+        assert found.sequence_tokens == known["tokens"]
+    if "flop" in known:
+        passes = found.train_flop_per_sample / (3 + found.frozen_share)
+        assert passes == pytest.approx(known["flop"], rel=0.02)
+
+
+# Counted on diffusers and transformers modules (their sources).
+@pytest.mark.truth
+@pytest.mark.parametrize(
+    ("name", "slug"), [("flux1_dev", "flux1_dev"), ("sdxl", "sdxl"), ("wan21_1_3b", "wan21_1_3b")]
+)
+def test_a_diffusion_model_costs_what_the_catalogues_does(name, slug, tmp_path):
+    known, found = workload(slug), read_config(written(tmp_path, DIFFUSION[name]["config"])).workload
+    assert found.train_flop_per_sample == pytest.approx(known.train_flop_per_sample, rel=0.05)
+    assert found.frozen_params == pytest.approx(known.frozen_params, rel=0.01)
+    assert found.frozen_share == pytest.approx(known.frozen_share, rel=0.06)
+    load, other = workload_load(found), workload_load(known)
+    kept, published = (
+        each.sequence * each.layers * (each.kept_whole_bytes + each.kept_shared_bytes)
+        for each in (load, other)
+    )
+    assert kept == pytest.approx(published, rel=0.2)
+
+
+def test_a_pipeline_is_the_network_that_its_folder_holds(tmp_path):
+    keys = DIFFUSION["sd3_medium"]["config"]
+    index = {"_class_name": "StableDiffusion3Pipeline", "transformer": ["diffusers", keys["_class_name"]]}
+    (tmp_path / "model_index.json").write_text(json.dumps(index))
+    with pytest.raises(SpecError, match=r"transformer/config\.json"):
+        read_config(tmp_path / "model_index.json")
+    (tmp_path / "transformer").mkdir()
+    written(tmp_path / "transformer", keys)
+    assert read_config(tmp_path / "model_index.json").workload.params == pytest.approx(2.028e9, rel=0.02)
+
+
+def test_a_network_of_diffusers_that_is_not_read_is_refused_with_what_can_be_asked(tmp_path):
+    with pytest.raises(SpecError, match=r"AutoencoderKL.*MODULE:FUNCTION"):
+        read_config(written(tmp_path, {"_class_name": "AutoencoderKL", "num_layers": 24}))
+
+
+def test_layers_that_share_weights_are_computed_each_and_stored_once(tmp_path):
+    shape = {
+        "hidden_size": 768,
+        "intermediate_size": 3072,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+    }
+    shape |= {"vocab_size": 30_000, "max_position_embeddings": 512}
+    shared, own = (
+        read_config(written(tmp_path, shape | {"model_type": kind})).workload for kind in ("albert", "bert")
+    )
+    assert shared.transformer.forward_flop_per_token(512) == pytest.approx(
+        own.transformer.forward_flop_per_token(512)
+    )
+    # 12 blocks of 4 x 768 x 768 + 2 x 768 x 3072 weights in BERT; one here
+    block = 7_077_888
+    assert (own.transformer.stack_params, shared.transformer.stack_params) == (12 * block, block)
+    loads = [workload_load(each) for each in (shared, own)]
+    assert loads[0].train_flop_per_sample == pytest.approx(loads[1].train_flop_per_sample)
+    assert loads[0].params == pytest.approx(shared.params)
+
+
+def nas_block(group, factor, **others):
+    attention = {"n_heads_in_group": group, "no_op": group is None, "replace_with_linear": False}
+    return {
+        "attention": attention,
+        "ffn": {"ffn_mult": factor, "no_op": factor is None, "replace_with_linear": False},
+    } | others
+
+
+NAS = {"model_type": "nemotron-nas", "hidden_size": 8192, "num_attention_heads": 64, "vocab_size": 128_256}
+
+
+def test_a_searched_network_of_equal_blocks_is_the_model_it_was_cut_from(tmp_path):
+    # Llama 3.1 70B (Llama team 2024, table 3), from which Nemotron Super and Ultra were cut: 28,672 wide, 8 keys
+    keys = NAS | {"num_hidden_layers": 80, "block_configs": [nas_block(8, 5.25)] * 80}
+    found, known = read_config(written(tmp_path, keys)).workload, workload("llama31_70b")
+    assert found.params == known.transformer.params
+    assert found.transformer.forward_flop_per_token(4096) == known.transformer.forward_flop_per_token(4096)
+
+
+def test_blocks_that_a_search_skipped_or_replaced_cost_nothing_or_one_matrix(tmp_path):
+    linear = nas_block(None, None, ffn={"no_op": False, "replace_with_linear": True})
+    blocks = [nas_block(8, 5.25), nas_block(None, 5.25), nas_block(8, None), linear]
+    found = read_config(written(tmp_path, NAS | {"num_hidden_layers": 4, "block_configs": blocks})).workload
+    hidden = 8192
+    attention, dense = 2 * hidden * hidden + 2 * hidden * 1024, 3 * hidden * 28_672
+    by_hand = 2 * attention + 2 * dense + hidden * hidden + 2 * 128_256 * hidden
+    assert found.params == pytest.approx(by_hand, rel=1e-4)
+    load = workload_load(found)
+    assert load.params == pytest.approx(found.params)
+    assert load.layers == 4
+
+
+def test_layers_of_several_widths_take_a_longer_sample_all_alike(tmp_path):
+    # OpenELM-270M: every token passes every weight but the table of tokens, which makes logits as well
+    found = read_config(written(tmp_path, CARDS["openelm_270m"]["config"])).workload.transformer
+    for tokens in (512, 2048):
+        heads = sum([12] * 5 + [16] * 7 + [20] * 4)
+        scores = 2 * 2 * 64 * heads * (tokens + 1) / 2
+        assert found.forward_flop_per_token(tokens) == pytest.approx(2 * found.params + scores, rel=1e-3)
+
+
+def test_gemma_4_sees_all_tokens_in_a_sixth_of_its_layers(tmp_path):
+    found = read_config(written(tmp_path, CARDS["gemma4_31b"]["config"])).workload.transformer
+    tokens, window, hidden = 32_768, 1024, 5376
+    local = 50 * 32 * 256 * window * (1 - (window - 1) / (2 * tokens))
+    whole = 10 * 32 * 512 * (tokens + 1) / 2
+    by_hand = 2 * found.params + 4 * (local + whole)
+    assert found.forward_flop_per_token(tokens) == pytest.approx(by_hand, rel=1e-4)
+    assert hidden * 262_144 == found.embedding_params
+
+
+def test_experts_that_do_nothing_are_among_those_that_a_token_picks(tmp_path):
+    # LongCat Team 2025: 27 B of 560 B are active on average, 8 experts of 12 picked of 512 and 256 that do nothing
+    found = read_config(written(tmp_path, CARDS["longcat_flash"]["config"])).workload.transformer
+    assert found.top_k == 8
+    assert found.active_params == pytest.approx(27e9, rel=0.05)
+
+
+def test_deepseek_v4_is_that_of_the_catalogue(tmp_path):
+    found, known = (
+        read_config(written(tmp_path, CARDS["deepseek_v4_flash"]["config"])).workload.transformer,
+        workload("deepseek_v4_flash").transformer,
+    )
+    assert found.params == known.params
+    assert found.forward_flop_per_token(4096) == pytest.approx(known.forward_flop_per_token(4096), rel=0.01)
+
+
+@pytest.mark.parametrize("key", ["logit_scale_init_value", "backbone_config"])
+def test_the_text_encoder_of_another_network_is_not_taken_for_it(key, tmp_path):
+    text = {
+        "model_type": "bert",
+        "hidden_size": 64,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+        "vocab_size": 9,
+    }
+    keys = {"model_type": "novel_detector", "text_config": text, key: {"depth": 4}}
+    with pytest.raises(SpecError, match=r"novel_detector.*bert.*MODULE:FUNCTION"):
+        read_config(written(tmp_path, keys))
 
 
 def test_experts_of_a_dense_family_are_not_left_out(tmp_path):
@@ -435,6 +610,37 @@ KEYS += (
     "mlp_only_layers",
 )
 KEYS += ("intermediate_size", "depths", "num_heads", "hidden_sizes", "embed_dim", "conv_dim", "conv_kernel")
+KEYS += (
+    "block_configs",
+    "num_query_heads",
+    "num_kv_heads",
+    "ffn_multipliers",
+    "num_hidden_groups",
+    "block_types",
+)
+KEYS += (
+    "per_layer_config",
+    "compress_ratios",
+    "compress_rates",
+    "linear_attn_config",
+    "hybrid_layer_ids",
+    "mlp_ratio",
+)
+KEYS += (
+    "in_channels",
+    "sample_size",
+    "block_out_channels",
+    "layers_per_block",
+    "down_block_types",
+    "num_layers",
+)
+KEYS += (
+    "attention_head_dim",
+    "hidden_size_per_layer_input",
+    "altup_num_inputs",
+    "enable_moe_block",
+    "ffn_mult",
+)
 KEYS += ("conv_stride", "encoder_layers", "attn_type_list", "moe_k", "id2label", "image_size", "patch_size")
 
 
@@ -445,6 +651,7 @@ KEYS += ("conv_stride", "encoder_layers", "attn_type_list", "moe_k", "id2label",
 )
 def test_no_file_ends_in_any_other_error(tmp_path_factory, kind, keys):
     path = tmp_path_factory.getbasetemp() / "config.json"
-    path.write_text(json.dumps({**keys, "model_type": kind}))
-    with suppress(SpecError):
-        read_config(path)
+    for name in ("model_type", "_class_name"):
+        path.write_text(json.dumps({**keys, name: kind}))
+        with suppress(SpecError):
+            read_config(path)

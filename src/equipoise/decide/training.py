@@ -390,6 +390,9 @@ def _of_config(query: TrainingQuery, chosen: list[str]) -> Workload:
     if query.sequence_tokens is None and found.workload.area == "language":
         tokens = format_count(found.workload.sequence_tokens or 0)
         chosen.append(f"samples of {tokens} tokens (--sequence for another number)")
+    if query.sequence_tokens is None and found.of_samples:
+        other = " (--sequence for another number)" if found.workload.transformer is not None else ""
+        chosen.append(f"samples are {found.of_samples}{other}")
     if found.left_out:
         chosen.append(f"{query.config.name} without {', '.join(found.left_out)}, which nothing here models")
     if found.assumed:

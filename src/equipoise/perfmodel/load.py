@@ -1,5 +1,6 @@
 """What a model asks of a machine, layer by layer: FLOP, bytes and parameters. Floats or arrays, no names."""
 
+import math
 from collections.abc import Sequence
 from typing import TypeAlias
 
@@ -167,16 +168,20 @@ def transformer_load(model: Transformer, *, sequence: int) -> Load:
     further = model.prediction_layers
     # Shared weights are read once more for each further prediction, and stored once.
     further_stored = min(1, further) if model.prediction_shared else further
-    towers = [(each.tokens / sequence, _blocks(each.model, each.tokens, 0)) for each in model.towers]
-    passed = [(count, _passed(block, share)) for share, blocks in towers for count, block in blocks]
-    held = [each for _, blocks in towers for each in blocks]
+    towers = [(each.tokens_of(sequence), each.model) for each in model.towers]
+    blocks = [(tokens, each.repeats, _blocks(each, tokens, 0)) for tokens, each in towers]
+    passed = [(count, _passed(block, tokens / sequence)) for tokens, _, of in blocks for count, block in of]
+    held = [(count / repeats, block) for _, repeats, of in blocks for count, block in of]
+    own = [(count / model.repeats, block) for count, block in _blocks(model, sequence, further_stored)]
     stack = mean_layer((*_blocks(model, sequence, further), *passed), layers)
-    stored = mean_layer((*_blocks(model, sequence, further_stored), *held), layers)
+    stored = mean_layer((*own, *held), layers)
     joints = 2 * hidden * hidden * further_stored / layers
     logits = model.predicted_fraction * model.vocabulary * (1 + further)
     tables = float(model.embedding_params + sum(each.model.embedding_params for each in model.towers))
     whole = model.layers * hidden
-    whole += sum(each.tokens / sequence * each.model.layers * each.model.hidden for each in model.towers)
+    whole += sum(tokens / sequence * each.layers * each.hidden for tokens, each in towers)
+    # A tensor axis shares out the heads of every layer.
+    alike = [each.model for each in model.towers if each.tokens == 0]
     layer = replace(
         stack,
         dense_flop=stack.dense_flop + 4 * hidden * hidden * further / layers,
@@ -189,8 +194,8 @@ def transformer_load(model: Transformer, *, sequence: int) -> Load:
         **asdict(layer),
         layers=layers,
         hidden=hidden,
-        heads=float(model.heads),
-        kv_heads=float(model.kv_heads),
+        heads=float(math.gcd(model.heads, *(each.heads for each in alike))),
+        kv_heads=float(math.gcd(model.kv_heads, *(each.kv_heads for each in alike))),
         experts=float(model.experts),
         top_k=float(model.top_k),
         expert_groups=float(model.expert_groups),
@@ -329,12 +334,15 @@ def _attention_block(model: Transformer, sequence: int, cross_tokens: int = 0) -
     output = model.heads * value
     # Of queries, keys, values and output the first and third are kept, the second and fourth done again.
     again = 2 * model.hidden * (model.kv_heads * key + output)
+    params, made = model.attention_params, model.kv_params
+    if cross_tokens:
+        params, made = model.cross_params, model.cross_kv_params
     return BlockLoad(
-        dense_flop=2 * (model.attention_params + (keys_per_token - 1) * model.kv_params),
+        dense_flop=2 * (params + (keys_per_token - 1) * made),
         num_dense_products=2.0,
         num_summed_whole=2.0 * model.hidden,
         num_summed_shared=float(width),
-        again_flop=min(again, model.attention_params),
+        again_flop=min(again, params),
         attention_flop=2 * model.heads * tiled * context + picking,
         product_whole_bytes=2 * model.hidden * _BYTES_PER_VALUE,
         product_shared_bytes=width * _BYTES_PER_VALUE,
@@ -344,7 +352,7 @@ def _attention_block(model: Transformer, sequence: int, cross_tokens: int = 0) -
         whole_bytes=_WHOLE_PASSES * model.hidden * _BYTES_PER_VALUE,
         shared_bytes=2 * model.heads * key * _BYTES_PER_VALUE,
         num_kernels=12.0,
-        dense_params=float(model.attention_params),
+        dense_params=float(params),
         adapter_params=float(model.attention_adapter_width),
         linear_adapter_params=2.0 * model.hidden,
         kept_whole_bytes=_WHOLE_KEPT * model.hidden * _BYTES_PER_VALUE,
@@ -441,6 +449,8 @@ def _state_block(model: Transformer) -> BlockLoad:
     if model.state_rank:
         width = 3 * inner + model.state_rank + 2 * model.state_size
         scores, states, state_bytes = 0, 0, _SCAN_BYTES * inner * model.state_size
+    if model.state_width:
+        width = model.state_width
     kept_bytes = 0.0 if model.state_rank else state_bytes / 4
     return BlockLoad(
         dense_flop=2 * model.state_params,

@@ -13,17 +13,25 @@ from msgspec import Struct
 
 from equipoise.errors import DataError, SpecError
 from equipoise.files import read_input
+from equipoise.spec import shown
+from equipoise.spec.hub_diffusion import UNet, latents, with_frozen
 from equipoise.spec.hub_keys import MOST_NAME, HubConfig, family_of_type, hub_config
 from equipoise.spec.hub_layers import sample_tokens, sizes
 from equipoise.spec.transformer import Transformer
 from equipoise.spec.workload import Workload
-from equipoise.units import format_si
+from equipoise.units import format_count, format_si
 
 _MOST_BYTES: Final = 1_000_000
 # Where a model of images or sounds as well keeps its language model.
 _LANGUAGE: Final = ("text_config", "llm_config", "language_config", "thinker_config")
+# bf16: what activations of figures per sample are stated in.
+_BYTES_PER_VALUE: Final = 2.0
+# A key of models that compare texts with images.
+_PAIRED: Final = "logit_scale_init_value"
 # Tables of a file that are called as models are, and are none.
-_NO_MODEL: Final = frozenset({"attn_config", "ffn_config", "quantization_config", *_LANGUAGE})
+_NO_MODEL: Final = frozenset(
+    {"attn_config", "ffn_config", "quantization_config", "linear_attn_config", "per_layer_config", *_LANGUAGE}
+)
 _SAMPLES: Final[Mapping[str, str]] = {"vision": "image", "speech": "utterance"}
 
 
@@ -35,6 +43,7 @@ class HubModel(Struct, frozen=True, kw_only=True):
 
     workload: Workload
     left_out: tuple[str, ...] = ()
+    of_samples: str | None = None
     assumed: str | None = None
 
 
@@ -45,8 +54,9 @@ def read_config(path: Path) -> HubModel:
     that such a model lacks; `assumed` says so. Raises SpecError in one sentence where the file is none, or
     the model cannot be described.
     """
-    outer = _read(path)
-    keys, kind, is_nested = outer, outer["model_type"], False
+    outer, path = _model_of(_read(path), path)
+    keys, is_nested = outer, False
+    kind = outer["model_type"] if "model_type" in outer else outer["_class_name"]
     family = family_of_type(kind)
     while family is None or "pair" not in family.parts:
         inner = next((key for key in _LANGUAGE if isinstance(keys.get(key), dict)), None)
@@ -58,10 +68,19 @@ def read_config(path: Path) -> HubModel:
         family = family_of_type(kind)
     config = hub_config(path, keys, kind=kind, is_nested=is_nested)
     family = config.family
+    is_unknown = is_nested and family_of_type(outer.get("model_type")) is None
+    if is_unknown and (_PAIRED in outer or not family.causal or not family.predicted_fraction):
+        raise SpecError(
+            f"{path}: model_type={shown(outer.get('model_type'))} is not known, and its text part alone "
+            f"({kind}) is an encoder beside other networks; count it as MODULE:FUNCTION"
+        )
+    if "unet" in family.parts:
+        return _of_unet(config, str(kind))
     try:
         model = Transformer(**sizes(config))
     except SpecError as err:
         raise SpecError(str(err) if str(err).startswith(f"{path}:") else f"{path}: {err}") from err
+    tokens = sample_tokens(config, model)
     amount = f"{format_si(float(model.params))} parameters"
     name = outer.get("_name_or_path")
     title = f"{kind} of {amount}"
@@ -73,19 +92,21 @@ def read_config(path: Path) -> HubModel:
             f"model_type={kind} is not known: read as a decoder like Llama{_further(family.parts)}, of "
             f"{amount}; compare them with the model card"
         )
+    workload = Workload(
+        slug=re.sub(r"[^a-z0-9]+", "_", title.lower()).strip("_") or "config",
+        title=title,
+        area=family.area,
+        source=f"{path.name} ({'model_type ' if 'model_type' in outer else ''}{kind})",
+        sample=_sample_name(config),
+        sequence_tokens=tokens,
+        params=float(model.params),
+        transformer=model,
+        usual_batch_samples=family.usual_batch_samples,
+        usual_batch_source=family.usual_batch_source,
+    )
     return HubModel(
-        workload=Workload(
-            slug=re.sub(r"[^a-z0-9]+", "_", title.lower()).strip("_") or "config",
-            title=title,
-            area=family.area,
-            source=f"{path.name} (model_type {kind})",
-            sample=_SAMPLES.get(family.area, "sequence"),
-            sequence_tokens=sample_tokens(config, model),
-            params=float(model.params),
-            transformer=model,
-            usual_batch_samples=family.usual_batch_samples,
-            usual_batch_source=family.usual_batch_source,
-        ),
+        workload=with_frozen(workload, config),
+        of_samples=_samples_words(config, tokens),
         left_out=_left_out(config, outer),
         assumed=assumed,
     )
@@ -101,15 +122,68 @@ def _read(path: Path) -> dict[str, Any]:
         found = json.loads(content.decode())
     except (ValueError, RecursionError) as err:
         raise SpecError(f"{path}: not JSON: {str(err)[:100]}; expected the config.json of a model") from err
-    if not isinstance(found, dict) or "model_type" not in found:
-        kind = found.get("_class_name") if isinstance(found, dict) else None
-        if isinstance(kind, str) and len(kind) <= MOST_NAME and kind.isprintable():
-            raise SpecError(
-                f"{path}: a model of diffusers ({kind}), whose sizes are not read; count it as "
-                "MODULE:FUNCTION, or state it in a file (`equipoise list workloads --example`)"
-            )
+    kind = found.get("_class_name") if isinstance(found, dict) else None
+    is_of_diffusers = isinstance(kind, str) and len(kind) <= MOST_NAME and kind.isprintable()
+    if not isinstance(found, dict) or ("model_type" not in found and not is_of_diffusers):
         raise SpecError(f"{path}: no model_type; expected the config.json of a model")
     return found
+
+
+def _model_of(found: dict[str, Any], path: Path) -> tuple[dict[str, Any], Path]:
+    """The model that a document describes, and where: of a pipeline of diffusers that which removes noise."""
+    part = next((each for each in ("transformer", "unet") if isinstance(found.get(each), list)), None)
+    if "model_type" in found or part is None:
+        return found, path
+    inner = path.parent / part / "config.json"
+    if not inner.is_file():
+        raise SpecError(
+            f"{path}: the {part} of a {shown(found['_class_name'])} is in {part}/config.json, which is not "
+            "beside it; give that file"
+        )
+    return _read(inner), inner
+
+
+def _of_unet(config: HubConfig, kind: str) -> HubModel:
+    """The workload of a U-Net, by its figures per sample."""
+    found = UNet(config)
+    title = f"{kind} of {format_si(float(found.params))} parameters"
+    workload = Workload(
+        slug=re.sub(r"[^a-z0-9]+", "_", title.lower()).strip("_"),
+        title=title,
+        area=config.family.area,
+        source=f"{config.path.name} ({kind})",
+        sample="image",
+        params=float(found.params),
+        forward_flop_per_sample=float(found.forward_flop),
+        activation_bytes_per_sample=_BYTES_PER_VALUE * found.kept_values,
+        boundary_bytes_per_sample=_BYTES_PER_VALUE * found.widest_values,
+        layers=found.layers,
+        adapter_width=found.adapter_width,
+        linear_adapter_width=found.adapter_width + found.linear_adapter_width,
+        usual_batch_samples=config.family.usual_batch_samples,
+        usual_batch_source=config.family.usual_batch_source,
+    )
+    return HubModel(workload=with_frozen(workload, config), of_samples=latents(config).words)
+
+
+def _sample_name(config: HubConfig) -> str:
+    """What a sample is called."""
+    if config.family.denoiser is not None:
+        return "video" if latents(config).pixel_frames > 1 else "image"
+    return _SAMPLES.get(config.family.area, "sequence")
+
+
+def _samples_words(config: HubConfig, tokens: int) -> str | None:
+    """What a sample of a diffusion model is, in words; None for other models."""
+    about = config.family.denoiser
+    if about is None:
+        return None
+    words = f"{latents(config).words}: {format_count(tokens)} tokens"
+    return (
+        f"{words}, {about.text_tokens} of text among them"
+        if about.joins_text and about.text_tokens
+        else words
+    )
 
 
 def _further(parts: tuple[str, ...]) -> str:

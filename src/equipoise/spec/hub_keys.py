@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias, TypeGuard
 
 from msgspec import Struct, convert
 from msgspec.structs import replace
@@ -20,6 +20,7 @@ MODEL_TYPES_FILE = Path(__file__).with_name("model_types.toml")
 MOST_SIZE: Final = 10**9
 MOST_LAYERS: Final = 10_000
 MOST_NAME: Final = 100
+_USUAL_FFN_RATIO: Final = 4.0
 USUAL_SEQUENCE_TOKENS: Final = 4096
 # Of a type that is not known: keys of what a decoder like Llama does not have.
 _UNLIKE_LLAMA: Final = re.compile(
@@ -41,7 +42,55 @@ _NO_LAYERS: Final = re.compile(
     r"|rope|mlp_only_layers|dropout"
 )
 # Parts of a family that make layers of experts.
-_WITH_EXPERTS: Final = frozenset({"experts", "llama4", "hybrid"})
+_WITH_EXPERTS: Final = frozenset(
+    {"experts", "llama4", "hybrid", "expert_stacks", "dense_beside", "shortcut", "gemma4"}
+)
+
+
+# Kinds of attention, as lists of layers name them.
+WINDOWED: Final = frozenset({"sliding_attention", "chunked_attention"})
+WHOLE: Final = frozenset({"full_attention", "indexed_attention"})
+
+# Sizes of a transformer, as its record names them.
+Sizes: TypeAlias = dict[str, Any]
+
+
+class Denoiser(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the transformer of a diffusion model is made: the fields of `denoiser` in model_types.toml."""
+
+    double: str | None = None
+    single: str | None = None
+    image_refiners: str | None = None
+    text_refiners: str | None = None
+    text_stream: str | None = None
+    joins_text: bool = True
+    modulation: float = 0.0
+    single_modulation: float = 0.0
+    modulation_width: str | None = None
+    shared_modulation: float = 3.0
+    text_width: tuple[str, ...] = ()
+    text_tokens: int
+    is_linear: bool = False
+    pixels: tuple[int, int] = (1024, 1024)
+    frames: int = 1
+    latent_pixels: int = 8
+    latent_pixels_by_channels: Mapping[str, int] = MappingProxyType({})
+    latent_frames: int = 1
+
+
+class FrozenModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What runs forward only beside a diffusion model: an encoder of texts, or one of images or videos."""
+
+    params: float
+    source: str
+    tokens: int | None = None
+    flop_per_pixel: float | None = None
+
+    def flop(self, *, text_tokens: int, num_pixels: int) -> float:
+        """FLOP of a sample of so many tokens of text, and pixels of all frames."""
+        if self.flop_per_pixel is not None:
+            return self.flop_per_pixel * num_pixels
+        return 2 * self.params * (text_tokens if self.tokens is None else self.tokens)
 
 
 class Family(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -59,11 +108,25 @@ class Family(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     merged: tuple[str, ...] = ()
     names: Mapping[str, Any] = MappingProxyType({})
     fixed: Mapping[str, Any] = MappingProxyType({})
+    ffn_ratio: float = _USUAL_FFN_RATIO
+    top_k: int | None = None
+    state_matrices: float = 0.0
+    has_matrix_states: bool = False
+    idle_matrices: float = 0.0
+    low_ranks: tuple[str, ...] = ()
+    denoiser: Denoiser | None = None
+    frozen: tuple[str, ...] = ()
+    frozen_by_text_width: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     sequence_tokens: int = USUAL_SEQUENCE_TOKENS
     without: str | None = None
     lacks: str | None = None
     usual_batch_samples: int | None = None
     usual_batch_source: str | None = None
+
+    @property
+    def has_ffn_ratio(self) -> bool:
+        """Whether widths follow from the hidden size in a ratio of the family's own."""
+        return self.ffn_ratio != _USUAL_FFN_RATIO
 
 
 class _Tables(Struct, frozen=True, forbid_unknown_fields=True):
@@ -72,6 +135,7 @@ class _Tables(Struct, frozen=True, forbid_unknown_fields=True):
     size: Mapping[str, Mapping[Literal["keys"], tuple[str, ...]]]
     family: Mapping[str, Family]
     nested: Mapping[str, Mapping[str, Any]]
+    frozen: Mapping[str, FrozenModel]
 
 
 @cache
@@ -152,6 +216,24 @@ class HubConfig(Struct, frozen=True, kw_only=True):
             raise self.refuse(key, f"a list of at most {MOST_LAYERS:,} layers")
         return value
 
+    @property
+    def frozen(self) -> tuple[FrozenModel, ...]:
+        """What runs forward only beside the model."""
+        width = str(self.keys.get("cross_attention_dim"))
+        names = self.family.frozen_by_text_width.get(width, self.family.frozen)
+        return tuple(_tables().frozen[name] for name in names)
+
+    def table(self, key: str) -> Mapping[str, Any]:
+        """A table of tables or whole numbers; empty where the file has none. Raises SpecError."""
+        value = self.keys.get(key)
+        if value is None:
+            return {}
+        if not isinstance(value, dict) or not all(
+            isinstance(e, dict) or _is_whole(e, 1, MOST_SIZE) for e in value.values()
+        ):
+            raise self.refuse(key, "a table")
+        return value
+
     def part(self, kind: str) -> "HubConfig":
         """The text or vision model of a pair, with what files leave out of such parts."""
         inner = self.keys.get(f"{kind}_config")
@@ -162,6 +244,14 @@ class HubConfig(Struct, frozen=True, kw_only=True):
             (each for each in (inner.get("model_type"), usual) if family_of_type(each)), f"clip_{kind}_model"
         )
         return hub_config(self.path, inner, kind=stated, is_nested=True)
+
+
+def is_factor(value: object) -> TypeGuard[float]:
+    """Whether a value of a file is a number that a size may be multiplied by."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= _MOST_FACTOR
+
+
+_MOST_FACTOR: Final = 1000
 
 
 def _is_whole(value: object, least: int, most: int) -> bool:
@@ -177,12 +267,18 @@ def hub_config(path: Path, keys: Mapping[str, Any], *, kind: object, is_nested: 
     """The keys as their family has them. Raises SpecError where no family reads such a model."""
     family = family_of_type(kind)
     stated = keys.get("model_type")
+    asked = "_class_name" if stated is None else "model_type"
     left_out = _tables().nested.get(stated if isinstance(stated, str) else str(kind), {}) if is_nested else {}
+    if family is None and stated is None:
+        raise SpecError(
+            f"{path}: {asked}={shown(kind)}, a model of diffusers whose sizes are not read; count it as "
+            "MODULE:FUNCTION, or state it in a file (`equipoise list workloads --example`)"
+        )
     if family is None:
         family = _assumed_family(path, keys, kind)
     if family.lacks is not None:
         raise SpecError(
-            f"{path}: model_type={shown(kind)} cannot be read: it has {family.lacks}, which no size here "
+            f"{path}: {asked}={shown(kind)} cannot be read: it has {family.lacks}, which no size here "
             "states; count it as MODULE:FUNCTION"
         )
     found = {key: value for key, value in keys.items() if value is not None}

@@ -58,11 +58,15 @@ class Tower(Struct, frozen=True, kw_only=True):
     """A further stack that each sample passes, of another width or length than the main one.
 
     Such as the encoder of a model of speech, the other half of a pair, or an earlier stage of a pyramid of
-    images. tokens: of a sample in it.
+    images; or layers of other sizes in the same stack. tokens: of a sample in it; 0: those of the main stack.
     """
 
     model: "Transformer"
     tokens: int
+
+    def tokens_of(self, sequence: int) -> int:
+        """Tokens of a sample of so many in the main stack."""
+        return self.tokens or sequence
 
 
 class Transformer(Struct, frozen=True, kw_only=True):
@@ -85,8 +89,11 @@ class Transformer(Struct, frozen=True, kw_only=True):
     state_*: Mamba-2 blocks (Dao and Gu 2024): heads, their size, the state size, groups. A gated
     delta net (Yang et al. 2024, arXiv:2412.06464) has the same projections: value heads, their size, the key
     size, key heads. state_rank: of the step sizes of Mamba-1 blocks (Gu and Dao 2023), whose channels are
-    heads of size 1; 0 in Mamba-2.
-    cross_layers, cross_tokens: further attention blocks, whose keys are so many tokens of another stack.
+    heads of size 1; 0 in Mamba-2. state_width: rows of the hidden size that all matrices of a block of
+    another linear recurrence have together; 0: those of Mamba.
+    cross_layers, cross_tokens: further attention blocks, whose keys are so many tokens of another stack, and
+    cross_width wide; 0: the hidden size.
+    repeats: how many layers have the same weights, which are stored once (ALBERT).
     embedding_width: of the tables, where a matrix widens what they hold; 0: the hidden size.
     towers: further stacks, all in `params`; a token is one of the stack itself, per which theirs are counted.
     prediction_layers: further layers that predict later tokens (multi-token prediction), each of an
@@ -133,8 +140,11 @@ class Transformer(Struct, frozen=True, kw_only=True):
     state_size: int = 0
     state_groups: int = 0
     state_rank: int = 0
+    state_width: int = 0
     cross_layers: int = 0
     cross_tokens: int = 0
+    cross_width: int = 0
+    repeats: float = 1.0
     embedding_width: int = 0
     prediction_layers: int = 0
     prediction_shared: bool = False
@@ -142,7 +152,7 @@ class Transformer(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse sizes that cannot be a model."""
-        for name in ("layers", "hidden", "heads", "vocabulary", "kv_heads", "head_size"):
+        for name in ("layers", "hidden", "heads", "vocabulary", "kv_heads", "head_size", "repeats"):
             if getattr(self, name) < 1:
                 raise SpecError(f"transformer: {name}={getattr(self, name)}; expected at least 1")
         if self.heads % self.kv_heads:
@@ -219,6 +229,16 @@ class Transformer(Struct, frozen=True, kw_only=True):
         return self.hidden * self.kv_heads * (self.head_size if self.kv_shared else self.head_size + value)
 
     @property
+    def cross_kv_params(self) -> int:
+        """As `kv_params`, of a block of cross attention."""
+        return self.kv_params * (self.cross_width or self.hidden) // self.hidden
+
+    @property
+    def cross_params(self) -> int:
+        """Weights of the projections of one block of cross attention."""
+        return self.attention_params - self.kv_params + self.cross_kv_params
+
+    @property
     def dense_params(self) -> int:
         """Weights of one dense feed-forward block."""
         return (3 if self.gated else 2) * self.hidden * self.ffn_hidden
@@ -237,6 +257,8 @@ class Transformer(Struct, frozen=True, kw_only=True):
     @property
     def state_params(self) -> int:
         """Weights of one state-space block: input and output projections, and what makes steps of Mamba-1."""
+        if self.state_width:
+            return self.state_width * self.hidden
         inner = self.state_heads * self.state_head_size
         if self.state_rank:
             return inner * (3 * self.hidden + 2 * self.state_rank + 3 * self.state_size)
@@ -278,17 +300,20 @@ class Transformer(Struct, frozen=True, kw_only=True):
         if on_all_linear:
             width += blocks * 2 * self.hidden
             width += self.num_dense_blocks * self.dense_adapter_width
-        return width + sum(each.model.adapter_width(on_all_linear=on_all_linear) for each in self.towers)
+        towers = sum(each.model.adapter_width(on_all_linear=on_all_linear) for each in self.towers)
+        return round(width / self.repeats) + towers
 
     @property
     def stack_params(self) -> int:
         """Weights of all layers, every expert counted; norms and biases are below 0.1 % and left out."""
-        return (
-            (self.num_attention_blocks + self.cross_layers) * self.attention_params
+        passed = (
+            self.num_attention_blocks * self.attention_params
+            + self.cross_layers * self.cross_params
             + self.num_dense_blocks * self.dense_params
             + self.num_expert_blocks * (self.experts * self.expert_params + self.shared_params)
             + self.state_layers * self.state_params
         )
+        return round(passed / self.repeats)
 
     @property
     def params(self) -> int:
@@ -312,8 +337,13 @@ class Transformer(Struct, frozen=True, kw_only=True):
     @property
     def active_params(self) -> int:
         """Weights one token meets: of the experts its `top_k`."""
+        return self.params - self.idle_params - sum(each.model.idle_params for each in self.towers)
+
+    @property
+    def idle_params(self) -> int:
+        """Weights of the stack's experts that a token does not meet."""
         idle = self.num_expert_blocks * (self.experts - self.top_k) * self.expert_params
-        return self.params - idle
+        return round(idle / self.repeats)
 
     def attention_context(self, sequence: int) -> float:
         """Mean number of keys a query of a sequence meets, over the attention blocks."""
@@ -353,9 +383,10 @@ class Transformer(Struct, frozen=True, kw_only=True):
         """
         inner = self.state_heads * self.state_head_size
         states = self.state_layers * 4 * inner * self.state_size
-        weights: float = self.active_params - self.embedding_params - self.tower_params
-        weights += self.cross_layers * self.kv_params * (self.cross_tokens / sequence - 1)
-        towers = sum(each.tokens * each.model.forward_flop_per_token(each.tokens) for each in self.towers)
+        weights: float = self.repeats * (self.stack_params - self.idle_params)
+        weights += self.cross_layers * self.cross_kv_params * (self.cross_tokens / sequence - 1)
+        lengths = [(each.model, each.tokens_of(sequence)) for each in self.towers]
+        towers = sum(tokens * model.forward_flop_per_token(tokens) for model, tokens in lengths)
         return (
             2 * weights
             + self.logits_flop_per_token
@@ -364,6 +395,32 @@ class Transformer(Struct, frozen=True, kw_only=True):
             + states
             + self.prediction_flop_per_token(sequence)
         )
+
+
+def feed_forward_stack(layers: int, hidden: int, *, ffn_hidden: int) -> Transformer:
+    """A stack of feed-forward blocks of two matrices."""
+    return Transformer(
+        layers=layers,
+        hidden=hidden,
+        heads=1,
+        kv_heads=1,
+        head_size=1,
+        ffn_hidden=ffn_hidden,
+        vocabulary=1,
+        tied_embeddings=True,
+        causal=False,
+        attention_layers=0,
+        predicted_fraction=0.0,
+    )
+
+
+def matrix_tower(columns: int, channels: int, tokens: int) -> Tower:
+    """A matrix, or a convolution, as a layer of as many weights.
+
+    columns: inputs of each channel, of a convolution channels by kernel.
+    """
+    stack = feed_forward_stack(1, channels, ffn_hidden=max(1, round(columns / 2)))
+    return Tower(model=stack, tokens=tokens)
 
 
 def read_transformer(block: FactBlock, known: Transformer | None) -> Transformer:

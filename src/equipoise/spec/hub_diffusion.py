@@ -1,0 +1,316 @@
+"""Diffusion models of the Hugging Face hub: the transformer or U-Net that removes noise.
+
+What runs forward only beside it, encoders of texts and images, is that of the family (model_types.toml).
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from equipoise.spec.hub_keys import MOST_LAYERS, Denoiser, HubConfig, Sizes
+from equipoise.spec.transformer import Tower, Transformer, feed_forward_stack, matrix_tower
+from equipoise.spec.workload import Workload
+
+_MOST_SIDE: Final = 100_000
+_MOST_PATCH: Final = 64
+
+
+class Latents(Struct, frozen=True, kw_only=True):
+    """What a diffusion model works on: latents of so many columns, rows and frames, and the pixels behind."""
+
+    width: int
+    height: int
+    frames: int
+    pixels_each: int
+    pixel_frames: int
+
+    @property
+    def num_pixels(self) -> int:
+        """Pixels of all frames of a sample."""
+        return self.width * self.height * self.pixels_each**2 * self.pixel_frames
+
+    @property
+    def words(self) -> str:
+        """The sample, for people."""
+        size = f"{self.width * self.pixels_each} x {self.height * self.pixels_each} pixels"
+        return f"{self.pixel_frames} frames of {size}" if self.pixel_frames > 1 else f"images of {size}"
+
+
+def latents(config: HubConfig) -> Latents:
+    """The latents of a sample: those that a file states, else those of the family's usual resolution."""
+    about = config.family.denoiser
+    assert about is not None
+    channels = str(config.keys.get("in_channels"))
+    each = about.latent_pixels_by_channels.get(channels, about.latent_pixels)
+    side = config.size("sample_size", 0, least=0, most=_MOST_SIDE)
+    frames = config.size("sample_frames", about.frames, most=_MOST_SIDE)
+    width, height = about.pixels
+    return Latents(
+        width=config.size("sample_width", side or max(1, width // each), most=_MOST_SIDE),
+        height=config.size("sample_height", side or max(1, height // each), most=_MOST_SIDE),
+        frames=(frames - 1) // about.latent_frames + 1,
+        pixels_each=each,
+        pixel_frames=frames,
+    )
+
+
+def with_frozen(workload: Workload, config: HubConfig) -> Workload:
+    """The workload of a model beside what runs forward only with it."""
+    about, forward_flop = config.family.denoiser, workload.train_flop_per_sample
+    if not config.frozen or about is None or forward_flop is None:
+        return workload
+    pixels = latents(config).num_pixels
+    flop = sum(each.flop(text_tokens=about.text_tokens, num_pixels=pixels) for each in config.frozen)
+    return replace(
+        workload,
+        frozen_share=_PASSES * flop / forward_flop,
+        frozen_params=sum(each.params for each in config.frozen),
+    )
+
+
+# A step costs as much as three passes forward.
+_PASSES: Final = 3
+
+
+# Transformers.
+
+
+def _patch(config: HubConfig) -> tuple[int, int]:
+    """Frames and columns (or rows) of latents that make a token."""
+    key = next((each for each in ("patch_size", "all_patch_size") if config.keys.get(each) is not None), "")
+    value = config.keys.get(key, 1)
+    if isinstance(value, list) and key == "patch_size" and len(value) > 1:
+        frames, side = value[0], value[-1]
+    else:
+        frames, side = (
+            config.keys.get("patch_size_t") or 1,
+            value[0] if isinstance(value, list) and value else value,
+        )
+    if not all(
+        isinstance(each, int) and not isinstance(each, bool) and 1 <= each <= _MOST_PATCH
+        for each in (frames, side)
+    ):
+        raise config.refuse(key or "patch_size", "one whole number, or one for frames and two for the sides")
+    return frames, side
+
+
+def denoiser_tokens(config: HubConfig) -> int:
+    """Tokens of a sample that a diffusion transformer attends over: patches, and text that joins them."""
+    about, (frames, side) = config.family.denoiser, _patch(config)
+    assert about is not None
+    of = latents(config)
+    found = math.ceil(of.width / side) * math.ceil(of.height / side) * math.ceil(of.frames / frames)
+    return found + (about.text_tokens if about.joins_text else 0)
+
+
+def denoiser_sizes(config: HubConfig, _found: Sizes) -> Sizes:
+    """A diffusion transformer: one stack over the tokens of a sample.
+
+    Where text has weights of its own in a layer, a token passes one of both: those of text are a tower of one
+    token, and so are the matrices that make scales and shifts of a sample's noise level.
+    """
+    family, about = config.family, config.family.denoiser
+    assert about is not None
+    heads, head_size = config.size("heads"), config.size("head_size", 0, least=0)
+    hidden = config.size("hidden", heads * head_size or None)
+    head_size = head_size or max(1, hidden // heads)
+    ratio = config.keys.get("mlp_ratio", family.ffn_ratio)
+    if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio <= MOST_LAYERS:
+        raise config.refuse("mlp_ratio", "a number")
+    double, single = (
+        config.size(key, 0, least=0, most=MOST_LAYERS) if key else 0 for key in (about.double, about.single)
+    )
+    refiners = config.size(about.image_refiners, 0, least=0, most=MOST_LAYERS) if about.image_refiners else 0
+    if double + single < 1:
+        raise config.refuse(about.double or about.single or "num_layers", "at least one layer")
+    frames, side = _patch(config)
+    channels = config.size("in_channels", 4)
+    layer = {
+        "hidden": hidden,
+        "heads": heads,
+        "kv_heads": config.size("kv_heads", heads),
+        "head_size": head_size,
+        "ffn_hidden": config.size("ffn_hidden", max(1, int(ratio * hidden))),
+        "gated": family.gated,
+        "causal": False,
+        "tied_embeddings": True,
+    }
+    layers = double + single + refiners
+    crosses = not about.joins_text and about.text_tokens > 0
+    return layer | {
+        "layers": layers,
+        "vocabulary": 2 * channels * side * side * frames,
+        # A linear attention costs as much as one over as many keys as a head is wide.
+        "window": head_size if about.is_linear else 0,
+        "windowed_layers": layers if about.is_linear else 0,
+        "cross_layers": layers if crosses else 0,
+        "cross_tokens": about.text_tokens if crosses else 0,
+        "towers": tuple(_beside(config, about, layer, (double, single + refiners))),
+    }
+
+
+def _beside(config: HubConfig, about: Denoiser, layer: Sizes, layers: tuple[int, int]) -> Iterator[Tower]:
+    """The stacks of a diffusion transformer besides its layers: weights of text, and of noise levels."""
+    hidden, (double, single) = layer["hidden"], layers
+    width = config.size(about.modulation_width, hidden) if about.modulation_width else hidden
+    ratio = layer["ffn_hidden"] / hidden
+    if double and about.joins_text:
+        narrow = config.size(about.text_stream, hidden) if about.text_stream else hidden
+        yield Tower(
+            model=_stack(layer | {"hidden": narrow, "ffn_hidden": max(1, int(ratio * narrow))}, double),
+            tokens=1,
+        )
+    refiners = config.size(about.text_refiners, 0, least=0, most=MOST_LAYERS) if about.text_refiners else 0
+    if refiners:
+        yield Tower(model=_stack(layer, refiners), tokens=about.text_tokens)
+    for count, factor in ((double, about.modulation), (single, about.single_modulation)):
+        if count and factor:
+            ffn_hidden = max(1, round(factor * width / 2))
+            yield Tower(model=feed_forward_stack(count, hidden, ffn_hidden=ffn_hidden), tokens=1)
+    further = len(config.listed("dual_attention_layers"))
+    if further:  # SD3.5 medium: images attend once more, to images
+        only = _stack(layer, further)
+        yield Tower(model=replace(only, attention_layers=further, dense_layers=0), tokens=0)
+        yield Tower(model=feed_forward_stack(further, hidden, ffn_hidden=round(1.5 * hidden)), tokens=1)
+    yield matrix_tower(round(about.shared_modulation * hidden), hidden, 1)
+    stated = next((key for key in about.text_width if config.keys.get(key) is not None), None)
+    if stated is not None:
+        yield matrix_tower(config.size(stated), hidden, about.text_tokens)
+
+
+def _stack(layer: Sizes, layers: int) -> Transformer:
+    """So many layers without tables."""
+    return Transformer(**layer, layers=layers, vocabulary=1, predicted_fraction=0.0)
+
+
+# U-Nets.
+
+_CONVOLUTION: Final = 9  # weights of a kernel of 3 by 3
+_MOST_LEVELS: Final = 8
+_BLOCKS: Final = frozenset({"CrossAttnDownBlock2D", "DownBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"})
+
+
+class UNet:
+    """Figures of a U-Net with attention to text, added up block by block, of one sample.
+
+    Assumes that normalisation keeps its input, an activation its input, and a product its own: two values of
+    each channel before a convolution, and in a transformer block those of `attend`.
+    """
+
+    def __init__(self, config: HubConfig) -> None:
+        """Walk through the network as its configuration describes it. Raises SpecError where it is unlike."""
+        self.params = self.forward_flop = self.kept_values = self.widest_values = self.layers = 0
+        self.adapter_width = self.linear_adapter_width = 0
+        self.text_tokens = config.family.denoiser.text_tokens if config.family.denoiser else 0
+        self.text_width = config.size("cross_attention_dim", 1280)
+        of = latents(config)
+        widths = config.sizes("block_out_channels") or [320, 640, 1280, 1280]
+        depths = _by_level(config, "transformer_layers_per_block", 1, len(widths))
+        resnets = _by_level(config, "layers_per_block", 2, len(widths))
+        places = [
+            max(1, of.width // 2**level) * max(1, of.height // 2**level) for level in range(len(widths))
+        ]
+        self.times = 4 * widths[0]
+        for columns in (
+            widths[0],
+            self.times,
+            config.size("projection_class_embeddings_input_dim", 0, least=0),
+        ):
+            self.product(columns, self.times, 1)
+        self.convolve(config.size("in_channels", 4), widths[0], places[0])
+        down = _attends(config, "down_block_types", len(widths))
+        up = _attends(config, "up_block_types", len(widths))[::-1]
+        skips = [widths[0]]
+        channels = widths[0]
+        for level, width in enumerate(widths):
+            for _ in range(resnets[level]):
+                self.block(channels, width, places[level], depths[level] if down[level] else 0)
+                channels = width
+                skips.append(width)
+            if level + 1 < len(widths):
+                self.convolve(width, width, places[level + 1])
+                skips.append(width)
+        self.block(channels, channels, places[-1], depths[-1])
+        self.block(channels, channels, places[-1], 0)
+        for level in reversed(range(len(widths))):
+            for _ in range(resnets[level] + 1):
+                self.block(
+                    channels + skips.pop(), widths[level], places[level], depths[level] if up[level] else 0
+                )
+                channels = widths[level]
+            if level:
+                self.convolve(channels, channels, places[level - 1])
+        self.convolve(channels, config.size("out_channels", 4), places[0])
+
+    def product(self, columns: int, channels: int, places: int) -> None:
+        """Add a matrix or convolution of so many inputs a channel, applied at so many places."""
+        self.params += columns * channels
+        self.forward_flop += 2 * columns * channels * places
+        self.layers += columns > 0
+
+    def convolve(self, before: int, channels: int, places: int) -> None:
+        """Add a convolution of 3 by 3."""
+        self.product(_CONVOLUTION * before, channels, places)
+        self.widest_values = max(self.widest_values, channels * places)
+
+    def block(self, before: int, channels: int, places: int, depth: int) -> None:
+        """Add two convolutions, shifted by the noise level, with a way around, and then `depth` layers."""
+        self.convolve(before, channels, places)
+        self.convolve(channels, channels, places)
+        self.product(self.times, channels, 1)
+        if before != channels:
+            self.product(before, channels, places)
+        self.kept_values += 3 * (before + channels) * places
+        if depth:
+            self.product(channels, channels, places)
+            self.product(channels, channels, places)
+            self.kept_values += 2 * channels * places
+            for _ in range(depth):
+                self.attend(channels, places)
+
+    def attend(self, channels: int, places: int) -> None:
+        """Add a layer of attention, attention to text, and a gated feed-forward block four times as wide.
+
+        Kept: inputs of three norms and of their products, queries, keys, values and results of attention, and
+        of the block both halves, the activation of one, and their product.
+        """
+        for keys, width in ((places, channels), (self.text_tokens, self.text_width)):
+            self.product(channels, 2 * channels, places)
+            self.product(width, 2 * channels, keys)
+            self.forward_flop += 4 * channels * places * keys
+            self.adapter_width += 6 * channels + 2 * width
+        self.product(channels, 8 * channels, places)
+        self.product(4 * channels, channels, places)
+        self.linear_adapter_width += 14 * channels
+        self.kept_values += (6 + 4 + 2 + 16) * channels * places
+
+
+def _by_level(config: HubConfig, key: str, usual: int, levels: int) -> list[int]:
+    """A number for each level: a list of as many, or one for all."""
+    value = config.keys.get(key)
+    found = (
+        config.sizes(key)
+        if isinstance(value, list)
+        else [config.size(key, usual, most=_MOST_BLOCKS)] * levels
+    )
+    if len(found) != levels or max(found) > _MOST_BLOCKS:
+        raise config.refuse(key, f"a whole number up to {_MOST_BLOCKS}, or one for each of {levels} levels")
+    return found
+
+
+_MOST_BLOCKS: Final = 100
+
+
+def _attends(config: HubConfig, key: str, levels: int) -> list[bool]:
+    """Whether the blocks of each level attend."""
+    kinds = config.listed(key)
+    if (
+        not 1 <= levels <= _MOST_LEVELS
+        or len(kinds) != levels
+        or not all(each in _BLOCKS for each in map(str, kinds))
+    ):
+        raise config.refuse(key, f"one of {', '.join(sorted(_BLOCKS))} for each of {levels} levels")
+    return ["Attn" in each for each in kinds]

@@ -1,0 +1,191 @@
+"""Models of sounds and images on the Hugging Face hub: what they work on, and what stands before."""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from equipoise.spec.hub_keys import MOST_LAYERS, HubConfig, Sizes
+from equipoise.spec.transformer import Tower, Transformer, feed_forward_stack, matrix_tower
+
+# Sounds.
+
+
+def _whisper(config: HubConfig, found: Sizes) -> Sizes:
+    """A decoder that attends to an encoder of 30 s of sound, a tower, before which are two convolutions."""
+    tokens, hidden = config.size("max_source_positions", 1500), found["hidden"]
+    heads = config.size("encoder_attention_heads", found["heads"])
+    encoder = Transformer(
+        layers=config.size("encoder_layers", most=MOST_LAYERS),
+        hidden=hidden,
+        heads=heads,
+        kv_heads=heads,
+        head_size=max(1, hidden // heads),
+        ffn_hidden=config.size("encoder_ffn_dim"),
+        vocabulary=3 * (config.size("num_mel_bins", 80) + hidden),
+        tied_embeddings=True,
+        causal=False,
+        position_embeddings=tokens,
+        predicted_fraction=0.0,
+    )
+    return found | {
+        "position_embeddings": config.size("positions"),
+        "cross_layers": found["layers"],
+        "cross_tokens": tokens,
+        "towers": (Tower(model=encoder, tokens=tokens),),
+    }
+
+
+# Samples of 16 kHz to which wav2vec 2.0, HuBERT and WavLM cut what they train on, 15.6 s (Baevski et al.
+# 2020, section 4.2).
+_CROP_SAMPLES: Final = 250_000
+
+
+def num_frames(config: HubConfig) -> list[int]:
+    """Tokens after each convolution over the waveform."""
+    found, left = [], _CROP_SAMPLES
+    for kernel, stride in zip(config.sizes("conv_kernel"), config.sizes("conv_stride"), strict=False):
+        left = max(1, (left - kernel) // stride + 1)
+        found.append(left)
+    return found
+
+
+def _waveform(config: HubConfig, found: Sizes) -> Sizes:
+    """wav2vec 2.0: convolutions over the waveform, a projection, and a convolution that states positions."""
+    tokens, hidden = num_frames(config), found["hidden"]
+    widths = config.sizes("conv_dim")
+    kernels = config.sizes("conv_kernel")
+    layers = zip((1, *widths), widths, kernels, tokens, strict=False)
+    towers = [matrix_tower(before * kernel, width, each) for before, width, kernel, each in layers]
+    kernel, groups = (
+        config.size("num_conv_pos_embeddings", 128),
+        config.size("num_conv_pos_embedding_groups", 16),
+    )
+    towers.append(matrix_tower(widths[-1], hidden, tokens[-1]))
+    towers.append(matrix_tower(hidden * kernel // groups, hidden, tokens[-1]))
+    return found | {"towers": tuple(towers)}
+
+
+# Images.
+
+
+def _image(config: HubConfig, found: Sizes) -> Sizes:
+    """A vision transformer: no vocabulary; a matrix embeds patches, and another makes classes."""
+    tokens = num_patches(config)
+    pixels = config.size("num_channels", 3) * config.size("patch_size", 16) ** 2
+    has_positions = config.family.position_tables and config.keys.get("rope_theta") is None
+    return found | {
+        "position_embeddings": tokens if has_positions else 0,
+        "vocabulary": pixels + _classes(config),
+        "tied_embeddings": True,
+        "predicted_fraction": 1 / tokens,
+    }
+
+
+def _pooled(config: HubConfig, found: Sizes) -> Sizes:
+    """SigLIP: a last layer pools by attention of one token."""
+    if not config.flag("vision_use_head", default=True):
+        return found
+    last = {"layers": 1, "vocabulary": 1, "position_embeddings": 0, "predicted_fraction": 0.0}
+    return found | {"towers": (Tower(model=Transformer(**found | last), tokens=1),)}
+
+
+def _classes(config: HubConfig) -> int:
+    """Classes that a file names; 0 where it names none."""
+    names = config.keys.get("id2label")
+    return len(names) if isinstance(names, dict) else config.size("num_labels", 0, least=0)
+
+
+def num_patches(config: HubConfig) -> int:
+    """Patches of an image, the class token and registers."""
+    if config.stated("num_patches") is not None:
+        return config.size("num_patches")
+    if "pyramid" in config.family.parts:
+        return _stages(config)[-1].tokens
+    side = config.size("image_size", 224) // config.size("patch_size", 16)
+    if side < 1:
+        raise config.refuse("image_size", f"at least patch_size={config.keys.get('patch_size', 16)}")
+    return side * side + 1 + config.size("num_register_tokens", 0, least=0)
+
+
+class _Stage(Struct, frozen=True, kw_only=True):
+    """A stage of a pyramid: so many layers of so many channels on so many tokens."""
+
+    layers: int
+    channels: int
+    tokens: int
+
+
+def _stages(config: HubConfig) -> list[_Stage]:
+    """The stages of a pyramid of images, whose sides are halved from one to the next."""
+    depths = config.sizes("depths")
+    first = config.size("embed_dim", 0, least=0)
+    widths = [first * 2**stage for stage in range(len(depths))] if first else config.sizes("hidden_sizes")
+    side = config.size("image_size", 224) // config.size("patch_size", 4)
+    is_deep = len(depths) > _MOST_STAGES or max(depths) > MOST_LAYERS
+    if len(widths) != len(depths) or is_deep or side < 2 ** (len(depths) - 1):
+        raise config.refuse(
+            "depths",
+            f"at most {_MOST_STAGES} stages of {MOST_LAYERS:,} layers, as many widths, and an image that can "
+            "be halved so often",
+        )
+    return [
+        _Stage(layers=depth, channels=width, tokens=(side // 2**stage) ** 2)
+        for stage, (depth, width) in enumerate(zip(depths, widths, strict=True))
+    ]
+
+
+_MOST_STAGES: Final = 8
+# Weights a channel of ConvNeXt's convolution of 7 by 7, which mixes tokens of one channel.
+_DEPTHWISE: Final = 49
+
+
+def _pyramid(config: HubConfig, _found: Sizes) -> Sizes:
+    """Swin and ConvNeXt: stages of fewer tokens and more channels, each after a matrix that merges patches.
+
+    The last stage is the stack itself; the others and the matrices are towers.
+    """
+    stages, towers, before = _stages(config), [], config.size("num_channels", 3)
+    merged = config.size("patch_size", 4) ** 2
+    models = [_stage(config, index, stage) for index, stage in enumerate(stages)]
+    for stage, model in zip(stages, models, strict=True):
+        towers.append(matrix_tower(before * merged, stage.channels, stage.tokens))
+        towers.append(Tower(model=model, tokens=stage.tokens))
+        before, merged = stage.channels, 4
+    last = towers.pop().model
+    return {name: getattr(last, name) for name in Transformer.__struct_fields__} | {
+        "vocabulary": max(1, _classes(config)),
+        "predicted_fraction": 1 / stages[-1].tokens,
+        "towers": tuple(towers),
+    }
+
+
+def _stage(config: HubConfig, index: int, stage: _Stage) -> Transformer:
+    """The layers of one stage: attention in windows, or a convolution of each channel."""
+    heads = config.sizes("num_heads") if config.keys.get("num_heads") is not None else []
+    if not heads:
+        return feed_forward_stack(
+            stage.layers, stage.channels, ffn_hidden=4 * stage.channels + round(_DEPTHWISE / 2)
+        )
+    if len(heads) <= index or stage.channels % heads[index]:
+        raise config.refuse("num_heads", "a number for each of depths, which divides its width")
+    return replace(
+        feed_forward_stack(stage.layers, stage.channels, ffn_hidden=4 * stage.channels),
+        heads=heads[index],
+        kv_heads=heads[index],
+        head_size=stage.channels // heads[index],
+        attention_layers=stage.layers,
+        window=config.size("window_size", 7) ** 2,
+        windowed_layers=stage.layers,
+    )
+
+
+# Parts of families, by name.
+MEDIA_PARTS: Final[Mapping[str, Callable[[HubConfig, Sizes], Sizes]]] = {
+    "whisper": _whisper,
+    "waveform": _waveform,
+    "image": _image,
+    "pooled": _pooled,
+    "pyramid": _pyramid,
+}
