@@ -78,7 +78,8 @@ ORDER = {
     "runs.readers": ("cells", "mlperf", "exports", "measurements"),
     "spec": (
         *("hardware", "mlperf", "transformer", "cluster", "links", "strategy"),
-        *("workload", "hub_keys", "hub_layers", "hub_config", "catalogue", "torch_model"),
+        *("workload", "hub_keys", "hub_diffusion", "hub_media", "hub_mixed", "hub_layers", "hub_config"),
+        *("catalogue", "torch_model"),
     ),
 }
 OUTSIDE_THE_TIERS = {"__init__", "__main__"}  # the front door: lazy names, and `python -m`
