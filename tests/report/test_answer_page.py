@@ -432,3 +432,12 @@ def test_a_price_of_one_provider_is_called_so():
     )
     assert "Cloud One" in lone["Money"]
     assert "Cloud" not in several["Money"]
+
+
+def test_a_value_of_an_hour_has_the_same_digits_in_table_and_chart():
+    made = made_answer()
+    offers = (made.offers[0], replace(made.offers[1], break_even_usd_per_hour=866.4))
+    page = html.render(ANSWER, made_answer(offers=offers))
+    assert "870 USD/h" in page
+    assert "than 870 USD" in page
+    assert "866 USD" not in page

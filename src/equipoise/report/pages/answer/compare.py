@@ -36,6 +36,7 @@ from equipoise.report.pages.answer.head import (
     after_queue,
     chip_of,
     groups,
+    hour_digits,
     is_recommended,
     limits_broken,
     offer_title,
@@ -232,7 +233,7 @@ def _break_evens(answer: Answer, best: Candidate, scale: float) -> tuple[list[Se
         x, y = tuple(each / scale for each in times), tuple(map(amounts.converted, costs))
         lines.append(replace(_curve("break-even", x, y), is_extrapolated=True))
         middle = len(x) // 2
-        words = f"{amounts.sums(value)} {amounts.currency()}/h"
+        words = f"{hour_digits(value)} {amounts.currency()}/h"
         notes.append(Note(x=x[middle], y=y[middle], text=words, is_minor=True))
     return lines, notes
 

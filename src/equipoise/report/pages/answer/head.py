@@ -184,7 +184,7 @@ def _evidence(answer: Answer, best: Candidate) -> str:
     """What the answer rests on, and on measurements of which software where that is known."""
     software, factor = answer.system.software, answer.system.time_per_step_time
     if best.grade == "measured" and factor is not None and factor != 1.0:
-        return f"{GRADES[best.grade]}, {factor:.2f} times their steps"
+        return f"{GRADES[best.grade]}, their step time × {factor:.2f}"
     if software is None or best.grade != "calibrated":
         return GRADES[best.grade]
     trained = answer.workload.trained if best.strategy is None else best.strategy.trained
@@ -193,7 +193,7 @@ def _evidence(answer: Answer, best: Candidate) -> str:
     if factor is not None and factor != 1.0:
         if answer.workload.rollout is not None:
             return f"model of {software}; a step takes {factor:.2f} times as long, as published"
-        return f"model of {software}, {factor:.2f} times its steps; {lacks}"
+        return f"model of {software}, its step time × {factor:.2f}; {lacks}"
     return f"the performance model of {software}; {lacks}"
 
 
@@ -528,7 +528,12 @@ def _value_name(each: Candidate, best: Candidate) -> str:
 
 def hour_usd(value: TimeValue) -> str:
     """From which value of an hour on, to two digits."""
-    return amounts.digits(float(f"{amounts.converted(value.from_usd_per_hour):.2g}"))
+    return hour_digits(value.from_usd_per_hour)
+
+
+def hour_digits(usd_per_hour: float) -> str:
+    """A value of an hour to two digits, in the currency shown, wherever it stands."""
+    return amounts.digits(float(f"{amounts.converted(usd_per_hour):.2g}"))
 
 
 # What each limit is called, and its unit.

@@ -36,6 +36,7 @@ from equipoise.report.pages.answer.head import (
     Group,
     after_queue,
     chip_of,
+    hour_digits,
     is_recommended,
     limit_words,
     limits_broken,
@@ -400,7 +401,7 @@ def _against(answer: Answer, offer: SystemOffer) -> str | None:
     value = offer.break_even_usd_per_hour
     if value is not None:
         more = "more" if each.time_s.value < best.time_s.value else "less"
-        parts.append(f"an hour is worth {more} than {amounts.money(value)}")
+        parts.append(f"an hour is worth {more} than {hour_digits(value)} {amounts.currency()}")
     to_offer = (one for one in answer.flips if (one.system, one.to) == (offer.system, offer.candidate))
     price = next((one for one in to_offer if one.flips_at < one.value), None)
     if price is not None and price.unit.startswith("USD"):
