@@ -184,7 +184,7 @@ def _evidence(answer: Answer, best: Candidate) -> str:
     """What the answer rests on, and on measurements of which software where that is known."""
     software, factor = answer.system.software, answer.system.time_per_step_time
     if best.grade == "measured" and factor is not None and factor != 1.0:
-        return f"{GRADES[best.grade]}, their step time × {factor:.2f}"
+        return f"{GRADES[best.grade]}, their step time \u00d7 {factor:.2f}"
     if software is None or best.grade != "calibrated":
         return GRADES[best.grade]
     trained = answer.workload.trained if best.strategy is None else best.strategy.trained
@@ -193,7 +193,7 @@ def _evidence(answer: Answer, best: Candidate) -> str:
     if factor is not None and factor != 1.0:
         if answer.workload.rollout is not None:
             return f"model of {software}; a step takes {factor:.2f} times as long, as published"
-        return f"model of {software}, its step time × {factor:.2f}; {lacks}"
+        return f"model of {software}, its step time \u00d7 {factor:.2f}; {lacks}"
     return f"the performance model of {software}; {lacks}"
 
 
