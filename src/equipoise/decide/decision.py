@@ -382,7 +382,10 @@ def _rollout_split(assessment: Assessment, best: Candidate) -> RolloutSplit | No
 
 
 def _nothing_runs(found: Sequence[SystemCandidates]) -> Refusal:
-    """The refusal where no strategy is legal and fits: the memory that would do, of the closest system."""
+    """The refusal where no strategy is legal and fits: the memory that would do, of the closest system.
+
+    Where no memory would, a power of two near the number asked for that can be shared out.
+    """
     short = [
         Relaxation(
             constraint="memory_bytes",
@@ -395,7 +398,23 @@ def _nothing_runs(found: Sequence[SystemCandidates]) -> Refusal:
         if each.reason == "memory_bytes" and each.needed is not None and each.available is not None
     ]
     closest = min(short, key=lambda each: each.needed / each.limit, default=None)
+    if closest is None:
+        closest = next((near for one in found if (near := _near_size(one.assessment)) is not None), None)
     return Refusal(cheapest=None, fastest=None, relaxations=() if closest is None else (closest,))
+
+
+def _near_size(assessment: Assessment) -> Relaxation | None:
+    """The power of two below the number asked for, else the one above, if a strategy fits it."""
+    if assessment.survey is None:
+        return None
+    asked = assessment.sizes.most
+    below = 1 << (asked.bit_length() - 1)
+    sizes = tuple(size for size in (below, 2 * below) if size != asked)
+    tried = zip(sizes, assessment.survey.problem.surveyed(sizes), strict=True)
+    size = next((size for size, each in tried if each.best), None)
+    if size is None:
+        return None
+    return Relaxation(constraint="max_accelerators", limit=asked, needed=size, candidate=None)
 
 
 def _chosen_for_you(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> tuple[str, ...]:

@@ -138,7 +138,7 @@ def _model_of(found: dict[str, Any], path: Path) -> tuple[dict[str, Any], Path]:
     if not inner.is_file():
         raise SpecError(
             f"{path}: the {part} of a {shown(found['_class_name'])} is in {part}/config.json, which is not "
-            "beside it; give that file"
+            "in its folder; give that file"
         )
     return _read(inner), inner
 

@@ -1,6 +1,6 @@
 """Diffusion models of the Hugging Face hub: the transformer or U-Net that removes noise.
 
-What runs forward only beside it, encoders of texts and images, is that of the family (model_types.toml).
+Encoders of texts and images, which only run forward, are those of the family (model_types.toml).
 """
 
 import math
