@@ -3,11 +3,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
+from scipy.linalg import sqrtm
 
 from equipoise.errors import EvidenceError
 from equipoise.intervals import covered_s
 from equipoise.stats import (
     conformal_half_width,
+    covariance_root,
     located_quantiles,
     log_t_interval,
     median_interval,
@@ -32,6 +34,21 @@ def test_quantiles_are_those_of_numpy(rows, share):
     assert np.array_equal(medians(values), np.median(values, axis=0))
     located = np.quantile(values[:, 0], [share, 0.5], method="inverted_cdf")
     assert np.array_equal(located_quantiles(values[:, 0], (share, 0.5)), located)
+
+
+def test_root_of_covariances_by_hand():
+    # Singular: all draws on the line y = 2 x, of which no signs or order of eigenvectors change a thing.
+    assert covariance_root(np.array([[1.0, 2.0], [2.0, 4.0]])) == pytest.approx(
+        np.array([[1.0, 2.0], [2.0, 4.0]]) / np.sqrt(5.0)
+    )
+    assert covariance_root(np.eye(3)) == pytest.approx(np.eye(3))
+    assert covariance_root(np.array([[-1e-18]])) == pytest.approx(0.0)
+
+
+@given(st.lists(st.lists(st.floats(-3.0, 3.0), min_size=3, max_size=3), min_size=3, max_size=3))
+def test_root_of_covariances_is_that_of_scipy(rows):
+    covariance = np.array(rows) @ np.array(rows).T + np.eye(3)
+    assert covariance_root(covariance) == pytest.approx(np.real(sqrtm(covariance)), abs=1e-9)
 
 
 @pytest.mark.law

@@ -69,6 +69,20 @@ def located_quantiles(values: ArrayLike, shares: Sequence[float]) -> NDArray[np.
     return ordered[[max(0, math.ceil(len(ordered) * share - 1)) for share in shares]]
 
 
+def covariance_root(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The symmetric R with R @ R = covariance: (n, n) symmetric -> (n, n). Negative eigenvalues count as 0.
+
+    Independent normal deviates times R have that covariance, which may be singular, unlike with Cholesky's.
+    There is one such R, so that equal deviates give equal draws on every machine: of eigenvectors, whose
+    signs and order differ from one build of LAPACK to the next, that is not so.
+
+    >>> covariance_root(np.array([[5.0, 4.0], [4.0, 5.0]])).round(6).tolist()
+    [[2.0, 1.0], [1.0, 2.0]]
+    """
+    variances, vectors = np.linalg.eigh(covariance)
+    return np.asarray((vectors * np.sqrt(np.maximum(variances, 0.0))) @ vectors.T)
+
+
 def conformal_half_width(log_errors: ArrayLike, clusters: ArrayLike, *, level: float) -> float:
     """The w for which predicted * exp(-w) to predicted * exp(w) holds the truth of a new cluster at `level`.
 

@@ -111,6 +111,8 @@ def test_lines_of_one_object_a_row_are_read(tmp_path):
     found = read_measurements(path)
     assert found.num_accelerators.tolist() == [1, 2]
     assert np.allclose(1e6 / found.time_s, [412.5, 790.0])
+    path.write_text('{"gpus": 2, "samples_per_s": 790, "global_batch": 64}\n')
+    assert "global_batch_samples" in exported(path).header
     path.write_text('{"num_gpus": 1, "samples_per_s": NaN}\n')
     with pytest.raises(DataError, match="line 1"):
         read_measurements(path)

@@ -30,6 +30,7 @@ from equipoise.perfmodel.parameters import (
     Prior,
 )
 from equipoise.spec.cluster import Cluster, Link
+from equipoise.stats import covariance_root
 from equipoise.units import MICROSECOND_S, format_count, format_percent, format_si
 
 # What the law errs by, as a standard deviation of the logarithm: an octave of ranks or nodes away, and for
@@ -248,10 +249,8 @@ def user_links(
 
 def _drawn(found: Fitted, draws: Sequence[CollectiveParameters]) -> list[CollectiveParameters]:
     """The draws, with what was fitted drawn anew."""
-    variances, vectors = np.linalg.eigh(found.log_covariance)  # of which some may be all but zero
-    root = vectors * np.sqrt(np.maximum(variances, 0.0))
     deviates = np.random.default_rng(_USER_LINKS_SEED).standard_normal((len(draws), len(found.names)))
-    logs = found.log_values + deviates @ root.T
+    logs = found.log_values + deviates @ covariance_root(found.log_covariance)
     limits = {each.name: math.inf if each.name in _RATES else each.largest for each in COLLECTIVE_PRIORS}
     most = [limits[name] for name in found.names]
     return [

@@ -171,7 +171,10 @@ class PooledLaw(Struct, frozen=True, kw_only=True):
         self._past(own, wanted.workload)
         expected = self._expected(own, wanted, smooth=True)
         values, vectors = np.linalg.eigh(expected.time.covariance)
-        courses = vectors[:, -_NUM_COURSES:] * np.sqrt(np.maximum(values[-_NUM_COURSES:], 0.0))
+        vectors = vectors[:, -_NUM_COURSES:]
+        # Which of the two signs comes out differs from one build of LAPACK to the next.
+        vectors = vectors * np.where(vectors[-1] < 0.0, -1.0, 1.0)
+        courses = vectors * np.sqrt(np.maximum(values[-_NUM_COURSES:], 0.0))
         deviates = np.column_stack([even_deviates(count, irrational) for irrational in _IRRATIONALS])
         log_work = expected.mean + deviates @ courses.T
         where = np.log2(np.asarray(sizes, dtype=float))

@@ -24,6 +24,7 @@ from equipoise.intervals import DEVIATE, LEVEL, log_sd, with_log_sd
 from equipoise.perfmodel.calibrate import STRAY_LOG_SD, Calibration, calibrate
 from equipoise.perfmodel.parameters import PRIORS, Parameters, Prior, stacked
 from equipoise.scaling.laws import FloatArray
+from equipoise.stats import covariance_root
 from equipoise.units import format_count, format_percent
 
 # Products, memory and links of a machine that nobody else measured may be slower than those of the tables by
@@ -213,12 +214,11 @@ class _Fitting(Struct, frozen=True, kw_only=True):
 
 def _draws(found: Calibration, start: CalibratedModel) -> tuple[Parameters, ...]:
     """Equally likely parameters: those fitted as their errors go together, the others as before the fit."""
-    values, vectors = np.linalg.eigh(found.covariance)
-    root = vectors * np.sqrt(np.maximum(values, 0.0))
     deviates = np.random.default_rng(_SEED).standard_normal((len(start.draws), len(found.moved)))
     centre = np.log([found.by_campaign[0].value(name) for name in found.moved])
     largest = {each.name: math.inf if each.name in _UNLIMITED else each.largest for each in PRIORS}
-    drawn = np.minimum(np.exp(centre + deviates @ root.T), [largest[name] for name in found.moved])
+    logs = centre + deviates @ covariance_root(found.covariance)
+    drawn = np.minimum(np.exp(logs), [largest[name] for name in found.moved])
     return tuple(
         each.changed(dict(zip(found.moved, row, strict=True)))
         for each, row in zip(start.draws, drawn.tolist(), strict=True)

@@ -45,7 +45,7 @@ _ALIASES: Mapping[str, tuple[str, ...]] = {
         "num_devices",
         "num_processes",
     ),
-    "global_batch_samples": ("global_batch_size",),
+    "global_batch_samples": ("global_batch_size", "global_batch"),
     "samples_per_s": ("samples_per_second", "train_samples_per_second"),
     "tokens_per_s": ("tokens_per_second", "train_tokens_per_second"),
     "sequence_tokens": ("sequence_length", "seq_length", "seq_len"),
