@@ -36,6 +36,7 @@ def test_every_option_obeys_the_rules_of_the_parser(trained):
 def test_the_parser_of_torchtitan_takes_them(trained):
     """Where torchtitan is installed."""
     manager = imported("torchtitan.config.manager")
+    imported("torchtitan.models.llama3.config_registry")  # which needs triton, that it does not ask for
     text, model = trained
     wanted = strategy(text)
     words = TORCHTITAN.translate(wanted, model).words

@@ -50,8 +50,8 @@ class Curves(Struct, frozen=True, kw_only=True):
 class Kind(Struct, frozen=True, kw_only=True):
     """One meaning of 'stops paying'.
 
-    title: as in a sentence. locate: curves -> (n_curves,) sizes; infinite where the point lies at the largest
-    size or beyond, zero where it lies at the smallest or before.
+    title: as in a sentence, {smallest} standing for the smallest size. locate: curves -> (n_curves,) sizes;
+    infinite where the point lies at the largest size or beyond, zero where at the smallest or before.
     """
 
     name: str
@@ -209,7 +209,7 @@ MARGINAL = Kind(
 )
 FLOOR = Kind(
     name="floor",
-    title="the last size with an efficiency of one half",
+    title="the last size with an efficiency of one half against a size of {smallest}",
     definition="the largest size with an efficiency of at least 0.5 against the smallest size",
     locate=_floor,
 )
@@ -281,7 +281,7 @@ def equilibria(
         found.append(
             Equilibrium(
                 kind=kind.name,
-                title=kind.title,
+                title=kind.title.format(smallest=format_count(domain.smallest)),
                 num_accelerators=size,
                 low=None if low == 0.0 and has_smaller else whole(low),
                 high=None if math.isinf(high) else math.ceil(max(high, domain.smallest)),
@@ -343,7 +343,7 @@ def discrete_equilibria(
         found.append(
             Equilibrium(
                 kind=kind.name,
-                title=kind.title,
+                title=kind.title.format(smallest=format_count(num_accelerators[0])),
                 num_accelerators=size,
                 low=None if low == 0.0 and has_smaller else within(low),
                 high=None if math.isinf(value) else within(high),
