@@ -520,6 +520,17 @@ def test_at_the_break_even_value_of_an_hour_both_cost_the_same():
         assert theirs == pytest.approx(ours)
 
 
+def test_what_breaks_a_limit_breaks_even_at_no_value_of_an_hour():
+    found = ask(
+        workload="llama31_8b", tokens="1T", accelerator=["h100", "mi300x"], deadline="7d", budget="120k"
+    )
+    [offer] = [each for each in found.offers if not each.is_feasible]
+    other = found.candidate(offer.candidate)  # faster and dearer than the choice, and over the budget
+    assert other.time_s.value < found.recommended.time_s.value
+    assert other.usd.value > 120_000
+    assert offer.break_even_usd_per_hour is None
+
+
 def test_a_system_that_keeps_no_limit_is_offered_last():
     found = ask(
         workload="llama31_8b", tokens="1T", accelerator=["h100", "b200"], deadline="20h", max_accelerators=512

@@ -261,7 +261,8 @@ class SystemOffer(Struct, frozen=True, kw_only=True):
 
     candidate: its id; of a system that keeps no limits, that of the one closest to them. grade: of the
     evidence of its time. break_even_usd_per_hour: the value of an hour at which it costs as much as the
-    recommended candidate, money and time together; None where one is better in both, or has no price.
+    recommended candidate, money and time together; None where one is better in both, has no price, or breaks
+    a limit.
     """
 
     candidate: str

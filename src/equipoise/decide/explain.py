@@ -88,7 +88,9 @@ def _offer(each: Candidate, best: Candidate | None) -> SystemOffer:
         terms=each.terms,
         is_feasible=each.feasible,
         grade=each.grade,
-        break_even_usd_per_hour=None if best is None else _break_even_usd_per_hour(best, each),
+        break_even_usd_per_hour=(
+            None if best is None or not each.feasible else _break_even_usd_per_hour(best, each)
+        ),
     )
 
 
