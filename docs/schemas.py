@@ -20,6 +20,7 @@ from equipoise.decide.allocation import SimplerSchedule
 from equipoise.decide.allocation.problem import ObjectiveName
 from equipoise.decide.answer import Alternative, Answer, Candidate
 from equipoise.decide.prediction import Prediction
+from equipoise.decide.published_pretrainings import NearPretraining
 from equipoise.decide.published_steps import NearStep
 from equipoise.decide.query import TrainingQuery
 from equipoise.decide.solve_for import Reaches
@@ -171,6 +172,7 @@ def _shared(definitions: _Definitions) -> Schema:
     return {
         "currency": {"anyOf": [own, _PLAIN[types.NoneType]]},
         "published_steps": {"type": "array", "items": definitions.of(NearStep)},
+        "published_pretrainings": {"type": "array", "items": definitions.of(NearPretraining)},
     }
 
 

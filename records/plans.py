@@ -4,13 +4,11 @@ python records/plans.py
 """
 
 import sys
-import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Final, get_args
 
-import msgspec
 import numpy as np
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
@@ -30,12 +28,14 @@ from equipoise.decide.combine import (
 )
 from equipoise.decide.estimators.model import model_estimates
 from equipoise.decide.evidence import Estimates
+from equipoise.decide.published_pretrainings import pretrainings
 from equipoise.decide.query import TrainingQuery
 from equipoise.decide.strategy_search import Problem, problem
 from equipoise.decide.surveys import Survey, surveyed
 from equipoise.decide.training import fixed_budget, training, usual_batch
+from equipoise.economics.interruptions import interrupted
 from equipoise.errors import InputError
-from equipoise.intervals import LEVEL
+from equipoise.intervals import LEVEL, exact
 from equipoise.runs import embedded
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.catalogue import catalogue, shipped
@@ -46,6 +46,8 @@ _TO_TARGET: Final[tuple[PlanKind, ...]] = get_args(ModelKind)
 _PRETRAININGS: Final[tuple[PlanKind, ...]] = get_args(PretrainingKind)
 # Rounds from here on: software and hardware that are still in use.
 _FIRST_ROUND: Final = "v3.0"
+# Of a pretraining that was published without.
+_USUAL_PRETRAINING_SIZE: Final = 1024
 
 
 class Planned(Struct, frozen=True, kw_only=True):
@@ -147,34 +149,11 @@ def _precision(row: ScoredEntry) -> tuple[str, ...]:
     return ("fp8",) if has_fp8 and kind_of(row.workload) == "transformer" else ()
 
 
-class Pretraining(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A language model whose pretraining was published in accelerator-hours.
+def planned_published_pretrainings() -> Iterator[tuple[Planned, float]]:
+    """Each with the time that the steps of its best strategy take, and the parameters that a token passes.
 
-    family: trainings of one project. num_accelerators: 1,024 where it is not known. batch_tokens: None where
-    it is not published. precision: of products, as strategies name it.
+    Failures at its size are in the time, as plans count them on top of the factor that follows from this.
     """
-
-    title: str
-    family: str
-    workload: str
-    tokens: float
-    sequence_tokens: int
-    accelerator: str
-    accelerator_hours: float
-    source: str
-    num_accelerators: int = 1024
-    batch_tokens: int | None = None
-    precision: str | None = None
-
-
-def pretrainings() -> tuple[Pretraining, ...]:
-    """The published pretrainings: facts of data/pretrainings.toml."""
-    text = (files("equipoise") / "data" / "pretrainings.toml").read_text(encoding="utf-8")
-    return tuple(msgspec.convert(each, Pretraining) for each in tomllib.loads(text)["pretraining"])
-
-
-def planned_pretrainings() -> Iterator[Planned]:
-    """The published pretrainings, each with the time that the steps of its best strategy take."""
     known = catalogue(workloads=(Path(str(files("equipoise"))) / "data" / "pretrained_models.toml",))
     for each in pretrainings():
         precision = () if each.precision is None else (each.precision,)
@@ -191,14 +170,28 @@ def planned_pretrainings() -> Iterator[Planned]:
         )
         nodes = shipped().cluster(each.accelerator)
         found = problem(posed, nodes, model_for(nodes.accelerator, about), num_best=1)
-        best = found.searched(each.num_accelerators).best
-        yield Planned(
-            entry=each.title,
-            workload=each.family,
-            kind=pretraining_kind(about),
-            published_s=each.accelerator_hours * HOUR_S / each.num_accelerators,
-            planned_s=best[0].worth[0] if best else None,
-            num_accelerators=each.num_accelerators,
+        size = each.num_accelerators or _USUAL_PRETRAINING_SIZE
+        best = found.searched(size).best
+        published_s = each.accelerator_hours * HOUR_S / size
+        stopped = interrupted(
+            exact(published_s),
+            num_accelerators=size,
+            num_nodes=-(-size // nodes.node_size),
+            trained_params=about.params,
+            is_spot=False,
+        )
+        assert about.transformer is not None
+        assert stopped.goodput is not None
+        yield (
+            Planned(
+                entry=each.title,
+                workload=each.family,
+                kind=pretraining_kind(about),
+                published_s=published_s,
+                planned_s=best[0].worth[0] / stopped.goodput.value if best else None,
+                num_accelerators=size,
+            ),
+            about.transformer.active_params,
         )
 
 
@@ -263,13 +256,24 @@ def _quantile(values: FloatArray, weights: FloatArray, share: float) -> float:
 def main() -> int:
     """Plan every training and write the file next to the embedded tables."""
     with threadpool_limits(limits=1):
-        found = (*planned(embedded.scores()), *planned_pretrainings())
-    to_target = [each for each in found if each.kind in _TO_TARGET]
+        to_target = list(planned(embedded.scores()))
+        pretrained = list(planned_published_pretrainings())
+    found = (*to_target, *(each for each, _ in pretrained))
     write_of_dataset(
         PLAN_RECORD_NAME,
         {
             "records": [to_builtins(each) for each in records(found)],
             "workloads": [to_builtins(each) for each in by_workload(to_target)],
+            "pretrainings": [
+                {
+                    "title": each.entry,
+                    "kind": each.kind,
+                    "active_params": active_params,
+                    "step_hours_ratio": each.planned_s / each.published_s,
+                }
+                for each, active_params in pretrained
+                if each.planned_s is not None
+            ],
         },
     )
     return 0

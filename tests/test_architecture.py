@@ -50,7 +50,15 @@ ORDER = {
         *("field", "query", "evidence", "answer", "select", "combine", "ledger", "fine_tuning", "training"),
         *("strategy_search",),
         *("systems", "surveys", "user_evidence", "estimators", "assess", "candidates", "explain", "reasons"),
-        *("decision", "published_steps", "prediction", "model_family", "solve_for", "allocation"),
+        *(
+            "decision",
+            "published_steps",
+            "published_pretrainings",
+            "prediction",
+            "model_family",
+            "solve_for",
+            "allocation",
+        ),
     ),
     "report": (
         *("format", "charts", "blocks", "figures", "svg", "json", "bench_json"),

@@ -111,7 +111,7 @@ def format_time(seconds: float, unit_s: float) -> str:
 
 
 _BILLION = 1e9
-_TRILLION = 1e12
+TRILLION = 1e12
 _SMALLEST = 1e-6
 
 
@@ -136,7 +136,7 @@ def format_amount(value: float) -> str:
     if not math.isfinite(value):
         return "unknown"
     value = float(f"{value:.3g}")
-    for factor, word in ((_TRILLION, " trillion"), (_BILLION, " billion")):
+    for factor, word in ((TRILLION, " trillion"), (_BILLION, " billion")):
         if abs(value) >= factor:
             return f"{value / factor:,.6g}{word}"
     if value.is_integer():

@@ -60,11 +60,21 @@ class WorkloadPlans(Struct, frozen=True, kw_only=True):
     median: float
 
 
+class PlannedPretraining(Struct, frozen=True, kw_only=True):
+    """A published pretraining as planned. step_hours_ratio: hours of its steps over those published."""
+
+    title: str
+    kind: PretrainingKind
+    active_params: float
+    step_hours_ratio: float
+
+
 class _Plans(Struct, frozen=True, kw_only=True):
     """What PLAN_RECORD_NAME holds."""
 
     records: tuple[PlanRecord, ...]
     workloads: tuple[WorkloadPlans, ...]
+    pretrainings: tuple[PlannedPretraining, ...]
 
 
 @cache
@@ -81,6 +91,12 @@ def plan_records() -> tuple[PlanRecord, ...]:
 def workload_plans() -> Mapping[str, WorkloadPlans]:
     """By workload, those that some training was planned of. Raises DataError as `plan_records` does."""
     return {each.workload: each for each in _plans().workloads}
+
+
+@cache
+def planned_pretrainings() -> Mapping[str, PlannedPretraining]:
+    """The published pretrainings that were planned, by title. Raises DataError as `plan_records` does."""
+    return {each.title: each for each in _plans().pretrainings}
 
 
 def model_kind(about: Workload) -> ModelKind:

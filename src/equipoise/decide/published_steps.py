@@ -85,7 +85,7 @@ def nearest_steps(
         if planned.model_kind == "other"
         else pl.col("model_kind").is_in(("dense", "experts"))
     )
-    apart = _chips_apart(rows["accelerator"].unique().to_list(), planned.accelerator, catalogue)
+    apart = chips_apart(rows["accelerator"].unique().to_list(), planned.accelerator, catalogue)
     rows = rows.filter(pl.col("accelerator").is_in([*apart]))
     if rows.is_empty():
         return rows.with_columns(distance=pl.lit(0.0))
@@ -133,7 +133,7 @@ def _software_apart(wanted: str | None) -> dict[str | None, float]:
     return found | {None: OTHER_FAMILY, wanted: 0.0}
 
 
-def _chips_apart(slugs: Sequence[str | None], wanted: str, catalogue: Catalogue) -> dict[str, float]:
+def chips_apart(slugs: Sequence[str | None], wanted: str, catalogue: Catalogue) -> dict[str, float]:
     """How far chips of the same maker and kind are from one; those of others are left out."""
     found: dict[str, float] = {}
     try:

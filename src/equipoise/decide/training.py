@@ -310,7 +310,7 @@ class Training(Struct, frozen=True, kw_only=True):
     def is_pretraining(self) -> bool:
         """Whether a language model is trained in full on a stated amount of text, not of examples."""
         is_stated = not self.budget.is_to_target and not self.counts_examples
-        return is_stated and _has_usual_batch(self.workload)
+        return is_stated and has_usual_batch(self.workload)
 
 
 def training(query: TrainingQuery, catalogue: Catalogue, scores: Scores | None) -> Training:
@@ -415,7 +415,7 @@ def _chosen_batch(
         usual, words = published, "the median of published ones"
     elif usual is None and about.usual_batch_samples is not None:
         usual, words = about.usual_batch_samples, f"as published ({about.usual_batch_source})"
-    elif usual is None and _has_usual_batch(about):
+    elif usual is None and has_usual_batch(about):
         usual, words = usual_batch(about), f"the usual {_usual_batch_tokens(about)[1]} tokens"
     samples = None if usual is None else budget.samples_at(usual)
     if usual is None or samples is None:
@@ -455,7 +455,8 @@ def _is_text(about: Workload) -> bool:
     return is_model and about.sequence_tokens is not None
 
 
-def _has_usual_batch(about: Workload) -> bool:
+def has_usual_batch(about: Workload) -> bool:
+    """Whether a language model is trained in full, of which usual global batches are known."""
     return _is_text(about) and about.trained == "full"
 
 
@@ -468,7 +469,7 @@ def usual_batch(about: Workload) -> int:
     """
     if about.usual_batch_samples is not None:
         return about.usual_batch_samples
-    if not _has_usual_batch(about) or about.sequence_tokens is None:
+    if not has_usual_batch(about) or about.sequence_tokens is None:
         raise EvidenceError(
             f"no published result of {about.title} states a global batch",
             missing=("the global batch: --global-batch N",),
@@ -495,7 +496,7 @@ def _published_batch(about: Workload, budget: TrainingBudget, scores: Scores | N
         return None
     middle = median(batches)
     longest = max((each.samples_to_target or 0 for each in known), default=0)
-    if longest and _has_usual_batch(about) and budget.samples is not None:
+    if longest and has_usual_batch(about) and budget.samples is not None:
         usual = usual_batch(about)
         if usual > middle and (budget.samples_at(usual) or 0.0) > _MUCH_LONGER * longest:
             return None

@@ -13,6 +13,7 @@ from msgspec import Struct
 from equipoise import __version__
 from equipoise.calibration import EstimatorName
 from equipoise.decide.answer import Alternative, Answer, Candidate
+from equipoise.decide.published_pretrainings import near_published_pretrainings
 from equipoise.decide.published_steps import near_published_steps
 from equipoise.intervals import Interval
 from equipoise.report.format import usable
@@ -194,6 +195,7 @@ def answer_fields(answer: Answer) -> dict[str, Any]:
     found = fields_of(answer)
     found["evidence"] = [fields_of(each) for each in evidence_of(answer)]
     found["published_steps"] = plain(near_published_steps(answer))
+    found["published_pretrainings"] = plain(near_published_pretrainings(answer))
     rounded = {name: _rounded(value) for name, value in found.items() if name != "question"}
     return {"question": _question(answer), "currency": _currency(answer.question), **rounded}
 
@@ -245,8 +247,11 @@ def prediction_fields(found: "Prediction") -> dict[str, Any]:
         }
         for each in found.candidates
     ]
-    steps = plain(near_published_steps(found.answer))
-    rounded = _rounded({"predictions": predictions, **fields, "published_steps": steps})
+    near = {
+        "published_steps": plain(near_published_steps(found.answer)),
+        "published_pretrainings": plain(near_published_pretrainings(found.answer)),
+    }
+    rounded = _rounded({"predictions": predictions, **fields, **near})
     return {"question": fields_of(found.question), "currency": _currency(found.question), **rounded}
 
 

@@ -6,6 +6,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from equipoise.decide.answer import Answer
+from equipoise.decide.published_pretrainings import NearPretraining, near_published_pretrainings
 from equipoise.decide.published_steps import NearStep, near_published_steps
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (
@@ -24,7 +25,7 @@ from equipoise.report.blocks import (
     words,
 )
 from equipoise.report.format import TIMES, accelerator_name, count, plural, printable, sentence
-from equipoise.units import format_percent
+from equipoise.units import format_percent, format_si
 
 _NUM_SHOWN: Final = 2  # in a sentence each; the table has all
 _MOST_ROWS: Final = 40
@@ -36,8 +37,39 @@ _NOT_COMBINED: Final = (
 
 
 def near_blocks(answer: Answer | None) -> tuple[Block, ...]:
-    """The published steps nearest to the candidate shown: the first in words, all in a table."""
-    near = near_published_steps(answer)
+    """The published pretrainings and steps nearest to the candidate shown: two in words, all in tables."""
+    pretrainings, steps = near_published_pretrainings(answer), near_published_steps(answer)
+    return (*_pretraining_blocks(pretrainings), *_step_blocks(steps))
+
+
+def _pretraining_blocks(near: Sequence[NearPretraining]) -> tuple[Block, ...]:
+    if not near:
+        return ()
+    return (
+        note("Nearest published pretrainings:"),
+        bullets(pretraining_words(each) for each in near[:_NUM_SHOWN]),
+        Fold(
+            name="published-pretrainings",
+            title=f"{plural(len(near), 'published pretraining')} near to this one",
+            blocks=(table_of("published-pretrainings-table", _PRETRAINING_COLUMNS, near),),
+            is_aside=True,
+        ),
+    )
+
+
+def pretraining_words(each: NearPretraining) -> str:
+    """A published pretraining and what the model makes of it, in one sentence."""
+    size = "" if each.num_accelerators is None else f"{count(each.num_accelerators)} {TIMES} "
+    where = f"{size}{accelerator_name(each.accelerator)}"
+    return (
+        f"{printable(each.title)}, {_tokens(each.tokens)} tokens, {where}: "
+        f"{_hours(each.accelerator_hours)} accelerator-hours, "
+        f"{_hours(each.accelerator_hours_per_t_tokens)} per 1 T tokens"
+        f"{_ratio_words(each.model_ratio)} there."
+    )
+
+
+def _step_blocks(near: Sequence[NearStep]) -> tuple[Block, ...]:
     if not near:
         return ()
     return (
@@ -71,10 +103,20 @@ def step_words(step: NearStep) -> str:
 def _model_words(step: NearStep) -> str:
     if step.model_ratio is None:
         return ""
-    off = abs(step.model_ratio - 1.0)
-    way = "shorter" if step.model_ratio < 1.0 else "longer"
-    fitted = ", fitted to it" if step.in_sample else ""
-    return f"; the model's time is {format_percent(round(off, 2))} {way} there{fitted}"
+    return f"{_ratio_words(step.model_ratio)} there{', fitted to it' if step.in_sample else ''}"
+
+
+def _ratio_words(ratio: float) -> str:
+    way = "shorter" if ratio < 1.0 else "longer"
+    return f"; the model's time is {format_percent(round(abs(ratio - 1.0), 2))} {way}"
+
+
+def _hours(hours: float) -> str:
+    return amounts.digits(hours)
+
+
+def _tokens(tokens: float) -> str:
+    return format_si(tokens)
 
 
 def _tokens_per_s(rate: float) -> str:
@@ -96,6 +138,17 @@ _NEAR_COLUMNS: Final = (
         lambda step: _ratio(step.model_ratio, in_sample=step.in_sample),
         meaning="predicted over measured time; *: fitted to the row",
     ),
+)
+
+
+_PRETRAINING_COLUMNS: Final = (
+    names("Pretraining", lambda each: named(each.title, detail=each.source)),
+    words("Accelerator", lambda each: accelerator_name(each.accelerator)),
+    numbers("N", "num_accelerators"),
+    numbers("Tokens", "tokens", _tokens),
+    numbers("Hours", "accelerator_hours", _hours, meaning="accelerator-hours"),
+    numbers("Hours per 1 T", "accelerator_hours_per_t_tokens", _hours, meaning="of 1e12 tokens"),
+    numbers("Model", "model_ratio", lambda ratio: f"{ratio:.2f}", meaning="planned over published hours"),
 )
 
 

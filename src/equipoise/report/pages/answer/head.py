@@ -277,7 +277,8 @@ def _batch(answer: Answer, best: Candidate) -> Iterator[str]:
     step = "" if best.step_s is None else f" per step of {amounts.duration(best.step_s.value)}"
     factor = None if answer.question.is_to_target else answer.system.time_per_step_time
     if best.step_s is not None and factor is not None and factor > 1.0 and answer.rollout is None:
-        step += f" ({amounts.duration(best.step_s.value / factor)} without evaluation, saving and restarts)"
+        alone = amounts.duration(best.step_s.value / factor)
+        step += f" ({factor:.2f} {amounts.TIMES} {alone}, as whole pretrainings take)"
     each = answer.workload.samples_per_example
     pairs = f" ({format_count(batch // each)} pairs)" if each > 1 else ""
     yield f"{format_count(batch)} {'sample' if batch == 1 else 'samples'}{pairs}{step}"
@@ -412,13 +413,16 @@ _SHORT: Final[dict[ConstraintName, str]] = {
     "deadline_s": "misses deadline",
     "budget_usd": "over budget",
     "memory_bytes": "does not fit",
-    "max_accelerators": "beyond limit",
+    "max_accelerators": "above {most}",
 }
 
 
 def limits_broken(each: Candidate) -> str:
     """The limits that a candidate does not keep, in two words each."""
-    return ", ".join("no price" if one.lacks_price else _SHORT[one.name] for one in each.broken)
+    return ", ".join(
+        "no price" if one.lacks_price else _SHORT[one.name].format(most=count(one.limit))
+        for one in each.broken
+    )
 
 
 def after_queue(answer: Answer) -> str:

@@ -1,0 +1,35 @@
+"""Published pretrainings near to what is planned."""
+
+import pytest
+from asking import ask
+
+from equipoise.decide.published_pretrainings import near_published_pretrainings, pretrainings
+
+
+def test_the_same_model_on_the_same_chip_is_the_nearest():
+    found = near_published_pretrainings(ask(workload="llama3_70b", tokens="1T", accelerator="h100"))
+    # meta-llama/llama-models, model cards: 6.4 M hours for Llama 3, 7.0 M for 3.1, of about 15 T tokens each.
+    hours = {each.title: each.accelerator_hours_per_t_tokens for each in found[:2]}
+    assert hours == pytest.approx({"Llama 3 70B": 6.4e6 / 15, "Llama 3.1 70B": 7.0e6 / 15})
+    assert [each.distance for each in found] == sorted(each.distance for each in found)
+    assert found[0].distance == 0.0
+    assert all(each.model_ratio > 0.0 for each in found)
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        {"workload": "llama31_8b", "accelerator": "h100"},  # to the MLPerf target
+        {"workload": "llama31_8b", "accelerator": "h100", "examples": "10k", "train": "lora"},
+        {"workload": "resnet50", "accelerator": "h100", "epochs": "90"},
+    ],
+)
+def test_other_trainings_have_none(question):
+    assert near_published_pretrainings(ask(**question)) == ()
+
+
+def test_every_pretraining_has_a_source_and_a_name_of_its_own():
+    known = pretrainings()
+    assert len(known) > 100
+    assert len({each.title for each in known}) == len(known)
+    assert all(each.source and each.tokens > 0.0 and each.accelerator_hours > 0.0 for each in known)
