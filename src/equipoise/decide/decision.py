@@ -43,7 +43,7 @@ from equipoise.decide.select import (
     tornado_of,
 )
 from equipoise.decide.strategy_search import Problem
-from equipoise.decide.surveys import SURVEYS, time_with_more_on_host
+from equipoise.decide.surveys import SURVEYS
 from equipoise.decide.systems import LARGE_SYSTEM, requested_systems
 from equipoise.decide.training import batch_words, training, unrestricted
 from equipoise.decide.user_evidence import UserEvidence, unusable, user_evidence
@@ -436,7 +436,7 @@ def _chosen_for_you(inputs: Inputs, assessment: Assessment, best: Candidate | No
         chosen.append(f"{best.strategy.implementation} code (--fix implementation=eager,compiled)")
     if inputs.query.software is None:
         chosen += _software_words(assessment, best)
-    chosen += _host_words(assessment, best)
+    chosen += _host_words(inputs, best)
     if not inputs.query.terms and best.price is not None and not best.price.is_owned:
         chosen.append(f"rented {best.terms.replace('_', ' ')} (--terms)")
     return tuple(chosen)
@@ -459,15 +459,15 @@ def _software_words(assessment: Assessment, best: Candidate) -> Sequence[str]:
     return [f"software {name} (--software{f': {others}' if others else ''})"]
 
 
-def _host_words(assessment: Assessment, best: Candidate) -> Iterator[str]:
-    """That states or activations stay on the accelerators, where the host's memory would save much time."""
-    if assessment.survey is None or best.strategy is None:
+def _host_words(inputs: Inputs, best: Candidate) -> Iterator[str]:
+    """What was moved to the host's memory though the question does not ask for it."""
+    fixed = {each.partition("=")[0] for each in inputs.query.fixed}
+    if best.strategy is None:
         return
-    found = time_with_more_on_host(assessment.survey.problem, best.num_accelerators)
-    if found is not None:
-        option, ratio = found
-        what = "activations" if option.startswith("activation") else "states"
-        yield f"all {what} on the accelerators: {ratio:.2f}x the time with --fix {option}"
+    if best.strategy.offload != "none" and "offload" not in fixed:
+        yield "optimizer states in the host's memory (--fix offload=none)"
+    if best.strategy.activation_offload and "activation_offload" not in fixed:
+        yield "activations in the host's memory (--fix activation_offload=false)"
 
 
 def _limited_by(selection: Selection, best: Candidate | None) -> Limit | None:

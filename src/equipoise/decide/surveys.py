@@ -207,7 +207,8 @@ def _searched(problem: Problem, sizes: Sequence[int]) -> list[SizeSearch]:
 
     QLoRA that fits on no layout of several cards keeps its sharded weights on the host (Answer.AI 2024, FSDP
     and QLoRA: 70B on two cards of 24 GB), as it does where it only just fits and that is faster; adapters
-    that still do not fit, activations (Unsloth, torchtune).
+    that still do not fit, activations (Unsloth, torchtune). Where memory is short and more on the host is
+    much faster, it is taken.
     """
     found = [
         each
@@ -216,10 +217,16 @@ def _searched(problem: Problem, sizes: Sequence[int]) -> list[SizeSearch]:
         else replace(each, best=())
         for size, each in zip(sizes, problem.surveyed(sizes), strict=True)
     ]
-    found = [
-        _or_weights_on_host(problem, size, each) if each.num_fitting else _leaner(problem, size, each)
-        for size, each in zip(sizes, found, strict=True)
-    ]
+    found = [_or_leaner(problem, size, each) for size, each in zip(sizes, found, strict=True)]
+    timed = _timed(problem, sizes, found)
+    tried = {each.num_accelerators: _with_more_on_host(problem, each) for each in timed}
+    moved = {size: each for size, each in tried.items() if each is not None}
+    again = iter(_timed(problem, [*moved], [*moved.values()]))
+    return [next(again) if each.num_accelerators in moved else each for each in timed]
+
+
+def _timed(problem: Problem, sizes: Sequence[int], found: Sequence[Searched]) -> list[SizeSearch]:
+    """What was found at each size, the best in full."""
     timed = problem.timed([each.best[0].strategy for each in found if each.best])
     best = iter(zip(timed.strategies, timed.drawn_s.T, strict=True))
     nothing = (None, np.empty(0))
@@ -228,6 +235,61 @@ def _searched(problem: Problem, sizes: Sequence[int]) -> list[SizeSearch]:
         fastest, drawn_s = next(best) if each.best else nothing
         searches.append(SizeSearch(num_accelerators=size, found=each, best=fastest, drawn_s=drawn_s))
     return searches
+
+
+# How many times as fast a training has to be with more on the host for that to be taken: more than plans of
+# such trainings are off by (0.19, docs/experiments/0035).
+_LEAST_HOST_GAIN: Final = 1.25
+# The share of memory that states have to take: of 28 trainings with activations computed again, on 2 to 2,048
+# accelerators of four kinds, those with less gained 9 % at most, those with 0.17 and more up to eight times.
+_LEAST_STATES_SHARE: Final = 0.125
+
+
+def _with_more_on_host(problem: Problem, kept: SizeSearch) -> Searched | None:
+    """What is found with more on the host where memory is short, if that is much faster; else None.
+
+    Optimizer states where all weights are trained, activations where adapters are. It is tried where memory
+    is so short that activations are computed again or weights sharded and, of states, where they take a good
+    part of it: else nothing is gained. The host is taken to hold what the accelerators held.
+    """
+    choice = None if kept.best is None else _to_host(problem, kept.best)
+    if choice is None:
+        return None
+    size, moved = kept.num_accelerators, replace(problem, choices={**problem.choices, **choice})
+    found = _or_leaner(moved, size, moved.searched(size))
+    if not found.best or found.best[0].worth[0] * _LEAST_HOST_GAIN >= kept.found.best[0].worth[0]:
+        return None
+    return _merged(problem, kept.found, found)
+
+
+def _to_host(problem: Problem, best: TimedStrategy) -> dict[str, tuple[Value, ...]] | None:
+    """What may be moved to the host of what the best strategy keeps, where that is left open."""
+    chip = problem.cluster.accelerator
+    is_short = best.strategy.recompute != "none" or best.strategy.shards_weights
+    if not is_short or chip.shares_host_memory or chip.memory_bytes is None:
+        return None
+    if best.strategy.trained != "full":
+        is_open = "activation_offload" not in problem.choices and not best.strategy.activation_offload
+        return {"activation_offload": (True,)} if is_open else None
+    held = best.memory_by_kind_bytes["optimizer"]
+    is_open = "offload" not in problem.choices and held >= _LEAST_STATES_SHARE * chip.memory_bytes
+    return {"offload": ("optimizer",)} if is_open else None
+
+
+def _merged(problem: Problem, found: Searched, other: Searched) -> Searched:
+    """What two searches of one size found, the best first."""
+    best = sorted((*found.best, *other.best), key=lambda each: each.worth)
+    return replace(
+        found,
+        num_legal=found.num_legal + other.num_legal,
+        num_fitting=found.num_fitting + other.num_fitting,
+        best=tuple(best[: problem.num_best]),
+    )
+
+
+def _or_leaner(problem: Problem, size: int, found: Searched) -> Searched:
+    """What was found, with what needs less of the accelerators' memory where that is short."""
+    return _or_weights_on_host(problem, size, found) if found.num_fitting else _leaner(problem, size, found)
 
 
 def _or_weights_on_host(problem: Problem, size: int, found: Searched) -> Searched:
@@ -239,13 +301,7 @@ def _or_weights_on_host(problem: Problem, size: int, found: Searched) -> Searche
     ):
         return found
     other = replace(problem, choices={**problem.choices, **_WEIGHTS_ON_HOST}).searched(size)
-    best = sorted((*found.best, *other.best), key=lambda each: each.worth)
-    return replace(
-        found,
-        num_legal=found.num_legal + other.num_legal,
-        num_fitting=found.num_fitting + other.num_fitting,
-        best=tuple(best[: problem.num_best]),
-    )
+    return _merged(problem, found, other)
 
 
 def _leaner(problem: Problem, size: int, found: Searched) -> Searched:
@@ -423,40 +479,6 @@ def remedy(problem: Problem, num_accelerators: int) -> str | None:
         f"needs {format_si(needed, 'B')}, {num_accelerators:,} x {format_si(float(held), 'B')} hold "
         f"{format_si(float(held) * num_accelerators, 'B')}{hint}"
     )
-
-
-# How many times as fast a training has to be with more on the host to be worth a word: more than plans of
-# such trainings are off by (0.19, docs/experiments/0035).
-_LEAST_OFFLOAD_GAIN: Final = 1.25
-# The share of memory that states have to take: of 28 trainings with activations computed again, on 2 to 2,048
-# accelerators of four kinds, those with less gained 9 % at most, those with 0.17 and more up to eight times.
-_LEAST_STATES_SHARE: Final = 0.125
-
-
-def time_with_more_on_host(problem: Problem, num_accelerators: int) -> tuple[str, float] | None:
-    """What to move to the host's memory, as --fix takes it, and the time with it over that of the best found.
-
-    Optimizer states where all weights are trained, activations where adapters are. None where it is not much
-    less, or where the question leaves no such choice. It is asked where memory is so short that activations
-    are computed again and, of states, where they take a good part of it: else nothing is gained.
-    """
-    kept = SURVEYS.surveyed(problem, (num_accelerators,)).sizes[0].best
-    if kept is None or kept.strategy.recompute == "none":
-        return None
-    chip = problem.cluster.accelerator
-    is_full = kept.strategy.trained == "full"
-    name, value = ("offload", "optimizer") if is_full else ("activation_offload", True)
-    is_open = name not in problem.choices and not (
-        name == "activation_offload" and kept.strategy.activation_offload
-    )
-    if not is_open or chip.shares_host_memory or chip.memory_bytes is None:
-        return None
-    if is_full and kept.memory_by_kind_bytes["optimizer"] < _LEAST_STATES_SHARE * chip.memory_bytes:
-        return None
-    moved = replace(problem, choices={**problem.choices, name: (value,)}, num_best=1)
-    found = SURVEYS.surveyed(moved, (num_accelerators,)).sizes[0].best
-    ratio = 1.0 if found is None else found.work_s.value / kept.work_s.value
-    return (f"{name}={str(value).lower()}", ratio) if ratio * _LEAST_OFFLOAD_GAIN < 1.0 else None
 
 
 def _more(problem: Problem, num_accelerators: int) -> Iterator[str]:
