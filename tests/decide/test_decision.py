@@ -653,10 +653,32 @@ def test_one_size_beyond_a_limit_is_refused_with_the_limit_that_would_do(limit):
 
 def test_sizes_that_a_usual_batch_does_not_divide_by_are_no_slower_for_it():
     # five are five eighths as fast as eight: data parallelism alone, which nothing but the batch stood in the way of
-    question = {"workload": "gpt2_xl", "tokens": "1e9", "accelerator": [H100], "max_accelerators": 8}
-    found = by_size(ask(question))
+    found = by_size(ask(workload="gpt2_xl", tokens="1e9", accelerator=[H100], at="5,8"))
     assert found[5].strategy.dp == 5
     assert found[5].time_s.value == pytest.approx(8 / 5 * found[8].time_s.value, rel=0.03)
+
+
+def test_what_is_had_by_the_node_is_taken_in_whole_nodes():
+    # 100 H100 are twelve nodes of eight and a half; 72 GPUs are a rack of GB300.
+    asked = {"workload": "llama31_8b", "tokens": "1e11"}
+    for chip, most, node_size in ((H100, 100, 8), ("gb300", 300, 72)):
+        found = ask(asked, accelerator=[chip], max_accelerators=most)
+        sizes = {each.num_accelerators for each in found.candidates}
+        assert len(sizes) > 4
+        assert all(size % node_size == 0 for size in sizes if size > node_size)
+        assert most // node_size * node_size in sizes
+    own = ask(asked, accelerator=["100xh100"])
+    assert 100 in {each.num_accelerators for each in own.candidates}
+
+
+def test_a_deadline_needs_as_many_as_keep_it_where_no_number_is_stated():
+    asked = {"workload": "llama3_70b", "tokens": "1.5e12", "accelerator": [H100], "deadline": "10d"}
+    found = ask(asked)
+    # A week is what sizes end with otherwise: 6.3e23 FLOP at 400 TFLOP/s take 2,600 accelerators so long.
+    assert found.recommended.num_accelerators == 4096
+    assert found.recommended.time_s.value < 10 * 86400
+    assert ask(asked, max_accelerators=2048).recommended is None
+    assert ask(asked, accelerator=["2048xh100"]).recommended is None
 
 
 def test_where_nothing_is_legal_the_refusal_says_why():

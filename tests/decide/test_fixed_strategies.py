@@ -1,7 +1,6 @@
 """Laws of `--fix`: what is taken anyway changes nothing, anything else is never faster, and is less certain."""
 
 import json
-import re
 
 import pytest
 from command_line import in_process
@@ -106,14 +105,13 @@ def test_a_batch_that_the_best_result_did_not_have_is_no_way_to_be_faster():
 LAB = ("llama31_8b", "--tokens", "1G", "--accelerator", "rtx4090", "--max-accelerators", "8")
 
 
-def test_much_time_that_the_hosts_memory_would_save_is_named():
+def test_much_time_that_the_hosts_memory_saves_is_taken_and_named():
     # ZeRO-Offload (Ren et al. 2021, arXiv:2101.06840): on one host few cards train what does not fit into them.
-    kept, moved = (advised(*LAB, *options) for options in ([], ["--fix", "offload=optimizer"]))
-    named = next(each for each in kept["chosen_for_you"] if "offload=optimizer" in each)
-    assert kept["recommended"]["num_accelerators"] == moved["recommended"]["num_accelerators"]
-    ratio = moved["recommended"]["time_s"]["value"] / kept["recommended"]["time_s"]["value"]
-    assert float(re.search(r"([\d.]+)x", named)[1]) == pytest.approx(ratio, abs=0.01)
-    assert not any("offload" in each for each in moved["chosen_for_you"])
+    free, kept = (advised(*LAB, *options) for options in ([], ["--fix", "offload=none"]))
+    assert "offload=optimizer" in free["recommended"]["strategy"]
+    assert any("offload=none" in each for each in free["chosen_for_you"])
+    assert free["recommended"]["time_s"]["value"] < 0.5 * kept["recommended"]["time_s"]["value"]
+    assert not any("offload" in each for each in kept["chosen_for_you"])
 
 
 @pytest.mark.parametrize(("fixed", "unit"), [("pp=5", 5), ("pp=9,tp=2", 18), ("dp=7", 7)])

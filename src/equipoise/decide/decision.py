@@ -93,6 +93,13 @@ def answer(
         last = first if farther is found else _chosen(farther)
         if last.refusal is None:
             return last
+        needed = _size_beyond_usual(last.refusal, farther)
+        if needed is not None:
+            larger = _chosen(
+                collect_candidates(query, known, scores, also_sizes=(needed,), progress=progress)
+            )
+            if larger.refusal is None:
+                return larger
         return replace(last, refusal=replace(last.refusal, on_spot=_on_spot(farther)))
 
 
@@ -266,6 +273,31 @@ def _with_least_in_time(one: SystemCandidates, tried: Sequence[Candidate]) -> Sy
     )
     shown = tuple(each for each in one.candidates if each.id != least.id)
     return replace(one, candidates=(*shown, replace(least, constraints=(beyond, *limits))))
+
+
+def _size_beyond_usual(refusal: Refusal, found: Collected) -> int | None:
+    """The least size beyond what is usually tried that keeps all limits; None where the user set the most.
+
+    Of desktop cards few are tried, whatever the deadline.
+    """
+    query = found.inputs.query
+    is_limited = query.max_accelerators is not None or query.sizes is not None or query.num_nodes is not None
+    if is_limited or query.compares_rentable:
+        return None
+    open_systems = {
+        one.assessment.system.name
+        for one in found.systems
+        if one.assessment.system.stock is None and not one.assessment.system.is_desktop
+    }
+    of_candidates = {each.id: each for one in found.systems for each in one.candidates}
+    sizes = [
+        of_candidates[each.candidate].num_accelerators
+        for each in refusal.relaxations
+        if each.constraint == "max_accelerators"
+        and each.candidate in of_candidates
+        and of_candidates[each.candidate].system in open_systems
+    ]
+    return min(sizes, default=None)
 
 
 def _on_spot(found: Collected) -> Candidate | None:

@@ -89,7 +89,11 @@ def size_range(
     tried besides. fixed_ranks: that a fixed strategy needs, as 5 of pp=5: doublings of them are tried too.
     """
     node_size = 1 if system.cluster is None else system.cluster.node_size
-    units = (1, node_size, fixed_ranks)
+    units = _Units(
+        node_size=node_size,
+        fixed_ranks=fixed_ranks,
+        is_whole_nodes=not system.is_desktop and system.stock is None,
+    )
     limits = [each for each in (query.max_accelerators, system.stock) if each is not None]
     asked = query.sizes
     if query.num_nodes is not None:
@@ -108,7 +112,8 @@ def size_range(
             next_usual=fewest if fewest > most else _next_usual(units, most),
             listed=listed,
         )
-    most = min(limits) if limits else max((usual_most(query, system, flop), *known, *also_sizes))
+    usual = units.at_least(usual_most(query, system, flop))
+    most = min(limits) if limits else max((usual, *known, *also_sizes))
     least = min(node_size, known[0]) if known and most > node_size else 1
     tried = _ladder(units, min(least, most), most) | {each for each in known if each <= most}
     kept = sorted(tried | set(also_sizes))[-(MAX_SIZES - 1) :]
@@ -121,18 +126,52 @@ def size_range(
     )
 
 
-def _ladder(units: tuple[int, int, int], fewest: int, most: int) -> set[int]:
-    """Doublings of the units, both ends; every number where there are few. units: as of `_usual`."""
-    _, node_size, _ = units
-    if most <= _SMALL and most <= max(node_size, 1):
+class _Units(Struct, frozen=True, kw_only=True):
+    """What sizes are doublings of: one accelerator, a node and the ranks of a fixed strategy.
+
+    is_whole_nodes: whether more than a node is had in whole nodes alone.
+    """
+
+    node_size: int
+    fixed_ranks: int
+    is_whole_nodes: bool
+
+    def may_be(self, size: int) -> bool:
+        """Whether a size leaves no part of a node unused that is paid for."""
+        return not self.is_whole_nodes or size <= self.node_size or size % self.node_size == 0
+
+    def doublings(self, most: int) -> set[int]:
+        """Those of each unit, to at least twice as many as `most`."""
+        steps = range(math.ceil(math.log2(most)) + 2)
+        units = (1, self.node_size, self.fixed_ranks)
+        return {each for unit in units for step in steps if self.may_be(each := unit * 2**step)}
+
+    def at_least(self, size: int) -> int:
+        """The smallest of the doublings that is no less."""
+        return min(each for each in self.doublings(size) if each >= size)
+
+    def whole_below(self, size: int) -> int:
+        """The most whole nodes that are no more, as accelerators; the size itself within a node."""
+        return size if self.may_be(size) else size // self.node_size * self.node_size
+
+
+def _ladder(units: _Units, fewest: int, most: int) -> set[int]:
+    """Doublings of the units, both ends; every number where there are few cards in no rack."""
+    if most <= _SMALL and most <= units.node_size and not units.is_whole_nodes:
         return set(range(fewest, most + 1))
-    return {each for each in _usual(units, most) if fewest <= each <= most} | {fewest, most}
+    ends = {fewest, units.whole_below(most)}
+    found = {each for each in units.doublings(most) | ends if fewest <= each <= most and units.may_be(each)}
+    return found or {fewest, most}
 
 
-def _usual(units: tuple[int, int, int], most: int) -> set[int]:
-    """Doublings of one, a node and the ranks of a fixed strategy, to at least twice as many as `most`."""
-    steps = range(math.ceil(math.log2(most)) + 2)
-    return {unit * 2**step for unit in units for step in steps}
+def _next_usual(units: _Units, most: int) -> int:
+    """The size that shows what more would do."""
+    return min(MAX_ACCELERATORS, *(each for each in units.doublings(most) if each > most))
+
+
+def _beyond(units: _Units, most: int) -> set[int]:
+    """The sizes tried beyond the most that may be taken: curves go on to its double."""
+    return {min(2 * most, MAX_ACCELERATORS), _next_usual(units, most)}
 
 
 def _around(size: int) -> SizeRange:
@@ -147,16 +186,6 @@ def _around(size: int) -> SizeRange:
         most=size,
         limited_by="catalogue",
     )
-
-
-def _next_usual(units: tuple[int, int, int], most: int) -> int:
-    """The size that shows what more would do."""
-    return min(MAX_ACCELERATORS, *(each for each in _usual(units, most) if each > most))
-
-
-def _beyond(units: tuple[int, int, int], most: int) -> set[int]:
-    """The sizes tried beyond the most that may be taken: curves go on to its double."""
-    return {min(2 * most, MAX_ACCELERATORS), _next_usual(units, most)}
 
 
 # Beyond so many sizes a survey forgets those that the last question did not need.

@@ -456,7 +456,7 @@ def limit_words(answer: Answer, broken: Constraint) -> str:
 _BOUNDS: Final[dict[Limit, str]] = {
     "data": "each step pays up to {size}, as far as data reach",
     "catalogue": "each step pays up to {size}, the largest tried (--accelerators)",
-    "question": "each step pays up to your limit of {size}",
+    "question": "each step pays up to {size}, the most within your limit",
 }
 
 
