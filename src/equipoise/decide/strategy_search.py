@@ -50,6 +50,8 @@ _UNIT_SAMPLES = SI_PREFIXES["G"]
 # A usual batch may be rounded by so much to be shared out: less than trainings of one size differ by.
 _NEAR_BATCH: Final = 0.25
 _NEAREST_BATCH: Final = 1 / 16  # of what a batch is a multiple of: rounding by 3 % at most
+# The usual batch of a fine-tuning grows to one sample an accelerator, up to so many times: people set it so.
+_MOST_GROWN_BATCH: Final = 2
 
 # How far off trainings may be whose kind nothing published was held against (decide/fine_tuning.py has the
 # words): a factor of two either way, as assumed.
@@ -160,10 +162,12 @@ class Problem(Struct, frozen=True, kw_only=True):
         """The multiple of so many accelerators next to a usual batch, which they share out evenly.
 
         Of more accelerators than samples a half, a quarter and so on share them out; of few each gets a power
-        of two, for micro-batches. The usual batch itself where the next multiple is of another size, or more
-        than the training has.
+        of two, for micro-batches; of a fine-tuning on up to twice as many, one each. The usual batch itself
+        where the next multiple is of another size, or more than the training has.
         """
         unit = num_accelerators * self.training.workload.samples_per_example
+        if self.training.counts_examples and usual < unit <= _MOST_GROWN_BATCH * usual:
+            return unit if unit <= float(self.samples(np.array([unit]))[0]) else usual
         while unit > usual and unit % 2 == 0:
             unit //= 2
         while 2 * unit <= _NEAREST_BATCH * usual:

@@ -445,7 +445,8 @@ def batch_words(
     elif usual is None:
         words = "that of the best published result" if is_published else "fastest by samples against batch"
     elif usual != global_batch_samples:
-        words = f"{words}, rounded from {format_count(usual)} to be shared out evenly"
+        way = "raised" if global_batch_samples > usual else "lowered"
+        words = f"{words}, {way} from {format_count(usual)} to train faster"
     yield f"global batch {format_count(global_batch_samples)}: {words} (--global-batch for another)"
 
 
