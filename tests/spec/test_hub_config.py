@@ -92,6 +92,11 @@ MODELS = {
     "zamba2": {"num_mem_blocks": 2},
     "kimi_linear": {},
     "deepseek_v4": {"num_hidden_layers": 6},
+    "led": {},
+    "vit_mae": {},
+    "wav2vec2-bert": {"add_adapter": True},
+    "wav2vec2-conformer": {"hidden_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 16},
+    "sam": {},
 }
 # Norms and biases are left out, of encoders also the table of segments and the layer before the logits; of pairs what
 # projects either.
@@ -119,8 +124,8 @@ ROUGHLY += (
     "xlnet",
     "xlstm",
 )
-ROUGHLY += ("kimi_linear",)
-BUILDERS = ("SpeechSeq2Seq", "Seq2SeqLM", "CausalLM", "MaskedLM", "CTC")
+ROUGHLY += ("kimi_linear", "led", "vit_mae", "wav2vec2-bert", "wav2vec2-conformer", "sam")
+BUILDERS = ("SpeechSeq2Seq", "Seq2SeqLM", "CausalLM", "MaskedLM", "CTC", "PreTraining")
 
 
 def num_params(config) -> int:
@@ -253,6 +258,27 @@ def test_swin_costs_what_its_paper_states(tmp_path):
     # Liu et al. 2021, table 1: Swin-B at 224 pixels, 15.4 G multiplications and additions an image
     found = read_config(written(tmp_path, CARDS["swin_base"]["config"])).workload
     assert found.train_flop_per_sample == pytest.approx(3 * 2 * 15.4e9, rel=0.02)
+
+
+def test_a_masked_autoencoder_passes_a_quarter_of_the_patches(tmp_path):
+    # By hand: 12 layers of 12 x 768^2 weights on 49 patches and the class token, 8 of 12 x 512^2 on 197, scores and sums
+    # of 2 x 2 x tokens^2 x width a layer, and the matrices before, between and behind.
+    config = CARDS["vit_mae_base"]["config"]
+    layers = 2 * (12 * 12 * 768**2 * 50 + 8 * 12 * 512**2 * 197)
+    layers += 4 * (12 * 50**2 * 768 + 8 * 197**2 * 512) + 2 * (50 * 768 * 512 + 197 * 512 * 768)
+    found = read_config(written(tmp_path, config)).workload
+    assert found.sequence_tokens == 50
+    assert found.train_flop_per_sample == pytest.approx(3 * layers, rel=0.02)
+
+
+def test_a_segmenter_attends_in_windows_but_for_four_layers(tmp_path):
+    # By hand: 32 layers of 12 x 1280^2 weights on 4,096 patches; 28 see 196 of them and four all; neck of 1280 x 256 and
+    # 9 x 256^2. EfficientViT-SAM (Zhang et al. 2024, recalled) counts 2,973e9, windows padded to 4,900 patches included.
+    found = read_config(written(tmp_path, CARDS["sam_vit_huge"]["config"]))
+    products = 32 * 12 * 1280**2 + 1280 * 256 + 9 * 256**2 + 2 * 1280 * (28 * 196 + 4 * 4096)
+    assert found.workload.train_flop_per_sample == pytest.approx(3 * 2 * 4096 * products, rel=0.01)
+    assert found.workload.train_flop_per_sample == pytest.approx(3 * 2 * 2973e9, rel=0.06)
+    assert found.left_out == ()
 
 
 def test_batches_are_those_of_the_papers(tmp_path):

@@ -203,5 +203,7 @@ def _left_out(config: HubConfig, outer: Mapping[str, Any]) -> tuple[str, ...]:
     models -= _NO_MODEL
     if "pair" in family.parts:
         models -= {"vision_config"}
+    if "prompted" in family.parts:
+        models -= {"vision_config", "prompt_encoder_config", "mask_decoder_config"}
     further = [each for each in ("quantization_config", *parts) if config.keys.get(each)]
     return (*sorted(models), *further, *((family.without,) if family.without else ()))

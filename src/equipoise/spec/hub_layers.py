@@ -10,7 +10,7 @@ from typing import Any, Final
 from equipoise.errors import SpecError
 from equipoise.spec.hub_diffusion import denoiser_sizes, denoiser_tokens
 from equipoise.spec.hub_keys import MOST_LAYERS, WHOLE, WINDOWED, HubConfig, Sizes, is_factor
-from equipoise.spec.hub_media import MEDIA_PARTS, num_frames, num_patches
+from equipoise.spec.hub_media import MEDIA_PARTS, num_frames, num_patches, prompted_towers
 from equipoise.spec.hub_mixed import MIXED_PARTS
 from equipoise.spec.transformer import CompressedKeys, Tower, Transformer
 
@@ -56,7 +56,7 @@ def _stack(config: HubConfig) -> Sizes:
         "kv_heads": 1 if is_one_key and kv_heads == heads else kv_heads,
         "head_size": config.size("head_size", max(1, hidden // heads)),
         "ffn_hidden": config.size("ffn_hidden", None if needs_width else int(ratio * hidden)),
-        "vocabulary": 1 if family.area == "vision" else config.size("vocabulary"),
+        "vocabulary": 1 if family.area == "vision" else _vocabulary(config),
         "gated": is_gated,
         "causal": family.causal,
         "tied_embeddings": config.flag("tie_word_embeddings", default=family.tied),
@@ -65,6 +65,11 @@ def _stack(config: HubConfig) -> Sizes:
         "predicted_fraction": family.predicted_fraction,
         **_windows(config, layers),
     }
+
+
+def _vocabulary(config: HubConfig) -> int:
+    """Rows of the table of tokens; models of sound that are not yet to write any need none."""
+    return config.size("vocabulary", 1 if "conformer" in config.family.parts else None)
 
 
 def _positions(config: HubConfig) -> int:
@@ -108,7 +113,8 @@ def sample_tokens(config: HubConfig, model: Transformer) -> int:
     if config.family.denoiser is not None:
         return denoiser_tokens(config)
     if config.family.area == "vision":
-        return num_patches(config.part("vision") if "pair" in config.family.parts else config)
+        has_parts = {"pair", "prompted"} & set(config.family.parts)
+        return num_patches(config.part("vision") if has_parts else config)
     if "waveform" in config.family.parts:
         return num_frames(config)[-1]
     most = config.size("positions", config.family.sequence_tokens)
@@ -300,8 +306,15 @@ def _pair(config: HubConfig, _found: Sizes) -> Sizes:
     return images | {"towers": (*images.get("towers", ()), tower)}
 
 
+def _prompted(config: HubConfig, _found: Sizes) -> Sizes:
+    """SAM: an encoder of images, and a small decoder of masks behind it."""
+    images = config.part("vision")
+    found = sizes(images)
+    return found | {"towers": prompted_towers(images, found["hidden"], num_patches(images))}
+
+
 # Parts that need no plain stack.
-_OWN_SIZES: Final = frozenset({"pair", "pyramid", "denoiser"})
+_OWN_SIZES: Final = frozenset({"pair", "prompted", "pyramid", "denoiser"})
 _PARTS: Final[Mapping[str, Callable[[HubConfig, Sizes], Sizes]]] = {
     **MIXED_PARTS,
     **MEDIA_PARTS,
@@ -318,4 +331,5 @@ _PARTS: Final[Mapping[str, Callable[[HubConfig, Sizes], Sizes]]] = {
     "denoiser": denoiser_sizes,
     "two_stacks": _two_stacks,
     "pair": _pair,
+    "prompted": _prompted,
 }
