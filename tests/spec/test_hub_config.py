@@ -92,6 +92,17 @@ MODELS = {
     "zamba2": {"num_mem_blocks": 2},
     "kimi_linear": {},
     "deepseek_v4": {"num_hidden_layers": 6},
+    "afmoe": {"num_hidden_layers": 4},
+    "apertus1p5_text": {},
+    "bailing_hybrid": {"num_hidden_layers": 6},
+    "cohere2_moe": {"num_hidden_layers": 4},
+    "hy_v3": {"num_hidden_layers": 3},
+    "hy_v4": {},
+    "laguna": {"num_hidden_layers": 4},
+    "lara_mini": {},
+    "lfm3": {},
+    "mimo_v2_flash": {"num_hidden_layers": 7},
+    "modernbert-decoder": {},
     "led": {},
     "vit_mae": {},
     "wav2vec2-bert": {"add_adapter": True},
@@ -124,7 +135,15 @@ ROUGHLY += (
     "xlnet",
     "xlstm",
 )
-ROUGHLY += ("kimi_linear", "led", "vit_mae", "wav2vec2-bert", "wav2vec2-conformer", "sam")
+ROUGHLY += (
+    "kimi_linear",
+    "modernbert-decoder",
+    "led",
+    "vit_mae",
+    "wav2vec2-bert",
+    "wav2vec2-conformer",
+    "sam",
+)
 BUILDERS = ("SpeechSeq2Seq", "Seq2SeqLM", "CausalLM", "MaskedLM", "CTC", "PreTraining")
 
 
@@ -316,6 +335,28 @@ def test_a_type_that_is_not_known_is_read_as_a_decoder_like_llama_and_said_to_be
     assert (inner.workload.params, inner.left_out) == (found.workload.params, ("vision_config",))
 
 
+def test_an_unknown_type_whose_activation_is_never_gated_has_two_matrices_a_block(tmp_path):
+    # xIELU: Huang and Schlag 2024, in Apertus. A third of 3 x 4096 x 11,008 weights less in each of 32 layers.
+    found = read_config(written(tmp_path, UNKNOWN | {"hidden_act": "xielu"}))
+    assert found.workload.params == pytest.approx(6_061_035_520 - 32 * 4096 * 11_008, rel=0.001)
+
+
+def test_layers_may_have_heads_of_their_own_in_windows(tmp_path):
+    # 36 of 48 layers of 64 heads in windows in place of 48: 2 x 2048 x 16 x 128 more weights each.
+    shape = {"model_type": "laguna", "hidden_size": 2048, "intermediate_size": 8192, "head_dim": 128}
+    shape |= {"num_attention_heads": 48, "num_key_value_heads": 8, "vocab_size": 100_352}
+    shape |= {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 512, "sliding_window": 512}
+    shape |= {"num_hidden_layers": 48, "mlp_layer_types": ["dense"] + ["sparse"] * 47}
+    shape |= {"layer_types": (["full_attention"] + ["sliding_attention"] * 3) * 12}
+    plain = read_config(written(tmp_path, shape)).workload
+    own = read_config(
+        written(tmp_path, shape | {"num_attention_heads_per_layer": [48, 64, 64, 64] * 12})
+    ).workload
+    assert own.params - plain.params == 36 * 2 * 2048 * 16 * 128
+    with pytest.raises(SpecError, match="layer_types"):
+        read_config(written(tmp_path, shape | {"num_attention_heads_per_layer": [48]}))
+
+
 @pytest.mark.parametrize("slug", PUBLISHED)
 def test_experts_and_latent_attention_of_an_unknown_type_are_read(slug, tmp_path):
     keys = PUBLISHED[slug] | {"model_type": "novel", "rms_norm_eps": 1e-06, "router_aux_loss_coef": 0.001}
@@ -331,8 +372,8 @@ UNNAMED = {
     "bitnet": {},
     "diffllama": {},
     "youtu": {},
-    "afmoe": {},
-    "mimo_v2_flash": {"num_hidden_layers": 4},
+    "granite_swa": {},
+    "sarvam_moe": {"num_hidden_layers": 4},
 }
 
 

@@ -146,6 +146,8 @@ def _dense_layers(config: HubConfig, layers: int) -> int:
     kinds = config.listed("mlp_layer_types")
     if kinds:
         return kinds.count("dense")
+    if isinstance(config.keys.get("moe_layer_freq"), list):
+        return config.listed("moe_layer_freq").count(0)
     first = config.size("first_expert_layer", 0, least=0)
     every = config.size("expert_every", 1)
     offset = config.size("expert_offset", every - 1, least=0)

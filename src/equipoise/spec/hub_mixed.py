@@ -218,6 +218,38 @@ def _gemma4(config: HubConfig, found: Sizes) -> Sizes:
     )
 
 
+def _two_attentions(config: HubConfig, found: Sizes) -> Sizes:
+    """MiMo-V2 and Laguna: heads, or keys, of layers that see a window are not those of the others.
+
+    Dense layers come first. MiMo's class doubles the keys in windows where its file does not state them.
+    """
+    layers, keys = found["layers"], found["kv_heads"]
+    windowed = [str(each) in WINDOWED for each in config.listed("layer_types")] or [
+        each == 1 for each in config.listed("hybrid_layer_pattern")
+    ]
+    heads = [found["heads"]] * layers
+    if config.listed("num_attention_heads_per_layer"):
+        heads = config.sizes("num_attention_heads_per_layer")
+    if len(windowed) != layers or len(heads) != layers:
+        raise config.refuse("layer_types", f"as all lists of its layers, one for each of {layers}")
+    values = config.size("v_head_dim", 0, least=0)
+    near = config.size("swa_num_key_value_heads", 2 * keys if values else keys)
+    found = found | {"value_head_size": values, "window": config.size("window", 0, least=0)}
+    return _mixed_layers(
+        found,
+        [
+            {
+                "heads": heads[layer],
+                "kv_heads": near if is_windowed else keys,
+                "windowed_layers": int(is_windowed),
+                "dense_layers": int(layer < found["dense_layers"]),
+                "expert_layers": int(layer >= found["dense_layers"]),
+            }
+            for layer, is_windowed in enumerate(windowed)
+        ],
+    )
+
+
 def _layer_inputs(config: HubConfig, found: Sizes) -> Sizes:
     """Gemma 3n and 4: a table of embeddings for each layer, and what mixes them in.
 
@@ -376,6 +408,7 @@ MIXED_PARTS: Final[Mapping[str, Callable[[HubConfig, Sizes], Sizes]]] = {
     "layer_lists": _layer_lists,
     "block_configs": _block_configs,
     "gemma4": _gemma4,
+    "two_attentions": _two_attentions,
     "layer_inputs": _layer_inputs,
     "idle_matrices": _idle_matrices,
     "shared_blocks": _shared_blocks,
