@@ -108,6 +108,8 @@ MODELS = {
     "wav2vec2-bert": {"add_adapter": True},
     "wav2vec2-conformer": {"hidden_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 16},
     "sam": {},
+    "timesfm": {},
+    "timesfm2_5": {},
 }
 # Norms and biases are left out, of encoders also the table of segments and the layer before the logits; of pairs what
 # projects either.
@@ -144,7 +146,16 @@ ROUGHLY += (
     "wav2vec2-conformer",
     "sam",
 )
-BUILDERS = ("SpeechSeq2Seq", "Seq2SeqLM", "CausalLM", "MaskedLM", "CTC", "PreTraining")
+ROUGHLY += ("timesfm",)
+BUILDERS = (
+    "SpeechSeq2Seq",
+    "Seq2SeqLM",
+    "CausalLM",
+    "MaskedLM",
+    "CTC",
+    "PreTraining",
+    "TimeSeriesPrediction",
+)
 
 
 def num_params(config) -> int:
@@ -298,6 +309,13 @@ def test_a_segmenter_attends_in_windows_but_for_four_layers(tmp_path):
     assert found.workload.train_flop_per_sample == pytest.approx(3 * 2 * 4096 * products, rel=0.01)
     assert found.workload.train_flop_per_sample == pytest.approx(3 * 2 * 2973e9, rel=0.06)
     assert found.left_out == ()
+
+
+def test_a_series_is_as_many_tokens_as_patches(tmp_path):
+    # google/timesfm-2.0-500m-pytorch (recalled): 2,048 numbers in patches of 32; 50 layers of 6 x 1280^2 weights.
+    found = read_config(written(tmp_path, CARDS["timesfm_2_500m"]["config"])).workload
+    assert (found.sequence_tokens, found.area) == (64, "forecasting")
+    assert found.train_flop_per_sample == pytest.approx(3 * 64 * 2 * (50 * 6 * 1280**2 + 6.9e6), rel=0.02)
 
 
 def test_batches_are_those_of_the_papers(tmp_path):

@@ -32,7 +32,7 @@ _PAIRED: Final = "logit_scale_init_value"
 _NO_MODEL: Final = frozenset(
     {"attn_config", "ffn_config", "quantization_config", "linear_attn_config", "per_layer_config", *_LANGUAGE}
 )
-_SAMPLES: Final[Mapping[str, str]] = {"vision": "image", "speech": "utterance"}
+_SAMPLES: Final[Mapping[str, str]] = {"vision": "image", "speech": "utterance", "forecasting": "series"}
 
 
 class HubModel(Struct, frozen=True, kw_only=True):

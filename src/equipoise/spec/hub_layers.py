@@ -10,7 +10,7 @@ from typing import Any, Final
 from equipoise.errors import SpecError
 from equipoise.spec.hub_diffusion import denoiser_sizes, denoiser_tokens
 from equipoise.spec.hub_keys import MOST_LAYERS, WHOLE, WINDOWED, HubConfig, Sizes, is_factor
-from equipoise.spec.hub_media import MEDIA_PARTS, num_frames, num_patches, prompted_towers
+from equipoise.spec.hub_media import MEDIA_PARTS, num_frames, num_patches, num_series_tokens, prompted_towers
 from equipoise.spec.hub_mixed import MIXED_PARTS
 from equipoise.spec.transformer import CompressedKeys, Tower, Transformer
 
@@ -68,8 +68,9 @@ def _stack(config: HubConfig) -> Sizes:
 
 
 def _vocabulary(config: HubConfig) -> int:
-    """Rows of the table of tokens; models of sound that are not yet to write any need none."""
-    return config.size("vocabulary", 1 if "conformer" in config.family.parts else None)
+    """Rows of the table of tokens; models of series, or of sound that write none, need none."""
+    has_none = {"conformer", "series"} & set(config.family.parts)
+    return config.size("vocabulary", 1 if has_none else None)
 
 
 def _positions(config: HubConfig) -> int:
@@ -117,6 +118,8 @@ def sample_tokens(config: HubConfig, model: Transformer) -> int:
         return num_patches(config.part("vision") if has_parts else config)
     if "waveform" in config.family.parts:
         return num_frames(config)[-1]
+    if "series" in config.family.parts:
+        return num_series_tokens(config)
     most = config.size("positions", config.family.sequence_tokens)
     tables = max(1, config.family.position_tables)
     return max(1, min(config.family.sequence_tokens, most, model.position_embeddings // tables or most))

@@ -1,4 +1,4 @@
-"""Models of sounds and images on the Hugging Face hub: what they work on, and what stands before."""
+"""Models of sounds, series and images on the Hugging Face hub: what they work on, and what stands before."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -86,6 +86,27 @@ def _conformer(config: HubConfig, found: Sizes) -> Sizes:
         "ffn_hidden": 2 * found["ffn_hidden"] + (squares * hidden + kernel) // 2,
         "towers": towers,
     }
+
+
+# Series of numbers.
+
+
+def _series(config: HubConfig, found: Sizes) -> Sizes:
+    """TimesFM: two matrices and a way around them before and behind, twice if it has a head of quantiles."""
+    hidden, values = found["hidden"], 1 + (len(config.listed("quantiles")) or _USUAL_QUANTILES)
+    patch, horizon = config.size("patch_length", 32), config.size("horizon_length", 128)
+    columns = (2 * 2 * patch + hidden) + (hidden + 2 * horizon * values)
+    if config.flag("use_continuous_quantile_head", default=False):
+        columns += hidden + 2 * config.size("output_quantile_len", 1024) * values
+    return found | {"towers": (matrix_tower(columns, hidden, 0),)}
+
+
+_USUAL_QUANTILES: Final = 9
+
+
+def num_series_tokens(config: HubConfig) -> int:
+    """Tokens of the longest series that a model is made for."""
+    return max(1, config.size("context_length", 512) // config.size("patch_length", 32))
 
 
 # Images.
@@ -271,6 +292,7 @@ MEDIA_PARTS: Final[Mapping[str, Callable[[HubConfig, Sizes], Sizes]]] = {
     "whisper": _whisper,
     "waveform": _waveform,
     "conformer": _conformer,
+    "series": _series,
     "image": _image,
     "pooled": _pooled,
     "masked": _masked,
