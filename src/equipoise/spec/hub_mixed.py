@@ -282,13 +282,15 @@ def _idle_matrices(config: HubConfig, found: Sizes) -> Sizes:
 
 
 def _shared_blocks(config: HubConfig, found: Sizes) -> Sizes:
-    """Zamba 2: transformer layers of the same weights between those of a state space.
+    """Zamba: transformer layers of the same weights between those of a state space.
 
     They work on the embeddings beside the hidden values, and return through a matrix of their own.
     """
     kinds, hidden = [str(each) for each in config.listed("layers_block_type")], found["hidden"]
     indices = config.listed("hybrid_layer_ids")
     uses, blocks = kinds.count("hybrid") or len(indices), config.size("num_mem_blocks", 1)
+    if not uses and config.stated("attention_every"):  # Zamba 1: the third layer is the first
+        uses = 1 + max(0, found["layers"] - 3) // config.size("attention_every")
     if uses < 1 or uses < blocks:
         raise config.refuse("layers_block_type", f"at least {blocks} hybrid layers")
     size, rank = (
