@@ -255,6 +255,33 @@ def test_narrower_types_are_never_slower() -> None:
             assert slow is None or fast is None or slow <= fast, (chip.slug, wide, narrow)
 
 
+@pytest.mark.truth
+@pytest.mark.parametrize(
+    ("name", "dtype", "flop_per_s"),
+    [
+        ("Arc Pro B60", "bf16", 196.61e12 / 2),  # hmc-tech.com: int8, of which bf16 is half
+        ("RX 9070", "bf16", 1165e12 / 8),  # svethardware.cz: sparse int4
+        (
+            "R9700",
+            "fp16",
+            2 * 95.7e12,
+        ),  # AMD's datasheet, cited by huggingface.js 1895: vector units, half of matrix
+        ("W7800", "fp16", 90.5e12),  # huggingface.co/hardware/amd
+        ("P40", "fp32", 11.758e12),  # cpu-gpu.alldbin.com
+        ("910C", "bf16", 289e15 / 384),  # chinaresearchcollective.substack.com, 2026-06-17: of a supernode
+    ],
+)
+def test_peaks_are_those_that_other_pages_state(name: str, dtype: str, flop_per_s: float) -> None:
+    # Pages read on 2026-11-24.
+    assert hardware.accelerator(name).peak_flop_per_s(dtype) == pytest.approx(flop_per_s, rel=0.01)
+
+
+def test_the_card_of_half_the_memory_is_not_taken_for_this_one() -> None:
+    # NVIDIA sells an RTX A2000 of 6 GB too: logs of that name are not of the one of 12 GB.
+    assert shipped().accelerator_slug("NVIDIA RTX A2000 12GB") == "rtx-a2000-pcie-12gb"
+    assert shipped().accelerator_slug("NVIDIA RTX A2000") is None
+
+
 @pytest.mark.law
 def test_peaks_are_dense_and_nothing_beats_its_peak() -> None:
     # Where a maker states sparse figures they are twice the dense ones, and twice the narrower dense type would be less.

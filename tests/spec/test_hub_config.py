@@ -89,9 +89,28 @@ MODELS = {
     "xlstm": {},
     "gemma3n_text": {},
     "gemma4_text": {},
+    "zamba": {},
     "zamba2": {"num_mem_blocks": 2},
     "kimi_linear": {},
     "deepseek_v4": {"num_hidden_layers": 6},
+    "afmoe": {"num_hidden_layers": 4},
+    "apertus1p5_text": {},
+    "bailing_hybrid": {"num_hidden_layers": 6},
+    "cohere2_moe": {"num_hidden_layers": 4},
+    "hy_v3": {"num_hidden_layers": 3},
+    "hy_v4": {},
+    "laguna": {"num_hidden_layers": 4},
+    "lara_mini": {},
+    "lfm3": {},
+    "mimo_v2_flash": {"num_hidden_layers": 7},
+    "modernbert-decoder": {},
+    "led": {},
+    "vit_mae": {},
+    "wav2vec2-bert": {"add_adapter": True},
+    "wav2vec2-conformer": {"hidden_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 16},
+    "sam": {},
+    "timesfm": {},
+    "timesfm2_5": {},
 }
 # Norms and biases are left out, of encoders also the table of segments and the layer before the logits; of pairs what
 # projects either.
@@ -119,8 +138,25 @@ ROUGHLY += (
     "xlnet",
     "xlstm",
 )
-ROUGHLY += ("kimi_linear",)
-BUILDERS = ("SpeechSeq2Seq", "Seq2SeqLM", "CausalLM", "MaskedLM", "CTC")
+ROUGHLY += (
+    "kimi_linear",
+    "modernbert-decoder",
+    "led",
+    "vit_mae",
+    "wav2vec2-bert",
+    "wav2vec2-conformer",
+    "sam",
+)
+ROUGHLY += ("timesfm",)
+BUILDERS = (
+    "SpeechSeq2Seq",
+    "Seq2SeqLM",
+    "CausalLM",
+    "MaskedLM",
+    "CTC",
+    "PreTraining",
+    "TimeSeriesPrediction",
+)
 
 
 def num_params(config) -> int:
@@ -255,6 +291,34 @@ def test_swin_costs_what_its_paper_states(tmp_path):
     assert found.train_flop_per_sample == pytest.approx(3 * 2 * 15.4e9, rel=0.02)
 
 
+def test_a_masked_autoencoder_passes_a_quarter_of_the_patches(tmp_path):
+    # By hand: 12 layers of 12 x 768^2 weights on 49 patches and the class token, 8 of 12 x 512^2 on 197, scores and sums
+    # of 2 x 2 x tokens^2 x width a layer, and the matrices before, between and behind.
+    config = CARDS["vit_mae_base"]["config"]
+    layers = 2 * (12 * 12 * 768**2 * 50 + 8 * 12 * 512**2 * 197)
+    layers += 4 * (12 * 50**2 * 768 + 8 * 197**2 * 512) + 2 * (50 * 768 * 512 + 197 * 512 * 768)
+    found = read_config(written(tmp_path, config)).workload
+    assert found.sequence_tokens == 50
+    assert found.train_flop_per_sample == pytest.approx(3 * layers, rel=0.02)
+
+
+def test_a_segmenter_attends_in_windows_but_for_four_layers(tmp_path):
+    # By hand: 32 layers of 12 x 1280^2 weights on 4,096 patches; 28 see 196 of them and four all; neck of 1280 x 256 and
+    # 9 x 256^2. EfficientViT-SAM (Zhang et al. 2024, recalled) counts 2,973e9, windows padded to 4,900 patches included.
+    found = read_config(written(tmp_path, CARDS["sam_vit_huge"]["config"]))
+    products = 32 * 12 * 1280**2 + 1280 * 256 + 9 * 256**2 + 2 * 1280 * (28 * 196 + 4 * 4096)
+    assert found.workload.train_flop_per_sample == pytest.approx(3 * 2 * 4096 * products, rel=0.01)
+    assert found.workload.train_flop_per_sample == pytest.approx(3 * 2 * 2973e9, rel=0.06)
+    assert found.left_out == ()
+
+
+def test_a_series_is_as_many_tokens_as_patches(tmp_path):
+    # google/timesfm-2.0-500m-pytorch (recalled): 2,048 numbers in patches of 32; 50 layers of 6 x 1280^2 weights.
+    found = read_config(written(tmp_path, CARDS["timesfm_2_500m"]["config"])).workload
+    assert (found.sequence_tokens, found.area) == (64, "forecasting")
+    assert found.train_flop_per_sample == pytest.approx(3 * 64 * 2 * (50 * 6 * 1280**2 + 6.9e6), rel=0.02)
+
+
 def test_batches_are_those_of_the_papers(tmp_path):
     batches = {"vit_large": 4096, "clip_vit_l14": 32_768, "whisper_tiny": 256, "roberta_large": 8192}
     for name, batch in batches.items():
@@ -290,6 +354,36 @@ def test_a_type_that_is_not_known_is_read_as_a_decoder_like_llama_and_said_to_be
     assert (inner.workload.params, inner.left_out) == (found.workload.params, ("vision_config",))
 
 
+def test_an_unknown_type_whose_activation_is_never_gated_has_two_matrices_a_block(tmp_path):
+    # xIELU: Huang and Schlag 2024, in Apertus. A third of 3 x 4096 x 11,008 weights less in each of 32 layers.
+    found = read_config(written(tmp_path, UNKNOWN | {"hidden_act": "xielu"}))
+    assert found.workload.params == pytest.approx(6_061_035_520 - 32 * 4096 * 11_008, rel=0.001)
+
+
+def test_uses_of_a_shared_block_are_listed_or_follow_from_their_period(tmp_path):
+    # Zyphra/Zamba-7B-v1 (recalled): 76 layers, 13 uses of one block; counted on transformers 5.24.
+    keys = {"model_type": "zamba", "hidden_size": 3712, "intermediate_size": 14_848, "vocab_size": 32_000}
+    keys |= {"num_hidden_layers": 76, "num_attention_heads": 16, "attention_head_dim": 464}
+    keys |= {"attn_layer_period": 6, "mamba_d_state": 16, "mamba_expand": 2, "mamba_dt_rank": 232}
+    assert read_config(written(tmp_path, keys)).workload.params == pytest.approx(7_232_490_496, rel=0.001)
+
+
+def test_layers_may_have_heads_of_their_own_in_windows(tmp_path):
+    # 36 of 48 layers of 64 heads in windows in place of 48: 2 x 2048 x 16 x 128 more weights each.
+    shape = {"model_type": "laguna", "hidden_size": 2048, "intermediate_size": 8192, "head_dim": 128}
+    shape |= {"num_attention_heads": 48, "num_key_value_heads": 8, "vocab_size": 100_352}
+    shape |= {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 512, "sliding_window": 512}
+    shape |= {"num_hidden_layers": 48, "mlp_layer_types": ["dense"] + ["sparse"] * 47}
+    shape |= {"layer_types": (["full_attention"] + ["sliding_attention"] * 3) * 12}
+    plain = read_config(written(tmp_path, shape)).workload
+    own = read_config(
+        written(tmp_path, shape | {"num_attention_heads_per_layer": [48, 64, 64, 64] * 12})
+    ).workload
+    assert own.params - plain.params == 36 * 2 * 2048 * 16 * 128
+    with pytest.raises(SpecError, match="layer_types"):
+        read_config(written(tmp_path, shape | {"num_attention_heads_per_layer": [48]}))
+
+
 @pytest.mark.parametrize("slug", PUBLISHED)
 def test_experts_and_latent_attention_of_an_unknown_type_are_read(slug, tmp_path):
     keys = PUBLISHED[slug] | {"model_type": "novel", "rms_norm_eps": 1e-06, "router_aux_loss_coef": 0.001}
@@ -305,8 +399,8 @@ UNNAMED = {
     "bitnet": {},
     "diffllama": {},
     "youtu": {},
-    "afmoe": {},
-    "mimo_v2_flash": {"num_hidden_layers": 4},
+    "granite_swa": {},
+    "sarvam_moe": {"num_hidden_layers": 4},
 }
 
 
@@ -345,7 +439,7 @@ def test_a_type_that_is_not_known_is_refused_where_its_file_is_unlike_llamas(key
 
 
 @pytest.mark.parametrize(
-    ("kind", "word"), [("zamba", "share"), ("resnet", "convolutions"), ("reformer", "attention")]
+    ("kind", "word"), [("detr", "networks"), ("resnet", "convolutions"), ("reformer", "attention")]
 )
 def test_what_sizes_cannot_state_is_refused_by_name(kind, word, tmp_path):
     with pytest.raises(SpecError, match=rf"{kind}.*{word}.*MODULE:FUNCTION"):

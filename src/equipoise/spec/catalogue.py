@@ -187,7 +187,7 @@ def cluster_in_text(
 
     >>> cluster_in_text("8x A100-SXM4-40GB, 100 Gb/s per node", num_accelerators=16).inter.byte_per_s
     1562500000.0
-    >>> cluster_in_text("RTX A2000") is None
+    >>> cluster_in_text("RTX A400") is None
     True
     """
     words = _words(text[:MAX_CHARS])

@@ -32,7 +32,7 @@ _PAIRED: Final = "logit_scale_init_value"
 _NO_MODEL: Final = frozenset(
     {"attn_config", "ffn_config", "quantization_config", "linear_attn_config", "per_layer_config", *_LANGUAGE}
 )
-_SAMPLES: Final[Mapping[str, str]] = {"vision": "image", "speech": "utterance"}
+_SAMPLES: Final[Mapping[str, str]] = {"vision": "image", "speech": "utterance", "forecasting": "series"}
 
 
 class HubModel(Struct, frozen=True, kw_only=True):
@@ -203,5 +203,7 @@ def _left_out(config: HubConfig, outer: Mapping[str, Any]) -> tuple[str, ...]:
     models -= _NO_MODEL
     if "pair" in family.parts:
         models -= {"vision_config"}
+    if "prompted" in family.parts:
+        models -= {"vision_config", "prompt_encoder_config", "mask_decoder_config"}
     further = [each for each in ("quantization_config", *parts) if config.keys.get(each)]
     return (*sorted(models), *further, *((family.without,) if family.without else ()))

@@ -29,6 +29,8 @@ _UNLIKE_LLAMA: Final = re.compile(
     r"|interleave|num_mem|attn_type|block_type|kv_shared|early_exit|loop|mixture|type_vocab|attention_probs|codebook|codec)"
 )
 _LLAMA_ACTIVATIONS: Final = ("silu", "swish", "swiglu")
+# Of feed-forward blocks of two matrices; squared ReLUs are of two (Nemotron) or of three (BitNet).
+_UNGATED_ACTIVATIONS: Final = ("xielu",)
 _LLAMA_SIZES: Final = ("hidden", "layers", "heads", "vocabulary")
 # Sizes of experts and of latent attention, which such a decoder may have besides.
 _ASSUMED_SIZES: Final = (
@@ -327,4 +329,8 @@ def _assumed_family(path: Path, keys: Mapping[str, Any], kind: object) -> Family
             "Llama; count it as MODULE:FUNCTION"
         )
     latent = ("latent",) if config.stated("kv_rank") else ()
-    return replace(llama, parts=(*latent, *(("experts", "predicting") if has_experts else ())))
+    return replace(
+        llama,
+        gated=keys.get("hidden_act") not in _UNGATED_ACTIVATIONS,
+        parts=(*latent, *(("experts", "predicting") if has_experts else ())),
+    )

@@ -10,7 +10,7 @@ from typing import Any, Final
 from equipoise.errors import SpecError
 from equipoise.spec.hub_diffusion import denoiser_sizes, denoiser_tokens
 from equipoise.spec.hub_keys import MOST_LAYERS, WHOLE, WINDOWED, HubConfig, Sizes, is_factor
-from equipoise.spec.hub_media import MEDIA_PARTS, num_frames, num_patches
+from equipoise.spec.hub_media import MEDIA_PARTS, num_frames, num_patches, num_series_tokens, prompted_towers
 from equipoise.spec.hub_mixed import MIXED_PARTS
 from equipoise.spec.transformer import CompressedKeys, Tower, Transformer
 
@@ -56,7 +56,7 @@ def _stack(config: HubConfig) -> Sizes:
         "kv_heads": 1 if is_one_key and kv_heads == heads else kv_heads,
         "head_size": config.size("head_size", max(1, hidden // heads)),
         "ffn_hidden": config.size("ffn_hidden", None if needs_width else int(ratio * hidden)),
-        "vocabulary": 1 if family.area == "vision" else config.size("vocabulary"),
+        "vocabulary": 1 if family.area == "vision" else _vocabulary(config),
         "gated": is_gated,
         "causal": family.causal,
         "tied_embeddings": config.flag("tie_word_embeddings", default=family.tied),
@@ -65,6 +65,12 @@ def _stack(config: HubConfig) -> Sizes:
         "predicted_fraction": family.predicted_fraction,
         **_windows(config, layers),
     }
+
+
+def _vocabulary(config: HubConfig) -> int:
+    """Rows of the table of tokens; models of series, or of sound that write none, need none."""
+    has_none = {"conformer", "series"} & set(config.family.parts)
+    return config.size("vocabulary", 1 if has_none else None)
 
 
 def _positions(config: HubConfig) -> int:
@@ -108,9 +114,12 @@ def sample_tokens(config: HubConfig, model: Transformer) -> int:
     if config.family.denoiser is not None:
         return denoiser_tokens(config)
     if config.family.area == "vision":
-        return num_patches(config.part("vision") if "pair" in config.family.parts else config)
+        has_parts = {"pair", "prompted"} & set(config.family.parts)
+        return num_patches(config.part("vision") if has_parts else config)
     if "waveform" in config.family.parts:
         return num_frames(config)[-1]
+    if "series" in config.family.parts:
+        return num_series_tokens(config)
     most = config.size("positions", config.family.sequence_tokens)
     tables = max(1, config.family.position_tables)
     return max(1, min(config.family.sequence_tokens, most, model.position_embeddings // tables or most))
@@ -140,6 +149,8 @@ def _dense_layers(config: HubConfig, layers: int) -> int:
     kinds = config.listed("mlp_layer_types")
     if kinds:
         return kinds.count("dense")
+    if isinstance(config.keys.get("moe_layer_freq"), list):
+        return config.listed("moe_layer_freq").count(0)
     first = config.size("first_expert_layer", 0, least=0)
     every = config.size("expert_every", 1)
     offset = config.size("expert_offset", every - 1, least=0)
@@ -300,8 +311,15 @@ def _pair(config: HubConfig, _found: Sizes) -> Sizes:
     return images | {"towers": (*images.get("towers", ()), tower)}
 
 
+def _prompted(config: HubConfig, _found: Sizes) -> Sizes:
+    """SAM: an encoder of images, and a small decoder of masks behind it."""
+    images = config.part("vision")
+    found = sizes(images)
+    return found | {"towers": prompted_towers(images, found["hidden"], num_patches(images))}
+
+
 # Parts that need no plain stack.
-_OWN_SIZES: Final = frozenset({"pair", "pyramid", "denoiser"})
+_OWN_SIZES: Final = frozenset({"pair", "prompted", "pyramid", "denoiser"})
 _PARTS: Final[Mapping[str, Callable[[HubConfig, Sizes], Sizes]]] = {
     **MIXED_PARTS,
     **MEDIA_PARTS,
@@ -318,4 +336,5 @@ _PARTS: Final[Mapping[str, Callable[[HubConfig, Sizes], Sizes]]] = {
     "denoiser": denoiser_sizes,
     "two_stacks": _two_stacks,
     "pair": _pair,
+    "prompted": _prompted,
 }

@@ -1,4 +1,4 @@
-"""Models of sounds and images on the Hugging Face hub: what they work on, and what stands before."""
+"""Models of sounds, series and images on the Hugging Face hub: what they work on, and what stands before."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -67,6 +67,48 @@ def _waveform(config: HubConfig, found: Sizes) -> Sizes:
     return found | {"towers": tuple(towers)}
 
 
+def _conformer(config: HubConfig, found: Sizes) -> Sizes:
+    """Conformers: a layer has two feed-forward blocks and a convolution of each channel between matrices.
+
+    Three matrices of that convolution, and one of positions where they are relative, stand as columns of the
+    feed-forward blocks.
+    """
+    hidden, kernel = found["hidden"], config.size("conv_depthwise_kernel_size", 31)
+    squares = 3 + (config.keys.get("position_embeddings_type") == "relative")
+    towers = found.get("towers", ())
+    if config.keys.get("feature_projection_input_dim") is not None:
+        towers += (matrix_tower(config.size("feature_projection_input_dim"), hidden, 0),)
+        if config.flag("add_adapter", default=False):
+            # A further layer on half the frames, before which two convolutions of three frames halve them.
+            count, tokens = config.size("num_adapter_layers", 1), config.family.sequence_tokens // 2
+            towers += (matrix_tower(24 * count * hidden, hidden, tokens),)
+    return found | {
+        "ffn_hidden": 2 * found["ffn_hidden"] + (squares * hidden + kernel) // 2,
+        "towers": towers,
+    }
+
+
+# Series of numbers.
+
+
+def _series(config: HubConfig, found: Sizes) -> Sizes:
+    """TimesFM: two matrices and a way around them before and behind, twice if it has a head of quantiles."""
+    hidden, values = found["hidden"], 1 + (len(config.listed("quantiles")) or _USUAL_QUANTILES)
+    patch, horizon = config.size("patch_length", 32), config.size("horizon_length", 128)
+    columns = (2 * 2 * patch + hidden) + (hidden + 2 * horizon * values)
+    if config.flag("use_continuous_quantile_head", default=False):
+        columns += hidden + 2 * config.size("output_quantile_len", 1024) * values
+    return found | {"towers": (matrix_tower(columns, hidden, 0),)}
+
+
+_USUAL_QUANTILES: Final = 9
+
+
+def num_series_tokens(config: HubConfig) -> int:
+    """Tokens of the longest series that a model is made for."""
+    return max(1, config.size("context_length", 512) // config.size("patch_length", 32))
+
+
 # Images.
 
 
@@ -91,6 +133,51 @@ def _pooled(config: HubConfig, found: Sizes) -> Sizes:
     return found | {"towers": (Tower(model=Transformer(**found | last), tokens=1),)}
 
 
+def _masked(config: HubConfig, found: Sizes) -> Sizes:
+    """Masked autoencoders: the stack sees the patches that are left, and a narrower decoder all of them."""
+    hidden, tokens = config.size("decoder_hidden_size", 512), _all_patches(config)
+    heads = config.size("decoder_num_attention_heads", 16)
+    decoder = Transformer(
+        layers=config.size("decoder_num_hidden_layers", 8, most=MOST_LAYERS),
+        hidden=hidden,
+        heads=heads,
+        kv_heads=heads,
+        head_size=max(1, hidden // heads),
+        ffn_hidden=config.size("decoder_intermediate_size", 4 * hidden),
+        vocabulary=config.size("num_channels", 3) * config.size("patch_size", 16) ** 2,
+        tied_embeddings=True,
+        causal=False,
+        position_embeddings=tokens,
+    )
+    between = matrix_tower(found["hidden"], hidden, num_patches(config))
+    return found | {"position_embeddings": tokens, "towers": (between, Tower(model=decoder, tokens=tokens))}
+
+
+def _image_windows(config: HubConfig, found: Sizes) -> Sizes:
+    """SAM's encoder: layers that attend in squares of patches, but for those named."""
+    whole = len(config.listed("global_attn_indexes"))
+    if whole > found["layers"]:
+        raise config.refuse("global_attn_indexes", f"at most its {found['layers']} layers")
+    window = config.size("window_size", 14) ** 2
+    return found | {"window": window, "windowed_layers": found["layers"] - whole}
+
+
+def prompted_towers(config: HubConfig, hidden: int, tokens: int) -> tuple[Tower, ...]:
+    """Of SAM, after its encoder: convolutions that narrow its output, and what makes masks of it and prompts.
+
+    Of the latter's matrices 30 are squares, and four of two feed-forward blocks are 2,048 wide; it is less
+    than 1 % of the FLOP and counted as if one token passed it.
+    """
+    width = config.size("output_channels", 256)
+    return (
+        matrix_tower(hidden + 9 * width, width, tokens),
+        matrix_tower(30 * width + 4 * _MASKS_FFN, width, 1),
+    )
+
+
+_MASKS_FFN: Final = 2048
+
+
 def _classes(config: HubConfig) -> int:
     """Classes that a file names; 0 where it names none."""
     names = config.keys.get("id2label")
@@ -103,6 +190,25 @@ def num_patches(config: HubConfig) -> int:
         return config.size("num_patches")
     if "pyramid" in config.family.parts:
         return _stages(config)[-1].tokens
+    tokens = _all_patches(config)
+    if "masked" in config.family.parts:
+        return 1 + round((tokens - 1) * (1 - _mask_ratio(config)))
+    return tokens
+
+
+def _mask_ratio(config: HubConfig) -> float:
+    """The fraction of patches that a masked autoencoder leaves out."""
+    ratio = config.keys.get("mask_ratio", _USUAL_MASK_RATIO)
+    if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 <= ratio < 1:
+        raise config.refuse("mask_ratio", "a number from 0 to below 1")
+    return ratio
+
+
+_USUAL_MASK_RATIO: Final = 0.75
+
+
+def _all_patches(config: HubConfig) -> int:
+    """Patches of a whole image, the class token and registers."""
     side = config.size("image_size", 224) // config.size("patch_size", 16)
     if side < 1:
         raise config.refuse("image_size", f"at least patch_size={config.keys.get('patch_size', 16)}")
@@ -185,7 +291,11 @@ def _stage(config: HubConfig, index: int, stage: _Stage) -> Transformer:
 MEDIA_PARTS: Final[Mapping[str, Callable[[HubConfig, Sizes], Sizes]]] = {
     "whisper": _whisper,
     "waveform": _waveform,
+    "conformer": _conformer,
+    "series": _series,
     "image": _image,
     "pooled": _pooled,
+    "masked": _masked,
+    "image_windows": _image_windows,
     "pyramid": _pyramid,
 }

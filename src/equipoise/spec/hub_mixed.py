@@ -218,6 +218,38 @@ def _gemma4(config: HubConfig, found: Sizes) -> Sizes:
     )
 
 
+def _two_attentions(config: HubConfig, found: Sizes) -> Sizes:
+    """MiMo-V2 and Laguna: heads, or keys, of layers that see a window are not those of the others.
+
+    Dense layers come first. MiMo's class doubles the keys in windows where its file does not state them.
+    """
+    layers, keys = found["layers"], found["kv_heads"]
+    windowed = [str(each) in WINDOWED for each in config.listed("layer_types")] or [
+        each == 1 for each in config.listed("hybrid_layer_pattern")
+    ]
+    heads = [found["heads"]] * layers
+    if config.listed("num_attention_heads_per_layer"):
+        heads = config.sizes("num_attention_heads_per_layer")
+    if len(windowed) != layers or len(heads) != layers:
+        raise config.refuse("layer_types", f"as all lists of its layers, one for each of {layers}")
+    values = config.size("v_head_dim", 0, least=0)
+    near = config.size("swa_num_key_value_heads", 2 * keys if values else keys)
+    found = found | {"value_head_size": values, "window": config.size("window", 0, least=0)}
+    return _mixed_layers(
+        found,
+        [
+            {
+                "heads": heads[layer],
+                "kv_heads": near if is_windowed else keys,
+                "windowed_layers": int(is_windowed),
+                "dense_layers": int(layer < found["dense_layers"]),
+                "expert_layers": int(layer >= found["dense_layers"]),
+            }
+            for layer, is_windowed in enumerate(windowed)
+        ],
+    )
+
+
 def _layer_inputs(config: HubConfig, found: Sizes) -> Sizes:
     """Gemma 3n and 4: a table of embeddings for each layer, and what mixes them in.
 
@@ -250,13 +282,15 @@ def _idle_matrices(config: HubConfig, found: Sizes) -> Sizes:
 
 
 def _shared_blocks(config: HubConfig, found: Sizes) -> Sizes:
-    """Zamba 2: transformer layers of the same weights between those of a state space.
+    """Zamba: transformer layers of the same weights between those of a state space.
 
     They work on the embeddings beside the hidden values, and return through a matrix of their own.
     """
     kinds, hidden = [str(each) for each in config.listed("layers_block_type")], found["hidden"]
     indices = config.listed("hybrid_layer_ids")
     uses, blocks = kinds.count("hybrid") or len(indices), config.size("num_mem_blocks", 1)
+    if not uses and config.stated("attention_every"):  # Zamba 1: the third layer is the first
+        uses = 1 + max(0, found["layers"] - 3) // config.size("attention_every")
     if uses < 1 or uses < blocks:
         raise config.refuse("layers_block_type", f"at least {blocks} hybrid layers")
     size, rank = (
@@ -376,6 +410,7 @@ MIXED_PARTS: Final[Mapping[str, Callable[[HubConfig, Sizes], Sizes]]] = {
     "layer_lists": _layer_lists,
     "block_configs": _block_configs,
     "gemma4": _gemma4,
+    "two_attentions": _two_attentions,
     "layer_inputs": _layer_inputs,
     "idle_matrices": _idle_matrices,
     "shared_blocks": _shared_blocks,
