@@ -71,17 +71,16 @@ def published_problem(
     scores: Scores,
     *,
     global_batch_samples: int | None = None,
-    precision: tuple[str, ...] = (),
 ) -> Problem:
     """A training to the published target on the usual nodes of an accelerator, as a question would pose it.
 
-    scores: published results as far as they are known, with the samples to target. global_batch_samples,
-    precision: to be chosen unless given.
+    scores: published results as far as they are known, with the samples to target. global_batch_samples:
+    to be chosen unless given.
     Raises SpecError for names that are not known or a workload whose work is not, UsageError where no result
     has a target.
     """
     catalogue = shipped()
-    query = TrainingQuery(workload=workload, global_batch_samples=global_batch_samples, precision=precision)
+    query = TrainingQuery(workload=workload, global_batch_samples=global_batch_samples)
     trained = training(query, catalogue, scores)
     nodes = catalogue.cluster(accelerator)
     return problem(trained, nodes, model_for(nodes.accelerator, trained.workload), num_best=1)
@@ -133,7 +132,6 @@ def _planned_s(row: ScoredEntry, scores: Scores) -> float | None:
             row.accelerator,
             scores,
             global_batch_samples=row.global_batch_samples,
-            precision=_precision(row),
         )
     except InputError:
         return None
@@ -141,12 +139,6 @@ def _planned_s(row: ScoredEntry, scores: Scores) -> float | None:
         return None
     best = posed.searched(row.num_accelerators).best
     return best[0].worth[0] * posed.time_per_step_time if best else None
-
-
-def _precision(row: ScoredEntry) -> tuple[str, ...]:
-    """As submitters do: fp8 for transformers where the chip has it; else what a plan takes by default."""
-    has_fp8 = shipped().accelerator(row.accelerator).peak_fp8_flop_per_s is not None
-    return ("fp8",) if has_fp8 and kind_of(row.workload) == "transformer" else ()
 
 
 def planned_published_pretrainings() -> Iterator[tuple[Planned, float]]:

@@ -102,6 +102,17 @@ def test_a_batch_that_the_best_result_did_not_have_is_no_way_to_be_faster():
     assert kept["time_s"]["value"] >= 0.99 * free["time_s"]["value"]  # the model has a part in both
 
 
+def test_published_times_are_those_of_the_precision_that_submitters_take():
+    # NVIDIA's submissions of v5.1 train Llama 3.1 8B in fp8 and fp4; fp8 is at most twice as fast as bf16.
+    free, fp8, bf16 = (
+        advised("llama31_8b", "--accelerator", "b200", "--at", "8", *fixed)["recommended"]
+        for fixed in ([], ["--precision", "fp8"], ["--precision", "bf16"])
+    )
+    assert "precision=fp8" in free["strategy"]
+    assert fp8["time_s"] == free["time_s"]
+    assert 1.1 < bf16["time_s"]["value"] / free["time_s"]["value"] < 2.0
+
+
 LAB = ("llama31_8b", "--tokens", "1G", "--accelerator", "rtx4090", "--max-accelerators", "8")
 
 

@@ -18,14 +18,12 @@ def scores():
 
 
 def test_what_is_stated_is_kept_and_the_rest_is_chosen(scores):
-    stated = published_problem(
-        "bert", "h100-sxm5-80gb", scores, global_batch_samples=3072, precision=("fp8",)
-    )
+    stated = published_problem("bert", "h100-sxm5-80gb", scores, global_batch_samples=3072)
     assert stated.batches(64) == (3072,)
     assert stated.choices["precision"] == ("fp8",)
     chosen = published_problem("bert", "h100-sxm5-80gb", scores)
     assert len(chosen.batches(64)) > 3
-    assert chosen.choices["precision"] == ("bf16",)
+    assert chosen.choices["precision"] == ("fp8",)
 
 
 def test_the_working_time_is_steps_times_their_time_and_evaluation(scores):

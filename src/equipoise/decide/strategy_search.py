@@ -405,7 +405,7 @@ def problem(
             f"--fix offload={','.join(map(str, offloads))}: {cluster.accelerator.title} shares its memory "
             "with its host, which has none to move it to; give offload=none"
         )
-    choices.setdefault("precision", (_usual_precision(cluster),))
+    choices.setdefault("precision", (_usual_precision(cluster, training),))
     return Problem(
         training=training,
         cluster=cluster,
@@ -428,9 +428,15 @@ def _possible(choices: Mapping[str, tuple[Value, ...]], nodes: Cluster) -> Mappi
     return {**choices, **{name: (value,) for name, value in _STAYS.items()}}
 
 
-def _usual_precision(nodes: Cluster) -> Precision:
-    """The precision that training takes on a chip unless stated."""
+def _usual_precision(nodes: Cluster, training: Training) -> Precision:
+    """The precision that training takes on a chip unless stated.
+
+    Transformers to a published target take fp8 where the chip has it, as their published results did.
+    """
     chip = nodes.accelerator
+    is_published = training.budget.is_to_target and training.workload.transformer is not None
+    if is_published and chip.peak_flop_per_s(DTYPE_OF["fp8"]) is not None:
+        return "fp8"
     stated = [name for name in _USUAL_PRECISIONS if chip.peak_flop_per_s(DTYPE_OF[name]) is not None]
     return stated[0] if stated else _USUAL_PRECISIONS[0]
 
