@@ -396,7 +396,7 @@ def test_what_is_slow_the_first_time_shows_its_frame_and_then_its_answer(opened)
     with opened("/study?workload=retinanet") as page:
         assert page.title().endswith("· Equipoise")
         assert page.locator(".waiting").count() == 0
-        # The page is announced a moment after it is there, so that screen readers notice the change.
+        # It is announced a moment after it is on the page.
         page.wait_for_function("document.querySelector('#announcement').textContent !== ''")
         assert page.locator("#announcement").inner_text() == page.locator("h1").inner_text().replace(
             "\xa0", " "
