@@ -441,3 +441,51 @@ def test_a_value_of_an_hour_has_the_same_digits_in_table_and_chart():
     assert "870 USD/h" in page
     assert "than 870 USD" in page
     assert "866 USD" not in page
+
+
+def without_price(each):
+    return replace(each, price=None, usd=None)
+
+
+def against_the_choice(*, of=None, best=None, **changed):
+    """What the table of systems says of the second one: 16 B200, 7,500 s; 32 H100 take 7,800 s."""
+    answer = made_answer()
+    own, other = answer.candidates[2], answer.candidates[5]
+    own, other = own if best is None else best(own), replace(other if of is None else of(other), **changed)
+    candidates = (*answer.candidates[:2], own, *answer.candidates[3:5], other)
+    answer = replace(answer, candidates=candidates, recommended=own, flips=())
+    found = rows(tables(answer)["answer-systems"])
+    return found[1]["Against the choice"].text
+
+
+def test_a_system_without_a_price_is_compared_by_time_and_by_the_price_at_which_it_costs_less():
+    # 32 H100 cost 173.33 USD; 16 x 7,500 s are 33.33 accelerator-hours: 5.20 USD each.
+    text = against_the_choice(of=without_price)
+    assert text.startswith("Faster;")
+    assert "below 5.20 USD" in text
+    # 16 x 15,000 s are 66.67 of them: 2.60 USD.
+    text = against_the_choice(of=without_price, time_s=replace(candidate(16).time_s, value=15_000.0))
+    assert text.startswith("Slower;")
+    assert "below 2.60 USD" in text
+
+
+def test_a_choice_without_a_price_is_compared_by_time_and_by_its_own_price():
+    # 16 B200 cost 33.33 x 5 = 166.67 USD; 32 H100 take 69.33 accelerator-hours: 2.40 USD each.
+    assert "more than 2.40 USD" in against_the_choice(best=without_price)
+    text = against_the_choice(of=without_price, best=without_price)
+    assert text.startswith("Faster for fewer accelerator-hours")
+
+
+def test_systems_with_prices_are_compared_as_they_are():
+    slow = replace(candidate(16).time_s, value=8_000.0)
+    dear, cheap = (replace(candidate(16).usd, value=value) for value in (200.0, 100.0))
+    assert against_the_choice(time_s=slow, usd=dear) == "Slower and more expensive"
+    assert against_the_choice(usd=cheap).startswith("Faster and cheaper")
+
+
+def test_above_a_bar_stands_the_accelerator_time_of_a_sample():
+    # Steps of 29.4, 15, 7.8 and 4.2 s with a global batch of 64: x 8, 16, 32 and 64 over 64.
+    chart = charts(ANSWER, made_answer())["answer-seconds"]
+    assert chart.labels == ("3.67 s", "3.75 s", "3.9 s", "4.2 s")
+    bars = [sum(part.heights[place] for part in chart.series) for place in range(4)]
+    assert bars == pytest.approx([3.675, 3.75, 3.9, 4.2])
