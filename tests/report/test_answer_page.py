@@ -112,6 +112,109 @@ def test_a_step_that_pays_and_one_that_does_not_are_told_apart():
     assert "1.5x" in text
 
 
+def larger(answer, recommended=None, candidates=None, **changed):
+    """The words of the step to the recommended candidate, by its place, and of the step beyond it."""
+    candidates = candidates or answer.candidates
+    best = answer.recommended if recommended is None else candidates[recommended]
+    found = replace(answer, candidates=candidates, recommended=best, **changed)
+    return facts(found)["Larger?"].rstrip(".").split(". ")
+
+
+def keeping(candidates):
+    """The candidates without limits."""
+    return tuple(replace(each, constraints=()) for each in candidates)
+
+
+def test_the_step_judged_is_that_from_the_next_smaller_size():
+    # 7,800 s on 32 and 11,000 s on 16: 1.41 times, where 1.5 would pay; over 8, 20,000 / 7,800 = 2.56 >= 2.5.
+    answer = made_answer()
+    candidates = keeping(taking(answer, {0: 20_000.0, 1: 11_000.0}))
+    first, second = larger(answer, 2, candidates)
+    assert first.startswith("No, 32 over 16: 1.41x")
+    assert "pays from 1.5x" in first
+    assert "over 8 it pays" in first
+    assert second.startswith("No, 64 over 32: 1.86x")
+
+
+def test_a_step_that_fails_by_the_time_to_start_has_its_speed_with_it():
+    # 512 and 256 s on 16 and 32, with 300 s to start: 812 / 556 = 1.46; 8: 1,500 / 556 = 2.7 >= 2.5.
+    answer = made_answer()
+    candidates = keeping(taking(answer, {0: 1_200.0, 1: 512.0, 2: 256.0, 3: 255.0}))
+    question = replace(answer.question, training_tokens=1e6)
+    first, second = larger(answer, 2, candidates, question=question)
+    assert first.startswith("No, 32 over 16: 1.46x with 5 min to start")
+    assert "pays from 1.5x" in first
+    assert "over 8 it pays" in first
+    assert second.startswith("No, 64 over 32: 1x")
+    assert "pays" not in second  # from when on is said once
+
+
+def test_what_decided_for_a_size_to_which_no_step_pays_is_said():
+    answer = made_answer()
+    slow = taking(answer, {2: 14_000.0})  # 15,000 / 14,000 = 1.07
+    (first, _) = larger(answer, 2, slow)  # 16 miss the deadline of three hours in these answers
+    assert re.search("No, 32 over 16: 1.07x .*; 16 misses the deadline of 3 h", first)
+    question = replace(answer.question, objective="time", deadline_s=None)
+    first, _ = larger(answer, 2, keeping(slow), question=question)
+    assert re.search("No, 32 over 16: 1.07x .*; least time decides", first)
+
+
+@pytest.mark.parametrize(
+    ("kind", "title", "words"),
+    [
+        (
+            "floor",
+            "the last size with an efficiency of one half against a size of 8",
+            "efficiency against 8 .*0.5",
+        ),
+        ("balance", "the balance point", "efficiency .* speedup .*highest at 32"),
+        ("marginal", "the largest size", "diminish beyond 32"),
+    ],
+)
+def test_why_a_step_that_pays_is_not_taken_is_said(kind, title, words):
+    answer = made_answer()
+    point = replace(answer.equilibria[1], kind=kind, title=title)
+    _, second = larger(answer, equilibria=(point,))
+    assert re.match(f"No, 64 over 32: 1.86x for 1.08x pays, but .*{words}", second)
+
+
+ENDS = {
+    "data": "data reach only to 32",
+    "catalogue": "32 is the largest tried",
+    "question": "your limit is 32",
+}
+
+
+@pytest.mark.parametrize("limited_by", ENDS)
+def test_where_sizes_end_is_said_of_a_step_that_would_pay(limited_by):
+    _, second = larger(made_answer(limited_by=limited_by))
+    assert second.endswith(f"pays, but {ENDS[limited_by]}")
+
+
+def test_the_steps_to_and_from_a_size_take_two_lines():
+    # Up to sizes of four digits, one step that fails by the time to start and one that pays.
+    answer = made_answer()
+    point = replace(
+        answer.equilibria[1],
+        kind="floor",
+        title="the last size with an efficiency of one half against a size of 1",
+    )
+    many = tuple(
+        replace(each, num_accelerators=16 * each.num_accelerators, constraints=())
+        for each in taking(answer, {0: 1_200.0, 1: 512.0, 2: 256.0, 3: 136.0})[:4]
+    )
+    point = replace(point, num_accelerators=512)
+    for question in (answer.question, replace(answer.question, training_tokens=1e6)):
+        found = replace(
+            answer, question=question, candidates=many, recommended=many[2], equilibria=(point,), offers=(),
+            alternatives=(), flips=(), time_values=(), frontier=(),
+        )  # fmt: skip
+        lines = printed(found).splitlines()
+        at = next(place for place, line in enumerate(lines) if line.startswith("Larger?"))
+        assert lines[at + 1].startswith(" ")
+        assert not lines[at + 2].startswith(" ")
+
+
 def taking(answer, times_s):
     """The candidates of an answer, those at some places with other times."""
     return tuple(
