@@ -215,6 +215,18 @@ def test_the_steps_to_and_from_a_size_take_two_lines():
         assert not lines[at + 2].startswith(" ")
 
 
+@pytest.mark.parametrize(("needed", "words"), [(79.3e9, "79.3 GB of 80 GB"), (79.96e9, "79.96 GB of 80 GB")])
+def test_memory_that_is_all_but_full_is_said_to_be(needed, words):
+    # 97 % of 80 GB are 77.6 GB.
+    answer = made_answer()
+    best = answer.recommended
+    text = facts(replace(answer, recommended=replace(best, memory=replace(best.memory, needed_bytes=needed))))
+    assert f"{words} memory, little to spare" in text["Batch"]
+    for spare in (60e9, 77.5e9):
+        memory = replace(best.memory, needed_bytes=spare)
+        assert "spare" not in facts(replace(answer, recommended=replace(best, memory=memory)))["Batch"]
+
+
 def taking(answer, times_s):
     """The candidates of an answer, those at some places with other times."""
     return tuple(

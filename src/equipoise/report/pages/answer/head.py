@@ -6,7 +6,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from equipoise.decide.answer import Answer, Candidate, Constraint, ConstraintName, TimeValue
+from equipoise.decide.answer import Answer, Candidate, Constraint, ConstraintName, MemoryUse, TimeValue
 from equipoise.decide.evidence import NOT_USED, Grade
 from equipoise.decide.query import TrainingQuery
 from equipoise.economics.ownership import Ownership, Way
@@ -283,9 +283,21 @@ def _batch(answer: Answer, best: Candidate) -> Iterator[str]:
     if best.mfu is not None:
         yield f"MFU {amounts.share(best.mfu)} of the {best.mfu_precision} peak"
     if best.memory is not None:
-        held = best.memory.available_bytes
-        of = "" if held is None else f" of {amounts.memory(held)}"
-        yield f"{amounts.memory(best.memory.needed_bytes)}{of} memory"
+        yield _memory(best.memory)
+
+
+# Estimates of memory miss the rows that state it by up to some percent (benchmarks/accuracy.py).
+_SPARE_SHARE: Final = 0.03
+
+
+def _memory(planned: MemoryUse) -> str:
+    """What is planned of the memory of an accelerator, and that it is little short of all of it."""
+    held = planned.available_bytes
+    if held is None:
+        return f"{amounts.memory(planned.needed_bytes)} memory"
+    needed, whole = amounts.apart(planned.needed_bytes, held, "B")
+    little = ", little to spare" if planned.needed_bytes > (1.0 - _SPARE_SHARE) * held else ""
+    return f"{needed} of {whole} memory{little}"
 
 
 Group: TypeAlias = tuple[str, PriceTerms]  # a system and the terms it is had on
