@@ -26,9 +26,9 @@ from equipoise.report.blocks import (
     table_of,
     words,
 )
-from equipoise.report.format import DASH, capital, count, listed, plural, sentence
+from equipoise.report.format import DASH, STAR, capital, count, listed, plural, sentence
 from equipoise.report.pages.answer import compare
-from equipoise.report.pages.answer.compare import STAR, group_title, money_chart, shown_groups
+from equipoise.report.pages.answer.compare import group_title, money_chart, shown_groups
 from equipoise.report.pages.answer.head import (
     GRADES,
     LIMITS,
@@ -220,7 +220,7 @@ def _time_and_money(each: Candidate) -> Cell:
     return number(
         None if each.time_s is None else each.time_s.value,
         amounts.duration,
-        detail=None if usd is None else amounts.money(usd.value),
+        detail=None if usd is None else amounts.short_money(usd.value),
     )
 
 
@@ -267,7 +267,7 @@ def _badge(answer: Answer, each: Candidate) -> Badge:
     return Badge(
         text=f"{STAR} {time}" if is_chosen else time,
         tone="good" if is_chosen else "plain",
-        detail="" if usd is None else amounts.money(usd.value),
+        detail="" if usd is None else amounts.short_money(usd.value),
     )
 
 
