@@ -1,6 +1,6 @@
 """Made questions of a decision: rows of plain numbers, limits, an objective, and what was selected of them.
 
-`selection` is the one place that knows the API of `equipoise.decide.select`.
+Nothing else knows the API of `equipoise.decide.select`.
 """
 
 import math
@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from msgspec import Struct
 
 from equipoise.decide.answer import Candidate, Constraint
+from equipoise.decide.explain import alternatives
 from equipoise.decide.select import Rule, SizeCurve, figures_of, select, time_values
 from equipoise.intervals import Interval
 
@@ -100,6 +101,13 @@ def selection(rows, limits=None, objective="time", *, value_of_time=None, start_
             for each in time_values([figures_of(each) for each in candidates], rule)
         ],
     )
+
+
+def alternatives_to_first(rows):
+    """The alternatives to the first of some rows of one system without limits: how many, and when each wins."""
+    made = [_candidate(each, {}) for each in rows]
+    found = alternatives(made, made[0], Rule(objective="balance"), ())
+    return {each.candidate.num_accelerators: each.wins_when for each in found}
 
 
 def exact(value):

@@ -5,6 +5,7 @@ import re
 
 import pytest
 from asking import A100, B200, H100, H200, KINDS, LORA, PRETRAINING, RTX, SMALL, ask, by_size
+from made import alternatives_to_first, row
 from msgspec.structs import replace
 
 from equipoise.units import HOUR_S
@@ -63,6 +64,27 @@ def test_a_size_between_two_that_cost_less_wins_at_no_value_of_an_hour():
     sizes = {each.num_accelerators for each in found.candidates}
     assert {2, 4, 8} <= sizes
     assert not named_values(found)
+
+
+def of_one_system(*sizes):
+    """The alternatives to the first of some sizes: number, hours, US dollars."""
+    return alternatives_to_first(
+        [{**row("red", size, hours * HOUR_S), "usd": float(usd)} for size, hours, usd in sizes]
+    )
+
+
+def test_a_size_that_wins_at_no_value_of_an_hour_is_no_alternative():
+    # 1 is slower and dearer than 2; 4 saves 1 h for 30 USD where 8 saves 3 h for 24.
+    assert of_one_system((2, 5, 10), (1, 11, 11), (4, 4, 40), (8, 2, 34)) == {}
+    # From (13 - 10) / 1 = 3 USD an hour on 4, from (34 - 13) / 2 = 10.5 on 8.
+    found = of_one_system((2, 5, 10), (1, 11, 11), (4, 4, 13), (8, 2, 34))
+    assert [*found] == [4]
+    assert re.search(r"\b3 to 10.5 USD", found[4])
+
+
+def test_a_size_that_wins_at_one_value_of_an_hour_alone_is_no_alternative():
+    # From 3 USD on 4, from (19.002 - 13) / 2 = 3.001 on 8.
+    assert of_one_system((2, 5, 10), (4, 4, 13), (8, 2, 19.002)) == {}
 
 
 def test_a_price_below_which_another_system_wins_makes_it_win():

@@ -112,6 +112,123 @@ def test_a_step_that_pays_and_one_that_does_not_are_told_apart():
     assert "1.5x" in text
 
 
+def larger(answer, recommended=None, candidates=None, **changed):
+    """The words of the step to the recommended candidate, by its place, and of the step beyond it."""
+    candidates = candidates or answer.candidates
+    best = answer.recommended if recommended is None else candidates[recommended]
+    found = replace(answer, candidates=candidates, recommended=best, **changed)
+    return facts(found)["Larger?"].rstrip(".").split(". ")
+
+
+def keeping(candidates):
+    """The candidates without limits."""
+    return tuple(replace(each, constraints=()) for each in candidates)
+
+
+def test_the_step_judged_is_that_from_the_next_smaller_size():
+    # 7,800 s on 32 and 11,000 s on 16: 1.41 times, where 1.5 would pay; over 8, 20,000 / 7,800 = 2.56 >= 2.5.
+    answer = made_answer()
+    candidates = keeping(taking(answer, {0: 20_000.0, 1: 11_000.0}))
+    first, second = larger(answer, 2, candidates)
+    assert first.startswith("No, 32 over 16: 1.41x")
+    assert "pays from 1.5x" in first
+    assert "over 8 it pays" in first
+    assert second.startswith("No, 64 over 32: 1.86x")
+
+
+def test_a_step_that_fails_by_the_time_to_start_has_its_speed_with_it():
+    # 512 and 256 s on 16 and 32, with 300 s to start: 812 / 556 = 1.46; 8: 1,500 / 556 = 2.7 >= 2.5.
+    answer = made_answer()
+    candidates = keeping(taking(answer, {0: 1_200.0, 1: 512.0, 2: 256.0, 3: 255.0}))
+    question = replace(answer.question, training_tokens=1e6)
+    first, second = larger(answer, 2, candidates, question=question)
+    assert first.startswith("No, 32 over 16: 1.46x")
+    assert "5 min" in first
+    assert "pays from 1.5x" in first
+    assert "over 8 it pays" in first
+    assert second.startswith("No, 64 over 32: 1x")
+    assert "pays" not in second  # from when on is said once
+
+
+def test_what_decided_for_a_size_to_which_no_step_pays_is_said():
+    answer = made_answer()
+    slow = taking(answer, {2: 14_000.0})  # 15,000 / 14,000 = 1.07
+    (first, _) = larger(answer, 2, slow)  # 16 miss the deadline of three hours in these answers
+    assert re.search(r"No, 32 over 16: 1.07x .*; 16 .*\b3 h", first)
+    question = replace(answer.question, objective="time", deadline_s=None)
+    first, _ = larger(answer, 2, keeping(slow), question=question)
+    assert re.search(r"No, 32 over 16: 1.07x .*; .*\btime\b", first)
+
+
+@pytest.mark.parametrize(
+    ("kind", "title", "words"),
+    [
+        (
+            "floor",
+            "the last size with an efficiency of one half against a size of 8",
+            "efficiency against 8 .*0.5",
+        ),
+        ("balance", "the balance point", "efficiency .* speedup .*highest at 32"),
+        ("marginal", "the largest size", "diminish beyond 32"),
+    ],
+)
+def test_why_a_step_that_pays_is_not_taken_is_said(kind, title, words):
+    answer = made_answer()
+    point = replace(answer.equilibria[1], kind=kind, title=title)
+    _, second = larger(answer, equilibria=(point,))
+    assert re.match(f"No, 64 over 32: 1.86x for 1.08x pays, but .*{words}", second)
+
+
+ENDS = {
+    "data": "data reach only to 32",
+    "catalogue": "32 is the largest tried",
+    "question": "your limit is 32",
+}
+
+
+@pytest.mark.parametrize("limited_by", ENDS)
+def test_where_sizes_end_is_said_of_a_step_that_would_pay(limited_by):
+    _, second = larger(made_answer(limited_by=limited_by))
+    assert second.endswith(f"pays, but {ENDS[limited_by]}")
+
+
+def test_the_steps_to_and_from_a_size_take_two_lines():
+    # Up to sizes of four digits, one step that fails by the time to start and one that pays.
+    answer = made_answer()
+    point = replace(
+        answer.equilibria[1],
+        kind="floor",
+        title="the last size with an efficiency of one half against a size of 1",
+    )
+    many = tuple(
+        replace(each, num_accelerators=16 * each.num_accelerators, constraints=())
+        for each in taking(answer, {0: 1_200.0, 1: 512.0, 2: 256.0, 3: 136.0})[:4]
+    )
+    point = replace(point, num_accelerators=512)
+    for question in (answer.question, replace(answer.question, training_tokens=1e6)):
+        found = replace(
+            answer, question=question, candidates=many, recommended=many[2], equilibria=(point,), offers=(),
+            alternatives=(), flips=(), time_values=(), frontier=(),
+        )  # fmt: skip
+        lines = printed(found).splitlines()
+        at = next(place for place, line in enumerate(lines) if line.startswith("Larger?"))
+        assert lines[at + 1].startswith(" ")
+        assert not lines[at + 2].startswith(" ")
+
+
+@pytest.mark.parametrize(("needed", "words"), [(79.3e9, "79.3 GB of 80 GB"), (79.96e9, "79.96 GB of 80 GB")])
+def test_memory_that_is_all_but_full_is_said_to_be(needed, words):
+    # 97 % of 80 GB are 77.6 GB.
+    answer = made_answer()
+    best = answer.recommended
+    text = facts(replace(answer, recommended=replace(best, memory=replace(best.memory, needed_bytes=needed))))
+    assert words in text["Batch"]
+    assert "spare" in text["Batch"]
+    for spare in (60e9, 77.5e9):
+        memory = replace(best.memory, needed_bytes=spare)
+        assert "spare" not in facts(replace(answer, recommended=replace(best, memory=memory)))["Batch"]
+
+
 def taking(answer, times_s):
     """The candidates of an answer, those at some places with other times."""
     return tuple(
@@ -441,3 +558,51 @@ def test_a_value_of_an_hour_has_the_same_digits_in_table_and_chart():
     assert "870 USD/h" in page
     assert "than 870 USD" in page
     assert "866 USD" not in page
+
+
+def without_price(each):
+    return replace(each, price=None, usd=None)
+
+
+def against_the_choice(*, of=None, best=None, **changed):
+    """What the table of systems says of the second one: 16 B200, 7,500 s; 32 H100 take 7,800 s."""
+    answer = made_answer()
+    own, other = answer.candidates[2], answer.candidates[5]
+    own, other = own if best is None else best(own), replace(other if of is None else of(other), **changed)
+    candidates = (*answer.candidates[:2], own, *answer.candidates[3:5], other)
+    answer = replace(answer, candidates=candidates, recommended=own, flips=())
+    found = rows(tables(answer)["answer-systems"])
+    return found[1]["Against the choice"].text
+
+
+def test_a_system_without_a_price_is_compared_by_time_and_by_the_price_at_which_it_costs_less():
+    # 32 H100 cost 173.33 USD; 16 x 7,500 s are 33.33 accelerator-hours: 5.20 USD each.
+    text = against_the_choice(of=without_price)
+    assert text.startswith("Faster;")
+    assert "below 5.20 USD" in text
+    # 16 x 15,000 s are 66.67 of them: 2.60 USD.
+    text = against_the_choice(of=without_price, time_s=replace(candidate(16).time_s, value=15_000.0))
+    assert text.startswith("Slower;")
+    assert "below 2.60 USD" in text
+
+
+def test_a_choice_without_a_price_is_compared_by_time_and_by_its_own_price():
+    # 16 B200 cost 33.33 x 5 = 166.67 USD; 32 H100 take 69.33 accelerator-hours: 2.40 USD each.
+    assert "more than 2.40 USD" in against_the_choice(best=without_price)
+    text = against_the_choice(of=without_price, best=without_price)
+    assert re.match(r"Faster\b.*\bfewer", text)
+
+
+def test_systems_with_prices_are_compared_as_they_are():
+    slow = replace(candidate(16).time_s, value=8_000.0)
+    dear, cheap = (replace(candidate(16).usd, value=value) for value in (200.0, 100.0))
+    assert re.match(r"Slower\b.*\bexpensive", against_the_choice(time_s=slow, usd=dear))
+    assert re.match(r"Faster\b.*\bcheaper", against_the_choice(usd=cheap))
+
+
+def test_above_a_bar_stands_the_accelerator_time_of_a_sample():
+    # Steps of 29.4, 15, 7.8 and 4.2 s with a global batch of 64: x 8, 16, 32 and 64 over 64.
+    chart = charts(ANSWER, made_answer())["answer-seconds"]
+    assert chart.labels == ("3.67 s", "3.75 s", "3.9 s", "4.2 s")
+    bars = [sum(part.heights[place] for part in chart.series) for place in range(4)]
+    assert bars == pytest.approx([3.675, 3.75, 3.9, 4.2])

@@ -224,11 +224,12 @@ PAPER = {"width": round(184 / 25.4 * 96), "height": round(273 / 25.4 * 96)}
 
 
 SIX_COLUMNS = {
-    "workload": "llama3_70b",
-    "tokens": "2T",
+    "workload": "llama31_405b",
+    "tokens": "15T",
     "accelerator": ["h100", "b200", "h200"],
     "terms": ["on_demand,spot"],
-    "deadline": "60d",
+    "max_accelerators": 65_536,
+    "deadline": "90d",
 }
 
 
@@ -270,6 +271,31 @@ def test_the_answer_needs_no_inner_scrolling_on_a_phone(phone):
     recommended = phone.locator("#answer .marked, #answer td.good").all()
     assert len(recommended) == 3
     assert all(each.is_visible() for each in recommended)
+
+
+# Numbers of the answer, and names of the unit, whose characters stand on several lines.
+BROKEN = """() => {
+    const found = [];
+    const walker = document.createTreeWalker(document.querySelector("#answer"), NodeFilter.SHOW_TEXT);
+    for (let node = walker.nextNode(); node; node = walker.nextNode())
+        for (const each of node.data.matchAll(/[0-9][0-9.,]*[0-9]|USD/g)) {
+            const range = document.createRange();
+            range.setStart(node, each.index);
+            range.setEnd(node, each.index + each[0].length);
+            const tops = new Set([...range.getClientRects()].map(box => Math.round(box.top)));
+            if (tops.size > 1) found.push(each[0]);
+        }
+    return found;
+}"""
+
+
+def test_no_number_is_broken_over_lines(opened, real_answer, phone):
+    assert phone.evaluate(BROKEN) == []
+    with opened(real_answer, ANSWER, viewport={"width": 1280, "height": 800}) as page:
+        assert page.evaluate(BROKEN) == []
+        page.set_viewport_size(PAPER)
+        page.emulate_media(media="print")
+        assert page.evaluate(BROKEN) == []
 
 
 def test_the_answer_is_the_first_page_on_paper(opened, real_answer):

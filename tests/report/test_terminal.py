@@ -7,7 +7,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from equipoise.report import terminal
-from equipoise.report.blocks import Cell, Column, Fact, Facts, Fold, Table
+from equipoise.report.blocks import Badge, Cell, Column, Fact, Facts, Fold, Table
 from equipoise.report.charts import Axis, BarChart, BarPart, Chart, Level, Mark, Series
 from equipoise.report.pages.study import STUDY
 from equipoise.report.pages.study.entries import NOT_VERIFIED
@@ -81,6 +81,31 @@ def test_columns_that_do_not_fit_are_named_below_the_table():
     assert "number 0" in " ".join(text.split("──")[0].split())
     assert "number 11;" in text
     assert max(map(cell_len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(("encoding", "star"), [("utf-8", "★"), ("ascii", "*")])
+def test_the_marked_row_has_a_star_where_its_badge_has_no_room(encoding, star):
+    columns = (Column(title="N", is_number=True), Column(title="Name"), Column(title="Status"))
+    badges = (None, Badge(text="recommended", tone="good"))
+    rows = tuple(
+        (Cell(text=str(size)), Cell(text="x" * 28), Cell(text="", badge=badge))
+        for size, badge in zip((8, 1024), badges, strict=True)
+    )
+    table = Table(name="t", caption="", columns=columns, rows=rows, marked=1)
+
+    def shown(width):
+        text = printed(lambda console: terminal._block(table, console), width=width, encoding=encoding)
+        return [line.split()[:2] for line in text.splitlines() if "xx" in line], text
+
+    found, text = shown(80)
+    assert [each[0] for each in found] == ["8", "1024"]
+    assert star not in text
+    found, text = shown(40)
+    assert [each[0] for each in found] == ["8", star]
+    assert found[1][1] == "1024"
+    assert f"Status ({star}: recommended)" in text
+    with_height = terminal._table_height(table, Console(width=40, file=io.StringIO()))
+    assert with_height == len(text.splitlines())
 
 
 def test_a_column_that_may_be_cut_keeps_its_row_on_one_line_and_wide_ones_need_120_columns():

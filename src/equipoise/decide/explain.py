@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Final
 
 from msgspec.structs import asdict, replace
@@ -109,7 +110,10 @@ def _break_even_usd_per_hour(best: Candidate, other: Candidate) -> float | None:
 def alternatives(
     candidates: Sequence[Candidate], best: Candidate, rule: Rule, offered: Sequence[SystemOffer]
 ) -> tuple[Alternative, ...]:
-    """The best of the rest by the objective: the next sizes of the same system, the offer of every other."""
+    """The best of the rest by the objective: the next sizes of the same system, the offer of every other.
+
+    Of those that would be the best one at some value of an hour, price or limit.
+    """
     figures = {
         each.id: figures_of(each) for each in candidates if each.time_s is not None and each.id != best.id
     }
@@ -125,10 +129,9 @@ def alternatives(
     by_id = {each.id: each for each in candidates}
     ordered = sorted(chosen, key=lambda name: _distance(figures[name], best, rule))
     able = [figures_of(best), *(each for each in figures.values() if is_able(each, rule))]
-    return tuple(
-        Alternative(candidate=by_id[name], wins_when=_wins_when(best, by_id[name], rule, able))
-        for name in ordered[:NUM_ALTERNATIVES]
-    )
+    found = ((by_id[name], _wins_when(best, by_id[name], rule, able)) for name in ordered)
+    winning = (Alternative(candidate=each, wins_when=words) for each, words in found if words is not None)
+    return tuple(islice(winning, NUM_ALTERNATIVES))
 
 
 def _distance(each: Figures, best: Candidate, rule: Rule) -> float:
@@ -149,8 +152,8 @@ _LIMITS: Final[Mapping[ConstraintName, str]] = {
 }
 
 
-def _wins_when(best: Candidate, other: Candidate, rule: Rule, able: Sequence[Figures]) -> str:
-    """When another candidate would be the best one. able: all that keep the limits."""
+def _wins_when(best: Candidate, other: Candidate, rule: Rule, able: Sequence[Figures]) -> str | None:
+    """When another candidate would be the best one; None where never. able: all that keep the limits."""
     assert best.time_s is not None
     assert other.time_s is not None
     saved_h = (best.time_s.value - other.time_s.value) / HOUR_S
@@ -158,9 +161,9 @@ def _wins_when(best: Candidate, other: Candidate, rule: Rule, able: Sequence[Fig
     allowed = f"if {broken} allowed it, and " if broken else ""
     ours, theirs = figures_of(best), figures_of(other)
     name, per_usd = rule.currency
-    less_words, more_words, unit = "costs no more", "costs more", name
+    less_words, unit = "costs no more", name
     if ours.usd is None or theirs.usd is None:
-        less_words, more_words = "takes fewer accelerator-hours", "takes more accelerator-hours"
+        less_words = "takes fewer accelerator-hours"
         unit, per_usd = "accelerator-hours", 1.0
         ours, theirs, *able = (each.in_accelerator_hours() for each in (ours, theirs, *able))
     more = (theirs.usd or 0.0) - (ours.usd or 0.0)
@@ -168,17 +171,15 @@ def _wins_when(best: Candidate, other: Candidate, rule: Rule, able: Sequence[Fig
         return f"{allowed}where it is available: it is faster and {less_words}"
     is_worse = saved_h <= 0.0 <= more
     values = None if is_worse else _hour_values(theirs, able, rule)
-    if values is not None:
-        low, high = (None if each is None else format_amount(each * per_usd) for each in values)
+    low, high = (None if each is None else format_amount(each * per_usd) for each in values or (None, None))
+    if low != high:  # a range whose ends are written alike is none
         words = f"{low} to {high}" if low and high else f"more than {low}" if low else f"less than {high}"
         saved = "" if unit == name else " saved"  # of accelerators' hours one would read it as one of them
         return f"{allowed}where an hour{saved} is worth {words} {unit}"
     price = _price_that_wins(best, other, rule.objective)
     if price is not None and more >= 0.0:
         return f"{allowed}if its price falls below {price * rule.currency[1]:.3g} {name} per accelerator-hour"
-    if not is_worse:
-        return "at no value of time: another alternative is always better"
-    return f"at no value of time: it is {'slower' if saved_h < 0.0 else 'no faster'} and {more_words}"
+    return None
 
 
 def _hour_values(

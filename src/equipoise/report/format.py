@@ -33,6 +33,7 @@ LONGEST_NAME: Final = 160
 # By name, for they are easily taken for other characters.
 TIMES: Final = "\N{MULTIPLICATION SIGN}"
 DASH: Final = "\N{EN DASH}"
+STAR: Final = "\N{BLACK STAR}"  # before what is recommended
 ABSENT: Final = DASH
 digits: Final = format_amount
 duration: Final = format_duration
@@ -242,8 +243,19 @@ def money(usd: float) -> str:
     return f"{sums(usd)} {currency()}"
 
 
+def short_money(usd: float) -> str:
+    """The same for a narrow cell: from a million on in millions, which no line break parts from the number.
+
+    >>> short_money(52_310_000.0).split(), short_money(999_000.0)
+    (['52.3', 'M', 'USD'], '999,000 USD')
+    """
+    if sums(usd).count(",") < 2:  # noqa: PLR2004 - thousands
+        return money(usd)
+    return f"{sums(usd / SI_PREFIXES['M'])}\N{NO-BREAK SPACE}M {currency()}"
+
+
 def sums(usd: float) -> str:
-    """The same without its unit, for a column of which the unit is `currency()`."""
+    """US dollars to three digits without their unit, for a column of which the unit is `currency()`."""
     return digits(converted(usd))
 
 

@@ -48,7 +48,9 @@ from equipoise.report.svg import mark_svg, svg_chart
 VOID_TAGS: Final = frozenset({"br", "hr", "img", "input", "link", "meta"})
 _UNITS: Final = "min|ms|s|h|d|W|J|kJ|MJ|GJ|TJ|kWh|USD|kg|MB|GB|TB|MiB|GiB|nodes?"
 _TIMES: Final = "\N{MULTIPLICATION SIGN}"
-_WITH_UNIT: Final = re.compile(rf"(?<=[0-9]) (?=[%{_TIMES}]|(?:{_UNITS})\b)")
+# A number of seven digits and more may be parted from its unit: both are too long for a narrow card.
+_LONG: Final = "(?<![0-9],[0-9]{3},[0-9]{3})"
+_WITH_UNIT: Final = re.compile(rf"(?<=[0-9]){_LONG} (?=[%{_TIMES}]|(?:{_UNITS})\b)")
 Attribute: TypeAlias = str | int | float | bool | None
 
 

@@ -4,6 +4,7 @@ import io
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from msgspec.structs import replace
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console
@@ -35,11 +36,11 @@ from equipoise.report.blocks import (
     filled,
 )
 from equipoise.report.charts import BarChart, Chart
-from equipoise.report.format import DASH, TIMES, listed
+from equipoise.report.format import DASH, STAR, TIMES, listed
 
 # What stands for the characters this package itself writes where only ASCII can be shown.
 ASCII: Final = str.maketrans(
-    {TIMES: "x", DASH: "-", "…": "...", "·": "-", "≤": "<=", "≥": ">=", "→": "->", "★": "*"}
+    {TIMES: "x", DASH: "-", "…": "...", "·": "-", "≤": "<=", "≥": ">=", "→": "->", STAR: "*"}
 )
 SCREEN_LINES: Final = 25
 LEAST_ROWS: Final = 2
@@ -251,7 +252,7 @@ def _table(block: Table, console: Console) -> None:
     Where prose would be squeezed, a paragraph a row with all columns in place of a grid.
     """
     plain = _is_ascii(console)
-    widths = _column_widths(block, console.width)
+    block, widths = _with_star(block, console.width)
     if _is_squeezed(block, widths):
         _paragraphs(block, console)
         return
@@ -272,6 +273,28 @@ def _table(block: Table, console: Console) -> None:
     hidden = _hidden(block, widths)
     if hidden:
         _print(console, hidden)
+
+
+def _with_star(block: Table, width: int) -> tuple[Table, dict[int, int]]:
+    """The table, and the width of each column shown.
+
+    Where the badge of its marked row is in a column for which there is no room, a star leads the row.
+    """
+    widths = _column_widths(block, width)
+    place = _place_of_badge(block)
+    if block.marked is None or place is None or place in widths or not widths:
+        return block, widths
+    row, first = list(block.rows[block.marked]), min(widths)
+    row[first] = replace(row[first], text=f"{STAR} {row[first].text}")
+    rows = (*block.rows[: block.marked], tuple(row), *block.rows[block.marked + 1 :])
+    starred = replace(block, rows=rows)
+    return starred, _column_widths(starred, width)
+
+
+def _place_of_badge(block: Table) -> int | None:
+    """The column in which the marked row has its badge; None of a table without either."""
+    row = () if block.marked is None else block.rows[block.marked]
+    return next((place for place, cell in enumerate(row) if cell.badge), None)
 
 
 def _is_squeezed(block: Table, widths: Mapping[int, int]) -> bool:
@@ -301,14 +324,21 @@ def _paragraphs(block: Table, console: Console) -> None:
 
 def _hidden(block: Table, widths: Mapping[int, int]) -> Text | None:
     """The columns for which there is no room."""
-    hidden = (column.title for place, column in enumerate(block.columns) if place not in widths)
-    titles = [each for each in hidden if each]  # what has no title is said beside the table too
+    badged = _place_of_badge(block)
+    titles = []
+    for place, column in enumerate(block.columns):
+        if place in widths or not column.title:  # what has no title is said beside the table too
+            continue
+        badge = (
+            block.rows[block.marked][place].badge if place == badged and block.marked is not None else None
+        )
+        titles.append(column.title if badge is None else f"{column.title} ({STAR}: {badge.text})")
     return Text(f"No room for: {', '.join(titles)}; --json has them.", "dim") if titles else None
 
 
 def _table_height(block: Table, console: Console) -> int:
     """How many lines `_table` prints; measured in a hundredth of the time that printing takes."""
-    widths = _column_widths(block, console.width)
+    block, widths = _with_star(block, console.width)
     if _is_squeezed(block, widths):
         return _num_lines(lambda trial: _paragraphs(block, trial), console)
     head = max(

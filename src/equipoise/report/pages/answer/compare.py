@@ -29,7 +29,7 @@ from equipoise.report.blocks import (
     words,
 )
 from equipoise.report.charts import Axis, Chart, Mark, Note, Series, line_with_band, series_mark, series_of
-from equipoise.report.format import capital, count, listed, plural, printable, sentence
+from equipoise.report.format import STAR, capital, count, listed, plural, printable, sentence
 from equipoise.report.pages.answer.head import (
     RECOMMENDED,
     Group,
@@ -48,7 +48,6 @@ from equipoise.report.pages.answer.head import (
 from equipoise.spec.hardware import TERM_WORDS
 from equipoise.units import DAY_S, HOUR_S, MINUTE_S, format_percent
 
-STAR: Final = "★"
 _MOST_GROUPS: Final = 6
 _HOVER_CHARACTERS: Final = 52
 # Of the chart: sizes slower than so many times the slowest one taken are left to the table.

@@ -1,13 +1,12 @@
 """What a user must see first: what to take, what it takes, what was chosen, whether a larger size pays."""
 
-import math
 import re
 from collections.abc import Iterator, Sequence
 from typing import Final, TypeAlias
 
 import numpy as np
 
-from equipoise.decide.answer import Answer, Candidate, Constraint, ConstraintName, TimeValue
+from equipoise.decide.answer import Answer, Candidate, Constraint, ConstraintName, MemoryUse, TimeValue
 from equipoise.decide.evidence import NOT_USED, Grade
 from equipoise.decide.query import TrainingQuery
 from equipoise.economics.ownership import Ownership, Way
@@ -285,9 +284,21 @@ def _batch(answer: Answer, best: Candidate) -> Iterator[str]:
     if best.mfu is not None:
         yield f"MFU {amounts.share(best.mfu)} of the {best.mfu_precision} peak"
     if best.memory is not None:
-        held = best.memory.available_bytes
-        of = "" if held is None else f" of {amounts.memory(held)}"
-        yield f"{amounts.memory(best.memory.needed_bytes)}{of} memory"
+        yield _memory(best.memory)
+
+
+# Estimates of memory miss the rows that state it by up to some percent (benchmarks/accuracy.py).
+_SPARE_SHARE: Final = 0.03
+
+
+def _memory(planned: MemoryUse) -> str:
+    """What is planned of the memory of an accelerator, and that it is little short of all of it."""
+    held = planned.available_bytes
+    if held is None:
+        return f"{amounts.memory(planned.needed_bytes)} memory"
+    needed, whole = amounts.apart(planned.needed_bytes, held, "B")
+    little = ", little to spare" if planned.needed_bytes > (1.0 - _SPARE_SHARE) * held else ""
+    return f"{needed} of {whole} memory{little}"
 
 
 Group: TypeAlias = tuple[str, PriceTerms]  # a system and the terms it is had on
@@ -318,28 +329,16 @@ def is_recommended(answer: Answer, each: Candidate) -> bool:
 def larger(answer: Answer, best: Candidate) -> tuple[Span, ...] | None:
     """Whether the step to the recommended size pays, and the step beyond it; None of a single size.
 
-    The step judged is the shortest from a smaller size that pays; the shortest of all where none does. Sizes
-    below that of fewest accelerator-hours say nothing of a step beyond it, as in scaling/equilibrium.py.
+    Both steps are those between neighbours of the sizes that have a time.
     """
     sizes = same_group(answer, best)
     at = next((place for place, each in enumerate(sizes) if each.id == best.id), None)
     if at is None or len(sizes) == 1:
         return None
-    spans: list[Span] = []
-    if at > 0:
-        hours = [each.accelerator_hours or math.inf for each in sizes]
-        first = hours.index(min(hours[: at + 1]))
-        begin = first if first < at else 0
-        start_s = answer.question.start_s
-        paying = next(
-            (before for before in reversed(range(begin, at)) if _pays(sizes[before], best, start_s)), None
-        )
-        spans += [
-            strong("No" if paying is None else "Yes"),
-            f", {_step(sizes, at - 1 if paying is None else paying, at)}",
-        ]
+    is_short = at > 0 and not _pays(sizes[at - 1], best, answer.question.start_s)
+    spans = list(_taken(answer, sizes, at, is_short=is_short)) if at > 0 else []
     if at + 1 < len(sizes):
-        spans += [". " if spans else "", *_beyond(answer, best, sizes, at + 1)]
+        spans += [". " if spans else "", *_beyond(answer, best, sizes, at + 1, is_short=is_short)]
     return (*spans, ".")
 
 
@@ -358,46 +357,133 @@ def _growth(before: Candidate, after: Candidate) -> float:
     return after.num_accelerators / before.num_accelerators
 
 
-def _beyond(answer: Answer, best: Candidate, sizes: Sequence[Candidate], at: int) -> Iterator[Span]:
-    """The step to the next size: what it would bring, and what speaks against it."""
-    beyond, start_s = sizes[at], answer.question.start_s
-    if beyond.broken:
-        against = limit_words(answer, beyond.broken[0])
-    elif _pays(best, beyond, start_s):
-        against = f"it would pay, but {_DECIDED[answer.question.objective]}"
-    else:
-        against = f"a step pays from {amounts.factor(float(least_speedup(_growth(best, beyond))))} on"
-        if _pays(best, beyond, 0.0):
-            whole = amounts.factor(_speedup(best, beyond, start_s))
-            against = f"with {amounts.duration(start_s)} to start {whole}, and {against}"
+def _least(before: Candidate, after: Candidate) -> str:
+    """How many times as fast a step must be to pay."""
+    return amounts.factor(float(least_speedup(_growth(before, after))))
+
+
+def _taken(answer: Answer, sizes: Sequence[Candidate], at: int, *, is_short: bool) -> Iterator[Span]:
+    """The step to the recommended size. is_short: it does not pay, so that something else decided."""
+    before, best = sizes[at - 1], sizes[at]
+    if not is_short:
+        yield strong("Yes")
+        yield f", {_step(sizes, at)}"
+        return
+    # Where it would pay but for the time to start, the speed that decides is the one with it.
+    start_s = answer.question.start_s if _pays(before, best, 0.0) else 0.0
     yield strong("No")
-    yield f", {_step(sizes, at - 1, at, is_second=at > 1)}; {against}"
+    yield f", {_step(sizes, at, start_s=start_s)} (pays from {_least(before, best)})"
+    yield _despite(answer, sizes, at)
+
+
+def _despite(answer: Answer, sizes: Sequence[Candidate], at: int) -> str:
+    """Why a size is recommended to which the last step does not pay.
+
+    A longer step to it may pay; none from below the size of fewest accelerator-hours, as in
+    scaling/equilibrium.py.
+    """
+    before, objective = sizes[at - 1], answer.question.objective
+    if before.broken:
+        return f"; {count(before.num_accelerators)} {limit_words(answer, before.broken[0])}"
+    if objective != "balance":
+        return f"; {_DECIDED[objective]} decides"
+    start_s = answer.question.start_s
+    hours = [each.num_accelerators * (each.time_s.value + start_s) for each in sizes if each.time_s]
+    begin = hours.index(min(hours[: at + 1]))
+    longer = (each for each in reversed(sizes[begin : at - 1]) if _pays(each, sizes[at], start_s))
+    paying = next(longer, None)
+    return "" if paying is None else f"; over {count(paying.num_accelerators)} it pays"
+
+
+def _beyond(
+    answer: Answer, best: Candidate, sizes: Sequence[Candidate], at: int, *, is_short: bool
+) -> Iterator[Span]:
+    """The step to the next size: what it would bring, and what speaks against it.
+
+    is_short: the step before it does not pay and has told from when on it would.
+    """
+    beyond, start_s = sizes[at], answer.question.start_s
+    yield strong("No")
+    if beyond.broken and is_short:  # nobody asks whether it pays
+        broken = beyond.broken[0]
+        verb = "is " if broken.name == "max_accelerators" else ""
+        yield f", {count(beyond.num_accelerators)} {verb}{limit_words(answer, broken)}"
+        return
+    # As of the step before it, where that fails by the time to start.
+    counted_s = start_s if is_short and _pays(sizes[at - 2], best, 0.0) else 0.0
+    yield f", {_step(sizes, at, start_s=counted_s, is_second=at > 1)}"
+    least = f"a step pays from {_least(best, beyond)} on"
+    if beyond.broken:
+        yield f"; {limit_words(answer, beyond.broken[0])}"
+    elif _pays(best, beyond, start_s):
+        yield f" pays, but {_stops(answer, best)}"
+    elif _pays(best, beyond, 0.0) and not counted_s:
+        whole = amounts.factor(_speedup(best, beyond, start_s))
+        yield f"; with {amounts.duration(start_s)} to start {whole}, and {least}"
+    elif not is_short or _least(best, beyond) != _least(sizes[at - 2], best):
+        yield f"; {least}"
 
 
 _DECIDED: Final = {
-    "balance": "see Returns",
-    "time": "the objective is the least time",
-    "cost": "the objective is the least money",
-    "energy": "the objective is the least energy",
-    "value_of_time": "the objective is the least money with the value of time",
+    "time": "least time",
+    "cost": "least money",
+    "energy": "least energy",
+    "value_of_time": "least money with the value of time",
+}
+# As in the title of this kind of point, scaling/equilibrium.py.
+_AGAINST: Final = re.compile(r"against a size of (\S+)$")
+
+
+def _stops(answer: Answer, best: Candidate) -> str:
+    """Why a step beyond the recommended size is not taken though it pays by itself."""
+    objective = answer.question.objective
+    if objective != "balance":
+        return f"the objective is the {_DECIDED[objective]}"
+    if not answer.equilibria:
+        return "too few sizes have a known time"
+    point = default_answer(answer.equilibria)
+    if point.num_accelerators < best.num_accelerators:
+        return f"{count(best.num_accelerators)} is the fewest that keeps your limits"
+    return _point_reason(point)
+
+
+def _point_reason(point: Equilibrium) -> str:
+    """What speaks against more accelerators than at a point of diminishing returns."""
+    size = count(point.num_accelerators)
+    if point.limited_by is not None:
+        return _ENDS[point.limited_by].format(size=size)
+    against = _AGAINST.search(point.title)
+    if against is not None:
+        return f"efficiency against {against[1]} is below 0.5"
+    if point.kind == "balance":
+        return f"efficiency {TIMES} speedup is highest at {size}"
+    return f"returns diminish beyond {size}"
+
+
+_ENDS: Final[dict[Limit, str]] = {
+    "data": "data reach only to {size}",
+    "catalogue": "{size} is the largest tried",
+    "question": "your limit is {size}",
 }
 
 
-def _step(sizes: Sequence[Candidate], smaller: int, at: int, *, is_second: bool = False) -> str:
-    """A size against a smaller one: how many times as fast, for how much of the money.
+def _step(sizes: Sequence[Candidate], at: int, *, start_s: float = 0.0, is_second: bool = False) -> str:
+    """A size against the next smaller one: how many times as fast, for how much of the money.
 
-    is_second: the two numbers were explained by a step before it.
+    start_s: counts in where not zero. is_second: what the two numbers are was said of a step before it.
     """
-    before, after = sizes[smaller], sizes[at]
+    before, after = sizes[at - 1], sizes[at]
     assert before.time_s is not None
     assert after.time_s is not None
     is_base = before.speedup is not None and before.speedup.value == 1.0
-    if is_base and after.speedup is not None and after.speedup.low < after.speedup.high:
+    fast = f"{amounts.factor(_speedup(before, after))} as fast"
+    if start_s:
+        counted = "" if is_second else f" with {amounts.duration(start_s)} to start"
+        fast = f"{amounts.factor(_speedup(before, after, start_s))}{counted}"
+    elif is_base and after.speedup is not None and after.speedup.low < after.speedup.high:
         fast = (
             f"{amounts.factor(after.speedup.value)} as fast ({amounts.ends(after.speedup, amounts.factor)})"
         )
-    else:
-        fast = f"{amounts.factor(_speedup(before, after))} as fast"
     paid, of = None, "accelerator-hours"
     if before.usd is not None and after.usd is not None and before.usd.value > 0.0:
         paid, of = after.usd.value / before.usd.value, "money"

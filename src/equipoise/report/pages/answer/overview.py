@@ -26,9 +26,9 @@ from equipoise.report.blocks import (
     table_of,
     words,
 )
-from equipoise.report.format import DASH, capital, count, listed, plural, sentence
+from equipoise.report.format import DASH, STAR, capital, count, listed, plural, sentence
 from equipoise.report.pages.answer import compare
-from equipoise.report.pages.answer.compare import STAR, group_title, money_chart, shown_groups
+from equipoise.report.pages.answer.compare import group_title, money_chart, shown_groups
 from equipoise.report.pages.answer.head import (
     GRADES,
     LIMITS,
@@ -220,7 +220,7 @@ def _time_and_money(each: Candidate) -> Cell:
     return number(
         None if each.time_s is None else each.time_s.value,
         amounts.duration,
-        detail=None if usd is None else amounts.money(usd.value),
+        detail=None if usd is None else amounts.short_money(usd.value),
     )
 
 
@@ -267,7 +267,7 @@ def _badge(answer: Answer, each: Candidate) -> Badge:
     return Badge(
         text=f"{STAR} {time}" if is_chosen else time,
         tone="good" if is_chosen else "plain",
-        detail="" if usd is None else amounts.money(usd.value),
+        detail="" if usd is None else amounts.short_money(usd.value),
     )
 
 
@@ -407,8 +407,51 @@ def _against(answer: Answer, offer: SystemOffer) -> str | None:
     if price is not None and price.unit.startswith("USD"):
         parts.append(f"its price is below {amounts.money(price.flips_at)} per accelerator-hour")
     if not parts:
-        return "Slower" if each.usd is None or best.usd is None else "Slower and more expensive"
+        return _plainly(each, best)
     return f"Better if {' or '.join(parts)}"
+
+
+def _plainly(each: Candidate, best: Candidate) -> str:
+    """How another system compares with the choice; where one has no price, from which on it would cost less.
+
+    Source: accelerator-hours x price, equal for both.
+    """
+    assert each.time_s is not None
+    assert best.time_s is not None
+    fast = _than(each.time_s.value, best.time_s.value, ("Faster", "Slower", "As fast"))
+    if each.usd is not None and best.usd is not None:
+        cost = _than(each.usd.value, best.usd.value, _COSTS)
+        return f"{fast} and {cost}" + (_energy_words(each, best) if fast != "Slower" else "")
+    hours, own_hours = each.accelerator_hours, best.accelerator_hours
+    if not hours or not own_hours:
+        return fast
+    if best.usd is not None:
+        return f"{fast}; no price known: costs less below {_hourly(best.usd.value / hours)}"
+    if each.usd is not None:
+        limit = _hourly(each.usd.value / own_hours)
+        return f"{fast}; costs less where the choice, of no known price, takes more than {limit}"
+    return f"{fast} for {_than(hours, own_hours, _TAKES)} accelerator-hours; no price known"
+
+
+_COSTS: Final = ("cheaper", "more expensive", "as expensive")
+_TAKES: Final = ("fewer", "more", "as many")
+
+
+def _hourly(usd: float) -> str:
+    return f"{amounts.rate(usd)} per accelerator-hour"
+
+
+def _than(ours: float, theirs: float, words: tuple[str, str, str]) -> str:
+    """How an amount compares with another: the word for less, for more, or for equal."""
+    less, more, equal = words
+    return less if ours < theirs else more if ours > theirs else equal
+
+
+def _energy_words(each: Candidate, best: Candidate) -> str:
+    """That a system takes more energy than the choice, where it does."""
+    if each.energy_j is None or best.energy_j is None or each.energy_j.value <= best.energy_j.value:
+        return ""
+    return " and takes more energy"
 
 
 def _unfit(system: SystemAnswer) -> str:

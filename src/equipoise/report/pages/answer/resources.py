@@ -27,7 +27,7 @@ from equipoise.report.blocks import (
     words,
 )
 from equipoise.report.charts import BarChart
-from equipoise.report.format import DASH, accelerator_name, capital, count, listed, ratio, sentence
+from equipoise.report.format import DASH, TIMES, accelerator_name, capital, count, listed, ratio, sentence
 from equipoise.report.pages.answer.compare import members_of_choice, size_title, strategy_cell
 from equipoise.report.pages.answer.head import RECOMMENDED, WAYS, charged_for, chip_of, is_recommended
 from equipoise.report.pages.breakdowns import Stack, moving, tornado_figure, tornado_table
@@ -116,6 +116,7 @@ def _shares(answer: Answer, members: Sequence[Candidate], stack: Stack) -> Block
 
 
 def _seconds_chart(members: Sequence[Candidate], stack: Stack) -> BarChart:
+    """The modelled accelerator time of a sample: step time x accelerators / global batch, by cause."""
     most = max(sum(parts.values()) for _, parts in stack.bars)
     unit, scale = next((each for each in _UNITS if most >= each[1]), _UNITS[-1])
     chart = stack.chart(
@@ -124,9 +125,9 @@ def _seconds_chart(members: Sequence[Candidate], stack: Stack) -> BarChart:
         x_title=size_title(members),
         y_title=f"accelerator time, {unit}",
         scale=scale,
-        labels=[amounts.duration(each.model.step_s) for each in members if each.model is not None],
+        labels=[amounts.duration(sum(parts.values())) for _, parts in stack.bars],
     )
-    return replace(chart, subtitle="above each bar, the model's time of a step")
+    return replace(chart, subtitle=f"above each bar, its sum: a step {TIMES} accelerators / global batch")
 
 
 def _memory_chart(members: Sequence[Candidate], stack: Stack) -> BarChart:
