@@ -149,28 +149,38 @@ def format_amount(value: float) -> str:
 
 _WORDS_OF_UNIT = {
     MILLISECOND_S: "ms",
-    1.0: "s|sec|second|seconds",
-    MINUTE_S: "min|minute|minutes",
-    HOUR_S: "h|hour|hours",
+    1.0: "s|sec|secs|second|seconds",
+    MINUTE_S: "min|mins|minute|minutes",
+    HOUR_S: "h|hr|hrs|hour|hours",
     DAY_S: "d|day|days",
-    WEEK_S: "w|week|weeks",
+    WEEK_S: "w|wk|wks|week|weeks",
     MONTH_S: "month|months",
-    YEAR_S: "y|year|years",
+    YEAR_S: "y|yr|yrs|year|years",
 }
 _UNIT_S = {word: factor for factor, words in _WORDS_OF_UNIT.items() for word in words.split("|")}
-_DURATION = re.compile(r"(\d{1,15}(?:\.\d{0,15})?|\.\d{1,15})\s?([a-z]{1,7})", re.ASCII)
+_DURATION = re.compile(r"(\d{1,15}(?:\.\d{0,15})?|\.\d{1,15})\s?([a-z]{1,7})\s?", re.ASCII)
+_MOST_PARTS = len(_WORDS_OF_UNIT)
 
 
 def duration_s(text: str) -> float | None:
-    """The seconds that people mean by a number and a unit; None for any other text.
+    """The seconds that people mean by numbers with units, the larger unit first; None for any other text.
 
     >>> duration_s("2.5 h"), duration_s("90min"), duration_s("1 day"), duration_s("soon")
     (9000.0, 5400.0, 86400.0, None)
+    >>> duration_s("1d12h"), duration_s("2 hrs 30 mins"), duration_s("30min 2h"), duration_s("1h30")
+    (129600.0, 9000.0, None, None)
     """
-    found = _DURATION.fullmatch(text.strip().lower())
-    if found is None or found[2] not in _UNIT_S:
-        return None
-    return float(found[1]) * _UNIT_S[found[2]]
+    left = text.strip().lower()
+    total_s, last_s = 0.0, math.inf
+    for _ in range(_MOST_PARTS):
+        found = _DURATION.match(left)
+        unit_s = None if found is None else _UNIT_S.get(found[2])
+        if found is None or unit_s is None or unit_s >= last_s:
+            return None
+        total_s, last_s, left = total_s + float(found[1]) * unit_s, unit_s, left[found.end() :]
+        if not left:
+            return total_s
+    return None
 
 
 def format_count(value: float) -> str:

@@ -52,8 +52,20 @@ MAX_ACCELERATORS: Final = 10_000_000
 MAX_SIZES: Final = 64
 # The power of `Field.multiple` that a letter stands for.
 _MULTIPLES: Final = {"": 0, "k": 1, "m": 2, "g": 3, "b": 3, "t": 4, "p": 5}
+# Words that always count by thousands, with the power of a thousand.
+_NUMBER_WORDS: Final = {
+    "thousand": 1,
+    "mn": 2,
+    "mio": 2,
+    "million": 2,
+    "bn": 3,
+    "billion": 3,
+    "tn": 4,
+    "trillion": 4,
+}
 _AMOUNT: Final = re.compile(
-    r"([0-9]{1,18}(?:\.[0-9]{0,15})?(?:e[+-]?[0-9]{1,2})?)\s?([kmgbtp]?)", re.IGNORECASE
+    rf"([0-9]{{1,18}}(?:\.[0-9]{{0,15}})?(?:e[+-]?[0-9]{{1,2}})?)\s?([kmgbtp]?|{'|'.join(_NUMBER_WORDS)})",
+    re.IGNORECASE,
 )
 
 _GROUPED: Final = re.compile(r"[0-9]{1,3}([,_][0-9]{3})+(?![0-9])")
@@ -204,7 +216,12 @@ def _amount(field: Field, given: object) -> float:
         raise UsageError(
             f"--{field.option} is {str(given)!r}; expected {_expected(field)}, such as 512, 10k, 1T or 1e12"
         )
-    return field.check(float(found[1]) * field.multiple ** _MULTIPLES[found[2].lower()] * field.scale)
+    suffix = found[2].lower()
+    if suffix in _NUMBER_WORDS:
+        times: float = 1000 ** _NUMBER_WORDS[suffix]
+    else:
+        times = field.multiple ** _MULTIPLES[suffix]
+    return field.check(float(found[1]) * times * field.scale)
 
 
 def _ungrouped(field: Field, given: object) -> str:

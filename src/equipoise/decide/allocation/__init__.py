@@ -388,8 +388,8 @@ def _least_late(problem: SharingProblem) -> tuple[SharingProblem, Solved, bool]:
     late = schedule(replace(problem, objective="lateness"))
     assert late is not None  # lateness forbids nothing
     if problem.is_feasible(late.placed):
-        found = replace(late, value=problem.value(late.placed), bound=0.0, is_proved=False)
-        return problem, found, True
+        kept = replace(late, value=problem.value(late.placed), bound=0.0, is_proved=False)
+        return problem, kept, True
     ends = {each.job: problem.span(each)[1] for each in late.placed}
     put_off = replace(
         problem,
