@@ -125,25 +125,27 @@ def format_milliseconds(seconds: float, *, digits: int = 3) -> str:
     return f"{value:,.0f}" if 10.0**digits <= abs(value) < math.inf else f"{value:,.{digits}g}"
 
 
-def format_amount(value: float) -> str:
-    """Three digits, grouped; from a billion on in words, below a millionth in exponents.
+def format_amount(value: float, *, digits: int = 3) -> str:
+    """Three digits unless stated, grouped; from a billion on in words, below a millionth in exponents.
 
     >>> format_amount(22_913.0), format_amount(3.456), format_amount(1_234_567.0), format_amount(2.5e9)
     ('22,900', '3.46', '1,230,000', '2.5 billion')
     >>> format_amount(0.000012), format_amount(9.51e-13)
     ('0.000012', '9.51e-13')
+    >>> format_amount(22_913.4, digits=5)
+    '22,913'
     """
     if not math.isfinite(value):
         return "unknown"
-    value = float(f"{value:.3g}")
+    value = float(f"{value:.{digits}g}")
     for factor, word in ((_TRILLION, " trillion"), (_BILLION, " billion")):
         if abs(value) >= factor:
             return f"{value / factor:,.6g}{word}"
     if value.is_integer():
         return f"{value:,.0f}"
     if abs(value) < _SMALLEST:
-        return f"{value:.3g}"
-    decimals = 2 - math.floor(math.log10(abs(value)))
+        return f"{value:.{digits}g}"
+    decimals = digits - 1 - math.floor(math.log10(abs(value)))
     return f"{value:,.{decimals}f}".rstrip("0").rstrip(".")
 
 
