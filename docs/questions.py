@@ -32,9 +32,9 @@ _INTRODUCTION = """\
 `advise`, `plan`, `predict` and `allocate` ask the same fields; each is declared once, in
 `src/equipoise/decide/fields.toml`. A field is an option (`--max-accelerators 64`), a key of a file
 (`max_accelerators = 64`), an argument in Python (`max_accelerators=64`; `from_` for `from`) and a field of a
-form in the dashboard. All of them take the same text: counts and amounts with a prefix (`10k`, `1T`),
-durations in hours or with a unit (`12`, `90min`, `7d`), values of one system (`h100=2.1`; in a file also
-`price = {h100 = 2.1}`, in Python `price={"h100": 2.1}`).
+form in the dashboard. All of them take the same text: counts and amounts with a prefix or a word (`10k`,
+`1T`, `10 billion`), durations in hours or with units (`12`, `90min`, `7d`, `1d12h`), values of one system
+(`h100=2.1`; in a file also `price = {h100 = 2.1}`, in Python `price={"h100": 2.1}`).
 
 `equipoise advise CONFIG.toml` and `equipoise plan CONFIG.toml` read the question from a file; what the
 command line states comes first. Paths in a file are from its own folder. A file whose `workload` is a

@@ -125,52 +125,64 @@ def format_milliseconds(seconds: float, *, digits: int = 3) -> str:
     return f"{value:,.0f}" if 10.0**digits <= abs(value) < math.inf else f"{value:,.{digits}g}"
 
 
-def format_amount(value: float) -> str:
-    """Three digits, grouped; from a billion on in words, below a millionth in exponents.
+def format_amount(value: float, *, digits: int = 3) -> str:
+    """Three digits unless stated, grouped; from a billion on in words, below a millionth in exponents.
 
     >>> format_amount(22_913.0), format_amount(3.456), format_amount(1_234_567.0), format_amount(2.5e9)
     ('22,900', '3.46', '1,230,000', '2.5 billion')
     >>> format_amount(0.000012), format_amount(9.51e-13)
     ('0.000012', '9.51e-13')
+    >>> format_amount(22_913.4, digits=5)
+    '22,913'
     """
     if not math.isfinite(value):
         return "unknown"
-    value = float(f"{value:.3g}")
+    value = float(f"{value:.{digits}g}")
     for factor, word in ((TRILLION, " trillion"), (_BILLION, " billion")):
         if abs(value) >= factor:
             return f"{value / factor:,.6g}{word}"
     if value.is_integer():
         return f"{value:,.0f}"
     if abs(value) < _SMALLEST:
-        return f"{value:.3g}"
-    decimals = 2 - math.floor(math.log10(abs(value)))
+        return f"{value:.{digits}g}"
+    decimals = digits - 1 - math.floor(math.log10(abs(value)))
     return f"{value:,.{decimals}f}".rstrip("0").rstrip(".")
 
 
 _WORDS_OF_UNIT = {
     MILLISECOND_S: "ms",
-    1.0: "s|sec|second|seconds",
-    MINUTE_S: "min|minute|minutes",
-    HOUR_S: "h|hour|hours",
+    1.0: "s|sec|secs|second|seconds",
+    MINUTE_S: "min|mins|minute|minutes",
+    HOUR_S: "h|hr|hrs|hour|hours",
     DAY_S: "d|day|days",
-    WEEK_S: "w|week|weeks",
+    WEEK_S: "w|wk|wks|week|weeks",
     MONTH_S: "month|months",
-    YEAR_S: "y|year|years",
+    YEAR_S: "y|yr|yrs|year|years",
 }
 _UNIT_S = {word: factor for factor, words in _WORDS_OF_UNIT.items() for word in words.split("|")}
-_DURATION = re.compile(r"(\d{1,15}(?:\.\d{0,15})?|\.\d{1,15})\s?([a-z]{1,7})", re.ASCII)
+_DURATION = re.compile(r"(\d{1,15}(?:\.\d{0,15})?|\.\d{1,15})\s?([a-z]{1,7})\s?", re.ASCII)
+_MOST_PARTS = len(_WORDS_OF_UNIT)
 
 
 def duration_s(text: str) -> float | None:
-    """The seconds that people mean by a number and a unit; None for any other text.
+    """The seconds that people mean by numbers with units, the larger unit first; None for any other text.
 
     >>> duration_s("2.5 h"), duration_s("90min"), duration_s("1 day"), duration_s("soon")
     (9000.0, 5400.0, 86400.0, None)
+    >>> duration_s("1d12h"), duration_s("2 hrs 30 mins"), duration_s("30min 2h"), duration_s("1h30")
+    (129600.0, 9000.0, None, None)
     """
-    found = _DURATION.fullmatch(text.strip().lower())
-    if found is None or found[2] not in _UNIT_S:
-        return None
-    return float(found[1]) * _UNIT_S[found[2]]
+    left = text.strip().lower()
+    total_s, last_s = 0.0, math.inf
+    for _ in range(_MOST_PARTS):
+        found = _DURATION.match(left)
+        unit_s = None if found is None else _UNIT_S.get(found[2])
+        if found is None or unit_s is None or unit_s >= last_s:
+            return None
+        total_s, last_s, left = total_s + float(found[1]) * unit_s, unit_s, left[found.end() :]
+        if not left:
+            return total_s
+    return None
 
 
 def format_count(value: float) -> str:

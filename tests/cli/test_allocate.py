@@ -65,6 +65,57 @@ def test_deadlines_that_cannot_be_kept_are_an_answer(jobs):
     assert found["late"] == [{"name": "a", "deadline_s": 1800.0, "late_s": 1800.0}]
 
 
+def late_job(hours, *others, deadline="2 d"):
+    """Jobs that each take the whole pool: one with a deadline, then others of so many minutes."""
+    text = f'[[job]]\nname = "big"\ntimes = {{ 16 = "{hours} h" }}\ndeadline = "{deadline}"\n'
+    return text + "".join(
+        f'[[job]]\nname = "{minutes} min"\ntimes = {{ 16 = "{minutes} min" }}\n' for minutes in others
+    )
+
+
+@pytest.mark.parametrize(
+    ("hours", "others", "order", "minutes"),
+    [
+        # 6 d due in 2 d: small ends at 10 min, big at 6 d 10 min = 8,650 min, 5,770 min after 2,880 min.
+        (144, (10,), ["10 min", "big"], (10 + 8650, 5770)),
+        # 6.7 d due in 2 d: done after 10, 21 and 9,648 + 21 = 9,669 min.
+        (160.8, (11, 10), ["10 min", "11 min", "big"], (10 + 21 + 9669, 9669 - 2880)),
+    ],
+)
+def test_a_deadline_that_no_start_keeps_does_not_keep_others_waiting(jobs, hours, others, order, minutes):
+    path = jobs(late_job(hours, *others))
+    found = json.loads(in_process("allocate", path, *POOL, "--json").stdout)
+    assert [each["name"] for each in sorted(found["jobs"], key=lambda each: each["start_s"])] == order
+    assert found["value"]["value"] == pytest.approx(minutes[0] * 60)
+    assert (found["feasible"], found["certain"], found["proof"]["proved"]) == (False, True, True)
+    assert [each["name"] for each in found["late"]] == ["big"]
+    assert found["late"][0]["late_s"] == pytest.approx(minutes[1] * 60)
+    text = " ".join(in_process("allocate", path, *POOL).stdout.split())
+    days = [float(each) for each in re.findall(r"([\d.]+)\sdays", text.partition("Late ")[2])]
+    # Late by, late by alone, and the total.
+    assert days[:3] == pytest.approx([minutes[1] / 1440, hours / 24 - 2, minutes[0] / 1440], abs=0.051)
+
+
+def test_a_deadline_that_can_be_kept_goes_before_one_that_cannot(jobs):
+    # "due" takes 60 min of 65: first, though the 10 min job first would save 50 min of waiting.
+    due = '[[job]]\nname = "due"\ntimes = { 16 = "60 min" }\ndeadline = "65 min"\n'
+    found = json.loads(in_process("allocate", jobs(late_job(144, 10) + due), *POOL, "--json").stdout)
+    assert [each["start_s"] / 60 for each in found["jobs"]] == [70, 60, 0]
+    assert found["value"]["value"] == pytest.approx((60 + 70 + 70 + 144 * 60) * 60)
+
+
+def test_deadlines_that_exclude_each_other_are_missed_by_the_least(jobs):
+    # 5 h and 3 h, both due in 6 h: the second is done after 8 h, 2 h late, in either order. The job of 10 min
+    # comes last: ahead of it the second would be later, at 8 h 10 min.
+    third = '[[job]]\nname = "b"\ntimes = { 16 = "3 h" }\ndeadline = "6 h"\n'
+    found = json.loads(
+        in_process("allocate", jobs(late_job(5, 10, deadline="6 h") + third), *POOL, "--json").stdout
+    )
+    assert [each["start_s"] / 60 for each in found["jobs"]] in ([180, 480, 0], [0, 480, 300])
+    assert [each["late_s"] for each in found["late"]] == [2 * 3600]
+    assert (found["feasible"], found["certain"]) == (False, True)
+
+
 def test_jobs_move_into_cheap_hours(jobs, tmp_path):
     prices = tmp_path / "prices.csv"
     prices.write_text("hour,usd_per_kwh\n" + "".join(f"{h},{0.1 if h == 3 else 0.3}\n" for h in range(24)))

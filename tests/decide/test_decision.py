@@ -658,16 +658,18 @@ def test_sizes_that_a_usual_batch_does_not_divide_by_are_no_slower_for_it():
     assert found[5].time_s.value == pytest.approx(8 / 5 * found[8].time_s.value, rel=0.03)
 
 
-def test_what_is_had_by_the_node_is_taken_in_whole_nodes():
+@pytest.mark.parametrize(("chip", "most", "node_size"), [(H100, 100, 8), ("gb300", 300, 72)])
+def test_what_is_had_by_the_node_is_taken_in_whole_nodes(chip, most, node_size):
     # 100 H100 are twelve nodes of eight and a half; 72 GPUs are a rack of GB300.
-    asked = {"workload": "llama31_8b", "tokens": "1e11"}
-    for chip, most, node_size in ((H100, 100, 8), ("gb300", 300, 72)):
-        found = ask(asked, accelerator=[chip], max_accelerators=most)
-        sizes = {each.num_accelerators for each in found.candidates}
-        assert len(sizes) > 4
-        assert all(size % node_size == 0 for size in sizes if size > node_size)
-        assert most // node_size * node_size in sizes
-    own = ask(asked, accelerator=["100xh100"])
+    found = ask(workload="llama31_8b", tokens="1e11", accelerator=[chip], max_accelerators=most)
+    sizes = {each.num_accelerators for each in found.candidates}
+    assert len(sizes) > 4
+    assert all(size % node_size == 0 for size in sizes if size > node_size)
+    assert most // node_size * node_size in sizes
+
+
+def test_of_owned_machines_parts_of_a_node_count():
+    own = ask(workload="llama31_8b", tokens="1e11", accelerator=["100xh100"])
     assert 100 in {each.num_accelerators for each in own.candidates}
 
 

@@ -28,6 +28,15 @@ def test_names_are_those_of_the_catalogue_in_the_order_given():
     assert [each.accelerator for each in systems("rtx4090", H100)] == [RTX, H100]
 
 
+def test_a_number_may_stand_before_or_behind_the_name():
+    assert [(each.name, each.stock) for each in systems("h100:8", "16 x a100")] == [(H100, 8), (A100, 16)]
+
+
+def test_every_name_that_is_not_known_is_in_one_error():
+    with pytest.raises(SpecError, match=r"h1000.*h100-sxm5.*b2000.*b200-sxm6"):
+        systems("h1000", "a100", "b2000")
+
+
 def test_a_fine_tuning_that_names_no_accelerator_compares_those_for_rent():
     found = systems(train="qlora", examples="10k", workload="llama31_8b")
     chips = [each.cluster.accelerator for each in found]

@@ -7,6 +7,7 @@ import pytest
 from equipoise.cli.output import page_text
 from equipoise.decide.decision import answer
 from equipoise.decide.query import query
+from equipoise.errors import UsageError
 from equipoise.report.json import answer_fields
 from equipoise.report.pages.answer import ANSWER
 from equipoise.runs.embedded import scores
@@ -61,3 +62,58 @@ def test_json_states_the_currency_and_stays_in_dollars(answers):
     assert plain["currency"] is None
     assert own["currency"] == {"name": "XYZ", "per_usd": 4.0, "date": "2026-11-20"}
     assert own["recommended"]["usd"] == plain["recommended"]["usd"]
+
+
+# Of the laws of a decision, on the real candidates of one question.
+BUDGET = {"workload": "llama31_8b", "tokens": "100B", "accelerator": "h100"}
+
+
+def table_of(text):
+    """The sums of a short answer by number of accelerators, with the status of each."""
+    rows = re.findall(r"^ *(\d+) .*x +([\d,.]+) +(\w[\w ]*)?$", text, re.MULTILINE)
+    return {int(size): (float(usd.replace(",", "")), status.strip()) for size, usd, status in rows}
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.92, 0.8765])
+def test_what_exceeds_the_budget_reads_as_more_than_it(rate):
+    currency = f"XYZ={rate}"
+    known = scores()
+    plain = answer(query(BUDGET), scores=known)
+    usd = sorted({each.usd.value for each in plain.candidates if each.num_accelerators in {16, 32, 64}})
+    for budget in ((usd[0] + usd[1]) / 2, (usd[1] + usd[2]) / 2, usd[1] * 1.00001):
+        asked = BUDGET | {"budget": round(budget, 1), "currency": currency}
+        text = page_text(ANSWER, answer(query(asked), scores=known), full=False)
+        (stated,) = re.findall(r"budget\s+([\d,.]+)\s+XYZ:", text)
+        limit = float(stated.replace(",", ""))
+        assert limit == pytest.approx(round(budget, 1) * rate, rel=1e-5)
+        rows = table_of(text)
+        assert len(rows) >= 2
+        for shown, status in rows.values():
+            assert (shown > limit) == (status == "over budget")
+
+
+def test_a_budget_is_in_dollars_unless_it_names_the_currency():
+    # 15.64 thousand at 0.92 a dollar are 17 thousand dollars.
+    for text in ("15.64k EUR", "15,640 eur", "15640€", "EUR 15.64k", "€15.64 thousand"):
+        found = query(BUDGET | {"currency": "EUR=0.92", "budget": text})
+        assert found.budget_usd == pytest.approx(17_000)
+    assert query(BUDGET | {"currency": "EUR=0.92", "budget": "17k"}).budget_usd == 17_000
+    assert query(BUDGET | {"currency": "EUR=0.92", "budget": "17k USD"}).budget_usd == 17_000
+    priced = query(BUDGET | {"currency": "EUR=0.5", "price": ["h100=1.5EUR"]})
+    assert priced.price == (("h100", 3.0),)
+
+
+@pytest.mark.parametrize("currency", [None, "GBP=0.8"])
+def test_a_budget_in_a_currency_without_its_rate_is_refused(currency):
+    with pytest.raises(UsageError, match=r"--budget.*17k EUR.*--currency"):
+        query(BUDGET | {"budget": "17k EUR"} | ({} if currency is None else {"currency": currency}))
+
+
+def test_hours_times_the_price_are_the_money_to_the_digits_shown():
+    asked = {"workload": "llama31_8b", "tokens": "10B", "accelerator": "rtx4090", "at": "8"}
+    text = " ".join(page_text(ANSWER, answer(query(asked), scores=scores()), full=False).split())
+    found = re.search(r"Money ([\d,.]+) USD .*; ([\d,.]+) accelerator-hours at ([\d.]+) USD", text)
+    usd, hours, price = (float(each.replace(",", "")) for each in found.groups())
+    # Each of three digits: at most half of the last one off, of values from 100 up 0.5 %.
+    assert hours * price == pytest.approx(usd, rel=0.01)
+    assert price == 0.452  # the median of listed prices; 0.45 is 0.4 % less

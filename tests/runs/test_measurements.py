@@ -162,7 +162,7 @@ def test_two_spellings_of_one_accelerator_are_one(read):
         ("\n\n", "empty"),
         ("num_accelerators,time_to_train_s\n", "no row"),
         ("chips,time_to_train_s\n8,1\n", "no column num_accelerators; found 'chips', 'time_to_train_s'"),
-        ("num_accelerators,seconds\n8,1\n", "expected time_to_train_s, step_s or samples_per_s"),
+        ("num_accelerators,speed\n8,1\n", "expected time_to_train_s, step_s or samples_per_s"),
         (
             "num_accelerators,time_to_train_s,time_to_train_min\n8,1,1\n",
             "time_to_train_min.*time_to_train_s|time_to_train_s.*time_to_train_min",
@@ -299,3 +299,37 @@ def assert_times_or_a_refusal(read, content):
 @pytest.mark.parametrize("name", ["gpus", "Accelerators", "ngpus"])
 def test_numbers_of_accelerators_go_by_the_names_that_people_give_them(read, name):
     assert read(f"{name},step_s\n1,100\n2,52\n").num_accelerators.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("name", "cell", "seconds"),
+    [("time_s", "90", 90), ("seconds", "90", 90), ("Minutes", "1.5", 90), ("hours", "2", 7200)],
+)
+def test_a_column_named_by_its_unit_is_the_time_of_the_training(read, name, cell, seconds):
+    found = read(f"gpus,{name}\n1,{cell}\n2,{cell}\n")
+    assert found.time_s.tolist() == [seconds, seconds]
+    assert found.is_time_to_train
+    assert any(name.lower() in each for each in found.notes)
+
+
+def test_a_column_named_by_its_unit_is_not_used_beside_one_of_times(read):
+    # Seconds may be how long the step was watched.
+    assert read("gpus,step_ms,seconds\n1,100,4\n2,50,3\n").time_s.tolist() == [0.1, 0.05]
+    found = read("gpus,samples_per_second,seconds\n1,1000,4\n2,2000,3\n")
+    assert found.time_s.tolist() == [1000, 500]  # of a million samples
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("gpus,minutes,hours\n1,60,1\n", "minutes.*hours"),
+        ("gpus,speed\n1,60\n", "'gpus'"),
+        ("gpus,time_s\nx,60\n", "row 1.*gpus.*'x'"),
+        ("gpus,time_s\n1,60\n2,soon\n", "row 2.*time_s.*'soon'"),
+        ("ranks,seconds\n1,60\n", "'ranks'.*'seconds'|'seconds'.*'ranks'"),
+    ],
+)
+def test_a_refusal_names_columns_as_the_file_does(read, content, words):
+    with pytest.raises(DataError, match=words) as caught:
+        read(content)
+    assert "num_accelerators'" not in str(caught.value)

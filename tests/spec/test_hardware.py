@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from equipoise.errors import SpecError
 from equipoise.spec import hardware
 from equipoise.spec.catalogue import shipped
-from equipoise.spec.hardware import DTYPES, HARDWARE_FILE, AcceleratorAlias, load_hardware
+from equipoise.spec.hardware import DTYPES, HARDWARE_FILE, AcceleratorAlias, load_hardware, shipped_hardware
 
 # Largest square products as reported for cards, of which the facts are medians.
 SQUARE_PRODUCTS = Path(__file__).parents[2] / "docs" / "experiments" / "data" / "0040-square-products.csv"
@@ -382,7 +382,7 @@ def test_a_name_of_different_products_is_refused_with_the_candidates(name: str, 
         "rx 7900",
         "a4",
         "100",
-        "4090",
+        "4000",
         "nvidia",
         "sxm5",
         "80gb",
@@ -405,6 +405,35 @@ def test_names_in_logs_are_never_completed() -> None:
 def test_a_card_is_known_by_the_name_that_nvidia_smi_prints() -> None:
     assert shipped().accelerator_slug("NVIDIA A100 80GB PCIe") == "a100-pcie-80gb"
     assert shipped().accelerator_slug("NVIDIA A100-PCIE-40GB") == "a100-pcie-40gb"
+
+
+@pytest.mark.parametrize(
+    ("typed", "slug"),
+    [
+        ("4090", "rtx-4090-pcie-24gb"),
+        ("3090", "rtx-3090-pcie-24gb"),
+        ("5090", "rtx-5090-pcie-32gb"),
+        ("3090 ti", "rtx-3090-ti-pcie-24gb"),
+        ("7900xtx", "rx-7900-xtx-pcie-24gb"),
+        ("a100-80g", "a100-sxm4-80gb"),
+        ("H100 PCIe 80 GiB", "h100-pcie-80gb"),
+    ],
+)
+def test_a_number_without_its_line_and_a_memory_in_short_are_read(typed: str, slug: str) -> None:
+    assert shipped_hardware().accelerator(typed).slug == slug
+
+
+@pytest.mark.parametrize("typed", ["6000", "4000", "910b", "5000"])
+def test_a_number_that_several_lines_have_is_refused(typed: str) -> None:
+    # Quadro RTX 6000, RTX 6000 Ada, RTX PRO 6000 and RTX A6000; Ascend 910B is another chip than 910.
+    with pytest.raises(SpecError, match=typed):
+        shipped_hardware().accelerator(typed)
+
+
+def test_the_closest_short_name_comes_first_among_what_may_be_meant() -> None:
+    near = shipped_hardware().near("h1000")
+    assert near[0] == "h100-sxm5-80gb"
+    assert near.index("h100-nvl-94gb") > 0
 
 
 def test_every_short_name_is_claimed_once_and_means_its_accelerator() -> None:

@@ -405,3 +405,24 @@ def test_a_users_file_gives_sizes_and_changes_single_ones(tmp_path: Path) -> Non
 def test_wrong_sizes_are_refused_with_what_to_write(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(SpecError, match=message):
         load_workloads([write(tmp_path / "w.toml", text)])
+
+
+@pytest.mark.parametrize(
+    ("typed", "slug"),
+    [
+        ("meta-llama/Llama-3.1-8B", "llama31_8b"),
+        ("meta-llama/Meta-Llama-3.1-8B-Instruct", "llama31_8b"),
+        ("meta-llama/Llama-2-7b-hf", "llama2_7b"),
+        ("mistralai/Mistral-7B-v0.1", "mistral_7b"),
+        ("openai/whisper-large-v3", "whisper_large_v3"),
+        ("Qwen/Qwen3-0.6B", "qwen3_0_6b"),
+    ],
+)
+def test_the_name_of_a_model_on_a_hub_is_read(typed, slug):
+    assert shipped_workloads().workload(typed).slug == slug
+
+
+@pytest.mark.parametrize("typed", ["meta-llama/Llama-3.1-9B", "someone/ssd", "meta-llama/", "/"])
+def test_a_name_on_a_hub_that_no_workload_or_several_have_is_refused(typed):
+    with pytest.raises(SpecError):
+        shipped_workloads().workload(typed)

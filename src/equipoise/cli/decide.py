@@ -432,8 +432,4 @@ def _rate(text: str) -> float | None:
     amount, slash, _ = text.strip().lower().partition("/s")
     number = amount.removesuffix("samples").strip()
     # The number is read as that of a duration in seconds is.
-    return (
-        duration_s(f"{number}s")
-        if slash and not number.endswith(tuple("abcdefghijklmnopqrstuvwxyz"))
-        else None
-    )
+    return duration_s(f"{number}s") if slash and not any(map(str.isalpha, number)) else None

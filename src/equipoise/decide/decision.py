@@ -44,13 +44,13 @@ from equipoise.decide.select import (
 )
 from equipoise.decide.strategy_search import Problem
 from equipoise.decide.surveys import SURVEYS
-from equipoise.decide.systems import LARGE_SYSTEM, requested_systems
+from equipoise.decide.systems import LARGE_SYSTEM, RequestedSystem, requested_systems
 from equipoise.decide.training import batch_words, training, unrestricted
 from equipoise.decide.user_evidence import UserEvidence, unusable, user_evidence
 from equipoise.decide.user_evidence.runs import UserRuns
 from equipoise.economics import price
 from equipoise.economics.ownership import USUAL_UTILISATION, Ownership, ownership, purchase
-from equipoise.errors import EvidenceError, UsageError
+from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.intervals import LEVEL, Interval, exact
 from equipoise.perfmodel.generation import RolloutSplit
 from equipoise.runs import embedded
@@ -139,7 +139,7 @@ def collect_candidates(
     Raises as `answer` does.
     """
     if runs is None and not query.rests_on_files:
-        systems = requested_systems(query, catalogue)
+        systems = _systems(query, catalogue)
         inputs, assessments = _assessed_alike(without_choice(query), catalogue, scores, also_sizes, progress)
         inputs = replace(inputs, query=query)
         assessments = tuple(replace(one, system=each) for one, each in zip(assessments, systems, strict=True))
@@ -160,6 +160,20 @@ def collect_candidates(
     if query.budget_usd is not None:
         _refuse_unpriced([one for one in found if _is_unpriced(one)], found)
     return Collected(inputs=inputs, systems=tuple(found), refused=tuple(refused))
+
+
+def _systems(query: TrainingQuery, catalogue: Catalogue) -> tuple[RequestedSystem, ...]:
+    """The systems of a question; an error about their names also says where that of the workload is wrong."""
+    try:
+        return requested_systems(query, catalogue)
+    except SpecError as err:
+        if ":" in query.workload or query.config is not None:
+            raise
+        try:
+            catalogue.workload(query.workload)
+        except SpecError as other:
+            raise SpecError(f"{other}. {err}") from err
+        raise
 
 
 @lru_cache(maxsize=_MOST_ASSESSED)
@@ -187,7 +201,7 @@ def _assessed(
     progress: Progress | None,
 ) -> tuple[Inputs, tuple[Assessment, ...]]:
     """What a question is answered with, and its systems assessed; arguments as `collect_candidates`."""
-    systems = requested_systems(query, catalogue)
+    systems = _systems(query, catalogue)
     about = training(query, catalogue, scores)
     accelerators = [each.accelerator for each in systems]
     user = (

@@ -52,12 +52,28 @@ MAX_ACCELERATORS: Final = 10_000_000
 MAX_SIZES: Final = 64
 # The power of `Field.multiple` that a letter stands for.
 _MULTIPLES: Final = {"": 0, "k": 1, "m": 2, "g": 3, "b": 3, "t": 4, "p": 5}
+# Words that always count by thousands, with the power of a thousand.
+_NUMBER_WORDS: Final = {
+    "thousand": 1,
+    "mn": 2,
+    "mio": 2,
+    "million": 2,
+    "bn": 3,
+    "billion": 3,
+    "tn": 4,
+    "trillion": 4,
+}
 _AMOUNT: Final = re.compile(
-    r"([0-9]{1,18}(?:\.[0-9]{0,15})?(?:e[+-]?[0-9]{1,2})?)\s?([kmgbtp]?)", re.IGNORECASE
+    rf"([0-9]{{1,18}}(?:\.[0-9]{{0,15}})?(?:e[+-]?[0-9]{{1,2}})?)\s?([kmgbtp]?|{'|'.join(_NUMBER_WORDS)})",
+    re.IGNORECASE,
 )
 
 _GROUPED: Final = re.compile(r"[0-9]{1,3}([,_][0-9]{3})+(?![0-9])")
 _DOLLARS: Final = re.compile(r"(?:US\$|\$|USD\b)?\s*([0-9.][^\s$]*?)\s*(?:\$|USD)?", re.IGNORECASE)
+
+
+# Signs of currencies that have one of their own.
+_SIGNS: Final = {"EUR": "€", "GBP": "£"}
 
 
 class Field(Struct, frozen=True, kw_only=True):
@@ -194,17 +210,17 @@ def _number(field: Field, given: object) -> float:
 
 def _expected(field: Field) -> str:
     """The numbers that a field takes, with their unit."""
-    return f"{field.bounds} ({field.unit})" if field.unit else field.bounds
+    other = " or in the currency of --currency, named" if (field.unit or "").startswith("USD") else ""
+    return f"{field.bounds} ({field.unit}){other}" if field.unit else field.bounds
 
 
 def _amount(field: Field, given: object) -> float:
-    text = _ungrouped(field, given)
-    found = _AMOUNT.fullmatch(text)
+    found = _parsed(_ungrouped(field, given), field.multiple)
     if found is None:
         raise UsageError(
             f"--{field.option} is {str(given)!r}; expected {_expected(field)}, such as 512, 10k, 1T or 1e12"
         )
-    return field.check(float(found[1]) * field.multiple ** _MULTIPLES[found[2].lower()] * field.scale)
+    return field.check(found * field.scale)
 
 
 def _ungrouped(field: Field, given: object) -> str:
@@ -216,6 +232,43 @@ def _ungrouped(field: Field, given: object) -> str:
     dollars = _DOLLARS.fullmatch(text) if (field.unit or "").startswith("USD") else None
     text = text if dollars is None else dollars[1]
     return text.replace(",", "").replace("_", "") if _GROUPED.match(text) else text
+
+
+def in_usd(given: object, own: tuple[str, float]) -> object:
+    """What was given for a field of US dollars; amounts in it that name the user's currency are in dollars.
+
+    own: its name and how much of it a US dollar is. Other texts are left as they are.
+
+    >>> own = ("EUR", 0.5)
+    >>> in_usd("17k EUR", own), in_usd(["h100=€1.5", "b200=4"], own), in_usd("3 GBP", own)
+    ('34000.0', ['h100=3.0', 'b200=4'], '3 GBP')
+    """
+    if isinstance(given, Mapping):
+        return {name: in_usd(each, own) for name, each in given.items()}
+    if isinstance(given, (list, tuple)):
+        return type(given)(in_usd(each, own) for each in given)
+    if not isinstance(given, str):
+        return given
+    name = rf"(?:{own[0]}\b|{_SIGNS.get(own[0], own[0])})"
+    number = rf"([0-9][0-9.,_]*(?:\s?(?:{'|'.join(_NUMBER_WORDS)}|[kmgbtp]))?)"
+
+    def converted(found: re.Match[str]) -> str:
+        text = (found[1] or found[2]).strip()
+        amount = _parsed(text.replace(",", "").replace("_", "") if _GROUPED.match(text) else text, 1000)
+        return found[0] if amount is None else repr(amount / own[1])
+
+    return re.sub(rf"{number}\s*{name}|{name}\s*{number}(?![a-z])", converted, given, flags=re.IGNORECASE)
+
+
+def _parsed(text: str, multiple: int) -> float | None:
+    """The number of a text with a prefix or a word; None where it is none. multiple: what `k` stands for."""
+    found = _AMOUNT.fullmatch(text)
+    if found is None:
+        return None
+    suffix = found[2].lower()
+    if suffix in _NUMBER_WORDS:
+        return float(found[1]) * 1000.0 ** _NUMBER_WORDS[suffix]
+    return float(found[1]) * float(multiple) ** _MULTIPLES[suffix]
 
 
 def _count(field: Field, given: object) -> int:

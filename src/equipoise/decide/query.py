@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 from msgspec import Struct, convert
 from msgspec.structs import force_setattr, replace
 
-from equipoise.decide.field import Field, Group, Sizes, Verb
+from equipoise.decide.field import Field, Group, Sizes, Verb, in_usd
 from equipoise.errors import DataError, UsageError
 from equipoise.files import shipped_table
 from equipoise.spec.hardware import DEFAULT_GRID, ON_RECLAIM, TERMS, OnReclaim
@@ -324,10 +324,13 @@ def values(
 
     given: by option name (`max_accelerators` or `max-accelerators`), as text or as values; None is not given.
     verb: whose fields may be given; of all verbs unless stated. where: the file that the names stand in.
+    Amounts of money are in US dollars, or in the currency that is given too, by its name.
     Raises UsageError for a value that a field cannot be, DataError for the same in a file and for a name that
     is no field.
     """
     found: dict[str, Any] = {}
+    stated = str(given.get("currency", "")).strip()
+    own = _currency(stated) if _CURRENCY.fullmatch(stated) else None  # any other is refused with the question
     for name, value in given.items():
         attribute = ATTRIBUTES.get(name.replace("-", "_").removesuffix("_"))
         if attribute is None or (verb is not None and verb not in FIELDS[attribute].verbs):
@@ -337,7 +340,8 @@ def values(
         if attribute in found:
             raise UsageError(f"--{name} and --{FIELDS[attribute].option} are one option; keep one")
         try:
-            found[attribute] = FIELDS[attribute].read(value)
+            is_money = (FIELDS[attribute].unit or "").startswith("USD")
+            found[attribute] = FIELDS[attribute].read(in_usd(value, own) if own and is_money else value)
         except UsageError as err:
             if where is None:
                 raise

@@ -92,7 +92,7 @@ def requested_systems(
 
         found: Sequence[RequestedSystem] = (_at_hand(topology or here(), catalogue),)
     elif query.systems:
-        found = tuple(_named(each, query, catalogue) for each in query.systems)
+        found = _all_named(query, catalogue)
     elif query.compares_rentable:
         found = tuple(_named(each.slug, query, catalogue) for each in rentable(catalogue))
         words = [f"{len(found)} GPUs for rent, none of which its maker beats for less (--accelerator)"]
@@ -237,6 +237,19 @@ def _by_system(
             )
         found[name] = value
     return found
+
+
+def _all_named(query: TrainingQuery, catalogue: Catalogue) -> tuple[RequestedSystem, ...]:
+    """The systems that a question names; every name that is not known is in one error."""
+    found, refused = [], []
+    for each in query.systems:
+        try:
+            found.append(_named(each, query, catalogue))
+        except SpecError as err:
+            refused.append(err)
+    if refused:
+        raise SpecError(". ".join(map(str, refused))) from refused[0]
+    return tuple(found)
 
 
 def _named(text: str, query: TrainingQuery, catalogue: Catalogue) -> RequestedSystem:

@@ -5,7 +5,7 @@ One rounding and one unit for a value and its range, safe text.
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final
@@ -209,16 +209,42 @@ def duration_ends(time: Interval) -> str:
 
 # The currency that a page is written in, and how much of it a US dollar is. Records hold dollars.
 _CURRENCY: Final[ContextVar[tuple[str, float]]] = ContextVar("currency", default=("USD", 1.0))
+_USUAL_DIGITS, _LIMIT_DIGITS = 3, 6
+_MONEY_DIGITS: Final[ContextVar[int]] = ContextVar("money_digits", default=_USUAL_DIGITS)
 
 
 @contextmanager
-def written_in(own: tuple[str, float] | None) -> Iterator[None]:
-    """Money is written in a currency of the user's, name and rate, while this is open; None: in dollars."""
-    token = _CURRENCY.set(own or ("USD", 1.0))
+def written_in(
+    own: tuple[str, float] | None, *, limit_usd: float | None = None, usd: Iterable[float] = ()
+) -> Iterator[None]:
+    """Money is written in a currency of the user's, name and rate, while this is open; None: in dollars.
+
+    limit_usd, usd: a budget and amounts beside it, in US dollars: sums have as many digits as it takes for
+    none that exceeds the budget to read as if it did not, nor the other way round.
+    """
+    named = own or ("USD", 1.0)
+    num_digits = _USUAL_DIGITS
+    if limit_usd is not None:
+        num_digits = _digits_beside(limit_usd * named[1], [each * named[1] for each in usd])
+    tokens = _CURRENCY.set(named), _MONEY_DIGITS.set(num_digits)
     try:
         yield
     finally:
-        _CURRENCY.reset(token)
+        _CURRENCY.reset(tokens[0])
+        _MONEY_DIGITS.reset(tokens[1])
+
+
+def _digits_beside(limit: float, amounts: Sequence[float]) -> int:
+    """The fewest digits, from the usual ones on, at which all amounts stand on their side of a limit.
+
+    >>> _digits_beside(15_640.0, [15_600.0, 15_700.0]), _digits_beside(15_640.0, [15_643.0])
+    (3, 5)
+    """
+    shown = float(f"{limit:.{_LIMIT_DIGITS}g}")
+    for number in range(_USUAL_DIGITS, _LIMIT_DIGITS):
+        if all((float(f"{each:.{number}g}") > shown) == (each > limit) for each in amounts):
+            return number
+    return _LIMIT_DIGITS
 
 
 def currency() -> str:
@@ -255,18 +281,42 @@ def short_money(usd: float) -> str:
 
 
 def sums(usd: float) -> str:
-    """US dollars to three digits without their unit, for a column of which the unit is `currency()`."""
-    return digits(converted(usd))
+    """US dollars without their unit, for a column of which the unit is `currency()`.
+
+    Beside a budget in more digits where three do not show on which side of it an amount is.
+
+    >>> with written_in(None, limit_usd=17_000.0, usd=[17_040.0]):
+    ...     money(17_040.0), limit(17_000.0)
+    ('17,040 USD', '17,000 USD')
+    """
+    return format_amount(converted(usd), digits=_MONEY_DIGITS.get())
+
+
+def limit(usd: float) -> str:
+    """A stated amount of US dollars, in as many digits as somebody may have stated."""
+    return f"{format_amount(converted(usd), digits=_LIMIT_DIGITS)} {currency()}"
 
 
 def sum_ends(usd: Interval) -> str:
     """The ends of an interval of US dollars, without their unit."""
-    return f"{sums(usd.low)}{DASH}{sums(usd.high)}"
+    return f"{digits(converted(usd.low))}{DASH}{digits(converted(usd.high))}"
 
 
 def rate(usd: float) -> str:
-    """A price in cents: of an hour or a kilowatt-hour."""
-    return f"{converted(usd):,.2f} {currency()}"
+    """A price, of an hour or a kilowatt-hour: in cents, and to three digits where it is less than one.
+
+    >>> rate(3.777), rate(2.5), rate(0.452), rate(0.45), rate(0.0107)
+    ('3.78 USD', '2.50 USD', '0.452 USD', '0.45 USD', '0.0107 USD')
+    """
+    return f"{prices(usd)} {currency()}"
+
+
+def prices(usd: float) -> str:
+    """The same without its unit, for a column of which the unit is `currency()`."""
+    value = converted(usd)
+    in_cents = f"{value:,.2f}"
+    precise = format_amount(value)
+    return precise if abs(value) < 1.0 and len(precise) > len(in_cents) else in_cents
 
 
 def ends(amount: Interval, form: Callable[[float], str] = digits) -> str:
@@ -372,11 +422,14 @@ def quantity(value: float, unit: str) -> str:
 
 
 def apart(one: float, other: float, unit: str) -> tuple[str, str]:
-    """Two amounts of a named unit; bytes in as many digits as it takes to see which is larger.
+    """Two amounts of a named unit; bytes and money in as many digits as it takes to see which is larger.
 
-    >>> apart(80.04e9, 80e9, "B"), apart(7200.0, 3600.0, "s")
-    (('80.04 GB', '80 GB'), ('2 h', '60 min'))
+    >>> apart(80.04e9, 80e9, "B"), apart(7200.0, 3600.0, "s"), apart(17_040.0, 17_000.0, "USD")
+    (('80.04 GB', '80 GB'), ('2 h', '60 min'), ('17,040 USD', '17,000 USD'))
     """
+    if unit == "USD":
+        num_digits = _digits_beside(converted(other), [converted(one)])
+        return f"{format_amount(converted(one), digits=num_digits)} {currency()}", limit(other)
     if unit != "B":
         return quantity(one, unit), quantity(other, unit)
     pairs = [(format_si(one, unit, digits=each), format_si(other, unit, digits=each)) for each in range(3, 7)]

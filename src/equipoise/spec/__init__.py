@@ -92,8 +92,13 @@ def is_variant(word: str) -> bool:
 
 
 def compact(name: str) -> str:
-    """A name as short names are compared: canonical, without spaces."""
-    return canonical(name).replace(" ", "")
+    """A name as short names are compared: canonical, without spaces, a memory in gigabytes.
+
+    >>> compact("A100-80G"), compact("a10g 24 GiB")
+    ('a10080gb', 'a10g24gb')
+    """
+    words = canonical(name).split()
+    return "".join(f"{found[1]}{found[2]}b" if (found := MEMORY.fullmatch(word)) else word for word in words)
 
 
 def short_names(
@@ -117,15 +122,20 @@ def short_names(
 
 
 def _shortened(slug: str) -> Iterator[tuple[str, ...]]:
-    """The words of a slug with any of those for form and memory left away; `sxm` for `sxm5` too."""
+    """The words of a slug with any of those for form and memory left away; `sxm` for `sxm5` too.
+
+    The maker's line (RTX, RX) may be left away where a number follows it: `4090`, `7900 xtx`.
+    """
     family = family_of(slug)
     rest = [word for word in slug.split("-") if is_variant(word)]
     if not family or len(rest) > _MOST_VARIANT_WORDS:
         return
+    named = [family, family[1:]] if family[1:] and family[1][0].isdecimal() else [family]
     for count in range(len(rest) + 1):
         for kept in combinations(rest, count):
-            yield (*family, *kept)
-            yield (*family, *(_unnumbered(word) for word in kept))
+            for words in named:
+                yield (*words, *kept)
+                yield (*words, *(_unnumbered(word) for word in kept))
 
 
 def _unnumbered(word: str) -> str:

@@ -30,6 +30,7 @@ from equipoise.spec.workload import Workload, WorkloadTable, load_workloads, shi
 from equipoise.units import SI_PREFIXES
 
 _COUNTED = re.compile(r"\s*([0-9]{1,12})\s*[x\u00d7]\s*(.+)", re.IGNORECASE)
+_COUNTED_BEHIND = re.compile(r"\s*([^:]+?)\s*:\s*([0-9]{1,12})\s*")  # as SkyPilot and Ray write it
 
 
 class Catalogue(Struct, frozen=True, kw_only=True):
@@ -142,11 +143,14 @@ def shipped() -> Catalogue:
 
 
 def counted_name(text: str) -> tuple[int | None, str]:
-    """The number before a name that a person types, and the name; None where it has no number.
+    """The number with a name that a person types, and the name; None where it has no number.
 
-    >>> counted_name("3x rtx4090"), counted_name("64xh100"), counted_name("dgx-h100")
-    ((3, 'rtx4090'), (64, 'h100'), (None, 'dgx-h100'))
+    >>> counted_name("3x rtx4090"), counted_name("64xh100"), counted_name("dgx-h100"), counted_name("h100:8")
+    ((3, 'rtx4090'), (64, 'h100'), (None, 'dgx-h100'), (8, 'h100'))
     """
+    behind = _COUNTED_BEHIND.fullmatch(text)
+    if behind is not None:
+        return int(behind[2]), behind[1]
     found = _COUNTED.fullmatch(text)
     return (int(found[1]), found[2].rstrip()) if found else (None, text.strip())
 

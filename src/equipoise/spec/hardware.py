@@ -231,12 +231,23 @@ class Hardware(Struct, frozen=True, kw_only=True, dict=True):
         raise SpecError(f"accelerator {shown(name)} is not known; {nearest_or_edit(near, EDIT)}")
 
     def near(self, name: str) -> list[str]:
-        """Up to five slugs that may have been meant: first those with every word, then close spellings."""
+        """Up to five slugs that may have been meant.
+
+        First those with every word, then those of the closest short name, then close spellings.
+
+        >>> shipped_hardware().near("h1000")[0]
+        'h100-sxm5-80gb'
+        """
         wanted = canonical(name)
         words = set(wanted.split())
         having = [slug for slug in self.accelerators if words and words <= set(canonical(slug).split())]
+        short = [
+            slug
+            for each in close_names(compact(name), self.short_names)[:1]
+            for slug in self.short_names[each]
+        ]
         close = [self.names[each].slug for each in close_names(name, self.names)]
-        return list(dict.fromkeys((*having, *close)))[:5]
+        return list(dict.fromkeys((*having, *short, *close)))[:5]
 
 
 def accelerator(name: str) -> Accelerator:

@@ -4,6 +4,7 @@ Facts: workloads.toml.
 """
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -14,7 +15,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.errors import SpecError
-from equipoise.spec import FactBlock, canonical, close_names, nearest_or_edit, read_blocks, shown
+from equipoise.spec import (
+    MAX_NAME_CHARS,
+    FactBlock,
+    canonical,
+    close_names,
+    compact,
+    nearest_or_edit,
+    read_blocks,
+    shown,
+)
 from equipoise.spec.strategy import Trained
 from equipoise.spec.transformer import Transformer, read_transformer
 
@@ -241,6 +251,12 @@ class _Named(Struct, frozen=True, kw_only=True):
     last_round: float = math.inf
 
 
+# What a name on a hub has before the model's, or behind its size, where the model itself is the same.
+_SAME_SIZE = re.compile(
+    r"^meta-(?=llama)|(?<=\d[bm])(?:[-_](?:hf|base|instruct|chat|it|v0\.1))+$", re.IGNORECASE
+)
+
+
 class WorkloadTable(Struct, frozen=True, kw_only=True):
     """A set of workloads and every spelling that leads to them. Built by `load_workloads`; read-only."""
 
@@ -260,17 +276,31 @@ class WorkloadTable(Struct, frozen=True, kw_only=True):
         return slugs.pop() if len(slugs) == 1 else None
 
     def workload(self, name: str) -> Workload:
-        """The workload of a slug, title or alias.
+        """The workload of a slug, title or alias, or of a model's name on a hub of models.
 
         Raises SpecError with the nearest names and the file to edit.
+
+        >>> shipped_workloads().workload("meta-llama/Llama-2-7b-hf").slug
+        'llama2_7b'
         """
-        slug = self.slug(name)
+        slug = self.slug(name) or self._slug_on_hub(name)
         if slug is not None:
             return self.workloads[slug]
         near = dict.fromkeys(
             named.slug for match in close_names(name, self.names) for named in self.names[match]
         )
         raise SpecError(f"workload {shown(name)} is not known; {nearest_or_edit(near, EDIT)}")
+
+    def _slug_on_hub(self, name: str) -> str | None:
+        """The one slug of which a typed name is a spelling, without its owner and spaces; None otherwise.
+
+        What says how the weights were trained further (`-Instruct`) or are stored (`-hf`) may follow a size.
+        """
+        last = name[:MAX_NAME_CHARS].rpartition("/")[2]
+        wanted = {compact(last), compact(_SAME_SIZE.sub("", last))} - {""}
+        owners = (owners for each, owners in self.names.items() if compact(each) in wanted)
+        slugs = {named.slug for each in owners for named in each}
+        return slugs.pop() if len(slugs) == 1 else None
 
     def rules(self, slug: str) -> MlperfRules:
         """How MLPerf scores a workload; for one that the table lacks, common values with `known` False."""

@@ -271,8 +271,9 @@ class SimplerSchedule(Struct, frozen=True, kw_only=True):
 class Allocation(Struct, frozen=True, kw_only=True):
     """The answer. value: of the objective, in its unit; solved: how it was found, and what bounds it.
 
-    is_feasible: whether all deadlines are kept; otherwise the shares are those of the schedule whose latest
-    job is the least late, and is_certain: whether that was proved.
+    is_feasible: whether all deadlines are kept; is_certain: whether it is proved that they cannot be, where
+    they are not. is_least_late: whether some could be kept alone but not together, and the latest job of
+    these is then the least late that was found.
     """
 
     objective: ObjectiveName
@@ -282,6 +283,7 @@ class Allocation(Struct, frozen=True, kw_only=True):
     solved: Solved
     is_feasible: bool
     is_certain: bool
+    is_least_late: bool
     simpler_schedules: tuple[SimplerSchedule, ...]
     makespan_s: float
     total_s: float
@@ -296,17 +298,19 @@ class Allocation(Struct, frozen=True, kw_only=True):
 def allocate(
     jobs: Sequence[JobRequest], times: Sequence[JobTimes], pool: Pool, *, objective: ObjectiveName
 ) -> Allocation:
-    """The schedule that minimises the objective, deadlines kept; the least late where they cannot be.
+    """The schedule that minimises the objective, and keeps the deadlines that can be kept.
 
+    A deadline that its job misses even alone has no priority over the objective. Where the others cannot be
+    kept together, the latest of them is the least late.
     times: of each job. Raises UsageError where the objective needs a price or power that nobody states.
     """
-    problem = _problem(jobs, times, pool, objective)
-    solved = schedule(problem)
-    is_feasible, is_certain = True, True
-    if solved is None:
-        solved, is_feasible, is_certain = _least_late(problem)
-    if objective in {"cost", "energy"} and is_feasible and problem.is_regular:
+    stated = _problem(jobs, times, pool, objective)
+    keepable = problem = _keepable(stated)
+    found = schedule(problem)
+    problem, solved, is_certain = (problem, found, True) if found is not None else _least_late(problem)
+    if objective in {"cost", "energy"} and problem.is_regular:
         solved = _sooner(problem, solved)
+    is_feasible = stated.is_feasible(solved.placed)
     by_job = {each.job: each for each in solved.placed}
     placed = tuple(by_job[index] for index in range(len(jobs)))
     ends = {bound: _ends(problem, times, placed, bound) for bound in ("low", "high")}
@@ -320,15 +324,12 @@ def allocate(
         value=_value(problem, times, placed),
         solved=solved,
         is_feasible=is_feasible,
-        is_certain=is_certain,
+        is_certain=is_certain or keepable != stated,
+        is_least_late=problem != keepable,
         simpler_schedules=_simpler_schedules(problem),
         makespan_s=max(each.end_s.value for each in shares),
         total_s=math.fsum(each.job.weight * (each.end_s.value - each.job.start_s) for each in shares),
-        notes=tuple(
-            dict.fromkeys(
-                (*_notes(problem, is_feasible=is_feasible), *(note for each in times for note in each.notes))
-            )
-        ),
+        notes=tuple(dict.fromkeys((*_notes(problem), *(note for each in times for note in each.notes)))),
     )
 
 
@@ -365,15 +366,43 @@ def _problem(
     )
 
 
-def _least_late(problem: SharingProblem) -> tuple[Solved, bool, bool]:
-    """The least late schedule, whether it keeps every deadline after all, and whether it is proved."""
+def _keepable(problem: SharingProblem) -> SharingProblem:
+    """The problem without the deadlines that their jobs miss even if they have the pool to themselves."""
+    return replace(
+        problem,
+        jobs=tuple(
+            replace(job, deadline_s=math.inf)
+            if is_after(job.start_s + min(job.time_s), job.deadline_s)
+            else job
+            for job in problem.jobs
+        ),
+    )
+
+
+def _least_late(problem: SharingProblem) -> tuple[SharingProblem, Solved, bool]:
+    """The best schedule of those whose latest job is the least late, where none was found that keeps all.
+
+    Returns the problem with the deadlines that this misses put off, the schedule, and whether it is proved
+    that none keeps all.
+    """
     late = schedule(replace(problem, objective="lateness"))
     assert late is not None  # lateness forbids nothing
-    kept = problem.is_feasible(late.placed)
-    if not kept:
-        return late, False, late.is_proved or late.bound > 0.0
-    found = replace(late, value=problem.value(late.placed), bound=0.0, is_proved=False)
-    return found, True, True
+    if problem.is_feasible(late.placed):
+        kept = replace(late, value=problem.value(late.placed), bound=0.0, is_proved=False)
+        return problem, kept, True
+    ends = {each.job: problem.span(each)[1] for each in late.placed}
+    put_off = replace(
+        problem,
+        jobs=tuple(
+            replace(job, deadline_s=job.deadline_s + late.value)
+            if is_after(ends[index], job.deadline_s)
+            else job
+            for index, job in enumerate(problem.jobs)
+        ),
+    )
+    found = schedule(put_off, begin_with=late.placed)
+    assert found is not None  # what it begins with keeps these deadlines
+    return put_off, found, late.is_proved or late.bound > 0.0
 
 
 def _sooner(problem: SharingProblem, solved: Solved) -> Solved:
@@ -468,9 +497,9 @@ def _equal_shares(problem: SharingProblem) -> float | None:
     return problem.value(placed) if problem.is_feasible(placed) else None
 
 
-def _notes(problem: SharingProblem, *, is_feasible: bool) -> tuple[str, ...]:
+def _notes(problem: SharingProblem) -> tuple[str, ...]:
     hurried = any(math.isfinite(job.deadline_s) for job in problem.jobs)
-    if problem.objective in {"cost", "energy"} and not hurried and is_feasible:
+    if problem.objective in {"cost", "energy"} and not hurried:
         return (
             f"Without deadlines the least {problem.objective} is nearly always at the fewest accelerators.",
         )

@@ -161,10 +161,12 @@ MOST_LOOKED = 200_000
 Span = tuple[float, float, int]
 
 
-def schedule(problem: SharingProblem, *, most_looked: int = MOST_LOOKED) -> Solved | None:
+def schedule(
+    problem: SharingProblem, *, most_looked: int = MOST_LOOKED, begin_with: tuple[Placed, ...] | None = None
+) -> Solved | None:
     """The best schedule found; None where no schedule keeps the deadlines, or none was found that does.
 
-    most_looked: places of jobs to look at; what is left then stays unproved.
+    most_looked: places of jobs to look at; what is left then stays unproved. begin_with: a known schedule.
     Assumes a job keeps its accelerators from start to end, and any accelerators of the pool will do.
     Source: of objectives that never gain by a later end an optimum is among the schedules made by placing
     jobs in the order of their starts, each as early as it fits (Kolisch 1996, Serial and parallel
@@ -174,7 +176,7 @@ def schedule(problem: SharingProblem, *, most_looked: int = MOST_LOOKED) -> Solv
     """
     everyone = frozenset(range(len(problem.jobs)))
     search = _Search(problem=problem, left=most_looked)
-    for placed in _seeds(problem):
+    for placed in (begin_with, *_seeds(problem)):
         search.offer(placed)
     if problem.is_regular:
         search.branch((), (), everyone)

@@ -7,7 +7,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from equipoise.decide.allocation import Allocation, JobShare
-from equipoise.decide.allocation.problem import ObjectiveName
+from equipoise.decide.allocation.problem import ObjectiveName, is_after
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (
     Badge,
@@ -98,21 +98,18 @@ def _deadline(found: Allocation, each: JobShare) -> Cell | None:
 
 def _facts(found: Allocation, *, most: int) -> Iterator[Fact]:
     """What it gives and how sure that is. most: names of jobs that one line may list."""
-    if found.is_feasible:
-        yield Fact(label="Total", spans=(f"{_amount(found, found.value.value)}{_range(found)}",))
-        yield Fact(label="Optimal", spans=(_proof(found),))
-        is_hurried = any(math.isfinite(each.job.deadline_s) for each in found.shares)
-        no = "not possible in time" if is_hurried else "not possible"
-        simpler = (
-            f"{each.words}: {no if each.value is None else _amount(found, each.value)}"
-            for each in found.simpler_schedules
-        )
-        yield Fact(label="Simpler", spans=(sentence("; ".join(simpler)),))
-    else:
-        late = [_lateness(each) for each in found.shares if each.late_s]
+    late = [_lateness(each) for each in found.shares if each.late_s]
+    if late:
         yield Fact(label="Late", spans=(_names(late, most),))
-        is_proved = "proved by branch and bound" if found.is_certain else "none was found, but one may exist"
-        yield Fact(label="Optimal", spans=(f"No schedule keeps all deadlines: {is_proved}",))
+    yield Fact(label="Total", spans=(f"{_amount(found, found.value.value)}{_range(found)}",))
+    yield Fact(label="Optimal", spans=(f"{_proof(found)}{_missed(found)}",))
+    is_hurried = any(math.isfinite(each.job.deadline_s) for each in found.shares)
+    no = "not possible in time" if is_hurried else "not possible"
+    simpler = (
+        f"{each.words}: {no if each.value is None else _amount(found, each.value)}"
+        for each in found.simpler_schedules
+    )
+    yield Fact(label="Simpler", spans=(sentence("; ".join(simpler)),))
     risky = [printable(each.job.name) for each in found.shares if each.is_at_risk and not each.late_s]
     if risky:
         words = "late if every job takes the longest time of its range"
@@ -151,6 +148,7 @@ def _proof(found: Allocation) -> str:
     how = "all at once" if found.is_side_by_side else "some wait for others"
     if found.pool.tariff is not None and found.objective == "cost" and not found.is_side_by_side:
         how = "moved into cheap hours where that pays"
+    how += ", the latest job the least late" if found.is_least_late else ""
     if solved.is_proved:
         return f"Yes ({how}): proved by {solved.method} for the sizes tried and every start time"
     return (
@@ -159,12 +157,23 @@ def _proof(found: Allocation) -> str:
     )
 
 
+def _missed(found: Allocation) -> str:
+    """Whether another schedule could keep all deadlines."""
+    if found.is_feasible:
+        return ""
+    if not found.is_certain:
+        return "; none was found that keeps all deadlines, but one may exist"
+    return "; no schedule keeps all deadlines"
+
+
 def _lateness(each: JobShare) -> str:
-    """By how much a job is late, and when it would be done with the pool to itself."""
+    """By how much a job is late, and whether its deadline could be kept with the pool to itself."""
     alone = each.job.start_s + min(time.value for time in each.times.time_s)
-    even = "even " if alone > each.job.deadline_s else ""
-    by = amounts.duration(each.late_s)
-    return f"{printable(each.job.name)} by {by} ({even}alone it would end after {amounts.duration(alone)})"
+    by = f"{printable(each.job.name)} by {amounts.duration(each.late_s)}"
+    if is_after(alone, each.job.deadline_s):
+        least = amounts.duration(alone - each.job.deadline_s)
+        return f"{by}, for its deadline cannot be kept (alone it would be late by {least})"
+    return f"{by} (alone it would end after {amounts.duration(alone)})"
 
 
 def _names(jobs: Sequence[str], most: int) -> str:

@@ -25,7 +25,17 @@ from equipoise.report.blocks import (
     table_of,
     words,
 )
-from equipoise.report.format import count, digits, entry_name, plural, printable, ratio, sentence, share
+from equipoise.report.format import (
+    count,
+    digits,
+    entry_name,
+    plural,
+    prices,
+    printable,
+    ratio,
+    sentence,
+    share,
+)
 from equipoise.spec.hardware import TERM_WORDS
 from equipoise.units import MINUTE_S, format_si
 
@@ -101,7 +111,7 @@ _COLUMNS: Final[Mapping[str, tuple[ColumnOf, ...]]] = {
         names("Accelerator", "accelerator"),
         words("Terms", _terms),
         words("Provider", "provider"),
-        numbers("USD/h", "usd_per_accelerator_hour", "{:,.2f}".format),
+        numbers("USD/h", "usd_per_accelerator_hour", prices),
         words("Date", "date"),
         words("Source", "source", is_wide=True),
     ),

@@ -46,15 +46,20 @@ _MOST_LISTED = 8
 
 
 class TextRow(Struct, frozen=True, kw_only=True):
-    """One data row: where it stands, in words, and its cells by column."""
+    """One data row: where it stands, in words, and its cells by column.
+
+    theirs: the file's names of columns that go by another here, for messages.
+    """
 
     place: str
     cells: Mapping[str, str]
+    theirs: Mapping[str, str] = {}
 
     def refusal(self, column: str, expected: str) -> DataError:
         """The error for a cell."""
         return DataError(
-            f"{self.place}, column {column}: found {echo(self.cells[column])}; expected {expected}"
+            f"{self.place}, column {self.theirs.get(column, column)}: found {echo(self.cells[column])}; "
+            f"expected {expected}"
         )
 
 

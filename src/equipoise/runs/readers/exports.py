@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.errors import DataError
 from equipoise.files import parsed_json
@@ -50,8 +51,15 @@ _ALIASES: Mapping[str, tuple[str, ...]] = {
     "tokens_per_s": ("tokens_per_second", "train_tokens_per_second"),
     "sequence_tokens": ("sequence_length", "seq_length", "seq_len"),
 }
+# Of a table of one's own without any other column of times: what a whole training took.
+_TIMES: Mapping[str, tuple[str, ...]] = {
+    "time_to_train_s": ("time_s", "seconds"),
+    "time_to_train_min": ("time_min", "minutes"),
+    "time_to_train_h": ("time_h", "hours"),
+}
 # Extra-P's documents name the number of processes so.
 _EXTRAP_SIZES = ("p", "n", "processes", "ranks")
+_RATES = (*_ALIASES["samples_per_s"], *_ALIASES["tokens_per_s"])
 _PREFIXES = ("metrics.", "params.", "tags.", "config.", "summary.")
 _WANDB = frozenset({"name", "state", "created", "runtime"})
 _MLFLOW = frozenset({"run_id", "experiment_id", "status"})
@@ -63,11 +71,17 @@ _CLOCK = re.compile(r"(?:(\d{1,5})-)?(\d{1,6}):([0-5]\d):([0-5]\d(?:\.\d{1,9})?)
 
 
 class Exported(Struct, frozen=True, kw_only=True):
-    """Rows under our names."""
+    """Rows under our names. theirs: the file's names of columns that go by another here."""
 
     header: tuple[str, ...]
     rows: tuple[TextRow, ...]
     notes: tuple[str, ...]
+    theirs: Mapping[str, str] = {}
+
+    @property
+    def written(self) -> list[str]:
+        """The columns by the names that the file has."""
+        return [self.theirs.get(each, each) for each in self.header]
 
 
 def exported(path: Path, columns: Mapping[str, str] | None = None) -> Exported:
@@ -77,7 +91,8 @@ def exported(path: Path, columns: Mapping[str, str] | None = None) -> Exported:
     Raises DataError naming the file and row, what was found and what was expected.
     """
     stated = {ours: column_name(theirs) for ours, theirs in (columns or {}).items()}
-    text = text_of(path, also=tuple(stated.values()))
+    aliases = (each for known in (_ALIASES, _TIMES) for names in known.values() for each in names)
+    text = text_of(path, also=(*stated.values(), *aliases))
     if text.lstrip()[:1] == "{":
         if _is_of_extrap(text):
             return _of_extrap(text, path.name, stated)
@@ -120,8 +135,8 @@ def _of_tracker(
     left_out = len(rows) - len(kept)
     if left_out:
         notes.append(f"Runs of {where} that did not finish or lack a value are excluded: {left_out}.")
-    plain = tuple(TextRow(place=row.place, cells={**row.cells, STATUS: "success"}) for row in kept)
-    return Exported(header=found.header, rows=plain, notes=tuple(notes))
+    plain = tuple(replace(row, cells={**row.cells, STATUS: "success"}) for row in kept)
+    return replace(found, rows=plain, notes=tuple(notes))
 
 
 def _with_duration(row: TextRow) -> TextRow:
@@ -148,13 +163,15 @@ def _renamed(
 ) -> Exported:
     """The rows with our names for the columns that the user states or that have a known alias."""
     sources = {ours: _stated(header, ours, theirs, where) for ours, theirs in stated.items()}
-    aliases = _known(header, sources, where) if tool is not None else _aliased(header)
+    aliases = _known(header, sources, where) if tool is not None else _aliased(header, sources)
     sources = aliases | sources
     taken = set(sources.values())
     kept = [name for name in header if name not in taken and name not in sources]
+    other_names = {ours: name for ours, name in sources.items() if ours != name}
     renamed = tuple(
         TextRow(
             place=row.place,
+            theirs=other_names,
             cells={name: _in_unit(name, row.cells[name]) for name in kept}
             | {ours: _in_unit(ours, row.cells[theirs]) for ours, theirs in sources.items()},
         )
@@ -164,7 +181,7 @@ def _renamed(
         f"{theirs} as {ours}" for ours, theirs in sources.items() if ours not in stated and ours != theirs
     ]
     notes = (f"{tool or where}: read {', '.join(aliased)}.",) if aliased else ()
-    return Exported(header=(*kept, *sources), rows=renamed, notes=notes)
+    return Exported(header=(*kept, *sources), rows=renamed, notes=notes, theirs=other_names)
 
 
 def _stated(header: Sequence[str], ours: str, theirs: str, where: str) -> str:
@@ -198,9 +215,14 @@ def _known(header: Sequence[str], stated: Mapping[str, str], where: str) -> dict
     return found
 
 
-def _aliased(header: Sequence[str]) -> dict[str, str]:
-    """Columns of a plain table that go by a known alias, where none has the name itself."""
-    present = {ours: [each for each in names if each in header] for ours, names in _ALIASES.items()}
+def _aliased(header: Sequence[str], stated: Mapping[str, str]) -> dict[str, str]:
+    """Columns of a plain table that go by a known alias, where none has the name itself.
+
+    Columns named by no more than a unit of time are times of trainings, where no other column states times.
+    """
+    is_timed = any(TIMED.fullmatch(name) for name in (*header, *stated))
+    known = _ALIASES if is_timed or any(name in header for name in _RATES) else {**_ALIASES, **_TIMES}
+    present = {ours: [each for each in names if each in header] for ours, names in known.items()}
     return {ours: names[0] for ours, names in present.items() if len(names) == 1 and ours not in header}
 
 
@@ -310,7 +332,7 @@ def _of_extrap(text: str, where: str, stated: Mapping[str, str]) -> Exported:
     ]
     found = _renamed("Extra-P", header, rows, named, where)
     note = () if SIZE in {*stated, *header} else tuple(f"Extra-P: read {name} as {SIZE}." for name in sizes)
-    return Exported(header=found.header, rows=found.rows, notes=(*found.notes, *note))
+    return replace(found, notes=(*found.notes, *note))
 
 
 def _of_callpath(callpath: str) -> dict[str, str]:

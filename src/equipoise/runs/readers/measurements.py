@@ -109,11 +109,11 @@ def read_measurements(
     found = exported(path, columns)
     header, kept = found.header, list(found.rows)
     filled = [name for name in header if not kept or any(row.cells[name].strip() for row in kept)]
-    timed, notes = _timed_column(filled, path.name)
+    timed, notes = _timed_column(filled, path.name, found.theirs)
     notes = [*found.notes, *notes]
     if SIZE not in header:
         raise DataError(
-            f"{path.name}: no column {SIZE}; found {listed(header)}; `--column {SIZE}=NAME` names it"
+            f"{path.name}: no column {SIZE}; found {listed(found.written)}; `--column {SIZE}=NAME` names it"
         )
     series = {"workload": workload, "accelerator": accelerator, STRATEGY: strategy, PRECISION: precision}
     for column, wanted in series.items():
@@ -178,16 +178,17 @@ def _at_fixed_samples(
     if not stated.all():
         row = rows[int(np.argmin(stated))]
         raise DataError(
-            f"{row.place}, column {BATCH}: empty, while other rows state it; a step ({timed.name}) is only "
-            "the same work at the same batch. State it in every row or in none"
+            f"{row.place}, column {row.theirs.get(BATCH, BATCH)}: empty, while other rows state it; a step "
+            f"({timed.name}) is only the same work at the same batch. State it in every row or in none"
         )
     if np.all(batch == batch[0]):
         return step_s, f"one step of {batch[0]:,.0f} samples"
     return step_s / batch * _WORK_SAMPLES, f"{_WORK_SAMPLES:,.0f} samples"
 
 
-def _timed_column(header: Sequence[str], where: str) -> tuple[_Timed, list[str]]:
-    """The column to take the times from, and a note where there was a choice."""
+def _timed_column(header: Sequence[str], where: str, theirs: Mapping[str, str]) -> tuple[_Timed, list[str]]:
+    """The column to take the times from, and a note where there was a choice. theirs: as in `Exported`."""
+    written = {name: theirs.get(name, name) for name in header}
     found: dict[str, _Timed] = {}
     for name in header:
         match = TIMED.fullmatch(name)
@@ -196,18 +197,20 @@ def _timed_column(header: Sequence[str], where: str) -> tuple[_Timed, list[str]]
         quantity, unit = match[1] or match[3], match[2] or match[4]
         if quantity in found:
             raise DataError(
-                f"{where}: columns {found[quantity].name} and {name} hold the same quantity; keep one"
+                f"{where}: columns {written[found[quantity].name]} and {written[name]} hold the same "
+                "quantity; keep one"
             )
         found[quantity] = _Timed(name=name, quantity=quantity, unit_s=UNIT_S[unit])
     if not found:
         raise DataError(
-            f"{where}: no column of times; found {listed(header)}; expected time_to_train_s, step_s or "
-            "samples_per_s, or one of them in other units: _ms, _min, _h; "
+            f"{where}: no column of times; found {listed([*written.values()])}; expected time_to_train_s, "
+            "step_s or samples_per_s, or one of them in other units: _ms, _min, _h; "
             "`--column time_to_train_s=NAME` says which of these it is"
         )
     chosen, *unused = (found[quantity] for quantity in _QUANTITIES if quantity in found)
     notes = [
-        f"Column {each.name} was not used: {chosen.name} has the same values and more." for each in unused
+        f"Column {written[each.name]} was not used: {written[chosen.name]} has the same values and more."
+        for each in unused
     ]
     return chosen, notes
 

@@ -1,6 +1,7 @@
 """The page of an answer of `advise` or `plan`: first what to take, then everything behind it."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Final
 
 from msgspec.structs import replace
@@ -39,9 +40,15 @@ SECTIONS: Final[tuple[Section[Answer], ...]] = (
 )
 
 
+def _money_written(answer: Answer) -> AbstractContextManager[None]:
+    """Money in the currency of the question, in digits that show which candidates keep its budget."""
+    usd = (each.usd.value for each in answer.candidates if each.usd is not None)
+    return written_in(answer.question.own_currency, limit_usd=answer.question.budget_usd, usd=usd)
+
+
 def _brief(answer: Answer, num_rows: int) -> tuple[Block, ...]:
     """The answer on one screen: figures, sizes around the choice, the nearest change or the alternatives."""
-    with written_in(answer.question.own_currency):
+    with _money_written(answer):
         return _screen(answer, num_rows)
 
 
@@ -89,7 +96,7 @@ def _is_shown(answer: Answer, each: Alternative) -> bool:
 
 
 def _headline(answer: Answer) -> str:
-    with written_in(answer.question.own_currency):
+    with _money_written(answer):
         return head.headline(answer)
 
 
@@ -97,7 +104,7 @@ def _shown(section: Section[Answer]) -> Section[Answer]:
     """The section with its money in the currency of the question, folded unless it is the first."""
 
     def blocks(answer: Answer) -> tuple[Block, ...]:
-        with written_in(answer.question.own_currency):
+        with _money_written(answer):
             return tuple(section.blocks(answer))
 
     return replace(section, blocks=blocks, is_folded=section is not SECTIONS[0])

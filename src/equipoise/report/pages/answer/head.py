@@ -261,7 +261,7 @@ def _money(answer: Answer, best: Candidate) -> Iterator[Span]:
     for each in best.constraints:
         if each.name == "budget_usd" and each.probability is not None:
             chance = amounts.probability(each.probability)
-            yield f"; budget {amounts.money(each.limit)}: {chance} chance"
+            yield f"; budget {amounts.limit(each.limit)}: {chance} chance"
 
 
 def _lone_offer(best: Candidate) -> str:
@@ -528,7 +528,7 @@ def limit_words(answer: Answer, broken: Constraint) -> str:
     if broken.lacks_price:
         return "has no known price"
     if broken.name == "budget_usd":
-        return f"exceeds the budget of {amounts.money(broken.limit)}"
+        return f"exceeds the budget of {amounts.limit(broken.limit)}"
     if broken.name == "memory_bytes":
         needed = "" if broken.value is None else f"needs {amounts.memory(broken.value)} "
         return f"{needed}of {amounts.memory(broken.limit)} memory"

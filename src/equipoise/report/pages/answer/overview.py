@@ -106,7 +106,8 @@ def _tiles(answer: Answer, best: Candidate) -> Iterator[Tile]:
     for each in best.constraints:
         if each.name in {"deadline_s", "budget_usd"} and each.probability is not None:
             noun, unit = LIMITS[each.name]
-            limit = f"{noun.removeprefix('a ')} of {amounts.quantity(each.limit, unit)}"
+            stated = amounts.limit(each.limit) if unit == "USD" else amounts.quantity(each.limit, unit)
+            limit = f"{noun.removeprefix('a ')} of {stated}"
             kept.append(f"{limit}: {amounts.probability(each.probability)}")
     if best.probability is not None and kept:
         yield Tile(

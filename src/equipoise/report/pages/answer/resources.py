@@ -254,7 +254,7 @@ def _renting_table(answer: Answer) -> Table:
         numbers(
             f"{amounts.currency()}/h",
             "price.usd_per_accelerator_hour",
-            "{:,.2f}".format,
+            amounts.prices,
             meaning="per accelerator-hour",
         ),
         numbers("Time", lambda each: amount(each.time_s, amounts.duration, ends=amounts.duration_range)),
