@@ -662,10 +662,12 @@ def test_sizes_that_a_usual_batch_does_not_divide_by_are_no_slower_for_it():
 def test_what_is_had_by_the_node_is_taken_in_whole_nodes(chip, most, node_size):
     # 100 H100 are twelve nodes of eight and a half; 72 GPUs are a rack of GB300.
     found = ask(workload="llama31_8b", tokens="1e11", accelerator=[chip], max_accelerators=most)
-    sizes = {each.num_accelerators for each in found.candidates}
-    assert len(sizes) > 4
-    assert all(size % node_size == 0 for size in sizes if size > node_size)
-    assert most // node_size * node_size in sizes
+    nodes = {
+        each.num_accelerators / node_size for each in found.candidates if each.num_accelerators > node_size
+    }
+    assert nodes
+    assert all(each.is_integer() for each in nodes)
+    assert most // node_size in nodes
 
 
 def test_of_owned_machines_parts_of_a_node_count():

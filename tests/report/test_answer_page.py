@@ -252,7 +252,7 @@ def test_a_step_from_the_smallest_size_has_the_interval_of_the_speedup():
     assert "16 over 8: 1.96x as fast (1.92\N{EN DASH}2x)" in facts(two)["Larger?"]
 
 
-LIMITS = {"data": "data reach", "catalogue": "largest tried", "question": "within your limit"}
+LIMITS = {"data": "data reach", "catalogue": "largest tried", "question": "your limit"}
 
 
 @pytest.mark.parametrize("limited_by", LIMITS)
