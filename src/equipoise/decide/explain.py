@@ -112,7 +112,7 @@ def alternatives(
 ) -> tuple[Alternative, ...]:
     """The best of the rest by the objective: the next sizes of the same system, the offer of every other.
 
-    Of those that would be the best one at some value of an hour, price or limit.
+    Of those that would be the best one at some value of an hour, price or limit, or without the system taken.
     """
     figures = {
         each.id: figures_of(each) for each in candidates if each.time_s is not None and each.id != best.id
@@ -129,8 +129,10 @@ def alternatives(
     by_id = {each.id: each for each in candidates}
     ordered = sorted(chosen, key=lambda name: _distance(figures[name], best, rule))
     able = [figures_of(best), *(each for each in figures.values() if is_able(each, rule))]
-    found = ((by_id[name], _wins_when(best, by_id[name], rule, able)) for name in ordered)
-    winning = (Alternative(candidate=each, wins_when=words) for each, words in found if words is not None)
+    next_best = next((name for name in ordered if by_id[name].system != best.system), None)
+    without = {next_best: "where the system recommended is not available"}
+    found = {name: _wins_when(best, by_id[name], rule, able) or without.get(name) for name in ordered}
+    winning = (Alternative(candidate=by_id[name], wins_when=words) for name, words in found.items() if words)
     return tuple(islice(winning, NUM_ALTERNATIVES))
 
 
