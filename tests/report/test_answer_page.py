@@ -161,20 +161,16 @@ def test_what_decided_for_a_size_to_which_no_step_pays_is_said():
 
 
 @pytest.mark.parametrize(
-    ("kind", "title", "words"),
+    ("kind", "words"),
     [
-        (
-            "floor",
-            "the last size with an efficiency of one half against a size of 8",
-            "efficiency against 8 .*0.5",
-        ),
-        ("balance", "the balance point", "efficiency .* speedup .*highest at 32"),
-        ("marginal", "the largest size", "diminish beyond 32"),
+        ("floor", "efficiency .* half"),
+        ("balance", "efficiency .* speedup .*highest at 32"),
+        ("marginal", "diminish beyond 32"),
     ],
 )
-def test_why_a_step_that_pays_is_not_taken_is_said(kind, title, words):
+def test_why_a_step_that_pays_is_not_taken_is_said(kind, words):
     answer = made_answer()
-    point = replace(answer.equilibria[1], kind=kind, title=title)
+    point = replace(answer.equilibria[1], kind=kind)
     _, second = larger(answer, equilibria=(point,))
     assert re.match(f"No, 64 over 32: 1.86x for 1.08x pays, but .*{words}", second)
 

@@ -430,8 +430,6 @@ _DECIDED: Final = {
     "energy": "least energy",
     "value_of_time": "least money with the value of time",
 }
-# As in the title of this kind of point, scaling/equilibrium.py.
-_AGAINST: Final = re.compile(r"against a size of (\S+)$")
 
 
 def _stops(answer: Answer, best: Candidate) -> str:
@@ -452,9 +450,8 @@ def _point_reason(point: Equilibrium) -> str:
     size = count(point.num_accelerators)
     if point.limited_by is not None:
         return _ENDS[point.limited_by].format(size=size)
-    against = _AGAINST.search(point.title)
-    if against is not None:
-        return f"efficiency against {against[1]} is below 0.5"
+    if point.kind == "floor":
+        return "efficiency is below one half"
     if point.kind == "balance":
         return f"efficiency {TIMES} speedup is highest at {size}"
     return f"returns diminish beyond {size}"
