@@ -219,7 +219,7 @@ def written_in(
 ) -> Iterator[None]:
     """Money is written in a currency of the user's, name and rate, while this is open; None: in dollars.
 
-    limit_usd, usd: a budget and amounts beside it, in US dollars: sums have as many digits as it takes for
+    limit_usd, usd: a budget and amounts next to it, in US dollars: sums have as many digits as it takes for
     none that exceeds the budget to read as if it did not, nor the other way round.
     """
     named = own or ("USD", 1.0)
