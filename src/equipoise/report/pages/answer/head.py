@@ -193,7 +193,7 @@ def _evidence(answer: Answer, best: Candidate) -> str:
         if answer.workload.rollout is not None:
             return f"model of {software}; a step takes {factor:.2f} times as long, as published"
         return f"model of {software}, its step time \u00d7 {factor:.2f}; {lacks}"
-    return f"the performance model of {software}; {lacks}"
+    return f"model of {software}, its steps alone; {lacks}"
 
 
 WAYS: Final[dict[Way, str]] = {"rent": "rented", "buy": "bought", "own": "already yours"}
