@@ -51,9 +51,9 @@ class Pretraining(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class NearPretraining(Struct, frozen=True, kw_only=True):
     """A published pretraining near to the candidate that is shown.
 
-    distance: as of published steps, by kind and size of model and by chip. accelerator_hours_per_t_tokens:
-    of each 1e12 tokens. model_ratio: accelerator-hours as they would be planned, the factor of pretrainings
-    included, over those published; None where nothing was planned of it.
+    distance: as of published steps, by kind and size of model and by chip. num_accelerators: None where it
+    is not known. accelerator_hours_per_t_tokens: of each 1e12 tokens. model_ratio: accelerator-hours as they
+    would be planned, the factor of pretrainings included, over those published.
     """
 
     title: str
