@@ -397,7 +397,7 @@ def test_what_is_slow_the_first_time_shows_its_frame_and_then_its_answer(opened)
         assert page.title().endswith("· Equipoise")
         assert page.locator(".waiting").count() == 0
         # It is announced a moment after it is on the page.
-        page.wait_for_function("document.querySelector('#announcement').textContent !== ''")
+        page.locator("#announcement", has_text=re.compile(r"\S")).wait_for(state="attached")
         assert page.locator("#announcement").inner_text() == page.locator("h1").inner_text().replace(
             "\xa0", " "
         )
