@@ -1,7 +1,7 @@
 """Published training steps: the nearest ones of an answer, and the page of `list steps`."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 
@@ -12,6 +12,7 @@ from equipoise.report import format as amounts
 from equipoise.report.blocks import (
     Block,
     Cell,
+    ColumnOf,
     Fold,
     bullets,
     code,
@@ -27,6 +28,8 @@ from equipoise.report.blocks import (
 from equipoise.report.format import TIMES, accelerator_name, count, plural, printable, sentence
 from equipoise.units import format_percent, format_si
 
+Near = TypeVar("Near", NearPretraining, NearStep)
+
 _NUM_SHOWN: Final = 2  # in a sentence each; the table has all
 _MOST_ROWS: Final = 40
 _CHIP_COLUMNS, _FIGURE_COLUMNS = 15, 20
@@ -39,19 +42,29 @@ _NOT_COMBINED: Final = (
 def near_blocks(answer: Answer | None) -> tuple[Block, ...]:
     """The published pretrainings and steps nearest to the candidate shown: two in words, all in tables."""
     pretrainings, steps = near_published_pretrainings(answer), near_published_steps(answer)
-    return (*_pretraining_blocks(pretrainings), *_step_blocks(steps))
+    return (
+        *_nearest("pretraining", pretrainings, pretraining_words, _PRETRAINING_COLUMNS),
+        *_nearest("step", steps, step_words, _NEAR_COLUMNS, note(_NOT_COMBINED)),
+    )
 
 
-def _pretraining_blocks(near: Sequence[NearPretraining]) -> tuple[Block, ...]:
+def _nearest(
+    noun: str,
+    near: Sequence[Near],
+    sentence_of: Callable[[Near], str],
+    columns: Sequence[ColumnOf],
+    *last: Block,
+) -> tuple[Block, ...]:
+    """What is near, the nearest in a sentence each. last: stands behind the table."""
     if not near:
         return ()
     return (
-        note("Nearest published pretrainings:"),
-        bullets(pretraining_words(each) for each in near[:_NUM_SHOWN]),
+        note(f"Nearest published {noun}s:"),
+        bullets(sentence_of(each) for each in near[:_NUM_SHOWN]),
         Fold(
-            name="published-pretrainings",
-            title=f"{plural(len(near), 'published pretraining')} near to this one",
-            blocks=(table_of("published-pretrainings-table", _PRETRAINING_COLUMNS, near),),
+            name=f"published-{noun}s",
+            title=f"{plural(len(near), f'published {noun}')} near to this one",
+            blocks=(table_of(f"published-{noun}s-table", columns, near), *last),
             is_aside=True,
         ),
     )
@@ -62,25 +75,10 @@ def pretraining_words(each: NearPretraining) -> str:
     size = "" if each.num_accelerators is None else f"{count(each.num_accelerators)} {TIMES} "
     where = f"{size}{accelerator_name(each.accelerator)}"
     return (
-        f"{printable(each.title)}, {_tokens(each.tokens)} tokens, {where}: "
-        f"{_hours(each.accelerator_hours)} accelerator-hours, "
-        f"{_hours(each.accelerator_hours_per_t_tokens)} per 1 T tokens"
+        f"{printable(each.title)}, {format_si(each.tokens)} tokens, {where}: "
+        f"{amounts.digits(each.accelerator_hours)} accelerator-hours, "
+        f"{amounts.digits(each.accelerator_hours_per_t_tokens)} per 1 T tokens"
         f"{_ratio_words(each.model_ratio)} there."
-    )
-
-
-def _step_blocks(near: Sequence[NearStep]) -> tuple[Block, ...]:
-    if not near:
-        return ()
-    return (
-        note("Nearest published steps:"),
-        bullets(step_words(each) for each in near[:_NUM_SHOWN]),
-        Fold(
-            name="published-steps",
-            title=f"{plural(len(near), 'published step')} near to this one",
-            blocks=(table_of("published-steps-table", _NEAR_COLUMNS, near), note(_NOT_COMBINED)),
-            is_aside=True,
-        ),
     )
 
 
@@ -111,14 +109,6 @@ def _ratio_words(ratio: float) -> str:
     return f"; the model's time is {format_percent(round(abs(ratio - 1.0), 2))} {way}"
 
 
-def _hours(hours: float) -> str:
-    return amounts.digits(hours)
-
-
-def _tokens(tokens: float) -> str:
-    return format_si(tokens)
-
-
 def _tokens_per_s(rate: float) -> str:
     return f"{rate:,.0f}"
 
@@ -145,9 +135,9 @@ _PRETRAINING_COLUMNS: Final = (
     names("Pretraining", lambda each: named(each.title, detail=each.source)),
     words("Accelerator", lambda each: accelerator_name(each.accelerator)),
     numbers("N", "num_accelerators"),
-    numbers("Tokens", "tokens", _tokens),
-    numbers("Hours", "accelerator_hours", _hours, meaning="accelerator-hours"),
-    numbers("Hours per 1 T", "accelerator_hours_per_t_tokens", _hours, meaning="of 1e12 tokens"),
+    numbers("Tokens", "tokens", format_si),
+    numbers("Hours", "accelerator_hours", amounts.digits, meaning="accelerator-hours"),
+    numbers("Hours per 1 T", "accelerator_hours_per_t_tokens", amounts.digits, meaning="of 1e12 tokens"),
     numbers("Model", "model_ratio", lambda ratio: f"{ratio:.2f}", meaning="planned over published hours"),
 )
 
