@@ -307,9 +307,12 @@ def _collected(
     # The user's own times state the user's level: no spread of other submitters is left.
     if submitted is not None and inputs.query.submitter == "new" and inputs.user.runs is None:
         submitted = as_new_submitter(submitted, shipped_forecasts().submitters)
-    if submitted is not None and measured is not None and inputs.user.runs is not None:
-        ran = {each.num_accelerators for each in inputs.user.runs.on(system.accelerator)}
-        submitted = at_users_level(submitted, measured, sorted(ran))
+    if measured is not None and inputs.user.runs is not None:
+        ran = sorted({each.num_accelerators for each in inputs.user.runs.on(system.accelerator)})
+        if submitted is not None:
+            submitted = at_users_level(submitted, measured, ran, grade="carried")
+        if modelled is not None and run_fit is None:
+            modelled = at_users_level(modelled, measured, ran, grade="measured")
     if modelled is not None and survey is not None and run_fit is not None:
         if isinstance(run_fit, UserFit):
             modelled = fitted_estimates(modelled, survey, run_fit)

@@ -280,20 +280,23 @@ def as_new_submitter(published: Estimates, spread: SubmitterSpread) -> Estimates
     )
 
 
-def at_users_level(published: Estimates, measured: Estimates, sizes: Sequence[int]) -> Estimates:
-    """The published estimates as far as they apply to the user's machine: at the level of the user's runs.
+def at_users_level(
+    estimates: Estimates, measured: Estimates, sizes: Sequence[int], *, grade: Grade
+) -> Estimates:
+    """Estimates of others' trainings as far as they apply to the user's machine: at the level of its runs.
 
-    sizes: that ran. As wrong besides as those sizes differ from one level; beyond them, as the trend of the
-    difference goes on: where the user's machine scales unlike published ones, those soon have no weight.
+    sizes: that ran. grade: of what is so scaled. As wrong besides as those sizes differ from one level;
+    beyond them, as the trend of the difference goes on: where the user's machine scales unlike others, their
+    estimates soon have no weight.
     Assumes what holds of all sizes that ran is the machine's and its software's own.
-    Source: the median of log(measured / published), its scatter, and the least-squares slope per doubling.
+    Source: the median of log(measured / estimated), its scatter, and the least-squares slope per doubling.
     """
-    shared = [each for each in sizes if each in published.by_size and each in measured.by_size]
-    if not shared or published.estimator != "published":
-        return published
+    shared = [each for each in sizes if each in estimates.by_size and each in measured.by_size]
+    if not shared:
+        return estimates
     ratios = np.array(
         [
-            math.log(measured.by_size[each].time_s.value / published.by_size[each].time_s.value)
+            math.log(measured.by_size[each].time_s.value / estimates.by_size[each].time_s.value)
             for each in shared
         ]
     )
@@ -302,7 +305,7 @@ def at_users_level(published: Estimates, measured: Estimates, sizes: Sequence[in
     slope = float(np.polyfit(places, ratios, 1)[0]) if len(shared) > 1 else 0.0
     factor = math.exp(float(np.median(ratios)))
     found = {}
-    for size, each in published.by_size.items():
+    for size, each in estimates.by_size.items():
         spread = math.hypot(each.log_sd, scatter, slope * float(np.abs(places - math.log2(size)).min()))
         found[size] = replace(
             each,
@@ -311,12 +314,12 @@ def at_users_level(published: Estimates, measured: Estimates, sizes: Sequence[in
             log_sd=spread,
             why=f"{each.why}; your runs take {factor:.2f} times as long",
         )
-    curves_s = published.curves_s
+    curves_s = estimates.curves_s
     return replace(
-        published,
-        name="published results, at the level of your runs",
+        estimates,
+        name=f"{estimates.name}, at the level of your runs",
         by_size=found,
-        grade=dict.fromkeys(found, "carried"),
+        grade=dict.fromkeys(found, grade),
         curves_s=None if curves_s is None else _times(curves_s, factor),
     )
 
