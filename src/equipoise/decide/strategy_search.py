@@ -166,7 +166,7 @@ class Problem(Struct, frozen=True, kw_only=True):
         where the next multiple is of another size, or more than the training has.
         """
         unit = num_accelerators * self.training.workload.samples_per_example
-        if self.training.counts_examples and usual < unit <= _MOST_GROWN_BATCH * usual:
+        if self.training.is_fine_tuning and usual < unit <= _MOST_GROWN_BATCH * usual:
             return unit if unit <= float(self.samples(np.array([unit]))[0]) else usual
         while unit > usual and unit % 2 == 0:
             unit //= 2

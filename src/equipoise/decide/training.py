@@ -307,6 +307,11 @@ class Training(Struct, frozen=True, kw_only=True):
         return None if per_sample is None or samples is None else per_sample * samples
 
     @property
+    def is_fine_tuning(self) -> bool:
+        """Whether adapters are trained, or all weights on examples."""
+        return self.counts_examples or self.workload.trained != "full"
+
+    @property
     def is_pretraining(self) -> bool:
         """Whether a language model is trained in full on a stated amount of text, not of examples."""
         is_stated = not self.budget.is_to_target and not self.counts_examples
@@ -394,7 +399,8 @@ def _of_config(query: TrainingQuery, chosen: list[str]) -> Workload:
         other = " (--sequence for another number)" if found.workload.transformer is not None else ""
         chosen.append(f"samples are {found.of_samples}{other}")
     if found.left_out:
-        chosen.append(f"{query.config.name} without {', '.join(found.left_out)}, which nothing here models")
+        left_out = ", ".join(found.left_out)
+        chosen.append(f"what the model does not cover of {query.config.name} is left out: {left_out}")
     if found.assumed:
         chosen.append(found.assumed)
     return found.workload
