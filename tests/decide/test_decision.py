@@ -685,10 +685,9 @@ def test_a_deadline_needs_as_many_as_keep_it_where_no_number_is_stated():
     assert ask(asked, accelerator=["2048xh100"]).recommended is None
 
 
-def test_where_nothing_is_legal_the_refusal_says_why():
-    found = ask(SMALL, fix=["tp=3"])
-    assert found.recommended is None
-    assert any("tp" in each.reason for each in found.rejected)
+def test_where_nothing_is_legal_the_error_says_why():
+    with pytest.raises(EvidenceError, match=r"\btp\b.*heads"):
+        ask(SMALL, fix=["tp=3"])
 
 
 def test_a_pretraining_on_measured_steps_of_no_stated_strategy_takes_more_than_its_steps(tmp_path):
@@ -701,6 +700,34 @@ def test_a_pretraining_on_measured_steps_of_no_stated_strategy_takes_more_than_i
     assert found.recommended.grade == "measured"
     assert found.recommended.work_s.value == pytest.approx(1.11 * 1e12 / 8192 / 15, rel=0.02)
     assert found.system.time_per_step_time == 1.11
+
+
+def test_sizes_below_ones_own_slow_runs_are_at_their_level(tmp_path):
+    # Steps of 24.2 and 12.6 s: on half as many accelerators they take about twice as long, never less.
+    (tmp_path / "mine.csv").write_text(
+        "num_accelerators,step_s,global_batch_samples,accelerator\n"
+        "8,24.2,64,h100-sxm5-80gb\n16,12.6,64,h100-sxm5-80gb\n"
+    )
+    found = ask(workload="llama31_8b", accelerator=[H100], runs=tmp_path / "mine.csv", tokens="1e11")
+    times = {size: each.time_s.value for size, each in by_size(found).items()}
+    assert 1.8 < times[4] / times[8] < 2.6
+
+
+def test_a_batch_that_a_size_hardly_divides_is_named_with_one_that_it_would():
+    # 500 = 4 x 125: of 512 accelerators data parallelism takes 4.
+    asked = {"workload": "llama31_8b", "accelerator": [H100], "tokens": "1e11", "accelerators": "512"}
+    words = [each for each in ask(asked, global_batch=500).chosen_for_you if "500" in each]
+    assert words
+    assert re.search(r"\b512 accelerators: 512\b", words[0])
+    assert not [each for each in ask(asked, global_batch=512).chosen_for_you if "divide" in each]
+
+
+def test_weights_on_the_host_are_named():
+    # 70 G weights of 4 bits, 35 GB, on two cards of 24 GB.
+    asked = {"workload": "llama3_70b", "train": "qlora", "examples": 1000, "sequence": 512}
+    found = ask(asked, accelerator="rtx3090", accelerators="2", fix=["pp=1", "tp=1"])
+    assert found.recommended.strategy.offload == "optimizer_and_params"
+    assert any("weights" in each and "host" in each for each in found.chosen_for_you)
 
 
 def test_what_has_no_price_is_not_said_to_be_rented():

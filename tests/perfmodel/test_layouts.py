@@ -128,7 +128,7 @@ def test_a_model_of_samples_shares_out_data_and_layers_only():
 def test_what_is_illegal_is_counted_by_its_reason():
     space = Space(num_accelerators=3, global_batches=(4,), choices={"precision": ("fp8",)})
     faults = legal_strategies(space, SMALL, most_elements=500).faults
-    for reason in (r"^tp .*heads=4 .*hidden=64", r"^2 cp .*sequence=64", r"^dp .*batch", r"precision=fp8"):
+    for reason in (r"^tp .*heads=4 .*hidden=64", r"^2 x cp .*sequence=64", r"^dp .*batch", r"precision=fp8"):
         assert [number for fault, number in faults.items() if re.search(reason, fault)] == [1], reason
 
 

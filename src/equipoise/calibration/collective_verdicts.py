@@ -20,7 +20,7 @@ from equipoise.calibration.collective_runs import (
     reach_of,
     run_links,
 )
-from equipoise.errors import EvidenceError
+from equipoise.errors import DataError, EvidenceError
 from equipoise.intervals import LEVEL
 from equipoise.perfmodel.collectives import OPERATIONS
 from equipoise.perfmodel.parameters import COLLECTIVE_PRIORS, CollectiveParameters, prior_log_sd
@@ -110,11 +110,11 @@ def judged(
     accelerator: of the catalogue, or a system; what the files name unless given. link: the class of the
     weakest link between ranks, as `nvidia-smi topo -m` names it; what is usual unless given.
     catalogue: what names mean; the shipped one unless given.
-    Raises SpecError for an accelerator or link that is not known; EvidenceError where no run was read.
+    Raises SpecError for an accelerator or link that is not known; DataError where no run was read.
     """
     if not reading.runs:
-        reasons = tuple(f"{each['first']} ({each['count']} rows)" for each in reading.rejected.rows())
-        raise EvidenceError("no row of the files can be used", missing=reasons)
+        reasons = "; ".join(f"{each['first']} ({each['count']} times)" for each in reading.rejected.rows())
+        raise DataError(f"no row of the files can be used: {reasons or 'they hold no result'}")
     named = None if link is None else checked_link(link)
     fits, unfitted = list[CollectiveFit](), list[tuple[CollectiveRun, str]]()
     verdicts = list[Verdict]()

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from equipoise.runs.store import Writer
 
 _STDOUT, _STDERR = 1, 2
+_SCREEN_LINES: Final = 25
 # A word that no name is as long as: a path of a file is shown whole.
 _LONG_WORD: Final = re.compile(r"(\S{1000})\S+")
 _STYLE: Final = re.compile(r"(\x1b\[[0-9;]*m)")
@@ -103,7 +104,8 @@ def page_text(page: "Page[Shown]", record: "Shown", *, full: bool = True) -> str
 
     from equipoise.report.terminal import render
 
-    console = Console(width=width_columns(), highlight=False, markup=False)
+    # On a dumb terminal rich takes 80 columns unless it is given both.
+    console = Console(width=width_columns(), height=_SCREEN_LINES, highlight=False, markup=False)
     with console.capture() as capture:
         render(page, record, console, full=full)
 
@@ -127,6 +129,8 @@ def answering(
     answer = VerbOutput(verb=verb, as_json=as_json, json_out=json_out, html=html)
     for path in filter(None, (json_out, html)):
         expect_place(path)
+    if json_out is not None and html is not None and json_out.resolve() == html.resolve():
+        raise errors.UsageError(f"--json-out and --html both name {html}: give each a file of its own")
     try:
         yield answer
     except errors.EvidenceError as err:

@@ -1,7 +1,7 @@
 """A question to its answer, in the order of reading: training, systems, estimates, candidates, choice."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NoReturn, TypeAlias
 
@@ -10,7 +10,16 @@ from msgspec.structs import replace
 from threadpoolctl import threadpool_limits
 
 from equipoise.calibration.profiles import software_for
-from equipoise.decide.answer import Answer, Candidate, Constraint, Refusal, Relaxation, Renting, SystemAnswer
+from equipoise.decide.answer import (
+    Answer,
+    Candidate,
+    Constraint,
+    Refusal,
+    Relaxation,
+    Renting,
+    SystemAnswer,
+    about_fixed,
+)
 from equipoise.decide.assess import (
     Assessment,
     Inputs,
@@ -28,8 +37,15 @@ from equipoise.decide.candidates import (
     with_terms,
 )
 from equipoise.decide.estimators.model import software_ratios
-from equipoise.decide.evidence import NOTHING_FITS, UserRun
-from equipoise.decide.explain import alternatives, notes, records, system_offers, to_measure
+from equipoise.decide.evidence import NOT_COMPARED, NOTHING_FITS, UserRun
+from equipoise.decide.explain import (
+    alternatives,
+    notes,
+    records,
+    system_offers,
+    to_measure,
+    uneven_batch,
+)
 from equipoise.decide.query import USUAL_HORIZON_MONTHS, TrainingQuery, changed, without_choice
 from equipoise.decide.reasons import reasons
 from equipoise.decide.select import (
@@ -59,6 +75,7 @@ from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.catalogue import catalogue as catalogue_of
 from equipoise.spec.hardware import TERMS
 from equipoise.spec.mlperf import Scores
+from equipoise.spec.strategy import Offload
 from equipoise.units import format_count
 
 _MOST_ASSESSED: Final = 64
@@ -151,7 +168,7 @@ def collect_candidates(
     refused: list[EvidenceError] = []
     for assessment in assessments:
         candidates = system_candidates(inputs, assessment)
-        if not candidates.candidates and not any(rejections(assessment)):
+        if not candidates.candidates and _near_size(assessment) is None and not _lacks_memory(assessment):
             refused.append(_no_estimate(inputs, assessment))
         else:
             found.append(candidates)
@@ -402,7 +419,7 @@ def _chosen(collected: Collected) -> Answer:
                     *(() if inputs.user.runs is None else inputs.user.runs.notes),
                     *_does_not_fit(found),
                     *_outside_of_budgets(query, found),
-                    *(f"Not compared: {each}." for each in refused),
+                    *(f"{NOT_COMPARED}{each}." for each in refused),
                     *unbought,
                 )
             )
@@ -449,6 +466,11 @@ def _nothing_runs(found: Sequence[SystemCandidates]) -> Refusal:
     return Refusal(cheapest=None, fastest=None, relaxations=() if closest is None else (closest,))
 
 
+def _lacks_memory(assessment: Assessment) -> bool:
+    """Whether strategies were left out for want of memory."""
+    return any(each.reason == "memory_bytes" for each in rejections(assessment))
+
+
 def _near_size(assessment: Assessment) -> Relaxation | None:
     """The power of two below the number asked for, else the one above, if a strategy fits it."""
     if assessment.survey is None:
@@ -483,6 +505,9 @@ def _chosen_for_you(inputs: Inputs, assessment: Assessment, best: Candidate | No
     if inputs.query.software is None:
         chosen += _software_words(assessment, best)
     chosen += _host_words(inputs, best)
+    uneven = uneven_batch(inputs, best.num_accelerators)
+    if uneven is not None:
+        chosen.append(uneven)
     if not inputs.query.terms and best.price is not None and not best.price.is_owned:
         chosen.append(f"rented {best.terms.replace('_', ' ')} (--terms)")
     return tuple(chosen)
@@ -505,13 +530,19 @@ def _software_words(assessment: Assessment, best: Candidate) -> Sequence[str]:
     return [f"software {name} (--software{f': {others}' if others else ''})"]
 
 
+_ON_HOST: Final[Mapping[Offload, str]] = {
+    "optimizer": "optimizer states",
+    "optimizer_and_params": "weights and optimizer states",
+}
+
+
 def _host_words(inputs: Inputs, best: Candidate) -> Iterator[str]:
     """What was moved to the host's memory though the question does not ask for it."""
     fixed = {each.partition("=")[0] for each in inputs.query.fixed}
     if best.strategy is None:
         return
     if best.strategy.offload != "none" and "offload" not in fixed:
-        yield "optimizer states in the host's memory (--fix offload=none)"
+        yield f"{_ON_HOST[best.strategy.offload]} in the host's memory (--fix offload=none)"
     if best.strategy.activation_offload and "activation_offload" not in fixed:
         yield "activations in the host's memory (--fix activation_offload=false)"
 
@@ -676,6 +707,15 @@ def _first_of(names: Iterable[str]) -> str:
 def _no_estimate(inputs: Inputs, assessment: Assessment) -> EvidenceError:
     """What is missing, where no estimator has a time on a system."""
     title, system = inputs.training.workload.title, assessment.system
+    faults = about_fixed([each.reason for each in rejections(assessment)], inputs.query)
+    if faults:
+        return EvidenceError(
+            f"no strategy of {title} is possible on {system.title} as asked: "
+            f"{'; '.join(faults[:_MOST_NAMED])}",
+            missing=(
+                "a question that leaves this open, or a system where it is possible (--precision, --fix)",
+            ),
+        )
     found = ""
     runs = inputs.user.runs
     if assessment.cluster is None:

@@ -22,6 +22,8 @@ _CLEAR: Final = 2.0
 NOT_USED: Final = "Not used: "
 # How a note begins that says why a system has no candidate within the limits, and what would fit.
 NOTHING_FITS: Final = "Nothing fits on "
+# How a note begins that says why a system of the question has no time at all.
+NOT_COMPARED: Final = "Not compared: "
 
 
 class Estimate(Struct, frozen=True, kw_only=True):

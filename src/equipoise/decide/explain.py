@@ -417,7 +417,7 @@ def notes(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> Ite
     if best.price is None:
         yield f"No price of {best.accelerator} is known: give --price {best.system}=USD."
     yield from _ordered(inputs, best)
-    yield from _odd_size(inputs, assessment)
+    yield from _odd_sizes(inputs, assessment)
     yield from _mixed(inputs, assessment, best)
     yield from _full(best)
     if best.interrupted is not None:
@@ -443,19 +443,34 @@ def _ordered(inputs: Inputs, best: Candidate) -> Iterator[str]:
     )
 
 
-def _odd_size(inputs: Inputs, assessment: Assessment) -> Iterator[str]:
-    """Sizes that the batch does not divide by, with batches that would."""
-    batch = inputs.training.global_batch_samples
-    if batch is None or inputs.training.batch_words is not None:
-        return
+# Of a batch, what data parallelism may leave to other axes without a word.
+_MOST_LEFT_OUT: Final = 2
+
+
+def _odd_sizes(inputs: Inputs, assessment: Assessment) -> Iterator[str]:
+    """Sizes asked about that do not share out the stated batch, with batches that they would."""
     for size in (assessment.sizes.most, *(assessment.sizes.listed or ())):
-        if size > 1 and batch % size and size <= batch:
-            lower = batch // size * size
-            yield (
-                f"A global batch of {batch:,} does not divide by {size:,} accelerators: {lower:,} or "
-                f"{lower + size:,} would let data parallelism use all of them (--global-batch)."
-            )
-            return
+        words = uneven_batch(inputs, size)
+        if words is not None:
+            yield f"{words} (--global-batch)."
+
+
+def uneven_batch(inputs: Inputs, size: int) -> str | None:
+    """Which batches so many accelerators would share out evenly; None where they do the stated one.
+
+    Of more accelerators than samples some may share a sample: only those that hardly divide it are named.
+    """
+    batch = inputs.training.global_batch_samples
+    if batch is None or inputs.training.batch_words is not None or size == 1 or not batch % size:
+        return None
+    lower = batch // size * size
+    if not lower and math.gcd(batch, size) > batch // _MOST_LEFT_OUT:
+        return None
+    near = f"{lower:,} or {lower + size:,}" if lower else f"{size:,}"
+    return (
+        f"A global batch of {batch:,} does not divide by {size:,} accelerators: {near} would let data "
+        "parallelism use all of them"
+    )
 
 
 def _mixed(inputs: Inputs, assessment: Assessment, best: Candidate) -> Iterator[str]:

@@ -82,6 +82,33 @@ def _is_pretraining(answer: Answer) -> bool:
     return is_stated and has_usual_batch(about) and about.transformer is not None and about.rollout is None
 
 
+class PublishedItself(Struct, frozen=True, kw_only=True):
+    """The published pretraining of an answer's model on its chip.
+
+    answer_ratio: accelerator-hours of the answer over the published ones, each of a token.
+    """
+
+    accelerator_hours_per_t_tokens: float
+    precision: str | None
+    answer_ratio: float
+
+
+def published_itself(answer: Answer) -> PublishedItself | None:
+    """The published pretraining of the model on the chip of the candidate shown; None: there is none."""
+    shown = answer.shown
+    tokens = answer.question.training_tokens
+    if shown is None or not shown.accelerator_hours or tokens is None or not _is_pretraining(answer):
+        return None
+    for each in pretrainings():
+        if (each.workload, each.accelerator) == (answer.workload.slug, shown.accelerator):
+            return PublishedItself(
+                accelerator_hours_per_t_tokens=each.accelerator_hours / each.tokens * TRILLION,
+                precision=each.precision,
+                answer_ratio=shown.accelerator_hours / tokens / (each.accelerator_hours / each.tokens),
+            )
+    return None
+
+
 def near_published_pretrainings(answer: Answer | None) -> tuple[NearPretraining, ...]:
     """The published pretrainings nearest to the candidate shown, the nearest first.
 

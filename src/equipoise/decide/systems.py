@@ -232,8 +232,9 @@ def _by_system(
             continue
         name = raw if raw in names else catalogue.cluster(raw).name
         if name not in names:
+            shown = ",".join(value) if isinstance(value, tuple) else value
             raise UsageError(
-                f"--{option} {raw}={value}: {name} is not in the question, which has {', '.join(names)}"
+                f"--{option} {raw}={shown}: {name} is not in the question, which has {', '.join(names)}"
             )
         found[name] = value
     return found

@@ -376,7 +376,7 @@ def false_difference_words(found: FalseDifferences) -> str:
     """What an A/A run found, in a sentence."""
     arms = "identical arms" if found.are_arms else "halves (odd, even) of identical runs"
     return (
-        f"A/A test: {found.num_different} of {found.num_compared} pairs of {arms} differed significantly: "
+        f"{found.num_different} of {found.num_compared} pairs of {arms} differed significantly: "
         f"{format_percent(found.rate.value)} ({format_percent(found.rate.low)} to "
         f"{format_percent(found.rate.high)}); {format_percent(1 - LEVEL)} is expected."
     )

@@ -159,7 +159,7 @@ def axes_fault(limits: Limits, *, tp: int, pp: int, cp: int) -> str | None:
     if tp > 1 and limits.kv_heads % tp and tp % limits.kv_heads:
         return f"tp neither divides nor is a multiple of kv_heads={limits.kv_heads}"
     if cp > 1 and limits.sequence % (2 * cp):
-        return f"2 cp does not divide sequence={limits.sequence}"
+        return f"2 x cp does not divide sequence={limits.sequence}"
     return f"pp exceeds layers={limits.layers}" if pp > limits.layers else None
 
 

@@ -304,7 +304,7 @@ class Systems(Struct, frozen=True, kw_only=True):
         near = self.hardware.near(name)[:3]
         near += [self.names[each] for each in close_names(name, self.names)]
         hint = nearest_or_edit(list(dict.fromkeys(near))[:5], EDIT)
-        raise SpecError(f"cluster {shown(name)} is not a known system or accelerator; {hint}")
+        raise SpecError(f"{shown(name)} is not a known accelerator or system; {hint}")
 
 
 def cluster(

@@ -236,11 +236,11 @@ def checked(given: Given, names: Iterable[str], *, most: int = MOST_NAMES) -> di
     for name, texts in given.items():
         shown = f"{printable(name)}={printable(texts[-1])!r}"
         if name not in known:
-            wrong.append(f"{shown}: is not a field of this page")
+            wrong.append(f"{shown} is not a field of this page")
         elif len(texts) > most:
-            wrong.append(f"{shown}: has too many values; expected at most {most}")
+            wrong.append(f"{shown} has too many values; expected at most {most}")
         elif any(len(text) > LONGEST_NAME for text in texts):
-            wrong.append(f"{shown}: is longer than {LONGEST_NAME} characters")
+            wrong.append(f"{shown} is longer than {LONGEST_NAME} characters")
     if wrong:
         raise WrongFieldsError(wrong)
     found = {name: [text for text in texts if text] for name, texts in given.items()}

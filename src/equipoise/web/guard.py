@@ -3,12 +3,13 @@
 Imports nothing heavy: refusals come at once.
 """
 
+import errno
 import hmac
 import ipaddress
 import re
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from hashlib import sha256
 from http.cookies import CookieError, SimpleCookie
 from typing import Any, Final, TypeAlias
@@ -97,6 +98,13 @@ def token_for(host: str, given: str | None) -> str | None:
     return given
 
 
+_REMEDIES: Final[Mapping[int | None, str]] = {
+    errno.EADDRINUSE: "stop the program that uses it, or use another --port",
+    errno.EADDRNOTAVAIL: "give --host a name or address of this machine",
+    errno.EACCES: "use a --port from 1024 on",
+}
+
+
 def listening(host: str, port: int) -> socket.socket:
     """A socket that listens; port 0 takes any that is free. Raises UsageError where it cannot."""
     try:
@@ -113,7 +121,7 @@ def listening(host: str, port: int) -> socket.socket:
         opened.listen(_BACKLOG)
     except OSError as err:
         opened.close()
-        remedy = "stop the program that uses it, or use another --port"
+        remedy = _REMEDIES.get(err.errno, "expected a name or address of this machine and a free port")
         raise UsageError(f"port {port} of {host}: {_reason(err).lower()}; {remedy}") from err
     return opened
 

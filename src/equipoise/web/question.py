@@ -150,7 +150,7 @@ def question(
         name = names.get(key)
         if name is None:
             near = get_close_matches(key, names, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            hint = f"; the nearest is {near[0]}" if near else ""
             wrong.append(f"{printable(key)}={printable(texts[0])!r} is not a field of this page{hint}")
             continue
         try:

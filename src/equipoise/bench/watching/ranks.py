@@ -24,7 +24,7 @@ from equipoise.bench.phases import (
 from equipoise.bench.summary import CHECKED_EVERY, LEVEL, MOST_WARM_UP, WINDOW_STEPS, is_steady, outliers
 from equipoise.bench.watching.record import RankRecord, RecordedStep
 from equipoise.stats import median_interval
-from equipoise.units import MILLISECOND_S
+from equipoise.units import MILLISECOND_S, format_si
 
 
 class CombinedRun(Struct, frozen=True, kw_only=True):
@@ -233,7 +233,7 @@ def _headline(watched: CombinedRun, step_s: list[float]) -> str:
         found = median_interval(step_s, level=LEVEL)
         step += f" ({found.low / MILLISECOND_S:.3g} to {found.high / MILLISECOND_S:.3g})"
     samples = watched.batch_samples
-    rate = f", {samples} samples each, {samples / median(step_s):.4g} samples/s" if samples else ""
+    rate = f", {samples} samples each, {format_si(samples / median(step_s))} samples/s" if samples else ""
     ranks = "1 rank" if watched.num_ranks == 1 else f"{watched.num_ranks} ranks"
     return f"{watched.about['workload']} on {ranks}: {len(step_s)} steps of {step}{rate}"
 

@@ -327,7 +327,9 @@ def _calibration_words(found: Validation) -> str:
     if found.split != "none":
         return "calibrated on all others"
     names = dict.fromkeys(each.calibration for each in found.verdicts if each.predicted is not None)
-    return f"predicted by {listed([f'the parameters of {name}' if name else 'the priors' for name in names])}"
+    known = sorted(name for name in names if name)
+    by = [f"the parameters of {listed(known)}"] if known else []
+    return f"predicted by {' and by '.join([*by, *(['the priors'] if None in names else [])])}"
 
 
 def _validation_headline(found: Validation) -> str:
@@ -339,7 +341,7 @@ def _validation_headline(found: Validation) -> str:
 
 
 def _errors_blocks(found: Validation) -> tuple[Block, ...]:
-    by_file = dict(found.by_file)
+    by_file = dict(sorted(found.by_file.items()))
     if len(by_file) > 1:
         by_file["all"] = found.errors
     folds = dict(list(found.by_fold.items())[:_MOST_FOLDS])

@@ -94,8 +94,8 @@ def _headline(found: TraceSteps) -> str:
         return sentence(f"Late: {listed(names)}")
     parts = _mean(found.traces.ranks[0])
     share = ABSENT if parts.step_s == 0 else _percent(parts.compute_s / parts.step_s)
-    nobody = "No rank is late; " if found.lateness else ""
-    return f"{nobody}a step takes {_ms(parts.step_s)} ms, {share} of it computing"
+    a_step = "No rank is late; a step" if found.lateness else "A step"
+    return f"{a_step} takes {_ms(parts.step_s)} ms, {share} of it computing"
 
 
 def _summary(found: TraceSteps) -> tuple[str, ...]:

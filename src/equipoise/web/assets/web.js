@@ -186,9 +186,11 @@
     if (key === "Tab" && isOpen) { close(); return; }
     const chosen = isOpen ? list.querySelector('[aria-selected="true"]') : null;
     if (key === "Enter") {
-      // Enter takes what is marked; part of a name is not asked about.
-      if (chosen) take(chosen);
-      if (chosen || isPartOfName(event.target)) event.preventDefault();
+      // Enter takes what is marked; else it asks about what was typed, as in any other field.
+      event.preventDefault();
+      if (chosen) { take(chosen); return; }
+      close();
+      ask(0);
       return;
     }
     if (key !== "ArrowDown" && key !== "ArrowUp") return;

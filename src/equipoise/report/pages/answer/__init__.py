@@ -7,7 +7,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from equipoise.decide.answer import Alternative, Answer
-from equipoise.decide.evidence import NOTHING_FITS
+from equipoise.decide.evidence import NOT_COMPARED, NOTHING_FITS
 from equipoise.report.blocks import Block, Bullets, Page, Section, more_note, note, prose, strong
 from equipoise.report.format import listed, plural, printable, sentence, written_in
 from equipoise.report.pages.answer import basis, compare, head, overview, resources
@@ -59,8 +59,9 @@ def _screen(answer: Answer, num_rows: int) -> tuple[Block, ...]:
     if answer.flips:
         change = prose(strong("Would change it: "), f"{compare.flip_words(answer, answer.flips[0])}.")
     runs = ("how to run it",) if answer.is_launched else ()
-    unfit_notes = [each for each in answer.notes if each.startswith(NOTHING_FITS)]
-    why = unfit_notes[:_MOST_NOTES] if answer.refusal is not None else []
+    # Where another system is recommended, one on which nothing fits has a line of its own below.
+    begin = (NOTHING_FITS, NOT_COMPARED) if answer.refusal is not None else NOT_COMPARED
+    why = [each for each in answer.notes if each.startswith(begin)][:_MOST_NOTES]
     known = {each.system for each in answer.candidates}
     named = {each.system for each in shown}
     left_out = {

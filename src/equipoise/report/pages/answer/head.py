@@ -8,6 +8,7 @@ import numpy as np
 
 from equipoise.decide.answer import Answer, Candidate, Constraint, ConstraintName, MemoryUse, TimeValue
 from equipoise.decide.evidence import NOT_USED, Grade
+from equipoise.decide.published_pretrainings import published_itself
 from equipoise.decide.query import TrainingQuery
 from equipoise.economics.ownership import Ownership, Way
 from equipoise.economics.quotes import Charges
@@ -188,7 +189,15 @@ def _evidence(answer: Answer, best: Candidate) -> str:
         return GRADES[best.grade]
     trained = answer.workload.trained if best.strategy is None else best.strategy.trained
     is_unlike = answer.workload.is_unlike_published(trained)
+    published = published_itself(answer)
     lacks = "none published of its kind" if is_unlike else "no run of this training"
+    if published is not None:
+        hours = amounts.digits(published.accelerator_hours_per_t_tokens)
+        precision = f" in {published.precision}" if published.precision else ""
+        lacks = (
+            f"its published training{precision} took {hours} accelerator-hours per 1 T tokens, this takes "
+            f"{amounts.factor(published.answer_ratio)} that"
+        )
     if factor is not None and factor != 1.0:
         if answer.workload.rollout is not None:
             return f"model of {software}; a step takes {factor:.2f} times as long, as published"
@@ -604,13 +613,14 @@ def _values_around(answer: Answer, best: Candidate) -> str | None:
         at = min(max(0, next(faster, len(values)) - 1), len(values) - 2)
         parts = [(f"less than {hour_usd(values[at + 1])} {amounts.currency()}", at)]
     parts += [("more", at + 1)] if at + 1 < len(values) else []
-    return f"worth {'; '.join(f'{worth}: {_value_name(found[place], best)}' for worth, place in parts)}"
+    offers = {(found[place].system, found[place].terms) for _, place in parts}
+    name = _size_of if offers == {(best.system, best.terms)} else offer_title
+    return f"worth {'; '.join(f'{worth}: {name(found[place])}' for worth, place in parts)}"
 
 
-def _value_name(each: Candidate, best: Candidate) -> str:
-    """The size alone where all else is as recommended."""
-    is_same = (each.system, each.terms) == (best.system, best.terms)
-    return count(each.num_accelerators) if is_same else offer_title(each)
+def _size_of(each: Candidate) -> str:
+    """The size alone, where all else is as recommended."""
+    return count(each.num_accelerators)
 
 
 def hour_usd(value: TimeValue) -> str:

@@ -221,8 +221,8 @@ LIKE_FOR_LIKE = (
     "reference; among equals, the one with the lowest score."
 )
 FOLLOW = (
-    "Hover over a marker or open the table of entries for the log it comes from: path and line in the "
-    "repository of the round. "
+    "Markers of charts, in a browser, and the table of entries name the log that a number comes from: path "
+    "and line in the repository of the round. "
 )
 CAUTION = (
     "Efficiency is what submitters reached, each with different software, batch and purpose; "
@@ -233,7 +233,7 @@ CAUTION = (
 def method_blocks(findings: Findings) -> tuple[Block, ...]:
     """What the terms mean and where the data come from."""
     division = f"Only entries of the {printable(findings.division)} division are compared."
-    data = f"{sentence(findings.sources)} Embedded dataset: version {printable(findings.dataset)}."
+    data = f"{capital(sentence(findings.sources))}."
     terms = Bullets(
         items=(
             (strong("Score. "), SCORE),
