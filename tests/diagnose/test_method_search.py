@@ -5,10 +5,11 @@ import re
 from pathlib import Path
 
 import pytest
+from msgspec import convert
 from msgspec.structs import replace
 
 from equipoise.bench.training import METHODS
-from equipoise.bench.trial import FAILED, SUCCESS, FinishedTrial, trial_from
+from equipoise.bench.trial import FAILED, SUCCESS, FinishedTrial, Trial
 from equipoise.diagnose.exchange_costs import ExchangeCosts, Messages, MethodWork, exchange_costs
 from equipoise.diagnose.method_search import (
     EXACT,
@@ -180,7 +181,7 @@ def test_a_recorded_machine_is_searched_as_a_real_one():
     recorded = json.loads(path.read_text())
     runs = [
         FinishedTrial(
-            trial=trial_from(each["cell"], str(path)),
+            trial=convert(each["cell"], Trial),
             status=each["status"],
             reason=each["reason"],
             conditions={},
