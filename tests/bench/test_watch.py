@@ -404,8 +404,8 @@ def test_two_runs_share_a_folder(tmp_path):
 
 KILLED = """
 import sys, time, torch, equipoise
-from equipoise.bench import watching
-watching._FLUSH_S = 0.2
+from equipoise.bench.watching import user_loop
+user_loop._FLUSH_S = 0.2
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 def batches():

@@ -7,6 +7,7 @@ docs/measure/phases.md defines every phase.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import inf
 from typing import Any, NamedTuple
 
 from equipoise.intervals import covered_s
@@ -172,8 +173,9 @@ class Loop:
         # Most steps have the same names: they are kept once.
         self._kinds: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._num_batches = self._num_samples = 0
-        # How deep in passes, updates and pauses within each other.
-        self._in_backward = self._in_optimizer = self._in_pause = 0
+        # How deep in passes, updates and pauses within each other; what is over stays in a pause.
+        self._in_backward = self._in_optimizer = 0
+        self._in_pause = 0.0
         self._trains = self._updated = False
 
     def next_batch(self) -> None:
@@ -282,6 +284,15 @@ class Loop:
         """What follows belongs to no step, until `go_on`."""
         self._mark(PAUSED)
         self._in_pause += 1
+
+    def end(self) -> None:
+        """Nothing is marked any more."""
+        self._in_pause = inf
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it was ended."""
+        return self._in_pause == inf
 
     def go_on(self) -> None:
         """The loop goes on."""

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from equipoise.bench.watching import Watch, watch
+from equipoise.bench.watching.user_loop import Watch, watch
 from equipoise.errors import UsageError
 
 try:

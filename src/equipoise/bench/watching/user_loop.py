@@ -1,19 +1,15 @@
-"""A user's own training loop, watched: the phases of its steps, recorded as a sweep records them.
-
-Here is `equipoise.watch`; torch loads when it begins.
-"""
+"""`equipoise.watch`: a user's own loop, from the first hook to its tables. Imports torch when loaded."""
 
 import atexit
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic, perf_counter, process_time
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from equipoise.bench.counters import core_use
 from equipoise.bench.environment import usable_cores
@@ -25,17 +21,20 @@ from equipoise.bench.watching.rows import write_tables
 from equipoise.errors import DataError, UsageError
 from equipoise.units import format_duration
 
-if TYPE_CHECKING:
+try:
     from torch import nn
 
-    from equipoise.bench.stopwatch import Profiled
+    from equipoise.bench.stopwatch import CommunicationProfile, GradientHooks, Profiled
+    from equipoise.bench.watching import hooks
+except ModuleNotFoundError as err:
+    raise UsageError("watching a training loop needs torch: pip install 'equipoise[torch]'") from err
 
 
 class Batches:
     """A loader's batches, as the loop fetches them."""
 
-    def __init__(self, loader: Iterable[Any], loop: Callable[[], Loop | None]) -> None:
-        """loop: what batches are marked on, while there is one."""
+    def __init__(self, loader: Iterable[Any], loop: Loop) -> None:
+        """loop: what batches are marked on."""
         self._loader, self._loop = loader, loop
 
     def __len__(self) -> int:
@@ -44,29 +43,19 @@ class Batches:
 
     def __iter__(self) -> Iterator[Any]:
         """The batches; every pass is new."""
-        from equipoise.bench.watching.hooks import num_samples  # noqa: PLC0415 - it imports torch
-
-        self._next_batch()
+        loop = self._loop
+        loop.next_batch()
         following = iter(self._loader)
         try:
             for batch in following:
-                if loop := self._loop():
-                    loop.batch_fetched(num_samples(batch))
+                loop.batch_fetched(hooks.num_samples(batch))
                 yield batch
-                self._next_batch()
-            if loop := self._loop():
-                loop.begin_anew()
+                loop.next_batch()
+            loop.begin_anew()
         finally:
             # Also where the loop was left: whether its last step ended is known later, when none failed.
-            if loop := self._loop():
-                loop.between()
+            loop.between()
 
-    def _next_batch(self) -> None:
-        if loop := self._loop():
-            loop.next_batch()
-
-
-NEEDS_TORCH = "watching a training loop needs torch: pip install 'equipoise[torch]'"
 
 # At most so much is lost when the process is killed.
 _FLUSH_S = 5.0
@@ -95,10 +84,6 @@ def watch(
     torch's profiler sees four steps of warm-up on several ranks; False where you profile yourself.
     Raises UsageError without torch or for what is no model, DataError where `out` cannot be written.
     """
-    if not find_spec("torch"):
-        raise UsageError(NEEDS_TORCH)
-    from torch import nn  # noqa: PLC0415 - torch takes seconds
-
     models = [model] if isinstance(model, nn.Module) else list(model)
     wrong = [each for each in models if not isinstance(each, nn.Module)]
     if wrong or not models:
@@ -138,7 +123,10 @@ class Watch:
         self._name, self._num_steps, self._batch_samples = name, num_steps, batch_samples
         self._may_profile = profiles
         self._hooks = ExitStack()
-        self._loop: Loop | None = None
+        self._on, self._place = hooks.device_of(models)
+        self._clock = self._on.clock(self._place)
+        self._loop = Loop(self._clock.now, on_step=self._on_step, on_first=self._note_forward)
+        self._run = ""
         self._file: RankFile | None = None
         self._fresh: list[tuple[int, WatchedStep, bool]] = []
         self._steps: list[RecordedStep] = []
@@ -146,11 +134,7 @@ class Watch:
 
     def __enter__(self) -> Self:
         """Begin: hooks are attached, the file of this rank is made."""
-        from equipoise.bench import stopwatch  # noqa: PLC0415 - it imports torch
-        from equipoise.bench.watching import hooks  # noqa: PLC0415 - likewise
-
         rank, num_ranks = hooks.ranks()
-        self._on, self._place = hooks.device_of(self._models)
         self._about = hooks.about(
             self._models,
             name=self._name,
@@ -162,25 +146,20 @@ class Watch:
         self._run = hooks.run_name(rank, num_ranks, after=before[-1].name if before else "")
         if self._out is not None:
             self._file = RankFile(run_folder(self._out, self._run), self._about)
-        self._clock = self._on.clock(self._place)
-        self._profile = (
-            stopwatch.CommunicationProfile(self._on) if num_ranks > 1 and self._may_profile else None
-        )
+        self._profile = CommunicationProfile(self._on) if num_ranks > 1 and self._may_profile else None
         self._profiled: Profiled | None = None
         self._forward_facts: dict[str, Any] = {}
         self._flushed_s = self._said_s = monotonic()
         self._begun = process_time(), perf_counter()
         self._use = core_use()
-        loop = Loop(self._clock.now, on_step=self._on_step, on_first=self._note_forward)
-        self._hooks.enter_context(hooks.attached(loop, self._models))
+        self._hooks.enter_context(hooks.attached(self._loop, self._models))
         # Without another rank, what follows the last gradient is computing.
         self._alone = num_ranks == 1
         self._throughout = hooks.exchanges_throughout(self._models)
         self._gradients = None
         if not (self._alone or self._throughout):
-            self._gradients = stopwatch.GradientHooks(hooks.trained_once(self._models), loop.ready)
+            self._gradients = GradientHooks(hooks.trained_once(self._models), self._loop.ready)
             self._hooks.callback(self._gradients.release)
-        self._loop = loop
         atexit.register(self._cut_off)
         return self
 
@@ -192,58 +171,45 @@ class Watch:
 
     def batches(self, loader: Iterable[Any]) -> Batches:
         """The batches of a loader; each update ends a step when the next batch is fetched."""
-        return Batches(loader, lambda: self._loop)
+        return Batches(loader, self._loop)
 
     def fetches(self, loader: Any) -> None:  # noqa: ANN401 - a DataLoader, what wraps one, an iterator
         """Count as input what a torch DataLoader or an iterator takes, where other code iterates over it."""
-        from equipoise.bench.watching import hooks  # noqa: PLC0415 - it imports torch
-
-        if self._loop is not None:
-            marked = hooks.iterator_marked if hasattr(loader, "__next__") else hooks.fetches_marked
-            self._hooks.enter_context(marked(self._loop, loader))
+        marked = hooks.iterator_marked if hasattr(loader, "__next__") else hooks.fetches_marked
+        self._hooks.enter_context(marked(self._loop, loader))
 
     def calls(self, owner: Any, name: str) -> None:  # noqa: ANN401 - whatever has the method
         """Count a method as the forward pass."""
-        from equipoise.bench.watching import hooks  # noqa: PLC0415 - it imports torch
-
-        if self._loop is not None:
-            within = partial(hooks.forward, self._loop, owner)
-            self._hooks.enter_context(hooks.runs_within(owner, name, within))
+        within = partial(hooks.forward, self._loop, owner)
+        self._hooks.enter_context(hooks.runs_within(owner, name, within))
 
     def pauses(self, owner: Any, name: str) -> None:  # noqa: ANN401 - whatever has the method
         """Count what a method takes to no step."""
-        from equipoise.bench.watching import hooks  # noqa: PLC0415 - it imports torch
-
-        if self._loop is not None:
-            self._hooks.enter_context(hooks.runs_within(owner, name, self._loop.paused))
+        self._hooks.enter_context(hooks.runs_within(owner, name, self._loop.paused))
 
     def end_step(self) -> None:
         """End a step here, in a loop without `batches`; nothing where no update was made."""
-        if self._loop is not None:
-            self._loop.cut()
+        self._loop.cut()
 
     def begin_anew(self) -> None:
         """Count what came since the last step, a checkpoint say, to none."""
-        if self._loop is not None:
-            self._loop.begin_anew()
+        self._loop.begin_anew()
 
     def paused(self) -> AbstractContextManager[None]:
         """A `with` block that belongs to no step: evaluation, checkpoints."""
-        return nullcontext() if self._loop is None else self._loop.paused()
+        return self._loop.paused()
 
     def pause(self) -> None:
         """Count what follows to no step, until `go_on`."""
-        if self._loop is not None:
-            self._loop.pause()
+        self._loop.pause()
 
     def go_on(self) -> None:
         """End a pause."""
-        if self._loop is not None:
-            self._loop.go_on()
+        self._loop.go_on()
 
     def communication(self) -> AbstractContextManager[None]:
         """A `with` block that is communication nothing hides: averaging by hand, say."""
-        return nullcontext() if self._loop is None else self._loop.communication()
+        return self._loop.communication()
 
     def summary(self) -> str:
         """Some lines on where the steps went, from what has been seen so far."""
@@ -254,10 +220,10 @@ class Watch:
 
     def end(self, error: BaseException | None = None) -> None:
         """What leaving the `with` block does; error: what it was left by."""
-        if not hasattr(self, "_run") or self.result is not None:
+        if not self._run or self.result is not None:
             return
         atexit.unregister(self._cut_off)
-        if self._loop is not None and error is None:
+        if error is None:
             self._loop.cut()
         self._detach()
         self._flush()
@@ -296,7 +262,7 @@ class Watch:
                 self._gradients.settle()
         if self._number >= self._num_steps:
             self._detach()
-        if self._loop is None or monotonic() - self._flushed_s > _FLUSH_S:
+        if self._loop.is_over or monotonic() - self._flushed_s > _FLUSH_S:
             self._flush()
 
     def _profiles(self) -> bool:
@@ -311,8 +277,6 @@ class Watch:
 
     def _note_forward(self, model: Any) -> None:  # noqa: ANN401 - a module
         """Note what the first forward pass shows."""
-        from equipoise.bench.watching import hooks  # noqa: PLC0415 - it imports torch
-
         self._forward_facts = hooks.facts_of_forward(model, self._on)
 
     def _flush(self) -> None:
@@ -332,7 +296,7 @@ class Watch:
         self._steps += steps
         self._write([{"told": self._forward_facts}, *steps])
         self._flushed_s = monotonic()
-        if self._loop is not None and self._number and self._flushed_s - self._said_s > _SAY_EVERY_S:
+        if not self._loop.is_over and self._number and self._flushed_s - self._said_s > _SAY_EVERY_S:
             self._said_s = self._flushed_s
             if not self._about["rank"]:
                 self._say_progress()
@@ -373,7 +337,7 @@ class Watch:
 
     def _detach(self) -> None:
         """Remove every hook."""
-        self._loop = None
+        self._loop.end()
         if self._profile is not None:
             self._profile.ended()
             self._profile = None
