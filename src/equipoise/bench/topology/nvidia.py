@@ -1,7 +1,7 @@
 """What nvidia-smi prints of a machine's topology, as a Topology."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal, TypeAlias
 
 from msgspec import Struct, field
@@ -134,17 +134,19 @@ class _MatrixReader:
                 self.place += 1
         return [matrix for matrix in self.matrices if matrix.rows or matrix.heads]
 
-    def _peek(self, place: int) -> MatrixWord | None:
-        return self.stream[place] if place < len(self.stream) else None
+    def _taken(self, wanted: Callable[[MatrixWord], bool], *, most: int | None = None) -> list[MatrixWord]:
+        """The next words that are wanted, at most so many; the place is behind them then."""
+        start = self.place
+        end = len(self.stream) if most is None else min(len(self.stream), start + most)
+        while self.place < end and wanted(self.stream[self.place]):
+            self.place += 1
+        return list(self.stream[start : self.place])
 
     def _names(self) -> None:
         """A run of names: columns, rows that are cut to their name, and perhaps a row that begins."""
-        start = self.place
-        while (word := self._peek(self.place)) is not None and word.kind == "name":
-            self.place += 1
-        run = list(self.stream[start : self.place])
-        behind = self._peek(self.place)
-        begins_row = behind is not None and (behind.kind == "cell" or self._is_unknown_cell(behind, run[-1]))
+        run = self._taken(lambda word: word.kind == "name")
+        behind = self.stream[self.place] if self.place < len(self.stream) else None
+        begins_row = behind is not None and self._is_cell(behind, run[-1])
         heads = run[:-1] if begins_row else run
         if heads:
             self._columns(heads)
@@ -161,37 +163,31 @@ class _MatrixReader:
         if texts and (current is None or texts != current.columns or current.rows):
             self.current = LinkMatrix(line=names[0].line, columns=texts)
             self.matrices.append(self.current)
-        while (word := self._peek(self.place)) is not None and word.kind == "head":
-            if self.current is not None:
-                self.current.heads.append(word.text)
-            self.place += 1
+        heads = self._taken(lambda word: word.kind == "head")
+        if self.current is not None:
+            self.current.heads += [word.text for word in heads]
 
     def _row(self, name: MatrixWord) -> None:
         if self.current is None:
             self.current = LinkMatrix(line=name.line)
             self.matrices.append(self.current)
-        row = LinkRow(name=name.text, line=name.line)
         width = len(self.current.columns) or MOST_COLUMNS
-        while (
-            (word := self._peek(self.place)) is not None
-            and len(row.cells) < width
-            and (word.kind == "cell" or self._is_unknown_cell(word, name))
-        ):
-            row.cells.append(word.text)
-            self.place += 1
+        cells = self._taken(lambda word: self._is_cell(word, name), most=width)
         last = self.stream[self.place - 1].line
-        while (
-            (word := self._peek(self.place)) is not None
-            and word.kind in ("other", "cell")
-            and word.line == last
-        ):
-            row.behind.append(word.text)
-            self.place += 1
-        row.ends_text = self.place >= len(self.stream)
+        behind = self._taken(lambda word: word.kind in ("other", "cell") and word.line == last)
+        row = LinkRow(
+            name=name.text,
+            line=name.line,
+            cells=[word.text for word in cells],
+            behind=[word.text for word in behind],
+            ends_text=self.place >= len(self.stream),
+        )
         self.current.rows.append(row)
 
-    def _is_unknown_cell(self, word: MatrixWord, name: MatrixWord) -> bool:
-        """Whether a word stands where a class has to, and looks like one, but is none that is known."""
+    def _is_cell(self, word: MatrixWord, name: MatrixWord) -> bool:
+        """Whether a word is a cell of a row: a class, or what looks like one where a class has to stand."""
+        if word.kind == "cell":
+            return True
         if self.current is None or name.text not in self.current.columns or word.line != name.line:
             return False
         return word.kind == "other" and _UNKNOWN_CELL.fullmatch(word.text) is not None
