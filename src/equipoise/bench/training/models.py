@@ -15,7 +15,7 @@ from msgspec import Struct
 from torch import nn
 from torch.nn import functional
 
-from equipoise.bench.training import Trainee
+from equipoise.bench.training import Trainee, ZooModel
 from equipoise.errors import SpecError
 from equipoise.spec.torch_model import load_factory
 
@@ -35,30 +35,32 @@ class ZooParts(Struct, frozen=True, kw_only=True):
 
 
 def made_trainee(
-    name: str,
-    build: Callable[[], ZooParts] | None,
-    *,
-    batch_samples: int,
-    seed: int,
-    share: tuple[int, int],
+    name: str, model: ZooModel | None, *, batch_samples: int, seed: int, share: tuple[int, int]
 ) -> Trainee:
-    """The trainee of a builder, or without one of the user's function `name`, for one rank.
+    """The trainee of a model of the zoo, or without one of the user's function `name`, for one rank.
 
     share: rank and number of ranks.
     """
     torch.manual_seed(seed)
     made = (
         _of_user(name, batch_samples, seed, share)
-        if build is None
-        else _of_zoo(build(), batch_samples, seed, share)
+        if model is None
+        else _of_zoo(model, batch_samples, seed, share)
     )
     # Equal weights on every rank, but not equal dropout: ranks see different samples, and different masks.
     torch.manual_seed(seed + share[0])
     return made
 
 
-def _of_zoo(made: ZooParts, batch_samples: int, seed: int, share: tuple[int, int]) -> Trainee:
+def built(model: ZooModel) -> ZooParts:
+    """What its builder returns for its sizes."""
+    found: ZooParts = globals()[model.builder or model.name](**model.sizes)
+    return found
+
+
+def _of_zoo(model: ZooModel, batch_samples: int, seed: int, share: tuple[int, int]) -> Trainee:
     """The trainee of a builder's parts."""
+    made = built(model)
     places = shuffled_places(len(made.pool[0]), batch_samples, seed=seed, share=share)
     return Trainee(
         model=made.model,
@@ -67,6 +69,7 @@ def _of_zoo(made: ZooParts, batch_samples: int, seed: int, share: tuple[int, int
         num_samples=lambda batch: len(batch[0]),
         held_out=made.held_out,
         num_correct=made.num_correct,
+        settings=model.settings,
     )
 
 
