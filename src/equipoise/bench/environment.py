@@ -64,17 +64,6 @@ COMPARED = (
     "collectives",
 )
 
-_MACHINE = (
-    "host",
-    "kernel",
-    "processor",
-    "num_cores",
-    "memory_bytes",
-    "governor",
-    "clock_hz",
-    "load_1min",
-    "time_slice_s",
-)
 _PACKAGES = ("torch", "equipoise", "numpy", "transformers")
 
 
@@ -86,8 +75,9 @@ def conditions(
     core_sets: the cores each rank is bound to, by rank. here: whether ranks run on this machine; if not,
     only its software is recorded.
     """
+    machine = _machine()
     return {
-        **(_machine() if here else dict.fromkeys(_MACHINE)),
+        **(machine if here else dict.fromkeys(machine)),
         "python": platform.python_version(),
         **{package: version_of(package) for package in _PACKAGES},
         "backend": backend,
