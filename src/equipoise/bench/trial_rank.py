@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from msgspec import Struct
 from msgspec.structs import replace
+from torch.utils._pytree import tree_map_only
 
 from equipoise.bench.devices import DeviceKind, device, every_rank
 from equipoise.bench.meters import Metering
@@ -91,15 +92,9 @@ def _one_step(
     ]
 
 
-def moved(batch: Any, place: torch.device) -> Any:  # noqa: ANN401 - a tensor, tuple or dict
+def moved(batch: Any, place: torch.device) -> Any:  # noqa: ANN401 - a tensor, or tensors in containers
     """The batch with its tensors on that device."""
-    if isinstance(batch, torch.Tensor):
-        return batch.to(place)
-    if isinstance(batch, dict):
-        return {name: moved(value, place) for name, value in batch.items()}
-    if isinstance(batch, tuple | list):
-        return tuple(moved(value, place) for value in batch)
-    return batch
+    return tree_map_only(torch.Tensor, lambda each: each.to(place), batch)
 
 
 def placed(subject: Trainee, place: torch.device) -> Trainee:
@@ -361,3 +356,8 @@ def _with_held_out(trial: Trial, place: torch.device) -> Trainee:
             "train on digits, such as mlp or small_cnn, or let your function return held-out data"
         )
     return placed(subject, place)
+
+
+def run_trial(trial: Trial, rank: int, place: torch.device) -> dict[str, Any] | None:
+    """What rank 0 leaves of a trial, a training or timed steps; None on other ranks."""
+    return time_steps(trial, rank, place) if trial.train_samples is None else train(trial, rank, place)

@@ -154,17 +154,24 @@ class MethodSetup(Struct, frozen=True, kw_only=True):
     argument: Argument
 
 
+Effect = Literal["exact", "exact for a larger batch", "lossy", "changes the algorithm"]
+
+
 class Method(Struct, frozen=True, kw_only=True):
     """A way to train. begins: a function of `steps`, which imports torch and is loaded on use.
 
-    ranks: those it needs: one, several that exchange something, or several with weights sharded.
+    effect: on what is learned from a sample. work_like: what it computes beyond the model is that of another
+    method, so many times; None where only it does such work. ranks: those it needs: one, several that
+    exchange something, or several with weights sharded.
     """
 
     name: str
     meaning: str
+    effect: Effect
     begins: str
     source: str
     takes: MethodArgument | None = None
+    work_like: tuple[str, float] | None = None
     ranks: Literal["one", "several", "sharded"] = "several"
 
     def why_not(self, world_size: int, backend: str) -> str | None:

@@ -14,10 +14,12 @@ import torch
 from msgspec import Struct
 from torch import nn
 from torch.nn import functional
+from torch.utils._pytree import tree_map_only
 
 from equipoise.bench.training import Trainee, ZooModel
 from equipoise.errors import SpecError
 from equipoise.spec.torch_model import load_factory
+from equipoise.spec.torch_model.fakes import tensors_in
 
 # Random samples are drawn once and used again: what is measured is training, not the drawing of numbers.
 NUM_RANDOM_SAMPLES = 64
@@ -100,6 +102,8 @@ def _of_user(reference: str, batch_samples: int, seed: int, share: tuple[int, in
     Raises SpecError if what it returns cannot be trained on.
     """
     model, batch, loss, held_out = load_factory(reference).made_with_held_out()
+    # A list of tensors is what a tuple of them is: what the model takes.
+    batch, held_out = (tuple(each) if isinstance(each, list) else each for each in (batch, held_out))
     tensors = _tensors(reference, batch)
     num_given = min(len(each) for each in tensors)
     rank, num_ranks = share
@@ -118,12 +122,7 @@ def _of_user(reference: str, batch_samples: int, seed: int, share: tuple[int, in
 
 def _tensors(reference: str, batch: object) -> list[torch.Tensor]:
     """The batch's tensors, each with samples in its first dim."""
-    found: list[object]
-    if isinstance(batch, dict):
-        found = list(batch.values())
-    else:
-        found = list(batch) if isinstance(batch, tuple | list) else [batch]
-    tensors = [each for each in found if isinstance(each, torch.Tensor) and each.ndim]
+    tensors = [each for each in tensors_in(batch) if each.ndim]
     if not tensors or min(len(each) for each in tensors) == 0:
         raise SpecError(
             f"{reference}: the second value is a {type(batch).__name__} without samples; "
@@ -134,13 +133,9 @@ def _tensors(reference: str, batch: object) -> list[torch.Tensor]:
 
 def rows_of(batch: Any, places: torch.Tensor) -> Any:  # noqa: ANN401 - a tensor, tuple or dict
     """The samples of a batch at these places."""
-    if isinstance(batch, dict):
-        return {name: rows_of(value, places) for name, value in batch.items()}
-    if isinstance(batch, tuple | list):
-        return tuple(rows_of(value, places) for value in batch)
-    if isinstance(batch, torch.Tensor) and batch.ndim:
-        return batch[places.to(batch.device)]
-    return batch
+    return tree_map_only(
+        torch.Tensor, lambda each: each[places.to(each.device)] if each.ndim else each, batch
+    )
 
 
 def _loss(
