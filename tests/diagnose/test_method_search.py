@@ -43,7 +43,6 @@ def costs(byte_per_s=1e8):
     return {
         2: ExchangeCosts(
             num_ranks=2,
-            launcher="made up",
             messages={"all_reduce": messages, "all_gather": messages},
             method_work={"ddp": work, "fp16": work},
         )

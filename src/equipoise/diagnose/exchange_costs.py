@@ -97,7 +97,6 @@ class ExchangeCosts(Struct, frozen=True, kw_only=True):
     """What exchanging costs between so many ranks connected by one kind of link."""
 
     num_ranks: int
-    launcher: str
     messages: Mapping[str, Messages]
     method_work: Mapping[str, MethodWork]
     slowed: Slowed = Slowed()
@@ -172,7 +171,6 @@ def exchange_costs(document: Mapping[str, Any], where: str) -> ExchangeCosts:
         work.setdefault(row["method"], []).append(row)
     return ExchangeCosts(
         num_ranks=document["num_ranks"],
-        launcher=document["launcher"],
         messages={name: _messages(rows) for name, rows in messages.items()},
         method_work={name: _method_work(rows) for name, rows in work.items()},
         slowed=_slowed(document.get("slowed", ())),

@@ -180,7 +180,7 @@ def _rank(record: RankRecord, numbers: Sequence[int]) -> RankSeen:
     end = record.end
     return RankSeen(
         rank=record.rank,
-        host=str(record.about["conditions"].get("host") or "unknown"),
+        host=record.host,
         num_steps=max((step.step for step in record.steps), default=0),
         step_s=median(split[STEP] for split in splits) if splits else None,
         phases={name: sum(split[name] for split in splits) / len(splits) for name in named},

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal, TypeAlias
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from equipoise.bench.topology.topology import Device, DeviceLink, MissingRow, Nic, Topology, pairs
 from equipoise.spec.links import PEER_WORDS, link_class
@@ -232,7 +233,7 @@ def read_nvidia(lines: Sequence[str]) -> Topology | None:
     found = matrices(lines)
     links = [matrix for matrix in found if not matrix.is_of_peers]
     peers = [matrix for matrix in found if matrix.is_of_peers and _peers_option(matrix, lines) in _OF_MEMORY]
-    listed = dict(_listed(lines))
+    listed = _listed(lines)
     if not (links or peers or listed):
         return None
     cells = _cells((links or peers)[0]) if links or peers else _Cells(names=sorted(listed, key=_by_number))
@@ -248,7 +249,7 @@ def read_nvidia(lines: Sequence[str]) -> Topology | None:
         notes.append(f"`nvidia-smi -L` lists {', '.join(not_shown)}, the matrix does not.")
     return Topology(
         origin="nvidia-smi " + ", ".join(name for name, there in parts if there),
-        devices=tuple(_device(name, links[0] if links else None, listed.get(name)) for name in names),
+        devices=tuple(_device(listed.get(name) or Device(name=name), links) for name in names),
         nics=_nics(cells.names, lines),
         links=tuple(_links(cells, peers, is_of_peers=not links)),
         missing_rows=tuple(cells.missing),
@@ -269,18 +270,17 @@ def _peers_option(matrix: LinkMatrix, lines: Sequence[str]) -> str:
     return options[-1] if options else "rw"
 
 
-def _listed(lines: Iterable[str]) -> Iterator[tuple[str, tuple[str, tuple[str, ...]]]]:
-    """Name, title and slices of every GPU that `nvidia-smi -L` lists."""
-    found: dict[str, tuple[str, list[str]]] = {}
+def _listed(lines: Iterable[str]) -> dict[str, Device]:
+    """Every GPU that `nvidia-smi -L` lists, with its title and slices, by name."""
+    found: dict[str, Device] = {}
     last: str | None = None
     for line in lines:
         if listed := _LISTED.match(line):
             last = f"{_ACCELERATOR}{int(listed[1])}"
-            found.setdefault(last, (listed[2], []))
+            found.setdefault(last, Device(name=last, title=listed[2]))
         elif last is not None and (part := _SLICE.match(line)):
-            found[last][1].append(part[1])
-    for name, (title, slices) in found.items():
-        yield name, (title, tuple(slices))
+            found[last] = replace(found[last], slices=(*found[last].slices, part[1]))
+    return found
 
 
 def _others(links: Sequence[LinkMatrix]) -> Iterator[str]:
@@ -374,18 +374,17 @@ def _drop_cut_cell(cells: _Cells, row: LinkRow) -> int:
     return 1
 
 
-def _device(name: str, matrix: LinkMatrix | None, listed: tuple[str, tuple[str, ...]] | None) -> Device:
-    row = next((row for row in matrix.rows if row.name == name), None) if matrix else None
-    found = affinities(matrix, row) if matrix and row and len(row.cells) == len(matrix.columns) else {}
+def _device(listed: Device, links: Sequence[LinkMatrix]) -> Device:
+    """The device with what stands behind its row of the first matrix."""
+    rows = [row for row in links[0].rows if row.name == listed.name] if links else []
+    is_whole = bool(rows) and len(rows[0].cells) == len(links[0].columns)
+    found = affinities(links[0], rows[0]) if is_whole else {}
     known = {head: text for head, text in found.items() if text.upper() != "N/A"}
-    title, slices = listed or (None, ())
-    return Device(
-        name=name,
-        title=title,
+    return replace(
+        listed,
         cpu_affinity=known.get("cpu"),
         numa_affinity=known.get("numa"),
         numa_id=known.get("numa_id"),
-        slices=slices,
     )
 
 

@@ -46,9 +46,7 @@ class CombinedRun(Struct, frozen=True, kw_only=True):
     num_batches: int
     num_samples: int | None
     missing_ranks: Sequence[int]
-    nodes: Sequence[Mapping[str, Any]]
-    memory_bytes: Sequence[int]
-    cpu_fraction: float | None
+    num_nodes: int
     others_cpu_fraction: float | None
 
     @property
@@ -93,8 +91,6 @@ def combine_ranks(records: Sequence[RankRecord]) -> CombinedRun:
     shares = [_share(record) for record in records]
     missing = sorted(set(range(first.num_ranks)) - {record.rank for record in records})
     samples = sum(size[1] for size in usual)
-    ended = [record.end for record in records if record.end is not None]
-    memory = [end.memory_bytes for end in ended if end.memory_bytes is not None]
     return CombinedRun(
         about=first.about,
         steps=[_slowest([steps[n].seconds for steps in by_number], shares) for n in like],
@@ -105,9 +101,7 @@ def combine_ranks(records: Sequence[RankRecord]) -> CombinedRun:
         num_batches=usual[0][0],
         num_samples=samples if samples and not missing else None,
         missing_ranks=missing,
-        nodes=_nodes(records),
-        memory_bytes=memory,
-        cpu_fraction=_mean([end.cpu_fraction for end in ended]),
+        num_nodes=len({record.host for record in records}),
         others_cpu_fraction=_others(records) if not missing else None,
     )
 
@@ -115,7 +109,7 @@ def combine_ranks(records: Sequence[RankRecord]) -> CombinedRun:
 def _others(records: Sequence[RankRecord]) -> float | None:
     """What other programs took of the ranks' cores; None where a rank did not say what it took itself."""
     uses = [
-        (str(record.about["conditions"].get("host")), record.end.use)
+        (record.host, record.end.use)
         for record in records
         if record.end is not None and record.end.use is not None
     ]
@@ -161,22 +155,6 @@ def _slowest(
     if share.get("passes_s") and {FORWARD, BACKWARD} <= set(split):
         split = with_share_exposed(split, min(1.0, share["exposed_s"] / share["passes_s"]))
     return with_total(split, total_s=share["communication_s"], step_s=share["step_s"])
-
-
-def _nodes(records: Sequence[RankRecord]) -> list[dict[str, Any]]:
-    """The conditions of each node that took part, with its ranks and their cores."""
-    nodes: dict[str, dict[str, Any]] = {}
-    for record in records:
-        found = record.about["conditions"]
-        node = nodes.setdefault(str(found.get("host")), {**found, "ranks": [], "core_sets": []})
-        node["ranks"].append(record.rank)
-        node["core_sets"] += found.get("core_sets", [])
-    return list(nodes.values())
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
 
 
 # Fewer steps have no interval.

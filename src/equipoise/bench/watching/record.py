@@ -114,6 +114,11 @@ class RankRecord(Struct, frozen=True, kw_only=True):
         """How many ranks the run had."""
         return int(self.about["num_ranks"])
 
+    @property
+    def host(self) -> str:
+        """Where it ran."""
+        return str(self.about["conditions"].get("host") or "unknown")
+
 
 def run_folder(out: Path, run: str) -> Path:
     """Where the ranks of a run leave their files."""

@@ -89,7 +89,7 @@ def _run(watched: CombinedRun, records: Sequence[RankRecord], folder: Path) -> d
             "workload": about["workload"],
             "accelerator": accelerator_of(about["device"], about["conditions"]),
             "num_accelerators": watched.num_ranks,
-            "num_nodes": len(watched.nodes),
+            "num_nodes": watched.num_nodes,
             "framework": "pytorch",
             "precision": about.get("precision"),
             "strategy": watched.strategy,
