@@ -48,8 +48,6 @@ def planned(
     sizes: Sequence[int],
     batches: Sequence[int],
     num_repetitions: int,
-    precision: str = "fp32",
-    num_steps: int = 20,
     seed: int = 0,
     scaling: Scaling = "strong",
     num_arms: int = 1,
@@ -57,8 +55,8 @@ def planned(
 ) -> tuple[Trial, ...]:
     """Every combination, once a repetition and arm; one rank is trained without any method, once.
 
-    batches: of all ranks together; with `weak` scaling of each rank. rest: device, train_samples and
-    learning_rate, as a trial has them. A training's seed is `seed` + its repetition.
+    batches: of all ranks together; with `weak` scaling of each rank. rest: precision, num_steps, device,
+    train_samples and learning_rate, as a trial has them. A training's seed is `seed` + its repetition.
     Raises UsageError for a combination that cannot be run.
     """
     trials = {}
@@ -75,8 +73,6 @@ def planned(
             batch_samples=batch * size if scaling == "weak" else batch,
             repetition=repetition,
             arm=arm,
-            precision=precision,
-            num_steps=num_steps,
             seed=seed if rest.get("train_samples") is None else seed + repetition,
             **rest,
         )
