@@ -233,15 +233,15 @@ def file_text(path: Path) -> str:
         return ""
 
 
-def command_output(command: Sequence[str]) -> str:
-    """What a command prints within half a minute; nothing where it is not installed or fails."""
+def command_output(command: Sequence[str], *, limit_s: float = _COMMAND_S) -> str:
+    """What a command prints within so many seconds; nothing where it is not installed or fails."""
     try:
         ended = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            timeout=_COMMAND_S,
+            timeout=limit_s,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):

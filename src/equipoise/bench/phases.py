@@ -112,6 +112,19 @@ def with_total(split: Mapping[str, float], *, total_s: float, step_s: float) -> 
     return {**split, TOTAL: total, OVERLAPPED: total - exposed}
 
 
+def with_exchanges(split: Mapping[str, float], seen: Mapping[str, float]) -> Mapping[str, float]:
+    """The phases of a step with communication as profiled steps show it; as they are where none was profiled.
+
+    seen: `communication_s` in `step_s` of profiled steps; where ranks exchange throughout both passes also
+    `exposed_s` in `passes_s`. Assumes and source: as with_share_exposed and with_total.
+    """
+    if not seen.get("step_s"):
+        return split
+    if seen.get("passes_s") and {FORWARD, BACKWARD} <= set(split):
+        split = with_share_exposed(split, min(1.0, seen["exposed_s"] / seen["passes_s"]))
+    return with_total(split, total_s=seen["communication_s"], step_s=seen["step_s"])
+
+
 def largest_gap(splits: Iterable[Mapping[str, float]]) -> float:
     """The largest fraction of a step by which its parts miss it.
 

@@ -1,6 +1,6 @@
 """Marks of a step on its device's clock, split into phases afterwards; profiled steps. Needs torch."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import ceil
 from time import perf_counter
@@ -24,7 +24,7 @@ from equipoise.bench.phases import (
     Span,
     parts,
     uncovered_s,
-    with_share_exposed,
+    with_exchanges,
     with_total,
     without_exposed,
 )
@@ -77,6 +77,19 @@ def profiled(events: Iterable[ProfileEvent]) -> Profiled:
     return Profiled(
         communication_s=covered_s(communicating), exposed_s=uncovered_s(communicating, by=computing)
     )
+
+
+def exchanges_seen(
+    seen: Profiled, splits: Sequence[Mapping[str, float]], *, throughout: bool
+) -> dict[str, float]:
+    """What `with_exchanges` takes, of profiled steps; empty without any. throughout: both passes exchange."""
+    if not splits:
+        return {}
+    found = {"communication_s": seen.communication_s, "step_s": sum(split[STEP] for split in splits)}
+    if throughout:
+        found["exposed_s"] = seen.exposed_s
+        found["passes_s"] = sum(split[FORWARD] + split[BACKWARD] for split in splits)
+    return found
 
 
 class CommunicationProfile:
@@ -308,38 +321,30 @@ class Stopwatch:
 
     def with_communication(
         self, timed: Sequence[Lap], profiled: Sequence[Lap], seen: Profiled
-    ) -> list[dict[str, float]]:
+    ) -> list[Mapping[str, float]]:
         """The phases of timed steps, communication among them as the profiled ones show it.
 
         Steps that exchange nothing have none, and exchanges that are marked are all there is of it.
-        """
-        # A rank alone exchanges in no step: of nothing, any share is nothing.
-        profiled_s = sum(self.split(lap)[STEP] for lap in profiled if self.exchanged(lap)) or 1.0
-        found = []
-        for lap, split in zip(timed, self._with_exposed(timed, profiled, seen), strict=True):
-            if not lap.is_marked:
-                found.append(split)
-                continue
-            total_s = seen.communication_s if self.exchanged(lap) and self.exchanges != APART else 0.0
-            found.append(with_total(split, total_s=total_s, step_s=profiled_s))
-        return found
-
-    def _with_exposed(
-        self, timed: Sequence[Lap], profiled: Sequence[Lap], seen: Profiled
-    ) -> list[dict[str, float]]:
-        """The phases of timed steps with exposed communication.
-
         Where gradients are looked at, profiled steps must show the same last ones as warm-up did: a model
         that trains now these weights and now others has no gradient that is always last, and no such number.
         """
-        split = [self.split(lap) for lap in timed]
-        if self.exchanges == THROUGHOUT:
-            passes = [self.split(lap) for lap in profiled]
-            share = min(1.0, seen.exposed_s / sum(each[FORWARD] + each[BACKWARD] for each in passes))
-            return [with_share_exposed(each, share) if FORWARD in each else each for each in split]
-        if self.exchanges == BACKWARDS and set(self._gradients.last) != self._settled:
-            return [without_exposed(each) if BACKWARD in each else each for each in split]
-        return split
+        shown = exchanges_seen(
+            seen,
+            [self.split(lap) for lap in profiled if self.exchanged(lap)],
+            throughout=self.exchanges == THROUGHOUT,
+        )
+        is_unknown = self.exchanges == BACKWARDS and set(self._gradients.last) != self._settled
+        found = []
+        for lap in timed:
+            split: Mapping[str, float] = self.split(lap)
+            if lap.is_marked and is_unknown:
+                split = without_exposed(split)
+            elif lap.is_marked and self.exchanged(lap) and self.exchanges != APART:
+                split = with_exchanges(split, shown)
+            elif lap.is_marked:
+                split = with_total(split, total_s=0.0, step_s=1.0)
+            found.append(split)
+        return found
 
 
 def exchanges(step: TrainingStep, num_ranks: int) -> str:

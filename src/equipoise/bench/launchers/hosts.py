@@ -156,9 +156,15 @@ def hostnames(nodes: str) -> list[str]:
 
 
 def listening(of: Member) -> tuple[socket.socket, str, Any]:
-    """Where member 0 waits for the others, the token they show, and the store in which they find both."""
+    """Where member 0 waits for the others, the token they show, and the store in which they find both.
+
+    Raises DataError where there can be no store.
+    """
+    try:
+        store = _store(of)
+    except RuntimeError as err:
+        raise DataError(f"{of.address}:{of.port}: hosts cannot meet there ({first_line(err)})") from err
     listener, token = socket.create_server(("", 0)), token_hex(16)
-    store = _store(of)
     store.set(_key(of), f"{listener.getsockname()[1]} {token}")
     return listener, token, store
 

@@ -9,17 +9,14 @@ from msgspec import Struct
 
 from equipoise.bench.counters import MOST_OTHERS, others_fraction
 from equipoise.bench.phases import (
-    BACKWARD,
     EXPOSED,
-    FORWARD,
     INPUT,
     OPTIMIZER,
     PARTS,
     REST,
     STEP,
     TOTAL,
-    with_share_exposed,
-    with_total,
+    with_exchanges,
 )
 from equipoise.bench.summary import CHECKED_EVERY, LEVEL, MOST_WARM_UP, WINDOW_STEPS, is_steady, outliers
 from equipoise.bench.watching.record import RankRecord, RecordedStep
@@ -149,12 +146,7 @@ def _slowest(
 ) -> Mapping[str, float]:
     """The split of the rank whose step took longest, with communication in total where it was profiled."""
     split, share = max(zip(splits, shares, strict=True), key=lambda each: each[0][STEP])
-    if not share.get("step_s"):
-        return split
-    # Where ranks exchange throughout both passes, no moment parts computing from waiting.
-    if share.get("passes_s") and {FORWARD, BACKWARD} <= set(split):
-        split = with_share_exposed(split, min(1.0, share["exposed_s"] / share["passes_s"]))
-    return with_total(split, total_s=share["communication_s"], step_s=share["step_s"])
+    return with_exchanges(split, share)
 
 
 # Fewer steps have no interval.

@@ -14,7 +14,7 @@ from typing import Any, Self
 from equipoise.bench.counters import core_use
 from equipoise.bench.environment import usable_cores
 from equipoise.bench.launchers import first_line
-from equipoise.bench.phases import BACKWARD, EXPOSED, FORWARD, STEP, Loop, WatchedStep, phases_of
+from equipoise.bench.phases import EXPOSED, Loop, WatchedStep, phases_of
 from equipoise.bench.watching.ranks import CombinedRun, combine_ranks, summary
 from equipoise.bench.watching.record import RankEnd, RankFile, RankRecord, RecordedStep, run_folder, runs_in
 from equipoise.bench.watching.rows import write_tables
@@ -24,7 +24,7 @@ from equipoise.units import format_duration
 try:
     from torch import nn
 
-    from equipoise.bench.stopwatch import CommunicationProfile, GradientHooks, Profiled
+    from equipoise.bench.stopwatch import CommunicationProfile, GradientHooks, Profiled, exchanges_seen
     from equipoise.bench.watching import hooks
 except ModuleNotFoundError as err:
     raise UsageError("watching a training loop needs torch: pip install 'equipoise[torch]'") from err
@@ -320,16 +320,7 @@ class Watch:
     def _exchanged(self) -> dict[str, float]:
         """Communication in profiled steps, and how long these took; empty where none was profiled."""
         splits = [step.seconds for step in self._steps if step.profiled]
-        if self._profiled is None or not splits:
-            return {}
-        found = {
-            "communication_s": self._profiled.communication_s,
-            "step_s": sum(split[STEP] for split in splits),
-        }
-        if self._throughout:
-            found["exposed_s"] = self._profiled.exposed_s
-            found["passes_s"] = sum(split[FORWARD] + split[BACKWARD] for split in splits)
-        return found
+        return exchanges_seen(self._profiled, splits, throughout=self._throughout) if self._profiled else {}
 
     def _record(self, end: RankEnd) -> RankRecord:
         """What this rank has seen, as its file would be read."""
