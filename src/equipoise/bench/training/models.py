@@ -365,34 +365,23 @@ def digits_mobilenet() -> ZooParts:
     )
 
 
-def bert() -> ZooParts:
-    """24 layers, 1,024 wide, 16 heads, 30,522 words; 128 tokens, as in most of its pre-training."""
-    config = _code().BertConfig(
-        hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096
-    )
+def bert(num_tokens: int, **sizes: Any) -> ZooParts:  # noqa: ANN401 - as above
+    """Random text of which some words are to be found."""
+    config = _code().BertConfig(**sizes)
     model = _code().BertForMaskedLM(config)
-    tokens = _text(config.vocab_size, num_tokens=128)
+    tokens = _text(config.vocab_size, num_tokens=num_tokens)
     labels = tokens.clone()
     labels[torch.rand(labels.shape) >= MASKED_FRACTION] = IGNORED
     return ZooParts(model=model, pool=(tokens, labels), loss=_predicted)
 
 
-def llama(lora_rank: int = 0) -> ZooParts:
-    """6 layers, 288 wide, 6 heads, 32,000 words, input and output embeddings shared; 256 tokens.
+def llama(lora_rank: int = 0, **sizes: Any) -> ZooParts:  # noqa: ANN401 - as above
+    """Random text as long as the model takes; input and output embeddings are shared.
 
     lora_rank: of changes to queries and values, of which these alone are trained; 0 to train all weights.
     """
-    config = _code().LlamaConfig(
-        hidden_size=288,
-        intermediate_size=768,
-        num_hidden_layers=6,
-        num_attention_heads=6,
-        vocab_size=32_000,
-        max_position_embeddings=256,
-        tie_word_embeddings=True,
-        use_cache=False,
-    )
-    tokens = _text(config.vocab_size, num_tokens=256)
+    config = _code().LlamaConfig(tie_word_embeddings=True, use_cache=False, **sizes)
+    tokens = _text(config.vocab_size, num_tokens=config.max_position_embeddings)
     model = _code().LlamaForCausalLM(config)
     if lora_rank:
         add_lora(model, ("q_proj", "v_proj"), rank=lora_rank, alpha=2 * lora_rank)
