@@ -105,7 +105,7 @@ def watch(
 
 
 class Watch:
-    """A loop that is watched; made by `watch`."""
+    """A loop that is watched; made by `watch`. loop: what is marked, for callbacks of trainers."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class Watch:
         self._hooks = ExitStack()
         self._on, self._place = hooks.device_of(models)
         self._clock = self._on.clock(self._place)
-        self._loop = Loop(self._clock.now, on_step=self._on_step, on_first=self._note_forward)
+        self.loop = Loop(self._clock.now, on_step=self._on_step, on_first=self._note_forward)
         self._run = ""
         self._file: RankFile | None = None
         self._fresh: list[tuple[int, WatchedStep, bool]] = []
@@ -152,13 +152,13 @@ class Watch:
         self._flushed_s = self._said_s = monotonic()
         self._begun = process_time(), perf_counter()
         self._use = core_use()
-        self._hooks.enter_context(hooks.attached(self._loop, self._models))
+        self._hooks.enter_context(hooks.attached(self.loop, self._models))
         # Without another rank, what follows the last gradient is computing.
         self._alone = num_ranks == 1
         self._throughout = hooks.exchanges_throughout(self._models)
         self._gradients = None
         if not (self._alone or self._throughout):
-            self._gradients = GradientHooks(hooks.trained_once(self._models), self._loop.ready)
+            self._gradients = GradientHooks(hooks.trained_once(self._models), self.loop.ready)
             self._hooks.callback(self._gradients.release)
         atexit.register(self._cut_off)
         return self
@@ -171,45 +171,33 @@ class Watch:
 
     def batches(self, loader: Iterable[Any]) -> Batches:
         """The batches of a loader; each update ends a step when the next batch is fetched."""
-        return Batches(loader, self._loop)
+        return Batches(loader, self.loop)
 
     def fetches(self, loader: Any) -> None:  # noqa: ANN401 - a DataLoader, what wraps one, an iterator
         """Count as input what a torch DataLoader or an iterator takes, where other code iterates over it."""
         marked = hooks.iterator_marked if hasattr(loader, "__next__") else hooks.fetches_marked
-        self._hooks.enter_context(marked(self._loop, loader))
+        self._hooks.enter_context(marked(self.loop, loader))
 
     def calls(self, owner: Any, name: str) -> None:  # noqa: ANN401 - whatever has the method
         """Count a method as the forward pass."""
-        within = partial(hooks.forward, self._loop, owner)
+        within = partial(hooks.forward, self.loop, owner)
         self._hooks.enter_context(hooks.runs_within(owner, name, within))
 
     def pauses(self, owner: Any, name: str) -> None:  # noqa: ANN401 - whatever has the method
         """Count what a method takes to no step."""
-        self._hooks.enter_context(hooks.runs_within(owner, name, self._loop.paused))
+        self._hooks.enter_context(hooks.runs_within(owner, name, self.loop.paused))
 
     def end_step(self) -> None:
         """End a step here, in a loop without `batches`; nothing where no update was made."""
-        self._loop.cut()
-
-    def begin_anew(self) -> None:
-        """Count what came since the last step, a checkpoint say, to none."""
-        self._loop.begin_anew()
+        self.loop.cut()
 
     def paused(self) -> AbstractContextManager[None]:
         """A `with` block that belongs to no step: evaluation, checkpoints."""
-        return self._loop.paused()
-
-    def pause(self) -> None:
-        """Count what follows to no step, until `go_on`."""
-        self._loop.pause()
-
-    def go_on(self) -> None:
-        """End a pause."""
-        self._loop.go_on()
+        return self.loop.paused()
 
     def communication(self) -> AbstractContextManager[None]:
         """A `with` block that is communication nothing hides: averaging by hand, say."""
-        return self._loop.communication()
+        return self.loop.communication()
 
     def summary(self) -> str:
         """Some lines on where the steps went, from what has been seen so far."""
@@ -224,7 +212,7 @@ class Watch:
             return
         atexit.unregister(self._cut_off)
         if error is None:
-            self._loop.cut()
+            self.loop.cut()
         self._detach()
         self._flush()
         cpu_s, wall_s = process_time() - self._begun[0], perf_counter() - self._begun[1]
@@ -262,7 +250,7 @@ class Watch:
                 self._gradients.settle()
         if self._number >= self._num_steps:
             self._detach()
-        if self._loop.is_over or monotonic() - self._flushed_s > _FLUSH_S:
+        if self.loop.is_over or monotonic() - self._flushed_s > _FLUSH_S:
             self._flush()
 
     def _profiles(self) -> bool:
@@ -296,7 +284,7 @@ class Watch:
         self._steps += steps
         self._write([{"told": self._forward_facts}, *steps])
         self._flushed_s = monotonic()
-        if not self._loop.is_over and self._number and self._flushed_s - self._said_s > _SAY_EVERY_S:
+        if not self.loop.is_over and self._number and self._flushed_s - self._said_s > _SAY_EVERY_S:
             self._said_s = self._flushed_s
             if not self._about["rank"]:
                 self._say_progress()
@@ -328,7 +316,7 @@ class Watch:
 
     def _detach(self) -> None:
         """Remove every hook."""
-        self._loop.end()
+        self.loop.end()
         if self._profile is not None:
             self._profile.ended()
             self._profile = None
