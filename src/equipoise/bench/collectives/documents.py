@@ -1,6 +1,5 @@
 """JSON documents of timed collectives: those written here, and those of nccl-tests -J."""
 
-import math
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -23,15 +22,22 @@ from equipoise.bench.collectives import (
     Timing,
     bus_fraction,
 )
-from equipoise.bench.collectives.text import PROGRAMS, Printed, PrintedLog, PrintedRow, PrintedTable, Side
+from equipoise.bench.collectives.text import (
+    PROGRAMS,
+    Printed,
+    PrintedLog,
+    PrintedRow,
+    PrintedTable,
+    Side,
+    timing_of,
+)
 from equipoise.bench.environment import shared_core_sets
 from equipoise.bench.launchers import SO_FAR, Launcher, LaunchJob, read_document
 from equipoise.errors import DataError, EvidenceError
 from equipoise.runs import Tally
-from equipoise.units import GIB, MICROSECOND_S, SI_PREFIXES
+from equipoise.units import MICROSECOND_S, SI_PREFIXES
 
 MEASURED_SCHEMA = "equipoise.timed_collectives/1"
-_MOST_BYTES = 1024 * GIB
 _MOST_RANKS = 1_000_000
 _MOST_NAMED = 4
 
@@ -116,40 +122,20 @@ def reading_in(document: Mapping[str, Any], *, where: str) -> CollectiveRuns:
 
 
 def _timing(result: Mapping[str, Any], number: int, num_ranks: int, num_nodes: int) -> Timing:
-    operation = result["operation"]
+    operation, share = result["operation"], float(result["cpu_fraction"])
     if operation not in OPERATIONS:
         raise ValueError(f"operation {str(operation)[:40]!r}")
-    sides = [result.get("out_of_place"), result.get("in_place")]
-    seconds = [None if side is None else _positive(float(side["time"]) * MICROSECOND_S) for side in sides]
-    share = float(result["cpu_fraction"])
-    if seconds == [None, None] or not 0 <= share < _MOST_RANKS:
+    row = _row(number, result)
+    times_us = [side.time_us.value for side in row.sides if side is not None]
+    if not times_us or min(times_us) <= 0 or not row.payload_bytes > 0 or not 0 <= share < _MOST_RANKS:
         raise ValueError(f"result {number}")
-    return Timing(
-        operation=operation,
-        payload_bytes=_whole(result["size"], _MOST_BYTES),
-        num_ranks=num_ranks,
-        num_nodes=num_nodes,
-        out_of_place_s=seconds[0],
-        in_place_s=seconds[1],
-        redop=result["redop"],
-        dtype=str(result["type"])[:16],
-        num_wrong=max(int(side["nwrong"]) for side in sides if side is not None),
-        line=number,
-        cpu_fraction=share,
-    )
+    return replace(timing_of(row, operation, num_ranks, num_nodes), resolution=0.0, cpu_fraction=share)
 
 
-def _whole(value: object, most: int = _MOST_RANKS) -> int:
-    if type(value) is not int or not 0 < value <= most:
-        raise ValueError(f"{value!r} instead of a whole number from 1 to {most}")
+def _whole(value: object) -> int:
+    if type(value) is not int or not 0 < value <= _MOST_RANKS:
+        raise ValueError(f"{value!r} instead of a whole number from 1 to {_MOST_RANKS}")
     return value
-
-
-def _positive(value: float) -> float:
-    number = float(value)
-    if not 0 < number < math.inf:
-        raise ValueError(f"{value!r} instead of a number above zero")
-    return number
 
 
 # Printed with %lf: six digits after the point, of microseconds and of GB/s.

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from equipoise.bench.collectives import BY_NAME, KNOWN
+from equipoise.bench.collectives import BY_NAME, KNOWN, Timing
+from equipoise.units import MICROSECOND_S
 
 MAX_RANKS = 1_000_000
 
@@ -396,3 +397,22 @@ def without_empty(rows: Iterable[PrintedRow]) -> Iterator[PrintedRow]:
 
 def _timed(side: Side | None) -> Side | None:
     return side if side is not None and side.time_us.value > 0 else None
+
+
+def timing_of(row: PrintedRow, operation: str, num_ranks: int, num_nodes: int | None) -> Timing:
+    """The row as a timing of an operation between so many ranks; of the sides that have a time."""
+    seconds = [None if side is None else side.time_us.value * MICROSECOND_S for side in row.sides]
+    spread = [side.time_us.half / side.time_us.value for side in row.sides if side is not None]
+    return Timing(
+        operation=operation,
+        payload_bytes=row.payload_bytes,
+        num_ranks=num_ranks,
+        num_nodes=num_nodes,
+        out_of_place_s=seconds[0],
+        in_place_s=seconds[1],
+        redop=row.redop if row.redop != "none" else None,
+        dtype=row.dtype,
+        num_wrong=row.num_wrong,
+        line=row.line,
+        resolution=math.fsum(spread) / len(spread),
+    )
