@@ -47,18 +47,17 @@ def gradients(step: TrainingStep, subject: Trainee, on: DeviceKind) -> dict[str,
     order = sorted(range(len(trained)), key=ready.__getitem__)
     return {
         "gradients": [
-            {
-                "shape": list(trained[at].shape),
-                "bytes": trained[at].numel() * trained[at].element_size(),
-                "dtype": str(trained[at].dtype).removeprefix("torch."),
-                "ready": ready[at],
-            }
-            for at in order
+            {"shape": list(trained[at].shape), **_size(trained[at]), "ready": ready[at]} for at in order
         ],
-        "buffers": [
-            {"bytes": each.numel() * each.element_size(), "dtype": str(each.dtype).removeprefix("torch.")}
-            for each in subject.model.buffers()
-        ],
+        "buffers": [_size(each) for each in subject.model.buffers()],
+    }
+
+
+def _size(tensor: torch.Tensor) -> dict[str, Any]:
+    """Its bytes and of what."""
+    return {
+        "bytes": tensor.numel() * tensor.element_size(),
+        "dtype": str(tensor.dtype).removeprefix("torch."),
     }
 
 

@@ -1,6 +1,5 @@
 """What torch shows of a watched loop: facts of its run, and removable hooks that mark its steps."""
 
-import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
@@ -96,7 +95,6 @@ def about(
         "conditions": {
             **conditions(core_sets=[cores], launcher="watch", backend=backend),
             **on.conditions(place),
-            "host": platform.node(),
             "num_threads": torch.get_num_threads(),
         },
     }
