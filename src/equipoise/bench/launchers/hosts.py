@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
+from zlib import crc32
 
 from msgspec import Struct, convert, to_builtins
 
@@ -80,7 +81,12 @@ class HostConnection:
 
 
 _MEETING_S = 120.0
-PORTS = range(20_000, 32_000)  # below those that Linux gives away
+_PORTS = range(20_000, 32_000)  # below those that Linux gives away
+
+
+def shared_port(name: str) -> int:
+    """A port that follows from a name which processes share, and other jobs have not."""
+    return _PORTS[crc32(name.encode()) % len(_PORTS)]
 
 
 class Member(Struct, frozen=True, kw_only=True):
@@ -127,7 +133,7 @@ def member(environment: Mapping[str, str] = os.environ) -> Member | None:
             num_members=int(environment["SLURM_STEP_NUM_TASKS"]),
             starter="srun",
             address=slurm_address(environment["SLURM_STEP_NODELIST"]),
-            port=PORTS[sum(attempt.encode()) * 7919 % len(PORTS)],
+            port=shared_port(attempt),
             has_store=False,
             attempt=attempt,
         )
