@@ -91,7 +91,11 @@ class Report(Struct, frozen=True, kw_only=True):
     def cases(self, pairs: Sequence[Pair], batches: Sequence[int]) -> Cases:
         """Its models on pairs."""
         loads = [workload_load(each.workload) for each in self.models]
-        return cases(pairs, loads, batches, tensors=[each.holds for each in self.models])
+        holds = {
+            name: np.array([getattr(each.holds, name) for each in self.models], dtype=float)
+            for name in ExchangedTensors.__struct_fields__
+        }
+        return cases(pairs, loads, batches, tensors=ExchangedTensors(**holds))
 
 
 def crossover(

@@ -26,12 +26,13 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter, process_time
 from types import FunctionType
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
 
 from equipoise.bench.devices import DeviceKind, device
-from equipoise.bench.training import Step, Trainee
+from equipoise.bench.training import Trainee
 from equipoise.bench.trial import Trial
 from equipoise.units import MICROSECOND_S
 
@@ -108,7 +109,7 @@ class Rank(Struct, frozen=True, kw_only=True):
     workload: str
     device: DeviceKind
     subject: Trainee
-    step: Step
+    step: Any  # a TrainingStep, which imports torch
 
 
 @contextmanager
@@ -152,7 +153,7 @@ def one_rank(rank: Rank, num_pairs: int) -> None:
 
     subject, step, num_ranks = rank.subject, rank.step, rank.num_ranks
     watch = Stopwatch(step, subject, rank.device, num_ranks=num_ranks)
-    watch.laps(NUM_WARM_UP)
+    watch.run(NUM_WARM_UP)
     module, optimizer, batches, loss_of = step.module, step.optimizer, subject.batches, subject.loss
 
     def bare(num_steps: int) -> None:
@@ -172,11 +173,9 @@ def one_rank(rank: Rank, num_pairs: int) -> None:
         (watch.settle if run == instrumented else watch.release)()
         dist.barrier()
         run(1)  # the first step of a block finds another arm's code in the caches
-        watch.read(())
         start = now()
         run(num_steps)
         taken = torch.tensor([now() - start], dtype=torch.float64)
-        watch.read(())  # what was noted is not wanted here
         dist.all_reduce(taken, op=dist.ReduceOp.MAX)
         return float(taken) / num_steps
 

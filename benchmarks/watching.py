@@ -83,7 +83,7 @@ def put_on(seen: Any, module: Any) -> Iterator[None]:  # noqa: ANN401 - a Watch,
     """The hooks of a watch that has settled, for a block."""
     from equipoise.bench.watching.hooks import attached  # noqa: PLC0415 - after the cores are set
 
-    seen._hooks.enter_context(attached(seen._loop, [module]))  # noqa: SLF001 - likewise
+    seen._hooks.enter_context(attached(seen.loop, [module]))  # noqa: SLF001 - likewise
     if seen._gradients:  # noqa: SLF001 - likewise
         seen._gradients.settle()  # noqa: SLF001 - likewise
     try:

@@ -31,11 +31,11 @@ from typing import Any
 
 from curves import figure, last_loss, mean_curve, reached_s, sample_rate, samples_to, with_error
 from emulated import emulated
-from msgspec import Struct, to_builtins
+from msgspec import Struct, convert, to_builtins
 from msgspec.structs import replace
 
 from equipoise.bench.launchers import LaunchJob
-from equipoise.bench.trial import Trial, trial_from
+from equipoise.bench.trial import Trial
 
 HERE = Path(__file__).resolve().parent
 DOCS = HERE.parent / "docs" / "experiments"
@@ -602,7 +602,7 @@ def write_trainings(done: Trainings, path: Path) -> None:
     rows = []
     for file in done.folder.glob("*/*.json"):
         kept = json.loads(file.read_text())
-        trial, curve = trial_from(kept.get("trial") or kept["cell"], str(file)), kept["curve"]
+        trial, curve = convert(kept.get("trial") or kept["cell"], Trial), kept["curve"]
         told = (trial.workload, trial.method, trial.num_ranks, trial.rank_batch_samples, trial.learning_rate)
         ends = [f"{value:.5g}" for value in (curve[-1]["loss"], curve[-1]["seconds"], sample_rate(curve))]
         rows.append((*told, trial.seed, file.parent.name, trial.train_samples, *ends))

@@ -9,8 +9,9 @@ import sys
 
 import torch
 import torch.distributed as dist
+from msgspec import convert
 
-from equipoise.bench.trial import trial_from
+from equipoise.bench.trial import Trial
 from equipoise.bench.trial_rank import train
 
 
@@ -21,7 +22,7 @@ def main(rank: int, num_ranks: int, store: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=num_ranks)
     for line in sys.stdin:
-        result = train(trial_from(json.loads(line), "a trial for the crew"), rank, torch.device("cpu"))
+        result = train(convert(json.loads(line), Trial), rank, torch.device("cpu"))
         if result is not None:
             print(json.dumps(result), file=answers, flush=True)
 

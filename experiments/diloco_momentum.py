@@ -11,6 +11,7 @@ import argparse
 
 import torch
 import torch.distributed as dist
+from msgspec.structs import replace
 
 from equipoise.bench.training import OptimizerSettings, method, trainee
 
@@ -23,7 +24,8 @@ def held_out_loss(text: str, settings: OptimizerSettings, *, seed: int, num_step
     rank, world_size = dist.get_rank(), dist.get_world_size()
     found, argument = method(text)
     subject = trainee("mlp", batch_samples=BATCH_SAMPLES, seed=seed, rank=rank, num_ranks=world_size)
-    step = found.begin(subject, settings, world_size=world_size, argument=argument)
+    subject = replace(subject, settings=settings)
+    step = found.begin(subject, world_size=world_size, argument=argument)
     for _ in range(num_steps):
         step.run(next(subject.batches))
     step.close()

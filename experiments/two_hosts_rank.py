@@ -9,7 +9,9 @@ import json
 import os
 import sys
 
-from equipoise.bench.trial import trial_from
+from msgspec import convert
+
+from equipoise.bench.trial import Trial
 from equipoise.bench.worker import end_with_parent
 
 
@@ -28,7 +30,7 @@ def main(rank: int, num_ranks: int, core: int) -> None:
     dist.init_process_group("gloo", rank=rank, world_size=num_ranks)
     for line in sys.stdin:
         torch.manual_seed(0)
-        result = time_steps(trial_from(json.loads(line), "a trial for the rank"), rank, torch.device("cpu"))
+        result = time_steps(convert(json.loads(line), Trial), rank, torch.device("cpu"))
         gc.collect()
         if result is not None:
             print(json.dumps(result, allow_nan=False), file=answers, flush=True)

@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import equipoise
-from equipoise.bench.watching import Watch
+from equipoise.bench.watching.user_loop import Watch
 
 BATCH_SAMPLES = 32
 images, labels = (torch.tensor(each) for each in load_digits(return_X_y=True))

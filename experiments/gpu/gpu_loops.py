@@ -69,7 +69,7 @@ def profiled(trial: Trial, bench_s: Mapping[str, float], trace: Path) -> dict[st
     on = device(trial.device)
     start = prepared_training(trial, 0, on, on.bind(0))
     watch = Stopwatch(start.step, start.subject, on, num_ranks=1)
-    watch.laps(WARM_UP_STEPS)
+    watch.run(WARM_UP_STEPS)
     running: list[Any] = []
 
     def annotate(name: str) -> None:
@@ -81,7 +81,7 @@ def profiled(trial: Trial, bench_s: Mapping[str, float], trace: Path) -> dict[st
     # Before the marks: what naming a part takes then lies between its span and the next.
     start.step.marks.insert(0, annotate)
     with profile(activities=[getattr(ProfilerActivity, name) for name in on.activities]) as seen:
-        laps = watch.laps(PROFILED_STEPS)
+        laps = watch.run(PROFILED_STEPS)
     seen.export_chrome_trace(str(trace))
     marked = [watch.split(lap) for lap in laps]
     traced = reached_s(json.loads(trace.read_bytes())["traceEvents"])

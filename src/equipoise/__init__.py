@@ -7,10 +7,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from equipoise.bench.watching import watch
     from equipoise.bench.watching.lightning import LightningWatch
     from equipoise.bench.watching.rows import watched
     from equipoise.bench.watching.trainer import TrainerWatch
+    from equipoise.bench.watching.user_loop import watch
     from equipoise.library.allocation import allocate
     from equipoise.library.checks import topology, validate
     from equipoise.library.decisions import advise, plan, predict
@@ -34,7 +34,7 @@ _OWNERS = {
     "tables": "equipoise.runs.embedded",
     "topology": "equipoise.library.checks",
     "validate": "equipoise.library.checks",
-    "watch": "equipoise.bench.watching",
+    "watch": "equipoise.bench.watching.user_loop",
     "watched": "equipoise.bench.watching.rows",
 }
 

@@ -46,8 +46,8 @@ def trained(
     found, argument = method(text)
     subject = trainee("mlp", batch_samples=batch_samples, seed=seed, rank=rank, num_ranks=world_size)
     subject = doubled(subject) if double else subject
-    settings = OptimizerSettings(learning_rate=0.05, momentum=momentum)
-    step = found.begin(subject, settings, world_size=world_size, argument=argument)
+    subject = replace(subject, settings=OptimizerSettings(learning_rate=0.05, momentum=momentum))
+    step = found.begin(subject, world_size=world_size, argument=argument)
     phases = []
     step.marks.append(phases.append)
     losses = []
@@ -117,8 +117,8 @@ def many_buckets(text, rank, world_size):
     """A few steps of the small CNN, whose gradients fill two buckets."""
     found, argument = method(text)
     subject = trainee("small_cnn", batch_samples=4, seed=SEED, rank=rank, num_ranks=world_size)
-    settings = OptimizerSettings(learning_rate=0.01)
-    step = found.begin(subject, settings, world_size=world_size, argument=argument)
+    subject = replace(subject, settings=OptimizerSettings(learning_rate=0.01))
+    step = found.begin(subject, world_size=world_size, argument=argument)
     for _ in range(5):
         step.run(next(subject.batches))
     step.close()
@@ -140,10 +140,10 @@ def sums(text, rank, world_size):
         batches=iter(batches),
         loss=lambda module, wanted: (module(torch.eye(24)) * wanted.T).sum(),
         num_samples=len,
+        settings=OptimizerSettings(learning_rate=1.0),
     )
     found, argument = method(text)
-    settings = OptimizerSettings(learning_rate=1.0)
-    step = found.begin(subject, settings, world_size=world_size, argument=argument)
+    step = found.begin(subject, world_size=world_size, argument=argument)
     for batch in batches:
         step.run(batch)
     kept = step.hook_state.unsent if text.startswith("topk") else step.hook_state.error_dict

@@ -3,12 +3,11 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import to_builtins
 
 from equipoise.bench.environment import conditions, core_sets, refuse_unlike
 from equipoise.bench.phases import EXPOSED, PARTS, STEP, TOTAL, parts, with_total
 from equipoise.bench.summary import is_steady, outliers
-from equipoise.bench.trial import Trial, trial_from
+from equipoise.bench.trial import Trial
 from equipoise.errors import DataError, UsageError
 
 
@@ -29,10 +28,6 @@ def test_trials_that_differ_in_any_field_have_names_that_differ():
     assert all(name.replace("-", "").isalnum() for name in names)
 
 
-def test_a_trial_comes_back_from_its_file():
-    assert trial_from(to_builtins(trial(seed=3)), "file") == trial(seed=3)
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -44,11 +39,6 @@ def test_a_trial_comes_back_from_its_file():
 def test_a_trial_that_cannot_run_says_why(changes, words):
     with pytest.raises(UsageError, match=words):
         trial(**changes)
-
-
-def test_a_damaged_trial_names_its_field():
-    with pytest.raises(DataError, match=r"file: .*\$\.seed"):
-        trial_from({**to_builtins(trial()), "seed": "x"}, "file")
 
 
 def test_a_falling_series_is_not_steady_and_a_level_one_is():

@@ -12,7 +12,7 @@ from command_line import prepared_python
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.bench.training import METHODS, OptimizerSettings, method
+from equipoise.bench.training import METHODS, method
 from equipoise.errors import UsageError
 
 RANKS = Path(__file__).with_name("ranks.py")
@@ -340,10 +340,3 @@ def test_what_cannot_run_says_why(name, world_size, backend, words):
 
 def test_everything_runs_over_gloo_with_two_ranks():
     assert [each.name for each in METHODS if each.why_not(2, "gloo")] == ["single"]
-
-
-def test_unknown_optimizer_is_refused():
-    with pytest.raises(UsageError, match=r"'lion'.* sgd, adamw"):
-        OptimizerSettings(name="lion")
-    with pytest.raises(UsageError, match="more than 0"):
-        OptimizerSettings(learning_rate=0.0)

@@ -26,7 +26,7 @@ from equipoise.bench.stopwatch import (
     profiled,
 )
 from equipoise.bench.summary import is_steady
-from equipoise.bench.training import MethodSetup, OptimizerSettings, Trainee
+from equipoise.bench.training import MethodSetup, Trainee
 from equipoise.bench.training.steps import TrainingStep
 
 
@@ -66,9 +66,7 @@ def stepping(model, *, num_accumulated=1, wrapped=True):
         num_samples=lambda batch: len(batch[0]),
     )
     module = DistributedDataParallel(model) if wrapped else model
-    setup = MethodSetup(
-        name="ddp", trainee=subject, settings=OptimizerSettings(), world_size=2, argument=None
-    )
+    setup = MethodSetup(name="ddp", trainee=subject, world_size=2, argument=None)
     step = TrainingStep(setup, module, num_accumulated=num_accumulated)
     return Stopwatch(step, subject, device("cpu"), num_ranks=2), step
 
@@ -77,31 +75,31 @@ def stepping(model, *, num_accumulated=1, wrapped=True):
 def test_after_warm_up_only_the_last_gradient_is_looked_at():
     watch, step = stepping(Branches())
     assert exchanges(step, 2) == BACKWARDS
-    assert [len(lap.ready) for lap in watch.laps(3)] == [4, 4, 4]
+    assert [len(lap.ready) for lap in watch.run(3)] == [4, 4, 4]
     watch.settle()
-    laps = watch.laps(3)
+    laps = watch.run(3)
     assert [len(lap.ready) for lap in laps] == [1, 1, 1]
     splits = [watch.split(lap) for lap in laps]
     assert largest_gap(splits) < 1e-6
     assert all(split[EXPOSED] > 0 for split in splits)
     watch.release()
-    assert [len(lap.ready) for lap in watch.laps(2)] == [0, 0]
+    assert [len(lap.ready) for lap in watch.run(2)] == [0, 0]
 
 
 @pytest.mark.usefixtures("alone")
 def test_a_last_gradient_that_changes_leaves_exposed_communication_unknown():
     model = Branches()
     watch, _ = stepping(model)
-    watch.laps(3)
+    watch.run(3)
     watch.settle()
-    timed = watch.laps(2)
+    timed = watch.run(2)
     watch.observe_all()
     seen = Profiled(communication_s=1e-4, exposed_s=1e-4)
-    same = watch.with_communication(timed, watch.laps(2), seen)
+    same = watch.with_communication(timed, watch.run(2), seen)
     assert len(same) == 2
     assert all(split[TOTAL] >= split[EXPOSED] > 0 for split in same)
     model.turned = True
-    other = watch.with_communication(timed, watch.laps(2), seen)
+    other = watch.with_communication(timed, watch.run(2), seen)
     assert len(other) == 2
     assert all(EXPOSED not in split and TOTAL not in split for split in other)
     for before, after in zip(same, other, strict=True):
@@ -112,12 +110,12 @@ def test_a_last_gradient_that_changes_leaves_exposed_communication_unknown():
 @pytest.mark.usefixtures("alone")
 def test_passes_that_only_add_up_gradients_communicate_nothing():
     watch, _ = stepping(Branches(), num_accumulated=3)
-    watch.laps(3)
+    watch.run(3)
     watch.settle()
-    timed = watch.laps(6)
+    timed = watch.run(6)
     watch.observe_all()
     seen = Profiled(communication_s=1e-3, exposed_s=0.0)
-    found = watch.with_communication(timed, watch.laps(3), seen)
+    found = watch.with_communication(timed, watch.run(3), seen)
     assert [split[TOTAL] > 0 for split in found] == [False, False, True] * 2
     assert [split[EXPOSED] > 0 for split in found] == [False, False, True] * 2
 
@@ -125,13 +123,13 @@ def test_passes_that_only_add_up_gradients_communicate_nothing():
 @pytest.mark.usefixtures("alone")
 def test_of_short_steps_few_are_marked_and_the_others_are_timed_as_a_whole():
     watch, _ = stepping(Branches(), num_accumulated=2)
-    watch.laps(4)
+    watch.run(4)
     watch.settle()
-    timed = watch.read(watch.run(14, every=3, period=2))
+    timed = watch.run(14, every=3, period=2)
     assert [lap.is_marked for lap in timed] == ([True] * 2 + [False] * 4) * 2 + [True] * 2
     assert [len(lap.ready) for lap in timed if not lap.is_marked] == [0] * 8
     watch.observe_all()
-    found = watch.with_communication(timed, watch.laps(2), Profiled(communication_s=1e-4, exposed_s=0.0))
+    found = watch.with_communication(timed, watch.run(2), Profiled(communication_s=1e-4, exposed_s=0.0))
     for lap, split in zip(timed, found, strict=True):
         assert split[STEP] == pytest.approx(lap.host_s)
         assert (set(split) == {STEP}) != lap.is_marked
@@ -141,9 +139,9 @@ def test_of_short_steps_few_are_marked_and_the_others_are_timed_as_a_whole():
 def test_a_bare_model_exchanges_apart_from_its_passes():
     watch, step = stepping(Branches(), wrapped=False)
     assert exchanges(step, 2) == APART
-    laps = watch.laps(2)
+    laps = watch.run(2)
     assert [len(lap.ready) for lap in laps] == [0, 0]
-    (split, _) = watch.with_communication(laps, watch.laps(2), Profiled(communication_s=1.0, exposed_s=1.0))
+    (split, _) = watch.with_communication(laps, watch.run(2), Profiled(communication_s=1.0, exposed_s=1.0))
     assert split[EXPOSED] == split[TOTAL] == 0.0
 
 

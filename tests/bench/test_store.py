@@ -136,6 +136,14 @@ def test_a_damaged_trial_is_named(tmp_path):
         Store(tmp_path).finished()
 
 
+def test_a_field_that_no_trial_has_is_named(tmp_path):
+    run_sweep(trials(1), tmp_path, instant([]), limit_s=1.0)
+    (path,) = tmp_path.glob("trials/*.json")
+    path.write_text(path.read_text().replace('"seed": 0', '"seed": "x"'))
+    with pytest.raises(DataError, match=rf"{path.name}: .*\$\.trial\.seed"):
+        Store(tmp_path).finished()
+
+
 @pytest.mark.parametrize("content", ["[]", "{}", '{"trials": 5}', '{"trials": [5]}', '{"trials": [{}]}'])
 def test_a_damaged_plan_is_named(tmp_path, content):
     run_sweep(trials(), tmp_path, instant([]), limit_s=1.0)

@@ -265,7 +265,7 @@ def test_phases_agree_with_those_of_the_sweep_in_the_same_loop():
     with equipoise.watch(subject.model) as seen:
         watched = replace(subject, batches=iter(seen.batches(subject.batches)))
         stopwatch = Stopwatch(step, watched, on, num_ranks=1)
-        laps = [stopwatch.split(each) for each in stopwatch.laps(80)]
+        laps = [stopwatch.split(each) for each in stopwatch.run(80)]
     numbers = seen.result.numbers
     assert len(numbers) == 80 - seen.result.num_warm_up > 0
     step_s = median(laps[number - 1][STEP] for number in numbers)
@@ -404,8 +404,8 @@ def test_two_runs_share_a_folder(tmp_path):
 
 KILLED = """
 import sys, time, torch, equipoise
-from equipoise.bench import watching
-watching._FLUSH_S = 0.2
+from equipoise.bench.watching import user_loop
+user_loop._FLUSH_S = 0.2
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 def batches():

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import nn
 
 import equipoise
-from equipoise.bench import watching
+from equipoise.bench.watching import user_loop
 
 NUM_FEATURES, NUM_CLASSES = 16, 4
 SLEPT_S = 0.02
@@ -86,7 +86,7 @@ def plain(out, *, dies_at=None):
 
 def dying(out):
     """A loop whose rank 1 is killed in the middle, after most of it was put on disk."""
-    watching._FLUSH_S = 0.1
+    user_loop._FLUSH_S = 0.1
     plain(out, dies_at=40)
 
 

@@ -5,10 +5,11 @@ import re
 from pathlib import Path
 
 import pytest
+from msgspec import convert
 from msgspec.structs import replace
 
 from equipoise.bench.training import METHODS
-from equipoise.bench.trial import FAILED, SUCCESS, FinishedTrial, trial_from
+from equipoise.bench.trial import FAILED, SUCCESS, FinishedTrial, Trial
 from equipoise.diagnose.exchange_costs import ExchangeCosts, Messages, MethodWork, exchange_costs
 from equipoise.diagnose.method_search import (
     EXACT,
@@ -42,7 +43,6 @@ def costs(byte_per_s=1e8):
     return {
         2: ExchangeCosts(
             num_ranks=2,
-            launcher="made up",
             messages={"all_reduce": messages, "all_gather": messages},
             method_work={"ddp": work, "fp16": work},
         )
@@ -180,7 +180,7 @@ def test_a_recorded_machine_is_searched_as_a_real_one():
     recorded = json.loads(path.read_text())
     runs = [
         FinishedTrial(
-            trial=trial_from(each["cell"], str(path)),
+            trial=convert(each["cell"], Trial),
             status=each["status"],
             reason=each["reason"],
             conditions={},

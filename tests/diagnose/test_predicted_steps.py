@@ -67,7 +67,6 @@ def costs(*, byte_per_s, latency_s=0.0, work_s=0.0):
     work = MethodWork(fixed_s=work_s, tensor_s=0.0, gradient_bytes=(MIB,), copying_s=(0.0,))
     return ExchangeCosts(
         num_ranks=2,
-        launcher="made up",
         messages={"all_reduce": messages, "all_gather": messages},
         method_work=dict.fromkeys(("ddp", "fp16", "powersgd:2", "topk:0.01"), work),
     )

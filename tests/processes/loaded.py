@@ -31,7 +31,11 @@ OF_TORCH = (
     *("torch", "torch._dynamo", "torch.distributed.run", "torch.distributed.fsdp", "torch.profiler"),
     *("torch.distributed.tensor.parallel", "torch.distributed.pipelining", "torch.nn.parallel"),
     *("sklearn.datasets", "equipoise.bench.trial_rank", "equipoise.bench.training.models"),
-    *("equipoise.bench.communication_rank", "equipoise.bench.watching", "equipoise.bench.equipment"),
+    *(
+        "equipoise.bench.communication_rank",
+        "equipoise.bench.watching.user_loop",
+        "equipoise.bench.equipment",
+    ),
     "equipoise.spec.torch_model",
 )
 

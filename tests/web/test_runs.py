@@ -15,9 +15,9 @@ from pathlib import Path
 import torch
 from torch import nn
 import equipoise
-from equipoise.bench import watching
+from equipoise.bench.watching import user_loop
 
-watching._FLUSH_S = 0.1
+user_loop._FLUSH_S = 0.1
 model = nn.Linear(16, 4)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 stop = Path(sys.argv[1], "stop")

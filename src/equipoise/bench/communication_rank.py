@@ -428,10 +428,10 @@ def _step(
         batches=iter(()),
         loss=lambda model, given: model(*given).sum(),
         num_samples=lambda _batch: 1,
+        settings=OptimizerSettings(learning_rate=1e-6),
     )
     found, argument = method(text)
-    settings = OptimizerSettings(learning_rate=1e-6)
-    step = found.begin(subject, settings, world_size=1, argument=argument)
+    step = found.begin(subject, world_size=1, argument=argument)
     return lambda: step.run(batch)
 
 

@@ -1,7 +1,6 @@
 """The devices that ranks compute on: how they are taken, exchanged over, waited for and read."""
 
 import resource
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from msgspec import Struct
 
 from equipoise.bench import counters
-from equipoise.bench.environment import file_text, no_torch, usable_cores
+from equipoise.bench.environment import command_output, file_text, no_torch, usable_cores
 from equipoise.errors import UsageError
 from equipoise.units import MILLISECOND_S
 
@@ -326,11 +325,5 @@ def _num_accelerators() -> int:
     """How many accelerators torch sees; 0 where there is no driver, or no torch."""
     if not any(driver.exists() for driver in _DRIVERS):
         return 0
-    try:
-        counted = subprocess.run(
-            [sys.executable, "-c", _COUNT], capture_output=True, text=True, check=False, timeout=_COUNT_S
-        )
-    except subprocess.TimeoutExpired:
-        return 0
-    printed = counted.stdout.strip()
-    return int(printed) if counted.returncode == 0 and printed.isdecimal() else 0
+    printed = command_output((sys.executable, "-c", _COUNT), limit_s=_COUNT_S).strip()
+    return int(printed) if printed.isdecimal() else 0

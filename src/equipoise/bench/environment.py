@@ -64,17 +64,6 @@ COMPARED = (
     "collectives",
 )
 
-_MACHINE = (
-    "host",
-    "kernel",
-    "processor",
-    "num_cores",
-    "memory_bytes",
-    "governor",
-    "clock_hz",
-    "load_1min",
-    "time_slice_s",
-)
 _PACKAGES = ("torch", "equipoise", "numpy", "transformers")
 
 
@@ -86,8 +75,9 @@ def conditions(
     core_sets: the cores each rank is bound to, by rank. here: whether ranks run on this machine; if not,
     only its software is recorded.
     """
+    machine = _machine()
     return {
-        **(_machine() if here else dict.fromkeys(_MACHINE)),
+        **(machine if here else dict.fromkeys(machine)),
         "python": platform.python_version(),
         **{package: version_of(package) for package in _PACKAGES},
         "backend": backend,
@@ -243,15 +233,15 @@ def file_text(path: Path) -> str:
         return ""
 
 
-def command_output(command: Sequence[str]) -> str:
-    """What a command prints within half a minute; nothing where it is not installed or fails."""
+def command_output(command: Sequence[str], *, limit_s: float = _COMMAND_S) -> str:
+    """What a command prints within so many seconds; nothing where it is not installed or fails."""
     try:
         ended = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            timeout=_COMMAND_S,
+            timeout=limit_s,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):

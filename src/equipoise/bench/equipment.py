@@ -7,6 +7,7 @@ import platform
 import shutil
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import ClassVar
 
 from msgspec import Struct
@@ -23,6 +24,7 @@ from equipoise.bench.launchers.ray_cluster import ray_cluster
 from equipoise.bench.launchers.slurm import NAME as SLURM
 from equipoise.bench.launchers.slurm import slurm
 from equipoise.errors import UsageError
+from equipoise.files import shipped_table
 from equipoise.runs import embedded
 
 # Ways to start the processes of a trial on this machine; Slurm and Ray start them on others.
@@ -87,9 +89,9 @@ def installation() -> Installation:
         checks=checks(),
         measuring=equipment(),
         missing_extras=tuple(
-            check(name, None, what, fix=f"pip install 'equipoise[{name}]'")
-            for name, needed, what in _EXTRAS
-            if not all(map(version_of, needed))
+            check(name, None, extra["what"], fix=f"pip install 'equipoise[{name}]'")
+            for name, extra in _KNOWN["extras"].items()
+            if not all(map(version_of, extra["needs"]))
         ),
     )
 
@@ -152,36 +154,19 @@ def _reason_line(reason: str | None) -> str | None:
     return " ".join(reason.split())
 
 
-# What each library is for; all are installed with the package, so a missing one means a damaged installation.
-_LIBRARIES = (
-    ("numpy", "statistics and laws"),
-    ("msgspec", "records"),
-    ("orjson", "reading logs, writing JSON"),
-    ("polars", "the tables"),
-    ("rich", "the report on a terminal"),
-    ("scipy", "intervals and fits"),
-    ("typer", "the command line"),
-    ("zstandard", "archives ending in .zst"),
-)
-# What pip installs beyond the core, by the name of the extra: the libraries that show whether it is there.
-_EXTRAS = (
-    ("torch", ("torch",), "plan for models of your own"),
-    ("bench", ("torch", "nvidia-ml-py", "scikit-learn"), "training and timing here"),
-    ("zoo", ("torch", "transformers"), "larger models by name"),
-    ("slurm", ("torch", "submitit"), "training on nodes of Slurm"),
-    ("ray", ("torch", "ray"), "training on nodes of Ray"),
-)
-_PROGRAMS = (("git", "ingest of bare repositories", "install git"),)
+# Libraries, extras of the package and programs, each with what it is for.
+_KNOWN = shipped_table(Path(__file__).with_name("equipment.toml"))
 
 
 def checks() -> tuple[Check, ...]:
     """What every verb needs."""
+    libraries = _KNOWN["libraries"]
     return (
         check("equipoise", __version__, "this command"),
         check("python", platform.python_version(), "everything", fix="install Python 3.11 or newer"),
         check("dataset", embedded.version(), "published evidence without any download"),
-        *(check(name, version_of(name), what, fix=f"pip install {name}") for name, what in _LIBRARIES),
-        *(check(name, shutil.which(name), what, fix=fix) for name, what, fix in _PROGRAMS),
+        *(check(name, version_of(name), what, fix=f"pip install {name}") for name, what in libraries.items()),
+        check("git", shutil.which("git"), "ingest of bare repositories", fix="install git"),
         check("cores", str(len(usable_cores())), "ingest reads with all of them"),
         check("terminal", _terminal(), "colour and progress; plain text elsewhere"),
     )

@@ -7,6 +7,7 @@ docs/measure/phases.md defines every phase.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import inf
 from typing import Any, NamedTuple
 
 from equipoise.intervals import covered_s
@@ -111,6 +112,19 @@ def with_total(split: Mapping[str, float], *, total_s: float, step_s: float) -> 
     return {**split, TOTAL: total, OVERLAPPED: total - exposed}
 
 
+def with_exchanges(split: Mapping[str, float], seen: Mapping[str, float]) -> Mapping[str, float]:
+    """The phases of a step with communication as profiled steps show it; as they are where none was profiled.
+
+    seen: `communication_s` in `step_s` of profiled steps; where ranks exchange throughout both passes also
+    `exposed_s` in `passes_s`. Assumes and source: as with_share_exposed and with_total.
+    """
+    if not seen.get("step_s"):
+        return split
+    if seen.get("passes_s") and {FORWARD, BACKWARD} <= set(split):
+        split = with_share_exposed(split, min(1.0, seen["exposed_s"] / seen["passes_s"]))
+    return with_total(split, total_s=seen["communication_s"], step_s=seen["step_s"])
+
+
 def largest_gap(splits: Iterable[Mapping[str, float]]) -> float:
     """The largest fraction of a step by which its parts miss it.
 
@@ -172,8 +186,9 @@ class Loop:
         # Most steps have the same names: they are kept once.
         self._kinds: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._num_batches = self._num_samples = 0
-        # How deep in passes, updates and pauses within each other.
-        self._in_backward = self._in_optimizer = self._in_pause = 0
+        # How deep in passes, updates and pauses within each other; what is over stays in a pause.
+        self._in_backward = self._in_optimizer = 0
+        self._in_pause = 0.0
         self._trains = self._updated = False
 
     def next_batch(self) -> None:
@@ -282,6 +297,15 @@ class Loop:
         """What follows belongs to no step, until `go_on`."""
         self._mark(PAUSED)
         self._in_pause += 1
+
+    def end(self) -> None:
+        """Nothing is marked any more."""
+        self._in_pause = inf
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it was ended."""
+        return self._in_pause == inf
 
     def go_on(self) -> None:
         """The loop goes on."""

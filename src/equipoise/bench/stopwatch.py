@@ -1,10 +1,10 @@
 """Marks of a step on its device's clock, split into phases afterwards; profiled steps. Needs torch."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import ceil
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -24,12 +24,13 @@ from equipoise.bench.phases import (
     Span,
     parts,
     uncovered_s,
-    with_share_exposed,
+    with_exchanges,
     with_total,
     without_exposed,
 )
 from equipoise.bench.trace.activity import communicates, computes_on_host, host_operation
-from equipoise.bench.training import Step, Trainee
+from equipoise.bench.training import Trainee
+from equipoise.bench.training.steps import TrainingStep
 from equipoise.intervals import covered_s
 from equipoise.units import MICROSECOND_S
 
@@ -78,6 +79,19 @@ def profiled(events: Iterable[ProfileEvent]) -> Profiled:
     )
 
 
+def exchanges_seen(
+    seen: Profiled, splits: Sequence[Mapping[str, float]], *, throughout: bool
+) -> dict[str, float]:
+    """What `with_exchanges` takes, of profiled steps; empty without any. throughout: both passes exchange."""
+    if not splits:
+        return {}
+    found = {"communication_s": seen.communication_s, "step_s": sum(split[STEP] for split in splits)}
+    if throughout:
+        found["exposed_s"] = seen.exposed_s
+        found["passes_s"] = sum(split[FORWARD] + split[BACKWARD] for split in splits)
+    return found
+
+
 class CommunicationProfile:
     """Communication from `begin` to `ended`, by torch's profiler."""
 
@@ -116,10 +130,6 @@ class CommunicationProfile:
 # Where a method's backward pass exchanges: nowhere, in itself (gradients), or throughout (weights too).
 APART, BACKWARDS, THROUGHOUT = "apart", "backwards", "throughout"
 
-# A step as it was run: stamps of its start and end (none where nothing in it was marked), the host's seconds,
-# how many marks and gradients by then.
-Raw = tuple[Any, Any, float, int, int]
-
 # What marks cost a short step, mostly by what they push out of caches, and what they may cost:
 # docs/measure/phases.md.
 _MARKS_S = 40 * MICROSECOND_S
@@ -128,22 +138,17 @@ _SHARE_OF_MARKS = 0.003
 _FEWEST_MARKED = 4
 
 
-class Lap(Struct, frozen=True, kw_only=True):
+class Lap(NamedTuple):
     """One step as it was marked: names and stamps, stamps of gradients, its end, and the host's seconds.
 
-    Without names it was timed as a whole.
+    Without names it was timed as a whole. It is split afterwards: that takes time.
     """
 
-    names: tuple[str, ...]
+    names: Sequence[str]
     stamps: Sequence[Any]
     ready: Sequence[Any]
     end: Any
     host_s: float
-
-    @property
-    def kind(self) -> object:
-        """What it did: only steps of one kind are compared."""
-        return self.names
 
     @property
     def is_marked(self) -> bool:
@@ -222,110 +227,71 @@ class GradientHooks:
 class Stopwatch:
     """Runs steps one at a time, each to its end on the device, and notes when its phases begin."""
 
-    def __init__(self, step: Step, subject: Trainee, on: DeviceKind, *, num_ranks: int) -> None:
+    def __init__(self, step: TrainingStep, subject: Trainee, on: DeviceKind, *, num_ranks: int) -> None:
         """Every gradient is observed until `settle`, to find those that are ready last."""
-        self._on = on
+        self._on, self._step, self._batches = on, step, subject.batches
         self._clock = on.clock()
         self.exchanges = exchanges(step, num_ranks)
         self._parameters = [each for each in subject.model.parameters() if each.requires_grad]
-        # Filled while steps run, and read afterwards: reading takes time.
+        # Of the step under way.
         self._names: list[str] = []
         self._stamps: list[Any] = []
         self._ready: list[Any] = []
-        name_it, stamp_it, ready_at, now = (
-            self._names.append,
-            self._stamps.append,
-            self._ready.append,
-            self._clock.now,
-        )
-
-        def mark(name: str) -> None:
-            name_it(name)
-            stamp_it(now())
-
         observed = self._parameters if self.exchanges == BACKWARDS else ()
-        self._gradients = GradientHooks(observed, lambda: ready_at(now()))
+        self._gradients = GradientHooks(observed, self._note_gradient)
         self._settled: set[int] = set()
         self.observe_all, self.release = self._gradients.observe_all, self._gradients.release
-        self._marks, self._mark = step.marks, mark
-        step.marks.append(mark)
-        self._once = self._stepping(step.run, subject.batches)
-        self._whole = self._stepping_over(step.run, subject.batches)
+        step.marks.append(self._mark)
 
-    def _stepping(self, run: Callable[[Any], Any], batches: Iterator[Any]) -> Callable[[], Raw]:
-        """One step, run to its end."""
-        names, ready, now, synchronise = self._names, self._ready, self._clock.now, self._on.synchronise
-        step_ended = self._gradients.step_ended
+    def _mark(self, name: str) -> None:
+        self._names.append(name)
+        self._stamps.append(self._clock.now())
 
-        def once() -> Raw:
-            start_s, start = perf_counter(), now()
-            run(next(batches))
-            end = now()
-            synchronise()
-            host_s = perf_counter() - start_s
-            step_ended()
-            return start, end, host_s, len(names), len(ready)
-
-        return once
-
-    def _stepping_over(self, run: Callable[[Any], Any], batches: Iterator[Any]) -> Callable[[int], list[Raw]]:
-        """So many steps in which nothing is marked, each run to its end."""
-        names, ready, synchronise = self._names, self._ready, self._on.synchronise
-
-        def whole(num_steps: int) -> list[Raw]:
-            ends = [perf_counter()]
-            for _ in range(num_steps):
-                run(next(batches))
-                synchronise()
-                ends.append(perf_counter())
-            return [(None, None, end - start, len(names), len(ready)) for start, end in pairwise(ends)]
-
-        return whole
+    def _note_gradient(self) -> None:
+        self._ready.append(self._clock.now())
 
     def settle(self) -> None:
         """From now on observe only gradients that were the last in some step."""
         self._settled = set(self._gradients.last)
         self._gradients.settle()
 
-    def laps(self, num_steps: int) -> list[Lap]:
-        """So many steps, one after the other."""
-        return self.read(self.run(num_steps))
-
-    def read(self, run: Sequence[Raw]) -> list[Lap]:
-        """The steps that were run since it was read before."""
-        found = []
-        first, first_ready = 0, 0
-        for start, end, host_s, num_marks, num_ready in run:
-            begun = () if end is None else ((INPUT, start),)
-            found.append(
-                Lap(
-                    names=(*(name for name, _ in begun), *self._names[first:num_marks]),
-                    stamps=[*(stamp for _, stamp in begun), *self._stamps[first:num_marks]],
-                    ready=self._ready[first_ready:num_ready],
-                    end=end,
-                    host_s=host_s,
-                )
-            )
-            first, first_ready = num_marks, num_ready
-        for each in (self._names, self._stamps, self._ready):
-            each.clear()
-        return found
-
-    def run(self, num_steps: int, *, every: int = 1, period: int = 1) -> list[Raw]:
-        """So many steps, not read yet; marked in the first of every so many cycles of so many steps."""
+    def run(self, num_steps: int, *, every: int = 1, period: int = 1) -> list[Lap]:
+        """So many steps; marked in the first of every so many cycles of so many steps."""
         if every == 1:
-            return [self._once() for _ in range(num_steps)]
-        found: list[Raw] = []
+            return [self._marked() for _ in range(num_steps)]
+        found: list[Lap] = []
         group = every * period
         for first in range(0, num_steps, group):
             num_marked = min(period, num_steps - first)
-            found += [self._once() for _ in range(num_marked)]
-            self._marks.remove(self._mark)
+            found += [self._marked() for _ in range(num_marked)]
+            self._step.marks.remove(self._mark)
             self._gradients.pause()
-            found += self._whole(min(group, num_steps - first) - num_marked)
-            self._marks.append(self._mark)
+            found += self._unmarked(min(group, num_steps - first) - num_marked)
+            self._step.marks.append(self._mark)
             self._gradients.go_on()
         return found
+
+    def _marked(self) -> Lap:
+        """One step, run to its end."""
+        self._names, self._stamps, self._ready = [], [], []
+        start_s = perf_counter()
+        self._mark(INPUT)
+        self._step.run(next(self._batches))
+        end = self._clock.now()
+        self._on.synchronise()
+        host_s = perf_counter() - start_s
+        self._gradients.step_ended()
+        return Lap(self._names, self._stamps, self._ready, end, host_s)
+
+    def _unmarked(self, num_steps: int) -> list[Lap]:
+        """So many steps in which nothing is marked, each run to its end."""
+        run, batches, synchronise = self._step.run, self._batches, self._on.synchronise
+        ends = [perf_counter()]
+        for _ in range(num_steps):
+            run(next(batches))
+            synchronise()
+            ends.append(perf_counter())
+        return [Lap((), (), (), None, end - start) for start, end in pairwise(ends)]
 
     def split(self, lap: Lap) -> dict[str, float]:
         """Seconds of a step by phase, which sum to it; of one that was not marked, only its own.
@@ -355,41 +321,33 @@ class Stopwatch:
 
     def with_communication(
         self, timed: Sequence[Lap], profiled: Sequence[Lap], seen: Profiled
-    ) -> list[dict[str, float]]:
+    ) -> list[Mapping[str, float]]:
         """The phases of timed steps, communication among them as the profiled ones show it.
 
         Steps that exchange nothing have none, and exchanges that are marked are all there is of it.
-        """
-        # A rank alone exchanges in no step: of nothing, any share is nothing.
-        profiled_s = sum(self.split(lap)[STEP] for lap in profiled if self.exchanged(lap)) or 1.0
-        found = []
-        for lap, split in zip(timed, self._with_exposed(timed, profiled, seen), strict=True):
-            if not lap.is_marked:
-                found.append(split)
-                continue
-            total_s = seen.communication_s if self.exchanged(lap) and self.exchanges != APART else 0.0
-            found.append(with_total(split, total_s=total_s, step_s=profiled_s))
-        return found
-
-    def _with_exposed(
-        self, timed: Sequence[Lap], profiled: Sequence[Lap], seen: Profiled
-    ) -> list[dict[str, float]]:
-        """The phases of timed steps with exposed communication.
-
         Where gradients are looked at, profiled steps must show the same last ones as warm-up did: a model
         that trains now these weights and now others has no gradient that is always last, and no such number.
         """
-        split = [self.split(lap) for lap in timed]
-        if self.exchanges == THROUGHOUT:
-            passes = [self.split(lap) for lap in profiled]
-            share = min(1.0, seen.exposed_s / sum(each[FORWARD] + each[BACKWARD] for each in passes))
-            return [with_share_exposed(each, share) if FORWARD in each else each for each in split]
-        if self.exchanges == BACKWARDS and set(self._gradients.last) != self._settled:
-            return [without_exposed(each) if BACKWARD in each else each for each in split]
-        return split
+        shown = exchanges_seen(
+            seen,
+            [self.split(lap) for lap in profiled if self.exchanged(lap)],
+            throughout=self.exchanges == THROUGHOUT,
+        )
+        is_unknown = self.exchanges == BACKWARDS and set(self._gradients.last) != self._settled
+        found = []
+        for lap in timed:
+            split: Mapping[str, float] = self.split(lap)
+            if lap.is_marked and is_unknown:
+                split = without_exposed(split)
+            elif lap.is_marked and self.exchanged(lap) and self.exchanges != APART:
+                split = with_exchanges(split, shown)
+            elif lap.is_marked:
+                split = with_total(split, total_s=0.0, step_s=1.0)
+            found.append(split)
+        return found
 
 
-def exchanges(step: Step, num_ranks: int) -> str:
+def exchanges(step: TrainingStep, num_ranks: int) -> str:
     """Where the backward pass of a method exchanges."""
     if num_ranks == 1:
         return APART

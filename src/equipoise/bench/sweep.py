@@ -16,7 +16,16 @@ from msgspec.structs import replace
 
 from equipoise.bench.environment import core_sets, refuse_unlike, shared_core_sets
 from equipoise.bench.launchers import Launcher, LaunchJob
-from equipoise.bench.trial import FAILED, SUCCESS, FinishedTrial, Store, Trial, encoded, write_whole
+from equipoise.bench.trial import (
+    FAILED,
+    SUCCESS,
+    FinishedTrial,
+    Store,
+    Trial,
+    encoded,
+    kept_document,
+    write_whole,
+)
 from equipoise.errors import DataError, EvidenceError, UsageError
 from equipoise.units import MIB
 
@@ -39,8 +48,6 @@ def planned(
     sizes: Sequence[int],
     batches: Sequence[int],
     num_repetitions: int,
-    precision: str = "fp32",
-    num_steps: int = 20,
     seed: int = 0,
     scaling: Scaling = "strong",
     num_arms: int = 1,
@@ -48,8 +55,8 @@ def planned(
 ) -> tuple[Trial, ...]:
     """Every combination, once a repetition and arm; one rank is trained without any method, once.
 
-    batches: of all ranks together; with `weak` scaling of each rank. rest: device, train_samples and
-    learning_rate, as a trial has them. A training's seed is `seed` + its repetition.
+    batches: of all ranks together; with `weak` scaling of each rank. rest: precision, num_steps, device,
+    train_samples and learning_rate, as a trial has them. A training's seed is `seed` + its repetition.
     Raises UsageError for a combination that cannot be run.
     """
     trials = {}
@@ -66,8 +73,6 @@ def planned(
             batch_samples=batch * size if scaling == "weak" else batch,
             repetition=repetition,
             arm=arm,
-            precision=precision,
-            num_steps=num_steps,
             seed=seed if rest.get("train_samples") is None else seed + repetition,
             **rest,
         )
@@ -273,7 +278,7 @@ class AdaptiveSweep(Struct, frozen=True, kw_only=True):
             return
         if not resume:
             raise UsageError(f"{self.folder}: has trials; use another --out or continue with --resume")
-        if _read(path) != json.loads(encoded(document)):
+        if kept_document(path) != json.loads(encoded(document)):
             raise UsageError(
                 f"{self.folder}: has trials of other options; resume with those, or use another --out"
             )
@@ -302,12 +307,4 @@ class AdaptiveSweep(Struct, frozen=True, kw_only=True):
             if self.progress:
                 self.progress(f"messages between {num_ranks} ranks", 0, 1)
             write_whole(path, encoded(interference(task, self.launch_with)))
-        return _read(path)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = json.loads(path.read_bytes())
-    except (OSError, ValueError) as err:
-        raise DataError(f"{path}: cannot be read ({err}); delete it to measure again") from err
-    return found
+        return kept_document(path)

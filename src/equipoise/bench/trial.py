@@ -15,9 +15,10 @@ from itertools import islice, pairwise
 from math import inf
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any, ClassVar, TypeAlias
+from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar
 
-from msgspec import Meta, Struct, ValidationError, convert, to_builtins
+from msgspec import Meta, Struct, ValidationError, convert, field, to_builtins
+from msgspec.structs import replace
 
 from equipoise.errors import DataError, UsageError
 from equipoise.files import parsed_json, read_input, written_synced
@@ -118,17 +119,10 @@ def _digest(named: Mapping[str, Any]) -> str:
     return sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:_HASH_DIGITS]
 
 
-def trial_from(found: Mapping[str, Any], where: str) -> Trial:
-    """The trial whose fields a file holds. Raises DataError naming the file and the field."""
-    try:
-        return convert(found, Trial)
-    except ValidationError as err:
-        raise DataError(f"{where}: a damaged trial: {err}; delete it to measure the trial again") from err
-
-
 _TRIAL_SCHEMA = "equipoise.trial/1"
 # Sweeps of earlier versions, whose trials were called cells: read and resumed as they are.
 _EARLIER_TRIAL_SCHEMA, _EARLIER_FOLDER = "equipoise.cell/1", "cells"
+_EARLIER_NAMES = {"cell": "trial", "cells": "trials"}
 _PLAN_SCHEMA = "equipoise.sweep/1"
 _SWEEP = "sweep.json"
 # Of a trial's file or a plan; a trial of ten thousand steps takes a tenth of it.
@@ -151,6 +145,16 @@ class FinishedTrial(Struct, frozen=True, kw_only=True):
     conditions: Mapping[str, Any]
     result: Mapping[str, Any]
     file: str = ""
+
+
+class _Plan(Struct, frozen=True, kw_only=True):
+    """What a sweep's folder holds of the sweep: its trials in their order, and settings for its readers."""
+
+    trials: Annotated[tuple[Trial, ...], Meta(min_length=1)]
+    settings: dict[str, str] = field(default_factory=dict)
+
+
+_Kept = TypeVar("_Kept", _Plan, FinishedTrial)
 
 
 def failed(finished: Iterable[FinishedTrial]) -> tuple[FinishedTrial, ...]:
@@ -179,17 +183,28 @@ def trials_folder(folder: Path) -> Path:
     return earlier if earlier.is_dir() else folder / "trials"
 
 
-def _document(path: Path, *schemas: str) -> dict[str, Any]:
-    """The JSON document in a file. Raises DataError when it is none or of another schema."""
+def kept_document(path: Path) -> dict[str, Any]:
+    """The JSON document in a file of a sweep. Raises DataError when it is none."""
     try:
         found = parsed_json(read_input(path, _MOST_BYTES, expected="a file of a sweep", may_be_pipe=False))
     except (ValueError, RecursionError) as err:
         raise DataError(f"{path}: not valid JSON ({err}); delete it to measure the trial again") from err
-    if not isinstance(found, dict) or found.get("schema") not in schemas:
+    if not isinstance(found, dict):
+        raise DataError(f"{path}: {type(found).__name__}; expected an object; delete it to measure it again")
+    return found
+
+
+def _kept(path: Path, kind: type[_Kept], *schemas: str) -> _Kept:
+    """The record in a file. Raises DataError when it holds none, or one of another schema."""
+    found = kept_document(path)
+    if found.get("schema") not in schemas:
         raise DataError(
             f"{path}: not a document of schema {schemas[0]!r}; delete it to measure the trial again"
         )
-    return found
+    try:
+        return convert({_EARLIER_NAMES.get(name, name): value for name, value in found.items()}, kind)
+    except ValidationError as err:
+        raise DataError(f"{path}: damaged: {err}; delete it to measure the trial again") from err
 
 
 class Store:
@@ -254,18 +269,11 @@ class Store:
 
     def plan(self) -> tuple[Trial, ...]:
         """The trials of the sweep, in the order they are run. Raises DataError when there is none."""
-        found = _document(self._plan, _PLAN_SCHEMA)
-        trials = found.get("trials", found.get("cells"))
-        if not isinstance(trials, list) or not trials or not all(isinstance(each, dict) for each in trials):
-            raise DataError(f"{self._plan}: not a list of trials; expected the plan of a sweep")
-        return tuple(trial_from(each, str(self._plan)) for each in trials)
+        return _kept(self._plan, _Plan, _PLAN_SCHEMA).trials
 
     def settings(self) -> dict[str, str]:
         """What was written with the plan. Raises DataError when there is none."""
-        found = _document(self._plan, _PLAN_SCHEMA).get("settings", {})
-        if not isinstance(found, dict):
-            raise DataError(f"{self._plan}: settings={found!r}; expected names and values")
-        return {str(name): str(value) for name, value in found.items()}
+        return _kept(self._plan, _Plan, _PLAN_SCHEMA).settings
 
     def path(self, trial: Trial) -> Path:
         """Where a trial's file is, or will be."""
@@ -288,14 +296,8 @@ class Store:
 
     def add(self, finished: FinishedTrial) -> None:
         """Put a finished trial on disk; when this returns, it stays. Raises DataError, as write_whole."""
-        document = {
-            "schema": _TRIAL_SCHEMA,
-            "trial": to_builtins(finished.trial),
-            "status": finished.status,
-            "reason": finished.reason,
-            "conditions": dict(finished.conditions),
-            "result": dict(finished.result),
-        }
+        document = {"schema": _TRIAL_SCHEMA, **to_builtins(finished)}
+        del document["file"]
         write_whole(self.path(finished.trial), encoded(document))
 
     def finished(self) -> tuple[FinishedTrial, ...]:
@@ -304,24 +306,12 @@ class Store:
 
     def _read(self, trial: Trial) -> FinishedTrial:
         path = self.path(trial)
-        found = _document(path, _TRIAL_SCHEMA, _EARLIER_TRIAL_SCHEMA)
-        stored: Any = found.get("trial", found.get("cell"))
-        parts = [stored, found.get("conditions"), found.get("result")]
-        if not all(isinstance(part, dict) for part in parts):
-            raise DataError(f"{path}: not a finished trial; delete it to measure the trial again")
-        found_trial = trial_from(stored, str(path))
-        if found_trial != trial:
+        found = _kept(path, FinishedTrial, _TRIAL_SCHEMA, _EARLIER_TRIAL_SCHEMA)
+        if found.trial != trial:
             raise DataError(
-                f"{path}: holds the trial {found_trial.trial_id}; expected {trial.trial_id}; delete it"
+                f"{path}: holds the trial {found.trial.trial_id}; expected {trial.trial_id}; delete it"
             )
-        return FinishedTrial(
-            trial=found_trial,
-            status=str(found.get("status")),
-            reason=None if found.get("reason") is None else str(found["reason"]),
-            conditions=found["conditions"],
-            result=found["result"],
-            file=str(path.relative_to(self.folder)),
-        )
+        return replace(found, file=str(path.relative_to(self.folder)))
 
 
 def encoded(document: Mapping[str, Any]) -> bytes:

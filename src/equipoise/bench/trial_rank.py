@@ -15,22 +15,23 @@ import torch
 import torch.distributed as dist
 from msgspec import Struct
 from msgspec.structs import replace
+from torch.utils._pytree import tree_map_only
 
 from equipoise.bench.devices import DeviceKind, device, every_rank
 from equipoise.bench.meters import Metering
 from equipoise.bench.phases import BACKWARD, OPTIMIZER, STEP, largest_gap
 from equipoise.bench.stopwatch import CommunicationProfile, Lap, Profiled, Stopwatch, marked_every
 from equipoise.bench.summary import CHECKED_EVERY, MOST_WARM_UP, WINDOW_STEPS, is_steady
-from equipoise.bench.training import Step, Trainee, method, trainee
+from equipoise.bench.training import Trainee, method, trainee
 from equipoise.bench.training.models import rows_of
-from equipoise.bench.training.steps import average
+from equipoise.bench.training.steps import TrainingStep, average
 from equipoise.bench.trial import Trial
 from equipoise.errors import UsageError
 
 _NUM_STEPS = 3
 
 
-def gradients(step: Step, subject: Trainee, on: DeviceKind) -> dict[str, Any]:
+def gradients(step: TrainingStep, subject: Trainee, on: DeviceKind) -> dict[str, Any]:
     """Gradients in the order they are ready, and buffers, of a rank that trains alone.
 
     `gradients`: shape, bytes and `ready`, the share of the backward pass after which each is there.
@@ -46,23 +47,22 @@ def gradients(step: Step, subject: Trainee, on: DeviceKind) -> dict[str, Any]:
     order = sorted(range(len(trained)), key=ready.__getitem__)
     return {
         "gradients": [
-            {
-                "shape": list(trained[at].shape),
-                "bytes": trained[at].numel() * trained[at].element_size(),
-                "dtype": str(trained[at].dtype).removeprefix("torch."),
-                "ready": ready[at],
-            }
-            for at in order
+            {"shape": list(trained[at].shape), **_size(trained[at]), "ready": ready[at]} for at in order
         ],
-        "buffers": [
-            {"bytes": each.numel() * each.element_size(), "dtype": str(each.dtype).removeprefix("torch.")}
-            for each in subject.model.buffers()
-        ],
+        "buffers": [_size(each) for each in subject.model.buffers()],
+    }
+
+
+def _size(tensor: torch.Tensor) -> dict[str, Any]:
+    """Its bytes and of what."""
+    return {
+        "bytes": tensor.numel() * tensor.element_size(),
+        "dtype": str(tensor.dtype).removeprefix("torch."),
     }
 
 
 def _one_step(
-    step: Step,
+    step: TrainingStep,
     subject: Trainee,
     on: DeviceKind,
     clock: Any,  # noqa: ANN401 - a Clock's stamps are its own
@@ -91,15 +91,9 @@ def _one_step(
     ]
 
 
-def moved(batch: Any, place: torch.device) -> Any:  # noqa: ANN401 - a tensor, tuple or dict
+def moved(batch: Any, place: torch.device) -> Any:  # noqa: ANN401 - a tensor, or tensors in containers
     """The batch with its tensors on that device."""
-    if isinstance(batch, torch.Tensor):
-        return batch.to(place)
-    if isinstance(batch, dict):
-        return {name: moved(value, place) for name, value in batch.items()}
-    if isinstance(batch, tuple | list):
-        return tuple(moved(value, place) for value in batch)
-    return batch
+    return tree_map_only(torch.Tensor, lambda each: each.to(place), batch)
 
 
 def placed(subject: Trainee, place: torch.device) -> Trainee:
@@ -146,7 +140,7 @@ class PreparedTraining(Struct, frozen=True, kw_only=True):
     """A trainee on its device, the steps of its method, and the bytes in use without its weights."""
 
     subject: Trainee
-    step: Step
+    step: TrainingStep
     memory_before: int
 
 
@@ -175,10 +169,9 @@ def prepared_training(trial: Trial, rank: int, on: DeviceKind, place: torch.devi
     torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     weight_bytes = sum(each.nbytes for each in (*subject.model.parameters(), *subject.model.buffers()))
     memory_before = on.memory()["now"] - weight_bytes
-    settings = subject.settings
     if trial.learning_rate is not None:
-        settings = replace(settings, learning_rate=trial.learning_rate)
-    step = found.begin(subject, settings, world_size=trial.num_ranks, argument=argument)
+        subject = replace(subject, settings=replace(subject.settings, learning_rate=trial.learning_rate))
+    step = found.begin(subject, world_size=trial.num_ranks, argument=argument)
     return PreparedTraining(subject=subject, step=step, memory_before=memory_before)
 
 
@@ -198,9 +191,8 @@ def time_steps(trial: Trial, rank: int, place: torch.device) -> dict[str, Any] |
     with meter:
         dist.barrier()
         begun_s = perf_counter()
-        ends = watch.run(num_steps, every=every, period=step.period)
+        laps = watch.run(num_steps, every=every, period=step.period)
         whole_s = perf_counter() - begun_s
-    laps = watch.read(ends)
     seen, profiled = _profiled(watch, on, step.period)
     steps = watch.with_communication(laps, profiled, seen)
     used = meter.gathered(memory_before=start.memory_before)
@@ -235,9 +227,9 @@ def _warm_up(watch: Stopwatch, period: int) -> tuple[list[float], bool]:
     kinds: list[object] = []
     num_next = max(WINDOW_STEPS, period)
     while len(step_s) + num_next <= max(MOST_WARM_UP, period):
-        laps = watch.laps(num_next)
+        laps = watch.run(num_next)
         step_s += watch.slowest_s(laps)
-        kinds += [lap.kind for lap in laps]
+        kinds += [tuple(lap.names) for lap in laps]
         if is_steady(step_s, kinds):
             return step_s, True
         num_next = CHECKED_EVERY
@@ -249,7 +241,7 @@ def _profiled(watch: Stopwatch, on: DeviceKind, period: int) -> tuple[Profiled, 
     watch.observe_all()
     profile = CommunicationProfile(on)
     profile.begin()
-    laps = watch.laps(_whole_cycles(_NUM_PROFILED_STEPS, period))
+    laps = watch.run(_whole_cycles(_NUM_PROFILED_STEPS, period))
     seen = profile.ended()
     assert seen is not None  # no other profiler runs in a rank of a trial
     return seen, laps
@@ -363,3 +355,8 @@ def _with_held_out(trial: Trial, place: torch.device) -> Trainee:
             "train on digits, such as mlp or small_cnn, or let your function return held-out data"
         )
     return placed(subject, place)
+
+
+def run_trial(trial: Trial, rank: int, place: torch.device) -> dict[str, Any] | None:
+    """What rank 0 leaves of a trial, a training or timed steps; None on other ranks."""
+    return time_steps(trial, rank, place) if trial.train_samples is None else train(trial, rank, place)

@@ -97,23 +97,18 @@ def _run(folder: Path, rank: int) -> None:
 
 def _measured(task: WorkerTask, rank: int, folder: Path, place: "torch.device") -> dict[str, Any] | None:
     """What came of a task; None on ranks that leave nothing."""
-    # Each imports torch, whose threads take the cores they find: not before the cores are set.
+    if isinstance(task, Trial):
+        from equipoise.bench.trial_rank import run_trial  # noqa: PLC0415 - torch's threads take the cores they find
+
+        return run_trial(task, rank, place)
+    from equipoise.bench import communication_rank  # noqa: PLC0415 - likewise
+
     if isinstance(task, CollectivesTask):
-        from equipoise.bench.communication_rank import measure_collectives  # noqa: PLC0415 - see above
-
-        return measure_collectives(task, rank, lambda found: write_document(folder, SO_FAR, found))
-    if isinstance(task, InterferenceTask):
-        from equipoise.bench.communication_rank import measure_interference  # noqa: PLC0415 - see above
-
-        return measure_interference(task, rank)
-    assert isinstance(task, Trial)
-    if task.train_samples is not None:
-        from equipoise.bench.trial_rank import train  # noqa: PLC0415 - see above
-
-        return train(task, rank, place)
-    from equipoise.bench.trial_rank import time_steps  # noqa: PLC0415 - see above
-
-    return time_steps(task, rank, place)
+        return communication_rank.measure_collectives(
+            task, rank, lambda found: write_document(folder, SO_FAR, found)
+        )
+    assert isinstance(task, InterferenceTask)
+    return communication_rank.measure_interference(task, rank)
 
 
 def _nodes(

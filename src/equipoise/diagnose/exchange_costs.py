@@ -1,11 +1,13 @@
 """What messages between ranks and each way to train cost here, from a measurement of interference."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import exp
 from statistics import median
 from typing import Any
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from equipoise.bench.sweep import INTERFERENCE_SCHEMA, MESSAGE_SIZES_BYTES, InterferenceTask
 from equipoise.bench.training import method
@@ -15,19 +17,6 @@ from equipoise.units import MIB
 # A message is predicted up to so many times the largest measured: beyond, another regime may begin.
 _BEYOND = 8.0
 _FEWEST_SIZES = 4
-# The work of a method that was not measured itself is that of the most similar method, times this.
-_SIMILAR = {
-    "static_graph": ("ddp", 1.0),
-    "accumulate": ("ddp", 1.0),
-    "bf16": ("fp16", 1.0),
-    # One copy into a flat tensor and one back, as buckets are filled and emptied.
-    "localsgd": ("ddp", 1.0),
-    "localsgd_fp16": ("fp16", 2.0),
-    # The same, and the outer optimizer's reads and writes.
-    "diloco": ("ddp", 3.0),
-    "diloco_fp16": ("fp16", 3.0),
-    "fsdp": ("ddp", 2.0),
-}
 
 
 class Message(Struct, frozen=True, kw_only=True):
@@ -57,19 +46,18 @@ class Messages(Struct, frozen=True, kw_only=True):
                 f"a message of {payload_bytes / MIB:.6g} MiB; measured are {largest / MIB:.6g} MiB at most",
                 missing=(f"messages of up to {payload_bytes / MIB:.6g} MiB",),
             )
-        share = float(np.interp(np.log(max(payload_bytes, 1.0)), np.log(self.payload_bytes), self.core_share))
-        return Message(
-            alone_s=self._seconds(payload_bytes, self.alone_s),
-            overlapped_s=self._seconds(payload_bytes, self.overlapped_s),
-            core_share=share,
+        beyond = max(1.0, payload_bytes / largest)
+        alone_s, overlapped_s = (
+            beyond * exp(_between(payload_bytes, self.payload_bytes, np.log(seconds)))
+            for seconds in (self.alone_s, self.overlapped_s)
         )
+        core_share = _between(payload_bytes, self.payload_bytes, self.core_share)
+        return Message(alone_s=alone_s, overlapped_s=overlapped_s, core_share=core_share)
 
-    def _seconds(self, payload_bytes: float, seconds: Sequence[float]) -> float:
-        sizes = np.asarray(self.payload_bytes)
-        if payload_bytes > sizes[-1]:
-            return float(seconds[-1] * payload_bytes / sizes[-1])
-        found = np.interp(np.log(max(payload_bytes, 1.0)), np.log(sizes), np.log(seconds))
-        return float(np.exp(found))
+
+def _between(size: float, sizes: Sequence[float], values: Sequence[float] | NDArray[np.float64]) -> float:
+    """A value at a size: on logarithms of sizes between those measured, the nearest beyond."""
+    return float(np.interp(np.log(max(size, 1.0)), np.log(sizes), values))
 
 
 class MethodWork(Struct, frozen=True, kw_only=True):
@@ -83,11 +71,9 @@ class MethodWork(Struct, frozen=True, kw_only=True):
     def seconds(self, gradient_bytes: float, num_tensors: int) -> float:
         """Of so many tensors of so many bytes together."""
         sizes = (0.0, *self.gradient_bytes)
-        times = (0.0, *self.copying_s)
-        copying = float(np.interp(gradient_bytes, sizes, times))
-        if gradient_bytes > sizes[-1]:
-            copying = times[-1] * gradient_bytes / sizes[-1]
-        return self.fixed_s + self.tensor_s * num_tensors + copying
+        copying_s = float(np.interp(gradient_bytes, sizes, (0.0, *self.copying_s)))
+        beyond = max(1.0, gradient_bytes / sizes[-1])
+        return self.fixed_s + self.tensor_s * num_tensors + beyond * copying_s
 
 
 class Slowed(Struct, frozen=True, kw_only=True):
@@ -102,16 +88,15 @@ class Slowed(Struct, frozen=True, kw_only=True):
     resumed_s: tuple[float, ...] = (0.0,)
 
     def of(self, gradient_bytes: float) -> tuple[float, float]:
-        """Both at so many bytes: on logarithms of bytes between those measured, the nearest beyond."""
-        at, known = np.log(max(gradient_bytes, 1.0)), np.log(self.gradient_bytes)
-        return float(np.interp(at, known, self.contention)), float(np.interp(at, known, self.resumed_s))
+        """Both at so many bytes."""
+        contention = _between(gradient_bytes, self.gradient_bytes, self.contention)
+        return contention, _between(gradient_bytes, self.gradient_bytes, self.resumed_s)
 
 
 class ExchangeCosts(Struct, frozen=True, kw_only=True):
     """What exchanging costs between so many ranks connected by one kind of link."""
 
     num_ranks: int
-    launcher: str
     messages: Mapping[str, Messages]
     method_work: Mapping[str, MethodWork]
     slowed: Slowed = Slowed()
@@ -130,7 +115,7 @@ class ExchangeCosts(Struct, frozen=True, kw_only=True):
         found, argument = method(text)
         if text in self.method_work:
             return self.method_work[text].seconds(gradient_bytes, num_tensors)
-        name, factor = _SIMILAR.get(found.name, (found.name, 1.0))
+        name, factor = found.work_like or (found.name, 1.0)
         similar = {
             float(method(each)[1] or 0): work
             for each, work in self.method_work.items()
@@ -153,11 +138,14 @@ def needed(
 
     gradient_bytes: of the model; of much larger messages nothing need be known.
     """
-    found = {text: method(text)[0].name for text in texts}
-    # A bucket's size changes nothing of what is copied.
-    plain = {text: "ddp" if name == "ddp" else text for text, name in found.items() if name != "single"}
-    similar = [_SIMILAR.get(found[text], (plain_text, 1.0))[0] for text, plain_text in plain.items()]
-    gathered = {"topk", "fsdp"} & set(found.values())
+    found = {text: method(text)[0] for text in texts}
+    similar = [
+        # A bucket's size changes nothing of what is copied.
+        each.work_like[0] if each.work_like else "ddp" if each.name == "ddp" else text
+        for text, each in found.items()
+        if each.name != "single"
+    ]
+    gathered = {"topk", "fsdp"} & {each.name for each in found.values()}
     return InterferenceTask(
         num_ranks=num_ranks,
         operations=("all_reduce", "all_gather") if gathered else ("all_reduce",),
@@ -183,7 +171,6 @@ def exchange_costs(document: Mapping[str, Any], where: str) -> ExchangeCosts:
         work.setdefault(row["method"], []).append(row)
     return ExchangeCosts(
         num_ranks=document["num_ranks"],
-        launcher=document["launcher"],
         messages={name: _messages(rows) for name, rows in messages.items()},
         method_work={name: _method_work(rows) for name, rows in work.items()},
         slowed=_slowed(document.get("slowed", ())),

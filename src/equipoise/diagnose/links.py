@@ -5,7 +5,7 @@ Sentences for people are in link_findings.py.
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from msgspec import Struct
@@ -18,7 +18,7 @@ from equipoise.errors import SpecError
 from equipoise.intervals import LEVEL
 from equipoise.perfmodel.layouts import CODES, StrategyGrid, grid
 from equipoise.perfmodel.load import Load, stacked, transformer_load, workload_load
-from equipoise.perfmodel.machine import TUPLES, Machine, machine
+from equipoise.perfmodel.machine import Machine, machine
 from equipoise.perfmodel.machine import stacked as stacked_machines
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.perfmodel.replicas import ExchangedTensors, ReplicaSeconds, exchanged_tensors, replica_seconds
@@ -36,7 +36,7 @@ _SEED = 1
 _RANKS = (1, 2)
 
 Speedups: TypeAlias = NDArray[np.float64]
-_Record = TypeVar("_Record", Load, ExchangedTensors)
+_Record = TypeVar("_Record", Machine, Load, ExchangedTensors, StrategyGrid)
 
 
 class Pair(Struct, frozen=True, kw_only=True):
@@ -76,46 +76,38 @@ def cases(
     loads: Sequence[Load],
     batches: Sequence[int],
     *,
-    tensors: Sequence[ExchangedTensors] | None = None,
+    tensors: ExchangedTensors | None = None,
     with_autocast: bool = False,
 ) -> Cases:
     """All cases, as torch trains by default: eager, in fp32, batches shared between two.
 
     loads: of the models. batches: samples of a step over both; odd ones are made even for two. tensors: what
-    each model exchanges; by its load unless given. with_autocast: products in bf16 where the accelerator has
-    it, else fp16; weights and gradients stay in fp32.
+    each model exchanges, fields of shape (n_models,); by its load unless given. with_autocast: products in
+    bf16 where the accelerator has it, else fp16; weights and gradients stay in fp32.
     Assumes convolutions without it run in tf32 where the accelerator has it (cuDNN's default in torch),
     products of transformers in fp32.
     Raises SpecError where the table lacks what an estimate needs of an accelerator.
     """
-    machines = stacked_machines([each.machine() for each in pairs])
-    shape, along = (-1, 1, 1, 1), (1, -1, 1, 1)
-    peaks, slowdowns = (tuple(np.reshape(each, shape) for each in getattr(machines, name)) for name in TUPLES)
-    rates = {
-        name: np.reshape(getattr(machines, name), shape)
-        for name in Machine.__struct_fields__
-        if name not in TUPLES
-    }
-    exchanged = [exchanged_tensors(each) for each in loads] if tensors is None else tensors
-    joined = {
-        name: np.array([getattr(each, name) for each in exchanged], dtype=float)
-        for name in ExchangedTensors.__struct_fields__
-    }
-    are_transformers = np.reshape([float(each.hidden) > 0 for each in loads], along)
-    precision = _narrowest(peaks) if with_autocast else _precisions(peaks, are_transformers)
+    machines = _shaped(stacked_machines([each.machine() for each in pairs]), (-1, 1, 1, 1))
+    load = _shaped(stacked(list(loads)), (1, -1, 1, 1))
+    peaks = [np.asarray(each) for each in machines.peak_flop_per_s]
+    precision = _narrowest(peaks) if with_autocast else _precisions(peaks, np.greater(load.hidden, 0))
     return Cases(
         pairs=tuple(pairs),
-        machines=Machine(peak_flop_per_s=peaks, group_slowdowns=slowdowns, **rates),
-        load=_shaped(stacked(list(loads)), along),
-        holds=_shaped(ExchangedTensors(**joined), along),
+        machines=machines,
+        load=load,
+        holds=exchanged_tensors(load) if tensors is None else _shaped(tensors, (1, -1, 1, 1)),
         grid=replace(_shares(batches), precision=precision),
     )
 
 
 def _shaped(record: _Record, shape: tuple[int, ...]) -> _Record:
-    return type(record)(
-        **{name: np.reshape(getattr(record, name), shape) for name in record.__struct_fields__}
-    )
+    """The record with every array in a shape, those within tuples too."""
+
+    def shaped(value: Any) -> Any:  # noqa: ANN401 - an array, a number or a tuple of them
+        return tuple(map(shaped, value)) if isinstance(value, tuple) else np.reshape(value, shape)
+
+    return type(record)(**{name: shaped(getattr(record, name)) for name in record.__struct_fields__})
 
 
 def _shares(batches: Sequence[int]) -> StrategyGrid:
@@ -130,13 +122,7 @@ def _shares(batches: Sequence[int]) -> StrategyGrid:
         for batch in batches
         for ranks in _RANKS
     ]
-    flat = grid(strategies)
-    return StrategyGrid(
-        **{
-            name: np.reshape(getattr(flat, name), (1, 1, len(batches), len(_RANKS)))
-            for name in StrategyGrid.__struct_fields__
-        }
-    )
+    return _shaped(grid(strategies), (1, 1, len(batches), len(_RANKS)))
 
 
 def _precisions(

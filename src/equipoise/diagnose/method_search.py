@@ -5,13 +5,14 @@ from itertools import product
 from math import exp, log
 from pathlib import Path
 from statistics import median
+from typing import get_args
 
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from equipoise.bench.summary import timed_run
 from equipoise.bench.sweep import AdaptiveSweep
-from equipoise.bench.training import method
+from equipoise.bench.training import Effect, method
 from equipoise.bench.trial import SUCCESS, FinishedTrial, Trial
 from equipoise.diagnose.exchange_costs import ExchangeCosts, exchange_costs, needed
 from equipoise.diagnose.predicted_steps import OneDevice, PredictedStep, one_device, predict_step
@@ -19,19 +20,7 @@ from equipoise.errors import EvidenceError, UsageError
 from equipoise.intervals import LEVEL, Interval
 from equipoise.stats import ratio_interval
 
-# What a way to train does to what is learned from a sample.
-EXACT, LARGER_BATCH, LOSSY, OTHER = (
-    "exact",
-    "exact for a larger batch",
-    "lossy",
-    "changes the algorithm",
-)
-_EFFECTS = {
-    **dict.fromkeys(("single", "ddp", "static_graph", "fsdp"), EXACT),
-    "accumulate": LARGER_BATCH,
-    **dict.fromkeys(("fp16", "bf16", "powersgd", "topk"), LOSSY),
-    **dict.fromkeys(("localsgd", "diloco", "localsgd_fp16", "diloco_fp16"), OTHER),
-}
+EXACT, LARGER_BATCH, LOSSY, OTHER = get_args(Effect)
 # Searched unless others are named: what is exact, and what was seen to reach the same loss.
 EXACT_METHODS = ("ddp", "ddp:1", "static_graph", "fsdp")
 EVIDENCED_METHODS = ("fp16", "bf16", "accumulate:2", "localsgd:8", "localsgd_fp16:32")
@@ -67,7 +56,7 @@ def effect(text: str) -> str:
     >>> effect("fp16"), effect("ddp"), effect("localsgd:8")
     ('lossy', 'exact', 'changes the algorithm')
     """
-    return _EFFECTS[method(text)[0].name]
+    return method(text)[0].effect
 
 
 def default_methods(*, exact_only: bool) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from math import exp
 from statistics import median
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from equipoise.bench.phases import BACKWARD, OPTIMIZER, STEP
 from equipoise.bench.training import Argument, method
@@ -196,13 +197,8 @@ class _Parts(Struct, frozen=True, kw_only=True):
 
     def once_in(self, num_steps: int, *, spared_s: float = 0.0) -> "_Parts":
         """The same where only one step of so many does it."""
-        return _Parts(
-            added_s=self.added_s / num_steps,
-            exposed_s=self.exposed_s / num_steps,
-            spared_s=self.spared_s / num_steps + spared_s * (1.0 - 1.0 / num_steps),
-            sent_bytes=self.sent_bytes / num_steps,
-            num_messages=self.num_messages / num_steps,
-        )
+        shared = {name: each / num_steps for name, each in asdict(self).items()}
+        return _Parts(**{**shared, "spared_s": shared["spared_s"] + spared_s * (1.0 - 1.0 / num_steps)})
 
 
 def _parts(text: str, compute_s: Mapping[str, float], one: OneDevice, costs: ExchangeCosts) -> _Parts:

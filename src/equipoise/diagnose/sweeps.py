@@ -3,7 +3,6 @@
 Speedup over one device, what costs it, whether more devices pay.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
@@ -444,17 +443,10 @@ def _trained(summary: ConfigurationSummary) -> Trained:
 
 def _failures(failed: Sequence[FinishedTrial]) -> tuple[Failure, ...]:
     """Each reason of each way to train once, in the order of the plan."""
-    first: dict[tuple[str, int, int, str], FinishedTrial] = {}
-    counts = Counter[tuple[str, int, int, str]]()
+    alike: dict[tuple[str, int, int, str], list[FinishedTrial]] = {}
     for one in failed:
-        key = (
-            one.trial.method,
-            one.trial.num_ranks,
-            one.trial.batch_samples,
-            one.reason or "no reason given",
-        )
-        first.setdefault(key, one)
-        counts[key] += 1
+        trial, reason = one.trial, one.reason or "no reason given"
+        alike.setdefault((trial.method, trial.num_ranks, trial.batch_samples, reason), []).append(one)
     return tuple(
-        Failure(trial=one.trial, reason=key[-1], num_trials=counts[key]) for key, one in first.items()
+        Failure(trial=each[0].trial, reason=key[-1], num_trials=len(each)) for key, each in alike.items()
     )

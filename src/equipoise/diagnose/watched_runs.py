@@ -7,10 +7,11 @@ from pathlib import Path
 from statistics import median
 
 from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from equipoise.bench.phases import PARTS, STEP
 from equipoise.bench.summary import Spread, accelerator_of, spread
-from equipoise.bench.watching.ranks import gains, shares_of
+from equipoise.bench.watching.ranks import CombinedRun, gains, shares_of
 from equipoise.bench.watching.record import RankRecord
 from equipoise.bench.watching.rows import RunFiles, RunNow, run_now, runs_files
 from equipoise.errors import DataError
@@ -41,8 +42,8 @@ class RankSeen(Struct, frozen=True, kw_only=True):
     end: str | None
 
 
-class WatchedRun(Struct, frozen=True, kw_only=True):
-    """One run. num_steps: those that count. others_cpu_fraction: of the ranks' cores, what others took.
+class WatchedRun(CombinedRun, frozen=True, kw_only=True):
+    """One run, without its steps. num_steps: those that count.
 
     phases: of the median step; parts sum to it. gains: what hiding a part could bring, in sentences.
     """
@@ -50,22 +51,14 @@ class WatchedRun(Struct, frozen=True, kw_only=True):
     name: str
     workload: str | None
     accelerator: str | None
-    strategy: str | None
     precision: str | None
-    num_ranks: int
-    batch_samples: int | None
     num_steps: int
-    num_warm_up: int
-    num_unlike: int
-    is_steady: bool
-    others_cpu_fraction: float | None
     step_s: Spread | None
     samples_per_s: Spread | None
     phases: Mapping[str, float]
     gains: tuple[str, ...]
     course: Course | None
     ranks: tuple[RankSeen, ...]
-    missing_ranks: tuple[int, ...]
     status: str
     is_running: bool
     is_whole: bool
@@ -130,25 +123,18 @@ def _seen(files: RunFiles) -> WatchedRun:
     shares = shares_of(watched) if step_s else {}
     has_parts = sum(shares.get(name, 0.0) for name in PARTS) > 0
     return WatchedRun(
+        **asdict(replace(watched, steps=())),
         name=files.folder.name,
         workload=about["workload"],
         accelerator=accelerator_of(about["device"], about["conditions"]),
-        strategy=watched.strategy,
         precision=about["precision"],
-        num_ranks=watched.num_ranks,
-        batch_samples=batch,
         num_steps=len(step_s),
-        num_warm_up=watched.num_warm_up,
-        num_unlike=watched.num_unlike,
-        is_steady=watched.is_steady,
-        others_cpu_fraction=watched.others_cpu_fraction,
         step_s=found,
         samples_per_s=found.rate(batch) if found and batch else None,
         phases={name: share * found.value for name, share in shares.items()} if found and has_parts else {},
         gains=tuple(gains(shares)),
         course=_course(now),
         ranks=tuple(_rank(record, watched.numbers) for record in now.records),
-        missing_ranks=tuple(watched.missing_ranks),
         status=now.status,
         is_running=now.is_running,
         is_whole=now.is_whole,
@@ -180,7 +166,7 @@ def _rank(record: RankRecord, numbers: Sequence[int]) -> RankSeen:
     end = record.end
     return RankSeen(
         rank=record.rank,
-        host=str(record.about["conditions"].get("host") or "unknown"),
+        host=record.host,
         num_steps=max((step.step for step in record.steps), default=0),
         step_s=median(split[STEP] for split in splits) if splits else None,
         phases={name: sum(split[name] for split in splits) / len(splits) for name in named},

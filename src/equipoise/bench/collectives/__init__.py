@@ -3,22 +3,42 @@
 What to time, one row of a table, and one run of the program that printed it.
 """
 
+from pathlib import Path
 from typing import ClassVar
 
-from msgspec import Struct
+from msgspec import Struct, convert
 
 from equipoise.bench.trial import DEVICES
 from equipoise.errors import UsageError
+from equipoise.files import shipped_table
 from equipoise.runs import Tally
 from equipoise.units import GIB, MIB
 
 WIDTH_BYTES = 4  # of float32
-OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send")
 DEFAULT_SIZES_BYTES = tuple(4**power for power in range(5, 14))  # 1 KiB to 64 MiB
 MOST_RANKS = 1024
 MOST_BYTES = 16 * GIB
 _FACTORS = {"": 1, "K": 2**10, "M": MIB, "G": GIB}
 _MOST_DIGITS = 12
+
+
+class Operation(Struct, frozen=True, kw_only=True):
+    """One of operations.toml, which says what the fields are."""
+
+    name: str
+    programs: tuple[str, ...]
+    ring_passes: int = 0
+    is_cut: bool = False
+    reduces: bool = False
+    is_rooted: bool = False
+    is_measured: bool = False
+
+
+KNOWN = convert(
+    shipped_table(Path(__file__).with_name("operations.toml"))["operations"], tuple[Operation, ...]
+)
+BY_NAME = {each.name: each for each in KNOWN}
+OPERATIONS = tuple(each.name for each in KNOWN if each.is_measured)
 
 
 class CollectivesTask(Struct, frozen=True, kw_only=True):
@@ -134,9 +154,6 @@ class CollectiveRuns(Struct, frozen=True, kw_only=True):
         return sum(len(run.timings) for run in self.runs)
 
 
-_PARTED = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
-
-
 def bus_fraction(operation: str, num_ranks: int) -> float:
     """What a ring's link carries for each byte of the payload: busbw over algbw.
 
@@ -145,6 +162,5 @@ def bus_fraction(operation: str, num_ranks: int) -> float:
     >>> bus_fraction("all_reduce", 8), bus_fraction("all_gather", 8), bus_fraction("broadcast", 8)
     (1.75, 0.875, 1.0)
     """
-    if operation == "all_reduce":
-        return 2 * (num_ranks - 1) / num_ranks
-    return (num_ranks - 1) / num_ranks if operation in _PARTED else 1.0
+    passes = BY_NAME[operation].ring_passes if operation in BY_NAME else 0
+    return passes * (num_ranks - 1) / num_ranks if passes else 1.0

@@ -1,6 +1,5 @@
 """JSON documents of timed collectives: those written here, and those of nccl-tests -J."""
 
-import math
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +13,7 @@ import orjson
 from msgspec.structs import replace
 
 from equipoise.bench.collectives import (
+    BY_NAME,
     OPERATIONS,
     WIDTH_BYTES,
     CollectiveRun,
@@ -22,16 +22,22 @@ from equipoise.bench.collectives import (
     Timing,
     bus_fraction,
 )
-from equipoise.bench.collectives.text import PROGRAMS, Printed, PrintedLog, PrintedRow, PrintedTable, Side
+from equipoise.bench.collectives.text import (
+    PROGRAMS,
+    Printed,
+    PrintedLog,
+    PrintedRow,
+    PrintedTable,
+    Side,
+    timing_of,
+)
 from equipoise.bench.environment import shared_core_sets
 from equipoise.bench.launchers import SO_FAR, Launcher, LaunchJob, read_document
 from equipoise.errors import DataError, EvidenceError
 from equipoise.runs import Tally
-from equipoise.units import GIB, MICROSECOND_S, SI_PREFIXES
+from equipoise.units import MICROSECOND_S, SI_PREFIXES
 
 MEASURED_SCHEMA = "equipoise.timed_collectives/1"
-_REDUCING = ("all_reduce", "reduce_scatter")
-_MOST_BYTES = 1024 * GIB
 _MOST_RANKS = 1_000_000
 _MOST_NAMED = 4
 
@@ -43,15 +49,15 @@ def result_of(row: Mapping[str, Any], num_ranks: int) -> dict[str, Any]:
     """
     operation, size = row["operation"], row["payload_bytes"]
     seconds = median(row["seconds"])
-    parts = 1 if operation in {"all_reduce", "broadcast", "send"} else num_ranks
+    known = BY_NAME[operation]
     rate = size / seconds / SI_PREFIXES["G"]
     return {
         "operation": operation,
         "start": row["start"],
         "size": size,
-        "count": size // WIDTH_BYTES // parts,
+        "count": size // WIDTH_BYTES // (num_ranks if known.is_cut else 1),
         "type": "float",
-        "redop": "sum" if operation in _REDUCING else None,
+        "redop": "sum" if known.reduces else None,
         "in_place" if operation in {"all_reduce", "broadcast"} else "out_of_place": {
             "time": seconds / MICROSECOND_S,
             "alg_bw": rate,
@@ -116,40 +122,20 @@ def reading_in(document: Mapping[str, Any], *, where: str) -> CollectiveRuns:
 
 
 def _timing(result: Mapping[str, Any], number: int, num_ranks: int, num_nodes: int) -> Timing:
-    operation = result["operation"]
+    operation, share = result["operation"], float(result["cpu_fraction"])
     if operation not in OPERATIONS:
         raise ValueError(f"operation {str(operation)[:40]!r}")
-    sides = [result.get("out_of_place"), result.get("in_place")]
-    seconds = [None if side is None else _positive(float(side["time"]) * MICROSECOND_S) for side in sides]
-    share = float(result["cpu_fraction"])
-    if seconds == [None, None] or not 0 <= share < _MOST_RANKS:
+    row = _row(number, result)
+    times_us = [side.time_us.value for side in row.sides if side is not None]
+    if not times_us or min(times_us) <= 0 or not row.payload_bytes > 0 or not 0 <= share < _MOST_RANKS:
         raise ValueError(f"result {number}")
-    return Timing(
-        operation=operation,
-        payload_bytes=_whole(result["size"], _MOST_BYTES),
-        num_ranks=num_ranks,
-        num_nodes=num_nodes,
-        out_of_place_s=seconds[0],
-        in_place_s=seconds[1],
-        redop=result["redop"],
-        dtype=str(result["type"])[:16],
-        num_wrong=max(int(side["nwrong"]) for side in sides if side is not None),
-        line=number,
-        cpu_fraction=share,
-    )
+    return replace(timing_of(row, operation, num_ranks, num_nodes), resolution=0.0, cpu_fraction=share)
 
 
-def _whole(value: object, most: int = _MOST_RANKS) -> int:
-    if type(value) is not int or not 0 < value <= most:
-        raise ValueError(f"{value!r} instead of a whole number from 1 to {most}")
+def _whole(value: object) -> int:
+    if type(value) is not int or not 0 < value <= _MOST_RANKS:
+        raise ValueError(f"{value!r} instead of a whole number from 1 to {_MOST_RANKS}")
     return value
-
-
-def _positive(value: float) -> float:
-    number = float(value)
-    if not 0 < number < math.inf:
-        raise ValueError(f"{value!r} instead of a number above zero")
-    return number
 
 
 # Printed with %lf: six digits after the point, of microseconds and of GB/s.
@@ -295,10 +281,15 @@ def timed_document(
     rows: list[dict[str, Any]] = []
     setting: dict[str, Any] = {}
     for start in range(num_starts):
+
+        def show(what: str, done_fraction: float, start: int = start) -> None:
+            if progress is not None:
+                progress(what, round((start + done_fraction) * _PARTS), num_starts * _PARTS)
+
         todo = [each for each in task.operations if each not in refused]
         while todo:
             task = replace(task, operations=tuple(todo), seed=task.seed + start)
-            found, failure = _one_start(task, launch_with, _part(progress, start, num_starts))
+            found, failure = _one_start(task, launch_with, show)
             rows.extend({**row, "start": start + 1} for row in found.pop("rows"))
             refused |= found.pop("refused")
             operation = found.pop("now", [None])[0]
@@ -330,26 +321,25 @@ def _cores(task: CollectivesTask, launch_with: Launcher) -> tuple[tuple[int, ...
     return shared_core_sets(task.num_ranks) if launch_with.binds_here else ()
 
 
-def _part(progress: Progress | None, start: int, num_starts: int) -> Progress | None:
-    """The progress of one start as a share of all."""
-    if progress is None:
-        return None
-    return lambda what, done, total: progress(what, start * total + done, num_starts * total)
-
-
 def _one_start(
-    task: CollectivesTask, launch_with: Launcher, progress: Progress | None
+    task: CollectivesTask, launch_with: Launcher, show: Callable[[str, float], None]
 ) -> tuple[dict[str, Any], str | None]:
-    """What processes left that measured all of it, or up to where they failed; and why they did."""
+    """What processes left that measured all of it, or up to where they failed; and why they did.
+
+    show: called with what is done, and which share of all of it is.
+    """
     # Other machines see the folder that a user works in rather than this one's own for passing things.
     place = None if launch_with.binds_here else Path.cwd()
     with tempfile.TemporaryDirectory(prefix="running-", dir=place, ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        job = LaunchJob(task=task, folder=folder, core_sets=_cores(task, launch_with), limit_s=LIMIT_S)
-        if progress is not None:
-            show = progress
-            job = replace(job, report=lambda message: show(message, 0, _PARTS))
-        with _watched(folder, progress):
+        job = LaunchJob(
+            task=task,
+            folder=folder,
+            core_sets=_cores(task, launch_with),
+            limit_s=LIMIT_S,
+            report=lambda message: show(message, 0.0),
+        )
+        with _watched(folder, show):
             outcome = launch_with.launch(job)
         if outcome.result is not None:
             return dict(outcome.result), None
@@ -359,11 +349,8 @@ def _one_start(
 
 
 @contextmanager
-def _watched(folder: Path, progress: Progress | None) -> Iterator[None]:
+def _watched(folder: Path, show: Callable[[str, float], None]) -> Iterator[None]:
     """Shows progress of rank 0, as often as one can read it."""
-    if progress is None:
-        yield
-        return
     over = Event()
 
     def watch() -> None:
@@ -371,8 +358,7 @@ def _watched(folder: Path, progress: Progress | None) -> Iterator[None]:
             found = read_document(folder, SO_FAR) or {}
             if "now" in found:
                 operation, payload_bytes = found["now"]
-                done = round(found["done_fraction"] * _PARTS)
-                progress(f"{operation} of {payload_bytes} bytes", done, _PARTS)
+                show(f"{operation} of {payload_bytes} bytes", found["done_fraction"])
 
     thread = Thread(target=watch, daemon=True)
     thread.start()

@@ -1,6 +1,5 @@
 """Files of timed collectives as runs whose rows may be pooled; what was refused is counted with reasons."""
 
-import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
@@ -8,7 +7,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from equipoise.bench.collectives import CollectiveRun, CollectiveRuns, Timing
+from equipoise.bench.collectives import CollectiveRun, CollectiveRuns
 from equipoise.bench.collectives.documents import (
     MEASURED_SCHEMA,
     document_in,
@@ -29,12 +28,13 @@ from equipoise.bench.collectives.text import (
     possible_operations,
     ranks_of,
     tables_in,
+    timing_of,
     without_empty,
 )
 from equipoise.bench.trace.stream import DamagedError, pieces
 from equipoise.errors import DataError, UsageError
 from equipoise.runs import Tally
-from equipoise.units import MIB, MICROSECOND_S
+from equipoise.units import MIB
 
 # A sweep of 30 sizes on a thousand ranks that all log is some MB.
 MAX_FILE_BYTES = 64 * MIB
@@ -201,7 +201,7 @@ def _run(
         num_ranks=num_ranks,
         num_nodes=num_nodes,
         device=names.pop() if len(names) == 1 else None,
-        timings=tuple(_timing(row, operation, num_ranks, num_nodes) for row in rows),
+        timings=tuple(timing_of(row, operation, num_ranks, num_nodes) for row in rows),
     )
 
 
@@ -220,21 +220,3 @@ def _num_nodes(table: PrintedTable, num_ranks: int) -> int | None:
     """Hosts, where every one of them can have been listed."""
     whole = len(table.devices) == num_ranks and not table.num_listed_again
     return len({host for host, _ in table.devices.values()}) if whole else None
-
-
-def _timing(row: PrintedRow, operation: str, num_ranks: int, num_nodes: int | None) -> Timing:
-    seconds = [None if side is None else side.time_us.value * MICROSECOND_S for side in row.sides]
-    spread = [side.time_us.half / side.time_us.value for side in row.sides if side is not None]
-    return Timing(
-        operation=operation,
-        payload_bytes=row.payload_bytes,
-        num_ranks=num_ranks,
-        num_nodes=num_nodes,
-        out_of_place_s=seconds[0],
-        in_place_s=seconds[1],
-        redop=row.redop if row.redop != "none" else None,
-        dtype=row.dtype,
-        num_wrong=row.num_wrong,
-        line=row.line,
-        resolution=math.fsum(spread) / len(spread),
-    )

@@ -7,31 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from equipoise.bench.collectives import bus_fraction
+from equipoise.bench.collectives import BY_NAME, KNOWN, Timing
+from equipoise.units import MICROSECOND_S
 
 MAX_RANKS = 1_000_000
 
-# The names of the programs, and what DESIGN calls what they run.
-PROGRAMS = {
-    "all_reduce": "all_reduce",
-    "allreduce": "all_reduce",
-    "all_gather": "all_gather",
-    "allgather": "all_gather",
-    "reduce_scatter": "reduce_scatter",
-    "reducescatter": "reduce_scatter",
-    "alltoall": "all_to_all",
-    "all_to_all": "all_to_all",
-    "broadcast": "broadcast",
-    "sendrecv": "send",
-    "gather": "gather",
-    "scatter": "scatter",
-    "hypercube": "hypercube",
-    "reduce": "reduce",
-}
-
-
-# Operations whose payload is cut into a part for each rank.
-_CUT = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter", "hypercube")
+# What runs by the names of the programs.
+PROGRAMS = {program: each.name for each in KNOWN for program in each.programs}
 _WIDTH_BYTES = (
     (r"u?int8|u?char|fp8\w*|f8\w*|float8\w*", 1),
     (r"half|bfloat16|bf16|fp16|float16", 2),
@@ -92,9 +74,7 @@ def possible_operations(redop: str | None, root: int | None) -> tuple[str, ...]:
     """Operations that print these columns; `none` and -1 are how newer versions print an empty column."""
     reduces = redop is not None and redop != "none"
     rooted = root is not None and root >= 0
-    if reduces:
-        return ("reduce",) if rooted else ("all_reduce", "reduce_scatter")
-    return ("broadcast", "gather", "scatter") if rooted else ("all_gather", "all_to_all", "send", "hypercube")
+    return tuple(each.name for each in KNOWN if (each.reduces, each.is_rooted) == (reduces, rooted))
 
 
 def rank_range(operation: str, bounds: tuple[float, float]) -> tuple[int, int] | None:
@@ -106,10 +86,9 @@ def rank_range(operation: str, bounds: tuple[float, float]) -> tuple[int, int] |
     (2, 1000000)
     """
     low, high = bounds
-    flat = bus_fraction(operation, MAX_RANKS) == bus_fraction(operation, 2)
-    if flat:
+    whole = float(BY_NAME[operation].ring_passes)
+    if not whole:
         return (2, MAX_RANKS) if low <= 1.0 <= high else None
-    whole = 2.0 if operation == "all_reduce" else 1.0
     # whole x (n - 1) / n, solved for n; with slack for products of floats.
     first = math.ceil(1.0 / (1.0 - min(low / whole, 1.0 - 0.5 / MAX_RANKS)) - 1e-6)
     last = MAX_RANKS if high >= whole else math.floor(1.0 / (1.0 - high / whole) + 1e-6)
@@ -144,9 +123,7 @@ class Clues(Struct, frozen=True, kw_only=True):
         """Whether the rows can be of this operation."""
         if operation not in self.possible:
             return False
-        if self.parts is not None and self.parts > 1 and operation not in _CUT:
-            return False
-        if self.parts == 1 and operation in _CUT:
+        if self.parts is not None and (self.parts > 1) != BY_NAME[operation].is_cut:
             return False
         return self.bounds is None or rank_range(operation, self.bounds) is not None
 
@@ -162,7 +139,7 @@ def operation_of(clues: Clues, stated: Sequence[str]) -> str | None:
 
 def ranks_of(operation: str, listed: int | None, clues: Clues) -> int | None:
     """The number of ranks: as listed where the rows allow it, else what the rows alone imply."""
-    parts = clues.parts if operation in _CUT else None
+    parts = clues.parts if BY_NAME[operation].is_cut else None
     allowed = None if clues.bounds is None else rank_range(operation, clues.bounds)
     if allowed is None:
         return parts or listed
@@ -420,3 +397,22 @@ def without_empty(rows: Iterable[PrintedRow]) -> Iterator[PrintedRow]:
 
 def _timed(side: Side | None) -> Side | None:
     return side if side is not None and side.time_us.value > 0 else None
+
+
+def timing_of(row: PrintedRow, operation: str, num_ranks: int, num_nodes: int | None) -> Timing:
+    """The row as a timing of an operation between so many ranks; of the sides that have a time."""
+    seconds = [None if side is None else side.time_us.value * MICROSECOND_S for side in row.sides]
+    spread = [side.time_us.half / side.time_us.value for side in row.sides if side is not None]
+    return Timing(
+        operation=operation,
+        payload_bytes=row.payload_bytes,
+        num_ranks=num_ranks,
+        num_nodes=num_nodes,
+        out_of_place_s=seconds[0],
+        in_place_s=seconds[1],
+        redop=row.redop if row.redop != "none" else None,
+        dtype=row.dtype,
+        num_wrong=row.num_wrong,
+        line=row.line,
+        resolution=math.fsum(spread) / len(spread),
+    )

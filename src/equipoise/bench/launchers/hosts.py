@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
+from zlib import crc32
 
 from msgspec import Struct, convert, to_builtins
 
@@ -80,14 +81,18 @@ class HostConnection:
 
 
 _MEETING_S = 120.0
-_RETRY_S = 0.2
-PORTS = range(20_000, 32_000)  # below those that Linux gives away
+_PORTS = range(20_000, 32_000)  # below those that Linux gives away
+
+
+def shared_port(name: str) -> int:
+    """A port that follows from a name which processes share, and other jobs have not."""
+    return _PORTS[crc32(name.encode()) % len(_PORTS)]
 
 
 class Member(Struct, frozen=True, kw_only=True):
     """This process among those started together: its number, how many they are, and by what.
 
-    address: of the host of member 0. port: where its listener is, or the store that has that port.
+    address: of the host of member 0. port: of the store there that has the port of its listener.
     has_store: whether torchrun keeps a store there already.
     """
 
@@ -128,7 +133,7 @@ def member(environment: Mapping[str, str] = os.environ) -> Member | None:
             num_members=int(environment["SLURM_STEP_NUM_TASKS"]),
             starter="srun",
             address=slurm_address(environment["SLURM_STEP_NODELIST"]),
-            port=PORTS[sum(attempt.encode()) * 7919 % len(PORTS)],
+            port=shared_port(attempt),
             has_store=False,
             attempt=attempt,
         )
@@ -156,48 +161,45 @@ def hostnames(nodes: str) -> list[str]:
     return command_output(("scontrol", "show", "hostnames", nodes)).split()
 
 
-def listening(of: Member) -> tuple[socket.socket, str]:
-    """Where member 0 waits for the others, and the token that they show."""
-    if not of.has_store:
-        return socket.create_server(("", of.port)), of.attempt
+def listening(of: Member) -> tuple[socket.socket, str, Any]:
+    """Where member 0 waits for the others, the token they show, and the store in which they find both.
+
+    Raises DataError where there can be no store.
+    """
+    try:
+        store = _store(of)
+    except RuntimeError as err:
+        raise DataError(f"{of.address}:{of.port}: hosts cannot meet there ({first_line(err)})") from err
     listener, token = socket.create_server(("", 0)), token_hex(16)
-    _store(of).set(_key(of), f"{listener.getsockname()[1]} {token}")
-    return listener, token
+    store.set(_key(of), f"{listener.getsockname()[1]} {token}")
+    return listener, token, store
 
 
 def connection_to_first(of: Member) -> tuple[HostConnection, str]:
     """A connection to member 0, and the token to show. Raises DataError for none."""
-    port, token = of.port, of.attempt
     try:
-        if of.has_store:
-            stored = bytes(_store(of).get(_key(of))).decode().split()
-            port, token = int(stored[0]), stored[1]
-        return HostConnection(_connected(of.address, port)), token
+        port, token = bytes(_store(of).get(_key(of))).decode().split()
+        connection = socket.create_connection((of.address, int(port)), timeout=_MEETING_S)
     except (OSError, RuntimeError) as err:  # a store raises kinds of RuntimeError
         raise DataError(
-            f"{of.address}:{port}: no host coordinates the sweep there ({first_line(err)}); check "
+            f"{of.address}:{of.port}: no host coordinates the sweep there ({first_line(err)}); check "
             "on that host whether it started, or give each host the address that others use: "
             "torchrun --local-addr=ADDRESS"
         ) from err
-
-
-def _connected(address: str, port: int) -> socket.socket:
-    """A connection, tried until the other end listens."""
-    deadline = time.monotonic() + _MEETING_S
-    while True:
-        try:
-            return socket.create_connection((address, port), timeout=_MEETING_S)
-        except ConnectionRefusedError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(_RETRY_S)
+    return HostConnection(connection), token
 
 
 def _store(of: Member) -> Any:  # noqa: ANN401 - torch is not followed
-    """The store that torchrun keeps."""
-    from torch.distributed import TCPStore  # noqa: PLC0415 - only hosts under torchrun need it
+    """The store that torchrun keeps; one that member 0 opens where nothing does."""
+    from torch.distributed import TCPStore  # noqa: PLC0415 - only hosts that are started together need it
 
-    return TCPStore(of.address, of.port, is_master=False, timeout=timedelta(seconds=_MEETING_S))
+    return TCPStore(
+        of.address,
+        of.port,
+        is_master=of.number == 0 and not of.has_store,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=_MEETING_S),
+    )
 
 
 def _key(of: Member) -> str:
@@ -263,7 +265,7 @@ class _Hosts:
 
     def _meet(self) -> None:
         """Wait for every other host. Raises DataError with how many came."""
-        listener, token = listening(self._this)
+        listener, token, store = listening(self._this)
         self._known = [this_node()]
         came: dict[int, tuple[HostConnection, Mapping[str, Any]]] = {}
         deadline = time.monotonic() + _ARRIVAL_S
@@ -283,6 +285,7 @@ class _Hosts:
                     came[int(messages[0]["number"])] = (wire, messages[0])
                 else:
                     wire.close()
+        del store  # nobody asks it any more
         for number in sorted(came):
             self._wires.append(came[number][0])
             self._known.append(came[number][1])

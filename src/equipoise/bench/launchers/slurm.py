@@ -11,7 +11,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
 from typing import Any
-from zlib import crc32
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -29,7 +28,7 @@ from equipoise.bench.launchers import (
     read_document,
     write_document,
 )
-from equipoise.bench.launchers.hosts import PORTS, hostnames, slurm_address
+from equipoise.bench.launchers.hosts import hostnames, shared_port, slurm_address
 from equipoise.bench.launchers.processes import Order, Ranks, begin
 from equipoise.errors import UsageError
 from equipoise.units import MINUTE_S
@@ -305,7 +304,7 @@ def run_task(folder_text: str, job_instructions: Mapping[str, Any], most_tasks: 
         # The name that submitit would take need not resolve; its port follows from the number of the job,
         # which jobs of another cluster may have too. The folder of a job is its own.
         address=slurm_address(os.environ["SLURM_JOB_NODELIST"]),
-        port=PORTS[crc32(folder_text.encode()) % len(PORTS)],
+        port=shared_port(folder_text),
         instructions={**job_instructions, "core_sets": [cores]},
         first_local_rank=seat.local_rank,
         num_local_ranks=seat.local_world_size,

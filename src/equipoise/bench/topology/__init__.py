@@ -24,7 +24,7 @@ _TITLES = (
     ("other", re.compile(r"={4,}.*[a-z].*={4,}|\w+ table:|numa nodes|legend", re.IGNORECASE)),
 )
 _AMD_NAME = re.compile(r"GPU\d{1,3}|[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]", re.IGNORECASE)
-_NUMA = re.compile(r"GPU\[(\d{1,3})\]\s*:\s*\(Topology\)\s*Numa (Node|Affinity):\s*(-?\d+)", re.IGNORECASE)
+_NUMA = re.compile(r"GPU\[(\d{1,3})\]\s*:\s*\(Topology\)\s*Numa Affinity:\s*(-?\d+)", re.IGNORECASE)
 _SERIES = re.compile(
     r"GPU\[(\d{1,3})\]\s*:\s*(?:Card series|Market name|Device Name)\s*:\s*(\S.*)", re.IGNORECASE
 )
@@ -126,17 +126,17 @@ def _class(link_type: str, weight: int | None, hops: int | None) -> str | None:
 
 
 def _devices(names: Sequence[str], shown: dict[str, str], lines: Sequence[str]) -> Iterator[Device]:
-    series, numa = dict[str, str](), dict[tuple[str, str], str]()
+    series, numa = dict[str, str](), dict[str, str]()
     for line in lines:
         if found := _SERIES.search(line):
             series.setdefault(f"GPU{int(found[1])}", found[2])
         if found := _NUMA.search(line):
-            numa[f"GPU{int(found[1])}", found[2].lower()] = found[3]
+            numa[f"GPU{int(found[1])}"] = found[2]
     for name in names:
         yield Device(
             name=shown[name],
             title=series.get(shown[name], None if name == shown[name] else name),
-            numa_affinity=numa.get((shown[name], "affinity")),
+            numa_affinity=numa.get(shown[name]),
         )
 
 

@@ -1,10 +1,11 @@
 """What nvidia-smi prints of a machine's topology, as a Topology."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal, TypeAlias
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from equipoise.bench.topology.topology import Device, DeviceLink, MissingRow, Nic, Topology, pairs
 from equipoise.spec.links import PEER_WORDS, link_class
@@ -134,17 +135,19 @@ class _MatrixReader:
                 self.place += 1
         return [matrix for matrix in self.matrices if matrix.rows or matrix.heads]
 
-    def _peek(self, place: int) -> MatrixWord | None:
-        return self.stream[place] if place < len(self.stream) else None
+    def _taken(self, wanted: Callable[[MatrixWord], bool], *, most: int | None = None) -> list[MatrixWord]:
+        """The next words that are wanted, at most so many; the place is behind them then."""
+        start = self.place
+        end = len(self.stream) if most is None else min(len(self.stream), start + most)
+        while self.place < end and wanted(self.stream[self.place]):
+            self.place += 1
+        return list(self.stream[start : self.place])
 
     def _names(self) -> None:
         """A run of names: columns, rows that are cut to their name, and perhaps a row that begins."""
-        start = self.place
-        while (word := self._peek(self.place)) is not None and word.kind == "name":
-            self.place += 1
-        run = list(self.stream[start : self.place])
-        behind = self._peek(self.place)
-        begins_row = behind is not None and (behind.kind == "cell" or self._is_unknown_cell(behind, run[-1]))
+        run = self._taken(lambda word: word.kind == "name")
+        behind = self.stream[self.place] if self.place < len(self.stream) else None
+        begins_row = behind is not None and self._is_cell(behind, run[-1])
         heads = run[:-1] if begins_row else run
         if heads:
             self._columns(heads)
@@ -161,37 +164,31 @@ class _MatrixReader:
         if texts and (current is None or texts != current.columns or current.rows):
             self.current = LinkMatrix(line=names[0].line, columns=texts)
             self.matrices.append(self.current)
-        while (word := self._peek(self.place)) is not None and word.kind == "head":
-            if self.current is not None:
-                self.current.heads.append(word.text)
-            self.place += 1
+        heads = self._taken(lambda word: word.kind == "head")
+        if self.current is not None:
+            self.current.heads += [word.text for word in heads]
 
     def _row(self, name: MatrixWord) -> None:
         if self.current is None:
             self.current = LinkMatrix(line=name.line)
             self.matrices.append(self.current)
-        row = LinkRow(name=name.text, line=name.line)
         width = len(self.current.columns) or MOST_COLUMNS
-        while (
-            (word := self._peek(self.place)) is not None
-            and len(row.cells) < width
-            and (word.kind == "cell" or self._is_unknown_cell(word, name))
-        ):
-            row.cells.append(word.text)
-            self.place += 1
+        cells = self._taken(lambda word: self._is_cell(word, name), most=width)
         last = self.stream[self.place - 1].line
-        while (
-            (word := self._peek(self.place)) is not None
-            and word.kind in ("other", "cell")
-            and word.line == last
-        ):
-            row.behind.append(word.text)
-            self.place += 1
-        row.ends_text = self.place >= len(self.stream)
+        behind = self._taken(lambda word: word.kind in ("other", "cell") and word.line == last)
+        row = LinkRow(
+            name=name.text,
+            line=name.line,
+            cells=[word.text for word in cells],
+            behind=[word.text for word in behind],
+            ends_text=self.place >= len(self.stream),
+        )
         self.current.rows.append(row)
 
-    def _is_unknown_cell(self, word: MatrixWord, name: MatrixWord) -> bool:
-        """Whether a word stands where a class has to, and looks like one, but is none that is known."""
+    def _is_cell(self, word: MatrixWord, name: MatrixWord) -> bool:
+        """Whether a word is a cell of a row: a class, or what looks like one where a class has to stand."""
+        if word.kind == "cell":
+            return True
         if self.current is None or name.text not in self.current.columns or word.line != name.line:
             return False
         return word.kind == "other" and _UNKNOWN_CELL.fullmatch(word.text) is not None
@@ -236,7 +233,7 @@ def read_nvidia(lines: Sequence[str]) -> Topology | None:
     found = matrices(lines)
     links = [matrix for matrix in found if not matrix.is_of_peers]
     peers = [matrix for matrix in found if matrix.is_of_peers and _peers_option(matrix, lines) in _OF_MEMORY]
-    listed = dict(_listed(lines))
+    listed = _listed(lines)
     if not (links or peers or listed):
         return None
     cells = _cells((links or peers)[0]) if links or peers else _Cells(names=sorted(listed, key=_by_number))
@@ -252,7 +249,7 @@ def read_nvidia(lines: Sequence[str]) -> Topology | None:
         notes.append(f"`nvidia-smi -L` lists {', '.join(not_shown)}, the matrix does not.")
     return Topology(
         origin="nvidia-smi " + ", ".join(name for name, there in parts if there),
-        devices=tuple(_device(name, links[0] if links else None, listed.get(name)) for name in names),
+        devices=tuple(_device(listed.get(name) or Device(name=name), links) for name in names),
         nics=_nics(cells.names, lines),
         links=tuple(_links(cells, peers, is_of_peers=not links)),
         missing_rows=tuple(cells.missing),
@@ -273,18 +270,17 @@ def _peers_option(matrix: LinkMatrix, lines: Sequence[str]) -> str:
     return options[-1] if options else "rw"
 
 
-def _listed(lines: Iterable[str]) -> Iterator[tuple[str, tuple[str, tuple[str, ...]]]]:
-    """Name, title and slices of every GPU that `nvidia-smi -L` lists."""
-    found: dict[str, tuple[str, list[str]]] = {}
+def _listed(lines: Iterable[str]) -> dict[str, Device]:
+    """Every GPU that `nvidia-smi -L` lists, with its title and slices, by name."""
+    found: dict[str, Device] = {}
     last: str | None = None
     for line in lines:
         if listed := _LISTED.match(line):
             last = f"{_ACCELERATOR}{int(listed[1])}"
-            found.setdefault(last, (listed[2], []))
+            found.setdefault(last, Device(name=last, title=listed[2]))
         elif last is not None and (part := _SLICE.match(line)):
-            found[last][1].append(part[1])
-    for name, (title, slices) in found.items():
-        yield name, (title, tuple(slices))
+            found[last] = replace(found[last], slices=(*found[last].slices, part[1]))
+    return found
 
 
 def _others(links: Sequence[LinkMatrix]) -> Iterator[str]:
@@ -378,18 +374,17 @@ def _drop_cut_cell(cells: _Cells, row: LinkRow) -> int:
     return 1
 
 
-def _device(name: str, matrix: LinkMatrix | None, listed: tuple[str, tuple[str, ...]] | None) -> Device:
-    row = next((row for row in matrix.rows if row.name == name), None) if matrix else None
-    found = affinities(matrix, row) if matrix and row and len(row.cells) == len(matrix.columns) else {}
+def _device(listed: Device, links: Sequence[LinkMatrix]) -> Device:
+    """The device with what stands behind its row of the first matrix."""
+    rows = [row for row in links[0].rows if row.name == listed.name] if links else []
+    is_whole = bool(rows) and len(rows[0].cells) == len(links[0].columns)
+    found = affinities(links[0], rows[0]) if is_whole else {}
     known = {head: text for head, text in found.items() if text.upper() != "N/A"}
-    title, slices = listed or (None, ())
-    return Device(
-        name=name,
-        title=title,
+    return replace(
+        listed,
         cpu_affinity=known.get("cpu"),
         numa_affinity=known.get("numa"),
         numa_id=known.get("numa_id"),
-        slices=slices,
     )
 
 

@@ -116,11 +116,6 @@ def communicates(name: str) -> bool:
     return _COMMUNICATES.search(name[:300]) is not None
 
 
-def copies(category: str) -> bool:
-    """Whether events of a category are copies or fills of memory and not kernels."""
-    return category in _COPIES
-
-
 def operation(name: str) -> str:
     """The collective in a kernel's name, or the start of the name where it is none of the known.
 
@@ -139,11 +134,6 @@ def host_operation(name: str) -> str | None:
     """
     found = _HOST_COMMUNICATES.match(name)
     return found[1] if found else None
-
-
-def launches(name: str) -> bool:
-    """Whether a span of the host launches a collective of accelerators."""
-    return _HOST_LAUNCHES.match(name) is not None
 
 
 def computes_on_host(name: str) -> bool:
@@ -173,7 +163,7 @@ MAX_STEPS = 1_000_000
 # A microsecond count beyond is no time: 1e15 us are 31 years, and traces count from 1970 at most.
 _MOST_US = 9e15
 
-_DEVICE_KINDS = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset", "concurrent_kernel"})
+_DEVICE_KINDS = frozenset({"kernel", "concurrent_kernel", *_COPIES})
 _LAUNCH_KINDS = frozenset({"cuda_runtime", "cuda_driver", "runtime", "hip_runtime"})
 _HOST_STEPS = frozenset({"user_annotation", "cpu_op", "operator", "python_function"})
 
@@ -300,7 +290,7 @@ class Activity(Struct, kw_only=True):
         if communicates(name):
             device.communication.add(*span)
             device.groups.append(self._group(arguments, name))
-        elif copies(category):
+        elif category in _COPIES:
             device.copy.add(*span)
         else:
             device.computes(span, arguments)
@@ -340,7 +330,7 @@ class Activity(Struct, kw_only=True):
                 self.host.communication.add(*span)
                 self.host.groups.append(self._group({}, operation))
             return
-        self.num_launches += launches(name)
+        self.num_launches += _HOST_LAUNCHES.match(name) is not None
         # Once a device is seen, what the host computes is left out: memory for millions of operators.
         if not self.devices and category in {"cpu_op", "operator"} and computes_on_host(name):
             span = self._span(event)

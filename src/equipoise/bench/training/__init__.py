@@ -7,10 +7,9 @@ from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct, convert, field
-from msgspec.structs import replace
 
 from equipoise.errors import UsageError
 from equipoise.files import shipped_table
@@ -20,32 +19,14 @@ if TYPE_CHECKING:
 
     import torch
 
-    Batch = tuple[torch.Tensor, ...] | dict[str, torch.Tensor]
-
-    import torch
-
-
-NEEDS_TORCH = "training a model needs torch: pip install 'equipoise[torch]'"
-NEEDS_TRANSFORMERS = "needs the model code of transformers: pip install 'equipoise[zoo]'"
-
-
-OPTIMIZERS = ("sgd", "adamw")
-
 
 class OptimizerSettings(Struct, frozen=True, kw_only=True):
     """What updates the weights on each rank; momentum is SGD's, AdamW keeps its usual 0.9 and 0.999."""
 
-    name: str = "sgd"
+    name: Literal["sgd", "adamw"] = "sgd"
     learning_rate: float = 0.1
     momentum: float = 0.0
     weight_decay: float = 0.0
-
-    def __post_init__(self) -> None:
-        """Refuses what cannot update weights."""
-        if self.name not in OPTIMIZERS:
-            raise UsageError(f"optimizer {self.name!r} is unknown; expected one of {', '.join(OPTIMIZERS)}")
-        if self.learning_rate <= 0:
-            raise UsageError(f"learning_rate={self.learning_rate}; expected more than 0")
 
 
 class Trainee(Struct, frozen=True, kw_only=True):
@@ -72,18 +53,6 @@ class ZooModel(Struct, frozen=True, kw_only=True):
     settings: OptimizerSettings = field(default_factory=OptimizerSettings)
     builder: str = ""
     sizes: dict[str, Any] = field(default_factory=dict)
-
-    def build(self) -> Any:  # noqa: ANN401 - ZooParts of `models`, which imports torch
-        """The parts of a `Trainee`. Raises UsageError where a package is missing."""
-        try:
-            builders = import_module("equipoise.bench.training.models")
-            return getattr(builders, self.builder or self.name)(**self.sizes)
-        except ModuleNotFoundError as err:
-            if err.name == "torch":
-                raise UsageError(NEEDS_TORCH) from err
-            if err.name == "transformers":
-                raise UsageError(f"{self.name} {NEEDS_TRANSFORMERS}") from err
-            raise
 
 
 # The models of models.toml.
@@ -126,19 +95,19 @@ def trainee(name: str, *, batch_samples: int, seed: int, rank: int = 0, num_rank
         )
     model = next((each for each in ZOO if each.name == name), None) if known_name(name) else None
     try:
-        data = import_module("equipoise.bench.training.models")
+        models = import_module("equipoise.bench.training.models")
+        made: Trainee = models.made_trainee(
+            name, model, batch_samples=batch_samples, seed=seed, share=(rank, num_ranks)
+        )
     except ModuleNotFoundError as err:
-        if err.name != "torch":
-            raise
-        raise UsageError(NEEDS_TORCH) from err
-    found: Trainee = data.made_trainee(
-        name,
-        model and model.build,
-        batch_samples=batch_samples,
-        seed=seed,
-        share=(rank, num_ranks),
-    )
-    return replace(found, settings=model.settings) if model else found
+        if err.name == "torch":
+            raise UsageError("training a model needs torch: pip install 'equipoise[torch]'") from err
+        if model and err.name == "transformers":
+            raise UsageError(
+                f"{name} needs the model code of transformers: pip install 'equipoise[zoo]'"
+            ) from err
+        raise
+    return made
 
 
 Argument = int | float | None
@@ -146,23 +115,6 @@ Argument = int | float | None
 # The tests run over gloo; nccl is what PyTorch documents these features for, and was not run here. A
 # collective that hangs gives no message, so others are not offered.
 OFFERED_BACKENDS = ("gloo", "nccl")
-
-
-class Step(Protocol):
-    """One rank's training: each `run` takes one batch; `period` runs are one cycle of the method."""
-
-    period: int
-    marks: "list[Callable[[str], None]]"
-    module: "torch.nn.Module"
-
-    def run(self, batch: tuple["torch.Tensor", ...]) -> "torch.Tensor":
-        """The batch's loss on this rank, after forward, backward, and what of update and exchange is due."""
-
-    def weights(self) -> "dict[str, torch.Tensor]":
-        """Every weight and buffer, whole; where they are sharded every rank must call."""
-
-    def close(self) -> None:
-        """Ends the training with equal weights on all ranks; gradients of an unfinished cycle are dropped."""
 
 
 class MethodArgument(Struct, frozen=True, kw_only=True):
@@ -198,22 +150,28 @@ class MethodSetup(Struct, frozen=True, kw_only=True):
 
     name: str
     trainee: Trainee
-    settings: OptimizerSettings
     world_size: int
     argument: Argument
+
+
+Effect = Literal["exact", "exact for a larger batch", "lossy", "changes the algorithm"]
 
 
 class Method(Struct, frozen=True, kw_only=True):
     """A way to train. begins: a function of `steps`, which imports torch and is loaded on use.
 
-    ranks: those it needs: one, several that exchange something, or several with weights sharded.
+    effect: on what is learned from a sample. work_like: what it computes beyond the model is that of another
+    method, so many times; None where only it does such work. ranks: those it needs: one, several that
+    exchange something, or several with weights sharded.
     """
 
     name: str
     meaning: str
+    effect: Effect
     begins: str
     source: str
     takes: MethodArgument | None = None
+    work_like: tuple[str, float] | None = None
     ranks: Literal["one", "several", "sharded"] = "several"
 
     def why_not(self, world_size: int, backend: str) -> str | None:
@@ -227,19 +185,14 @@ class Method(Struct, frozen=True, kw_only=True):
             return f"was not tested over {backend}; available over {' and '.join(OFFERED_BACKENDS)}"
         return _no_sharding() if self.ranks == "sharded" else None
 
-    def begin(
-        self, trainee: Trainee, settings: OptimizerSettings, *, world_size: int, argument: Argument = None
-    ) -> Step:
+    def begin(self, trainee: Trainee, *, world_size: int, argument: Argument = None) -> Any:  # noqa: ANN401 - a TrainingStep of `steps`
         """The steps of one rank, ready to run.
 
         Assumes that `why_not` has no objection, and that the process group exists where ranks share.
         """
         steps = import_module("equipoise.bench.training.steps")
-        setup = MethodSetup(
-            name=self.name, trainee=trainee, settings=settings, world_size=world_size, argument=argument
-        )
-        begun: Step = getattr(steps, self.begins)(setup)
-        return begun
+        setup = MethodSetup(name=self.name, trainee=trainee, world_size=world_size, argument=argument)
+        return getattr(steps, self.begins)(setup)
 
 
 # The first torch whose `fully_shard` is public: torch.distributed.fsdp.fully_shard.

@@ -14,10 +14,12 @@ import torch
 from msgspec import Struct
 from torch import nn
 from torch.nn import functional
+from torch.utils._pytree import tree_map_only
 
-from equipoise.bench.training import Trainee
+from equipoise.bench.training import Trainee, ZooModel
 from equipoise.errors import SpecError
 from equipoise.spec.torch_model import load_factory
+from equipoise.spec.torch_model.fakes import tensors_in
 
 # Random samples are drawn once and used again: what is measured is training, not the drawing of numbers.
 NUM_RANDOM_SAMPLES = 64
@@ -35,30 +37,32 @@ class ZooParts(Struct, frozen=True, kw_only=True):
 
 
 def made_trainee(
-    name: str,
-    build: Callable[[], ZooParts] | None,
-    *,
-    batch_samples: int,
-    seed: int,
-    share: tuple[int, int],
+    name: str, model: ZooModel | None, *, batch_samples: int, seed: int, share: tuple[int, int]
 ) -> Trainee:
-    """The trainee of a builder, or without one of the user's function `name`, for one rank.
+    """The trainee of a model of the zoo, or without one of the user's function `name`, for one rank.
 
     share: rank and number of ranks.
     """
     torch.manual_seed(seed)
     made = (
         _of_user(name, batch_samples, seed, share)
-        if build is None
-        else _of_zoo(build(), batch_samples, seed, share)
+        if model is None
+        else _of_zoo(model, batch_samples, seed, share)
     )
     # Equal weights on every rank, but not equal dropout: ranks see different samples, and different masks.
     torch.manual_seed(seed + share[0])
     return made
 
 
-def _of_zoo(made: ZooParts, batch_samples: int, seed: int, share: tuple[int, int]) -> Trainee:
+def built(model: ZooModel) -> ZooParts:
+    """What its builder returns for its sizes."""
+    found: ZooParts = globals()[model.builder or model.name](**model.sizes)
+    return found
+
+
+def _of_zoo(model: ZooModel, batch_samples: int, seed: int, share: tuple[int, int]) -> Trainee:
     """The trainee of a builder's parts."""
+    made = built(model)
     places = shuffled_places(len(made.pool[0]), batch_samples, seed=seed, share=share)
     return Trainee(
         model=made.model,
@@ -67,6 +71,7 @@ def _of_zoo(made: ZooParts, batch_samples: int, seed: int, share: tuple[int, int
         num_samples=lambda batch: len(batch[0]),
         held_out=made.held_out,
         num_correct=made.num_correct,
+        settings=model.settings,
     )
 
 
@@ -97,6 +102,8 @@ def _of_user(reference: str, batch_samples: int, seed: int, share: tuple[int, in
     Raises SpecError if what it returns cannot be trained on.
     """
     model, batch, loss, held_out = load_factory(reference).made_with_held_out()
+    # A list of tensors is what a tuple of them is: what the model takes.
+    batch, held_out = (tuple(each) if isinstance(each, list) else each for each in (batch, held_out))
     tensors = _tensors(reference, batch)
     num_given = min(len(each) for each in tensors)
     rank, num_ranks = share
@@ -115,12 +122,7 @@ def _of_user(reference: str, batch_samples: int, seed: int, share: tuple[int, in
 
 def _tensors(reference: str, batch: object) -> list[torch.Tensor]:
     """The batch's tensors, each with samples in its first dim."""
-    found: list[object]
-    if isinstance(batch, dict):
-        found = list(batch.values())
-    else:
-        found = list(batch) if isinstance(batch, tuple | list) else [batch]
-    tensors = [each for each in found if isinstance(each, torch.Tensor) and each.ndim]
+    tensors = [each for each in tensors_in(batch) if each.ndim]
     if not tensors or min(len(each) for each in tensors) == 0:
         raise SpecError(
             f"{reference}: the second value is a {type(batch).__name__} without samples; "
@@ -131,13 +133,9 @@ def _tensors(reference: str, batch: object) -> list[torch.Tensor]:
 
 def rows_of(batch: Any, places: torch.Tensor) -> Any:  # noqa: ANN401 - a tensor, tuple or dict
     """The samples of a batch at these places."""
-    if isinstance(batch, dict):
-        return {name: rows_of(value, places) for name, value in batch.items()}
-    if isinstance(batch, tuple | list):
-        return tuple(rows_of(value, places) for value in batch)
-    if isinstance(batch, torch.Tensor) and batch.ndim:
-        return batch[places.to(batch.device)]
-    return batch
+    return tree_map_only(
+        torch.Tensor, lambda each: each[places.to(each.device)] if each.ndim else each, batch
+    )
 
 
 def _loss(
@@ -367,34 +365,23 @@ def digits_mobilenet() -> ZooParts:
     )
 
 
-def bert() -> ZooParts:
-    """24 layers, 1,024 wide, 16 heads, 30,522 words; 128 tokens, as in most of its pre-training."""
-    config = _code().BertConfig(
-        hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096
-    )
+def bert(num_tokens: int, **sizes: Any) -> ZooParts:  # noqa: ANN401 - as above
+    """Random text of which some words are to be found."""
+    config = _code().BertConfig(**sizes)
     model = _code().BertForMaskedLM(config)
-    tokens = _text(config.vocab_size, num_tokens=128)
+    tokens = _text(config.vocab_size, num_tokens=num_tokens)
     labels = tokens.clone()
     labels[torch.rand(labels.shape) >= MASKED_FRACTION] = IGNORED
     return ZooParts(model=model, pool=(tokens, labels), loss=_predicted)
 
 
-def llama(lora_rank: int = 0) -> ZooParts:
-    """6 layers, 288 wide, 6 heads, 32,000 words, input and output embeddings shared; 256 tokens.
+def llama(lora_rank: int = 0, **sizes: Any) -> ZooParts:  # noqa: ANN401 - as above
+    """Random text as long as the model takes; input and output embeddings are shared.
 
     lora_rank: of changes to queries and values, of which these alone are trained; 0 to train all weights.
     """
-    config = _code().LlamaConfig(
-        hidden_size=288,
-        intermediate_size=768,
-        num_hidden_layers=6,
-        num_attention_heads=6,
-        vocab_size=32_000,
-        max_position_embeddings=256,
-        tie_word_embeddings=True,
-        use_cache=False,
-    )
-    tokens = _text(config.vocab_size, num_tokens=256)
+    config = _code().LlamaConfig(tie_word_embeddings=True, use_cache=False, **sizes)
+    tokens = _text(config.vocab_size, num_tokens=config.max_position_embeddings)
     model = _code().LlamaForCausalLM(config)
     if lora_rank:
         add_lora(model, ("q_proj", "v_proj"), rank=lora_rank, alpha=2 * lora_rank)

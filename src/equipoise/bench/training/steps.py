@@ -102,7 +102,7 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
 
 def _optimizer(setup: MethodSetup) -> torch.optim.Optimizer:
     """The optimizer of the weights that are trained."""
-    settings = setup.settings
+    settings = setup.trainee.settings
     trained = [each for each in setup.trainee.model.parameters() if each.requires_grad]
     if settings.name == "adamw":
         return torch.optim.AdamW(trained, lr=settings.learning_rate, weight_decay=settings.weight_decay)
@@ -333,16 +333,6 @@ class Averaging:
             old.copy_(now)
 
 
-def begin_localsgd(setup: MethodSetup) -> TrainingStep:
-    """Steps of which every `argument`-th ends with an average of weights; momentum stays with its rank."""
-    start_equal(setup.trainee.model)
-    return TrainingStep(
-        setup,
-        exchange=Averaging(setup.name, setup.trainee.model, setup.world_size).run,
-        exchange_every=int(setup.argument or 1),
-    )
-
-
 # Douillard et al. 2023, table 5: Nesterov momentum 0.9 and learning rate 0.7 were best of those tried.
 OUTER_LEARNING_RATE = 0.7
 OUTER_MOMENTUM = 0.9
@@ -371,12 +361,12 @@ class OuterStep:
         self._averaging.restart()
 
 
-def begin_diloco(setup: MethodSetup) -> TrainingStep:
-    """Steps of which every `argument`-th ends with an outer step; the optimizer given is the inner one."""
+def begin_local(setup: MethodSetup) -> TrainingStep:
+    """Steps on this rank's own batches, of which every `argument`-th ends with an average or an outer step.
+
+    Momentum stays with its rank; the optimizer of a diloco is the inner one.
+    """
     start_equal(setup.trainee.model)
-    outer = OuterStep(setup.name, setup.trainee.model, setup.world_size)
-    return TrainingStep(
-        setup,
-        exchange=outer.run,
-        exchange_every=int(setup.argument or 1),
-    )
+    kind = OuterStep if setup.name.startswith("diloco") else Averaging
+    exchange = kind(setup.name, setup.trainee.model, setup.world_size)
+    return TrainingStep(setup, exchange=exchange.run, exchange_every=int(setup.argument or 1))

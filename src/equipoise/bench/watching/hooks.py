@@ -1,10 +1,9 @@
 """What torch shows of a watched loop: facts of its run, and removable hooks that mark its steps."""
 
-import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from functools import wraps
+from functools import partial, wraps
 from itertools import count
 from secrets import token_hex
 from typing import Any
@@ -96,7 +95,6 @@ def about(
         "conditions": {
             **conditions(core_sets=[cores], launcher="watch", backend=backend),
             **on.conditions(place),
-            "host": platform.node(),
             "num_threads": torch.get_num_threads(),
         },
     }
@@ -168,30 +166,21 @@ def exchanges_throughout(models: Iterable[nn.Module]) -> bool:
 @contextmanager
 def _forward_marked(loop: Loop, model: nn.Module) -> Iterator[None]:
     """Marks each call of the model."""
+    if getattr(model, "_compiled_call_impl", None) is not None:
+        # Compiled in place: hooks would be compiled too.
+        with runs_within(model, "_compiled_call_impl", partial(forward, loop, model)):
+            yield
+        return
 
     def begins(module: nn.Module, _arguments: object) -> None:
         loop.forward(module, records=torch.is_grad_enabled())
 
-    # Compiled in place: hooks would be compiled too.
-    compiled = getattr(model, "_compiled_call_impl", None)
-    if compiled is None:
-        # First of all hooks: what others do before the pass, gathering weights say, is part of it.
-        handle = model.register_forward_pre_hook(begins, prepend=True)
-        try:
-            yield
-        finally:
-            handle.remove()
-        return
-
-    def called(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - the model's own
-        begins(model, arguments)
-        return compiled(*arguments, **named)
-
-    model._compiled_call_impl = called  # noqa: SLF001 - likewise
+    # First of all hooks: what others do before the pass, gathering weights say, is part of it.
+    handle = model.register_forward_pre_hook(begins, prepend=True)
     try:
         yield
     finally:
-        model._compiled_call_impl = compiled  # noqa: SLF001 - likewise
+        handle.remove()
 
 
 @contextmanager
@@ -222,7 +211,7 @@ def _backward_marked(loop: Loop) -> Iterator[None]:
 
 
 @contextmanager
-def forward(loop: Loop, model: Any) -> Iterator[None]:  # noqa: ANN401 - a module of Lightning
+def forward(loop: Loop, model: Any) -> Iterator[None]:  # noqa: ANN401 - a module
     """What runs within is a forward pass of that model."""
     loop.forward(model, records=torch.is_grad_enabled())
     yield
@@ -235,7 +224,7 @@ def runs_within(
     within: Callable[[], AbstractContextManager[None]],
 ) -> Iterator[None]:
     """Each call of a method of this one object runs within a context."""
-    plain = getattr(owner, name)
+    plain, is_own = getattr(owner, name), name in vars(owner)
 
     @wraps(plain)
     def marked(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - the method's own
@@ -248,6 +237,8 @@ def runs_within(
     finally:
         if vars(owner).get(name) is marked:
             delattr(owner, name)
+            if is_own:
+                setattr(owner, name, plain)
 
 
 @contextmanager

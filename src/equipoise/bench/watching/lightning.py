@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from equipoise.bench.watching import Watch, watch
+from equipoise.bench.watching.user_loop import Watch, watch
 from equipoise.errors import UsageError
 
 try:
@@ -41,12 +41,12 @@ class LightningWatch(Callback):  # type: ignore[misc]  # lightning is not follow
     def on_validation_start(self, *_: Any) -> None:  # noqa: ANN401 - Lightning's own
         """What follows belongs to no step."""
         if self.watch is not None:
-            self.watch.pause()
+            self.watch.loop.pause()
 
     def on_validation_end(self, *_: Any) -> None:  # noqa: ANN401 - Lightning's own
         """Training goes on."""
         if self.watch is not None:
-            self.watch.go_on()
+            self.watch.loop.go_on()
 
     def on_train_end(self, *_: Any) -> None:  # noqa: ANN401 - Lightning's own
         """End: the tables are written."""

@@ -9,17 +9,14 @@ from msgspec import Struct
 
 from equipoise.bench.counters import MOST_OTHERS, others_fraction
 from equipoise.bench.phases import (
-    BACKWARD,
     EXPOSED,
-    FORWARD,
     INPUT,
     OPTIMIZER,
     PARTS,
     REST,
     STEP,
     TOTAL,
-    with_share_exposed,
-    with_total,
+    with_exchanges,
 )
 from equipoise.bench.summary import CHECKED_EVERY, LEVEL, MOST_WARM_UP, WINDOW_STEPS, is_steady, outliers
 from equipoise.bench.watching.record import RankRecord, RecordedStep
@@ -46,9 +43,7 @@ class CombinedRun(Struct, frozen=True, kw_only=True):
     num_batches: int
     num_samples: int | None
     missing_ranks: Sequence[int]
-    nodes: Sequence[Mapping[str, Any]]
-    memory_bytes: Sequence[int]
-    cpu_fraction: float | None
+    num_nodes: int
     others_cpu_fraction: float | None
 
     @property
@@ -93,8 +88,6 @@ def combine_ranks(records: Sequence[RankRecord]) -> CombinedRun:
     shares = [_share(record) for record in records]
     missing = sorted(set(range(first.num_ranks)) - {record.rank for record in records})
     samples = sum(size[1] for size in usual)
-    ended = [record.end for record in records if record.end is not None]
-    memory = [end.memory_bytes for end in ended if end.memory_bytes is not None]
     return CombinedRun(
         about=first.about,
         steps=[_slowest([steps[n].seconds for steps in by_number], shares) for n in like],
@@ -105,9 +98,7 @@ def combine_ranks(records: Sequence[RankRecord]) -> CombinedRun:
         num_batches=usual[0][0],
         num_samples=samples if samples and not missing else None,
         missing_ranks=missing,
-        nodes=_nodes(records),
-        memory_bytes=memory,
-        cpu_fraction=_mean([end.cpu_fraction for end in ended]),
+        num_nodes=len({record.host for record in records}),
         others_cpu_fraction=_others(records) if not missing else None,
     )
 
@@ -115,7 +106,7 @@ def combine_ranks(records: Sequence[RankRecord]) -> CombinedRun:
 def _others(records: Sequence[RankRecord]) -> float | None:
     """What other programs took of the ranks' cores; None where a rank did not say what it took itself."""
     uses = [
-        (str(record.about["conditions"].get("host")), record.end.use)
+        (record.host, record.end.use)
         for record in records
         if record.end is not None and record.end.use is not None
     ]
@@ -155,28 +146,7 @@ def _slowest(
 ) -> Mapping[str, float]:
     """The split of the rank whose step took longest, with communication in total where it was profiled."""
     split, share = max(zip(splits, shares, strict=True), key=lambda each: each[0][STEP])
-    if not share.get("step_s"):
-        return split
-    # Where ranks exchange throughout both passes, no moment parts computing from waiting.
-    if share.get("passes_s") and {FORWARD, BACKWARD} <= set(split):
-        split = with_share_exposed(split, min(1.0, share["exposed_s"] / share["passes_s"]))
-    return with_total(split, total_s=share["communication_s"], step_s=share["step_s"])
-
-
-def _nodes(records: Sequence[RankRecord]) -> list[dict[str, Any]]:
-    """The conditions of each node that took part, with its ranks and their cores."""
-    nodes: dict[str, dict[str, Any]] = {}
-    for record in records:
-        found = record.about["conditions"]
-        node = nodes.setdefault(str(found.get("host")), {**found, "ranks": [], "core_sets": []})
-        node["ranks"].append(record.rank)
-        node["core_sets"] += found.get("core_sets", [])
-    return list(nodes.values())
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+    return with_exchanges(split, share)
 
 
 # Fewer steps have no interval.

@@ -114,6 +114,11 @@ class RankRecord(Struct, frozen=True, kw_only=True):
         """How many ranks the run had."""
         return int(self.about["num_ranks"])
 
+    @property
+    def host(self) -> str:
+        """Where it ran."""
+        return str(self.about["conditions"].get("host") or "unknown")
+
 
 def run_folder(out: Path, run: str) -> Path:
     """Where the ranks of a run leave their files."""
@@ -233,25 +238,17 @@ def _step(line: Mapping[str, Any]) -> RecordedStep:
 
 def _lines(path: Path, most_bytes: int | None) -> tuple[list[bytes], list[bytes]]:
     """The whole lines of a file: the first alone where some behind it are left out, and the rest."""
-    if most_bytes is None or (size := _size(path)) <= most_bytes:
-        # What follows the last end of line is empty, or was cut.
-        return [], read_input(path, _MOST_BYTES, expected="a file of a watched run", may_be_pipe=False).split(
-            b"\n"
-        )[:-1]
     try:
-        with path.open("rb") as file:
-            first = file.readline(most_bytes)
-            file.seek(size - most_bytes)
-            return [first.rstrip(b"\n")], file.read(most_bytes).split(b"\n")[1:-1]
+        size = path.stat().st_size
+        if most_bytes is not None and size > most_bytes:
+            with path.open("rb") as file:
+                first = file.readline(most_bytes)
+                file.seek(size - most_bytes)
+                return [first.rstrip(b"\n")], file.read(most_bytes).split(b"\n")[1:-1]
     except OSError as err:
         raise DataError(f"{path}: {err.strerror or err}; expected a file of a watched run") from err
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError as err:
-        raise DataError(f"{path}: {err.strerror or err}; expected a file of a watched run") from err
+    content = read_input(path, _MOST_BYTES, expected="a file of a watched run", may_be_pipe=False)
+    return [], content.split(b"\n")[:-1]  # what follows the last end of line is empty, or was cut
 
 
 def _parsed(path: Path, number: int, line: bytes) -> dict[str, Any]:

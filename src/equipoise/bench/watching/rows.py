@@ -89,20 +89,25 @@ def _run(watched: CombinedRun, records: Sequence[RankRecord], folder: Path) -> d
             "workload": about["workload"],
             "accelerator": accelerator_of(about["device"], about["conditions"]),
             "num_accelerators": watched.num_ranks,
-            "num_nodes": len(watched.nodes),
+            "num_nodes": watched.num_nodes,
             "framework": "pytorch",
             "precision": about.get("precision"),
             "strategy": watched.strategy,
             "global_batch_samples": batch_samples,
-            "status": status_of(watched, records),
+            "status": _status(watched, records),
             "samples_per_s": batch_samples / step_s if batch_samples and step_s else None,
             "source_uri": f"{folder.parent.name}/{folder.name}/rank-0.jsonl",
         }
     )
 
 
-def status_of(watched: CombinedRun, records: Sequence[RankRecord]) -> str:
-    """`success`, or what went wrong; steps that were seen before it stand."""
+TRAINING = "training"
+
+
+def _status(watched: CombinedRun, records: Sequence[RankRecord], *, is_alive: bool = False) -> str:
+    """`success`, `training` or what went wrong; steps that were seen before it stand."""
+    if is_alive and not all(record.end for record in records):
+        return TRAINING
     for record in records:
         if not record.end:
             return f"failed: rank {record.rank} did not finish"
@@ -113,7 +118,6 @@ def status_of(watched: CombinedRun, records: Sequence[RankRecord]) -> str:
     return SUCCESS
 
 
-TRAINING = "training"
 MOST_RUNS = 20
 MOST_RANKS = 64
 _MOST_BYTES = 4 * MIB
@@ -223,7 +227,7 @@ def run_now(files: RunFiles) -> RunNow:
         files=files,
         records=records,
         watched=watched,
-        status=_status(files, watched, records),
+        status=_status(watched, records, is_alive=files.is_alive),
         is_whole=files.num_files == len(files.ranks) and all(record.is_whole for record in records),
     )
 
@@ -232,12 +236,6 @@ def row_now(now: RunNow) -> dict[str, Any]:
     """The row of `runs` of what a run saw so far: that of one that trains is as if it ended now."""
     row = _run(now.watched, now.records, now.files.folder)
     return {**row, "status": SUCCESS} if now.is_running and now.watched.steps else row
-
-
-def _status(files: RunFiles, watched: CombinedRun, records: Sequence[RankRecord]) -> str:
-    if files.is_alive and not all(record.end for record in records):
-        return TRAINING
-    return status_of(watched, records)
 
 
 def latest_step(files: RunFiles) -> tuple[int, bool] | None:

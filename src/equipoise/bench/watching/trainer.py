@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from equipoise.bench.watching import Watch, watch
+from equipoise.bench.watching.user_loop import Watch, watch
 from equipoise.errors import UsageError
 
 try:
@@ -41,12 +41,12 @@ class TrainerWatch(TrainerCallback):  # type: ignore[misc]  # transformers is no
     def on_evaluate(self, *_: Any, **__: Any) -> None:  # noqa: ANN401 - the Trainer's own
         """What was since the step's end belongs to none."""
         if self.watch is not None:
-            self.watch.begin_anew()
+            self.watch.loop.begin_anew()
 
     def on_save(self, *_: Any, **__: Any) -> None:  # noqa: ANN401 - the Trainer's own
         """What was since the step's end belongs to none."""
         if self.watch is not None:
-            self.watch.begin_anew()
+            self.watch.loop.begin_anew()
 
     def on_train_end(self, *_: Any, **__: Any) -> None:  # noqa: ANN401 - the Trainer's own
         """End: the tables are written."""

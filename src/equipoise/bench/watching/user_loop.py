@@ -1,0 +1,337 @@
+"""`equipoise.watch`: a user's own loop, from the first hook to its tables. Imports torch when loaded."""
+
+import atexit
+import sys
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
+from functools import partial
+from pathlib import Path
+from time import monotonic, perf_counter, process_time
+from types import TracebackType
+from typing import Any, Self
+
+from equipoise.bench.counters import core_use
+from equipoise.bench.environment import usable_cores
+from equipoise.bench.launchers import first_line
+from equipoise.bench.phases import EXPOSED, Loop, WatchedStep, phases_of
+from equipoise.bench.watching.ranks import CombinedRun, combine_ranks, summary
+from equipoise.bench.watching.record import RankEnd, RankFile, RankRecord, RecordedStep, run_folder, runs_in
+from equipoise.bench.watching.rows import write_tables
+from equipoise.errors import DataError, UsageError
+from equipoise.units import format_duration
+
+try:
+    from torch import nn
+
+    from equipoise.bench.stopwatch import CommunicationProfile, GradientHooks, Profiled, exchanges_seen
+    from equipoise.bench.watching import hooks
+except ModuleNotFoundError as err:
+    raise UsageError("watching a training loop needs torch: pip install 'equipoise[torch]'") from err
+
+
+class Batches:
+    """A loader's batches, as the loop fetches them."""
+
+    def __init__(self, loader: Iterable[Any], loop: Loop) -> None:
+        """loop: what batches are marked on."""
+        self._loader, self._loop = loader, loop
+
+    def __len__(self) -> int:
+        """How many there are, where the loader has a length."""
+        return len(self._loader)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Any]:
+        """The batches; every pass is new."""
+        loop = self._loop
+        loop.next_batch()
+        following = iter(self._loader)
+        try:
+            for batch in following:
+                loop.batch_fetched(hooks.num_samples(batch))
+                yield batch
+                loop.next_batch()
+            loop.begin_anew()
+        finally:
+            # Also where the loop was left: whether its last step ended is known later, when none failed.
+            loop.between()
+
+
+# At most so much is lost when the process is killed.
+_FLUSH_S = 5.0
+# So often rank 0 says on standard error how far it is.
+_SAY_EVERY_S = 30.0
+# They are kept in memory, and a table has at most a million rows.
+_MOST_STEPS = 100_000
+# Steps that are profiled, by number, the same on every rank: within what is warm-up anyway.
+_PROFILED = range(9, 13)
+
+
+def watch(
+    model: "nn.Module | Sequence[nn.Module]",
+    *,
+    out: str | Path | None = None,
+    name: str | None = None,
+    num_steps: int = 1000,
+    batch_samples: int | None = None,
+    profiles: bool = True,
+) -> "Watch":
+    """What is seen of a training loop while the `with` block around it runs; its hooks are gone afterwards.
+
+    model: wrapped or not, or several. out: a folder for the tables; without one nothing is written.
+    name: of the workload; the model's class without it. num_steps: after so many updates every hook is
+    removed. batch_samples: of an update over all ranks, where the batches do not show it. profiles: whether
+    torch's profiler sees four steps of warm-up on several ranks; False where you profile yourself.
+    Raises UsageError without torch or for what is no model, DataError where `out` cannot be written.
+    """
+    models = [model] if isinstance(model, nn.Module) else list(model)
+    wrong = [each for each in models if not isinstance(each, nn.Module)]
+    if wrong or not models:
+        found = type(wrong[0]).__name__ if wrong else "nothing"
+        raise UsageError(f"watch: {found}; expected a torch.nn.Module, or several")
+    if not 1 <= num_steps <= _MOST_STEPS:
+        raise UsageError(f"watch: num_steps={num_steps}; expected 1 to {_MOST_STEPS}")
+    folder = None if out is None else Path(out)
+    if folder is not None and (folder / "sweep.json").exists():
+        raise UsageError(f"{folder}: holds a sweep; take another folder for watched runs")
+    return Watch(
+        models,
+        folder,
+        name=name,
+        num_steps=num_steps,
+        batch_samples=batch_samples,
+        profiles=profiles,
+    )
+
+
+class Watch:
+    """A loop that is watched; made by `watch`. loop: what is marked, for callbacks of trainers."""
+
+    def __init__(
+        self,
+        models: "Sequence[nn.Module]",
+        out: Path | None,
+        *,
+        name: str | None,
+        num_steps: int,
+        batch_samples: int | None,
+        profiles: bool,
+    ) -> None:
+        """out: None to write nothing. Nothing is hooked before it is entered."""
+        self.result: CombinedRun | None = None
+        self._models, self._out = models, out
+        self._name, self._num_steps, self._batch_samples = name, num_steps, batch_samples
+        self._may_profile = profiles
+        self._hooks = ExitStack()
+        self._on, self._place = hooks.device_of(models)
+        self._clock = self._on.clock(self._place)
+        self.loop = Loop(self._clock.now, on_step=self._on_step, on_first=self._note_forward)
+        self._run = ""
+        self._file: RankFile | None = None
+        self._fresh: list[tuple[int, WatchedStep, bool]] = []
+        self._steps: list[RecordedStep] = []
+        self._number = 0
+
+    def __enter__(self) -> Self:
+        """Begin: hooks are attached, the file of this rank is made."""
+        rank, num_ranks = hooks.ranks()
+        self._about = hooks.about(
+            self._models,
+            name=self._name,
+            rank=rank,
+            num_ranks=num_ranks,
+            batch_samples=self._batch_samples,
+        ) | {"num_steps": self._num_steps}
+        before = [] if self._out is None or rank else runs_in(self._out)
+        self._run = hooks.run_name(rank, num_ranks, after=before[-1].name if before else "")
+        if self._out is not None:
+            self._file = RankFile(run_folder(self._out, self._run), self._about)
+        self._profile = CommunicationProfile(self._on) if num_ranks > 1 and self._may_profile else None
+        self._profiled: Profiled | None = None
+        self._forward_facts: dict[str, Any] = {}
+        self._flushed_s = self._said_s = monotonic()
+        self._begun = process_time(), perf_counter()
+        self._use = core_use()
+        self._hooks.enter_context(hooks.attached(self.loop, self._models))
+        # Without another rank, what follows the last gradient is computing.
+        self._alone = num_ranks == 1
+        self._throughout = hooks.exchanges_throughout(self._models)
+        self._gradients = None
+        if not (self._alone or self._throughout):
+            self._gradients = GradientHooks(hooks.trained_once(self._models), self.loop.ready)
+            self._hooks.callback(self._gradients.release)
+        atexit.register(self._cut_off)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End: hooks are removed, what was seen is on disk, and rank 0 writes the tables."""
+        self.end(error)
+
+    def batches(self, loader: Iterable[Any]) -> Batches:
+        """The batches of a loader; each update ends a step when the next batch is fetched."""
+        return Batches(loader, self.loop)
+
+    def fetches(self, loader: Any) -> None:  # noqa: ANN401 - a DataLoader, what wraps one, an iterator
+        """Count as input what a torch DataLoader or an iterator takes, where other code iterates over it."""
+        marked = hooks.iterator_marked if hasattr(loader, "__next__") else hooks.fetches_marked
+        self._hooks.enter_context(marked(self.loop, loader))
+
+    def calls(self, owner: Any, name: str) -> None:  # noqa: ANN401 - whatever has the method
+        """Count a method as the forward pass."""
+        within = partial(hooks.forward, self.loop, owner)
+        self._hooks.enter_context(hooks.runs_within(owner, name, within))
+
+    def pauses(self, owner: Any, name: str) -> None:  # noqa: ANN401 - whatever has the method
+        """Count what a method takes to no step."""
+        self._hooks.enter_context(hooks.runs_within(owner, name, self.loop.paused))
+
+    def end_step(self) -> None:
+        """End a step here, in a loop without `batches`; nothing where no update was made."""
+        self.loop.cut()
+
+    def paused(self) -> AbstractContextManager[None]:
+        """A `with` block that belongs to no step: evaluation, checkpoints."""
+        return self.loop.paused()
+
+    def communication(self) -> AbstractContextManager[None]:
+        """A `with` block that is communication nothing hides: averaging by hand, say."""
+        return self.loop.communication()
+
+    def summary(self) -> str:
+        """Some lines on where the steps went, from what has been seen so far."""
+        if self.result is None:
+            self._flush()
+            return summary(combine_ranks([self._record(RankEnd(exchanged=self._exchanged()))]))
+        return summary(self.result)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """What leaving the `with` block does; error: what it was left by."""
+        if not self._run or self.result is not None:
+            return
+        atexit.unregister(self._cut_off)
+        if error is None:
+            self.loop.cut()
+        self._detach()
+        self._flush()
+        cpu_s, wall_s = process_time() - self._begun[0], perf_counter() - self._begun[1]
+        use = core_use()
+        end = RankEnd(
+            memory_bytes=self._on.memory(self._place)["peak"],
+            cpu_fraction=cpu_s / wall_s / len(usable_cores()),
+            exchanged=self._exchanged(),
+            reason=_reason(error),
+            use=None if use is None or self._use is None else use.since(self._use),
+        )
+        self._write([{"end": end}])
+        if self._file is not None:
+            self._file.close()
+        record = self._record(end)
+        self.result = combine_ranks([record])
+        if self._out is None or record.rank or self._file is None:
+            return
+        try:
+            self.result = write_tables(self._out, self._run, wait=error is None)
+        except DataError as err:
+            self._gave_up(err)
+
+    def _cut_off(self) -> None:
+        """The process ends within the loop, and the block was not left."""
+        self.end(RuntimeError("the process ended within the loop"))
+
+    def _on_step(self, step: WatchedStep) -> None:
+        """Take a step that has ended."""
+        self._number += 1
+        self._fresh.append((self._number, step, self._profiles()))
+        if self._gradients is not None and self._number < _PROFILED.stop:
+            self._gradients.step_ended()
+            if self._number == _PROFILED.stop - 1:
+                self._gradients.settle()
+        if self._number >= self._num_steps:
+            self._detach()
+        if self.loop.is_over or monotonic() - self._flushed_s > _FLUSH_S:
+            self._flush()
+
+    def _profiles(self) -> bool:
+        """Whether the step that has just ended was profiled; begins or ends that where it is time."""
+        if self._profile is None:
+            return False
+        if self._number == _PROFILED.start - 1 and not self._profile.begin():
+            self._profile = None
+        if self._number == _PROFILED.stop - 1 and self._profile is not None:
+            self._profiled = self._profile.ended()
+        return self._number in _PROFILED and self._profile is not None
+
+    def _note_forward(self, model: Any) -> None:  # noqa: ANN401 - a module
+        """Note what the first forward pass shows."""
+        self._forward_facts = hooks.facts_of_forward(model, self._on)
+
+    def _flush(self) -> None:
+        """Put what has been seen since the last time on disk."""
+        unmeasured = {EXPOSED: 0.0} if self._alone else {}
+        steps = [
+            RecordedStep(
+                step=number,
+                batches=step.num_batches,
+                samples=step.num_samples,
+                profiled=profiled,
+                seconds=unmeasured | phases_of(step, self._clock.moments),
+            )
+            for number, step, profiled in self._fresh
+        ]
+        self._fresh.clear()
+        self._steps += steps
+        self._write([{"told": self._forward_facts}, *steps])
+        self._flushed_s = monotonic()
+        if not self.loop.is_over and self._number and self._flushed_s - self._said_s > _SAY_EVERY_S:
+            self._said_s = self._flushed_s
+            if not self._about["rank"]:
+                self._say_progress()
+
+    def _say_progress(self) -> None:
+        """One line on standard error: how many updates were seen, and how long until the last."""
+        left_s = (perf_counter() - self._begun[1]) * (self._num_steps / self._number - 1)
+        seen = f"{self._number:,} of at most {self._num_steps:,} updates seen"
+        with suppress(OSError, ValueError):  # nobody reads it
+            sys.stderr.write(f"equipoise.watch: {seen}, {format_duration(round(left_s))} left\n")
+            sys.stderr.flush()
+
+    def _write(self, lines: Sequence[RecordedStep | Mapping[str, Any]]) -> None:
+        """Add lines to this rank's file; training goes on where that fails."""
+        try:
+            if self._file is not None:
+                self._file.add(lines)
+        except DataError as err:
+            self._gave_up(err)
+
+    def _exchanged(self) -> dict[str, float]:
+        """Communication in profiled steps, and how long these took; empty where none was profiled."""
+        splits = [step.seconds for step in self._steps if step.profiled]
+        return exchanges_seen(self._profiled, splits, throughout=self._throughout) if self._profiled else {}
+
+    def _record(self, end: RankEnd) -> RankRecord:
+        """What this rank has seen, as its file would be read."""
+        return RankRecord(about={**self._about, **self._forward_facts}, steps=self._steps, end=end)
+
+    def _detach(self) -> None:
+        """Remove every hook."""
+        self.loop.end()
+        if self._profile is not None:
+            self._profile.ended()
+            self._profile = None
+        self._hooks.close()
+
+    def _gave_up(self, err: DataError) -> None:
+        """Training is worth more than its measurement: warn and write no more."""
+        if self._file is not None:
+            self._file.close()
+        self._file = None
+        warnings.warn(f"equipoise.watch: {err}; training continues without a record", stacklevel=2)
+
+
+def _reason(error: BaseException | None) -> str | None:
+    """Why the loop was left, where it failed; stopping it by hand is no failure."""
+    if error is None or not isinstance(error, Exception):
+        return None
+    return f"raised {type(error).__name__}: {first_line(error)}"
