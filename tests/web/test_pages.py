@@ -27,13 +27,13 @@ PATHS = ("data", "also", "hardware", "workloads", "topology", "collectives", "tr
 WRONG = (
     ("/study?round=v9.9", "'v9.9'"),
     ("/study?workload=nonsense", "workload 'nonsense'"),
-    ("/study?rund=v4.1", "rund='v4.1': "),
+    ("/study?rund=v4.1", "rund='v4.1' is "),
     (f"/study?round={'x' * 161}", "longer than 160 characters"),
     (f"/study?{'&'.join(['workload=bert'] * 25)}", "too many"),
     ("/compare?entry=nothing", "entry 'nothing'"),
     (f"/compare?{'&'.join(['entry=a'] * 7)}", "too many"),
     ("/plan?most=8", "most='8' "),
-    ("/plan?max-accelerators=64", r"mean accelerators\b"),
+    ("/plan?max-accelerators=64", r"nearest is accelerators\b"),
     ("/allocate?accelerator=0x+h100&workload-1=bert", "pool is '0x h100'; .* at least 1"),
     ("/plan?accelerators=0", r"“Accelerators” is 0; .* 1 to 16,384"),
     ("/plan?accelerators=8..99999", "“Accelerators” is 99999"),
@@ -60,7 +60,7 @@ WRONG = (
     ("/advice?here=yes", "here='yes' "),
     ("/advice?deadline=x&budget=y", "“Budget, USD” is 'y'"),
     ("/runs?sweep=../../etc", "runs '../../etc'"),
-    ("/accuracy?x=1", "x='1': "),
+    ("/accuracy?x=1", "x='1' is "),
 )
 
 

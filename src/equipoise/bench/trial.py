@@ -15,7 +15,7 @@ from itertools import islice, pairwise
 from math import inf
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, Final, TypeAlias, TypeVar
 
 from msgspec import Meta, Struct, ValidationError, convert, field, to_builtins
 from msgspec.structs import replace
@@ -183,28 +183,34 @@ def trials_folder(folder: Path) -> Path:
     return earlier if earlier.is_dir() else folder / "trials"
 
 
-def kept_document(path: Path) -> dict[str, Any]:
+# What to do about a damaged file of a trial, and about a damaged plan, which trials outlive.
+_TRIAL_REMEDY: Final = "delete it to measure the trial again"
+_PLAN_REMEDY: Final = (
+    "it is the plan of the sweep, whose finished trials are kept: delete it, and give the command that began "
+    "the sweep again, with this --out"
+)
+
+
+def kept_document(path: Path, remedy: str = _TRIAL_REMEDY) -> dict[str, Any]:
     """The JSON document in a file of a sweep. Raises DataError when it is none."""
     try:
         found = parsed_json(read_input(path, _MOST_BYTES, expected="a file of a sweep", may_be_pipe=False))
     except (ValueError, RecursionError) as err:
-        raise DataError(f"{path}: not valid JSON ({err}); delete it to measure the trial again") from err
+        raise DataError(f"{path}: not valid JSON ({err}); {remedy}") from err
     if not isinstance(found, dict):
-        raise DataError(f"{path}: {type(found).__name__}; expected an object; delete it to measure it again")
+        raise DataError(f"{path}: {type(found).__name__}; expected an object; {remedy}")
     return found
 
 
-def _kept(path: Path, kind: type[_Kept], *schemas: str) -> _Kept:
+def _kept(path: Path, kind: type[_Kept], *schemas: str, remedy: str = _TRIAL_REMEDY) -> _Kept:
     """The record in a file. Raises DataError when it holds none, or one of another schema."""
-    found = kept_document(path)
+    found = kept_document(path, remedy)
     if found.get("schema") not in schemas:
-        raise DataError(
-            f"{path}: not a document of schema {schemas[0]!r}; delete it to measure the trial again"
-        )
+        raise DataError(f"{path}: not a document of schema {schemas[0]!r}; {remedy}")
     try:
         return convert({_EARLIER_NAMES.get(name, name): value for name, value in found.items()}, kind)
     except ValidationError as err:
-        raise DataError(f"{path}: damaged: {err}; delete it to measure the trial again") from err
+        raise DataError(f"{path}: damaged: {err}; {remedy}") from err
 
 
 class Store:
@@ -269,11 +275,14 @@ class Store:
 
     def plan(self) -> tuple[Trial, ...]:
         """The trials of the sweep, in the order they are run. Raises DataError when there is none."""
-        return _kept(self._plan, _Plan, _PLAN_SCHEMA).trials
+        return self._planned().trials
 
     def settings(self) -> dict[str, str]:
         """What was written with the plan. Raises DataError when there is none."""
-        return _kept(self._plan, _Plan, _PLAN_SCHEMA).settings
+        return self._planned().settings
+
+    def _planned(self) -> _Plan:
+        return _kept(self._plan, _Plan, _PLAN_SCHEMA, remedy=_PLAN_REMEDY)
 
     def path(self, trial: Trial) -> Path:
         """Where a trial's file is, or will be."""

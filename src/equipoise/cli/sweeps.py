@@ -72,6 +72,10 @@ def trials_of(options: SweepOptions) -> tuple[Trial, ...]:
     for text in methods:
         method(text)
     here = available_devices(options.device)
+    if options.binds_here and not here.num_devices:
+        raise UsageError(
+            f"--device {options.device}: {device(here.device).why_not() or 'none was found here'}"
+        )
     sizes = _sizes(options.sizes, here if options.binds_here else None)
     trials = tuple(
         trial

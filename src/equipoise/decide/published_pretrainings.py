@@ -88,7 +88,6 @@ class PublishedItself(Struct, frozen=True, kw_only=True):
     answer_ratio: accelerator-hours of the answer over the published ones, each of a token.
     """
 
-    accelerator_hours_per_t_tokens: float
     precision: str | None
     answer_ratio: float
 
@@ -102,7 +101,6 @@ def published_itself(answer: Answer) -> PublishedItself | None:
     for each in pretrainings():
         if (each.workload, each.accelerator) == (answer.workload.slug, shown.accelerator):
             return PublishedItself(
-                accelerator_hours_per_t_tokens=each.accelerator_hours / each.tokens * TRILLION,
                 precision=each.precision,
                 answer_ratio=shown.accelerator_hours / tokens / (each.accelerator_hours / each.tokens),
             )

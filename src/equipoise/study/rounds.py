@@ -217,11 +217,7 @@ def _batches(entries: Iterable[ScoredEntry], workload: str) -> BatchGrowth | Una
 
 
 def _sources(data: Folders | None, also: Folders) -> str:
-    first = (
-        f"the embedded dataset, {embedded.version()}"
-        if not data
-        else ", ".join(str(each) for each in paths(data))
-    )
+    first = "the embedded dataset" if not data else ", ".join(str(each) for each in paths(data))
     more = ", ".join(str(each) for each in paths(also))
     return f"{first}, and {more}" if more else first
 

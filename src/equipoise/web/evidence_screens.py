@@ -10,7 +10,14 @@ import polars as pl
 from msgspec.structs import replace
 
 from equipoise.bench.summary import sweep_rows
-from equipoise.bench.trial import SweepProgress, folders_below, is_watched, sweep_progress, trials_folder
+from equipoise.bench.trial import (
+    Store,
+    SweepProgress,
+    folders_below,
+    is_watched,
+    sweep_progress,
+    trials_folder,
+)
 from equipoise.bench.watching.rows import RunFiles, latest_step, row_now, run_now, runs_files
 from equipoise.decide.ledger import beside_predictions, ledger_path, read_ledger
 from equipoise.diagnose.sweeps import sweep_now
@@ -94,12 +101,13 @@ def chosen(fields: RunsFields, sources: DataSources) -> Path:
 
 
 def _changed_s(folder: Path) -> float:
-    """When the last trial of a sweep ended, or it began; when a loop last wrote."""
+    """When the last trial of a sweep ended, or it began; when a loop last wrote; 0 where it is damaged."""
     if is_watched(folder):
         return max((files.changed_s for files in runs_files(folder)[0]), default=0.0)
     try:
+        Store(folder).plan()
         return max((folder / name).stat().st_mtime for name in ("sweep.json", trials_folder(folder).name))
-    except OSError:
+    except (OSError, DataError):
         return 0.0
 
 

@@ -253,6 +253,6 @@ COMPARED: Final[Page[ComparedFindings]] = Page(
     ),
     closing=lambda findings: (
         NOT_VERIFIED,
-        f"Data: {sentence(findings.sources)}.",
+        f"Dataset {printable(findings.dataset)}: {sentence(findings.sources)}.",
     ),
 )

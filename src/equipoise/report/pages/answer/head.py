@@ -190,14 +190,11 @@ def _evidence(answer: Answer, best: Candidate) -> str:
     trained = answer.workload.trained if best.strategy is None else best.strategy.trained
     is_unlike = answer.workload.is_unlike_published(trained)
     published = published_itself(answer)
-    lacks = "none published of its kind" if is_unlike else "no run of this training"
     if published is not None:
-        hours = amounts.digits(published.accelerator_hours_per_t_tokens)
         precision = f" in {published.precision}" if published.precision else ""
-        lacks = (
-            f"its published training{precision} took {hours} accelerator-hours per 1 T tokens, this takes "
-            f"{amounts.factor(published.answer_ratio)} that"
-        )
+        ratio = f"{1.0 / published.answer_ratio:.2g}x these accelerator-hours{precision}"
+        return f"model of {software}; published: {ratio}"
+    lacks = "none published of its kind" if is_unlike else "no run of this training"
     if factor is not None and factor != 1.0:
         if answer.workload.rollout is not None:
             return f"model of {software}; a step takes {factor:.2f} times as long, as published"

@@ -68,7 +68,7 @@ def study_page(out: Path | None = None) -> Page[Findings]:
         sections=SECTIONS,
         closing=lambda findings: (
             NOT_VERIFIED,
-            f"Data: {sentence(findings.sources)}.",
+            f"Dataset {printable(findings.dataset)}: {sentence(findings.sources)}.",
         ),
         brief=None
         if out is None

@@ -233,7 +233,7 @@ CAUTION = (
 def method_blocks(findings: Findings) -> tuple[Block, ...]:
     """What the terms mean and where the data come from."""
     division = f"Only entries of the {printable(findings.division)} division are compared."
-    data = f"{capital(sentence(findings.sources))}."
+    data = f"Dataset {printable(findings.dataset)}: {sentence(findings.sources)}."
     terms = Bullets(
         items=(
             (strong("Score. "), SCORE),
