@@ -183,14 +183,12 @@ class _Step:
             activation_bytes=saved_bytes,
             fixed_activation_bytes=fixed_bytes,
             peak_bytes=trace.peak_bytes,
-            moved_bytes=sum(work.moved_bytes for work in trace.work.values()),
             num_forward_kernels=trace.num_kernels[0],
             num_backward_kernels=trace.num_kernels[1],
             layers=self._layers(),
             attention=tuple(trace.attention),
             cuts=self._cuts(),
             buckets=gradient_buckets(self._ready()),
-            unused_params=self._unused(),
             uncounted=tuple(sorted(trace.uncounted)),
         )
 
@@ -298,13 +296,6 @@ class _Step:
             grad_bytes = param.numel() * param.element_size()
             yield Gradient(grad_bytes=grad_bytes, dtype=_dtype_name(param), ready_fraction=flop / total)
 
-    def _unused(self) -> tuple[str, ...]:
-        """Trainable weights without a gradient."""
-        reached = {name for name, _ in self.gradients}
-        return tuple(
-            name for name, param in self.params.items() if param.requires_grad and name not in reached
-        )
-
 
 def _layer(name: str, kind: str, params: list[nn.Parameter], work: Work) -> LayerCount:
     """The record of one module."""
@@ -316,7 +307,6 @@ def _layer(name: str, kind: str, params: list[nn.Parameter], work: Work) -> Laye
         forward_flop=work.forward_flop,
         backward_flop=work.backward_flop,
         activation_bytes=work.activation_bytes,
-        moved_bytes=work.moved_bytes,
         num_kernels=work.num_kernels,
         matrices=tuple(tuple(param.shape) for param in params if param.dim() == 2),  # noqa: PLR2004
     )
