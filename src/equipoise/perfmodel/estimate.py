@@ -537,8 +537,12 @@ def estimate(load: Load, machine: Machine, grid: StrategyGrid, parameters: Param
     rest_s = np.where(
         np.greater(load.table_params, 0), np.maximum(parameters.step_s - device_s, 0.0), parameters.step_s
     )
-    seconds = replace(seconds, other=rest_s)
-    return _with_waiting(seconds, grid, memory(load, grid, parameters), parameters)
+    waiting_s = (device_s + rest_s) * waiting_fraction(grid, parameters)
+    return StepEstimates(
+        step_s=device_s + rest_s + waiting_s,
+        seconds=replace(seconds, other=rest_s, waiting=waiting_s),
+        memory=memory(load, grid, parameters),
+    )
 
 
 def activation_offload_s(
@@ -597,21 +601,6 @@ def _optimizer_s(machine: Machine, grid: StrategyGrid, per_rank: Shards, paramet
         0.0,
     )
     return np.asarray(np.where(grid.offload == _OFFLOAD_NONE, near, far) + crossing)
-
-
-def _with_waiting(
-    seconds: Seconds, grid: StrategyGrid, needed: RankMemory, parameters: Parameters
-) -> StepEstimates:
-    """The estimates, with the time all ranks wait for the slowest."""
-    parts = [getattr(seconds, name) for name in Seconds.__struct_fields__]
-    total = sum(parts[1:], start=parts[0])
-    waiting = total * waiting_fraction(grid, parameters)
-    named = dict(zip(Seconds.__struct_fields__, parts, strict=True))
-    return StepEstimates(
-        step_s=total + waiting,
-        seconds=Seconds(**(named | {"waiting": waiting})),
-        memory=needed,
-    )
 
 
 def waiting_fraction(grid: StrategyGrid, parameters: Parameters) -> Numbers:
