@@ -4,7 +4,6 @@ Every argument is a float or an array; arrays broadcast. A search calls these on
 """
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
@@ -251,16 +250,14 @@ def send_s(payload_bytes: Floats, group: Group, wires: Wires, parameters: Collec
     )
 
 
-OPERATIONS: Mapping[str, Timer] = MappingProxyType(
-    {
-        "all_reduce": all_reduce_s,
-        "all_gather": all_gather_s,
-        "reduce_scatter": reduce_scatter_s,
-        "all_to_all": all_to_all_s,
-        "broadcast": broadcast_s,
-        "send": send_s,
-    }
-)
+OPERATIONS: Mapping[str, Timer] = {
+    "all_reduce": all_reduce_s,
+    "all_gather": all_gather_s,
+    "reduce_scatter": reduce_scatter_s,
+    "all_to_all": all_to_all_s,
+    "broadcast": broadcast_s,
+    "send": send_s,
+}
 
 
 class Timings(Struct, frozen=True, kw_only=True):
@@ -492,4 +489,4 @@ def collective_table(measured: tuple[Timings, ...], wires: Wires) -> CollectiveT
         raise DataError(f"collective table: operations {operations}; expected each once, its points together")
     parameters = fit_collectives(measured, wires)
     residuals = {points.operation: _residuals(points, wires, parameters) for points in measured}
-    return CollectiveTable(wires=wires, parameters=parameters, residuals=MappingProxyType(residuals))
+    return CollectiveTable(wires=wires, parameters=parameters, residuals=residuals)

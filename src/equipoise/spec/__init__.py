@@ -199,9 +199,7 @@ class FactBlock(Struct, frozen=True, kw_only=True):
     def text(self, key: str) -> str | None:
         """A non-empty text, or None where the field is absent."""
         value = self.fields.get(key)
-        if value is None:
-            return None
-        if not isinstance(value, str) or not value.strip():
+        if value is not None and not (isinstance(value, str) and value.strip()):
             raise self.refuse(key, "text in quotes")
         return value
 

@@ -8,8 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Unpack
+from typing import Unpack
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -51,17 +50,6 @@ class Catalogue(Struct, frozen=True, kw_only=True):
         """How much it has; the tables themselves are thousands of fields."""
         tables = (self.hardware.accelerators, self.system_table.systems, self.workload_table.workloads)
         return "Catalogue({} accelerators, {} systems, {} workloads)".format(*map(len, tables))
-
-    def __reduce__(self) -> tuple[Callable[..., "Catalogue"], tuple[object, ...]]:
-        """As plain dictionaries, for workers in other processes."""
-        return _from_tables, tuple(
-            {name: dict(getattr(table, name)) for name in names}
-            for table, names in (
-                (self.hardware, ("accelerators", "names", "names_in_systems", "claimed")),
-                (self.system_table, ("systems", "names")),
-                (self.workload_table, ("workloads", "names")),
-            )
-        )
 
     @property
     def hardware(self) -> Hardware:
@@ -153,23 +141,6 @@ def counted_name(text: str) -> tuple[int | None, str]:
         return int(behind[2]), behind[1]
     found = _COUNTED.fullmatch(text)
     return (int(found[1]), found[2].rstrip()) if found else (None, text.strip())
-
-
-def _from_tables(
-    hardware: Mapping[str, Mapping[Any, Any]],
-    systems: Mapping[str, Mapping[Any, Any]],
-    workloads: Mapping[str, Mapping[Any, Any]],
-) -> Catalogue:
-    """The catalogue of the dictionaries that `Catalogue.__reduce__` made."""
-
-    def read_only(tables: Mapping[str, Mapping[Any, Any]]) -> dict[str, Any]:
-        return {name: MappingProxyType(dict(table)) for name, table in tables.items()}
-
-    chips = Hardware(**read_only(hardware))
-    return Catalogue(
-        system_table=Systems(**read_only(systems), hardware=chips),
-        workload_table=WorkloadTable(**read_only(workloads)),
-    )
 
 
 # The longest column of hardware seen has about 100 characters; what is far longer describes no cluster.

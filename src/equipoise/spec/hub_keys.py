@@ -4,7 +4,6 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias, TypeGuard
 
 from msgspec import Struct, convert
@@ -55,7 +54,7 @@ class Denoiser(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     pixels: tuple[int, int] = (1024, 1024)
     frames: int = 1
     latent_pixels: int = 8
-    latent_pixels_by_channels: Mapping[str, int] = MappingProxyType({})
+    latent_pixels_by_channels: Mapping[str, int] = {}
     latent_frames: int = 1
 
 
@@ -87,8 +86,8 @@ class Family(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     window_every: int | None = None
     predicted_fraction: float = 1.0
     merged: tuple[str, ...] = ()
-    names: Mapping[str, Any] = MappingProxyType({})
-    fixed: Mapping[str, Any] = MappingProxyType({})
+    names: Mapping[str, Any] = {}
+    fixed: Mapping[str, Any] = {}
     ffn_ratio: float = _USUAL_FFN_RATIO
     top_k: int | None = None
     state_matrices: float = 0.0
@@ -97,7 +96,7 @@ class Family(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     low_ranks: tuple[str, ...] = ()
     denoiser: Denoiser | None = None
     frozen: tuple[str, ...] = ()
-    frozen_by_text_width: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    frozen_by_text_width: Mapping[str, tuple[str, ...]] = {}
     sequence_tokens: int = USUAL_SEQUENCE_TOKENS
     without: str | None = None
     lacks: str | None = None
