@@ -6,7 +6,7 @@ lines), and plain CSV or Parquet. Columns are recognised by exact names; any oth
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,7 @@ _MLFLOW_PAGE = frozenset({"run_id", "source_type", "duration", "status"})
 _FINISHED = frozenset({"finished", "success", "ok"})
 _DURATION = "duration"
 _LINE_BYTES = 64 * 1024
+_EXTRAP_EXPECTED = 'expected {"params": {"p": 8}, "metric": "time_to_train_s", "value": 1.5}'
 _CLOCK = re.compile(r"(?:(\d{1,5})-)?(\d{1,6}):([0-5]\d):([0-5]\d(?:\.\d{1,9})?)", re.ASCII)
 
 
@@ -263,14 +264,7 @@ def _of_objects(text: str, where: str) -> tuple[list[str], list[TextRow]]:
     """
     expected = 'expected one object a line, as {"num_accelerators": 8, "samples_per_s": 412.5}'
     found: list[tuple[str, dict[str, str]]] = []
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        place = f"{where}: line {number}"
-        try:
-            cells: Any = parsed_json(line) if len(line) <= _LINE_BYTES else None
-        except (ValueError, RecursionError) as err:
-            raise DataError(f"{place}: not valid JSON: {str(err)[:MAX_TEXT]}; {expected}") from err
+    for place, cells in _json_lines(text, where, expected):
         if not isinstance(cells, dict) or len(cells) > MAX_COLUMNS or len(found) == MAX_ROWS:
             raise DataError(f"{place}: {expected}, {MAX_ROWS} lines and {MAX_COLUMNS} names at most")
         named = {column_name(name): _cell(value) for name, value in cells.items() if _is_flat(value)}
@@ -280,6 +274,17 @@ def _of_objects(text: str, where: str) -> tuple[list[str], list[TextRow]]:
         raise DataError(f"{where}: {len(header)} names; at most {MAX_COLUMNS} are read")
     rows = [TextRow(place=place, cells=dict.fromkeys(header, "") | cells) for place, cells in found]
     return header, rows
+
+
+def _json_lines(text: str, where: str, expected: str) -> Iterator[tuple[str, Any]]:
+    """What each line holds that is not blank, with its place. Raises DataError for one that is no JSON."""
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            place = f"{where}: line {number}"
+            try:
+                yield place, parsed_json(line) if len(line) <= _LINE_BYTES else None
+            except (ValueError, RecursionError) as err:
+                raise DataError(f"{place}: not valid JSON: {str(err)[:MAX_TEXT]}; {expected}") from err
 
 
 def _is_flat(value: object) -> bool:
@@ -305,11 +310,8 @@ def _of_extrap(text: str, where: str, stated: Mapping[str, str]) -> Exported:
     points: dict[tuple[str, tuple[tuple[str, float], ...]], list[dict[str, str]]] = {}
     names: set[str] = set()
     places: dict[int, str] = {}
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        place = f"{where}: line {number}"
-        callpath, params, metric, values = _point(line, place)
+    for place, stated_here in _json_lines(text, where, _EXTRAP_EXPECTED):
+        callpath, params, metric, values = _point(stated_here, place)
         repetitions = points.setdefault((callpath, params), [])
         names |= {metric, *(name for name, _ in params)}
         for value in values:
@@ -341,27 +343,22 @@ def _of_callpath(callpath: str) -> dict[str, str]:
     return dict(zip(("workload", "accelerator", "label"), parts, strict=False))
 
 
-def _point(line: str, place: str) -> tuple[str, tuple[tuple[str, float], ...], str, list[float]]:
+def _point(found: Any, place: str) -> tuple[str, tuple[tuple[str, float], ...], str, list[float]]:  # noqa: ANN401
     """Call path, parameters, metric and values of a line. Raises DataError for what is no measurement."""
-    expected = 'expected {"params": {"p": 8}, "metric": "time_to_train_s", "value": 1.5}'
-    try:
-        found: Any = parsed_json(line) if len(line) <= _LINE_BYTES else None
-    except (ValueError, RecursionError) as err:
-        raise DataError(f"{place}: not valid JSON: {str(err)[:MAX_TEXT]}; {expected}") from err
     params = found.get("params") if isinstance(found, dict) else None
     if not isinstance(params, dict) or not params or len(params) > MAX_COLUMNS:
-        raise DataError(f"{place}: params are missing; {expected}")
+        raise DataError(f"{place}: params are missing; {_EXTRAP_EXPECTED}")
     values = found.get("value")
     numbers = values if isinstance(values, list) else [values]
     texts = [found.get("callpath", ""), found.get("metric", "value"), *params]
     if not all(isinstance(each, str) and len(each) <= MAX_TEXT for each in texts):
-        raise DataError(f"{place}: names that are not text; {expected}")
-    points = tuple((column_name(name), _number(value, place, expected)) for name, value in params.items())
-    right = [_number(value, place, expected) for value in numbers[: MAX_ROWS + 1]]
+        raise DataError(f"{place}: names that are not text; {_EXTRAP_EXPECTED}")
+    points = tuple((column_name(name), _number(value, place)) for name, value in params.items())
+    right = [_number(value, place) for value in numbers[: MAX_ROWS + 1]]
     return str(texts[0]), points, column_name(str(texts[1])), right
 
 
-def _number(value: object, place: str, expected: str) -> float:
+def _number(value: object, place: str) -> float:
     if not isinstance(value, bool) and isinstance(value, int | float):
         try:
             number = float(value)
@@ -369,7 +366,7 @@ def _number(value: object, place: str, expected: str) -> float:
             number = math.inf
         if math.isfinite(number):
             return number
-    raise DataError(f"{place}: found {echo(str(value)[:MAX_TEXT])}; {expected}")
+    raise DataError(f"{place}: found {echo(str(value)[:MAX_TEXT])}; {_EXTRAP_EXPECTED}")
 
 
 def columns_of(texts: Sequence[str]) -> dict[str, str]:
