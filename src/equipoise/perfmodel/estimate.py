@@ -281,20 +281,16 @@ def dp_shard_s(
     wires, links = machine.wires, parameters.collective
     scatters = np.where(grid.trained == FULL_TRAINING, 1.0, 0.0)
     shared = grid.dp * grid.cp / grid.dp_replicate
-    dense_ranks = axis_group(shared, grid.tp, machine)
-    payload = load.dense_params / grid.tp * width
     gathers = _GATHERS + load.frozen_share
-    traffic = gathers * all_gather_s(payload, dense_ranks, wires, links) + scatters * reduce_scatter_s(
-        payload, dense_ranks, wires, links
-    )
+    payload, dense_ranks = load.dense_params / grid.tp * width, axis_group(shared, grid.tp, machine)
+    kinds = [(payload, dense_ranks)]
     if np.any(load.expert_params):
-        ranks = axis_group(shared * grid.tp / grid.ep, grid.ep, machine)
-        routed = load.expert_params / grid.ep * width
-        traffic = (
-            traffic
-            + gathers * all_gather_s(routed, ranks, wires, links)
-            + scatters * reduce_scatter_s(routed, ranks, wires, links)
-        )
+        expert_ranks = axis_group(shared * grid.tp / grid.ep, grid.ep, machine)
+        kinds.append((load.expert_params / grid.ep * width, expert_ranks))
+    traffic = np.zeros(())
+    for weights, ranks in kinds:
+        traffic = traffic + gathers * all_gather_s(weights, ranks, wires, links)
+        traffic = traffic + scatters * reduce_scatter_s(weights, ranks, wires, links)
     exposed = exposed_s(np.asarray(traffic), overlapped_s, parameters.shard_overlap)
     singly = grid.fused_attention <= 0
     if np.any(singly):

@@ -9,13 +9,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.errors import DataError
-from equipoise.files import parsed_json
+from equipoise.files import parsed_json, shipped_table
 from equipoise.runs.readers.cells import (
     ENTRY,
     MAX_COLUMNS,
@@ -34,32 +34,10 @@ from equipoise.runs.readers.cells import (
 )
 from equipoise.units import DAY_S, HOUR_S, MINUTE_S, duration_s
 
-# Names that mean one thing wherever they occur, after the prefixes that trackers put before them.
-_ALIASES: Mapping[str, tuple[str, ...]] = {
-    "num_accelerators": (
-        "accelerators",
-        "gpus",
-        "ngpus",
-        "num_gpus",
-        "n_gpus",
-        "world_size",
-        "num_devices",
-        "num_processes",
-    ),
-    "global_batch_samples": ("global_batch_size", "global_batch"),
-    "samples_per_s": ("samples_per_second", "train_samples_per_second"),
-    "tokens_per_s": ("tokens_per_second", "train_tokens_per_second"),
-    "sequence_tokens": ("sequence_length", "seq_length", "seq_len"),
-}
-# Of a table of one's own without any other column of times: what a whole training took.
-_TIMES: Mapping[str, tuple[str, ...]] = {
-    "time_to_train_s": ("time_s", "seconds"),
-    "time_to_train_min": ("time_min", "minutes"),
-    "time_to_train_h": ("time_h", "hours"),
-}
-# Extra-P's documents name the number of processes so.
-_EXTRAP_SIZES = ("p", "n", "processes", "ranks")
-_RATES = (*_ALIASES["samples_per_s"], *_ALIASES["tokens_per_s"])
+_COLUMNS: Final = shipped_table(Path(__file__).parents[1] / "columns.toml")
+_ALIASES: Final[Mapping[str, Sequence[str]]] = _COLUMNS["aliases"]
+_TIMES: Final[Mapping[str, Sequence[str]]] = _COLUMNS["times"]
+_RATES: Final = (*_ALIASES["samples_per_s"], *_ALIASES["tokens_per_s"])
 _PREFIXES = ("metrics.", "params.", "tags.", "config.", "summary.")
 _WANDB = frozenset({"name", "state", "created", "runtime"})
 _MLFLOW = frozenset({"run_id", "experiment_id", "status"})
@@ -325,7 +303,7 @@ def _of_extrap(text: str, where: str, stated: Mapping[str, str]) -> Exported:
             raise DataError(f"{place}: more than {MAX_ROWS} measurements or {MAX_COLUMNS} names")
     every = [row for rows in points.values() for row in rows]
     header = list(dict.fromkeys(name for row in every for name in row))
-    sizes = [name for name in header if name in (SIZE, *_EXTRAP_SIZES)]
+    sizes = [name for name in header if name in (SIZE, *_COLUMNS["extra_p"]["sizes"])]
     named = dict(stated)
     if SIZE not in {*stated, *header} and len(sizes) == 1:
         named[SIZE] = sizes[0]
