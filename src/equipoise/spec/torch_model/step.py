@@ -3,6 +3,7 @@
 import logging
 import traceback
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
@@ -242,17 +243,16 @@ class _Step:
 
     def _params_by_dtype(self) -> tuple[tuple[str, int], ...]:
         """Number of weights by dtype, most first."""
-        numbers: dict[str, int] = {}
+        numbers: Counter[str] = Counter()
         for param in self.params.values():
-            dtype = _dtype_name(param)
-            numbers[dtype] = numbers.get(dtype, 0) + param.numel()
-        return tuple(sorted(numbers.items(), key=lambda pair: -pair[1]))
+            numbers[_dtype_name(param)] += param.numel()
+        return tuple(numbers.most_common())
 
     def _value_bytes(self) -> int:
         """Bytes of a number in the dtype that most weights have; of torch's own if there are none."""
-        sizes: dict[int, int] = {}
+        sizes: Counter[int] = Counter()
         for param in self.params.values():
-            sizes[param.element_size()] = sizes.get(param.element_size(), 0) + param.numel()
+            sizes[param.element_size()] += param.numel()
         return max(sizes, key=lambda size: sizes[size], default=torch.empty(0).element_size())
 
     def _layers(self) -> tuple[LayerCount, ...]:
