@@ -261,7 +261,7 @@ OPERATIONS: Mapping[str, Timer] = {
 
 
 class Timings(Struct, frozen=True, kw_only=True):
-    """Measured collectives of one operation; every field of shape (n_points,).
+    """Measured collectives of one operation, as `timings` checks them; every field of shape (n_points,).
 
     payload_bytes: as the operation's function here counts them. log_error: half the width, in
     logarithms, of what rounding leaves open; such a point counts that much less.
@@ -273,21 +273,6 @@ class Timings(Struct, frozen=True, kw_only=True):
     num_nodes: Numbers
     seconds: Numbers
     log_error: Numbers
-
-    def __post_init__(self) -> None:
-        """Refuse what is no measurement of a collective."""
-        if self.operation not in OPERATIONS:
-            raise DataError(f"operation={self.operation!r}; expected one of {', '.join(OPERATIONS)}")
-        shapes = {getattr(self, name).shape for name in self.__struct_fields__ if name != "operation"}
-        if len(shapes) != 1 or len(next(iter(shapes))) != 1:
-            raise DataError(f"timings: arrays of shapes {sorted(shapes)}; expected one shape (n_points,)")
-        for name in ("payload_bytes", "ranks_per_node", "num_nodes", "seconds"):
-            wrong = ~(np.isfinite(getattr(self, name)) & (getattr(self, name) > 0))
-            if wrong.any():
-                row = int(np.argmax(wrong))
-                raise DataError(
-                    f"timings: {name}[{row}]={getattr(self, name)[row]:g}; expected a number above zero"
-                )
 
     @property
     def group(self) -> Group:
@@ -313,6 +298,8 @@ def timings(
 
     Raises DataError for an unknown operation, a number that is not above zero, or shapes that do not agree.
     """
+    if operation not in OPERATIONS:
+        raise DataError(f"operation={operation!r}; expected one of {', '.join(OPERATIONS)}")
     stated = (payload_bytes, seconds, ranks_per_node, num_nodes, log_error)
     try:
         arrays = np.broadcast_arrays(*(np.atleast_1d(np.asarray(each, dtype=float)) for each in stated))
@@ -320,7 +307,13 @@ def timings(
         shapes = [np.shape(each) for each in stated]
         raise DataError(f"timings: arrays of shapes {shapes}; expected one shape (n_points,)") from err
     names = ("payload_bytes", "seconds", "ranks_per_node", "num_nodes", "log_error")
-    return Timings(operation=operation, **dict(zip(names, arrays, strict=True)))
+    named = dict(zip(names, arrays, strict=True))
+    for name in names[:-1]:
+        wrong = ~(np.isfinite(named[name]) & (named[name] > 0))
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise DataError(f"timings: {name}[{row}]={named[name][row]:g}; expected a number above zero")
+    return Timings(operation=operation, **named)
 
 
 def _log_residuals(points: Timings, wires: Wires, parameters: CollectiveParameters) -> Numbers:
