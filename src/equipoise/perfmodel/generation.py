@@ -30,7 +30,6 @@ class Generation(Struct, frozen=True, kw_only=True):
 
     seconds: float
     ranks: int
-    num_engines: int
 
 
 def cache_bytes_per_token(model: Transformer) -> float:
@@ -180,5 +179,4 @@ def _generation(
     return Generation(
         seconds=float(full_s + width * np.sum(drain[running]) + read_s),
         ranks=ranks,
-        num_engines=num_engines,
     )
