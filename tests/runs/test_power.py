@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.runs.scoring import (
-    Meter,
     entry_energy_j,
-    node_meter,
+    node_power_w,
     run_energy_j,
-    switch_meter,
+    switch_power_w,
 )
 from equipoise.runs.sources import open_source
 
@@ -28,12 +27,12 @@ def test_mean_power_weighs_each_reading_by_the_time_before_it():
     log = START + line(2000, "power_reading", 100) + line(5000, "power_reading", 200)
     log += line(6000, "power_measurement_stop")
     # 100 W x 1 s + 200 W x 3 s over the 5 s between start and stop.
-    assert node_meter(log) == Meter(power_w=140.0)
+    assert node_power_w(log) == 140.0
 
 
 def test_conversion_efficiency_scales_the_power():
     log = START + line(1000, "conversion_eff", 0.5) + line(3000, "power_reading", 100)
-    assert node_meter(log + line(3000, "power_measurement_stop")) == Meter(power_w=50.0)
+    assert node_power_w(log + line(3000, "power_measurement_stop")) == 50.0
 
 
 def test_readings_after_the_stop_do_not_count():
@@ -43,7 +42,7 @@ def test_readings_after_the_stop_do_not_count():
         + line(2000, "power_measurement_stop")
         + line(9000, "power_reading", 900)
     )
-    assert node_meter(log) == Meter(power_w=100.0)
+    assert node_power_w(log) == 100.0
 
 
 @pytest.mark.parametrize(
@@ -51,13 +50,13 @@ def test_readings_after_the_stop_do_not_count():
 )
 def test_without_a_usable_stop_the_last_reading_ends_the_measurement(stop):
     log = START + line(2000, "power_reading", 100) + line(4000, "power_reading", 400) + stop
-    assert node_meter(log) == Meter(power_w=300.0)
+    assert node_power_w(log) == 300.0
 
 
 def test_lines_out_of_order_with_noise_and_carriage_returns_are_read():
     log = b"noise\n" + line(4000, "power_reading", 400) + b":::MLLOG {broken\n" + b"rank 0: " + START
     log += line(2000, "power_reading", 100)
-    assert node_meter(log.replace(b"\n", b"\r\n")) == Meter(power_w=300.0)
+    assert node_power_w(log.replace(b"\n", b"\r\n")) == 300.0
 
 
 @pytest.mark.parametrize(
@@ -78,14 +77,14 @@ def test_lines_out_of_order_with_noise_and_carriage_returns_are_read():
     ],
 )
 def test_a_node_that_cannot_be_used_has_no_power(log):
-    assert node_meter(log) == Meter(power_w=None)
+    assert node_power_w(log) is None
 
 
 @pytest.mark.parametrize("key", [[], {}, ["power_reading"], None, 1.5, True])
 def test_a_line_whose_key_is_no_text_is_passed_over(key):
     log = START + line(2000, key, 100) + line(3000, "power_reading", 200)
-    assert node_meter(log + line(3000, "power_measurement_stop")) == Meter(power_w=200.0)
-    assert switch_meter(line(0, key, 1) + line(0, "interconnect_power_est", 50)) == Meter(power_w=50.0)
+    assert node_power_w(log + line(3000, "power_measurement_stop")) == 200.0
+    assert switch_power_w(line(0, key, 1) + line(0, "interconnect_power_est", 50)) == 50.0
 
 
 def test_a_switch_counts_its_first_estimate():
@@ -94,26 +93,26 @@ def test_a_switch_counts_its_first_estimate():
         + line(1, "interconnect_power_est", 1000)
         + line(1, "interconnect_power_est", 5)
     )
-    assert switch_meter(log) == Meter(power_w=900.0)
+    assert switch_power_w(log) == 900.0
 
 
 def test_a_switch_without_an_estimate_counts_nothing_as_officially():
-    assert switch_meter(START + line(2000, "power_reading", 700)) == Meter(power_w=0.0)
-    assert switch_meter(b"garbage").power_w is None
+    assert switch_power_w(START + line(2000, "power_reading", 700)) == 0.0
+    assert switch_power_w(b"garbage") is None
 
 
 def test_the_energy_of_a_run_is_power_times_official_time():
-    node, switch = Meter(power_w=100.0), Meter(power_w=20.0)
+    node, switch = 100.0, 20.0
     assert run_energy_j([node, node], [switch], 10.0) == 2200.0
 
 
 @pytest.mark.parametrize(
     ("nodes", "switches", "time_s"),
     [
-        ([], [Meter(power_w=1.0)], 1.0),
-        ([Meter(power_w=1.0)], [], None),
-        ([Meter(power_w=1.0), Meter(power_w=None)], [], 1.0),
-        ([Meter(power_w=1.0)], [Meter(power_w=None)], 1.0),
+        ([], [1.0], 1.0),
+        ([1.0], [], None),
+        ([1.0, None], [], 1.0),
+        ([1.0], [None], 1.0),
     ],
 )
 def test_a_run_that_is_not_wholly_metered_has_no_energy(nodes, switches, time_s):
@@ -128,8 +127,8 @@ def test_the_energy_of_an_entry_is_the_scaled_mean_or_nothing():
 
 @given(st.binary(max_size=300))
 def test_any_bytes_are_a_meter_with_or_without_power(soup):
-    for meter in (node_meter(soup), switch_meter(soup), node_meter(START + b":::MLLOG " + soup)):
-        assert meter.power_w is None or meter.power_w >= 0.0
+    for power_w in (node_power_w(soup), switch_power_w(soup), node_power_w(START + b":::MLLOG " + soup)):
+        assert power_w is None or power_w >= 0.0
 
 
 @given(readings=st.lists(st.floats(0, 1e5), min_size=1, max_size=30), step_ms=st.integers(1, 5000))
@@ -137,7 +136,7 @@ def test_mean_power_lies_within_the_readings(readings, step_ms):
     log = START
     for number, power_w in enumerate(readings, start=1):
         log += line(1000 + number * step_ms, "power_reading", power_w)
-    power_w = node_meter(log).power_w
+    power_w = node_power_w(log)
     assert min(readings) * (1 - 1e-12) <= power_w <= max(readings) * (1 + 1e-12)
 
 
@@ -190,12 +189,12 @@ def test_published_energies_are_reproduced_to_the_joule(data_dir, campaign):
             if str(path.parent) == folder and path.suffix == ".txt":
                 power_folder = path.parent / "power" / path.stem
                 nodes = [
-                    node_meter(data)
+                    node_power_w(data)
                     for name, data in files.items()
                     if name.match(f"{power_folder}/node_*.txt")
                 ]
                 switches = [
-                    switch_meter(data)
+                    switch_power_w(data)
                     for name, data in files.items()
                     if name.match(f"{power_folder}/sw_*.txt")
                 ]

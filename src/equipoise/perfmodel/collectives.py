@@ -4,7 +4,6 @@ Every argument is a float or an array; arrays broadcast. A search calls these on
 """
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
@@ -56,33 +55,30 @@ def _inter_byte_s(group: Group, wires: Wires, parameters: CollectiveParameters) 
 
 
 def _seconds(
+    operation: str,
     payload_bytes: Floats,
     byte_s: Floats,
     steps_s: Floats,
     *,
-    quick_steps_s: Floats,
+    quick_steps_s: Floats | None = None,
     group: Group,
     wires: Wires,
     parameters: CollectiveParameters,
 ) -> Floats:
-    """Seconds by the faster of two protocols, given seconds on the wires per byte and those of all steps.
+    """Seconds by the faster of two protocols, with what was measured of the operation on this machine.
 
-    The ordinary one cuts a long message into chunks and pays the pipeline's fill once; a message shorter than
-    the fill is not cut and pays its trip twice. The other trades rate for latency where the network can.
-    Only the last two lines are as large as the payloads; all before are as large as the groups.
+    byte_s: on the wires per byte. steps_s: of all steps; quick_steps_s: those of the quick protocol, where
+    they differ. The ordinary one cuts a long message into chunks and pays the pipeline's fill once; a message
+    shorter than the fill is not cut and pays its trip twice. The other trades rate for latency where the
+    network can. What is no product with the payload is as large as the groups alone.
     """
     launch_s = np.greater(group.num_ranks, 1) * parameters.launch_s
     carried = np.logical_or(np.less_equal(group.num_nodes, 1), np.greater(wires.keeps_order, 0))
-    quick_start_s = np.where(carried, launch_s + parameters.quick_step * quick_steps_s, np.inf)
+    quick_s = steps_s if quick_steps_s is None else quick_steps_s
+    quick_start_s = np.where(carried, launch_s + parameters.quick_step * quick_s, np.inf)
     wire_s = payload_bytes * byte_s
     bulk_s = wire_s * (1.0 + parameters.fill_s / (wire_s + parameters.fill_s)) + (launch_s + steps_s)
-    return np.minimum(bulk_s, wire_s / parameters.quick_rate + quick_start_s)
-
-
-def _as_measured(
-    operation: str, seconds: Floats, payload_bytes: Floats, group: Group, parameters: CollectiveParameters
-) -> Floats:
-    """Seconds with what was measured of the operation on this machine; as they are where nothing was."""
+    seconds = np.minimum(bulk_s, wire_s / parameters.quick_rate + quick_start_s)
     known = None if parameters.measured is None else parameters.measured.get(operation)
     return seconds if known is None else seconds * np.exp(known.at(payload_bytes, group))
 
@@ -102,16 +98,20 @@ def _ring_byte_s(
 
 
 def _ring_s(
-    payload_bytes: Floats, traffic: Floats, group: Group, wires: Wires, parameters: CollectiveParameters
+    operation: str,
+    payload_bytes: Floats,
+    traffic: Floats,
+    *,
+    group: Group,
+    wires: Wires,
+    parameters: CollectiveParameters,
 ) -> Floats:
     """Seconds of one trip around a ring through all ranks, `traffic` of each byte on every link."""
-    byte_s = _ring_byte_s(traffic, 0.5, group, wires, parameters)
-    steps_s = _steps_s(group.num_ranks - group.num_nodes, group.num_nodes - 1, wires, parameters)
     return _seconds(
+        operation,
         payload_bytes,
-        byte_s,
-        steps_s,
-        quick_steps_s=steps_s,
+        _ring_byte_s(traffic, 0.5, group, wires, parameters),
+        _steps_s(group.num_ranks - group.num_nodes, group.num_nodes - 1, wires, parameters),
         group=group,
         wires=wires,
         parameters=parameters,
@@ -154,7 +154,8 @@ def all_reduce_s(
     )
     ring_s = _steps_s(2 * (ranks - nodes), 2 * (nodes - 1), wires, parameters)
     tree_s = _steps_s(2 * (group.ranks_per_node - 1), 2 * np.ceil(np.log2(nodes)), wires, parameters)
-    seconds = _seconds(
+    return _seconds(
+        "all_reduce",
         payload_bytes,
         byte_s,
         np.minimum(ring_s, _TREE_STEP * tree_s),
@@ -163,7 +164,6 @@ def all_reduce_s(
         wires=wires,
         parameters=parameters,
     )
-    return _as_measured("all_reduce", seconds, payload_bytes, group, parameters)
 
 
 def all_gather_s(
@@ -175,8 +175,8 @@ def all_gather_s(
     Assumes a ring through all ranks, with a rail for each network card.
     Source: Patarasuk and Yuan 2009: (p - 1) / p of the payload over each link in p - 1 steps.
     """
-    seconds = _parted_s(payload_bytes, group, wires, parameters)
-    return _as_measured("all_gather", seconds, payload_bytes, group, parameters)
+    passed_on = (group.num_ranks - 1) / group.num_ranks
+    return _ring_s("all_gather", payload_bytes, passed_on, group=group, wires=wires, parameters=parameters)
 
 
 def reduce_scatter_s(
@@ -188,14 +188,10 @@ def reduce_scatter_s(
     Assumes a ring through all ranks, with a rail for each network card: the reverse of an all-gather.
     Source: Patarasuk and Yuan 2009: (p - 1) / p of the payload over each link in p - 1 steps.
     """
-    seconds = _parted_s(payload_bytes, group, wires, parameters)
-    return _as_measured("reduce_scatter", seconds, payload_bytes, group, parameters)
-
-
-def _parted_s(payload_bytes: Floats, group: Group, wires: Wires, parameters: CollectiveParameters) -> Floats:
-    """Seconds of a ring on which each rank passes on all parts of the payload but one."""
-    ranks = group.num_ranks
-    return _ring_s(payload_bytes, (ranks - 1) / ranks, group, wires, parameters)
+    passed_on = (group.num_ranks - 1) / group.num_ranks
+    return _ring_s(
+        "reduce_scatter", payload_bytes, passed_on, group=group, wires=wires, parameters=parameters
+    )
 
 
 def broadcast_s(
@@ -206,8 +202,8 @@ def broadcast_s(
     Assumes a pipelined chain through all ranks, with a rail for each network card.
     Source: Hockney 1994 for a step; every link carries the payload once.
     """
-    seconds = _ring_s(payload_bytes, np.greater(group.num_ranks, 1) * 1.0, group, wires, parameters)
-    return _as_measured("broadcast", seconds, payload_bytes, group, parameters)
+    passed_on = np.greater(group.num_ranks, 1) * 1.0
+    return _ring_s("broadcast", payload_bytes, passed_on, group=group, wires=wires, parameters=parameters)
 
 
 def all_to_all_s(
@@ -222,17 +218,15 @@ def all_to_all_s(
     ranks, inside = group.num_ranks, group.ranks_per_node
     intra_s = (inside - 1) / ranks / (parameters.intra_fraction * _intra_byte_per_s(group, wires))
     inter_s = (ranks - inside) / ranks * _inter_byte_s(group, wires, parameters)
-    steps_s = _steps_s(inside - 1, group.num_nodes - 1, wires, parameters)
-    seconds = _seconds(
+    return _seconds(
+        "all_to_all",
         payload_bytes,
         _together(intra_s, inter_s, parameters),
-        steps_s,
-        quick_steps_s=steps_s,
+        _steps_s(inside - 1, group.num_nodes - 1, wires, parameters),
         group=group,
         wires=wires,
         parameters=parameters,
     )
-    return _as_measured("all_to_all", seconds, payload_bytes, group, parameters)
 
 
 def send_s(payload_bytes: Floats, group: Group, wires: Wires, parameters: CollectiveParameters) -> Floats:
@@ -245,33 +239,29 @@ def send_s(payload_bytes: Floats, group: Group, wires: Wires, parameters: Collec
     between = np.greater(group.num_nodes, 1)
     within = np.logical_and(np.greater(group.ranks_per_node, 1), np.logical_not(between))
     intra_s = within / (parameters.intra_fraction * _intra_byte_per_s(group, wires))
-    steps_s = _steps_s(within * 1.0, between * 1.0, wires, parameters)
-    seconds = _seconds(
+    return _seconds(
+        "send",
         payload_bytes,
         intra_s + _inter_byte_s(group, wires, parameters),
-        steps_s,
-        quick_steps_s=steps_s,
+        _steps_s(within * 1.0, between * 1.0, wires, parameters),
         group=group,
         wires=wires,
         parameters=parameters,
     )
-    return _as_measured("send", seconds, payload_bytes, group, parameters)
 
 
-OPERATIONS: Mapping[str, Timer] = MappingProxyType(
-    {
-        "all_reduce": all_reduce_s,
-        "all_gather": all_gather_s,
-        "reduce_scatter": reduce_scatter_s,
-        "all_to_all": all_to_all_s,
-        "broadcast": broadcast_s,
-        "send": send_s,
-    }
-)
+OPERATIONS: Mapping[str, Timer] = {
+    "all_reduce": all_reduce_s,
+    "all_gather": all_gather_s,
+    "reduce_scatter": reduce_scatter_s,
+    "all_to_all": all_to_all_s,
+    "broadcast": broadcast_s,
+    "send": send_s,
+}
 
 
 class Timings(Struct, frozen=True, kw_only=True):
-    """Measured collectives of one operation; every field of shape (n_points,).
+    """Measured collectives of one operation, as `timings` checks them; every field of shape (n_points,).
 
     payload_bytes: as the operation's function here counts them. log_error: half the width, in
     logarithms, of what rounding leaves open; such a point counts that much less.
@@ -283,21 +273,6 @@ class Timings(Struct, frozen=True, kw_only=True):
     num_nodes: Numbers
     seconds: Numbers
     log_error: Numbers
-
-    def __post_init__(self) -> None:
-        """Refuse what is no measurement of a collective."""
-        if self.operation not in OPERATIONS:
-            raise DataError(f"operation={self.operation!r}; expected one of {', '.join(OPERATIONS)}")
-        shapes = {getattr(self, name).shape for name in self.__struct_fields__ if name != "operation"}
-        if len(shapes) != 1 or len(next(iter(shapes))) != 1:
-            raise DataError(f"timings: arrays of shapes {sorted(shapes)}; expected one shape (n_points,)")
-        for name in ("payload_bytes", "ranks_per_node", "num_nodes", "seconds"):
-            wrong = ~(np.isfinite(getattr(self, name)) & (getattr(self, name) > 0))
-            if wrong.any():
-                row = int(np.argmax(wrong))
-                raise DataError(
-                    f"timings: {name}[{row}]={getattr(self, name)[row]:g}; expected a number above zero"
-                )
 
     @property
     def group(self) -> Group:
@@ -323,6 +298,8 @@ def timings(
 
     Raises DataError for an unknown operation, a number that is not above zero, or shapes that do not agree.
     """
+    if operation not in OPERATIONS:
+        raise DataError(f"operation={operation!r}; expected one of {', '.join(OPERATIONS)}")
     stated = (payload_bytes, seconds, ranks_per_node, num_nodes, log_error)
     try:
         arrays = np.broadcast_arrays(*(np.atleast_1d(np.asarray(each, dtype=float)) for each in stated))
@@ -330,7 +307,13 @@ def timings(
         shapes = [np.shape(each) for each in stated]
         raise DataError(f"timings: arrays of shapes {shapes}; expected one shape (n_points,)") from err
     names = ("payload_bytes", "seconds", "ranks_per_node", "num_nodes", "log_error")
-    return Timings(operation=operation, **dict(zip(names, arrays, strict=True)))
+    named = dict(zip(names, arrays, strict=True))
+    for name in names[:-1]:
+        wrong = ~(np.isfinite(named[name]) & (named[name] > 0))
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise DataError(f"timings: {name}[{row}]={named[name][row]:g}; expected a number above zero")
+    return Timings(operation=operation, **named)
 
 
 def _log_residuals(points: Timings, wires: Wires, parameters: CollectiveParameters) -> Numbers:
@@ -499,4 +482,4 @@ def collective_table(measured: tuple[Timings, ...], wires: Wires) -> CollectiveT
         raise DataError(f"collective table: operations {operations}; expected each once, its points together")
     parameters = fit_collectives(measured, wires)
     residuals = {points.operation: _residuals(points, wires, parameters) for points in measured}
-    return CollectiveTable(wires=wires, parameters=parameters, residuals=MappingProxyType(residuals))
+    return CollectiveTable(wires=wires, parameters=parameters, residuals=residuals)

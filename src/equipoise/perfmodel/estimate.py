@@ -281,20 +281,16 @@ def dp_shard_s(
     wires, links = machine.wires, parameters.collective
     scatters = np.where(grid.trained == FULL_TRAINING, 1.0, 0.0)
     shared = grid.dp * grid.cp / grid.dp_replicate
-    dense_ranks = axis_group(shared, grid.tp, machine)
-    payload = load.dense_params / grid.tp * width
     gathers = _GATHERS + load.frozen_share
-    traffic = gathers * all_gather_s(payload, dense_ranks, wires, links) + scatters * reduce_scatter_s(
-        payload, dense_ranks, wires, links
-    )
+    payload, dense_ranks = load.dense_params / grid.tp * width, axis_group(shared, grid.tp, machine)
+    kinds = [(payload, dense_ranks)]
     if np.any(load.expert_params):
-        ranks = axis_group(shared * grid.tp / grid.ep, grid.ep, machine)
-        routed = load.expert_params / grid.ep * width
-        traffic = (
-            traffic
-            + gathers * all_gather_s(routed, ranks, wires, links)
-            + scatters * reduce_scatter_s(routed, ranks, wires, links)
-        )
+        expert_ranks = axis_group(shared * grid.tp / grid.ep, grid.ep, machine)
+        kinds.append((load.expert_params / grid.ep * width, expert_ranks))
+    traffic = np.zeros(())
+    for weights, ranks in kinds:
+        traffic = traffic + gathers * all_gather_s(weights, ranks, wires, links)
+        traffic = traffic + scatters * reduce_scatter_s(weights, ranks, wires, links)
     exposed = exposed_s(np.asarray(traffic), overlapped_s, parameters.shard_overlap)
     singly = grid.fused_attention <= 0
     if np.any(singly):
@@ -537,8 +533,12 @@ def estimate(load: Load, machine: Machine, grid: StrategyGrid, parameters: Param
     rest_s = np.where(
         np.greater(load.table_params, 0), np.maximum(parameters.step_s - device_s, 0.0), parameters.step_s
     )
-    seconds = replace(seconds, other=rest_s)
-    return _with_waiting(seconds, grid, memory(load, grid, parameters), parameters)
+    waiting_s = (device_s + rest_s) * waiting_fraction(grid, parameters)
+    return StepEstimates(
+        step_s=device_s + rest_s + waiting_s,
+        seconds=replace(seconds, other=rest_s, waiting=waiting_s),
+        memory=memory(load, grid, parameters),
+    )
 
 
 def activation_offload_s(
@@ -597,21 +597,6 @@ def _optimizer_s(machine: Machine, grid: StrategyGrid, per_rank: Shards, paramet
         0.0,
     )
     return np.asarray(np.where(grid.offload == _OFFLOAD_NONE, near, far) + crossing)
-
-
-def _with_waiting(
-    seconds: Seconds, grid: StrategyGrid, needed: RankMemory, parameters: Parameters
-) -> StepEstimates:
-    """The estimates, with the time all ranks wait for the slowest."""
-    parts = [getattr(seconds, name) for name in Seconds.__struct_fields__]
-    total = sum(parts[1:], start=parts[0])
-    waiting = total * waiting_fraction(grid, parameters)
-    named = dict(zip(Seconds.__struct_fields__, parts, strict=True))
-    return StepEstimates(
-        step_s=total + waiting,
-        seconds=Seconds(**(named | {"waiting": waiting})),
-        memory=needed,
-    )
 
 
 def waiting_fraction(grid: StrategyGrid, parameters: Parameters) -> Numbers:

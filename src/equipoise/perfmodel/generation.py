@@ -26,15 +26,10 @@ Numbers = NDArray[np.float64]
 
 
 class Generation(Struct, frozen=True, kw_only=True):
-    """How a batch of completions is generated. ranks: accelerators of an engine, which share its weights.
-
-    num_concurrent: sequences that an engine has in work at once, as its memory allows.
-    """
+    """How a batch of completions is generated. ranks: accelerators of an engine, which share its weights."""
 
     seconds: float
     ranks: int
-    num_engines: int
-    num_concurrent: int
 
 
 def cache_bytes_per_token(model: Transformer) -> float:
@@ -184,6 +179,4 @@ def _generation(
     return Generation(
         seconds=float(full_s + width * np.sum(drain[running]) + read_s),
         ranks=ranks,
-        num_engines=num_engines,
-        num_concurrent=concurrent,
     )

@@ -103,14 +103,17 @@ class StrategyGrid(Struct, frozen=True, kw_only=True):
 
 def grid(strategies: Sequence[Strategy]) -> StrategyGrid:
     """Flat rows: every field of shape (n_strategies,)."""
-    columns: dict[str, Any] = {}
-    for name in StrategyGrid.__struct_fields__:
-        values = [getattr(each, name) for each in strategies]
-        if name in CODES:
-            columns[name] = np.array([CODES[name].index(value) for value in values], dtype=np.intp)
-        else:
-            columns[name] = np.array(values, dtype=float)
-    return StrategyGrid(**columns)
+    names = StrategyGrid.__struct_fields__
+    return StrategyGrid(
+        **{name: _column(name, [getattr(each, name) for each in strategies]) for name in names}
+    )
+
+
+def _column(name: str, values: Sequence[Value]) -> NDArray[Any]:
+    """Values of an option as numbers: of words their codes."""
+    if name in CODES:
+        return np.array([CODES[name].index(str(value)) for value in values], dtype=np.intp)
+    return np.array(values, dtype=float)
 
 
 class Layouts(Struct, frozen=True, kw_only=True):
@@ -242,11 +245,7 @@ def _mesh(layouts: Layouts, layers: Combinations, states: Combinations) -> Strat
     columns: dict[str, Any] = {name: layouts.column(name)[None, None, :] for name in LAYOUT_OPTIONS}
     for names, combined, shape in ((LAYER_OPTIONS, layers, (-1, 1, 1)), (STATE_OPTIONS, states, (1, -1, 1))):
         for name, values in zip(names, zip(*combined, strict=True), strict=True):
-            codes = (
-                np.array([CODES[name].index(str(value)) for value in values], dtype=np.intp)
-                if name in CODES
-                else np.array(values, dtype=float)
-            )
+            codes = _column(name, values)
             # An option with one value is one element: nothing is computed per combination for its sake.
             columns[name] = (codes[:1] if len(set(values)) == 1 else codes).reshape(shape)
     return StrategyGrid(**columns)

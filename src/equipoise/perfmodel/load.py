@@ -312,6 +312,23 @@ def _blocks(model: Transformer, sequence: int, further: int) -> tuple[tuple[floa
     )
 
 
+def _block(model: Transformer, width: float) -> BlockLoad:
+    """What a block moves and keeps whose products read the hidden values and make `width` others of a token.
+
+    Assumes that inputs, products and their norms are kept as they are, and each is read and written once.
+    """
+    return BlockLoad(
+        num_summed_whole=2.0 * model.hidden,
+        num_summed_shared=float(width),
+        product_whole_bytes=2 * model.hidden * _BYTES_PER_VALUE,
+        product_shared_bytes=width * _BYTES_PER_VALUE,
+        quantised_bytes=_QUANTISED_BYTES / 2 * (2 * model.hidden + width),
+        whole_bytes=_WHOLE_PASSES * model.hidden * _BYTES_PER_VALUE,
+        kept_whole_bytes=_WHOLE_KEPT * model.hidden * _BYTES_PER_VALUE,
+        kept_shared_bytes=width * _BYTES_PER_VALUE,
+    )
+
+
 def _attention_block(model: Transformer, sequence: int, cross_tokens: int = 0) -> BlockLoad:
     """An attention block at the mean context of its sequence, or one whose keys are tokens of another stack.
 
@@ -337,26 +354,19 @@ def _attention_block(model: Transformer, sequence: int, cross_tokens: int = 0) -
     params, made = model.attention_params, model.kv_params
     if cross_tokens:
         params, made = model.cross_params, model.cross_kv_params
-    return BlockLoad(
+    return replace(
+        _block(model, width),
         dense_flop=2 * (params + (keys_per_token - 1) * made),
         num_dense_products=2.0,
-        num_summed_whole=2.0 * model.hidden,
-        num_summed_shared=float(width),
         again_flop=min(again, params),
         attention_flop=2 * model.heads * tiled * context + picking,
-        product_whole_bytes=2 * model.hidden * _BYTES_PER_VALUE,
-        product_shared_bytes=width * _BYTES_PER_VALUE,
-        quantised_bytes=_QUANTISED_BYTES / 2 * (2 * model.hidden + width),
         score_flop=2 * model.heads * tiled * (most - context),
         score_bytes=_SCORE_BYTES * model.heads * most,
-        whole_bytes=_WHOLE_PASSES * model.hidden * _BYTES_PER_VALUE,
         shared_bytes=2 * model.heads * key * _BYTES_PER_VALUE,
         num_kernels=12.0,
         dense_params=float(params),
         adapter_params=float(model.attention_adapter_width),
         linear_adapter_params=2.0 * model.hidden,
-        kept_whole_bytes=_WHOLE_KEPT * model.hidden * _BYTES_PER_VALUE,
-        kept_shared_bytes=width * _BYTES_PER_VALUE,
         kept_score_bytes=5.0 * model.heads * most,
         spared_shared_bytes=(model.heads * key + model.kv_heads * value + output) * _BYTES_PER_VALUE,
         kv_bytes=shared * _BYTES_PER_VALUE,
@@ -370,22 +380,15 @@ def _dense_block(model: Transformer) -> BlockLoad:
     """
     matrices = 3 if model.gated else 2
     width = matrices * model.ffn_hidden
-    return BlockLoad(
+    return replace(
+        _block(model, width),
         dense_flop=2 * model.dense_params,
         num_dense_products=float(matrices),
-        num_summed_whole=2.0 * model.hidden,
-        num_summed_shared=float(width),
         again_flop=2 * model.dense_params / matrices,
-        product_whole_bytes=2 * model.hidden * _BYTES_PER_VALUE,
-        product_shared_bytes=width * _BYTES_PER_VALUE,
-        quantised_bytes=_QUANTISED_BYTES / 2 * (2 * model.hidden + width),
-        whole_bytes=_WHOLE_PASSES * model.hidden * _BYTES_PER_VALUE,
         shared_bytes=width * _BYTES_PER_VALUE,
         num_kernels=5.0,
         dense_params=float(model.dense_params),
         linear_adapter_params=float(model.dense_adapter_width),
-        kept_whole_bytes=_WHOLE_KEPT * model.hidden * _BYTES_PER_VALUE,
-        kept_shared_bytes=width * _BYTES_PER_VALUE,
         spared_shared_bytes=model.ffn_hidden * _BYTES_PER_VALUE,
     )
 
@@ -406,7 +409,8 @@ def _expert_block(model: Transformer) -> BlockLoad:
     shared = matrices * model.shared_expert_ffn_hidden
     copies = 2 * model.top_k * narrow
     width = routed + shared + copies
-    return BlockLoad(
+    return replace(
+        _block(model, width),
         dense_flop=2 * model.shared_params,
         num_dense_products=float(matrices if shared else 0) + (2 if model.expert_latent else 0) + 1,
         num_summed_whole=2.0 * model.hidden if shared else 0.0,
@@ -415,18 +419,13 @@ def _expert_block(model: Transformer) -> BlockLoad:
         expert_flop=2 * model.top_k * model.expert_params,
         num_expert_products=float(matrices),
         routed_bytes=float(narrow * _BYTES_PER_VALUE),
-        product_whole_bytes=2 * model.hidden * _BYTES_PER_VALUE,
-        product_shared_bytes=width * _BYTES_PER_VALUE,
         quantised_bytes=_QUANTISED_BYTES / 2 * width,
-        whole_bytes=_WHOLE_PASSES * model.hidden * _BYTES_PER_VALUE,
         shared_bytes=2 * (width + copies / 2) * _BYTES_PER_VALUE + 16.0 * model.experts,
         num_kernels=25.0 + (4 if shared else 0),
         num_expert_kernels=4.0 * model.experts,
         num_syncs=1.0,
         dense_params=float(model.shared_params),
         expert_params=float(model.experts * model.expert_params),
-        kept_whole_bytes=_WHOLE_KEPT * model.hidden * _BYTES_PER_VALUE,
-        kept_shared_bytes=width * _BYTES_PER_VALUE,
         spared_shared_bytes=(width / matrices) * _BYTES_PER_VALUE,
     )
 
@@ -452,22 +451,16 @@ def _state_block(model: Transformer) -> BlockLoad:
     if model.state_width:
         width = model.state_width
     kept_bytes = 0.0 if model.state_rank else state_bytes / 4
-    return BlockLoad(
+    return replace(
+        _block(model, width),
         dense_flop=2 * model.state_params,
         num_dense_products=4.0 if model.state_rank else 2.0,
-        num_summed_whole=2.0 * model.hidden,
-        num_summed_shared=float(width),
         again_flop=float(model.state_params),
         attention_flop=float(scores + states),
-        product_whole_bytes=2 * model.hidden * _BYTES_PER_VALUE,
-        product_shared_bytes=width * _BYTES_PER_VALUE,
-        quantised_bytes=_QUANTISED_BYTES / 2 * (2 * model.hidden + width),
-        whole_bytes=_WHOLE_PASSES * model.hidden * _BYTES_PER_VALUE,
         # The convolution, three readings of its result and one writing, and the gated norm.
         shared_bytes=(2 * mixed + 4 * inner + 3 * inner) * _BYTES_PER_VALUE + state_bytes,
         num_kernels=15.0,
         dense_params=float(model.state_params),
-        kept_whole_bytes=_WHOLE_KEPT * model.hidden * _BYTES_PER_VALUE,
         kept_shared_bytes=(width + 2 * inner) * _BYTES_PER_VALUE + kept_bytes,
         spared_shared_bytes=width * _BYTES_PER_VALUE,
     )

@@ -25,7 +25,7 @@ from equipoise.runs.readers.cells import (
     count,
 )
 from equipoise.runs.readers.exports import exported
-from equipoise.runs.sources import DataSource, open_source
+from equipoise.runs.sources import ARCHIVE_SUFFIXES, DataSource, open_source
 from equipoise.runs.sources.gate import ReadLimits
 from equipoise.runs.workers import Division, ShareResult, SourceShare, context_of, parse_shares
 from equipoise.spec.catalogue import Catalogue, shipped
@@ -44,7 +44,6 @@ _WORTH_SHARING_BYTES = 40_000_000
 _COMPRESSION = 20
 # Every worker reads its own way through an archive, so more of them gain ever less.
 _MAX_WORKERS = 8
-_ARCHIVE_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.zst", ".tzst", ".tar.bz2")
 
 
 class IngestReport(Struct, frozen=True, kw_only=True):
@@ -146,7 +145,7 @@ def _works(path: Path, limits: ReadLimits) -> list[_Work]:
         found += [
             _measured(open_source(child, limits))
             for child in sorted(path.iterdir())
-            if child.name.lower().endswith(_ARCHIVE_SUFFIXES) and child.is_file() and not child.is_symlink()
+            if child.name.lower().endswith(ARCHIVE_SUFFIXES) and child.is_file() and not child.is_symlink()
         ]
     if source.kind.name in {"directory", "file"}:
         parts = path.resolve().parts
@@ -165,7 +164,7 @@ def _measured(source: DataSource, *, named: bool = True) -> _Work:
         if source.path.suffix not in {".tar", ".git"}:
             size *= _COMPRESSION
         return _Work(source=source, size_bytes=size, named=named)
-    whole = Division(source, SourceShare(path=source.path, index=0, count=1))
+    whole = Division(SourceShare(source=source, index=0, count=1))
     total = 0
 
     def measure(path: str, size: int) -> bool:
@@ -190,10 +189,7 @@ def _shares(works: Sequence[_Work], num_workers: int) -> list[tuple[int, SourceS
     for index in sorted(range(len(works)), key=lambda index: (-works[index].size_bytes, index)):
         count = num_workers if index in divided else 1
         source = works[index].source
-        shares += [
-            (index, SourceShare(path=source.path, index=part, count=count, limits=source.limits))
-            for part in range(count)
-        ]
+        shares += [(index, SourceShare(source=source, index=part, count=count)) for part in range(count)]
     return shares
 
 
@@ -211,9 +207,10 @@ def _parsed(works: Sequence[_Work], progress: Progress | None, num_workers: int)
 
     def parsed(share: SourceShare, num_bytes: int) -> None:
         if progress is not None:
-            seen[share.path] = seen.get(share.path, 0) + num_bytes
+            path = share.source.path
+            seen[path] = seen.get(path, 0) + num_bytes
             done = sum(min(count, sizes[path]) for path, count in seen.items())
-            progress(share.path.name, done, total)
+            progress(path.name, done, total)
 
     if progress is not None and works:
         progress(works[0].source.name, 0, total)

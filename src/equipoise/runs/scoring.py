@@ -167,12 +167,6 @@ _KEYS = frozenset({_START, _STOP, _READING, _EFFICIENCY, _ESTIMATE})
 _MAX_POWER_W = 100_000_000.0
 
 
-class Meter(Struct, frozen=True, kw_only=True):
-    """What one power log states: mean watts after conversion; None where it cannot be used."""
-
-    power_w: float | None
-
-
 class _Event(Struct, frozen=True, kw_only=True):
     """One line of a power log: milliseconds since the epoch, key, and the value if it is a finite number."""
 
@@ -213,8 +207,10 @@ def _efficiency(events: Sequence[_Event]) -> float:
     return stated[-1] if stated else 1.0
 
 
-def node_meter(data: bytes) -> Meter:
+def node_power_w(data: bytes) -> float | None:
     """Mean power of one `node_K.txt`: efficiency x sum(reading x time since the one before) / (stop - start).
+
+    None where it cannot be used.
 
     Readings after the stop do not count. Where the stop is missing or carries the stamp of the start, the
     last reading ends the measurement: some v4.0 submissions are so, and the official code divides by zero
@@ -225,7 +221,7 @@ def node_meter(data: bytes) -> Meter:
     events = sorted(_events(data), key=lambda event: event.time_ms)
     starts = [event.time_ms for event in events if event.key == _START]
     if not starts:
-        return Meter(power_w=None)
+        return None
     start_ms = starts[-1]
     stops = [event.time_ms for event in events if event.key == _STOP]
     stop_ms = stops[-1] if stops and stops[-1] != start_ms else math.inf
@@ -240,38 +236,40 @@ def node_meter(data: bytes) -> Meter:
         before_ms = time_ms
     end_ms = before_ms if math.isinf(stop_ms) else stop_ms
     if not readings or end_ms <= start_ms:
-        return Meter(power_w=None)
+        return None
     return _checked(_efficiency(events) * sum_w_ms / (end_ms - start_ms))
 
 
-def switch_meter(data: bytes) -> Meter:
+def switch_power_w(data: bytes) -> float | None:
     """Power of one `sw_K.txt`: efficiency x the first estimate of the interconnect's power.
 
-    A log with events but no estimate counts as 0 W, also when it holds readings: the official code does not
-    use these (v4.1 Dell logs about 700 W for its switch; the published energy leaves them out).
+    None where it cannot be used. A log with events but no estimate counts as 0 W, also when it holds
+    readings: the official code does not use these (v4.1 Dell logs about 700 W for its switch; the published
+    energy leaves them out).
     Source: MLPerf Training rules, appendix on power.
     """
     events = _events(data)
     for position, event in enumerate(events):
         if event.key == _ESTIMATE and event.value is not None:
             return _checked(_efficiency(events[:position]) * event.value)
-    return Meter(power_w=0.0 if events else None)
+    return 0.0 if events else None
 
 
-def _checked(power_w: float) -> Meter:
-    return Meter(power_w=power_w if 0 <= power_w <= _MAX_POWER_W else None)
+def _checked(power_w: float) -> float | None:
+    return power_w if 0 <= power_w <= _MAX_POWER_W else None
 
 
 def run_energy_j(
-    nodes: Sequence[Meter], switches: Sequence[Meter], time_to_train_s: float | None
+    nodes_w: Sequence[float | None], switches_w: Sequence[float | None], time_to_train_s: float | None
 ) -> float | None:
     """Energy of one run: the power of all its meters times its official time, without convergence scaling.
 
+    nodes_w, switches_w: of each meter; None of one that cannot be used.
     None when the run has no time, no node is metered, or one meter cannot be used: a sum over a part of the
     machine would look like a low energy.
     """
-    power_w = [meter.power_w for meter in (*nodes, *switches) if meter.power_w is not None]
-    if time_to_train_s is None or not nodes or len(power_w) < len(nodes) + len(switches):
+    power_w = [each for each in (*nodes_w, *switches_w) if each is not None]
+    if time_to_train_s is None or not nodes_w or len(power_w) < len(nodes_w) + len(switches_w):
         return None
     return sum(power_w) * time_to_train_s
 

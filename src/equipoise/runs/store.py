@@ -8,6 +8,7 @@ import io
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from itertools import groupby
 from pathlib import Path
 from statistics import median
@@ -185,31 +186,33 @@ def write_table(
     zstd_level: how hard to compress, from 1 to 22.
     Raises DataError when the frame breaks the schema or the file cannot be written.
     """
-    content = _encoded(frame, path, table, zstd_level)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with written_synced(path) as file:
-            file.write(content)
-    except OSError as err:
-        raise DataError(f"{path}: cannot be written: {err.strerror or err}") from err
+    _write({path: _encoded(frame, path, table, zstd_level)}, f"{path}:")
 
 
 def write_tables(tables: Tables, folder: Path, *, zstd_level: int = _ZSTD_LEVEL) -> None:
     """Write both tables into a folder; both are on disk before either takes its name. See write_table."""
-    paths = _path(folder, RUNS), _path(folder, SCORES)
-    contents = (
-        _encoded(tables.runs, paths[0], RUNS, zstd_level),
-        _encoded(tables.scores, paths[1], SCORES, zstd_level),
-    )
+    contents = {
+        _path(folder, table): _encoded(frame, _path(folder, table), table, zstd_level)
+        for frame, table in ((tables.runs, RUNS), (tables.scores, SCORES))
+    }
+    _write(contents, f"{folder}: tables")
+
+
+def _write(contents: Mapping[Path, memoryview], what: str) -> None:
+    """Write files, in folders made for them; all are on disk before any takes its name.
+
+    what: for the error.
+    """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with written_synced(paths[0]) as runs, written_synced(paths[1]) as scores:
-            for file, content in zip((runs, scores), contents, strict=True):
+        with ExitStack() as files:
+            for path, content in contents.items():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                file = files.enter_context(written_synced(path))
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
     except OSError as err:
-        raise DataError(f"{folder}: tables cannot be written: {err.strerror or err}") from err
+        raise DataError(f"{what} cannot be written: {err.strerror or err}") from err
 
 
 def _path(folder: Path, table: TableSchema) -> Path:

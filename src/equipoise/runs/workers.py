@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from typing import Any, TypeAlias
 
 from msgspec import Struct, field
@@ -16,8 +15,7 @@ from msgspec import Struct, field
 from equipoise.errors import DataError
 from equipoise.runs import Blob, Reader, RowRejection, Tally
 from equipoise.runs.readers import READERS
-from equipoise.runs.sources import DataSource, open_source
-from equipoise.runs.sources.gate import ReadLimits
+from equipoise.runs.sources import ARCHIVE_SUFFIXES, DataSource
 
 Done: TypeAlias = Callable[[int], None]  # called with the bytes of each file that is parsed
 
@@ -25,10 +23,9 @@ Done: TypeAlias = Callable[[int], None]  # called with the bytes of each file th
 class SourceShare(Struct, frozen=True, kw_only=True):
     """The work of one worker on one source: part `index` of `count`. Picklable."""
 
-    path: Path
+    source: DataSource
     index: int
     count: int
-    limits: ReadLimits = ReadLimits()
 
 
 class ShareResult(Struct, kw_only=True):
@@ -44,7 +41,7 @@ def context_of(source: DataSource) -> tuple[str, ...]:
     path = source.path.resolve()
     if source.kind.name == "archive":
         name = path.name
-        for suffix in (".tar.zst", ".tar.xz", ".tar.gz", ".tar.bz2", ".tzst", ".txz", ".tgz", ".tar", ".zip"):
+        for suffix in ARCHIVE_SUFFIXES:
             name = name.removesuffix(suffix)
         return (name,)
     if source.kind.name == "git":
@@ -58,7 +55,6 @@ class Division(Struct):
     Every worker sees the same files in the same order, so all decide the same without exchanging messages.
     """
 
-    source: DataSource
     share: SourceShare
     passed_over: Tally = field(default_factory=Tally)
     _context: tuple[str, ...] = ()
@@ -66,7 +62,7 @@ class Division(Struct):
 
     def __post_init__(self) -> None:
         """Begin with no bytes in any share."""
-        self._context = context_of(self.source)
+        self._context = context_of(self.share.source)
         self._bytes = [0] * self.share.count
 
     def full_path(self, path: str) -> str:
@@ -78,7 +74,7 @@ class Division(Struct):
         for reader in READERS:
             if reader.wanted(self.full_path(path), size):
                 return reader
-        return READERS[0] if self.source.kind.name == "file" else None
+        return READERS[0] if self.share.source.kind.name == "file" else None
 
     def is_mine(self, path: str, size: int) -> bool:
         """Whether a file is wanted and in this share."""
@@ -93,30 +89,28 @@ class Division(Struct):
         """Count an unwanted file that looks like evidence; one share does it for all."""
         if self.share.index == 0:
             self.passed_over.extend(
-                RowRejection(kind=found.kind, where=f"{self.source.name}:{path}", detail=found.detail)
+                RowRejection(kind=found.kind, where=f"{self.share.source.name}:{path}", detail=found.detail)
                 for reader in READERS
                 if (found := reader.passed_over(self.full_path(path))) is not None
             )
 
 
 def parse_share(share: SourceShare, done: Done) -> ShareResult:
-    """Everything in one share of a source, parsed. Raises DataError when the source cannot be opened."""
-    source = open_source(share.path, share.limits)
-    division = Division(source, share)
+    """Everything in one share of a source, parsed."""
+    division = Division(share)
     result = ShareResult(passed_over=division.passed_over)
-    for blob in source.files(division.is_mine):
+    for blob in share.source.files(division.is_mine):
         reader = division.reader(blob.path, len(blob.data))
         if reader is not None:
             full = Blob(path=division.full_path(blob.path), data=blob.data)
             result.facts.setdefault(reader.name, {})[blob.path] = reader.parse(full)
         done(len(blob.data))
-    result.rejections = list(source.rejections)
+    result.rejections = list(share.source.rejections)
     return result
 
 
-Parsed: TypeAlias = Callable[
-    [SourceShare, int], None
-]  # called with a share and the bytes parsed since the last call
+# Called with a share and the bytes parsed since the last call.
+Parsed: TypeAlias = Callable[[SourceShare, int], None]
 
 # What a worker runs: Ctrl-C is the parent's to answer, and modules are found where the parent finds them.
 _BOOT = (
@@ -146,11 +140,7 @@ def serve(descriptor: int) -> None:
     try:
         pipe.send(0)  # ready
         while True:
-            share = pipe.recv()
-            try:
-                pipe.send(parse_share(share, done))
-            except DataError as err:
-                pipe.send(err)
+            pipe.send(parse_share(pipe.recv(), done))
     except (EOFError, BrokenPipeError):
         return
 
@@ -204,7 +194,7 @@ def parse_shares(
     """The result of each share, in their order whatever the workers' speed; the first are started first.
 
     meanwhile: what this process does while workers parse. With one worker everything happens here.
-    Raises DataError when a source cannot be opened or a worker dies.
+    Raises DataError when a worker dies.
     """
     results: dict[int, ShareResult] = {}
     if num_workers > 1 and len(shares) > 1:
@@ -243,19 +233,16 @@ def _drive(
                     continue
                 code = worker.process.wait()
                 raise DataError(
-                    f"{shares[index].path}: the process that read it ended with code {code}; it may have run "
-                    "out of memory"
+                    f"{shares[index].source.path}: the process that read it ended with code {code}; it may "
+                    "have run out of memory"
                 ) from err
-            match message:
-                case int():
-                    worker.ready = True
-                    parsed(shares[index], message)
-                case ShareResult():
-                    results[index] = message
-                    del busy[pipe]
-                    if todo:
-                        index = todo.pop()
-                        pipe.send(shares[index])
-                        busy[pipe] = (worker, index)
-                case DataError():
-                    raise message
+            if isinstance(message, int):
+                worker.ready = True
+                parsed(shares[index], message)
+                continue
+            results[index] = message
+            del busy[pipe]
+            if todo:
+                index = todo.pop()
+                pipe.send(shares[index])
+                busy[pipe] = (worker, index)

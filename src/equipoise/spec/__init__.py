@@ -13,7 +13,7 @@ from functools import cache, lru_cache
 from itertools import combinations
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Final, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
+from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin
 
 from msgspec import Struct
 from msgspec.structs import fields
@@ -144,24 +144,18 @@ def _unnumbered(word: str) -> str:
     return bare if FORM.fullmatch(word) and FORM.fullmatch(bare) else word
 
 
-class _Field(NamedTuple):
-    """What a field of a record holds where it is not None, and of a Literal its choices."""
-
-    kind: Any
-    choices: tuple[str, ...]
-    is_required: bool
-
-
 @cache
-def _fields(kind: type[Struct]) -> dict[str, _Field]:
-    """The fields of a record by name, whose types take long to find."""
+def _fields(kind: type[Struct]) -> dict[str, tuple[Any, bool]]:
+    """By name, what each field of a record holds where it is not None, and whether the record needs it.
+
+    Kept: types take long to find.
+    """
     found = {}
     for each in fields(kind):
         held = each.type
         if get_origin(held) in {Union, UnionType}:
             (held,) = (one for one in get_args(held) if one is not NoneType)
-        choices = get_args(held) if get_origin(held) is Literal else ()
-        found[each.name] = _Field(held, choices, each.required)
+        found[each.name] = held, each.required
     return found
 
 
@@ -199,9 +193,7 @@ class FactBlock(Struct, frozen=True, kw_only=True):
     def text(self, key: str) -> str | None:
         """A non-empty text, or None where the field is absent."""
         value = self.fields.get(key)
-        if value is None:
-            return None
-        if not isinstance(value, str) or not value.strip():
+        if value is not None and not (isinstance(value, str) and value.strip()):
             raise self.refuse(key, "text in quotes")
         return value
 
@@ -294,27 +286,26 @@ class FactBlock(Struct, frozen=True, kw_only=True):
         found: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         for name in self.fields:
             if name in read and name not in given:
-                found[name] = self._value(name, read[name], zero=zero)
-        for name, field in read.items():
-            if name in found and not (field.is_required and found[name] == ()):
+                found[name] = self._value(name, read[name][0], zero=zero)
+        for name, (_, is_required) in read.items():
+            if name in found and not (is_required and found[name] == ()):
                 continue
             if known is not None:
                 found[name] = getattr(known, name)
-            elif field.is_required:
+            elif is_required:
                 raise self.refuse(name, "this field, which has no default")
         if known is not None and "aliases" in found:
             found["aliases"] = tuple(dict.fromkeys((*known.aliases, *found["aliases"])))  # type: ignore[attr-defined]
         return kind(**found)
 
-    def _value(self, key: str, field: _Field, *, zero: bool) -> Any:  # noqa: ANN401 - of the field
-        """A value as a field of a record allows it."""
-        kind = field.kind
+    def _value(self, key: str, kind: Any, *, zero: bool) -> Any:  # noqa: ANN401 - of the field
+        """A value as a field of a record allows it, which holds such a kind."""
         if kind is int:
             return self.count(key, zero=zero)
         if kind is float:
             return self.number(key, zero=zero)
-        if field.choices:
-            return self.one_of(key, field.choices)
+        if get_origin(kind) is Literal:
+            return self.one_of(key, get_args(kind))
         if isinstance(kind, type) and issubclass(kind, Struct):
             inner = self.block(key)
             return None if inner is None else inner.read(kind)

@@ -8,8 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Unpack
+from typing import TypeAlias, Unpack
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -51,17 +50,6 @@ class Catalogue(Struct, frozen=True, kw_only=True):
         """How much it has; the tables themselves are thousands of fields."""
         tables = (self.hardware.accelerators, self.system_table.systems, self.workload_table.workloads)
         return "Catalogue({} accelerators, {} systems, {} workloads)".format(*map(len, tables))
-
-    def __reduce__(self) -> tuple[Callable[..., "Catalogue"], tuple[object, ...]]:
-        """As plain dictionaries, for workers in other processes."""
-        return _from_tables, tuple(
-            {name: dict(getattr(table, name)) for name in names}
-            for table, names in (
-                (self.hardware, ("accelerators", "names", "names_in_systems", "claimed")),
-                (self.system_table, ("systems", "names")),
-                (self.workload_table, ("workloads", "names")),
-            )
-        )
 
     @property
     def hardware(self) -> Hardware:
@@ -155,23 +143,6 @@ def counted_name(text: str) -> tuple[int | None, str]:
     return (int(found[1]), found[2].rstrip()) if found else (None, text.strip())
 
 
-def _from_tables(
-    hardware: Mapping[str, Mapping[Any, Any]],
-    systems: Mapping[str, Mapping[Any, Any]],
-    workloads: Mapping[str, Mapping[Any, Any]],
-) -> Catalogue:
-    """The catalogue of the dictionaries that `Catalogue.__reduce__` made."""
-
-    def read_only(tables: Mapping[str, Mapping[Any, Any]]) -> dict[str, Any]:
-        return {name: MappingProxyType(dict(table)) for name, table in tables.items()}
-
-    chips = Hardware(**read_only(hardware))
-    return Catalogue(
-        system_table=Systems(**read_only(systems), hardware=chips),
-        workload_table=WorkloadTable(**read_only(workloads)),
-    )
-
-
 # The longest column of hardware seen has about 100 characters; what is far longer describes no cluster.
 MAX_CHARS = 1_000
 # The shipped catalogue, and those of users' files in the same process.
@@ -196,9 +167,8 @@ def cluster_in_text(
     """
     words = _words(text[:MAX_CHARS])
     known = catalogue or shipped()
-    named = _spellings(known)
-    chip_at = _longest(words, named.chips)
-    system_at = _longest(words, named.systems)
+    chips, systems = _spellings(known)
+    chip_at, system_at = _longest(words, chips), _longest(words, systems)
     system = None if system_at is None else known.system_table.systems[system_at.slugs[0]]
     if chip_at is not None and system is not None:
         family = {family_of(slug) for slug in system.accelerators}
@@ -206,7 +176,7 @@ def cluster_in_text(
             system = None  # the word means something else here: the text names another chip
     if chip_at is None and system is None:
         return None
-    chip = known.hardware.accelerators[_chip_slug(words, chip_at, system, named)]
+    chip = _chip(words, chip_at, system, known.hardware.accelerators)
     node = system or usual_system(chip, "bridge" if _is_bridged(words, chip) else None)
     usual = build_cluster(node, accelerator=chip)
     stated = _stated_node(words, chip_at if system is None else None, usual)
@@ -214,12 +184,8 @@ def cluster_in_text(
     return _with_network(text[:MAX_CHARS], whole)
 
 
-class _Spellings(Struct, frozen=True, kw_only=True):
-    """Word sequences and what they mean, and the slugs of accelerators that links join."""
-
-    chips: Mapping[tuple[str, ...], tuple[str, ...]]
-    systems: Mapping[tuple[str, ...], tuple[str, ...]]
-    linked: frozenset[str]
+# Word sequences, and the slugs that they may mean.
+_Spellings: TypeAlias = Mapping[tuple[str, ...], tuple[str, ...]]
 
 
 class _Match(Struct, frozen=True, kw_only=True):
@@ -240,8 +206,8 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=_MOST_CATALOGUES)
-def _spellings(catalogue: Catalogue) -> _Spellings:
-    """Every spelling of a catalogue."""
+def _spellings(catalogue: Catalogue) -> tuple[_Spellings, _Spellings]:
+    """Every spelling of the accelerators and of the systems of a catalogue."""
     known = catalogue.accelerators()
     families: dict[tuple[str, ...], list[str]] = {}
     for chip in known:
@@ -260,11 +226,9 @@ def _spellings(catalogue: Catalogue) -> _Spellings:
         for name in (system.slug, system.title, *system.aliases):
             if catalogue.system_table.find(name) == system:  # a later file may have moved the name
                 systems[_words(name)] = (system.slug,)
-    return _Spellings(
-        chips={words: slugs for words, slugs in chips.items() if words},
-        systems={words: slugs for words, slugs in systems.items() if words},
-        linked=frozenset(chip.slug for chip in known if chip.topology != "host"),
-    )
+    chips.pop((), None)
+    systems.pop((), None)
+    return chips, systems
 
 
 def _spelled(chip: Accelerator, family: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
@@ -284,7 +248,7 @@ def _without_vendor(chip: Accelerator, words: tuple[str, ...]) -> tuple[str, ...
     return tuple(word for word in words if word not in dropped)
 
 
-def _longest(words: tuple[str, ...], spellings: Mapping[tuple[str, ...], tuple[str, ...]]) -> _Match | None:
+def _longest(words: tuple[str, ...], spellings: _Spellings) -> _Match | None:
     """The spelling of most words that occurs; of several the first. A bare number has to follow a count."""
     best: _Match | None = None
     most = max(map(len, spellings), default=0)
@@ -300,7 +264,9 @@ def _longest(words: tuple[str, ...], spellings: Mapping[tuple[str, ...], tuple[s
     return best
 
 
-def _chip_slug(words: tuple[str, ...], match: _Match | None, system: System | None, named: _Spellings) -> str:
+def _chip(
+    words: tuple[str, ...], match: _Match | None, system: System | None, known: Mapping[str, Accelerator]
+) -> Accelerator:
     """The accelerator that is meant: of the family, the one whose memory and form the text states."""
     slugs = match.slugs if match is not None else system.accelerators if system is not None else ()
     if system is not None:
@@ -313,8 +279,8 @@ def _chip_slug(words: tuple[str, ...], match: _Match | None, system: System | No
     others = [word for at, word in enumerate(words) if at not in matched]
     slugs = _those(slugs, lambda slug: any(_is_form(word, slug) for word in others))
     if _JOINED_BY_LINKS & set(words) and not any(map(FORM.fullmatch, words)):
-        slugs = _those(slugs, lambda slug: slug in named.linked)
-    return slugs[0]
+        slugs = _those(slugs, lambda slug: known[slug].topology != "host")
+    return known[slugs[0]]
 
 
 def _those(slugs: tuple[str, ...], wanted: Callable[[str], bool]) -> tuple[str, ...]:
@@ -336,7 +302,8 @@ def _stated_node(words: tuple[str, ...], counted: _Match | None, usual: Cluster)
     counted: the accelerator, where a number before it is that size (not so with a named system).
     """
     stated: NodeFacts = {}
-    size = _per_node(words)
+    per_node = _PER_NODE.search(" ".join(words))
+    size = None if per_node is None else int(per_node[1])
     if size is None and counted is not None:
         size = _count_before(words, counted, usual)
     if size is not None and size != usual.node_size:
@@ -352,12 +319,6 @@ def _is_bridged(words: tuple[str, ...], chip: Accelerator) -> bool:
     """Whether the text puts a bridge between cards that otherwise meet in their host."""
     can_be = chip.bridge_byte_per_s is not None or "bridge" in (chip.link or "").split()
     return chip.topology == "host" and can_be and bool({"nvlink", "bridge", "bridged"} & set(words))
-
-
-def _per_node(words: tuple[str, ...]) -> int | None:
-    """The number in `8 GPUs per node`, `8 cards a node` or `4 GPUs / host`; None without such words."""
-    found = _PER_NODE.search(" ".join(words))
-    return None if found is None else int(found[1])
 
 
 def _count_before(words: tuple[str, ...], chip: _Match, usual: Cluster) -> int | None:
@@ -412,6 +373,7 @@ _MAX_DIGITS = 4
 _NEAR_CHARS = 30
 _LARGEST_HOST = 16
 _CARD_EACH_BYTE_PER_S = 100 * SI_PREFIXES["G"] / _BITS_PER_BYTE  # slower cards are one per node
+# As `8 GPUs per node`, `8 cards a node` or `4 GPUs / host`.
 _PER_NODE = re.compile(
     r"\b(\d{1,4}) (?:gpus?|accelerators?|cards?|chips?) (?:per |a |each )?(?:nodes?|servers?|hosts?)\b"
 )

@@ -9,7 +9,6 @@ from functools import cache
 from itertools import pairwise, permutations
 from pathlib import Path
 from statistics import fmean
-from types import MappingProxyType
 from typing import Any, TypeAlias, TypedDict, Unpack
 
 from msgspec import Struct
@@ -261,8 +260,8 @@ class Systems(Struct, frozen=True, kw_only=True):
     hardware: the accelerators that they consist of.
     """
 
-    systems: MappingProxyType[str, System]
-    names: MappingProxyType[str, str]
+    systems: Mapping[str, System]
+    names: Mapping[str, str]
     hardware: Hardware
 
     def find(self, name: str) -> System | None:
@@ -486,7 +485,7 @@ def load_systems(extra: Sequence[Path], known: Hardware) -> Systems:
             table[found.slug] = found
             for spelling in (found.slug, found.title, *block.texts("aliases")):
                 names[claim_name(block, spelling, found.slug, owners)] = found.slug
-    return Systems(systems=MappingProxyType(table), names=MappingProxyType(names), hardware=known)
+    return Systems(systems=table, names=names, hardware=known)
 
 
 def _system(block: FactBlock, known: System | None, chips: Hardware) -> System:

@@ -10,7 +10,6 @@ from functools import cache, cached_property
 from operator import attrgetter, ge, itemgetter
 from pathlib import Path
 from statistics import median
-from types import MappingProxyType
 from typing import Final, Literal, TypeAlias, cast, get_args
 
 from msgspec import Struct
@@ -166,10 +165,10 @@ class Hardware(Struct, frozen=True, kw_only=True, dict=True):
     claimed: a short name -> the slug whose block claims it (`short`); of two files the later.
     """
 
-    accelerators: MappingProxyType[str, Accelerator]
-    names: MappingProxyType[str, AcceleratorAlias]
-    names_in_systems: MappingProxyType[tuple[str, str], AcceleratorAlias]
-    claimed: MappingProxyType[str, str]
+    accelerators: Mapping[str, Accelerator]
+    names: Mapping[str, AcceleratorAlias]
+    names_in_systems: Mapping[tuple[str, str], AcceleratorAlias]
+    claimed: Mapping[str, str]
 
     @cached_property
     def short_names(self) -> dict[str, tuple[str, ...]]:
@@ -347,12 +346,7 @@ def load_hardware(extra: Sequence[Path] = ()) -> Hardware:
         slug: replace(chip, ordered_fraction=narrow[slug], ordered_fp32_fraction=single[slug])
         for slug, chip in table.items()
     }
-    return Hardware(
-        accelerators=MappingProxyType(chips),
-        names=MappingProxyType(names),
-        names_in_systems=MappingProxyType(in_systems),
-        claimed=MappingProxyType(claimed),
-    )
+    return Hardware(accelerators=chips, names=names, names_in_systems=in_systems, claimed=claimed)
 
 
 _WIDER_THAN: tuple[tuple[Dtype, Dtype], ...] = (

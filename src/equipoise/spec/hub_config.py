@@ -74,17 +74,12 @@ def read_config(path: Path) -> HubModel:
             f"{path}: model_type={shown(outer.get('model_type'))} is not known, and its text part alone "
             f"({kind}) is an encoder beside other networks; count it as MODULE:FUNCTION"
         )
-    if "unet" in family.parts:
-        return _of_unet(config, str(kind))
-    try:
-        model = Transformer(**sizes(config))
-    except SpecError as err:
-        raise SpecError(str(err) if str(err).startswith(f"{path}:") else f"{path}: {err}") from err
-    tokens = sample_tokens(config, model)
-    amount = f"{format_si(float(model.params))} parameters"
+    facts = _unet_facts(config) if "unet" in family.parts else _transformer_facts(config)
+    model = facts.get("transformer")
+    amount = f"{format_si(facts['params'])} parameters"
     name = outer.get("_name_or_path")
     title = f"{kind} of {amount}"
-    if isinstance(name, str) and 0 < len(name) <= MOST_NAME and name.isprintable():
+    if model is not None and isinstance(name, str) and 0 < len(name) <= MOST_NAME and name.isprintable():
         title = name
     assumed = None
     if family_of_type(kind) is None:
@@ -98,15 +93,13 @@ def read_config(path: Path) -> HubModel:
         area=family.area,
         source=f"{path.name} ({'model_type ' if 'model_type' in outer else ''}{kind})",
         sample=_sample_name(config),
-        sequence_tokens=tokens,
-        params=float(model.params),
-        transformer=model,
+        **facts,
         usual_batch_samples=family.usual_batch_samples,
         usual_batch_source=family.usual_batch_source,
     )
     return HubModel(
         workload=with_frozen(workload, config),
-        of_samples=_samples_words(config, tokens),
+        of_samples=_samples_words(config, facts.get("sequence_tokens")),
         left_out=_left_out(config, outer),
         assumed=assumed,
     )
@@ -143,27 +136,32 @@ def _model_of(found: dict[str, Any], path: Path) -> tuple[dict[str, Any], Path]:
     return _read(inner), inner
 
 
-def _of_unet(config: HubConfig, kind: str) -> HubModel:
-    """The workload of a U-Net, by its figures per sample."""
+def _transformer_facts(config: HubConfig) -> dict[str, Any]:
+    """Fields of the workload of a transformer. Raises SpecError where its sizes are none of a model."""
+    try:
+        model = Transformer(**sizes(config))
+    except SpecError as err:
+        where = "" if str(err).startswith(f"{config.path}:") else f"{config.path}: "
+        raise SpecError(f"{where}{err}") from err
+    return {
+        "params": float(model.params),
+        "transformer": model,
+        "sequence_tokens": sample_tokens(config, model),
+    }
+
+
+def _unet_facts(config: HubConfig) -> dict[str, Any]:
+    """Fields of the workload of a U-Net: its figures per sample."""
     found = UNet(config)
-    title = f"{kind} of {format_si(float(found.params))} parameters"
-    workload = Workload(
-        slug=re.sub(r"[^a-z0-9]+", "_", title.lower()).strip("_"),
-        title=title,
-        area=config.family.area,
-        source=f"{config.path.name} ({kind})",
-        sample="image",
-        params=float(found.params),
-        forward_flop_per_sample=float(found.forward_flop),
-        activation_bytes_per_sample=_BYTES_PER_VALUE * found.kept_values,
-        boundary_bytes_per_sample=_BYTES_PER_VALUE * found.widest_values,
-        layers=found.layers,
-        adapter_width=found.adapter_width,
-        linear_adapter_width=found.adapter_width + found.linear_adapter_width,
-        usual_batch_samples=config.family.usual_batch_samples,
-        usual_batch_source=config.family.usual_batch_source,
-    )
-    return HubModel(workload=with_frozen(workload, config), of_samples=latents(config).words)
+    return {
+        "params": float(found.params),
+        "forward_flop_per_sample": float(found.forward_flop),
+        "activation_bytes_per_sample": _BYTES_PER_VALUE * found.kept_values,
+        "boundary_bytes_per_sample": _BYTES_PER_VALUE * found.widest_values,
+        "layers": found.layers,
+        "adapter_width": found.adapter_width,
+        "linear_adapter_width": found.adapter_width + found.linear_adapter_width,
+    }
 
 
 def _sample_name(config: HubConfig) -> str:
@@ -173,17 +171,19 @@ def _sample_name(config: HubConfig) -> str:
     return _SAMPLES.get(config.family.area, "sequence")
 
 
-def _samples_words(config: HubConfig, tokens: int) -> str | None:
-    """What a sample of a diffusion model is, in words; None for other models."""
+def _samples_words(config: HubConfig, tokens: int | None) -> str | None:
+    """What a sample of a diffusion model is, in words; None for other models.
+
+    tokens: None where a sample has none.
+    """
     about = config.family.denoiser
     if about is None:
         return None
-    words = f"{latents(config).words}: {format_count(tokens)} tokens"
-    return (
-        f"{words}, {about.text_tokens} of text among them"
-        if about.joins_text and about.text_tokens
-        else words
-    )
+    words = latents(config).words
+    if tokens is not None:
+        words += f": {format_count(tokens)} tokens"
+        words += f", {about.text_tokens} of text among them" if about.joins_text and about.text_tokens else ""
+    return words
 
 
 def _further(parts: tuple[str, ...]) -> str:

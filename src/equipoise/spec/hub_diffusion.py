@@ -120,10 +120,8 @@ def denoiser_sizes(config: HubConfig, _found: Sizes) -> Sizes:
     ratio = config.keys.get("mlp_ratio", family.ffn_ratio)
     if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio <= MOST_LAYERS:
         raise config.refuse("mlp_ratio", "a number")
-    double, single = (
-        config.size(key, 0, least=0, most=MOST_LAYERS) if key else 0 for key in (about.double, about.single)
-    )
-    refiners = config.size(about.image_refiners, 0, least=0, most=MOST_LAYERS) if about.image_refiners else 0
+    double, single = config.num_layers(about.double), config.num_layers(about.single)
+    refiners = config.num_layers(about.image_refiners)
     if double + single < 1:
         raise config.refuse(about.double or about.single or "num_layers", "at least one layer")
     frames, side = _patch(config)
@@ -163,7 +161,7 @@ def _beside(config: HubConfig, about: Denoiser, layer: Sizes, layers: tuple[int,
             model=_stack(layer | {"hidden": narrow, "ffn_hidden": max(1, int(ratio * narrow))}, double),
             tokens=1,
         )
-    refiners = config.size(about.text_refiners, 0, least=0, most=MOST_LAYERS) if about.text_refiners else 0
+    refiners = config.num_layers(about.text_refiners)
     if refiners:
         yield Tower(model=_stack(layer, refiners), tokens=about.text_tokens)
     for count, factor in ((double, about.modulation), (single, about.single_modulation)):

@@ -4,7 +4,6 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias, TypeGuard
 
 from msgspec import Struct, convert
@@ -22,27 +21,6 @@ MOST_LAYERS: Final = 10_000
 MOST_NAME: Final = 100
 _USUAL_FFN_RATIO: Final = 4.0
 USUAL_SEQUENCE_TOKENS: Final = 4096
-# Of a type that is not known: keys of what a decoder like Llama does not have.
-_UNLIKE_LLAMA: Final = re.compile(
-    r"(?:^|_)(?:n?experts?|moe|router|ssm|mamba|state_size|time_step|conv|lora_rank|linear_(?:attn|num|key|value)"
-    r"|hybrid|recurren|rwkv|gla|delta|cross|encoder|image|vision|patch|audio|mel_bins|diffusion|altup|per_layer"
-    r"|interleave|num_mem|attn_type|block_type|kv_shared|early_exit|loop|mixture|type_vocab|attention_probs|codebook|codec)"
-)
-_LLAMA_ACTIVATIONS: Final = ("silu", "swish", "swiglu")
-# Of feed-forward blocks of two matrices; squared ReLUs are of two (Nemotron) or of three (BitNet).
-_UNGATED_ACTIVATIONS: Final = ("xielu",)
-_LLAMA_SIZES: Final = ("hidden", "layers", "heads", "vocabulary")
-# Sizes of experts and of latent attention, which such a decoder may have besides.
-_ASSUMED_SIZES: Final = (
-    *("experts", "top_k", "expert_ffn_hidden", "shared_experts", "shared_expert_ffn_hidden"),
-    *("first_expert_layer", "expert_every", "expert_offset", "expert_groups", "top_groups"),
-    *("query_rank", "kv_rank", "rope_head_size", "prediction_layers"),
-)
-# Keys that name such parts and add no layers.
-_NO_LAYERS: Final = re.compile(
-    r"router|aux_loss|norm_topk|norm_min|scaling|_bias$|_fn$|_func$|_method$|(?:image|vision)_token_(?:id|index)"
-    r"|rope|mlp_only_layers|dropout"
-)
 # Parts of a family that make layers of experts.
 _WITH_EXPERTS: Final = frozenset(
     {"experts", "llama4", "hybrid", "expert_stacks", "dense_beside", "shortcut", "gemma4"}
@@ -76,7 +54,7 @@ class Denoiser(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     pixels: tuple[int, int] = (1024, 1024)
     frames: int = 1
     latent_pixels: int = 8
-    latent_pixels_by_channels: Mapping[str, int] = MappingProxyType({})
+    latent_pixels_by_channels: Mapping[str, int] = {}
     latent_frames: int = 1
 
 
@@ -108,8 +86,8 @@ class Family(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     window_every: int | None = None
     predicted_fraction: float = 1.0
     merged: tuple[str, ...] = ()
-    names: Mapping[str, Any] = MappingProxyType({})
-    fixed: Mapping[str, Any] = MappingProxyType({})
+    names: Mapping[str, Any] = {}
+    fixed: Mapping[str, Any] = {}
     ffn_ratio: float = _USUAL_FFN_RATIO
     top_k: int | None = None
     state_matrices: float = 0.0
@@ -118,7 +96,7 @@ class Family(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     low_ranks: tuple[str, ...] = ()
     denoiser: Denoiser | None = None
     frozen: tuple[str, ...] = ()
-    frozen_by_text_width: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    frozen_by_text_width: Mapping[str, tuple[str, ...]] = {}
     sequence_tokens: int = USUAL_SEQUENCE_TOKENS
     without: str | None = None
     lacks: str | None = None
@@ -131,10 +109,22 @@ class Family(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return self.ffn_ratio != _USUAL_FFN_RATIO
 
 
+class _Assumed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What tells a decoder like Llama among types that are not known: `assumed` in model_types.toml."""
+
+    sizes: tuple[str, ...]
+    further_sizes: tuple[str, ...]
+    gated_activations: tuple[str, ...]
+    plain_activations: tuple[str, ...]
+    unlike: str
+    adds_no_layers: str
+
+
 class _Tables(Struct, frozen=True, forbid_unknown_fields=True):
     """The file of model types: keys that may state a size, families, and values left out of nested ones."""
 
     size: Mapping[str, Mapping[Literal["keys"], tuple[str, ...]]]
+    assumed: _Assumed
     family: Mapping[str, Family]
     nested: Mapping[str, Mapping[str, Any]]
     frozen: Mapping[str, FrozenModel]
@@ -203,20 +193,20 @@ class HubConfig(Struct, frozen=True, kw_only=True):
     def flag(self, key: str, *, default: bool) -> bool:
         """True or false. Raises SpecError for anything else."""
         value = self.keys.get(key)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
+        if value is not None and not isinstance(value, bool):
             raise self.refuse(key, "true or false")
-        return value
+        return default if value is None else value
 
     def listed(self, key: str) -> list[Any]:
         """A list; empty where the file has none. Raises SpecError for anything else."""
         value = self.keys.get(key)
-        if value is None:
-            return []
-        if not isinstance(value, list) or len(value) > MOST_LAYERS:
+        if value is not None and (not isinstance(value, list) or len(value) > MOST_LAYERS):
             raise self.refuse(key, f"a list of at most {MOST_LAYERS:,} layers")
-        return value
+        return value or []
+
+    def num_layers(self, key: str | None) -> int:
+        """How many layers a key states; 0 where the file has none, or a family no such key."""
+        return self.size(key, 0, least=0, most=MOST_LAYERS) if key else 0
 
     @property
     def frozen(self) -> tuple[FrozenModel, ...]:
@@ -227,14 +217,20 @@ class HubConfig(Struct, frozen=True, kw_only=True):
 
     def table(self, key: str) -> Mapping[str, Any]:
         """A table of tables or whole numbers; empty where the file has none. Raises SpecError."""
-        value = self.keys.get(key)
-        if value is None:
-            return {}
+        value = self.keys.get(key, {})
         if not isinstance(value, dict) or not all(
             isinstance(e, dict) or _is_whole(e, 1, MOST_SIZE) for e in value.values()
         ):
             raise self.refuse(key, "a table")
         return value
+
+    def experts(self, width: int | None = None) -> Sizes:
+        """How many routed experts, how many of them a token meets, and how wide each is."""
+        return {
+            "experts": self.size("experts"),
+            "top_k": self.size("top_k", self.family.top_k),
+            "expert_ffn_hidden": self.size("expert_ffn_hidden") if width is None else width,
+        }
 
     def part(self, kind: str) -> "HubConfig":
         """The text or vision model of a pair, with what files leave out of such parts."""
@@ -301,20 +297,23 @@ def _assumed_family(path: Path, keys: Mapping[str, Any], kind: object) -> Family
     """
     if not isinstance(kind, str) or len(kind) > MOST_NAME or not kind.isprintable():
         raise SpecError(f"{path}: model_type={shown(kind)}; expected its name")
-    llama = _families()["llama"]
+    llama, known = _families()["llama"], _tables().assumed
     config = HubConfig(path=path, keys=keys, family=llama)
     has_experts = config.size("experts", 0, least=0) > 1
-    sizes = (*_LLAMA_SIZES, "expert_ffn_hidden" if config.stated("expert_ffn_hidden") else "ffn_hidden")
+    sizes = (*known.sizes, "expert_ffn_hidden" if config.stated("expert_ffn_hidden") else "ffn_hidden")
     missing = [config.named(size)[0] for size in sizes if config.stated(size) is None]
-    if keys.get("hidden_act") not in _LLAMA_ACTIVATIONS and not any(
+    if keys.get("hidden_act") not in known.gated_activations and not any(
         "rms" in key and keys[key] for key in keys
     ):
         missing.append("rms_norm_eps")
-    stated = {key for size in _ASSUMED_SIZES for key in config.named(size)}
+    stated = {key for size in known.further_sizes for key in config.named(size)}
     unlike = sorted(
         key
         for key, value in keys.items()
-        if value and key not in stated and _UNLIKE_LLAMA.search(key) and not _NO_LAYERS.search(key)
+        if value
+        and key not in stated
+        and re.search(known.unlike, key)
+        and not re.search(known.adds_no_layers, key)
     )
     built = [each for each in config.listed("architectures") if isinstance(each, str)]
     other = next((each for each in built if not each.endswith(("ForCausalLM", "LMHeadModel"))), None)
@@ -331,6 +330,6 @@ def _assumed_family(path: Path, keys: Mapping[str, Any], kind: object) -> Family
     latent = ("latent",) if config.stated("kv_rank") else ()
     return replace(
         llama,
-        gated=keys.get("hidden_act") not in _UNGATED_ACTIVATIONS,
+        gated=keys.get("hidden_act") not in known.plain_activations,
         parts=(*latent, *(("experts", "predicting") if has_experts else ())),
     )

@@ -136,9 +136,7 @@ def _routed(config: HubConfig, found: Sizes) -> Sizes:
         return found | {"ffn_hidden": shared or found["ffn_hidden"]}
     shared = shared or expert * config.size("shared_experts", 0, least=0)
     return found | {
-        "experts": config.size("experts"),
-        "top_k": config.size("top_k"),
-        "expert_ffn_hidden": expert,
+        **config.experts(expert),
         "shared_expert_ffn_hidden": shared,
         "dense_layers": _dense_layers(config, found["layers"]),
     }
@@ -185,9 +183,7 @@ def _llama4(config: HubConfig, found: Sizes) -> Sizes:
     step = config.size("interleave_moe_layer_step", 1)
     sparse = len(config.listed("moe_layers")) or layers // step
     return found | {
-        "experts": config.size("experts"),
-        "top_k": config.size("top_k"),
-        "expert_ffn_hidden": expert,
+        **config.experts(expert),
         "shared_expert_ffn_hidden": expert,
         "ffn_hidden": config.size("intermediate_size_mlp", expert),
         "dense_layers": layers - sparse,
@@ -218,9 +214,7 @@ def _expert_stacks(config: HubConfig, found: Sizes) -> Sizes:
         for kind, count in (("encoder", encoder), ("decoder", decoder))
     )
     return found | {
-        "experts": config.size("experts"),
-        "top_k": config.size("top_k", config.family.top_k),
-        "expert_ffn_hidden": found["ffn_hidden"],
+        **config.experts(found["ffn_hidden"]),
         "dense_layers": max(0, layers - sparse),
         "expert_layers": min(layers, sparse),
     }
@@ -232,9 +226,7 @@ def _dense_beside(config: HubConfig, found: Sizes) -> Sizes:
     sparse = layers // config.size("expert_every", 1)
     has_dense = config.flag("use_residual", default=True)
     found = found | {
-        "experts": config.size("experts"),
-        "top_k": config.size("top_k"),
-        "expert_ffn_hidden": found["ffn_hidden"],
+        **config.experts(found["ffn_hidden"]),
         "expert_layers": sparse,
         "dense_layers": layers if has_dense else layers - sparse,
     }
@@ -243,18 +235,14 @@ def _dense_beside(config: HubConfig, found: Sizes) -> Sizes:
 
 def _shortcut(config: HubConfig, found: Sizes) -> Sizes:
     """LongCat: each layer is two of attention and a dense block, beside experts; some do nothing."""
-    layers, experts, idle = (
-        found["layers"],
-        config.size("experts"),
-        config.size("zero_expert_num", 0, least=0),
-    )
+    layers, experts = found["layers"], config.experts()
+    places = experts["experts"] + config.size("zero_expert_num", 0, least=0)
     return found | {
+        **experts,
+        "top_k": max(1, round(experts["top_k"] * experts["experts"] / places)),
         "attention_layers": 2 * layers,
         "dense_layers": 2 * layers,
         "expert_layers": layers,
-        "experts": experts,
-        "top_k": max(1, round(config.size("top_k") * experts / (experts + idle))),
-        "expert_ffn_hidden": config.size("expert_ffn_hidden"),
     }
 
 

@@ -56,9 +56,7 @@ def _hybrid(config: HubConfig, found: Sizes) -> Sizes:
         return found
     shared = config.size("shared_expert_ffn_hidden", 0, least=0)
     return found | {
-        "experts": config.size("experts"),
-        "top_k": config.size("top_k"),
-        "expert_ffn_hidden": config.size("expert_ffn_hidden"),
+        **config.experts(),
         "shared_expert_ffn_hidden": shared * config.size("shared_experts", 1, least=0),
         "expert_latent": config.size("moe_latent_size", 0, least=0),
     }
@@ -206,7 +204,7 @@ def _gemma4(config: HubConfig, found: Sizes) -> Sizes:
     }
     found = {**found, "window": window, "windowed_layers": 0}
     if config.flag("enable_moe_block", default=False):
-        found |= {name: config.size(name) for name in ("experts", "top_k", "expert_ffn_hidden")}
+        found |= config.experts()
     return _mixed_layers(
         found,
         [

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct, convert
@@ -127,27 +127,13 @@ class _NamesTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     noise: Mapping[str, Mapping[str, tuple[str, ...]]]
 
 
-class _Names(Struct, frozen=True, kw_only=True):
-    """names.toml, read: canonical spelling to slug for each kind.
-
-    most_framework_words: in the longest spelling of a framework.
-    """
-
-    availability: Mapping[str, str]
-    division: Mapping[str, str]
-    framework: Mapping[str, str]
-    runtimes: frozenset[str]
-    noise: frozenset[str]
-    most_framework_words: int
-
-
 def availability_slug(raw: str) -> str | None:
     """`available_onprem`, `available_cloud`, `preview` or `research`; None when the table does not have it.
 
     >>> availability_slug("Available on-premise"), availability_slug("soon")
     ('available_onprem', None)
     """
-    return _names().availability.get(canonical(raw))
+    return _spellings("availability").get(canonical(raw))
 
 
 def division_slug(raw: str) -> str | None:
@@ -156,7 +142,7 @@ def division_slug(raw: str) -> str | None:
     >>> division_slug("close")
     'closed'
     """
-    return _names().division.get(canonical(raw))
+    return _spellings("division").get(canonical(raw))
 
 
 def framework_slug(raw: str) -> str | None:
@@ -179,21 +165,19 @@ def framework_name(raw: str) -> FrameworkName:
     """
     if len(raw) > MAX_CHARS:
         return FrameworkName(slug=None, unknown=(f"{raw[:40]}... ({len(raw):,} characters)",))
-    names = _names()
     found: list[str] = []
     unknown: list[str] = []
     for words in _listed(raw):
         at = 0
         while at < len(words):
-            length, slug = _longest(words, at, names)
+            length, slug = _longest(words, at)
             if slug is not None:
                 found.append(slug)
-            elif words[at] not in names.noise:
+            elif words[at] not in _noise():
                 unknown.append(words[at])
             at += length
-    named = dict.fromkeys(found)
-    if any(slug not in names.runtimes for slug in named):
-        named = {slug: None for slug in named if slug not in names.runtimes}
+    named = list(dict.fromkeys(found))
+    named = [slug for slug in named if not _table().framework[slug].runtime] or named
     slug = "+".join(named) if named and not unknown else None
     return FrameworkName(slug=slug, unknown=tuple(dict.fromkeys(unknown)))
 
@@ -213,31 +197,37 @@ def _words(text: str) -> list[str]:
     return words
 
 
-def _longest(words: list[str], at: int, names: _Names) -> tuple[int, str | None]:
+def _longest(words: list[str], at: int) -> tuple[int, str | None]:
     """The longest alias that starts at a word: how many words it takes, what it means; (1, None) for none."""
-    for length in range(min(names.most_framework_words, len(words) - at), 0, -1):
-        slug = names.framework.get(" ".join(words[at : at + length]))
+    for length in range(min(_most_words(), len(words) - at), 0, -1):
+        slug = _spellings("framework").get(" ".join(words[at : at + length]))
         if slug is not None:
             return length, slug
     return 1, None
 
 
 @cache
-def _names() -> _Names:
-    table = convert(shipped_table(NAMES_FILE), _NamesTable)
-    framework = _spelt(table.framework)
-    return _Names(
-        availability=_spelt(table.availability),
-        division=_spelt(table.division),
-        framework=framework,
-        runtimes=frozenset(slug for slug, name in table.framework.items() if name.runtime),
-        noise=frozenset(map(canonical, table.noise["framework"]["words"])),
-        most_framework_words=max(len(spelling.split()) for spelling in framework),
-    )
+def _table() -> _NamesTable:
+    return convert(shipped_table(NAMES_FILE), _NamesTable)
 
 
-def _spelt(names: Mapping[str, _Name]) -> dict[str, str]:
+@cache
+def _spellings(kind: Literal["availability", "division", "framework"]) -> Mapping[str, str]:
+    """Every canonical spelling of a kind of name, and the slug it means."""
+    names: Mapping[str, _Name] = getattr(_table(), kind)
     return {canonical(each): slug for slug, name in names.items() for each in (slug, *name.aliases)}
+
+
+@cache
+def _most_words() -> int:
+    """Words of the longest spelling of a framework."""
+    return max(len(each.split()) for each in _spellings("framework"))
+
+
+@cache
+def _noise() -> frozenset[str]:
+    """Words that say nothing about the framework."""
+    return frozenset(map(canonical, _table().noise["framework"]["words"]))
 
 
 class Scores(Struct, frozen=True, eq=False):

@@ -25,13 +25,8 @@ Schedule: TypeAlias = Literal["1f1b", "dualpipe", "dualpipe_v"]
 
 RECOMPUTES: tuple[Recompute, ...] = get_args(Recompute)
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
-IMPLEMENTATIONS: tuple[Implementation, ...] = get_args(Implementation)
-OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
 TRAINED: tuple[Trained, ...] = get_args(Trained)
 METHODS: tuple[Method, ...] = get_args(Method)
-OFFLOADS: tuple[Offload, ...] = get_args(Offload)
-COMPRESSIONS: tuple[Compression, ...] = get_args(Compression)
-SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 
 # The dtype whose peak a precision's matrix products run at.
 DTYPE_OF: dict[Precision, Dtype] = {
@@ -185,25 +180,9 @@ _SIZES = (*_AXES, "microbatch_samples", "global_batch_samples", "dp_replicate", 
 _SHORT = {"microbatch": "microbatch_samples", "global_batch": "global_batch_samples"}
 # What the options that are words may be.
 CHOICES: dict[str, tuple[str, ...]] = {
-    "recompute": RECOMPUTES,
-    "precision": PRECISIONS,
-    "implementation": IMPLEMENTATIONS,
-    "optimizer": OPTIMIZERS,
-    "offload": OFFLOADS,
-    "compression": COMPRESSIONS,
-    "schedule": SCHEDULES,
-    "trained": TRAINED,
+    each.name: get_args(each.type) for each in fields(Strategy) if get_args(each.type)
 }
-FLAGS = (
-    "sequence_parallel",
-    "tp_overlap",
-    "fused_attention",
-    "fused_loss",
-    "master_weights",
-    "activation_offload",
-)
-
-
+FLAGS = tuple(each.name for each in fields(Strategy) if each.type is bool)
 _DEFAULTS = {each.name: each.default for each in fields(Strategy)}
 
 

@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
@@ -260,8 +259,8 @@ _SAME_SIZE = re.compile(
 class WorkloadTable(Struct, frozen=True, kw_only=True):
     """A set of workloads and every spelling that leads to them. Built by `load_workloads`; read-only."""
 
-    workloads: MappingProxyType[str, Workload]
-    names: MappingProxyType[str, tuple[_Named, ...]]
+    workloads: Mapping[str, Workload]
+    names: Mapping[str, tuple[_Named, ...]]
 
     def slug(self, raw: str, round_number: float | None = None) -> str | None:
         """The slug of a raw name; None when the table lacks it, or when it depends on the round.
@@ -385,7 +384,7 @@ def load_workloads(extra: Sequence[Path] = ()) -> WorkloadTable:
             for spelling, named in _spellings(block, found):
                 _claim(block, spelling, named, of_file)
         names |= of_file
-    return WorkloadTable(workloads=MappingProxyType(table), names=MappingProxyType(names))
+    return WorkloadTable(workloads=table, names=names)
 
 
 def _workload(block: FactBlock, known: Workload | None) -> Workload:

@@ -6,16 +6,16 @@ lines), and plain CSV or Parquet. Columns are recognised by exact names; any oth
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.errors import DataError
-from equipoise.files import parsed_json
+from equipoise.files import parsed_json, shipped_table
 from equipoise.runs.readers.cells import (
     ENTRY,
     MAX_COLUMNS,
@@ -34,32 +34,10 @@ from equipoise.runs.readers.cells import (
 )
 from equipoise.units import DAY_S, HOUR_S, MINUTE_S, duration_s
 
-# Names that mean one thing wherever they occur, after the prefixes that trackers put before them.
-_ALIASES: Mapping[str, tuple[str, ...]] = {
-    "num_accelerators": (
-        "accelerators",
-        "gpus",
-        "ngpus",
-        "num_gpus",
-        "n_gpus",
-        "world_size",
-        "num_devices",
-        "num_processes",
-    ),
-    "global_batch_samples": ("global_batch_size", "global_batch"),
-    "samples_per_s": ("samples_per_second", "train_samples_per_second"),
-    "tokens_per_s": ("tokens_per_second", "train_tokens_per_second"),
-    "sequence_tokens": ("sequence_length", "seq_length", "seq_len"),
-}
-# Of a table of one's own without any other column of times: what a whole training took.
-_TIMES: Mapping[str, tuple[str, ...]] = {
-    "time_to_train_s": ("time_s", "seconds"),
-    "time_to_train_min": ("time_min", "minutes"),
-    "time_to_train_h": ("time_h", "hours"),
-}
-# Extra-P's documents name the number of processes so.
-_EXTRAP_SIZES = ("p", "n", "processes", "ranks")
-_RATES = (*_ALIASES["samples_per_s"], *_ALIASES["tokens_per_s"])
+_COLUMNS: Final = shipped_table(Path(__file__).parents[1] / "columns.toml")
+_ALIASES: Final[Mapping[str, Sequence[str]]] = _COLUMNS["aliases"]
+_TIMES: Final[Mapping[str, Sequence[str]]] = _COLUMNS["times"]
+_RATES: Final = (*_ALIASES["samples_per_s"], *_ALIASES["tokens_per_s"])
 _PREFIXES = ("metrics.", "params.", "tags.", "config.", "summary.")
 _WANDB = frozenset({"name", "state", "created", "runtime"})
 _MLFLOW = frozenset({"run_id", "experiment_id", "status"})
@@ -67,6 +45,7 @@ _MLFLOW_PAGE = frozenset({"run_id", "source_type", "duration", "status"})
 _FINISHED = frozenset({"finished", "success", "ok"})
 _DURATION = "duration"
 _LINE_BYTES = 64 * 1024
+_EXTRAP_EXPECTED = 'expected {"params": {"p": 8}, "metric": "time_to_train_s", "value": 1.5}'
 _CLOCK = re.compile(r"(?:(\d{1,5})-)?(\d{1,6}):([0-5]\d):([0-5]\d(?:\.\d{1,9})?)", re.ASCII)
 
 
@@ -263,14 +242,7 @@ def _of_objects(text: str, where: str) -> tuple[list[str], list[TextRow]]:
     """
     expected = 'expected one object a line, as {"num_accelerators": 8, "samples_per_s": 412.5}'
     found: list[tuple[str, dict[str, str]]] = []
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        place = f"{where}: line {number}"
-        try:
-            cells: Any = parsed_json(line) if len(line) <= _LINE_BYTES else None
-        except (ValueError, RecursionError) as err:
-            raise DataError(f"{place}: not valid JSON: {str(err)[:MAX_TEXT]}; {expected}") from err
+    for place, cells in _json_lines(text, where, expected):
         if not isinstance(cells, dict) or len(cells) > MAX_COLUMNS or len(found) == MAX_ROWS:
             raise DataError(f"{place}: {expected}, {MAX_ROWS} lines and {MAX_COLUMNS} names at most")
         named = {column_name(name): _cell(value) for name, value in cells.items() if _is_flat(value)}
@@ -280,6 +252,17 @@ def _of_objects(text: str, where: str) -> tuple[list[str], list[TextRow]]:
         raise DataError(f"{where}: {len(header)} names; at most {MAX_COLUMNS} are read")
     rows = [TextRow(place=place, cells=dict.fromkeys(header, "") | cells) for place, cells in found]
     return header, rows
+
+
+def _json_lines(text: str, where: str, expected: str) -> Iterator[tuple[str, Any]]:
+    """What each line holds that is not blank, with its place. Raises DataError for one that is no JSON."""
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            place = f"{where}: line {number}"
+            try:
+                yield place, parsed_json(line) if len(line) <= _LINE_BYTES else None
+            except (ValueError, RecursionError) as err:
+                raise DataError(f"{place}: not valid JSON: {str(err)[:MAX_TEXT]}; {expected}") from err
 
 
 def _is_flat(value: object) -> bool:
@@ -305,11 +288,8 @@ def _of_extrap(text: str, where: str, stated: Mapping[str, str]) -> Exported:
     points: dict[tuple[str, tuple[tuple[str, float], ...]], list[dict[str, str]]] = {}
     names: set[str] = set()
     places: dict[int, str] = {}
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        place = f"{where}: line {number}"
-        callpath, params, metric, values = _point(line, place)
+    for place, stated_here in _json_lines(text, where, _EXTRAP_EXPECTED):
+        callpath, params, metric, values = _point(stated_here, place)
         repetitions = points.setdefault((callpath, params), [])
         names |= {metric, *(name for name, _ in params)}
         for value in values:
@@ -323,7 +303,7 @@ def _of_extrap(text: str, where: str, stated: Mapping[str, str]) -> Exported:
             raise DataError(f"{place}: more than {MAX_ROWS} measurements or {MAX_COLUMNS} names")
     every = [row for rows in points.values() for row in rows]
     header = list(dict.fromkeys(name for row in every for name in row))
-    sizes = [name for name in header if name in (SIZE, *_EXTRAP_SIZES)]
+    sizes = [name for name in header if name in (SIZE, *_COLUMNS["extra_p"]["sizes"])]
     named = dict(stated)
     if SIZE not in {*stated, *header} and len(sizes) == 1:
         named[SIZE] = sizes[0]
@@ -341,27 +321,22 @@ def _of_callpath(callpath: str) -> dict[str, str]:
     return dict(zip(("workload", "accelerator", "label"), parts, strict=False))
 
 
-def _point(line: str, place: str) -> tuple[str, tuple[tuple[str, float], ...], str, list[float]]:
+def _point(found: Any, place: str) -> tuple[str, tuple[tuple[str, float], ...], str, list[float]]:  # noqa: ANN401
     """Call path, parameters, metric and values of a line. Raises DataError for what is no measurement."""
-    expected = 'expected {"params": {"p": 8}, "metric": "time_to_train_s", "value": 1.5}'
-    try:
-        found: Any = parsed_json(line) if len(line) <= _LINE_BYTES else None
-    except (ValueError, RecursionError) as err:
-        raise DataError(f"{place}: not valid JSON: {str(err)[:MAX_TEXT]}; {expected}") from err
     params = found.get("params") if isinstance(found, dict) else None
     if not isinstance(params, dict) or not params or len(params) > MAX_COLUMNS:
-        raise DataError(f"{place}: params are missing; {expected}")
+        raise DataError(f"{place}: params are missing; {_EXTRAP_EXPECTED}")
     values = found.get("value")
     numbers = values if isinstance(values, list) else [values]
     texts = [found.get("callpath", ""), found.get("metric", "value"), *params]
     if not all(isinstance(each, str) and len(each) <= MAX_TEXT for each in texts):
-        raise DataError(f"{place}: names that are not text; {expected}")
-    points = tuple((column_name(name), _number(value, place, expected)) for name, value in params.items())
-    right = [_number(value, place, expected) for value in numbers[: MAX_ROWS + 1]]
+        raise DataError(f"{place}: names that are not text; {_EXTRAP_EXPECTED}")
+    points = tuple((column_name(name), _number(value, place)) for name, value in params.items())
+    right = [_number(value, place) for value in numbers[: MAX_ROWS + 1]]
     return str(texts[0]), points, column_name(str(texts[1])), right
 
 
-def _number(value: object, place: str, expected: str) -> float:
+def _number(value: object, place: str) -> float:
     if not isinstance(value, bool) and isinstance(value, int | float):
         try:
             number = float(value)
@@ -369,7 +344,7 @@ def _number(value: object, place: str, expected: str) -> float:
             number = math.inf
         if math.isfinite(number):
             return number
-    raise DataError(f"{place}: found {echo(str(value)[:MAX_TEXT])}; {expected}")
+    raise DataError(f"{place}: found {echo(str(value)[:MAX_TEXT])}; {_EXTRAP_EXPECTED}")
 
 
 def columns_of(texts: Sequence[str]) -> dict[str, str]:

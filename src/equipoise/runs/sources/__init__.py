@@ -211,7 +211,7 @@ def members(stream: ByteStream, gate: Gate) -> Iterator[Blob]:
             )
 
 
-_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.zst", ".tzst")
+ARCHIVE_SUFFIXES = (".tar.zst", ".tar.xz", ".tar.gz", ".tar.bz2", ".tzst", ".txz", ".tgz", ".tar")
 
 
 def is_archive(path: Path) -> bool:
@@ -220,7 +220,9 @@ def is_archive(path: Path) -> bool:
         return False
     with path.open("rb") as file:
         head = file.read(BLOCK_BYTES)
-    return compression(head) is not None or has_tar_header(head) or path.name.lower().endswith(_SUFFIXES)
+    return (
+        compression(head) is not None or has_tar_header(head) or path.name.lower().endswith(ARCHIVE_SUFFIXES)
+    )
 
 
 def archive_files(path: Path, gate: Gate) -> Iterator[Blob]:

@@ -31,7 +31,7 @@ def count(
     loss: "Callable[..., torch.Tensor] | None" = None,
     num_samples: int | None = None,
 ) -> Counted:
-    """The figures of one training step: weights, FLOP, activations, memory traffic, kernels, cuts, buckets.
+    """The figures of one training step: weights, FLOP, activations, kernels, cuts, buckets.
 
     model: a module on any device, the meta device included, or a function that builds one; it is not changed.
     example: a tensor; a tuple of the model's arguments, with the target last if a loss is given; or a dict of

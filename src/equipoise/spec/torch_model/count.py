@@ -14,9 +14,7 @@ from equipoise.spec.transformer import Transformer
 from equipoise.spec.workload import Workload
 from equipoise.units import MIB
 
-LayerFigure: TypeAlias = Literal[
-    "params", "forward_flop", "backward_flop", "activation_bytes", "moved_bytes", "num_kernels"
-]
+LayerFigure: TypeAlias = Literal["params", "forward_flop", "backward_flop", "activation_bytes", "num_kernels"]
 
 
 class LayerCount(Struct, frozen=True, kw_only=True):
@@ -25,7 +23,6 @@ class LayerCount(Struct, frozen=True, kw_only=True):
     name: as in `named_modules`; "" is the model itself, "(loss)" the loss.
     params: weights the module holds itself; a tied weight belongs to the first module that has it.
     activation_bytes: kept for the backward pass and first kept here.
-    moved_bytes: read and written by operations without matrix products, both passes.
     num_kernels: operations that write memory, both passes.
     matrices: rows and columns of its weights that are matrices.
     """
@@ -37,7 +34,6 @@ class LayerCount(Struct, frozen=True, kw_only=True):
     forward_flop: int
     backward_flop: int
     activation_bytes: int
-    moved_bytes: int
     num_kernels: int
     matrices: tuple[tuple[int, int], ...] = ()
 
@@ -86,7 +82,6 @@ class Counted(Struct, frozen=True, kw_only=True):
     fixed_activation_bytes: the part of them made without the batch, such as masks and tables.
     peak_bytes: most bytes alive at once in both passes, gradients included; weights, buffers, batch are not.
     uncounted: operations that are not torch's own and have no FLOP formula; their FLOP are missing.
-    unused_params: trainable weights that got no gradient; data parallel training stops at them by default.
     """
 
     num_samples: int
@@ -101,14 +96,12 @@ class Counted(Struct, frozen=True, kw_only=True):
     activation_bytes: int
     fixed_activation_bytes: int
     peak_bytes: int
-    moved_bytes: int
     num_forward_kernels: int
     num_backward_kernels: int
     layers: tuple[LayerCount, ...]
     attention: tuple[AttentionShape, ...]
     cuts: tuple[Cut, ...]
     buckets: tuple[GradientBucket, ...]
-    unused_params: tuple[str, ...]
     uncounted: tuple[str, ...]
 
     def __post_init__(self) -> None:

@@ -3,6 +3,7 @@
 import logging
 import traceback
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
@@ -183,14 +184,12 @@ class _Step:
             activation_bytes=saved_bytes,
             fixed_activation_bytes=fixed_bytes,
             peak_bytes=trace.peak_bytes,
-            moved_bytes=sum(work.moved_bytes for work in trace.work.values()),
             num_forward_kernels=trace.num_kernels[0],
             num_backward_kernels=trace.num_kernels[1],
             layers=self._layers(),
             attention=tuple(trace.attention),
             cuts=self._cuts(),
             buckets=gradient_buckets(self._ready()),
-            unused_params=self._unused(),
             uncounted=tuple(sorted(trace.uncounted)),
         )
 
@@ -244,17 +243,16 @@ class _Step:
 
     def _params_by_dtype(self) -> tuple[tuple[str, int], ...]:
         """Number of weights by dtype, most first."""
-        numbers: dict[str, int] = {}
+        numbers: Counter[str] = Counter()
         for param in self.params.values():
-            dtype = _dtype_name(param)
-            numbers[dtype] = numbers.get(dtype, 0) + param.numel()
-        return tuple(sorted(numbers.items(), key=lambda pair: -pair[1]))
+            numbers[_dtype_name(param)] += param.numel()
+        return tuple(numbers.most_common())
 
     def _value_bytes(self) -> int:
         """Bytes of a number in the dtype that most weights have; of torch's own if there are none."""
-        sizes: dict[int, int] = {}
+        sizes: Counter[int] = Counter()
         for param in self.params.values():
-            sizes[param.element_size()] = sizes.get(param.element_size(), 0) + param.numel()
+            sizes[param.element_size()] += param.numel()
         return max(sizes, key=lambda size: sizes[size], default=torch.empty(0).element_size())
 
     def _layers(self) -> tuple[LayerCount, ...]:
@@ -298,13 +296,6 @@ class _Step:
             grad_bytes = param.numel() * param.element_size()
             yield Gradient(grad_bytes=grad_bytes, dtype=_dtype_name(param), ready_fraction=flop / total)
 
-    def _unused(self) -> tuple[str, ...]:
-        """Trainable weights without a gradient."""
-        reached = {name for name, _ in self.gradients}
-        return tuple(
-            name for name, param in self.params.items() if param.requires_grad and name not in reached
-        )
-
 
 def _layer(name: str, kind: str, params: list[nn.Parameter], work: Work) -> LayerCount:
     """The record of one module."""
@@ -316,7 +307,6 @@ def _layer(name: str, kind: str, params: list[nn.Parameter], work: Work) -> Laye
         forward_flop=work.forward_flop,
         backward_flop=work.backward_flop,
         activation_bytes=work.activation_bytes,
-        moved_bytes=work.moved_bytes,
         num_kernels=work.num_kernels,
         matrices=tuple(tuple(param.shape) for param in params if param.dim() == 2),  # noqa: PLR2004
     )

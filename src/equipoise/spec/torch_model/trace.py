@@ -29,20 +29,6 @@ _EMPTY = {
     "resize_",
     "set_",
 }
-# Operations that read no more of a table than they write.
-_GATHER = {"embedding", "index", "index_select", "gather", "_embedding_bag", "_embedding_bag_forward_only"}
-# Operations that do not read the tensor they are given first.
-_OVERWRITE = {
-    "copy_",
-    "fill_",
-    "zero_",
-    "normal_",
-    "uniform_",
-    "bernoulli_",
-    "zeros_like",
-    "ones_like",
-    "full_like",
-}
 
 
 class Work(Struct):
@@ -51,7 +37,6 @@ class Work(Struct):
     forward_flop: int = 0
     backward_flop: int = 0
     activation_bytes: int = 0
-    moved_bytes: int = 0
     num_kernels: int = 0
 
 
@@ -193,20 +178,18 @@ class Trace(TorchDispatchMode):
         """Add one operation to what its module did."""
         is_again = self.is_backward and self._computes_again(func)
         owner = self._owner(is_again=is_again)
-        read = [*_tensors(args), *_tensors(kwargs.values())]
-        written = list(_tensors((out,)))
-        sources = [self._storage(tensor) for tensor in read]
+        sources = [self._storage(tensor) for tensor in (*_tensors(args), *_tensors(kwargs.values()))]
         from_batch = any(storage.from_batch for storage in sources)
         is_mutable = bool(getattr(getattr(func, "_schema", None), "is_mutable", False))
         known = {id(storage) for storage in sources}
-        results = [self._storage(tensor, from_batch=from_batch) for tensor in written]
-        fresh = [tensor for tensor, storage in zip(written, results, strict=True) if id(storage) not in known]
+        results = [self._storage(tensor, from_batch=from_batch) for tensor in _tensors((out,))]
+        is_fresh = any(id(storage) not in known for storage in results)
         for storage in sources:
             storage.read_at = len(self.steps) - 1
         if is_mutable and sources:
             sources[0].from_batch |= from_batch
         name = getattr(getattr(func, "_schema", None), "name", "").rpartition(":")[2]
-        if (not fresh and not is_mutable) or name in _EMPTY:
+        if not (is_fresh or is_mutable) or name in _EMPTY:
             return
         flop = operation_flop(func, args, kwargs, out)
         if not self.is_backward and (shape := attention_shape(func, args)) is not None:
@@ -215,7 +198,6 @@ class Trace(TorchDispatchMode):
         work.num_kernels += 1
         self.num_kernels[self.is_backward] += 1
         if flop is None:
-            work.moved_bytes += _moved_bytes(name, read, written)
             if getattr(func, "namespace", "aten") not in OWN_NAMESPACES:
                 self.uncounted.add(str(func))
             return
@@ -304,23 +286,3 @@ def _tensors(values: Any) -> Iterator[torch.Tensor]:  # noqa: ANN401 - arguments
             yield value
         elif isinstance(value, list | tuple):
             yield from _tensors(value)
-
-
-def _moved_bytes(name: str, read: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> int:
-    """Bytes an operation reads and writes.
-
-    Assumes it reads each argument once, writes each result once, and finds nothing in a cache.
-    """
-    written_bytes = sum(_unshared_bytes(tensor) for tensor in written)
-    if name in _OVERWRITE:
-        read = read[1:]
-    read_bytes = sum(_unshared_bytes(tensor) for tensor in read)
-    if name in _GATHER:
-        indices_bytes = sum(_unshared_bytes(tensor) for tensor in read[1:])
-        return min(read_bytes, written_bytes + indices_bytes) + written_bytes
-    return read_bytes + written_bytes
-
-
-def _unshared_bytes(tensor: torch.Tensor) -> int:
-    """Bytes of a tensor's numbers; one spread over a dim is read from where it is once."""
-    return int(min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes()))

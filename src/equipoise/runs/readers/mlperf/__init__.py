@@ -15,7 +15,6 @@ from equipoise.runs.readers.mlperf.entries import (
     MAX_JSON_BYTES,
     Log,
     ResultEntry,
-    ScalingFacts,
     collect,
     file_kind,
     looks_like_log,
@@ -24,7 +23,6 @@ from equipoise.runs.readers.mlperf.log import LogFacts, Progress, read_log
 from equipoise.runs.readers.mlperf.system import (
     MAX_NAME_CHARACTERS,
     Names,
-    SummaryFacts,
     SystemFacts,
     read_scaling,
     read_summary,
@@ -34,14 +32,13 @@ from equipoise.runs.scoring import (
     CORRUPT_LINE,
     SLOW_INIT,
     SUCCESS,
-    Meter,
     RunOutcome,
     Score,
     entry_energy_j,
-    node_meter,
+    node_power_w,
     run_energy_j,
     score,
-    switch_meter,
+    switch_power_w,
 )
 from equipoise.spec import mlperf as spellings
 from equipoise.spec.catalogue import Catalogue
@@ -190,7 +187,7 @@ def judged(entry: ResultEntry, names: Names, rejected: Tally) -> JudgedEntry:
             where = f"{entry.uri}/{log.name}:{log.facts.first_corrupt_line}"
             detail = f"{log.facts.num_corrupt} marked lines cannot be read; the rules void the run"
             rejected.refuse("corrupt_line", where, detail)
-    machine = names.machine(system, entry.system_folder)
+    accelerator, num_accelerators = names.accelerators(system, entry.system_folder)
     columns = {
         "origin": "mlperf",
         "campaign": entry.round.label,
@@ -202,9 +199,9 @@ def judged(entry: ResultEntry, names: Names, rejected: Tally) -> JudgedEntry:
         "system": _first(entry.system_folder, logged.get("platform"), system.system_name)
         or entry.uri.rpartition("/")[2],
         "workload": workload,
-        "accelerator": machine.accelerator,
-        "num_accelerators": machine.num_accelerators,
-        "num_nodes": machine.num_nodes,
+        "accelerator": accelerator,
+        "num_accelerators": num_accelerators,
+        "num_nodes": system.num_nodes,
         "framework": names.slug("framework", system.framework, spellings.framework_slug),
         "precision": None,  # no round states it
         "strategy": None,
@@ -238,7 +235,7 @@ def _run(log: Log, workload: str, round_number: float, init_limit_s: float, cata
         )
         if reached
         else None,
-        energy_j=run_energy_j(log.nodes, log.switches, time_s),
+        energy_j=run_energy_j(log.nodes_w, log.switches_w, time_s),
     )
 
 
@@ -300,7 +297,7 @@ def score_row(judged_entry: JudgedEntry, entry_id: str) -> Row:
     """The row of `scores` of an entry."""
     entry, found, counted = judged_entry.entry, judged_entry.score, judged_entry.counted
     samples = _mean(counted, lambda run: run.samples_to_target)
-    metered = any(log.nodes for log in entry.logs) and bool(counted)
+    metered = any(log.nodes_w for log in entry.logs) and bool(counted)
     energies_j = [run.energy_j for run in counted]
     return {
         "entry_id": entry_id,
@@ -327,7 +324,8 @@ def score_row(judged_entry: JudgedEntry, entry_id: str) -> Row:
     }
 
 
-Fact: TypeAlias = LogFacts | SystemFacts | SummaryFacts | ScalingFacts | Meter | RowRejection
+# What a file holds, by its kind; a number is a scaling factor, or the power of a meter.
+Fact: TypeAlias = LogFacts | SystemFacts | dict[str, SystemFacts] | float | RowRejection | None
 
 
 def wanted(path: str, size: int) -> bool:
@@ -354,15 +352,17 @@ def parse(blob: Blob) -> Fact:
                 detail="neither JSON nor a text of key: value lines",
             )
         case "summary":
-            return read_summary(blob.data) or RowRejection(
+            found = read_summary(blob.data)
+            rejection = RowRejection(
                 kind="unreadable_summary", where=blob.path, detail="not a JSON list of results"
             )
+            return rejection if found is None else found
         case "scaling":
-            return ScalingFacts(factor=read_scaling(blob.data))
+            return read_scaling(blob.data)
         case "node_power":
-            return node_meter(blob.data)
+            return node_power_w(blob.data)
         case "switch_power":
-            return switch_meter(blob.data)
+            return switch_power_w(blob.data)
         case _:
             return read_log(blob.data)
 

@@ -39,7 +39,7 @@ class Event(Struct):
 
 
 class Dialect(Struct, frozen=True, kw_only=True):
-    """One way to write events: the token that marks a line, the pattern of its content, one line to an event.
+    """One way to write events: the token that marks a line, one line to an event.
 
     decode: content of a marked line -> event, or None when it cannot be read.
     strict: whether an unreadable line disqualifies the run (official rule for `:::MLLOG`).
@@ -47,9 +47,13 @@ class Dialect(Struct, frozen=True, kw_only=True):
 
     name: str
     token: bytes
-    pattern: re.Pattern[bytes]
     decode: Callable[[bytes], Event | None]
     strict: bool
+
+    @property
+    def pattern(self) -> re.Pattern[bytes]:
+        """A marked line, its content the group: it ends with the line."""
+        return re.compile(self.token + b"(.*)")
 
 
 def finite(value: object) -> float | None:
@@ -197,36 +201,12 @@ def _mlperf_event(raw: bytes) -> Event | None:
     )
 
 
-# The first whose token a log holds is used. The content ends with the line.
+# The first whose token a log holds is used.
 DIALECTS = (
-    Dialect(
-        name="MLLOG",
-        token=b":::MLLOG ",
-        pattern=re.compile(rb":::MLLOG (.*)"),
-        decode=_mllog_event,
-        strict=True,
-    ),
-    Dialect(
-        name="MLL",
-        token=b":::MLL ",
-        pattern=re.compile(rb":::MLL (.*)"),
-        decode=_mll_event,
-        strict=False,
-    ),
-    Dialect(
-        name="MLPv0.5",
-        token=b":::MLPv",
-        pattern=re.compile(rb":::MLPv(.*)"),
-        decode=_mlp_event,
-        strict=False,
-    ),
-    Dialect(
-        name="MLPerf",
-        token=b"MLPerf: ",
-        pattern=re.compile(rb"MLPerf: (.*)"),
-        decode=_mlperf_event,
-        strict=False,
-    ),
+    Dialect(name="MLLOG", token=b":::MLLOG ", decode=_mllog_event, strict=True),
+    Dialect(name="MLL", token=b":::MLL ", decode=_mll_event, strict=False),
+    Dialect(name="MLPv0.5", token=b":::MLPv", decode=_mlp_event, strict=False),
+    Dialect(name="MLPerf", token=b"MLPerf: ", decode=_mlperf_event, strict=False),
 )
 
 

@@ -7,14 +7,13 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct, field
 
 from equipoise.runs import RowRejection, SourceFacts, Tally
 from equipoise.runs.readers.mlperf.log import LogFacts
-from equipoise.runs.readers.mlperf.system import SummaryFacts, SystemFacts
-from equipoise.runs.scoring import Meter
+from equipoise.runs.readers.mlperf.system import SystemFacts
 from equipoise.units import MIB
 
 FileKind: TypeAlias = Literal["log", "system", "entry", "summary", "scaling", "node_power", "switch_power"]
@@ -180,19 +179,13 @@ _ROUND_OF_DIALECT: dict[str | None, RoundLabel] = {
 }
 
 
-class ScalingFacts(Struct, frozen=True, kw_only=True):
-    """The content of a `scaling.json`; None when it states no positive factor."""
-
-    factor: float | None
-
-
 class Log(Struct, frozen=True, kw_only=True):
-    """One log of an entry: its file name, its facts, and the meters of its run."""
+    """One log of an entry: its file name, its facts, and the meters of its run; None: it cannot be used."""
 
     name: str
     facts: LogFacts
-    nodes: tuple[Meter, ...] = ()
-    switches: tuple[Meter, ...] = ()
+    nodes_w: tuple[float | None, ...] = ()
+    switches_w: tuple[float | None, ...] = ()
 
 
 class ResultEntry(Struct, frozen=True, kw_only=True):
@@ -229,9 +222,9 @@ class _Folder(Struct):
     place: LogPlace
     label: RoundLabel
     logs: dict[str, LogFacts] = field(default_factory=dict)
-    scaling: ScalingFacts | None = None
-    nodes: dict[str, list[Meter]] = field(default_factory=dict)
-    switches: dict[str, list[Meter]] = field(default_factory=dict)
+    scaling: float | None = 1.0
+    nodes_w: dict[str, list[float | None]] = field(default_factory=dict)
+    switches_w: dict[str, list[float | None]] = field(default_factory=dict)
 
 
 class _Round(Struct):
@@ -241,7 +234,9 @@ class _Round(Struct):
     folders: dict[Parts, _Folder] = field(default_factory=dict)
     systems: dict[Parts, SystemFacts] = field(default_factory=dict)  # by path without suffix, lower case
     entry_systems: dict[Parts, SystemFacts] = field(default_factory=dict)  # by folder of the system
-    summaries: dict[Parts, SummaryFacts] = field(default_factory=dict)  # by folder of the organisation
+    summaries: dict[Parts, dict[str, SystemFacts]] = field(
+        default_factory=dict
+    )  # by folder of the organisation
     used_systems: set[Parts] = field(default_factory=set)
     num_runs_rejected: int = 0
 
@@ -254,28 +249,28 @@ class _Round(Struct):
             found = self.folders[parts] = _Folder(place=where, label=label)
         return found
 
-    def add(self, context: Parts, path: str, fact: object) -> None:
+    def add(self, context: Parts, path: str, fact: Any) -> None:  # noqa: ANN401 - as `parse` makes it of the kind
         """Put one file's facts where they belong."""
         parts = (*context, *path.split("/"))
         above, name = parts[:-1], parts[-1]
-        match fact:
-            case RowRejection():
-                self.rejected.add(fact)
-            case LogFacts():
-                self.add_log(context, parts, fact)
-            case ScalingFacts():
-                if not place(above).nested:
-                    self.folder(above, context).scaling = fact
-            case Meter():
-                entry = self.folder(parts[:-3], context)
-                meters = entry.nodes if name.lower().startswith("node_") else entry.switches
-                meters.setdefault(parts[-2], []).append(fact)
-            case SystemFacts() if name.lower() == "entry.json":
-                self.entry_systems[above] = fact
-            case SystemFacts():
-                self.systems[_system_key(parts[:-2], name.rpartition(".")[0])] = fact
-            case SummaryFacts():
-                self.summaries[above] = fact
+        kind = file_kind("/".join(parts))
+        if isinstance(fact, RowRejection):
+            self.rejected.add(fact)
+        elif kind == "scaling":
+            if not place(above).nested:
+                self.folder(above, context).scaling = fact
+        elif kind == "node_power":
+            self.folder(parts[:-3], context).nodes_w.setdefault(parts[-2], []).append(fact)
+        elif kind == "switch_power":
+            self.folder(parts[:-3], context).switches_w.setdefault(parts[-2], []).append(fact)
+        elif kind == "entry":
+            self.entry_systems[above] = fact
+        elif kind == "system":
+            self.systems[_system_key(parts[:-2], name.rpartition(".")[0])] = fact
+        elif kind == "summary":
+            self.summaries[above] = fact
+        else:
+            self.add_log(context, parts, fact)
 
     def add_log(self, context: Parts, parts: Parts, log: LogFacts) -> None:
         """A log to its entry, unless it stands where no entry can be."""
@@ -309,7 +304,7 @@ class _Round(Struct):
             found = found or self.entry_systems.get(above)
         for above in (where.home, where.home[:-1]):
             summary = self.summaries.get(above)
-            found = found or (summary.systems.get(leaf) if summary else None)
+            found = found or (summary.get(leaf) if summary else None)
         return found
 
 
@@ -391,13 +386,13 @@ def _entry(
         benchmark=benchmark,
         uri="/".join(where.folder),
         system=found.system_of(parts, where),
-        scaling=1.0 if folder.scaling is None else folder.scaling.factor,
+        scaling=folder.scaling,
         logs=tuple(
             Log(
                 name=name,
                 facts=logs[name],
-                nodes=tuple(folder.nodes.get(name.rpartition(".")[0], ())),
-                switches=tuple(folder.switches.get(name.rpartition(".")[0], ())),
+                nodes_w=tuple(folder.nodes_w.get(name.rpartition(".")[0], ())),
+                switches_w=tuple(folder.switches_w.get(name.rpartition(".")[0], ())),
             )
             for name in sorted(logs, key=_by_number)
         ),

@@ -175,14 +175,11 @@ def read_system(data: bytes) -> SystemFacts | None:
     return facts if facts.accelerator is not None or facts.num_nodes is not None else None
 
 
-class SummaryFacts(Struct, frozen=True, kw_only=True):
-    """What an organisation's own list of results states, by the name of the system's description."""
+def read_summary(data: bytes) -> dict[str, SystemFacts] | None:
+    """The systems in an organisation's own list of results, by the name of their description.
 
-    systems: dict[str, SystemFacts]
-
-
-def read_summary(data: bytes) -> SummaryFacts | None:
-    """The systems in a `summary.json`: records whose `details_url` ends with the description's name."""
+    It is a JSON list of records whose `details_url` ends with that name; None for anything else.
+    """
     document = tolerant_document(data)
     if not isinstance(document, list):
         return None
@@ -191,7 +188,7 @@ def read_summary(data: bytes) -> SummaryFacts | None:
         if isinstance(record, dict) and isinstance(record.get("details_url"), str):
             name = record["details_url"].rpartition("/")[2].removesuffix(".json")
             systems.setdefault(name, _of_document(record))
-    return SummaryFacts(systems=systems)
+    return systems
 
 
 def read_scaling(data: bytes) -> float | None:
@@ -213,14 +210,6 @@ _EDITS = {
 }
 
 
-class EntryHardware(Struct, frozen=True, kw_only=True):
-    """What an entry ran on: accelerator as slug or raw name, its count, nodes; None where not stated."""
-
-    accelerator: str | None
-    num_accelerators: int | None
-    num_nodes: int | None
-
-
 class Names(Struct):
     """Looks names up and counts those that no table has, once an entry."""
 
@@ -237,26 +226,22 @@ class Names(Struct):
             self.unknown[kind, raw] += 1
         return found or raw
 
-    def machine(self, system: SystemFacts, folder: str | None) -> EntryHardware:
-        """The accelerator and its count; without accelerators, the processors of all nodes are these."""
+    def accelerators(self, system: SystemFacts, folder: str | None) -> tuple[str | None, int | None]:
+        """The accelerator as slug or raw name, and how many; None where not stated.
+
+        Without accelerators, the processors of all nodes are these.
+        """
         count = system.num_accelerators
         if count == 0:
-            return EntryHardware(
-                accelerator=self.slug("accelerator", system.host_processor, self.catalogue.accelerator_slug),
-                num_accelerators=system.num_host_processors,
-                num_nodes=system.num_nodes,
-            )
+            slug = self.slug("accelerator", system.host_processor, self.catalogue.accelerator_slug)
+            return slug, system.num_host_processors
         raw, alias = system.accelerator, None
         if raw is not None:
             by_name = self.catalogue.accelerator_alias(raw, system.system_name)
             alias = by_name or self.catalogue.accelerator_alias(raw, folder)
         if alias is not None and count is not None:
             count = round(count * alias.accelerators_per_count)
-        return EntryHardware(
-            accelerator=alias.slug if alias else self.slug("accelerator", raw, lambda _: None),
-            num_accelerators=count,
-            num_nodes=system.num_nodes,
-        )
+        return alias.slug if alias else self.slug("accelerator", raw, lambda _: None), count
 
     def rows(self) -> tuple[UnknownName, ...]:
         """The unknown names, sorted, each with the file to edit."""
