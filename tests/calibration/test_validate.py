@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from equipoise.calibration.accuracy import (
-    PredictedRows,
     PredictionTask,
     Split,
     cluster_weights,
@@ -24,6 +23,7 @@ from equipoise.calibration.accuracy import (
     regret,
     split_of,
     time_errors,
+    unpredicted,
 )
 from equipoise.calibration.profiles import profiles
 from equipoise.calibration.published import read_rows
@@ -112,11 +112,13 @@ def test_no_fold_is_predicted_by_models_that_saw_it(folds):
 
     def predict(fitted):
         seen.append(set(fitted.tolist()))
-        return PredictedRows(seconds=np.ones(len(rows)))
+        found = unpredicted(len(rows))
+        found.seconds[:] = 1.0
+        return found
 
-    task = PredictionTask(reasons=(None,) * len(rows), predict=predict)
+    task = PredictionTask(by="ones", rows=rows, reasons=(None,) * len(rows), predict=predict)
     aims = np.arange(len(rows))
-    held_out(task, rows, aims=aims, folds=folds, fitted=np.array([], dtype=int), progress=None)
+    held_out(task, aims=aims, folds=folds, fitted=np.array([], dtype=int), progress=None)
     expected = [{i for i in aims if folds[i] != name} for name in dict.fromkeys(folds)]
     assert seen == expected
 

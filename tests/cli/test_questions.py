@@ -11,12 +11,13 @@ import typer
 from command_line import equipoise, in_process
 
 from equipoise import cli
-from equipoise.cli.decide import Output, advise, allocate, plan, predict
+from equipoise.cli.decide import advise, allocate, plan, predict
+from equipoise.cli.output import Output
 from equipoise.decide.field import GROUPS
 from equipoise.decide.query import FIELDS, TrainingQuery, fields_of
 
 VERBS = {"advise": advise, "plan": plan, "predict": predict, "allocate": allocate}
-OUTPUTS = set(Output.__struct_fields__)
+OUTPUTS = set(Output.__struct_fields__) - {"verb"}
 OWN = {"predict": {"training"}, "allocate": {"jobs", "objective", "electricity_by_hour", "begin"}}
 
 

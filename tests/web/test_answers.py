@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from equipoise.web.answers import Answers, BusyError, PageAnswer, SlowError, Workers
+from equipoise.web.answers import Answers, BusyError, PageAnswer, SlowError
 
 
 def answer(size=10):
@@ -150,13 +150,3 @@ def test_what_nobody_waits_for_any_more_is_not_begun():
         assert answers.is_idle
 
     run(checks, num_workers=1)
-
-
-def test_workers_begin_jobs_in_order_and_tell_what_failed():
-    workers, seen = Workers(1), []
-    jobs = [workers.submit(seen.append, number) for number in range(5)]
-    broken = workers.submit(int, "x")
-    with pytest.raises(ValueError, match="invalid literal"):
-        broken.result(10)
-    assert [job.result(10) for job in jobs] == [None] * 5
-    assert seen == [0, 1, 2, 3, 4]

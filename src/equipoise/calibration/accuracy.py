@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Hashable, Sequence
-from statistics import NormalDist
+from collections.abc import Set as AbstractSet
 from typing import TypeAlias
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from equipoise.calibration.published import PublishedRow
 from equipoise.calibration.published.set_ups import known_workload
 from equipoise.errors import EvidenceError, UsageError
-from equipoise.intervals import LEVEL
+from equipoise.intervals import LEVEL, num_sd
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.runs.readers.cells import listed
 from equipoise.stats import conformal_half_width
@@ -97,7 +97,7 @@ def prior_half_width(log_sd: NDArray[np.float64], *, level: float) -> NDArray[np
 
     Assumes that the logarithm is normal. Source: the normal quantile.
     """
-    return np.asarray(NormalDist().inv_cdf((1 + level) / 2) * log_sd)
+    return np.asarray(num_sd(level) * log_sd)
 
 
 def half_width(residuals: NDArray[np.float64], clusters: NDArray[np.intp], *, level: float) -> float:
@@ -182,37 +182,69 @@ class Basis(Struct, frozen=True, kw_only=True):
 class PredictedRows(Struct, frozen=True, kw_only=True):
     """Predicted seconds of all rows of a task, and how uncertain they are before any row is known.
 
-    seconds: (n_rows,), NaN where a row is not expressed. prior_log_sd: (n_rows,), of the logarithm; what the
-    beliefs about every parameter leave open where nothing was fitted, else NaN or None.
-    further_log_sd: (n_rows,), what parameters leave open of a row beyond what they do of the rows fitted to.
-    memory_bytes: (n_rows,), what frameworks report on the fullest accelerator; None where none is predicted.
-    bases: what each row rests on where that was fitted before; None where it is rows or beliefs.
+    All (n_rows,), NaN or None where nothing is known. seconds: of the rows that are expressed. prior_log_sd:
+    of the logarithm; what the beliefs about every parameter leave open where nothing was fitted.
+    further_log_sd: what parameters leave open of a row beyond what they do of the rows fitted to.
+    memory_bytes: what frameworks report on the fullest accelerator. bases: the Basis a row rests on where
+    that was fitted before; None where it is rows or beliefs.
     """
 
     seconds: Seconds
-    prior_log_sd: Seconds | None = None
-    further_log_sd: Seconds | None = None
-    memory_bytes: NDArray[np.float64] | None = None
-    bases: tuple[Basis | None, ...] | None = None
+    prior_log_sd: Seconds
+    further_log_sd: Seconds
+    memory_bytes: NDArray[np.float64]
+    bases: NDArray[np.object_]
+
+    def take(self, members: Indices, other: "PredictedRows") -> None:
+        """Put what another knows of some rows in place of what is known here."""
+        for name in self.__struct_fields__:
+            getattr(self, name)[members] = getattr(other, name)[members]
+
+
+def unpredicted(num_rows: int) -> PredictedRows:
+    """So many rows of which nothing is known yet."""
+    seconds, prior_log_sd, further_log_sd, memory_bytes = (np.full(num_rows, np.nan) for _ in range(4))
+    return PredictedRows(
+        seconds=seconds,
+        prior_log_sd=prior_log_sd,
+        further_log_sd=further_log_sd,
+        memory_bytes=memory_bytes,
+        bases=np.full(num_rows, None),
+    )
 
 
 class PredictionTask(Struct, frozen=True, kw_only=True):
-    """Rows as one predictor sees them.
+    """The rows that one predictor takes, as it sees them.
 
-    reasons: a row each; why it is not expressed, None where it is. given: rows that others are predicted
-    from, and that are not predicted themselves. predict: fits to the rows of some indices, or to none, and
-    predicts all.
+    by: the predictor. reasons: a row each; why it is not expressed, None where it is. given: rows that others
+    are predicted from, and that are not predicted themselves. predict: fits to the rows of some indices, or
+    to none, and predicts all.
     """
 
+    by: str
+    rows: Sequence[PublishedRow]
     reasons: tuple[str | None, ...]
     predict: Callable[[Indices], PredictedRows]
     given: frozenset[int] = frozenset()
 
+    def aims(self, tested: AbstractSet[int]) -> Indices:
+        """Which of its rows are predicted, of those whose executions are tested."""
+        return self._expressed([row.execution in tested for row in self.rows])
+
+    def others(self, tested: AbstractSet[int]) -> Indices:
+        """Which of its rows it may be fitted to besides."""
+        return self._expressed([row.execution not in tested for row in self.rows])
+
+    def _expressed(self, wanted: Sequence[bool]) -> Indices:
+        found = (why is None and at not in self.given for at, why in enumerate(self.reasons))
+        return np.flatnonzero(
+            [each and is_expressed for each, is_expressed in zip(wanted, found, strict=True)]
+        )
+
 
 class Predictor(Struct, frozen=True, kw_only=True):
-    """One way to predict rows: its name, which of all rows it takes, and how it begins with those."""
+    """One way to predict rows: which of all rows it takes, and how it begins with those."""
 
-    name: str
     claims: Callable[[Sequence[PublishedRow]], Sequence[bool]]
     begin: Callable[[Sequence[PublishedRow]], PredictionTask]
 
@@ -343,102 +375,53 @@ _NUM_INNER_FOLDS = 5
 Progress: TypeAlias = Callable[[str, int, int], None]
 
 
-class HeldOutTimes(Struct, frozen=True, kw_only=True):
-    """Seconds, their bounds, and memory of every row, NaN where a row was not to be predicted; shape
-    (n_rows,).
-    """
-
-    seconds: Seconds
-    low_s: Seconds
-    high_s: Seconds
-    memory_bytes: Seconds
-    bases: tuple[Basis | None, ...]
-
-
 def held_out(
     task: PredictionTask,
-    rows: Sequence[PublishedRow],
     *,
     aims: Indices,
     folds: Sequence[str],
     fitted: Indices,
     progress: Progress | None,
-) -> HeldOutTimes:
+) -> tuple[PredictedRows, Seconds]:
     """The predictions of some rows by a task, each fold by models fitted to the other folds and to `fitted`.
 
     aims: the rows to predict. folds: of every aim; where all are one, models are fitted to `fitted` alone.
     fitted: further rows to fit to. Intervals come from the errors of the other folds, or from those of
     `fitted` when held out in folds of their own.
+    Returns also half the width of every row's interval, of the logarithm of its time; (n_rows,), NaN where a
+    row was not to be predicted.
     """
-    measured_s = np.array([row.seconds for row in rows], dtype=float)
-    clusters = np.array([row.cluster for row in rows], dtype=np.intp)
+    measured_s = np.array([row.seconds for row in task.rows], dtype=float)
+    clusters = np.array([row.cluster for row in task.rows], dtype=np.intp)
     members = {name: aims[[each == name for each in folds]] for name in dict.fromkeys(folds)}
-    found = _cross_validated(task, len(rows), members, fitted, progress)
-    seconds, prior_log_sd = found.seconds, found.prior_log_sd
-    known = np.log(measured_s / seconds)
+    found = _cross_validated(task, members, fitted, progress)
+    known = np.log(measured_s / found.seconds)
     if len(members) == 1 and len(fitted):
-        inner = _cross_validated(
-            task, len(rows), _inner_folds(rows, fitted), np.array([], dtype=np.intp), progress
-        )
+        inner = _cross_validated(task, _inner_folds(task.rows, fitted), np.array([], dtype=np.intp), progress)
         known = np.log(measured_s / inner.seconds)
-    half = np.full(len(rows), np.nan)
+    half = np.full(len(task.rows), np.nan)
     for name, some in members.items():
         others = np.concatenate([rest for other, rest in members.items() if other != name] or [fitted])
         half[some] = half_width(known[others], clusters[others], level=LEVEL)
     # Errors of the fitted rows are too small where parameters matter that those rows do not determine.
     further = prior_half_width(found.further_log_sd, level=LEVEL)
     half = np.hypot(half, np.where(np.isfinite(further), further, 0.0))
-    by_beliefs = np.isfinite(prior_log_sd)
-    half[by_beliefs] = prior_half_width(prior_log_sd[by_beliefs], level=LEVEL)
-    return HeldOutTimes(
-        seconds=seconds,
-        low_s=seconds * np.exp(-half),
-        high_s=seconds * np.exp(half),
-        memory_bytes=found.memory_bytes,
-        bases=tuple(found.bases),
-    )
-
-
-class _CrossValidated(Struct, frozen=True, kw_only=True):
-    """Predictions of every row by models that were not fitted to it, NaN where nothing was."""
-
-    seconds: Seconds
-    prior_log_sd: Seconds
-    further_log_sd: Seconds
-    memory_bytes: Seconds
-    bases: list[Basis | None]
+    by_beliefs = np.isfinite(found.prior_log_sd)
+    half[by_beliefs] = prior_half_width(found.prior_log_sd[by_beliefs], level=LEVEL)
+    return found, half
 
 
 def _cross_validated(
-    task: PredictionTask, num_rows: int, folds: dict[str, Indices], fitted: Indices, progress: Progress | None
-) -> _CrossValidated:
-    """Seconds of the members of every fold by models fitted to all others, and their spread where none
-    was.
-    """
-    seconds, prior_log_sd, further, memory_bytes = (np.full(num_rows, np.nan) for _ in range(4))
-    bases: list[Basis | None] = [None] * num_rows
+    task: PredictionTask, folds: dict[str, Indices], fitted: Indices, progress: Progress | None
+) -> PredictedRows:
+    """The members of every fold by models fitted to all others; nothing of the other rows."""
+    whole = unpredicted(len(task.rows))
     for done, (name, members) in enumerate(folds.items()):
         if progress is not None:
             progress(f"holding out {name}" if name else "predicting", done, len(folds))
         others = [rest for other, rest in folds.items() if other != name]
-        found = task.predict(np.concatenate([fitted, *others]).astype(np.intp))
-        seconds[members] = found.seconds[members]
-        if found.prior_log_sd is not None:
-            prior_log_sd[members] = found.prior_log_sd[members]
-        if found.further_log_sd is not None:
-            further[members] = found.further_log_sd[members]
-        if found.bases is not None:
-            for at in members:
-                bases[at] = found.bases[at]
-        if found.memory_bytes is not None:
-            memory_bytes[members] = found.memory_bytes[members]
-    return _CrossValidated(
-        seconds=seconds,
-        prior_log_sd=prior_log_sd,
-        further_log_sd=further,
-        memory_bytes=memory_bytes,
-        bases=bases,
-    )
+        whole.take(members, task.predict(np.concatenate([fitted, *others]).astype(np.intp)))
+    return whole
 
 
 def _inner_folds(rows: Sequence[PublishedRow], fitted: Indices) -> dict[str, Indices]:

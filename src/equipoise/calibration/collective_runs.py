@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 from numpy.typing import ArrayLike, NDArray
 
 from equipoise.bench.collectives import CollectiveRun
@@ -91,7 +90,7 @@ def fit_curve(payload_bytes: ArrayLike, seconds: ArrayLike) -> CollectiveCurve:
             missing=(f"{FEWEST_SIZES - sizes.size} more sizes, from a few bytes to some GiB",),
         )
     if sizes.size > MOST_SIZES:
-        sizes = sizes[np.unique(np.linspace(0, sizes.size - 1, MOST_SIZES).astype(int))]
+        sizes = thinned(sizes, MOST_SIZES)
         kept = np.isin(payload, sizes)
         payload, took = payload[kept], took[kept]
     cuts = _cuts(sizes, payload, took)
@@ -117,6 +116,11 @@ def fit_curve(payload_bytes: ArrayLike, seconds: ArrayLike) -> CollectiveCurve:
         num_points=int(np.unique(payload).size),
         log_sd=float(np.sqrt(np.mean(left**2))),
     )
+
+
+def thinned(sizes: Numbers, most: int) -> Numbers:
+    """At most so many of the sizes, evenly chosen from the smallest to the largest."""
+    return np.asarray(sizes[np.unique(np.linspace(0, sizes.size - 1, min(most, sizes.size)).astype(int))])
 
 
 def _line_s(line: _Line, payload: Numbers) -> Numbers:
@@ -289,16 +293,6 @@ class RunLinks(Struct, frozen=True, kw_only=True):
         """Nodes that the ranks are on."""
         return round(float(self.group.num_nodes))
 
-    @property
-    def ring_wires(self) -> Wires:
-        """The same links if their switch did not reduce."""
-        return replace(self.wires, switch_reduces=0.0)
-
-    @property
-    def host_byte_per_s(self) -> float | None:
-        """Between an accelerator and its host."""
-        return self.cluster.accelerator.host_byte_per_s
-
     def is_like(self, accelerator: str, link: str) -> bool:
         """Whether a published figure of an accelerator and class of link is of such a machine."""
         is_chip = is_like(accelerator, self.cluster.accelerator.slug)
@@ -340,17 +334,23 @@ def run_links(
     if run.device is None:
         return "the file does not name the accelerator: give --accelerator NAME or --link CLASS"
     try:
-        known = tables.accelerator_alias(run.device)
-        found = (
-            tables.cluster(known.slug, num_accelerators=run.num_ranks)
-            if known is not None
-            else cluster_in_text(run.device, num_accelerators=run.num_ranks, catalogue=tables)
-        )
+        found = cluster_of_device(run.device, run.num_ranks, tables)
         if found is not None:
             return _machine(run, found, link)
     except SpecError as err:
         return str(err)
     return f"the accelerator {run.device[:60]!r} is not known: give --accelerator NAME or --link CLASS"
+
+
+def cluster_of_device(device: str, num_accelerators: int, catalogue: Catalogue) -> Cluster | None:
+    """The cluster of the accelerator that a program names, also within other words; None where not known.
+
+    Raises SpecError for names that contradict each other.
+    """
+    known = catalogue.accelerator_alias(device)
+    if known is not None:
+        return catalogue.cluster(known.slug, num_accelerators=num_accelerators)
+    return cluster_in_text(device, num_accelerators=num_accelerators, catalogue=catalogue)
 
 
 def _over_gloo(run: CollectiveRun, link: str | None) -> str:

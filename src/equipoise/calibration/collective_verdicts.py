@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.bench.collectives import CollectiveRun, CollectiveRuns, Timing, bus_fraction
 from equipoise.calibration.collective_runs import (
@@ -21,7 +22,6 @@ from equipoise.calibration.collective_runs import (
     run_links,
 )
 from equipoise.errors import DataError, EvidenceError
-from equipoise.intervals import LEVEL
 from equipoise.perfmodel.collectives import OPERATIONS
 from equipoise.perfmodel.parameters import COLLECTIVE_PRIORS, CollectiveParameters, prior_log_sd
 from equipoise.spec.catalogue import Catalogue
@@ -39,9 +39,9 @@ _LIKE_SIZE = 8.0
 GLOO_REDUCES_ALL = ("reduce_scatter",)
 # A process that waits for a network has its processor free for most of the time: 20 to 50 % over 1 Gbit/s.
 BUSY_FRACTION = 0.75
-# Operations whose steps for short messages the model knows. Sends to all peers of an all-to-all do not go out
-# at once: 87 us over 8 A100, where a ring or a tree takes 35.
-_KNOWN_STEPS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
+# Around a ring or along trees: of these the model knows the steps of short messages too. Sends to all peers
+# of an all-to-all do not go out at once: 87 us over 8 A100, where a ring or a tree takes 35.
+RINGS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
 _Z = 1.6448536269514722  # a normal distribution has LEVEL of its mass within so many deviations
 
 
@@ -71,16 +71,16 @@ class Verdict(Struct, frozen=True, kw_only=True):
     """Whether one measured figure is normal.
 
     quantity: `bus_byte_per_s` of a large message, or `latency_s` of a small one. verdict: `normal`, `slow`,
-    `fast`, or `unknown` where nothing is known to compare with. expected: between low and high with LEVEL.
-    link: what joins the ranks, with its rate where known. because: one sentence. evidence: sources.
+    `fast`, or `unknown` as long as nothing is known to compare with. expected: between low and high with
+    LEVEL. link: what joins the ranks, with its rate where known. because: one sentence. evidence: sources.
     """
 
     run: CollectiveRun
     quantity: str
     payload_bytes: int
     measured: float
-    verdict: str
-    because: str
+    verdict: str = "unknown"
+    because: str = ""
     expected: float | None = None
     low: float | None = None
     high: float | None = None
@@ -146,27 +146,24 @@ def _verdicts(run: CollectiveRun, machine: RunLinks | str, link: str | None) -> 
     if largest >= LARGE_BYTES:
         took = _median_s([each for each in run.timings if each.payload_bytes == largest])
         rate = largest * bus_fraction(run.operation, run.num_ranks) / took
+        found = Verdict(run=run, quantity="bus_byte_per_s", payload_bytes=largest, measured=rate)
         stated = reach_of(run, machine, link)
         if stated is not None and link is not None:
-            yield _on_link(run, largest, rate, stated, link)
+            yield _on_link(found, stated, link)
         else:
-            yield _on_bandwidth(run, largest, rate, machine)
-    if smallest <= SMALL_BYTES and run.operation in _KNOWN_STEPS:
+            yield _on_bandwidth(found, machine)
+    if smallest <= SMALL_BYTES and run.operation in RINGS:
         small = [each for each in run.timings if each.payload_bytes <= smallest * 4]
-        yield _on_latency(run, smallest, _median_s(small), machine)
+        found = Verdict(run=run, quantity="latency_s", payload_bytes=smallest, measured=_median_s(small))
+        yield _on_latency(found, machine)
 
 
-def _on_link(
-    run: CollectiveRun, payload_bytes: int, measured: float, stated: LinkReach, link: str
-) -> Verdict:
+def _on_link(found: Verdict, stated: LinkReach, link: str) -> Verdict:
     """The verdict on the largest messages by the class of link alone, as spec.links knows it."""
-    verdict = _compared(measured, stated.low, stated.high, more_is_faster=True)
-    words = _network_words(run, payload_bytes, link) if stated.path == "network" else _class_words(link)
-    return Verdict(
-        run=run,
-        quantity="bus_byte_per_s",
-        payload_bytes=payload_bytes,
-        measured=measured,
+    verdict = _compared(found.measured, stated.low, stated.high, more_is_faster=True)
+    words = _network_words(found, link) if stated.path == "network" else _class_words(link)
+    return replace(
+        found,
         verdict=verdict,
         because=words[verdict],
         expected=stated.byte_per_s,
@@ -187,9 +184,10 @@ def _class_words(link: str) -> Mapping[str, str]:
     }
 
 
-def _network_words(run: CollectiveRun, payload_bytes: int, link: str) -> Mapping[str, str]:
+def _network_words(found: Verdict, link: str) -> Mapping[str, str]:
     """The reasons of verdicts on hosts over a network; of a slow one, whether the processor is the limit."""
-    busy = [each.cpu_fraction for each in run.timings if each.payload_bytes == payload_bytes]
+    run = found.run
+    busy = [each.cpu_fraction for each in run.timings if each.payload_bytes == found.payload_bytes]
     shares = [each for each in busy if each is not None]
     share = median(shares) if shares else 0.0
     slow = f"less than expected of a network of {link}: "
@@ -215,42 +213,35 @@ class _Belief(Struct, frozen=True, kw_only=True):
     high_s: float
 
 
-def _belief(
-    run: CollectiveRun, payload_bytes: int, machine: RunLinks, *, switch_reduces: bool = True
-) -> _Belief | None:
+def _belief(about: Verdict, machine: RunLinks, *, switch_reduces: bool = True) -> _Belief | None:
     """The model's expectation of one message; None for operations it does not know."""
-    timer = OPERATIONS.get(run.operation)
+    timer = OPERATIONS.get(about.run.operation)
     if timer is None:
         return None
-    wires = machine.wires if switch_reduces else machine.ring_wires
+    wires = machine.wires if switch_reduces else replace(machine.wires, switch_reduces=0.0)
 
     def seconds(values: Mapping[str, Any]) -> float:
-        return float(timer(float(payload_bytes), machine.group, wires, CollectiveParameters(**values)))
+        return float(timer(float(about.payload_bytes), machine.group, wires, CollectiveParameters(**values)))
 
     usual_s = seconds({})
     width = math.exp(_Z * float(prior_log_sd(seconds, COLLECTIVE_PRIORS)))
     return _Belief(seconds=usual_s, low_s=usual_s / width, high_s=usual_s * width)
 
 
-def _on_latency(
-    run: CollectiveRun, payload_bytes: int, measured_s: float, machine: RunLinks | str
-) -> Verdict:
+def _on_latency(found: Verdict, machine: RunLinks | str) -> Verdict:
     """The verdict on the smallest messages, by the model alone: published ones vary with the software."""
-    belief = None if isinstance(machine, str) else _belief(run, payload_bytes, machine)
+    belief = None if isinstance(machine, str) else _belief(found, machine)
     if isinstance(machine, str) or belief is None:
-        return _unknown(run, "latency_s", payload_bytes, measured_s, machine)
-    verdict = _compared(measured_s, belief.low_s, belief.high_s, more_is_faster=False)
+        return _unknown(found, machine)
+    verdict = _compared(found.measured, belief.low_s, belief.high_s, more_is_faster=False)
     words = {
         "normal": "as launches and steps between ranks take on such links",
         "slow": "more than launches and steps between ranks explain: check for a busy host, "
         "unpinned processes, or a slower network than intended",
         "fast": "less than usual for such links: fewer steps, or CUDA graphs (-G)",
     }[verdict]
-    return Verdict(
-        run=run,
-        quantity="latency_s",
-        payload_bytes=payload_bytes,
-        measured=measured_s,
+    return replace(
+        found,
         verdict=verdict,
         because=words,
         expected=belief.seconds,
@@ -262,17 +253,15 @@ def _on_latency(
     )
 
 
-def _on_bandwidth(
-    run: CollectiveRun, payload_bytes: int, measured: float, machine: RunLinks | str
-) -> Verdict:
+def _on_bandwidth(found: Verdict, machine: RunLinks | str) -> Verdict:
     """The verdict on the largest messages: by published figures of such machines, else by the model."""
     if isinstance(machine, str):
-        return _unknown(run, "bus_byte_per_s", payload_bytes, measured, machine)
-    moved = payload_bytes * bus_fraction(run.operation, run.num_ranks)
-    belief = _belief(run, payload_bytes, machine)
-    published = _published(run, payload_bytes, machine)
+        return _unknown(found, machine)
+    moved = found.payload_bytes * bus_fraction(found.run.operation, found.run.num_ranks)
+    belief = _belief(found, machine)
+    published = _published(found, machine)
     if belief is None and not published:
-        return _unknown(run, "bus_byte_per_s", payload_bytes, measured, machine)
+        return _unknown(found, machine)
     evidence = [f"published {each.bus_byte_per_s:.4g} byte/s: {each.source}" for each in published]
     if published:
         expected = max(each.bus_byte_per_s for each in published)
@@ -281,14 +270,11 @@ def _on_bandwidth(
         evidence.append(f"model {moved / belief.seconds:.4g} byte/s under its priors")
         if not published:
             expected, low, high = (moved / each for each in (belief.seconds, belief.high_s, belief.low_s))
-    verdict = _compared(measured, low, high, more_is_faster=True)
-    return Verdict(
-        run=run,
-        quantity="bus_byte_per_s",
-        payload_bytes=payload_bytes,
-        measured=measured,
+    verdict = _compared(found.measured, low, high, more_is_faster=True)
+    return replace(
+        found,
         verdict=verdict,
-        because=_why(run, payload_bytes, measured, machine, verdict),
+        because=_why(found, machine, verdict),
         expected=expected,
         low=low,
         high=high,
@@ -304,31 +290,22 @@ def _compared(measured: float, low: float, high: float, *, more_is_faster: bool)
     return "fast" if (measured > high) == more_is_faster else "slow"
 
 
-def _unknown(
-    run: CollectiveRun, quantity: str, payload_bytes: int, measured: float, machine: RunLinks | str
-) -> Verdict:
-    why = machine if isinstance(machine, str) else f"no reference values for {run.operation}"
-    return Verdict(
-        run=run,
-        quantity=quantity,
-        payload_bytes=payload_bytes,
-        measured=measured,
-        verdict="unknown",
-        because=why,
-        link=None if isinstance(machine, str) else machine.link,
-    )
+def _unknown(found: Verdict, machine: RunLinks | str) -> Verdict:
+    if isinstance(machine, str):
+        return replace(found, because=machine)
+    return replace(found, because=f"no reference values for {found.run.operation}", link=machine.link)
 
 
-def _published(run: CollectiveRun, payload_bytes: int, machine: RunLinks) -> list[PublishedCollective]:
+def _published(about: Verdict, machine: RunLinks) -> list[PublishedCollective]:
     """Published figures of the same operation, chip and group, of about this size or a peak."""
     return [
         each
         for each in published_collectives()
-        if each.operation == run.operation
-        and each.num_ranks == run.num_ranks
-        and each.num_nodes == round(float(machine.group.num_nodes))
+        if each.operation == about.run.operation
+        and each.num_ranks == about.run.num_ranks
+        and each.num_nodes == machine.num_nodes
         and machine.is_like(each.accelerator, each.link)
-        and _is_like_size(each, payload_bytes)
+        and _is_like_size(each, about.payload_bytes)
     ]
 
 
@@ -339,21 +316,22 @@ def _is_like_size(published: PublishedCollective, payload_bytes: int) -> bool:
     return 1 / _LIKE_SIZE <= payload_bytes / published.payload_bytes <= _LIKE_SIZE
 
 
-def _why(run: CollectiveRun, payload_bytes: int, measured: float, machine: RunLinks, verdict: str) -> str:
+def _why(found: Verdict, machine: RunLinks, verdict: str) -> str:
     """One sentence on a verdict about bandwidth."""
-    share = measured / machine.bus_byte_per_s
+    share = found.measured / machine.bus_byte_per_s
     if verdict == "fast":
         return "faster than such machines: are accelerator, link and number of ranks as assumed here?"
     if verdict == "normal" and share > 1:
         return "more than the link carries one way, which is possible where the switch reduces (NVLink SHARP)"
     if verdict == "normal":
         return f"{share:.0%} of what {machine.link} carries one way, as such machines reach"
-    suspect = _suspect(run, payload_bytes, measured, machine)
+    suspect = _suspect(found, machine)
     return suspect or f"{share:.0%} of what {machine.link} carries one way: less than such machines reach"
 
 
-def _suspect(run: CollectiveRun, payload_bytes: int, measured: float, machine: RunLinks) -> str | None:
+def _suspect(found: Verdict, machine: RunLinks) -> str | None:
     """What a slow rate is as much as, which shows where to look; None where it resembles nothing."""
+    measured = found.measured
     if machine.num_nodes > 1:
         one_card = measured <= machine.card_byte_per_s
         return (
@@ -362,16 +340,14 @@ def _suspect(run: CollectiveRun, payload_bytes: int, measured: float, machine: R
             else None
         )
     if machine.wires.switch_reduces:
-        ring = _belief(run, payload_bytes, machine, switch_reduces=False)
-        moved = payload_bytes * bus_fraction(run.operation, run.num_ranks)
+        ring = _belief(found, machine, switch_reduces=False)
+        moved = found.payload_bytes * bus_fraction(found.run.operation, found.run.num_ranks)
         if ring is not None and measured >= moved / ring.high_s:
             return (
                 "as a ring algorithm takes: the switch does not reduce; is NVLink SHARP "
                 "(NCCL_NVLS_ENABLE) off?"
             )
-    if machine.cluster.topology != "host" and measured <= (machine.host_byte_per_s or 0):
+    host_byte_per_s = machine.cluster.accelerator.host_byte_per_s or 0
+    if machine.cluster.topology != "host" and measured <= host_byte_per_s:
         return "no more than the host's PCIe carries: do ranks communicate over it instead of their link?"
     return None
-
-
-__all__ = ["LEVEL", "CollectiveFit", "Links", "Verdict", "judged"]

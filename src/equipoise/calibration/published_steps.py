@@ -17,7 +17,7 @@ from equipoise.calibration.published.table import (
     published_steps,
     rows_of_table,
 )
-from equipoise.calibration.step_rows import by_bases, refusal, step_rows
+from equipoise.calibration.step_rows import step_predictor
 from equipoise.calibration.validate import AUTO, basis_of
 from equipoise.errors import UsageError
 from equipoise.intervals import LEVEL
@@ -45,24 +45,23 @@ def predictions(rows: Sequence[PublishedRow]) -> tuple[StepPrediction | None, ..
     """The predictions of some rows by the calibrations that `validate` takes; None where a row is not
     expressed.
     """
-    expressed = [at for at, row in enumerate(rows) if refusal(row) is None]
-    if not expressed:
-        return (None,) * len(rows)
-    arrays = step_rows([rows[at] for at in expressed])
-    basis_of_row = basis_of(AUTO)
-    bases = [basis_of_row(rows[at]) for at in expressed]
-    seconds, log_sd = by_bases(arrays, bases)
-    half = prior_half_width(log_sd, level=LEVEL)
-    found: list[StepPrediction | None] = [None] * len(rows)
-    for at, basis, step_s, width in zip(expressed, bases, seconds, half, strict=True):
-        found[at] = StepPrediction(
+    task = step_predictor(basis_of(AUTO)).begin(rows)
+    found = task.predict(np.array([], dtype=np.intp))
+    half = prior_half_width(found.prior_log_sd, level=LEVEL)
+    return tuple(
+        StepPrediction(
             step_s=float(step_s),
             low_s=float(step_s * np.exp(-width)),
             high_s=float(step_s * np.exp(width)),
             calibration=None if basis is None else basis.name,
-            in_sample=basis is not None and digest_of(rows[at]) in basis.row_digests,
+            in_sample=basis is not None and digest_of(row) in basis.row_digests,
         )
-    return tuple(found)
+        if why is None
+        else None
+        for row, why, step_s, width, basis in zip(
+            rows, task.reasons, found.seconds, half, found.bases, strict=True
+        )
+    )
 
 
 class StepFilter(Struct, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ from equipoise.calibration.accuracy import (
     Predictor,
     Seconds,
     cluster_weights,
+    unpredicted,
 )
 from equipoise.calibration.published import PublishedRow, nodes_of
 from equipoise.calibration.published.quantities import count_in
@@ -285,22 +286,20 @@ def _begin(rows: Sequence[PublishedRow]) -> PredictionTask:
     pairs = scale_up_pairs(rows)
 
     def predict(fitted: Indices) -> PredictedRows:
-        seconds = np.full(len(rows), np.nan)
+        whole = unpredicted(len(rows))
         if pairs is None:
-            return PredictedRows(seconds=seconds)
+            return whole
         chosen = np.flatnonzero(np.isin(pairs.rows, fitted))
-        seconds[pairs.rows] = pairs.unslowed_s * pairs.slowdown(pairs.fitted(chosen))
-        if len(chosen):
-            return PredictedRows(seconds=seconds)
-        spread = np.full(len(rows), np.nan)
-        spread[pairs.rows] = pairs.prior_log_sd()
-        return PredictedRows(seconds=seconds, prior_log_sd=spread)
+        whole.seconds[pairs.rows] = pairs.unslowed_s * pairs.slowdown(pairs.fitted(chosen))
+        if not len(chosen):
+            whole.prior_log_sd[pairs.rows] = pairs.prior_log_sd()
+        return whole
 
     reasons = tuple(
         None if at in given else _refusal(row, partner)
         for at, (row, partner) in enumerate(zip(rows, found, strict=True))
     )
-    return PredictionTask(reasons=reasons, predict=predict, given=given)
+    return PredictionTask(by="scale_up", rows=rows, reasons=reasons, predict=predict, given=given)
 
 
 def _refusal(row: PublishedRow, partner: Partner | None) -> str | None:
@@ -394,4 +393,4 @@ def _num_cores(row: PublishedRow) -> float:
     return float("nan") if cluster is None or cluster.num_cores is None else float(cluster.num_cores)
 
 
-SCALE_UP = Predictor(name="scale_up", claims=_claims, begin=_begin)
+SCALE_UP = Predictor(claims=_claims, begin=_begin)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cache, partial
-from statistics import NormalDist
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,11 +17,12 @@ from equipoise.calibration.accuracy import (
     Predictor,
     Seconds,
     cluster_weights,
+    unpredicted,
 )
 from equipoise.calibration.published import PublishedRow, nodes_of
 from equipoise.calibration.published.executions import campaign_of
 from equipoise.errors import EvidenceError, SpecError
-from equipoise.intervals import LEVEL
+from equipoise.intervals import DEVIATE
 from equipoise.perfmodel import load as loads
 from equipoise.perfmodel import machine as machines
 from equipoise.perfmodel.calibrate import STRAY_LOG_SD, Calibration, calibrate, log_times
@@ -40,8 +40,6 @@ from equipoise.perfmodel.parameters import (
     prior_log_sd,
 )
 from equipoise.runs.readers.cells import echo
-from equipoise.spec.transformer import Transformer
-from equipoise.spec.workload import Workload
 
 
 def machine_of(row: PublishedRow) -> Machine:
@@ -130,27 +128,11 @@ def _load(row: PublishedRow) -> Load:
         return _workload_load(model.known)
     if model.transformer is None or model.sequence is None:
         raise SpecError(f"workload {echo(row.workload)}: tokens per sample are not stated")
-    return _transformer_load(model.transformer, model.sequence)
+    return _transformer_load(model.transformer, sequence=model.sequence)
 
 
-@cache
-def _transformer_load(model: Transformer, sequence: int) -> Load:
-    return loads.transformer_load(model, sequence=sequence)
-
-
-@cache
-def _workload_load(known: Workload) -> Load:
-    return loads.workload_load(known)
-
-
-def calibrated(rows: Sequence[PublishedRow]) -> Calibration:
-    """The calibration of the performance model on rows, every cluster counted once.
-
-    rows: of steps, at least one, each expressed.
-    """
-    measured_s = np.array([row.seconds for row in rows], dtype=float)
-    clusters = np.array([row.cluster for row in rows], dtype=np.intp)
-    return _calibrated(step_rows(rows), measured_s, clusters, _campaigns([campaign_of(row) for row in rows]))
+_transformer_load = cache(loads.transformer_load)
+_workload_load = cache(loads.workload_load)
 
 
 def _calibrated(
@@ -178,7 +160,7 @@ def _campaigns(stated: Sequence[Hashable]) -> NDArray[np.intp]:
     return np.array([order[each] for each in stated], dtype=np.intp)
 
 
-def by_bases(arrays: StepRows, bases: Sequence[Basis | None]) -> tuple[Seconds, Seconds]:
+def _by_bases(arrays: StepRows, bases: Sequence[Basis | None]) -> tuple[Seconds, Seconds]:
     """Seconds by parameters fitted before, or by the priors where None, and the standard deviation of their
     logarithm; both (n_rows,).
     """
@@ -189,7 +171,7 @@ def by_bases(arrays: StepRows, bases: Sequence[Basis | None]) -> tuple[Seconds, 
     for basis in {each.name: each for each in bases if each is not None}.values():
         mine = np.flatnonzero([each is not None and each.name == basis.name for each in bases])
         seconds[mine] = arrays.taken(mine).step_s(basis.parameters)
-        spread[mine] = basis.log_half_width / NormalDist().inv_cdf((1 + LEVEL) / 2)
+        spread[mine] = basis.log_half_width / DEVIATE
     return seconds, spread
 
 
@@ -204,9 +186,7 @@ def _begin(rows: Sequence[PublishedRow], basis_of: Callable[[PublishedRow], Basi
     reasons = tuple(refusal(row) for row in rows)
     expressed = [index for index, reason in enumerate(reasons) if reason is None]
     if not expressed:
-        return PredictionTask(
-            reasons=reasons, predict=lambda _: PredictedRows(seconds=np.full(len(rows), np.nan))
-        )
+        return PredictionTask(by="step", rows=rows, reasons=reasons, predict=lambda _: unpredicted(len(rows)))
     place = {index: at for at, index in enumerate(expressed)}
     arrays = step_rows([rows[index] for index in expressed])
     measured_s = np.array([rows[index].seconds for index in expressed], dtype=float)
@@ -214,18 +194,13 @@ def _begin(rows: Sequence[PublishedRow], basis_of: Callable[[PublishedRow], Basi
 
     def predict(fitted: Indices) -> PredictedRows:
         chosen = np.array([place[int(index)] for index in fitted if int(index) in place], dtype=np.intp)
-        seconds, spread, held = (np.full(len(rows), np.nan) for _ in range(3))
-        held[expressed] = arrays.memory_bytes(Parameters())
+        whole = unpredicted(len(rows))
+        whole.memory_bytes[expressed] = arrays.memory_bytes(Parameters())
         if not len(chosen):
             bases = [basis_of(rows[index]) for index in expressed]
-            seconds[expressed], spread[expressed] = by_bases(arrays, bases)
-            by_row = dict(zip(expressed, bases, strict=True))
-            return PredictedRows(
-                seconds=seconds,
-                prior_log_sd=spread,
-                memory_bytes=held,
-                bases=tuple(by_row.get(index) for index in range(len(rows))),
-            )
+            whole.seconds[expressed], whole.prior_log_sd[expressed] = _by_bases(arrays, bases)
+            whole.bases[expressed] = bases
+            return whole
         seen = arrays.taken(chosen)
         stated = [campaign_of(rows[index]) for index in expressed]
         campaigns = _campaigns([stated[at] for at in chosen])
@@ -235,12 +210,11 @@ def _begin(rows: Sequence[PublishedRow], basis_of: Callable[[PublishedRow], Basi
         by_row_s = arrays.step_s(found.parameters).copy()
         for campaign, parameters in enumerate(found.by_campaign):
             by_row_s[mine == campaign] = arrays.step_s(parameters)[mine == campaign]
-        seconds[expressed] = by_row_s
-        further = np.full(len(rows), np.nan)
-        further[expressed] = _further_log_sd(arrays, chosen, clusters, found, mine < 0)
-        return PredictedRows(seconds=seconds, further_log_sd=further, memory_bytes=held)
+        whole.seconds[expressed] = by_row_s
+        whole.further_log_sd[expressed] = _further_log_sd(arrays, chosen, clusters, found, mine < 0)
+        return whole
 
-    return PredictionTask(reasons=reasons, predict=predict)
+    return PredictionTask(by="step", rows=rows, reasons=reasons, predict=predict)
 
 
 def _further_log_sd(
@@ -281,7 +255,6 @@ def step_predictor(basis_of: Callable[[PublishedRow], Basis | None]) -> Predicto
     basis_of: parameters fitted before, for rows that nothing is fitted to; None for the priors.
     """
     return Predictor(
-        name="step",
         claims=lambda rows: [row.kind == "step" for row in rows],
         begin=lambda rows: _begin(rows, basis_of),
     )
@@ -296,19 +269,19 @@ def _begin_collectives(rows: Sequence[PublishedRow]) -> PredictionTask:
             machines.setdefault((row.hardware, _library(row)), []).append(index)
 
     def predict(fitted: Indices) -> PredictedRows:
-        seconds, log_sd = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
+        whole = unpredicted(len(rows))
         known = set(fitted.tolist())
         for members in machines.values():
             table = _table([rows[at] for at in members if at in known])
             some = [rows[at] for at in members]
             if table is None:
-                seconds[members] = _believed_s(some, {})
-                log_sd[members] = prior_log_sd(partial(_believed_s, some), COLLECTIVE_PRIORS)
+                whole.seconds[members] = _believed_s(some, {})
+                whole.prior_log_sd[members] = prior_log_sd(partial(_believed_s, some), COLLECTIVE_PRIORS)
             else:
-                seconds[members] = _tabled_s(some, table)
-        return PredictedRows(seconds=seconds, prior_log_sd=log_sd)
+                whole.seconds[members] = _tabled_s(some, table)
+        return whole
 
-    return PredictionTask(reasons=reasons, predict=predict)
+    return PredictionTask(by="collective", rows=rows, reasons=reasons, predict=predict)
 
 
 def _refusal(row: PublishedRow) -> str | None:
@@ -406,7 +379,6 @@ def _believed_s(rows: Sequence[PublishedRow], values: Mapping[str, float]) -> Se
 
 
 COLLECTIVE = Predictor(
-    name="collective",
     claims=lambda rows: [row.kind == "collective" for row in rows],
     begin=_begin_collectives,
 )

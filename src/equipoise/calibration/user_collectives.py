@@ -10,12 +10,12 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from equipoise.bench.collectives import CollectiveRun
-from equipoise.calibration.collective_runs import LARGEST_HOST, is_like
-from equipoise.calibration.collective_verdicts import LARGE_BYTES
+from equipoise.calibration.collective_runs import LARGEST_HOST, cluster_of_device, is_like, thinned
+from equipoise.calibration.collective_verdicts import LARGE_BYTES, RINGS
 from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.perfmodel.collectives import NOISE_LOG_SD, OPERATIONS, Timings, timings
 from equipoise.perfmodel.machine import Group
-from equipoise.spec.catalogue import Catalogue, cluster_in_text, shipped
+from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.hardware import Accelerator
 from equipoise.units import format_count
@@ -33,20 +33,6 @@ class TimedCollectives(Struct, frozen=True, kw_only=True):
     runs: tuple[CollectiveRun, ...]
     notes: tuple[str, ...] = ()
     catalogue: Catalogue = field(default_factory=shipped)
-
-
-class ApplicableRun(Struct, frozen=True, kw_only=True):
-    """A run that applies to a cluster, and how its ranks sit on the cluster's nodes."""
-
-    run: CollectiveRun
-    group: Group
-
-
-class ApplicableRuns(Struct, frozen=True, kw_only=True):
-    """The runs that apply to a cluster; notes: what does not and why, and what contradicts it."""
-
-    used: tuple[ApplicableRun, ...]
-    notes: tuple[str, ...]
 
 
 def given_collectives(files: Sequence[Path], catalogue: Catalogue | None = None) -> TimedCollectives:
@@ -81,28 +67,6 @@ def refuse_unnamed(given: TimedCollectives, accelerators: Sequence[str]) -> None
         )
 
 
-def applicable_runs(given: TimedCollectives, nodes: Cluster) -> ApplicableRuns:
-    """The runs that apply to a cluster. A file that names no accelerator is taken to be of this one."""
-    runs = given.runs
-    used: list[ApplicableRun] = []
-    notes: dict[tuple[str, str], list[str]] = defaultdict(list)  # what stands before and after the files
-    for run in runs:
-        reason = _why_not(run, nodes.accelerator, given.catalogue)
-        if reason is not None:
-            notes[f"Not used for {nodes.accelerator.title}: ", f": {reason}."].append(run.file)
-            continue
-        for remark in _remarks(run, nodes, given.catalogue):
-            notes["", remark].append(run.file)
-        used.append(ApplicableRun(run=run, group=_group(run, nodes)))
-    return ApplicableRuns(
-        used=tuple(used),
-        notes=(
-            *given.notes,
-            *(f"{before}{_named(files)}{after}" for (before, after), files in notes.items()),
-        ),
-    )
-
-
 def names_accelerator(run: CollectiveRun, catalogue: Catalogue) -> bool:
     """Whether a run names the accelerator it was timed on, by a name that is known."""
     return run.device is not None and _chip(run.device, catalogue) is not None
@@ -127,9 +91,7 @@ def _why_not(run: CollectiveRun, chip: Accelerator, catalogue: Catalogue) -> str
 def _chip(device: str, catalogue: Catalogue) -> Accelerator | None:
     """The accelerator that a program names, also within other words; None where it is not known."""
     try:
-        if catalogue.accelerator_alias(device) is not None:
-            return catalogue.cluster(device).accelerator
-        found = cluster_in_text(device, num_accelerators=1, catalogue=catalogue)
+        found = cluster_of_device(device, 1, catalogue)
     except SpecError:
         return None
     return None if found is None else found.accelerator
@@ -157,29 +119,28 @@ def _remarks(run: CollectiveRun, nodes: Cluster, catalogue: Catalogue) -> list[s
     return remarks
 
 
-def _group(run: CollectiveRun, nodes: Cluster) -> Group:
-    """How the ranks of a run sit on nodes: as the file states, else filling one after another."""
+def _group(run: CollectiveRun, nodes: Cluster) -> tuple[float, float]:
+    """Ranks of a run on each node, and nodes: as the file states, else filling one after another."""
     if run.num_nodes is not None and nodes.node_size <= LARGEST_HOST:
         num_nodes = min(run.num_nodes, run.num_ranks)
     elif run.num_nodes == 1:
         num_nodes = 1
     else:
         num_nodes = -(-run.num_ranks // nodes.node_size)
-    return Group(ranks_per_node=run.num_ranks / num_nodes, num_nodes=float(num_nodes))
+    return run.num_ranks / num_nodes, float(num_nodes)
 
 
-def _named(files: Sequence[str]) -> str:
-    names = list(dict.fromkeys(each.rpartition("/")[2] for each in files))
-    more = f" and {len(names) - _MOST_FILES} more" if len(names) > _MOST_FILES else ""
-    return ", ".join(names[:_MOST_FILES]) + more
+def file_names(files: Sequence[str], most: int) -> str:
+    """The names of files without their folders; of many, the first."""
+    names = [each.rpartition("/")[2] for each in files]
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 Numbers: TypeAlias = NDArray[np.float64]
 
 # More sizes add nothing; beyond, they are thinned evenly.
 MOST_SIZES = 200
-# Around a ring or along trees: of these the law knows the steps of short messages too.
-RINGS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
 
 
 class TimedOperation(Struct, frozen=True, kw_only=True):
@@ -213,18 +174,37 @@ class TimedOperation(Struct, frozen=True, kw_only=True):
         )
 
 
-def pooled(runs: ApplicableRuns) -> tuple[TimedOperation, ...]:
-    """Runs of one operation over one group together, in order: files may come in any."""
-    together: dict[tuple[str, float, float], list[CollectiveRun]] = {}
-    groups: dict[tuple[str, float, float], Group] = {}
-    for each in runs.used:
-        key = (each.run.operation, float(each.group.ranks_per_node), float(each.group.num_nodes))
-        together.setdefault(key, []).append(each.run)
-        groups[key] = each.group
-    return tuple(_of_group(key[0], groups[key], together[key]) for key in sorted(together))
+def timed_operations(
+    given: TimedCollectives, nodes: Cluster
+) -> tuple[tuple[TimedOperation, ...], tuple[str, ...]]:
+    """What was timed on a cluster, in order, and sentences on what does not apply to it or contradicts it.
+
+    Runs of one operation over one group are taken together: files may come in any order. A file that names
+    no accelerator is taken to be of this one.
+    """
+    together: dict[tuple[str, float, float], list[CollectiveRun]] = defaultdict(list)
+    notes: dict[tuple[str, str], list[str]] = defaultdict(list)  # what stands before and after the files
+    for run in given.runs:
+        name = run.file.rpartition("/")[2]
+        reason = _why_not(run, nodes.accelerator, given.catalogue)
+        if reason is not None:
+            notes[f"Not used for {nodes.accelerator.title}: ", f": {reason}."].append(name)
+            continue
+        for remark in _remarks(run, nodes, given.catalogue):
+            notes["", remark].append(name)
+        together[run.operation, *_group(run, nodes)].append(run)
+    of_runs = (
+        f"{before}{file_names(tuple(dict.fromkeys(names)), _MOST_FILES)}{after}"
+        for (before, after), names in notes.items()
+    )
+    found = (
+        _operation(name, Group(ranks_per_node=ranks, num_nodes=num_nodes), together[name, ranks, num_nodes])
+        for name, ranks, num_nodes in sorted(together)
+    )
+    return tuple(found), (*given.notes, *of_runs)
 
 
-def _of_group(operation: str, group: Group, runs: Sequence[CollectiveRun]) -> TimedOperation:
+def _operation(name: str, group: Group, runs: Sequence[CollectiveRun]) -> TimedOperation:
     rows = [
         (float(timing.payload_bytes), seconds, timing.resolution)
         for run in runs
@@ -232,16 +212,14 @@ def _of_group(operation: str, group: Group, runs: Sequence[CollectiveRun]) -> Ti
         for seconds in timing.seconds
     ]
     payload, seconds, resolution = np.array(rows).T
-    sizes = np.unique(payload)
-    if sizes.size > MOST_SIZES:
-        sizes = sizes[np.unique(np.linspace(0, sizes.size - 1, MOST_SIZES).astype(int))]
+    sizes = thinned(np.unique(payload), MOST_SIZES)
     at_size = [payload == size for size in sizes]
     medians = np.array([np.median(seconds[each]) for each in at_size])
     left = np.concatenate(
         [np.log(seconds[each] / middle) for each, middle in zip(at_size, medians, strict=True)]
     )
     return TimedOperation(
-        operation=operation,
+        operation=name,
         group=group,
         payload_bytes=sizes,
         seconds=medians,

@@ -9,14 +9,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.bench.collectives import bus_fraction
-from equipoise.calibration.collective_verdicts import LARGE_BYTES, SMALL_BYTES
+from equipoise.calibration.collective_verdicts import LARGE_BYTES, RINGS, SMALL_BYTES
 from equipoise.calibration.user_collectives import (
-    RINGS,
     Numbers,
     TimedCollectives,
     TimedOperation,
-    applicable_runs,
-    pooled,
+    file_names,
+    timed_operations,
 )
 from equipoise.perfmodel.collectives import OPERATIONS, Fitted, fitted
 from equipoise.perfmodel.machine import Wires, machine
@@ -168,11 +167,11 @@ class UserLinks(Struct, frozen=True, kw_only=True):
     parameters: CollectiveParameters
     draws: tuple[CollectiveParameters, ...]
     usual_draws: tuple[CollectiveParameters, ...]
-    figures: tuple[LinkFigure, ...]
-    by_law: tuple[str, ...]
-    inside: bool
-    between: bool
     notes: tuple[str, ...]
+    figures: tuple[LinkFigure, ...] = ()
+    by_law: tuple[str, ...] = ()
+    inside: bool = False
+    between: bool = False
 
     def on(self, nodes: Cluster) -> Cluster:
         """The cluster, with links as fast as their long messages were timed, over what was expected."""
@@ -206,20 +205,11 @@ def user_links(
     Assumes that other groups of a cluster follow the law of the model with OCTAVE_LOG_SD an octave.
     Source: `fitted` for the law; between sizes timed straight lines of time over size (Hockney 1994).
     """
-    runs = applicable_runs(given, cluster)
-    timed = pooled(runs)
+    timed, notes = timed_operations(given, cluster)
     if not timed:
-        return UserLinks(
-            parameters=start,
-            draws=tuple(draws),
-            usual_draws=tuple(draws),
-            figures=(),
-            by_law=(),
-            inside=False,
-            between=False,
-            notes=runs.notes,
-        )
-    wires = machine(replace(cluster, num_accelerators=max(each.run.num_ranks for each in runs.used))).wires
+        return UserLinks(parameters=start, draws=tuple(draws), usual_draws=tuple(draws), notes=notes)
+    most = max(run.num_ranks for each in timed for run in each.runs)
+    wires = machine(replace(cluster, num_accelerators=most)).wires
     plain = replace(start, measured=None)
     found = fitted(
         tuple(points for each in timed if (points := each.points()) is not None),
@@ -243,7 +233,7 @@ def user_links(
         by_law=tuple(name for name in OPERATIONS if name not in {each.operation for each in timed}),
         inside=any(each.is_inside for each in timed),
         between=any(not each.is_inside for each in timed),
-        notes=runs.notes,
+        notes=notes,
     )
 
 
@@ -267,12 +257,11 @@ _RATES: Mapping[str, tuple[bool, float]] = {
     "local_share": (True, -1.0),
     "inter_fraction": (False, 1.0),
 }
-# What belongs to the links inside nodes alone, and to those between them alone: the rest is fitted only where
-# both were timed, so that one does not change the other.
-_OF_INSIDE = ("intra_latency_scale", "intra_fraction", "switch_fraction", "local_share")
-_OF_BETWEEN = ("inter_latency_scale", "inter_fraction")
 # Which links' steps they scale: only short messages determine these.
 _LATENCIES = {"intra_latency_scale": True, "inter_latency_scale": False}
+# What belongs to the links inside nodes alone, and to those between them alone: the rest is fitted only where
+# both were timed, so that one does not change the other.
+_IS_INSIDE = {**_LATENCIES, **{name: is_inside for name, (is_inside, _) in _RATES.items()}}
 
 
 def _beliefs(
@@ -288,10 +277,9 @@ def _beliefs(
     """
     scales = {inside: _rate_scale(timed, wires, start, inside=inside) for inside in (True, False)}
     kinds = {each.is_inside for each in timed}
-    only = None if len(kinds) > 1 else _OF_INSIDE if True in kinds else _OF_BETWEEN
     found = []
     for prior in COLLECTIVE_PRIORS:
-        if only is not None and prior.name not in only:
+        if len(kinds) == 1 and _IS_INSIDE.get(prior.name) not in kinds:
             continue
         if prior.name in _LATENCIES and not _has_short(timed, inside=_LATENCIES[prior.name]):
             continue
@@ -382,7 +370,9 @@ def figure_words(each: LinkFigure) -> str:
     if not figures:
         figures = [f"{format_si(float(each.from_bytes), 'B')} to {format_si(float(each.to_bytes), 'B')} only"]
     without = f"; the model without it: {' and '.join(usual)}" if usual else ""
-    return f"Timed links, {_group(each)} ({_files(each.files)}): {', '.join(figures)}{without}."
+    return (
+        f"Timed links, {_group(each)} ({file_names(each.files, _MOST_FILES)}): {', '.join(figures)}{without}."
+    )
 
 
 def _contradiction(each: LinkFigure) -> Iterator[str]:
@@ -419,12 +409,6 @@ def _rest(timed: UserLinks, nodes: Cluster) -> Iterator[str]:
 def _group(each: LinkFigure) -> str:
     where = "in a node" if each.num_nodes <= 1 else f"on {format_count(each.num_nodes)} nodes"
     return f"{each.operation} of {format_count(each.num_ranks)} {where}"
-
-
-def _files(files: tuple[str, ...]) -> str:
-    names = [each.rpartition("/")[2] for each in files]
-    more = f" and {len(names) - _MOST_FILES} more" if len(names) > _MOST_FILES else ""
-    return ", ".join(names[:_MOST_FILES]) + more
 
 
 def _link(link: Link) -> str:

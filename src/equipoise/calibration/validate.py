@@ -11,7 +11,6 @@ from msgspec import Struct
 
 from equipoise.calibration.accuracy import (
     Basis,
-    Indices,
     MemoryErrors,
     PredictionTask,
     Predictor,
@@ -42,6 +41,8 @@ BasisOf: TypeAlias = Callable[[PublishedRow], Basis | None]
 _NOTHING_TO_FIT = "no row of the calibration files can be modelled, so nothing can be fitted to them"
 _TO_FIT = ("a calibration file with rows that can be modelled",)
 _NOT_FINITE = "the model has no finite time for it"
+_GIVEN = "given: other rows are predicted from it"
+_NO_ESTIMATE = "no estimate for it"
 
 
 class ValidatedRow(Struct, frozen=True, kw_only=True):
@@ -105,42 +106,15 @@ class _PredictedExecution(Struct, frozen=True, kw_only=True):
     basis: Basis | None
 
 
-class _PredictorRows(Struct, frozen=True, kw_only=True):
-    """One predictor with the executions that are its own."""
-
-    name: str
-    rows: tuple[PublishedRow, ...]
-    task: PredictionTask
-
-    def aims(self, tested: AbstractSet[int]) -> Indices:
-        """Which of its rows are predicted, of those that are tested."""
-        return self._expressed([row.execution in tested for row in self.rows])
-
-    def others(self, tested: AbstractSet[int]) -> Indices:
-        """Which of its rows it may be fitted to besides."""
-        return self._expressed([row.execution not in tested for row in self.rows])
-
-    def _expressed(self, wanted: Sequence[bool]) -> Indices:
-        found = (why is None and at not in self.task.given for at, why in enumerate(self.task.reasons))
-        return np.flatnonzero(
-            [each and is_expressed for each, is_expressed in zip(wanted, found, strict=True)]
-        )
+# By execution: what is predicted of it, or why nothing is.
+_Outcomes: TypeAlias = Mapping[int, _PredictedExecution | str]
 
 
-class _Outcomes(Struct, frozen=True, kw_only=True):
-    """The outcome of all predictors, by execution: what is predicted, why it is not, and what is given."""
-
-    predictions: dict[int, _PredictedExecution]
-    reasons: dict[int, str]
-    given: frozenset[int]
-
-    def reason(self, row: PublishedRow) -> str:
-        """Why a row is not predicted."""
-        if row.reason is not None:
-            return row.reason
-        if row.execution in self.given:
-            return "given: other rows are predicted from it"
-        return self.reasons.get(row.execution) or (row.notes[0] if row.notes else "no estimate for it")
+def _reason(row: PublishedRow, outcomes: _Outcomes) -> str:
+    """Why a row is not predicted."""
+    found = outcomes.get(row.execution)
+    stated = row.reason or (found if isinstance(found, str) else None)
+    return stated or next(iter(row.notes), _NO_ESTIMATE)
 
 
 def validate(
@@ -172,8 +146,9 @@ def validate(
     # A row is the first one's that claims it. A new way of predicting is one new module and one more here.
     predictors = (SCALE_UP, step_predictor(basis_of), COLLECTIVE)
     outcomes = _outcomes(predictors, rows, len(tested), cut=cut, progress=progress)
-    if not outcomes.predictions:
-        commonest = Counter(outcomes.reason(row) for row in tested).most_common(3)
+    found = [each for each in outcomes.values() if not isinstance(each, str)]
+    if not found:
+        commonest = Counter(_reason(row, outcomes) for row in tested).most_common(3)
         missing = tuple(f"{count} rows: {why}" for why, count in commonest)
         raise EvidenceError(
             f"none of {len(tested)} rows can be predicted", missing=missing or ("rows of measurements",)
@@ -181,10 +156,8 @@ def validate(
     seen = {tuple(row.cells.items()) for row in second_part}
     same = any(tuple(row.cells.items()) in seen for row in first_part if row.reason is None)
     on = tuple(path.name for path in calibrate_on)
-    same |= any(
-        each.basis and digest_of(each.row) in each.basis.row_digests for each in outcomes.predictions.values()
-    )
-    return _validation(tested, outcomes, split=split, calibrated_on=on, in_sample=same)
+    same |= any(each.basis and digest_of(each.row) in each.basis.row_digests for each in found)
+    return _validation(tested, outcomes, found, split=split, calibrated_on=on, in_sample=same)
 
 
 def _outcomes(
@@ -197,7 +170,7 @@ def _outcomes(
 ) -> _Outcomes:
     """The outcomes for the executions of the first rows; the others are there to be fitted to."""
     tested = {row.execution for row in rows[:num_tested]}
-    begun = _predictor_rows(predictors, chosen(rows))
+    begun = _begun(predictors, chosen(rows))
     folds = dict.fromkeys(tested, "")
     if cut is not None:
         asked_about = [each.rows[at] for each in begun for at in each.aims(tested)]
@@ -205,56 +178,48 @@ def _outcomes(
         folds |= {row.execution: name for row, name in zip(asked_about, names, strict=True)}
     if len(rows) > num_tested and not any(len(each.others(tested)) for each in begun):
         raise EvidenceError(_NOTHING_TO_FIT, missing=_TO_FIT)
-    predictions = {
-        found.row.execution: found for each in begun for found in _predicted(each, tested, folds, progress)
-    }
-    aimed = {each.rows[at].execution for each in begun for at in each.aims(tested)}
-    refused = {
-        row.execution: why
-        for each in begun
-        for row, why in zip(each.rows, each.task.reasons, strict=True)
-        if why is not None
-    }
-    return _Outcomes(
-        predictions=predictions,
-        reasons=refused | dict.fromkeys(aimed - predictions.keys(), _NOT_FINITE),
-        given=frozenset(each.rows[at].execution for each in begun for at in each.task.given),
-    )
+    outcomes: dict[int, _PredictedExecution | str] = {}
+    for each in begun:
+        executions = [row.execution for row in each.rows]
+        refused = zip(executions, each.reasons, strict=True)
+        outcomes |= {execution: why for execution, why in refused if why is not None}
+        outcomes |= {executions[at]: _NOT_FINITE for at in each.aims(tested)}
+        outcomes |= {executions[at]: _GIVEN for at in each.given}
+        outcomes |= {found.row.execution: found for found in _predicted(each, tested, folds, progress)}
+    return outcomes
 
 
-def _predictor_rows(predictors: Sequence[Predictor], rows: Sequence[PublishedRow]) -> list[_PredictorRows]:
-    """Every predictor with the rows that are its own."""
+def _begun(predictors: Sequence[Predictor], rows: Sequence[PublishedRow]) -> list[PredictionTask]:
+    """The task of every predictor, with the rows that are its own."""
     begun = []
     left = [*rows]
     for predictor in predictors:
         claimed = predictor.claims(left)
-        mine = tuple(row for row, is_claimed in zip(left, claimed, strict=True) if is_claimed)
-        left = [row for row, is_claimed in zip(left, claimed, strict=True) if not is_claimed]
-        begun.append(_PredictorRows(name=predictor.name, rows=mine, task=predictor.begin(mine)))
+        begun.append(predictor.begin([row for row, is_mine in zip(left, claimed, strict=True) if is_mine]))
+        left = [row for row, is_mine in zip(left, claimed, strict=True) if not is_mine]
     return begun
 
 
 def _predicted(
-    begun: _PredictorRows, tested: AbstractSet[int], folds: Mapping[int, str], progress: Progress | None
+    task: PredictionTask, tested: AbstractSet[int], folds: Mapping[int, str], progress: Progress | None
 ) -> Iterator[_PredictedExecution]:
     """What one predictor predicts of its tested executions."""
-    aims = begun.aims(tested)
+    aims = task.aims(tested)
     if not len(aims):
         return
-    names = [folds[begun.rows[at].execution] for at in aims]
-    found = held_out(
-        begun.task, begun.rows, aims=aims, folds=names, fitted=begun.others(tested), progress=progress
-    )
+    names = [folds[task.rows[at].execution] for at in aims]
+    found, half = held_out(task, aims=aims, folds=names, fitted=task.others(tested), progress=progress)
+    low_s, high_s = found.seconds * np.exp(-half), found.seconds * np.exp(half)
     for at, name in zip(aims, names, strict=True):
         if not np.isfinite(found.seconds[at]):
             continue
         yield _PredictedExecution(
-            row=begun.rows[at],
-            by=begun.name,
+            row=task.rows[at],
+            by=task.by,
             fold=name,
             seconds=float(found.seconds[at]),
-            low_s=float(found.low_s[at]),
-            high_s=float(found.high_s[at]),
+            low_s=float(low_s[at]),
+            high_s=float(high_s[at]),
             memory_bytes=float(found.memory_bytes[at]) if np.isfinite(found.memory_bytes[at]) else None,
             basis=found.bases[at],
         )
@@ -273,6 +238,7 @@ def _errors(some: Sequence[_PredictedExecution]) -> TimeErrors:
 def _validation(
     tested: Sequence[PublishedRow],
     outcomes: _Outcomes,
+    found: Sequence[_PredictedExecution],
     *,
     split: str,
     calibrated_on: tuple[str, ...],
@@ -280,7 +246,6 @@ def _validation(
 ) -> Validation:
     """Verdicts of all rows, and errors counted once an execution."""
     verdicts = tuple(_verdict(row, outcomes) for row in tested)
-    found = [*outcomes.predictions.values()]
     by_file: dict[str, list[_PredictedExecution]] = {}
     by_fold: dict[str, list[_PredictedExecution]] = {}
     for each in found:
@@ -309,9 +274,9 @@ def _validation(
 
 def _verdict(row: PublishedRow, outcomes: _Outcomes) -> ValidatedRow:
     """The prediction of one row."""
-    found = outcomes.predictions.get(row.execution)
-    if found is None or row.conversion is None or row.seconds is None:
-        return ValidatedRow(row=row, reason=outcomes.reason(row), is_given=row.execution in outcomes.given)
+    found = outcomes.get(row.execution, _NO_ESTIMATE)
+    if isinstance(found, str) or row.conversion is None or row.seconds is None:
+        return ValidatedRow(row=row, reason=_reason(row, outcomes), is_given=found == _GIVEN)
     bounds = sorted((row.conversion.figure(found.low_s), row.conversion.figure(found.high_s)))
     return ValidatedRow(
         row=row,

@@ -2,102 +2,77 @@
 
 import atexit
 import os
+import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, Protocol, get_args
+from types import FrameType
+from typing import Annotated, Any, Final, NoReturn, Protocol, get_args
 
 import typer
 from typer.core import TyperGroup
 
 from equipoise import __version__, errors
-from equipoise.cli.interrupts import count_interrupts, was_interrupted
-from equipoise.cli.output import printable, write
 
-# The help groups verbs as DESIGN groups the folders. A verb is one line here: its name, the module of its
-# function, which is loaded when the verb is asked for, and the first line of the function's docstring.
-_VERBS: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
-    (
-        "Evidence",
-        (
-            ("ingest", "evidence", "Read MLPerf Training results, or runs exported by trackers."),
-            ("scores", "evidence", "List entries with score, speedup and efficiency."),
-            ("report", "evidence", "Study how training scales in a round."),
-            ("export", "evidence", "Hand a whole table to a notebook or program."),
+# A verb is one entry here, under the group of the help that it is in: the module of its function, which is
+# loaded when the verb is asked for, and the first line of the function's docstring.
+_VERBS: Mapping[str, Mapping[str, tuple[str, str]]] = {
+    "Evidence": {
+        "ingest": ("evidence", "Read MLPerf Training results, or runs exported by trackers."),
+        "scores": ("evidence", "List entries with score, speedup and efficiency."),
+        "report": ("evidence", "Study how training scales in a round."),
+        "export": ("evidence", "Hand a whole table to a notebook or program."),
+    },
+    "Understanding": {
+        "predict": ("decide", "Predict times and costs at sizes nobody ran."),
+        "backtest": ("evidence", "Predict past results from earlier ones; report how wrong."),
+    },
+    "Theory": {
+        "plan": ("decide", "Find the best parallel strategy, and where returns diminish."),
+        "validate": ("evidence", "Compare the performance model with measured rows."),
+    },
+    "Measurement": {
+        "topology": ("measurement", "Show how accelerators are joined, and what it means for training."),
+        "collectives": ("measurement", "Fit latency and bandwidth of collectives; say if they are normal."),
+        "trace": (
+            "measurement",
+            "Split steps of traced ranks into computing, communicating and idling; find stragglers.",
         ),
-    ),
-    (
-        "Understanding",
-        (
-            ("predict", "decide", "Predict times and costs at sizes nobody ran."),
-            ("backtest", "evidence", "Predict past results from earlier ones; report how wrong."),
+        "bench": ("bench", "Time or try real training by size, batch and strategy."),
+    },
+    "Decision": {
+        "advise": ("decide", "Combine all evidence: how many accelerators, how, and why."),
+        "allocate": ("decide", "Share a pool of accelerators between trainings."),
+        "record": ("decide", "Compare your own predictions with what was measured."),
+        "serve": ("decide", "Open the dashboard to a browser on this machine."),
+    },
+    "Orientation": {
+        "list": (
+            "orientation",
+            "List rounds, workloads, accelerators, prices and other things that there are.",
         ),
-    ),
-    (
-        "Theory",
-        (
-            ("plan", "decide", "Find the best parallel strategy, and where returns diminish."),
-            ("validate", "evidence", "Compare the performance model with measured rows."),
-        ),
-    ),
-    (
-        "Measurement",
-        (
-            (
-                "topology",
-                "measurement",
-                "Show how accelerators are joined, and what it means for training.",
-            ),
-            (
-                "collectives",
-                "measurement",
-                "Fit latency and bandwidth of collectives; say if they are normal.",
-            ),
-            (
-                "trace",
-                "measurement",
-                "Split steps of traced ranks into computing, communicating and idling; find stragglers.",
-            ),
-            ("bench", "bench", "Time or try real training by size, batch and strategy."),
-        ),
-    ),
-    (
-        "Decision",
-        (
-            ("advise", "decide", "Combine all evidence: how many accelerators, how, and why."),
-            ("allocate", "decide", "Share a pool of accelerators between trainings."),
-            ("record", "decide", "Compare your own predictions with what was measured."),
-            ("serve", "decide", "Open the dashboard to a browser on this machine."),
-        ),
-    ),
-    (
-        "Orientation",
-        (
-            (
-                "list",
-                "orientation",
-                "List rounds, workloads, accelerators, prices and other things that there are.",
-            ),
-            ("explain", "orientation", "Explain a word in two sentences with its formula."),
-            ("doctor", "orientation", "Say what works here and what to install for the rest."),
-        ),
-    ),
-)
+        "explain": ("orientation", "Explain a word in two sentences with its formula."),
+        "doctor": ("orientation", "Say what works here and what to install for the rest."),
+    },
+}
 _NO_VERB = frozenset({"-h", "--help", "--version"})
+# A word that no name is as long as: a path of a file is shown whole.
+_LONG_WORD: Final = re.compile(r"(\S{1000})\S+")
 _COMPLETING = "_EQUIPOISE_COMPLETE"  # set by a shell that completes a word
 
 
-class _Formatter(Protocol):
-    """The part of a help formatter that lists verbs."""
+class HelpFormatter(Protocol):
+    """The part of a help formatter that lists verbs and options."""
 
     def section(self, name: str, /) -> AbstractContextManager[None]:
         """A titled block."""
 
-    def write_dl(self, rows: Sequence[tuple[str, str]], /) -> None:
+    def write_dl(self, rows: list[tuple[str, str]], /) -> None:
         """Names and their meanings, in two columns."""
 
 
@@ -147,16 +122,16 @@ def _reading_of(param: Any) -> Callable[[Any, Any], Any]:  # noqa: ANN401 - type
 class _GroupedHelp(_PlainWords, TyperGroup):
     """Lists the verbs under their groups, in plain text: docs/decisions/0002-plain-help.md."""
 
-    def format_commands(self, ctx: object, formatter: _Formatter) -> None:  # noqa: ARG002 - typer passes it
+    def format_commands(self, ctx: object, formatter: HelpFormatter) -> None:  # noqa: ARG002 - typer passes it
         """Write one block per group."""
-        for title, group in _VERBS:
+        for title, group in _VERBS.items():
             with formatter.section(title):
-                formatter.write_dl([(name, meaning) for name, _, meaning in group])
+                formatter.write_dl([(name, meaning) for name, (_, meaning) in group.items()])
 
 
 def verbs() -> tuple[str, ...]:
     """The name of every verb, in the order of the help."""
-    return tuple(name for _, group in _VERBS for name, _, _ in group)
+    return tuple(name for group in _VERBS.values() for name in group)
 
 
 def _asked_verbs(arguments: Sequence[str]) -> tuple[str, ...]:
@@ -177,7 +152,7 @@ def app(names: Sequence[str] | None = None) -> typer.Typer:
         epilog="`equipoise VERB --help` lists the options of a verb.",
     )
     made.callback(invoke_without_command=True)(_root)
-    for name, module, _ in (each for _, group in _VERBS for each in group):
+    for name, (module, _) in (each for group in _VERBS.values() for each in group.items()):
         if names is None or name in names:
             loaded = import_module(f"equipoise.cli.{module}")
             # A trailing underscore keeps Python's own word free.
@@ -286,6 +261,34 @@ def _sentence(err: typer.TyperException | errors.EquipoiseError | OSError) -> st
     return str(err)
 
 
+def write(content: str | bytes) -> None:
+    """Put it on standard output; when its reader has left, as `head` does, stop without a word.
+
+    Of documents and tables, which hold texts as they are, a terminal gets what cannot be seen as escapes.
+    """
+    if isinstance(content, bytes) and sys.stdout.isatty():
+        from equipoise.report.format import visible
+
+        content = visible(content.decode(errors="replace").replace("\r", r"\r"))
+    if isinstance(content, str):
+        content = content.encode(sys.stdout.encoding or "utf-8", errors="replace")
+    try:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError as err:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit from err
+
+
+def printable(text: str) -> str:
+    """Text from data, safe on a terminal: control characters become visible escapes, long words are cut."""
+    text = _LONG_WORD.sub(r"\1…", text)
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
 def _complain(sentence: str) -> None:
     """Say it on standard error, on one line and without control characters."""
     try:
@@ -293,3 +296,30 @@ def _complain(sentence: str) -> None:
         sys.stderr.flush()
     except OSError:  # nobody reads it, or its disk is full: the exit code remains
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+
+# Ctrl-C, remembered: other libraries lose the KeyboardInterrupt or raise something else in its place.
+_received: list[int] = []  # signal numbers, since the process began
+
+
+def count_interrupts() -> None:
+    """From now on, remember a Ctrl-C before KeyboardInterrupt is raised. Only the main thread can ask."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, _remembered)
+
+
+def was_interrupted() -> bool:
+    """Whether Ctrl-C was pressed since `count_interrupts`."""
+    return bool(_received)
+
+
+def _remembered(number: int, _frame: FrameType | None) -> None:
+    _received.append(number)
+    # What is left half-done would say so, as coroutines and callbacks do that lose the exception.
+    warnings.simplefilter("ignore")
+    sys.unraisablehook = _quiet
+    raise KeyboardInterrupt
+
+
+def _quiet(_lost: object) -> None:
+    """Say nothing of an exception that nobody can catch."""

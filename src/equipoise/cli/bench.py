@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from equipoise.cli.options import AllowCode, AsHtml, AsJson, Full, Hardware, JsonOut, catalogue_of
-from equipoise.cli.output import answering
+from equipoise.cli.output import PAGE, Inputs, Output, verb
 from equipoise.errors import EvidenceError, UsageError
 
 if TYPE_CHECKING:
@@ -37,7 +36,10 @@ def _workloads_from(incomplete: str) -> list[str]:
     return [one.name for one in ZOO if one.name.startswith(incomplete)]
 
 
+@verb(reads=("hardware",), outputs=("allow_code", *PAGE))
 def bench(
+    inputs: Inputs,
+    output: Output,
     *,
     workloads: Annotated[
         list[str] | None,
@@ -116,22 +118,15 @@ def bench(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue a sweep; with --out alone, by the plan stored there.")
     ] = False,
-    allow_code: AllowCode = False,
-    hardware: Hardware = None,
-    html: AsHtml = None,
-    full: Full = False,
-    as_json: AsJson = False,
-    json_out: JsonOut = None,
 ) -> None:
     """Time or try real training by size, batch and strategy."""
-    catalogue = catalogue_of(hardware)
     from equipoise.bench.launchers.hosts import served
 
     if served():  # a further host of a run that torchrun or srun started: it works for the first
         return
     if isnan(limit):
         raise UsageError("--limit nan: expected a number of seconds")
-    with answering("bench", as_json=as_json, json_out=json_out, html=html) as answer:
+    with output.answering():
         from equipoise.cli.sweeps import SweepOptions, stored_plan, trials_of
         from equipoise.report.bench_json import sweep_fields
         from equipoise.report.pages.sweep import SWEEP
@@ -139,7 +134,7 @@ def bench(
         settings = {"scaling": scaling, "launcher": launcher}
         options = _options(slurm or (), address)
         if resume and out is not None and not workloads and not find:
-            planned, before = stored_plan(out, allow_code=allow_code)
+            planned, before = stored_plan(out, allow_code=output.allow_code)
             settings |= before
         else:
             sweep = SweepOptions(
@@ -164,15 +159,17 @@ def bench(
             from equipoise.report.bench_json import find_fields
             from equipoise.report.pages.find import FIND
 
-            limits = SearchLimits(num_trials=trials, num_repetitions=repeat, exact_only=exact)
+            limits = SearchLimits(num_trials=trials, num_repetitions=repeat)
             folder = out or Path(f"find-{_name(planned)}")
             best = search(planned, folder, _launcher(launcher, options), limits, limit_s=limit, resume=resume)
-            answer.give_page(FIND, best, find_fields, full=full)
+            output.give_page(FIND, best, find_fields)
             return
         folder = out or Path(_name(planned))
         start = partial(_launcher, settings["launcher"], options)
-        found = _swept(planned, folder, settings, start=start, limits=(limit, resume), catalogue=catalogue)
-        answer.give_page(SWEEP, found, lambda now: sweep_fields(now.swept), full=full)
+        found = _swept(
+            planned, folder, settings, start=start, limits=(limit, resume), catalogue=inputs.catalogue
+        )
+        output.give_page(SWEEP, found, lambda now: sweep_fields(now.swept))
     if found.swept.refusal:
         raise EvidenceError(found.swept.refusal)
 

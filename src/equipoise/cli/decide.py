@@ -3,37 +3,26 @@
 Options of questions are made from the declarations of the fields: decide/fields.toml.
 """
 
-import inspect
-from collections.abc import Callable, Collection, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
 
 import typer
-from msgspec import Struct
 
-from equipoise.cli.interrupts import count_interrupts, was_interrupted
-from equipoise.cli.options import (
-    AllowCode,
-    Also,
-    AsHtml,
-    AsJson,
-    Data,
-    Full,
-    Hardware,
-    JsonOut,
-    LaunchFolder,
-    Recorded,
-    Workloads,
-    catalogue_of,
-    clusters_from,
-    option_of,
-    rounds_from,
-    trained_from,
+from equipoise.cli.app import count_interrupts, printable, was_interrupted, write
+from equipoise.cli.options import COMPLETIONS
+from equipoise.cli.output import (
+    JSON,
+    PAGE,
+    RESULTS,
+    Inputs,
+    Options,
+    Output,
+    answers_only,
+    progress_line,
+    say,
+    verb,
 )
-from equipoise.cli.output import answering, answers_only, printable, progress_line, say, write
-from equipoise.decide.field import Field, Verb
-from equipoise.decide.query import FIELDS, fields_of
 from equipoise.errors import DataError, UsageError
 from equipoise.files import expect_folder
 from equipoise.units import duration_s
@@ -44,112 +33,22 @@ if TYPE_CHECKING:
     from equipoise.library import Result
     from equipoise.library.decisions import DecisionVerb
 
-
-_COMPLETIONS: Final[Mapping[str, Callable[[str], list[str]]]] = {
-    "workload": trained_from,
-    "systems": clusters_from,
-    "round": rounds_from,
-}
+_DECISION: Final = ("html", "full", "recorded", "launch", *JSON, "allow_code")
 
 
-class Output(Struct, frozen=True, kw_only=True):
-    """Where an answer goes and how much of it is printed: the same options for every question.
-
-    html: a page of it is written there too. full: all of it is printed, not one screen. recorded: its
-    predictions are kept in the user's ledger. launch: the folder of files that run what is recommended.
-    allow_code: files may name code, which is run.
-    """
-
-    html: Path | None = None
-    as_json: bool = False
-    json_out: Path | None = None
-    full: bool = False
-    recorded: bool = False
-    launch: Path | None = None
-    allow_code: bool = False
-
-
-Options: TypeAlias = Mapping[str, object]  # by option, as typed; None, False and empty: not given
-
-
-def asks(
-    verb: Verb, *, argument: str | None = None, outputs: Collection[str] | None = None
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a function `(asked, output, *, own options)` the options of a verb.
-
-    argument: the attribute that is given by position. outputs: of _OUTPUTS, those that the verb has.
-    """
-
-    def with_options(answer: Callable[..., None]) -> Callable[..., None]:
-        declared = [*inspect.signature(answer, eval_str=True).parameters.values()][2:]
-        shown = {name: each for name, each in _OUTPUTS.items() if outputs is None or name in outputs}
-        declared_fields = fields_of(verb)
-
-        def run(**options: Any) -> None:  # noqa: ANN401 - each option has its own type
-            output = Output(**{name: options.pop(name) for name in shown})
-            given = {FIELDS[name].key: options.pop(name) for name in declared_fields}
-            answer(given, output, **options)
-
-        parameters = [
-            *declared,
-            *(_parameter(name, each, is_argument=name == argument) for name, each in declared_fields.items()),
-            *shown.values(),
-        ]
-        parameters.sort(key=lambda each: each.default is not inspect.Parameter.empty)
-        run.__name__ = run.__qualname__ = answer.__name__
-        run.__doc__, run.__module__ = answer.__doc__, answer.__module__
-        run.__annotations__ = {each.name: each.annotation for each in parameters} | {"return": None}
-        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # as inspect reads it
-        return run
-
-    return with_options
-
-
-def _output(name: str, annotation: object, *, default: object) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-
-
-_OUTPUTS: Final[Mapping[str, inspect.Parameter]] = {
-    "html": _output("html", AsHtml, default=None),
-    "full": _output("full", Full, default=False),
-    "recorded": _output("recorded", Recorded, default=False),
-    "launch": _output("launch", LaunchFolder, default=None),
-    "as_json": _output("as_json", AsJson, default=False),
-    "json_out": _output("json_out", JsonOut, default=None),
-    "allow_code": _output("allow_code", AllowCode, default=False),
-}
-
-
-def _parameter(name: str, field: Field, *, is_argument: bool) -> inspect.Parameter:
-    """A field as a parameter that typer reads; its value is text, which the field reads."""
-    if is_argument:
-        argument = typer.Argument(
-            metavar=f"{field.metavar}|CONFIG.toml",
-            autocompletion=_COMPLETIONS.get(name),
-            help="What to train, or a TOML file with it and these options.",
-        )
-        annotation: Any = Annotated[str | None, argument]
-        default: Any = None
-    else:
-        kind: Any = bool if field.kind == "flag" else list[str] | None if field.is_repeated else str | None
-        annotation = Annotated[kind, option_of(name, completion=_COMPLETIONS.get(name))]
-        default = False if field.kind == "flag" else None
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-
-
-@asks("advise", argument="workload")
+@verb(asks="advise", argument="workload", outputs=_DECISION)
 def advise(options: Options, output: Output) -> None:
     """Combine all evidence: how many accelerators, how, and why."""
-    _answer("advise", options, output)
+    _answer(options, output)
 
 
-@asks("plan", argument="workload")
+@verb(asks="plan", argument="workload", outputs=_DECISION)
 def plan(options: Options, output: Output) -> None:
     """Find the best parallel strategy, and where returns diminish."""
-    _answer("plan", options, output)
+    _answer(options, output)
 
 
-@asks("predict", outputs=tuple(name for name in _OUTPUTS if name != "launch"))
+@verb(asks="predict", outputs=("html", "full", "recorded", *JSON, "allow_code"))
 def predict(
     options: Options,
     output: Output,
@@ -158,7 +57,7 @@ def predict(
         str | None,
         typer.Argument(
             metavar="WORKLOAD|CONFIG.toml",
-            autocompletion=_COMPLETIONS["workload"],
+            autocompletion=COMPLETIONS["workload"],
             help="The same as --workload, or a TOML file with it and these options.",
         ),
     ] = None,
@@ -166,10 +65,10 @@ def predict(
     """Predict times and costs at sizes nobody ran."""
     if training is not None and options["workload"] is not None:
         raise UsageError(f"{training!r} and --workload {options['workload']}: expected one of the two")
-    _answer("predict", options if training is None else {**options, "workload": training}, output)
+    _answer(options if training is None else {**options, "workload": training}, output)
 
 
-def _answer(verb: "DecisionVerb", options: Options, output: Output) -> None:
+def _answer(options: Options, output: Output) -> None:
     """Answer a question and show it as the options ask."""
     # Far down the imports of the library, NumPy's own would go past the 16 KB of frames that CPython 3.11
     # takes from the system at once, and thousands of calls would each take and return the next 16 KB.
@@ -177,21 +76,22 @@ def _answer(verb: "DecisionVerb", options: Options, output: Output) -> None:
 
     if output.launch is not None:
         _expect_folder(output.launch)
-    with answering(verb, as_json=output.as_json, json_out=output.json_out, html=output.html) as answer:
+    with output.answering():
         from equipoise.library.decisions import read_question, result_of
 
-        question = read_question(options, verb=verb, allow_code=output.allow_code)
+        asked = cast("DecisionVerb", output.verb)
+        question = read_question(options, verb=asked, allow_code=output.allow_code)
         with answers_only(), progress_line() as line:
-            found = result_of(verb, question, progress=line.update)
+            found = result_of(asked, question, progress=line.update)
         if output.recorded:
-            _record(verb, question, found)
+            _record(asked, question, found)
         elif output.launch is not None and _not_launched(found) is None:
             try:
-                _record(verb, question, found)
+                _record(asked, question, found)
             except DataError as err:  # the scripts run without it
                 say(f"equipoise: {printable(str(err))}; the scripts are written all the same\n")
         shown = found.presentation
-        answer.give_page(shown.page, found.record, shown.fields, full=output.full)
+        output.give_page(shown.page, found.record, shown.fields)
         if output.launch is not None:
             _write_launch(output.launch, found)
 
@@ -224,7 +124,7 @@ def _write_launch(folder: Path, found: "Result[Any]") -> None:
     write_launch_files(folder, launch_files(best.strategy, found.record.snippets))
 
 
-def _record(verb: "DecisionVerb", query: "TrainingQuery", found: "Result[Any]") -> None:
+def _record(asked: "DecisionVerb", query: "TrainingQuery", found: "Result[Any]") -> None:
     """Keep the predictions of a result in the user's ledger."""
     from equipoise.decide.ledger import add_predictions, ledger_path
     from equipoise.decide.prediction import answer_predictions, time_predictions
@@ -232,12 +132,12 @@ def _record(verb: "DecisionVerb", query: "TrainingQuery", found: "Result[Any]") 
     if query.ask is not None:
         raise UsageError("--record stores predicted times; --ask finds an amount to train on")
     predictions = (
-        time_predictions(found.record) if verb == "predict" else answer_predictions(found.record, verb=verb)
+        time_predictions(found.record) if asked == "predict" else answer_predictions(found.record, verb=asked)
     )
     add_predictions(ledger_path(), predictions)
 
 
-@asks("allocate", outputs=("html", "full", "as_json", "json_out", "allow_code"))
+@verb(asks="allocate", outputs=(*PAGE, "allow_code"))
 def allocate(
     options: Options,
     output: Output,
@@ -259,7 +159,7 @@ def allocate(
     ] = None,
 ) -> None:
     """Share a pool of accelerators between trainings."""
-    with answering("allocate", as_json=output.as_json, json_out=output.json_out, html=output.html) as answer:
+    with output.answering():
         from equipoise.library.allocation import allocate as allocated
 
         with answers_only():
@@ -272,14 +172,16 @@ def allocate(
                 **cast("Any", options),
             )
         shown = found.presentation
-        answer.give_page(shown.page, found.record, shown.fields, full=output.full)
+        output.give_page(shown.page, found.record, shown.fields)
 
 
 _PORT = 8731
 _NEEDED = ("fastapi", "jinja2", "uvicorn")
 
 
+@verb(reads=RESULTS, outputs=())
 def serve(
+    inputs: Inputs,
     *,
     host: Annotated[
         str, typer.Option(help="Address to listen on. Any but this machine's own needs a token.")
@@ -298,20 +200,15 @@ def serve(
         typer.Option(metavar="HOST", help="Another host name that browsers may use; may be repeated."),
     ] = None,
     warm: Annotated[bool, typer.Option(help="Compute the first page before it is requested.")] = True,
-    data: Data = None,
-    also: Also = None,
-    hardware: Hardware = None,
-    workloads: Workloads = None,
 ) -> None:
     """Open the dashboard to a browser on this machine."""
-    catalogue = catalogue_of(hardware, workloads)
     missing = [library for library in _NEEDED if find_spec(library) is None]
     if missing:
         raise UsageError(f"serve needs {', '.join(missing)}: pip install 'equipoise[web]'")
     from equipoise.web.guard import ListenAddress, listening, token_for
 
     count_interrupts()  # even where the shell started it in the background and has them ignored
-    for folder in (*(runs or ()), *(also or ()), *([data] if data else [])):
+    for folder in (*(runs or ()), *inputs.also, *([inputs.data] if inputs.data else [])):
         if not folder.is_dir():
             raise UsageError(f"{folder}: not a directory; expected an existing one")
     asked_token = token_for(host, token)
@@ -322,18 +219,22 @@ def serve(
     from equipoise.web import DataSources
     from equipoise.web.app import serve as answer
 
-    sources = DataSources(data=data, also=tuple(also or ()), runs=tuple(runs or ()), catalogue=catalogue)
+    sources = DataSources(
+        data=inputs.data, also=inputs.also, runs=tuple(runs or ()), catalogue=inputs.catalogue
+    )
     answer(opened, place, sources, was_interrupted=was_interrupted, warms=warm)
 
 
+@verb()
 def record(
+    output: Output,
+    *,
     action: Annotated[
         Literal["list", "add"] | None, typer.Argument(help="list (what is there) or add (a measurement).")
     ] = None,
     measured: Annotated[
         str | None, typer.Argument(metavar="MEASURED", help='What was measured: "3.1 h", "1200 samples/s".')
     ] = None,
-    *,
     for_: Annotated[
         str | None, typer.Option("--for", metavar="ID", help="The prediction that MEASURED is of.")
     ] = None,
@@ -346,11 +247,9 @@ def record(
     ] = None,
     workload: Annotated[str | None, typer.Option(help="Show this workload alone.")] = None,
     accelerator: Annotated[str | None, typer.Option(help="Show this accelerator alone.")] = None,
-    as_json: AsJson = False,
-    json_out: JsonOut = None,
 ) -> None:
     """Compare your own predictions with what was measured."""
-    with answering("record", as_json=as_json, json_out=json_out) as answer:
+    with output.answering():
         from equipoise.decide.ledger import LedgerReport, add_measured, ledger_path, read_ledger
         from equipoise.report.json import ledger_fields
         from equipoise.report.pages.ledger import LEDGER
@@ -371,7 +270,7 @@ def record(
             found = read_ledger(path)
         chosen = tuple(each for each in found.entries if _is_of(each, workload, accelerator))
         shown = LedgerReport(ledger=found, entries=chosen, num_added=len(new) if adds else None)
-        answer.give_page(LEDGER, shown, ledger_fields, full=False)
+        output.give_page(LEDGER, shown, ledger_fields)
 
 
 def _is_of(entry: "LedgerEntry", workload: str | None, accelerator: str | None) -> bool:

@@ -8,24 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from msgspec.structs import replace
 
-from equipoise.cli.options import (
-    Accelerator,
-    Also,
-    AsHtml,
-    AsJson,
-    Columns,
-    Data,
-    Full,
-    Hardware,
-    JsonOut,
-    Round,
-    SeveralWorkloads,
-    Workload,
-    Workloads,
-    catalogue_of,
-)
-from equipoise.cli.output import answering, handed_out, progress_line
+from equipoise.cli.options import Accelerator, Columns, Round, SeveralWorkloads, Workload
+from equipoise.cli.output import NAMES, PAGE, RESULTS, Inputs, Output, progress_line, stated, verb
 from equipoise.errors import DataError, SpecError, UsageError
 from equipoise.files import expect_folder
 
@@ -37,7 +23,11 @@ if TYPE_CHECKING:
     from equipoise.runs.ingest import IngestReport
 
 
+@verb(reads=NAMES)
 def ingest(
+    inputs: Inputs,
+    output: Output,
+    *,
     paths: Annotated[
         list[Path],
         typer.Argument(
@@ -45,7 +35,6 @@ def ingest(
             help="Checkout, archive (.tar, .gz, .xz, .zst), git repository or log; or a tracker's export.",
         ),
     ],
-    *,
     into: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write runs.parquet and scores.parquet there.")
     ] = None,
@@ -59,15 +48,11 @@ def ingest(
         int | None, typer.Option(metavar="N", help="Likewise bytes, unpacked; 4 GiB.")
     ] = None,
     max_seconds: Annotated[float | None, typer.Option(metavar="N", help="Likewise seconds; 120.")] = None,
-    hardware: Hardware = None,
-    workloads: Workloads = None,
-    as_json: AsJson = False,
-    json_out: JsonOut = None,
 ) -> None:
     """Read MLPerf Training results, or runs exported by trackers."""
     # The shipped catalogue is read while the results are.
-    catalogue = catalogue_of(hardware, workloads) if hardware or workloads else None
-    with answering("ingest", as_json=as_json, json_out=json_out) as answer:
+    catalogue = inputs.own_catalogue
+    with output.answering():
         from equipoise.report.pages.orientation import ingest_page
         from equipoise.runs.ingest import SUFFIXES, import_runs
         from equipoise.runs.ingest import ingest as read
@@ -82,23 +67,13 @@ def ingest(
                 f"{exports[0].name} is an export, {len(paths) - len(exports)} others are not; "
                 "ingest them separately"
             )
-        constants = {"workload": workload, "accelerator": accelerator}
-        stated_limits: dict[str, Any] = {
-            name: value
-            for name, value in (
-                ("max_members", max_members),
-                ("max_bytes", max_bytes),
-                ("max_seconds", max_seconds),
-            )
-            if value is not None
-        }
+        constants = stated(workload=workload, accelerator=accelerator)
         if exports:
-            stated = {name: value for name, value in constants.items() if value is not None}
             report = import_runs(
                 paths,
                 into=into,
                 columns=columns_of(column or ()),
-                constants=stated,
+                constants=constants,
                 catalogue=catalogue,
             )
         elif column or any(constants.values()):
@@ -107,9 +82,11 @@ def ingest(
             )
         else:
             with progress_line() as line:
-                limits = ReadLimits(**stated_limits)
+                limits = ReadLimits(
+                    **stated(max_members=max_members, max_bytes=max_bytes, max_seconds=max_seconds)
+                )
                 report = read(paths, into=into, progress=line.update, catalogue=catalogue, limits=limits)
-        answer.give_page(ingest_page(into), report, _ingest_fields, full=False)
+        output.give_page(ingest_page(into), report, _ingest_fields)
         if not report.num_entries_kept:
             read_from = ", ".join(map(str, paths))
             raise DataError(f"{read_from}: no entry found; expected MLPerf Training results")
@@ -121,7 +98,10 @@ def _ingest_fields(report: "IngestReport") -> Mapping[str, Any]:
     return ingest_fields(report)
 
 
+@verb(reads=RESULTS)
 def scores(
+    inputs: Inputs,
+    output: Output,
     *,
     round_: Round = None,
     workload: Workload = None,
@@ -136,16 +116,9 @@ def scores(
         typer.Option("--format", help="Output format; default a table."),
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write there instead of printing.")] = None,
-    data: Data = None,
-    also: Also = None,
-    hardware: Hardware = None,
-    workloads: Workloads = None,
-    as_json: AsJson = False,
-    json_out: JsonOut = None,
 ) -> None:
     """List entries with score, speedup and efficiency."""
-    catalogue = catalogue_of(hardware, workloads)
-    with answering("scores", as_json=as_json, json_out=json_out) as answer:
+    with output.answering():
         from equipoise.report.pages.orientation import scores_page
         from equipoise.study import scores as scored
 
@@ -156,15 +129,14 @@ def scores(
             submitter=submitter,
             division=division,
             sort=sort,
-            data=data,
-            also=also or (),
-            catalogue=catalogue,
+            data=inputs.data,
+            also=inputs.also,
+            catalogue=inputs.catalogue,
         )
         if format_ == "table" or (format_ is None and out is None):
-            answer.give_page(scores_page(is_sorted=sort is not None), frame, _score_fields, full=False)
+            output.give_page(scores_page(is_sorted=sort is not None), frame, _score_fields)
         else:
-            handed = handed_out(frame, format_, out, as_json=as_json)
-            answer.give(lambda: _score_fields(frame), lambda: handed)
+            output.give_table(frame, format_, out, _score_fields)
 
 
 def _score_fields(frame: "pl.DataFrame") -> Mapping[str, Any]:
@@ -173,7 +145,10 @@ def _score_fields(frame: "pl.DataFrame") -> Mapping[str, Any]:
     return score_fields(frame)
 
 
+@verb(reads=RESULTS)
 def report(
+    inputs: Inputs,
+    output: Output,
     *,
     round_: Round = None,
     workload: SeveralWorkloads = None,
@@ -181,28 +156,27 @@ def report(
         Path | None, typer.Option(metavar="FILE.html", help="Write the study as one HTML file.")
     ] = None,
     k: Annotated[int | None, typer.Option(help="Number of groups; default by silhouette.")] = None,
-    data: Data = None,
-    also: Also = None,
-    hardware: Hardware = None,
-    workloads: Workloads = None,
-    as_json: AsJson = False,
-    json_out: JsonOut = None,
 ) -> None:
     """Study how training scales in a round."""
-    catalogue = catalogue_of(hardware, workloads)
-    with answering("report", as_json=as_json, json_out=json_out, html=out) as answer:
+    output = replace(output, html=out, full=out is None)
+    with output.answering():
         from equipoise.report.pages.study import report_fields, study_page
         from equipoise.study.rounds import study
 
-        findings = study(round_, workload, k=k, data=data, also=also or (), catalogue=catalogue)
-        answer.give_page(study_page(out), findings, report_fields, full=out is None)
+        findings = study(
+            round_, workload, k=k, data=inputs.data, also=inputs.also, catalogue=inputs.catalogue
+        )
+        output.give_page(study_page(out), findings, report_fields)
 
 
+@verb(reads=("data", "also"))
 def export(
+    inputs: Inputs,
+    output: Output,
+    *,
     table: Annotated[
         Literal["runs", "scores", "steps"], typer.Argument(help="The table, as in docs/reference/tables.md.")
     ],
-    *,
     format_: Annotated[
         str | None,
         typer.Option(
@@ -213,24 +187,18 @@ def export(
     round_: Round = None,
     workload: Workload = None,
     accelerator: Accelerator = None,
-    data: Data = None,
-    also: Also = None,
-    as_json: AsJson = False,
-    json_out: JsonOut = None,
 ) -> None:
     """Hand a whole table to a notebook or program."""
-    with answering("export", as_json=as_json, json_out=json_out) as answer:
+    with output.answering():
         from equipoise.runs.embedded import tables
 
         if table == "steps":
-            frame = _steps([folder for folder in (data, *(also or ())) if folder])
+            frame = _steps([folder for folder in (inputs.data, *inputs.also) if folder])
         else:
-            both = tables(data=data, also=also or ())
+            both = tables(data=inputs.data, also=inputs.also)
             frame = both.runs if table == "runs" else both.scores
-        wanted = {"campaign": round_, "workload": workload, "accelerator": accelerator}
-        frame = _chosen(frame, {name: value for name, value in wanted.items() if value is not None})
-        handed = b"" if as_json and not (format_ or out) else handed_out(frame, format_, out, as_json=as_json)
-        answer.give(lambda: {"table": table, "rows": frame.to_dicts()}, lambda: handed)
+        frame = _chosen(frame, stated(campaign=round_, workload=workload, accelerator=accelerator))
+        output.give_table(frame, format_, out, lambda kept: {"table": table, "rows": kept.to_dicts()})
 
 
 def _chosen(frame: "pl.DataFrame", wanted: dict[str, str]) -> "pl.DataFrame":
@@ -270,7 +238,10 @@ def _steps(folders: list[Path]) -> "pl.DataFrame":
     return pl.concat([read_table(folder / f"{STEPS.name}.parquet", STEPS) for folder in folders])
 
 
+@verb(reads=RESULTS, outputs=PAGE)
 def backtest(
+    inputs: Inputs,
+    output: Output,
     *,
     rounds: Annotated[
         str | None, typer.Option(metavar="R[,R...]", help="Rounds to predict; default all.")
@@ -284,14 +255,6 @@ def backtest(
     advice: Annotated[
         bool, typer.Option("--advice", help="Test the advised number of accelerators, not the times.")
     ] = False,
-    data: Data = None,
-    also: Also = None,
-    hardware: Hardware = None,
-    workloads: Workloads = None,
-    html: AsHtml = None,
-    full: Full = False,
-    as_json: AsJson = False,
-    json_out: JsonOut = None,
 ) -> None:
     """Predict past results from earlier ones; report how wrong."""
     if advice and (given or new_round):
@@ -299,8 +262,7 @@ def backtest(
             f"--advice with {'--given' if given else '--new-round'}: a backtest of advice uses no "
             "batch and chooses the held-out sizes itself; give one of the two"
         )
-    catalogue_of(hardware, workloads)  # whether the files can be read: held-out results name no user's chip
-    with answering("backtest", as_json=as_json, json_out=json_out, html=html) as answer:
+    with output.answering():
         from threadpoolctl import threadpool_limits
 
         from equipoise.calibration.advice_backtest import held_out_advice
@@ -310,7 +272,7 @@ def backtest(
         from equipoise.scaling.backtest import backtest as hold_out
         from equipoise.spec.mlperf import best_per_size
 
-        entries = scores(data=data, also=also or ()).entries
+        entries = scores(data=inputs.data, also=inputs.also).entries
         held = sorted({each.campaign for each in entries})
         chosen = _rounds(rounds, held)
         # The matrices are small: threads would only wait for each other.
@@ -323,7 +285,7 @@ def backtest(
 
             if advice:
                 advised = held_out_advice(entries, rounds=chosen, progress=show)
-                answer.give_page(ADVICE_BACKTEST, advised, advice_backtest_fields, full=full)
+                output.give_page(ADVICE_BACKTEST, advised, advice_backtest_fields)
                 return
             result = hold_out(
                 best_per_size(entries),
@@ -332,7 +294,7 @@ def backtest(
                 given_batch=given == "batch",
                 progress=show,
             )
-        answer.give_page(BACKTEST, result, backtest_fields, full=full)
+        output.give_page(BACKTEST, result, backtest_fields)
 
 
 def _rounds(listed: str | None, held: list[str]) -> list[str] | None:
@@ -346,7 +308,10 @@ def _rounds(listed: str | None, held: list[str]) -> list[str] | None:
     return wanted
 
 
+@verb(reads=NAMES)
 def validate(
+    inputs: Inputs,
+    output: Output,
     *,
     files: Annotated[
         list[Path] | None,
@@ -374,14 +339,10 @@ def validate(
         ),
     ] = "auto",
     worst: Annotated[int, typer.Option(min=0, max=1000, help="How many of the worst rows to print.")] = 8,
-    hardware: Hardware = None,
-    workloads: Workloads = None,
-    as_json: AsJson = False,
-    json_out: JsonOut = None,
 ) -> None:
     """Compare the performance model with measured rows."""
-    catalogue = catalogue_of(hardware, workloads)
-    with answering("validate", as_json=as_json, json_out=json_out) as answer:
+    output = replace(output, full=True)
+    with output.answering():
         from threadpoolctl import threadpool_limits
 
         from equipoise.calibration.validate import basis_of
@@ -397,8 +358,8 @@ def validate(
                 split=split,
                 basis_of=basis_of(software),
                 progress=line.update,
-                catalogue=catalogue,
+                catalogue=inputs.catalogue,
             )
-        answer.give_page(
+        output.give_page(
             validation_page(worst), found, lambda record: validation_fields(record, num_worst=worst)
         )

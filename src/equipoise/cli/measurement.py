@@ -8,16 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from msgspec import Struct
 
-from equipoise.cli.options import (
-    AsHtml,
-    AsJson,
-    Full,
-    Hardware,
-    JsonOut,
-    catalogue_of,
-    clusters_from,
-)
-from equipoise.cli.output import answering, progress_line
+from equipoise.cli.options import clusters_from
+from equipoise.cli.output import PAGE, Inputs, Output, progress_line, stated, verb
 from equipoise.errors import UsageError
 from equipoise.files import written
 
@@ -75,13 +67,14 @@ def _measured(
     if wanted.files:
         raise UsageError("files and --measure: give one of the two; --measure reads no files")
     launch_with = launcher(wanted.launcher or "auto")
-    stated: Mapping[str, Any] = {
-        "operations": operations or None,
-        "sizes_bytes": sizes_of(wanted.sizes) if wanted.sizes is not None else None,
-        "limit_s": wanted.limit,
-        **_ranks(wanted, binds_here=launch_with.binds_here),
-    }
-    asked = CollectivesTask(**{name: value for name, value in stated.items() if value is not None})
+    asked = CollectivesTask(
+        **stated(
+            operations=operations or None,
+            sizes_bytes=sizes_of(wanted.sizes) if wanted.sizes is not None else None,
+            limit_s=wanted.limit,
+            **_ranks(wanted, binds_here=launch_with.binds_here),
+        )
+    )
     num_starts = wanted.repeat or DEFAULT_STARTS
     if wanted.out is None:
         document = timed_document(asked, launch_with, num_starts=num_starts, progress=progress)
@@ -114,7 +107,10 @@ def _ranks(wanted: Wanted, *, binds_here: bool) -> Mapping[str, Any]:
 _STANDARD_INPUT = "-"
 
 
+@verb(reads=("hardware",), outputs=PAGE)
 def topology(
+    inputs: Inputs,
+    output: Output,
     *,
     file: Annotated[
         Path | None,
@@ -133,15 +129,10 @@ def topology(
         bool,
         typer.Option("--fp32", help="Predict for fp32, the default of torch, instead of autocast."),
     ] = False,
-    hardware: Hardware = None,
-    html: AsHtml = None,
-    full: Full = False,
-    as_json: AsJson = False,
-    json_out: JsonOut = None,
 ) -> None:
     """Show how accelerators are joined, and what it means for training."""
-    catalogue = catalogue_of(hardware)
-    with answering("topology", as_json=as_json, json_out=json_out, html=html) as answer:
+    catalogue = inputs.catalogue
+    with output.answering():
         from equipoise.bench.topology import here, read
         from equipoise.diagnose.links import meaning
         from equipoise.report.pages.topology import TOPOLOGY
@@ -152,7 +143,7 @@ def topology(
             file = Path(_STANDARD_INPUT)
         links = here() if file is None else read(_content(file), where=_name(file))
         found = meaning(links, chip=chip, batch=batch, with_autocast=not fp32, catalogue=catalogue)
-        answer.give_page(TOPOLOGY, found, _topology_fields, full=full)
+        output.give_page(TOPOLOGY, found, _topology_fields)
 
 
 def _topology_fields(found: "Meaning") -> Mapping[str, Any]:
@@ -161,7 +152,10 @@ def _topology_fields(found: "Meaning") -> Mapping[str, Any]:
     return topology_fields(found)
 
 
+@verb(reads=("hardware",), outputs=PAGE)
 def collectives(
+    inputs: Inputs,
+    output: Output,
     *,
     files: Annotated[
         list[Path] | None,
@@ -216,20 +210,14 @@ def collectives(
             metavar="CLASS", help="Weakest link: NV#, PIX, PXB, PHB, NODE, SYS; or a network: 10gbit."
         ),
     ] = None,
-    hardware: Hardware = None,
-    html: AsHtml = None,
-    full: Full = False,
-    as_json: AsJson = False,
-    json_out: JsonOut = None,
 ) -> None:
     """Fit latency and bandwidth of collectives; say if they are normal."""
-    catalogue = catalogue_of(hardware)
     if measure:
         from equipoise.bench.launchers.hosts import served
 
         if served():  # a further host of a run that torchrun or srun started: it works for the first
             return
-    with answering("collectives", as_json=as_json, json_out=json_out, html=html) as answer:
+    with output.answering():
         from equipoise.calibration.collective_verdicts import judged
         from equipoise.report.measured_json import collectives_fields
         from equipoise.report.pages.collectives import COLLECTIVES
@@ -248,8 +236,8 @@ def collectives(
         )
         with progress_line() as line:
             reading = reading_of(wanted, progress=line.update)
-        found = judged(reading, accelerator=accelerator, link=link, catalogue=catalogue)
-        answer.give_page(COLLECTIVES, found, collectives_fields, full=full)
+        found = judged(reading, accelerator=accelerator, link=link, catalogue=inputs.catalogue)
+        output.give_page(COLLECTIVES, found, collectives_fields)
 
 
 def _name(file: Path) -> str:
@@ -266,7 +254,9 @@ def _content(file: Path) -> bytes:
     return read_input(file, MOST_BYTES, expected="what nvidia-smi or rocm-smi print")
 
 
+@verb(outputs=PAGE)
 def trace(
+    output: Output,
     *,
     files: Annotated[
         list[Path],
@@ -275,13 +265,9 @@ def trace(
             help="torch.profiler traces: .json, .json.gz, or folders and archives of them.",
         ),
     ],
-    html: AsHtml = None,
-    full: Full = False,
-    as_json: AsJson = False,
-    json_out: JsonOut = None,
 ) -> None:
     """Split steps of traced ranks into computing, communicating and idling; find stragglers."""
-    with answering("trace", as_json=as_json, json_out=json_out, html=html) as answer:
+    with output.answering():
         from equipoise.bench.trace import read_traces
         from equipoise.diagnose.stragglers import trace_steps
         from equipoise.report.measured_json import trace_fields
@@ -289,4 +275,4 @@ def trace(
 
         with progress_line() as line:
             found = trace_steps(read_traces(files, progress=line.update))
-        answer.give_page(TRACE, found, trace_fields, full=full)
+        output.give_page(TRACE, found, trace_fields)

@@ -1,22 +1,19 @@
 """Options that several verbs share, each with its one meaning."""
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
+from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperCommand
 
-from equipoise.decide.field import GROUPS, Kind
+from equipoise.cli.app import HelpFormatter
+from equipoise.decide.field import GROUPS, Field, Kind
 from equipoise.decide.query import FIELDS, default_words
 
-if TYPE_CHECKING:
-    from equipoise.spec.catalogue import Catalogue
-
-
 # The heading of options that say where an answer goes and how much of it is printed.
-OUTPUT: Final = "Output"
+_OUTPUT: Final = "Output"
 _OPTIONS: Final = "Options"
 _METAVARS: Final[Mapping[Kind, str]] = {"text": "NAME", "count": "N", "amount": "N", "number": "X"}
 
@@ -67,13 +64,13 @@ def option_of(name: str, *, completion: Callable[[str], list[str]] | None = None
         *(f"--{each}" for each in (field.option, *field.also)),
         metavar=None if field.kind == "flag" else field.metavar or metavar,
         help=f"{field.help} [default: {default}]" if default else field.help,
-        autocompletion=completion or (_choices_from(field.choices) if field.kind == "choice" else None),
+        autocompletion=completion or (choices_from(field.choices) if field.kind == "choice" else None),
         rich_help_panel=GROUPS[field.group],
         show_default=False,
     )
 
 
-def _choices_from(choices: Sequence[str]) -> Callable[[str], list[str]]:
+def choices_from(choices: Sequence[str]) -> Callable[[str], list[str]]:
     """One of a few words, for a shell that completes it."""
     return lambda incomplete: [each for each in choices if each.startswith(incomplete)]
 
@@ -92,90 +89,94 @@ Accelerator = Annotated[
     str | None,
     typer.Option(autocompletion=_accelerators_from, help="An accelerator, e.g. h100-sxm5-80gb."),
 ]
-AsJson = Annotated[
-    bool, typer.Option("--json", rich_help_panel=OUTPUT, help="Print one JSON document and nothing else.")
-]
-JsonOut = Annotated[
-    Path | None,
-    typer.Option(
-        "--json-out",
-        metavar="FILE",
-        rich_help_panel=OUTPUT,
-        help="Write the JSON document to FILE as well.",
-    ),
-]
-Data = Annotated[Path | None, option_of("data")]
-Also = Annotated[list[Path] | None, option_of("also")]
-Hardware = Annotated[list[Path] | None, option_of("hardware")]
-Workloads = Annotated[list[Path] | None, option_of("workloads")]
 Columns = Annotated[list[str] | None, option_of("columns")]
-AsHtml = Annotated[
-    Path | None,
-    typer.Option(
-        "--html",
-        metavar="FILE.html",
-        rich_help_panel=OUTPUT,
-        help="Write the result as one HTML file as well.",
-    ),
-]
-Full = Annotated[
-    bool, typer.Option("--full", rich_help_panel=OUTPUT, help="Print everything, not one screen.")
-]
-Recorded = Annotated[
-    bool,
-    typer.Option(
-        "--record",
-        rich_help_panel=OUTPUT,
-        help="Store the prediction in your ledger, for `record` to compare with measurements.",
-    ),
-]
-
-LaunchFolder = Annotated[
-    Path | None,
-    typer.Option(
-        "--launch",
-        metavar="DIR",
-        rich_help_panel=OUTPUT,
-        help="Write files that run it to DIR (torchrun, Slurm, Ray, Kubernetes, SkyPilot, trainers); keep "
-        "its prediction as --record does.",
-    ),
-]
-
-AllowCode = Annotated[
-    bool,
-    typer.Option(
-        "--allow-code",
-        help="Import and run the module:function that a file of data names; trust it as you would its code.",
-    ),
-]
 
 
-def catalogue_of(
-    hardware: Sequence[Path] | None = None, workloads: Sequence[Path] | None = None
-) -> "Catalogue":
-    """The catalogue of `--hardware` and `--workloads`: the shipped one where neither is given."""
-    from equipoise.spec.catalogue import catalogue
-
-    return catalogue(hardware or (), workloads or ())
+COMPLETIONS: Final[Mapping[str, Callable[[str], list[str]]]] = {
+    "workload": trained_from,
+    "systems": clusters_from,
+    "round": rounds_from,
+}
 
 
-class _OptionFormatter(Protocol):
-    """The part of a help formatter that lists options."""
+def _parameter(name: str, annotation: object, *, default: object = None) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
-    def section(self, name: str, /) -> AbstractContextManager[None]:
-        """A titled block."""
 
-    def write_dl(self, rows: list[tuple[str, str]], /) -> None:
-        """Names and their meanings, in two columns."""
+_PATHS: Final = list[Path] | None
+INPUTS: Final[Mapping[str, inspect.Parameter]] = {
+    name: _parameter(name, Annotated[kind, option_of(name)])
+    for name, kind in (
+        ("data", Path | None),
+        ("also", _PATHS),
+        ("hardware", _PATHS),
+        ("workloads", _PATHS),
+    )
+}
+
+
+def _file(name: str, option: str, metavar: str, meaning: str) -> inspect.Parameter:
+    """A place to write to."""
+    declared = typer.Option(option, metavar=metavar, rich_help_panel=_OUTPUT, help=meaning)
+    return _parameter(name, Annotated[Path | None, declared])
+
+
+def _flag(name: str, option: str, meaning: str, *, group: str | None = _OUTPUT) -> inspect.Parameter:
+    """Something to do or leave out."""
+    declared = typer.Option(option, rich_help_panel=group, help=meaning)
+    return _parameter(name, Annotated[bool, declared], default=False)
+
+
+OUTPUTS: Final[Mapping[str, inspect.Parameter]] = {
+    each.name: each
+    for each in (
+        _file("html", "--html", "FILE.html", "Write the result as one HTML file as well."),
+        _flag("full", "--full", "Print everything, not one screen."),
+        _flag(
+            "recorded",
+            "--record",
+            "Store the prediction in your ledger, for `record` to compare with measurements.",
+        ),
+        _file(
+            "launch",
+            "--launch",
+            "DIR",
+            "Write files that run it to DIR (torchrun, Slurm, Ray, Kubernetes, SkyPilot, trainers); keep "
+            "its prediction as --record does.",
+        ),
+        _flag("as_json", "--json", "Print one JSON document and nothing else."),
+        _file("json_out", "--json-out", "FILE", "Write the JSON document to FILE as well."),
+        _flag(
+            "allow_code",
+            "--allow-code",
+            "Import and run the module:function that a file of data names; trust it as you would its code.",
+            group=None,
+        ),
+    )
+}
+
+
+def asked_parameter(name: str, field: Field, *, is_argument: bool) -> inspect.Parameter:
+    """A field as a parameter that typer reads; its value is text, which the field reads."""
+    if is_argument:
+        argument = typer.Argument(
+            metavar=f"{field.metavar}|CONFIG.toml",
+            autocompletion=COMPLETIONS.get(name),
+            help="What to train, or a TOML file with it and these options.",
+        )
+        return _parameter(name, Annotated[str | None, argument])
+    kind: Any = bool if field.kind == "flag" else list[str] | None if field.is_repeated else str | None
+    annotation = Annotated[kind, option_of(name, completion=COMPLETIONS.get(name))]
+    return _parameter(name, annotation, default=False if field.kind == "flag" else None)
 
 
 class QuestionCommand(TyperCommand):
     """Lists options by group, in plain text: docs/decisions/0002-plain-help.md."""
 
-    def format_options(self, ctx: Any, formatter: _OptionFormatter) -> None:  # noqa: ANN401 - typer's own
+    def format_options(self, ctx: Any, formatter: HelpFormatter) -> None:  # noqa: ANN401 - typer's own
         """Write one block per group."""
         blocks: dict[str, list[tuple[str, str]]] = {
-            title: [] for title in (_OPTIONS, *GROUPS.values(), OUTPUT)
+            title: [] for title in (_OPTIONS, *GROUPS.values(), _OUTPUT)
         }
         arguments: list[tuple[str, str]] = []
         for each in self.get_params(ctx):
@@ -185,7 +186,7 @@ class QuestionCommand(TyperCommand):
             if each.param_type_name == "argument":
                 arguments.append(row)
             else:
-                title = OUTPUT if each.name == "help" else getattr(each, "rich_help_panel", None)
+                title = _OUTPUT if each.name == "help" else getattr(each, "rich_help_panel", None)
                 blocks[title or _OPTIONS].append(row)
         for title, rows in ("Arguments", arguments), *blocks.items():
             if rows:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import typer
 
 from equipoise import spec
-from equipoise.cli.options import Also, AsJson, Data, Hardware, JsonOut, Workloads, catalogue_of
-from equipoise.cli.output import VerbOutput, answering, handed_out, write
+from equipoise.cli.app import write
+from equipoise.cli.options import choices_from
+from equipoise.cli.output import RESULTS, Inputs, Output, verb
 from equipoise.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,19 +26,17 @@ _EXAMPLES: Final = {
 }
 
 
-def _kinds_from(incomplete: str) -> list[str]:
-    """What can be listed, for a shell that completes a word."""
-    return [kind for kind in _KINDS if kind.startswith(incomplete)]
-
-
+@verb(reads=RESULTS)
 def list_(
+    inputs: Inputs,
+    output: Output,
+    *,
     kind: Annotated[
         str,
         typer.Argument(
-            metavar="KIND", autocompletion=_kinds_from, help=f"What to list: {', '.join(_KINDS)}."
+            metavar="KIND", autocompletion=choices_from(_KINDS), help=f"What to list: {', '.join(_KINDS)}."
         ),
     ],
-    *,
     model: Annotated[
         str | None, typer.Option(metavar="NAME", help="Of steps: part of the model's name, e.g. llama.")
     ] = None,
@@ -63,15 +62,9 @@ def list_(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Of steps: write there instead of printing.")
     ] = None,
-    data: Data = None,
-    also: Also = None,
-    hardware: Hardware = None,
-    workloads: Workloads = None,
     example: Annotated[
         bool, typer.Option("--example", help="Print instead a file with an entry of your own, to edit.")
     ] = False,
-    as_json: AsJson = False,
-    json_out: JsonOut = None,
 ) -> None:
     """List rounds, workloads, accelerators, prices and other things that there are."""
     if kind not in _KINDS:
@@ -81,13 +74,12 @@ def list_(
             raise UsageError(f"--example: {kind} have none; expected {', '.join(sorted(_EXAMPLES))}")
         write((Path(spec.__file__).parent / _EXAMPLES[kind]).read_text(encoding="utf-8"))
         return
-    catalogue = catalogue_of(hardware, workloads)
     of_steps = {"model": model, "accelerator": accelerator, "software": software, "source": source}
-    with answering("list", as_json=as_json, json_out=json_out) as answer:
+    with output.answering():
         if kind == "steps":
-            if data or also:
+            if inputs.data or inputs.also:
                 raise UsageError("list steps: --data and --also are of results; leave them out")
-            _list_steps(answer, of_steps, format_, out, catalogue)
+            _list_steps(output, of_steps, format_, out, inputs.catalogue)
             return
         given = [f"--{name}" for name, value in {**of_steps, "format": format_, "out": out}.items() if value]
         if given:
@@ -96,14 +88,14 @@ def list_(
         from equipoise.report.pages.orientation import LISTING, Listing
         from equipoise.runs import embedded
 
-        rows = LISTED[kind](embedded.tables(data=data, also=also or ()), catalogue)
-        first = f"embedded dataset {embedded.version()}" if data is None else str(data)
-        found = Listing(kind=kind, rows=rows, sources=", ".join([first, *map(str, also or ())]))
-        answer.give_page(LISTING, found, lambda found: {kind: found.rows}, full=False)
+        rows = LISTED[kind](embedded.tables(data=inputs.data, also=inputs.also), inputs.catalogue)
+        first = f"embedded dataset {embedded.version()}" if inputs.data is None else str(inputs.data)
+        found = Listing(kind=kind, rows=rows, sources=", ".join([first, *map(str, inputs.also)]))
+        output.give_page(LISTING, found, lambda found: {kind: found.rows})
 
 
 def _list_steps(
-    answer: VerbOutput,
+    output: Output,
     wanted: dict[str, str | None],
     format_: str | None,
     out: Path | None,
@@ -119,10 +111,9 @@ def _list_steps(
     frame = listed_steps(step_filter, catalogue)
     if format_ == "table" or (format_ is None and out is None):
         found = StepListing(rows=frame.to_dicts(), filters=step_filter.words)
-        answer.give_page(STEPS, found, lambda found: {"steps": significant(plain(found.rows))}, full=False)
+        output.give_page(STEPS, found, lambda found: {"steps": significant(plain(found.rows))})
     else:
-        handed = handed_out(frame, format_, out, as_json=answer.as_json)
-        answer.give(lambda: {"steps": significant(plain(frame.to_dicts()))}, lambda: handed)
+        output.give_table(frame, format_, out, lambda kept: {"steps": significant(plain(kept.to_dicts()))})
 
 
 def _terms_from(incomplete: str) -> list[str]:
@@ -132,27 +123,28 @@ def _terms_from(incomplete: str) -> list[str]:
     return [term.name for term in glossary.terms() if term.name.startswith(incomplete)]
 
 
+@verb()
 def explain(
+    output: Output,
+    *,
     term: Annotated[
         str | None, typer.Argument(autocompletion=_terms_from, help="A word of the glossary.")
     ] = None,
-    *,
-    as_json: AsJson = False,
-    json_out: JsonOut = None,
 ) -> None:
     """Explain a word in two sentences with its formula."""
-    with answering("explain", as_json=as_json, json_out=json_out) as answer:
+    with output.answering():
         from equipoise import glossary
         from equipoise.report.pages.orientation import TERM, TERMS, Explanation
 
         terms = glossary.terms() if term is None else (glossary.explain(term),)
-        answer.give_page(TERMS if term is None else TERM, Explanation(terms=terms), full=False)
+        output.give_page(TERMS if term is None else TERM, Explanation(terms=terms))
 
 
-def doctor(*, as_json: AsJson = False, json_out: JsonOut = None) -> None:
+@verb()
+def doctor(output: Output) -> None:
     """Say what works here and what to install for the rest."""
-    with answering("doctor", as_json=as_json, json_out=json_out) as answer:
+    with output.answering():
         from equipoise.bench.equipment import installation
         from equipoise.report.pages.orientation import DOCTOR
 
-        answer.give_page(DOCTOR, installation(), full=False)
+        output.give_page(DOCTOR, installation())

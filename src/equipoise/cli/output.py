@@ -1,24 +1,29 @@
-"""How a verb answers.
+"""How a verb asks and answers.
 
-One JSON document or text, tables for other programs, files, progress on standard error.
+One JSON document or text, tables for other programs, files, progress on standard error; the options that
+verbs share, made from their declarations.
 """
 
+import inspect
 import io
 import os
 import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-import typer
 from msgspec import Struct
 
 from equipoise import errors
+from equipoise.cli.app import printable, write
+from equipoise.cli.options import INPUTS, OUTPUTS, asked_parameter
+from equipoise.decide.field import Verb
+from equipoise.decide.query import FIELDS, fields_of
 from equipoise.files import expect_place, written
 from equipoise.units import format_duration
 
@@ -27,57 +32,98 @@ if TYPE_CHECKING:
 
     from equipoise.report.blocks import Page, Shown
     from equipoise.runs.store import Writer
+    from equipoise.spec.catalogue import Catalogue
 
 _STDOUT, _STDERR = 1, 2
 _SCREEN_LINES: Final = 25
-# A word that no name is as long as: a path of a file is shown whole.
-_LONG_WORD: Final = re.compile(r"(\S{1000})\S+")
 _STYLE: Final = re.compile(r"(\x1b\[[0-9;]*m)")
 
 
-class VerbOutput(Struct, frozen=True, kw_only=True):
-    """Where the answer of one verb goes.
+class Output(Struct, frozen=True, kw_only=True):
+    """Where the answer of one verb goes, and how much of it is printed.
 
     as_json: the document goes to standard output instead of text. json_out: it goes to this file besides.
-    html: the file of the page, where there is one.
+    html: the file of the page, where there is one. full: all of it is printed, not one screen. recorded: its
+    predictions are kept in the user's ledger. launch: the folder of files that run what is recommended.
+    allow_code: files may name code, which is run.
     """
 
     verb: str
-    as_json: bool
-    json_out: Path | None
     html: Path | None = None
+    as_json: bool = False
+    json_out: Path | None = None
+    full: bool = False
+    recorded: bool = False
+    launch: Path | None = None
+    allow_code: bool = False
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Within, an answer is found and given; too little evidence is written to its document too.
+
+        Raises UsageError first where a file cannot be written.
+        """
+        for path in filter(None, (self.json_out, self.html)):
+            expect_place(path)
+        if self.json_out and self.html and self.json_out.resolve() == self.html.resolve():
+            raise errors.UsageError(
+                f"--json-out and --html both name {self.html}: give each a file of its own"
+            )
+        try:
+            yield
+        except errors.EvidenceError as err:
+            if self.as_json or self.json_out:
+                missing = {
+                    "status": "not_enough_evidence",
+                    "reason": str(err),
+                    "missing": list(err.missing),
+                }
+                self._write_document(missing)
+            raise
 
     def give_page(
         self,
         page: "Page[Shown]",
         record: "Shown",
         fields: Callable[["Shown"], Mapping[str, Any]] | None = None,
-        *,
-        full: bool = True,
     ) -> None:
         """Write a record in the forms asked for: its page as HTML and as text, and its document.
 
-        fields: of the document; those of the record unless given. full: the whole page as text; else one
-        screen, where it has a short form.
+        fields: of the document; those of the record unless given.
         """
         if self.html is not None:
             from equipoise.report.html import render
 
             with written(self.html) as file:
                 file.write(render(page, record).encode())
-        self.give(lambda: (fields or _fields_of)(record), lambda: page_text(page, record, full=full))
+        self._give(lambda: (fields or _fields_of)(record), lambda: page_text(page, record, full=self.full))
 
-    def give(self, fields: Callable[[], Mapping[str, Any]], show: Callable[[], str | bytes]) -> None:
+    def give_table(
+        self,
+        frame: "pl.DataFrame",
+        format_: str | None,
+        out: Path | None,
+        fields: Callable[["pl.DataFrame"], Mapping[str, Any]],
+    ) -> None:
+        """Write a frame in the format asked for or of the file's name, else CSV, and its document.
+
+        Raises UsageError when the format is unknown or two answers would share standard output.
+        """
+        is_document_alone = self.as_json and not (format_ or out)
+        table = b"" if is_document_alone else _handed_out(frame, format_, out, as_json=self.as_json)
+        self._give(lambda: fields(frame), lambda: table)
+
+    def _give(self, fields: Callable[[], Mapping[str, Any]], show: Callable[[], str | bytes]) -> None:
         """Write the answer; `fields` and `show` are only called where their form is wanted.
 
         fields: of the document, after its head. show: the text for people, or the bytes of a table.
         """
         if self.as_json or self.json_out:
-            self.write_document(fields())
+            self._write_document(fields())
         if not self.as_json:
             write(show())
 
-    def write_document(self, fields: Mapping[str, Any]) -> None:
+    def _write_document(self, fields: Mapping[str, Any]) -> None:
         """Put the document of these fields where it was asked for."""
         from equipoise.report.json import document, encode
 
@@ -122,45 +168,6 @@ def _shown_line(line: str) -> str:
 
 
 @contextmanager
-def answering(
-    verb: str, *, as_json: bool, json_out: Path | None, html: Path | None = None
-) -> Iterator[VerbOutput]:
-    """The answer of a verb; too little evidence is written to its document too, with what is missing."""
-    answer = VerbOutput(verb=verb, as_json=as_json, json_out=json_out, html=html)
-    for path in filter(None, (json_out, html)):
-        expect_place(path)
-    if json_out is not None and html is not None and json_out.resolve() == html.resolve():
-        raise errors.UsageError(f"--json-out and --html both name {html}: give each a file of its own")
-    try:
-        yield answer
-    except errors.EvidenceError as err:
-        if as_json or json_out:
-            missing = {"status": "not_enough_evidence", "reason": str(err), "missing": list(err.missing)}
-            answer.write_document(missing)
-        raise
-
-
-def write(content: str | bytes) -> None:
-    """Put it on standard output; when its reader has left, as `head` does, stop without a word.
-
-    Of documents and tables, which hold texts as they are, a terminal gets what cannot be seen as escapes.
-    """
-    if isinstance(content, bytes) and sys.stdout.isatty():
-        from equipoise.report.format import visible
-
-        content = visible(content.decode(errors="replace").replace("\r", r"\r"))
-    if isinstance(content, str):
-        content = content.encode(sys.stdout.encoding or "utf-8", errors="replace")
-    try:
-        sys.stdout.flush()
-        sys.stdout.buffer.write(content)
-        sys.stdout.buffer.flush()
-    except BrokenPipeError as err:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit from err
-
-
-@contextmanager
 def answers_only() -> Iterator[None]:
     """Standard output for the answer alone: what a user's own code prints meanwhile goes to standard
     error.
@@ -174,14 +181,6 @@ def answers_only() -> Iterator[None]:
     finally:
         os.dup2(own, _STDOUT)
         os.close(own)
-
-
-def printable(text: str) -> str:
-    """Text from data, safe on a terminal: control characters become visible escapes, long words are cut."""
-    text = _LONG_WORD.sub(r"\1…", text)
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def width_columns() -> int:
@@ -276,11 +275,8 @@ def say(text: str) -> None:
         sys.stderr.flush()
 
 
-def handed_out(frame: "pl.DataFrame", format_: str | None, out: Path | None, *, as_json: bool) -> bytes:
-    """A frame in the format asked for or of the file's name, else CSV: its bytes, or where they were written.
-
-    Raises UsageError when the form is unknown or two answers would share standard output.
-    """
+def _handed_out(frame: "pl.DataFrame", format_: str | None, out: Path | None, *, as_json: bool) -> bytes:
+    """The bytes of a frame, or a line on where they were written."""
     writer = _writer(format_ or (out.suffix.removeprefix(".") if out else "") or "csv")
     if out:
         with written(out) as file:
@@ -306,3 +302,91 @@ def _writer(name: str) -> "Writer":
             return writer
     known = ", ".join(writer.name for writer in WRITERS)
     raise errors.UsageError(f"format {name!r}: tables are not written in it; expected one of {known}")
+
+
+Options: TypeAlias = Mapping[str, object]  # by option, as typed; None, False and empty: not given
+
+
+class Inputs(Struct, frozen=True, kw_only=True):
+    """What a verb reads by `--data` and `--also`, and what names mean by `--hardware` and `--workloads`.
+
+    own_catalogue: None where the shipped one holds.
+    """
+
+    data: Path | None = None
+    also: tuple[Path, ...] = ()
+    own_catalogue: "Catalogue | None" = None
+
+    @property
+    def catalogue(self) -> "Catalogue":
+        """What names mean."""
+        from equipoise.spec.catalogue import shipped
+
+        return self.own_catalogue or shipped()
+
+
+JSON: Final = ("as_json", "json_out")
+PAGE: Final = ("html", "full", *JSON)
+NAMES: Final = ("hardware", "workloads")
+RESULTS: Final = ("data", "also", *NAMES)
+
+
+def stated(**options: Any) -> dict[str, Any]:  # noqa: ANN401 - each option has its own type
+    """The options that were given."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def verb(
+    *,
+    asks: Verb | None = None,
+    argument: str | None = None,
+    reads: Sequence[str] = (),
+    outputs: Sequence[str] = JSON,
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a function the options that it shares with others, which it takes as records.
+
+    asks: the fields of that verb's question, which the function takes as Options. argument: the attribute of
+    them that is given by position. reads: of INPUTS, which it takes as Inputs. outputs: of OUTPUTS, which
+    it takes as Output. It takes these records by position, in this order, and own options by name.
+    """
+
+    def with_options(answer: Callable[..., None]) -> Callable[..., None]:
+        asked = {} if asks is None else fields_of(asks)
+        own = [*inspect.signature(answer, eval_str=True).parameters.values()]
+
+        def run(**options: Any) -> None:  # noqa: ANN401 - each option has its own type
+            given: list[object] = []
+            if asked:
+                given.append({FIELDS[name].key: options.pop(name) for name in asked})
+            if reads:
+                given.append(_inputs({name: options.pop(name) for name in reads}))
+            if outputs:
+                shown = {name: options.pop(name) for name in outputs}
+                given.append(Output(verb=answer.__name__.rstrip("_"), **shown))
+            answer(*given, **options)
+
+        parameters = [
+            *own[sum(map(bool, (asked, reads, outputs))) :],
+            *(asked_parameter(name, each, is_argument=name == argument) for name, each in asked.items()),
+            *(INPUTS[name] for name in reads),
+            *(OUTPUTS[name] for name in outputs),
+        ]
+        parameters.sort(key=lambda each: each.default is not inspect.Parameter.empty)
+        run.__name__ = run.__qualname__ = answer.__name__
+        run.__doc__, run.__module__ = answer.__doc__, answer.__module__
+        run.__annotations__ = {each.name: each.annotation for each in parameters} | {"return": None}
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # as inspect reads it
+        return run
+
+    return with_options
+
+
+def _inputs(given: Mapping[str, Any]) -> Inputs:
+    """What is named; the files of `--hardware` and `--workloads` are read. Raises SpecError for these."""
+    own = None
+    files = [tuple(given.get(name) or ()) for name in NAMES]
+    if any(files):
+        from equipoise.spec.catalogue import catalogue
+
+        own = catalogue(*files)
+    return Inputs(data=given.get("data"), also=tuple(given.get("also") or ()), own_catalogue=own)

@@ -18,7 +18,8 @@ from equipoise.bench.launchers import Launcher
 from equipoise.bench.sweep import AdaptiveSweep, Progress, Scaling, planned
 from equipoise.bench.training import known_name, method
 from equipoise.bench.trial import Store, Trial
-from equipoise.cli.output import printable, progress_line, say
+from equipoise.cli.app import printable
+from equipoise.cli.output import progress_line, say
 from equipoise.diagnose.method_search import (
     EXACT,
     FoundMethod,
@@ -173,11 +174,10 @@ def _whole(item: str, option: str, most: int) -> int:
 
 
 class SearchLimits(Struct, frozen=True, kw_only=True):
-    """How to look: runs on several ranks, repetitions of the best few, whether only for what is exact."""
+    """How far to look: runs on several ranks, repetitions of the best few."""
 
     num_trials: int
     num_repetitions: int
-    exact_only: bool
 
 
 def strategies(given: str | None, *, exact_only: bool) -> str:

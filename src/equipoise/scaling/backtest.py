@@ -64,10 +64,10 @@ class Errors(Struct, frozen=True, kw_only=True):
     """
 
     num_groups: int
-    median_abs_error: float | None
-    mean_abs_error: float | None
-    p90_abs_error: float | None
-    coverage: float | None
+    median_abs_error: float | None = None
+    mean_abs_error: float | None = None
+    p90_abs_error: float | None = None
+    coverage: float | None = None
 
 
 class BacktestRecord(Struct, frozen=True, kw_only=True):
@@ -265,14 +265,11 @@ def _by_cause(held_out: Sequence[HeldOut]) -> dict[str, Errors]:
 
 def _errors(ratios: Sequence[float]) -> Errors:
     if not ratios:
-        return Errors(
-            num_groups=0, median_abs_error=None, mean_abs_error=None, p90_abs_error=None, coverage=None
-        )
+        return Errors(num_groups=0)
     sizes = np.abs(np.asarray(ratios) - 1.0)
     return Errors(
         num_groups=len(ratios),
         median_abs_error=float(np.median(sizes)),
         mean_abs_error=float(np.mean(sizes)),
         p90_abs_error=float(np.quantile(sizes, 0.9)),
-        coverage=None,
     )

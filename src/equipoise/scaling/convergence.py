@@ -65,10 +65,6 @@ class Convergence(Struct, frozen=True, kw_only=True):
         unseen = self.batch_samples.max() * _ABOVE / 2.0
         return replace(found, high=found.high if found.high < unseen else math.inf)
 
-    def samples(self, batch_samples: float, *, level: float = 0.9) -> Interval:
-        """Samples to target at a batch, in the average group."""
-        return _interval(self.drawn_samples(np.array([batch_samples]))[:, 0], level)
-
     def drawn_samples(self, batch_samples: FloatArray) -> FloatArray:
         """Equally likely samples to target at batches: (n,) -> (n_draws, n)."""
         return np.asarray(self.draws[:, :1] * (1.0 + batch_samples / self.draws[:, 1:]))

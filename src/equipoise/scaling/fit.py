@@ -96,8 +96,7 @@ class MeasuredTimes(Struct, frozen=True, kw_only=True):
 class LawFit(Struct, frozen=True, kw_only=True):
     """One law fitted to the points.
 
-    weight: how likely this law is, among those compared. values: the likeliest parameters; covariance:
-    theirs.
+    weight: how likely this law is, among those compared. values: the likeliest parameters.
     draws: (n, num_params) equally likely parameter sets, as many as the weight earns; noise: (n, 2) the log
     standard deviations (of a run, of its cluster) of each.
     """
@@ -105,7 +104,6 @@ class LawFit(Struct, frozen=True, kw_only=True):
     law: Law
     weight: float
     values: FloatArray
-    covariance: FloatArray
     draws: FloatArray
     noise: FloatArray
 
@@ -239,7 +237,6 @@ def _law_fit(found: Posterior, *, weight: float, noise: Noise, used: MeasuredTim
         law=found.law,
         weight=weight,
         values=_least_squares(found, used),
-        covariance=np.atleast_2d(np.cov(draws, rowvar=False)),
         draws=draws[earned],
         noise=np.stack([noise.run[levels], noise.cluster[levels]], axis=1)[earned],
     )

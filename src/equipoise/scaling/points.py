@@ -44,19 +44,11 @@ class Points(Struct, frozen=True, kw_only=True, eq=False):
         return len(self.size_log2)
 
     def followed_by(self, other: "Points") -> "Points":
-        """These points, then the others."""
-        lever = None
-        if self.lever_log2 is not None and other.lever_log2 is not None:
-            lever = np.concatenate([self.lever_log2, other.lever_log2])
-        return Points(
-            size_log2=np.concatenate([self.size_log2, other.size_log2]),
-            age=np.concatenate([self.age, other.age]),
-            compute_log2=np.concatenate([self.compute_log2, other.compute_log2]),
-            accelerator=np.concatenate([self.accelerator, other.accelerator]),
-            family=np.concatenate([self.family, other.family]),
-            vendor=np.concatenate([self.vendor, other.vendor]),
-            lever_log2=lever,
-        )
+        """These points, then the others; with levers where both have them."""
+        pairs = {name: (getattr(self, name), getattr(other, name)) for name in self.__struct_fields__}
+        if self.lever_log2 is None or other.lever_log2 is None:
+            del pairs["lever_log2"]
+        return Points(**{name: np.concatenate(pair) for name, pair in pairs.items()})
 
 
 def points(

@@ -387,8 +387,3 @@ class Screen(Struct, frozen=True, kw_only=True):
     file: Callable[[Any, DataSources, FileKind], bytes] | None = None
     is_transient: bool = False
     reads_disk: bool = False
-
-    @property
-    def form_label(self) -> str:
-        """The form's name for screen readers."""
-        return f"{self.title}: {self.about}"

@@ -4,10 +4,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from concurrent.futures import Future as Job
-from queue import SimpleQueue
-from threading import Thread
-from typing import Any, Final, Generic, ParamSpec, TypeVar
+from typing import Final, Generic, TypeVar
 
 from msgspec import Struct
 
@@ -89,7 +86,7 @@ class Kept(Generic[Value]):
 class _Computation(Struct):
     """One computation. num_waiting: requests for it."""
 
-    job: Job[PageAnswer]
+    job: Future[PageAnswer]
     ended: asyncio.Future[PageAnswer]
     num_waiting: int = 0
 
@@ -159,33 +156,3 @@ class Answers:
         self.num_computed += 1
         answer = ended.result()
         self.kept.keep(key, answer, len(answer.body))
-
-
-P = ParamSpec("P")
-Result = TypeVar("Result")
-
-
-class Workers(Executor):
-    """A few threads; jobs are begun in the order in which they came."""
-
-    def __init__(self, num_threads: int) -> None:
-        """Begin with nothing to do."""
-        self._jobs: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
-        for _ in range(num_threads):
-            Thread(target=self._work, name="equipoise", daemon=True).start()
-
-    def submit(self, fn: Callable[P, Result], /, *args: P.args, **kwargs: P.kwargs) -> Future[Result]:
-        """A job, which may be cancelled until it is begun."""
-        job: Future[Result] = Future()
-        self._jobs.put((job, lambda: fn(*args, **kwargs)))
-        return job
-
-    def _work(self) -> None:
-        while True:
-            job, make = self._jobs.get()
-            if not job.set_running_or_notify_cancel():
-                continue
-            try:
-                job.set_result(make())
-            except BaseException as err:  # noqa: BLE001 - passed to the waiting request, whatever it is
-                job.set_exception(err)

@@ -5,6 +5,7 @@ import logging
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from hashlib import sha256
@@ -44,7 +45,6 @@ from equipoise.web.answers import (
     Kept,
     PageAnswer,
     SlowError,
-    Workers,
 )
 from equipoise.web.frames import (
     NOT_STORED,
@@ -87,8 +87,8 @@ class Dashboard:
     def __init__(self, sources: DataSources) -> None:
         """sources: where data come from."""
         self.sources = sources
-        self.answers = Answers(Workers(NUM_WORKERS))
-        self.lookers = Workers(NUM_WORKERS)
+        self.answers = Answers(ThreadPoolExecutor(NUM_WORKERS, "equipoise"))
+        self.lookers = ThreadPoolExecutor(NUM_WORKERS, "equipoise")
         self.frames: Kept[frames.Halves] = Kept(_FRAME_BYTES)
 
     async def show(self, request: Request, screen: Screen, query: PageQuery) -> Response:
@@ -190,13 +190,15 @@ class Dashboard:
         self, request: Request, screen: Screen, answer: PageAnswer, live: Html | None = None
     ) -> frames.Halves:
         """What is around an answer."""
-        fields = self._fields_of(request, screen)
         frame = frames.Frame(
-            screen=screen, screens=SCREENS, fields=fields, query=request.url.query, live=live
+            screen=screen,
+            screens=SCREENS,
+            fields=self._fields_of(request, screen),
+            query=request.url.query,
+            live=live,
+            theme=None if _is_open(request) else _theme(request),
         )
-        if _is_open(request):
-            return frames.alone(answer, frame)
-        return frames.whole(answer, frame, theme=_theme(request))
+        return frames.around(answer, frame)
 
     def _fields_of(self, request: Request, screen: Screen) -> tuple[Control, ...]:
         """The form; without data to choose from there is none, and the answer says why."""

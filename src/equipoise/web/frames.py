@@ -84,49 +84,39 @@ def _templates() -> Environment:
 
 
 class Frame(Struct, frozen=True, kw_only=True):
-    """What is around an answer. query: of the address. live: what changes by itself, and where to ask."""
+    """What is around an answer.
+
+    query: of the address. live: what changes by itself, and where to ask. theme: dark, light, or empty for
+    that of the system; None for a page that is open and needs only the fields whose choices changed.
+    """
 
     screen: Screen
     screens: tuple[Screen, ...]
     fields: tuple[Control, ...]
-    query: str = ""
-    live: Html | None = None
+    query: str
+    live: Html | None
+    theme: str | None
 
 
-def whole(answer: PageAnswer, frame: Frame, *, theme: str) -> Halves:
-    """The whole page around the answer's body. theme: dark, light, or empty for that of the system."""
+def around(answer: PageAnswer, frame: Frame) -> Halves:
+    """What is around the answer's body."""
+    live = None if frame.live is None else Markup(frame.live)  # noqa: S704 - only report.markup makes it
+    shown = {"screen": frame.screen, "query": frame.query, "live": live}
+    if frame.theme is None:
+        changed = tuple(each for each in frame.fields if each.name in frame.screen.depends)
+        return _drawn("fragment.html", answer, changed=changed, **shown)
     return _drawn(
         "frame.html",
         answer,
-        screen=frame.screen,
         screens=frame.screens,
         fields=frame.fields,
-        query=frame.query,
-        live=_safe(frame.live),
         assets=addresses(),
-        dark_media=_MEDIA.get(theme, _MEDIA[""]),
+        dark_media=_MEDIA.get(frame.theme, _MEDIA[""]),
         htmx_config=json.dumps(_HTMX),
         version=__version__,
         dataset=embedded.version(),
+        **shown,
     )
-
-
-def alone(answer: PageAnswer, frame: Frame) -> Halves:
-    """What is around the body for a page that is open, with the fields whose choices changed."""
-    changed = tuple(each for each in frame.fields if each.name in frame.screen.depends)
-    return _drawn(
-        "fragment.html",
-        answer,
-        screen=frame.screen,
-        changed=changed,
-        query=frame.query,
-        live=_safe(frame.live),
-    )
-
-
-def _safe(html: Html | None) -> Markup | None:
-    """HTML that escaped itself, for a template."""
-    return None if html is None else Markup(html)  # noqa: S704 - only report.markup makes it
 
 
 def _drawn(name: str, answer: PageAnswer, **values: Any) -> Halves:  # noqa: ANN401 - what a template takes

@@ -130,13 +130,6 @@ def _reason(err: OSError | UnicodeError) -> str:
     return (err.strerror if isinstance(err, OSError) else None) or str(err)
 
 
-class RefusedRequest(Struct, frozen=True, kw_only=True):
-    """Why a request is not answered."""
-
-    status: int
-    words: str
-
-
 class Guard(Struct, frozen=True, kw_only=True):
     """What stands before every page.
 
@@ -161,14 +154,15 @@ class Guard(Struct, frozen=True, kw_only=True):
         sent = _with_headers(send)
         refusal = self._refusal(scope)
         if refusal is not None:
-            await _say(sent, refusal.status, _page(refusal.words))
+            status, words = refusal
+            await _say(sent, status, _page(words))
         elif self.token is not None and self._named_token(scope) is not None:
             await self._let_in(scope, sent)
         else:
             await self.app(scope, receive, sent)
 
-    def _refusal(self, scope: Scope) -> RefusedRequest | None:
-        """The first reason against a request."""
+    def _refusal(self, scope: Scope) -> tuple[int, str] | None:
+        """The first reason against a request: its status of HTTP, and a sentence."""
         # Another site's page may lead here, but not load from here: it would keep the machine busy.
         is_foreign = _values(scope, b"sec-fetch-site") in ([b"cross-site"], [b"same-site"])
         has_body = _values(scope, b"transfer-encoding") or set(_values(scope, b"content-length")) - {b"0"}
@@ -193,8 +187,7 @@ class Guard(Struct, frozen=True, kw_only=True):
                 "This server needs its token: open the address that it printed when it started.",
             ),
         )
-        found = (RefusedRequest(status=status, words=words) for applies, status, words in reasons if applies)
-        return next(found, None)
+        return next(((status, words) for applies, status, words in reasons if applies), None)
 
     def _is_known_name(self, hosts: list[bytes]) -> bool:
         """Whether exactly one host is named, and it is one of this server's: against DNS rebinding."""

@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from equipoise.bench.collectives import bus_fraction
 from equipoise.calibration.published.quantities import Quantity, count, number, quantity, stated
 from equipoise.calibration.published.set_ups import (
     MAX_ACCELERATORS,
@@ -131,30 +132,6 @@ def _step_flop(model: Model, strategy: Strategy, quantity: Quantity) -> float:
     return strategy.global_batch_samples * sequence * ((1 + _BACKWARD_FACTOR) * forward + again)
 
 
-# Bytes on the wire of the busiest link over bytes of the message, as nccl-tests (PERFORMANCE.md) divides by
-# them.
-def _twice_all_others(num_ranks: int) -> float:
-    return 2 * (num_ranks - 1) / num_ranks
-
-
-def _all_others(num_ranks: int) -> float:
-    return (num_ranks - 1) / num_ranks
-
-
-def _whole(num_ranks: int) -> float:  # noqa: ARG001 - one signature for all operations
-    return 1.0
-
-
-_BUS_FACTORS = {
-    "all_reduce": _twice_all_others,
-    "reduce_scatter": _all_others,
-    "all_gather": _all_others,
-    "all_to_all": _all_others,
-    "broadcast": _whole,
-    "send": _whole,
-}
-
-
 def collective_conversion(
     quantity: Quantity, operation: str, payload_bytes: float, num_ranks: int
 ) -> Conversion:
@@ -171,7 +148,7 @@ def collective_conversion(
         return Conversion(factor=payload_bytes / quantity.si, is_rate=True)
     if quantity.kind == "bus":
         return Conversion(
-            factor=payload_bytes * _BUS_FACTORS[operation](num_ranks) / quantity.si, is_rate=True
+            factor=payload_bytes * bus_fraction(operation, num_ranks) / quantity.si, is_rate=True
         )
     raise DataError(
         f"unit: {quantity.kind} is not a quantity of a collective; expected a time or busbw or algbw GB/s"
@@ -374,17 +351,17 @@ def _step(row: TextRow, seen: PublishedRow, unit: Quantity) -> PublishedRow:
     layers = model.transformer.layers if model.transformer else None
     nodes = nodes_of(seen)
     year = None if nodes is None else nodes.accelerator.year
-    meaning = strategy_of(row, num_accelerators=seen.num_accelerators, layers=layers, chip_year=year)
-    conversion = step_conversion(
-        unit, meaning.strategy, model, peak_flop_per_s=_peak(seen, unit, meaning.strategy)
+    strategy, assumed = strategy_of(
+        row, num_accelerators=seen.num_accelerators, layers=layers, chip_year=year
     )
+    conversion = step_conversion(unit, strategy, model, peak_flop_per_s=_peak(seen, unit, strategy))
     return replace(
         seen,
         kind="step",
         model=model,
-        strategy=meaning.strategy,
+        strategy=strategy,
         conversion=conversion,
-        notes=(*model.notes, *meaning.notes),
+        notes=(*model.notes, *assumed),
     )
 
 

@@ -16,23 +16,9 @@ from equipoise.calibration.published import FILE_COLUMNS, PublishedRow, nodes_of
 from equipoise.spec import family_of
 from equipoise.spec.strategy import Software, software_in
 
-# What distinguishes rows that otherwise agree: whatever was run is in these columns.
-_IDENTITY = (
-    *(
-        "workload",
-        "params_b",
-        "layers",
-        "hidden",
-        "heads",
-        "hardware",
-        "n_gpus",
-        "parallel_config",
-        "tp",
-        "pp",
-        "dp",
-    ),
-    *("cp", "ep", "precision", "global_batch", "micro_batch", "seq", "recompute", "source"),
-)
+# What was seen of an execution; whatever was run is in the other columns.
+_SEEN = frozenset({"measured", "unit", "memory_gib", "other_tool_prediction", "other_tool"})
+_IDENTITY = tuple(name for name in FILE_COLUMNS if name not in _SEEN)
 # A figure in FLOP/s rests on a convention of counting: as much as this many digits less.
 _CONVENTION_DOUBT = 0.01
 _EXACT_ENOUGH = 0.01

@@ -4,12 +4,15 @@ Nothing is converted.
 """
 
 import re
-from typing import Literal, TypeAlias
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, convert
 
 from equipoise.errors import DataError
+from equipoise.files import shipped_table
 from equipoise.runs.readers.cells import MAX_TEXT, TextRow, echo
+from equipoise.spec.strategy import Precision, Recompute
 from equipoise.units import DAY_S, HOUR_S, MICROSECOND_S, MILLISECOND_S, MINUTE_S, SI_PREFIXES
 
 _ABSENT = frozenset({"", "n/a", "na", "none", "null", "nan", "-", "--", "?", "unknown", "not stated"})
@@ -132,6 +135,19 @@ Kind: TypeAlias = Literal[
 Counted: TypeAlias = Literal["model", "executed"]
 
 
+class Words(Struct, frozen=True, kw_only=True):
+    """What words.toml states: patterns by what they mean, words by what they count, rates by abbreviation."""
+
+    collectives: dict[str, str]
+    precisions: dict[Precision, str]
+    recomputes: dict[Recompute, str]
+    counted: dict[Kind, tuple[str, ...]]
+    short_rates: dict[str, str]
+
+
+WORDS: Final = convert(shipped_table(Path(__file__).with_name("words.toml")), Words)
+
+
 class Quantity(Struct, frozen=True, kw_only=True):
     """What a figure is: its kind, and one unit of it in SI.
 
@@ -163,34 +179,8 @@ _TIME_S = {
 _SI = {prefix.lower(): factor for prefix, factor in SI_PREFIXES.items()} | {"b": SI_PREFIXES["G"]}
 _SECOND = "|".join(sorted(_TIME_S, key=len, reverse=True))
 _PER = r"\s*(?:/|per)\s*"
-_TOKENS = ("token", "tokens", "tok", "toks")
-_SAMPLES = (
-    *(
-        "sample",
-        "samples",
-        "img",
-        "imgs",
-        "image",
-        "images",
-        "sequence",
-        "sequences",
-        "seq",
-        "seqs",
-        "sentences",
-    ),
-    *("mels", "frames", "utterances", "examples", "records", "volumes", "molecules", "clips"),
-)
-_STEPS = ("it", "iter", "iters", "iteration", "iterations", "step", "steps", "batch", "batches")
-
-# Abbreviations in use: tokens per second, and tokens per GPU and second.
-_SHORT_RATES = {"tps": "tokens/s", "tps/gpu": "tokens/s/gpu", "tgs": "tokens/s/gpu", "fps": "frames/s"}
-
-_STEP_TIME = re.compile(rf"(?P<time>{_SECOND})(?:{_PER}(?:{'|'.join(_STEPS)}))?")
-_COUNTED: dict[str, Kind] = {
-    **dict.fromkeys(_TOKENS, "tokens"),
-    **dict.fromkeys(_SAMPLES, "samples"),
-    **dict.fromkeys(_STEPS, "steps"),
-}
+_STEP_TIME = re.compile(rf"(?P<time>{_SECOND})(?:{_PER}(?:{'|'.join(WORDS.counted['steps'])}))?")
+_COUNTED: dict[str, Kind] = {word: kind for kind, words in WORDS.counted.items() for word in words}
 _RATE = re.compile(rf"(?P<si>[kmb])?\s?(?P<item>{'|'.join(_COUNTED)}){_PER}(?P<time>{_SECOND})")
 _FLOP_RATE = re.compile(r"(?P<si>[gtpe])?flops?(?:\s*(?:/|per)\s*s(?:ec(?:ond)?)?|ps)?")
 _RUN_TIME = re.compile(rf"(?P<time>{_SECOND}) for (?P<tokens>\d+(?:\.\d+)?)\s?(?P<si>[kmbt])? tokens")
@@ -300,7 +290,7 @@ def _time(text: str) -> Quantity | None:
 
 def _counted_rate(text: str) -> Quantity | None:
     """So many of something a second."""
-    plain = _SHORT_RATES.get(_plain(text), _plain(text))
+    plain = WORDS.short_rates.get(_plain(text), _plain(text))
     if plain == "throughput":
         return Quantity(kind="items")
     rest, per_accelerator = _spread(plain)

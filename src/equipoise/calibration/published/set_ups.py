@@ -9,7 +9,7 @@ import re
 from msgspec import Struct
 from msgspec.structs import replace
 
-from equipoise.calibration.published.quantities import count, count_at, count_in, number, stated
+from equipoise.calibration.published.quantities import WORDS, count, count_at, count_in, number, stated
 from equipoise.errors import DataError
 from equipoise.runs.readers.cells import MAX_TEXT, TextRow, echo
 from equipoise.spec import canonical
@@ -164,23 +164,13 @@ def _of_params(built: Transformer, params: float) -> Transformer:
     return replace(built, ffn_hidden=round(width))
 
 
-_COLLECTIVES = (
-    (r"all[-_ ]?reduce", "all_reduce"),
-    (r"reduce[-_ ]?scatter", "reduce_scatter"),
-    (r"all[-_ ]?gather", "all_gather"),
-    (r"all[-_ ]?to[-_ ]?all|a2a", "all_to_all"),
-    (r"broadcast", "broadcast"),
-    (r"send[-_ ]?recv|p2p|point[- ]to[- ]point", "send"),
-)
-
-
 def collective_of(text: str) -> str | None:
     """The collective operation a text names; None where it names none.
 
     >>> collective_of("nccl-tests all_reduce 8GiB")
     'all_reduce'
     """
-    for words, operation in _COLLECTIVES:
+    for operation, words in WORDS.collectives.items():
         if re.search(rf"(?<![a-z0-9])(?:{words})(?:_perf)?(?![a-z0-9])", text.lower()):
             return operation
     return None
@@ -219,22 +209,6 @@ class StrategyWords(Struct, frozen=True, kw_only=True):
     num_accumulated: str | None
 
 
-# The first that matches holds: narrower words stand before wider ones.
-_PRECISIONS: tuple[tuple[str, Precision], ...] = (
-    (r"(?:fp8|float8)\b.*\browwise|rowwise\b.*\b(?:fp8|float8)", "fp8_rowwise"),
-    (r"mxfp8|fp8[-_ ]?mx", "mxfp8"),
-    (r"nvfp4|mxfp4|fp4|float4", "fp4"),
-    (r"fp8|float8|e4m3|e5m2", "fp8"),
-    (r"bf16|bfloat16", "bf16"),
-    (r"fp16|float16|half|mixed|amp", "fp16"),
-    (r"tf32|tensorfloat32", "tf32"),
-    (r"fp32|float32|single|full precision", "fp32"),
-)
-_RECOMPUTES: tuple[tuple[str, Recompute], ...] = (
-    (r"no|none|off|false|without|disabled|0", "none"),
-    (r"selective|partial|sac|attention|core", "selective"),
-    (r"full|yes|true|on|all|every|uniform|block|enabled|ac|1|checkpoint(?:s|ing|ed)?", "full"),
-)
 _RECOMPUTE_WORDS = (
     r"(?P<how>full|selective|no|without)[ -]+(?:activation[ -]+)?(?:recompute|recomputation|checkpointing|ac)"
 )
@@ -308,7 +282,7 @@ def _flag(text: str, name: str) -> bool | None:
 def _precision(precision: str, config: str) -> Precision | None:
     given = precision.lower()
     for source in (given, config):
-        for words, meaning in _PRECISIONS:
+        for meaning, words in WORDS.precisions.items():
             # Of a configuration only 8-bit words mean a precision: `full`, `mixed` and `half` may be of
             # other things.
             if _has(source, words) and (source is given or meaning.startswith(("fp8", "mxfp8", "fp4"))):
@@ -327,7 +301,7 @@ def _recompute(recompute: str, config: str) -> Recompute:
         given = match["how"] if match else "none"
     # `per-op selective` and `full (use_checkpoint=true)`: what stands in brackets explains.
     plain = re.sub(r"\([^()]*\)", " ", given)
-    for words, meaning in _RECOMPUTES:
+    for meaning, words in WORDS.recomputes.items():
         if _has(plain, words):
             return meaning
     raise DataError(f"column recompute: {echo(recompute)} is not known; expected none, selective or full")
@@ -372,17 +346,10 @@ _MAX_BATCH = 10**12
 _USUAL_RANK = 16
 
 
-class StatedStrategy(Struct, frozen=True, kw_only=True):
-    """A strategy, and in sentences what of it was assumed."""
-
-    strategy: Strategy
-    notes: tuple[str, ...]
-
-
 def strategy_of(
     row: TextRow, *, num_accelerators: int, layers: int | None, chip_year: int | None = None
-) -> StatedStrategy:
-    """The strategy of a row.
+) -> tuple[Strategy, tuple[str, ...]]:
+    """The strategy of a row, and in sentences what of it was assumed.
 
     layers: of the model, for the chunks of an interleaved pipeline whose number is not stated. chip_year: in
     which the accelerator came out, where that is known.
@@ -422,7 +389,7 @@ def strategy_of(
         trained=words.trained,
         lora_rank=0 if words.trained == "full" else _USUAL_RANK,
     )
-    return StatedStrategy(strategy=found, notes=tuple(notes))
+    return found, tuple(notes)
 
 
 def _axis(row: TextRow, name: str) -> int:
