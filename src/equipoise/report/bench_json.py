@@ -20,7 +20,7 @@ from equipoise.diagnose.method_search import FoundMethod, MethodCandidate
 from equipoise.diagnose.sweeps import FalseDifferences, Judgement, Swept
 from equipoise.intervals import LEVEL as USUAL_LEVEL
 from equipoise.intervals import Interval
-from equipoise.report.json import fields_of, plain
+from equipoise.report.json import fields_of, picked, plain
 from equipoise.units import significant
 
 Resource: TypeAlias = Callable[[TimedRun], float | None]
@@ -51,6 +51,16 @@ def sweep_fields(found: Swept) -> dict[str, Any]:
     }
 
 
+# What a trial's way to train is, and what documents call that.
+_WAY: Final = ("method", "num_ranks", "batch_samples")
+_NAMES: Final = {"method": "strategy", "num_ranks": "num_accelerators", "batch_samples": "batch"}
+_RATE_NAMES: Final = {
+    "value": "samples_per_s",
+    "low": "samples_per_s_low",
+    "high": "samples_per_s_high",
+}
+
+
 def _configuration(judgement: Judgement, sweep: str) -> dict[str, Any]:
     summary = judgement.summary
     trial = summary.trial
@@ -59,19 +69,12 @@ def _configuration(judgement: Judgement, sweep: str) -> dict[str, Any]:
         "run_id": f"{sweep}/{trial.configuration_id}",
         "status": status(summary),
         "reason": reasons[0] if reasons else None,
-        "workload": trial.workload,
-        "strategy": trial.method,
-        "num_accelerators": trial.num_ranks,
-        "batch": trial.batch_samples,
-        "precision": trial.precision,
-        "device": trial.device,
+        **picked(trial, "workload", *_WAY, "precision", "device", **_NAMES),
         "num_repetitions": len(summary.finished),
         "num_failed": len(summary.failed),
         "step_s": _step(summary),
         "phases": summary.phases,
-        "samples_per_s": rate and rate.value,
-        "samples_per_s_low": rate and rate.low,
-        "samples_per_s_high": rate and rate.high,
+        **picked(rate, "value", "low", "high", **_RATE_NAMES),
         "speedup": plain(judgement.speedup),
         "efficiency": judgement.efficiency,
         "over_ddp": plain(judgement.over_plain),
@@ -119,7 +122,7 @@ def _step(summary: ConfigurationSummary) -> dict[str, Any] | None:
     if found is None:
         return None
     method = interval_method(len(summary.timed))
-    return {"median": found.value, "low": found.low, "high": found.high, "method": method}
+    return {**picked(found, "value", "low", "high", value="median"), "method": method}
 
 
 def training(summary: ConfigurationSummary) -> dict[str, Any] | None:
@@ -147,29 +150,18 @@ def _mean(values: list[float]) -> dict[str, float | None] | None:
     return {"mean": mean(values), "standard_error": error}
 
 
+_RUN_NAMES: Final = {"is_steady": "steady", "num_outliers": "num_outlying_steps"}
+
+
 def _repetition(finished: FinishedTrial, sweep: str) -> dict[str, Any]:
-    trial, run = finished.trial, timed_run(finished)
-    return {
-        "run_id": run_id(sweep, finished),
-        "status": finished.status,
-        "reason": finished.reason,
-        "repetition": trial.repetition,
-        "arm": trial.arm,
-        "seed": trial.seed,
-        "file": finished.file,
-        **_timed(run),
-    }
-
-
-def _timed(run: TimedRun | None) -> dict[str, Any]:
-    """What one repetition timed; null where it did not."""
+    run = timed_run(finished)
     phases = {name: run.shares[name] * run.step_s for name in PARTS if name in run.shares} if run else {}
     return {
-        "step_s": run and run.step_s,
-        "num_steps": run and run.num_steps,
-        "num_warm_up": run and run.num_warm_up,
-        "steady": run and run.is_steady,
-        "num_outlying_steps": run and run.num_outliers,
+        "run_id": run_id(sweep, finished),
+        **picked(finished, "status", "reason"),
+        **picked(finished.trial, "repetition", "arm", "seed"),
+        "file": finished.file,
+        **picked(run, "step_s", "num_steps", "num_warm_up", "is_steady", "num_outliers", **_RUN_NAMES),
         "phases": phases,
     }
 
@@ -179,24 +171,18 @@ def _false(found: FalseDifferences | None) -> dict[str, Any] | None:
         return None
     return {
         "arms": "own" if found.are_arms else "odd and even repetitions",
-        "num_compared": found.num_compared,
-        "num_different": found.num_different,
-        "rate": found.rate.value,
-        "low": found.rate.low,
-        "high": found.rate.high,
+        **picked(found, "num_compared", "num_different"),
+        **picked(found.rate, "value", "low", "high", value="rate"),
     }
 
 
 def find_fields(found: FoundMethod) -> dict[str, Any]:
     """The document of a search."""
-    space = found.space
     found_fields: dict[str, Any] = significant(
         {
             "find": {
                 "folder": str(found.folder),
-                "workload": space.workload,
-                "precision": space.precision,
-                "device": space.device,
+                **picked(found.space, "workload", "precision", "device"),
                 "best": _candidate(found.best),
                 "one_device": _candidate(found.alone),
                 "plain_ddp": None if found.plain is None else _candidate(found.plain),
@@ -207,10 +193,7 @@ def find_fields(found: FoundMethod) -> dict[str, Any]:
                 "stopped": found.stopped,
                 "predicted_median_error_fraction": found.median_error_fraction,
                 "candidates": [_candidate(each) for each in found.tried],
-                "refused": [
-                    fields_of(each, method="strategy", num_ranks="num_accelerators", batch_samples="batch")
-                    for each in found.refused
-                ],
+                "refused": [fields_of(each, **_NAMES) for each in found.refused],
             }
         }
     )
@@ -220,11 +203,8 @@ def find_fields(found: FoundMethod) -> dict[str, Any]:
 def _candidate(each: MethodCandidate) -> dict[str, Any]:
     step = each.predicted_step
     return {
-        "strategy": each.trial.method,
-        "num_accelerators": each.trial.num_ranks,
-        "batch": each.trial.batch_samples,
-        "effect": each.effect,
-        "samples_per_s": each.samples_per_s,
+        **picked(each.trial, *_WAY, **_NAMES),
+        **picked(each, "effect", "samples_per_s"),
         "num_runs": len(each.runs),
         "failed": each.failed,
         "predicted": None
@@ -247,7 +227,6 @@ def _gain(
         return None
     return {
         "value": best / other.samples_per_s,
-        "low": interval and interval.low,
-        "high": interval and interval.high,
+        **picked(interval, "low", "high"),
         "level": USUAL_LEVEL,
     }

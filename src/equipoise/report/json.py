@@ -135,6 +135,14 @@ def fields_of(record: object, **names: str | None) -> dict[str, Any]:
     return found
 
 
+def picked(record: object, *fields: str, **names: str) -> dict[str, Any]:
+    """Those fields or properties of a record, in that order; null each where there is no record.
+
+    names: what the document calls a field.
+    """
+    return {names.get(field, field): plain(getattr(record, field, None)) for field in fields}
+
+
 def candidate_fields(candidate: Candidate) -> dict[str, Any]:
     """A candidate: `accelerator` is that of the question, a system too, as in `id`; `chip`: its chip."""
     found = fields_of(candidate)
@@ -270,8 +278,7 @@ def allocation_fields(found: "Allocation") -> dict[str, Any]:
     whole = {
         "cluster": {
             "accelerator": found.pool.cluster.accelerator.slug,
-            "num_accelerators": found.pool.cluster.num_accelerators,
-            "node_size": found.pool.cluster.node_size,
+            **picked(found.pool.cluster, "num_accelerators", "node_size"),
         },
         "objective": found.objective,
         "unit": _UNITS.get(found.objective, "s"),
@@ -280,7 +287,7 @@ def allocation_fields(found: "Allocation") -> dict[str, Any]:
         "certain": found.is_certain,
         "jobs": [_share(each) for each in found.shares],
         "late": [
-            {"name": each.job.name, "deadline_s": each.job.deadline_s, "late_s": each.late_s}
+            {**picked(each.job, "name", "deadline_s"), "late_s": each.late_s}
             for each in found.shares
             if each.late_s
         ],
@@ -297,8 +304,7 @@ def allocation_fields(found: "Allocation") -> dict[str, Any]:
 
 def _share(each: "JobShare") -> dict[str, Any]:
     return {
-        "name": each.job.name,
-        "workload": each.job.workload,
+        **picked(each.job, "name", "workload"),
         "start_s": each.start_s,
         "end_s": fields_of(each.end_s),
         "deadline_s": plain(each.job.deadline_s),
@@ -321,11 +327,9 @@ def ledger_fields(found: "LedgerReport") -> dict[str, Any]:
         "predictions": [_ledger_entry(each) for each in found.entries],
         "running": running
         and {
-            "num_predictions": running.num_predictions,
-            "num_measured": running.num_measured,
-            **plain(running.record),
-            "bias": running.bias,
-            "level": running.level,
+            **picked(running, "num_predictions", "num_measured"),
+            **fields_of(running.record),
+            **picked(running, "bias", "level"),
         },
         "num_added": found.num_added,
         "num_damaged_lines": found.ledger.num_damaged,
@@ -335,13 +339,11 @@ def ledger_fields(found: "LedgerReport") -> dict[str, Any]:
 
 def _ledger_entry(each: "LedgerEntry") -> dict[str, Any]:
     return {
-        "id": each.id,
-        "made": each.made,
+        **picked(each, "id", "made"),
         **fields_of(each.prediction),
         "measured": each.outcome,
         "num_measured": len(each.measured),
-        "error": each.error,
-        "held": each.is_covered,
+        **picked(each, "error", "is_covered", is_covered="held"),
         "sources": [one.source for one in each.measured],
     }
 
