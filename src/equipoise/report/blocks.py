@@ -28,6 +28,12 @@ class Code(Struct, frozen=True, kw_only=True):
 
 
 Span: TypeAlias = str | Strong | Code
+Spans: TypeAlias = Span | tuple[Span, ...]
+Labelled: TypeAlias = tuple[str, Spans]
+
+
+def _spans(words: Spans) -> tuple[Span, ...]:
+    return words if isinstance(words, tuple) else (words,)
 
 
 def strong(text: str) -> Strong:
@@ -77,9 +83,9 @@ class Bullets(Struct, frozen=True, kw_only=True):
     items: tuple[tuple[Span, ...], ...]
 
 
-def bullets(items: Iterable[str]) -> Bullets:
-    """A list of plain sentences."""
-    return Bullets(items=tuple((each,) for each in items))
+def bullets(items: Iterable[Spans]) -> Bullets:
+    """A list of short paragraphs."""
+    return Bullets(items=tuple(map(_spans, items)))
 
 
 class Badge(Struct, frozen=True, kw_only=True):
@@ -116,6 +122,16 @@ class Facts(Struct, frozen=True, kw_only=True):
     """A few lines under each other, their labels in a separate column."""
 
     items: tuple[Fact, ...]
+
+
+def tiles(items: Iterable[Tile]) -> Tiles:
+    """A few tiles side by side."""
+    return Tiles(items=tuple(items))
+
+
+def facts(items: Iterable[Labelled]) -> Facts:
+    """Lines of an answer, each a label and what is said of it."""
+    return Facts(items=tuple(Fact(label=label, spans=_spans(words)) for label, words in items))
 
 
 class Column(Struct, frozen=True, kw_only=True):

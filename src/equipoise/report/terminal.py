@@ -98,7 +98,7 @@ def _screen(page: Page[Shown], findings: Shown, console: Console) -> Iterator[Te
         drawn = [
             (
                 block,
-                next((lines for same, lines in known if same == block), None) or [*_block(block, console)],
+                next((lines for same, lines in known if same == block), []) or [*_block(block, console)],
             )
             for block in page.screen(findings, num_rows)
         ]

@@ -15,7 +15,6 @@ from equipoise.report.blocks import (
     Span,
     Table,
     Tile,
-    Tiles,
     code,
     named,
     names,
@@ -24,6 +23,7 @@ from equipoise.report.blocks import (
     prose,
     strong,
     table_of,
+    tiles,
     words,
 )
 from equipoise.report.format import (
@@ -235,7 +235,7 @@ def _ledger_blocks(findings: AccuracyFindings) -> tuple[Block, ...]:
             f"predicted times were {ratio(ledger.bias)} times the measured ones (median)."
         ),
     )
-    return (Tiles(items=(tile,)), note("All of them: ", code("equipoise record"), "."))
+    return (tiles((tile,)), note("All of them: ", code("equipoise record"), "."))
 
 
 KINDS: Final = {

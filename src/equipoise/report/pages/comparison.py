@@ -9,18 +9,17 @@ from msgspec.structs import replace
 from equipoise.economics import Bill
 from equipoise.report.blocks import (
     Block,
-    Bullets,
     Page,
     Panels,
     Section,
     Span,
     Tile,
-    Tiles,
     bullets,
     note,
     prose,
     strong,
     table_of,
+    tiles,
 )
 from equipoise.report.charts import NUM_COLOURS, SYMBOLS, Axis, Chart, Level, Mark, Series, series_of
 from equipoise.report.format import (
@@ -201,13 +200,14 @@ def _accelerator_s(row: Row) -> float:
 
 def _side_blocks(findings: ComparedFindings) -> tuple[Block, ...]:
     rows = _rows(findings)
-    tiles = Tiles(items=tuple(_tile(row, bill) for row, bill in zip(rows, findings.bills, strict=True)))
-    others = tuple(_against(rows[0], row) for row in rows[1:])
-    prices = note(
-        "Money is the time of one run at the price table's rate on demand; energy is measured where an "
-        "entry was metered, else rated power times the factor of the system. Carbon: the world's average."
+    return (
+        tiles(_tile(row, bill) for row, bill in zip(rows, findings.bills, strict=True)),
+        bullets(_against(rows[0], row) for row in rows[1:]),
+        note(
+            "Money is the time of one run at the price table's rate on demand; energy is measured where an "
+            "entry was metered, else rated power times the factor of the system. Carbon: the world's average."
+        ),
     )
-    return (tiles, Bullets(items=others), prices)
 
 
 def _tile(row: Row, bill: Bill) -> Tile:

@@ -14,13 +14,12 @@ from equipoise.report.blocks import (
     Block,
     Cell,
     ColumnOf,
-    Fact,
-    Facts,
     Of,
     Page,
     Panels,
     Section,
     bullets,
+    facts,
     more_note,
     named,
     names,
@@ -316,18 +315,19 @@ def _rank_badge(each: RankSeen, run: WatchedRun) -> Badge | None:
 
 def _brief(found: WatchedNow, _: int) -> tuple[Block, ...]:
     """The newest runs on a line each, and where the newest spends its steps."""
-    facts = []
-    for run in found.split[:1]:
-        parts = {phase: run.phases.get(phase, 0.0) for phase in PHASES}
-        shares = Stack(bars=(("", parts),), titles=PHASES).shares(0)
-        facts.append(Fact(label="Step", spans=(f"{', '.join(shares)}.",)))
     left_out = max(0, len(found.runs) - _MOST_RUNS)
     return (
         table_of("runs", _BRIEF_COLUMNS, found.runs[:_MOST_RUNS]),
-        Facts(items=tuple(facts)),
+        facts(("Step", _shares(run)) for run in found.split[:1]),
         bullets(_reasons(found)[:2]),
         more_note(plural(left_out, "run") if left_out else "", "phases", "step times", "ranks"),
     )
+
+
+def _shares(run: WatchedRun) -> str:
+    """The phases of a step, the largest first."""
+    parts = {phase: run.phases.get(phase, 0.0) for phase in PHASES}
+    return f"{', '.join(Stack(bars=(('', parts),), titles=PHASES).shares(0))}."
 
 
 WATCH: Final[Page[WatchedNow]] = Page(

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from equipoise.decide.answer import Alternative, Answer
 from equipoise.decide.evidence import NOTHING_FITS
-from equipoise.report.blocks import Block, Bullets, Page, Section, more_note, note, prose, strong
+from equipoise.report.blocks import Block, Page, Section, bullets, more_note, note, prose, strong
 from equipoise.report.format import listed, plural, printable, sentence, written_in
 from equipoise.report.pages.answer import basis, compare, head, overview, resources
 
@@ -55,7 +55,7 @@ def _brief(answer: Answer, num_rows: int) -> tuple[Block, ...]:
 def _screen(answer: Answer, num_rows: int) -> tuple[Block, ...]:
     shown = compare.around_choice(answer, num_rows)
     alternatives = [each for each in answer.alternatives if not _is_shown(answer, each)][:_MOST_ALTERNATIVES]
-    change: Block = Bullets(items=tuple(compare.alternative_spans(answer, each) for each in alternatives))
+    change: Block = bullets(compare.alternative_spans(answer, each) for each in alternatives)
     if answer.flips:
         change = prose(strong("Would change it: "), f"{compare.flip_words(answer, answer.flips[0])}.")
     runs = ("how to run it",) if answer.is_launched else ()

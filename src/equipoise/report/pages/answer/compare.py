@@ -12,7 +12,6 @@ from equipoise.decide.answer import Alternative, Answer, Candidate, Flip
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (
     Block,
-    Bullets,
     Cell,
     ColumnOf,
     Fold,
@@ -20,6 +19,7 @@ from equipoise.report.blocks import (
     Panels,
     Span,
     Table,
+    bullets,
     names,
     number,
     numbers,
@@ -399,11 +399,8 @@ def _equilibria(answer: Answer) -> Iterator[Block]:
         kinds.setdefault(point_words(each), []).append(each.kind)
     if kinds:
         yield Heading(name="answer-returns", text="Where returns diminish")
-        yield Bullets(
-            items=tuple(
-                (strong(f"{capital(listed(names))}: "), sentence(f"{words}."))
-                for words, names in kinds.items()
-            )
+        yield bullets(
+            (strong(f"{capital(listed(names))}: "), sentence(f"{words}.")) for words, names in kinds.items()
         )
 
 
@@ -453,8 +450,8 @@ def changes_blocks(answer: Answer) -> tuple[Block, ...]:
     """The alternatives, when each wins, and what would flip the answer."""
     blocks: list[Block] = []
     if answer.alternatives:
-        items = tuple(alternative_spans(answer, each) for each in answer.alternatives)
-        blocks += [prose("The closest alternatives:"), Bullets(items=items)]
+        alternatives = bullets(alternative_spans(answer, each) for each in answer.alternatives)
+        blocks += [prose("The closest alternatives:"), alternatives]
     if answer.flips:
         blocks.append(_flips_table(answer))
     elif answer.recommended is not None:

@@ -9,14 +9,13 @@ from equipoise.report import format as amounts
 from equipoise.report.blocks import (
     Badge,
     Block,
-    Bullets,
     Cell,
     Heading,
     PairMatrix,
     Panels,
     SideBySide,
     Tile,
-    Tiles,
+    bullets,
     named,
     names,
     note,
@@ -24,6 +23,7 @@ from equipoise.report.blocks import (
     numbers,
     prose,
     table_of,
+    tiles,
     words,
 )
 from equipoise.report.format import DASH, STAR, capital, count, listed, plural, sentence
@@ -67,7 +67,7 @@ _MOST_FAULTS: Final = 4
 def overview_blocks(answer: Answer) -> tuple[Block, ...]:
     """All that decides, on one page."""
     best = answer.recommended
-    top = refusal_blocks(answer) if best is None else (Tiles(items=tuple(_tiles(answer, best))),)
+    top = refusal_blocks(answer) if best is None else (tiles(_tiles(answer, best)),)
     if not answer.offers:
         return top
     chart = money_chart(answer)
@@ -134,15 +134,14 @@ def refusal_blocks(answer: Answer) -> tuple[Block, ...]:
     if refusal is None:
         return (
             prose("Not enough evidence for a time of any configuration:"),
-            Bullets(items=tuple((each,) for each in _without_times(answer))),
+            bullets(_without_times(answer)),
             *(note(sentence(each)) for each in answer.notes),
         )
     shown = (("Cheapest of all", refusal.cheapest), ("Fastest of all", refusal.fastest))
-    tiles = tuple(_refused(answer, label, each) for label, each in shown if each is not None)
     return (
-        *((Tiles(items=tiles),) if tiles else ()),
+        tiles(_refused(answer, label, each) for label, each in shown if each is not None),
         *_heading(answer, refusal),
-        Bullets(items=tuple((each,) for each in relaxed(answer))),
+        bullets(relaxed(answer)),
     )
 
 
@@ -353,8 +352,10 @@ def _changes(answer: Answer) -> tuple[Block, ...]:
     title = Heading(name="answer-changes", text="What would change it", is_minor=True)
     if not answer.flips:
         return (title, prose("No price, speed or limit within a factor of ten does."))
-    items = tuple((f"{capital(compare.flip_words(answer, each))}.",) for each in answer.flips[:_MOST_FLIPS])
-    return (title, Bullets(items=items))
+    return (
+        title,
+        bullets(f"{capital(compare.flip_words(answer, each))}." for each in answer.flips[:_MOST_FLIPS]),
+    )
 
 
 def _systems(answer: Answer) -> tuple[Block, ...]:
