@@ -1,16 +1,14 @@
 """The document of `bench`: a record per configuration with its repetitions; of `--find`, what was tried."""
 
-from collections.abc import Callable, Mapping
 from math import sqrt
 from statistics import mean, stdev
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from equipoise.bench.phases import PARTS
 from equipoise.bench.summary import (
     LEVEL,
     ConfigurationSummary,
     Spread,
-    TimedRun,
     interval_method,
     run_id,
     timed_run,
@@ -23,7 +21,6 @@ from equipoise.intervals import Interval
 from equipoise.report.json import fields_of, picked, plain
 from equipoise.units import significant
 
-Resource: TypeAlias = Callable[[TimedRun], float | None]
 PARTLY = "partly_failed"
 
 
@@ -84,23 +81,23 @@ def _configuration(judgement: Judgement, sweep: str) -> dict[str, Any]:
         "num_outlying_steps": sum(run.num_outliers for run in summary.timed),
         "num_outlying_repetitions": sum(summary.outlying),
         "num_disturbed": summary.num_disturbed,
-        "memory_bytes": summary.median_of(lambda run: run.memory_bytes),
-        "utilisation": {name: summary.median_of(of) for name, of in RESOURCES.items()},
-        "energy_j": summary.median_of(lambda run: run.energy_j),
+        "memory_bytes": summary.median_of("memory_bytes"),
+        "utilisation": {name: summary.median_of(name) for name in _UTILISATION},
+        "energy_j": summary.median_of("energy_j"),
         "energy_reason": energy_reason(summary),
         "training": training(summary),
         "repetitions": [_repetition(one, sweep) for one in summary.finished],
     }
 
 
-RESOURCES: Final[Mapping[str, Resource]] = {
-    "cpu_fraction": lambda run: run.cpu_fraction,
-    "accelerator_fraction": lambda run: run.accelerator_fraction,
-    "network_byte_per_s": lambda run: run.network_byte_per_s,
-    "others_cpu_fraction": lambda run: run.others_cpu_fraction,
-    "others_accelerator_fraction": lambda run: run.others_accelerator_fraction,
-    "num_others_on_accelerators": lambda run: run.num_others_on_accelerators,
-}
+_UTILISATION: Final = (
+    "cpu_fraction",
+    "accelerator_fraction",
+    "network_byte_per_s",
+    "others_cpu_fraction",
+    "others_accelerator_fraction",
+    "num_others_on_accelerators",
+)
 
 
 def status(summary: ConfigurationSummary) -> str:
@@ -112,7 +109,7 @@ def status(summary: ConfigurationSummary) -> str:
 
 def energy_reason(summary: ConfigurationSummary) -> str | None:
     """Why no energy was measured; None where it was."""
-    if not summary.timed or summary.median_of(lambda run: run.energy_j) is not None:
+    if not summary.timed or summary.median_of("energy_j") is not None:
         return None
     return next((run.energy_reason for run in summary.timed if run.energy_reason), "not measured")
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from equipoise.intervals import Interval
 from equipoise.report.charts import BarChart, Chart
-from equipoise.report.format import ABSENT, count, sentence, usable
+from equipoise.report.format import ABSENT, count, plural, sentence, usable
 
 Tone: TypeAlias = Literal["good", "bad", "plain", "quiet"]
 
@@ -63,9 +63,10 @@ def note(*spans: Span) -> Prose:
     return Prose(spans=tuple(each for each in spans if each), is_note=True)
 
 
-def more_note(*parts: str) -> Prose:
-    """What the short form of a page leaves out; parts without words are none."""
-    kept = ", ".join(filter(None, parts))
+def more_note(*parts: str | tuple[int, str]) -> Prose:
+    """What the short form of a page leaves out: in words, or how many of what, where there are any."""
+    counted = (part if isinstance(part, str) else plural(*part) if part[0] > 0 else "" for part in parts)
+    kept = ", ".join(filter(None, counted))
     return note(f"More with --full: {kept}." if kept else "More with --full.")
 
 

@@ -11,7 +11,7 @@ import orjson
 from msgspec import Struct
 
 from equipoise import __version__
-from equipoise.calibration import EstimatorName
+from equipoise.calibration import EstimatorName, EvidenceSource
 from equipoise.decide.answer import Alternative, Answer, Candidate
 from equipoise.decide.published_pretrainings import near_published_pretrainings
 from equipoise.decide.published_steps import near_published_steps
@@ -86,28 +86,17 @@ class WeightedSource(Struct, frozen=True, kw_only=True):
 
 def evidence_of(answer: Answer) -> tuple[WeightedSource, ...]:
     """What the time of the recommended candidate rests on; of the fastest where none is recommended."""
-    shown = answer.shown
     found: list[WeightedSource] = []
-    for each in () if shown is None else shown.estimates:
-        if not each.sources:
-            found.append(
-                WeightedSource(kind=each.estimator, estimate=each.name, ref=each.name, weight=each.weight)
-            )
-        shares = [1.0 if source.share is None else source.share for source in each.sources]
+    for each in () if answer.shown is None else answer.shown.estimates:
+        sources = each.sources or (EvidenceSource(kind=each.estimator, ref=each.name),)
+        shares = [1.0 if source.share is None else source.share for source in sources]
         whole = sum(shares) or 1.0
-        found += (
-            WeightedSource(
-                kind=source.kind,
-                estimate=each.name,
-                ref=source.ref,
-                weight=each.weight * share / whole,
-                num_accelerators=source.num_accelerators,
-                time_s=source.time_s,
-                source_uri=source.source_uri,
-                source_line=source.source_line,
+        for source, share in zip(sources, shares, strict=True):
+            where = picked(source, "num_accelerators", "time_s", "source_uri", "source_line")
+            weight = each.weight * share / whole
+            found.append(
+                WeightedSource(kind=source.kind, estimate=each.name, ref=source.ref, weight=weight, **where)
             )
-            for source, share in zip(each.sources, shares, strict=True)
-        )
     return tuple(found)
 
 

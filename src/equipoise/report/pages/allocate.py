@@ -210,15 +210,10 @@ def _strategies(found: Allocation) -> tuple[Block, ...]:
 def _brief(found: Allocation, num_rows: int) -> tuple[Block, ...]:
     """The schedule, what it gives and how sure that is, on one screen."""
     shares = _by_start(found)
-    left_out = len(shares) - num_rows
     return (
         _table(found, shares[:num_rows]),
         facts(_facts(found, most=_MOST_NAMES)),
-        more_note(
-            plural(left_out, "job") if left_out > 0 else "",
-            "strategies",
-            plural(len(found.notes), "note") if found.notes else "",
-        ),
+        more_note((len(shares) - num_rows, "job"), "strategies", (len(found.notes), "note")),
     )
 
 

@@ -1,7 +1,7 @@
 """Parts of wholes as stacked bars, and what moves a result as a tornado, each with its numbers as a table."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
@@ -179,32 +179,26 @@ def tornado_table(found: Tornado, *, name: str) -> Table:
 
 def _in_currency(found: Tornado) -> Tornado:
     """The tornado with its amounts of money in the currency of the page."""
-
-    def written(value: float, unit: str) -> float:
-        return converted(value) if unit.startswith("USD") else value
-
-    def named(unit: str) -> str:
-        return unit.replace("USD", currency())
-
-    result = found.result
-    return replace(
-        found,
-        unit=named(found.unit),
-        result=replace(
-            result, **{name: written(getattr(result, name), found.unit) for name in ("value", "low", "high")}
-        ),
-        bars=tuple(
-            replace(
-                each,
-                unit=named(each.unit),
-                low=written(each.low, each.unit),
-                high=written(each.high, each.unit),
-                at_low=written(each.at_low, found.unit),
-                at_high=written(each.at_high, found.unit),
-            )
-            for each in found.bars
-        ),
+    rate = _rate(found.unit)
+    value, low, high = (rate * each for each in (found.result.value, found.result.low, found.result.high))
+    bars = (
+        replace(
+            each,
+            unit=each.unit.replace("USD", currency()),
+            low=_rate(each.unit) * each.low,
+            high=_rate(each.unit) * each.high,
+            at_low=rate * each.at_low,
+            at_high=rate * each.at_high,
+        )
+        for each in found.bars
     )
+    result = replace(found.result, value=value, low=low, high=high)
+    return replace(found, unit=found.unit.replace("USD", currency()), result=result, bars=tuple(bars))
+
+
+def _rate(unit: str) -> float:
+    """How much of the page's currency a unit of money is; 1 of any other unit."""
+    return converted(1.0) if unit.startswith("USD") else 1.0
 
 
 def moving(found: Tornado) -> tuple[Bar, ...]:
@@ -264,16 +258,13 @@ _TOO_WIDE: Final = "range too wide"
 
 def _milliseconds(found: "Spread") -> tuple[str, str | None]:
     """Milliseconds and the ends of their range, with as many digits as distinguish these."""
-    low, high = found.low, found.high
-    if low is None or high is None or low == high:
-        return format_milliseconds(found.value), None
-    if is_too_wide(low, high):
-        return format_milliseconds(found.value), _TOO_WIDE
-    for num_digits in (3, 4, 5):
-        ends = [format_milliseconds(each, digits=num_digits) for each in (low, high)]
-        if ends[0] != ends[1]:
-            break
-    return format_milliseconds(found.value, digits=num_digits), DASH.join(ends)
+    if found.low != found.high:
+        for num_digits in (3, 4, 5):
+            form = partial(format_milliseconds, digits=num_digits)
+            ends = _within(found, form)
+            if ends is not None:
+                return form(found.value), ends
+    return format_milliseconds(found.value), None
 
 
 def milliseconds(found: "Spread | None") -> Cell:

@@ -205,12 +205,11 @@ def _problems_blocks(found: Links) -> tuple[Block, ...]:
 
 def _brief(found: Links, _: int) -> tuple[Block, ...]:
     verdicts = list(_verdicts(found))
-    left_out = max(0, len(verdicts) - _MOST_VERDICTS)
     return (
         bullets(verdicts[:_MOST_VERDICTS]),
         *_fits_blocks(found.fits, caption="", most=_MOST_ROWS),
         bullets(_problems(found)[:2]),
-        more_note(plural(left_out, "verdict") if left_out else "", "every range of sizes", "evidence"),
+        more_note((len(verdicts) - _MOST_VERDICTS, "verdict"), "every range of sizes", "evidence"),
     )
 
 

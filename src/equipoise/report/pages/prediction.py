@@ -252,14 +252,13 @@ def _brief(found: Prediction, num_rows: int) -> tuple[Block, ...]:
     is_asked = found.question.sizes is not None
     worth = [each for each in found.candidates if is_asked or each.time_s is not None] or found.candidates
     shown = _spread(worth, num_rows, kept=first)
-    left_out = len(found.candidates) - len(shown)
     return (
         _table(found, shown),
         facts(_brief_facts(found)),
         more_note(
-            plural(left_out, "size") if left_out else "",
+            (len(found.candidates) - len(shown), "size"),
             plural(len(found.evidence), "source"),
-            plural(len(found.notes), "note") if found.notes else "",
+            (len(found.notes), "note"),
         ),
     )
 
@@ -336,11 +335,8 @@ def _reach_about(found: Reaches) -> str:
 def _reach_headline(found: Reaches) -> str:
     best = found.best
     of = "a model of " if best.ask == "model" else ""
-    return f"{_limits(best.question)} allow{'s' * _is_one(best.question)} {of}{_sized(best)}"
-
-
-def _is_one(question: TrainingQuery) -> bool:
-    return question.budget_usd is None or question.deadline_s is None
+    is_one = best.question.budget_usd is None or best.question.deadline_s is None
+    return f"{_limits(best.question)} {'allows' if is_one else 'allow'} {of}{_sized(best)}"
 
 
 def _answer(found: Reaches) -> tuple[Block, ...]:
@@ -365,11 +361,7 @@ def _reach_brief(found: Reaches, num_rows: int) -> tuple[Block, ...]:
         *_answer(found),
         _reach_table(best, best.by_size[first : first + num_rows]),
         *((prose(strong("Assumes: "), f"{rests}."),) if rests else ()),
-        more_note(
-            plural(len(best.by_size), "size") if best.by_size else "",
-            "assumptions",
-            plural(len(found.notes), "note") if found.notes else "",
-        ),
+        more_note((len(best.by_size), "size"), "assumptions", (len(found.notes), "note")),
     )
 
 

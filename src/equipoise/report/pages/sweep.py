@@ -18,7 +18,7 @@ from equipoise.diagnose.sweeps import (
     is_slower,
 )
 from equipoise.report import format as amounts
-from equipoise.report.bench_json import RESOURCES, Resource, energy_reason
+from equipoise.report.bench_json import energy_reason
 from equipoise.report.blocks import (
     Badge,
     Block,
@@ -293,12 +293,13 @@ def _overlapped(each: Judgement) -> float | None:
     return phases[OVERLAPPED] / phases[TOTAL] if phases.get(TOTAL) else None
 
 
-_RESOURCES: Final[Mapping[str, tuple[Resource, Callable[[float], str]]]] = {
-    "MiB per rank": (lambda run: run.memory_bytes, lambda value: f"{value / MIB:,.0f}"),
-    "CPU use": (RESOURCES["cpu_fraction"], amounts.share),
-    "Accelerator use": (RESOURCES["accelerator_fraction"], amounts.share),
-    "Network": (RESOURCES["network_byte_per_s"], lambda value: format_si(value, "B/s")),
-    "J per step": (lambda run: run.energy_j, lambda value: f"{value:.3g}"),
+# A field of timed runs each, and how it is written.
+_RESOURCES: Final[Mapping[str, tuple[str, Callable[[float], str]]]] = {
+    "MiB per rank": ("memory_bytes", lambda value: f"{value / MIB:,.0f}"),
+    "CPU use": ("cpu_fraction", amounts.share),
+    "Accelerator use": ("accelerator_fraction", amounts.share),
+    "Network": ("network_byte_per_s", lambda value: format_si(value, "B/s")),
+    "J per step": ("energy_j", lambda value: f"{value:.3g}"),
 }
 
 

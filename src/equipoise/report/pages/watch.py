@@ -225,7 +225,7 @@ def _course_blocks(found: WatchedNow) -> tuple[Block, ...]:
 def _series(run: WatchedRun, place: int, runs: tuple[WatchedRun, ...]) -> Series:
     assert run.course is not None
     points = (
-        (step, each / MILLISECOND_S, (_begun(run), f"update {count(step)}: {_ms(each)} ms"))
+        (step, each / MILLISECOND_S, (_begun(run), f"update {count(step)}: {format_milliseconds(each)} ms"))
         for step, each in zip(run.course.steps, run.course.step_s, strict=True)
     )
     return series_of(_clock(run, runs), series_mark(place), points, is_line=True)
@@ -233,7 +233,7 @@ def _series(run: WatchedRun, place: int, runs: tuple[WatchedRun, ...]) -> Series
 
 def _course_words(run: WatchedRun) -> str:
     assert run.course is not None
-    first, last = _ms(run.course.step_s[0]), _ms(run.course.step_s[-1])
+    first, last = format_milliseconds(run.course.step_s[0]), format_milliseconds(run.course.step_s[-1])
     return f"{_begun(run)}: {first} ms at first, {last} ms at update {count(run.course.steps[-1])}"
 
 
@@ -277,9 +277,9 @@ def _ranks_blocks(found: WatchedNow) -> tuple[Block, ...]:
             "Host", lambda each: Cell(text=printable(each.host), key=each.host, badge=_rank_badge(each, run))
         ),
         numbers("Last step", "num_steps", meaning="the latest that it has written"),
-        numbers("Step, ms", "step_s", _ms, meaning="median over measured steps"),
+        numbers("Step, ms", "step_s", format_milliseconds, meaning="median over measured steps"),
         *(
-            numbers(f"{capital(title)}, ms", _phase(name), _ms, is_wide=True, meaning="mean")
+            numbers(f"{capital(title)}, ms", _phase(name), format_milliseconds, is_wide=True, meaning="mean")
             for name, title in _RANK_PHASES.items()
         ),
         numbers(
@@ -300,10 +300,6 @@ def _phase(name: str) -> Of:
     return lambda each: each.phases.get(name)
 
 
-def _ms(seconds: float) -> str:
-    return format_milliseconds(seconds)
-
-
 def _rank_badge(each: RankSeen, run: WatchedRun) -> Badge | None:
     if each.end is None:
         return None if run.is_running else Badge(text="no end", tone="bad")
@@ -315,12 +311,11 @@ def _rank_badge(each: RankSeen, run: WatchedRun) -> Badge | None:
 
 def _brief(found: WatchedNow, _: int) -> tuple[Block, ...]:
     """The newest runs on a line each, and where the newest spends its steps."""
-    left_out = max(0, len(found.runs) - _MOST_RUNS)
     return (
         table_of("runs", _BRIEF_COLUMNS, found.runs[:_MOST_RUNS]),
         facts(("Step", _shares(run)) for run in found.split[:1]),
         bullets(_reasons(found)[:2]),
-        more_note(plural(left_out, "run") if left_out else "", "phases", "step times", "ranks"),
+        more_note((len(found.runs) - _MOST_RUNS, "run"), "phases", "step times", "ranks"),
     )
 
 
