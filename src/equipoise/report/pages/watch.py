@@ -39,20 +39,12 @@ from equipoise.report.format import (
     ratio,
     sentence,
 )
-from equipoise.report.pages.breakdowns import (
-    PHASES,
-    PHASES_INTRO,
-    Stack,
-    milliseconds,
-    spread_cell,
-    step_chart,
-    step_words,
-)
+from equipoise.report.pages import breakdowns
 from equipoise.units import MIB, MILLISECOND_S, format_milliseconds, format_percent
 
 _SUCCESS: Final = "success"
-_NAME: Final = re.compile(r"(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)-[0-9a-f]+", re.ASCII)
-_RANK_PHASES: Final = {name: title for name, title in PHASES.items() if name != "rest"}
+_NAME: Final = re.compile(r"\A(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)-[0-9a-f]+\Z", re.ASCII)
+_RANK_PHASES: Final = {name: title for name, title in breakdowns.PHASES.items() if name != "rest"}
 _MOST_GAINS: Final = 2
 _MOST_BARS: Final = 12
 _MOST_LINES: Final = 4
@@ -66,11 +58,7 @@ _MOST_RUNS: Final = 8
 
 def _begun(run: WatchedRun) -> str:
     """When a run began, from its folder's name; that name where it is another."""
-    found = _NAME.fullmatch(run.name)
-    if found is None:
-        return printable(run.name)
-    year, month, day, hour, minute, second = found.groups()
-    return f"{year}-{month}-{day} {hour}:{minute}:{second}"
+    return printable(_NAME.sub(r"\1-\2-\3 \4:\5:\6", run.name))
 
 
 def _clock(run: WatchedRun, among: Sequence[WatchedRun]) -> str:
@@ -92,7 +80,7 @@ def _headline(found: WatchedNow) -> str:
         return f"{name}: no watched run {what}"
     run = found.runs[0]
     what = f"{printable(run.workload or 'a model')} on {plural(run.num_ranks, 'rank')}"
-    step = "" if run.step_s is None else f", {step_words(run.step_s)} per step"
+    step = "" if run.step_s is None else f", {breakdowns.step_words(run.step_s)} per step"
     state = "training" if run.is_running else "ended" if run.status == _SUCCESS else "cut short"
     return f"{name}: {what}{step}; {state}"
 
@@ -125,11 +113,12 @@ def _of_run(run: WatchedRun) -> tuple[str, ...]:
 
 def _largest(run: WatchedRun) -> str:
     """The phase that takes most of a step; nothing where no phases were measured."""
-    known = {name: run.phases[name] for name in PHASES if name in run.phases}
+    known = {name: run.phases[name] for name in breakdowns.PHASES if name in run.phases}
     if not known:
         return ""
     most = max(known, key=lambda name: known[name])
-    return f"; {format_percent(round(known[most] / sum(known.values()), 3))} of a step is {PHASES[most]}"
+    share = format_percent(round(known[most] / sum(known.values()), 3))
+    return f"; {share} of a step is {breakdowns.PHASES[most]}"
 
 
 def _closing(found: WatchedNow) -> tuple[str, ...]:
@@ -193,7 +182,7 @@ def _phases_blocks(found: WatchedNow) -> tuple[Block, ...]:
         _clock(run, runs) if is_one_size else f"{_clock(run, runs)}, {plural(run.num_ranks, 'rank')}"
         for run in runs
     ]
-    chart = step_chart(
+    chart = breakdowns.step_chart(
         "watched-phases",
         "A step of each run",
         "begun, UTC" if is_one_size else "begun, UTC; ranks",
@@ -202,7 +191,7 @@ def _phases_blocks(found: WatchedNow) -> tuple[Block, ...]:
     )
     is_cut = len(found.split) > _MOST_BARS
     return (
-        prose(PHASES_INTRO),
+        prose(breakdowns.PHASES_INTRO),
         Panels(charts=(chart,), legend="Phase"),
         note(f"The newest {_MOST_BARS} runs are shown." if is_cut else ""),
     )
@@ -247,10 +236,12 @@ _RUN_COLUMNS: Final = (
     numbers("Batch", "batch_samples", meaning="samples of an update over all ranks"),
     numbers(
         "Step, ms",
-        lambda run: milliseconds(run.step_s),
+        lambda run: breakdowns.milliseconds(run.step_s),
         meaning="median over measured steps; its range below",
     ),
-    numbers("Samples/s", lambda run: spread_cell(run.samples_per_s), meaning="of all ranks together"),
+    numbers(
+        "Samples/s", lambda run: breakdowns.spread_cell(run.samples_per_s), meaning="of all ranks together"
+    ),
     numbers("Steps", "num_steps", meaning="measured: after warm-up, of the usual size"),
     numbers("Warm-up", "num_warm_up", is_wide=True, meaning="first steps, excluded"),
     numbers("Excluded", "num_unlike", is_wide=True, meaning="steps of another size than most"),
@@ -321,8 +312,8 @@ def _brief(found: WatchedNow, _: int) -> tuple[Block, ...]:
 
 def _shares(run: WatchedRun) -> str:
     """The phases of a step, the largest first."""
-    parts = {phase: run.phases.get(phase, 0.0) for phase in PHASES}
-    return f"{', '.join(Stack(bars=(('', parts),), titles=PHASES).shares(0))}."
+    parts = {phase: run.phases.get(phase, 0.0) for phase in breakdowns.PHASES}
+    return f"{', '.join(breakdowns.Stack(bars=(('', parts),), titles=breakdowns.PHASES).shares(0))}."
 
 
 WATCH: Final[Page[WatchedNow]] = Page(
