@@ -191,10 +191,16 @@ def answer_fields(answer: Answer) -> dict[str, Any]:
     """
     found = fields_of(answer)
     found["evidence"] = [fields_of(each) for each in evidence_of(answer)]
-    found["published_steps"] = plain(near_published_steps(answer))
-    found["published_pretrainings"] = plain(near_published_pretrainings(answer))
+    found |= _published_near(answer)
     rounded = {name: _rounded(value) for name, value in found.items() if name != "question"}
     return {"question": _question(answer), "currency": _currency(answer.question), **rounded}
+
+
+def _published_near(answer: Answer | None) -> dict[str, Any]:
+    return {
+        "published_steps": plain(near_published_steps(answer)),
+        "published_pretrainings": plain(near_published_pretrainings(answer)),
+    }
 
 
 def _currency(asked: "TrainingQuery") -> dict[str, Any] | None:
@@ -244,11 +250,7 @@ def prediction_fields(found: "Prediction") -> dict[str, Any]:
         }
         for each in found.candidates
     ]
-    near = {
-        "published_steps": plain(near_published_steps(found.answer)),
-        "published_pretrainings": plain(near_published_pretrainings(found.answer)),
-    }
-    rounded = _rounded({"predictions": predictions, **fields, **near})
+    rounded = _rounded({"predictions": predictions, **fields, **_published_near(found.answer)})
     return {"question": fields_of(found.question), "currency": _currency(found.question), **rounded}
 
 

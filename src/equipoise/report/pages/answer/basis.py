@@ -42,8 +42,6 @@ _Assumption: TypeAlias = tuple[str, str, str]  # what, its value, its source
 def why_blocks(answer: Answer) -> tuple[Block, ...]:
     """The reasons, each with its sources, and every source with its weight."""
     found = sorted(evidence_of(answer), key=lambda each: -each.weight)
-    if not answer.reasons and not found:
-        return (prose("Nothing is recommended, so there is no choice to give reasons for."),)
     shown, rest = found[:_TOP_SOURCES], found[_TOP_SOURCES:]
     weight = amounts.share(sum(each.weight for each in rest))
     caption = "Sources of the time, by their weight in it"
@@ -242,8 +240,6 @@ def _money(answer: Answer) -> Iterator[_Assumption]:
 
 def run_blocks(answer: Answer) -> tuple[Block, ...]:
     """The command, what else can run it and what that cannot express, and settings with their reasons."""
-    if not answer.snippets:
-        return (_settings_table(answer),)
     first, *others = answer.snippets
     return (
         Heading(name="run-first", text=sentence(first.title), is_minor=True),

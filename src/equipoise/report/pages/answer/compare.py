@@ -183,13 +183,14 @@ def money_chart(answer: Answer) -> Chart | None:
         if group in by_group
     ]
     title = f"Money against time{' of all systems' if len(series) > 1 else ''}"
-    lines, notes = _break_evens(answer, best, scale) if best is not None else ([], [])
+    lines = [] if best is None else [*_break_evens(answer, best, scale)]
+    dashed = "; dashed: equal cost at that value of an hour" if lines else ""
+    lines += _limit_lines(answer, [*places.values()], scale)
+    notes = [words for _, words in lines]
     if best is not None and best.id in places:
         x, y = places[best.id]
         series.append(star(best, x, y))
-        notes = [Note(x=x, y=y, text=f"{STAR} {count(best.num_accelerators)}"), *notes]
-    limits = tuple(_limit_lines(answer, [*places.values()], scale))
-    dashed = "; dashed: equal cost at that value of an hour" if lines else ""
+        notes.insert(0, Note(x=x, y=y, text=f"{STAR} {count(best.num_accelerators)}"))
     left_out = len(priced) - len(near)
     more = f"; {plural(left_out, 'slower size')} not shown" if left_out else ""
     known = "; ".join(f"{head.title_of(each)} {head.takes(each)}" for each in near)
@@ -200,14 +201,13 @@ def money_chart(answer: Answer) -> Chart | None:
         alternative=f"Money by time: {known}.",
         x=Axis(title=f"time in {unit}", is_log=True),
         y=Axis(title="US dollars" if amounts.currency() == "USD" else amounts.currency(), is_log=True),
-        series=(*series, *lines, *(line for line, _ in limits)),
-        notes=(*notes, *(words for _, words in limits)),
+        series=(*series, *(line for line, _ in lines)),
+        notes=tuple(notes),
     )
 
 
-def _break_evens(answer: Answer, best: Candidate, scale: float) -> tuple[list[Series], list[Note]]:
+def _break_evens(answer: Answer, best: Candidate, scale: float) -> Iterator[tuple[Series, Note]]:
     """The lines of equal cost, money and time together, from the choice to the offer of each other system."""
-    lines, notes = [], []
     assert best.time_s is not None
     for offer in answer.offers:
         value, other = offer.break_even_usd_per_hour, answer.candidate(offer.candidate)
@@ -217,11 +217,10 @@ def _break_evens(answer: Answer, best: Candidate, scale: float) -> tuple[list[Se
         times = [best.time_s.value * (other.time_s.value / best.time_s.value) ** step for step in steps]
         costs = [best.usd.value + value * (best.time_s.value - each) / HOUR_S for each in times]
         x, y = tuple(each / scale for each in times), tuple(map(amounts.converted, costs))
-        lines.append(replace(_curve("break-even", x, y), is_extrapolated=True))
         middle = len(x) // 2
         words = f"{head.hour_digits(value)} {amounts.currency()}/h"
-        notes.append(Note(x=x[middle], y=y[middle], text=words, is_minor=True))
-    return lines, notes
+        note = Note(x=x[middle], y=y[middle], text=words, is_minor=True)
+        yield replace(_curve("break-even", x, y), is_extrapolated=True), note
 
 
 def _limit_lines(
@@ -441,7 +440,7 @@ def changes_blocks(answer: Answer) -> tuple[Block, ...]:
         blocks += [prose("The closest alternatives:"), alternatives]
     if answer.flips:
         blocks.append(_flips_table(answer))
-    elif answer.recommended is not None:
+    else:
         blocks.append(prose("No price, speed or limit within a factor of ten changes the answer."))
     return tuple(blocks)
 
