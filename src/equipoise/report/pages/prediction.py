@@ -81,9 +81,7 @@ def _headline(found: Prediction) -> str:
     first, last = known[0], known[-1]
     if first is last:
         return f"{title_of(first)}: {takes(first)}"
-    assert first.time_s is not None
-    assert last.time_s is not None
-    times = f"{amounts.duration(first.time_s.value)} to {amounts.duration(last.time_s.value)}"
+    times = f"{amounts.duration(first.known_time_s.value)} to {amounts.duration(last.known_time_s.value)}"
     money = ""
     if first.usd is not None and last.usd is not None:
         money = f", {amounts.digits(first.usd.value)} to {amounts.money(last.usd.value)}"
@@ -382,8 +380,7 @@ def _facts(found: Reaches, best: BudgetReach) -> Iterator[Labelled]:
     most = max(best.by_size, key=lambda each: each.amount.value, default=None)
     slower = "" if most is None or _is_taken(best, most) else _slower(best, most)
     yield ("Take", (strong(title_of(taken)), slower))
-    assert taken.time_s is not None
-    yield "Time", amounts.time_with_range(taken.time_s)
+    yield "Time", amounts.time_with_range(taken.known_time_s)
     money: tuple[Span, ...] = ("no price is known (--price)",)
     if taken.usd is not None:
         money = (f"{amounts.money(taken.usd.value)} ({amounts.ends(taken.usd, amounts.money)})",)
@@ -400,10 +397,8 @@ def _facts(found: Reaches, best: BudgetReach) -> Iterator[Labelled]:
 
 def _slower(best: BudgetReach, most: Within) -> str:
     """The size that allows a little more than the one taken, which is much faster."""
-    taken_s, most_s = best.recommended.time_s, most.candidate.time_s
-    assert taken_s is not None
-    assert most_s is not None
-    times = amounts.factor(most_s.value / taken_s.value)
+    slower = most.candidate.known_time_s.value / best.recommended.known_time_s.value
+    times = amounts.factor(slower)
     return (
         f"; {count(most.candidate.num_accelerators)} allow {format_si(most.amount.value)} in {times} the time"
     )

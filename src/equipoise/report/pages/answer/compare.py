@@ -137,11 +137,10 @@ def _results(known: Sequence[Candidate], scale: float) -> Iterator[Series]:
 
 
 def _hover(each: Candidate) -> tuple[str, ...]:
-    assert each.time_s is not None
     strategy, usd = each.strategy_text, amounts.usable(each.usd)
     return (
         head.title_of(each),
-        amounts.time_with_range(each.time_s),
+        amounts.time_with_range(each.known_time_s),
         *(() if usd is None else (amounts.money(usd.value),)),
         *(f"{sentence(one.name)}: {amounts.duration(one.time_s.value)}" for one in each.estimates),
         *(() if strategy is None else wrap(sentence(strategy), _HOVER_CHARACTERS)),
@@ -208,14 +207,15 @@ def money_chart(answer: Answer) -> Chart | None:
 
 def _break_evens(answer: Answer, best: Candidate, scale: float) -> Iterator[tuple[Series, Note]]:
     """The lines of equal cost, money and time together, from the choice to the offer of each other system."""
-    assert best.time_s is not None
     for offer in answer.offers:
         value, other = offer.break_even_usd_per_hour, answer.candidate(offer.candidate)
         if value is None or other.time_s is None or best.usd is None:
             continue
         steps = [place / _CURVE_POINTS for place in range(_CURVE_POINTS + 1)]
-        times = [best.time_s.value * (other.time_s.value / best.time_s.value) ** step for step in steps]
-        costs = [best.usd.value + value * (best.time_s.value - each) / HOUR_S for each in times]
+        times = [
+            best.known_time_s.value * (other.time_s.value / best.known_time_s.value) ** step for step in steps
+        ]
+        costs = [best.usd.value + value * (best.known_time_s.value - each) / HOUR_S for each in times]
         x, y = tuple(each / scale for each in times), tuple(map(amounts.converted, costs))
         middle = len(x) // 2
         words = f"{head.hour_digits(value)} {amounts.currency()}/h"

@@ -213,8 +213,7 @@ def _buying(found: Ownership) -> str:
 
 
 def _time(answer: Answer, best: Candidate) -> Iterator[Span]:
-    assert best.time_s is not None
-    time = best.time_s
+    time = best.known_time_s
     yield strong(amounts.duration(time.value))
     yield f" ({amounts.duration_range(time)}, {format_percent(time.level)} range)"
     if time.value < MINUTE_S:
@@ -348,9 +347,7 @@ def _pays(before: Candidate, after: Candidate, start_s: float) -> bool:
 
 
 def _speedup(before: Candidate, after: Candidate, start_s: float = 0.0) -> float:
-    assert before.time_s is not None
-    assert after.time_s is not None
-    return (before.time_s.value + start_s) / (after.time_s.value + start_s)
+    return (before.known_time_s.value + start_s) / (after.known_time_s.value + start_s)
 
 
 def _growth(before: Candidate, after: Candidate) -> float:
@@ -470,8 +467,6 @@ def _step(sizes: Sequence[Candidate], at: int, *, start_s: float = 0.0, is_secon
     start_s: counts in where not zero. is_second: what the two numbers are was said of a step before it.
     """
     before, after = sizes[at - 1], sizes[at]
-    assert before.time_s is not None
-    assert after.time_s is not None
     is_base = before.speedup is not None and before.speedup.value == 1.0
     fast = f"{amounts.factor(_speedup(before, after))} as fast"
     if start_s:

@@ -64,8 +64,7 @@ def overview_blocks(answer: Answer) -> tuple[Block, ...]:
 
 def _tiles(answer: Answer, best: Candidate) -> Iterator[Tile]:
     """Time, money, the chance to keep the limits, and what all that rests on."""
-    assert best.time_s is not None
-    time, usd = best.time_s, amounts.usable(best.usd)
+    time, usd = best.known_time_s, amounts.usable(best.usd)
     level = format_percent(time.level)
     yield Tile(
         label="Time",
@@ -400,9 +399,7 @@ def _plainly(each: Candidate, best: Candidate) -> str:
 
     Source: accelerator-hours x price, equal for both.
     """
-    assert each.time_s is not None
-    assert best.time_s is not None
-    fast = _than(each.time_s.value, best.time_s.value, ("Faster", "Slower", "As fast"))
+    fast = _than(each.known_time_s.value, best.known_time_s.value, ("Faster", "Slower", "As fast"))
     if each.usd is not None and best.usd is not None:
         cost = _than(each.usd.value, best.usd.value, _COSTS)
         return f"{fast} and {cost}" + (_energy_words(each, best) if fast != "Slower" else "")
