@@ -48,9 +48,8 @@ def sweep_fields(found: Swept) -> dict[str, Any]:
     }
 
 
-# What a trial's way to train is, and what documents call that.
-_WAY: Final = ("method", "num_ranks", "batch_samples")
-_NAMES: Final = {"method": "strategy", "num_ranks": "num_accelerators", "batch_samples": "batch"}
+# How a trial trains, and what documents call that.
+_WAY_NAMES: Final = {"method": "strategy", "num_ranks": "num_accelerators", "batch_samples": "batch"}
 _RATE_NAMES: Final = {
     "value": "samples_per_s",
     "low": "samples_per_s_low",
@@ -66,7 +65,7 @@ def _configuration(judgement: Judgement, sweep: str) -> dict[str, Any]:
         "run_id": f"{sweep}/{trial.configuration_id}",
         "status": status(summary),
         "reason": reasons[0] if reasons else None,
-        **picked(trial, "workload", *_WAY, "precision", "device", **_NAMES),
+        **picked(trial, "workload", *_WAY_NAMES, "precision", "device", **_WAY_NAMES),
         "num_repetitions": len(summary.finished),
         "num_failed": len(summary.failed),
         "step_s": _step(summary),
@@ -190,7 +189,7 @@ def find_fields(found: FoundMethod) -> dict[str, Any]:
                 "stopped": found.stopped,
                 "predicted_median_error_fraction": found.median_error_fraction,
                 "candidates": [_candidate(each) for each in found.tried],
-                "refused": [fields_of(each, **_NAMES) for each in found.refused],
+                "refused": [fields_of(each, **_WAY_NAMES) for each in found.refused],
             }
         }
     )
@@ -200,7 +199,7 @@ def find_fields(found: FoundMethod) -> dict[str, Any]:
 def _candidate(each: MethodCandidate) -> dict[str, Any]:
     step = each.predicted_step
     return {
-        **picked(each.trial, *_WAY, **_NAMES),
+        **picked(each.trial, *_WAY_NAMES, **_WAY_NAMES),
         **picked(each, "effect", "samples_per_s"),
         "num_runs": len(each.runs),
         "failed": each.failed,
