@@ -3,7 +3,7 @@
 Other measurements write the same tables from rows of their own: `run_row`, `step_rows`, `write`.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from math import erfc, fsum, inf, pi, sqrt
 from pathlib import Path
@@ -306,9 +306,9 @@ class ConfigurationSummary(Struct, frozen=True, kw_only=True):
             return (False,) * len(self.timed)
         return outliers([run.step_s for run in self.timed])
 
-    def median_of(self, quantity: Callable[[TimedRun], float | None]) -> float | None:
-        """The median of a quantity over the repetitions that measured it; None where none did."""
-        values = [value for value in map(quantity, self.timed) if value is not None]
+    def median_of(self, quantity: str) -> float | None:
+        """The median of a field of runs over the repetitions that measured it; None where none did."""
+        values = [value for run in self.timed if (value := getattr(run, quantity)) is not None]
         return median(values) if values else None
 
 

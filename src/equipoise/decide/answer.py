@@ -174,6 +174,12 @@ class Candidate(Struct, frozen=True, kw_only=True):
         return f"{self.system}/{self.num_accelerators}/{self.terms}"
 
     @property
+    def known_time_s(self) -> Interval:
+        """The time of a candidate that has one."""
+        assert self.time_s is not None
+        return self.time_s
+
+    @property
     def has_published_batch(self) -> bool:
         """Whether its global batch is that of the best result published of its system and size."""
         batches = [each.global_batch_samples for each in self.published[:1]]

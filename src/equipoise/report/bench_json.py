@@ -1,16 +1,14 @@
 """The document of `bench`: a record per configuration with its repetitions; of `--find`, what was tried."""
 
-from collections.abc import Callable, Mapping
 from math import sqrt
 from statistics import mean, stdev
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from equipoise.bench.phases import PARTS
 from equipoise.bench.summary import (
     LEVEL,
     ConfigurationSummary,
     Spread,
-    TimedRun,
     interval_method,
     run_id,
     timed_run,
@@ -20,10 +18,9 @@ from equipoise.diagnose.method_search import FoundMethod, MethodCandidate
 from equipoise.diagnose.sweeps import FalseDifferences, Judgement, Swept
 from equipoise.intervals import LEVEL as USUAL_LEVEL
 from equipoise.intervals import Interval
-from equipoise.report.json import fields_of, plain
+from equipoise.report.json import fields_of, picked, plain
 from equipoise.units import significant
 
-Resource: TypeAlias = Callable[[TimedRun], float | None]
 PARTLY = "partly_failed"
 
 
@@ -51,6 +48,15 @@ def sweep_fields(found: Swept) -> dict[str, Any]:
     }
 
 
+# How a trial trains, and what documents call that.
+_WAY_NAMES: Final = {"method": "strategy", "num_ranks": "num_accelerators", "batch_samples": "batch"}
+_RATE_NAMES: Final = {
+    "value": "samples_per_s",
+    "low": "samples_per_s_low",
+    "high": "samples_per_s_high",
+}
+
+
 def _configuration(judgement: Judgement, sweep: str) -> dict[str, Any]:
     summary = judgement.summary
     trial = summary.trial
@@ -59,19 +65,12 @@ def _configuration(judgement: Judgement, sweep: str) -> dict[str, Any]:
         "run_id": f"{sweep}/{trial.configuration_id}",
         "status": status(summary),
         "reason": reasons[0] if reasons else None,
-        "workload": trial.workload,
-        "strategy": trial.method,
-        "num_accelerators": trial.num_ranks,
-        "batch": trial.batch_samples,
-        "precision": trial.precision,
-        "device": trial.device,
+        **picked(trial, "workload", *_WAY_NAMES, "precision", "device", **_WAY_NAMES),
         "num_repetitions": len(summary.finished),
         "num_failed": len(summary.failed),
         "step_s": _step(summary),
         "phases": summary.phases,
-        "samples_per_s": rate and rate.value,
-        "samples_per_s_low": rate and rate.low,
-        "samples_per_s_high": rate and rate.high,
+        **picked(rate, "value", "low", "high", **_RATE_NAMES),
         "speedup": plain(judgement.speedup),
         "efficiency": judgement.efficiency,
         "over_ddp": plain(judgement.over_plain),
@@ -81,23 +80,23 @@ def _configuration(judgement: Judgement, sweep: str) -> dict[str, Any]:
         "num_outlying_steps": sum(run.num_outliers for run in summary.timed),
         "num_outlying_repetitions": sum(summary.outlying),
         "num_disturbed": summary.num_disturbed,
-        "memory_bytes": summary.median_of(lambda run: run.memory_bytes),
-        "utilisation": {name: summary.median_of(of) for name, of in RESOURCES.items()},
-        "energy_j": summary.median_of(lambda run: run.energy_j),
+        "memory_bytes": summary.median_of("memory_bytes"),
+        "utilisation": {name: summary.median_of(name) for name in _UTILISATION},
+        "energy_j": summary.median_of("energy_j"),
         "energy_reason": energy_reason(summary),
         "training": training(summary),
         "repetitions": [_repetition(one, sweep) for one in summary.finished],
     }
 
 
-RESOURCES: Final[Mapping[str, Resource]] = {
-    "cpu_fraction": lambda run: run.cpu_fraction,
-    "accelerator_fraction": lambda run: run.accelerator_fraction,
-    "network_byte_per_s": lambda run: run.network_byte_per_s,
-    "others_cpu_fraction": lambda run: run.others_cpu_fraction,
-    "others_accelerator_fraction": lambda run: run.others_accelerator_fraction,
-    "num_others_on_accelerators": lambda run: run.num_others_on_accelerators,
-}
+_UTILISATION: Final = (
+    "cpu_fraction",
+    "accelerator_fraction",
+    "network_byte_per_s",
+    "others_cpu_fraction",
+    "others_accelerator_fraction",
+    "num_others_on_accelerators",
+)
 
 
 def status(summary: ConfigurationSummary) -> str:
@@ -109,7 +108,7 @@ def status(summary: ConfigurationSummary) -> str:
 
 def energy_reason(summary: ConfigurationSummary) -> str | None:
     """Why no energy was measured; None where it was."""
-    if not summary.timed or summary.median_of(lambda run: run.energy_j) is not None:
+    if not summary.timed or summary.median_of("energy_j") is not None:
         return None
     return next((run.energy_reason for run in summary.timed if run.energy_reason), "not measured")
 
@@ -119,7 +118,7 @@ def _step(summary: ConfigurationSummary) -> dict[str, Any] | None:
     if found is None:
         return None
     method = interval_method(len(summary.timed))
-    return {"median": found.value, "low": found.low, "high": found.high, "method": method}
+    return {**picked(found, "value", "low", "high", value="median"), "method": method}
 
 
 def training(summary: ConfigurationSummary) -> dict[str, Any] | None:
@@ -147,29 +146,18 @@ def _mean(values: list[float]) -> dict[str, float | None] | None:
     return {"mean": mean(values), "standard_error": error}
 
 
+_RUN_NAMES: Final = {"is_steady": "steady", "num_outliers": "num_outlying_steps"}
+
+
 def _repetition(finished: FinishedTrial, sweep: str) -> dict[str, Any]:
-    trial, run = finished.trial, timed_run(finished)
-    return {
-        "run_id": run_id(sweep, finished),
-        "status": finished.status,
-        "reason": finished.reason,
-        "repetition": trial.repetition,
-        "arm": trial.arm,
-        "seed": trial.seed,
-        "file": finished.file,
-        **_timed(run),
-    }
-
-
-def _timed(run: TimedRun | None) -> dict[str, Any]:
-    """What one repetition timed; null where it did not."""
+    run = timed_run(finished)
     phases = {name: run.shares[name] * run.step_s for name in PARTS if name in run.shares} if run else {}
     return {
-        "step_s": run and run.step_s,
-        "num_steps": run and run.num_steps,
-        "num_warm_up": run and run.num_warm_up,
-        "steady": run and run.is_steady,
-        "num_outlying_steps": run and run.num_outliers,
+        "run_id": run_id(sweep, finished),
+        **picked(finished, "status", "reason"),
+        **picked(finished.trial, "repetition", "arm", "seed"),
+        "file": finished.file,
+        **picked(run, "step_s", "num_steps", "num_warm_up", "is_steady", "num_outliers", **_RUN_NAMES),
         "phases": phases,
     }
 
@@ -179,24 +167,18 @@ def _false(found: FalseDifferences | None) -> dict[str, Any] | None:
         return None
     return {
         "arms": "own" if found.are_arms else "odd and even repetitions",
-        "num_compared": found.num_compared,
-        "num_different": found.num_different,
-        "rate": found.rate.value,
-        "low": found.rate.low,
-        "high": found.rate.high,
+        **picked(found, "num_compared", "num_different"),
+        **picked(found.rate, "value", "low", "high", value="rate"),
     }
 
 
 def find_fields(found: FoundMethod) -> dict[str, Any]:
     """The document of a search."""
-    space = found.space
     found_fields: dict[str, Any] = significant(
         {
             "find": {
                 "folder": str(found.folder),
-                "workload": space.workload,
-                "precision": space.precision,
-                "device": space.device,
+                **picked(found.space, "workload", "precision", "device"),
                 "best": _candidate(found.best),
                 "one_device": _candidate(found.alone),
                 "plain_ddp": None if found.plain is None else _candidate(found.plain),
@@ -207,10 +189,7 @@ def find_fields(found: FoundMethod) -> dict[str, Any]:
                 "stopped": found.stopped,
                 "predicted_median_error_fraction": found.median_error_fraction,
                 "candidates": [_candidate(each) for each in found.tried],
-                "refused": [
-                    fields_of(each, method="strategy", num_ranks="num_accelerators", batch_samples="batch")
-                    for each in found.refused
-                ],
+                "refused": [fields_of(each, **_WAY_NAMES) for each in found.refused],
             }
         }
     )
@@ -220,11 +199,8 @@ def find_fields(found: FoundMethod) -> dict[str, Any]:
 def _candidate(each: MethodCandidate) -> dict[str, Any]:
     step = each.predicted_step
     return {
-        "strategy": each.trial.method,
-        "num_accelerators": each.trial.num_ranks,
-        "batch": each.trial.batch_samples,
-        "effect": each.effect,
-        "samples_per_s": each.samples_per_s,
+        **picked(each.trial, *_WAY_NAMES, **_WAY_NAMES),
+        **picked(each, "effect", "samples_per_s"),
         "num_runs": len(each.runs),
         "failed": each.failed,
         "predicted": None
@@ -247,7 +223,6 @@ def _gain(
         return None
     return {
         "value": best / other.samples_per_s,
-        "low": interval and interval.low,
-        "high": interval and interval.high,
+        **picked(interval, "low", "high"),
         "level": USUAL_LEVEL,
     }

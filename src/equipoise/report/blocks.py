@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from equipoise.intervals import Interval
 from equipoise.report.charts import BarChart, Chart
-from equipoise.report.format import ABSENT, count, sentence, usable
+from equipoise.report.format import ABSENT, count, plural, sentence, usable
 
 Tone: TypeAlias = Literal["good", "bad", "plain", "quiet"]
 
@@ -28,6 +28,12 @@ class Code(Struct, frozen=True, kw_only=True):
 
 
 Span: TypeAlias = str | Strong | Code
+Spans: TypeAlias = Span | tuple[Span, ...]
+Labelled: TypeAlias = tuple[str, Spans]
+
+
+def _spans(words: Spans) -> tuple[Span, ...]:
+    return words if isinstance(words, tuple) else (words,)
 
 
 def strong(text: str) -> Strong:
@@ -57,9 +63,10 @@ def note(*spans: Span) -> Prose:
     return Prose(spans=tuple(each for each in spans if each), is_note=True)
 
 
-def more_note(*parts: str) -> Prose:
-    """What the short form of a page leaves out; parts without words are none."""
-    kept = ", ".join(filter(None, parts))
+def more_note(*parts: str | tuple[int, str]) -> Prose:
+    """What the short form of a page leaves out: in words, or how many of what, where there are any."""
+    counted = (part if isinstance(part, str) else plural(*part) if part[0] > 0 else "" for part in parts)
+    kept = ", ".join(filter(None, counted))
     return note(f"More with --full: {kept}." if kept else "More with --full.")
 
 
@@ -77,9 +84,9 @@ class Bullets(Struct, frozen=True, kw_only=True):
     items: tuple[tuple[Span, ...], ...]
 
 
-def bullets(items: Iterable[str]) -> Bullets:
-    """A list of plain sentences."""
-    return Bullets(items=tuple((each,) for each in items))
+def bullets(items: Iterable[Spans]) -> Bullets:
+    """A list of short paragraphs."""
+    return Bullets(items=tuple(map(_spans, items)))
 
 
 class Badge(Struct, frozen=True, kw_only=True):
@@ -116,6 +123,16 @@ class Facts(Struct, frozen=True, kw_only=True):
     """A few lines under each other, their labels in a separate column."""
 
     items: tuple[Fact, ...]
+
+
+def tiles(items: Iterable[Tile]) -> Tiles:
+    """A few tiles side by side."""
+    return Tiles(items=tuple(items))
+
+
+def facts(items: Iterable[Labelled]) -> Facts:
+    """Lines of an answer, each a label and what is said of it."""
+    return Facts(items=tuple(Fact(label=label, spans=_spans(words)) for label, words in items))
 
 
 class Column(Struct, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ Axes, series and marks. figures.py turns it into Plotly's JSON, textplot.py into
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
 from msgspec import Struct
 
@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from equipoise.study.findings import Findings
 
 Symbol: TypeAlias = Literal["circle", "square", "diamond", "triangle-up", "cross", "x", "star", "pentagon"]
-SYMBOLS: Final[tuple[Symbol, ...]] = (
-    "circle", "square", "diamond", "triangle-up", "cross", "x", "star", "pentagon",
-)  # fmt: skip
+SYMBOLS: Final[tuple[Symbol, ...]] = get_args(Symbol)
 NUM_COLOURS: Final = 8  # how many categorical colours both themes have: --series-1 .. --series-8
 
 

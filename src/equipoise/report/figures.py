@@ -6,6 +6,7 @@ Colours are names of the page's CSS variables, which assets/page.js resolves whe
 import html
 import math
 import re
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from itertools import chain
@@ -137,19 +138,8 @@ def _bars(chart: BarChart) -> PlotlyJson:
     names = [plotly_text(name) for name in chart.categories]
     data = [_bar_trace(part) | {"x": names, "y": _heights(part)} for part in chart.series]
     tops = [_label_height(chart, place) for place in range(len(names))]
-    data.append(
-        {
-            "type": "scatter",
-            "mode": "text",
-            "x": names,
-            "y": tops,
-            "text": [plotly_text(label) for label in chart.labels],
-            "textposition": "top center",
-            "textfont": {"color": "var(--ink)", "size": 12},
-            "hoverinfo": "skip",
-            "cliponaxis": False,
-        }
-    )
+    labels = [plotly_text(label) for label in chart.labels]
+    data.append(_text_trace(names, tops, labels, position="top center"))
     low, high = chart.limits
     layout = _frame(PLOT_PX, right_px=16) | {
         "barmode": "relative",
@@ -213,14 +203,23 @@ def _level_trace(chart: Chart, x_range: tuple[float, float]) -> PlotlyJson:
 
 def _note_trace(each: Note) -> PlotlyJson:
     text = plotly_text(each.text)
+    # An empty line below lifts the text off the marker.
+    shown = f"{text}<br>\u00a0" if each.is_above else f"\u00a0\u00a0{text}\u00a0\u00a0"
+    position = "top center" if each.is_above else "middle right"
+    return _text_trace([each.x], [each.y], [shown], position=position)
+
+
+def _text_trace(
+    x: Sequence[str | float], y: Sequence[float], texts: Sequence[str], *, position: str
+) -> PlotlyJson:
+    """Texts without markers, next to their points."""
     return {
         "type": "scatter",
         "mode": "text",
-        "x": [each.x],
-        "y": [each.y],
-        # An empty line below lifts the text off the marker.
-        "text": [f"{text}<br>\u00a0" if each.is_above else f"\u00a0\u00a0{text}\u00a0\u00a0"],
-        "textposition": "top center" if each.is_above else "middle right",
+        "x": x,
+        "y": y,
+        "text": texts,
+        "textposition": position,
         "textfont": {"color": "var(--ink)", "size": 12},
         "hoverinfo": "skip",
         "cliponaxis": False,

@@ -5,7 +5,7 @@ One rounding and one unit for a value and its range, safe text.
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final
@@ -402,23 +402,31 @@ def months(value: float) -> str:
     return f"{value:.3g} months" if value < _LONG_MONTHS else f"{value / 12:.3g} years"
 
 
+_UNITS: Final[Mapping[str, Callable[[float], str]]] = {
+    "s": duration,
+    "fraction": share,
+    "B": memory,
+    "accelerators": lambda value: plural(round(value), "accelerator"),
+}
+_SHARES: Final = {"of hours", "of busy", "of price"}
+
+
 def quantity(value: float, unit: str) -> str:
     """An amount of a named unit: seconds, dollars, fractions and bytes as people write them.
 
     >>> quantity(7200.0, "s"), quantity(2.5, "USD per hour"), quantity(1024.0, "accelerators")
     ('2 h', '2.5 USD per hour', '1,024 accelerators')
+    >>> quantity(0.25, "of hours")
+    '25 % of hours'
     """
-    if unit == "s":
-        return duration(value)
-    if unit == "fraction":
-        return share(value)
-    if unit == "B":
-        return memory(value)
+    if unit in _UNITS:
+        return _UNITS[unit](value)
     if unit.startswith("USD"):
         return f"{sums(value)} {currency()}{unit.removeprefix('USD')}"
-    if unit == "accelerators":
-        return plural(round(value), "accelerator")
-    return f"{digits(value)} {unit}".rstrip()
+    if unit.partition("/")[0] in _SHARES:
+        return f"{share(value)} {unit}"
+    written = format_si(value) if unit.startswith("B/s") else digits(value)
+    return f"{written} {unit}".rstrip()
 
 
 def apart(one: float, other: float, unit: str) -> tuple[str, str]:

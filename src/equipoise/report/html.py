@@ -7,7 +7,7 @@ import base64
 import hashlib
 import html
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any, Final, TypeAlias
@@ -139,10 +139,7 @@ TALL_ROWS: Final = 16  # a longer table without a row to find scrolls in its own
 
 def rendered(block: Block) -> Html:
     """A block as HTML."""
-    for kind, renderer in RENDERERS:
-        if isinstance(block, kind):
-            return renderer(block)
-    raise TypeError(f"no renderer for a block of type {type(block).__name__}; add it to RENDERERS")
+    return RENDERERS[type(block)](block)
 
 
 def _span(span: Span) -> Html:
@@ -347,19 +344,19 @@ def anchor(name: str) -> str:
 
 
 # Which function renders which kind of block; `Any` because each takes its own kind.
-RENDERERS: Final[tuple[tuple[type, Callable[[Any], Html]], ...]] = (
-    (Prose, _prose),
-    (Heading, _heading),
-    (Bullets, _bullets),
-    (CodeListing, _listing),
-    (Tiles, _tiles),
-    (Facts, _facts),
-    (Table, _table),
-    (PairMatrix, _matrix),
-    (Panels, _panels),
-    (SideBySide, _side_by_side),
-    (Fold, _fold),
-)
+RENDERERS: Final[Mapping[type, Callable[[Any], Html]]] = {
+    Prose: _prose,
+    Heading: _heading,
+    Bullets: _bullets,
+    CodeListing: _listing,
+    Tiles: _tiles,
+    Facts: _facts,
+    Table: _table,
+    PairMatrix: _matrix,
+    Panels: _panels,
+    SideBySide: _side_by_side,
+    Fold: _fold,
+}
 
 PLOTLY: Final = "Figures are drawn by plotly.js, © Plotly Technologies Inc., MIT licence."
 

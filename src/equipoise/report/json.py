@@ -11,7 +11,7 @@ import orjson
 from msgspec import Struct
 
 from equipoise import __version__
-from equipoise.calibration import EstimatorName
+from equipoise.calibration import EstimatorName, EvidenceSource
 from equipoise.decide.answer import Alternative, Answer, Candidate
 from equipoise.decide.published_pretrainings import near_published_pretrainings
 from equipoise.decide.published_steps import near_published_steps
@@ -86,28 +86,17 @@ class WeightedSource(Struct, frozen=True, kw_only=True):
 
 def evidence_of(answer: Answer) -> tuple[WeightedSource, ...]:
     """What the time of the recommended candidate rests on; of the fastest where none is recommended."""
-    shown = answer.shown
     found: list[WeightedSource] = []
-    for each in () if shown is None else shown.estimates:
-        if not each.sources:
-            found.append(
-                WeightedSource(kind=each.estimator, estimate=each.name, ref=each.name, weight=each.weight)
-            )
-        shares = [1.0 if source.share is None else source.share for source in each.sources]
+    for each in () if answer.shown is None else answer.shown.estimates:
+        sources = each.sources or (EvidenceSource(kind=each.estimator, ref=each.name),)
+        shares = [1.0 if source.share is None else source.share for source in sources]
         whole = sum(shares) or 1.0
-        found += (
-            WeightedSource(
-                kind=source.kind,
-                estimate=each.name,
-                ref=source.ref,
-                weight=each.weight * share / whole,
-                num_accelerators=source.num_accelerators,
-                time_s=source.time_s,
-                source_uri=source.source_uri,
-                source_line=source.source_line,
+        for source, share in zip(sources, shares, strict=True):
+            where = picked(source, "num_accelerators", "time_s", "source_uri", "source_line")
+            weight = each.weight * share / whole
+            found.append(
+                WeightedSource(kind=source.kind, estimate=each.name, ref=source.ref, weight=weight, **where)
             )
-            for source, share in zip(each.sources, shares, strict=True)
-        )
     return tuple(found)
 
 
@@ -133,6 +122,14 @@ def fields_of(record: object, **names: str | None) -> dict[str, Any]:
         if is_written and not isinstance(value, np.ndarray) and not _is_function(value):
             found[str(name)] = plain(value)
     return found
+
+
+def picked(record: object, *fields: str, **names: str) -> dict[str, Any]:
+    """Those fields or properties of a record, in that order; null each where there is no record.
+
+    names: what the document calls a field.
+    """
+    return {names.get(field, field): plain(getattr(record, field, None)) for field in fields}
 
 
 def candidate_fields(candidate: Candidate) -> dict[str, Any]:
@@ -194,10 +191,16 @@ def answer_fields(answer: Answer) -> dict[str, Any]:
     """
     found = fields_of(answer)
     found["evidence"] = [fields_of(each) for each in evidence_of(answer)]
-    found["published_steps"] = plain(near_published_steps(answer))
-    found["published_pretrainings"] = plain(near_published_pretrainings(answer))
+    found |= _published_near(answer)
     rounded = {name: _rounded(value) for name, value in found.items() if name != "question"}
     return {"question": _question(answer), "currency": _currency(answer.question), **rounded}
+
+
+def _published_near(answer: Answer | None) -> dict[str, Any]:
+    return {
+        "published_steps": plain(near_published_steps(answer)),
+        "published_pretrainings": plain(near_published_pretrainings(answer)),
+    }
 
 
 def _currency(asked: "TrainingQuery") -> dict[str, Any] | None:
@@ -247,11 +250,7 @@ def prediction_fields(found: "Prediction") -> dict[str, Any]:
         }
         for each in found.candidates
     ]
-    near = {
-        "published_steps": plain(near_published_steps(found.answer)),
-        "published_pretrainings": plain(near_published_pretrainings(found.answer)),
-    }
-    rounded = _rounded({"predictions": predictions, **fields, **near})
+    rounded = _rounded({"predictions": predictions, **fields, **_published_near(found.answer)})
     return {"question": fields_of(found.question), "currency": _currency(found.question), **rounded}
 
 
@@ -270,8 +269,7 @@ def allocation_fields(found: "Allocation") -> dict[str, Any]:
     whole = {
         "cluster": {
             "accelerator": found.pool.cluster.accelerator.slug,
-            "num_accelerators": found.pool.cluster.num_accelerators,
-            "node_size": found.pool.cluster.node_size,
+            **picked(found.pool.cluster, "num_accelerators", "node_size"),
         },
         "objective": found.objective,
         "unit": _UNITS.get(found.objective, "s"),
@@ -280,7 +278,7 @@ def allocation_fields(found: "Allocation") -> dict[str, Any]:
         "certain": found.is_certain,
         "jobs": [_share(each) for each in found.shares],
         "late": [
-            {"name": each.job.name, "deadline_s": each.job.deadline_s, "late_s": each.late_s}
+            {**picked(each.job, "name", "deadline_s"), "late_s": each.late_s}
             for each in found.shares
             if each.late_s
         ],
@@ -297,8 +295,7 @@ def allocation_fields(found: "Allocation") -> dict[str, Any]:
 
 def _share(each: "JobShare") -> dict[str, Any]:
     return {
-        "name": each.job.name,
-        "workload": each.job.workload,
+        **picked(each.job, "name", "workload"),
         "start_s": each.start_s,
         "end_s": fields_of(each.end_s),
         "deadline_s": plain(each.job.deadline_s),
@@ -321,11 +318,9 @@ def ledger_fields(found: "LedgerReport") -> dict[str, Any]:
         "predictions": [_ledger_entry(each) for each in found.entries],
         "running": running
         and {
-            "num_predictions": running.num_predictions,
-            "num_measured": running.num_measured,
-            **plain(running.record),
-            "bias": running.bias,
-            "level": running.level,
+            **picked(running, "num_predictions", "num_measured"),
+            **fields_of(running.record),
+            **picked(running, "bias", "level"),
         },
         "num_added": found.num_added,
         "num_damaged_lines": found.ledger.num_damaged,
@@ -335,13 +330,11 @@ def ledger_fields(found: "LedgerReport") -> dict[str, Any]:
 
 def _ledger_entry(each: "LedgerEntry") -> dict[str, Any]:
     return {
-        "id": each.id,
-        "made": each.made,
+        **picked(each, "id", "made"),
         **fields_of(each.prediction),
         "measured": each.outcome,
         "num_measured": len(each.measured),
-        "error": each.error,
-        "held": each.is_covered,
+        **picked(each, "error", "is_covered", is_covered="held"),
         "sources": [one.source for one in each.measured],
     }
 

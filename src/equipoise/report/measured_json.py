@@ -14,9 +14,8 @@ from equipoise.diagnose.link_findings import basis, gaps, sentences
 from equipoise.diagnose.links import FAMILY, Meaning
 from equipoise.diagnose.stragglers import Lateness, TraceSteps
 from equipoise.intervals import LEVEL
-from equipoise.report.json import fields_of, plain
+from equipoise.report.json import fields_of, picked, plain
 from equipoise.scaling.backtest import Backtest
-from equipoise.scaling.equilibrium import Equilibrium
 from equipoise.spec.links import rank
 from equipoise.units import significant
 
@@ -98,20 +97,17 @@ def _run_fields(run: CollectiveRun) -> dict[str, Any]:
     return fields_of(run, number="run", timings=None, num_copies=None, link=None)
 
 
+_LATENCY_NAMES: Final = {"value": "latency_s", "low": "latency_low_s", "high": "latency_high_s"}
+
+
 def _fit(fit: CollectiveFit) -> dict[str, Any]:
-    latency, rate = fit.curve.latency_s, fit.curve.byte_per_s
+    ends = ("value", "low", "high")
     return {
         **_run_fields(fit.run),
-        "latency_s": latency and latency.value,
-        "latency_low_s": latency and latency.low,
-        "latency_high_s": latency and latency.high,
-        "byte_per_s": rate and rate.value,
-        "low": rate and rate.low,
-        "high": rate and rate.high,
+        **picked(fit.curve.latency_s, *ends, **_LATENCY_NAMES),
+        **picked(fit.curve.byte_per_s, *ends, value="byte_per_s"),
         "bus_byte_per_s": fit.bus_byte_per_s,
-        "num_points": fit.curve.num_points,
-        "log_sd": fit.curve.log_sd,
-        "regimes": plain(fit.curve.regimes),
+        **picked(fit.curve, "num_points", "log_sd", "regimes"),
         "cpu_fractions": [
             {"payload_bytes": size, "cpu_fraction": share} for size, share in fit.cpu_fractions
         ],
@@ -131,10 +127,7 @@ def trace_fields(found: TraceSteps) -> dict[str, Any]:
 
 def _traced_rank(trace: RankTrace, late: Lateness | None) -> dict[str, Any]:
     return {
-        "rank": trace.rank,
-        "device": trace.device,
-        "world_size": trace.world_size,
-        "file": trace.where,
+        **picked(trace, "rank", "device", "world_size", "where", where="file"),
         "num_steps": len(trace.steps),
         "total_s": total_s(trace, "step_s"),
         **{part: total_s(trace, part) for part in _PARTS},
@@ -162,14 +155,10 @@ def stragglers(lateness: Sequence[Lateness]) -> list[Lateness]:
 def _straggler(each: Lateness) -> dict[str, Any]:
     step_s = median_step_s(each.trace)
     return {
-        "rank": each.trace.rank,
-        "device": each.trace.device,
-        "file": each.trace.where,
+        **picked(each.trace, "rank", "device", "where", where="file"),
         "late_s": _nanoseconds(each.late_s),
         "late_fraction": each.late_s / step_s if step_s else None,
-        "share_of_steps": each.share_of_steps,
-        "cause": each.cause,
-        "by": each.by,
+        **picked(each, "share_of_steps", "cause", "by"),
     }
 
 
@@ -205,19 +194,9 @@ def advice_backtest_fields(results: Sequence[HeldOutAdvice]) -> dict[str, Any]:
 
 
 def _held_out(one: HeldOutAdvice) -> dict[str, Any]:
-    points = {"advised": _point(one.advised), "found": _point(one.found)}
+    where = ("num_accelerators", "limited_by", "is_smallest", "low", "high")  # not what it costs
+    points = {"advised": picked(one.advised, *where), "found": picked(one.found, *where)}
     return {**fields_of(one, losses=None), **points, "losses": significant(plain(one.losses))}
-
-
-def _point(point: Equilibrium) -> dict[str, Any]:
-    """Where a point is, without what it costs."""
-    return {
-        "num_accelerators": point.num_accelerators,
-        "limited_by": point.limited_by,
-        "is_smallest": point.is_smallest,
-        "low": point.low,
-        "high": point.high,
-    }
 
 
 def validation_fields(found: Validation, *, num_worst: int = MOST_WORST) -> dict[str, Any]:
@@ -228,7 +207,7 @@ def validation_fields(found: Validation, *, num_worst: int = MOST_WORST) -> dict
         "folds": significant(plain(found.by_fold)),
         "reasons": [{"reason": reason, "count": count} for reason, count in found.reasons],
         "worst": [
-            {"file": each.row.file, "row": each.row.row, "error": significant(each.error)}
+            {**picked(each.row, "file", "row"), "error": significant(each.error)}
             for each in worst(found, num_worst)
         ],
         "rows": [_row(each) for each in found.verdicts],
@@ -250,25 +229,18 @@ def _summary(found: Validation) -> dict[str, Any]:
 def _row(verdict: ValidatedRow) -> dict[str, Any]:
     row = verdict.row
     return {
-        "file": row.file,
-        "row": row.row,
-        "measured": row.measured,
-        "predicted": significant(verdict.predicted),
-        "low": significant(verdict.low),
-        "high": significant(verdict.high),
+        **picked(row, "file", "row", "measured"),
+        **significant(picked(verdict, "predicted", "low", "high")),
         "unit": row.unit,
         "reason": verdict.reason,
         "error": significant(verdict.error),
         "measured_s": significant(row.seconds),
         "execution": row.execution if row.execution >= 0 else None,
         "cluster": row.cluster if row.cluster >= 0 else None,
-        "fold": verdict.fold,
-        "predictor": verdict.by,
-        "calibration": verdict.calibration,
+        **picked(verdict, "fold", "by", "calibration", by="predictor"),
         "memory_bytes": significant(row.memory_bytes),
         "predicted_memory_bytes": significant(verdict.memory_bytes),
-        "strategy": row.strategy.text() if row.strategy else None,
-        "notes": list(row.notes),
+        **picked(row, "strategy", "notes"),
     }
 
 

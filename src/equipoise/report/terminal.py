@@ -1,15 +1,11 @@
 """A page in a terminal: its blocks in the columns there are, with plots of characters."""
 
-import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec.structs import replace
-from rich import box
 from rich.cells import cell_len
 from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table as RichTable
 from rich.text import Text
 
 from equipoise import __version__
@@ -59,74 +55,70 @@ def render(page: Page[Shown], findings: Shown, console: Console, *, full: bool =
 
     full: all of it; else one screen, where the page has a short form.
     """
-    if not full and page.brief is not None:
-        _screen(page, findings, console)
-        return
-    _top(page, findings, console, maker=f"Equipoise {__version__} · ")
+    is_screen = not full and page.brief is not None
+    for line in (_screen if is_screen else _whole)(page, findings, console):
+        # Listings alone may be longer than the console is wide.
+        console.print(line, highlight=False, no_wrap=True, overflow="ignore")
+
+
+def _whole(page: Page[Shown], findings: Shown, console: Console) -> Iterator[Text]:
+    yield from _top(page, findings, console, maker=f"Equipoise {__version__} · ")
     for section, blocks in page.content(findings):
-        console.print()
-        _print(console, _rule(section.title, console))
+        yield Text()
+        yield from _paragraph(_rule(section.title, console), console)
         for block in blocks:
-            _block(block, console)
-    console.print()
+            yield from _block(block, console)
+    yield Text()
     left_out = page.left_out(findings)
     absent = f" Left out for lack of data: {listed(left_out)}." if left_out else ""
-    _print(console, Text(" ".join(page.closing(findings)) + absent, "dim"))
+    yield from _paragraph(Text(" ".join(page.closing(findings)) + absent, "dim"), console)
 
 
-def _top(page: Page[Shown], findings: Shown, console: Console, *, maker: str = "") -> None:
+def _top(page: Page[Shown], findings: Shown, console: Console, *, maker: str = "") -> Iterator[Text]:
     """What a page is about, and what was found."""
     about = f"{maker}{page.about(findings)}"
     if about:
-        _print(console, Text(about, "dim"))
-        console.print()
-    _print(console, Text(page.headline(findings), "bold"))
+        yield from _paragraph(Text(about, "dim"), console)
+        yield Text()
+    yield from _paragraph(Text(page.headline(findings), "bold"), console)
     for each in page.summary(findings):
-        _item(console, Text(each))
+        yield from _item(Text(each), console)
 
 
-def _screen(page: Page[Shown], findings: Shown, console: Console) -> None:
+def _screen(page: Page[Shown], findings: Shown, console: Console) -> Iterator[Text]:
     """The short form, its tables with as many rows as leave it within SCREEN_LINES."""
+    top = list(_top(page, findings, console))
     blocks = page.screen(findings, SCREEN_ROWS)
     # What is the same with fewer rows is shown whole.
-    most = LEAST_ROWS - 1 if blocks == page.screen(findings, LEAST_ROWS) else SCREEN_ROWS
-    top = _num_lines(lambda trial: _top(page, findings, trial), console)
-    measured: list[tuple[Block, int]] = []
+    most = LEAST_ROWS if blocks == page.screen(findings, LEAST_ROWS) else SCREEN_ROWS
+    drawn: list[tuple[Block, list[Text]]] = []
     for num_rows in range(most, LEAST_ROWS - 1, -1):
-        blocks = page.screen(findings, num_rows)
-        # Most blocks are the same with fewer rows: they are measured once.
-        known = [next((lines for same, lines in measured if same == block), None) for block in blocks]
-        lines = [
-            _height(block, console) if each is None else each
-            for block, each in zip(blocks, known, strict=True)
+        # Most blocks are the same with fewer rows: they are drawn once.
+        known = drawn
+        drawn = [
+            (
+                block,
+                next((lines for same, lines in known if same == block), []) or [*_block(block, console)],
+            )
+            for block in page.screen(findings, num_rows)
         ]
-        measured = list(zip(blocks, lines, strict=True))
-        if top + sum(lines) <= SCREEN_LINES:
+        if len(top) + sum(len(lines) for _, lines in drawn) <= SCREEN_LINES:
             break
-    _top(page, findings, console)
-    for block in blocks:
-        _block(block, console)
+    yield from top
+    for _, lines in drawn:
+        yield from lines
 
 
-def _height(block: Block, console: Console) -> int:
-    """How many lines a block takes."""
-    if isinstance(block, Table):
-        return _table_height(block, console)
-    return _num_lines(lambda trial: _block(block, trial), console)
+def _paragraph(text: Text, console: Console) -> Iterable[Text]:
+    """Lines of text as far as the console can show it: without Unicode, what stands for it."""
+    return _shown(text, console).wrap(console, console.width)
 
 
-def _num_lines(show: Callable[[Console], None], console: Console) -> int:
-    """How many lines are printed on a console of the same width and encoding."""
-    raw = io.BytesIO()
-    with io.TextIOWrapper(raw, encoding=console.encoding, errors="replace") as file:
-        show(Console(file=file, width=console.width, color_system=None, legacy_windows=False))
-        file.flush()
-        return raw.getvalue().count(b"\n")
-
-
-def _print(console: Console, text: Text) -> None:
-    """Text as far as the console can show it: without Unicode, what stands for it."""
-    console.print(_shown(text, console), highlight=False)
+def _hanging(text: Text, console: Console, *, first: Text, indent: int) -> Iterator[Text]:
+    """Lines of text, the first behind `first`, further ones behind so many blanks."""
+    for place, line in enumerate(_shown(text, console).wrap(console, console.width - indent)):
+        line.rstrip()
+        yield (first if place == 0 else Text(" " * indent)) + line
 
 
 def _shown(text: Text, console: Console) -> Text:
@@ -158,12 +150,9 @@ def _rule(title: str, console: Console) -> Text:
     return Text(f"{title} ".ljust(console.width, line), "bold")
 
 
-def _block(block: Block, console: Console) -> None:
-    for kind, renderer in RENDERERS:
-        if isinstance(block, kind):
-            renderer(block, console)
-            return
-    raise TypeError(f"no renderer for a block of type {type(block).__name__}; add it to RENDERERS")
+def _block(block: Block, console: Console) -> Iterable[Text]:
+    """The lines of a block."""
+    return RENDERERS[type(block)](block, console)
 
 
 def _spans(spans: tuple[Span, ...]) -> Text:
@@ -178,101 +167,115 @@ def _spans(spans: tuple[Span, ...]) -> Text:
     return text
 
 
-def _prose(block: Prose, console: Console) -> None:
+def _prose(block: Prose, console: Console) -> Iterable[Text]:
     text = _spans(block.spans)
     if block.is_note:
         text.stylize("dim")
-    _print(console, text)
+    return _paragraph(text, console)
 
 
-def _heading(block: Heading, console: Console) -> None:
-    console.print()
-    _print(console, Text(block.text, "underline" if block.is_minor else "bold underline"))
+def _heading(block: Heading, console: Console) -> Iterator[Text]:
+    yield Text()
+    yield from _paragraph(Text(block.text, "underline" if block.is_minor else "bold underline"), console)
 
 
-def _bullets(block: Bullets, console: Console) -> None:
+def _bullets(block: Bullets, console: Console) -> Iterator[Text]:
     for item in block.items:
-        _item(console, _spans(item))
+        yield from _item(_spans(item), console)
 
 
-def _item(console: Console, text: Text) -> None:
+def _item(text: Text, console: Console) -> Iterator[Text]:
     """One item of a list, its further lines under its first."""
-    for place, line in enumerate(_shown(text, console).wrap(console, console.width - 2)):
-        line.rstrip()
-        console.print(Text("- " if place == 0 else "  ") + line, highlight=False)
+    return _hanging(text, console, first=Text("- "), indent=2)
 
 
-def _listing(block: CodeListing, console: Console) -> None:
+def _listing(block: CodeListing, _: Console) -> Iterator[Text]:
     for line in block.code.splitlines():
-        console.print(Text(f"  {line}", "cyan"), no_wrap=True, overflow="ignore")
+        yield Text(f"  {line}", "cyan")
 
 
-def _tiles(block: Tiles, console: Console) -> None:
+def _tiles(block: Tiles, console: Console) -> Iterator[Text]:
     for tile in block.items:
         detail = f" ({tile.detail})" if tile.detail else ""
         words = f" {tile.words}" if tile.words else ""
-        _item(console, Text.assemble(f"{tile.label}: ", (tile.value, "bold"), f"{detail}.{words}"))
+        text = Text.assemble(f"{tile.label}: ", (tile.value, "bold"), f"{detail}.{words}")
+        yield from _item(text, console)
 
 
-def _facts(block: Facts, console: Console) -> None:
+def _facts(block: Facts, console: Console) -> Iterator[Text]:
     """Labels in a separate column, further lines under the first; labels above where there is no room."""
-    first = max((cell_len(each.label) for each in block.items), default=0) + 2
-    are_above = console.width - first < READABLE_COLUMNS
-    if are_above:
-        first = 2
+    indent = max((cell_len(each.label) for each in block.items), default=0) + 2
+    are_above = console.width - indent < READABLE_COLUMNS
     for each in block.items:
-        if are_above:
-            _print(console, Text(each.label, "bold"))
         text = _spans(each.spans)
-        for place, line in enumerate(_shown(text, console).wrap(console, console.width - first)):
-            line.rstrip()
-            label = f"{each.label:<{first}}" if place == 0 and not are_above else " " * first
-            console.print(Text.assemble((label, "bold"), line), highlight=False)
+        if are_above:
+            yield from _paragraph(Text(each.label, "bold"), console)
+            yield from _hanging(text, console, first=Text("  "), indent=2)
+        else:
+            yield from _hanging(text, console, first=Text(each.label.ljust(indent), "bold"), indent=indent)
 
 
-def _fold(block: Fold, console: Console) -> None:
+def _fold(block: Fold, console: Console) -> Iterator[Text]:
     if block.is_aside:
         return
     if block.is_long:
-        _item(console, Text(f"{block.title}: in the HTML report, and with --json."))
+        yield from _item(Text(f"{block.title}: in the HTML report, and with --json."), console)
         return
-    console.print()
+    yield Text()
     title = Text(block.title, "bold")
     if block.badges:
         badges = Text(", ").join(Text(badge.text, TONES[badge.tone]) for badge in block.badges)
         title.append(" [", "bold").append_text(badges).append("]", "bold")
-    _print(console, title)
+    yield from _paragraph(title, console)
     for inner in block.blocks:
-        _block(inner, console)
+        yield from _block(inner, console)
 
 
-def _table(block: Table, console: Console) -> None:
+def _table(block: Table, console: Console) -> Iterator[Text]:
     """The columns for which there is room, first come first served; what is left out is named.
 
     Where prose would be squeezed, a paragraph a row with all columns in place of a grid.
     """
-    plain = _is_ascii(console)
     block, widths = _with_star(block, console.width)
     if _is_squeezed(block, widths):
-        _paragraphs(block, console)
+        yield from _paragraphs(block, console)
         return
-    table = RichTable(box=box.ASCII2 if plain else box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for place, width in widths.items():
-        column = block.columns[place]
-        table.add_column(
-            _shown(Text(column.title), console),
-            justify="right" if column.is_number else "left",
-            overflow=("crop" if plain else "ellipsis") if column.is_cut else "fold",
-            no_wrap=column.is_cut
-            or _natural_width(block, place) <= width,  # else each cell is broken into words
-            width=width,
-        )
+    rule, crossing = ("-", "-+-") if _is_ascii(console) else ("─", "───")
+    yield Text()
+    titles = [Text(each.title, "bold") for each in block.columns]
+    yield from _grid_row(titles, block, widths, console, is_head=True)
+    yield Text(crossing.join(rule * width for width in widths.values()))
     for row in block.rows:
-        table.add_row(*(_shown(_cell(row[place]), console) for place in widths))
-    console.print(Padding(table, (1, 0, 0, 0)), highlight=False)
+        yield from _grid_row([_cell(each) for each in row], block, widths, console)
     hidden = _hidden(block, widths)
     if hidden:
-        _print(console, hidden)
+        yield from _paragraph(hidden, console)
+
+
+def _grid_row(
+    texts: Sequence[Text], block: Table, widths: Mapping[int, int], console: Console, *, is_head: bool = False
+) -> Iterator[Text]:
+    """The lines of a row: cells longer than their column is wide are wrapped, unless it cuts them."""
+    is_ascii = _is_ascii(console)
+    cells = []
+    for place, width in widths.items():
+        column = block.columns[place]
+        cells.append(
+            _shown(texts[place], console).wrap(
+                console,
+                width,
+                justify="right" if column.is_number else "left",
+                overflow=("crop" if is_ascii else "ellipsis") if column.is_cut else "fold",
+                no_wrap=column.is_cut,
+            )
+        )
+    height = max(map(len, cells))
+    for line in range(height):
+        parts = []
+        for lines, width in zip(cells, widths.values(), strict=True):
+            at = line - (height - len(lines) if is_head else 0)  # a title stands at the foot of the head
+            parts.append(lines[at] if 0 <= at < len(lines) else Text(" " * width))
+        yield Text(" | " if is_ascii else "   ").join(parts)
 
 
 def _with_star(block: Table, width: int) -> tuple[Table, dict[int, int]]:
@@ -307,19 +310,17 @@ def _is_squeezed(block: Table, widths: Mapping[int, int]) -> bool:
     )
 
 
-def _paragraphs(block: Table, console: Console) -> None:
+def _paragraphs(block: Table, console: Console) -> Iterator[Text]:
     """Each row as its name, and below it what the other columns hold of it."""
     first = next((place for place, column in enumerate(block.columns) if column.is_header), 0)
-    console.print()
+    yield Text()
     for row in block.rows:
-        _print(console, Text(_cell(row[first]).plain, "bold"))
+        yield from _paragraph(Text(_cell(row[first]).plain, "bold"), console)
         for place, column in enumerate(block.columns):
             held = _cell(row[place])
             if place != first and held.plain not in ("", DASH):
                 text = Text.assemble((f"{column.title}: ", "dim"), held)
-                for at, line in enumerate(_shown(text, console).wrap(console, console.width - 4)):
-                    line.rstrip()
-                    console.print(Text("  " if at == 0 else "    ") + line, highlight=False)
+                yield from _hanging(text, console, first=Text("  "), indent=4)
 
 
 def _hidden(block: Table, widths: Mapping[int, int]) -> Text | None:
@@ -334,32 +335,6 @@ def _hidden(block: Table, widths: Mapping[int, int]) -> Text | None:
         )
         titles.append(column.title if badge is None else f"{column.title} ({STAR}: {badge.text})")
     return Text(f"No room for: {', '.join(titles)}; --json has them.", "dim") if titles else None
-
-
-def _table_height(block: Table, console: Console) -> int:
-    """How many lines `_table` prints; measured in a hundredth of the time that printing takes."""
-    block, widths = _with_star(block, console.width)
-    if _is_squeezed(block, widths):
-        return _num_lines(lambda trial: _paragraphs(block, trial), console)
-    head = max(
-        _cell_height(Text(block.columns[place].title), block, place, widths, console) for place in widths
-    )
-    rows = sum(
-        max(_cell_height(_cell(row[place]), block, place, widths, console) for place in widths)
-        for row in block.rows
-    )
-    hidden = _hidden(block, widths)
-    below = 0 if hidden is None else len(_shown(hidden, console).wrap(console, console.width))
-    return 1 + head + 1 + rows + below
-
-
-def _cell_height(text: Text, block: Table, place: int, widths: Mapping[int, int], console: Console) -> int:
-    """Lines of a cell: wrapped where they are longer than the column is wide, unless it cuts them."""
-    shown = _shown(text, console)
-    lines = shown.plain.split("\n")
-    if block.columns[place].is_cut or all(cell_len(line) <= widths[place] for line in lines):
-        return len(lines)
-    return len(shown.wrap(console, widths[place], overflow="fold"))
 
 
 def _column_widths(block: Table, width: int) -> dict[int, int]:
@@ -416,49 +391,48 @@ def _cell(cell: Cell) -> Text:
     return text
 
 
-def _matrix(block: PairMatrix, console: Console) -> None:
+def _matrix(block: PairMatrix, console: Console) -> Iterator[Text]:
     """The words in columns of one width; those that do not fit next to the names follow below."""
     first = max(cell_len(name) for name, _, _ in block.rows)
     texts = [badge.text for _, _, words in block.rows for badge in words if badge]
     width = max(map(cell_len, (*block.heads, *texts))) + 2
     step = max(1, (console.width - first) // width)
-    console.print()
-    _print(console, Text(block.caption, "bold"))
+    yield Text()
+    yield from _paragraph(Text(block.caption, "bold"), console)
     for start in range(0, len(block.heads), step):
         shown = slice(start, start + step)
-        _print(
-            console, Text(" " * first + "".join(f"{head:>{width}}" for head in block.heads[shown]), "bold")
-        )
+        heads = "".join(f"{head:>{width}}" for head in block.heads[shown])
+        yield from _paragraph(Text(" " * first + heads, "bold"), console)
         for name, _, words in block.rows:
             line = Text(f"{name:<{first}}", "bold")
             for badge in words[shown]:
                 text, tone = (badge.text, TONES[badge.tone]) if badge else ("", "")
                 line.append(f"{text:>{width}}", tone)
-            _print(console, line)
+            yield from _paragraph(line, console)
     for badge, meaning in block.legend:
-        _item(console, Text.assemble((badge.text, TONES[badge.tone]), f": {meaning}"))
+        yield from _item(Text.assemble((badge.text, TONES[badge.tone]), f": {meaning}"), console)
 
 
-def _panels(block: Panels, console: Console) -> None:
+def _panels(block: Panels, console: Console) -> Iterator[Text]:
     from equipoise.report.textplot import Canvas, style, symbol, text_plot  # noqa: PLC0415 - only for plots
 
     canvas = Canvas(columns=console.width, is_unicode=not _is_ascii(console))
     for chart in block.charts:
-        console.print()
-        _print(console, _chart_title(chart))
-        _print(console, text_plot(chart, canvas))
+        yield Text()
+        yield from _paragraph(_chart_title(chart), console)
+        yield from _paragraph(text_plot(chart, canvas), console)
     marks = {series.name: series.mark for chart in block.charts for series in chart.series}
     legend = Text(f"{block.legend}: ", "dim")
     for place, (name, mark) in enumerate(marks.items()):
         legend.append(", " if place else "").append(symbol(mark, canvas), style(mark)).append(f" {name}")
-    _print(console, legend)
+    yield from _paragraph(legend, console)
 
 
-def _side_by_side(block: SideBySide, console: Console) -> None:
+def _side_by_side(block: SideBySide, console: Console) -> Iterator[Text]:
     """One group below the other."""
     for group in block.groups:
         for each in filled(group):
-            _block(each, console)
+            yield from _block(each, console)
 
 
 def _chart_title(chart: Chart | BarChart) -> Text:
@@ -471,17 +445,17 @@ def _chart_title(chart: Chart | BarChart) -> Text:
     return Text.assemble((chart.title, "bold"), (f": {axes}", "dim"))
 
 
-# Which function prints which kind of block; `Any` because each takes its own kind.
-RENDERERS: Final[tuple[tuple[type, Callable[[Any, Console], None]], ...]] = (
-    (Prose, _prose),
-    (Heading, _heading),
-    (Bullets, _bullets),
-    (CodeListing, _listing),
-    (Tiles, _tiles),
-    (Facts, _facts),
-    (Table, _table),
-    (PairMatrix, _matrix),
-    (Panels, _panels),
-    (SideBySide, _side_by_side),
-    (Fold, _fold),
-)
+# Which function makes the lines of which kind of block; `Any` because each takes its own kind.
+RENDERERS: Final[Mapping[type, Callable[[Any, Console], Iterable[Text]]]] = {
+    Prose: _prose,
+    Heading: _heading,
+    Bullets: _bullets,
+    CodeListing: _listing,
+    Tiles: _tiles,
+    Facts: _facts,
+    Table: _table,
+    PairMatrix: _matrix,
+    Panels: _panels,
+    SideBySide: _side_by_side,
+    Fold: _fold,
+}

@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 
 from equipoise import __version__
 from equipoise.errors import EvidenceError, InputError
-from equipoise.report.blocks import Block, Bullets, Page, Section, Span, code
+from equipoise.report.blocks import Block, Page, Section, Span, bullets, code
 from equipoise.report.format import capital, sentence
 from equipoise.report.html import Html, concatenated, element
 from equipoise.runs import embedded
@@ -163,7 +163,7 @@ class Trouble(Struct, frozen=True, kw_only=True):
 
 
 def _missing(trouble: Trouble) -> tuple[Block, ...]:
-    return (Bullets(items=tuple(_spans(sentence(each)) for each in trouble.missing)),)
+    return (bullets(_spans(sentence(each)) for each in trouble.missing),)
 
 
 def _spans(text: str) -> tuple[Span, ...]:

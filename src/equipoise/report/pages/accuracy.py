@@ -15,7 +15,6 @@ from equipoise.report.blocks import (
     Span,
     Table,
     Tile,
-    Tiles,
     code,
     named,
     names,
@@ -24,6 +23,7 @@ from equipoise.report.blocks import (
     prose,
     strong,
     table_of,
+    tiles,
     words,
 )
 from equipoise.report.format import (
@@ -199,14 +199,12 @@ def _headline(findings: AccuracyFindings) -> str:
     if findings.forecasts is not None and findings.forecasts.summaries:
         ours = findings.forecasts.summaries[0].pooled_law
         medians_of.append(f"predicted published results {format_percent(round(ours.median_abs_error, 3))}")
-    if findings.profiles:
-        medians = sorted(each.record.median for each in findings.profiles)
-        ends = [format_percent(round(value, 3)) for value in (medians[0], medians[-1])]
-        medians_of.append(f"predicted steps {ends[0]} to {ends[-1]}")
-    if findings.plans:
-        medians = sorted(each.median for each in findings.plans)
-        ends = [format_percent(round(value, 3)) for value in (medians[0], medians[-1])]
-        medians_of.append(f"plans of whole trainings {ends[0]} to {ends[-1]}")
+    steps = [each.record.median for each in findings.profiles]
+    plans = [each.median for each in findings.plans]
+    for what, medians in (("predicted steps", steps), ("plans of whole trainings", plans)):
+        if medians:
+            low, high = (format_percent(round(value, 3)) for value in (min(medians), max(medians)))
+            medians_of.append(f"{what} {low} to {high}")
     if not medians_of:
         return "This installation has no accuracy records"
     return f"Median errors on held-out data: {listed(medians_of)}"
@@ -235,7 +233,7 @@ def _ledger_blocks(findings: AccuracyFindings) -> tuple[Block, ...]:
             f"predicted times were {ratio(ledger.bias)} times the measured ones (median)."
         ),
     )
-    return (Tiles(items=(tile,)), note("All of them: ", code("equipoise record"), "."))
+    return (tiles((tile,)), note("All of them: ", code("equipoise record"), "."))
 
 
 KINDS: Final = {

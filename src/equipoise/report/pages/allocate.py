@@ -12,14 +12,14 @@ from equipoise.report import format as amounts
 from equipoise.report.blocks import (
     Badge,
     Block,
-    Bullets,
     Cell,
-    Fact,
-    Facts,
+    Labelled,
     Page,
     Section,
     Table,
+    bullets,
     code,
+    facts,
     more_note,
     names,
     note,
@@ -96,36 +96,36 @@ def _deadline(found: Allocation, each: JobShare) -> Cell | None:
     return replace(_moment(found, each.job.deadline_s), badge=badge)
 
 
-def _facts(found: Allocation, *, most: int) -> Iterator[Fact]:
+def _facts(found: Allocation, *, most: int) -> Iterator[Labelled]:
     """What it gives and how sure that is. most: names of jobs that one line may list."""
     late = [_lateness(each) for each in found.shares if each.late_s]
     if late:
-        yield Fact(label="Late", spans=(_names(late, most),))
-    yield Fact(label="Total", spans=(f"{_amount(found, found.value.value)}{_range(found)}",))
-    yield Fact(label="Optimal", spans=(f"{_proof(found)}{_missed(found)}",))
+        yield "Late", _names(late, most)
+    yield "Total", f"{_amount(found, found.value.value)}{_range(found)}"
+    yield "Optimal", f"{_proof(found)}{_missed(found)}"
     is_hurried = any(math.isfinite(each.job.deadline_s) for each in found.shares)
     no = "not possible in time" if is_hurried else "not possible"
     simpler = (
         f"{each.words}: {no if each.value is None else _amount(found, each.value)}"
         for each in found.simpler_schedules
     )
-    yield Fact(label="Simpler", spans=(sentence("; ".join(simpler)),))
+    yield "Simpler", sentence("; ".join(simpler))
     risky = [printable(each.job.name) for each in found.shares if each.is_at_risk and not each.late_s]
     if risky:
         words = "late if every job takes the longest time of its range"
-        yield Fact(label="At risk", spans=(f"{_names(risky, most)}: {words}",))
+        yield "At risk", f"{_names(risky, most)}: {words}"
     taken = [each.candidate for each in found.shares]
     hours = math.fsum(each.accelerator_hours or 0.0 for each in taken)
     energies = [each.energy_j.value for each in taken if each.energy_j is not None]
     energy = f", {amounts.energy(math.fsum(energies))}" if len(energies) == len(taken) else ""
-    yield Fact(label="Uses", spans=(f"{amounts.digits(hours)} accelerator-hours{energy}",))
-    yield Fact(label="Price", spans=(sentence(_price(found)),))
+    yield "Uses", f"{amounts.digits(hours)} accelerator-hours{energy}"
+    yield "Price", sentence(_price(found))
     sources: dict[str, list[str]] = {}
     for each in found.shares:
         heaviest = max(each.candidate.estimates, key=lambda one: one.weight)
         sources.setdefault(heaviest.name, []).append(printable(each.job.name))
     words = "; ".join(f"{_names(names, most)}: {sentence(name)}" for name, names in sources.items())
-    yield Fact(label="Evidence", spans=(words,))
+    yield "Evidence", words
 
 
 def _range(found: Allocation) -> str:
@@ -197,28 +197,23 @@ def _price(found: Allocation) -> str:
 
 def _strategies(found: Allocation) -> tuple[Block, ...]:
     """The strategy of each job that has one; what the price rests on."""
-    items = tuple(
+    strategies = bullets(
         (f"{printable(each.job.name)}: ", code(sentence(each.candidate.strategy_text)))
         for each in _by_start(found)
         if each.candidate.strategy_text
     )
     price = found.pool.rates.price
     basis = "" if price is None else sentence(f"Price: {price.basis}.")
-    return (Bullets(items=items), note(basis))
+    return (strategies, note(basis))
 
 
 def _brief(found: Allocation, num_rows: int) -> tuple[Block, ...]:
     """The schedule, what it gives and how sure that is, on one screen."""
     shares = _by_start(found)
-    left_out = len(shares) - num_rows
     return (
         _table(found, shares[:num_rows]),
-        Facts(items=tuple(_facts(found, most=_MOST_NAMES))),
-        more_note(
-            plural(left_out, "job") if left_out > 0 else "",
-            "strategies",
-            plural(len(found.notes), "note") if found.notes else "",
-        ),
+        facts(_facts(found, most=_MOST_NAMES)),
+        more_note((len(shares) - num_rows, "job"), "strategies", (len(found.notes), "note")),
     )
 
 
@@ -232,7 +227,7 @@ ALLOCATION: Final[Page[Allocation]] = Page(
             "The schedule",
             lambda found: (
                 _table(found, _by_start(found)),
-                Facts(items=tuple(_facts(found, most=len(found.shares)))),
+                facts(_facts(found, most=len(found.shares))),
             ),
         ),
         Section("strategies", "Strategies", _strategies),

@@ -37,7 +37,7 @@ from equipoise.report.format import (
     sentence,
     workload_name,
 )
-from equipoise.report.measured_json import worst
+from equipoise.report.measured_json import MOST_WORST, worst
 from equipoise.scaling.backtest import Backtest, Errors, HeldOut
 from equipoise.scaling.equilibrium import Equilibrium
 from equipoise.units import format_duration, format_percent
@@ -53,7 +53,6 @@ _METHODS: Final = {
     "power_law": "power law",
     LARGEST_KNOWN: "largest known size",
 }
-_MOST_WORST: Final = 8
 # Of one screen.
 _MOST_BRIEF: Final = 4
 
@@ -152,7 +151,7 @@ BACKTEST: Final[Page[Backtest]] = Page(
         Section("jumps", "By distance", lambda found: (_by_jump(found),), needs=("groups",)),
         Section("workloads", "By workload", lambda found: (_by_workload(found),), needs=("groups",)),
         Section("causes", "By part of the time", lambda found: (_by_cause(found),), needs=("groups",)),
-        Section("worst", "Predicted worst", lambda found: (_worst(found, _MOST_WORST),), needs=("groups",)),
+        Section("worst", "Predicted worst", lambda found: (_worst(found, MOST_WORST),), needs=("groups",)),
     ),
     closing=lambda _: ("Every result was predicted from strictly earlier rounds.",),
     brief=_brief,
@@ -264,7 +263,7 @@ def _rules(found: Sequence[HeldOutAdvice], parts: Sequence[str]) -> Iterator[Blo
 def _advice_worst_blocks(found: Sequence[HeldOutAdvice]) -> tuple[Block, ...]:
     """The balances that lose most."""
     compared = [one for one in found if one.objective == "balance" and one.held_out == "largest"]
-    worst = sorted(compared, key=lambda one: -one.losses[OURS].curve)[:_MOST_WORST]
+    worst = sorted(compared, key=lambda one: -one.losses[OURS].curve)[:MOST_WORST]
     return (
         table_of("advice-worst", _LOSS_COLUMNS, worst, caption="Balance points that lose most"),
         note("+: at that size or beyond; -: there or below."),
@@ -304,7 +303,6 @@ ADVICE_BACKTEST: Final[Page[Sequence[HeldOutAdvice]]] = Page(
 # --- measured rows against the model
 
 
-NUM_WORST: Final = 8  # rows shown unless stated
 _MOST_REASONS: Final = 8
 _MOST_FOLDS: Final = 24
 _ERROR_MEANING: Final = (
@@ -408,7 +406,7 @@ def _reasons_blocks(found: Validation) -> tuple[Block, ...]:
     )
 
 
-def validation_page(num_worst: int = NUM_WORST) -> Page[Validation]:
+def validation_page(num_worst: int = MOST_WORST) -> Page[Validation]:
     """The page, with so many of the worst rows."""
 
     def worst_blocks(found: Validation) -> tuple[Block, ...]:

@@ -1,7 +1,7 @@
 """Parts of wholes as stacked bars, and what moves a result as a tornado, each with its numbers as a table."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
@@ -17,14 +17,12 @@ from equipoise.report.format import (
     capital,
     converted,
     currency,
-    digits,
-    duration,
     is_too_wide,
+    quantity,
     ratio,
     sentence,
-    share,
 )
-from equipoise.units import MILLISECOND_S, format_milliseconds, format_percent, format_si
+from equipoise.units import MILLISECOND_S, format_milliseconds, format_percent
 
 if TYPE_CHECKING:
     from equipoise.bench.summary import Spread
@@ -119,7 +117,6 @@ def _share(amount: float, parts: Mapping[str, float]) -> str:
 
 LOW_MARK, HIGH_MARK = Mark(colour=3, symbol="circle"), Mark(colour=2, symbol="square")
 LOW, HIGH = "at the low end of its range", "at the high end"
-SHARES: Final = {"of hours", "of busy", "of price"}
 
 
 def tornado_figure(found: Tornado, *, name: str, title: str | None = None) -> BarChart:
@@ -127,32 +124,38 @@ def tornado_figure(found: Tornado, *, name: str, title: str | None = None) -> Ba
 
     title: that of the result unless given.
     """
-    found = _in_currency(found)
-    value = found.result.value
+    # The axis is in the currency of the page.
+    scale = converted(1.0) if found.unit.startswith("USD") else 1.0
+    bars, value = moving(found), scale * found.result.value
 
     def part(words: str, mark: Mark, ends: list[tuple[Bar, float]]) -> BarPart:
         return BarPart(
             name=words,
             mark=mark,
-            heights=tuple(end - value for _, end in ends),
+            heights=tuple(scale * end - value for _, end in ends),
             hovers=tuple(
-                (f"{bar.name}: {span(bar)}", f"{found.name}: {_result(end, found)}") for bar, end in ends
+                (
+                    f"{bar.name}: {quantity(bar.low, bar.unit)} to {quantity(bar.high, bar.unit)}",
+                    f"{found.name}: {quantity(end, found.unit)}",
+                )
+                for bar, end in ends
             ),
         )
 
-    bars = moving(found)
-    ends = [end for bar in bars for end in (bar.at_low, bar.at_high)]
-    ranges = [f"{bar.name}: {_result(bar.at_low, found)} to {_result(bar.at_high, found)}" for bar in bars]
+    ends = [scale * end for bar in bars for end in (bar.at_low, bar.at_high)]
+    ranges = [f"{quantity(bar.at_low, found.unit)} to {quantity(bar.at_high, found.unit)}" for bar in bars]
     heading = title or f"What moves the {found.name}"
+    known = "; ".join(f"{bar.name}: {words}" for bar, words in zip(bars, ranges, strict=True))
     return BarChart(
         name=name,
         title=heading,
-        subtitle=f"each cause alone, from one end of its range to the other; dashed: {_result(value, found)}",
-        alternative=f"{heading}. {'; '.join(ranges)}.",
-        x_title=f"{found.name}, {found.unit}",
+        subtitle="each cause alone, from one end of its range to the other; dashed: "
+        f"{quantity(found.result.value, found.unit)}",
+        alternative=f"{heading}. {known}.",
+        x_title=f"{found.name}, {found.unit.replace('USD', currency())}",
         y_title="",
         categories=tuple(bar.name for bar in bars),
-        labels=tuple(f"{_result(bar.at_low, found)} to {_result(bar.at_high, found)}" for bar in bars),
+        labels=tuple(ranges),
         limits=(min(value, *ends), max(value, *ends)),
         series=(
             part(LOW, LOW_MARK, [(bar, bar.at_low) for bar in bars]),
@@ -165,46 +168,16 @@ def tornado_figure(found: Tornado, *, name: str, title: str | None = None) -> Ba
 
 def tornado_table(found: Tornado, *, name: str) -> Table:
     """The same as numbers."""
-    found = _in_currency(found)
     columns = (
         names("Cause", "name"),
-        numbers("Low end", lambda bar: Cell(text=amount(bar.low, bar.unit), key=bar.low)),
-        numbers("High end", lambda bar: Cell(text=amount(bar.high, bar.unit), key=bar.high)),
-        numbers(f"{capital(found.name)} at the low end", "at_low", lambda value: _result(value, found)),
-        numbers("At the high end", "at_high", lambda value: _result(value, found)),
+        numbers("Low end", lambda bar: Cell(text=quantity(bar.low, bar.unit), key=bar.low)),
+        numbers("High end", lambda bar: Cell(text=quantity(bar.high, bar.unit), key=bar.high)),
+        numbers(f"{capital(found.name)} at the low end", "at_low", lambda value: quantity(value, found.unit)),
+        numbers("At the high end", "at_high", lambda value: quantity(value, found.unit)),
     )
-    caption = f"The {found.name} in {found.unit}, each cause moved alone"
+    unit = found.unit.replace("USD", currency())
+    caption = f"The {found.name} in {unit}, each cause moved alone"
     return table_of(name, columns, moving(found), caption=caption)
-
-
-def _in_currency(found: Tornado) -> Tornado:
-    """The tornado with its amounts of money in the currency of the page."""
-
-    def written(value: float, unit: str) -> float:
-        return converted(value) if unit.startswith("USD") else value
-
-    def named(unit: str) -> str:
-        return unit.replace("USD", currency())
-
-    result = found.result
-    return replace(
-        found,
-        unit=named(found.unit),
-        result=replace(
-            result, **{name: written(getattr(result, name), found.unit) for name in ("value", "low", "high")}
-        ),
-        bars=tuple(
-            replace(
-                each,
-                unit=named(each.unit),
-                low=written(each.low, each.unit),
-                high=written(each.high, each.unit),
-                at_low=written(each.at_low, found.unit),
-                at_high=written(each.at_high, found.unit),
-            )
-            for each in found.bars
-        ),
-    )
 
 
 def moving(found: Tornado) -> tuple[Bar, ...]:
@@ -212,29 +185,6 @@ def moving(found: Tornado) -> tuple[Bar, ...]:
     return tuple(
         bar for bar in found.bars if 0.0 < bar.effect < float("inf") and abs(bar.at_high) < float("inf")
     )
-
-
-def span(bar: Bar) -> str:
-    """The range of a cause."""
-    return f"{amount(bar.low, bar.unit)} to {amount(bar.high, bar.unit)}"
-
-
-def amount(value: float, unit: str) -> str:
-    """An amount with its unit: times and shares in the usual units.
-
-    >>> amount(0.25, "of hours"), amount(7200.0, "s"), amount(3.36, "USD/h")
-    ('25 % of hours', '2 h', '3.36 USD/h')
-    """
-    if unit == "s":
-        return duration(value)
-    if unit.partition("/")[0] in SHARES:
-        return f"{share(value)} {unit}"
-    written = format_si(value) if unit.startswith(("B", "FLOP")) else digits(value)
-    return f"{written} {unit}"
-
-
-def _result(value: float, found: Tornado) -> str:
-    return amount(value, found.unit)
 
 
 # --- steps of sweeps and watched loops, by phase
@@ -264,16 +214,13 @@ _TOO_WIDE: Final = "range too wide"
 
 def _milliseconds(found: "Spread") -> tuple[str, str | None]:
     """Milliseconds and the ends of their range, with as many digits as distinguish these."""
-    low, high = found.low, found.high
-    if low is None or high is None or low == high:
-        return format_milliseconds(found.value), None
-    if is_too_wide(low, high):
-        return format_milliseconds(found.value), _TOO_WIDE
-    for num_digits in (3, 4, 5):
-        ends = [format_milliseconds(each, digits=num_digits) for each in (low, high)]
-        if ends[0] != ends[1]:
-            break
-    return format_milliseconds(found.value, digits=num_digits), DASH.join(ends)
+    if found.low != found.high:
+        for num_digits in (3, 4, 5):
+            form = partial(format_milliseconds, digits=num_digits)
+            ends = _within(found, form)
+            if ends is not None:
+                return form(found.value), ends
+    return format_milliseconds(found.value), None
 
 
 def milliseconds(found: "Spread | None") -> Cell:

@@ -65,7 +65,8 @@ def _measured(verdict: Verdict) -> tuple[float, str]:
     """The unit of a measured figure, and what it measures."""
     if verdict.quantity != "bus_byte_per_s":
         return MICROSECOND_S, "µs latency"
-    return (_GB, "GB/s bus rate") if verdict.measured >= _GB else (SI_PREFIXES["M"], "MB/s bus rate")
+    unit, name = _rate_unit(verdict.measured)
+    return unit, f"{name} bus rate"
 
 
 def _verdict_words(verdict: Verdict) -> str:
@@ -129,7 +130,9 @@ def _fits_blocks(
     fits: Sequence[CollectiveFit], *, caption: str = "Latency and rate by operation", most: int | None = None
 ) -> tuple[Block, ...]:
     """A row per fit, and under it one per range of sizes; most: rows that may be shown."""
-    unit, name = _rate_unit(fits)
+    # The unit in which the fastest has digits before its point.
+    rates = [fit.curve.byte_per_s.value for fit in fits if fit.curve.byte_per_s]
+    unit, name = _rate_unit(max(rates, default=_GB))
     columns = (
         names("Operation", "operation"),
         numbers("N", "num_ranks", meaning="number of ranks"),
@@ -146,10 +149,9 @@ def _fits_blocks(
     return (table_of("fits", columns, rows, caption=caption), note(legend if fits else ""))
 
 
-def _rate_unit(fits: Sequence[CollectiveFit]) -> tuple[float, str]:
-    """The unit of rates in which the fastest has digits before its point, and its name."""
-    fastest = max((fit.curve.byte_per_s.value for fit in fits if fit.curve.byte_per_s), default=_GB)
-    return (_GB, "GB/s") if fastest >= _GB else (SI_PREFIXES["M"], "MB/s")
+def _rate_unit(byte_per_s: float) -> tuple[float, str]:
+    """The unit of such rates, and its name."""
+    return (_GB, "GB/s") if byte_per_s >= _GB else (SI_PREFIXES["M"], "MB/s")
 
 
 def _fit_rows(fit: CollectiveFit, unit: float) -> Iterator[dict[str, object]]:
@@ -205,12 +207,11 @@ def _problems_blocks(found: Links) -> tuple[Block, ...]:
 
 def _brief(found: Links, _: int) -> tuple[Block, ...]:
     verdicts = list(_verdicts(found))
-    left_out = max(0, len(verdicts) - _MOST_VERDICTS)
     return (
         bullets(verdicts[:_MOST_VERDICTS]),
         *_fits_blocks(found.fits, caption="", most=_MOST_ROWS),
         bullets(_problems(found)[:2]),
-        more_note(plural(left_out, "verdict") if left_out else "", "every range of sizes", "evidence"),
+        more_note((len(verdicts) - _MOST_VERDICTS, "verdict"), "every range of sizes", "evidence"),
     )
 
 

@@ -9,18 +9,17 @@ from msgspec.structs import replace
 from equipoise.economics import Bill
 from equipoise.report.blocks import (
     Block,
-    Bullets,
     Page,
     Panels,
     Section,
     Span,
     Tile,
-    Tiles,
     bullets,
     note,
     prose,
     strong,
     table_of,
+    tiles,
 )
 from equipoise.report.charts import NUM_COLOURS, SYMBOLS, Axis, Chart, Level, Mark, Series, series_of
 from equipoise.report.format import (
@@ -37,14 +36,7 @@ from equipoise.report.format import (
     ratio,
     sentence,
 )
-from equipoise.report.pages.study.entries import (
-    COLUMNS,
-    NOT_VERIFIED,
-    Row,
-    efficiencies,
-    hardware,
-    hover,
-)
+from equipoise.report.pages.study import entries
 from equipoise.report.pages.study.losses import lost_chart
 from equipoise.scaling.metrics import LOSSES
 from equipoise.study.findings import ComparedFindings
@@ -77,7 +69,7 @@ def _curves_blocks(findings: ComparedFindings) -> tuple[Block, ...]:
 def _curves_chart(findings: ComparedFindings, column: str, scale: float, *, name: str, title: str) -> Chart:
     is_time = column == "score_s"
     chosen = _rows(findings)
-    words = "; ".join(f"{hardware(row)}: {_value(row, column)}" for row in chosen)
+    words = "; ".join(f"{entries.hardware(row)}: {_value(row, column)}" for row in chosen)
     kinds = findings.curves["accelerator"].unique(maintain_order=True).to_list()
     lines = [_line(findings.curves, kind, column, scale, place) for place, kind in enumerate(kinds)]
     return Chart(
@@ -92,7 +84,7 @@ def _curves_chart(findings: ComparedFindings, column: str, scale: float, *, name
     )
 
 
-def _value(row: Row, column: str) -> str:
+def _value(row: entries.Row, column: str) -> str:
     return f"{minutes(row[column])} minutes" if column == "score_s" else f"E {ratio(row[column])}"
 
 
@@ -102,7 +94,7 @@ def _line(curves: pl.DataFrame, kind: str, column: str, scale: float, place: int
         (
             float(row["num_accelerators"]),
             row[column] / scale,
-            (entry_name(row["submitter"], row["system"]), hardware(row), _value(row, column)),
+            (entry_name(row["submitter"], row["system"]), entries.hardware(row), _value(row, column)),
         )
         for row in curves.filter(accelerator=kind).iter_rows(named=True)
     )
@@ -110,9 +102,9 @@ def _line(curves: pl.DataFrame, kind: str, column: str, scale: float, place: int
     return series_of(accelerator_name(kind), mark, points, is_line=True)
 
 
-def _chosen(rows: list[Row], column: str, scale: float) -> Series:
+def _chosen(rows: list[entries.Row], column: str, scale: float) -> Series:
     points = (
-        (float(row["num_accelerators"]), row[column] / scale, hover(row))
+        (float(row["num_accelerators"]), row[column] / scale, entries.hover(row))
         for row in rows
         if row[column] is not None
     )
@@ -121,11 +113,11 @@ def _chosen(rows: list[Row], column: str, scale: float) -> Series:
 
 def _figures_blocks(findings: ComparedFindings) -> tuple[Block, ...]:
     caption = "The entries as MLPerf published them; sources are paths in the repository of the round"
-    return (table_of("compared-entries", COLUMNS, _rows(findings), caption=caption),)
+    return (table_of("compared-entries", entries.COLUMNS, _rows(findings), caption=caption),)
 
 
 def _lost_blocks(findings: ComparedFindings) -> tuple[Block, ...]:
-    rows: list[Row] = list(findings.losses.iter_rows(named=True))
+    rows: list[entries.Row] = list(findings.losses.iter_rows(named=True))
     if not rows:
         return (prose("No entry has a smaller one of the same accelerator to be compared with."),)
     causes = [cause for cause in LOSSES if any(row[cause] for row in rows)]
@@ -144,7 +136,7 @@ def _lost_blocks(findings: ComparedFindings) -> tuple[Block, ...]:
     )
 
 
-def _names(rows: list[Row]) -> tuple[str, ...]:
+def _names(rows: list[entries.Row]) -> tuple[str, ...]:
     """Sizes, with a number where two are the same."""
     named: list[str] = []
     for row in rows:
@@ -171,13 +163,13 @@ def _headline(findings: ComparedFindings) -> str:
     fastest = min(rows, key=lambda row: row["score_s"])
     frugal = min(rows, key=_accelerator_s)
     name = printable(findings.name)
-    first = f"{name}: {hardware(fastest)} in {format_duration(fastest['score_s'])}"
+    first = f"{name}: {entries.hardware(fastest)} in {format_duration(fastest['score_s'])}"
     if frugal is fastest:
         return first if len(rows) == 1 else f"{first}, the fastest and the least accelerator-time"
     faster = frugal["score_s"] / fastest["score_s"]
     more = _accelerator_s(fastest) / _accelerator_s(frugal)
     return (
-        f"{first}, {ratio(faster)}{TIMES} as fast as {hardware(frugal)} "
+        f"{first}, {ratio(faster)}{TIMES} as fast as {entries.hardware(frugal)} "
         f"for {ratio(more)}{TIMES} the accelerator-time"
     )
 
@@ -191,31 +183,32 @@ def _summary(findings: ComparedFindings) -> tuple[str, ...]:
     return (f"{chosen} {of}: those for speed, for efficiency, and in between.",)
 
 
-def _rows(findings: ComparedFindings) -> list[Row]:
+def _rows(findings: ComparedFindings) -> list[entries.Row]:
     return list(findings.chosen.iter_rows(named=True))
 
 
-def _accelerator_s(row: Row) -> float:
+def _accelerator_s(row: entries.Row) -> float:
     return float(row["num_accelerators"] * row["score_s"])
 
 
 def _side_blocks(findings: ComparedFindings) -> tuple[Block, ...]:
     rows = _rows(findings)
-    tiles = Tiles(items=tuple(_tile(row, bill) for row, bill in zip(rows, findings.bills, strict=True)))
-    others = tuple(_against(rows[0], row) for row in rows[1:])
-    prices = note(
-        "Money is the time of one run at the price table's rate on demand; energy is measured where an "
-        "entry was metered, else rated power times the factor of the system. Carbon: the world's average."
+    return (
+        tiles(_tile(row, bill) for row, bill in zip(rows, findings.bills, strict=True)),
+        bullets(_against(rows[0], row) for row in rows[1:]),
+        note(
+            "Money is the time of one run at the price table's rate on demand; energy is measured where an "
+            "entry was metered, else rated power times the factor of the system. Carbon: the world's average."
+        ),
     )
-    return (tiles, Bullets(items=others), prices)
 
 
-def _tile(row: Row, bill: Bill) -> Tile:
+def _tile(row: entries.Row, bill: Bill) -> Tile:
     return Tile(
         label=entry_name(row["submitter"], row["system"]),
-        value=f"{hardware(row)}: {format_duration(row['score_s'])}",
+        value=f"{entries.hardware(row)}: {format_duration(row['score_s'])}",
         detail=" · ".join(_paid(bill)),
-        words=efficiencies(row),
+        words=entries.efficiencies(row),
     )
 
 
@@ -227,11 +220,11 @@ def _paid(bill: Bill) -> Iterator[str]:
         yield f"{energy(bill.energy_j.value)}{' measured' if bill.energy_basis == 'measured' else ''}"
 
 
-def _against(first: Row, row: Row) -> tuple[Span, ...]:
+def _against(first: entries.Row, row: entries.Row) -> tuple[Span, ...]:
     """One entry against the first: speed, accelerators, and what of the ideal is kept."""
     speed = first["score_s"] / row["score_s"]
     more = row["num_accelerators"] / first["num_accelerators"]
-    name = f"{entry_name(row['submitter'], row['system'])} ({hardware(row)})"
+    name = f"{entry_name(row['submitter'], row['system'])} ({entries.hardware(row)})"
     pace = "as fast as" if abs(speed - 1.0) < SAME_TIME else f"{ratio(speed)}{TIMES} as fast as"
     found = f" is {pace} the first with {ratio(more)}{TIMES} the accelerators"
     if row["accelerator"] is None or row["accelerator"] != first["accelerator"]:
@@ -252,7 +245,7 @@ COMPARED: Final[Page[ComparedFindings]] = Page(
         Section("figures", "Every figure", _figures_blocks),
     ),
     closing=lambda findings: (
-        NOT_VERIFIED,
+        entries.NOT_VERIFIED,
         f"Dataset {printable(findings.dataset)}: {sentence(findings.sources)}.",
     ),
 )

@@ -142,7 +142,7 @@ def _brief(found: FoundMethod, _: int) -> tuple[Block, ...]:
         table_of("candidates", _COLUMNS, shown),
         bullets(list(_reasons(found))[:_MOST_REASONS]),
         *map(note, _closing(found)),
-        *((more_note(plural(left_out, "combination")),) if left_out else ()),
+        *((more_note((left_out, "combination")),) if left_out else ()),
     )
 
 

@@ -10,12 +10,12 @@ from msgspec import Struct
 from equipoise.report.blocks import (
     Block,
     ColumnOf,
-    Fact,
-    Facts,
     Heading,
+    Labelled,
     Page,
     Span,
     code,
+    facts,
     named,
     names,
     note,
@@ -134,11 +134,11 @@ _COLUMNS: Final[Mapping[str, tuple[ColumnOf, ...]]] = {
 }
 
 
-def _parameter(row: _Row) -> Fact:
+def _parameter(row: _Row) -> Labelled:
     """A parameter of a strategy: its values, its default and what it means."""
     values = ", ".join(map(_written, row["values"])) if row["values"] else "whole number"
     default = "required" if row["default"] is None else f"default {_written(row['default'])}"
-    return Fact(label=row["parameter"], spans=(f"{values}; {default}. {row['meaning']}",))
+    return (row["parameter"], f"{values}; {default}. {row['meaning']}")
 
 
 def _written(value: object) -> str:
@@ -146,17 +146,17 @@ def _written(value: object) -> str:
     return str(value).lower()
 
 
-def _method(row: _Row) -> Fact:
+def _method(row: _Row) -> Labelled:
     """A way to train as it is written, in brackets what may be left out."""
     method, example = row["method"], row["example"]
     label = example or method
     if example is not None and not row["needs_argument"]:
         label = f"{method}[{example.removeprefix(method)}]"
     argument = f"; after the colon: {row['argument']}" if row["argument"] else ""
-    return Fact(label=label, spans=(f"{row['meaning']}{argument}",))
+    return (label, f"{row['meaning']}{argument}")
 
 
-_FACTS: Final[Mapping[str, Callable[[_Row], Fact]]] = {"strategies": _parameter, "methods": _method}
+_FACTS: Final[Mapping[str, Callable[[_Row], Labelled]]] = {"strategies": _parameter, "methods": _method}
 _NOUNS: Final = {
     "strategies": ("parameter", "parameters"),
     "software": ("software", "kinds of software"),
@@ -206,7 +206,7 @@ def _listing_headline(found: Listing) -> str:
 
 def _listing_blocks(found: Listing) -> Iterator[Block]:
     if found.kind in _FACTS:
-        yield Facts(items=tuple(map(_FACTS[found.kind], found.rows)))
+        yield facts(map(_FACTS[found.kind], found.rows))
     else:
         yield table_of(found.kind, _COLUMNS[found.kind], found.rows)
     yield note(*_REMARKS.get(found.kind, ()))
@@ -216,12 +216,12 @@ def _listing_blocks(found: Listing) -> Iterator[Block]:
 
 def _unplanned(rows: list[_Row]) -> Iterator[Block]:
     """The workloads that only published results answer, and what a plan of each would need."""
-    facts = [Fact(label=row["workload"], spans=(", ".join(row["lacks"]),)) for row in rows if row["lacks"]]
-    if facts:
+    needed = [(row["workload"], ", ".join(row["lacks"])) for row in rows if row["lacks"]]
+    if needed:
         yield Heading(
             name="unplanned", text="No plan: published results alone answer; what a plan would need"
         )
-        yield Facts(items=tuple(facts))
+        yield facts(needed)
 
 
 LISTING: Final = short_page(headline=_listing_headline, blocks=_listing_blocks)
@@ -238,15 +238,16 @@ class Explanation(Struct, frozen=True, kw_only=True):
 
 def _term_blocks(found: Explanation) -> Iterator[Block]:
     (term,) = found.terms
-    facts = {"Formula": term.formula, "Source": term.source, "See also": ", ".join(term.see)}
+    parts = {"Formula": term.formula, "Source": term.source, "See also": ", ".join(term.see)}
     yield prose(term.meaning)
-    yield Facts(items=tuple(Fact(label=label, spans=(text,)) for label, text in facts.items() if text))
+    yield facts((label, text) for label, text in parts.items() if text)
 
 
 def _terms_blocks(found: Explanation) -> Iterator[Block]:
-    by_group = groupby(found.terms, key=lambda term: term.group)
-    names = {group: ", ".join(term.name for term in members) for group, members in by_group}
-    yield Facts(items=tuple(Fact(label=group, spans=(listed,)) for group, listed in names.items()))
+    yield facts(
+        (group, ", ".join(term.name for term in members))
+        for group, members in groupby(found.terms, key=lambda term: term.group)
+    )
 
 
 TERM: Final = short_page(headline=lambda found: found.terms[0].name, blocks=_term_blocks)
@@ -269,11 +270,9 @@ def _doctor_headline(found: "Installation") -> str:
 
 def _doctor_blocks(found: "Installation") -> Iterator[Block]:
     groups = {"Required": found.checks, "Measuring": found.measuring}
-    yield Facts(
-        items=tuple(
-            Fact(label=label, spans=("; ".join(f"{one.name}: {one.found}" for one in checks if one.works),))
-            for label, checks in groups.items()
-        )
+    yield facts(
+        (label, "; ".join(f"{one.name}: {one.found}" for one in checks if one.works))
+        for label, checks in groups.items()
     )
     missing = [one for checks in groups.values() for one in checks if not one.works]
     yield from _missing("missing", "What does not work", missing)
@@ -282,11 +281,10 @@ def _doctor_blocks(found: "Installation") -> Iterator[Block]:
 
 def _missing(name: str, title: str, checks: "Sequence[Check]") -> tuple[Block, ...]:
     """What to do for each, and what it is for."""
-    facts = (
-        Fact(label=one.name, spans=(code(sentence(one.install or "missing")), f"; for {one.needed_for}"))
-        for one in checks
+    to_do = (
+        (one.name, (code(sentence(one.install or "missing")), f"; for {one.needed_for}")) for one in checks
     )
-    return (Heading(name=name, text=title), Facts(items=tuple(facts))) if checks else ()
+    return (Heading(name=name, text=title), facts(to_do)) if checks else ()
 
 
 DOCTOR: Final = short_page(headline=_doctor_headline, blocks=_doctor_blocks)
@@ -336,7 +334,7 @@ def _ingest_blocks(found: "IngestReport", into: Path | None) -> Iterator[Block]:
         from equipoise.runs.store import RUNS, SCORES  # noqa: PLC0415 - loads what no other page here needs
 
         tables = ", ".join(str(into / f"{schema.name}.parquet") for schema in (RUNS, SCORES))
-        yield Facts(items=(Fact(label="Tables", spans=(sentence(tables),)),))
+        yield facts((("Tables", sentence(tables)),))
 
 
 # --- scores

@@ -15,10 +15,8 @@ from equipoise.report import format as amounts
 from equipoise.report.blocks import (
     Badge,
     Block,
-    Bullets,
     Cell,
-    Fact,
-    Facts,
+    Labelled,
     Page,
     Panels,
     Section,
@@ -26,6 +24,7 @@ from equipoise.report.blocks import (
     Table,
     bullets,
     code,
+    facts,
     more_note,
     names,
     note,
@@ -82,9 +81,7 @@ def _headline(found: Prediction) -> str:
     first, last = known[0], known[-1]
     if first is last:
         return f"{title_of(first)}: {takes(first)}"
-    assert first.time_s is not None
-    assert last.time_s is not None
-    times = f"{amounts.duration(first.time_s.value)} to {amounts.duration(last.time_s.value)}"
+    times = f"{amounts.duration(first.known_time_s.value)} to {amounts.duration(last.known_time_s.value)}"
     money = ""
     if first.usd is not None and last.usd is not None:
         money = f", {amounts.digits(first.usd.value)} to {amounts.money(last.usd.value)}"
@@ -172,14 +169,11 @@ def _returns_blocks(found: Prediction) -> tuple[Block, ...]:
         return (prose(sentence(f"Not known: {found.no_equilibria}.")),)
     first = default_answer(found.equilibria)
     ordered = sorted(found.equilibria, key=lambda each: each is not first)
-    items: list[tuple[Span, ...]] = [
-        (strong(f"{capital(each.kind)}: "), sentence(f"{point_words(each)}.")) for each in ordered
-    ]
     return (
         prose("The smallest size at which returns diminish comes first."),
-        Bullets(items=tuple(items)),
+        bullets((strong(f"{capital(each.kind)}: "), sentence(f"{point_words(each)}.")) for each in ordered),
         *_values(found),
-        Facts(items=tuple(_hour_asked(found))),
+        facts(_hour_asked(found)),
     )
 
 
@@ -193,38 +187,39 @@ def _values(found: Prediction) -> Iterator[Block]:
         yield note(f"Size with the least money and time together, by the value of an hour: {listed(sizes)}.")
 
 
-def _hour_asked(found: Prediction) -> Iterator[Fact]:
+def _hour_asked(found: Prediction) -> Iterator[Labelled]:
     """The size that costs least where an hour is worth what the question states."""
     asked = found.question.value_of_time_usd_per_hour
     best = [each for each in found.time_values if asked is not None and each.from_usd_per_hour <= asked]
     if asked is None or not best:
         return
     size = count(int(best[-1].candidate.split("/")[1]))
-    yield Fact(
-        label="An hour",
-        spans=(f"worth {amounts.money(asked)}: {size} cost least, money and time together.",),
-    )
+    yield "An hour", f"worth {amounts.money(asked)}: {size} cost least, money and time together."
 
 
 def _evidence_blocks(found: Prediction) -> tuple[Block, ...]:
-    facts = []
+    known = [each for each in found.evidence if each.time_s is not None]
+    return (facts(_rests_on(found)), _evidence_table(known), *near_blocks(found.answer))
+
+
+def _rests_on(found: Prediction) -> Iterator[Labelled]:
+    """The law, whose times it states, and how accurate such predictions are."""
     if found.law is not None:
         shares = sorted(found.law.shares.items(), key=lambda item: -item[1])[:_MOST_LAWS]
         parts = ", ".join(f"{name} {format_percent(round(share, 2))}" for name, share in shares)
         combined = f" ({parts})" if len(found.law.shares) > 1 else ""
-        facts.append(Fact(label="Law", spans=(sentence(f"{found.law.name}{combined}; {found.law.assumes}"),)))
-    facts += _submitter(found)
-    facts += [Fact(label="Accuracy", spans=(sentence(words),)) for words in dict.fromkeys(_accuracy(found))]
-    known = [each for each in found.evidence if each.time_s is not None]
-    return (Facts(items=tuple(facts)), _evidence_table(known), *near_blocks(found.answer))
+        yield "Law", sentence(f"{found.law.name}{combined}; {found.law.assumes}")
+    yield from _submitter(found)
+    for accuracy in dict.fromkeys(_accuracy(found)):
+        yield "Accuracy", sentence(accuracy)
 
 
-def _submitter(found: Prediction) -> Iterator[Fact]:
+def _submitter(found: Prediction) -> Iterator[Labelled]:
     """Whose times published results state."""
     if found.law is None or found.question.times_from is not None:
         return
     words = "the best of each size" if found.question.submitter == "best" else "one who is new to the size"
-    yield Fact(label="Submitter", spans=(sentence(f"{words}."),))
+    yield "Submitter", sentence(f"{words}.")
 
 
 def _accuracy(found: Prediction) -> Iterator[str]:
@@ -251,30 +246,31 @@ def _evidence_table(known: Sequence[EvidenceSource]) -> Table:
 
 def _brief(found: Prediction, num_rows: int) -> tuple[Block, ...]:
     """The times, the first reason to stop, the law and its accuracy, on one screen."""
-    facts = []
-    if found.equilibria:
-        facts.append(Fact(label="Returns", spans=(capital(point_words(default_answer(found.equilibria))),)))
-    else:
-        facts.append(Fact(label="Returns", spans=(sentence(f"Not known: {found.no_equilibria}"),)))
-    facts += _hour_asked(found)
-    facts += _submitter(found)
-    accuracy = next(_accuracy(found), None)
-    if accuracy is not None:
-        facts.append(Fact(label="Accuracy", spans=(sentence(accuracy),)))
     first = default_answer(found.equilibria).num_accelerators if found.equilibria else None
     is_asked = found.question.sizes is not None
     worth = [each for each in found.candidates if is_asked or each.time_s is not None] or found.candidates
     shown = _spread(worth, num_rows, kept=first)
-    left_out = len(found.candidates) - len(shown)
     return (
         _table(found, shown),
-        Facts(items=tuple(facts)),
+        facts(_brief_facts(found)),
         more_note(
-            plural(left_out, "size") if left_out else "",
+            (len(found.candidates) - len(shown), "size"),
             plural(len(found.evidence), "source"),
-            plural(len(found.notes), "note") if found.notes else "",
+            (len(found.notes), "note"),
         ),
     )
+
+
+def _brief_facts(found: Prediction) -> Iterator[Labelled]:
+    if found.equilibria:
+        yield "Returns", capital(point_words(default_answer(found.equilibria)))
+    else:
+        yield "Returns", sentence(f"Not known: {found.no_equilibria}")
+    yield from _hour_asked(found)
+    yield from _submitter(found)
+    accuracy = next(_accuracy(found), None)
+    if accuracy is not None:
+        yield "Accuracy", sentence(accuracy)
 
 
 PREDICTION: Final[Page[Prediction]] = Page(
@@ -337,11 +333,8 @@ def _reach_about(found: Reaches) -> str:
 def _reach_headline(found: Reaches) -> str:
     best = found.best
     of = "a model of " if best.ask == "model" else ""
-    return f"{_limits(best.question)} allow{'s' * _is_one(best.question)} {of}{_sized(best)}"
-
-
-def _is_one(question: TrainingQuery) -> bool:
-    return question.budget_usd is None or question.deadline_s is None
+    is_one = best.question.budget_usd is None or best.question.deadline_s is None
+    return f"{_limits(best.question)} {'allows' if is_one else 'allow'} {of}{_sized(best)}"
 
 
 def _answer(found: Reaches) -> tuple[Block, ...]:
@@ -351,7 +344,7 @@ def _answer(found: Reaches) -> tuple[Block, ...]:
         for each in found.others
     ]
     return (
-        Facts(items=tuple(_facts(found, best))),
+        facts(_facts(found, best)),
         *((prose("Other systems:"), bullets(others)) if others else ()),
     )
 
@@ -366,53 +359,46 @@ def _reach_brief(found: Reaches, num_rows: int) -> tuple[Block, ...]:
         *_answer(found),
         _reach_table(best, best.by_size[first : first + num_rows]),
         *((prose(strong("Assumes: "), f"{rests}."),) if rests else ()),
-        more_note(
-            plural(len(best.by_size), "size") if best.by_size else "",
-            "assumptions",
-            plural(len(found.notes), "note") if found.notes else "",
-        ),
+        more_note((len(best.by_size), "size"), "assumptions", (len(found.notes), "note")),
     )
 
 
-def _facts(found: Reaches, best: BudgetReach) -> Iterator[Fact]:
+def _facts(found: Reaches, best: BudgetReach) -> Iterator[Labelled]:
     taken = best.recommended
     what = "Model" if best.ask == "model" else capital(best.unit)
     spans = (
         strong(_sized(best) if best.ask == "model" else format_si(best.size.value)),
         f" ({_span(best.size)}, {format_percent(best.size.level)} range)",
     )
-    yield Fact(label=what, spans=spans)
+    yield (what, spans)
     if best.ask == "model" and best.shape is not None:
-        yield Fact(label="Shape", spans=(_shape(best.shape),))
-        yield Fact(label="Trained on", spans=(f"{format_si(best.training_budget.value)} {best.unit}",))
+        yield "Shape", _shape(best.shape)
+        yield "Trained on", f"{format_si(best.training_budget.value)} {best.unit}"
     elif best.params is not None and best.unit == "tokens":
         per_param = f"{amounts.digits(best.training_budget.value / best.params.value)} tokens per parameter"
-        yield Fact(label="That is", spans=(f"{per_param} ({format_si(best.params.value)} parameters)",))
+        yield "That is", f"{per_param} ({format_si(best.params.value)} parameters)"
     most = max(best.by_size, key=lambda each: each.amount.value, default=None)
     slower = "" if most is None or _is_taken(best, most) else _slower(best, most)
-    yield Fact(label="Take", spans=(strong(title_of(taken)), slower))
-    assert taken.time_s is not None
-    yield Fact(label="Time", spans=(amounts.time_with_range(taken.time_s),))
+    yield ("Take", (strong(title_of(taken)), slower))
+    yield "Time", amounts.time_with_range(taken.known_time_s)
     money: tuple[Span, ...] = ("no price is known (--price)",)
     if taken.usd is not None:
         money = (f"{amounts.money(taken.usd.value)} ({amounts.ends(taken.usd, amounts.money)})",)
-    yield Fact(label="Money", spans=money)
+    yield "Money", money
     if taken.strategy_text is not None:
-        yield Fact(label="Strategy", spans=(code(sentence(taken.strategy_text)),))
+        yield "Strategy", code(sentence(taken.strategy_text))
     if taken.global_batch_samples is not None:
         step = "" if taken.step_s is None else f" per step of {amounts.duration(taken.step_s.value)}"
-        yield Fact(label="Batch", spans=(f"{plural(taken.global_batch_samples, 'sample')}{step}",))
+        yield "Batch", f"{plural(taken.global_batch_samples, 'sample')}{step}"
     if found.chosen_for_you:
-        yield Fact(label="Chosen", spans=(capital(sentence("; ".join(found.chosen_for_you))),))
-    yield Fact(label="Limited by", spans=(_ENDS[best.limit],))
+        yield ("Chosen", capital(sentence("; ".join(found.chosen_for_you))))
+    yield "Limited by", _ENDS[best.limit]
 
 
 def _slower(best: BudgetReach, most: Within) -> str:
     """The size that allows a little more than the one taken, which is much faster."""
-    taken_s, most_s = best.recommended.time_s, most.candidate.time_s
-    assert taken_s is not None
-    assert most_s is not None
-    times = amounts.factor(most_s.value / taken_s.value)
+    slower = most.candidate.known_time_s.value / best.recommended.known_time_s.value
+    times = amounts.factor(slower)
     return (
         f"; {count(most.candidate.num_accelerators)} allow {format_si(most.amount.value)} in {times} the time"
     )

@@ -109,10 +109,7 @@ def _ratio_words(ratio: float) -> str:
     return f"; the model's time is {format_percent(round(abs(ratio - 1.0), 2))} {way}"
 
 
-def _tokens_per_s(rate: float) -> str:
-    return f"{rate:,.0f}"
-
-
+_tokens_per_s: Final = "{:,.0f}".format
 _NEAR_COLUMNS: Final = (
     names("Step", lambda step: named(step.workload, detail=step.url)),
     words("Accelerator", lambda step: accelerator_name(step.accelerator)),

@@ -11,25 +11,26 @@ from equipoise.bench.summary import LEVEL, Spread, interval_method
 from equipoise.bench.trial import Trial
 from equipoise.diagnose.sweeps import (
     PLAIN,
+    Failure,
     Judgement,
     SweepNow,
     false_difference_words,
     is_slower,
 )
 from equipoise.report import format as amounts
-from equipoise.report.bench_json import RESOURCES, Resource, energy_reason
+from equipoise.report.bench_json import energy_reason
 from equipoise.report.blocks import (
     Badge,
     Block,
-    Bullets,
     Cell,
     ColumnOf,
-    Fact,
-    Facts,
     Heading,
     Page,
     Panels,
     Section,
+    Span,
+    bullets,
+    facts,
     more_note,
     named,
     names,
@@ -83,18 +84,18 @@ def _summary(found: SweepNow) -> tuple[str, ...]:
 def _closing(found: SweepNow) -> tuple[str, ...]:
     return (
         "Measured on the machines of this sweep, under the conditions stated in its files.",
-        *(f"{each.label}: {each.spans[0]}" for each in _facts(found)),
+        *(f"{label}: {words}" for label, words in _facts(found)),
     )
 
 
-def _facts(found: SweepNow) -> Iterator[Fact]:
+def _facts(found: SweepNow) -> Iterator[tuple[str, str]]:
     """Settings, files and the A/A test."""
     settings = ", ".join(f"{name} {value}" for name, value in found.swept.settings.items())
     if settings:
-        yield Fact(label="Settings", spans=(sentence(f"{settings}."),))
+        yield "Settings", sentence(f"{settings}.")
     if found.swept.false_differences is not None:
-        yield Fact(label="A/A test", spans=(false_difference_words(found.swept.false_differences),))
-    yield Fact(label="Files", spans=(sentence(f"{found.swept.folder}: runs, steps and scores as Parquet."),))
+        yield "A/A test", false_difference_words(found.swept.false_differences)
+    yield "Files", sentence(f"{found.swept.folder}: runs, steps and scores as Parquet.")
 
 
 # --- steps
@@ -292,12 +293,13 @@ def _overlapped(each: Judgement) -> float | None:
     return phases[OVERLAPPED] / phases[TOTAL] if phases.get(TOTAL) else None
 
 
-_RESOURCES: Final[Mapping[str, tuple[Resource, Callable[[float], str]]]] = {
-    "MiB per rank": (lambda run: run.memory_bytes, lambda value: f"{value / MIB:,.0f}"),
-    "CPU use": (RESOURCES["cpu_fraction"], amounts.share),
-    "Accelerator use": (RESOURCES["accelerator_fraction"], amounts.share),
-    "Network": (RESOURCES["network_byte_per_s"], lambda value: format_si(value, "B/s")),
-    "J per step": (lambda run: run.energy_j, lambda value: f"{value:.3g}"),
+# A field of timed runs each, and how it is written.
+_RESOURCES: Final[Mapping[str, tuple[str, Callable[[float], str]]]] = {
+    "MiB per rank": ("memory_bytes", lambda value: f"{value / MIB:,.0f}"),
+    "CPU use": ("cpu_fraction", amounts.share),
+    "Accelerator use": ("accelerator_fraction", amounts.share),
+    "Network": ("network_byte_per_s", lambda value: format_si(value, "B/s")),
+    "J per step": ("energy_j", lambda value: f"{value:.3g}"),
 }
 
 
@@ -368,22 +370,20 @@ def _brief(found: SweepNow, _: int) -> tuple[Block, ...]:
     """Steps and speedups, trainings, failures and settings, on one screen."""
     timed = _timed(found)
     most = max(1, _MOST_ROWS // max(1, len(timed[:_MOST_SUBJECTS])))
-    failures = tuple(
-        (
-            strong(f"Failed {each.num_trials}{TIMES}: "),
-            sentence(f"{each.trial.workload}, {_way(each.trial)}: {each.reason}."),
-        )
-        for each in found.failures[:_MOST_FAILURES]
-    )
     configurations = plural(sum(len(rows) for _, rows in timed) + len(found.trained), "configuration")
     return (
         *(block for subject, rows in timed[:_MOST_SUBJECTS] for block in _brief_steps(subject, rows[:most])),
         table_of("trainings", _TRAINING_COLUMNS[:-2], found.trained[: _MOST_ROWS // 2]),
-        Bullets(items=failures),
-        Facts(items=tuple(_facts(found))),
+        bullets(map(_failure, found.failures[:_MOST_FAILURES])),
+        facts(_facts(found)),
         note(_method(found) if timed else ""),
         more_note(configurations, "phases", "resources"),
     )
+
+
+def _failure(each: Failure) -> tuple[Span, ...]:
+    words = sentence(f"{each.trial.workload}, {_way(each.trial)}: {each.reason}.")
+    return (strong(f"Failed {each.num_trials}{TIMES}: "), words)
 
 
 def _exposed(each: Judgement) -> float | None:

@@ -14,13 +14,12 @@ from equipoise.report.blocks import (
     Block,
     Cell,
     ColumnOf,
-    Fact,
-    Facts,
     Of,
     Page,
     Panels,
     Section,
     bullets,
+    facts,
     more_note,
     named,
     names,
@@ -40,20 +39,12 @@ from equipoise.report.format import (
     ratio,
     sentence,
 )
-from equipoise.report.pages.breakdowns import (
-    PHASES,
-    PHASES_INTRO,
-    Stack,
-    milliseconds,
-    spread_cell,
-    step_chart,
-    step_words,
-)
+from equipoise.report.pages import breakdowns
 from equipoise.units import MIB, MILLISECOND_S, format_milliseconds, format_percent
 
 _SUCCESS: Final = "success"
-_NAME: Final = re.compile(r"(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)-[0-9a-f]+", re.ASCII)
-_RANK_PHASES: Final = {name: title for name, title in PHASES.items() if name != "rest"}
+_NAME: Final = re.compile(r"\A(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)-[0-9a-f]+\Z", re.ASCII)
+_RANK_PHASES: Final = {name: title for name, title in breakdowns.PHASES.items() if name != "rest"}
 _MOST_GAINS: Final = 2
 _MOST_BARS: Final = 12
 _MOST_LINES: Final = 4
@@ -67,11 +58,7 @@ _MOST_RUNS: Final = 8
 
 def _begun(run: WatchedRun) -> str:
     """When a run began, from its folder's name; that name where it is another."""
-    found = _NAME.fullmatch(run.name)
-    if found is None:
-        return printable(run.name)
-    year, month, day, hour, minute, second = found.groups()
-    return f"{year}-{month}-{day} {hour}:{minute}:{second}"
+    return printable(_NAME.sub(r"\1-\2-\3 \4:\5:\6", run.name))
 
 
 def _clock(run: WatchedRun, among: Sequence[WatchedRun]) -> str:
@@ -93,7 +80,7 @@ def _headline(found: WatchedNow) -> str:
         return f"{name}: no watched run {what}"
     run = found.runs[0]
     what = f"{printable(run.workload or 'a model')} on {plural(run.num_ranks, 'rank')}"
-    step = "" if run.step_s is None else f", {step_words(run.step_s)} per step"
+    step = "" if run.step_s is None else f", {breakdowns.step_words(run.step_s)} per step"
     state = "training" if run.is_running else "ended" if run.status == _SUCCESS else "cut short"
     return f"{name}: {what}{step}; {state}"
 
@@ -126,11 +113,12 @@ def _of_run(run: WatchedRun) -> tuple[str, ...]:
 
 def _largest(run: WatchedRun) -> str:
     """The phase that takes most of a step; nothing where no phases were measured."""
-    known = {name: run.phases[name] for name in PHASES if name in run.phases}
+    known = {name: run.phases[name] for name in breakdowns.PHASES if name in run.phases}
     if not known:
         return ""
     most = max(known, key=lambda name: known[name])
-    return f"; {format_percent(round(known[most] / sum(known.values()), 3))} of a step is {PHASES[most]}"
+    share = format_percent(round(known[most] / sum(known.values()), 3))
+    return f"; {share} of a step is {breakdowns.PHASES[most]}"
 
 
 def _closing(found: WatchedNow) -> tuple[str, ...]:
@@ -194,7 +182,7 @@ def _phases_blocks(found: WatchedNow) -> tuple[Block, ...]:
         _clock(run, runs) if is_one_size else f"{_clock(run, runs)}, {plural(run.num_ranks, 'rank')}"
         for run in runs
     ]
-    chart = step_chart(
+    chart = breakdowns.step_chart(
         "watched-phases",
         "A step of each run",
         "begun, UTC" if is_one_size else "begun, UTC; ranks",
@@ -203,7 +191,7 @@ def _phases_blocks(found: WatchedNow) -> tuple[Block, ...]:
     )
     is_cut = len(found.split) > _MOST_BARS
     return (
-        prose(PHASES_INTRO),
+        prose(breakdowns.PHASES_INTRO),
         Panels(charts=(chart,), legend="Phase"),
         note(f"The newest {_MOST_BARS} runs are shown." if is_cut else ""),
     )
@@ -226,7 +214,7 @@ def _course_blocks(found: WatchedNow) -> tuple[Block, ...]:
 def _series(run: WatchedRun, place: int, runs: tuple[WatchedRun, ...]) -> Series:
     assert run.course is not None
     points = (
-        (step, each / MILLISECOND_S, (_begun(run), f"update {count(step)}: {_ms(each)} ms"))
+        (step, each / MILLISECOND_S, (_begun(run), f"update {count(step)}: {format_milliseconds(each)} ms"))
         for step, each in zip(run.course.steps, run.course.step_s, strict=True)
     )
     return series_of(_clock(run, runs), series_mark(place), points, is_line=True)
@@ -234,7 +222,7 @@ def _series(run: WatchedRun, place: int, runs: tuple[WatchedRun, ...]) -> Series
 
 def _course_words(run: WatchedRun) -> str:
     assert run.course is not None
-    first, last = _ms(run.course.step_s[0]), _ms(run.course.step_s[-1])
+    first, last = format_milliseconds(run.course.step_s[0]), format_milliseconds(run.course.step_s[-1])
     return f"{_begun(run)}: {first} ms at first, {last} ms at update {count(run.course.steps[-1])}"
 
 
@@ -248,10 +236,12 @@ _RUN_COLUMNS: Final = (
     numbers("Batch", "batch_samples", meaning="samples of an update over all ranks"),
     numbers(
         "Step, ms",
-        lambda run: milliseconds(run.step_s),
+        lambda run: breakdowns.milliseconds(run.step_s),
         meaning="median over measured steps; its range below",
     ),
-    numbers("Samples/s", lambda run: spread_cell(run.samples_per_s), meaning="of all ranks together"),
+    numbers(
+        "Samples/s", lambda run: breakdowns.spread_cell(run.samples_per_s), meaning="of all ranks together"
+    ),
     numbers("Steps", "num_steps", meaning="measured: after warm-up, of the usual size"),
     numbers("Warm-up", "num_warm_up", is_wide=True, meaning="first steps, excluded"),
     numbers("Excluded", "num_unlike", is_wide=True, meaning="steps of another size than most"),
@@ -278,9 +268,9 @@ def _ranks_blocks(found: WatchedNow) -> tuple[Block, ...]:
             "Host", lambda each: Cell(text=printable(each.host), key=each.host, badge=_rank_badge(each, run))
         ),
         numbers("Last step", "num_steps", meaning="the latest that it has written"),
-        numbers("Step, ms", "step_s", _ms, meaning="median over measured steps"),
+        numbers("Step, ms", "step_s", format_milliseconds, meaning="median over measured steps"),
         *(
-            numbers(f"{capital(title)}, ms", _phase(name), _ms, is_wide=True, meaning="mean")
+            numbers(f"{capital(title)}, ms", _phase(name), format_milliseconds, is_wide=True, meaning="mean")
             for name, title in _RANK_PHASES.items()
         ),
         numbers(
@@ -301,10 +291,6 @@ def _phase(name: str) -> Of:
     return lambda each: each.phases.get(name)
 
 
-def _ms(seconds: float) -> str:
-    return format_milliseconds(seconds)
-
-
 def _rank_badge(each: RankSeen, run: WatchedRun) -> Badge | None:
     if each.end is None:
         return None if run.is_running else Badge(text="no end", tone="bad")
@@ -316,18 +302,18 @@ def _rank_badge(each: RankSeen, run: WatchedRun) -> Badge | None:
 
 def _brief(found: WatchedNow, _: int) -> tuple[Block, ...]:
     """The newest runs on a line each, and where the newest spends its steps."""
-    facts = []
-    for run in found.split[:1]:
-        parts = {phase: run.phases.get(phase, 0.0) for phase in PHASES}
-        shares = Stack(bars=(("", parts),), titles=PHASES).shares(0)
-        facts.append(Fact(label="Step", spans=(f"{', '.join(shares)}.",)))
-    left_out = max(0, len(found.runs) - _MOST_RUNS)
     return (
         table_of("runs", _BRIEF_COLUMNS, found.runs[:_MOST_RUNS]),
-        Facts(items=tuple(facts)),
+        facts(("Step", _shares(run)) for run in found.split[:1]),
         bullets(_reasons(found)[:2]),
-        more_note(plural(left_out, "run") if left_out else "", "phases", "step times", "ranks"),
+        more_note((len(found.runs) - _MOST_RUNS, "run"), "phases", "step times", "ranks"),
     )
+
+
+def _shares(run: WatchedRun) -> str:
+    """The phases of a step, the largest first."""
+    parts = {phase: run.phases.get(phase, 0.0) for phase in breakdowns.PHASES}
+    return f"{', '.join(breakdowns.Stack(bars=(('', parts),), titles=breakdowns.PHASES).shares(0))}."
 
 
 WATCH: Final[Page[WatchedNow]] = Page(

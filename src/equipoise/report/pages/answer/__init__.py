@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from equipoise.decide.answer import Alternative, Answer
 from equipoise.decide.evidence import NOT_COMPARED, NOTHING_FITS
-from equipoise.report.blocks import Block, Bullets, Page, Section, more_note, note, prose, strong
-from equipoise.report.format import listed, plural, printable, sentence, written_in
+from equipoise.report.blocks import Block, Page, Section, bullets, more_note, note, prose, strong
+from equipoise.report.format import listed, printable, sentence, written_in
 from equipoise.report.pages.answer import basis, compare, head, overview, resources
 
 _MOST_NAMED: Final = 2  # systems on which nothing fits
@@ -55,21 +55,14 @@ def _brief(answer: Answer, num_rows: int) -> tuple[Block, ...]:
 def _screen(answer: Answer, num_rows: int) -> tuple[Block, ...]:
     shown = compare.around_choice(answer, num_rows)
     alternatives = [each for each in answer.alternatives if not _is_shown(answer, each)][:_MOST_ALTERNATIVES]
-    change: Block = Bullets(items=tuple(compare.alternative_spans(answer, each) for each in alternatives))
+    change: Block = bullets(compare.alternative_spans(answer, each) for each in alternatives)
     if answer.flips:
         change = prose(strong("Would change it: "), f"{compare.flip_words(answer, answer.flips[0])}.")
-    runs = ("how to run it",) if answer.is_launched else ()
     # Where another system is recommended, one on which nothing fits has a line of its own below.
     begin = (NOTHING_FITS, NOT_COMPARED) if answer.refusal is not None else NOT_COMPARED
     why = [each for each in answer.notes if each.startswith(begin)][:_MOST_NOTES]
     known = {each.system for each in answer.candidates}
-    named = {each.system for each in shown}
-    left_out = {
-        "other system": known - named if len(shown) > 1 else (),
-        "note": [each for each in answer.notes if each not in why],
-        "reason": answer.reasons,
-        "candidate": answer.candidates,
-    }
+    others = known - {each.system for each in shown} if len(shown) > 1 else ()
     unfit = [each.title for each in answer.systems if each.name not in known and not answer.refusal]
     return (
         *(overview.refusal_blocks(answer) if answer.recommended is None else ()),
@@ -78,7 +71,13 @@ def _screen(answer: Answer, num_rows: int) -> tuple[Block, ...]:
         *((compare.sizes_table(answer, shown, is_brief=True),) if len(shown) > 1 else ()),
         *((prose(f"Nothing fits on {_few(unfit)}: see the notes."),) if unfit else ()),
         change,
-        more_note(*(plural(len(each), noun) for noun, each in left_out.items() if each), *runs),
+        more_note(
+            (len(others), "other system"),
+            (sum(each not in why for each in answer.notes), "note"),
+            (len(answer.reasons), "reason"),
+            (len(answer.candidates), "candidate"),
+            "how to run it" if answer.is_launched else "",
+        ),
     )
 
 

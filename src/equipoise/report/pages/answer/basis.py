@@ -7,7 +7,6 @@ from equipoise.decide.answer import Answer, Reason
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (
     Block,
-    Bullets,
     CodeListing,
     Fold,
     Heading,
@@ -42,15 +41,12 @@ _Assumption: TypeAlias = tuple[str, str, str]  # what, its value, its source
 
 def why_blocks(answer: Answer) -> tuple[Block, ...]:
     """The reasons, each with its sources, and every source with its weight."""
-    reasons = tuple(_reason(each) for each in answer.reasons)
     found = sorted(evidence_of(answer), key=lambda each: -each.weight)
-    if not reasons and not found:
-        return (prose("Nothing is recommended, so there is no choice to give reasons for."),)
     shown, rest = found[:_TOP_SOURCES], found[_TOP_SOURCES:]
     weight = amounts.share(sum(each.weight for each in rest))
     caption = "Sources of the time, by their weight in it"
     return (
-        Bullets(items=reasons),
+        bullets(map(_reason, answer.reasons)),
         table_of("answer-evidence", _EVIDENCE_COLUMNS, shown, caption=caption),
         note(f"{len(rest):,} more sources, {weight} of the weight: --json." if rest else ""),
         *near_blocks(answer),
@@ -106,11 +102,14 @@ def accuracy_blocks(answer: Answer) -> tuple[Block, ...]:
 
 def measure_blocks(answer: Answer) -> tuple[Block, ...]:
     """What to measure to reduce the uncertainty."""
-    items: list[tuple[Span, ...]] = []
-    for each in answer.to_measure:
-        command: tuple[Span, ...] = () if each.command is None else (" ", code(sentence(each.command)))
-        items.append((sentence(each.words), *command))
-    return (Bullets(items=tuple(items)),)
+    return (
+        bullets(
+            sentence(each.words)
+            if each.command is None
+            else (sentence(each.words), " ", code(sentence(each.command)))
+            for each in answer.to_measure
+        ),
+    )
 
 
 # MLPerf's clock starts after initialisation too, of at most 30 minutes (docs/understand/scoring.md).
@@ -241,8 +240,6 @@ def _money(answer: Answer) -> Iterator[_Assumption]:
 
 def run_blocks(answer: Answer) -> tuple[Block, ...]:
     """The command, what else can run it and what that cannot express, and settings with their reasons."""
-    if not answer.snippets:
-        return (_settings_table(answer),)
     first, *others = answer.snippets
     return (
         Heading(name="run-first", text=sentence(first.title), is_minor=True),

@@ -12,7 +12,6 @@ from equipoise.decide.answer import Alternative, Answer, Candidate, Flip
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (
     Block,
-    Bullets,
     Cell,
     ColumnOf,
     Fold,
@@ -20,6 +19,7 @@ from equipoise.report.blocks import (
     Panels,
     Span,
     Table,
+    bullets,
     names,
     number,
     numbers,
@@ -30,21 +30,7 @@ from equipoise.report.blocks import (
 )
 from equipoise.report.charts import Axis, Chart, Mark, Note, Series, line_with_band, series_mark, series_of
 from equipoise.report.format import STAR, capital, count, listed, plural, printable, sentence
-from equipoise.report.pages.answer.head import (
-    RECOMMENDED,
-    Group,
-    after_queue,
-    chip_of,
-    groups,
-    hour_digits,
-    is_recommended,
-    limits_broken,
-    offer_title,
-    point_words,
-    same_group,
-    takes,
-    title_of,
-)
+from equipoise.report.pages.answer import head
 from equipoise.spec.hardware import TERM_WORDS
 from equipoise.units import DAY_S, HOUR_S, MINUTE_S, format_percent
 
@@ -62,7 +48,7 @@ _RESULT_MARK: Final = Mark(colour=None, symbol="x")
 
 def size_title(members: Sequence[Candidate]) -> str:
     """What an axis of sizes counts: the accelerators of one system by name, else those of each."""
-    names = {chip_of(each.title) for each in members}
+    names = {head.chip_of(each.title) for each in members}
     return f"number of {names.pop()}" if len(names) == 1 else "number of accelerators of each system"
 
 
@@ -72,18 +58,18 @@ def time_unit(times_s: Sequence[float]) -> tuple[str, float]:
     return next((each for each in _UNITS if middle >= 2.0 * each[1]), _UNITS[-1])
 
 
-def group_title(answer: Answer, group: Group) -> str:
+def group_title(answer: Answer, group: head.Group) -> str:
     """A system, with its terms where several are compared."""
     system, terms = group
-    title = chip_of(next(each.title for each in answer.systems if each.name == system))
+    title = head.chip_of(next(each.title for each in answer.systems if each.name == system))
     several = len({each.terms for each in answer.candidates}) > 1
     return f"{title}, {TERM_WORDS[terms]}" if several else title
 
 
-def shown_groups(answer: Answer) -> list[Group]:
+def shown_groups(answer: Answer) -> list[head.Group]:
     """The best systems with their terms, and then those on which nothing runs."""
-    offered: list[Group] = [(each.system, each.terms) for each in answer.offers]
-    missing: list[Group] = [
+    offered: list[head.Group] = [(each.system, each.terms) for each in answer.offers]
+    missing: list[head.Group] = [
         (each.name, next(iter(each.rates), "on_demand"))
         for each in answer.systems
         if each.name not in {system for system, _ in offered}
@@ -98,7 +84,7 @@ def time_chart(name: str, known: Sequence[Candidate], best: Candidate | None = N
     with_terms = len({each.terms for each in known}) > 1
     lines = [
         line_with_band(
-            chip_of(members[0].title) + (f", {TERM_WORDS[members[0].terms]}" if with_terms else ""),
+            head.chip_of(members[0].title) + (f", {TERM_WORDS[members[0].terms]}" if with_terms else ""),
             series_mark(place),
             [
                 (float(each.num_accelerators), each.time_s, _hover(each))
@@ -107,7 +93,7 @@ def time_chart(name: str, known: Sequence[Candidate], best: Candidate | None = N
             ],
             scale=scale,
         )
-        for place, members in enumerate(groups(known).values())
+        for place, members in enumerate(head.groups(known).values())
     ]
     results = tuple(_results(known, scale))
     crosses = "; crosses: published results" if results else ""
@@ -116,7 +102,7 @@ def time_chart(name: str, known: Sequence[Candidate], best: Candidate | None = N
         at = (float(best.num_accelerators), best.time_s.value / scale)
         stars = [star(best, *at)]
         notes = [Note(x=at[0], y=at[1], text=count(best.num_accelerators), is_above=True)]
-    words = [f"{title_of(each)} {amounts.duration(each.time_s.value)}" for each in known if each.time_s]
+    words = [f"{head.title_of(each)} {amounts.duration(each.time_s.value)}" for each in known if each.time_s]
     return Chart(
         name=name,
         title="Time against size",
@@ -141,7 +127,7 @@ def _results(known: Sequence[Candidate], scale: float) -> Iterator[Series]:
         result.entry_id: (
             float(each.num_accelerators),
             result.score_s / scale,
-            (printable(result.entry_id), title_of(each), amounts.duration(result.score_s)),
+            (printable(result.entry_id), head.title_of(each), amounts.duration(result.score_s)),
         )
         for each in known
         for result in each.published
@@ -151,11 +137,10 @@ def _results(known: Sequence[Candidate], scale: float) -> Iterator[Series]:
 
 
 def _hover(each: Candidate) -> tuple[str, ...]:
-    assert each.time_s is not None
     strategy, usd = each.strategy_text, amounts.usable(each.usd)
     return (
-        title_of(each),
-        amounts.time_with_range(each.time_s),
+        head.title_of(each),
+        amounts.time_with_range(each.known_time_s),
         *(() if usd is None else (amounts.money(usd.value),)),
         *(f"{sentence(one.name)}: {amounts.duration(one.time_s.value)}" for one in each.estimates),
         *(() if strategy is None else wrap(sentence(strategy), _HOVER_CHARACTERS)),
@@ -182,13 +167,13 @@ def money_chart(answer: Answer) -> Chart | None:
     near = [each for each in priced if each.time_s is not None and each.time_s.value <= limit_s]
     unit, scale = time_unit([each.time_s.value for each in near if each.time_s is not None])
     places = {each.id: place for each in near if (place := _place(each, scale))}
-    by_group = groups(near)
+    by_group = head.groups(near)
     series = [
         replace(
             series_of(
                 group_title(answer, group),
                 series_mark(order.index(group)),
-                [(*places[each.id], (title_of(each), takes(each))) for each in by_group[group]],
+                [(*places[each.id], (head.title_of(each), head.takes(each))) for each in by_group[group]],
                 is_line=True,
             ),
             labels=tuple("" if each == best else count(each.num_accelerators) for each in by_group[group]),
@@ -197,44 +182,45 @@ def money_chart(answer: Answer) -> Chart | None:
         if group in by_group
     ]
     title = f"Money against time{' of all systems' if len(series) > 1 else ''}"
-    lines, notes = _break_evens(answer, best, scale) if best is not None else ([], [])
+    lines = [] if best is None else [*_break_evens(answer, best, scale)]
+    dashed = "; dashed: equal cost at that value of an hour" if lines else ""
+    lines += _limit_lines(answer, [*places.values()], scale)
+    notes = [words for _, words in lines]
     if best is not None and best.id in places:
         x, y = places[best.id]
         series.append(star(best, x, y))
-        notes = [Note(x=x, y=y, text=f"{STAR} {count(best.num_accelerators)}"), *notes]
-    limits = tuple(_limit_lines(answer, [*places.values()], scale))
-    dashed = "; dashed: equal cost at that value of an hour" if lines else ""
+        notes.insert(0, Note(x=x, y=y, text=f"{STAR} {count(best.num_accelerators)}"))
     left_out = len(priced) - len(near)
     more = f"; {plural(left_out, 'slower size')} not shown" if left_out else ""
+    known = "; ".join(f"{head.title_of(each)} {head.takes(each)}" for each in near)
     return Chart(
         name="answer-money",
         title=title,
         subtitle=f"numbers: accelerators{dashed}; lower left is better{more}",
-        alternative=f"Money by time: {'; '.join(f'{title_of(each)} {takes(each)}' for each in near)}.",
+        alternative=f"Money by time: {known}.",
         x=Axis(title=f"time in {unit}", is_log=True),
         y=Axis(title="US dollars" if amounts.currency() == "USD" else amounts.currency(), is_log=True),
-        series=(*series, *lines, *(line for line, _ in limits)),
-        notes=(*notes, *(words for _, words in limits)),
+        series=(*series, *(line for line, _ in lines)),
+        notes=tuple(notes),
     )
 
 
-def _break_evens(answer: Answer, best: Candidate, scale: float) -> tuple[list[Series], list[Note]]:
+def _break_evens(answer: Answer, best: Candidate, scale: float) -> Iterator[tuple[Series, Note]]:
     """The lines of equal cost, money and time together, from the choice to the offer of each other system."""
-    lines, notes = [], []
-    assert best.time_s is not None
     for offer in answer.offers:
         value, other = offer.break_even_usd_per_hour, answer.candidate(offer.candidate)
         if value is None or other.time_s is None or best.usd is None:
             continue
         steps = [place / _CURVE_POINTS for place in range(_CURVE_POINTS + 1)]
-        times = [best.time_s.value * (other.time_s.value / best.time_s.value) ** step for step in steps]
-        costs = [best.usd.value + value * (best.time_s.value - each) / HOUR_S for each in times]
+        times = [
+            best.known_time_s.value * (other.time_s.value / best.known_time_s.value) ** step for step in steps
+        ]
+        costs = [best.usd.value + value * (best.known_time_s.value - each) / HOUR_S for each in times]
         x, y = tuple(each / scale for each in times), tuple(map(amounts.converted, costs))
-        lines.append(replace(_curve("break-even", x, y), is_extrapolated=True))
         middle = len(x) // 2
-        words = f"{hour_digits(value)} {amounts.currency()}/h"
-        notes.append(Note(x=x[middle], y=y[middle], text=words, is_minor=True))
-    return lines, notes
+        words = f"{head.hour_digits(value)} {amounts.currency()}/h"
+        note = Note(x=x[middle], y=y[middle], text=words, is_minor=True)
+        yield replace(_curve("break-even", x, y), is_extrapolated=True), note
 
 
 def _limit_lines(
@@ -247,7 +233,7 @@ def _limit_lines(
         at = (deadline_s - (answer.question.queue_s or 0.0)) / scale
         if at * _FARTHEST_LIMIT > min(times):
             line = _curve("deadline", (at, at), (min(money), max(money)))
-            yield line, Note(x=at, y=max(money), text=f"deadline{after_queue(answer)}")
+            yield line, Note(x=at, y=max(money), text=f"deadline{head.after_queue(answer)}")
     if budget_usd is not None and min(money) < amounts.converted(budget_usd) * _FARTHEST_LIMIT:
         budget = amounts.converted(budget_usd)
         line = _curve("budget", (min(times), max(times)), (budget, budget))
@@ -300,7 +286,7 @@ def sizes_table(answer: Answer, candidates: Sequence[Candidate], *, is_brief: bo
     """Candidates as rows, the recommended one marked, those that break a limit with the reason."""
     with_speedup = not is_brief or len({(each.system, each.terms) for each in answer.candidates}) == 1
     known = [each for each in candidates if each.time_s is not None]
-    smallest = {group: members[0] for group, members in groups(known).items()}
+    smallest = {group: members[0] for group, members in head.groups(known).items()}
     speedup = numbers(
         "Speedup",
         lambda each: _speedup(each, smallest.get((each.system, each.terms))),
@@ -321,7 +307,7 @@ def sizes_table(answer: Answer, candidates: Sequence[Candidate], *, is_brief: bo
         columns,
         candidates,
         caption="Around the choice" if is_brief else "Every system and size",
-        marked=next((at for at, each in enumerate(candidates) if is_recommended(answer, each)), None),
+        marked=next((at for at, each in enumerate(candidates) if head.is_recommended(answer, each)), None),
     )
 
 
@@ -333,7 +319,7 @@ def _lead_columns(answer: Answer, *, is_brief: bool = False) -> Iterator[ColumnO
 
     def system(each: Candidate) -> str:
         terms = f", {TERM_WORDS[each.terms]}" if in_one and each.terms != "on_demand" else ""
-        return f"{chip_of(each.title)}{terms}"
+        return f"{head.chip_of(each.title)}{terms}"
 
     if several:
         yield names("System", system)
@@ -385,25 +371,22 @@ def _speedup(each: Candidate, smallest: Candidate | None) -> float | None:
 
 
 def _status(answer: Answer, each: Candidate) -> Cell:
-    if is_recommended(answer, each):
-        return Cell(text="", badge=RECOMMENDED, key="0")
+    if head.is_recommended(answer, each):
+        return Cell(text="", badge=head.RECOMMENDED, key="0")
     if each.time_s is None:
         return Cell(text="no estimate", key="3", detail=sentence(each.why_not or ""))
-    return Cell(text=limits_broken(each), key="2" if each.broken else "1")
+    return Cell(text=head.limits_broken(each), key="2" if each.broken else "1")
 
 
 def _equilibria(answer: Answer) -> Iterator[Block]:
     """Every meaning of diminishing returns, for the recommended system."""
     kinds: dict[str, list[str]] = {}
     for each in answer.equilibria:
-        kinds.setdefault(point_words(each), []).append(each.kind)
+        kinds.setdefault(head.point_words(each), []).append(each.kind)
     if kinds:
         yield Heading(name="answer-returns", text="Where returns diminish")
-        yield Bullets(
-            items=tuple(
-                (strong(f"{capital(listed(names))}: "), sentence(f"{words}."))
-                for words, names in kinds.items()
-            )
+        yield bullets(
+            (strong(f"{capital(listed(names))}: "), sentence(f"{words}.")) for words, names in kinds.items()
         )
 
 
@@ -416,7 +399,7 @@ def around_choice(answer: Answer, num_rows: int) -> tuple[Candidate, ...]:
     best = answer.recommended
     if best is not None and answer.question.compares_rentable:
         kept = [each for each in answer.candidates if each.time_s is not None and not each.broken]
-        fewest = [members[0] for members in groups(kept).values()]
+        fewest = [members[0] for members in head.groups(kept).values()]
         fewest.sort(key=lambda each: math.inf if each.usd is None else each.usd.value)
         others = [each.id for each in fewest if (each.system, each.terms) != (best.system, best.terms)]
         chosen = {best.id, *others[: min(num_rows - 1, _MOST_SYSTEMS)]}
@@ -453,11 +436,11 @@ def changes_blocks(answer: Answer) -> tuple[Block, ...]:
     """The alternatives, when each wins, and what would flip the answer."""
     blocks: list[Block] = []
     if answer.alternatives:
-        items = tuple(alternative_spans(answer, each) for each in answer.alternatives)
-        blocks += [prose("The closest alternatives:"), Bullets(items=items)]
+        alternatives = bullets(alternative_spans(answer, each) for each in answer.alternatives)
+        blocks += [prose("The closest alternatives:"), alternatives]
     if answer.flips:
         blocks.append(_flips_table(answer))
-    elif answer.recommended is not None:
+    else:
         blocks.append(prose("No price, speed or limit within a factor of ten changes the answer."))
     return tuple(blocks)
 
@@ -465,16 +448,16 @@ def changes_blocks(answer: Answer) -> tuple[Block, ...]:
 def alternative_spans(answer: Answer, each: Alternative) -> tuple[Span, ...]:
     """One alternative and when it wins; its size alone where all else is as recommended."""
     one, best = each.candidate, answer.recommended
-    title = offer_title(one)
+    title = head.offer_title(one)
     if best is not None and (one.system, one.terms) == (best.system, best.terms):
         title = count(one.num_accelerators)
-    return (strong(title), f" ({takes(one)}): wins {sentence(each.wins_when)}.")
+    return (strong(title), f" ({head.takes(one)}): wins {sentence(each.wins_when)}.")
 
 
 def flip_words(answer: Answer, each: Flip) -> str:
     """One input, its value now, and the value at which another candidate is taken."""
     side = "below" if each.flips_at < each.value else "above"
-    to = offer_title(answer.candidate(each.to))
+    to = head.offer_title(answer.candidate(each.to))
     now, then = (amounts.quantity(value, each.unit) for value in (each.value, each.flips_at))
     unit = f" {each.unit.replace('USD', amounts.currency())}"
     moved = flip_input(answer, each)
@@ -487,7 +470,7 @@ def flip_words(answer: Answer, each: Flip) -> str:
 
 def flip_input(answer: Answer, each: Flip) -> str:
     """The input that moves, its system by its title."""
-    titles = {system.name: chip_of(system.title) for system in answer.systems}
+    titles = {system.name: head.chip_of(system.title) for system in answer.systems}
     return each.quantity if each.system is None else each.quantity.replace(each.system, titles[each.system])
 
 
@@ -498,7 +481,7 @@ def _flips_table(answer: Answer) -> Table:
             names("Input", lambda each: capital(flip_input(answer, each))),
             numbers("Now", lambda each: _quantity(each, each.value)),
             numbers("Changes at", lambda each: _quantity(each, each.flips_at)),
-            words("To", lambda each: offer_title(answer.candidate(each.to))),
+            words("To", lambda each: head.offer_title(answer.candidate(each.to))),
         ),
         answer.flips,
         caption="What would change the answer: the nearest value of each input at which it does",
@@ -512,4 +495,4 @@ def _quantity(each: Flip, value: float) -> Cell:
 def members_of_choice(answer: Answer) -> list[Candidate]:
     """Sizes of the recommended system on its terms; of the fastest of all where nothing is recommended."""
     of = answer.recommended or (None if answer.refusal is None else answer.refusal.fastest)
-    return [] if of is None else same_group(answer, of)
+    return [] if of is None else head.same_group(answer, of)

@@ -14,7 +14,7 @@ from equipoise.economics.ownership import Ownership, Way
 from equipoise.economics.quotes import Charges
 from equipoise.perfmodel.generation import RolloutSplit
 from equipoise.report import format as amounts
-from equipoise.report.blocks import Badge, Block, Fact, Facts, Span, code, strong
+from equipoise.report.blocks import Badge, Block, Labelled, Span, code, facts, strong
 from equipoise.report.format import TIMES, capital, count, listed, plural, printable, sentence
 from equipoise.scaling.equilibrium import Equilibrium, Limit, default_answer, least_speedup, pays
 from equipoise.spec.hardware import TERM_WORDS, PriceTerms
@@ -96,61 +96,61 @@ def _node(answer: Answer, best: Candidate) -> str:
     return "pod" if is_pod else "node"
 
 
-def _facts(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[Fact]:
-    yield Fact(label="Time", spans=tuple(_time(answer, best)))
-    yield Fact(label="Money", spans=tuple(_money(answer, best)))
+def _facts(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[Labelled]:
+    yield "Time", tuple(_time(answer, best))
+    yield "Money", tuple(_money(answer, best))
     if best.charges is not None and best.price is not None:
         parts = (f"{amounts.money(usd)} for {what}" for what, usd in charged_for(best.charges) if usd)
         basis = "" if is_brief else f" ({sentence(best.price.basis)})"
-        yield Fact(label="Paid for", spans=(f"{listed([*parts])}{basis}",))
+        yield "Paid for", f"{listed([*parts])}{basis}"
     energy, mass = amounts.usable(best.energy_j), amounts.usable(best.carbon_kg)
     # Where several systems compete their rows need the lines, but what the question is about.
     needs_rows = is_brief and len(answer.systems) >= _MOST_NAMED
     if energy is not None and not (needs_rows and answer.question.objective != "energy"):
         carbon = "" if mass is None else f", {amounts.mass(mass.value)} of CO2"
-        yield Fact(label="Energy", spans=(f"{amounts.energy(energy.value)}{carbon}",))
+        yield "Energy", f"{amounts.energy(energy.value)}{carbon}"
     if best.strategy is not None:
         how = f"; {best.strategy.implementation}, {best.strategy.precision}"
-        yield Fact(label="Strategy", spans=(code(sentence(best.strategy.text())), how))
+        yield ("Strategy", (code(sentence(best.strategy.text())), how))
     elif best.user_run is not None:
         run = best.user_run
         rate = f"{format_si(run.samples_per_s)} samples/s at batch {count(run.global_batch_samples)}"
-        yield Fact(label="Strategy", spans=(sentence(run.strategy or "one device"), f", as measured: {rate}"))
+        yield "Strategy", (sentence(run.strategy or "one device"), f", as measured: {rate}")
     yield from _step_facts(answer, best)
     chosen = "; ".join(_chosen(answer, best))
     if chosen:
-        yield Fact(label="Chosen", spans=(capital(sentence(chosen)),))
+        yield "Chosen", capital(sentence(chosen))
     step = larger(answer, best)
     if step is not None:
-        yield Fact(label="Larger?", spans=step)
+        yield "Larger?", step
     rejected = [each.removeprefix(NOT_USED) for each in answer.notes if each.startswith(NOT_USED)]
     if rejected:
-        yield Fact(label="Not used", spans=(sentence(rejected[0]),))
+        yield "Not used", sentence(rejected[0])
     if not (is_brief and answer.question.compares_rentable):
         # On one screen what is paid for takes the line of what the step to a larger size says too.
         is_said = is_brief and best.charges is not None and step is not None
         yield from _trade_offs(answer, best, is_brief=is_brief, with_returns=not (needs_rows or is_said))
-    yield Fact(label="Evidence", spans=(capital(_evidence(answer, best)),))
+    yield "Evidence", capital(_evidence(answer, best))
 
 
-def _trade_offs(answer: Answer, best: Candidate, *, is_brief: bool, with_returns: bool) -> Iterator[Fact]:
+def _trade_offs(answer: Answer, best: Candidate, *, is_brief: bool, with_returns: bool) -> Iterator[Labelled]:
     """Where returns diminish, what an hour is worth, and what buying brings."""
     if with_returns:
-        yield Fact(label="Returns", spans=(capital(returns(answer)),))
+        yield "Returns", capital(returns(answer))
     hours = _values_around(answer, best)
     is_about_money = answer.question.objective != "energy"
     if hours is not None and (is_about_money or not is_brief):
-        yield Fact(label="An hour", spans=(hours,))
+        yield "An hour", hours
     if answer.ownership is not None:
-        yield Fact(label="Buying", spans=(_buying(answer.ownership),))
+        yield "Buying", _buying(answer.ownership)
 
 
-def _step_facts(answer: Answer, best: Candidate) -> Iterator[Fact]:
+def _step_facts(answer: Answer, best: Candidate) -> Iterator[Labelled]:
     """What a step is made of: its batch, and what is generated for it."""
     if best.global_batch_samples is not None:
-        yield Fact(label="Batch", spans=("; ".join(_batch(answer, best)),))
+        yield "Batch", "; ".join(_batch(answer, best))
     if answer.rollout is not None:
-        yield Fact(label="Rollouts", spans=(_rollouts(answer.rollout),))
+        yield "Rollouts", _rollouts(answer.rollout)
 
 
 def _rollouts(split: RolloutSplit) -> str:
@@ -219,8 +219,7 @@ def _buying(found: Ownership) -> str:
 
 
 def _time(answer: Answer, best: Candidate) -> Iterator[Span]:
-    assert best.time_s is not None
-    time = best.time_s
+    time = best.known_time_s
     yield strong(amounts.duration(time.value))
     yield f" ({amounts.duration_range(time)}, {format_percent(time.level)} range)"
     if time.value < MINUTE_S:
@@ -354,9 +353,7 @@ def _pays(before: Candidate, after: Candidate, start_s: float) -> bool:
 
 
 def _speedup(before: Candidate, after: Candidate, start_s: float = 0.0) -> float:
-    assert before.time_s is not None
-    assert after.time_s is not None
-    return (before.time_s.value + start_s) / (after.time_s.value + start_s)
+    return (before.known_time_s.value + start_s) / (after.known_time_s.value + start_s)
 
 
 def _growth(before: Candidate, after: Candidate) -> float:
@@ -476,8 +473,6 @@ def _step(sizes: Sequence[Candidate], at: int, *, start_s: float = 0.0, is_secon
     start_s: counts in where not zero. is_second: what the two numbers are was said of a step before it.
     """
     before, after = sizes[at - 1], sizes[at]
-    assert before.time_s is not None
-    assert after.time_s is not None
     is_base = before.speedup is not None and before.speedup.value == 1.0
     fast = f"{amounts.factor(_speedup(before, after))} as fast"
     if start_s:
@@ -642,4 +637,4 @@ LIMITS: Final[dict[ConstraintName, tuple[str, str]]] = {
 def answer_blocks(answer: Answer, *, is_brief: bool = False) -> tuple[Block, ...]:
     """The figures of the recommended candidate, and the lines that explain this size."""
     best = answer.recommended
-    return () if best is None else (Facts(items=tuple(_facts(answer, best, is_brief=is_brief))),)
+    return () if best is None else (facts(_facts(answer, best, is_brief=is_brief)),)

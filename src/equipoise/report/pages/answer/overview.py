@@ -9,14 +9,13 @@ from equipoise.report import format as amounts
 from equipoise.report.blocks import (
     Badge,
     Block,
-    Bullets,
     Cell,
     Heading,
     PairMatrix,
     Panels,
     SideBySide,
     Tile,
-    Tiles,
+    bullets,
     named,
     names,
     note,
@@ -24,28 +23,11 @@ from equipoise.report.blocks import (
     numbers,
     prose,
     table_of,
+    tiles,
     words,
 )
 from equipoise.report.format import DASH, STAR, capital, count, listed, plural, sentence
-from equipoise.report.pages.answer import compare
-from equipoise.report.pages.answer.compare import group_title, money_chart, shown_groups
-from equipoise.report.pages.answer.head import (
-    GRADES,
-    LIMITS,
-    RECOMMENDED,
-    Group,
-    after_queue,
-    chip_of,
-    hour_digits,
-    is_recommended,
-    limit_words,
-    limits_broken,
-    offer_title,
-    shown_values,
-    takes,
-    title_of,
-    worth_words,
-)
+from equipoise.report.pages.answer import compare, head
 from equipoise.spec.hardware import TERM_WORDS
 from equipoise.units import format_percent
 
@@ -67,10 +49,10 @@ _MOST_FAULTS: Final = 4
 def overview_blocks(answer: Answer) -> tuple[Block, ...]:
     """All that decides, on one page."""
     best = answer.recommended
-    top = refusal_blocks(answer) if best is None else (Tiles(items=tuple(_tiles(answer, best))),)
+    top = refusal_blocks(answer) if best is None else (tiles(_tiles(answer, best)),)
     if not answer.offers:
         return top
-    chart = money_chart(answer)
+    chart = compare.money_chart(answer)
     drawn = () if chart is None else (Panels(charts=(chart,), legend="System", is_drawn=True),)
     return (
         *top,
@@ -82,13 +64,12 @@ def overview_blocks(answer: Answer) -> tuple[Block, ...]:
 
 def _tiles(answer: Answer, best: Candidate) -> Iterator[Tile]:
     """Time, money, the chance to keep the limits, and what all that rests on."""
-    assert best.time_s is not None
-    time, usd = best.time_s, amounts.usable(best.usd)
+    time, usd = best.known_time_s, amounts.usable(best.usd)
     level = format_percent(time.level)
     yield Tile(
         label="Time",
         value=amounts.duration(time.value),
-        detail=f"{amounts.duration_range(time)}, {level} range{after_queue(answer)}",
+        detail=f"{amounts.duration_range(time)}, {level} range{head.after_queue(answer)}",
     )
     price = "No price is known (--price)."
     if best.price is not None and best.price.is_owned:
@@ -105,7 +86,7 @@ def _tiles(answer: Answer, best: Candidate) -> Iterator[Tile]:
     kept = []
     for each in best.constraints:
         if each.name in {"deadline_s", "budget_usd"} and each.probability is not None:
-            noun, unit = LIMITS[each.name]
+            noun, unit = head.LIMITS[each.name]
             stated = amounts.limit(each.limit) if unit == "USD" else amounts.quantity(each.limit, unit)
             limit = f"{noun.removeprefix('a ')} of {stated}"
             kept.append(f"{limit}: {amounts.probability(each.probability)}")
@@ -124,7 +105,7 @@ def _tiles(answer: Answer, best: Candidate) -> Iterator[Tile]:
     yield Tile(
         label="Evidence",
         value=capital(EVIDENCE[best.grade]),
-        words=f"{_better_known(answer, best) or capital(GRADES[best.grade])}.",
+        words=f"{_better_known(answer, best) or capital(head.GRADES[best.grade])}.",
     )
 
 
@@ -134,15 +115,14 @@ def refusal_blocks(answer: Answer) -> tuple[Block, ...]:
     if refusal is None:
         return (
             prose("Not enough evidence for a time of any configuration:"),
-            Bullets(items=tuple((each,) for each in _without_times(answer))),
+            bullets(_without_times(answer)),
             *(note(sentence(each)) for each in answer.notes),
         )
     shown = (("Cheapest of all", refusal.cheapest), ("Fastest of all", refusal.fastest))
-    tiles = tuple(_refused(answer, label, each) for label, each in shown if each is not None)
     return (
-        *((Tiles(items=tiles),) if tiles else ()),
+        tiles(_refused(answer, label, each) for label, each in shown if each is not None),
         *_heading(answer, refusal),
-        Bullets(items=tuple((each,) for each in relaxed(answer))),
+        bullets(relaxed(answer)),
     )
 
 
@@ -168,21 +148,21 @@ def relaxed(answer: Answer) -> Iterator[str]:
     refusal = answer.refusal
     assert refusal is not None
     for each in refusal.relaxations:
-        name, unit = LIMITS[each.constraint]
-        taken = "" if each.candidate is None else f": {title_of(answer.candidate(each.candidate))}"
+        name, unit = head.LIMITS[each.constraint]
+        taken = "" if each.candidate is None else f": {head.title_of(answer.candidate(each.candidate))}"
         needed, limit = amounts.apart(each.needed, each.limit, unit)
         yield f"{capital(name)} of {needed} instead of {limit.removesuffix(' accelerators')}{taken}."
     if refusal.joint:
         parts = []
         for each in refusal.joint:
-            name, unit = LIMITS[each.constraint]
+            name, unit = head.LIMITS[each.constraint]
             parts.append(f"{name} of {amounts.quantity(each.needed, unit)}")
         first = refusal.joint[0].candidate
-        taken = "" if first is None else f", for {title_of(answer.candidate(first))}"
+        taken = "" if first is None else f", for {head.title_of(answer.candidate(first))}"
         yield f"Several limits at once: {listed(parts)}{taken}."
     if refusal.on_spot is not None:
-        one = refusal.on_spot
-        yield f"Spot capacity, which may be reclaimed (--terms spot): {title_of(one)}, {takes(one)}."
+        taken = f"{head.title_of(refusal.on_spot)}, {head.takes(refusal.on_spot)}"
+        yield f"Spot capacity, which may be reclaimed (--terms spot): {taken}."
     unpriced = {each.system: each.title for each in answer.candidates if _lacks_price_alone(each)}
     for name, title in unpriced.items():
         yield f"A price of {title}, which may keep the budget: --price {name}=USD."
@@ -199,9 +179,9 @@ def _lacks_price_alone(each: Candidate) -> bool:
 
 
 def _refused(answer: Answer, label: str, each: Candidate) -> Tile:
-    why = [limit_words(answer, broken) for broken in each.broken]
+    why = [head.limit_words(answer, broken) for broken in each.broken]
     words = f"{capital(listed(why))}." if why else ""
-    return Tile(label=label, value=title_of(each), detail=takes(each), words=words)
+    return Tile(label=label, value=head.title_of(each), detail=head.takes(each), words=words)
 
 
 def _better_known(answer: Answer, best: Candidate) -> str | None:
@@ -212,7 +192,7 @@ def _better_known(answer: Answer, best: Candidate) -> str | None:
     if found is None:
         return None
     other = answer.candidate(found.candidate)
-    return f"With evidence ({EVIDENCE[found.grade]}): {offer_title(other)}, {takes(other)}"
+    return f"With evidence ({EVIDENCE[found.grade]}): {head.offer_title(other)}, {head.takes(other)}"
 
 
 def _time_and_money(each: Candidate) -> Cell:
@@ -227,8 +207,8 @@ def _time_and_money(each: Candidate) -> Cell:
 
 def _matrix(answer: Answer) -> PairMatrix:
     """Time and money of each size of each system, or the limit that it breaks."""
-    groups = shown_groups(answer)
-    cells: dict[int, dict[Group, Badge]] = {}
+    groups = compare.shown_groups(answer)
+    cells: dict[int, dict[head.Group, Badge]] = {}
     for each in answer.candidates:
         cells.setdefault(each.num_accelerators, {})[each.system, each.terms] = _badge(answer, each)
     for system in answer.systems:
@@ -245,7 +225,7 @@ def _matrix(answer: Answer) -> PairMatrix:
     return PairMatrix(
         name="answer-matrix",
         caption=f"Time and money by number of accelerators{more}",
-        heads=tuple(group_title(answer, each) for each in groups),
+        heads=tuple(compare.group_title(answer, each) for each in groups),
         rows=tuple((name, None, tuple(badges)) for name, badges in rows),
         legend=(
             *(() if answer.recommended is None else ((Badge(text=STAR, tone="good"), "recommended"),)),
@@ -258,12 +238,12 @@ _Row: TypeAlias = tuple[str, list[Badge | None]]
 
 
 def _badge(answer: Answer, each: Candidate) -> Badge:
-    is_chosen = is_recommended(answer, each)
+    is_chosen = head.is_recommended(answer, each)
     if each.time_s is None:
         return Badge(text="no estimate", tone="quiet")
     time = amounts.duration(each.time_s.value)
     if each.broken:
-        return Badge(text=time, tone="quiet", detail=limits_broken(each))
+        return Badge(text=time, tone="quiet", detail=head.limits_broken(each))
     usd = amounts.usable(each.usd)
     return Badge(
         text=f"{STAR} {time}" if is_chosen else time,
@@ -316,7 +296,7 @@ def _within(rows: list[_Row], most: int) -> tuple[list[_Row], int]:
 
 def _values(answer: Answer, best: Candidate) -> tuple[Block, ...]:
     """Which candidate costs least at which value of an hour, around the chosen one."""
-    values = shown_values(answer, best)
+    values = head.shown_values(answer, best)
     if not values:
         return (note("No price is known, so money cannot be weighed against time (--price)."),)
     found = [answer.candidate(each.candidate) for each in values]
@@ -326,11 +306,11 @@ def _values(answer: Answer, best: Candidate) -> tuple[Block, ...]:
 
     def taken(place: int) -> Cell:
         each = found[place]
-        badge = RECOMMENDED if each.id == best.id else None
-        return Cell(text=offer_title(each), key=each.num_accelerators, badge=badge)
+        badge = head.RECOMMENDED if each.id == best.id else None
+        return Cell(text=head.offer_title(each), key=each.num_accelerators, badge=badge)
 
     def worth(place: int) -> Cell:
-        return Cell(text=worth_words(values, place), key=values[place].from_usd_per_hour)
+        return Cell(text=head.worth_words(values, place), key=values[place].from_usd_per_hour)
 
     columns = (
         names("An hour is worth", worth),
@@ -353,8 +333,10 @@ def _changes(answer: Answer) -> tuple[Block, ...]:
     title = Heading(name="answer-changes", text="What would change it", is_minor=True)
     if not answer.flips:
         return (title, prose("No price, speed or limit within a factor of ten does."))
-    items = tuple((f"{capital(compare.flip_words(answer, each))}.",) for each in answer.flips[:_MOST_FLIPS])
-    return (title, Bullets(items=items))
+    return (
+        title,
+        bullets(f"{capital(compare.flip_words(answer, each))}." for each in answer.flips[:_MOST_FLIPS]),
+    )
 
 
 def _systems(answer: Answer) -> tuple[Block, ...]:
@@ -372,7 +354,7 @@ def _systems(answer: Answer) -> tuple[Block, ...]:
         }
         for place, offer in enumerate(answer.offers)
     ]
-    rows += [{"system": chip_of(each.title), "of": None, "words": _unfit(each)} for each in missing]
+    rows += [{"system": head.chip_of(each.title), "of": None, "words": _unfit(each)} for each in missing]
     columns = (
         names("System", "system"),
         numbers("N", "of.num_accelerators", meaning="number of accelerators"),
@@ -386,8 +368,8 @@ def _systems(answer: Answer) -> tuple[Block, ...]:
 def _offered(answer: Answer, place: int, offer: SystemOffer) -> Cell:
     badge = None
     if offer.is_feasible and place < 2:  # noqa: PLR2004 - the choice, and the next best
-        badge = Badge(text="next best", tone="plain") if place else RECOMMENDED
-    title = group_title(answer, (offer.system, offer.terms))
+        badge = Badge(text="next best", tone="plain") if place else head.RECOMMENDED
+    title = compare.group_title(answer, (offer.system, offer.terms))
     return named(title, badge=badge, detail=f"evidence: {EVIDENCE[offer.grade]}")
 
 
@@ -395,14 +377,14 @@ def _against(answer: Answer, offer: SystemOffer) -> str | None:
     """When another system would be the better one."""
     each, best = answer.candidate(offer.candidate), answer.recommended
     if each.broken:
-        return capital(limit_words(answer, each.broken[0]))
+        return capital(head.limit_words(answer, each.broken[0]))
     if best is None or each.time_s is None or best.time_s is None:
         return None
     parts = []
     value = offer.break_even_usd_per_hour
     if value is not None:
         more = "more" if each.time_s.value < best.time_s.value else "less"
-        parts.append(f"an hour is worth {more} than {hour_digits(value)} {amounts.currency()}")
+        parts.append(f"an hour is worth {more} than {head.hour_digits(value)} {amounts.currency()}")
     to_offer = (one for one in answer.flips if (one.system, one.to) == (offer.system, offer.candidate))
     price = next((one for one in to_offer if one.flips_at < one.value), None)
     if price is not None and price.unit.startswith("USD"):
@@ -417,9 +399,7 @@ def _plainly(each: Candidate, best: Candidate) -> str:
 
     Source: accelerator-hours x price, equal for both.
     """
-    assert each.time_s is not None
-    assert best.time_s is not None
-    fast = _than(each.time_s.value, best.time_s.value, ("Faster", "Slower", "As fast"))
+    fast = _than(each.known_time_s.value, best.known_time_s.value, ("Faster", "Slower", "As fast"))
     if each.usd is not None and best.usd is not None:
         cost = _than(each.usd.value, best.usd.value, _COSTS)
         return f"{fast} and {cost}" + (_energy_words(each, best) if fast != "Slower" else "")

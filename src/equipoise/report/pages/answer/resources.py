@@ -16,7 +16,6 @@ from equipoise.report.blocks import (
     Panels,
     Table,
     Tile,
-    Tiles,
     amount,
     bullets,
     names,
@@ -24,6 +23,7 @@ from equipoise.report.blocks import (
     prose,
     strong,
     table_of,
+    tiles,
     words,
 )
 from equipoise.report.charts import BarChart
@@ -324,7 +324,7 @@ def buying_blocks(answer: Answer) -> tuple[Block, ...]:
             f"over that lifetime it breaks even {even}.",
         ),
         _ways_table(answer, found),
-        Tiles(items=tuple(_buying_tiles(found))),
+        tiles(_buying_tiles(found)),
         Panels(charts=tuple(charts), legend="Moved"),
         tornado_table(found.tornado, name="buying-moved"),
         _assumed("buying-assumed", found.assumes),

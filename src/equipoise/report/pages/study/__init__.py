@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from equipoise.economics import bill_fields
 from equipoise.report.blocks import Page, Section, code, note
 from equipoise.report.format import printable, sentence
-from equipoise.report.json import fields_of, plain
+from equipoise.report.json import fields_of, picked, plain
 from equipoise.report.pages import accuracy
 from equipoise.report.pages.study import balance, batches, claims, entries, losses, workloads
 from equipoise.report.pages.study.entries import NOT_VERIFIED
@@ -84,11 +84,7 @@ def report_fields(findings: Findings) -> dict[str, Any]:
     shared, record = findings.shared, findings.record
     found: dict[str, Any] = plain(
         {
-            "round": findings.round,
-            "division": findings.division,
-            "sources": findings.sources,
-            "headline": findings.headline,
-            "summary": findings.summary,
+            **picked(findings, "round", "division", "sources", "headline", "summary"),
             "workloads": [_workload(each, findings.claims) for each in findings.workloads],
             "claims": findings.claims,
             "verdict_rule": RULE,
@@ -98,9 +94,7 @@ def report_fields(findings: Findings) -> dict[str, Any]:
             "record": record and {"dataset": record.dataset, "backtests": record.summaries},
             "attributed": findings.attributed,
             "shared_systems": {
-                "num_systems": shared.num_systems,
-                "num_published": shared.num_published,
-                "words": shared.words,
+                **picked(shared, "num_systems", "num_published", "words"),
                 "systems": shared.table.to_dicts(),
                 "families": shared.families.to_dicts(),
             },
@@ -112,14 +106,10 @@ def report_fields(findings: Findings) -> dict[str, Any]:
 def _workload(found: WorkloadFindings, claims: tuple[Claim, ...]) -> dict[str, Any]:
     grouping = found.grouping
     return {
-        "workload": found.workload,
-        "name": found.name,
-        "num_entries": found.table.num_entries,
-        "num_scored": found.table.num_scored,
-        "reference": found.table.reference,
-        "published": found.table.published,
-        "differences": found.table.differences,
-        "unscored": found.table.unscored,
+        **picked(found, "workload", "name"),
+        **picked(
+            found.table, "num_entries", "num_scored", "reference", "published", "differences", "unscored"
+        ),
         "entries": [_entry(row) for row in found.entries.iter_rows(named=True)],
         "grouping": grouping and fields_of(grouping) | {"stability": fields_of(grouping.stability)},
         "grouping_missing": found.grouping_missing,
@@ -185,8 +175,7 @@ def _curve(each: Balance) -> dict[str, Any]:
     times = each.curve_times
     return {
         "accelerator": each.accelerator,
-        "law": times.law,
-        "domain": times.domain,
+        **picked(times, "law", "domain"),
         "sizes": each.sizes,
         "predictions": each.curve.to_dicts(),
         "evidence": [

@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from equipoise.report.blocks import (
     Block,
-    Bullets,
     Cell,
     Fold,
     Heading,
@@ -16,6 +15,7 @@ from equipoise.report.blocks import (
     Span,
     Table,
     amount,
+    bullets,
     named,
     note,
     numbers,
@@ -74,7 +74,7 @@ def _of_workload(workload: WorkloadFindings, marks: dict[str | None, Mark]) -> t
     blocks: tuple[Block, ...] = ()
     if found:
         blocks = (
-            Bullets(items=tuple(_answer(each) for each in found)),
+            bullets(_answer(each) for each in found),
             Panels(charts=(_chart(workload, found, marks),), legend="Accelerator"),
             _table(workload, found),
             _in_words(workload, found),
@@ -254,16 +254,15 @@ def _range(point: Equilibrium) -> str | None:
 
 def _in_words(workload: WorkloadFindings, found: Sequence[Balance]) -> Fold:
     """Each point as a sentence, and what the curve rests on."""
-    items = tuple(
+    points = bullets(
         (strong(f"{accelerator_name(each.accelerator)}, {point.kind}"), f": {sentence(words)}.")
         for each in found
         for point, words in zip(each.equilibria, each.words, strict=True)
     )
-    evidence = tuple(_evidence(each) for each in found)
     return Fold(
         name=f"{workload.workload}-equilibria-words",
         title="Each point in words, and what it rests on",
-        blocks=(Bullets(items=items), *evidence),
+        blocks=(points, *map(_evidence, found)),
         is_long=True,
     )
 
@@ -308,7 +307,7 @@ def _economics(findings: Findings) -> tuple[Block, ...]:
             name="rates",
             title="What the amounts rest on",
             blocks=(
-                Bullets(items=tuple(items)),
+                bullets(items),
                 note(
                     "Energy is measured where the entry logged its power, otherwise modelled: rated power of "
                     f"the accelerators times {power.factor:.2f} ({power.low:.2f}{DASH}{power.high:.2f}; "
@@ -321,11 +320,7 @@ def _economics(findings: Findings) -> tuple[Block, ...]:
 
 
 def _definitions() -> Block:
-    items: tuple[tuple[Span, ...], ...] = tuple(
-        (strong(kind.name), f": {kind.definition}.") for kind in KINDS
-    )
+    kinds = ((strong(kind.name), f": {kind.definition}.") for kind in KINDS)
     return Fold(
-        name="equilibrium-kinds",
-        title="What each kind means",
-        blocks=(Bullets(items=(*items, (f"{RULE}.",))),),
+        name="equilibrium-kinds", title="What each kind means", blocks=(bullets((*kinds, f"{RULE}.")),)
     )

@@ -6,13 +6,13 @@ from typing import Any, Final
 from equipoise.report.blocks import (
     Badge,
     Block,
-    Bullets,
     Cell,
     ColumnOf,
     Fold,
     Heading,
     Table,
     Tone,
+    bullets,
     note,
     number,
     numbers,
@@ -58,7 +58,7 @@ def table_one_blocks(findings: Findings) -> tuple[Block, ...]:
         "Next to them, the figures as printed in ", *(sentence(source) for source in published), "."
     )
     result = prose("The two differ:" if differences else "They do not differ.")
-    return (opening, sources, _table(rows, with_published=True), result, Bullets(items=differences))
+    return (opening, sources, _table(rows, with_published=True), result, bullets(differences))
 
 
 def _table(rows: list[tuple[str, TableRow]], *, with_published: bool) -> Table:

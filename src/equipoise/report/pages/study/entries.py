@@ -7,12 +7,11 @@ from msgspec import to_builtins
 
 from equipoise.report.blocks import (
     Block,
-    Bullets,
     Cell,
     Fold,
     Heading,
     Tile,
-    Tiles,
+    bullets,
     code,
     named,
     note,
@@ -20,6 +19,7 @@ from equipoise.report.blocks import (
     prose,
     strong,
     table_of,
+    tiles,
     words,
 )
 from equipoise.report.format import (
@@ -186,8 +186,8 @@ def pointers_blocks(findings: Findings) -> tuple[Block, ...]:
 def _of_workload(workload: WorkloadFindings) -> tuple[Block, ...]:
     if not workload.pointers:
         return (prose(f"{printable(workload.name)}: no entry has a score."),)
-    tiles = Tiles(items=tuple(_tile(pointer) for pointer in workload.pointers))
-    return (Heading(name=f"next-{workload.workload}", text=printable(workload.name)), tiles)
+    heading = Heading(name=f"next-{workload.workload}", text=printable(workload.name))
+    return (heading, tiles(map(_tile, workload.pointers)))
 
 
 def _tile(pointer: Pointer) -> Tile:
@@ -234,15 +234,13 @@ def method_blocks(findings: Findings) -> tuple[Block, ...]:
     """What the terms mean and where the data come from."""
     division = f"Only entries of the {printable(findings.division)} division are compared."
     data = f"Dataset {printable(findings.dataset)}: {sentence(findings.sources)}."
-    terms = Bullets(
-        items=(
-            (strong("Score. "), SCORE),
-            (strong("Speedup "), "= reference time / time. ", strong("E' "), RELATIVE),
-            (strong("Like-for-like E "), LIKE_FOR_LIKE),
-            (strong("Division. "), division),
-            (strong("Data. "), data),
-            (strong("Follow a number. "), FOLLOW, code("equipoise scores --json"),
-             " prints the same rows for programs, ", code("equipoise explain TERM"), " each term."),
-        )
+    terms = (
+        (strong("Score. "), SCORE),
+        (strong("Speedup "), "= reference time / time. ", strong("E' "), RELATIVE),
+        (strong("Like-for-like E "), LIKE_FOR_LIKE),
+        (strong("Division. "), division),
+        (strong("Data. "), data),
+        (strong("Follow a number. "), FOLLOW, code("equipoise scores --json"),
+         " prints the same rows for programs, ", code("equipoise explain TERM"), " each term."),
     )  # fmt: skip
-    return (terms, prose(CAUTION))
+    return (bullets(terms), prose(CAUTION))

@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from equipoise.report.blocks import (
     Block,
-    Bullets,
     Cell,
     Fold,
     Heading,
@@ -245,9 +244,7 @@ def _symptom_rows(workload: WorkloadFindings) -> Iterator[dict[str, object]]:
 
 def _rules() -> Block:
     """When each symptom is reported."""
-    items: list[tuple[Span, ...]] = [(strong(symptom.title), f": {symptom.rule}.") for symptom in SYMPTOMS]
-    title, rule = CURVE_RULE.split(": ", 1)
-    items.append((strong(title), f": {rule}."))
-    return Fold(
-        name="symptom-rules", title="When each symptom is reported", blocks=(Bullets(items=tuple(items)),)
-    )
+    of_curves, _, rule = CURVE_RULE.partition(": ")
+    rules = [*((symptom.title, symptom.rule) for symptom in SYMPTOMS), (of_curves, rule)]
+    items = bullets((strong(title), f": {rule}.") for title, rule in rules)
+    return Fold(name="symptom-rules", title="When each symptom is reported", blocks=(items,))
