@@ -477,7 +477,7 @@ def _simpler_schedules(problem: SharingProblem) -> tuple[SimplerSchedule, ...]:
     equal = _equal_shares(problem)
     return (
         SimplerSchedule(
-            words="best split, all at once", value=None if best_split is None else best_split.value
+            words="best split, all at once", value=None if best_split is None else problem.value(best_split)
         ),
         SimplerSchedule(words="equal shares, all at once", value=equal),
         SimplerSchedule(words="one after another, the shortest first", value=in_turn(problem)),
