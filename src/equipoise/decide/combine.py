@@ -398,7 +398,7 @@ def scaled_curves(curves_s: Curves, ratios: Mapping[int, float]) -> Curves:
 
 # Half of the interval of steps scaled from fewer ranks, of the logarithm: 90 % of workloads that no fit had
 # seen (docs/experiments/0009).
-SCALED_HALF_WIDTH_LOG = 0.38
+_SCALED_HALF_WIDTH_LOG = 0.38
 # Errors of steps predicted from few ranks to many grow with doublings: 3 % from 1 to 8, 7 % to 16, 22 % to 32
 # and 64 (medians, docs/experiments/0009); their 90 % interval was set on the first three doublings.
 _FULL_AFTER_DOUBLINGS = 3.0
@@ -414,5 +414,5 @@ def distance_log_sd(num_doublings: float) -> float:
     >>> distance_log_sd(0.0)
     0.0
     """
-    usual = SCALED_HALF_WIDTH_LOG / DEVIATE
+    usual = _SCALED_HALF_WIDTH_LOG / DEVIATE
     return max(usual * min(1.0, num_doublings / _FULL_AFTER_DOUBLINGS), _LOG_SD_PER_DOUBLING * num_doublings)
