@@ -20,8 +20,7 @@ from equipoise.decide.allocation import SimplerSchedule
 from equipoise.decide.allocation.problem import ObjectiveName
 from equipoise.decide.answer import Alternative, Answer, Candidate
 from equipoise.decide.prediction import Prediction
-from equipoise.decide.published_pretrainings import NearPretraining
-from equipoise.decide.published_steps import NearStep
+from equipoise.decide.published_nearby import NearPretraining, NearStep
 from equipoise.decide.query import TrainingQuery
 from equipoise.decide.solve_for import Reaches
 from equipoise.intervals import Bar, Interval

@@ -28,7 +28,7 @@ from equipoise.decide.combine import (
 )
 from equipoise.decide.estimators.model import model_estimates
 from equipoise.decide.evidence import Estimates
-from equipoise.decide.published_pretrainings import pretrainings
+from equipoise.decide.published_nearby import pretrainings
 from equipoise.decide.query import TrainingQuery
 from equipoise.decide.strategy_search import Problem, problem
 from equipoise.decide.surveys import Survey, surveyed

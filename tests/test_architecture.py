@@ -52,8 +52,7 @@ ORDER = {
         *("systems", "surveys", "user_evidence", "estimators", "assess", "candidates", "explain", "reasons"),
         *(
             "decision",
-            "published_steps",
-            "published_pretrainings",
+            "published_nearby",
             "prediction",
             "model_family",
             "solve_for",

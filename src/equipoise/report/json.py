@@ -13,8 +13,7 @@ from msgspec import Struct
 from equipoise import __version__
 from equipoise.calibration import EstimatorName
 from equipoise.decide.answer import Alternative, Answer, Candidate
-from equipoise.decide.published_pretrainings import near_published_pretrainings
-from equipoise.decide.published_steps import near_published_steps
+from equipoise.decide.published_nearby import near_published_pretrainings, near_published_steps
 from equipoise.intervals import Interval
 from equipoise.report.format import usable
 from equipoise.runs import embedded
