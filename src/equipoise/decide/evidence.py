@@ -44,27 +44,33 @@ class Estimate(Struct, frozen=True, kw_only=True):
     sources: tuple[EvidenceSource, ...] = ()  # the evidence has them
 
 
+class DrawnCurves(Struct, frozen=True, kw_only=True):
+    """Equally likely curves of working time against size, of which only the shape counts, not the level.
+
+    time_s: sizes -> (n_draws, n_sizes), over `domain` and up to `reach` times its largest size. by_size: the
+    times of the same draws at sizes that curves pass by, for they are no faster than a smaller one.
+    """
+
+    time_s: Curves
+    domain: Domain
+    reach: float = 2.0
+    by_size: Mapping[int, FloatArray] = {}
+
+
 class Estimates(Struct, frozen=True, kw_only=True):
     """All estimates by one estimator of one system: by size, where it has one.
 
-    name: as a sentence names it. curves_s: equally likely curves of working time over `domain`, and up to
-    `reach` times its largest size; None where it has none. drawn_s: by size, the times of the same draws,
-    where curves pass by sizes that are no faster than a smaller one. is_reference: shown for comparison,
-    without weight where others estimate the same size, whose estimates it is part of. grade: of the evidence
-    behind it, by size.
+    name: as a sentence names it. curves: None where it has none. is_reference: shown for comparison, without
+    weight where others estimate the same size, whose estimates it is part of. grade: of the evidence behind
+    it, by size.
     """
-
-    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("drawn_s",)
 
     estimator: EstimatorName
     name: str
     by_size: Mapping[int, Estimate]
     grade: Mapping[int, Grade]
     sources: tuple[EvidenceSource, ...] = ()
-    curves_s: Curves | None = None
-    drawn_s: Mapping[int, FloatArray] = {}
-    domain: Domain | None = None
-    reach: float = 2.0
+    curves: DrawnCurves | None = None
     is_reference: bool = False
 
 

@@ -2,15 +2,15 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias, TypedDict
+from typing import TypeAlias
 
 import numpy as np
 
 from equipoise.calibration import EvidenceSource
 from equipoise.decide.combine import distance_log_sd, straight_between
-from equipoise.decide.evidence import LEAST_LOG_SD, Curves, Estimate, Estimates, UserRun, clear_slope
+from equipoise.decide.evidence import LEAST_LOG_SD, DrawnCurves, Estimate, Estimates, UserRun, clear_slope
 from equipoise.decide.training import TrainingBudget
-from equipoise.decide.user_evidence.runs import Recast
+from equipoise.decide.user_evidence.runs import Recast, num_accumulated
 from equipoise.errors import InputError
 from equipoise.intervals import Interval, log_sd, with_log_sd
 from equipoise.perfmodel.load import GRADIENT_BYTES
@@ -23,7 +23,6 @@ from equipoise.units import format_count, format_percent
 
 _NUM_DRAWS, _SEED = 64, 1
 _FEWEST_SIZES = 2  # for a curve
-_DATA_PARALLEL = frozenset({"single", "ddp", "static_graph", "accumulate"})
 
 
 def measured_estimates(
@@ -78,8 +77,7 @@ def measured_estimates(
         by_size=found,
         grade=dict.fromkeys(found, "measured"),
         sources=tuple(_source(each, budget) for each in used),
-        **_curve({size: found[size].time_s for size in ran}),
-        reach=1.0,
+        curves=_curves({size: found[size].time_s for size in ran}),
     )
 
 
@@ -101,25 +99,19 @@ def _recast(found: _AtSize, recast: Recast | None) -> _AtSize:
     return found if recast is None else (run, recast.factor * value, math.hypot(spread, recast.log_sd))
 
 
-class _Curve(TypedDict):
-    """The fields of estimates that make their curve."""
-
-    curves_s: Curves | None
-    domain: Domain | None
-
-
-def _curve(measured: Mapping[int, Interval]) -> _Curve:
+def _curves(measured: Mapping[int, Interval]) -> DrawnCurves | None:
     """Curves through the times of measured sizes, which end with them."""
     sizes = sorted(measured)
     if len(sizes) < _FEWEST_SIZES:
-        return {"curves_s": None, "domain": None}
+        return None
     deviates = np.random.default_rng(_SEED).standard_normal((_NUM_DRAWS, len(sizes)))
     logs = np.log([measured[size].value for size in sizes])
     drawn_s = np.exp(logs + deviates * [log_sd(measured[size]) for size in sizes])
-    return {
-        "curves_s": straight_between(sizes, drawn_s),
-        "domain": Domain(smallest=float(sizes[0]), largest=float(sizes[-1])),
-    }
+    return DrawnCurves(
+        time_s=straight_between(sizes, drawn_s),
+        domain=Domain(smallest=float(sizes[0]), largest=float(sizes[-1])),
+        reach=1.0,
+    )
 
 
 _Way: TypeAlias = tuple[str | None, str | None]  # strategy and precision
@@ -202,7 +194,7 @@ def _scaled_rate(run: UserRun, size: int, cluster: Cluster | None, workload: Wor
 
     Source: `perfmodel/scale_up.py`; how wrong it was: docs/experiments/0009.
     """
-    accumulated = _accumulated(run.strategy)
+    accumulated = num_accumulated(run.strategy)
     if cluster is None or size < run.num_accelerators or accumulated is None:
         return None
     microbatch = run.global_batch_samples // (run.num_accelerators * accumulated)
@@ -248,21 +240,6 @@ def measured_steps(
         num_cores=math.nan if cluster.num_cores is None else cluster.num_cores,
         is_ragged=float(workload is not None and workload.sample in RAGGED_SAMPLES),
     )
-
-
-def _accumulated(strategy: str | None) -> int | None:
-    """Micro-batches between exchanges, of plain data parallelism; None for other ways to train."""
-    if strategy is None:
-        return 1
-    try:
-        from equipoise.bench.training import method  # noqa: PLC0415 - only where runs were measured
-
-        found, argument = method(strategy)
-    except InputError:
-        return None
-    if found.name not in _DATA_PARALLEL:
-        return None
-    return int(argument or 1) if found.name == "accumulate" else 1
 
 
 def _why(run: UserRun, size: int, recast: Recast | None, slope: float) -> str:

@@ -34,11 +34,11 @@ class UserRuns(Struct, frozen=True, kw_only=True):
     """
 
     where: str
-    set_ups: tuple[UserRun, ...]
-    trainings: "Measurements | None"
-    machines: tuple[str, ...]
-    other_workloads: tuple[str, ...]
-    notes: tuple[str, ...]
+    set_ups: tuple[UserRun, ...] = ()
+    trainings: "Measurements | None" = None
+    machines: tuple[str, ...] = ()
+    other_workloads: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def on(self, accelerator: str) -> tuple[UserRun, ...]:
         """The set-ups measured on an accelerator, or on what is not stated."""
@@ -56,6 +56,24 @@ class UserRuns(Struct, frozen=True, kw_only=True):
             if batch in {None, each.global_batch_samples}
             and (not precisions or each.precision is None or each.precision in precisions)
         )
+
+
+_DATA_PARALLEL = frozenset({"single", "ddp", "static_graph", "accumulate"})
+
+
+def num_accumulated(strategy: str | None) -> int | None:
+    """Micro-batches between exchanges, of plain data parallelism; None for other ways to train."""
+    if strategy is None:
+        return 1
+    try:
+        from equipoise.bench.training import method  # noqa: PLC0415 - only where runs were measured
+
+        found, argument = method(strategy)
+    except InputError:
+        return None
+    if found.name not in _DATA_PARALLEL:
+        return None
+    return int(argument or 1) if found.name == "accumulate" else 1
 
 
 _NOTICED = 0.02
