@@ -481,19 +481,13 @@ class LedgerReport(Struct, frozen=True, kw_only=True):
         return running_of(self.ledger.path, self.entries)
 
 
-def running(
-    path: Path | None = None, *, workload: str | None = None, accelerator: str | None = None
-) -> Running | None:
+def running(path: Path | None = None, *, accelerator: str | None = None) -> Running | None:
     """How wrong the ledger's predictions were; None where nothing was measured of any.
 
-    path: `ledger_path()` unless given. workload, accelerator: of these alone.
+    path: `ledger_path()` unless given. accelerator: of this alone.
     """
     ledger = read_ledger(path or ledger_path())
-    chosen = [
-        each
-        for each in ledger.entries
-        if workload in {None, each.prediction.workload} and accelerator in {None, each.prediction.accelerator}
-    ]
+    chosen = [each for each in ledger.entries if accelerator in {None, each.prediction.accelerator}]
     return running_of(ledger.path, chosen)
 
 

@@ -196,6 +196,12 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
         return bool(self.runs or self.collectives or self.traces or self.traced_as)
 
     @property
+    def fixed_names(self) -> frozenset[str]:
+        """The parameters of a strategy that the question states, by name."""
+        stated = frozenset(name for text in self.fixed for name in re.findall(r"(\w+)\s*=", text))
+        return stated | {"precision"} if self.precision else stated
+
+    @property
     def rests_on_files(self) -> bool:
         """Whether estimates depend on more than the catalogue and published results: files, this machine."""
         is_code = ":" in self.workload
@@ -407,8 +413,3 @@ def without_choice(query: TrainingQuery) -> TrainingQuery:
     """The question with every field of its choice as if it was not given: objective, limits and money."""
     left = {name: default_of(name) for name, each in FIELDS.items() if each.group in _OF_CHOICE}
     return replace(query, **left)
-
-
-def changed(query: TrainingQuery, **values: object) -> TrainingQuery:
-    """The question with some attributes changed, checked as a new one is."""
-    return replace(query, **values)

@@ -28,7 +28,7 @@ from equipoise.decide.decision import collect_candidates
 from equipoise.decide.evidence import Estimate
 from equipoise.decide.field import Sizes
 from equipoise.decide.prediction import predict
-from equipoise.decide.query import TrainingQuery, changed
+from equipoise.decide.query import TrainingQuery
 from equipoise.errors import DataError, EvidenceError, FitError, InputError, UsageError
 from equipoise.intervals import LEVEL, Interval, log_sd
 from equipoise.runs.readers.measurements import Measurements, read_measurements
@@ -99,7 +99,7 @@ def _times(job: JobRequest, pool: Pool, scores: Scores | None, catalogue: Catalo
 
 def question_of(job: JobRequest, pool: Pool) -> TrainingQuery:
     """The question that a job asks: that of `advise` for its training, on the pool."""
-    return changed(pool.question, workload=job.workload or "", **job.training)
+    return replace(pool.question, workload=job.workload or "", **job.training)
 
 
 def _estimated(job: JobRequest, pool: Pool, scores: Scores | None, catalogue: Catalogue) -> JobTimes:
