@@ -6,7 +6,6 @@ How wrong each was on held-out data, its weight, the combined interval.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from statistics import NormalDist
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -16,7 +15,7 @@ from msgspec.structs import replace
 from equipoise.calibration.profiles import architecture
 from equipoise.decide.evidence import LEAST_LOG_SD, Curves, DrawnCurves, Estimates
 from equipoise.files import shipped_record
-from equipoise.intervals import DEVIATE, Interval
+from equipoise.intervals import DEVIATE, Interval, num_sd
 from equipoise.scaling.laws import Domain, FloatArray
 from equipoise.spec.workload import Workload
 
@@ -239,7 +238,7 @@ def combine(
     chi_square = float((((logs - mean) / spreads) ** 2).sum())
     widening = max(1.0, math.sqrt(chi_square / (len(times) - 1)))
     further = float(weights @ unweighted_log_sds) if unweighted_log_sds else 0.0
-    half = NormalDist().inv_cdf((1.0 + level) / 2.0) * math.hypot(math.sqrt(variance) * widening, further)
+    half = num_sd(level) * math.hypot(math.sqrt(variance) * widening, further)
     return Combined(
         time=Interval(
             value=math.exp(mean),
