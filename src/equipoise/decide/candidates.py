@@ -19,9 +19,16 @@ from equipoise.decide.assess import Assessment, Inputs
 from equipoise.decide.combine import combine, combined_curves, ratio_log_sd
 from equipoise.decide.estimators.model import deciding
 from equipoise.decide.estimators.published import ended_at
-from equipoise.decide.evidence import Estimate, Estimates, Grade, OrderBound, UserRun
+from equipoise.decide.evidence import (
+    Estimate,
+    Estimates,
+    Grade,
+    Group,
+    OrderBound,
+    SizeCurve,
+    UserRun,
+)
 from equipoise.decide.query import TrainingQuery
-from equipoise.decide.select import Group, SizeCurve
 from equipoise.decide.strategy_search import TimedStrategy
 from equipoise.decide.systems import RequestedSystem, rates_of
 from equipoise.economics import Bill, Rates, bill

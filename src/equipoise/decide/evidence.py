@@ -8,8 +8,10 @@ from msgspec import Struct
 
 from equipoise.calibration import EstimatorName, EvidenceSource
 from equipoise.intervals import Interval
+from equipoise.scaling.equilibrium import Limit
 from equipoise.scaling.laws import Domain, FloatArray
 
+Group: TypeAlias = tuple[str, str]  # system and terms
 Curves: TypeAlias = Callable[[FloatArray], FloatArray]
 Grade: TypeAlias = Literal["measured", "published", "carried", "calibrated", "priors"]
 BoundKind: TypeAlias = Literal["at_most", "at_least"]
@@ -72,6 +74,19 @@ class Estimates(Struct, frozen=True, kw_only=True):
     sources: tuple[EvidenceSource, ...] = ()
     curves: DrawnCurves | None = None
     is_reference: bool = False
+
+
+class SizeCurve(Struct, frozen=True, kw_only=True):
+    """What the equilibria of one system rest on: times of its sizes, and what ended the sizes.
+
+    sizes: (n,) ascending, those that may be taken and smaller ones. central_s: (n,) their times. drawn_s:
+    (n_draws, n) equally likely ones. limited_by: whose limit the largest size is.
+    """
+
+    sizes: tuple[int, ...]
+    central_s: FloatArray
+    drawn_s: FloatArray
+    limited_by: Limit
 
 
 class PublishedResult(Struct, frozen=True, kw_only=True):

@@ -14,12 +14,11 @@ from equipoise.decide.assess import Assessment, Inputs, is_batch_of_nobody
 from equipoise.decide.combine import combined_record, distance_log_sd
 from equipoise.decide.estimators.model import transfer_record
 from equipoise.decide.estimators.published import FARTHEST, largest_known
-from equipoise.decide.evidence import LEAST_LOG_SD, ErrorRecord
+from equipoise.decide.evidence import LEAST_LOG_SD, ErrorRecord, Group
 from equipoise.decide.ledger import LEDGER, running
 from equipoise.decide.query import Objective
 from equipoise.decide.select import (
     Figures,
-    Group,
     Rule,
     choose,
     excess_of,

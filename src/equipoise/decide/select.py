@@ -6,7 +6,7 @@ What would change it is solved for by choosing again with one input moved.
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -14,36 +14,21 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from equipoise.decide.answer import Candidate, ConstraintName, Flip, Refusal, Relaxation, TimeValue
+from equipoise.decide.evidence import Group, SizeCurve
 from equipoise.decide.query import Objective
 from equipoise.economics.quotes import Charges
 from equipoise.intervals import LEVEL, Input, Tornado
 from equipoise.scaling.equilibrium import (
     Equilibrium,
-    Limit,
     default_answer,
     discrete_equilibria,
     reached_by_paying_steps,
 )
-from equipoise.scaling.laws import FloatArray
 from equipoise.stats import Values, tornado
 from equipoise.units import HOUR_S
 
-Group: TypeAlias = tuple[str, str]  # system and terms
 # Limits of which sizes are on offer at all; the others are of what a size takes.
 _OF_SIZE: Final = frozenset({"max_accelerators", "memory_bytes"})
-
-
-class SizeCurve(Struct, frozen=True, kw_only=True):
-    """What the equilibria of one system rest on: times of its sizes, and what ended the sizes.
-
-    sizes: (n,) ascending, those that may be taken and smaller ones. central_s: (n,) their times. drawn_s:
-    (n_draws, n) equally likely ones. limited_by: whose limit the largest size is.
-    """
-
-    sizes: tuple[int, ...]
-    central_s: FloatArray
-    drawn_s: FloatArray
-    limited_by: Limit
 
 
 class Rule(Struct, frozen=True, kw_only=True):
