@@ -30,12 +30,12 @@ from threadpoolctl import threadpool_limits
 
 from equipoise.decide.assess import Inputs, start_model
 from equipoise.decide.decision import answer
-from equipoise.decide.field import Sizes
-from equipoise.decide.query import TrainingQuery, query
-from equipoise.decide.strategy_search import problem
-from equipoise.decide.surveys import SURVEYS, size_range
-from equipoise.decide.systems import requested_systems
-from equipoise.decide.training import training
+from equipoise.decide.question.field import Sizes
+from equipoise.decide.question.query import TrainingQuery, query
+from equipoise.decide.question.systems import requested_systems
+from equipoise.decide.question.training import training
+from equipoise.decide.strategies.strategy_search import problem
+from equipoise.decide.strategies.surveys import SURVEYS, size_range
 from equipoise.decide.user_evidence import UserEvidence
 from equipoise.perfmodel.estimate import StepEstimates
 from equipoise.perfmodel.layouts import Numbers, StrategyGrid, layout_groups

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from equipoise.decide.answer import Candidate, Constraint
 from equipoise.decide.evidence import SizeCurve
-from equipoise.decide.explain import alternatives
+from equipoise.decide.explanation.explain import alternatives
 from equipoise.decide.select import Rule, figures_of, select, time_values
 from equipoise.intervals import Interval
 

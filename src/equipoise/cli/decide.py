@@ -1,6 +1,6 @@
 """The verbs that decide: `advise`, `plan`, `predict`, `allocate`, `record` and `serve`.
 
-Options of questions are made from the declarations of the fields: decide/fields.toml.
+Options of questions are made from the declarations of the fields: decide/question/fields.toml.
 """
 
 import inspect
@@ -32,15 +32,15 @@ from equipoise.cli.options import (
     trained_from,
 )
 from equipoise.cli.output import answering, answers_only, printable, progress_line, say, write
-from equipoise.decide.field import Field, Verb
-from equipoise.decide.query import FIELDS, fields_of
+from equipoise.decide.question.field import Field, Verb
+from equipoise.decide.question.query import FIELDS, fields_of
 from equipoise.errors import DataError, UsageError
 from equipoise.files import expect_folder
 from equipoise.units import duration_s
 
 if TYPE_CHECKING:
     from equipoise.decide.ledger import Ledger, LedgerEntry, MeasuredResult
-    from equipoise.decide.query import TrainingQuery
+    from equipoise.decide.question.query import TrainingQuery
     from equipoise.library import Result
     from equipoise.library.decisions import DecisionVerb
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
 import typer
 from typer.core import TyperCommand
 
-from equipoise.decide.field import GROUPS, Kind
-from equipoise.decide.query import FIELDS, default_words
+from equipoise.decide.question.field import GROUPS, Kind
+from equipoise.decide.question.query import FIELDS, default_words
 
 if TYPE_CHECKING:
     from equipoise.spec.catalogue import Catalogue

@@ -21,7 +21,7 @@ from equipoise.decide.evidence import (
     PublishedResult,
     UserRun,
 )
-from equipoise.decide.query import TrainingQuery
+from equipoise.decide.question.query import TrainingQuery
 from equipoise.economics import Price, Rates
 from equipoise.economics.interruptions import Interrupted
 from equipoise.economics.ownership import Ownership

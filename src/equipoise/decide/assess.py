@@ -38,11 +38,11 @@ from equipoise.decide.estimators.published import (
     time_ratios,
 )
 from equipoise.decide.evidence import Estimates, OrderBound
-from equipoise.decide.query import TrainingQuery
-from equipoise.decide.strategy_search import Problem, problem
-from equipoise.decide.surveys import SURVEYS, SizeRange, Survey, remedy, size_range
-from equipoise.decide.systems import RequestedSystem, usual_sizes
-from equipoise.decide.training import Training
+from equipoise.decide.question.query import TrainingQuery
+from equipoise.decide.question.systems import RequestedSystem, usual_sizes
+from equipoise.decide.question.training import Training
+from equipoise.decide.strategies.strategy_search import Problem, problem
+from equipoise.decide.strategies.surveys import SURVEYS, SizeRange, Survey, remedy, size_range
 from equipoise.decide.user_evidence import TraceCheck, UserEvidence, checks, ran_elsewhere
 from equipoise.decide.user_evidence.fit import (
     UserFit,

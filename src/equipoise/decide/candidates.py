@@ -28,9 +28,9 @@ from equipoise.decide.evidence import (
     SizeCurve,
     UserRun,
 )
-from equipoise.decide.query import TrainingQuery
-from equipoise.decide.strategy_search import TimedStrategy
-from equipoise.decide.systems import RequestedSystem, rates_of
+from equipoise.decide.question.query import TrainingQuery
+from equipoise.decide.question.systems import RequestedSystem, rates_of
+from equipoise.decide.strategies.strategy_search import TimedStrategy
 from equipoise.economics import Bill, Rates, bill
 from equipoise.economics.interruptions import interrupted
 from equipoise.economics.quotes import least_charged

@@ -28,9 +28,11 @@ from equipoise.decide.candidates import (
 )
 from equipoise.decide.estimators.model import software_ratios
 from equipoise.decide.evidence import NOTHING_FITS, UserRun
-from equipoise.decide.explain import alternatives, notes, records, system_offers, to_measure
-from equipoise.decide.query import USUAL_HORIZON_MONTHS, TrainingQuery, without_choice
-from equipoise.decide.reasons import reasons
+from equipoise.decide.explanation.explain import alternatives, notes, records, system_offers, to_measure
+from equipoise.decide.explanation.reasons import reasons
+from equipoise.decide.question.query import USUAL_HORIZON_MONTHS, TrainingQuery, without_choice
+from equipoise.decide.question.systems import LARGE_SYSTEM, RequestedSystem, rates_of, requested_systems
+from equipoise.decide.question.training import batch_words, training, unrestricted
 from equipoise.decide.select import (
     Rule,
     Selection,
@@ -41,10 +43,8 @@ from equipoise.decide.select import (
     time_values,
     tornado_of,
 )
-from equipoise.decide.strategy_search import Problem
-from equipoise.decide.surveys import SURVEYS, Survey
-from equipoise.decide.systems import LARGE_SYSTEM, RequestedSystem, rates_of, requested_systems
-from equipoise.decide.training import batch_words, training, unrestricted
+from equipoise.decide.strategies.strategy_search import Problem
+from equipoise.decide.strategies.surveys import SURVEYS, Survey
 from equipoise.decide.user_evidence import UserEvidence, unusable, user_evidence
 from equipoise.decide.user_evidence.runs import UserRuns
 from equipoise.economics import price

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from equipoise import __version__
 from equipoise.calibration import EstimatorName, HeldOutErrors
-from equipoise.decide.field import MAX_ACCELERATORS
+from equipoise.decide.question.field import MAX_ACCELERATORS
 from equipoise.errors import DataError, SpecError, UsageError
 from equipoise.files import parsed_json, read_input, sync_folder, user_file
 from equipoise.intervals import LEVEL

@@ -33,11 +33,11 @@ from equipoise.decide.candidates import amount_limits, timed_candidate
 from equipoise.decide.decision import answer_of, collect_candidates, rule_of
 from equipoise.decide.evidence import Estimate
 from equipoise.decide.ledger import RecordedPrediction
-from equipoise.decide.query import TrainingQuery
+from equipoise.decide.question.query import TrainingQuery
+from equipoise.decide.question.systems import RequestedSystem, rates_of, requested_systems
 from equipoise.decide.select import figures_of, time_values
-from equipoise.decide.strategy_search import Problem
-from equipoise.decide.surveys import SURVEYS, SizeRange, remedy
-from equipoise.decide.systems import RequestedSystem, rates_of, requested_systems
+from equipoise.decide.strategies.strategy_search import Problem
+from equipoise.decide.strategies.surveys import SURVEYS, SizeRange, remedy
 from equipoise.decide.user_evidence.runs import UserRuns
 from equipoise.economics import Rates
 from equipoise.errors import EvidenceError, UsageError

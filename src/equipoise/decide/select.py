@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from equipoise.decide.answer import Candidate, ConstraintName, Flip, Refusal, Relaxation, TimeValue
 from equipoise.decide.evidence import Group, SizeCurve
-from equipoise.decide.query import Objective
+from equipoise.decide.question.query import Objective
 from equipoise.economics.quotes import Charges
 from equipoise.intervals import LEVEL, Input, Tornado
 from equipoise.scaling.equilibrium import (

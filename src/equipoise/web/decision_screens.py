@@ -6,7 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.decide.allocation.jobs import JobsFile, job_of_cells, jobs_document, jobs_of
-from equipoise.decide.query import TrainingQuery
+from equipoise.decide.question.query import TrainingQuery
 from equipoise.errors import UsageError
 from equipoise.library import Result
 from equipoise.library.allocation import AllocationObjective, allocation_of

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from equipoise.calibration.profiles import prior_model
 from equipoise.decide.combine import pretraining_kind, record_of
-from equipoise.decide.query import query
-from equipoise.decide.strategy_search import plain_strategies, problem
-from equipoise.decide.surveys import remedy
-from equipoise.decide.training import training
+from equipoise.decide.question.query import query
+from equipoise.decide.question.training import training
+from equipoise.decide.strategies.strategy_search import plain_strategies, problem
+from equipoise.decide.strategies.surveys import remedy
 from equipoise.spec.catalogue import catalogue
 
 CATALOGUE = catalogue()

@@ -7,9 +7,9 @@ import pytest
 
 from equipoise.calibration.profiles import prior_model
 from equipoise.decide.estimators.measured import measured_estimates
-from equipoise.decide.query import query
-from equipoise.decide.reasons import trace_words
-from equipoise.decide.training import fixed_budget
+from equipoise.decide.explanation.reasons import trace_words
+from equipoise.decide.question.query import query
+from equipoise.decide.question.training import fixed_budget
 from equipoise.decide.user_evidence import (
     checks,
     possible,

@@ -26,9 +26,9 @@ from equipoise.decide.assess import nothing_fits
 from equipoise.decide.candidates import timed_candidate
 from equipoise.decide.decision import collect_candidates
 from equipoise.decide.evidence import Estimate
-from equipoise.decide.field import Sizes
 from equipoise.decide.prediction import predict
-from equipoise.decide.query import TrainingQuery
+from equipoise.decide.question.field import Sizes
+from equipoise.decide.question.query import TrainingQuery
 from equipoise.errors import DataError, EvidenceError, FitError, InputError, UsageError
 from equipoise.intervals import LEVEL, Interval, log_sd
 from equipoise.runs.readers.measurements import Measurements, read_measurements

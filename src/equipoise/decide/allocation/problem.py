@@ -10,8 +10,8 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from equipoise.decide.query import TrainingQuery, query
-from equipoise.decide.systems import RequestedSystem, rates_of, requested_systems
+from equipoise.decide.question.query import TrainingQuery, query
+from equipoise.decide.question.systems import RequestedSystem, rates_of, requested_systems
 from equipoise.economics import Rates
 from equipoise.errors import UsageError
 from equipoise.spec.catalogue import Catalogue, counted_name

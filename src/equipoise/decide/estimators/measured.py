@@ -9,7 +9,7 @@ import numpy as np
 from equipoise.calibration import EvidenceSource
 from equipoise.decide.combine import distance_log_sd, straight_between
 from equipoise.decide.evidence import LEAST_LOG_SD, DrawnCurves, Estimate, Estimates, UserRun, clear_slope
-from equipoise.decide.training import TrainingBudget
+from equipoise.decide.question.training import TrainingBudget
 from equipoise.decide.user_evidence.runs import Recast, num_accumulated
 from equipoise.errors import InputError
 from equipoise.intervals import Interval, log_sd, with_log_sd

@@ -16,8 +16,8 @@ from equipoise.calibration import EvidenceSource
 from equipoise.calibration.profiles import profiles, runs_on
 from equipoise.decide.combine import combined_record, model_kind, scaled_curves, straight_between
 from equipoise.decide.evidence import BoundKind, DrawnCurves, Estimate, Estimates, OrderBound
-from equipoise.decide.strategy_search import Problem
-from equipoise.decide.surveys import SizeSearch, Survey
+from equipoise.decide.strategies.strategy_search import Problem
+from equipoise.decide.strategies.surveys import SizeSearch, Survey
 from equipoise.errors import SpecError
 from equipoise.files import shipped_record
 from equipoise.intervals import log_sd, with_log_sd

@@ -14,8 +14,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.decide.evidence import LEAST_LOG_SD, UserRun
-from equipoise.decide.field import MAX_ACCELERATORS
-from equipoise.decide.query import TrainingQuery
+from equipoise.decide.question.field import MAX_ACCELERATORS
+from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.user_evidence.runs import UserRuns
 from equipoise.errors import DataError, SpecError, UsageError
 from equipoise.perfmodel.estimate import estimate

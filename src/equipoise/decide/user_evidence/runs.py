@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from equipoise.decide.evidence import LEAST_LOG_SD, UserRun
-from equipoise.decide.query import TrainingQuery
-from equipoise.decide.strategy_search import OWN_STEPS_LOG_SD, Problem
-from equipoise.decide.surveys import Survey
+from equipoise.decide.question.query import TrainingQuery
+from equipoise.decide.strategies.strategy_search import OWN_STEPS_LOG_SD, Problem
+from equipoise.decide.strategies.surveys import Survey
 from equipoise.errors import InputError
 from equipoise.perfmodel import load as loads
 from equipoise.perfmodel.layouts import grid

@@ -6,7 +6,7 @@ from typing import Any, Final, TypeVar
 from msgspec import Struct
 
 from equipoise.decide.answer import Answer
-from equipoise.decide.published_nearby import (
+from equipoise.decide.explanation.published_nearby import (
     NearPretraining,
     NearStep,
     near_published_pretrainings,

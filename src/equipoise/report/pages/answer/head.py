@@ -8,7 +8,7 @@ import numpy as np
 
 from equipoise.decide.answer import Answer, Candidate, Constraint, ConstraintName, MemoryUse, TimeValue
 from equipoise.decide.evidence import NOT_USED, Grade
-from equipoise.decide.query import TrainingQuery
+from equipoise.decide.question.query import TrainingQuery
 from equipoise.economics.ownership import Ownership, Way
 from equipoise.economics.quotes import Charges
 from equipoise.perfmodel.generation import RolloutSplit

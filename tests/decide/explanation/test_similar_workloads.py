@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from equipoise.decide.reasons import closest_workload, model_size
+from equipoise.decide.explanation.reasons import closest_workload, model_size
 from equipoise.spec.workload import Workload, workload
 
 

@@ -11,8 +11,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from equipoise import economics
-from equipoise.decide.field import MAX_ACCELERATORS
-from equipoise.decide.query import USUAL_MOST, TrainingQuery
+from equipoise.decide.question.field import MAX_ACCELERATORS
+from equipoise.decide.question.query import USUAL_MOST, TrainingQuery
 from equipoise.economics import Price, Rates
 from equipoise.economics.quotes import read_quotes
 from equipoise.errors import DataError, EvidenceError, SpecError, UsageError

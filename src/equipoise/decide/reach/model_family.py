@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from equipoise.decide.answer import Candidate
 from equipoise.decide.assess import Inputs, assess
 from equipoise.decide.candidates import system_candidates
-from equipoise.decide.query import TrainingQuery
+from equipoise.decide.question.query import TrainingQuery
+from equipoise.decide.question.systems import RequestedSystem
+from equipoise.decide.question.training import fixed_budget
 from equipoise.decide.select import Rule, choose, figures_of
-from equipoise.decide.systems import RequestedSystem
-from equipoise.decide.training import fixed_budget
 from equipoise.decide.user_evidence import UserEvidence
 from equipoise.errors import SpecError
 from equipoise.spec.transformer import Transformer

@@ -15,7 +15,7 @@ from equipoise.decide.answer import Candidate, Reason
 from equipoise.decide.assess import Assessment, Inputs
 from equipoise.decide.combine import WorkloadPlans, workload_plans
 from equipoise.decide.select import Selection
-from equipoise.decide.strategy_search import Problem
+from equipoise.decide.strategies.strategy_search import Problem
 from equipoise.decide.user_evidence import TraceCheck, named
 from equipoise.economics import Rates
 from equipoise.errors import SpecError

@@ -15,11 +15,11 @@ from equipoise.calibration.profiles import (
     CalibratedModel,
 )
 from equipoise.decide.combine import PlanRecord, model_kind, pretraining_kind, record_of
-from equipoise.decide.fine_tuning import (
+from equipoise.decide.question.fine_tuning import (
     ROLLOUT_LOG_SD,
     ROLLOUT_TIME_PER_STEP_TIME,
 )
-from equipoise.decide.training import Training, usual_batch
+from equipoise.decide.question.training import Training, usual_batch
 from equipoise.errors import SpecError
 from equipoise.intervals import DEVIATE, LEVEL, Interval, spread
 from equipoise.perfmodel.estimate import Seconds, StepEstimates, estimate
@@ -54,8 +54,8 @@ _NEAREST_BATCH: Final = 1 / 16  # of what a batch is a multiple of: rounding by 
 # The usual batch of a fine-tuning grows to one sample an accelerator, up to so many times: people set it so.
 _MOST_GROWN_BATCH: Final = 2
 
-# How far off trainings may be whose kind nothing published was held against (decide/fine_tuning.py has the
-# words): a factor of two either way, as assumed.
+# How far off trainings may be whose kind nothing published was held against (decide/question/fine_tuning.py
+# has the words): a factor of two either way, as assumed.
 _UNVALIDATED_LOG_HALF_WIDTH = math.log(2.0)
 
 _NO_BATCHES: Final[Mapping[int, int]] = MappingProxyType({})

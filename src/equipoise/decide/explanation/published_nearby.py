@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from equipoise.calibration.profiles import software_for
 from equipoise.decide.answer import Answer, Candidate
 from equipoise.decide.combine import planned_pretrainings, pretraining_kind, record_of
-from equipoise.decide.training import has_usual_batch
+from equipoise.decide.question.training import has_usual_batch
 from equipoise.errors import SpecError
 from equipoise.files import shipped_table
 from equipoise.spec.catalogue import Catalogue, shipped

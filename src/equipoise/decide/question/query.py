@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 from msgspec import Struct, convert
 from msgspec.structs import force_setattr, replace
 
-from equipoise.decide.field import Field, Group, Sizes, Verb, in_usd
+from equipoise.decide.question.field import Field, Group, Sizes, Verb, in_usd
 from equipoise.errors import DataError, UsageError
 from equipoise.files import shipped_table
 from equipoise.spec.hardware import DEFAULT_GRID, ON_RECLAIM, TERMS, OnReclaim

@@ -5,7 +5,7 @@ import math
 import pytest
 from msgspec.structs import replace
 
-from equipoise.decide.query import ATTRIBUTES, FIELDS, default_of, fields_of, query
+from equipoise.decide.question.query import ATTRIBUTES, FIELDS, default_of, fields_of, query
 from equipoise.errors import DataError, UsageError
 
 BERT = {"workload": "bert", "accelerator": ["h100"]}
