@@ -30,12 +30,12 @@ from threadpoolctl import threadpool_limits
 
 from equipoise.decide.assess import Inputs, start_model
 from equipoise.decide.decision import answer
-from equipoise.decide.field import Sizes
-from equipoise.decide.query import TrainingQuery, changed, query
-from equipoise.decide.strategy_search import problem
-from equipoise.decide.surveys import SURVEYS, size_range
-from equipoise.decide.systems import requested_systems
-from equipoise.decide.training import training
+from equipoise.decide.question.field import Sizes
+from equipoise.decide.question.query import TrainingQuery, query
+from equipoise.decide.question.systems import requested_systems
+from equipoise.decide.question.training import training
+from equipoise.decide.strategies.strategy_search import problem
+from equipoise.decide.strategies.surveys import SURVEYS, size_range
 from equipoise.decide.user_evidence import UserEvidence
 from equipoise.perfmodel.estimate import StepEstimates
 from equipoise.perfmodel.layouts import Numbers, StrategyGrid, layout_groups
@@ -153,10 +153,10 @@ def changes(scores: Scores, question: TrainingQuery, repetitions: int) -> None:
     fewer = Sizes(listed=(question.sizes.fewest, 3 * question.sizes.most // 4), is_range=True)
     asked = {
         "never seen": question,
-        "other money": changed(question, price=(("", 1.5),), region="france"),
-        "objective": changed(question, objective="cost"),
-        "deadline": changed(question, deadline_s=HOUR_S),
-        "other number": changed(question, sizes=fewer),
+        "other money": replace(question, price=(("", 1.5),), region="france"),
+        "objective": replace(question, objective="cost"),
+        "deadline": replace(question, deadline_s=HOUR_S),
+        "other number": replace(question, sizes=fewer),
     }
     spent: dict[str, list[float]] = {}
     for _ in range(repetitions):

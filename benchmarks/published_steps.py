@@ -35,7 +35,7 @@ from equipoise.calibration.published.executions import (
 )
 from equipoise.calibration.published.quantities import number
 from equipoise.calibration.published.table import published_steps, rows_of_table
-from equipoise.decide.published_steps import (
+from equipoise.decide.explanation.published_nearby import (
     OTHER_PRECISION,
     PER_DOUBLING_OF_ACCELERATORS,
     PER_DOUBLING_OF_PARAMS,

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from equipoise.decide.field import GROUPS, Field, Verb
-from equipoise.decide.query import ALL, FIELDS, default_words, fields_of
+from equipoise.decide.question.field import GROUPS, Field, Verb
+from equipoise.decide.question.query import ALL, FIELDS, default_words, fields_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reference" / "questions.md"
@@ -30,7 +30,7 @@ _INTRODUCTION = """\
 # The fields of a question
 
 `advise`, `plan`, `predict` and `allocate` ask the same fields; each is declared once, in
-`src/equipoise/decide/fields.toml`. A field is an option (`--max-accelerators 64`), a key of a file
+`src/equipoise/decide/question/fields.toml`. A field is an option (`--max-accelerators 64`), a key of a file
 (`max_accelerators = 64`), an argument in Python (`max_accelerators=64`; `from_` for `from`) and a field of a
 form in the dashboard. All of them take the same text: counts and amounts with a prefix or a word (`10k`,
 `1T`, `10 billion`), durations in hours or with units (`12`, `90min`, `7d`, `1d12h`), values of one system

@@ -19,11 +19,10 @@ from equipoise.bench.topology.topology import Topology
 from equipoise.decide.allocation import SimplerSchedule
 from equipoise.decide.allocation.problem import ObjectiveName
 from equipoise.decide.answer import Alternative, Answer, Candidate
+from equipoise.decide.explanation.published_nearby import NearPretraining, NearStep
 from equipoise.decide.prediction import Prediction
-from equipoise.decide.published_pretrainings import NearPretraining
-from equipoise.decide.published_steps import NearStep
-from equipoise.decide.query import TrainingQuery
-from equipoise.decide.solve_for import Reaches
+from equipoise.decide.question.query import TrainingQuery
+from equipoise.decide.reach.solve_for import Reaches
 from equipoise.intervals import Bar, Interval
 from equipoise.launch import Setting, Snippet
 from equipoise.report.json import SCHEMA_VERSIONS, WeightedSource, schema_id

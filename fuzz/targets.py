@@ -27,7 +27,7 @@ from equipoise.bench.watching.rows import watched
 from equipoise.calibration.published import read_rows
 from equipoise.decide.allocation.jobs import read_jobs, read_prices
 from equipoise.decide.ledger import read_ledger, running_of
-from equipoise.decide.query import query
+from equipoise.decide.question.query import query
 from equipoise.diagnose.watched_runs import watched_now
 from equipoise.errors import EquipoiseError
 from equipoise.report.html import fragment

@@ -32,7 +32,7 @@ from equipoise.decide.combine import (
     combined_record,
 )
 from equipoise.decide.estimators.model import when_published
-from equipoise.decide.evidence import LEAST_LOG_SD, Estimate, Estimates
+from equipoise.decide.evidence import LEAST_LOG_SD, DrawnCurves, Estimate, Estimates
 from equipoise.errors import EvidenceError, InputError
 from equipoise.intervals import DEVIATE, Interval, log_sd, with_log_sd
 from equipoise.runs import embedded
@@ -260,8 +260,7 @@ def _published(law: PooledLaw, known: Entries, domain: Domain) -> Estimates:
         name="published results",
         by_size={size: by_size[size] for size in sorted(by_size)},
         grade=dict.fromkeys(by_size, "published"),
-        curves_s=pooled_curves(law, known, domain),
-        domain=domain,
+        curves=DrawnCurves(time_s=pooled_curves(law, known, domain), domain=domain),
     )
 
 

@@ -28,11 +28,11 @@ from equipoise.decide.combine import (
 )
 from equipoise.decide.estimators.model import model_estimates
 from equipoise.decide.evidence import Estimates
-from equipoise.decide.published_pretrainings import pretrainings
-from equipoise.decide.query import TrainingQuery
-from equipoise.decide.strategy_search import Problem, problem
-from equipoise.decide.surveys import Survey, surveyed
-from equipoise.decide.training import fixed_budget, training, usual_batch
+from equipoise.decide.explanation.published_nearby import pretrainings
+from equipoise.decide.question.query import TrainingQuery
+from equipoise.decide.question.training import fixed_budget, training, usual_batch
+from equipoise.decide.strategies.strategy_search import Problem, problem
+from equipoise.decide.strategies.surveys import Survey, surveyed
 from equipoise.economics.interruptions import interrupted
 from equipoise.errors import InputError
 from equipoise.intervals import LEVEL, exact

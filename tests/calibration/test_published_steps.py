@@ -18,7 +18,7 @@ from equipoise.calibration.published.table import (
     rows_of_table,
 )
 from equipoise.calibration.validate import AUTO, basis_of, validate
-from equipoise.decide import published_steps as nearest
+from equipoise.decide.explanation import published_nearby as nearest
 from equipoise.errors import UsageError
 from equipoise.runs.readers.cells import TextRow
 from equipoise.runs.store import PUBLISHED_STEPS

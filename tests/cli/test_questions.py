@@ -13,8 +13,8 @@ from command_line import equipoise, in_process
 from equipoise import cli
 from equipoise.cli.decide import advise, allocate, plan, predict
 from equipoise.cli.output import Output
-from equipoise.decide.field import GROUPS
-from equipoise.decide.query import FIELDS, TrainingQuery, fields_of
+from equipoise.decide.question.field import GROUPS
+from equipoise.decide.question.query import FIELDS, TrainingQuery, fields_of
 
 VERBS = {"advise": advise, "plan": plan, "predict": predict, "allocate": allocate}
 OUTPUTS = set(Output.__struct_fields__) - {"verb"}
@@ -49,7 +49,7 @@ def test_a_field_is_declared_in_the_table_alone():
         and any(each.arg in {"option", "group"} for each in node.keywords)
     }
     assert not declaring
-    table = tomllib.loads((source / "decide" / "fields.toml").read_text())
+    table = tomllib.loads((source / "decide" / "question" / "fields.toml").read_text())
     declared = [name for blocks in table.values() for name in blocks]
     assert sorted(declared) == sorted(TrainingQuery.__struct_fields__)
 

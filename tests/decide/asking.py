@@ -3,7 +3,7 @@
 from functools import cache
 
 from equipoise.decide.decision import answer
-from equipoise.decide.query import query
+from equipoise.decide.question.query import query
 from equipoise.runs import embedded
 
 H100, H200 = "h100-sxm5-80gb", "h200-sxm5-141gb"

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from msgspec import Struct
 
 from equipoise.decide.answer import Candidate, Constraint
-from equipoise.decide.explain import alternatives
-from equipoise.decide.select import Rule, SizeCurve, figures_of, select, time_values
+from equipoise.decide.evidence import SizeCurve
+from equipoise.decide.explanation.explain import alternatives
+from equipoise.decide.select import Rule, figures_of, select, time_values
 from equipoise.intervals import Interval
 
 LEVEL = 0.9

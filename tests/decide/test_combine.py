@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.decide.combine import combine, combined_curves, ratio_log_sd, shares, straight_between
-from equipoise.decide.evidence import LEAST_LOG_SD, Estimate, Estimates
+from equipoise.decide.evidence import LEAST_LOG_SD, DrawnCurves, Estimate, Estimates
 from equipoise.intervals import log_sd, with_log_sd
 from equipoise.scaling.laws import Domain
 
@@ -80,8 +80,9 @@ def estimates(power, level, spread, *, drawn_powers=None, is_reference=False):
             for size in SIZES
         },
         grade=dict.fromkeys(SIZES, "priors"),
-        curves_s=straight_between(SIZES, np.array(curves)),
-        domain=Domain(smallest=1.0, largest=32.0),
+        curves=DrawnCurves(
+            time_s=straight_between(SIZES, np.array(curves)), domain=Domain(smallest=1.0, largest=32.0)
+        ),
         is_reference=is_reference,
     )
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from equipoise.decide.training import parameter_choices
+from equipoise.decide.question.training import parameter_choices
 from equipoise.errors import InputError, UsageError
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from equipoise.decide.decision import answer
 from equipoise.decide.prediction import answer_predictions, predict, time_predictions
-from equipoise.decide.query import query
+from equipoise.decide.question.query import query
 from equipoise.errors import UsageError
 from equipoise.runs import embedded
 

@@ -8,7 +8,7 @@ import pytest
 
 from equipoise.decide.decision import answer
 from equipoise.decide.prediction import predict
-from equipoise.decide.query import query
+from equipoise.decide.question.query import query
 from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.runs import embedded
 from equipoise.runs.store import SCORES, polars_schema, scores_of

@@ -7,9 +7,9 @@ import polars as pl
 import pytest
 
 from equipoise.calibration.profiles import model_for
-from equipoise.decide.query import query
-from equipoise.decide.strategy_search import problem
-from equipoise.decide.training import training
+from equipoise.decide.question.query import query
+from equipoise.decide.question.training import training
+from equipoise.decide.strategies.strategy_search import problem
 from equipoise.runs.embedded import tables
 from equipoise.spec.catalogue import shipped
 

@@ -8,10 +8,10 @@ import pytest
 
 from equipoise.calibration.profiles import model_for
 from equipoise.decide.decision import answer
-from equipoise.decide.fine_tuning import ROLLOUT_LOG_SD, ROLLOUT_TIME_PER_STEP_TIME
-from equipoise.decide.query import query
-from equipoise.decide.strategy_search import problem
-from equipoise.decide.training import training
+from equipoise.decide.question.fine_tuning import ROLLOUT_LOG_SD, ROLLOUT_TIME_PER_STEP_TIME
+from equipoise.decide.question.query import query
+from equipoise.decide.question.training import training
+from equipoise.decide.strategies.strategy_search import problem
 from equipoise.errors import UsageError
 from equipoise.spec.catalogue import shipped
 

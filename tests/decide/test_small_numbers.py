@@ -4,7 +4,7 @@ from contextlib import suppress
 
 import pytest
 
-from equipoise.decide.query import FIELDS, fields_of
+from equipoise.decide.question.query import FIELDS, fields_of
 from equipoise.errors import EquipoiseError
 from equipoise.library.decisions import read_question, result_of
 from equipoise.report.html import fragment

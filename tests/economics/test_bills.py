@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from equipoise import economics
-from equipoise.errors import SpecError, UsageError
+from equipoise.errors import SpecError
 from equipoise.intervals import Interval
 from equipoise.spec.hardware import accelerator
 
@@ -147,15 +147,3 @@ def test_a_place_that_is_no_country_is_sent_to_the_list_of_them(place):
 def test_an_unknown_region_names_the_option_that_states_its_carbon():
     with pytest.raises(SpecError, match=r"region 'atlantis'.*--carbon"):
         economics.grid("atlantis")
-
-
-@pytest.mark.parametrize("price", [-1.0, float("nan"), 1e9])
-def test_a_price_that_is_none_is_refused(price):
-    with pytest.raises(UsageError, match=r"--price.*US dollars"):
-        economics.price("h100-sxm5-80gb", usd_per_accelerator_hour=price)
-
-
-@pytest.mark.parametrize(("usd", "pue"), [(0.0, None), (float("nan"), None), (99.0, None), (None, 0.9)])
-def test_electricity_that_is_none_is_refused(usd, pue):
-    with pytest.raises(UsageError, match=r"--electricity|--pue"):
-        economics.electricity(usd_per_kwh=usd, pue=pue)

@@ -9,7 +9,7 @@ import pytest
 from equipoise import economics
 from equipoise.economics import SYSTEM_POWER, Electricity, Price, Rates
 from equipoise.economics.ownership import MONTH_H, Purchase, ownership, purchase
-from equipoise.errors import EvidenceError, UsageError
+from equipoise.errors import EvidenceError
 from equipoise.intervals import Interval, exact
 from equipoise.spec.hardware import accelerator
 
@@ -158,15 +158,7 @@ def test_a_card_for_desktops_takes_no_rented_room():
     assert running.low < running.value < running.high
 
 
-def test_what_is_no_amount_or_unknown_is_refused():
-    with pytest.raises(UsageError, match="--purchase"):
-        purchase(accelerator("h100-sxm5-80gb"), user_usd=-1.0)
-    with pytest.raises(UsageError, match="--hosting"):
-        purchase(accelerator("h100-sxm5-80gb"), hosting_usd_per_month=-1.0)
-    with pytest.raises(UsageError, match="--utilisation"):
-        ownership(_purchase(), _rates(), utilisation=exact(1.5))
-    with pytest.raises(UsageError, match="--horizon"):
-        ownership(_purchase(), _rates(), horizon_months=math.inf)
+def test_a_rent_that_nobody_knows_is_refused():
     with pytest.raises(EvidenceError, match="no price"):
         ownership(
             _purchase(),

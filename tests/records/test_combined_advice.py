@@ -5,7 +5,7 @@ import pytest
 from combined import about_combined, taken_sizes
 
 from equipoise.decide.combine import straight_between
-from equipoise.decide.evidence import Estimate, Estimates
+from equipoise.decide.evidence import DrawnCurves, Estimate, Estimates
 from equipoise.intervals import with_log_sd
 from equipoise.scaling.laws import Domain
 
@@ -22,8 +22,10 @@ def estimates(name, times_s, log_sd):
         name=name,
         by_size=found,
         grade=dict.fromkeys(found, "published"),
-        curves_s=straight_between(list(times_s), np.array([list(times_s.values())])),
-        domain=Domain(smallest=float(min(times_s)), largest=float(max(times_s))),
+        curves=DrawnCurves(
+            time_s=straight_between(list(times_s), np.array([list(times_s.values())])),
+            domain=Domain(smallest=float(min(times_s)), largest=float(max(times_s))),
+        ),
     )
 
 

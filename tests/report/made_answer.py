@@ -22,7 +22,7 @@ from equipoise.decide.answer import (
     TimeValue,
 )
 from equipoise.decide.evidence import ErrorRecord, Estimate, PublishedResult
-from equipoise.decide.query import TrainingQuery
+from equipoise.decide.question.query import TrainingQuery
 from equipoise.economics import Price, rates
 from equipoise.intervals import Bar, Interval, Tornado
 from equipoise.scaling.equilibrium import Equilibrium, NextStep

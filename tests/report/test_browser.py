@@ -7,7 +7,7 @@ from made_answer import made_answer
 from watched_page import watched_page
 
 from equipoise.decide.decision import answer
-from equipoise.decide.query import query
+from equipoise.decide.question.query import query
 from equipoise.report import html
 from equipoise.report.pages.answer import ANSWER
 from equipoise.report.pages.study import STUDY

@@ -6,7 +6,7 @@ import pytest
 
 from equipoise.cli.output import page_text
 from equipoise.decide.decision import answer
-from equipoise.decide.query import query
+from equipoise.decide.question.query import query
 from equipoise.errors import UsageError
 from equipoise.report.json import answer_fields
 from equipoise.report.pages.answer import ANSWER

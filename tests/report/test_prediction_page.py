@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from equipoise.decide.prediction import predict
-from equipoise.decide.query import query
+from equipoise.decide.question.query import query
 from equipoise.report.format import duration, money
 from equipoise.report.html import render as html
 from equipoise.report.json import prediction_fields

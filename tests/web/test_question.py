@@ -5,8 +5,8 @@ import re
 import pytest
 from msgspec.structs import replace
 
-from equipoise.decide.field import GROUPS
-from equipoise.decide.query import FIELDS, fields_of, query
+from equipoise.decide.question.field import GROUPS
+from equipoise.decide.question.query import FIELDS, fields_of, query
 from equipoise.errors import InputError, SpecError, UsageError
 from equipoise.spec.catalogue import shipped
 from equipoise.web import (

@@ -1,6 +1,6 @@
 """The verbs that decide: `advise`, `plan`, `predict`, `allocate`, `record` and `serve`.
 
-Options of questions are made from the declarations of the fields: decide/fields.toml.
+Options of questions are made from the declarations of the fields: decide/question/fields.toml.
 """
 
 from importlib.util import find_spec
@@ -29,7 +29,7 @@ from equipoise.units import duration_s
 
 if TYPE_CHECKING:
     from equipoise.decide.ledger import Ledger, LedgerEntry, MeasuredResult
-    from equipoise.decide.query import TrainingQuery
+    from equipoise.decide.question.query import TrainingQuery
     from equipoise.library import Result
     from equipoise.library.decisions import DecisionVerb
 

@@ -9,8 +9,8 @@ import typer
 from typer.core import TyperCommand
 
 from equipoise.cli.app import HelpFormatter
-from equipoise.decide.field import GROUPS, Field, Kind
-from equipoise.decide.query import FIELDS, default_words
+from equipoise.decide.question.field import GROUPS, Field, Kind
+from equipoise.decide.question.query import FIELDS, default_words
 
 # The heading of options that say where an answer goes and how much of it is printed.
 _OUTPUT: Final = "Output"

@@ -22,8 +22,8 @@ from msgspec import Struct
 from equipoise import errors
 from equipoise.cli.app import printable, write
 from equipoise.cli.options import INPUTS, OUTPUTS, asked_parameter
-from equipoise.decide.field import Verb
-from equipoise.decide.query import FIELDS, fields_of
+from equipoise.decide.question.field import Verb
+from equipoise.decide.question.query import FIELDS, fields_of
 from equipoise.files import expect_place, written
 from equipoise.units import format_duration
 

@@ -21,7 +21,7 @@ from equipoise.decide.evidence import (
     PublishedResult,
     UserRun,
 )
-from equipoise.decide.query import TrainingQuery
+from equipoise.decide.question.query import TrainingQuery
 from equipoise.economics import Price, Rates
 from equipoise.economics.interruptions import Interrupted
 from equipoise.economics.ownership import Ownership
@@ -62,9 +62,7 @@ def probability_within(amount: Interval, limit: float) -> float:
 
 def about_fixed(faults: Sequence[str], query: TrainingQuery) -> Sequence[str]:
     """Of the reasons why strategies are illegal, those about what the question fixes; all where none is."""
-    fixed = {each.partition("=")[0].strip() for text in query.fixed for each in text.split(",")}
-    fixed |= {"precision"} if query.precision else set()
-    return [each for each in faults if fixed & set(_WORD.findall(each))] or faults
+    return [each for each in faults if query.fixed_names & set(_WORD.findall(each))] or faults
 
 
 ConstraintName: TypeAlias = Literal["deadline_s", "budget_usd", "memory_bytes", "max_accelerators"]

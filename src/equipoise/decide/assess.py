@@ -38,11 +38,11 @@ from equipoise.decide.estimators.published import (
     time_ratios,
 )
 from equipoise.decide.evidence import Estimates, OrderBound
-from equipoise.decide.query import TrainingQuery, changed
-from equipoise.decide.strategy_search import Problem, problem
-from equipoise.decide.surveys import SURVEYS, SizeRange, Survey, remedy, size_range
-from equipoise.decide.systems import RequestedSystem, usual_sizes
-from equipoise.decide.training import Training
+from equipoise.decide.question.query import TrainingQuery
+from equipoise.decide.question.systems import RequestedSystem, usual_sizes
+from equipoise.decide.question.training import Training
+from equipoise.decide.strategies.strategy_search import Problem, problem
+from equipoise.decide.strategies.surveys import SURVEYS, SizeRange, Survey, remedy, size_range
 from equipoise.decide.user_evidence import TraceCheck, UserEvidence, checks, ran_elsewhere
 from equipoise.decide.user_evidence.fit import (
     UserFit,
@@ -77,8 +77,8 @@ class Assessment(Struct, frozen=True, kw_only=True):
     sizes: SizeRange
     cluster: Cluster | None
     estimates: tuple[Estimates, ...]
-    survey: Survey | None
-    published: PublishedEvidence | None
+    survey: Survey | None = None
+    published: PublishedEvidence | None = None
     run_fit: UserFit | UserLevel | None = None
     transferred: NearChip | None = None
     bounds: Mapping[int, tuple[OrderBound, ...]] = field(default_factory=dict)
@@ -258,22 +258,15 @@ def is_batch_of_nobody(inputs: Inputs) -> bool:
 
 def _published(inputs: Inputs, system: RequestedSystem, sizes: SizeRange) -> PublishedEvidence | None:
     """What is published of the training on the system; None where no published training is asked about."""
-    query, scores, slug = inputs.query, inputs.scores, inputs.training.workload.slug
+    query, scores = inputs.query, inputs.scores
     # No result is of trainings whose trained part is fixed, not even by the model's ratio.
     is_another = bool(query.fixed) and inputs.unrestricted is None
     if scores is None or not inputs.training.budget.is_to_target or is_another:
         return None
     if is_batch_of_nobody(inputs):
         return None
-    batch = query.global_batch_samples
-    question = CurveQuestion(
-        workload=slug,
-        accelerator=system.accelerator,
-        sizes=sizes.tried,
-        catalogue=inputs.catalogue,
-        global_batch_samples=None if batch is None else float(batch),
-        law=query.law,
-        round=query.round,
+    question = replace(
+        _curve_question(inputs, system.accelerator, sizes.tried), law=query.law, round=query.round
     )
     trainings = None if inputs.user.runs is None else inputs.user.runs.trainings
     return published_evidence(scores, question, trainings=trainings, with_results=query.round is None)
@@ -418,7 +411,7 @@ def _unrestricted_estimates(
     start, cluster = survey.problem, _unrestricted_cluster(inputs, system)
     model = start.model
     if _states_software(inputs.query) and not start.has_own_steps:
-        model = start_model(replace(inputs, query=changed(inputs.query, software=None)), system)
+        model = start_model(replace(inputs, query=replace(inputs.query, software=None)), system)
     found = replace(
         problem(inputs.unrestricted or inputs.training, cluster, model, num_best=1),
         has_own_steps=start.has_own_steps,
@@ -480,7 +473,7 @@ def _measured(
         )
     # Of other sizes, and of the curve, a model fitted to the runs is more certain than the runs alone.
     found = measured_estimates(runs, budget, (), cluster=None, workload=None, recasts=advised)
-    return None if found is None else replace(found, curves_s=None, domain=None)
+    return None if found is None else replace(found, curves=None)
 
 
 def _near_chip(inputs: Inputs, system: RequestedSystem) -> NearChip | None:
@@ -571,18 +564,23 @@ def _elsewhere(
 ) -> PublishedEvidence:
     """What is published of the training on another chip; without a curve the results alone."""
     assert inputs.scores is not None
-    slug, batch = inputs.training.workload.slug, inputs.query.global_batch_samples
     if not with_curve:
+        slug, batch = inputs.training.workload.slug, inputs.query.global_batch_samples
         at_size = results_at_size(inputs.scores, slug, accelerator, global_batch_samples=batch)
         return PublishedEvidence(at_size=at_size, curve=None)
-    question = CurveQuestion(
-        workload=slug,
+    return published_evidence(inputs.scores, _curve_question(inputs, accelerator, sizes))
+
+
+def _curve_question(inputs: Inputs, accelerator: str, sizes: Sequence[int]) -> CurveQuestion:
+    """What is asked of the published results of a chip: their curve at sizes, at the batch asked about."""
+    batch = inputs.query.global_batch_samples
+    return CurveQuestion(
+        workload=inputs.training.workload.slug,
         accelerator=accelerator,
         sizes=tuple(sizes),
         catalogue=inputs.catalogue,
         global_batch_samples=None if batch is None else float(batch),
     )
-    return published_evidence(inputs.scores, question)
 
 
 def _by_runs_alone(inputs: Inputs, system: RequestedSystem) -> Assessment:
@@ -608,8 +606,6 @@ def _by_runs_alone(inputs: Inputs, system: RequestedSystem) -> Assessment:
         ),
         cluster=None,
         estimates=() if found is None or not within else (found,),
-        survey=None,
-        published=None,
         traces=traces,
         missing=(measuring(inputs.query),),
         notes=(*system.notes, *ran_elsewhere(inputs.user.traces, system.accelerator, system.title)),

@@ -19,12 +19,19 @@ from equipoise.decide.assess import Assessment, Inputs
 from equipoise.decide.combine import combine, combined_curves, ratio_log_sd
 from equipoise.decide.estimators.model import deciding
 from equipoise.decide.estimators.published import ended_at
-from equipoise.decide.evidence import Estimate, Estimates, Grade, OrderBound, UserRun
-from equipoise.decide.query import TrainingQuery
-from equipoise.decide.select import Group, SizeCurve
-from equipoise.decide.strategy_search import TimedStrategy
-from equipoise.decide.systems import RequestedSystem, system_rates
-from equipoise.economics import SYSTEM_POWER, Bill, Rates, bill, electricity, grid, price
+from equipoise.decide.evidence import (
+    Estimate,
+    Estimates,
+    Grade,
+    Group,
+    OrderBound,
+    SizeCurve,
+    UserRun,
+)
+from equipoise.decide.question.query import TrainingQuery
+from equipoise.decide.question.systems import RequestedSystem, rates_of
+from equipoise.decide.strategies.strategy_search import TimedStrategy
+from equipoise.economics import Bill, Rates, bill
 from equipoise.economics.interruptions import interrupted
 from equipoise.economics.quotes import least_charged
 from equipoise.intervals import WIDEST, Interval, exact, product, scaled, with_log_sd
@@ -99,25 +106,6 @@ def system_candidates(inputs: Inputs, assessment: Assessment) -> SystemCandidate
         if curve is not None:
             curves[system.name, terms] = curve
     return SystemCandidates(assessment=assessment, candidates=tuple(found), curves=curves, rates=rates)
-
-
-def rates_of(query: TrainingQuery, system: RequestedSystem, terms: PriceTerms) -> Rates:
-    """What a system costs on some terms, with the user's own prices."""
-    carbon = grid(query.region, user_g_per_kwh=query.carbon_g_per_kwh)
-    power = None
-    if query.electricity_usd_per_kwh is not None or query.pue is not None:
-        power = electricity(
-            usd_per_kwh=query.electricity_usd_per_kwh, pue=query.pue, in_office=system.is_desktop
-        )
-    if system.cluster is None:  # of a machine without an entry: what the user states
-        return Rates(
-            price=price("", usd_per_accelerator_hour=system.usd_per_accelerator_hour, terms=terms),
-            grid=carbon,
-            accelerator_power_w=None,
-            system_power=SYSTEM_POWER,
-            electricity=power,
-        )
-    return system_rates(system, terms, carbon=carbon, power=power)
 
 
 def _sized(inputs: Inputs, assessment: Assessment, size: int) -> _Sized:

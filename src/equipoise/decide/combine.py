@@ -6,16 +6,16 @@ How wrong each was on held-out data, its weight, the combined interval.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from statistics import NormalDist
 from typing import Literal, TypeAlias
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.calibration.profiles import architecture
-from equipoise.decide.evidence import LEAST_LOG_SD, Curves, Estimates
+from equipoise.decide.evidence import LEAST_LOG_SD, Curves, DrawnCurves, Estimates
 from equipoise.files import shipped_record
-from equipoise.intervals import DEVIATE, Interval
+from equipoise.intervals import DEVIATE, Interval, num_sd
 from equipoise.scaling.laws import Domain, FloatArray
 from equipoise.spec.workload import Workload
 
@@ -238,7 +238,7 @@ def combine(
     chi_square = float((((logs - mean) / spreads) ** 2).sum())
     widening = max(1.0, math.sqrt(chi_square / (len(times) - 1)))
     further = float(weights @ unweighted_log_sds) if unweighted_log_sds else 0.0
-    half = NormalDist().inv_cdf((1.0 + level) / 2.0) * math.hypot(math.sqrt(variance) * widening, further)
+    half = num_sd(level) * math.hypot(math.sqrt(variance) * widening, further)
     return Combined(
         time=Interval(
             value=math.exp(mean),
@@ -264,22 +264,25 @@ def combined_curves(
     Assumes draws of different estimators are independent.
     Source: docs/decide/advice.md; weights as `shares`.
     """
-    wide = [each for each in _with_curves(estimators) if _is_wide(each)]
+    wide = [
+        (each, curves)
+        for each, curves in _with_curves(estimators)
+        if curves.domain.largest > curves.domain.smallest
+    ]
     if not wide:
         return None
     if domain is None:
         # Steps begin at the smallest size that some estimator knows; they end where the surest does.
-        surest = min(wide, key=_mean_log_sd).domain
-        assert surest is not None
+        surest = min(wide, key=lambda each: _mean_log_sd(each[0]))[1].domain
         smallest = surest.smallest
-        for each in sorted((each.domain for each in wide if each.domain), key=lambda each: -each.smallest):
-            if 2.0 * each.largest >= smallest:
-                smallest = min(smallest, each.smallest)
+        for known in sorted((curves.domain for _, curves in wide), key=lambda each: -each.smallest):
+            if 2.0 * known.largest >= smallest:
+                smallest = min(smallest, known.smallest)
         domain = Domain(smallest=smallest, largest=surest.largest)
-    reach = max(_reach(each) for each in wide)
-    grid_log2 = _grid(domain.smallest, max(domain.largest, min(2.0 * domain.largest, reach)))
-    slopes = np.stack([_slopes(each, grid_log2) for each in wide])
-    spreads = np.stack([_log_sds(each, grid_log2) for each in wide])
+    most = max(_most(curves) for _, curves in wide)
+    grid_log2 = _grid(domain.smallest, max(domain.largest, min(2.0 * domain.largest, most)))
+    slopes = np.stack([_slopes(curves, grid_log2) for _, curves in wide])
+    spreads = np.stack([_log_sds(each, curves, grid_log2) for each, curves in wide])
     weights = shares(spreads)[:, None, :]
     climbs = np.cumsum((weights * slopes).sum(axis=0), axis=1)
     logs = np.concatenate([np.zeros((len(climbs), 1)), climbs], axis=1)
@@ -301,45 +304,37 @@ def ratio_log_sd(estimators: Sequence[Estimates], first: int, size: int) -> floa
         return 0.0
     ends = np.log2([min(first, size), max(first, size)])
     known = [
-        each
-        for each in _with_curves(estimators)
-        if {first, size} <= set(each.by_size) and bool(_is_known(each, ends).all())
+        (each, curves)
+        for each, curves in _with_curves(estimators)
+        if {first, size} <= set(each.by_size) and bool(_is_known(curves, ends).all())
     ]
     if not known:
         return None
-    weights = shares(np.array([each.by_size[size].log_sd for each in known]))
-    spreads = [_log_ratio_sd(each, first, size) for each in known]
+    weights = shares(np.array([each.by_size[size].log_sd for each, _ in known]))
+    spreads = [_log_ratio_sd(curves, first, size) for _, curves in known]
     return float(np.linalg.norm(weights * spreads))
 
 
-def _log_ratio_sd(estimates: Estimates, first: int, size: int) -> float:
-    assert estimates.curves_s is not None
-    if {first, size} <= estimates.drawn_s.keys():
-        return float(np.std(np.log(estimates.drawn_s[size] / estimates.drawn_s[first])))
-    drawn = np.log(estimates.curves_s(np.array([float(first), float(size)])))
+def _log_ratio_sd(curves: DrawnCurves, first: int, size: int) -> float:
+    if {first, size} <= curves.by_size.keys():
+        return float(np.std(np.log(curves.by_size[size] / curves.by_size[first])))
+    drawn = np.log(curves.time_s(np.array([float(first), float(size)])))
     return float(np.std(drawn[:, 1] - drawn[:, 0]))
 
 
-def _with_curves(estimators: Sequence[Estimates]) -> list[Estimates]:
-    """Those that have curves; references only where there is no other."""
-    known = [each for each in estimators if each.curves_s is not None and each.domain is not None]
-    return [each for each in known if not each.is_reference] or known
-
-
-def _is_wide(estimates: Estimates) -> bool:
-    """Whether the domain holds more than one size."""
-    assert estimates.domain is not None
-    return estimates.domain.largest > estimates.domain.smallest
+def _with_curves(estimators: Sequence[Estimates]) -> list[tuple[Estimates, DrawnCurves]]:
+    """Those that have curves, and these; references only where there is no other."""
+    known = [(each, each.curves) for each in estimators if each.curves is not None]
+    return [each for each in known if not each[0].is_reference] or known
 
 
 def _mean_log_sd(estimates: Estimates) -> float:
     return float(np.mean([each.log_sd for each in estimates.by_size.values()]))
 
 
-def _reach(estimates: Estimates) -> float:
-    """The size up to which its curves hold."""
-    assert estimates.domain is not None
-    return estimates.reach * estimates.domain.largest
+def _most(curves: DrawnCurves) -> float:
+    """The size up to which curves hold."""
+    return curves.reach * curves.domain.largest
 
 
 def _grid(smallest: float, largest: float) -> FloatArray:
@@ -348,27 +343,25 @@ def _grid(smallest: float, largest: float) -> FloatArray:
     return np.linspace(low, high, max(2, round((high - low) * _STEPS_PER_OCTAVE) + 1))
 
 
-def _slopes(estimates: Estimates, grid_log2: FloatArray) -> FloatArray:
+def _slopes(curves: DrawnCurves, grid_log2: FloatArray) -> FloatArray:
     """Changes of log time from one grid point to the next: (_NUM_CURVES, n - 1); 0 where it has no curve."""
-    assert estimates.curves_s is not None
-    logs = np.log(estimates.curves_s(2.0**grid_log2))
+    logs = np.log(curves.time_s(2.0**grid_log2))
     rows = np.arange(_NUM_CURVES) % len(logs)
-    return np.where(_is_known(estimates, grid_log2), np.diff(logs, axis=1)[rows], 0.0)
+    return np.where(_is_known(curves, grid_log2), np.diff(logs, axis=1)[rows], 0.0)
 
 
-def _log_sds(estimates: Estimates, grid_log2: FloatArray) -> FloatArray:
+def _log_sds(estimates: Estimates, curves: DrawnCurves, grid_log2: FloatArray) -> FloatArray:
     """How wrong the estimates are between grid points: (n - 1,); infinite where there is no curve."""
     sizes = sorted(estimates.by_size)
     middles = (grid_log2[1:] + grid_log2[:-1]) / 2.0
     known = np.interp(middles, np.log2(sizes), [estimates.by_size[size].log_sd for size in sizes])
-    return np.where(_is_known(estimates, grid_log2), known, np.inf)
+    return np.where(_is_known(curves, grid_log2), known, np.inf)
 
 
-def _is_known(estimates: Estimates, grid_log2: FloatArray) -> FloatArray:
-    """Between which grid points an estimator has a curve."""
-    assert estimates.domain is not None
-    low = math.log2(estimates.domain.smallest) - _ROUNDING
-    high = math.log2(_reach(estimates)) + _ROUNDING
+def _is_known(curves: DrawnCurves, grid_log2: FloatArray) -> FloatArray:
+    """Between which grid points there is a curve."""
+    low = math.log2(curves.domain.smallest) - _ROUNDING
+    high = math.log2(_most(curves)) + _ROUNDING
     return np.asarray((grid_log2[:-1] >= low) & (grid_log2[1:] <= high))
 
 
@@ -385,20 +378,20 @@ def straight_between(sizes: Sequence[int], drawn_s: FloatArray) -> Callable[[Flo
     return curves_s
 
 
-def scaled_curves(curves_s: Curves, ratios: Mapping[int, float]) -> Curves:
+def scaled_curves(curves: DrawnCurves, ratios: Mapping[int, float]) -> DrawnCurves:
     """Curves times ratios by size, which are straight between sizes in both logarithms, flat beyond them."""
     sizes = sorted(ratios)
     factor = straight_between(sizes, np.array([[ratios[size] for size in sizes]]))
 
     def scaled_s(at: FloatArray) -> FloatArray:
-        return np.asarray(curves_s(at) * factor(at))
+        return np.asarray(curves.time_s(at) * factor(at))
 
-    return scaled_s
+    return replace(curves, time_s=scaled_s)
 
 
 # Half of the interval of steps scaled from fewer ranks, of the logarithm: 90 % of workloads that no fit had
 # seen (docs/experiments/0009).
-SCALED_HALF_WIDTH_LOG = 0.38
+_SCALED_HALF_WIDTH_LOG = 0.38
 # Errors of steps predicted from few ranks to many grow with doublings: 3 % from 1 to 8, 7 % to 16, 22 % to 32
 # and 64 (medians, docs/experiments/0009); their 90 % interval was set on the first three doublings.
 _FULL_AFTER_DOUBLINGS = 3.0
@@ -414,5 +407,5 @@ def distance_log_sd(num_doublings: float) -> float:
     >>> distance_log_sd(0.0)
     0.0
     """
-    usual = SCALED_HALF_WIDTH_LOG / DEVIATE
+    usual = _SCALED_HALF_WIDTH_LOG / DEVIATE
     return max(usual * min(1.0, num_doublings / _FULL_AFTER_DOUBLINGS), _LOG_SD_PER_DOUBLING * num_doublings)

@@ -31,14 +31,13 @@ from equipoise.decide.assess import (
 )
 from equipoise.decide.candidates import (
     SystemCandidates,
-    rates_of,
     system_candidates,
     with_strategy,
     with_terms,
 )
 from equipoise.decide.estimators.model import software_ratios
 from equipoise.decide.evidence import NOT_COMPARED, NOTHING_FITS, UserRun
-from equipoise.decide.explain import (
+from equipoise.decide.explanation.explain import (
     alternatives,
     notes,
     records,
@@ -46,8 +45,10 @@ from equipoise.decide.explain import (
     to_measure,
     uneven_batch,
 )
-from equipoise.decide.query import USUAL_HORIZON_MONTHS, TrainingQuery, changed, without_choice
-from equipoise.decide.reasons import reasons
+from equipoise.decide.explanation.reasons import reasons
+from equipoise.decide.question.query import USUAL_HORIZON_MONTHS, TrainingQuery, without_choice
+from equipoise.decide.question.systems import LARGE_SYSTEM, RequestedSystem, rates_of, requested_systems
+from equipoise.decide.question.training import batch_words, training, unrestricted
 from equipoise.decide.select import (
     Rule,
     Selection,
@@ -58,10 +59,8 @@ from equipoise.decide.select import (
     time_values,
     tornado_of,
 )
-from equipoise.decide.strategy_search import Problem
-from equipoise.decide.surveys import SURVEYS
-from equipoise.decide.systems import LARGE_SYSTEM, RequestedSystem, requested_systems
-from equipoise.decide.training import batch_words, training, unrestricted
+from equipoise.decide.strategies.strategy_search import Problem
+from equipoise.decide.strategies.surveys import SURVEYS, Survey
 from equipoise.decide.user_evidence import UserEvidence, unusable, user_evidence
 from equipoise.decide.user_evidence.runs import UserRuns
 from equipoise.economics import price
@@ -70,12 +69,12 @@ from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.intervals import LEVEL, Interval, exact
 from equipoise.perfmodel.generation import RolloutSplit
 from equipoise.runs import embedded
-from equipoise.scaling.equilibrium import Limit, default_answer
+from equipoise.scaling.equilibrium import default_answer
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.catalogue import catalogue as catalogue_of
 from equipoise.spec.hardware import TERMS
 from equipoise.spec.mlperf import Scores
-from equipoise.spec.strategy import Offload
+from equipoise.spec.strategy import Offload, Strategy
 from equipoise.units import format_count
 
 _MOST_ASSESSED: Final = 64
@@ -103,16 +102,16 @@ def answer(
     known = catalogue or catalogue_of(query.hardware, query.workloads)
     with threadpool_limits(limits=1):  # the matrices are small: threads would only wait for each other
         found = collect_candidates(query, known, scores, progress=progress)
-        first = _chosen(found)
+        first = answer_of(found)
         if first.refusal is None:
             return first
         farther = _with_sizes_in_time(first.refusal, found, scores)
-        last = first if farther is found else _chosen(farther)
+        last = first if farther is found else answer_of(farther)
         if last.refusal is None:
             return last
         needed = _size_beyond_usual(last.refusal, farther)
         if needed is not None:
-            larger = _chosen(
+            larger = answer_of(
                 collect_candidates(query, known, scores, also_sizes=(needed,), progress=progress)
             )
             if larger.refusal is None:
@@ -126,19 +125,6 @@ class Collected(Struct, frozen=True, kw_only=True):
     inputs: Inputs
     systems: tuple[SystemCandidates, ...]
     refused: tuple[EvidenceError, ...]
-
-
-def answer_with(
-    query: TrainingQuery,
-    catalogue: Catalogue,
-    scores: Scores | None,
-    *,
-    runs: UserRuns | None = None,
-    also_sizes: tuple[int, ...] = (),
-) -> tuple[Answer, tuple[Assessment, ...]]:
-    """The answer, and the assessment of each system that it rests on. Arguments as `collect_candidates`."""
-    found = collect_candidates(query, catalogue, scores, runs=runs, also_sizes=also_sizes)
-    return _chosen(found), tuple(one.assessment for one in found.systems)
 
 
 def collect_candidates(
@@ -174,8 +160,9 @@ def collect_candidates(
             found.append(candidates)
     if not found:
         _refuse(refused, unusable(inputs.user.traces))
-    if query.budget_usd is not None:
-        _refuse_unpriced([one for one in found if _is_unpriced(one)], found)
+    if query.budget_usd is not None and all(map(_is_unpriced, found)):
+        system = found[0].assessment.system
+        raise UsageError(f"--budget needs a price of {system.accelerator}: give --price {system.name}=USD")
     return Collected(inputs=inputs, systems=tuple(found), refused=tuple(refused))
 
 
@@ -263,7 +250,7 @@ def _with_sizes_in_time(refusal: Refusal, found: Collected, scores: Scores | Non
         }
         if not larger:
             break
-        asked = changed(query, max_accelerators=max(larger.values()))
+        asked = replace(query, max_accelerators=max(larger.values()))
         farther = collect_candidates(asked, found.inputs.catalogue, scores, runs=found.inputs.user.runs)
         tried = {each.assessment.system.name: each.candidates for each in farther.systems}
         for one in found.systems:
@@ -364,7 +351,7 @@ def rule_of(query: TrainingQuery) -> Rule:
     )
 
 
-def _chosen(collected: Collected) -> Answer:
+def answer_of(collected: Collected) -> Answer:
     """The answer of all systems' candidates."""
     inputs, found, refused = collected.inputs, collected.systems, collected.refused
     query, rule = inputs.query, rule_of(inputs.query)
@@ -390,7 +377,7 @@ def _chosen(collected: Collected) -> Answer:
         recommended=best,
         refusal=selection.refusal or (None if candidates else _nothing_runs(found)),
         equilibria=equilibria,
-        limited_by=_limited_by(selection, best),
+        limited_by=default_answer(equilibria).limited_by if equilibria else None,
         frontier=selection.frontier,
         flips=() if best is None else flips(candidates, rule, selection.balance, best),
         time_values=time_values([figures_of(each) for each in candidates if each.time_s is not None], rule),
@@ -496,15 +483,8 @@ def _chosen_for_you(inputs: Inputs, assessment: Assessment, best: Candidate | No
         is_published=best.has_published_batch,
         is_of_runs=best.strategy is None and best.grade == "measured",
     )
-    if best.strategy is not None and not inputs.query.precision:
-        chosen.append(f"precision {best.strategy.precision} (--precision for others)")
-    if best.strategy is not None and not any(
-        each.startswith("implementation") for each in inputs.query.fixed
-    ):
-        chosen.append(f"{best.strategy.implementation} code (--fix implementation=eager,compiled)")
-    if inputs.query.software is None:
-        chosen += _software_words(assessment, best)
-    chosen += _host_words(inputs, best)
+    if best.strategy is not None:
+        chosen += _strategy_words(best.strategy, inputs.query, assessment.survey)
     uneven = uneven_batch(inputs, best.num_accelerators)
     if uneven is not None:
         chosen.append(uneven)
@@ -513,46 +493,34 @@ def _chosen_for_you(inputs: Inputs, assessment: Assessment, best: Candidate | No
     return tuple(chosen)
 
 
-def _software(inputs: Inputs, known: Problem) -> str | None:
-    return software_for(known.cluster.accelerator, known.training.workload, inputs.query.software)
-
-
-def _software_words(assessment: Assessment, best: Candidate) -> Sequence[str]:
-    """The software that was chosen, and what others would make of the recommended strategy."""
-    if assessment.survey is None or best.strategy is None:
-        return []
-    known = assessment.survey.problem
-    name = software_for(known.cluster.accelerator, known.training.workload)
-    if name is None:
-        return []
-    ratios = software_ratios(known, best.strategy)
-    others = ", ".join(f"{other} {ratio:.2f}x the time" for other, ratio in ratios.items())
-    return [f"software {name} (--software{f': {others}' if others else ''})"]
-
-
 _ON_HOST: Final[Mapping[Offload, str]] = {
     "optimizer": "optimizer states",
     "optimizer_and_params": "weights and optimizer states",
 }
 
 
-def _host_words(inputs: Inputs, best: Candidate) -> Iterator[str]:
-    """What was moved to the host's memory though the question does not ask for it."""
-    fixed = {each.partition("=")[0] for each in inputs.query.fixed}
-    if best.strategy is None:
-        return
-    if best.strategy.offload != "none" and "offload" not in fixed:
-        yield f"{_ON_HOST[best.strategy.offload]} in the host's memory (--fix offload=none)"
-    if best.strategy.activation_offload and "activation_offload" not in fixed:
+def _strategy_words(chosen: Strategy, query: TrainingQuery, survey: Survey | None) -> Iterator[str]:
+    """What of a strategy was chosen though the question does not ask for it: what computes, and where."""
+    stated = query.fixed_names
+    if "precision" not in stated:
+        yield f"precision {chosen.precision} (--precision for others)"
+    if "implementation" not in stated:
+        yield f"{chosen.implementation} code (--fix implementation=eager,compiled)"
+    if query.software is None and survey is not None:
+        yield from _software_words(survey.problem, chosen)
+    if chosen.offload != "none" and "offload" not in stated:
+        yield f"{_ON_HOST[chosen.offload]} in the host's memory (--fix offload=none)"
+    if chosen.activation_offload and "activation_offload" not in stated:
         yield "activations in the host's memory (--fix activation_offload=false)"
 
 
-def _limited_by(selection: Selection, best: Candidate | None) -> Limit | None:
-    """Whose limit ended the search for where returns diminish; None where it was found."""
-    if best is None:
-        return None
-    found = selection.equilibria.get((best.system, best.terms), ())
-    return default_answer(found).limited_by if found else None
+def _software_words(known: Problem, chosen: Strategy) -> Iterator[str]:
+    """The software that was chosen, and what others would make of a strategy."""
+    name = software_for(known.cluster.accelerator, known.training.workload)
+    if name is not None:
+        ratios = software_ratios(known, chosen)
+        others = ", ".join(f"{other} {ratio:.2f}x the time" for other, ratio in ratios.items())
+        yield f"software {name} (--software{f': {others}' if others else ''})"
 
 
 def _system(
@@ -580,7 +548,11 @@ def _system(
         unfit=tuple(unfit_sizes(assessment, {each.num_accelerators for each in one.candidates})),
         records=tuple(records(inputs, assessment, best if is_best else None)),
         calibration=None if survey is None else survey.problem.model.calibration,
-        software=None if survey is None else _software(inputs, survey.problem),
+        software=None
+        if survey is None
+        else software_for(
+            survey.problem.cluster.accelerator, inputs.training.workload, inputs.query.software
+        ),
         time_per_step_time=None
         if survey is None
         else _time_per_step_time(survey.problem, best if is_best else None),
@@ -659,13 +631,6 @@ def _bought(
 
 def _is_unpriced(one: SystemCandidates) -> bool:
     return all(each.price is None for each in one.rates.values())
-
-
-def _refuse_unpriced(unpriced: Sequence[SystemCandidates], found: Sequence[SystemCandidates]) -> None:
-    """Raise UsageError where a budget is stated and no system has a price that it could be compared with."""
-    if len(unpriced) == len(found):
-        system = unpriced[0].assessment.system
-        raise UsageError(f"--budget needs a price of {system.accelerator}: give --price {system.name}=USD")
 
 
 def _outside_of_budgets(query: TrainingQuery, found: Sequence[SystemCandidates]) -> Sequence[str]:

@@ -8,8 +8,10 @@ from msgspec import Struct
 
 from equipoise.calibration import EstimatorName, EvidenceSource
 from equipoise.intervals import Interval
+from equipoise.scaling.equilibrium import Limit
 from equipoise.scaling.laws import Domain, FloatArray
 
+Group: TypeAlias = tuple[str, str]  # system and terms
 Curves: TypeAlias = Callable[[FloatArray], FloatArray]
 Grade: TypeAlias = Literal["measured", "published", "carried", "calibrated", "priors"]
 BoundKind: TypeAlias = Literal["at_most", "at_least"]
@@ -46,28 +48,47 @@ class Estimate(Struct, frozen=True, kw_only=True):
     sources: tuple[EvidenceSource, ...] = ()  # the evidence has them
 
 
+class DrawnCurves(Struct, frozen=True, kw_only=True):
+    """Equally likely curves of working time against size, of which only the shape counts, not the level.
+
+    time_s: sizes -> (n_draws, n_sizes), over `domain` and up to `reach` times its largest size. by_size: the
+    times of the same draws at sizes that curves pass by, for they are no faster than a smaller one.
+    """
+
+    time_s: Curves
+    domain: Domain
+    reach: float = 2.0
+    by_size: Mapping[int, FloatArray] = {}
+
+
 class Estimates(Struct, frozen=True, kw_only=True):
     """All estimates by one estimator of one system: by size, where it has one.
 
-    name: as a sentence names it. curves_s: equally likely curves of working time over `domain`, and up to
-    `reach` times its largest size; None where it has none. drawn_s: by size, the times of the same draws,
-    where curves pass by sizes that are no faster than a smaller one. is_reference: shown for comparison,
-    without weight where others estimate the same size, whose estimates it is part of. grade: of the evidence
-    behind it, by size.
+    name: as a sentence names it. curves: None where it has none. is_reference: shown for comparison, without
+    weight where others estimate the same size, whose estimates it is part of. grade: of the evidence behind
+    it, by size.
     """
-
-    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("drawn_s",)
 
     estimator: EstimatorName
     name: str
     by_size: Mapping[int, Estimate]
     grade: Mapping[int, Grade]
     sources: tuple[EvidenceSource, ...] = ()
-    curves_s: Curves | None = None
-    drawn_s: Mapping[int, FloatArray] = {}
-    domain: Domain | None = None
-    reach: float = 2.0
+    curves: DrawnCurves | None = None
     is_reference: bool = False
+
+
+class SizeCurve(Struct, frozen=True, kw_only=True):
+    """What the equilibria of one system rest on: times of its sizes, and what ended the sizes.
+
+    sizes: (n,) ascending, those that may be taken and smaller ones. central_s: (n,) their times. drawn_s:
+    (n_draws, n) equally likely ones. limited_by: whose limit the largest size is.
+    """
+
+    sizes: tuple[int, ...]
+    central_s: FloatArray
+    drawn_s: FloatArray
+    limited_by: Limit
 
 
 class PublishedResult(Struct, frozen=True, kw_only=True):

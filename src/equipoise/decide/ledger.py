@@ -22,9 +22,9 @@ from msgspec.structs import replace
 
 from equipoise import __version__
 from equipoise.calibration import EstimatorName, HeldOutErrors
-from equipoise.decide.field import MAX_ACCELERATORS
+from equipoise.decide.question.field import MAX_ACCELERATORS
 from equipoise.errors import DataError, SpecError, UsageError
-from equipoise.files import parsed_json, user_file
+from equipoise.files import parsed_json, read_input, sync_folder, user_file
 from equipoise.intervals import LEVEL
 from equipoise.spec.strategy import PRECISIONS
 from equipoise.spec.strategy import strategy as strategy_of
@@ -218,6 +218,7 @@ _READ_SCHEMAS: Final = ("equipoise.ledger/1", SCHEMA)
 _KINDS: Final[Mapping[str, str]] = {"modelled": "model"}
 MAX_FILE_BYTES: Final = 64 * MIB
 _MAX_LINE_BYTES: Final = 64 * 1024
+_EXPECTED: Final = "a ledger, lines of JSON, or another file by EQUIPOISE_LEDGER"
 _P90: Final = 0.9
 _MOST_NAMES: Final = 3
 
@@ -358,18 +359,15 @@ def append(path: Path, documents: Sequence[Mapping[str, Any]]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            _check_regular(os.fstat(descriptor), path)
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise DataError(f"{path}: not a regular file; expected {_EXPECTED}")
             # The kernel lets go of it when the process ends, however it ends.
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             _write_end(descriptor, content)
         finally:
             os.close(descriptor)
         if is_new:
-            folder = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            sync_folder(path.parent)
     except (OSError, ValueError) as err:
         reason = err.strerror if isinstance(err, OSError) and err.strerror else str(err)
         raise DataError(
@@ -395,26 +393,12 @@ def _write_end(descriptor: int, content: bytes) -> None:
 def lines(path: Path) -> list[bytes]:
     """The lines of the file that are not blank."""
     try:
-        status = path.stat()
-        _check_regular(status, path)
-        if status.st_size > MAX_FILE_BYTES:
-            raise DataError(
-                f"{path}: {status.st_size} bytes; a ledger has at most {MAX_FILE_BYTES}: start a new one"
-            )
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return []
-    except (OSError, ValueError) as err:
-        reason = err.strerror if isinstance(err, OSError) and err.strerror else str(err)
-        raise DataError(
-            f"{path}: the ledger cannot be read: {reason}; set EQUIPOISE_LEDGER to use another file"
-        ) from err
+        data = read_input(path, MAX_FILE_BYTES, expected=_EXPECTED, may_be_pipe=False)
+    except DataError as err:
+        if isinstance(err.__cause__, FileNotFoundError):
+            return []
+        raise
     return [line for line in data.split(b"\n") if line.strip()]
-
-
-def _check_regular(status: os.stat_result, path: Path) -> None:
-    if not stat.S_ISREG(status.st_mode):
-        raise DataError(f"{path}: not a regular file; expected a ledger, lines of JSON")
 
 
 def matches(ledger: Ledger, runs: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, MeasuredResult]]:
@@ -481,19 +465,13 @@ class LedgerReport(Struct, frozen=True, kw_only=True):
         return running_of(self.ledger.path, self.entries)
 
 
-def running(
-    path: Path | None = None, *, workload: str | None = None, accelerator: str | None = None
-) -> Running | None:
+def running(path: Path | None = None, *, accelerator: str | None = None) -> Running | None:
     """How wrong the ledger's predictions were; None where nothing was measured of any.
 
-    path: `ledger_path()` unless given. workload, accelerator: of these alone.
+    path: `ledger_path()` unless given. accelerator: of this alone.
     """
     ledger = read_ledger(path or ledger_path())
-    chosen = [
-        each
-        for each in ledger.entries
-        if workload in {None, each.prediction.workload} and accelerator in {None, each.prediction.accelerator}
-    ]
+    chosen = [each for each in ledger.entries if accelerator in {None, each.prediction.accelerator}]
     return running_of(ledger.path, chosen)
 
 

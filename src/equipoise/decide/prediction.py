@@ -29,15 +29,15 @@ from equipoise.calibration.forecasts import (
 )
 from equipoise.decide.answer import Answer, Candidate, TimeValue, about_fixed
 from equipoise.decide.assess import Assessment
-from equipoise.decide.candidates import amount_limits, rates_of, timed_candidate
-from equipoise.decide.decision import answer_with, rule_of
+from equipoise.decide.candidates import amount_limits, timed_candidate
+from equipoise.decide.decision import answer_of, collect_candidates, rule_of
 from equipoise.decide.evidence import Estimate
 from equipoise.decide.ledger import RecordedPrediction
-from equipoise.decide.query import TrainingQuery, changed
+from equipoise.decide.question.query import TrainingQuery
+from equipoise.decide.question.systems import RequestedSystem, rates_of, requested_systems
 from equipoise.decide.select import figures_of, time_values
-from equipoise.decide.strategy_search import Problem
-from equipoise.decide.surveys import SURVEYS, SizeRange, remedy
-from equipoise.decide.systems import RequestedSystem, requested_systems
+from equipoise.decide.strategies.strategy_search import Problem
+from equipoise.decide.strategies.surveys import SURVEYS, SizeRange, remedy
 from equipoise.decide.user_evidence.runs import UserRuns
 from equipoise.economics import Rates
 from equipoise.errors import EvidenceError, UsageError
@@ -200,17 +200,11 @@ def _of_answer(
     query: TrainingQuery, catalogue: Catalogue, scores: Scores | None, own: "Measurements | None"
 ) -> Prediction:
     """The candidates of an answer, at the sizes asked about."""
-    runs = None
-    if own is not None:
-        runs = UserRuns(
-            where=own.where, set_ups=(), trainings=own, machines=(), other_workloads=(), notes=own.notes
-        )
+    runs = None if own is None else UserRuns(where=own.where, trainings=own, notes=own.notes)
     sizes = () if query.sizes is None else query.sizes.listed
     # All sizes are looked at: where returns diminish does not depend on which times are asked for.
-    found, assessments = answer_with(
-        changed(query, sizes=None), catalogue, scores, runs=runs, also_sizes=sizes
-    )
-    assessment = assessments[0]
+    collected = collect_candidates(replace(query, sizes=None), catalogue, scores, runs=runs, also_sizes=sizes)
+    found, assessment = answer_of(collected), collected.systems[0].assessment
     published = assessment.published
     curve = None if published is None else published.curve
     wanted = _wanted(query, assessment.sizes)
@@ -311,6 +305,7 @@ def _of_curve(query: TrainingQuery, catalogue: Catalogue, curve: TimeCurve) -> P
     rates = rates_of(query, system, system.terms[0])
     timed = (_timed(system, rates, each, curve) for each in curve.predictions)
     candidates = tuple(replace(each, constraints=tuple(amount_limits(query, each))) for each in timed)
+    within = [each for each in candidates if each.num_accelerators <= 2 * curve.domain.largest]
     found: tuple[Equilibrium, ...] = ()
     if curve.domain.smallest < curve.domain.largest:
         found = equilibria(curve.curves_s, curve.domain, level=LEVEL)
@@ -324,16 +319,11 @@ def _of_curve(query: TrainingQuery, catalogue: Catalogue, curve: TimeCurve) -> P
         outside={each.num_accelerators: each.outside for each in curve.predictions if each.outside},
         equilibria=found,
         no_equilibria=None if found else _NO_EQUILIBRIA,
-        time_values=_values(query, candidates, curve),
+        time_values=time_values([figures_of(each) for each in within], rule_of(query)),
         law=curve.law,
         evidence=curve.evidence,
         notes=curve.notes,
     )
-
-
-def _values(query: TrainingQuery, candidates: Sequence[Candidate], curve: TimeCurve) -> tuple[TimeValue, ...]:
-    within = [each for each in candidates if each.num_accelerators <= 2 * curve.domain.largest]
-    return time_values([figures_of(each) for each in within], rule_of(query))
 
 
 def _timed(system: RequestedSystem, rates: Rates, found: PredictedTime, curve: TimeCurve) -> Candidate:

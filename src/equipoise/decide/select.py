@@ -5,8 +5,8 @@ What would change it is solved for by choosing again with one input moved.
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -14,36 +14,21 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from equipoise.decide.answer import Candidate, ConstraintName, Flip, Refusal, Relaxation, TimeValue
-from equipoise.decide.query import Objective
+from equipoise.decide.evidence import Group, SizeCurve
+from equipoise.decide.question.query import Objective
 from equipoise.economics.quotes import Charges
 from equipoise.intervals import LEVEL, Input, Tornado
 from equipoise.scaling.equilibrium import (
     Equilibrium,
-    Limit,
     default_answer,
     discrete_equilibria,
     reached_by_paying_steps,
 )
-from equipoise.scaling.laws import FloatArray
 from equipoise.stats import Values, tornado
 from equipoise.units import HOUR_S
 
-Group: TypeAlias = tuple[str, str]  # system and terms
 # Limits of which sizes are on offer at all; the others are of what a size takes.
 _OF_SIZE: Final = frozenset({"max_accelerators", "memory_bytes"})
-
-
-class SizeCurve(Struct, frozen=True, kw_only=True):
-    """What the equilibria of one system rest on: times of its sizes, and what ended the sizes.
-
-    sizes: (n,) ascending, those that may be taken and smaller ones. central_s: (n,) their times. drawn_s:
-    (n_draws, n) equally likely ones. limited_by: whose limit the largest size is.
-    """
-
-    sizes: tuple[int, ...]
-    central_s: FloatArray
-    drawn_s: FloatArray
-    limited_by: Limit
 
 
 class Rule(Struct, frozen=True, kw_only=True):
@@ -349,6 +334,37 @@ _STEPS: Final = 40
 _BISECTIONS: Final = 24
 
 
+class _Moved(Struct, frozen=True, kw_only=True):
+    """An input of the choice, and what is chosen at so many times its value; of a speed, at a fraction.
+
+    system: whose it is; None of a limit. value: now; by_candidate: where it is another for some.
+    """
+
+    quantity: str
+    unit: str
+    value: float
+    chosen_at: Callable[[float], str | None]
+    system: str | None = None
+    by_candidate: Mapping[str, float] = {}
+    is_speed: bool = False
+
+    def flip(self, now: str) -> Flip | None:
+        """The nearest value at which another than `now` is chosen; None within the range."""
+        found = _solved(self.chosen_at, now)
+        if found is None:
+            return None
+        factor, to = found
+        value = self.by_candidate.get(to, self.value)
+        return Flip(
+            quantity=self.quantity,
+            system=self.system,
+            unit=self.unit,
+            value=value,
+            flips_at=value / factor if self.is_speed else factor * value,
+            to=to,
+        )
+
+
 def flips(
     candidates: Sequence[Candidate], rule: Rule, balance: Mapping[Group, int | None], best: Candidate
 ) -> tuple[Flip, ...]:
@@ -358,122 +374,89 @@ def flips(
     of an hour.
     """
     figures = [figures_of(each) for each in candidates if each.time_s is not None]
-    found: list[Flip] = []
-    prices = _prices(candidates)
-    paid = {each.id: each.price.usd_per_accelerator_hour for each in candidates if each.price is not None}
-    if (
-        rule.objective == "balance"
-        and len({each.group for each in figures}) == 1
-        and math.isinf(rule.spend_usd)
-    ):
-        prices = {}  # nothing that they could decide
-    for (system, terms), usual in prices.items():
-
-        def at_price(factor: float, group: Group = (system, terms)) -> str | None:
-            return choose(_priced(figures, group, factor), rule, balance)
-
-        moved = _solved(at_price, best.id)
-        if moved is not None:
-            factor, to = moved
-            # Where a file has several quotes on the same terms, that of the candidate in question.
-            is_to = any(each.id == to and each.group == (system, terms) for each in figures)
-            is_best = (best.system, best.terms) == (system, terms)
-            price = paid[to] if is_to else paid[best.id] if is_best else usual
-            found.append(
-                Flip(
-                    quantity=f"price of {system}{_terms_words(terms, system, prices)}",
-                    system=system,
-                    unit="USD per accelerator-hour",
-                    value=price,
-                    flips_at=factor * price,
-                    to=to,
-                )
-            )
-    found += _speed(figures, rule, balance, best)
-    found += _limits(figures, rule, balance, best)
+    decides_price = (
+        rule.objective != "balance"
+        or len({each.group for each in figures}) != 1
+        or math.isfinite(rule.spend_usd)
+    )
+    inputs = [
+        *(_prices(candidates, figures, rule, balance, best) if decides_price else ()),
+        _speed(figures, rule, balance, best),
+        *_limits(figures, rule, balance),
+    ]
+    found = [flip for each in inputs if (flip := each.flip(best.id)) is not None]
     return tuple(sorted(found, key=lambda each: abs(math.log(each.flips_at / each.value))))
 
 
-def _terms_words(terms: str, system: str, prices: Mapping[Group, float]) -> str:
-    """The terms of a price, where the system has several."""
-    several = sum(name == system for name, _ in prices) > 1
-    return f" ({terms.replace('_', ' ')})" if several else ""
+def _prices(
+    candidates: Sequence[Candidate],
+    figures: Sequence[Figures],
+    rule: Rule,
+    balance: Mapping[Group, int | None],
+    best: Candidate,
+) -> Iterator[_Moved]:
+    """The price of every system on each of its terms.
 
+    Where a file has several quotes on the same terms, that of the candidate in question.
+    """
+    paid: dict[Group, dict[str, float]] = defaultdict(dict)
+    for each in candidates:
+        if each.price is not None and each.price.usd_per_accelerator_hour > 0.0:
+            paid[each.system, each.terms][each.id] = each.price.usd_per_accelerator_hour
+    for group, by_candidate in paid.items():
 
-def _prices(candidates: Sequence[Candidate]) -> dict[Group, float]:
-    return {
-        (each.system, each.terms): each.price.usd_per_accelerator_hour
-        for each in candidates
-        if each.price is not None and each.price.usd_per_accelerator_hour > 0.0
-    }
+        def chosen_at(factor: float, group: Group = group) -> str | None:
+            moved = [each.moved(price=factor) if each.group == group else each for each in figures]
+            return choose(moved, rule, balance)
 
-
-def _priced(figures: Sequence[Figures], group: Group, factor: float) -> list[Figures]:
-    """The figures with one price so many times as high."""
-    return [each.moved(price=factor) if each.group == group else each for each in figures]
-
-
-def _slowed(figures: Sequence[Figures], system: str, factor: float) -> list[Figures]:
-    """The figures with one system so many times as slow; money and energy go with the time."""
-    return [each.moved(time=factor) if each.group[0] == system else each for each in figures]
+        system, terms = group
+        several = sum(name == system for name, _ in paid) > 1
+        words = f" ({terms.replace('_', ' ')})" if several else ""
+        yield _Moved(
+            quantity=f"price of {system}{words}",
+            system=system,
+            unit="USD per accelerator-hour",
+            value=by_candidate.get(best.id, [*by_candidate.values()][-1]),
+            by_candidate=by_candidate,
+            chosen_at=chosen_at,
+        )
 
 
 def _speed(
     figures: Sequence[Figures], rule: Rule, balance: Mapping[Group, int | None], best: Candidate
-) -> list[Flip]:
-    """How much slower or faster the recommended system would have to be."""
-    moved = _solved(lambda factor: choose(_slowed(figures, best.system, factor), rule, balance), best.id)
-    if moved is None:
-        return []
-    factor, to = moved
-    if best.mfu is not None:
-        return [
-            Flip(
-                quantity=f"MFU on {best.system}",
-                system=best.system,
-                unit="fraction",
-                value=best.mfu,
-                flips_at=best.mfu / factor,
-                to=to,
-            )
-        ]
+) -> _Moved:
+    """The speed of the recommended system; money and energy go with the time."""
+
+    def chosen_at(factor: float) -> str | None:
+        moved = [each.moved(time=factor) if each.group[0] == best.system else each for each in figures]
+        return choose(moved, rule, balance)
+
     assert best.time_s is not None
-    value = best.time_s.value
-    return [
-        Flip(
-            quantity=f"time on {best.system}",
-            system=best.system,
-            unit="s",
-            value=value,
-            flips_at=value * factor,
-            to=to,
-        )
-    ]
+    return _Moved(
+        quantity=f"{'time' if best.mfu is None else 'MFU'} on {best.system}",
+        system=best.system,
+        unit="s" if best.mfu is None else "fraction",
+        value=best.time_s.value if best.mfu is None else best.mfu,
+        chosen_at=chosen_at,
+        is_speed=best.mfu is not None,
+    )
 
 
-def _limits(
-    figures: Sequence[Figures], rule: Rule, balance: Mapping[Group, int | None], best: Candidate
-) -> list[Flip]:
-    """At which deadline, budget or value of an hour the choice changes."""
-    found = []
+def _limits(figures: Sequence[Figures], rule: Rule, balance: Mapping[Group, int | None]) -> Iterator[_Moved]:
+    """Deadline, budget and the value of an hour, where they are stated."""
     inputs = (
         ("deadline", "s", "deadline_s", rule.deadline_s),
         ("budget", "USD", "spend_usd", rule.spend_usd),
         ("value of an hour", "USD per hour", "value_of_time_usd_per_hour", rule.value_of_time_usd_per_hour),
     )
     for quantity, unit, name, value in inputs:
-        if not 0.0 < value < math.inf:
-            continue
 
-        def at_limit(factor: float, name: str = name, value: float = value) -> str | None:
+        def chosen_at(factor: float, name: str = name, value: float = value) -> str | None:
             moved: dict[str, Any] = {name: factor * value}
             return choose(figures, replace(rule, **moved), balance)
 
-        moved = _solved(at_limit, best.id)
-        if moved is not None:
-            factor, to = moved
-            found.append(Flip(quantity=quantity, unit=unit, value=value, flips_at=factor * value, to=to))
-    return found
+        if 0.0 < value < math.inf:
+            yield _Moved(quantity=quantity, unit=unit, value=value, chosen_at=chosen_at)
 
 
 def _solved(chosen_at: Callable[[float], str | None], now: str) -> tuple[float, str] | None:

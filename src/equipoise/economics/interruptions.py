@@ -12,7 +12,6 @@ from typing import ClassVar
 from msgspec import Struct
 
 from equipoise.economics import table
-from equipoise.errors import UsageError
 from equipoise.intervals import LEVEL, MOST_EXPONENT, Bar, Input, Interval, moved, num_sd, spread, stated
 from equipoise.units import DAY_S, HOUR_S, format_amount, format_duration, format_percent
 
@@ -185,16 +184,15 @@ _REACH = 1.645
 class Interrupted(Struct, frozen=True, kw_only=True):
     """A training with all that interrupts it.
 
-    work: time of the steps alone. time_s: work / goodput, without a queue; None where it cannot be
+    time_s: work / goodput, without a queue; None where it cannot be
     estimated, for the reason `why`. num_interruptions: expected over the run. probability_of_any: of at least
     one. checkpoint_interval_s: work between two checkpoints; None where the run is too short for one to
     pay. checkpoint_bytes: None where the size is not known. lost: shares of time_s that went into
-    checkpoints, repeated work and restarts. bars: inputs moved alone, with the time at their ends.
+    checkpoints, repeated work and restarts.
     """
 
-    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("work", "bars", "assumes")
+    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("assumes",)
 
-    work: Interval
     time_s: Interval | None
     goodput: Interval | None
     num_interruptions: float | None
@@ -203,7 +201,6 @@ class Interrupted(Struct, frozen=True, kw_only=True):
     checkpoint_bytes: float | None
     checkpoint_s: float
     lost: Mapping[str, float]
-    bars: tuple[Bar, ...]
     assumes: tuple[str, ...]
     why: str | None = None
 
@@ -223,7 +220,6 @@ def interrupted(
     work: seconds of training steps without any interruption. trained_params: of which checkpoints are
     written; None where not known. is_spot: on capacity that may be reclaimed. shrinks: whether the job goes
     on with the nodes that are left, where that loses less than to wait. rates: in place of those published.
-    Raises UsageError for work or sizes that are none.
     Assumes that any accelerator or node that drops out stops the whole job; that failures and waves of
     reclaimed spot nodes come at random at constant rates; that the best interval between checkpoints is
     used; that a reclaimed job waits, and is paid for, until it has as many nodes as before, or restarts at
@@ -235,12 +231,6 @@ def interrupted(
     2.2 times the work, where Monte Carlo over all inputs gives 2.6: tests/economics).
     Source: Daly 2006, equations 20 and 37; waves: `failures.wave_hits_per_hour`; Poisson counts.
     """
-    if not 0.0 < work.low <= work.value <= work.high < math.inf:
-        raise UsageError(f"work is {work.low!r} to {work.high!r} s; expected seconds above 0")
-    if not 1 <= num_nodes <= num_accelerators:
-        raise UsageError(
-            f"num_nodes is {num_nodes!r} for {num_accelerators!r} accelerators; expected 1 to that number"
-        )
     known = rates or hazards()
     job = _Job(
         num_accelerators=num_accelerators,
@@ -293,7 +283,6 @@ def interrupted(
         )
         why = f"{'not on spot, because' if kept and kept.time_s else 'cannot be estimated:'} {why}"
     return Interrupted(
-        work=work,
         time_s=time,
         goodput=goodput,
         num_interruptions=None if why else usual.num_interruptions,
@@ -302,7 +291,6 @@ def interrupted(
         checkpoint_bytes=job.checkpoint_bytes,
         checkpoint_s=usual.checkpoint_s,
         lost=_lost(usual),
-        bars=bars,
         assumes=tuple(_assumes(job, known)),
         why=why,
     )

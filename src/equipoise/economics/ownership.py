@@ -8,7 +8,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from equipoise.economics import SYSTEM_POWER, Electricity, Rates, electricity, table
-from equipoise.errors import EvidenceError, UsageError
+from equipoise.errors import EvidenceError
 from equipoise.intervals import LEVEL, Input, Interval, Tornado, exact, product, stated
 from equipoise.spec.hardware import Accelerator
 from equipoise.stats import Values, drawn, propagated, tornado
@@ -17,8 +17,6 @@ from equipoise.units import HOUR_S, MONTH_S, SI_PREFIXES
 MONTH_H = MONTH_S / HOUR_S
 _MONTHS_A_YEAR = 12
 _RESIDUAL_MONTHS = 36
-_MOST_USD = 1e8
-_MOST_MONTHS = 240
 # Of all hours, where the user does not state it: between a lab and a queue that never empties. An assumption.
 USUAL_UTILISATION = Interval(value=0.5, low=0.25, high=0.85, level=LEVEL)
 
@@ -84,13 +82,8 @@ def purchase(
     """What owning one takes: the user's own figures, else those of the table; None without a price.
 
     user_usd: of an accelerator with its share of everything. hosting_usd_per_month: of its room.
-    Raises UsageError for what is no amount, EvidenceError where its power, and so its room, is not known.
+    Raises EvidenceError where its power, and so its room, is not known.
     """
-    for option, amount in (("--purchase", user_usd), ("--hosting", hosting_usd_per_month)):
-        if amount is not None and not 0 <= amount <= _MOST_USD:
-            raise UsageError(
-                f"{option} is {amount!r}; expected US dollars per accelerator, from 0 to {_MOST_USD:,.0f}"
-            )
     known = table("purchases.toml")
     usual: dict[str, Any] = known["usual"]
     rows = [row for row in known["purchase"] if row["accelerator"] == chip.slug]
@@ -154,12 +147,11 @@ def ownership(
     rates: price of renting, power, electricity. utilisation: share of all hours that the machine works.
     speed_error: measured over predicted time of the work, as an interval about 1: work that takes longer
     than predicted keeps the machine busy longer, and so costs more to rent.
-    Raises EvidenceError without a price or power, UsageError for what is no share or horizon.
+    Raises EvidenceError without a price or power.
     Assumes that a rented machine is paid for the used hours alone, an owned one for all; no interest, taxes
     or change of prices.
     Source: the definition of break-even: price over what a month of owning saves.
     """
-    _check(utilisation, horizon_months)
     if rates.price is None or rates.accelerator_power_w is None:
         what = "price to rent" if rates.price is None else "power"
         raise EvidenceError(f"no {what} of {bought.accelerator} is known", missing=("--price",))
@@ -278,10 +270,3 @@ def _even_at(flows: _Flows, inputs: tuple[Input, ...]) -> float | None:
     at = {each.name: np.full(len(shares), each.interval.value) for each in inputs} | {"utilisation": shares}
     pays = np.flatnonzero(flows.return_usd(at) >= 0.0)
     return float(shares[pays[0]]) if len(pays) else None
-
-
-def _check(utilisation: Interval, horizon_months: float) -> None:
-    if not 0.0 < utilisation.low <= utilisation.high <= 1.0:
-        raise UsageError(f"--utilisation is {utilisation.value:g}; expected a share of all hours, 0 to 1")
-    if not 0.0 < horizon_months <= _MOST_MONTHS:
-        raise UsageError(f"--horizon is {horizon_months:g}; expected months, above 0, at most {_MOST_MONTHS}")

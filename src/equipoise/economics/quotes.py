@@ -27,7 +27,6 @@ class Quote(Struct, frozen=True, kw_only=True):
     """One line of a file of quotes. system: as the file names it. where: file and line, for messages."""
 
     system: str
-    terms: PriceTerms
     price: Price
     where: str
 
@@ -177,7 +176,7 @@ def _quote(row: Mapping[str, Any], where: str) -> Quote:
         storage_bytes=None if stored is None else stored * _GB,
         egress_bytes=None if taken_out is None else taken_out * _GB,
     )
-    return Quote(system=system, terms=known[terms], price=price, where=where)
+    return Quote(system=system, price=price, where=where)
 
 
 def _text(row: Mapping[str, Any], key: str, where: str) -> str:

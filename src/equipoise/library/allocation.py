@@ -9,7 +9,7 @@ from equipoise.decide.allocation import Allocation, job_times
 from equipoise.decide.allocation import allocate as best_schedule
 from equipoise.decide.allocation.jobs import JobsFile, clock_s, read_jobs, read_prices, tariff_of
 from equipoise.decide.allocation.problem import pool_of
-from equipoise.decide.query import values
+from equipoise.decide.question.query import values
 from equipoise.errors import UsageError
 from equipoise.library import Presentation, Result
 from equipoise.library.arguments import AllocateFields

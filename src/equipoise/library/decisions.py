@@ -10,8 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, Unpack, overload
 
 from equipoise.decide.answer import Answer, Candidate
-from equipoise.decide.field import Kind, Verb
-from equipoise.decide.query import ATTRIBUTES, FIELDS, RIVALS, Ask, TrainingQuery, question, unknown, values
+from equipoise.decide.question.field import Kind, Verb
+from equipoise.decide.question.query import (
+    ATTRIBUTES,
+    FIELDS,
+    RIVALS,
+    Ask,
+    TrainingQuery,
+    question,
+    unknown,
+    values,
+)
 from equipoise.errors import DataError, UsageError
 from equipoise.files import read_input
 from equipoise.library import Presentation, Result
@@ -26,7 +35,7 @@ from equipoise.units import MIB
 if TYPE_CHECKING:
     from equipoise.decide.decision import Progress
     from equipoise.decide.prediction import Prediction
-    from equipoise.decide.solve_for import Reaches
+    from equipoise.decide.reach.solve_for import Reaches
 
 SUFFIX: Final = ".toml"
 _MOST_BYTES: Final = MIB
@@ -272,7 +281,7 @@ def _prediction(query: TrainingQuery, scores: Scores) -> "Result[Prediction]":
 
 
 def _reaches(query: TrainingQuery, scores: Scores, known: Catalogue | None) -> "Result[Reaches]":
-    from equipoise.decide.solve_for import solve_for  # noqa: PLC0415 - as in result_of
+    from equipoise.decide.reach.solve_for import solve_for  # noqa: PLC0415 - as in result_of
     from equipoise.report.pages.prediction import REACH  # noqa: PLC0415
 
     presentation = Presentation(

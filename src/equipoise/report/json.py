@@ -13,8 +13,7 @@ from msgspec import Struct
 from equipoise import __version__
 from equipoise.calibration import EstimatorName, EvidenceSource
 from equipoise.decide.answer import Alternative, Answer, Candidate
-from equipoise.decide.published_pretrainings import near_published_pretrainings
-from equipoise.decide.published_steps import near_published_steps
+from equipoise.decide.explanation.published_nearby import near_published_pretrainings, near_published_steps
 from equipoise.intervals import Interval
 from equipoise.report.format import usable
 from equipoise.runs import embedded
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
     from equipoise.decide.allocation import Allocation, JobShare
     from equipoise.decide.ledger import LedgerEntry, LedgerReport
     from equipoise.decide.prediction import Prediction
-    from equipoise.decide.query import TrainingQuery
-    from equipoise.decide.solve_for import Reaches
+    from equipoise.decide.question.query import TrainingQuery
+    from equipoise.decide.reach.solve_for import Reaches
     from equipoise.runs.ingest import IngestReport
 
 

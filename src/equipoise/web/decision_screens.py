@@ -3,9 +3,10 @@
 from typing import Any, Final, cast, get_args
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.decide.allocation.jobs import JobsFile, job_of_cells, jobs_document, jobs_of
-from equipoise.decide.query import TrainingQuery, changed
+from equipoise.decide.question.query import TrainingQuery
 from equipoise.errors import UsageError
 from equipoise.library import Result
 from equipoise.library.allocation import AllocationObjective, allocation_of
@@ -87,7 +88,7 @@ def _with_runs(fields: QuestionFields, sources: DataSources) -> TrainingQuery:
     """The question with the folder of the runs that it names."""
     if fields.runs is None:
         return fields.training
-    return changed(fields.training, runs=chosen(RunsFields(sweep=fields.runs), sources))
+    return replace(fields.training, runs=chosen(RunsFields(sweep=fields.runs), sources))
 
 
 ADVICE: Final = _decision("advise", title="Advice", about="how many accelerators to take, and why")

@@ -12,8 +12,8 @@ from typing import Final
 from msgspec import Struct, convert
 from msgspec.structs import replace
 
-from equipoise.decide.field import GROUPS, Field, Verb
-from equipoise.decide.query import FIELDS, TrainingQuery, default_of, fields_of, query
+from equipoise.decide.question.field import GROUPS, Field, Verb
+from equipoise.decide.question.query import FIELDS, TrainingQuery, default_of, fields_of, query
 from equipoise.errors import UsageError
 from equipoise.files import shipped_table
 from equipoise.report.format import printable

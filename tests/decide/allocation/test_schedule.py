@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from equipoise.decide.allocation.problem import AllocationJob, Placed, SharingProblem, Tariff
-from equipoise.decide.allocation.schedule import greedy_split, schedule, split
+from equipoise.decide.allocation.schedule import schedule, split
 from equipoise.units import HOUR_S
 
 POOL = 4
@@ -160,39 +160,36 @@ def test_no_split_is_better(objective):
         if not values:
             assert found is None
         else:
-            assert problem.value(found.placed) == EXACT(min(values))
+            assert problem.value(found) == EXACT(min(values))
 
     check()
 
 
 @pytest.mark.law
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_marginal_gains_state_a_gap_that_holds(objective):
+def test_a_split_in_lots_fits_and_is_no_better_than_the_best(objective):
     @settings(max_examples=60, deadline=None, derandomize=True)
     @given(problem=problems(objective, most=4))
     def check(problem):
-        exact, greedy = split(problem), greedy_split(problem)
-        assert greedy is None or exact is not None
-        if greedy is not None:
-            assert problem.is_feasible(greedy.placed)
-            assert exact.value <= greedy.value * (1 + 1e-9)
-            assert greedy.value * (1 - greedy.gap) <= exact.value * (1 + 1e-9)
+        best, in_lots = split(problem), split(problem, most_entries=12)
+        assert in_lots is None or problem.is_feasible(in_lots)
+        assert in_lots is None or problem.value(best) <= problem.value(in_lots) * (1 + 1e-9)
 
     check()
 
 
-def test_marginal_gains_are_exact_where_gains_diminish():
-    # By hand: work of 12 and 6 hours on n of 3 accelerators; 12/2 + 6/1 = 12 beats 12/1 + 6/2 = 15.
+def test_a_pool_too_large_for_a_table_is_split_in_lots():
+    # By hand: work of 12 and 6 hours on 1, 2 or 4 of 6 accelerators; 12/4 + 6/2 = 6 beats 12/2 + 6/4 = 7.5.
     two = SharingProblem(
         jobs=tuple(
-            AllocationJob(name=name, sizes=(1, 2), time_s=(work * HOUR_S, work * HOUR_S / 2))
+            AllocationJob(name=name, sizes=(1, 2, 4), time_s=tuple(work * HOUR_S / n for n in (1, 2, 4)))
             for name, work in (("long", 12), ("short", 6))
         ),
-        num_accelerators=3,
+        num_accelerators=6,
         objective="time",
     )
-    assert greedy_split(two).value == EXACT(12 * HOUR_S)
-    assert split(two).value == EXACT(12 * HOUR_S)
+    for most_entries in (42, 21):
+        assert two.value(split(two, most_entries=most_entries)) == EXACT(6 * HOUR_S)
 
 
 def test_one_after_another_beats_side_by_side_where_jobs_scale_perfectly():
@@ -202,7 +199,7 @@ def test_one_after_another_beats_side_by_side_where_jobs_scale_perfectly():
         num_accelerators=4,
         objective="time",
     )
-    assert split(problem).value == EXACT(4 * HOUR_S)
+    assert problem.value(split(problem)) == EXACT(4 * HOUR_S)
     assert schedule(problem).value == EXACT(3 * HOUR_S)
 
 

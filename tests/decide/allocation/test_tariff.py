@@ -3,7 +3,6 @@
 import pytest
 
 from equipoise.decide.allocation.problem import Tariff
-from equipoise.errors import UsageError
 from equipoise.units import DAY_S, HOUR_S
 
 NIGHT = Tariff(usd_per_kwh=(0.1, *[0.3] * 23))
@@ -24,9 +23,3 @@ def test_the_plan_may_begin_at_another_hour():
     evening = Tariff(usd_per_kwh=NIGHT.usd_per_kwh, begin_s=23 * HOUR_S)
     assert 1000 * evening.usd_per_w(HOUR_S, 2 * HOUR_S) == pytest.approx(0.1)
     assert evening.changes_s(0.0, DAY_S) == (HOUR_S, 2 * HOUR_S)
-
-
-@pytest.mark.parametrize("prices", [(0.1,) * 23, (*(0.1,) * 23, float("nan"))])
-def test_a_day_has_24_prices(prices):
-    with pytest.raises(UsageError, match="expected 24 finite numbers"):
-        Tariff(usd_per_kwh=prices)

@@ -8,7 +8,7 @@ from equipoise.decide.allocation import allocate, job_times
 from equipoise.decide.allocation.jobs import read_jobs
 from equipoise.decide.allocation.problem import pool_of
 from equipoise.decide.decision import answer
-from equipoise.decide.query import query
+from equipoise.decide.question.query import query
 from equipoise.errors import DataError, UsageError
 from equipoise.runs import embedded
 from equipoise.spec.catalogue import shipped

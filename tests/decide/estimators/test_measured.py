@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from equipoise.decide.estimators.measured import distance_log_sd, measured_estimates
 from equipoise.decide.evidence import UserRun
-from equipoise.decide.training import TrainingBudget, fixed_budget
+from equipoise.decide.question.training import TrainingBudget, fixed_budget
 from equipoise.decide.user_evidence.runs import Recast
 from equipoise.spec.cluster import cluster
 from equipoise.spec.workload import workload

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import polars as pl
 import pytest
 from asking import A100, H100, H200, published_scores
@@ -17,7 +18,7 @@ from equipoise.decide.estimators.published import (
     published_evidence,
     published_sizes,
 )
-from equipoise.decide.evidence import LEAST_LOG_SD, Estimate, Estimates
+from equipoise.decide.evidence import LEAST_LOG_SD, DrawnCurves, Estimate, Estimates
 from equipoise.intervals import with_log_sd
 from equipoise.runs import embedded
 from equipoise.scaling.laws import Domain
@@ -117,10 +118,10 @@ def test_sizes_without_results_are_carried_by_the_ratio_of_modelled_times():
 
 def test_a_curve_ends_where_nothing_larger_is_asked_for():
     def ends(most):
-        known = Domain(smallest=8.0, largest=64.0)
-        found = Estimates(estimator="published", name="", by_size={}, grade={}, domain=known)
-        domain = ended_at(found, most).domain
-        return None if domain is None else (domain.smallest, domain.largest)
+        known = DrawnCurves(time_s=np.ones_like, domain=Domain(smallest=8.0, largest=64.0))
+        found = Estimates(estimator="published", name="", by_size={}, grade={}, curves=known)
+        ended = ended_at(found, most).curves
+        return None if ended is None else (ended.domain.smallest, ended.domain.largest)
 
     assert ends(512) == (8.0, 64.0)
     assert ends(32) == (8.0, 32.0)

@@ -5,7 +5,7 @@ import pytest
 
 from equipoise.decide.combine import straight_between
 from equipoise.decide.estimators.model import NearChip, TransferRecord, carried_over, nearest_chip
-from equipoise.decide.evidence import Estimate, Estimates
+from equipoise.decide.evidence import DrawnCurves, Estimate, Estimates
 from equipoise.intervals import with_log_sd
 from equipoise.scaling.laws import Domain
 from equipoise.spec.catalogue import catalogue
@@ -83,8 +83,10 @@ def test_times_are_carried_over_by_the_ratio_of_modelled_ones():
             for size, time_s in times_s.items()
         },
         grade=dict.fromkeys(times_s, "published"),
-        curves_s=straight_between(SIZES, np.array([list(times_s.values())])),
-        domain=Domain(smallest=8.0, largest=64.0),
+        curves=DrawnCurves(
+            time_s=straight_between(SIZES, np.array([list(times_s.values())])),
+            domain=Domain(smallest=8.0, largest=64.0),
+        ),
     )
     near = NearChip(chip=accelerator("h200-sxm5-141gb"), nearness="chip", doublings=0.3)
     found = carried_over(
@@ -101,6 +103,8 @@ def test_times_are_carried_over_by_the_ratio_of_modelled_ones():
     assert found.name == "results of NVIDIA H200 SXM5 141 GB, carried over"
     assert set(found.grade.values()) == {"carried"}
     # ratios of 3 and 6: their geometric mean half way
-    assert found.curves_s(np.array([8.0, 16.0, 32.0]))[0] == pytest.approx([300.0, 60.0 * 18.0**0.5, 240.0])
-    assert (found.domain.smallest, found.domain.largest) == (8.0, 32.0)
+    assert found.curves.time_s(np.array([8.0, 16.0, 32.0]))[0] == pytest.approx(
+        [300.0, 60.0 * 18.0**0.5, 240.0]
+    )
+    assert (found.curves.domain.smallest, found.curves.domain.largest) == (8.0, 32.0)
     assert carried_over(published, near, here_s={}, there_s={8: 1.0}, record=RECORD) is None

@@ -6,9 +6,9 @@ import pytest
 
 from equipoise.calibration.profiles import model_for
 from equipoise.decide.decision import answer
-from equipoise.decide.query import query
-from equipoise.decide.strategy_search import problem
-from equipoise.decide.training import training
+from equipoise.decide.question.query import query
+from equipoise.decide.question.training import training
+from equipoise.decide.strategies.strategy_search import problem
 from equipoise.errors import EvidenceError
 from equipoise.spec.catalogue import shipped
 from equipoise.spec.cluster import cluster

@@ -6,10 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from equipoise.calibration.profiles import USER_CALIBRATION, model_for
-from equipoise.decide.query import query
-from equipoise.decide.strategy_search import problem
-from equipoise.decide.surveys import Survey, Surveys, surveyed
-from equipoise.decide.training import training
+from equipoise.decide.question.query import query
+from equipoise.decide.question.training import training
+from equipoise.decide.strategies.strategy_search import problem
+from equipoise.decide.strategies.surveys import Survey, Surveys, surveyed
 from equipoise.spec.catalogue import catalogue
 
 CATALOGUE = catalogue()

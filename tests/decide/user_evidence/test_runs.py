@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from equipoise.bench.summary import run_row, write
 from equipoise.decide.evidence import NOT_USED, UserRun
-from equipoise.decide.surveys import SURVEYS
+from equipoise.decide.strategies.surveys import SURVEYS
 from equipoise.decide.user_evidence.folders import refuse_impossible, user_runs
 from equipoise.errors import DataError
 from equipoise.spec.hardware import accelerator

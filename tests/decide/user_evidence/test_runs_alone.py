@@ -5,8 +5,8 @@ from asking import ask
 
 from equipoise.bench.summary import run_row, write
 from equipoise.decide.prediction import answer_predictions
-from equipoise.decide.query import query
-from equipoise.decide.systems import requested_systems
+from equipoise.decide.question.query import query
+from equipoise.decide.question.systems import requested_systems
 from equipoise.errors import EvidenceError
 from equipoise.spec.catalogue import shipped
 

@@ -7,9 +7,9 @@ import pytest
 
 from equipoise.calibration.profiles import prior_model
 from equipoise.decide.estimators.measured import measured_estimates
-from equipoise.decide.query import query
-from equipoise.decide.reasons import trace_words
-from equipoise.decide.training import fixed_budget
+from equipoise.decide.explanation.reasons import trace_words
+from equipoise.decide.question.query import query
+from equipoise.decide.question.training import fixed_budget
 from equipoise.decide.user_evidence import (
     checks,
     possible,
@@ -73,9 +73,9 @@ def traced(tmp_path):
 
 def test_a_trace_holds_ranks_device_step_and_shares(traced):
     (found,) = traced(ranks=(0, 3))
-    assert (found.num_ranks, found.num_traced, found.accelerator) == (8, 2, "a100-sxm4-80gb")
+    assert (found.num_ranks, len(found.files), found.accelerator) == (8, 2, "a100-sxm4-80gb")
     assert found.step_s == pytest.approx(0.2)
-    assert (found.compute_share, found.exposed_share, found.idle_share) == pytest.approx((0.7, 0.2, 0.1))
+    assert (found.exposed_share, found.idle_share) == pytest.approx((0.2, 0.1))
     assert found.run() is None
     (missing,) = found.missing
     assert "--traced-as global_batch=N" in missing

@@ -26,9 +26,9 @@ from equipoise.decide.assess import nothing_fits
 from equipoise.decide.candidates import timed_candidate
 from equipoise.decide.decision import collect_candidates
 from equipoise.decide.evidence import Estimate
-from equipoise.decide.field import Sizes
 from equipoise.decide.prediction import predict
-from equipoise.decide.query import TrainingQuery, changed
+from equipoise.decide.question.field import Sizes
+from equipoise.decide.question.query import TrainingQuery
 from equipoise.errors import DataError, EvidenceError, FitError, InputError, UsageError
 from equipoise.intervals import LEVEL, Interval, log_sd
 from equipoise.runs.readers.measurements import Measurements, read_measurements
@@ -99,7 +99,7 @@ def _times(job: JobRequest, pool: Pool, scores: Scores | None, catalogue: Catalo
 
 def question_of(job: JobRequest, pool: Pool) -> TrainingQuery:
     """The question that a job asks: that of `advise` for its training, on the pool."""
-    return changed(pool.question, workload=job.workload or "", **job.training)
+    return replace(pool.question, workload=job.workload or "", **job.training)
 
 
 def _estimated(job: JobRequest, pool: Pool, scores: Scores | None, catalogue: Catalogue) -> JobTimes:
@@ -477,7 +477,7 @@ def _simpler_schedules(problem: SharingProblem) -> tuple[SimplerSchedule, ...]:
     equal = _equal_shares(problem)
     return (
         SimplerSchedule(
-            words="best split, all at once", value=None if best_split is None else best_split.value
+            words="best split, all at once", value=None if best_split is None else problem.value(best_split)
         ),
         SimplerSchedule(words="equal shares, all at once", value=equal),
         SimplerSchedule(words="one after another, the shortest first", value=in_turn(problem)),

@@ -12,8 +12,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.decide.allocation.problem import HOURS, Tariff
-from equipoise.decide.field import MAX_ACCELERATORS, MAX_SIZES
-from equipoise.decide.query import FIELDS, values
+from equipoise.decide.question.field import MAX_ACCELERATORS, MAX_SIZES
+from equipoise.decide.question.query import FIELDS, values
 from equipoise.errors import DataError
 from equipoise.files import read_input
 from equipoise.runs.readers.cells import TextRow, column_name, rows_of, table

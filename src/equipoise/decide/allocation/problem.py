@@ -10,9 +10,8 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from equipoise.decide.candidates import rates_of
-from equipoise.decide.query import TrainingQuery, query
-from equipoise.decide.systems import RequestedSystem, requested_systems
+from equipoise.decide.question.query import TrainingQuery, query
+from equipoise.decide.question.systems import RequestedSystem, rates_of, requested_systems
 from equipoise.economics import Rates
 from equipoise.errors import UsageError
 from equipoise.spec.catalogue import Catalogue, counted_name
@@ -28,14 +27,6 @@ class Tariff(Struct, frozen=True, kw_only=True):
 
     usd_per_kwh: tuple[float, ...]
     begin_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        """Refuse what is no day of prices."""
-        if len(self.usd_per_kwh) != HOURS or not all(math.isfinite(each) for each in self.usd_per_kwh):
-            raise UsageError(
-                f"electricity prices of {len(self.usd_per_kwh)} hours; expected {HOURS} finite numbers, US "
-                "dollars per kWh"
-            )
 
     def usd_per_w(self, start_s: float, end_s: float) -> float:
         """US dollars that one watt costs from one moment to another.

@@ -12,7 +12,6 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from equipoise.decide.allocation.problem import ROUNDING, Placed, SharingProblem, Solved, is_after, used_at
-from equipoise.scaling.laws import FloatArray
 from equipoise.units import DAY_S, significant
 
 # Sums of so many entries take about a second.
@@ -20,122 +19,45 @@ _MOST_ENTRIES = 2 * 10**8
 _NUM_DIGITS: Final = 9  # of bounds: sums of the same prices in another order agree so far
 
 
-def split(problem: SharingProblem) -> Solved | None:
+def split(problem: SharingProblem, *, most_entries: int = _MOST_ENTRIES) -> tuple[Placed, ...] | None:
     """The best split of the pool; None where jobs do not fit side by side within their deadlines.
 
-    Exact where the table is not too large, else `greedy_split`.
+    most_entries: of the table. One that were larger counts accelerators in equal lots, which sizes fill: its
+    split fits, and may miss the best one.
+    Source: dynamic programming over the jobs, a table entry for each number of lots.
     """
     allowed = _allowed(problem)
     if any(not choices for choices in allowed):
         return None
     entries = sum(map(len, allowed)) * (problem.num_accelerators + 1)
-    if entries > _MOST_ENTRIES:
-        return greedy_split(problem)
-    worths = [[_worth(problem, job, choice) for choice in choices] for job, choices in enumerate(allowed)]
-    least = (
-        np.zeros(problem.num_accelerators + 1)
-        if problem.is_sum
-        else np.full(problem.num_accelerators + 1, -math.inf)
-    )
-    tables: list[FloatArray] = []
+    lot = -(-entries // most_entries)
+    num_lots = problem.num_accelerators // lot
+    least = np.zeros(num_lots + 1) if problem.is_sum else np.full(num_lots + 1, -math.inf)
+    taken = []
     for job, choices in enumerate(allowed):
-        table = np.full_like(least, math.inf)
-        for choice, worth in zip(choices, worths[job], strict=True):
-            size = problem.jobs[job].sizes[choice]
-            before = least[: len(least) - size]
+        table, best = np.full_like(least, math.inf), np.zeros(len(least), dtype=np.intp)
+        # Of choices by which a whole split is equally good, the one that is worth less itself.
+        for choice in sorted(choices, key=lambda choice: _worth(problem, job, choice)):
+            size, worth = _num_lots(problem, job, choice, lot), _worth(problem, job, choice)
+            before = least[: max(0, len(least) - size)]
             with_it = before + worth if problem.is_sum else np.maximum(before, worth)
-            table[size:] = np.minimum(table[size:], with_it)
-        tables.append(least)
+            better = np.flatnonzero(with_it < table[size:])
+            table[size + better], best[size + better] = with_it[better], choice
         least = table
+        taken.append(best)
     if not math.isfinite(least[-1]):
         return None
-    placed = _followed(problem, allowed, worths, [*tables, least])
-    value = problem.value(placed)
-    return Solved(
-        placed=placed,
-        value=value,
-        bound=value,
-        is_proved=True,
-        num_explored=entries,
-        method="dynamic programming",
-    )
+    left, placed = num_lots, []
+    for job in reversed(range(len(taken))):
+        choice = int(taken[job][left])
+        placed.append(Placed(job=job, choice=choice, start_s=problem.jobs[job].start_s))
+        left -= _num_lots(problem, job, choice, lot)
+    return tuple(reversed(placed))
 
 
-def _followed(
-    problem: SharingProblem,
-    allowed: Sequence[Sequence[int]],
-    worths: Sequence[Sequence[float]],
-    tables: Sequence[FloatArray],
-) -> tuple[Placed, ...]:
-    """The choices that lead to the last entry of the last table; of equal ones those worth less."""
-    left, found = problem.num_accelerators, []
-    for job in reversed(range(len(problem.jobs))):
-        goal = tables[job + 1][left]
-        best: tuple[float, int] | None = None
-        for choice, worth in zip(allowed[job], worths[job], strict=True):
-            size = problem.jobs[job].sizes[choice]
-            if size > left:
-                continue
-            before = tables[job][left - size]
-            reached = before + worth if problem.is_sum else max(before, worth)
-            if reached <= goal and (best is None or worth < best[0]):
-                best = (worth, choice)
-        assert best is not None
-        found.append(Placed(job=job, choice=best[1], start_s=problem.jobs[job].start_s))
-        left -= problem.jobs[job].sizes[best[1]]
-    return tuple(reversed(found))
-
-
-def greedy_split(problem: SharingProblem) -> Solved | None:
-    """A good split: from the smallest sizes up, each time the step that gains most for each accelerator.
-
-    None where the smallest sizes that keep the deadlines exceed the pool.
-    Source: marginal analysis, Fox 1966, Discrete Optimization Via Marginal Analysis; exact where gains
-    diminish and all steps are of one accelerator.
-    """
-    allowed = _allowed(problem)
-    if any(not choices for choices in allowed):
-        return None
-    at = [0] * len(problem.jobs)
-    left = problem.num_accelerators - sum(
-        problem.jobs[job].sizes[choices[0]] for job, choices in enumerate(allowed)
-    )
-    num_explored = 0
-    while left > 0:
-        best: tuple[float, int, int] | None = None
-        worst = max(_worth(problem, job, allowed[job][at[job]]) for job in range(len(at)))
-        for job, choices in enumerate(allowed):
-            now = _worth(problem, job, choices[at[job]])
-            if not problem.is_sum and now < worst:
-                continue
-            for step in range(at[job] + 1, len(choices)):
-                num_explored += 1
-                sizes = problem.jobs[job].sizes
-                more = sizes[choices[step]] - sizes[choices[at[job]]]
-                gain = (now - _worth(problem, job, choices[step])) / more
-                if more <= left and gain > 0 and (best is None or gain > best[0]):
-                    best = (gain, job, step)
-        if best is None:
-            break
-        _, job, step = best
-        sizes = problem.jobs[job].sizes
-        left -= sizes[allowed[job][step]] - sizes[allowed[job][at[job]]]
-        at[job] = step
-    if left < 0:
-        return None
-    placed = tuple(
-        Placed(job=job, choice=allowed[job][at[job]], start_s=problem.jobs[job].start_s)
-        for job in range(len(at))
-    )
-    least = [min(_worth(problem, job, choice) for choice in choices) for job, choices in enumerate(allowed)]
-    return Solved(
-        placed=placed,
-        value=problem.value(placed),
-        bound=math.fsum(least) if problem.is_sum else max(least),
-        is_proved=False,
-        num_explored=num_explored,
-        method="marginal gains",
-    )
+def _num_lots(problem: SharingProblem, job: int, choice: int, lot: int) -> int:
+    """Lots of accelerators that a choice fills, the last perhaps in part."""
+    return -(-problem.jobs[job].sizes[choice] // lot)
 
 
 def _allowed(problem: SharingProblem) -> list[list[int]]:
@@ -200,8 +122,7 @@ def schedule(
 
 def _seeds(problem: SharingProblem) -> Iterator[tuple[Placed, ...] | None]:
     """Schedules made by rule, to begin with: the best split, and lists."""
-    started = split(problem)
-    yield None if started is None else started.placed
+    yield split(problem)
     for order in _orders(problem):
         yield _listed(problem, order)
 

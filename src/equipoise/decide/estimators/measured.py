@@ -2,137 +2,27 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias, TypedDict
+from typing import TypeAlias
 
 import numpy as np
-from msgspec import Struct
-from numpy.typing import ArrayLike, NDArray
 
 from equipoise.calibration import EvidenceSource
-from equipoise.decide.combine import SCALED_HALF_WIDTH_LOG, distance_log_sd, straight_between
-from equipoise.decide.evidence import LEAST_LOG_SD, Curves, Estimate, Estimates, UserRun, clear_slope
-from equipoise.decide.training import TrainingBudget
-from equipoise.decide.user_evidence.runs import Recast
-from equipoise.errors import InputError, UsageError
+from equipoise.decide.combine import distance_log_sd, straight_between
+from equipoise.decide.evidence import LEAST_LOG_SD, DrawnCurves, Estimate, Estimates, UserRun, clear_slope
+from equipoise.decide.question.training import TrainingBudget
+from equipoise.decide.user_evidence.runs import Recast, num_accumulated
+from equipoise.errors import InputError
 from equipoise.intervals import Interval, log_sd, with_log_sd
-from equipoise.perfmodel import machine as machines
 from equipoise.perfmodel.load import GRADIENT_BYTES
-from equipoise.perfmodel.scale_up import (
-    RAGGED_SAMPLES,
-    MeasuredSteps,
-    ScaleUpParameters,
-    scaled_up,
-)
+from equipoise.perfmodel.machine import machine
+from equipoise.perfmodel.scale_up import RAGGED_SAMPLES, MeasuredSteps, ScaleUpParameters, scaled_up
 from equipoise.scaling.laws import Domain
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.workload import Workload
 from equipoise.units import format_count, format_percent
 
-# What was measured to be faster than perfect scaling was so by 3 % at most, misprints left out (likewise).
-_LEAST_SLOWDOWN = 0.97
-
-
-class SmallRun(Struct, frozen=True, kw_only=True):
-    """A training step as a user measured it: its seconds, on how many accelerators, samples of a micro-batch.
-
-    num_accumulated: micro-batches that gradients are gathered over before they are exchanged.
-    gradient_bytes: of one parameter, as it travels.
-    """
-
-    step_s: float
-    microbatch_samples: int
-    num_accelerators: int = 1
-    num_accumulated: int = 1
-    gradient_bytes: float = GRADIENT_BYTES
-
-    def __post_init__(self) -> None:
-        """Refuse what no run is."""
-        for name in ("step_s", "microbatch_samples", "num_accelerators", "num_accumulated", "gradient_bytes"):
-            value = getattr(self, name)
-            if not 0 < value < np.inf:
-                raise UsageError(f"measured step: {name} = {value}; expected a number above 0")
-
-
-class ScaledSteps(Struct, frozen=True, kw_only=True):
-    """Steps of the same set-up on other numbers of accelerators; every field of shape (n_sizes,).
-
-    step_s, low_s, high_s: seconds and 90 % bounds. samples_per_s: over all. efficiency: that over perfect
-    scaling. waiting, exchange, input: seconds over those of the accelerator's own work, by cause.
-    """
-
-    num_accelerators: NDArray[np.intp]
-    step_s: NDArray[np.float64]
-    low_s: NDArray[np.float64]
-    high_s: NDArray[np.float64]
-    samples_per_s: NDArray[np.float64]
-    efficiency: NDArray[np.float64]
-    waiting: NDArray[np.float64]
-    exchange: NDArray[np.float64]
-    input: NDArray[np.float64]
-
-
-def scaled(
-    run: SmallRun,
-    num_accelerators: ArrayLike,
-    *,
-    cluster: Cluster,
-    workload: Workload | None = None,
-    parameters: ScaleUpParameters | None = None,
-) -> ScaledSteps:
-    """Seconds of a step on so many accelerators, each keeping its micro-batch, by data parallelism.
-
-    cluster: of the accelerator measured on; its links and hosts. workload: None where the catalogue lacks it:
-    then it has as many parameters as usual, and samples of equal length. parameters: fitted, or the priors'.
-    Raises UsageError for fewer accelerators than measured, SpecError where the cluster lacks a rate.
-    Assumes as `scaled_up` does. The interval holds no faster step than the one measured, but for 3 %.
-    Source: `perfmodel/scale_up.py`; how wrong it was: docs/experiments/0009.
-    """
-    sizes = np.atleast_1d(np.asarray(num_accelerators, dtype=np.intp))
-    if (sizes < run.num_accelerators).any():
-        raise UsageError(
-            f"{int(sizes.min())} accelerators in the question, {run.num_accelerators} measured; "
-            "expected at least as many"
-        )
-    found = scaled_up(
-        _measured(run, cluster, workload), sizes.astype(float), parameters or ScaleUpParameters()
-    )
-    step_s = run.step_s * found.slowdown
-    spread = np.where(sizes > run.num_accelerators, np.exp(SCALED_HALF_WIDTH_LOG), 1.0)
-    least_s = np.where(sizes > run.num_accelerators, _LEAST_SLOWDOWN, 1.0) * run.step_s
-    return ScaledSteps(
-        num_accelerators=sizes,
-        step_s=step_s,
-        low_s=np.maximum(step_s / spread, least_s),
-        high_s=step_s * spread,
-        samples_per_s=sizes * run.microbatch_samples * run.num_accumulated / step_s,
-        efficiency=1.0 / found.slowdown,
-        waiting=found.waiting,
-        exchange=found.exchange,
-        input=found.input,
-    )
-
-
-def _measured(run: SmallRun, cluster: Cluster, workload: Workload | None) -> MeasuredSteps:
-    rates = machines.machine(cluster)
-    microbatch_s = run.step_s / run.num_accumulated
-    trained = workload.trained_params if workload else None
-    takes_images = workload is not None and workload.sample == "image"
-    return MeasuredSteps(
-        microbatch_s=microbatch_s,
-        num_accelerators=run.num_accelerators,
-        gradient_bytes=np.nan if trained is None else trained * run.gradient_bytes,
-        node_size=rates.node_size,
-        wires=rates.wires,
-        num_accumulated=run.num_accumulated,
-        decoded_per_s=run.microbatch_samples / microbatch_s if takes_images else 0.0,
-        num_cores=np.nan if cluster.num_cores is None else cluster.num_cores,
-        is_ragged=float(workload is not None and workload.sample in RAGGED_SAMPLES),
-    )
-
-
 _NUM_DRAWS, _SEED = 64, 1
 _FEWEST_SIZES = 2  # for a curve
-_DATA_PARALLEL = frozenset({"single", "ddp", "static_graph", "accumulate"})
 
 
 def measured_estimates(
@@ -187,8 +77,7 @@ def measured_estimates(
         by_size=found,
         grade=dict.fromkeys(found, "measured"),
         sources=tuple(_source(each, budget) for each in used),
-        **_curve({size: found[size].time_s for size in ran}),
-        reach=1.0,
+        curves=_curves({size: found[size].time_s for size in ran}),
     )
 
 
@@ -210,25 +99,19 @@ def _recast(found: _AtSize, recast: Recast | None) -> _AtSize:
     return found if recast is None else (run, recast.factor * value, math.hypot(spread, recast.log_sd))
 
 
-class _Curve(TypedDict):
-    """The fields of estimates that make their curve."""
-
-    curves_s: Curves | None
-    domain: Domain | None
-
-
-def _curve(measured: Mapping[int, Interval]) -> _Curve:
+def _curves(measured: Mapping[int, Interval]) -> DrawnCurves | None:
     """Curves through the times of measured sizes, which end with them."""
     sizes = sorted(measured)
     if len(sizes) < _FEWEST_SIZES:
-        return {"curves_s": None, "domain": None}
+        return None
     deviates = np.random.default_rng(_SEED).standard_normal((_NUM_DRAWS, len(sizes)))
     logs = np.log([measured[size].value for size in sizes])
     drawn_s = np.exp(logs + deviates * [log_sd(measured[size]) for size in sizes])
-    return {
-        "curves_s": straight_between(sizes, drawn_s),
-        "domain": Domain(smallest=float(sizes[0]), largest=float(sizes[-1])),
-    }
+    return DrawnCurves(
+        time_s=straight_between(sizes, drawn_s),
+        domain=Domain(smallest=float(sizes[0]), largest=float(sizes[-1])),
+        reach=1.0,
+    )
 
 
 _Way: TypeAlias = tuple[str | None, str | None]  # strategy and precision
@@ -307,41 +190,56 @@ def _time_s(budget: TrainingBudget, batch: int, samples_per_s: float) -> float:
 
 
 def _scaled_rate(run: UserRun, size: int, cluster: Cluster | None, workload: Workload | None) -> float | None:
-    """Samples in a second on more accelerators, each keeping its share; None where no law applies."""
-    if cluster is None or size < run.num_accelerators:
+    """Samples in a second on more accelerators, each keeping its share; None where no law applies.
+
+    Source: `perfmodel/scale_up.py`; how wrong it was: docs/experiments/0009.
+    """
+    accumulated = num_accumulated(run.strategy)
+    if cluster is None or size < run.num_accelerators or accumulated is None:
         return None
-    accumulated = _accumulated(run.strategy)
-    if accumulated is None:
-        return None
-    share = run.global_batch_samples // (run.num_accelerators * accumulated)
-    if share < 1:
+    microbatch = run.global_batch_samples // (run.num_accelerators * accumulated)
+    if microbatch < 1:
         return None
     try:
-        small = SmallRun(
-            step_s=run.global_batch_samples / run.samples_per_s,
-            microbatch_samples=share,
-            num_accelerators=run.num_accelerators,
-            num_accumulated=accumulated,
+        measured = measured_steps(
+            run, cluster, workload, microbatch_samples=microbatch, num_accumulated=accumulated
         )
-        found = scaled(small, [size], cluster=cluster, workload=workload)
     except InputError:
         return None
-    return float(found.samples_per_s[0])
+    slowdown = float(scaled_up(measured, float(size), ScaleUpParameters()).slowdown)
+    return size * microbatch * accumulated / (run.global_batch_samples / run.samples_per_s * slowdown)
 
 
-def _accumulated(strategy: str | None) -> int | None:
-    """Micro-batches between exchanges, of plain data parallelism; None for other ways to train."""
-    if strategy is None:
-        return 1
-    try:
-        from equipoise.bench.training import method  # noqa: PLC0415 - only where runs were measured
+def measured_steps(
+    run: UserRun,
+    cluster: Cluster,
+    workload: Workload | None,
+    *,
+    microbatch_samples: int,
+    num_accumulated: int = 1,
+) -> MeasuredSteps:
+    """The steps of a set-up as the law of what more ranks add takes them.
 
-        found, argument = method(strategy)
-    except InputError:
-        return None
-    if found.name not in _DATA_PARALLEL:
-        return None
-    return int(argument or 1) if found.name == "accumulate" else 1
+    cluster: of the accelerator measured on; its links and hosts. workload: None where the catalogue lacks it:
+    then it has as many parameters as usual, and samples of equal length. num_accumulated: micro-batches that
+    gradients are gathered over before they are exchanged.
+    Raises SpecError where the cluster lacks a rate.
+    """
+    rates = machine(cluster)
+    microbatch_s = run.global_batch_samples / run.samples_per_s / num_accumulated
+    trained = None if workload is None else workload.trained_params
+    takes_images = workload is not None and workload.sample == "image"
+    return MeasuredSteps(
+        microbatch_s=microbatch_s,
+        num_accelerators=run.num_accelerators,
+        gradient_bytes=math.nan if trained is None else trained * GRADIENT_BYTES,
+        node_size=rates.node_size,
+        wires=rates.wires,
+        num_accumulated=num_accumulated,
+        decoded_per_s=microbatch_samples / microbatch_s if takes_images else 0.0,
+        num_cores=math.nan if cluster.num_cores is None else cluster.num_cores,
+        is_ragged=float(workload is not None and workload.sample in RAGGED_SAMPLES),
+    )
 
 
 def _why(run: UserRun, size: int, recast: Recast | None, slope: float) -> str:

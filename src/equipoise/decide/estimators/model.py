@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from equipoise.calibration import EvidenceSource
 from equipoise.calibration.profiles import profiles, runs_on
 from equipoise.decide.combine import combined_record, model_kind, scaled_curves, straight_between
-from equipoise.decide.evidence import BoundKind, Curves, Estimate, Estimates, OrderBound
-from equipoise.decide.strategy_search import Problem
-from equipoise.decide.surveys import SizeSearch, Survey
+from equipoise.decide.evidence import BoundKind, DrawnCurves, Estimate, Estimates, OrderBound
+from equipoise.decide.strategies.strategy_search import Problem
+from equipoise.decide.strategies.surveys import SizeSearch, Survey
 from equipoise.errors import SpecError
 from equipoise.files import shipped_record
 from equipoise.intervals import log_sd, with_log_sd
@@ -175,14 +175,12 @@ def carried_over(
             why=f"{ratios[size]:.2f} times the time of {near.chip.title}, by the model; "
             f"{format_count(record.num_held_out)} {record.of}, were off by {error} (median)",
         )
-    curves_s, domain = _curves(published, ratios)
     return replace(
         published,
         name=f"results of {near.chip.title}, carried over",
         by_size=found,
         grade=dict.fromkeys(found, "carried"),
-        curves_s=curves_s,
-        domain=domain,
+        curves=_carried_curves(published, ratios),
     )
 
 
@@ -252,14 +250,15 @@ def deciding(time_s: float, bounds: Sequence[OrderBound]) -> OrderBound | None:
     return lower if lower is not None and time_s < lower.time_s else None
 
 
-def _curves(published: Estimates, ratios: Mapping[int, float]) -> tuple[Curves | None, Domain | None]:
-    """The curves and their domain, times the ratio, which is straight between sizes in both logarithms."""
-    known, domain = published.curves_s, published.domain
-    sizes = sorted(ratios)
-    if known is None or domain is None:
-        return None, None
-    low, high = max(domain.smallest, sizes[0]), min(domain.largest, sizes[-1])
-    return scaled_curves(known, ratios), Domain(smallest=low, largest=high) if low <= high else None
+def _carried_curves(published: Estimates, ratios: Mapping[int, float]) -> DrawnCurves | None:
+    """The curves times the ratio, over the sizes that have one."""
+    known = published.curves
+    if known is None:
+        return None
+    low, high = max(known.domain.smallest, min(ratios)), min(known.domain.largest, max(ratios))
+    if low > high:
+        return None
+    return replace(scaled_curves(known, ratios), domain=Domain(smallest=low, largest=high))
 
 
 def model_estimates(survey: Survey) -> Estimates | None:
@@ -295,7 +294,6 @@ def model_estimates(survey: Survey) -> Estimates | None:
             log_sd=_log_sd(survey, each),
             why=why,
         )
-    faster = _ever_faster(fitting)
     return Estimates(
         estimator="model",
         name=f"the performance model (calibration {model.calibration})",
@@ -307,9 +305,7 @@ def model_estimates(survey: Survey) -> Estimates | None:
                 ref=f"performance model, calibration {model.calibration}: {model.words}",
             ),
         ),
-        curves_s=straight_between([each.num_accelerators for each in faster], _drawn(faster)),
-        drawn_s={each.num_accelerators: each.drawn_s for each in fitting},
-        domain=_domain(fitting),
+        curves=_curves(fitting),
     )
 
 
@@ -369,11 +365,15 @@ def _ever_faster(searches: list[SizeSearch]) -> list[SizeSearch]:
     return found
 
 
-def _drawn(searches: list[SizeSearch]) -> FloatArray:
-    return np.array([each.drawn_s for each in searches]).T
-
-
-def _domain(searches: list[SizeSearch]) -> Domain | None:
-    """Up to half the largest size tried, for a curve goes on to twice its domain."""
+def _curves(searches: list[SizeSearch]) -> DrawnCurves | None:
+    """Curves over sizes up to half the largest tried, for they go on to twice their domain."""
     smallest, largest = float(searches[0].num_accelerators), searches[-1].num_accelerators / 2.0
-    return Domain(smallest=smallest, largest=largest) if largest >= smallest else None
+    if largest < smallest:
+        return None
+    faster = _ever_faster(searches)
+    drawn_s = np.array([each.drawn_s for each in faster]).T
+    return DrawnCurves(
+        time_s=straight_between([each.num_accelerators for each in faster], drawn_s),
+        domain=Domain(smallest=smallest, largest=largest),
+        by_size={each.num_accelerators: each.drawn_s for each in searches},
+    )

@@ -17,10 +17,10 @@ from equipoise.calibration import EvidenceSource
 from equipoise.calibration.curves import CurveQuestion, PredictedTime, TimeCurve
 from equipoise.calibration.forecasts import published_curve, results_of
 from equipoise.decide.combine import combined_record, scaled_curves
-from equipoise.decide.evidence import LEAST_LOG_SD, Curves, Estimate, Estimates, Grade, PublishedResult
+from equipoise.decide.evidence import LEAST_LOG_SD, DrawnCurves, Estimate, Estimates, Grade, PublishedResult
 from equipoise.errors import EvidenceError
 from equipoise.intervals import log_sd, with_log_sd
-from equipoise.scaling.laws import Domain, FloatArray
+from equipoise.scaling.laws import Domain
 from equipoise.scaling.pooled import SubmitterSpread
 from equipoise.spec.mlperf import Scores, newest_first
 from equipoise.units import format_count, format_percent
@@ -122,11 +122,8 @@ def _results_by_accelerator(
 
 
 def published_sizes(scores: Scores | None, workload: str, accelerator: str) -> tuple[int, ...]:
-    """The sizes with a comparable published result."""
-    if scores is None:
-        return ()
-    of_chip = (each for each in scores.of(workload) if each.accelerator == accelerator)
-    return tuple(sorted({each.num_accelerators for each in of_chip}))
+    """The sizes with a comparable published result, ascending."""
+    return () if scores is None else tuple(results_at_size(scores, workload, accelerator))
 
 
 def published_estimates(evidence: PublishedEvidence) -> Estimates | None:
@@ -163,15 +160,15 @@ def published_estimates(evidence: PublishedEvidence) -> Estimates | None:
     if not found:
         return None
     sizes = sorted(found)
-    domain = None if curve is None else _asked_domain(curve.domain, sizes[-1] / 2.0)
     return Estimates(
         estimator="measured" if is_users else "published",
         name="your trainings, with the scaling of published ones" if is_users else "published results",
         by_size={size: found[size] for size in sizes},
         grade=grade,
         sources=_sources(evidence),
-        curves_s=None if curve is None else curve.curves_s,
-        domain=domain,
+        curves=None
+        if curve is None
+        else DrawnCurves(time_s=curve.curves_s, domain=_asked_domain(curve.domain, sizes[-1] / 2.0)),
     )
 
 
@@ -235,11 +232,11 @@ def as_restricted(
             sources=(),
         )
         grade[size] = "carried"
-    curves_s = published.curves_s
+    curves = published.curves
     moved = {size: ratios[size] for size in shared}
-    if curves_s is not None and any(each != 1.0 for each in moved.values()):
-        curves_s = scaled_curves(curves_s, moved)
-    return replace(published, by_size=found, grade=grade, curves_s=curves_s)
+    if curves is not None and any(each != 1.0 for each in moved.values()):
+        curves = scaled_curves(curves, moved)
+    return replace(published, by_size=found, grade=grade, curves=curves)
 
 
 def time_ratios(*, restricted: Estimates, free: Estimates) -> dict[int, float]:
@@ -271,13 +268,7 @@ def as_new_submitter(published: Estimates, spread: SubmitterSpread) -> Estimates
             f"differ by {format_percent(round(spread.log_sd, 2))} (standard deviation, {spread.num_results} "
             "results)",
         )
-    curves_s = published.curves_s
-    return replace(
-        published,
-        name=f"{published.name}, for a new submitter",
-        by_size=found,
-        curves_s=None if curves_s is None else _times(curves_s, spread.factor),
-    )
+    return replace(published, name=f"{published.name}, for a new submitter", by_size=found)
 
 
 def at_users_level(
@@ -314,31 +305,24 @@ def at_users_level(
             log_sd=spread,
             why=f"{each.why}; your runs take {factor:.2f} times as long",
         )
-    curves_s = estimates.curves_s
     return replace(
         estimates,
         name=f"{estimates.name}, at the level of your runs",
         by_size=found,
         grade=dict.fromkeys(found, grade),
-        curves_s=None if curves_s is None else _times(curves_s, factor),
     )
-
-
-def _times(curves_s: Curves, factor: float) -> Curves:
-    def at(sizes: FloatArray) -> FloatArray:
-        return np.asarray(factor * curves_s(sizes))
-
-    return at
 
 
 def ended_at(estimates: Estimates, most: int) -> Estimates:
     """The estimates, whose curve ends at a size: none beyond it is asked for."""
-    domain = estimates.domain
-    if domain is None or domain.largest <= most:
+    curves = estimates.curves
+    if curves is None or curves.domain.largest <= most:
         return estimates
-    if domain.smallest >= most:
-        return replace(estimates, domain=None)
-    return replace(estimates, domain=Domain(smallest=domain.smallest, largest=float(most)))
+    smallest = curves.domain.smallest
+    if smallest >= most:
+        return replace(estimates, curves=None)
+    ended = replace(curves, domain=Domain(smallest=smallest, largest=float(most)))
+    return replace(estimates, curves=ended)
 
 
 def _submitted(results: Sequence[PublishedResult], size: int) -> Estimate:

@@ -14,8 +14,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.decide.evidence import LEAST_LOG_SD, UserRun
-from equipoise.decide.field import MAX_ACCELERATORS
-from equipoise.decide.query import TrainingQuery
+from equipoise.decide.question.field import MAX_ACCELERATORS
+from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.user_evidence.runs import UserRuns
 from equipoise.errors import DataError, SpecError, UsageError
 from equipoise.perfmodel.estimate import estimate
@@ -60,23 +60,19 @@ class TracedAs(Struct, frozen=True, kw_only=True):
 class UserTrace(Struct, frozen=True, kw_only=True):
     """One traced run: the mean over its ranks of the median step.
 
-    num_traced: ranks that were traced, of num_ranks; None where these are not known. device: as it calls
-    itself; accelerator: its slug, None where that is not known. step_s: None where no step is marked.
-    compute_share, exposed_share, idle_share: of a step, that sum to 1; the first and the last only where the
-    second is known. log_sd: of step_s. strategy: as the user states it, None where that does not make one;
-    missing: what to state for it. is_other: its collectives are those of another strategy, so that it counts
-    at its own size alone.
+    num_ranks: None where they are not known. device: as it calls itself; accelerator: its slug, None
+    where that is not known. step_s: None where no step is marked. exposed_share, idle_share: of a step.
+    log_sd: of step_s. strategy: as the user states it, None where that does not make one; missing: what
+    to state for it. is_other: its collectives are those of another strategy, so that it counts at its own
+    size alone.
     """
 
     files: tuple[str, ...]
-    num_traced: int
     num_ranks: int | None
     device: str | None
     accelerator: str | None
-    num_steps: int
     step_s: float | None
     log_sd: float
-    compute_share: float | None
     exposed_share: float | None
     idle_share: float | None
     strategy: Strategy | None
@@ -175,17 +171,14 @@ def _one(
             f"The device {first.device_name[:60]!r} is not known: it is treated as the accelerator "
             "of the question."
         )
-    compute, exposed, idle = _shares(ranks)
+    exposed, idle = _shares(ranks)
     return UserTrace(
         files=tuple(dict.fromkeys(each.where for each in ranks)),
-        num_traced=len({(each.where, each.rank, each.device) for each in ranks}),
         num_ranks=num_ranks,
         device=first.device_name,
         accelerator=slug,
-        num_steps=sum(len(each) for each in steps),
         step_s=step_s or None,
         log_sd=_log_sd(steps),
-        compute_share=compute,
         exposed_share=exposed,
         idle_share=idle,
         strategy=strategy,
@@ -259,16 +252,14 @@ def _method(found: Strategy) -> str:
     return "fsdp" if found == replace(plain, zero_stage=3) else found.text()
 
 
-def _shares(ranks: "Sequence[RankTrace]") -> tuple[float | None, float | None, float | None]:
-    """Shares of all steps together: computing, exposed communication, idle."""
+def _shares(ranks: "Sequence[RankTrace]") -> tuple[float | None, float | None]:
+    """Shares of all steps together: exposed communication, idle."""
     steps = [step for each in ranks for step in each.steps]
     whole = math.fsum(step.step_s for step in steps)
     exposed = [step.exposed_s for step in steps if step.exposed_s is not None]
     if not whole > 0 or len(exposed) < len(steps):
-        return None, None, None
-    parts = ("compute_s", "idle_s")
-    computed_s, idle_s = (math.fsum(getattr(step, part) for step in steps) for part in parts)
-    return computed_s / whole, math.fsum(exposed) / whole, idle_s / whole
+        return None, None
+    return math.fsum(exposed) / whole, math.fsum(step.idle_s for step in steps) / whole
 
 
 def _log_sd(steps: Sequence[Sequence[float]]) -> float:
@@ -292,9 +283,7 @@ def with_traces(own: UserRuns | None, traces: Sequence[UserTrace]) -> UserRuns |
     if not found:
         return own
     if own is None:
-        own = UserRuns(
-            where="your traces", set_ups=(), trainings=None, machines=(), other_workloads=(), notes=()
-        )
+        own = UserRuns(where="your traces")
     machines = {*own.machines, *(each.accelerator for each in found if each.accelerator is not None)}
     return replace(own, set_ups=(*own.set_ups, *found), machines=tuple(sorted(machines)))
 

@@ -17,8 +17,8 @@ from equipoise.calibration.profiles import (
     CalibratedModel,
 )
 from equipoise.decide.evidence import Estimates, clear_slope
-from equipoise.decide.strategy_search import OWN_STEPS_LOG_SD
-from equipoise.decide.surveys import Survey
+from equipoise.decide.strategies.strategy_search import OWN_STEPS_LOG_SD
+from equipoise.decide.strategies.surveys import Survey
 from equipoise.decide.user_evidence.runs import UserSteps
 from equipoise.intervals import DEVIATE, LEVEL, log_sd, with_log_sd
 from equipoise.perfmodel.calibrate import STRAY_LOG_SD, Calibration, calibrate

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from equipoise.decide.evidence import LEAST_LOG_SD, NOT_USED, UserRun
-from equipoise.decide.user_evidence.runs import UserRuns
+from equipoise.decide.user_evidence.runs import UserRuns, num_accumulated
 from equipoise.errors import DataError
 from equipoise.intervals import DEVIATE
 from equipoise.runs.store import RUNS, STEPS, frame_of, read_table
@@ -183,18 +183,13 @@ def _unevenness(runs: pl.DataFrame, mean_step_s: Mapping[str, float]) -> dict[st
     """By run id, how many times as long its steps took on average as the median that its rate is of."""
     rated = runs.drop_nulls(["samples_per_s", "global_batch_samples"])
     return {
-        run_id: mean_step_s[run_id] * rate * _num_passes(strategy) / batch
+        # A sweep times each pass of those whose gradients are summed.
+        run_id: mean_step_s[run_id] * rate * (num_accumulated(strategy) or 1) / batch
         for run_id, rate, batch, strategy in rated.select(
             "run_id", "samples_per_s", "global_batch_samples", "strategy"
         ).iter_rows()
         if rate > 0 and mean_step_s.get(run_id, 0.0) > 0
     }
-
-
-def _num_passes(strategy: str | None) -> int:
-    """Timed passes of an update: a sweep times each of those whose gradients are summed."""
-    name, _, count = (strategy or "").partition(":")
-    return int(count) if name == "accumulate" and count.isdecimal() else 1
 
 
 def _of_uneven(unevenness: Mapping[str, float]) -> Iterator[str]:

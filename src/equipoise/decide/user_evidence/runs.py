@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from equipoise.decide.evidence import LEAST_LOG_SD, UserRun
-from equipoise.decide.query import TrainingQuery
-from equipoise.decide.strategy_search import OWN_STEPS_LOG_SD, Problem
-from equipoise.decide.surveys import Survey
+from equipoise.decide.question.query import TrainingQuery
+from equipoise.decide.strategies.strategy_search import OWN_STEPS_LOG_SD, Problem
+from equipoise.decide.strategies.surveys import Survey
 from equipoise.errors import InputError
 from equipoise.perfmodel import load as loads
 from equipoise.perfmodel.layouts import grid
@@ -34,11 +34,11 @@ class UserRuns(Struct, frozen=True, kw_only=True):
     """
 
     where: str
-    set_ups: tuple[UserRun, ...]
-    trainings: "Measurements | None"
-    machines: tuple[str, ...]
-    other_workloads: tuple[str, ...]
-    notes: tuple[str, ...]
+    set_ups: tuple[UserRun, ...] = ()
+    trainings: "Measurements | None" = None
+    machines: tuple[str, ...] = ()
+    other_workloads: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def on(self, accelerator: str) -> tuple[UserRun, ...]:
         """The set-ups measured on an accelerator, or on what is not stated."""
@@ -56,6 +56,24 @@ class UserRuns(Struct, frozen=True, kw_only=True):
             if batch in {None, each.global_batch_samples}
             and (not precisions or each.precision is None or each.precision in precisions)
         )
+
+
+_DATA_PARALLEL = frozenset({"single", "ddp", "static_graph", "accumulate"})
+
+
+def num_accumulated(strategy: str | None) -> int | None:
+    """Micro-batches between exchanges, of plain data parallelism; None for other ways to train."""
+    if strategy is None:
+        return 1
+    try:
+        from equipoise.bench.training import method  # noqa: PLC0415 - only where runs were measured
+
+        found, argument = method(strategy)
+    except InputError:
+        return None
+    if found.name not in _DATA_PARALLEL:
+        return None
+    return int(argument or 1) if found.name == "accumulate" else 1
 
 
 _NOTICED = 0.02

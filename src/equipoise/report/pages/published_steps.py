@@ -6,8 +6,12 @@ from typing import Any, Final, TypeVar
 from msgspec import Struct
 
 from equipoise.decide.answer import Answer
-from equipoise.decide.published_pretrainings import NearPretraining, near_published_pretrainings
-from equipoise.decide.published_steps import NearStep, near_published_steps
+from equipoise.decide.explanation.published_nearby import (
+    NearPretraining,
+    NearStep,
+    near_published_pretrainings,
+    near_published_steps,
+)
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (
     Block,

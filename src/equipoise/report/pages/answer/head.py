@@ -8,8 +8,8 @@ import numpy as np
 
 from equipoise.decide.answer import Answer, Candidate, Constraint, ConstraintName, MemoryUse, TimeValue
 from equipoise.decide.evidence import NOT_USED, Grade
-from equipoise.decide.published_pretrainings import published_itself
-from equipoise.decide.query import TrainingQuery
+from equipoise.decide.explanation.published_nearby import published_itself
+from equipoise.decide.question.query import TrainingQuery
 from equipoise.economics.ownership import Ownership, Way
 from equipoise.economics.quotes import Charges
 from equipoise.perfmodel.generation import RolloutSplit

@@ -13,11 +13,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.calibration.profiles import USER_CALIBRATION
-from equipoise.decide.field import MAX_ACCELERATORS, MAX_SIZES, Sizes
-from equipoise.decide.fine_tuning import QLORA_OFFLOAD, USUAL_LORA_RANK
-from equipoise.decide.query import TrainingQuery
-from equipoise.decide.strategy_search import Problem, TimedStrategy, plain_strategies
-from equipoise.decide.systems import RequestedSystem, usual_most
+from equipoise.decide.question.field import MAX_ACCELERATORS, MAX_SIZES, Sizes
+from equipoise.decide.question.fine_tuning import QLORA_OFFLOAD, USUAL_LORA_RANK
+from equipoise.decide.question.query import TrainingQuery
+from equipoise.decide.question.systems import RequestedSystem, usual_most
+from equipoise.decide.strategies.strategy_search import Problem, TimedStrategy, plain_strategies
 from equipoise.perfmodel.search import Searched
 from equipoise.perfmodel.space import USUAL, Value
 from equipoise.scaling.equilibrium import Limit

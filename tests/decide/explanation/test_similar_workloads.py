@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from equipoise.decide.reasons import closest_workload, sizes_of
+from equipoise.decide.explanation.reasons import closest_workload, model_size
 from equipoise.spec.workload import Workload, workload
 
 
@@ -23,8 +23,8 @@ def convolutions(params, flop):
 
 def test_a_network_twice_as_large_as_resnet50_is_closest_to_it():
     # 25.6 M parameters; a sample's way back costs twice the way forward
-    known = sizes_of(workload("resnet50"))
-    found = closest_workload(convolutions(2 * known.params, 2 * known.flop_per_sample / 3))
+    params, flop = model_size(workload("resnet50"))
+    found = closest_workload(convolutions(2 * params, 2 * flop / 3))
     assert found.workload.slug == "resnet50"
     assert found.octaves == pytest.approx(math.sqrt(2.0))
     assert found.plans.num_trainings == 70

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.decide.field import GROUPS, Sizes
-from equipoise.decide.query import FIELDS
+from equipoise.decide.question.field import GROUPS, Sizes
+from equipoise.decide.question.query import FIELDS
 from equipoise.errors import UsageError
 
 DAY_S = 24 * 3600.0

@@ -15,11 +15,11 @@ from equipoise.calibration.profiles import (
     CalibratedModel,
 )
 from equipoise.decide.combine import PlanRecord, model_kind, pretraining_kind, record_of
-from equipoise.decide.fine_tuning import (
+from equipoise.decide.question.fine_tuning import (
     ROLLOUT_LOG_SD,
     ROLLOUT_TIME_PER_STEP_TIME,
 )
-from equipoise.decide.training import Training, usual_batch
+from equipoise.decide.question.training import Training, usual_batch
 from equipoise.errors import SpecError
 from equipoise.intervals import DEVIATE, LEVEL, Interval, spread
 from equipoise.perfmodel.estimate import Seconds, StepEstimates, estimate
@@ -31,10 +31,11 @@ from equipoise.perfmodel.generation import (
     RolloutSplit,
     generation,
 )
-from equipoise.perfmodel.layouts import Numbers, StrategyGrid, divisors, grid
+from equipoise.perfmodel.layouts import Numbers, divisors, grid
 from equipoise.perfmodel.load import Load, workload_load
 from equipoise.perfmodel.machine import Machine, machine, stacked
 from equipoise.perfmodel.memory import RankMemory
+from equipoise.perfmodel.parameters import Parameters
 from equipoise.perfmodel.search import Searched, SearchJob, fastest, fits
 from equipoise.perfmodel.space import Space, Value
 from equipoise.scaling.laws import FloatArray
@@ -53,8 +54,8 @@ _NEAREST_BATCH: Final = 1 / 16  # of what a batch is a multiple of: rounding by 
 # The usual batch of a fine-tuning grows to one sample an accelerator, up to so many times: people set it so.
 _MOST_GROWN_BATCH: Final = 2
 
-# How far off trainings may be whose kind nothing published was held against (decide/fine_tuning.py has the
-# words): a factor of two either way, as assumed.
+# How far off trainings may be whose kind nothing published was held against (decide/question/fine_tuning.py
+# has the words): a factor of two either way, as assumed.
 _UNVALIDATED_LOG_HALF_WIDTH = math.log(2.0)
 
 _NO_BATCHES: Final[Mapping[int, int]] = MappingProxyType({})
@@ -71,8 +72,7 @@ class TimedStrategy(Struct, frozen=True, kw_only=True):
 
     by_cause_s: seconds of a step by cause. memory_bytes, memory_by_kind_bytes: of the fullest accelerator.
     num_samples: of the training. work_s: of all of it, without interruptions: of a pretraining more than its
-    steps. mfu: FLOP of the model, nothing
-    counted twice, over those of the accelerators' peak in the strategy's precision; None is not known.
+    steps.
     """
 
     strategy: Strategy
@@ -82,12 +82,6 @@ class TimedStrategy(Struct, frozen=True, kw_only=True):
     memory_by_kind_bytes: Mapping[str, float]
     num_samples: float
     work_s: Interval
-    mfu: float | None
-
-    @property
-    def num_accelerators(self) -> int:
-        """Accelerators it takes."""
-        return self.strategy.num_accelerators
 
 
 class TimedStrategies(Struct, frozen=True, kw_only=True):
@@ -226,10 +220,11 @@ class Problem(Struct, frozen=True, kw_only=True):
         """What strategies take, each in full, with intervals."""
         if not strategies:
             return TimedStrategies(strategies=(), drawn_s=np.empty((len(self.model.draws), 0)))
-        rows = _Rows(problem=self, strategies=tuple(strategies))
         made = [self.generation(each.num_accelerators, each.global_batch_samples) for each in strategies]
         before_s = np.array([0.0 if each is None else each.seconds for each in made])
-        estimates, drawn = rows.estimates(), rows.drawn_step_s() + before_s
+        estimates = self.estimated(strategies, self.model.parameters)
+        shape = (len(self.model.draws), len(strategies))
+        drawn = np.broadcast_to(self.estimated(strategies, self.model.drawn).step_s, shape) + before_s
         estimates = replace(estimates, step_s=estimates.step_s + before_s)
         widths = _log_half_widths(drawn, estimates.step_s, self.model.log_half_width)
         return TimedStrategies(
@@ -238,9 +233,18 @@ class Problem(Struct, frozen=True, kw_only=True):
                 for index, each in enumerate(strategies)
             ),
             drawn_s=np.asarray(
-                drawn * (self.num_steps(rows.grid.global_batch_samples) * self.time_per_step_time)
+                drawn * (self.num_steps(grid(strategies).global_batch_samples) * self.time_per_step_time)
             ),
         )
+
+    def estimated(self, strategies: Sequence[Strategy], parameters: Parameters) -> StepEstimates:
+        """Time and memory of strategies of any sizes, each on a cluster of its own size.
+
+        Arrays of shape (n_strategies,) or (), of several equally likely parameters (n_draws, n_strategies).
+        """
+        sizes = [each.num_accelerators for each in strategies]
+        known = {size: machine(replace(self.cluster, num_accelerators=size)) for size in set(sizes)}
+        return estimate(self.load, stacked([known[size] for size in sizes]), grid(strategies), parameters)
 
     def generation(
         self, num_accelerators: int, num_completions: float, *, memory_share: float = SHARED_MEMORY
@@ -329,43 +333,18 @@ class Problem(Struct, frozen=True, kw_only=True):
             work_s=spread(
                 at(estimates.step_s) * samples / batch * self.time_per_step_time, width, level=LEVEL
             ),
-            mfu=self.mfu(chosen, at(estimates.step_s), chosen.precision),
         )
 
     def mfu(self, chosen: Strategy, step_s: float, precision: Precision) -> float | None:
-        """FLOP of the model over those of the accelerators' peak in a precision; None where unknown."""
+        """FLOP of the model, nothing counted twice, over those of the accelerators' peak in a precision.
+
+        None where one of them is not known.
+        """
         peak = self.cluster.accelerator.peak_flop_per_s(DTYPE_OF[precision])
         flop = replace(self.training.workload, trained=chosen.trained).train_flop_per_sample
         if peak is None or flop is None:
             return None
         return flop * chosen.global_batch_samples / (step_s * peak * chosen.num_accelerators)
-
-
-class _Rows(Struct, frozen=True, kw_only=True):
-    """Strategies of any sizes, each on a cluster of its own size."""
-
-    problem: Problem
-    strategies: tuple[Strategy, ...]
-
-    @property
-    def grid(self) -> StrategyGrid:
-        """The strategies as flat rows."""
-        return grid(self.strategies)
-
-    def estimates(self) -> StepEstimates:
-        """Time and memory by the problem's parameters; arrays of shape (n_strategies,) or ()."""
-        return estimate(self.problem.load, self._machines(), self.grid, self.problem.model.parameters)
-
-    def drawn_step_s(self) -> FloatArray:
-        """Equally likely seconds of a step: (n_draws, n_strategies)."""
-        found = estimate(self.problem.load, self._machines(), self.grid, self.problem.model.drawn).step_s
-        return np.broadcast_to(found, (len(self.problem.model.draws), *self.grid.shape))
-
-    def _machines(self) -> Machine:
-        nodes = self.problem.cluster
-        sizes = [each.num_accelerators for each in self.strategies]
-        known = {size: machine(replace(nodes, num_accelerators=size)) for size in set(sizes)}
-        return stacked([known[size] for size in sizes])
 
 
 def _by_kind_bytes(held: Mapping[str, float]) -> dict[str, float]:
@@ -462,7 +441,7 @@ def plain_strategies(problem: Problem, best: Strategy) -> tuple[Strategy, ...]:
     )
     if not plain:
         return ()
-    found = _Rows(problem=problem, strategies=plain).estimates()
+    found = problem.estimated(plain, problem.model.parameters)
     step_s = np.broadcast_to(found.step_s, len(plain))
     held = problem.cluster.accelerator.memory_bytes or math.inf
     fits = np.broadcast_to(found.memory.needed <= held, len(plain))

@@ -11,9 +11,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from equipoise import economics
-from equipoise.decide.field import MAX_ACCELERATORS
-from equipoise.decide.query import USUAL_MOST, TrainingQuery
-from equipoise.economics import Electricity, GridCarbon, Price, Rates
+from equipoise.decide.question.field import MAX_ACCELERATORS
+from equipoise.decide.question.query import USUAL_MOST, TrainingQuery
+from equipoise.economics import Price, Rates
 from equipoise.economics.quotes import read_quotes
 from equipoise.errors import DataError, EvidenceError, SpecError, UsageError
 from equipoise.files import read_input
@@ -413,27 +413,41 @@ def kinds(chip: Accelerator) -> tuple[str, ...]:
     return tuple(chip.slug.split(_JOINT))
 
 
-def system_rates(
-    system: RequestedSystem, terms: PriceTerms, *, carbon: GridCarbon, power: Electricity | None
-) -> Rates:
-    """The rates of a system on some terms; a mixture costs the mean of its parts, where all have a price.
-
-    carbon, power: of the user's own electricity and building. Source: definition; equal numbers of each.
-    """
-    assert system.cluster is not None
+def rates_of(query: TrainingQuery, system: RequestedSystem, terms: PriceTerms) -> Rates:
+    """What a system costs on some terms, with the user's own prices and quotes."""
+    carbon = economics.grid(query.region, user_g_per_kwh=query.carbon_g_per_kwh)
+    power = None
+    if query.electricity_usd_per_kwh is not None or query.pue is not None:
+        power = economics.electricity(
+            usd_per_kwh=query.electricity_usd_per_kwh, pue=query.pue, in_office=system.is_desktop
+        )
+    own_usd = system.usd_per_accelerator_hour
+    if system.cluster is None:  # of a machine without an entry: what the user states
+        return Rates(
+            price=economics.price("", usd_per_accelerator_hour=own_usd, terms=terms),
+            grid=carbon,
+            accelerator_power_w=None,
+            system_power=economics.SYSTEM_POWER,
+            electricity=power,
+        )
     chip = system.cluster.accelerator
-    if system.quotes and system.usd_per_accelerator_hour is None:
-        quoted = tuple(each for each in system.quotes if each.terms == terms)
-        listed = economics.rates(chip, carbon=carbon, terms=terms, power=power)
-        return replace(listed, price=quoted[0], others=quoted[1:]) if quoted else listed
-    own = economics.rates(
-        chip, user_price=system.usd_per_accelerator_hour, carbon=carbon, terms=terms, power=power
-    )
+    found = economics.rates(chip, user_price=own_usd, carbon=carbon, terms=terms, power=power)
+    quoted = tuple(each for each in system.quotes if each.terms == terms) if own_usd is None else ()
+    if quoted:
+        return replace(found, price=quoted[0], others=quoted[1:])
+    return replace(found, price=_mixed_price(chip, terms)) if found.price is None else found
+
+
+def _mixed_price(chip: Accelerator, terms: PriceTerms) -> Price | None:
+    """The mean price of the parts of a mixture, where all have one; None of a single chip.
+
+    Source: definition; equal numbers of each.
+    """
     prices = [economics.price(slug, terms=terms) for slug in kinds(chip)]
-    if own.price is not None or len(prices) == 1 or None in prices:
-        return own
     known = [each for each in prices if each is not None]
-    joint = Price(
+    if len(prices) == 1 or len(known) < len(prices):
+        return None
+    return Price(
         accelerator=chip.slug,
         usd_per_accelerator_hour=fmean(each.usd_per_accelerator_hour for each in known),
         low=fmean(each.low for each in known),
@@ -442,4 +456,3 @@ def system_rates(
         terms=terms,
         log_half_width=max(each.log_half_width for each in known),
     )
-    return replace(own, price=joint)

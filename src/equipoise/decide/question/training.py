@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from equipoise.calibration import EvidenceSource
 from equipoise.calibration.forecasts import published_growth
-from equipoise.decide.fine_tuning import (
+from equipoise.decide.question.fine_tuning import (
     QLORA_OFFLOAD,
     USUAL_LORA_RANK,
     as_asked,
@@ -26,7 +26,7 @@ from equipoise.decide.fine_tuning import (
     samples_of_examples,
     usual_fine_tuning_batch,
 )
-from equipoise.decide.query import TrainingQuery, changed
+from equipoise.decide.question.query import TrainingQuery
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.intervals import DEVIATE
 from equipoise.perfmodel.space import Value
@@ -377,7 +377,7 @@ def unrestricted(restricted: Training, query: TrainingQuery) -> Training | None:
     """
     if not (query.fixed or query.precision) or {"trained", "lora_rank"} & set(parameter_choices(query.fixed)):
         return None
-    return replace(restricted, choices=_choices(changed(query, fixed=(), precision=()), restricted.workload))
+    return replace(restricted, choices=_choices(replace(query, fixed=(), precision=()), restricted.workload))
 
 
 def _choices(query: TrainingQuery, about: Workload) -> Mapping[str, tuple[Value, ...]]:

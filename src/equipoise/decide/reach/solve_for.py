@@ -15,9 +15,9 @@ from equipoise.decide.answer import Candidate
 from equipoise.decide.assess import Inputs, nothing_fits
 from equipoise.decide.candidates import SystemCandidates, with_budget
 from equipoise.decide.decision import collect_candidates
-from equipoise.decide.model_family import ModelFamily, TriedModel, used_fraction
-from equipoise.decide.query import BUDGETS, FIELDS, Ask, TrainingQuery, changed
-from equipoise.decide.training import batch_words, fixed_budget
+from equipoise.decide.question.query import BUDGETS, FIELDS, Ask, TrainingQuery
+from equipoise.decide.question.training import batch_words, fixed_budget
+from equipoise.decide.reach.model_family import ModelFamily, TriedModel, used_fraction
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.intervals import Interval, exact, product
 from equipoise.spec.catalogue import Catalogue
@@ -116,7 +116,7 @@ def solve_for(query: TrainingQuery, *, scores: Scores | None, catalogue: Catalog
     known = catalogue or catalogue_of(query.hardware, query.workloads)
     start = max(_START_SAMPLES, float(query.global_batch_samples or 1))
     with threadpool_limits(limits=1):  # the matrices are small: threads would only wait for each other
-        collected = collect_candidates(changed(query, ask=None, training_samples=start), known, scores)
+        collected = collect_candidates(replace(query, ask=None, training_samples=start), known, scores)
         found: list[BudgetReach] = []
         refused: list[EvidenceError | UsageError] = list(collected.refused)
         for one in collected.systems:
@@ -259,7 +259,7 @@ class _SizeSolver(Struct, frozen=True, kw_only=True):
         stated = {"training_samples": samples} if unit is None else {"training_tokens": samples * unit}
         inputs = replace(
             self.inputs,
-            query=changed(self.query, ask=None, **stated),
+            query=replace(self.query, ask=None, **stated),
             training=replace(about, budget=fixed_budget(about.workload, samples)),
         )
         return with_budget(inputs, self.system.assessment, self.start, factor)

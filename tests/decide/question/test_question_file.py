@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from equipoise.decide.query import fields_of
+from equipoise.decide.question.query import fields_of
 from equipoise.errors import DataError, UsageError
 from equipoise.library.decisions import file_values, read_question
 

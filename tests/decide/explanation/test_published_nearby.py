@@ -3,7 +3,7 @@
 import pytest
 from asking import ask
 
-from equipoise.decide.published_pretrainings import near_published_pretrainings, pretrainings
+from equipoise.decide.explanation.published_nearby import near_published_pretrainings, pretrainings
 
 
 def test_the_same_model_on_the_same_chip_is_the_nearest():

@@ -7,10 +7,10 @@ import pytest
 from msgspec.structs import replace
 
 from equipoise.calibration.profiles import model_for
-from equipoise.decide.query import query
-from equipoise.decide.strategy_search import problem
-from equipoise.decide.surveys import SURVEYS
-from equipoise.decide.training import training
+from equipoise.decide.question.query import query
+from equipoise.decide.question.training import training
+from equipoise.decide.strategies.strategy_search import problem
+from equipoise.decide.strategies.surveys import SURVEYS
 from equipoise.errors import SpecError, UsageError
 from equipoise.runs import embedded
 from equipoise.spec.catalogue import shipped
@@ -33,7 +33,7 @@ def test_examples_epochs_and_sequence_make_the_training_budget():
 
 
 def test_a_config_of_the_hub_is_trained_as_the_workload_of_the_catalogue():
-    config = Path(__file__).parents[1] / "bank" / "workloads" / "qwen25_32b_config.json"
+    config = Path(__file__).parents[2] / "bank" / "workloads" / "qwen25_32b_config.json"
     given = {"train": "lora", "examples": "50k", "sequence": 4096}
     found = training(query({"config": config, **given}), shipped(), embedded.scores())
     known = trained("qwen25_32b", **given)

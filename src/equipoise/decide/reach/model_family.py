@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from equipoise.decide.answer import Candidate
 from equipoise.decide.assess import Inputs, assess
 from equipoise.decide.candidates import system_candidates
-from equipoise.decide.query import TrainingQuery, changed
+from equipoise.decide.question.query import TrainingQuery
+from equipoise.decide.question.systems import RequestedSystem
+from equipoise.decide.question.training import fixed_budget
 from equipoise.decide.select import Rule, choose, figures_of
-from equipoise.decide.systems import RequestedSystem
-from equipoise.decide.training import fixed_budget
 from equipoise.decide.user_evidence import UserEvidence
 from equipoise.errors import SpecError
 from equipoise.spec.transformer import Transformer
@@ -154,7 +154,7 @@ class ModelFamily(Struct, kw_only=True):
         samples = max(1.0, tokens / base.sequence_tokens)
         inputs = replace(
             self.inputs,
-            query=changed(self.query, ask=None, training_tokens=samples * base.sequence_tokens),
+            query=replace(self.query, ask=None, training_tokens=samples * base.sequence_tokens),
             training=replace(
                 about,
                 workload=workload,
@@ -167,7 +167,6 @@ class ModelFamily(Struct, kw_only=True):
         candidates = system_candidates(inputs, assess(inputs, self.system)).allowed
         return TriedModel(
             shape=shape,
-            tokens=tokens,
             candidates=candidates,
             used={
                 end: min((used_fraction(self.query, each, end) for each in candidates), default=math.inf)
@@ -228,7 +227,6 @@ class TriedModel(Struct, frozen=True, kw_only=True):
     """
 
     shape: Transformer
-    tokens: float
     candidates: tuple[Candidate, ...]
     used: Mapping[str, float]
 

@@ -15,7 +15,7 @@ from equipoise.decide.answer import Candidate, Reason
 from equipoise.decide.assess import Assessment, Inputs
 from equipoise.decide.combine import WorkloadPlans, workload_plans
 from equipoise.decide.select import Selection
-from equipoise.decide.strategy_search import Problem
+from equipoise.decide.strategies.strategy_search import Problem
 from equipoise.decide.user_evidence import TraceCheck, named
 from equipoise.economics import Rates
 from equipoise.errors import SpecError
@@ -30,28 +30,14 @@ from equipoise.spec.workload import Workload, workload
 from equipoise.units import format_count, format_duration, format_percent, format_si
 
 
-class LinkUncertainty(Struct, frozen=True, kw_only=True):
-    """How uncertain links leave a step, all else known: standard deviations of its logarithm.
+def _links_log_sd(problem: Problem, strategy: Strategy, draws: Sequence[CollectiveParameters]) -> float:
+    """How uncertain links leave a step, all else known: the standard deviation of its logarithm.
 
-    usual_log_sd: by the tables; timed_log_sd: as the user timed them.
+    draws: equally likely links.
     """
-
-    usual_log_sd: float
-    timed_log_sd: float
-
-
-def link_uncertainty(problem: Problem, strategy: Strategy) -> LinkUncertainty | None:
-    """How uncertain links leave a step of a strategy; None where none was timed."""
-    links = problem.model.links
-    if links is None or not links.figures:
-        return None
     nodes = machine(replace(problem.cluster, num_accelerators=strategy.num_accelerators))
-
-    def log_sd(draws: Sequence[CollectiveParameters]) -> float:
-        drawn = stacked([replace(problem.model.parameters, collective=each) for each in draws])
-        return float(np.std(np.log(estimate(problem.load, nodes, grid([strategy]), drawn).step_s)))
-
-    return LinkUncertainty(usual_log_sd=log_sd(links.usual_draws), timed_log_sd=log_sd(links.draws))
+    drawn = stacked([replace(problem.model.parameters, collective=each) for each in draws])
+    return float(np.std(np.log(estimate(problem.load, nodes, grid([strategy]), drawn).step_s)))
 
 
 # As far as the closest neighbour of any workload held out lay: what is farther is similar to nothing
@@ -60,23 +46,10 @@ _FARTHEST_OCTAVES = 6.0
 _EXPERIMENT = "docs/experiments/0022-similar-workloads.md"
 
 
-class ModelSize(Struct, frozen=True, kw_only=True):
-    """What makes workloads similar. flop_per_sample: of a sample's way forward and back."""
-
-    params: float
-    flop_per_sample: float
-
-    @property
-    def words(self) -> str:
-        """Both amounts."""
-        return f"{format_si(self.params)} parameters and {format_si(self.flop_per_sample, 'FLOP')} per sample"
-
-
 class SimilarWorkload(Struct, frozen=True, kw_only=True):
     """The published workload closest to another. octaves: how far. plans: how wrong those of it were."""
 
     workload: Workload
-    sizes: ModelSize
     octaves: float
     plans: WorkloadPlans
 
@@ -86,54 +59,49 @@ def closest_workload(about: Workload) -> SimilarWorkload | None:
 
     Source: the Euclidean distance of both logarithms.
     """
-    mine = sizes_of(about)
+    mine = model_size(about)
     if mine is None:
         return None
     found = []
     for name, plans in workload_plans().items():
         known = workload(name)
-        theirs = sizes_of(known)
+        theirs = model_size(known)
         if theirs is not None:
-            far = math.hypot(
-                math.log2(theirs.params / mine.params),
-                math.log2(theirs.flop_per_sample / mine.flop_per_sample),
-            )
-            found.append(SimilarWorkload(workload=known, sizes=theirs, octaves=far, plans=plans))
+            far = math.dist([math.log2(each) for each in theirs], [math.log2(each) for each in mine])
+            found.append(SimilarWorkload(workload=known, octaves=far, plans=plans))
     near = [each for each in found if each.octaves <= _FARTHEST_OCTAVES]
     return min(near, key=lambda each: each.octaves, default=None)
 
 
-def sizes_of(about: Workload) -> ModelSize | None:
+def model_size(about: Workload) -> tuple[float, float] | None:
     """Its parameters and FLOP per sample; None where the catalogue does not know them."""
     try:
         load = workload_load(about)
     except SpecError:
         return None
     params, flop = float(load.params), float(load.train_flop_per_sample)
-    return ModelSize(params=params, flop_per_sample=flop) if params > 0 and flop > 0 else None
+    return (params, flop) if params > 0 and flop > 0 else None
+
+
+def _size_words(about: Workload) -> str:
+    params, flop = model_size(about) or (0.0, 0.0)
+    return f"{format_si(params)} parameters and {format_si(flop, 'FLOP')} per sample"
 
 
 def closest_reason(inputs: Inputs, assessment: Assessment) -> tuple[Reason, ...]:
     """What is published that is closest, where nothing is published of the workload itself."""
     about = inputs.training.workload
-    if (
-        assessment.survey is None
-        or assessment.published is not None
-        or inputs.training.budget.batches is not None
-    ):
-        return ()
-    mine, like = sizes_of(about), closest_workload(about)
-    if (
-        mine is None or like is None or like.workload.slug == about.slug
-    ):  # only its training budget is another
+    is_published = assessment.published is not None or inputs.training.budget.batches is not None
+    like = None if assessment.survey is None or is_published else closest_workload(about)
+    if like is None or like.workload.slug == about.slug:  # only its training budget is another
         return ()
     return (
         Reason(
             words=(
-                f"The closest published workload is {like.workload.title}, {like.sizes.words}; yours has "
-                f"{mine.words}. Plans of it took {like.plans.bias:.2g} times the published time (median of "
-                f"{format_count(like.plans.num_trainings)}). For comparison only: correcting by such a match "
-                "made plans of workloads held out no more accurate."
+                f"The closest published workload is {like.workload.title}, {_size_words(like.workload)}; "
+                f"yours has {_size_words(about)}. Plans of it took {like.plans.bias:.2g} times the published "
+                f"time (median of {format_count(like.plans.num_trainings)}). For comparison only: correcting "
+                "by such a match made plans of workloads held out no more accurate."
             ),
             formula=f"distance of log params and log FLOP; {_EXPERIMENT}",
         ),
@@ -269,10 +237,10 @@ def _measured(assessment: Assessment, best: Candidate) -> Iterator[Reason]:
 
     refs = dict.fromkeys(name for each in links.figures for name in each.files)
     words = [*link_words(links, assessment.cluster)]
-    uncertain = None if best.strategy is None else link_uncertainty(survey.problem, best.strategy)
-    if uncertain is not None:
+    if best.strategy is not None and links.figures:
         now, before = (
-            format_percent(round(each, 4)) for each in (uncertain.timed_log_sd, uncertain.usual_log_sd)
+            format_percent(round(_links_log_sd(survey.problem, best.strategy, draws), 4))
+            for draws in (links.draws, links.usual_draws)
         )
         words.append(
             f"Links leave a step on {format_count(best.num_accelerators)} uncertain by {now} (standard "

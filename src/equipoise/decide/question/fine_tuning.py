@@ -4,7 +4,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from equipoise.decide.query import TrainingQuery
+from equipoise.decide.question.query import TrainingQuery
 from equipoise.errors import UsageError
 from equipoise.spec.strategy import METHODS, TRAINED, Method, Trained
 from equipoise.spec.workload import Rollout, Workload

@@ -14,12 +14,12 @@ from equipoise.decide.assess import Assessment, Inputs, is_batch_of_nobody
 from equipoise.decide.combine import combined_record, distance_log_sd
 from equipoise.decide.estimators.model import transfer_record
 from equipoise.decide.estimators.published import FARTHEST, largest_known
-from equipoise.decide.evidence import LEAST_LOG_SD, ErrorRecord
+from equipoise.decide.evidence import LEAST_LOG_SD, ErrorRecord, Group
 from equipoise.decide.ledger import LEDGER, running
-from equipoise.decide.query import Objective
+from equipoise.decide.question.query import Objective
+from equipoise.decide.question.systems import kinds
 from equipoise.decide.select import (
     Figures,
-    Group,
     Rule,
     choose,
     excess_of,
@@ -30,8 +30,7 @@ from equipoise.decide.select import (
     time_values,
     worth,
 )
-from equipoise.decide.strategy_search import Problem
-from equipoise.decide.systems import kinds
+from equipoise.decide.strategies.strategy_search import Problem
 from equipoise.files import user_file
 from equipoise.intervals import Interval, log_sd, with_log_sd
 from equipoise.perfmodel.estimate import estimate

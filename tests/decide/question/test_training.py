@@ -5,9 +5,9 @@ from asking import published_scores
 
 from equipoise.calibration.profiles import model_for
 from equipoise.calibration.published.set_ups import known_workload
-from equipoise.decide.query import query
-from equipoise.decide.strategy_search import problem
-from equipoise.decide.training import batch_words, training, usual_batch
+from equipoise.decide.question.query import query
+from equipoise.decide.question.training import batch_words, training, usual_batch
+from equipoise.decide.strategies.strategy_search import problem
 from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.perfmodel.load import workload_load
 from equipoise.spec.catalogue import catalogue

@@ -1,22 +1,30 @@
-"""The published steps nearest to what an answer shows, and what the model predicts of them.
+"""Published steps and pretrainings nearest to what an answer shows, and what the model predicts of them.
 
-They are shown and change no estimate: docs/experiments/0030. Nothing is read before somebody asks for them.
+They are shown and change no estimate (docs/experiments/0030) but by the factor that all pretrainings give
+(`combine.PlanRecord`). Nothing is read before somebody asks for them.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
+from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, convert
 from numpy.typing import NDArray
 
 from equipoise.calibration.profiles import software_for
 from equipoise.decide.answer import Answer, Candidate
+from equipoise.decide.combine import planned_pretrainings, pretraining_kind, record_of
+from equipoise.decide.question.training import has_usual_batch
 from equipoise.errors import SpecError
+from equipoise.files import shipped_table
 from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.spec.hardware import is_same_chip, is_same_family, peak_log2
 from equipoise.spec.strategy import SOFTWARE, SOFTWARE_NAMES, Trained, software
+from equipoise.units import TRILLION
 
 if TYPE_CHECKING:
     import polars as pl
@@ -155,7 +163,7 @@ def chips_apart(slugs: Sequence[str | None], wanted: str, catalogue: Catalogue) 
     return found
 
 
-MOST = 5
+MOST_NEAR: Final = 5
 
 
 class NearStep(Struct, frozen=True, kw_only=True):
@@ -209,7 +217,7 @@ def _near(planned: PlannedStep) -> tuple[NearStep, ...]:
     from equipoise.calibration.published.table import published_steps  # noqa: PLC0415
 
     catalogue = shipped()
-    found = nearest_steps(published_steps(), planned, catalogue, most=MOST)
+    found = nearest_steps(published_steps(), planned, catalogue, most=MOST_NEAR)
     steps = []
     for row in found.iter_rows(named=True):
         step = _predicted(row["row_id"])
@@ -253,3 +261,124 @@ def _planned(answer: Answer, shown: Candidate) -> PlannedStep:
         software=trainer,
         dtype=None if shown.strategy is None else shown.strategy.precision,
     )
+
+
+class Pretraining(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A language model whose pretraining was published in accelerator-hours.
+
+    family: trainings of one project. num_accelerators: None where it is not known. batch_tokens: None where
+    it is not published. precision: of products, as strategies name it.
+    """
+
+    title: str
+    family: str
+    workload: str
+    tokens: float
+    sequence_tokens: int
+    accelerator: str
+    accelerator_hours: float
+    source: str
+    num_accelerators: int | None = None
+    batch_tokens: int | None = None
+    precision: str | None = None
+
+
+class NearPretraining(Struct, frozen=True, kw_only=True):
+    """A published pretraining near to the candidate that is shown.
+
+    distance: as of published steps, by kind and size of model and by chip. num_accelerators: None where it
+    is not known. accelerator_hours_per_t_tokens: of each 1e12 tokens. model_ratio: accelerator-hours as they
+    would be planned, the factor of pretrainings included, over those published.
+    """
+
+    title: str
+    distance: float
+    tokens: float
+    active_params: float
+    accelerator: str
+    num_accelerators: int | None
+    accelerator_hours: float
+    accelerator_hours_per_t_tokens: float
+    model_ratio: float
+    source: str
+
+
+@cache
+def pretrainings() -> tuple[Pretraining, ...]:
+    """The published pretrainings: facts of data/pretrainings.toml, each with its source."""
+    path = Path(str(files("equipoise"))) / "data" / "pretrainings.toml"
+    return convert(tuple(shipped_table(path)["pretraining"]), tuple[Pretraining, ...])
+
+
+def _is_pretraining(answer: Answer) -> bool:
+    """As Training.is_pretraining, of a transformer."""
+    question, about = answer.question, answer.workload
+    is_stated = not question.is_to_target and not question.counts_examples
+    return is_stated and has_usual_batch(about) and about.transformer is not None and about.rollout is None
+
+
+class PublishedItself(Struct, frozen=True, kw_only=True):
+    """The published pretraining of an answer's model on its chip.
+
+    answer_ratio: accelerator-hours of the answer over the published ones, each of a token.
+    """
+
+    precision: str | None
+    answer_ratio: float
+
+
+def published_itself(answer: Answer) -> PublishedItself | None:
+    """The published pretraining of the model on the chip of the candidate shown; None: there is none."""
+    shown = answer.shown
+    tokens = answer.question.training_tokens
+    if shown is None or not shown.accelerator_hours or tokens is None or not _is_pretraining(answer):
+        return None
+    for each in pretrainings():
+        if (each.workload, each.accelerator) == (answer.workload.slug, shown.accelerator):
+            return PublishedItself(
+                precision=each.precision,
+                answer_ratio=shown.accelerator_hours / tokens / (each.accelerator_hours / each.tokens),
+            )
+    return None
+
+
+def near_published_pretrainings(answer: Answer | None) -> tuple[NearPretraining, ...]:
+    """The published pretrainings nearest to the candidate shown, the nearest first.
+
+    Empty where no language model is trained in full on a stated amount of text, or nothing is near.
+    """
+    shown = None if answer is None else answer.shown
+    if answer is None or shown is None or not _is_pretraining(answer):
+        return ()
+    about = answer.workload.transformer
+    assert about is not None
+    kind = pretraining_kind(answer.workload)
+    apart = chips_apart(
+        list(dict.fromkeys(each.accelerator for each in pretrainings())), shown.accelerator, shipped()
+    )
+    found = []
+    for each in pretrainings():
+        planned = planned_pretrainings().get(each.title)
+        if planned is None or each.accelerator not in apart:
+            continue
+        distance = apart[each.accelerator] + OTHER_MODEL * (each.workload != answer.workload.slug)
+        distance += OTHER_KIND * (planned.kind != kind)
+        distance += PER_DOUBLING_OF_PARAMS * abs(math.log2(planned.active_params / about.active_params))
+        if distance > FARTHEST:
+            continue
+        found.append(
+            NearPretraining(
+                title=each.title,
+                distance=distance,
+                tokens=each.tokens,
+                active_params=planned.active_params,
+                accelerator=each.accelerator,
+                num_accelerators=each.num_accelerators,
+                accelerator_hours=each.accelerator_hours,
+                accelerator_hours_per_t_tokens=each.accelerator_hours / each.tokens * TRILLION,
+                model_ratio=planned.step_hours_ratio / record_of(planned.kind).bias,
+                source=each.source,
+            )
+        )
+    found.sort(key=lambda each: (each.distance, each.title))
+    return tuple(found[:MOST_NEAR])

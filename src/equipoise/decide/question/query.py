@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 from msgspec import Struct, convert
 from msgspec.structs import force_setattr, replace
 
-from equipoise.decide.field import Field, Group, Sizes, Verb, in_usd
+from equipoise.decide.question.field import Field, Group, Sizes, Verb, in_usd
 from equipoise.errors import DataError, UsageError
 from equipoise.files import shipped_table
 from equipoise.spec.hardware import DEFAULT_GRID, ON_RECLAIM, TERMS, OnReclaim
@@ -194,6 +194,12 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
     def has_measurements(self) -> bool:
         """Whether the user gives runs, timed collectives or traces, or states how traces ran."""
         return bool(self.runs or self.collectives or self.traces or self.traced_as)
+
+    @property
+    def fixed_names(self) -> frozenset[str]:
+        """The parameters of a strategy that the question states, by name."""
+        stated = frozenset(name for text in self.fixed for name in re.findall(r"(\w+)\s*=", text))
+        return stated | {"precision"} if self.precision else stated
 
     @property
     def rests_on_files(self) -> bool:
@@ -407,8 +413,3 @@ def without_choice(query: TrainingQuery) -> TrainingQuery:
     """The question with every field of its choice as if it was not given: objective, limits and money."""
     left = {name: default_of(name) for name, each in FIELDS.items() if each.group in _OF_CHOICE}
     return replace(query, **left)
-
-
-def changed(query: TrainingQuery, **values: object) -> TrainingQuery:
-    """The question with some attributes changed, checked as a new one is."""
-    return replace(query, **values)

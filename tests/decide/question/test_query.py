@@ -3,8 +3,9 @@
 import math
 
 import pytest
+from msgspec.structs import replace
 
-from equipoise.decide.query import ATTRIBUTES, FIELDS, changed, default_of, fields_of, query
+from equipoise.decide.question.query import ATTRIBUTES, FIELDS, default_of, fields_of, query
 from equipoise.errors import DataError, UsageError
 
 BERT = {"workload": "bert", "accelerator": ["h100"]}
@@ -64,9 +65,9 @@ def test_an_amount_of_buying_is_a_wish_to_compare_it():
 
 def test_a_changed_question_is_checked_as_a_new_one():
     asked = query({**BERT, "tokens": "1T"})
-    assert changed(asked, training_tokens=1e9).training_tokens == 1e9
+    assert replace(asked, training_tokens=1e9).training_tokens == 1e9
     with pytest.raises(UsageError, match="keep one"):
-        changed(asked, training_samples=5.0)
+        replace(asked, training_samples=5.0)
 
 
 def test_names_of_options_are_unique_and_verbs_of_one_training_take_a_workload():
@@ -83,3 +84,20 @@ def test_the_default_of_a_field_is_what_an_empty_question_has():
     assert names
     for name in names:
         assert getattr(asked, name) == default_of(name), name
+
+
+@pytest.mark.parametrize(
+    ("option", "amount"),
+    [
+        *(("price", each) for each in ("-1", "nan", "1e9")),
+        *(("electricity", each) for each in ("0", "nan", "99")),
+        *(("pue", each) for each in ("0.9", "nan", "99")),
+        *(("purchase", each) for each in ("-1", "1e9")),
+        *(("hosting", each) for each in ("-1", "1e9")),
+        *(("utilisation", each) for each in ("0", "1.5")),
+        *(("horizon", each) for each in ("0", "inf", "1000")),
+    ],
+)
+def test_amounts_of_money_and_power_that_are_none_are_refused(option, amount):
+    with pytest.raises(UsageError, match=f"--{option} is .*expected"):
+        query({**BERT, option: amount})

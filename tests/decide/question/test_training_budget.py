@@ -7,8 +7,8 @@ import pytest
 from asking import published_scores
 from msgspec.structs import replace
 
-from equipoise.decide.query import query
-from equipoise.decide.training import fixed_budget, training_budget
+from equipoise.decide.question.query import query
+from equipoise.decide.question.training import fixed_budget, training_budget
 from equipoise.errors import UsageError
 from equipoise.spec.mlperf import Scores
 from equipoise.spec.workload import workload

@@ -3,8 +3,8 @@
 import pytest
 
 from equipoise.bench.topology import read
-from equipoise.decide.query import query
-from equipoise.decide.systems import requested_systems, usual_most
+from equipoise.decide.question.query import query
+from equipoise.decide.question.systems import requested_systems, usual_most
 from equipoise.economics import price
 from equipoise.errors import EquipoiseError, EvidenceError, SpecError, UsageError
 from equipoise.spec.catalogue import catalogue

@@ -1,0 +1,1 @@
+"""What budget and deadline allow: the most tokens, or the largest model."""
