@@ -144,12 +144,17 @@ def _planned_s(row: ScoredEntry, scores: Scores) -> float | None:
 def planned_published_pretrainings() -> Iterator[tuple[Planned, float]]:
     """Each with the time that the steps of its best strategy take, and the parameters that a token passes.
 
+    The best that agrees with what the training states of its strategy: what a team lost by another one is no
+    part of the factor, for an answer names the best.
     Failures at its size are in the time, as plans count them on top of the factor that follows from this.
     """
     known = catalogue(workloads=(Path(str(files("equipoise"))) / "data" / "pretrained_models.toml",))
     for each in pretrainings():
         precision = () if each.precision is None else (each.precision,)
-        query = TrainingQuery(workload=each.workload, training_tokens=each.tokens, precision=precision)
+        fixed = () if each.strategy is None else (each.strategy,)
+        query = TrainingQuery(
+            workload=each.workload, training_tokens=each.tokens, precision=precision, fixed=fixed
+        )
         asked = training(query, known, None)
         about = replace(asked.workload, sequence_tokens=each.sequence_tokens)
         stated = each.batch_tokens

@@ -522,7 +522,7 @@ def test_at_the_break_even_value_of_an_hour_both_cost_the_same():
 
 def test_what_breaks_a_limit_breaks_even_at_no_value_of_an_hour():
     found = ask(
-        workload="llama31_8b", tokens="1T", accelerator=["h100", "mi300x"], deadline="7d", budget="120k"
+        workload="llama31_8b", tokens="1T", accelerator=["h100", "mi300x"], deadline="6d", budget="120k"
     )
     [offer] = [each for each in found.offers if not each.is_feasible]
     other = found.candidate(offer.candidate)  # faster and dearer than the choice, and over the budget

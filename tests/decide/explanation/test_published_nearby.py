@@ -4,6 +4,7 @@ import pytest
 from asking import ask
 
 from equipoise.decide.explanation.published_nearby import near_published_pretrainings, pretrainings
+from equipoise.decide.question.training import parameter_choices
 
 
 def test_the_same_model_on_the_same_chip_is_the_nearest():
@@ -33,3 +34,13 @@ def test_every_pretraining_has_a_source_and_a_name_of_its_own():
     assert len(known) > 100
     assert len({each.title for each in known}) == len(known)
     assert all(each.source and each.tokens > 0.0 and each.accelerator_hours > 0.0 for each in known)
+
+
+def test_stated_ranks_are_those_of_the_stated_accelerators():
+    stated = {each.title: each for each in pretrainings() if each.strategy is not None}
+    # OpenLLM-France/Lucie-Training, model card: "Tensor Parallelism (with 512 GPUs) 4", pipeline 4, data 32.
+    assert parameter_choices((stated["Lucie 7B"].strategy,)) == {"tp": (4,), "pp": (4,), "dp": (32,)}
+    for each in stated.values():
+        ranks = {name: values[0] for name, values in parameter_choices((each.strategy,)).items()}
+        if {"tp", "pp", "dp"} <= ranks.keys():
+            assert ranks["tp"] * ranks["pp"] * ranks["dp"] == each.num_accelerators, each.title

@@ -267,7 +267,8 @@ class Pretraining(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """A language model whose pretraining was published in accelerator-hours.
 
     family: trainings of one project. num_accelerators: None where it is not known. batch_tokens: None where
-    it is not published. precision: of products, as strategies name it.
+    it is not published. precision: of products, as strategies name it. strategy: what is stated of the rest,
+    as `TrainingQuery.fixed` takes it.
     """
 
     title: str
@@ -281,6 +282,7 @@ class Pretraining(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     num_accelerators: int | None = None
     batch_tokens: int | None = None
     precision: str | None = None
+    strategy: str | None = None
 
 
 class NearPretraining(Struct, frozen=True, kw_only=True):
