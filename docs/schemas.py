@@ -22,7 +22,7 @@ from equipoise.decide.answer import Alternative, Answer, Candidate
 from equipoise.decide.explanation.published_nearby import NearPretraining, NearStep
 from equipoise.decide.prediction import Prediction
 from equipoise.decide.question.query import TrainingQuery
-from equipoise.decide.reach.solve_for import Reaches
+from equipoise.decide.solve_for import Reaches
 from equipoise.intervals import Bar, Interval
 from equipoise.launch import Setting, Snippet
 from equipoise.report.json import SCHEMA_VERSIONS, WeightedSource, schema_id

@@ -49,7 +49,7 @@ ORDER = {
     "decide": (
         *("question", "evidence", "answer", "select", "combine", "ledger"),
         *("strategies", "user_evidence", "estimators", "assess", "candidates", "explanation"),
-        *("decision", "prediction", "reach", "allocation"),
+        *("decision", "prediction", "model_family", "solve_for", "allocation"),
     ),
     "report": (
         *("format", "charts", "blocks", "figures", "svg", "json", "bench_json"),

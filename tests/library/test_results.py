@@ -15,7 +15,7 @@ from command_line import equipoise as command
 import equipoise
 from equipoise.decide.answer import Answer
 from equipoise.decide.question.query import FIELDS, fields_of
-from equipoise.decide.reach.solve_for import Reaches
+from equipoise.decide.solve_for import Reaches
 from equipoise.errors import UsageError
 from equipoise.library import arguments
 from equipoise.library.decisions import CANDIDATE_COLUMNS, result_of

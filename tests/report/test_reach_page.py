@@ -4,7 +4,7 @@ import pytest
 from rich.console import Console
 
 from equipoise.decide.question.query import query
-from equipoise.decide.reach.solve_for import solve_for
+from equipoise.decide.solve_for import solve_for
 from equipoise.report.html import render as html
 from equipoise.report.json import fields_of
 from equipoise.report.pages.prediction import REACH

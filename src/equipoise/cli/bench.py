@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from equipoise.cli.output import PAGE, Inputs, Output, verb
+from equipoise.cli.output import PAGE, InputFiles, Output, verb
 from equipoise.errors import EvidenceError, UsageError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def _workloads_from(incomplete: str) -> list[str]:
 
 @verb(reads=("hardware",), outputs=("allow_code", *PAGE))
 def bench(
-    inputs: Inputs,
+    inputs: InputFiles,
     output: Output,
     *,
     workloads: Annotated[

@@ -15,7 +15,7 @@ from equipoise.cli.output import (
     JSON,
     PAGE,
     RESULTS,
-    Inputs,
+    InputFiles,
     Options,
     Output,
     answers_only,
@@ -181,7 +181,7 @@ _NEEDED = ("fastapi", "jinja2", "uvicorn")
 
 @verb(reads=RESULTS, outputs=())
 def serve(
-    inputs: Inputs,
+    inputs: InputFiles,
     *,
     host: Annotated[
         str, typer.Option(help="Address to listen on. Any but this machine's own needs a token.")

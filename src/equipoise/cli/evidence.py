@@ -11,7 +11,7 @@ import typer
 from msgspec.structs import replace
 
 from equipoise.cli.options import Accelerator, Columns, Round, SeveralWorkloads, Workload
-from equipoise.cli.output import NAMES, PAGE, RESULTS, Inputs, Output, progress_line, stated, verb
+from equipoise.cli.output import NAMES, PAGE, RESULTS, InputFiles, Output, progress_line, stated, verb
 from equipoise.errors import DataError, SpecError, UsageError
 from equipoise.files import expect_folder
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @verb(reads=NAMES)
 def ingest(
-    inputs: Inputs,
+    inputs: InputFiles,
     output: Output,
     *,
     paths: Annotated[
@@ -100,7 +100,7 @@ def _ingest_fields(report: "IngestReport") -> Mapping[str, Any]:
 
 @verb(reads=RESULTS)
 def scores(
-    inputs: Inputs,
+    inputs: InputFiles,
     output: Output,
     *,
     round_: Round = None,
@@ -147,7 +147,7 @@ def _score_fields(frame: "pl.DataFrame") -> Mapping[str, Any]:
 
 @verb(reads=RESULTS)
 def report(
-    inputs: Inputs,
+    inputs: InputFiles,
     output: Output,
     *,
     round_: Round = None,
@@ -171,7 +171,7 @@ def report(
 
 @verb(reads=("data", "also"))
 def export(
-    inputs: Inputs,
+    inputs: InputFiles,
     output: Output,
     *,
     table: Annotated[
@@ -240,7 +240,7 @@ def _steps(folders: list[Path]) -> "pl.DataFrame":
 
 @verb(reads=RESULTS, outputs=PAGE)
 def backtest(
-    inputs: Inputs,
+    inputs: InputFiles,
     output: Output,
     *,
     rounds: Annotated[
@@ -310,7 +310,7 @@ def _rounds(listed: str | None, held: list[str]) -> list[str] | None:
 
 @verb(reads=NAMES)
 def validate(
-    inputs: Inputs,
+    inputs: InputFiles,
     output: Output,
     *,
     files: Annotated[

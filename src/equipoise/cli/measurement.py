@@ -9,7 +9,7 @@ import typer
 from msgspec import Struct
 
 from equipoise.cli.options import clusters_from
-from equipoise.cli.output import PAGE, Inputs, Output, progress_line, stated, verb
+from equipoise.cli.output import PAGE, InputFiles, Output, progress_line, stated, verb
 from equipoise.errors import UsageError
 from equipoise.files import written
 
@@ -109,7 +109,7 @@ _STANDARD_INPUT = "-"
 
 @verb(reads=("hardware",), outputs=PAGE)
 def topology(
-    inputs: Inputs,
+    inputs: InputFiles,
     output: Output,
     *,
     file: Annotated[
@@ -154,7 +154,7 @@ def _topology_fields(found: "Meaning") -> Mapping[str, Any]:
 
 @verb(reads=("hardware",), outputs=PAGE)
 def collectives(
-    inputs: Inputs,
+    inputs: InputFiles,
     output: Output,
     *,
     files: Annotated[

@@ -8,7 +8,7 @@ import typer
 from equipoise import spec
 from equipoise.cli.app import write
 from equipoise.cli.options import choices_from
-from equipoise.cli.output import RESULTS, Inputs, Output, verb
+from equipoise.cli.output import RESULTS, InputFiles, Output, verb
 from equipoise.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _EXAMPLES: Final = {
 
 @verb(reads=RESULTS)
 def list_(
-    inputs: Inputs,
+    inputs: InputFiles,
     output: Output,
     *,
     kind: Annotated[

@@ -307,7 +307,7 @@ def _writer(name: str) -> "Writer":
 Options: TypeAlias = Mapping[str, object]  # by option, as typed; None, False and empty: not given
 
 
-class Inputs(Struct, frozen=True, kw_only=True):
+class InputFiles(Struct, frozen=True, kw_only=True):
     """What a verb reads by `--data` and `--also`, and what names mean by `--hardware` and `--workloads`.
 
     own_catalogue: None where the shipped one holds.
@@ -346,7 +346,7 @@ def verb(
     """Give a function the options that it shares with others, which it takes as records.
 
     asks: the fields of that verb's question, which the function takes as Options. argument: the attribute of
-    them that is given by position. reads: of INPUTS, which it takes as Inputs. outputs: of OUTPUTS, which
+    them that is given by position. reads: of INPUTS, which it takes as InputFiles. outputs: of OUTPUTS, which
     it takes as Output. It takes these records by position, in this order, and own options by name.
     """
 
@@ -381,7 +381,7 @@ def verb(
     return with_options
 
 
-def _inputs(given: Mapping[str, Any]) -> Inputs:
+def _inputs(given: Mapping[str, Any]) -> InputFiles:
     """What is named; the files of `--hardware` and `--workloads` are read. Raises SpecError for these."""
     own = None
     files = [tuple(given.get(name) or ()) for name in NAMES]
@@ -389,4 +389,4 @@ def _inputs(given: Mapping[str, Any]) -> Inputs:
         from equipoise.spec.catalogue import catalogue
 
         own = catalogue(*files)
-    return Inputs(data=given.get("data"), also=tuple(given.get("also") or ()), own_catalogue=own)
+    return InputFiles(data=given.get("data"), also=tuple(given.get("also") or ()), own_catalogue=own)

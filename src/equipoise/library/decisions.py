@@ -35,7 +35,7 @@ from equipoise.units import MIB
 if TYPE_CHECKING:
     from equipoise.decide.decision import Progress
     from equipoise.decide.prediction import Prediction
-    from equipoise.decide.reach.solve_for import Reaches
+    from equipoise.decide.solve_for import Reaches
 
 SUFFIX: Final = ".toml"
 _MOST_BYTES: Final = MIB
@@ -281,7 +281,7 @@ def _prediction(query: TrainingQuery, scores: Scores) -> "Result[Prediction]":
 
 
 def _reaches(query: TrainingQuery, scores: Scores, known: Catalogue | None) -> "Result[Reaches]":
-    from equipoise.decide.reach.solve_for import solve_for  # noqa: PLC0415 - as in result_of
+    from equipoise.decide.solve_for import solve_for  # noqa: PLC0415 - as in result_of
     from equipoise.report.pages.prediction import REACH  # noqa: PLC0415
 
     presentation = Presentation(

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from equipoise.decide.ledger import LedgerEntry, LedgerReport
     from equipoise.decide.prediction import Prediction
     from equipoise.decide.question.query import TrainingQuery
-    from equipoise.decide.reach.solve_for import Reaches
+    from equipoise.decide.solve_for import Reaches
     from equipoise.runs.ingest import IngestReport
 
 

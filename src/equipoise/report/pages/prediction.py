@@ -9,7 +9,7 @@ from equipoise.calibration import EvidenceSource
 from equipoise.decide.answer import Candidate
 from equipoise.decide.prediction import Prediction
 from equipoise.decide.question.query import TrainingQuery
-from equipoise.decide.reach.solve_for import BudgetReach, Reaches, ReachLimit, Within
+from equipoise.decide.solve_for import BudgetReach, Reaches, ReachLimit, Within
 from equipoise.intervals import Interval
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.decide.reach.model_family import of_size
+from equipoise.decide.model_family import of_size
 from equipoise.errors import SpecError
 from equipoise.spec.workload import workload
 

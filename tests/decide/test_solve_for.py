@@ -6,7 +6,7 @@ import pytest
 
 from equipoise.decide.decision import answer
 from equipoise.decide.question.query import query
-from equipoise.decide.reach.solve_for import most_within, solve_for
+from equipoise.decide.solve_for import most_within, solve_for
 from equipoise.errors import EvidenceError, UsageError
 
 DAY_S = 86_400.0

@@ -15,9 +15,9 @@ from equipoise.decide.answer import Candidate
 from equipoise.decide.assess import Inputs, nothing_fits
 from equipoise.decide.candidates import SystemCandidates, with_budget
 from equipoise.decide.decision import collect_candidates
+from equipoise.decide.model_family import ModelFamily, TriedModel, used_fraction
 from equipoise.decide.question.query import BUDGETS, FIELDS, Ask, TrainingQuery
 from equipoise.decide.question.training import batch_words, fixed_budget
-from equipoise.decide.reach.model_family import ModelFamily, TriedModel, used_fraction
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.intervals import Interval, exact, product
 from equipoise.spec.catalogue import Catalogue

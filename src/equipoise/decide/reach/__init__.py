@@ -1,1 +1,0 @@
-"""What budget and deadline allow: the most tokens, or the largest model."""
