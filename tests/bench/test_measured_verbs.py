@@ -108,7 +108,7 @@ def test_rows_of_which_none_can_be_used_are_too_little_evidence(tmp_path):
     assert ended.returncode == 3
     found = json.loads(ended.stdout)
     assert found["status"] == "not_enough_evidence"
-    assert "#wrong" in found["missing"][0]
+    assert "#wrong" in found["reason"]
 
 
 def test_control_characters_of_files_never_reach_the_terminal(tmp_path):

@@ -103,7 +103,7 @@ def test_what_tells_nothing_is_refused_in_one_sentence(content, code, words, tmp
     [
         (("nowhere.txt",), b"nowhere.txt: No such file"),
         ((".",), b".: not a regular file"),
-        (("--accelerator", "zeppelin"), b"'zeppelin' is not a known system or accelerator"),
+        (("--accelerator", "zeppelin"), b"'zeppelin'"),
         (("--batch", "1"), b"--batch"),
         (("--html", "no/such/x.html"), b"does not exist"),
     ],

@@ -9,7 +9,7 @@ from equipoise.bench.collectives import CollectiveRun, CollectiveRuns, Timing, b
 from equipoise.bench.collectives.files import read_files
 from equipoise.calibration.collective_runs import fit_curve
 from equipoise.calibration.collective_verdicts import PUBLISHED_MARGIN, judged
-from equipoise.errors import DataError, EvidenceError, SpecError, UsageError
+from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.runs import Tally
 from equipoise.spec.hardware import accelerators
 from equipoise.spec.links import published_collectives
@@ -218,7 +218,7 @@ def test_wrong_names_are_refused():
         links_of(run, accelerator="mill-9000")
     with pytest.raises(UsageError, match=r"'USB'.* NV#, XGMI, PIX"):
         links_of(run, link="USB")
-    with pytest.raises(DataError, match="no row"):
+    with pytest.raises(EvidenceError, match="no row"):
         judged(CollectiveRuns(runs=(), rejected=Tally()))
 
 

@@ -21,7 +21,7 @@ from equipoise.calibration.collective_runs import (
     reach_of,
     run_links,
 )
-from equipoise.errors import DataError, EvidenceError
+from equipoise.errors import EvidenceError
 from equipoise.perfmodel.collectives import OPERATIONS
 from equipoise.perfmodel.parameters import COLLECTIVE_PRIORS, CollectiveParameters, prior_log_sd
 from equipoise.spec.catalogue import Catalogue
@@ -110,11 +110,14 @@ def judged(
     accelerator: of the catalogue, or a system; what the files name unless given. link: the class of the
     weakest link between ranks, as `nvidia-smi topo -m` names it; what is usual unless given.
     catalogue: what names mean; the shipped one unless given.
-    Raises SpecError for an accelerator or link that is not known; DataError where no run was read.
+    Raises SpecError for an accelerator or link that is not known; EvidenceError where no run was read.
     """
     if not reading.runs:
         reasons = "; ".join(f"{each['first']} ({each['count']} times)" for each in reading.rejected.rows())
-        raise DataError(f"no row of the files can be used: {reasons or 'they hold no result'}")
+        raise EvidenceError(
+            f"no row of the files can be used: {reasons or 'they hold no result'}",
+            missing=("results with sizes and times as nccl-tests and rccl-tests write them",),
+        )
     named = None if link is None else checked_link(link)
     fits, unfitted = list[CollectiveFit](), list[tuple[CollectiveRun, str]]()
     verdicts = list[Verdict]()

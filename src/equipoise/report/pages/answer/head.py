@@ -127,8 +127,8 @@ def _facts(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[Label
     if rejected:
         yield "Not used", sentence(rejected[0])
     if not (is_brief and answer.question.compares_rentable):
-        # On one screen what is paid for takes the line of what the step to a larger size says too.
-        is_said = is_brief and best.charges is not None and step is not None
+        # On one screen what is paid for, or generated, takes the line of what the step to a larger size says.
+        is_said = is_brief and bool(best.charges or answer.rollout) and step is not None
         yield from _trade_offs(answer, best, is_brief=is_brief, with_returns=not (needs_rows or is_said))
     yield "Evidence", capital(_evidence(answer, best))
 
@@ -192,7 +192,7 @@ def _evidence(answer: Answer, best: Candidate) -> str:
     published = published_itself(answer)
     if published is not None:
         precision = f" in {published.precision}" if published.precision else ""
-        ratio = f"{1.0 / published.answer_ratio:.2g}x these accelerator-hours{precision}"
+        ratio = f"{1.0 / published.answer_ratio:.2g}x the accelerator-hours{precision}"
         return f"model of {software}; published: {ratio}"
     lacks = "none published of its kind" if is_unlike else "no run of this training"
     if factor is not None and factor != 1.0:
@@ -605,14 +605,17 @@ def _values_around(answer: Answer, best: Candidate) -> str | None:
         at = min(max(0, next(faster, len(values)) - 1), len(values) - 2)
         parts = [(f"less than {hour_usd(values[at + 1])} {amounts.currency()}", at)]
     parts += [("more", at + 1)] if at + 1 < len(values) else []
-    offers = {(found[place].system, found[place].terms) for _, place in parts}
-    name = _size_of if offers == {(best.system, best.terms)} else offer_title
-    return f"worth {'; '.join(f'{worth}: {name(found[place])}' for worth, place in parts)}"
+    shown = [found[place] for _, place in parts]
+    # Of one system on several terms a number alone would not say which.
+    has_terms = any(each.system == best.system and each.terms != best.terms for each in shown)
+    names = [offer_title(each) if has_terms else _value_name(each, best) for each in shown]
+    return f"worth {'; '.join(f'{worth}: {name}' for (worth, _), name in zip(parts, names, strict=True))}"
 
 
-def _size_of(each: Candidate) -> str:
-    """The size alone, where all else is as recommended."""
-    return count(each.num_accelerators)
+def _value_name(each: Candidate, best: Candidate) -> str:
+    """The size alone where all else is as recommended."""
+    is_same = (each.system, each.terms) == (best.system, best.terms)
+    return count(each.num_accelerators) if is_same else offer_title(each)
 
 
 def hour_usd(value: TimeValue) -> str:
