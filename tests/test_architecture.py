@@ -375,7 +375,8 @@ def test_advise_runs_through_few_modules(tmp_path):
         text=True,
         check=True,
     )
-    called = ended.stderr.split()
+    # On a busy machine lines of progress stand there too.
+    called = [line for line in ended.stderr.split() if line.startswith("/")]
     assert "/cli/app.py" in called
     assert len(called) <= MOST_MODULES, called
 

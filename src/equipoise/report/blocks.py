@@ -4,9 +4,11 @@ Sections of blocks (prose, tables, tiles, figures). html.py and terminal.py rend
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Final, Generic, Literal, TypeAlias, TypedDict, TypeVar, Unpack
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.intervals import Interval
 from equipoise.report.charts import BarChart, Chart
@@ -388,6 +390,27 @@ class Page(Struct, Generic[Shown], frozen=True, kw_only=True):
         """Titles of the sections for which there are no data."""
         wanted = [each for each in self.sections if not each.is_extra]
         return [section.title for section in wanted if not section.applies(findings)]
+
+
+def page_within(page: Page[Shown], context: Callable[[Shown], AbstractContextManager[None]]) -> Page[Shown]:
+    """The page with each of its parts made within what its findings ask for, such as a currency."""
+
+    def within(make: Callable[..., Any]) -> Callable[..., Any]:
+        def made(findings: Shown, *further: int) -> Any:  # noqa: ANN401 - what the part is made of
+            with context(findings):
+                found = make(findings, *further)
+                return found if isinstance(found, str) else tuple(found)
+
+        return made
+
+    return replace(
+        page,
+        title=within(page.title),
+        about=within(page.about),
+        headline=within(page.headline),
+        sections=tuple(replace(each, blocks=within(each.blocks)) for each in page.sections),
+        brief=None if page.brief is None else within(page.brief),
+    )
 
 
 def short_page(

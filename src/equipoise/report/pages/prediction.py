@@ -29,6 +29,7 @@ from equipoise.report.blocks import (
     names,
     note,
     numbers,
+    page_within,
     prose,
     strong,
     table_of,
@@ -457,7 +458,7 @@ def _reach_table(best: BudgetReach, shown: Sequence[Within]) -> Table:
         numbers(capital(best.unit), "amount.value", format_si),
         numbers("90 % range", ends),
         numbers("Time", "candidate.time_s", amounts.duration),
-        numbers("USD", "candidate.usd", amounts.digits),
+        numbers(amounts.currency(), "candidate.usd", amounts.sums),
         words("Limited by", "limit"),
         words("", lambda each: Cell(text="recommended" if _is_taken(best, each) else "")),
     )
@@ -470,18 +471,21 @@ def _assumed(found: Reaches) -> tuple[Block, ...]:
     return (bullets(f"{capital(sentence(each))}." for each in rests),)
 
 
-REACH: Final[Page[Reaches]] = Page(
-    title=lambda found: f"{printable(found.best.workload.title)}: {_reach_headline(found)}",
-    about=_reach_about,
-    headline=_reach_headline,
-    sections=(
-        Section("answer", "The answer", _answer),
-        Section("sizes", "By number of accelerators", _reach_sizes),
-        Section("assumed", "What is assumed", _assumed),
-        Section("notes", "Notes", notes_blocks, needs=("notes",), is_extra=True),
+REACH: Final[Page[Reaches]] = page_within(
+    Page(
+        title=lambda found: f"{printable(found.best.workload.title)}: {_reach_headline(found)}",
+        about=_reach_about,
+        headline=_reach_headline,
+        sections=(
+            Section("answer", "The answer", _answer),
+            Section("sizes", "By number of accelerators", _reach_sizes),
+            Section("assumed", "What is assumed", _assumed),
+            Section("notes", "Notes", notes_blocks, needs=("notes",), is_extra=True),
+        ),
+        closing=lambda _: (
+            "Times that nobody has measured are predictions: try the first steps before you spend the money.",
+        ),
+        brief=_reach_brief,
     ),
-    closing=lambda _: (
-        "Times that nobody has measured are predictions: try the first steps before you spend the money.",
-    ),
-    brief=_reach_brief,
+    lambda found: amounts.written_in(found.best.question.own_currency),
 )

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from equipoise.decide.answer import Alternative, Answer
 from equipoise.decide.evidence import NOT_COMPARED, NOTHING_FITS
-from equipoise.report.blocks import Block, Page, Section, bullets, more_note, note, prose, strong
+from equipoise.report.blocks import Block, Page, Section, bullets, more_note, note, page_within, prose, strong
 from equipoise.report.format import listed, printable, sentence, written_in
 from equipoise.report.pages.answer import basis, compare, head, overview, resources
 
@@ -46,13 +46,8 @@ def _money_written(answer: Answer) -> AbstractContextManager[None]:
     return written_in(answer.question.own_currency, limit_usd=answer.question.budget_usd, usd=usd)
 
 
-def _brief(answer: Answer, num_rows: int) -> tuple[Block, ...]:
-    """The answer on one screen: figures, sizes around the choice, the nearest change or the alternatives."""
-    with _money_written(answer):
-        return _screen(answer, num_rows)
-
-
 def _screen(answer: Answer, num_rows: int) -> tuple[Block, ...]:
+    """The answer on one screen: figures, sizes around the choice, the nearest change or the alternatives."""
     shown = compare.around_choice(answer, num_rows)
     alternatives = [each for each in answer.alternatives if not _is_shown(answer, each)][:_MOST_ALTERNATIVES]
     change: Block = bullets(compare.alternative_spans(answer, each) for each in alternatives)
@@ -95,29 +90,17 @@ def _is_shown(answer: Answer, each: Alternative) -> bool:
     return one.id in valued or bool(one.broken) or bool(valued and (is_same or is_cheaper))
 
 
-def _headline(answer: Answer) -> str:
-    with _money_written(answer):
-        return head.headline(answer)
-
-
-def _shown(section: Section[Answer]) -> Section[Answer]:
-    """The section with its money in the currency of the question, folded unless it is the first."""
-
-    def blocks(answer: Answer) -> tuple[Block, ...]:
-        with _money_written(answer):
-            return tuple(section.blocks(answer))
-
-    return replace(section, blocks=blocks, is_folded=section is not SECTIONS[0])
-
-
-ANSWER: Final[Page[Answer]] = Page(
-    title=lambda answer: f"{printable(answer.workload.title)}: {_headline(answer)}",
-    about=head.about,
-    headline=_headline,
-    sections=tuple(map(_shown, SECTIONS)),
-    closing=lambda answer: (
-        "Times that nobody has measured are predictions: try the first steps before you book the machines.",
-        f"Dataset {printable(answer.dataset)}.",
+ANSWER: Final[Page[Answer]] = page_within(
+    Page(
+        title=lambda answer: f"{printable(answer.workload.title)}: {head.headline(answer)}",
+        about=head.about,
+        headline=head.headline,
+        sections=(SECTIONS[0], *(replace(each, is_folded=True) for each in SECTIONS[1:])),
+        closing=lambda answer: (
+            "Times that nobody has measured are predictions: try the first steps before you book machines.",
+            f"Dataset {printable(answer.dataset)}.",
+        ),
+        brief=_screen,
     ),
-    brief=_brief,
+    _money_written,
 )
