@@ -1,6 +1,7 @@
 """`collectives` and `trace` as their users and scripts meet them: real processes, exit codes, streams."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -121,3 +122,21 @@ def test_control_characters_of_files_never_reach_the_terminal(tmp_path):
         assert ended.returncode == 0
         assert "\x1b" not in ended.stdout + ended.stderr
         assert "\x07" not in ended.stdout + ended.stderr
+
+
+def test_a_device_that_is_not_here_is_refused_before_anything_is_written(tmp_path):
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("needs a machine without accelerators")
+    ended = equipoise("bench", "mlp", "--device", "cuda", "--out", "sweep", cwd=tmp_path)
+    assert ended.returncode == 2
+    assert "--device cuda" in ended.stderr
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_two_outputs_have_two_names(tmp_path):
+    (tmp_path / "log.txt").write_text(ROW)
+    ended = equipoise("collectives", "log.txt", "--json-out", "one", "--html", "./one", cwd=tmp_path)
+    assert ended.returncode == 2
+    assert re.search(r"--json-out.*--html", ended.stderr)
+    assert not (tmp_path / "one").exists()

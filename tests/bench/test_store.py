@@ -136,6 +136,19 @@ def test_a_damaged_trial_is_named(tmp_path):
         Store(tmp_path).finished()
 
 
+def test_trials_outlive_a_damaged_plan(tmp_path):
+    run_sweep(trials(), tmp_path, instant([]), limit_s=1.0)
+    plan = tmp_path / "sweep.json"
+    plan.write_text("{")
+    with pytest.raises(DataError, match=r"sweep\.json.*; .*plan"):
+        Store(tmp_path).plan()
+    plan.unlink()  # as the message says, then the same sweep again
+    started = []
+    run_sweep(trials(), tmp_path, instant(started), limit_s=1.0)
+    assert started == []
+    assert Store(tmp_path).holds_all(trials())
+
+
 def test_a_field_that_no_trial_has_is_named(tmp_path):
     run_sweep(trials(1), tmp_path, instant([]), limit_s=1.0)
     (path,) = tmp_path.glob("trials/*.json")

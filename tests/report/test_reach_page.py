@@ -36,6 +36,19 @@ def test_the_text_fits_and_has_the_figures(found):
     assert [each for each in sizes if format_si(each.value) not in text] == []
 
 
+def test_money_is_in_the_currency_of_the_question():
+    # 5,000 USD at 0.92 EUR a dollar are 4,600 EUR.
+    asked = {"workload": "llama2_7b", "ask": "tokens", "budget": 5000, "accelerator": "h100-sxm5-80gb"}
+    found = solve_for(query(asked | {"max_accelerators": 8, "currency": "EUR=0.92"}), scores=None)
+    console = Console(width=80, highlight=False, markup=False)
+    with console.capture() as capture:
+        render(REACH, found, console)
+    for text in (capture.get(), html(REACH, found)):
+        assert "4,600" in text
+        assert "EUR" in text
+        assert "USD" not in text
+
+
 def test_a_size_that_allows_a_little_more_stands_beside_the_faster_one_taken():
     asked = query(
         {"workload": "llama31_8b", "ask": "tokens", "budget": 50_000, "deadline": "5d", "accelerator": "h100"}

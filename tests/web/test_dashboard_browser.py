@@ -157,6 +157,15 @@ def test_a_name_is_chosen_by_keys_alone(opened):
         assert page.evaluate("document.activeElement.id") != "workload"
 
 
+def test_enter_asks_about_what_was_typed(opened):
+    with opened("/advice?workload=bert&accelerator=dgx-a100&max_accelerators=8") as page:
+        field = page.get_by_role("combobox", name="On", exact=True)
+        field.fill("3x rtx4090")  # a value that is not offered, as the field itself suggests
+        page.keyboard.press("Enter")
+        page.wait_for_url("**accelerator=3x*rtx4090**")
+        page.locator("#result h1", has_text="4090").wait_for()
+
+
 def test_jobs_are_shared_out_as_rows_are_filled(opened):
     first = "/allocate?accelerator=16x+h100&workload-1=bert&deadline-1=1+h"
     with opened(first) as page:

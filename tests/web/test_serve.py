@@ -35,6 +35,7 @@ def test_a_port_in_use_is_one_sentence():
     ("arguments", "words"),
     [
         (("--host", "no-such-host.invalid"), "no-such-host.invalid"),
+        (("--host", "192.0.2.1"), "give --host"),  # of documentation (RFC 5737): no machine has it
         (("--token", "short"), " 16 "),
         (("--runs", "no-such-folder"), "no-such-folder: "),
         (("--port", "70000"), "--port"),
