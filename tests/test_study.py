@@ -371,3 +371,9 @@ def test_a_submitter_is_found_however_it_is_capitalised():
     # v0.5 spells `nvidia`, later rounds `NVIDIA`: one organisation.
     assert scores(submitter="nvidia").equals(scores(submitter="NVIDIA"))
     assert {"v0.5", "v4.1"} <= set(scores(submitter="Nvidia")["round"])
+
+
+def test_a_filter_that_leaves_nothing_names_what_there_is():
+    # GNMT left the benchmark after v0.7: MLCommons, rounds of MLPerf Training.
+    with pytest.raises(SpecError, match=r"gnmt.*\bv4\.1;.*\bbert\b"):
+        scores(round="v4.1", workload="gnmt")

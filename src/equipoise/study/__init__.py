@@ -36,7 +36,7 @@ def scores(
     Filters take the names of data, in any case, or their aliases (`4.1`, `NVIDIA H100-SXM5-80GB`); reference
     and baseline are found before filtering. sort: a column, `-column` for descending; else by round,
     workload, accelerators and score. catalogue: what names mean; the shipped one unless given.
-    Raises SpecError for a name that the data do not hold, naming those they do.
+    Raises SpecError for a name that the entries left do not hold, naming those they do.
     """
     known = catalogue or shipped()
     rows = with_metrics(score_table(data=data, also=also)).rename({"campaign": "round"})
@@ -48,11 +48,12 @@ def scores(
         ("submitter", submitter, str),
         ("division", division, str.lower),
     )
-    held = {column: rows[column] for column, wanted, _ in filters if wanted is not None}
+    where = "the data"
     for column, wanted, spelt in filters:
         if wanted is not None:
-            value = named(wanted, held[column], spelt)
+            value = named(wanted, rows[column], spelt, where=where)
             rows = rows.filter(pl.col(column).str.to_lowercase() == value.lower())
+            where = f"{'the entries of' if where == 'the data' else f'{where},'} {value}"
     return rows.select(SCORE_COLUMNS)
 
 
