@@ -8,7 +8,6 @@ import numpy as np
 
 from equipoise.decide.answer import Answer, Candidate, Constraint, ConstraintName, MemoryUse, TimeValue
 from equipoise.decide.evidence import NOT_USED, Grade
-from equipoise.decide.explanation.published_nearby import published_itself
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.economics.ownership import Ownership, Way
 from equipoise.economics.quotes import Charges
@@ -189,17 +188,26 @@ def _evidence(answer: Answer, best: Candidate) -> str:
         return GRADES[best.grade]
     trained = answer.workload.trained if best.strategy is None else best.strategy.trained
     is_unlike = answer.workload.is_unlike_published(trained)
-    published = published_itself(answer)
+    published = None if answer.question.is_to_target else _published_words(answer)
     if published is not None:
-        precision = f" in {published.precision}" if published.precision else ""
-        ratio = f"{1.0 / published.answer_ratio:.2g}x the accelerator-hours{precision}"
-        return f"model of {software}; published: {ratio}"
+        return f"model of {software}; published: {published}"
     lacks = "none published of its kind" if is_unlike else "no run of this training"
     if factor is not None and factor != 1.0:
         if answer.workload.rollout is not None:
             return f"model of {software}; a step takes {factor:.2f} times as long, as published"
         return f"model of {software}, its step time \u00d7 {factor:.2f}; {lacks}"
     return f"model of {software}, its steps alone; {lacks}"
+
+
+def _published_words(answer: Answer) -> str | None:
+    """What the published pretraining of the very model on the chip took; None where there is none."""
+    from equipoise.decide.explanation.published_nearby import published_itself  # noqa: PLC0415 - of few answers
+
+    found = published_itself(answer)
+    if found is None:
+        return None
+    precision = f" in {found.precision}" if found.precision else ""
+    return f"{1.0 / found.answer_ratio:.2g}x the accelerator-hours{precision}"
 
 
 WAYS: Final[dict[Way, str]] = {"rent": "rented", "buy": "bought", "own": "already yours"}
