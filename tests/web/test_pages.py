@@ -4,6 +4,9 @@ import csv
 import io
 import json
 import re
+import shutil
+import tarfile
+from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
@@ -381,3 +384,16 @@ def test_the_page_without_runs_names_a_model_there_is():
     with pytest.raises(EvidenceError) as refused:
         chosen(RunsFields(), DataSources())
     assert known_name(re.search(r"equipoise bench (\S+)", refused.value.missing[0])[1])
+
+
+def test_runs_open_with_the_latest_that_can_be_read(tmp_path):
+    with tarfile.open(Path(__file__).parents[2] / "docs" / "examples" / "small-cnn-sweep.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    (whole,) = (each.parent for each in tmp_path.rglob("sweep.json"))
+    damaged = tmp_path / "damaged"
+    shutil.copytree(whole, damaged)
+    (damaged / "sweep.json").write_text("{")  # written to last
+    sources = DataSources(runs=(whole, damaged))
+    assert chosen(RunsFields(), sources) == whole
+    shutil.rmtree(whole)
+    assert chosen(RunsFields(), DataSources(runs=(damaged,))) == damaged

@@ -154,7 +154,7 @@ def collect_candidates(
     refused: list[EvidenceError] = []
     for assessment in assessments:
         candidates = system_candidates(inputs, assessment)
-        if not candidates.candidates and _near_size(assessment) is None and not _lacks_memory(assessment):
+        if not candidates.candidates and not _lacks_memory(assessment) and _near_size(assessment) is None:
             refused.append(_no_estimate(inputs, assessment))
         else:
             found.append(candidates)

@@ -48,12 +48,13 @@ def scores(
         ("submitter", submitter, str),
         ("division", division, str.lower),
     )
-    where = "the data"
+    stated: list[str] = []
     for column, wanted, spelt in filters:
         if wanted is not None:
+            where = f"the entries of {', '.join(stated)}" if stated else "the data"
             value = named(wanted, rows[column], spelt, where=where)
             rows = rows.filter(pl.col(column).str.to_lowercase() == value.lower())
-            where = f"{'the entries of' if where == 'the data' else f'{where},'} {value}"
+            stated.append(value)
     return rows.select(SCORE_COLUMNS)
 
 

@@ -94,20 +94,35 @@ def chosen(fields: RunsFields, sources: DataSources) -> Path:
             ),
         )
     if fields.sweep is None:
-        return max(found.values(), key=_changed_s)
+        return _latest(found.values())
     if fields.sweep not in found:
         raise SpecError(f"runs {fields.sweep!r} are not known; there are {', '.join(found)}")
     return found[fields.sweep]
 
 
+def _latest(folders: Iterable[Path]) -> Path:
+    """The folder written to last of those that can be read; of all where none can."""
+    newest_first = sorted(folders, key=_changed_s, reverse=True)
+    return next(filter(_is_readable, newest_first), newest_first[0])
+
+
+def _is_readable(folder: Path) -> bool:
+    """Whether it is no sweep whose plan is damaged; a loop's runs are read one by one."""
+    if not is_watched(folder):
+        try:
+            Store(folder).plan()
+        except DataError:
+            return False
+    return True
+
+
 def _changed_s(folder: Path) -> float:
-    """When the last trial of a sweep ended, or it began; when a loop last wrote; 0 where it is damaged."""
+    """When the last trial of a sweep ended, or it began; when a loop last wrote."""
     if is_watched(folder):
         return max((files.changed_s for files in runs_files(folder)[0]), default=0.0)
     try:
-        Store(folder).plan()
         return max((folder / name).stat().st_mtime for name in ("sweep.json", trials_folder(folder).name))
-    except (OSError, DataError):
+    except OSError:
         return 0.0
 
 
@@ -117,7 +132,7 @@ def _runs_fields(given: Given, sources: DataSources) -> tuple[Control, ...]:
         return ()
     named = first(given, "sweep")
     if named not in found:
-        latest = max(found.values(), key=_changed_s)
+        latest = _latest(found.values())
         named = next(name for name, folder in found.items() if folder == latest)
     return (
         Select(
