@@ -21,6 +21,8 @@ import equipoise
 
 # As many as a watch takes.
 NUM_STEPS = 100_000
+# After so many it has chosen of how many steps it records one.
+NUM_SETTLED = 70
 
 
 def main() -> None:
@@ -44,12 +46,12 @@ def one_rank(rank: pairs.Rank, num_pairs: int) -> None:
 
     with equipoise.watch(step.module, num_steps=NUM_STEPS) as seen:
         watched = iter(seen.batches(subject.batches))
-        run(watched, pairs.NUM_WARM_UP)
+        run(watched, NUM_SETTLED)
         taken_off(seen)
         arms = {
             "bare": (nullcontext, subject.batches),
             "again": (nullcontext, subject.batches),
-            "instrumented": (lambda: put_on(seen, step.module), watched),
+            "instrumented": (lambda: put_on(seen), watched),
         }
 
         def block_s(arm: str, num_steps: int) -> float:
@@ -62,14 +64,18 @@ def one_rank(rank: pairs.Rank, num_pairs: int) -> None:
             dist.all_reduce(taken, op=dist.ReduceOp.MAX)
             return float(taken) / num_steps
 
-        found = in_pairs(block_s, sorted(arms), num_pairs)
+        # Blocks of whole cycles: each has as many recorded steps as the others.
+        found = in_pairs(block_s, sorted(arms), num_pairs, cycle=seen._every)  # noqa: SLF001 - not made for this
     if rank.number == 0:
         pairs.told(rank, found)
 
 
-def in_pairs(block_s: Callable[[str, int], float], arms: list[str], num_pairs: int) -> dict[str, list[float]]:
-    """Seconds of a step of each arm, in so many rounds of an order drawn anew."""
-    num_steps = max(1, round(pairs.BLOCK_S / median(block_s("bare", 3) for _ in range(5))))
+def in_pairs(
+    block_s: Callable[[str, int], float], arms: list[str], num_pairs: int, *, cycle: int
+) -> dict[str, list[float]]:
+    """Seconds of a step of each arm, in so many rounds of an order drawn anew, in blocks of whole cycles."""
+    step_s = median(block_s("bare", 3) for _ in range(5))
+    num_steps = cycle * max(1, round(pairs.BLOCK_S / step_s / cycle))
     taken: dict[str, list[float]] = {name: [] for name in arms}
     order = random.Random(1)  # noqa: S311 - an order, no secret
     for _ in range(num_pairs):
@@ -79,13 +85,15 @@ def in_pairs(block_s: Callable[[str, int], float], arms: list[str], num_pairs: i
 
 
 @contextmanager
-def put_on(seen: Any, module: Any) -> Iterator[None]:  # noqa: ANN401 - a Watch, which is not made for this
+def put_on(seen: Any) -> Iterator[None]:  # noqa: ANN401 - a Watch, which is not made for this
     """The hooks of a watch that has settled, for a block."""
-    from equipoise.bench.watching.hooks import attached  # noqa: PLC0415 - after the cores are set
+    from equipoise.bench.watching.hooks import updates_seen  # noqa: PLC0415 - after the cores are set
 
-    seen._hooks.enter_context(attached(seen.loop, [module]))  # noqa: SLF001 - likewise
+    seen._hooks.enter_context(updates_seen(seen.loop))  # noqa: SLF001 - likewise
     if seen._gradients:  # noqa: SLF001 - likewise
         seen._gradients.settle()  # noqa: SLF001 - likewise
+    take_up = seen._count_steps if seen.loop.is_counting else seen._record_steps  # noqa: SLF001 - likewise
+    take_up()
     try:
         yield
     finally:
@@ -94,6 +102,7 @@ def put_on(seen: Any, module: Any) -> Iterator[None]:  # noqa: ANN401 - a Watch,
 
 def taken_off(seen: Any) -> None:  # noqa: ANN401 - likewise
     """No hook of it is left."""
+    seen._marks.close()  # noqa: SLF001 - likewise
     seen._hooks.close()  # noqa: SLF001 - likewise
     if seen._gradients:  # noqa: SLF001 - likewise
         seen._gradients.release()  # noqa: SLF001 - likewise
