@@ -744,3 +744,25 @@ def test_what_has_no_price_is_not_said_to_be_rented():
         False,
         True,
     ]
+
+
+def test_a_pipeline_that_no_software_of_the_chip_runs_is_not_offered():
+    # torch.distributed.pipelining has DualPipeV; MaxText and XLA on TPU have no pipeline that hides experts' traffic.
+    asked = {"workload": "deepseekv3_671b", "tokens": "1T", "accelerators": 1024}
+    for chip in ("tpu-v5p", "h200"):
+        chosen = ask(asked, accelerator=chip, fix=["pp=8"]).recommended.strategy
+        assert (chosen.schedule == "1f1b") == (chip == "tpu-v5p")
+    stated = ask(asked, accelerator="tpu-v5p", fix=["pp=8", "schedule=dualpipe_v"])
+    assert stated.recommended.strategy.schedule == "dualpipe_v"
+
+
+def test_a_pipeline_of_another_software_is_said_to_be_that():
+    asked = {"workload": "deepseekv3_671b", "tokens": "1T", "accelerator": "h200", "accelerators": 1024}
+
+    def named(**more):
+        return [each for each in ask(asked, **more).chosen_for_you if "dualpipe_v" in each]
+
+    (words,) = named()
+    assert {"torchtitan", "megatron_core"} <= set(re.findall(r"\w+", words))
+    assert not named(software="torchtitan")
+    assert not named(fix=["schedule=dualpipe_v"])
