@@ -3,6 +3,7 @@
 import io
 
 import pytest
+from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.console import Console
 
@@ -190,6 +191,12 @@ def test_the_first_series_stays_on_top():
     lines = plot(scatter(series(CIRCLE, (8.0,), (1.0,)), series(SQUARE, (8.0,), (1.0,))), is_unicode=False)
     assert "o" in "".join(lines)
     assert "#" not in "".join(lines)
+
+
+def test_what_the_reader_looks_for_stays_on_top():
+    star = replace(series(Mark(colour=3, symbol="star"), (8.0,), (1.0,)), is_main=True)
+    lines = plot(scatter(series(CIRCLE, (8.0, 16.0), (1.0, 0.0)), star))
+    assert sum(line.count("*") for line in lines) == 1
 
 
 def test_a_grid_counts_what_shares_a_spot():
