@@ -602,3 +602,11 @@ def test_above_a_bar_stands_the_accelerator_time_of_a_sample():
     assert chart.labels == ("3.67 s", "3.75 s", "3.9 s", "4.2 s")
     bars = [sum(part.heights[place] for part in chart.series) for place in range(4)]
     assert bars == pytest.approx([3.675, 3.75, 3.9, 4.2])
+
+
+def test_series_of_a_chart_are_told_apart_without_colours():
+    found = charts(ANSWER, made_answer())
+    assert found
+    for name, chart in found.items():
+        points = [each.mark.symbol for each in chart.series if not getattr(each, "is_curve", False)]
+        assert len(set(points)) == len(points), name
