@@ -2,7 +2,7 @@
 
     python benchmarks/watching.py [--workloads mlp@64,small_cnn@16] [--ranks 1,2] [--pairs 400]
 
-As benchmarks/instrumentation.py, of which it is a variant: the same blocks, order and interval, another arm.
+As benchmarks/instrumentation.py, of which it is a variant: the same order and interval, another arm.
 Hooks are put on before a watched block and taken off after it, outside of its time; what a watch does once
 (its begin, the profiled steps, its end) is not in it. Run it on a quiet machine: it takes one core a rank.
 """
@@ -12,16 +12,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from itertools import islice
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 import instrumentation as pairs
 
 import equipoise
 
+# A block holds several of the steps that are recorded among those that are only counted.
+BLOCK_S = 0.2
 # As many as a watch takes.
 NUM_STEPS = 100_000
-# After so many it has chosen of how many steps it records one.
+# After so many it has chosen what share of the steps it records.
 NUM_SETTLED = 70
 
 
@@ -36,6 +38,7 @@ def one_rank(rank: pairs.Rank, num_pairs: int) -> None:
     import torch.distributed as dist  # noqa: PLC0415 - likewise
 
     subject, step = rank.subject, rank.step
+    now_s = process_time if rank.num_ranks == 1 else perf_counter
 
     def run(batches: Iterator[Any], num_steps: int) -> None:
         for batch in islice(batches, num_steps):
@@ -58,24 +61,20 @@ def one_rank(rank: pairs.Rank, num_pairs: int) -> None:
             around, batches = arms[arm]
             with around():
                 dist.barrier()
-                start = perf_counter()
+                start_s = now_s()
                 run(batches, num_steps)
-                taken = torch.tensor([perf_counter() - start])
+                taken = torch.tensor([now_s() - start_s])
             dist.all_reduce(taken, op=dist.ReduceOp.MAX)
             return float(taken) / num_steps
 
-        # Blocks of whole cycles: each has as many recorded steps as the others.
-        found = in_pairs(block_s, sorted(arms), num_pairs, cycle=seen._every)  # noqa: SLF001 - not made for this
+        found = in_pairs(block_s, sorted(arms), num_pairs)
     if rank.number == 0:
         pairs.told(rank, found)
 
 
-def in_pairs(
-    block_s: Callable[[str, int], float], arms: list[str], num_pairs: int, *, cycle: int
-) -> dict[str, list[float]]:
-    """Seconds of a step of each arm, in so many rounds of an order drawn anew, in blocks of whole cycles."""
-    step_s = median(block_s("bare", 3) for _ in range(5))
-    num_steps = cycle * max(1, round(pairs.BLOCK_S / step_s / cycle))
+def in_pairs(block_s: Callable[[str, int], float], arms: list[str], num_pairs: int) -> dict[str, list[float]]:
+    """Seconds of a step of each arm, in so many rounds of an order drawn anew."""
+    num_steps = max(1, round(BLOCK_S / median(block_s("bare", 3) for _ in range(5))))
     taken: dict[str, list[float]] = {name: [] for name in arms}
     order = random.Random(1)  # noqa: S311 - an order, no secret
     for _ in range(num_pairs):

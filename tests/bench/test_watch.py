@@ -2,6 +2,7 @@
 
 import doctest
 import json
+import math
 import re
 import signal
 import subprocess
@@ -42,7 +43,7 @@ from equipoise.bench.trial import Trial
 from equipoise.bench.trial_rank import prepared_training
 from equipoise.bench.watching.ranks import combine_ranks
 from equipoise.bench.watching.record import RankEnd, RankRecord, RecordedStep, rank_record, runs_in
-from equipoise.bench.watching.user_loop import recorded_every
+from equipoise.bench.watching.user_loop import is_recorded, recorded_share
 from equipoise.errors import DataError, UsageError
 
 SLEPT_S = 0.01
@@ -144,10 +145,21 @@ def test_training_in_evaluation_mode_counts_and_evaluating_with_gradients_does_n
 
 
 @pytest.mark.law
-@given(st.floats(1e-6, 10.0), st.floats(1e-6, 10.0))
-def test_ranks_that_time_steps_differently_record_the_same_ones(step_s, other_s):
-    every, other = sorted((recorded_every(step_s), recorded_every(other_s)))
-    assert other % every == 0
+@given(st.floats(1e-6, 10.0), st.floats(1e-6, 10.0), st.integers(1, 10**6))
+def test_of_two_ranks_the_slower_records_what_the_faster_does(step_s, other_s, number):
+    faster, slower = (recorded_share(each) for each in sorted((step_s, other_s)))
+    assert is_recorded(number, slower) or not is_recorded(number, faster)
+    assert is_recorded(number, 1.0)
+
+
+@pytest.mark.law
+@given(st.sampled_from((1 / 2, 1 / 4, 1 / 16, 1 / 32, 1 / 64)), st.integers(1, 128), st.integers(0, 127))
+def test_what_a_loop_does_every_so_many_steps_is_met_as_often_as_it_happens(share, period, first):
+    happens = range(100_000 + first, 200_000, period)
+    expected = share * len(happens)
+    found = sum(is_recorded(number, share) for number in happens)
+    # Five standard deviations of independent draws.
+    assert abs(found - expected) <= 5 * math.sqrt(expected)
 
 
 def test_of_many_short_steps_some_are_recorded_and_hooks_are_off_in_the_others():
@@ -159,9 +171,7 @@ def test_of_many_short_steps_some_are_recorded_and_hooks_are_off_in_the_others()
             seen_hooks.append(hooks_of(subject)[:2])
     later = [number for number in seen.result.numbers if number > 64]
     assert later[-1] == 501
-    every = later[0] - 64
-    assert every > 1
-    assert later[:-1] == list(range(64 + every, 501, every))
+    assert 3 <= len(later) < 250
     assert seen.result.num_counted == 501 - 64 - len(later)
     # Steps are numbered from 1; the one in which hooks are off is the next.
     assert all((seen_hooks[number - 1] == plain) == (number not in later) for number in range(66, 601))
@@ -367,9 +377,10 @@ def test_skipped_updates_and_short_batches_are_left_out_and_counted():
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
 
     def batches():
-        yield from data(30)
+        # Of 43 updates at most 40 are warm-up, however unsteady a busy machine makes them.
+        yield from data(41)
         yield torch.full((8, 16), float("inf")), torch.zeros(8, dtype=torch.long)  # no update
-        yield from data(10)
+        yield from data(1)
         yield torch.randn(3, 16), torch.zeros(3, dtype=torch.long)
 
     with equipoise.watch(subject) as seen:

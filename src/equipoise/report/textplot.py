@@ -70,7 +70,8 @@ def _scatter_plot(chart: Chart, canvas: Canvas) -> Text:
     if chart.level is not None:
         row = PLOT_ROWS - 1 - y_scale.place(chart.level.y, PLOT_ROWS)
         cells[row] = [("┄" if canvas.is_unicode else "-", "dim")] * num_columns
-    for series in sorted(reversed(chart.series), key=lambda each: each.is_main):
+    first_on_top = [*reversed(chart.series)]
+    for series in sorted(first_on_top, key=lambda each: each.is_main):
         for x, y in zip(series.x, series.heights, strict=True):
             row = PLOT_ROWS - 1 - y_scale.place(y, PLOT_ROWS)
             cells[row][x_scale.place(x, num_columns)] = (_dot(series, canvas), style(series.mark))

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from functools import partial
 from itertools import pairwise
-from math import ceil, log2
 from pathlib import Path
 from statistics import median
 from time import monotonic, perf_counter, process_time
 from types import TracebackType
 from typing import Any, Self
+from zlib import crc32
 
 from equipoise.bench.counters import core_use
 from equipoise.bench.environment import usable_cores
@@ -75,20 +75,27 @@ _ALL_RECORDED = 64
 # what it pushes out of caches. The share of a step that it may cost: docs/measure/watch.md.
 _RECORDING_S = 150 * MICROSECOND_S
 _SHARE_OF_RECORDING = 0.004
-_MOST_BETWEEN = 64
+_LEAST_RECORDED = 1 / 64
 
 
-def recorded_every(step_s: float) -> int:
-    """Of every so many steps one is recorded, so that this costs no more than 0.4 %; the others are counted.
+def recorded_share(step_s: float) -> float:
+    """The share of steps that is recorded, so that this costs no more than 0.4 %; the others are counted.
 
-    A power of two: ranks that time their steps differently still record the same ones, by their number.
     step_s: a step. Source: docs/measure/watch.md, what it does to your training.
 
-    >>> recorded_every(0.002), recorded_every(0.01), recorded_every(0.1), recorded_every(1e-6)
-    (32, 4, 1, 64)
+    >>> recorded_share(0.015), recorded_share(0.1), recorded_share(1e-6)
+    (0.4, 1.0, 0.015625)
     """
-    wanted = _RECORDING_S / (_SHARE_OF_RECORDING * step_s)
-    return min(_MOST_BETWEEN, 1 << ceil(log2(max(1.0, wanted))))
+    return min(1.0, max(_LEAST_RECORDED, _SHARE_OF_RECORDING * step_s / _RECORDING_S))
+
+
+def is_recorded(number: int, share: float) -> bool:
+    """Whether the step of this number is among the share that is recorded.
+
+    By a hash of the number: what a loop does every so many steps is met as often as it happens, and of two
+    ranks the one with the smaller share records none that the other does not.
+    """
+    return crc32(number.to_bytes(8, "little")) < share * 2**32
 
 
 def watch(
@@ -156,9 +163,10 @@ class Watch:
         self._fresh: list[tuple[int, WatchedStep, bool]] = []
         self._steps: list[RecordedStep] = []
         self._number = 0
-        # When the first steps ended: how long they take tells of how many of those to come one is recorded.
+        # When the first steps ended: how long they take tells which of those to come are recorded.
         self._ends_s: list[float] = []
-        self._every = 1
+        self._share = 1.0
+        self._next = 1
 
     def __enter__(self) -> Self:
         """Begin: hooks are attached, the file of this rank is made."""
@@ -273,7 +281,7 @@ class Watch:
         """Take a step that has ended, None where it was only counted."""
         self._number += 1
         if step is None:
-            if self._is_recorded(self._number + 1):
+            if self._number + 1 == self._next:
                 self._record_steps()
             return
         self._fresh.append((self._number, step, self._profiles()))
@@ -285,17 +293,19 @@ class Watch:
             self._ends_s.append(perf_counter())
             if self._number == _ALL_RECORDED:
                 steps_s = [end - start for start, end in pairwise(self._ends_s[_ALL_RECORDED // 2 :])]
-                self._every = recorded_every(median(steps_s))
-        if not self._is_recorded(self._number + 1):
+                self._share = recorded_share(median(steps_s))
+        self._next = self._following(self._number)
+        if self._next > self._number + 1:
             self._count_steps()
         if self._number >= self._num_steps:
             self._detach()
         if self.loop.is_over or monotonic() - self._flushed_s > _FLUSH_S:
             self._flush()
 
-    def _is_recorded(self, number: int) -> bool:
-        """Whether the step of this number is; the last one always, which says that it was."""
-        return number % self._every == 0 or number == self._num_steps
+    def _following(self, number: int) -> int:
+        """The next step that is recorded; the last one always is, which says that it was."""
+        later = range(number + 1, self._num_steps)
+        return next((each for each in later if is_recorded(each, self._share)), self._num_steps)
 
     def _count_steps(self) -> None:
         """From the next step on only count."""
