@@ -71,22 +71,25 @@ _MOST_STEPS = 100_000
 _PROFILED = range(9, 13)
 # So many steps are recorded before short ones are sampled: warm-up, and enough for medians of phases.
 _ALL_RECORDED = 64
-# What recording one step among counted ones costs: putting hooks on, marks, taking hooks off; each mostly by
-# what it pushes out of caches. The share of a step that it may cost: docs/measure/watch.md.
-_RECORDING_S = 150 * MICROSECOND_S
-_SHARE_OF_RECORDING = 0.004
+# What recording a step costs, and one among counted ones, for which hooks are put on and taken off: mostly by
+# what they push out of caches. What both may cost of a step: docs/measure/watch.md.
+_RECORDING_S, _RECORDING_ONE_S = 50 * MICROSECOND_S, 150 * MICROSECOND_S
+_SHARE_OF_ALL, _SHARE_OF_SOME = 0.008, 0.004
 _LEAST_RECORDED = 1 / 64
 
 
 def recorded_share(step_s: float) -> float:
-    """The share of steps that is recorded, so that this costs no more than 0.4 %; the others are counted.
+    """The share of steps that is recorded; the others are only counted.
 
-    step_s: a step. Source: docs/measure/watch.md, what it does to your training.
+    All where that costs no more than 0.8 % of a step, else so many that they cost 0.4 %. step_s: a step.
+    Source: docs/measure/watch.md, what it does to your training.
 
-    >>> recorded_share(0.015), recorded_share(0.1), recorded_share(1e-6)
-    (0.4, 1.0, 0.015625)
+    >>> recorded_share(0.01), recorded_share(0.003), recorded_share(1e-6)
+    (1.0, 0.08, 0.015625)
     """
-    return min(1.0, max(_LEAST_RECORDED, _SHARE_OF_RECORDING * step_s / _RECORDING_S))
+    if _RECORDING_S <= _SHARE_OF_ALL * step_s:
+        return 1.0
+    return max(_LEAST_RECORDED, _SHARE_OF_SOME * step_s / _RECORDING_ONE_S)
 
 
 def is_recorded(number: int, share: float) -> bool:
