@@ -84,10 +84,10 @@ def recorded_share(step_s: float) -> float:
     All where that costs no more than 0.8 % of a step, else so many that they cost 0.4 %. step_s: a step.
     Source: docs/measure/watch.md, what it does to your training.
 
-    >>> recorded_share(0.01), recorded_share(0.003), recorded_share(1e-6)
+    >>> recorded_share(0.01), round(recorded_share(0.003), 3), recorded_share(1e-6)
     (1.0, 0.08, 0.015625)
     """
-    if _RECORDING_S <= _SHARE_OF_ALL * step_s:
+    if _SHARE_OF_ALL * step_s >= _RECORDING_S:
         return 1.0
     return max(_LEAST_RECORDED, _SHARE_OF_SOME * step_s / _RECORDING_ONE_S)
 
