@@ -766,3 +766,9 @@ def test_a_pipeline_of_another_software_is_said_to_be_that():
     assert {"torchtitan", "megatron_core"} <= set(re.findall(r"\w+", words))
     assert not named(software="torchtitan")
     assert not named(fix=["schedule=dualpipe_v"])
+
+
+@pytest.mark.parametrize("workload", ["mixtral_8x7b", "llama31_8b"])
+def test_steps_by_the_priors_can_be_asked_for_of_any_model(workload):
+    asked = {"workload": workload, "tokens": "1e9", "accelerator": H200, "accelerators": 64}
+    assert ask(asked, software="priors").recommended.time_s.value > 0.0

@@ -34,7 +34,7 @@ from equipoise.scaling.convergence import BatchGrowth
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.mlperf import ScoredEntry, Scores
-from equipoise.spec.strategy import FLAGS, read_option, software
+from equipoise.spec.strategy import FLAGS, PRIORS_ONLY, read_option, software
 from equipoise.spec.workload import Workload
 from equipoise.units import format_amount, format_count, format_percent, format_si
 
@@ -549,10 +549,10 @@ def _with_schedules(
 ) -> dict[str, tuple[Value, ...]]:
     """The values with the pipeline schedules that hide experts' traffic, where the software has them.
 
-    named: the software; where it is open, all count. DualPipe itself is left to `--fix schedule=dualpipe`:
-    its V hides as much with half of the weights a rank.
+    named: the software; where it is open, or nothing was measured of it, all count. DualPipe itself is left
+    to `--fix schedule=dualpipe`: its V hides as much with half of the weights a rank.
     """
     has_experts = about.transformer is not None and about.transformer.experts > 1
-    if has_experts and (named is None or "dualpipe_v" in software(named).schedules):
+    if has_experts and (named in {None, PRIORS_ONLY} or "dualpipe_v" in software(named).schedules):
         choices.setdefault("schedule", ("1f1b", "dualpipe_v"))
     return choices
