@@ -318,9 +318,10 @@ def _span(found: Interval) -> str:
 
 
 def _shape(shape: Transformer) -> str:
+    keys = f" ({shape.kv_heads} of keys)" if shape.kv_heads != shape.heads else ""
     experts = f", {shape.experts} experts" if shape.experts else ""
     return (
-        f"{shape.layers} layers, hidden {shape.hidden:,}, {shape.heads} heads, feed-forward "
+        f"{shape.layers} layers, hidden {shape.hidden:,}, {shape.heads} heads{keys}, feed-forward "
         f"{shape.ffn_hidden or shape.expert_ffn_hidden:,}{experts}"
     )
 
