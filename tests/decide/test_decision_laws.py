@@ -122,6 +122,17 @@ def test_a_refusal_for_time_names_the_fewest_accelerators_that_would_do(share):
     assert fewer.recommended is None
 
 
+@pytest.mark.parametrize(("most", "largest"), [(96, 96), (100, 96), (128, 128)])
+def test_a_limit_whose_double_shares_out_no_batch_is_still_the_questions(most, largest):
+    # 512 samples on 2 x 100 accelerators: 25 divides neither them nor the model.
+    found = ask(
+        {"workload": "flux1_dev", "samples": "5M", "global_batch": 512, "accelerator": [MI300X]},
+        max_accelerators=most,
+    )
+    assert found.recommended.num_accelerators == largest
+    assert found.limited_by == "question"
+
+
 @pytest.mark.parametrize("size", [2, 4])
 def test_steps_beyond_a_single_size_are_judged_up_to_the_largest_shown(size):
     found = ask(SMALL, accelerators=str(size), max_accelerators=None)

@@ -171,8 +171,11 @@ def _next_usual(units: _Units, most: int) -> int:
 
 
 def _beyond(units: _Units, most: int) -> set[int]:
-    """The sizes tried beyond the most that may be taken: curves go on to its double."""
-    return {min(2 * most, MAX_ACCELERATORS), _next_usual(units, most)}
+    """The sizes tried beyond the most that may be taken: curves go on to its double, or the next usual size.
+
+    A usual one, for the double of a limit is often a number that shares out no batch.
+    """
+    return {min(units.at_least(2 * most), MAX_ACCELERATORS), _next_usual(units, most)}
 
 
 def _around(size: int) -> SizeRange:
