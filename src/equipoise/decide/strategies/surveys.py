@@ -521,8 +521,8 @@ def remedy(problem: Problem, num_accelerators: int) -> str | None:
         return None
     needed = found.nearest_bytes * num_accelerators
     tries = chain(_more(problem, num_accelerators), _others(problem, num_accelerators))
-    hint = " or ".join(islice(tries, _MOST_SHOWN))  # tries take their time: no more than are shown
-    hint = f": try {hint}" if hint else ""
+    shown = list(islice(tries, _MOST_SHOWN))  # tries take their time: no more than are shown
+    hint = f": try {', '.join(shown[:-1])}{' or ' if shown[1:] else ''}{shown[-1]}" if shown else ""
     return (
         f"needs {format_si(needed, 'B')}, {num_accelerators:,} x {format_si(float(held), 'B')} hold "
         f"{format_si(float(held) * num_accelerators, 'B')}{hint}"
