@@ -266,9 +266,9 @@ def _published(inputs: Inputs, system: RequestedSystem, sizes: SizeRange) -> Pub
         return None
     if is_batch_of_nobody(inputs):
         return None
-    question = replace(
-        _curve_question(inputs, system.accelerator, sizes.tried), law=query.law, round=query.round
-    )
+    known = published_sizes(scores, inputs.training.workload.slug, system.accelerator)
+    wanted = sorted({*sizes.tried, *_nearest_known(sizes.tried, known)})
+    question = replace(_curve_question(inputs, system.accelerator, wanted), law=query.law, round=query.round)
     trainings = None if inputs.user.runs is None else inputs.user.runs.trainings
     return published_evidence(scores, question, trainings=trainings, with_results=query.round is None)
 
