@@ -477,10 +477,11 @@ def test_what_names_nothing_is_refused(changed, error, words):
         ask(SMALL, **changed)
 
 
-def test_least_money_without_a_deadline_has_a_warning():
-    found = ask(SMALL, objective="cost")
-    assert any("give --deadline" in note for note in found.notes)
-    assert not any("give --deadline" in note for note in ask(SMALL, objective="cost", deadline="90d").notes)
+@pytest.mark.parametrize("objective", ["cost", "energy"])
+def test_that_least_money_has_no_deadline_is_named_first(objective):
+    free, kept = (ask(SMALL, objective=objective, deadline=each) for each in (None, "90d"))
+    assert any("--deadline" in words for words in free.chosen_for_you)
+    assert not any("--deadline" in words for words in kept.chosen_for_you)
 
 
 def test_what_was_chosen_for_the_user_is_named():

@@ -20,6 +20,7 @@ from equipoise.report.blocks import Facts, Table, Tiles
 from equipoise.report.figures import charts, figure_json
 from equipoise.report.pages.answer import ANSWER
 from equipoise.report.pages.answer.compare import flip_words
+from equipoise.report.pages.answer.head import title_of
 from equipoise.report.terminal import SCREEN_LINES
 from equipoise.spec.cluster import cluster
 from equipoise.spec.hardware import TERM_WORDS
@@ -395,6 +396,15 @@ def test_accelerators_of_many_hosts_on_one_torus_are_a_pod(chip, word):
         replace(each, cluster=cluster(chip)) if each.name == best.system else each for each in answer.systems
     ]
     assert f"(1 {word})" in ANSWER.headline(replace(answer, systems=tuple(systems), recommended=best))
+
+
+def test_a_refusal_names_what_was_chosen_and_one_candidate_once():
+    answer = replace(made_answer(is_refused=True), chosen_for_you=("at most 8 (--max-accelerators)",))
+    text = " ".join(printed(answer).split())
+    assert "8 (--max-accelerators)" in text
+    title = f"{title_of(answer.refusal.cheapest)} ("
+    alone = replace(answer, refusal=replace(answer.refusal, fastest=answer.refusal.cheapest, relaxations=()))
+    assert " ".join(printed(alone).split()).count(title) == 1
 
 
 def test_the_short_form_of_a_refusal_has_the_note_that_says_why():

@@ -253,12 +253,24 @@ def _exit_code(arguments: Sequence[str]) -> int:
 def _sentence(err: typer.TyperException | errors.EquipoiseError | OSError) -> str:
     """What went wrong, in one sentence."""
     if isinstance(err, typer.TyperException):
-        return err.format_message().replace("Value error, ", "")  # typer begins some messages with it
+        # typer begins some messages with it
+        return _of_another_verb(err) or err.format_message().replace("Value error, ", "")
     if isinstance(err, OSError):
         return f"{err.filename or 'output'}: {err.strerror or err}"
     if isinstance(err, errors.EvidenceError) and err.missing:
         return f"{err} (missing: {'; '.join(err.missing)})"
     return str(err)
+
+
+def _of_another_verb(err: typer.TyperException) -> str | None:
+    """That an option which a verb lacks is one of others; None of any other error."""
+    name, context = getattr(err, "option_name", ""), getattr(err, "ctx", None)
+    if not hasattr(err, "possibilities") or context is None:  # what only typer's error of no such option has
+        return None
+    from equipoise.decide.question.query import verbs_of  # loads what a verb without it may not need
+
+    others = verbs_of(name.lstrip("-"))
+    return f"{name} is not an option of {context.info_name}, but of {', '.join(others)}" if others else None
 
 
 def write(content: str | bytes) -> None:

@@ -475,6 +475,9 @@ def _near_size(assessment: Assessment) -> Relaxation | None:
 def _chosen_for_you(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> tuple[str, ...]:
     """What the question left open and was chosen, in words."""
     chosen = [*inputs.training.chosen_for_you, *assessment.system.chosen_for_you]
+    least = {"cost": "money", "energy": "energy"}.get(inputs.query.objective)
+    if least is not None and inputs.query.deadline_s is None:
+        chosen.append(f"no deadline: the least {least} is mostly at the fewest accelerators (--deadline)")
     if best is None:
         return tuple(chosen)
     chosen += batch_words(

@@ -89,11 +89,13 @@ class BudgetReach(Struct, frozen=True, kw_only=True):
 class Reaches(Struct, frozen=True, kw_only=True):
     """What budget and deadline allow on the system that gets furthest, and on the others, the furthest first.
 
-    chosen_for_you: what the question left open and was chosen, in words.
+    titles: of these systems in the order of the question. chosen_for_you: what the question left open and was
+    chosen, in words.
     """
 
     best: BudgetReach
     others: tuple[BudgetReach, ...]
+    titles: tuple[str, ...]
     chosen_for_you: tuple[str, ...]
     notes: tuple[str, ...]
 
@@ -134,6 +136,7 @@ def solve_for(query: TrainingQuery, *, scores: Scores | None, catalogue: Catalog
     return Reaches(
         best=ordered[0],
         others=tuple(ordered[1:]),
+        titles=tuple(each.title for each in found),
         chosen_for_you=chosen,
         notes=(
             *(f"Not compared: {each}." for each in refused),

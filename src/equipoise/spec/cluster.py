@@ -346,6 +346,10 @@ def build_cluster(
     if size is not None and count is not None and count <= size:  # nothing leaves the node: any link will do
         node["inter_byte_per_s"] = node["inter_byte_per_s"] or node["intra_byte_per_s"]
         node["inter_latency_s"] = node["inter_latency_s"] or node["intra_latency_s"]
+    if size == 1:  # nothing stays in the node
+        node["intra_byte_per_s"] = node["intra_byte_per_s"] or node["inter_byte_per_s"]
+        node["intra_latency_s"] = node["intra_latency_s"] or node["inter_latency_s"]
+        node["topology"] = node["topology"] or "host"
     missing = [field for field in _NEEDED if node[field] is None]
     if missing:
         raise SpecError(

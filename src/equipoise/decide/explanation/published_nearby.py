@@ -330,13 +330,17 @@ class PublishedItself(Struct, frozen=True, kw_only=True):
 
 
 def published_itself(answer: Answer) -> PublishedItself | None:
-    """The published pretraining of the model on the chip of the candidate shown; None: there is none."""
+    """The published pretraining of the model on the chip of the candidate shown; None: there is none.
+
+    On sequences of another length it is another training: a token takes another time.
+    """
     shown = answer.shown
     tokens = answer.question.training_tokens
     if shown is None or not shown.accelerator_hours or tokens is None or not _is_pretraining(answer):
         return None
     for each in pretrainings():
-        if (each.workload, each.accelerator) == (answer.workload.slug, shown.accelerator):
+        is_of_sequence = each.sequence_tokens == answer.workload.sequence_tokens
+        if is_of_sequence and (each.workload, each.accelerator) == (answer.workload.slug, shown.accelerator):
             return PublishedItself(
                 precision=each.precision,
                 answer_ratio=shown.accelerator_hours / tokens / (each.accelerator_hours / each.tokens),

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.errors import UsageError
 from equipoise.units import HOUR_S, duration_s
@@ -139,7 +140,7 @@ class Field(Struct, frozen=True, kw_only=True):
         low, high = self.least, self.most
         is_low = low is not None and (value <= low if self.is_open else value < low)
         if not math.isfinite(value) or is_low or (high is not None and value > high):
-            raise UsageError(f"--{self.option} is {value / self.scale:g}; expected {self.bounds}")
+            raise UsageError(f"--{self.option} is {value / self.scale:,.10g}; expected {self.bounds}")
         return value
 
     @property
@@ -152,9 +153,19 @@ class Field(Struct, frozen=True, kw_only=True):
         if self.least is not None:
             ends.append(f"{'above' if self.is_open else 'from'} {self.least / self.scale:g}")
         if self.most is not None:
-            word = "at most" if self.least is None or self.is_open else "to"
-            ends.append(f"{word} {self.most / self.scale:,.10g}")
+            word = "at most" if self.least is None else "and at most" if self.is_open else "to"
+            unit = " hours" if self.kind == "duration" else ""
+            ends.append(f"{word} {self.most / self.scale:,.10g}{unit}")
         return " ".join([noun, *ends])
+
+    @property
+    def examples(self) -> str:
+        """How such a number may be written, behind what is expected."""
+        if self.kind == "sizes":
+            return ", a range as 8..512 or a list as 8,16,32"
+        written = {"512": 512.0, "10k": 1e4, "1T": 1e12, "1e12": 1e12}
+        known = [text for text, number in written.items() if self.most is None or number <= self.most]
+        return f", such as {' or '.join([', '.join(known[:-1]), known[-1]])}" if len(known) > 1 else ""
 
 
 def _text(field: Field, given: object) -> str:
@@ -173,7 +184,13 @@ def _texts(field: Field, given: object) -> tuple[str, ...]:
 
 def _names(field: Field, given: object) -> tuple[str, ...]:
     items = given if isinstance(given, (list, tuple)) else [given]
-    return tuple(_text(field, name) for each in items for name in str(each).split(","))
+    found = []
+    for each in items:
+        names = [name.strip() for name in str(each).split(",")]
+        if len(names) > 1 and not all(names):
+            raise UsageError(f"--{field.option} is {str(each)!r}; expected a name between commas")
+        found += [_text(field, name) for name in names]
+    return tuple(found)
 
 
 def _list(field: Field, given: object) -> tuple[str, ...]:
@@ -217,9 +234,7 @@ def _expected(field: Field) -> str:
 def _amount(field: Field, given: object) -> float:
     found = _parsed(_ungrouped(field, given), field.multiple)
     if found is None:
-        raise UsageError(
-            f"--{field.option} is {str(given)!r}; expected {_expected(field)}, such as 512, 10k, 1T or 1e12"
-        )
+        raise UsageError(f"--{field.option} is {str(given)!r}; expected {_expected(field)}{field.examples}")
     return field.check(found * field.scale)
 
 
@@ -364,8 +379,13 @@ def _per_system(field: Field, given: object) -> tuple[tuple[str, Any], ...]:
             for part in re.split(r",(?=[^,=]+=)", str(each)):  # not at the commas within a value
                 name, equals, value = part.rpartition("=")
                 items.append((name.strip(), value) if equals else ("", part))
-    reader = _READERS[field.value_kind or "number"]
-    return tuple((name, reader(field, value)) for name, value in items)
+    kind = field.value_kind or "number"
+    return tuple((name, _READERS[kind](_of_system(field, name, kind), value)) for name, value in items)
+
+
+def _of_system(field: Field, name: str, kind: Kind) -> Field:
+    """The field as that of one system, which an error names; of all of them where it has no name."""
+    return replace(field, kind=kind, option=f"{field.option} of {name}" if name else field.option)
 
 
 def _path(field: Field, given: object) -> Path:

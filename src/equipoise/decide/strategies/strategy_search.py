@@ -137,18 +137,18 @@ class Problem(Struct, frozen=True, kw_only=True):
     def batches(self, num_accelerators: int) -> tuple[int, ...]:
         """Global batches to try: the one stated or published, else those that results span, in even steps.
 
-        Steps are powers of two and three halves of them, and powers of two of the number of accelerators.
+        A usual one may move to the next that is shared out. Steps are powers of two and three halves of them,
+        and powers of two of the number of accelerators.
         """
         batch = self.training.global_batch_samples
         if batch is not None and self.training.batch_words is None:
             return (batch,)
-        if batch is not None:
-            return tuple(dict.fromkeys((batch, self._shared_out(batch, num_accelerators))))
-        if num_accelerators in self.published_batches:
+        if batch is None and num_accelerators in self.published_batches:
             return (self.published_batches[num_accelerators],)
         batches = self.training.budget.batches
-        if batches is None:
-            return (usual_batch(self.training.workload),)
+        if batch is not None or batches is None:
+            usual = usual_batch(self.training.workload) if batch is None else batch
+            return tuple(dict.fromkeys((usual, self._shared_out(usual, num_accelerators))))
         least, most = batches
         steps = range(math.ceil(math.log2(most)) + 1)
         tried = {factor * 2**step for step in steps for factor in (1, 3, num_accelerators)}
