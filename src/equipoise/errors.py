@@ -3,7 +3,7 @@
 EquipoiseError            every error this package raises on purpose
 |- InputError             what was given cannot be used: exit code 2
 |  |- DataError           a file or row: where, what was found, what was expected, what to do
-|  |- SpecError           an accelerator, workload, cluster or strategy that is unknown or impossible
+|  |- SpecError           an accelerator, workload, system or strategy that is unknown or impossible
 |  `- UsageError          options that do not fit together
 `- EvidenceError          the question is fair, the evidence too thin: exit code 3, with what is missing
    `- FitError            a law could not be fitted to the points given
@@ -27,7 +27,7 @@ class DataError(InputError):
 
 
 class SpecError(InputError):
-    """An accelerator, workload, cluster or strategy is unknown or impossible."""
+    """An accelerator, workload, system or strategy is unknown or impossible."""
 
 
 class UsageError(InputError):

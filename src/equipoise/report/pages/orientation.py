@@ -94,8 +94,8 @@ _COLUMNS: Final[Mapping[str, tuple[ColumnOf, ...]]] = {
         _quantity("Memory", "memory_bytes", "B"),
         _quantity("Dense bf16", "peak_bf16_flop_per_s", "FLOP/s"),
     ),
-    "clusters": (
-        names("Cluster", "cluster"),
+    "systems": (
+        names("System", "system"),
         words("Accelerator", lambda row: row["accelerators"][0]),
         numbers("Node", "node_size"),
         _quantity("Inside", "intra_byte_per_s", "B/s"),
@@ -165,7 +165,7 @@ _NOUNS: Final = {
 }
 _FROM_DATA: Final = ("rounds", "workloads", "accelerators")
 _REMARKS: Final[Mapping[str, tuple[Span, ...]]] = {
-    "clusters": ("Node: its accelerators. Inside, between: link rates, one direction, per accelerator.",),
+    "systems": ("Node: its accelerators. Inside, between: link rates, one direction, per accelerator.",),
     "strategies": (
         "A strategy is written as its parameters that differ from the default, in any order: ",
         code("dp=8 tp=4 microbatch=1 global_batch=512 zero_stage=1 recompute=selective"),
