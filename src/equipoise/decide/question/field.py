@@ -139,7 +139,7 @@ class Field(Struct, frozen=True, kw_only=True):
         low, high = self.least, self.most
         is_low = low is not None and (value <= low if self.is_open else value < low)
         if not math.isfinite(value) or is_low or (high is not None and value > high):
-            raise UsageError(f"--{self.option} is {value / self.scale:g}; expected {self.bounds}")
+            raise UsageError(f"--{self.option} is {value / self.scale:,.10g}; expected {self.bounds}")
         return value
 
     @property
