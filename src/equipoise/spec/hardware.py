@@ -23,10 +23,10 @@ from equipoise.spec import (
     close_names,
     compact,
     family_of,
-    nearest_or_edit,
     read_blocks,
     short_names,
     shown,
+    unknown_name,
 )
 
 HARDWARE_FILE = Path(__file__).with_name("hardware.toml")
@@ -227,7 +227,7 @@ class Hardware(Struct, frozen=True, kw_only=True, dict=True):
         if found is not None:
             return found
         near = self.near(name)
-        raise SpecError(f"accelerator {shown(name)} is not known; {nearest_or_edit(near, EDIT)}")
+        raise unknown_name(f"accelerator {shown(name)} is not known", near, EDIT)
 
     def near(self, name: str) -> list[str]:
         """Up to five slugs that may have been meant.

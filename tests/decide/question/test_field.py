@@ -120,7 +120,7 @@ def test_a_range_holds_what_lies_between_and_a_list_what_it_names():
         (
             "max-accelerators",
             "1e9",
-            r"--max-accelerators.*1e\+09.* 1 to 10,000,000",
+            r"--max-accelerators.*1,000,000,000.* 1 to 10,000,000",
         ),
         ("accelerator", " ", r"--accelerator.*\[Nx\]NAME"),
     ],
@@ -130,7 +130,7 @@ def test_a_refusal_names_option_value_and_what_was_expected(option, given, words
         read(option, given)
 
 
-@pytest.mark.parametrize(("given", "value"), [("0", "0"), ("-2", "-2"), (1e9, "1e\\+09")])
+@pytest.mark.parametrize(("given", "value"), [("0", "0"), ("-2", "-2"), (1e9, "1,000,000,000")])
 def test_bounds_of_a_duration_are_in_hours_as_a_plain_number_is(given, value):
     with pytest.raises(UsageError, match=rf"--deadline.* {value}.*hours.* 0 .*10,000,000$"):
         read("deadline", given)

@@ -134,7 +134,14 @@ def jobs_document(text: str, *, where: str) -> dict[str, Any]:
     Raises DataError where it is neither.
     """
     header = re.split(r"[,;\t]", text.lstrip().partition("\n")[0])
-    if {column_name(each) for each in header} <= _OF_JOB | _OF_QUESTION:
+    named = {column_name(each) for each in header}
+    known = _OF_JOB | _OF_QUESTION
+    if len(header) > 1 and named & known and named - known:
+        unknown = ", ".join(_echo(each) for each in sorted(named - known))
+        raise DataError(
+            f"{where}: no field of a job is called {unknown}; expected {', '.join(sorted(known))}"
+        )
+    if named <= known:
         return {"job": [job_of_cells(row.cells) for row in table(text.lstrip(), where)[1]]}
     try:
         return tomllib.loads(text)

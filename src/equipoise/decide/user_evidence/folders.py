@@ -89,7 +89,7 @@ def user_runs(
 
         held = listed([f"{model} on {chip or 'an accelerator that is not stated'}" for model, chip in seen])
         asked = listed([*accelerators]) or "any accelerator"
-        notes.insert(0, f"{NOT_USED}{folder}: no finished run of {workload} on {asked}; it has {held}.")
+        notes.insert(0, f"{NOT_USED}{folder.name}: no finished run of {workload} on {asked}; it has {held}.")
     return UserRuns(
         where=str(folder),
         set_ups=set_ups,
