@@ -28,6 +28,7 @@ from equipoise.spec import (
     shown,
     unknown_name,
 )
+from equipoise.units import whole_percent
 
 HARDWARE_FILE = Path(__file__).with_name("hardware.toml")
 # What a file given with --hardware may hold; blocks of clusters are read by cluster.py.
@@ -310,7 +311,7 @@ def capped(chip: Accelerator, power_w: float) -> Accelerator:
     if chip.power_w is not None and power_w < _LEAST_CAP * chip.power_w:
         raise SpecError(
             f"power cap of {chip.slug}: {power_w:g} W; expected from {_LEAST_CAP * chip.power_w:g} W, "
-            f"{_LEAST_CAP:.0%} of its {chip.power_w:g} W: no driver takes less"
+            f"{whole_percent(_LEAST_CAP)} of its {chip.power_w:g} W: no driver takes less"
         )
     return replace(chip, power_w=power_w, peak_power_w=chip.peak_power_w or chip.power_w)
 

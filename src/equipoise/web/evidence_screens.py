@@ -24,7 +24,7 @@ from equipoise.diagnose.sweeps import sweep_now
 from equipoise.diagnose.watched_runs import watched_now
 from equipoise.errors import DataError, EvidenceError, InputError, SpecError
 from equipoise.report.blocks import Page, Section, Shown
-from equipoise.report.format import count, entry_name, plural, printable, workload_name
+from equipoise.report.format import count, entry_name, printable, workload_name
 from equipoise.report.html import Html, element
 from equipoise.report.pages.accuracy import ACCURACY
 from equipoise.report.pages.comparison import COMPARED
@@ -36,7 +36,7 @@ from equipoise.report.pages.watch import WATCH
 from equipoise.spec.mlperf import round_name
 from equipoise.study.rounds import accuracy, compared
 from equipoise.study.rounds import study as studied
-from equipoise.units import format_duration
+from equipoise.units import format_duration, plural
 from equipoise.web import (
     MOST_SYSTEMS,
     Checks,

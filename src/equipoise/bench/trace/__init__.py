@@ -344,7 +344,7 @@ def _files(path: Path) -> list[Path]:
         return [path]
     files = sorted(each for each in path.rglob("*") if _is_trace(each.name) and each.is_file())
     if len(files) > MAX_FILES:
-        raise DataError(f"{path}: {len(files)} files; at most {MAX_FILES} traces are read")
+        raise DataError(f"{path}: {len(files):,} files; at most {MAX_FILES:,} traces are read")
     return files
 
 

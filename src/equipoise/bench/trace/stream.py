@@ -74,7 +74,7 @@ def stream_pieces(file: BinaryIO, num_bytes: int, *, where: str) -> Iterator[byt
         produced_bytes += len(piece)
         if produced_bytes > limit_bytes:
             raise DataError(
-                f"{where}: {num_bytes} bytes expand to more than {limit_bytes}, more than any trace or log"
+                f"{where}: {num_bytes:,} bytes expand to more than {limit_bytes:,}; no trace or log does"
             )
         if piece:
             yield bytes(piece)
@@ -173,8 +173,8 @@ class TraceStream:
                 start, num_tries = found.end(), num_tries + 1
             if len(self._text) > MAX_HEAD_BYTES or num_tries >= _MORE_TRIES or not self._more():
                 raise DataError(
-                    f"{self._where}: no list `traceEvents` within {len(self._text)} bytes; expected a trace "
-                    "that torch.profiler exported (export_chrome_trace)"
+                    f"{self._where}: no list `traceEvents` within {len(self._text):,} bytes; expected a "
+                    "trace that torch.profiler exported (export_chrome_trace)"
                 )
 
     def _take(self) -> list[Event] | None:
@@ -182,7 +182,7 @@ class TraceStream:
         while self._more():
             if len(self._text) > MAX_EVENT_BYTES + MIB:
                 raise DataError(
-                    f"{self._where}: an event of more than {MAX_EVENT_BYTES} bytes; larger than in any trace"
+                    f"{self._where}: an event of more than {MAX_EVENT_BYTES:,} bytes; no trace has one"
                 )
             if len(self._text) < self._try_at_bytes:
                 continue

@@ -99,7 +99,7 @@ def jobs_of(document: Mapping[str, Any], *, where: str, folder: Path | None) -> 
     if not isinstance(listed, list) or not listed or not all(isinstance(each, dict) for each in listed):
         raise DataError(f"{where}: no [[job]]; expected a table [[job]] for each training")
     if len(listed) > MAX_JOBS:
-        raise DataError(f"{where}: {len(listed)} jobs; at most {MAX_JOBS} share a pool at once")
+        raise DataError(f"{where}: {len(listed):,} jobs; at most {MAX_JOBS} share a pool at once")
     jobs = tuple(_job(each, f"{where}: job {number}", folder) for number, each in enumerate(listed, 1))
     jobs = _numbered(jobs, [each.get("name") is not None for each in listed])
     names = [each.name for each in jobs]

@@ -25,19 +25,9 @@ from equipoise.report.blocks import (
     table_of,
     words,
 )
-from equipoise.report.format import (
-    count,
-    digits,
-    entry_name,
-    plural,
-    prices,
-    printable,
-    ratio,
-    sentence,
-    share,
-)
+from equipoise.report.format import count, digits, entry_name, prices, printable, ratio, sentence, share
 from equipoise.spec.hardware import TERM_WORDS
-from equipoise.units import MINUTE_S, format_si
+from equipoise.units import MINUTE_S, format_si, plural
 
 if TYPE_CHECKING:
     import polars as pl
@@ -321,8 +311,12 @@ def _counts(found: "IngestReport") -> str:
 
 
 def _entries(num_entries: int, num_unscored: int) -> str:
-    unscored = f", {num_unscored:,} of them without a score" if num_unscored else ""
-    return f"{plural(num_entries, 'entry', 'entries')}{unscored}"
+    entries = plural(num_entries, "entry", "entries")
+    if not num_unscored:
+        return entries
+    if num_unscored == num_entries:
+        return f"{entries} without a score"
+    return f"{entries}, {num_unscored:,} of them without a score"
 
 
 def _ingest_blocks(found: "IngestReport", into: Path | None) -> Iterator[Block]:
