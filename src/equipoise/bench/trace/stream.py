@@ -6,6 +6,7 @@ import lzma
 import re
 import stat
 import zlib
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -156,13 +157,14 @@ class TraceStream:
         """Go to the first event; False where there is no more than a head."""
         start = num_tries = 0
         while True:
-            stripped = self._text.lstrip(b"\xef\xbb\xbf \t\r\n")
-            if stripped.startswith(b"["):  # the events alone, as Chrome accepts them
-                self._text = stripped[1:]
+            self._text = self._text.lstrip(b"\xef\xbb\xbf \t\r\n")
+            if self._text.startswith(b"["):  # the events alone, as Chrome accepts them
+                self._text = self._text[1:]
                 return True
-            if stripped and not stripped.startswith(b"{"):
+            if self._text and not self._text.startswith(b"{"):
+                form = "UTF-16 text" if self._text.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "not JSON"
                 raise DataError(
-                    f"{self._where}: not JSON; expected a trace of torch.profiler (.json or .json.gz)"
+                    f"{self._where}: {form}; expected a trace of torch.profiler in UTF-8 (.json or .json.gz)"
                 )
             for found in islice(_EVENTS.finditer(self._text, start), _MORE_TRIES):
                 head = _parsed(self._text[: found.end()] + b"]}")
