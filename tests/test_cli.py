@@ -12,7 +12,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 import typer
-from command_line import equipoise
+from command_line import equipoise, in_process
 
 from equipoise import __version__
 from equipoise.cli.app import app, verbs
@@ -83,11 +83,11 @@ def test_a_profiler_reports_after_a_command():
     ("arguments", "words"),
     [
         (["scoers"], "'scores'"),
-        (["scores", "--raund", "v4.1"], ": --raund"),
+        (["scores", "--raund", "v4.1"], "'--raund'"),
         (["plan", "bert", "--max", "64"], "advise"),
         (["predict", "bert", "--tokens", "1T"], "advise, plan"),
-        (["ingest"], "Missing argument"),
-        (["list", "planets"], "accelerators, clusters, strategies, software, methods, models, laws, prices"),
+        (["ingest"], "PATH"),
+        (["list", "planets"], "accelerators, systems, strategies, software, methods, models, laws, prices"),
         (["ingest", "nothing-here"], "nothing-here"),
         (["scores", "--round", "v99.9"], "v99.9"),
         (["scores", "--workload", "brt"], "bert"),
@@ -101,7 +101,7 @@ def test_a_profiler_reports_after_a_command():
         (["report", "--round", "v99.9"], "v99.9"),
         (["report", "--round", "v4.1", "--workload", "gnmt"], "'gnmt'"),
         (["report", "--out", "no/such/folder/report.html"], "no/such/folder"),
-        (["export", "planets"], "'runs', 'scores'"),
+        (["export", "planets"], "runs, scores"),
         (["export", "runs", "--out", "runs.xlsx"], "parquet"),
         (["explain", "entropyy"], "entropyy"),
     ],
@@ -112,6 +112,36 @@ def test_what_cannot_be_used_is_said_in_one_sentence(arguments, words, tmp_path)
     assert words in complaint(ended)
     assert ended.returncode == 2
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found", "expected"),
+    [
+        (["bench", "--repeat", "ten"], "--repeat is 'ten'", "from 1 to 1,000"),
+        (["bench", "--repeat", "0"], "--repeat is '0'", "from 1 to 1,000"),
+        (["bench", "--limit", "0.5"], "--limit is '0.5'", "at least 1"),
+        (["bench", "--scaling", "Strong"], "--scaling is 'Strong'", "strong, weak"),
+        (["report", "--k", "2.5"], "--k is '2.5'", "whole number"),
+        (["serve", "--port", "99999"], "--port is '99999'", "from 0 to 65,535"),
+        (["export", "planets"], "table is 'planets'", "runs, scores, steps"),
+        (["advise", "gpt2", "--tokens", "1G", "--max-accelerators", "99999999"], "99,999,999", "10,000,000"),
+        (["export"], "table", "runs, scores, steps"),
+        (["list"], "KIND", "rounds, workloads"),
+        (["trace", "--html"], "--html", "FILE.html"),
+        (["scores", "--round"], "--round", "v4.1"),
+        (["scores", "--json=3"], "--json", "--json alone"),
+        (["scores", "--divison", "open"], "'--divison'", "'--division'"),
+        (["doctor", "--full"], "'--full'", "--json-out"),
+        (["show"], "'show'", "scores, report"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_was_found_and_what_was_expected_are_said(arguments, found, expected, tmp_path):
+    ended = in_process(*arguments, cwd=tmp_path)
+    assert ended.returncode == 2
+    before, _, after = ended.stderr.partition(found)
+    assert before.startswith("equipoise: ")
+    assert expected in after
 
 
 def test_control_characters_of_a_name_do_not_reach_the_terminal(tmp_path):
@@ -165,7 +195,7 @@ def strict_json(text):
         ["list", "rounds"],
         ["list", "workloads"],
         ["list", "accelerators"],
-        ["list", "clusters"],
+        ["list", "systems"],
         ["list", "strategies"],
         ["list", "laws"],
         ["explain", "E'"],
@@ -227,7 +257,7 @@ def test_input_without_any_entry_is_exit_code_2_and_says_what_was_refused(tmp_pa
         ["list", "rounds"],
         ["list", "workloads"],
         ["list", "accelerators"],
-        ["list", "clusters"],
+        ["list", "systems"],
         ["list", "strategies"],
         ["list", "laws"],
         ["doctor"],

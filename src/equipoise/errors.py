@@ -3,11 +3,15 @@
 EquipoiseError            every error this package raises on purpose
 |- InputError             what was given cannot be used: exit code 2
 |  |- DataError           a file or row: where, what was found, what was expected, what to do
-|  |- SpecError           an accelerator, workload, cluster or strategy that is unknown or impossible
+|  |- SpecError           an accelerator, workload, system or strategy that is unknown or impossible
+|  |  `- UnknownNameError a name that no table has, with the nearest names and the file to add it to
 |  `- UsageError          options that do not fit together
 `- EvidenceError          the question is fair, the evidence too thin: exit code 3, with what is missing
    `- FitError            a law could not be fitted to the points given
 """
+
+from collections.abc import Callable
+from typing import Self
 
 EXIT_INPUT = 2
 EXIT_EVIDENCE = 3
@@ -19,7 +23,20 @@ class EquipoiseError(Exception):
 
 
 class InputError(EquipoiseError):
-    """What was given cannot be used."""
+    """What was given cannot be used.
+
+    message: what was found and what was expected. remedy: what to do besides, by files and options of a
+    command line; a browser has none of them. The text of the error is both.
+    """
+
+    def __init__(self, message: str, *, remedy: str = "") -> None:
+        """remedy: with its own punctuation, for it goes on after the message."""
+        super().__init__(f"{message}{remedy}")
+        self.message, self.remedy = message, remedy
+
+    def reworded(self, say: Callable[[str], str]) -> Self:
+        """The same error with another message, made from this one's."""
+        return type(self)(say(self.message), remedy=self.remedy)
 
 
 class DataError(InputError):
@@ -27,7 +44,11 @@ class DataError(InputError):
 
 
 class SpecError(InputError):
-    """An accelerator, workload, cluster or strategy is unknown or impossible."""
+    """An accelerator, workload, system or strategy is unknown or impossible."""
+
+
+class UnknownNameError(SpecError):
+    """A name that no table has; the message has the nearest, the remedy the file to add it to."""
 
 
 class UsageError(InputError):
@@ -41,6 +62,10 @@ class EvidenceError(EquipoiseError):
         """message: one sentence. missing: each item names one thing to measure or add."""
         super().__init__(message)
         self.missing = missing
+
+    def reworded(self, say: Callable[[str], str]) -> Self:
+        """The same error with other words, each text made from this one's."""
+        return type(self)(say(str(self)), missing=tuple(map(say, self.missing)))
 
 
 class FitError(EvidenceError):

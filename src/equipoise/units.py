@@ -194,6 +194,15 @@ def format_count(value: float) -> str:
     return f"{int(value):,}" if float(value).is_integer() else format_amount(value)
 
 
+def plural(number: int, singular: str, many: str | None = None) -> str:
+    """A count with its noun.
+
+    >>> plural(1, "entry", "entries"), plural(3, "system")
+    ('1 entry', '3 systems')
+    """
+    return f"{number:,} {singular if number == 1 else many or singular + 's'}"
+
+
 def format_percent(fraction: float) -> str:
     """A fraction as percent, for people only.
 
@@ -201,6 +210,15 @@ def format_percent(fraction: float) -> str:
     ('9.8 %', '2,000 %')
     """
     return f"{format_amount(100 * fraction)} %"
+
+
+def whole_percent(fraction: float) -> str:
+    """A fraction as whole percent, for people only.
+
+    >>> whole_percent(0.783), whole_percent(0.0)
+    ('78 %', '0 %')
+    """
+    return f"{100 * fraction:,.0f} %"
 
 
 def significant(value: Any, num_digits: int = 6) -> Any:  # noqa: ANN401 - any JSON value

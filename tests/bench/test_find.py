@@ -57,6 +57,7 @@ def test_a_search_runs_keeps_and_tells_what_it_tried(tmp_path):
 def test_what_no_search_is_for_is_refused(tmp_path):
     for more, said in (
         (("mlp", "--exact"), "--exact goes with --find"),
+        (("mlp", "--trials", "3"), "--trials goes with --find"),
         (("mlp", "--find", "--exact", "--strategy", "localsgd:4"), "localsgd:4"),
         (("mlp", "wide_mlp", "--find"), "one workload"),
         (("mlp", "--find", "--sizes", "1"), "--sizes"),

@@ -93,7 +93,7 @@ def test_files_that_hold_nothing_are_refused_in_one_sentence(verb, content, word
         (("collectives", LOG, "--ops", "telepathy"), "telepathy"),
         (("collectives", LOG, "--link", "USB"), "USB"),
         (("collectives", LOG, "--accelerator", "mill"), "'mill'"),
-        (("trace",), "Missing argument"),
+        (("trace",), "FILE"),
     ],
 )
 def test_usage_is_refused_in_one_sentence(arguments, words, tmp_path):

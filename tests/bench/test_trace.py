@@ -332,7 +332,8 @@ def test_odd_events_are_left_out_and_counted(read):
         (b'{"traceEvents": 3}', "no list `traceEvents`"),
         (b'{"traceEvents": []}', "no kernel"),
         (b'{"x": {"traceEvents": []}}', "no list `traceEvents`"),
-        (b'{"traceEvents": [' + b"[" * 100_000, "no kernel"),
+        (b'{"traceEvents": [' + b"[" * 100_000, "not JSON"),
+        ('{"traceEvents": []}'.encode("utf-16"), "UTF-16"),
         (b'{"x": [' + b'{"traceEvents": [' * 50_000, "no list `traceEvents`"),
         (b'{"traceEvents": ["' + b"},{" * 4_000_000, "an event"),
         (gzip.compress(bytes(2**25), 1), "not JSON"),
@@ -340,13 +341,24 @@ def test_odd_events_are_left_out_and_counted(read):
         (gzip.compress(b'{"traceEvents": [' + b'{"a":1},' * 2**23), "expand"),
         (b"\x1f\x8b\x08\x00garbage", "gzip"),
     ],
-    ids=range(13),
+    ids=range(14),
 )
 def test_files_that_are_no_traces_are_refused_in_one_sentence(content, words, read):
     with pytest.raises(DataError) as refused:
         read(content)
     assert words in str(refused.value)
     assert "trace.json" in str(refused.value)
+
+
+@pytest.mark.parametrize("times", [{"ts": "soon"}, {"ts": None}, {"dur": -1}, {"ts": 1e300}])
+def test_events_whose_times_cannot_be_used_are_no_missing_events(read, times):
+    with pytest.raises(DataError, match=r"\b3 events\b.*\bdur\b"):
+        read(document([{**kernel(MATMUL, start, 1), **times} for start in range(3)]))
+
+
+def test_a_mark_of_utf8_before_a_trace_is_passed_over(read):
+    (trace,) = read(b"\xef\xbb\xbf" + json.dumps(document([kernel(MATMUL, 0, 1)])).encode())
+    assert len(trace.steps) == 1
 
 
 def test_one_broken_trace_of_several_is_counted(tmp_path):

@@ -616,7 +616,7 @@ def test_a_full_disk_does_not_end_training(tmp_path):
 def test_what_cannot_be_watched_is_refused(tmp_path):
     with pytest.raises(UsageError, match=r"watch: str; .*torch\.nn\.Module"):
         equipoise.watch(["model"])
-    with pytest.raises(UsageError, match="num_steps=0; expected 1 to 100000"):
+    with pytest.raises(UsageError, match="num_steps=0; expected 1 to 100,000"):
         equipoise.watch(model(), num_steps=0)
     (tmp_path / "sweep.json").touch()
     with pytest.raises(UsageError, match=re.escape(str(tmp_path)) + ".*a sweep"):

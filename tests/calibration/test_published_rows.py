@@ -476,8 +476,8 @@ def test_columns_may_be_missing_or_too_many(tmp_path):
         (b'hardware,n_gpus,measured,unit\n"unclosed,1\n', "row 1: unexpected"),
         (b"hardware,n_gpus,measured,unit\n1,2,3\n", "row 1: 3 cells; expected 4"),
         ("hardware,unit".encode("utf-16"), "UTF-16"),
-        (b"hardware,n_gpus,measured,unit\n" + b"x,1,1,s\n" * 10_001, "more than 10000 rows"),
-        (b"hardware," * 1001, "1002 columns; "),
+        (b"hardware,n_gpus,measured,unit\n" + b"x,1,1,s\n" * 10_001, "more than 10,000 rows"),
+        (b"hardware," * 1001, "1,002 columns; "),
         (b"unit,unit\n", "'unit'"),
     ],
 )

@@ -175,7 +175,7 @@ def test_in_an_own_accelerator_and_workload(tmp_path, name):
         assert next(named) > 3
         (tmp_path / f"{own}.toml").write_text(file)
     hardware, workloads = ("--hardware", "accelerators.toml"), ("--workloads", "workloads.toml")
-    for what, file in (("accelerators", hardware), ("clusters", hardware), ("workloads", workloads)):
+    for what, file in (("accelerators", hardware), ("systems", hardware), ("workloads", workloads)):
         text(in_process("list", what, *file, cwd=tmp_path))
     asked = ("mygpt_3b", "--tokens", "1G", *hardware, *workloads, "--accelerator", "mychip-192gb", "--full")
     text(in_process("plan", *asked, "--accelerators", "8", "--html", "plan.html", cwd=tmp_path))

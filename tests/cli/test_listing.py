@@ -46,11 +46,11 @@ def test_listed_defaults_are_those_of_a_strategy(data) -> None:
     assert strategy(f"global_batch=8 {text}") == Strategy(global_batch_samples=8)
 
 
-def test_every_listed_cluster_is_one(data) -> None:
-    rows = LISTED["clusters"](data, shipped())
+def test_every_listed_system_is_one(data) -> None:
+    rows = LISTED["systems"](data, shipped())
     assert rows
     for row in rows:
-        assert cluster(row["cluster"]).node_size == row["node_size"]
+        assert cluster(row["system"]).node_size == row["node_size"]
 
 
 def test_accelerators_say_whether_their_achievable_share_was_measured(data) -> None:

@@ -55,6 +55,15 @@ def test_the_field_report_is_met_where_it_says_enough(behind_a_host_bridge):
     assert found["mobilenet_v2"].low > reported["mobilenet_v2"]
 
 
+@pytest.mark.parametrize(("num_gpus", "pairs"), [(3, "3"), (72, "2,556")])
+def test_pairs_are_counted_with_their_thousands_apart(num_gpus, pairs):
+    names = [f"GPU{place}" for place in range(num_gpus)]
+    rows = [[name, *("X" if name == other else "NV18" for other in names)] for name in names]
+    text = "\n".join(map("\t".join, [["", *names], *rows]))
+    words = " ".join(sentences(meaning(read(text.encode(), where="pasted"))))
+    assert re.search(rf"(?<![0-9,]){pairs} pairs", words)
+
+
 def test_ranges_of_unnamed_cards_hold_those_of_each(behind_a_host_bridge):
     """However many others are in the catalogue."""
     unnamed = gains(behind_a_host_bridge)

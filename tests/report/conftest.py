@@ -404,7 +404,7 @@ def findings_of() -> Callable[..., Findings]:
     return make_findings
 
 
-VOID = {"meta", "br", "img", "input", "link", "hr"}  # tags that are never closed
+VOID = {"meta", "br", "img", "input", "link", "hr", "wbr"}  # tags that are never closed
 
 
 class Parsed(HTMLParser):

@@ -17,6 +17,13 @@ from equipoise.report.textplot import Canvas, text_plot
 HOSTILE = "\x1b[2J\x1b]0;pwned\x07[bold red]x[/] " + "very-long-name-" * 20
 
 
+LONG_NAMES = (
+    "github:ai-hypercomputer/gpu-recipes",
+    "measurements_of_the_cluster_2026.csv",
+    "https://dev.example.com/some-results",
+)
+
+
 def printed(show, *, width=80, encoding="utf-8", color_system=None):
     raw = io.BytesIO()
     with io.TextIOWrapper(raw, encoding=encoding, newline="\n") as file:
@@ -78,6 +85,24 @@ def test_names_neither_command_the_terminal_nor_break_its_columns(findings_of, e
     assert "\x07" not in text
     assert "[bold red]" in text.replace("\n", "")
     assert max(map(cell_len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_a_name_longer_than_its_column_is_broken_behind_a_sign(encoding):
+    columns = (Column(title="File"), *(Column(title=str(each), is_number=True) for each in range(6)))
+    numbers = (Cell(text="1,234,567"),) * 6
+    rows = tuple((Cell(text=name, detail="Training/Models/net_v1 x 8"), *numbers) for name in LONG_NAMES)
+    text = printed(
+        lambda console: show(Table(name="t", caption="T", columns=columns, rows=rows), console),
+        width=100,
+        encoding=encoding,
+    )
+    first = [line[:28].rstrip(" |") for line in text.splitlines()]
+    for name in LONG_NAMES:
+        assert name not in text
+        at = next(place for place, line in enumerate(first) if line and name.startswith(line))
+        assert first[at][-1] in "/_:-"
+        assert f"{first[at]}{first[at + 1]}" == name
 
 
 def test_columns_that_do_not_fit_are_named_below_the_table():

@@ -176,7 +176,7 @@ def test_a_huge_file_is_refused_without_being_held(tmp_path):
     tracemalloc.stop()
     assert found == {"good.txt": b"good"}
     assert [each.kind for each in rejections] == ["too_large"]
-    assert f"at most {gate.MAX_FILE_BYTES}" in rejections[0].detail
+    assert f"at most {gate.MAX_FILE_BYTES:,}" in rejections[0].detail
     assert peak_bytes < 8 * MIB
 
 
@@ -186,7 +186,7 @@ def test_a_bomb_is_left_early_and_reported(tmp_path):
     found, rejections = read(path, lambda _path, _size: False)
     assert found == {}
     assert [each.kind for each in rejections] == ["bomb"]
-    assert "268435456 bytes" in rejections[0].detail
+    assert "268,435,456 bytes" in rejections[0].detail
 
 
 def test_a_gigantic_size_field_is_refused(tmp_path):
@@ -215,7 +215,7 @@ def test_a_malformed_pax_record_is_refused(tmp_path, record):
 def test_a_huge_extended_header_is_refused_unread(tmp_path):
     found, rejections = read(archive(tmp_path, GOOD, header(b"x", 2**30, b"x"), END))
     assert found == {"good.txt": b"good"}
-    assert "1073741824 bytes" in rejections[0].detail
+    assert "1,073,741,824 bytes" in rejections[0].detail
 
 
 def test_ten_thousand_chained_extended_headers_end_without_recursion(tmp_path):
@@ -257,7 +257,7 @@ def test_a_too_long_window_is_refused(tmp_path):
 def test_other_archives_are_named_with_what_to_do(tmp_path, head, name):
     _, rejections = read(archive(tmp_path, head + bytes(600)))
     assert [each.kind for each in rejections] == ["unsupported_archive"]
-    assert re.search(rf"\b{name} .*\.tar\.zst, \.tar\.gz .*\.tar\.xz", rejections[0].detail)
+    assert re.search(rf"\b{name} .*zstd, gzip .*xz", rejections[0].detail)
 
 
 def test_refusals_are_bounded(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -243,6 +244,7 @@ def test_a_corrupt_line_voids_its_run_and_is_located(v60):
     assert (row["num_failed"], row["lenient_s"]) == (1, pytest.approx(105.5))
     (rejected,) = report.rejected.rows()
     assert (rejected["kind"], rejected["where"]) == ("corrupt_line", "Org/results/sys/bert/result_3.txt:10")
+    assert re.match(r"1 [a-z]+ line\b", rejected["first"])
 
 
 def test_a_lost_log_leaves_the_entry_unscored(v60):

@@ -224,6 +224,24 @@ def test_one_file_is_a_source(tmp_path):
     assert blobs(path) == {"result_0.txt": b":::MLLOG {}\n"}
 
 
+@pytest.mark.parametrize("packed", [gzip.compress, lzma.compress, zstandard.compress])
+def test_one_compressed_file_is_what_was_compressed(tmp_path, packed):
+    path = tmp_path / "result_0.txt.packed"
+    for text in (b":::MLLOG {}\n", b":::MLLOG {}\n" * 1000, b""):
+        path.write_bytes(packed(text))
+        assert open_source(path).kind.name == "file"
+        assert blobs(path) == {path.name: text}
+
+
+@pytest.mark.parametrize("packed", [gzip.compress, lzma.compress])
+def test_one_compressed_file_that_is_cut_is_damaged(tmp_path, packed):
+    path = tmp_path / "result_0.txt.packed"
+    path.write_bytes(packed(os.urandom(4096))[:2000])
+    source = open_source(path)
+    assert list(source.files(everything)) == []
+    assert [each.kind for each in source.rejections] == ["corrupt_archive"]
+
+
 def test_a_link_named_by_the_user_is_followed(tmp_path):
     write_tree(tmp_path / "round")
     (tmp_path / "folder").symlink_to(tmp_path / "round")

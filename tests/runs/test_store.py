@@ -191,7 +191,7 @@ def test_too_many_rows_are_refused(tmp_path):
         if name != "run_id"
     ]
     rows.with_columns(empty).select(RUNS.names).write_parquet(path)
-    with pytest.raises(DataError, match="more than 1000000 rows"):
+    with pytest.raises(DataError, match="more than 1,000,000 rows"):
         store.read_table(path, RUNS)
 
 

@@ -338,6 +338,18 @@ def test_on_a_phone_figures_of_tables_are_in_sight_and_named(opened, path):
         assert [each for each in page.locator("table.matrix td").all() if each.evaluate(cut)] == []
 
 
+@pytest.mark.parametrize("path", ["/runs", "/study", "/accuracy", "/advice?workload=bert&accelerator=h100"])
+def test_a_phone_cuts_no_heading_of_a_table(opened, path):
+    with opened(path, viewport={"width": 390, "height": 844}, is_mobile=True) as page:
+        page.locator("summary").evaluate_all("all => all.forEach(each => each.parentElement.open = true)")
+        headings = page.locator("#result th:visible button")
+        sizes = headings.evaluate_all(
+            "all => all.map(each => [each.textContent, each.scrollWidth, each.clientWidth])"
+        )
+        assert sizes
+        assert [text for text, needed, given in sizes if needed > given + 1] == []
+
+
 def test_no_field_cuts_off_what_an_empty_one_means(opened):
     for width in (390, 1280):
         options = {"viewport": {"width": width, "height": 844}, "is_mobile": width == 390}

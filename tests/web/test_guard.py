@@ -75,9 +75,18 @@ def test_a_server_on_all_addresses_goes_by_numbers_and_its_own_names_only():
     ]
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "HEAD", "PATCH", "OPTIONS", "TRACE"])
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
 def test_nothing_but_reading(method):
-    assert answered(Guard(app=_page), method=method)[0] == 405
+    status, headers, _ = answered(Guard(app=_page), method=method)
+    assert status == 405
+    assert headers[b"allow"] == b"GET, HEAD"
+
+
+@pytest.mark.parametrize("request_of", [{}, {"host": "evil.example"}])
+def test_head_is_answered_as_get_without_a_body(request_of):
+    status, headers, body = answered(Guard(app=_page), **request_of)
+    assert body
+    assert answered(Guard(app=_page), method="HEAD", **request_of) == (status, headers, "")
 
 
 def test_sizes_are_bounded():

@@ -39,30 +39,35 @@ WRONG = (
     ("/plan?max-accelerators=64", r"is accelerators\b"),
     ("/allocate?accelerator=0x+h100&workload-1=bert", "pool is '0x h100'; .* at least 1"),
     ("/plan?accelerators=0", r"“Accelerators” is 0; .* 1 to 16,384"),
-    ("/plan?accelerators=8..99999", "“Accelerators” is 99999"),
+    ("/plan?accelerators=8..99999", "“Accelerators” is 99,999"),
     ("/plan?deadline=-1", "“Deadline, hours” is -1; .*hours"),
     ("/plan?price=nan", "“USD per accelerator-hour” is nan"),
     ("/plan?budget=inf", "“Budget, USD” is 'inf'; .*above 0"),
     ("/plan?objective=fun", "“Choose by” is 'fun'; .*balance"),
     ("/plan?workload=os:getcwd", "workload 'os:getcwd'"),
-    ("/plan?accelerator=../../etc/passwd", "'../../etc/passwd'"),
-    ("/plan?region=atlantis", "region 'atlantis'"),
+    ("/plan?accelerator=../../etc/passwd", "“On”.*'../../etc/passwd'"),
+    ("/plan?region=atlantis", "“Electricity grid” 'atlantis'"),
     ("/plan?workload=vgg16", f"“{label_of('training_samples')}”"),
     (f"/plan?{'&'.join(f'accelerator=h{each}' for each in range(7))}", "7 values; .* 6"),
     (f"/plan?fix={'x' * 161}", "longer than 160 characters"),
     ("/advice?max_accelerators=0", r"Accelerators\b.*” is 0; .* 1 to 16,384"),
-    ("/advice?max_accelerators=1e9", r"Accelerators\b.*” is 1e\+09"),
+    ("/advice?max_accelerators=1e9", r"Accelerators\b.*” is 1,000,000,000"),
     ("/advice?max_accelerators=8&max_accelerators=9", "2 times; .*once"),
     ("/advice?hosting=-1", f"“{label_of('hosting_usd_per_month')}” is -1; .* 0"),
     ("/advice?utilisation=2", "“Utilisation, 0 to 1” is 2; .*above 0 at most 1"),
     ("/advice?ask=tokens", f"“{label_of('ask')}” tokens .*“Budget, USD” .*“Deadline, hours”"),
     ("/advice?ask=model&budget=9&buy=yes", f"“{label_of('ask')}” .*“{label_of('buy')}”"),
-    ("/advice?runs=../../etc", "runs '../../etc'"),
-    ("/advice?workload=os:getcwd", "workload 'os:getcwd'"),
+    ("/advice?runs=../../etc", "“Your runs” '../../etc'"),
+    ("/advice?workload=os:getcwd", "“Train”.*'os:getcwd'"),
+    ("/advice?fix=tp", r"“Fixed parameters”.*'tp=VALUE'\?(?!\.)"),
+    ("/allocate?workload-1=bert&accelerator=8x+hal9000", "“The pool”.*'hal9000'"),
+    ("/allocate?workload-1=nonsense", "job 1: .*'nonsense'"),
+    ("/allocate?workload-1=small_cnn", "“Tokens”|“samples"),
+    ("/allocate?pasted=name,workload,colour%0Aa,bert,red", "'colour'.* deadline, "),
     *((f"/advice?{name}=/etc/passwd", f"{name}='/etc/passwd' ") for name in PATHS),
     ("/advice?here=yes", "here='yes' "),
     ("/advice?deadline=x&budget=y", "“Budget, USD” is 'y'"),
-    ("/runs?sweep=../../etc", "runs '../../etc'"),
+    ("/runs?sweep=../../etc", "“Sweep or training loop” '../../etc'"),
     ("/accuracy?x=1", "x='1' is "),
 )
 
@@ -89,6 +94,10 @@ def test_a_wrong_question_is_a_sentence(dashboard, path, words):
     assert status == 422
     assert re.search(words, page.text)
     assert "Traceback" not in page.text
+    # A browser has neither options of a command line nor the files of a checkout.
+    refusal = page.text.partition("That cannot be answered")[2]
+    assert refusal
+    assert not re.search(r"(?<![\w-])--[a-z]|src/equipoise|\.toml", refusal)
 
 
 def test_thin_evidence_says_what_is_missing(dashboard):

@@ -98,3 +98,19 @@ def test_a_broken_or_hostile_loop_is_a_line_and_the_others_are_shown(start, tmp_
     assert sorted(map(str.lower, unread)) == sorted([*broken, "empty"])
     assert "fine on 1 rank" in page.text
     assert page.all("img") == []
+
+
+def test_a_browser_meets_names_of_runs_and_never_their_paths(start, running_sweep, tmp_path):
+    with running_sweep(tmp_path / "mine"):
+        pass
+    started = start("--runs", tmp_path)
+    name = f"{tmp_path.name}/mine"
+    status, page = started.page(f"/runs?sweep={name}")
+    assert status == 200
+    assert name in page.text
+    assert str(tmp_path) not in page.text
+    # The sweep has no tables yet: it is refused, and called what the form calls it.
+    status, page = started.page(f"/advice?workload=small_cnn&samples=1M&accelerator=h100&runs={name}")
+    assert status == 422
+    assert f"“Your runs” {name}: " in page.text
+    assert str(tmp_path) not in page.text

@@ -66,6 +66,15 @@ def test_nothing_hides_behind_a_name_of_this_machine(dashboard):
     assert dashboard.answer("/accuracy", method="POST")[0] == 405
 
 
+@pytest.mark.parametrize("path", ["/accuracy", "/runs", "/nothing-here"])
+def test_head_has_the_headers_of_get(dashboard, path):
+    got, headers, text = dashboard.answer(path)
+    assert text
+    status, same, nothing = dashboard.answer(path, method="HEAD")
+    assert (status, nothing) == (got, "")
+    assert same["content-length"] == headers["content-length"]
+
+
 def half_open(port, number, source):
     """Connections that began a request and do not end it."""
     opened = []

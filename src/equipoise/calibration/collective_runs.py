@@ -17,6 +17,7 @@ from equipoise.perfmodel.machine import Group, Wires, machine
 from equipoise.spec.catalogue import Catalogue, cluster_in_text, shipped
 from equipoise.spec.cluster import Cluster, build_cluster, usual_system
 from equipoise.spec.links import FABRICS, KINDS, LinkReach, kind, link_class, network_reach, reach
+from equipoise.units import plural
 
 if TYPE_CHECKING:
     from equipoise.spec.hardware import Accelerator, Topology
@@ -86,8 +87,8 @@ def fit_curve(payload_bytes: ArrayLike, seconds: ArrayLike) -> CollectiveCurve:
     sizes = np.unique(payload)
     if sizes.size < FEWEST_SIZES:
         raise EvidenceError(
-            f"{sizes.size} message sizes; latency and rate need at least {FEWEST_SIZES}",
-            missing=(f"{FEWEST_SIZES - sizes.size} more sizes, from a few bytes to some GiB",),
+            f"{plural(sizes.size, 'message size')}; latency and rate need at least {FEWEST_SIZES}",
+            missing=(f"{plural(FEWEST_SIZES - sizes.size, 'more size')}, from a few bytes to some GiB",),
         )
     if sizes.size > MOST_SIZES:
         sizes = thinned(sizes, MOST_SIZES)

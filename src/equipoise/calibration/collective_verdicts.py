@@ -26,7 +26,7 @@ from equipoise.perfmodel.collectives import OPERATIONS
 from equipoise.perfmodel.parameters import COLLECTIVE_PRIORS, CollectiveParameters, prior_log_sd
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.links import LinkReach, PublishedCollective, published_collectives
-from equipoise.units import MIB
+from equipoise.units import MIB, format_si, whole_percent
 
 # A message below this is all latency on every link of the catalogue, one above all wire: half the time of 64
 # KiB on PCIe 3 is 5 us; 16 MiB take 35 us on 480 GB/s.
@@ -197,9 +197,11 @@ def _network_words(found: Verdict, link: str) -> Mapping[str, str]:
     if run.backend == "gloo" and run.operation in GLOO_REDUCES_ALL:
         slow += "gloo sums the whole payload on every rank, as for all_reduce"
     elif share >= BUSY_FRACTION:
-        slow += f"ranks computed {share:.0%} of the time: the processor is the limit, not the network"
+        slow += (
+            f"ranks computed {whole_percent(share)} of the time: the processor is the limit, not the network"
+        )
     else:
-        slow += f"is it shared, and are its frames small? Ranks computed {share:.0%} of the time"
+        slow += f"is it shared, and are its frames small? Ranks computed {whole_percent(share)} of the time"
     return {
         "normal": f"as expected of a network of {link}, one way",
         "slow": slow,
@@ -265,12 +267,14 @@ def _on_bandwidth(found: Verdict, machine: RunLinks | str) -> Verdict:
     published = _published(found, machine)
     if belief is None and not published:
         return _unknown(found, machine)
-    evidence = [f"published {each.bus_byte_per_s:.4g} byte/s: {each.source}" for each in published]
+    evidence = [
+        f"published {format_si(each.bus_byte_per_s, 'B/s', digits=4)}: {each.source}" for each in published
+    ]
     if published:
         expected = max(each.bus_byte_per_s for each in published)
         low, high = expected * (1 - PUBLISHED_MARGIN), expected * (1 + PUBLISHED_MARGIN)
     if belief is not None:
-        evidence.append(f"model {moved / belief.seconds:.4g} byte/s under its priors")
+        evidence.append(f"model {format_si(moved / belief.seconds, 'B/s', digits=4)} under its priors")
         if not published:
             expected, low, high = (moved / each for each in (belief.seconds, belief.high_s, belief.low_s))
     verdict = _compared(found.measured, low, high, more_is_faster=True)
@@ -327,9 +331,12 @@ def _why(found: Verdict, machine: RunLinks, verdict: str) -> str:
     if verdict == "normal" and share > 1:
         return "more than the link carries one way, which is possible where the switch reduces (NVLink SHARP)"
     if verdict == "normal":
-        return f"{share:.0%} of what {machine.link} carries one way, as such machines reach"
+        return f"{whole_percent(share)} of what {machine.link} carries one way, as such machines reach"
     suspect = _suspect(found, machine)
-    return suspect or f"{share:.0%} of what {machine.link} carries one way: less than such machines reach"
+    return (
+        suspect
+        or f"{whole_percent(share)} of what {machine.link} carries one way: less than such machines reach"
+    )
 
 
 def _suspect(found: Verdict, machine: RunLinks) -> str | None:

@@ -18,7 +18,7 @@ from equipoise.perfmodel.machine import Group
 from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.hardware import Accelerator
-from equipoise.units import format_count
+from equipoise.units import format_count, plural
 
 _SHOWN = 60
 _MOST_FILES = 3
@@ -44,8 +44,7 @@ def given_collectives(files: Sequence[Path], catalogue: Catalogue | None = None)
 
     reading = read_files(files)
     refused = tuple(
-        f"{format_count(each['count'])} row{'' if each['count'] == 1 else 's'} not used: {each['first']}."
-        for each in reading.rejected.rows()
+        f"{plural(each['count'], 'row')} not used: {each['first']}." for each in reading.rejected.rows()
     )
     if not reading.runs:
         raise EvidenceError("--collectives: no row of the files can be used", missing=refused)

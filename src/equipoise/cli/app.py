@@ -18,6 +18,7 @@ import typer
 from typer.core import TyperGroup
 
 from equipoise import __version__, errors
+from equipoise.cli import complaints
 
 # A verb is one entry here, under the group of the help that it is in: the module of its function, which is
 # loaded when the verb is asked for, and the first line of the function's docstring.
@@ -87,7 +88,10 @@ class _PlainWords:
         for each in self.get_params(ctx):  # type: ignore[attr-defined]
             if "process_value" not in vars(each):
                 each.process_value = _reading_of(each)
-        rest: list[str] = super().parse_args(ctx, args)  # type: ignore[misc]
+        try:
+            rest: list[str] = super().parse_args(ctx, args)  # type: ignore[misc]
+        except typer.TyperException as err:
+            raise complaints.wrong_words(err, self, ctx) from err
         return rest
 
 
@@ -111,7 +115,10 @@ def _reading_of(param: Any) -> Callable[[Any, Any], Any]:  # noqa: ANN401 - type
             words = value if is_many else (value,)
             plain = all(isinstance(each, str) and each.isascii() for each in words)
             if not plain or not (kind in {str, Path} or (choices and set(words) <= set(choices))):
-                return read(ctx, value)
+                try:
+                    return read(ctx, value)
+                except typer.TyperException as err:
+                    raise complaints.wrong_value(param, value) from err
             read_words = [Path(each) if kind is Path else each for each in words]
             found = read_words if is_many else read_words[0]
         return found if param.callback is None else param.callback(ctx, param, found)
@@ -121,6 +128,12 @@ def _reading_of(param: Any) -> Callable[[Any, Any], Any]:  # noqa: ANN401 - type
 
 class _GroupedHelp(_PlainWords, TyperGroup):
     """Lists the verbs under their groups, in plain text: docs/decisions/0002-plain-help.md."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - typer's own
+        """The verb that the first word names."""
+        if not ctx.resilient_parsing and args[0] not in verbs():
+            raise complaints.unknown("there is no verb", args[0], verbs(), of="verbs")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: object, formatter: HelpFormatter) -> None:  # noqa: ARG002 - typer passes it
         """Write one block per group."""
@@ -253,24 +266,12 @@ def _exit_code(arguments: Sequence[str]) -> int:
 def _sentence(err: typer.TyperException | errors.EquipoiseError | OSError) -> str:
     """What went wrong, in one sentence."""
     if isinstance(err, typer.TyperException):
-        # typer begins some messages with it
-        return _of_another_verb(err) or err.format_message().replace("Value error, ", "")
+        return err.format_message()
     if isinstance(err, OSError):
         return f"{err.filename or 'output'}: {err.strerror or err}"
     if isinstance(err, errors.EvidenceError) and err.missing:
         return f"{err} (missing: {'; '.join(err.missing)})"
     return str(err)
-
-
-def _of_another_verb(err: typer.TyperException) -> str | None:
-    """That an option which a verb lacks is one of others; None of any other error."""
-    name, context = getattr(err, "option_name", ""), getattr(err, "ctx", None)
-    if not hasattr(err, "possibilities") or context is None:  # what only typer's error of no such option has
-        return None
-    from equipoise.decide.question.query import verbs_of  # loads what a verb without it may not need
-
-    others = verbs_of(name.lstrip("-"))
-    return f"{name} is not an option of {context.info_name}, but of {', '.join(others)}" if others else None
 
 
 def write(content: str | bytes) -> None:

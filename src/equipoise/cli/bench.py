@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from equipoise.spec.catalogue import Catalogue
 
 _DEFAULT_WORKLOAD = "mlp"
+_SEARCH_TRIALS = 12
 
 
 def _strategies_from(incomplete: str) -> list[str]:
@@ -107,8 +108,9 @@ def bench(
         ),
     ] = False,
     trials: Annotated[
-        int, typer.Option(min=1, help="With --find: maximum number of runs on several ranks.")
-    ] = 12,
+        int | None,
+        typer.Option(min=1, help="With --find: maximum number of runs on several ranks; default 12."),
+    ] = None,
     exact: Annotated[
         bool, typer.Option("--exact", help="With --find: only methods with the same result as one device.")
     ] = False,
@@ -126,6 +128,9 @@ def bench(
         return
     if isnan(limit):
         raise UsageError("--limit nan: expected a number of seconds")
+    for name, is_given in (("--trials", trials is not None), ("--exact", exact)):
+        if is_given and not find:
+            raise UsageError(f"{name} goes with --find; give both, or neither")
     with output.answering():
         from equipoise.cli.sweeps import SweepOptions, stored_plan, trials_of
         from equipoise.report.bench_json import sweep_fields
@@ -159,7 +164,7 @@ def bench(
             from equipoise.report.bench_json import find_fields
             from equipoise.report.pages.find import FIND
 
-            limits = SearchLimits(num_trials=trials, num_repetitions=repeat)
+            limits = SearchLimits(num_trials=trials or _SEARCH_TRIALS, num_repetitions=repeat)
             folder = out or Path(f"find-{_name(planned)}")
             best = search(planned, folder, _launcher(launcher, options), limits, limit_s=limit, resume=resume)
             output.give_page(FIND, best, find_fields)
@@ -176,8 +181,6 @@ def bench(
 
 def _strategies(given: str | None, *, find: bool, exact: bool) -> str:
     """The ways to train as text: plain ddp unless others are searched for."""
-    if exact and not find:
-        raise UsageError("--exact goes with --find")
     if not find:
         return given or "ddp"
     from equipoise.cli.sweeps import strategies

@@ -32,7 +32,7 @@ def ingest(
         list[Path],
         typer.Argument(
             metavar="PATH...",
-            help="Checkout, archive (.tar, .gz, .xz, .zst), git repository or log; or a tracker's export.",
+            help="Checkout, git repository, archive or log (also .gz, .xz, .zst); or a tracker's export.",
         ),
     ],
     into: Annotated[

@@ -65,11 +65,11 @@ def accelerators(tables: Tables, catalogue: Catalogue) -> list[dict[str, Any]]:
     ]
 
 
-def clusters(_tables: Tables, catalogue: Catalogue) -> list[dict[str, Any]]:
+def systems(_tables: Tables, catalogue: Catalogue) -> list[dict[str, Any]]:
     """One record a system of the catalogue, its links as one accelerator sees them."""
     return [
         {
-            "cluster": one.slug,
+            "system": one.slug,
             "title": one.title,
             "accelerators": list(one.accelerators),
             "node_size": whole.node_size,
@@ -235,7 +235,7 @@ def _seen(scores: pl.DataFrame, column: str, slug: str) -> dict[str, Any]:
 LISTED: Final[Mapping[str, Callable[[Tables, Catalogue], list[dict[str, Any]]]]] = {
     rows_of.__name__: rows_of
     for rows_of in (
-        *(rounds, workloads, accelerators, clusters, strategies, software, methods, models, laws),
+        *(rounds, workloads, accelerators, systems, strategies, software, methods, models, laws),
         *(prices, regions, interruptions),
     )
 }

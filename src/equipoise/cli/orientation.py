@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from equipoise.spec.catalogue import Catalogue
 
 _KINDS: Final = (
-    *("rounds", "workloads", "accelerators", "clusters", "strategies", "software"),
+    *("rounds", "workloads", "accelerators", "systems", "strategies", "software"),
     *("methods", "models", "laws", "prices", "regions", "interruptions", "steps"),
 )
 # Files of the package that show how an entry of one's own is written.
 _EXAMPLES: Final = {
     "accelerators": "example_hardware.toml",
-    "clusters": "example_hardware.toml",
+    "systems": "example_hardware.toml",
     "workloads": "example_workloads.toml",
 }
 
@@ -68,7 +68,7 @@ def list_(
 ) -> None:
     """List rounds, workloads, accelerators, prices and other things that there are."""
     if kind not in _KINDS:
-        raise UsageError(f"list {kind[:40]!r}: expected one of {', '.join(_KINDS)}")
+        raise UsageError(f"KIND is {kind[:40]!r}; expected one of {', '.join(_KINDS)}")
     if example:
         if kind not in _EXAMPLES:
             raise UsageError(f"--example: {kind} have none; expected {', '.join(sorted(_EXAMPLES))}")

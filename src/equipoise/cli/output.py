@@ -25,7 +25,7 @@ from equipoise.cli.options import INPUTS, OUTPUTS, asked_parameter
 from equipoise.decide.question.field import Verb
 from equipoise.decide.question.query import FIELDS, fields_of
 from equipoise.files import expect_place, written
-from equipoise.units import format_duration
+from equipoise.units import format_duration, whole_percent
 
 if TYPE_CHECKING:
     import polars as pl
@@ -229,7 +229,7 @@ class ProgressLine:
         if self._total:
             share = min(1.0, self._done / self._total)
             is_counted = self._total <= _MOST_COUNTED
-            parts = [f"{self._done}/{self._total}" if is_counted else f"{share:.0%}"]
+            parts = [f"{self._done}/{self._total}" if is_counted else whole_percent(share)]
             filled = round(share * bar_columns)
             if bar_columns:
                 parts[0] = f"[{'#' * filled}{'-' * (bar_columns - filled)}] {parts[0]}"

@@ -30,9 +30,8 @@ from equipoise.diagnose.method_search import (
     tuned,
 )
 from equipoise.errors import DataError, EquipoiseError, UsageError
-from equipoise.report.format import plural
 from equipoise.spec.torch_model.factory import refuse_code
-from equipoise.units import format_percent
+from equipoise.units import format_percent, plural
 
 _MOST_VALUES = 100
 _MOST_TRIALS = 100_000
@@ -98,7 +97,7 @@ def trials_of(options: SweepOptions) -> tuple[Trial, ...]:
     )
     if len(trials) > _MOST_TRIALS:
         raise UsageError(
-            f"{len(trials)} runs; a sweep has at most {_MOST_TRIALS}: "
+            f"{len(trials):,} runs; a sweep has at most {_MOST_TRIALS:,}: "
             "reduce --sizes, --batch, --strategy or --repeat"
         )
     return trials

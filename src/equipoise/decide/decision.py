@@ -176,7 +176,7 @@ def _systems(query: TrainingQuery, catalogue: Catalogue) -> tuple[RequestedSyste
         try:
             catalogue.workload(query.workload)
         except SpecError as other:
-            raise SpecError(f"{other}. {err}") from err
+            raise SpecError(f"{other.message}. {err.message}", remedy=err.remedy) from err
         raise
 
 

@@ -14,6 +14,7 @@ from equipoise.units import (
     format_milliseconds,
     format_percent,
     format_rough,
+    plural,
 )
 
 # Two cards over one behind a host bridge without peer access: docs/experiments/0018-field-report.md.
@@ -176,7 +177,7 @@ def _follows(before: str, name: str) -> bool:
 
 def _counted(topology: Topology) -> str:
     count = len(topology.devices)
-    return f"{count} accelerator{'s' if count > 1 else ''}"
+    return plural(count, "accelerator")
 
 
 def _joined(found: Meaning) -> Iterator[str]:
@@ -193,12 +194,12 @@ def _joined(found: Meaning) -> Iterator[str]:
     if not found.reached:
         yield f"Of {_counted(topology)} no link is known."
     elif len(found.reached) == 1 and known == pairs:
-        whole = "The one pair" if pairs == 1 else f"All {pairs} pairs"
+        whole = "The one pair" if pairs == 1 else f"All {pairs:,} pairs"
         yield f"{whole} of {_counted(topology)} {_verb(pairs, found.reached[0].link_class)}."
     else:
-        parts = [f"{each.num_pairs} {each.link_class}" for each in found.reached]
-        rest = [f"{pairs - known} not known"] if known < pairs else []
-        yield f"Of {pairs} pairs of {_counted(topology)}: {', '.join((*parts, *rest))}."
+        parts = [f"{each.num_pairs:,} {each.link_class}" for each in found.reached]
+        rest = [f"{pairs - known:,} not known"] if known < pairs else []
+        yield f"Of {plural(pairs, 'pair')} of {_counted(topology)}: {', '.join((*parts, *rest))}."
     if topology.is_switched:
         yield "Their NVLinks go through a switch: each pair may use all of an accelerator's links."
 
@@ -208,7 +209,7 @@ def _processors(topology: Topology) -> Iterator[str]:
     cores = sum(device.num_cores or 0 for device in topology.devices)
     nodes = ", ".join(sorted({str(device.numa_affinity or "unknown") for device in topology.devices}))
     yield (
-        f"No accelerators: {count} processor socket{'s' if count > 1 else ''} with {format_count(cores)} "
+        f"No accelerators: {plural(count, 'processor socket')} with {format_count(cores)} "
         f"cores; NUMA {nodes}."
     )
     if count > 1:
@@ -218,10 +219,10 @@ def _processors(topology: Topology) -> Iterator[str]:
 def _verb(count: int, name: str) -> str:
     """What so many pairs do: go by links of their own, or cross what others cross too."""
     if kind(name) == "NV":
-        links = f"{number(name)} link{'s' if number(name) > 1 else ''} bonded"
+        links = f"{plural(number(name), 'link')} bonded"
         return f"{'has' if count == 1 else 'have'} NVLink ({name}: {links})"
     if kind(name) == "XGMI":
-        hops = f"{number(name)} hop{'s' if number(name) > 1 else ''}"
+        hops = f"{plural(number(name), 'hop')}"
         return f"{'has' if count == 1 else 'have'} Infinity Fabric ({name}: {hops})"
     return f"cross{'es' if count == 1 else ''} {what_lies_between(name)} ({name})"
 
@@ -333,7 +334,7 @@ def _missing(topology: Topology) -> Iterator[str]:
     silent = sum(link.link_class is None and link.conflict is None for link in topology.links)
     if topology.missing_rows and silent:
         among = sum(link.link_class is None and link.conflict is None for link in topology.between_devices)
-        yield f"Not known: the links of {silent} pairs, {among} of them between accelerators."
+        yield f"Not known: the links of {plural(silent, 'pair')}, {among:,} of them between accelerators."
 
 
 def _contradictions(topology: Topology) -> Iterator[str]:
@@ -345,4 +346,4 @@ def _contradictions(topology: Topology) -> Iterator[str]:
             f"has {link.conflict[1]}; neither is used."
         )
     if len(torn) > _MOST_NAMED:
-        yield f"The same holds for {len(torn) - _MOST_NAMED} more pairs."
+        yield f"The same holds for {plural(len(torn) - _MOST_NAMED, 'more pair')}."

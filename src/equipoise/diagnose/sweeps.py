@@ -17,7 +17,7 @@ from equipoise.bench.sweep import ALONE, Scaling
 from equipoise.bench.trial import FinishedTrial, Store, SweepProgress, Trial, failed, sweep_progress
 from equipoise.intervals import Interval
 from equipoise.stats import proportion_interval, ratio_interval
-from equipoise.units import format_count, format_percent
+from equipoise.units import format_count, format_percent, plural
 
 _FEWEST_WITH_SPREAD = 2
 PLAIN = "ddp"
@@ -262,8 +262,8 @@ def disturbances(summaries: Sequence[ConfigurationSummary]) -> tuple[str, ...]:
     if any(run.num_others_on_accelerators for run in disturbed):
         taken.append("memory of an accelerator")
     said = (
-        f"The machine was busy during {len(disturbed)} of {len(timed)} timed runs: other programs took "
-        f"{' and '.join(taken)}, so times may be too long; measure again on an idle machine."
+        f"The machine was busy during {len(disturbed):,} of {plural(len(timed), 'timed run')}: other "
+        f"programs took {' and '.join(taken)}, so times may be too long; measure again on an idle machine."
     )
     return (said,)
 

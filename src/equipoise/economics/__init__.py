@@ -273,10 +273,10 @@ def grid(region: str = DEFAULT_GRID, *, user_g_per_kwh: float | None = None) -> 
     if name not in regions:
         spelled = [each for each in (*regions, *found["also"]) if len(each) > _CODE_LETTERS]
         near = get_close_matches(name, spelled, n=3)
-        listed = "expected a country, as `equipoise list regions` names it."
-        hint = f"did you mean {' or '.join(near)}?" if near else listed
+        hint = f"did you mean {' or '.join(near)}?" if near else "expected a country."
         raise SpecError(
-            f"region {region!r} is not known; {hint} `--carbon G` states the grams of CO2 per kWh of another"
+            f"--region {region!r} is not known; {hint}",
+            remedy=" See `equipoise list regions`; --carbon G states the grams of CO2 per kWh of another",
         )
     return GridCarbon(
         region=name, kg_co2_per_kwh=float(regions[name]), basis=f"{found['year']}, {found['source']}"

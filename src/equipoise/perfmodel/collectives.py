@@ -15,6 +15,7 @@ from equipoise.errors import DataError, EvidenceError, FitError
 from equipoise.perfmodel.load import Floats
 from equipoise.perfmodel.machine import Group, Wires
 from equipoise.perfmodel.parameters import COLLECTIVE_PRIORS, OCTAVES, CollectiveParameters, Prior
+from equipoise.units import plural
 
 Numbers: TypeAlias = NDArray[np.float64]
 Timer: TypeAlias = Callable[[Floats, Group, Wires, CollectiveParameters], Floats]
@@ -326,7 +327,9 @@ def _check_evidence(measured: tuple[Timings, ...]) -> None:
     if num_sizes < _FEWEST_SIZES:
         raise EvidenceError(
             f"collectives were measured at {num_sizes} sizes; latency and rate need at least {_FEWEST_SIZES}",
-            missing=(f"{_FEWEST_SIZES - num_sizes} more message sizes, from a few KiB to some GiB",),
+            missing=(
+                f"{plural(_FEWEST_SIZES - num_sizes, 'more message size')}, from a few KiB to some GiB",
+            ),
         )
     if any(np.less_equal(points.group.num_ranks, 1).any() for points in measured):
         raise DataError(

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from equipoise.intervals import Interval
 from equipoise.report.charts import BarChart, Chart
-from equipoise.report.format import ABSENT, count, plural, sentence, usable
+from equipoise.report.format import ABSENT, count, sentence, usable
+from equipoise.units import plural
 
 Tone: TypeAlias = Literal["good", "bad", "plain", "quiet"]
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from equipoise.intervals import WIDEST, Interval
@@ -23,6 +24,7 @@ from equipoise.units import (
     format_percent,
     format_si,
     format_time,
+    plural,
     time_unit,
 )
 
@@ -76,6 +78,22 @@ def visible(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return _INVISIBLE.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+_NAME: Final = re.compile(r"\S{16,}")
+_SIGNS: Final = re.compile(r"[/_:=-]+(?=[^\W_])")
+
+
+def breakable(text: str) -> list[str]:
+    """A text in pieces, between which a line may end besides at blanks: behind the signs in a long name.
+
+    >>> breakable("see github:org/some-project in 10:20")
+    ['see github:', 'org/', 'some-', 'project in 10:20']
+    """
+    spots = [
+        name.start() + signs.end() for name in _NAME.finditer(text) for signs in _SIGNS.finditer(name[0])
+    ]
+    return [text[start:end] for start, end in pairwise((0, *spots, len(text)))]
 
 
 def sentence(text: str) -> str:
@@ -144,15 +162,6 @@ def capital(text: str) -> str:
     'On demand'
     """
     return text[:1].upper() + text[1:]
-
-
-def plural(number: int, singular: str, many: str | None = None) -> str:
-    """A count with its noun.
-
-    >>> plural(1, "entry", "entries"), plural(3, "system")
-    ('1 entry', '3 systems')
-    """
-    return f"{number:,} {singular if number == 1 else many or singular + 's'}"
 
 
 def listed(items: Sequence[str]) -> str:

@@ -42,10 +42,11 @@ from equipoise.report.blocks import (
 )
 from equipoise.report.charts import BarChart, Chart, Mark, Series
 from equipoise.report.figures import height_px, plotly_figure, plotly_text
-from equipoise.report.format import capital, listed, visible
+from equipoise.report.format import breakable, capital, listed, visible
 from equipoise.report.svg import mark_svg, svg_chart
 
-VOID_TAGS: Final = frozenset({"br", "hr", "img", "input", "link", "meta"})
+VOID_TAGS: Final = frozenset({"br", "hr", "img", "input", "link", "meta", "wbr"})
+_BREAK: Final = "<wbr>"
 _UNITS: Final = "min|ms|s|h|d|W|J|kJ|MJ|GJ|TJ|kWh|USD|kg|MB|GB|TB|MiB|GiB|nodes?"
 _TIMES: Final = "\N{MULTIPLICATION SIGN}"
 # A number of seven digits and more may be parted from its unit: both are too long for a narrow card.
@@ -246,9 +247,10 @@ def _row(row: tuple[Cell, ...], columns: tuple[Column, ...], *, is_marked: bool)
 
 
 def _cell(cell: Cell, column: Column, *, is_header: bool) -> Html:
-    shown = element("code", cell.text) if cell.is_code else escaped(cell.text)
+    text = _with_breaks(cell.text)
+    shown = element("code", text) if cell.is_code else text
     badge = concatenated(" ", _badge(cell.badge)) if cell.badge else ""
-    detail = element("span", cell.detail, class_="detail") if cell.detail else ""
+    detail = element("span", _with_breaks(cell.detail), class_="detail") if cell.detail else ""
     return element(
         "th" if is_header else "td",
         shown, badge, detail,
@@ -256,6 +258,11 @@ def _cell(cell: Cell, column: Column, *, is_header: bool) -> Html:
         class_="number" if column.is_number else "path" if cell.is_code else None,
         data_key="" if cell.key is None else cell.key,
     )  # fmt: skip
+
+
+def _with_breaks(text: str) -> Html:
+    """A text whose long names are broken behind their signs, where a column is too narrow for them."""
+    return Html(_BREAK.join(map(escaped, breakable(text))))
 
 
 def _matrix(block: PairMatrix) -> Html:

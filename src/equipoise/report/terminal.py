@@ -1,5 +1,6 @@
 """A page in a terminal: its blocks in the columns there are, with plots of characters."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -32,7 +33,7 @@ from equipoise.report.blocks import (
     filled,
 )
 from equipoise.report.charts import BarChart, Chart
-from equipoise.report.format import DASH, STAR, TIMES, listed
+from equipoise.report.format import DASH, STAR, TIMES, breakable, listed
 
 # What stands for the characters this package itself writes where only ASCII can be shown.
 ASCII: Final = str.maketrans(
@@ -47,6 +48,7 @@ LONGEST_WORD: Final = 28
 # A column narrower than one line of prose whose longest cell takes more lines than these is hard to read.
 PROSE_COLUMNS: Final = 28
 MOST_CELL_LINES: Final = 4
+_WORD: Final = re.compile(r"\S+")
 TONES: Final = {"good": "bold green", "bad": "bold red", "plain": "bold", "quiet": "italic"}
 
 
@@ -111,14 +113,33 @@ def _screen(page: Page[Shown], findings: Shown, console: Console) -> Iterator[Te
 
 def _paragraph(text: Text, console: Console) -> Iterable[Text]:
     """Lines of text as far as the console can show it: without Unicode, what stands for it."""
-    return _shown(text, console).wrap(console, console.width)
+    return _wrapped(_shown(text, console), console, console.width)
 
 
 def _hanging(text: Text, console: Console, *, first: Text, indent: int) -> Iterator[Text]:
     """Lines of text, the first behind `first`, further ones behind so many blanks."""
-    for place, line in enumerate(_shown(text, console).wrap(console, console.width - indent)):
+    for place, line in enumerate(_wrapped(_shown(text, console), console, console.width - indent)):
         line.rstrip()
         yield (first if place == 0 else Text(" " * indent)) + line
+
+
+def _wrapped(text: Text, console: Console, width: int) -> Iterable[Text]:
+    """Lines of a text; a name longer than they are wide is broken behind its signs where it has some."""
+    return _with_breaks(text, width).wrap(console, width)
+
+
+def _with_breaks(text: Text, width: int) -> Text:
+    """The text with a new line within each name that is too long for one."""
+    spots = []
+    for name in _WORD.finditer(text.plain):
+        line, at = "", name.start()
+        for piece in breakable(name[0]):
+            if line and cell_len(line + piece) > width:
+                spots.append(at)
+                line = ""
+            line += piece
+            at += len(piece)
+    return Text("\n").join(text.divide(spots)) if spots else text
 
 
 def _shown(text: Text, console: Console) -> Text:
@@ -261,7 +282,7 @@ def _grid_row(
     for place, width in widths.items():
         column = block.columns[place]
         cells.append(
-            _shown(texts[place], console).wrap(
+            _with_breaks(_shown(texts[place], console), width).wrap(
                 console,
                 width,
                 justify="right" if column.is_number else "left",

@@ -160,7 +160,7 @@ def _checked(frame: pl.DataFrame, table: TableSchema, where: str) -> pl.DataFram
     twice = frame.select(table.key).filter(frame.select(table.key).is_duplicated())
     if len(twice):
         raise DataError(
-            f"{where}: {len(twice)} rows share names, e.g. {twice.row(0)!r}; expected one row per name"
+            f"{where}: {len(twice):,} rows share names, e.g. {twice.row(0)!r}; expected one row per name"
         )
     return frame.select(table.names).sort(table.key)
 
@@ -237,7 +237,7 @@ def read_bytes(data: bytes, table: TableSchema, where: str, *, is_ours: bool = F
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError, MemoryError) as err:
         raise DataError(f"{where}: not a readable Parquet table: {str(err)[:200]}") from err
     if len(frame) > MAX_TABLE_ROWS:
-        raise DataError(f"{where}: more than {MAX_TABLE_ROWS} rows; a table has at most that many")
+        raise DataError(f"{where}: more than {MAX_TABLE_ROWS:,} rows; a table has at most that many")
     return frame if is_ours else _checked(frame, table, where)
 
 

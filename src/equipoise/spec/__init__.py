@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin
 from msgspec import Struct
 from msgspec.structs import fields
 
-from equipoise.errors import DataError, SpecError
+from equipoise.errors import DataError, SpecError, UnknownNameError
 from equipoise.files import read_input, shipped_table
 
 RecordT = TypeVar("RecordT", bound=Struct)
@@ -47,10 +47,12 @@ def close_names(name: str, names: Iterable[str]) -> list[str]:
     return get_close_matches(canonical(name)[:_NEAR_CHARS], names, n=5)
 
 
-def nearest_or_edit(near: Iterable[str], edit: str) -> str:
-    """What to do about a name that no table has: take one of the nearest, or add it to the file `edit`."""
+def unknown_name(complaint: str, near: Iterable[str], edit: str) -> UnknownNameError:
+    """For a name that no table has. near: names that may be meant. edit: the file to add it to."""
     names = ", ".join(near)
-    return f"did you mean {names}? If not, add it to {edit}" if names else f"add it to {edit}"
+    if not names:
+        return UnknownNameError(complaint, remedy=f"; add it to {edit}")
+    return UnknownNameError(f"{complaint}; did you mean {names}?", remedy=f" If not, add it to {edit}")
 
 
 def canonical(raw: str) -> str:

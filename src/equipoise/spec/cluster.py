@@ -20,9 +20,9 @@ from equipoise.spec import (
     canonical,
     claim_name,
     close_names,
-    nearest_or_edit,
     read_blocks,
     shown,
+    unknown_name,
 )
 from equipoise.spec.hardware import (
     BLOCK_KINDS,
@@ -302,8 +302,8 @@ class Systems(Struct, frozen=True, kw_only=True):
             return mixture(tuple(part for part in parts if part is not None))
         near = self.hardware.near(name)[:3]
         near += [self.names[each] for each in close_names(name, self.names)]
-        hint = nearest_or_edit(list(dict.fromkeys(near))[:5], EDIT)
-        raise SpecError(f"{shown(name)} is not a known accelerator or system; {hint}")
+        complaint = f"{shown(name)} is not a known accelerator or system"
+        raise unknown_name(complaint, list(dict.fromkeys(near))[:5], EDIT)
 
 
 def cluster(

@@ -23,11 +23,12 @@ from equipoise.spec import (
     close_names,
     compact,
     family_of,
-    nearest_or_edit,
     read_blocks,
     short_names,
     shown,
+    unknown_name,
 )
+from equipoise.units import whole_percent
 
 HARDWARE_FILE = Path(__file__).with_name("hardware.toml")
 # What a file given with --hardware may hold; blocks of clusters are read by cluster.py.
@@ -227,7 +228,7 @@ class Hardware(Struct, frozen=True, kw_only=True, dict=True):
         if found is not None:
             return found
         near = self.near(name)
-        raise SpecError(f"accelerator {shown(name)} is not known; {nearest_or_edit(near, EDIT)}")
+        raise unknown_name(f"accelerator {shown(name)} is not known", near, EDIT)
 
     def near(self, name: str) -> list[str]:
         """Up to five slugs that may have been meant.
@@ -310,7 +311,7 @@ def capped(chip: Accelerator, power_w: float) -> Accelerator:
     if chip.power_w is not None and power_w < _LEAST_CAP * chip.power_w:
         raise SpecError(
             f"power cap of {chip.slug}: {power_w:g} W; expected from {_LEAST_CAP * chip.power_w:g} W, "
-            f"{_LEAST_CAP:.0%} of its {chip.power_w:g} W: no driver takes less"
+            f"{whole_percent(_LEAST_CAP)} of its {chip.power_w:g} W: no driver takes less"
         )
     return replace(chip, power_w=power_w, peak_power_w=chip.peak_power_w or chip.power_w)
 

@@ -20,9 +20,9 @@ from equipoise.spec import (
     canonical,
     close_names,
     compact,
-    nearest_or_edit,
     read_blocks,
     shown,
+    unknown_name,
 )
 from equipoise.spec.strategy import Trained
 from equipoise.spec.transformer import Transformer, read_transformer
@@ -288,7 +288,7 @@ class WorkloadTable(Struct, frozen=True, kw_only=True):
         near = dict.fromkeys(
             named.slug for match in close_names(name, self.names) for named in self.names[match]
         )
-        raise SpecError(f"workload {shown(name)} is not known; {nearest_or_edit(near, EDIT)}")
+        raise unknown_name(f"workload {shown(name)} is not known", near, EDIT)
 
     def _slug_on_hub(self, name: str) -> str | None:
         """The one slug of which a typed name is a spelling, without its owner and spaces; None otherwise.

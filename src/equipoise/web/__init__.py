@@ -371,7 +371,8 @@ class Screen(Struct, frozen=True, kw_only=True):
     of input and evidence. stamp: changes when what it read has. depends: names of fields whose choices
     depend on other fields. live: what changes by itself; None where nothing does. file: the answer as a file
     to keep; None where there is none. is_transient: its state changes too often for the history.
-    reads_disk: fields, stamp and live look at folders, which may be slow.
+    reads_disk: fields, stamp and live look at folders, which may be slow. labels: of fields by their option,
+    where this page calls them otherwise than that of a question.
     """
 
     path: str
@@ -387,3 +388,4 @@ class Screen(Struct, frozen=True, kw_only=True):
     file: Callable[[Any, DataSources, FileKind], bytes] | None = None
     is_transient: bool = False
     reads_disk: bool = False
+    labels: Mapping[str, str] = field(default_factory=dict)

@@ -121,7 +121,7 @@ class Dashboard:
         try:
             query = screen.read(_given(request), self.sources)
         except (InputError, EvidenceError) as err:
-            return await self.page(request, screen, unanswered(screen.title, err))
+            return await self.page(request, screen, unanswered(screen, err))
         response = await self.show(request, screen, query)
         if screen is SCREENS[0] and response.status_code == OK:
             response.set_cookie(
@@ -140,7 +140,7 @@ class Dashboard:
             key = f"{known}:{_key(screen, query, await self._looked(screen, self._state, screen, query))}"
             found = await self.answers.find(key, partial(_kept, screen, query, self.sources, known))
         except (InputError, EvidenceError) as err:
-            return await self.page(request, screen, unanswered(screen.title, err))
+            return await self.page(request, screen, unanswered(screen, err))
         except (BusyError, SlowError):
             return await self._busy(request, screen)
         headers = {
@@ -257,7 +257,7 @@ def _answered(screen: Screen, query: PageQuery, sources: DataSources) -> PageAns
     try:
         return screen.answer(query, sources)
     except (InputError, EvidenceError) as err:
-        return unanswered(screen.title, err)
+        return unanswered(screen, err)
 
 
 def _kept(screen: Screen, query: PageQuery, sources: DataSources, kind: FileKind) -> PageAnswer:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from equipoise.decide.allocation.jobs import JobsFile, job_of_cells, jobs_document, jobs_of
 from equipoise.decide.question.query import TrainingQuery
-from equipoise.errors import UsageError
+from equipoise.errors import SpecError, UsageError
 from equipoise.library import Result
 from equipoise.library.allocation import AllocationObjective, allocation_of
 from equipoise.library.decisions import DecisionVerb, result_of
@@ -34,7 +34,7 @@ from equipoise.web import (
     workload_choices,
 )
 from equipoise.web.answers import PageAnswer, shown
-from equipoise.web.evidence_screens import chosen, run_folders, state
+from equipoise.web.evidence_screens import called, chosen, run_folders, state
 from equipoise.web.question import QuestionFields, label_of, question, question_controls
 
 
@@ -50,7 +50,9 @@ def _decision(verb: DecisionVerb, *, title: str, about: str) -> Screen:
 
     def found(asked: QuestionFields, sources: DataSources) -> Result[Any]:
         published = scores(data=sources.data, also=sources.also)
-        return result_of(verb, _with_runs(asked, sources), scores=published, known=sources.catalogue)
+        query = _with_runs(asked, sources)
+        with called(query.runs, asked.runs):
+            return result_of(verb, query, scores=published, known=sources.catalogue)
 
     return Screen(
         path=f"/{title.lower()}",
@@ -112,9 +114,10 @@ _COLUMNS: Final = (
     ("tokens", "Tokens", "to the target"),
     ("examples", "Examples", "its data; 10k"),
     ("sizes", "Sizes", "any; 8 16 32"),
-    ("deadline", "Done by", "none; 8 h, 2 d"),
+    ("deadline", "Deadline", "none; 8 h, 2 d"),
     ("weight", "Weight", "1"),
 )
+_POOL_LABEL: Final = "The pool"
 _POOL_AT_FIRST: Final = "32x h100"
 _JOBS_AT_FIRST: Final[Given] = {
     "workload-1": ("gpt2",),
@@ -182,7 +185,7 @@ def read_allocation(given: Given, sources: DataSources) -> AllocationFields:
     jobs = jobs_of(document, where="jobs", folder=None)
     for job in jobs.jobs:
         if job.workload is not None:  # a MODULE:FUNCTION would be run
-            sources.catalogue.workload(job.workload)
+            _expect_known(job.workload, job.where, sources)
     fields = (
         ("accelerator", first(asked, "accelerator").strip() or _POOL_AT_FIRST),
         *((name, first(asked, name)) for name in ("price", "region") if first(asked, name).strip()),
@@ -196,6 +199,14 @@ def read_allocation(given: Given, sources: DataSources) -> AllocationFields:
     return AllocationFields(jobs=jobs, given=fields, objective=cast("AllocationObjective", objective))
 
 
+def _expect_known(workload: str, where: str, sources: DataSources) -> None:
+    """Raises SpecError for a workload that the catalogue has not. where: its job."""
+    try:
+        sources.catalogue.workload(workload)
+    except SpecError as err:
+        raise err.reworded(lambda message: f"{where}: {message}") from err
+
+
 def _allocation_fields(given: Given, sources: DataSources) -> tuple[Control, ...]:
     asked = _asked_first(given, sources)
     held = _job_rows(asked)
@@ -203,7 +214,7 @@ def _allocation_fields(given: Given, sources: DataSources) -> tuple[Control, ...
     return (
         Text(
             name="accelerator",
-            label="The pool",
+            label=_POOL_LABEL,
             value=first(asked, "accelerator"),
             unset=_POOL_AT_FIRST,
             meaning="How many accelerators, and which: 32x h100",
@@ -271,4 +282,9 @@ ALLOCATE: Final = Screen(
     file=lambda fields, sources, kind: _saved(_allocation(fields, sources), kind),
     depends=("jobs",),
     is_transient=True,
+    labels={
+        **{name: label for name, label, _ in _COLUMNS},
+        **dict.fromkeys(("accelerator", "cluster"), _POOL_LABEL),
+        "samples": "samples of a pasted job",
+    },
 )

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,9 +22,9 @@ from equipoise.bench.watching.rows import RunFiles, latest_step, row_now, run_no
 from equipoise.decide.ledger import beside_predictions, ledger_path, read_ledger
 from equipoise.diagnose.sweeps import sweep_now
 from equipoise.diagnose.watched_runs import watched_now
-from equipoise.errors import DataError, EvidenceError, SpecError
+from equipoise.errors import DataError, EvidenceError, InputError, SpecError
 from equipoise.report.blocks import Page, Section, Shown
-from equipoise.report.format import count, entry_name, plural, printable, workload_name
+from equipoise.report.format import count, entry_name, printable, workload_name
 from equipoise.report.html import Html, element
 from equipoise.report.pages.accuracy import ACCURACY
 from equipoise.report.pages.comparison import COMPARED
@@ -36,7 +36,7 @@ from equipoise.report.pages.watch import WATCH
 from equipoise.spec.mlperf import round_name
 from equipoise.study.rounds import accuracy, compared
 from equipoise.study.rounds import study as studied
-from equipoise.units import format_duration
+from equipoise.units import format_duration, plural
 from equipoise.web import (
     MOST_SYSTEMS,
     Checks,
@@ -58,6 +58,7 @@ from equipoise.web.answers import PageAnswer, shown
 
 # How often a page asks: while something runs, and while nothing does.
 _RUNNING_S, _IDLE_S = 2, 10
+_RUNS_LABEL: Final = "Sweep or training loop"
 # A page of a loop that trains is drawn anew no more often.
 _DRAWN_S = 5
 
@@ -96,8 +97,23 @@ def chosen(fields: RunsFields, sources: DataSources) -> Path:
     if fields.sweep is None:
         return _latest(found.values())
     if fields.sweep not in found:
-        raise SpecError(f"runs {fields.sweep!r} are not known; there are {', '.join(found)}")
+        raise SpecError(f"--runs {fields.sweep!r} is not known; expected one of {', '.join(found)}")
     return found[fields.sweep]
+
+
+@contextmanager
+def called(folder: Path | None, name: str | None) -> Iterator[None]:
+    """Within, errors call a folder of runs by the name that the form has, not by its path on the server."""
+    try:
+        yield
+    except (InputError, EvidenceError) as err:
+        if folder is None or name is None:
+            raise
+        raise err.reworded(lambda text: text.replace(str(folder), name)) from err
+
+
+def _name_of(folder: Path, sources: DataSources) -> str:
+    return next(name for name, each in run_folders(sources).items() if each == folder)
 
 
 def _latest(folders: Iterable[Path]) -> Path:
@@ -137,7 +153,7 @@ def _runs_fields(given: Given, sources: DataSources) -> tuple[Control, ...]:
     return (
         Select(
             name="sweep",
-            label="Sweep or training loop",
+            label=_RUNS_LABEL,
             choices=tuple(Choice(value=name, label=_label(name, folder)) for name, folder in found.items()),
             value=named,
         ),
@@ -179,10 +195,14 @@ def _written(files: RunFiles) -> str:
 
 def _runs_answer(fields: RunsFields, sources: DataSources) -> PageAnswer:
     folder = chosen(fields, sources)
-    if is_watched(folder):
-        return shown(_beside(WATCH, _watched_rows(folder)), watched_now(folder))
-    now = sweep_now(folder)
-    return shown(_beside(SWEEP, sweep_rows(folder, now.swept.finished, sources.catalogue)), now)
+    name = _name_of(folder, sources)
+    with called(folder, name):
+        if is_watched(folder):
+            return shown(_beside(WATCH, _watched_rows(folder)), watched_now(folder))
+        now = sweep_now(folder)
+        rows = sweep_rows(folder, now.swept.finished, sources.catalogue)
+        now = replace(now, swept=replace(now.swept, folder=Path(name)))
+        return shown(_beside(SWEEP, rows), now)
 
 
 def _watched_rows(folder: Path) -> Iterator[Mapping[str, Any]]:
@@ -263,6 +283,7 @@ RUNS_SCREEN: Final = Screen(
     live=_live,
     is_transient=True,
     reads_disk=True,
+    labels={"runs": _RUNS_LABEL},
 )
 
 

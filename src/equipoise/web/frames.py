@@ -171,11 +171,17 @@ def _spans(text: str) -> tuple[Span, ...]:
     return tuple(code(part) if place % 2 else part for place, part in enumerate(text.split("`")) if part)
 
 
+def _closed(reason: str) -> str:
+    """A reason as a sentence, which ends once."""
+    words = sentence(reason)
+    return words if words.endswith((".", "?")) else f"{words}."
+
+
 PAGE: Final[Page[Trouble]] = Page(
     title=lambda trouble: trouble.headline,
     about=lambda trouble: trouble.about,
     headline=lambda trouble: trouble.headline,
-    summary=lambda trouble: tuple(f"{sentence(each).rstrip('.')}." for each in trouble.reasons),
+    summary=lambda trouble: tuple(map(_closed, trouble.reasons)),
     sections=(Section("missing", "What is missing", _missing, needs=("missing",)),),
     closing=lambda _: (),
 )
@@ -186,17 +192,17 @@ def refused(about: str, *reasons: str, status: int = REFUSED) -> PageAnswer:
     return _trouble_page(Trouble(about=about, headline="That cannot be answered", reasons=reasons), status)
 
 
-def unanswered(about: str, err: InputError | EvidenceError) -> PageAnswer:
+def unanswered(screen: Screen, err: InputError | EvidenceError) -> PageAnswer:
     """The page for an error of what was given, or for evidence that is too thin."""
     if isinstance(err, WrongFieldsError):
-        return refused(about, *err.reasons)
+        return refused(screen.title, *err.reasons)
     if isinstance(err, InputError):
-        return refused(about, in_form(str(err)))
+        return refused(screen.title, in_form(err.message, screen.labels))
     found = Trouble(
-        about=about,
+        about=screen.title,
         headline="Not enough evidence",
-        reasons=(capital(in_form(str(err))),),
-        missing=tuple(map(in_form, err.missing)),
+        reasons=(capital(in_form(str(err), screen.labels)),),
+        missing=tuple(in_form(each, screen.labels) for each in err.missing),
     )
     return _trouble_page(found, OK)
 

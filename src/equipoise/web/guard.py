@@ -33,6 +33,7 @@ SHORTEST_TOKEN: Final = 16
 _BACKLOG: Final = 512
 _ANY: Final = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - compared, not bound
 _BEARER: Final = "bearer "
+_NOT_ALLOWED: Final = 405
 _HOST: Final = re.compile(r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[^:\[\]]+))(?::[0-9]{1,5})?", re.ASCII)
 
 # Scripts only as files of this server; Plotly sets styles of the elements it draws.
@@ -152,10 +153,13 @@ class Guard(Struct, frozen=True, kw_only=True):
         if scope["type"] != "http":
             return
         sent = _with_headers(send)
+        if scope["method"] == "HEAD":
+            scope, sent = {**scope, "method": "GET"}, _without_body(sent)
         refusal = self._refusal(scope)
         if refusal is not None:
             status, words = refusal
-            await _say(sent, status, _page(words))
+            allowed = ((b"allow", b"GET, HEAD"),) if status == _NOT_ALLOWED else ()
+            await _say(sent, status, _page(words), *allowed)
         elif self.token is not None and self._named_token(scope) is not None:
             await self._let_in(scope, sent)
         else:
@@ -168,7 +172,7 @@ class Guard(Struct, frozen=True, kw_only=True):
         has_body = _values(scope, b"transfer-encoding") or set(_values(scope, b"content-length")) - {b"0"}
         is_long = len(scope["query_string"]) > MOST_QUERY_BYTES or len(scope["raw_path"]) > MOST_PATH_BYTES
         reasons = (
-            (scope["method"] != "GET", 405, "This server only accepts GET."),
+            (scope["method"] != "GET", _NOT_ALLOWED, "This server only accepts GET and HEAD."),
             (
                 not self._is_known_name(_values(scope, b"host")),
                 421,
@@ -278,6 +282,16 @@ def _with_headers(send: Send) -> Send:
             added = [pair for pair in HEADERS if pair[0] not in own]
             message = {**message, "headers": [*message.get("headers", ()), *added]}
         await send(message)
+
+    return sent
+
+
+def _without_body(send: Send) -> Send:
+    """The same for HEAD: the headers of what GET gets, and nothing behind them."""
+
+    async def sent(message: MutableMapping[str, Any]) -> None:
+        is_body = message["type"] == "http.response.body"
+        await send({**message, "body": b""} if is_body else message)
 
     return sent
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from equipoise.decide.question.field import GROUPS, Field, Verb
 from equipoise.decide.question.query import FIELDS, TrainingQuery, default_of, fields_of, query
-from equipoise.errors import UsageError
+from equipoise.errors import SpecError, UsageError
 from equipoise.files import shipped_table
 from equipoise.report.format import printable
 from equipoise.spec.catalogue import Catalogue
@@ -81,8 +81,10 @@ _OPTION: Final = re.compile(
 _EXAMPLE: Final = re.compile(r"(?<=such as )--[\w-]+ ")
 
 
-def in_form(text: str) -> str:
+def in_form(text: str, labels: Mapping[str, str] = _LABEL_OF_OPTION) -> str:
     """A complaint that names options of the command line, in the words of the form.
+
+    labels: of the fields, by option; those of a question unless given.
 
     >>> in_form("give --price or --global-batch N")
     'give “USD per accelerator-hour” or “Global batch”'
@@ -93,7 +95,9 @@ def in_form(text: str) -> str:
     """
     parts = text.split("`")  # every second one is a command, which stays as it is typed
     parts[::2] = (
-        _OPTION.sub(lambda found: f"“{_LABEL_OF_OPTION[found[1]]}”", _EXAMPLE.sub("", part))
+        _OPTION.sub(
+            lambda found: f"“{labels.get(found[1], _LABEL_OF_OPTION[found[1]])}”", _EXAMPLE.sub("", part)
+        )
         for part in parts[::2]
     )
     return "`".join(parts)
@@ -158,15 +162,18 @@ def question(
             if name != "runs":
                 fields[name].read(value)
         except UsageError as err:
-            wrong.append(in_form(str(err)))
+            wrong.append(in_form(err.message))
         else:
             values[fields[name].key] = value
     if wrong:
         raise WrongFieldsError(wrong)
     runs = values.pop("runs", None)
     chosen = {**at_first, **values}
-    # A MODULE:FUNCTION, which a command line may name, would be run.
-    chosen["workload"] = catalogue.workload(str(chosen["workload"])).slug
+    try:
+        # A MODULE:FUNCTION, which a command line may name, would be run.
+        chosen["workload"] = catalogue.workload(str(chosen["workload"])).slug
+    except SpecError as err:
+        raise err.reworded(lambda message: f"“{label_of('workload')}”: {message}") from err
     return QuestionFields(training=query(chosen), runs=None if runs is None else str(runs))
 
 

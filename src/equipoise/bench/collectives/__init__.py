@@ -61,14 +61,14 @@ class CollectivesTask(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Refuse what no ranks can do."""
         if not 2 <= self.num_ranks <= MOST_RANKS:  # noqa: PLR2004 - one rank has no other to send to
-            raise UsageError(f"--ranks {self.num_ranks}: expected 2 to {MOST_RANKS}")
+            raise UsageError(f"--ranks {self.num_ranks}: expected 2 to {MOST_RANKS:,}")
         if self.device not in DEVICES:
             raise UsageError(f"device {self.device!r}; expected one of {', '.join(DEVICES)}")
         for size in self.sizes_bytes:
             if not WIDTH_BYTES * self.num_ranks <= size <= MOST_BYTES:
                 raise UsageError(
-                    f"--sizes {size}: expected at least {WIDTH_BYTES * self.num_ranks} bytes, one "
-                    f"element per rank, and at most {MOST_BYTES}"
+                    f"--sizes {size}: expected at least {WIDTH_BYTES * self.num_ranks:,} bytes, one "
+                    f"element per rank, and at most {MOST_BYTES:,}"
                 )
         for operation in self.operations:
             if operation not in OPERATIONS:

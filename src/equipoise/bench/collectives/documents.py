@@ -84,7 +84,7 @@ def reading_in(document: Mapping[str, Any], *, where: str) -> CollectiveRuns:
         num_nodes = _whole(document["num_nodes"])
         for number, result in enumerate(document["results"], 1):
             timing = _timing(result, number, num_ranks, num_nodes)
-            name = f"{timing.operation} of {timing.payload_bytes} bytes"
+            name = f"{timing.operation} of {timing.payload_bytes:,} bytes"
             if timing.num_wrong:
                 detail = f"{name} had wrong results: its time is not used"
                 rejected.refuse("wrong_results", f"{where}:{number}", detail)
@@ -134,7 +134,7 @@ def _timing(result: Mapping[str, Any], number: int, num_ranks: int, num_nodes: i
 
 def _whole(value: object) -> int:
     if type(value) is not int or not 0 < value <= _MOST_RANKS:
-        raise ValueError(f"{value!r} instead of a whole number from 1 to {_MOST_RANKS}")
+        raise ValueError(f"{value!r} instead of a whole number from 1 to {_MOST_RANKS:,}")
     return value
 
 
@@ -358,7 +358,7 @@ def _watched(folder: Path, show: Callable[[str, float], None]) -> Iterator[None]
             found = read_document(folder, SO_FAR) or {}
             if "now" in found:
                 operation, payload_bytes = found["now"]
-                show(f"{operation} of {payload_bytes} bytes", found["done_fraction"])
+                show(f"{operation} of {payload_bytes:,} bytes", found["done_fraction"])
 
     thread = Thread(target=watch, daemon=True)
     thread.start()

@@ -107,7 +107,7 @@ def _text(path: Path, notes: list[str]) -> str:
             data += piece
             if len(data) > MAX_FILE_BYTES:
                 raise DataError(
-                    f"{path}: more than {MAX_FILE_BYTES} bytes; longer than any output of nccl-tests"
+                    f"{path}: more than {MAX_FILE_BYTES:,} bytes; longer than any output of nccl-tests"
                 )
     except DamagedError as err:
         if not data:

@@ -15,6 +15,7 @@ from equipoise.bench.trace.stream import TraceStream, blob_pieces, pieces
 from equipoise.errors import DataError
 from equipoise.runs import Tally
 from equipoise.runs.sources import BLOCK_BYTES, has_tar_header, open_source
+from equipoise.units import plural
 
 # Work of a device after the last step's end on the host, as a share of its work, from which on its own steps
 # are taken. In the samples a device that keeps up has 0 %, those that lag 13 % and 19 %.
@@ -180,9 +181,7 @@ def rank_traces(pieces: Iterator[bytes], where: str) -> list[RankTrace]:
     for batch in stream.batches():
         activity.add(batch)
     if activity.first_ns is None:
-        raise DataError(
-            f"{where}: no kernel, operator or step in the trace; expected spans (ph X) of torch.profiler"
-        )
+        raise DataError(f"{where}: {_nothing(activity, is_cut=stream.is_cut)}")
     notes = tuple(_notes(activity, is_cut=stream.is_cut))
     rank, world_size = _identity(stream.metadata, where)
     devices: list[tuple[int | None, DeviceActivity]] = [*sorted(activity.devices.items())]
@@ -204,6 +203,18 @@ def rank_traces(pieces: Iterator[bytes], where: str) -> list[RankTrace]:
     return found
 
 
+def _nothing(activity: Activity, *, is_cut: bool) -> str:
+    """Why nothing of a trace can be used, and what was expected."""
+    if activity.num_odd:
+        return (
+            f"none of its {plural(activity.num_odd, 'event')} has times that can be used; expected ts and "
+            "dur as numbers of microseconds, dur not below 0"
+        )
+    if is_cut:
+        return "cut, or not JSON, before its first kernel, operator or step; expected the whole file"
+    return "no kernel, operator or step in the trace; expected spans (ph X) of torch.profiler"
+
+
 _LAGGING = (
     "the device runs behind the host, so a step is measured on the device: from the first "
     "work launched in one step to that of the next"
@@ -219,7 +230,7 @@ def _notes(activity: Activity, *, is_cut: bool) -> Iterator[str]:
     if is_cut:
         yield "the file is cut before its end; everything before was read"
     if activity.num_odd:
-        yield f"{activity.num_odd} events without numeric times were excluded"
+        yield f"{plural(activity.num_odd, 'event')} without numeric times: excluded"
     if not activity.devices and _has_communication(activity):
         yield (
             "only the host was traced: computation is the time in operators, communication that of the "
@@ -344,7 +355,7 @@ def _files(path: Path) -> list[Path]:
         return [path]
     files = sorted(each for each in path.rglob("*") if _is_trace(each.name) and each.is_file())
     if len(files) > MAX_FILES:
-        raise DataError(f"{path}: {len(files)} files; at most {MAX_FILES} traces are read")
+        raise DataError(f"{path}: {len(files):,} files; at most {MAX_FILES:,} traces are read")
     return files
 
 

@@ -265,7 +265,7 @@ class Activity(Struct, kw_only=True):
                 self._add_step(self.device_steps, event, name)
         if self.num_events > MAX_EVENTS:
             raise DataError(
-                f"{self.where}: more than {MAX_EVENTS} kernels and operators; profile fewer steps"
+                f"{self.where}: more than {MAX_EVENTS:,} kernels and operators; profile fewer steps"
             )
 
     def _span(self, event: Event) -> tuple[int, int] | None:
@@ -306,7 +306,7 @@ class Activity(Struct, kw_only=True):
         if found is None:
             if len(self.devices) >= MAX_DEVICES:
                 raise DataError(
-                    f"{self.where}: more than {MAX_DEVICES} devices in one trace; expected one per rank"
+                    f"{self.where}: more than {MAX_DEVICES:,} devices in one trace; expected one per rank"
                 )
             found = self.devices[key] = DeviceActivity()
         return found

@@ -6,6 +6,7 @@ import lzma
 import re
 import stat
 import zlib
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -74,7 +75,7 @@ def stream_pieces(file: BinaryIO, num_bytes: int, *, where: str) -> Iterator[byt
         produced_bytes += len(piece)
         if produced_bytes > limit_bytes:
             raise DataError(
-                f"{where}: {num_bytes} bytes expand to more than {limit_bytes}, more than any trace or log"
+                f"{where}: {num_bytes:,} bytes expand to more than {limit_bytes:,}; no trace or log does"
             )
         if piece:
             yield bytes(piece)
@@ -156,13 +157,14 @@ class TraceStream:
         """Go to the first event; False where there is no more than a head."""
         start = num_tries = 0
         while True:
-            stripped = self._text.lstrip(b"\xef\xbb\xbf \t\r\n")
-            if stripped.startswith(b"["):  # the events alone, as Chrome accepts them
-                self._text = stripped[1:]
+            self._text = self._text.lstrip(b"\xef\xbb\xbf \t\r\n")
+            if self._text.startswith(b"["):  # the events alone, as Chrome accepts them
+                self._text = self._text[1:]
                 return True
-            if stripped and not stripped.startswith(b"{"):
+            if self._text and not self._text.startswith(b"{"):
+                form = "UTF-16 text" if self._text.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "not JSON"
                 raise DataError(
-                    f"{self._where}: not JSON; expected a trace of torch.profiler (.json or .json.gz)"
+                    f"{self._where}: {form}; expected a trace of torch.profiler in UTF-8 (.json or .json.gz)"
                 )
             for found in islice(_EVENTS.finditer(self._text, start), _MORE_TRIES):
                 head = _parsed(self._text[: found.end()] + b"]}")
@@ -173,8 +175,8 @@ class TraceStream:
                 start, num_tries = found.end(), num_tries + 1
             if len(self._text) > MAX_HEAD_BYTES or num_tries >= _MORE_TRIES or not self._more():
                 raise DataError(
-                    f"{self._where}: no list `traceEvents` within {len(self._text)} bytes; expected a trace "
-                    "that torch.profiler exported (export_chrome_trace)"
+                    f"{self._where}: no list `traceEvents` within {len(self._text):,} bytes; expected a "
+                    "trace that torch.profiler exported (export_chrome_trace)"
                 )
 
     def _take(self) -> list[Event] | None:
@@ -182,7 +184,7 @@ class TraceStream:
         while self._more():
             if len(self._text) > MAX_EVENT_BYTES + MIB:
                 raise DataError(
-                    f"{self._where}: an event of more than {MAX_EVENT_BYTES} bytes; larger than in any trace"
+                    f"{self._where}: an event of more than {MAX_EVENT_BYTES:,} bytes; no trace has one"
                 )
             if len(self._text) < self._try_at_bytes:
                 continue

@@ -21,7 +21,7 @@ from equipoise.bench.phases import (
 from equipoise.bench.summary import CHECKED_EVERY, LEVEL, MOST_WARM_UP, WINDOW_STEPS, is_steady, outliers
 from equipoise.bench.watching.record import RankRecord, RecordedStep
 from equipoise.stats import median_interval
-from equipoise.units import MILLISECOND_S, format_si
+from equipoise.units import MILLISECOND_S, format_si, plural, whole_percent
 
 
 class CombinedRun(Struct, frozen=True, kw_only=True):
@@ -181,7 +181,8 @@ def summary(watched: CombinedRun) -> str:
     if total:
         hidden = 1 - shares[EXPOSED] / total
         lines.append(
-            f"  communication runs {total:.0%} of the time, {hidden:.0%} of it overlapped with computation"
+            f"  communication runs {whole_percent(total)} of the time, {whole_percent(hidden)} of it "
+            "overlapped with computation"
         )
     lines += [f"  {line}" for line in gains(shares)]
     return "\n".join([*lines, *_notes(watched, step_s)])
@@ -208,7 +209,7 @@ def _headline(watched: CombinedRun, step_s: list[float]) -> str:
     samples = watched.batch_samples
     rate = f", {samples} samples each, {format_si(samples / median(step_s))} samples/s" if samples else ""
     ranks = "1 rank" if watched.num_ranks == 1 else f"{watched.num_ranks} ranks"
-    return f"{watched.about['workload']} on {ranks}: {len(step_s)} steps of {step}{rate}"
+    return f"{watched.about['workload']} on {ranks}: {plural(len(step_s), 'step')} of {step}{rate}"
 
 
 def shares_of(watched: CombinedRun) -> dict[str, float]:
@@ -219,21 +220,26 @@ def shares_of(watched: CombinedRun) -> dict[str, float]:
 
 
 def _split(shares: dict[str, float]) -> str:
-    words = [f"{_NAMES.get(name, name)} {share:.0%}" for name, share in shares.items() if name != TOTAL]
+    words = [
+        f"{_NAMES.get(name, name)} {whole_percent(share)}" for name, share in shares.items() if name != TOTAL
+    ]
     return "  " + ", ".join(words)
 
 
 def _notes(watched: CombinedRun, step_s: list[float]) -> list[str]:
     """What to know before relying on it."""
-    notes = [f"warm-up {watched.num_warm_up} steps, {sum(outliers(step_s))} outliers kept"]
+    notes = [
+        f"warm-up {plural(watched.num_warm_up, 'step')}, {plural(sum(outliers(step_s)), 'outlier')} kept"
+    ]
     if not watched.is_steady:
         notes.append("NOT steady: step times still had a trend")
-    if (watched.others_cpu_fraction or 0.0) > MOST_OTHERS:
-        notes.append(f"machine busy: other programs took {watched.others_cpu_fraction:.0%} of the cores")
+    others = watched.others_cpu_fraction or 0.0
+    if others > MOST_OTHERS:
+        notes.append(f"machine busy: other programs took {whole_percent(others)} of the cores")
     if watched.num_unlike:
-        notes.append(f"{watched.num_unlike} steps of another size excluded")
+        notes.append(f"{plural(watched.num_unlike, 'step')} of another size excluded")
     if watched.num_counted:
-        notes.append(f"{watched.num_counted:,} steps between them only counted")
+        notes.append(f"{plural(watched.num_counted, 'step')} between them only counted")
     if watched.missing_ranks and watched.about["rank"]:
         notes.append(f"of rank {watched.about['rank']} only; rank 0 reports all ranks")
     elif watched.missing_ranks:

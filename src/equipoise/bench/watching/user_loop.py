@@ -124,7 +124,7 @@ def watch(
         found = type(wrong[0]).__name__ if wrong else "nothing"
         raise UsageError(f"watch: {found}; expected a torch.nn.Module, or several")
     if not 1 <= num_steps <= _MOST_STEPS:
-        raise UsageError(f"watch: num_steps={num_steps}; expected 1 to {_MOST_STEPS}")
+        raise UsageError(f"watch: num_steps={num_steps}; expected 1 to {_MOST_STEPS:,}")
     folder = None if out is None else Path(out)
     if folder is not None and (folder / "sweep.json").exists():
         raise UsageError(f"{folder}: holds a sweep; take another folder for watched runs")

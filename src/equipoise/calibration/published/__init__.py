@@ -239,7 +239,7 @@ def read_rows(paths: Sequence[Path], catalogue: Catalogue | None = None) -> tupl
     Raises DataError for a file that is no such table, UsageError for a file given twice.
     """
     if len(paths) > MAX_FILES:
-        raise UsageError(f"{len(paths)} files; at most {MAX_FILES} are read at a time")
+        raise UsageError(f"{len(paths):,} files; at most {MAX_FILES} are read at a time")
     seen: set[Path] = set()
     rows: list[PublishedRow] = []
     for path in paths:
@@ -392,7 +392,7 @@ def _collective(row: TextRow, seen: PublishedRow, unit: Quantity) -> PublishedRo
         operation = "all_reduce"
     payload = number(row, "global_batch", most=_LARGEST_MESSAGE_BYTES)
     if payload is None and _PEAK.search(seen.workload):
-        notes.append(f"a peak without a size: taken at {_PEAK_MESSAGE_BYTES} bytes")
+        notes.append(f"a peak without a size: taken at {_PEAK_MESSAGE_BYTES:,} bytes")
         payload = float(_PEAK_MESSAGE_BYTES)
     if payload is None:
         raise DataError("column global_batch: empty; expected the bytes of the message")

@@ -221,7 +221,7 @@ def strategy_words(config: str, precision: str, recompute: str) -> StrategyWords
     """
     for name, text in (("parallel_config", config), ("precision", precision), ("recompute", recompute)):
         if len(text) > MAX_TEXT:
-            raise DataError(f"column {name}: {len(text)} characters; at most {MAX_TEXT} are read")
+            raise DataError(f"column {name}: {len(text):,} characters; at most {MAX_TEXT:,} are read")
     text = " ".join(config.lower().replace("interleaved1f1b", "interleaved 1f1b").split())
     nemo = _has(text, r"nemo|megatron[- ]bridge")
     tensor_titan = _has(text, r"fsdp2|asynctp|async[- ]tp|torchtitan")

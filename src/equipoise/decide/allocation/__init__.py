@@ -94,7 +94,7 @@ def _times(job: JobRequest, pool: Pool, scores: Scores | None, catalogue: Catalo
             f"{job.where} ({job.name}): {err}", missing=tuple(f"{job.name}: {each}" for each in missing)
         ) from err
     except InputError as err:
-        raise type(err)(f"{job.where} ({job.name}): {err}") from err
+        raise err.reworded(lambda message: f"{job.where} ({job.name}): {message}") from err
 
 
 def question_of(job: JobRequest, pool: Pool) -> TrainingQuery:
@@ -112,7 +112,9 @@ def _estimated(job: JobRequest, pool: Pool, scores: Scores | None, catalogue: Ca
         found = collect_candidates(query, catalogue, scores, also_sizes=wanted).systems[0]
     except UsageError as err:
         if query.is_to_target:
-            raise UsageError(f"{err}; in a job: tokens = 1e12, or samples = 1e6") from err
+            raise UsageError(
+                err.message, remedy=f"{err.remedy}; in a job: tokens = 1e12, or samples = 1e6"
+            ) from err
         raise
     allowed = [each for each in found.allowed if not wanted or each.num_accelerators in wanted]
     if not allowed:

@@ -99,7 +99,7 @@ def jobs_of(document: Mapping[str, Any], *, where: str, folder: Path | None) -> 
     if not isinstance(listed, list) or not listed or not all(isinstance(each, dict) for each in listed):
         raise DataError(f"{where}: no [[job]]; expected a table [[job]] for each training")
     if len(listed) > MAX_JOBS:
-        raise DataError(f"{where}: {len(listed)} jobs; at most {MAX_JOBS} share a pool at once")
+        raise DataError(f"{where}: {len(listed):,} jobs; at most {MAX_JOBS} share a pool at once")
     jobs = tuple(_job(each, f"{where}: job {number}", folder) for number, each in enumerate(listed, 1))
     jobs = _numbered(jobs, [each.get("name") is not None for each in listed])
     names = [each.name for each in jobs]
@@ -134,7 +134,14 @@ def jobs_document(text: str, *, where: str) -> dict[str, Any]:
     Raises DataError where it is neither.
     """
     header = re.split(r"[,;\t]", text.lstrip().partition("\n")[0])
-    if {column_name(each) for each in header} <= _OF_JOB | _OF_QUESTION:
+    named = {column_name(each) for each in header}
+    known = _OF_JOB | _OF_QUESTION
+    if len(header) > 1 and named & known and named - known:
+        unknown = ", ".join(_echo(each) for each in sorted(named - known))
+        raise DataError(
+            f"{where}: no field of a job is called {unknown}; expected {', '.join(sorted(known))}"
+        )
+    if named <= known:
         return {"job": [job_of_cells(row.cells) for row in table(text.lstrip(), where)[1]]}
     try:
         return tomllib.loads(text)

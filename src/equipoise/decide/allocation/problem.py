@@ -13,7 +13,7 @@ from msgspec import Struct
 from equipoise.decide.question.query import TrainingQuery, query
 from equipoise.decide.question.systems import RequestedSystem, rates_of, requested_systems
 from equipoise.economics import Rates
-from equipoise.errors import UsageError
+from equipoise.errors import UnknownNameError, UsageError
 from equipoise.spec.catalogue import Catalogue, counted_name
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.hardware import DEFAULT_GRID
@@ -89,7 +89,10 @@ def pool_of(
     count, named = counted_name(name)
     if count == 0:
         raise UsageError(f"--cluster {name!r} has no accelerators; expected 1 or more")
-    nodes = catalogue.cluster(named)
+    try:
+        nodes = catalogue.cluster(named)
+    except UnknownNameError as err:
+        raise err.reworded(lambda message: f"--cluster: {message}") from err
     nodes = catalogue.cluster(named, num_accelerators=count or nodes.node_size)
     question = query(
         {

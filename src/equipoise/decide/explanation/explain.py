@@ -38,7 +38,15 @@ from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.machine import machine
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.strategy import Strategy
-from equipoise.units import HOUR_S, format_amount, format_count, format_duration, format_percent
+from equipoise.units import (
+    HOUR_S,
+    format_amount,
+    format_count,
+    format_duration,
+    format_percent,
+    plural,
+    whole_percent,
+)
 
 NUM_ALTERNATIVES: Final = 4
 NUM_STEPS: Final = 50
@@ -233,7 +241,7 @@ def to_measure(inputs: Inputs, assessment: Assessment, best: Candidate) -> Itera
         )
         yield Measurement(
             words=(
-                f"{NUM_STEPS} steps on {format_count(size)} accelerator{'' if size == 1 else 's'}{took}: "
+                f"{NUM_STEPS} steps on {plural(size, 'accelerator')}{took}: "
                 f"the 90 % range of the time would narrow from {_around(best.time_s)} to about "
                 f"{_around(expected_time_s)}."
             ),
@@ -263,7 +271,7 @@ def _half(time: Interval) -> float:
 
 
 def _around(time: Interval) -> str:
-    low, high = (format_percent(round(abs(end / time.value - 1.0), 2)) for end in (time.low, time.high))
+    low, high = (whole_percent(abs(end / time.value - 1.0)) for end in (time.low, time.high))
     return f"-{low} +{high}"
 
 
@@ -417,7 +425,7 @@ def notes(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> Ite
     if best.interrupted is not None:
         lost = sum(best.interrupted.lost.values())
         if lost >= _NOTICED_LOSS:
-            taken = format_percent(round(lost, 2))
+            taken = whole_percent(lost)
             yield f"Interruptions take {taken} of the time; it is in every figure shown."
 
 

@@ -360,7 +360,7 @@ def _listed(field: Field, sizes: list[int], given: object) -> Sizes:
     found = tuple(sorted(set(sizes)))
     if not 1 <= len(found) <= MAX_SIZES:
         raise UsageError(
-            f"--{field.option} has {len(found)} numbers ({str(given)[:40]!r}); expected 1 to {MAX_SIZES}"
+            f"--{field.option} has {len(found):,} numbers ({str(given)[:40]!r}); expected 1 to {MAX_SIZES}"
         )
     return Sizes(listed=found)
 

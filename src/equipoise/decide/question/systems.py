@@ -15,7 +15,7 @@ from equipoise.decide.question.field import MAX_ACCELERATORS
 from equipoise.decide.question.query import USUAL_MOST, TrainingQuery
 from equipoise.economics import Price, Rates
 from equipoise.economics.quotes import read_quotes
-from equipoise.errors import DataError, EvidenceError, SpecError, UsageError
+from equipoise.errors import DataError, EvidenceError, SpecError, UnknownNameError, UsageError
 from equipoise.files import read_input
 from equipoise.spec.catalogue import Catalogue, counted_name
 from equipoise.spec.cluster import Cluster, NodeFacts
@@ -242,14 +242,18 @@ def _by_system(
 
 def _all_named(query: TrainingQuery, catalogue: Catalogue) -> tuple[RequestedSystem, ...]:
     """The systems that a question names; every name that is not known is in one error."""
-    found, refused = [], []
+    found: list[RequestedSystem] = []
+    refused: list[SpecError] = []
     for each in query.systems:
         try:
             found.append(_named(each, query, catalogue))
+        except UnknownNameError as err:
+            refused.append(err.reworded(lambda message: f"--accelerator: {message}"))
         except SpecError as err:
             refused.append(err)
     if refused:
-        raise SpecError(". ".join(map(str, refused))) from refused[0]
+        every = ". ".join(each.message for each in refused).replace("?. ", "? ")
+        raise SpecError(every, remedy=refused[-1].remedy) from refused[0]
     return tuple(found)
 
 

@@ -18,7 +18,7 @@ from equipoise.spec import family_of
 from equipoise.spec.hardware import Accelerator
 from equipoise.spec.strategy import DTYPE_OF, PRECISIONS
 from equipoise.spec.workload import Workload
-from equipoise.units import format_count, format_percent
+from equipoise.units import format_amount, format_count, format_percent
 
 if TYPE_CHECKING:
     from equipoise.runs.readers.measurements import Measurements
@@ -89,7 +89,7 @@ def user_runs(
 
         held = listed([f"{model} on {chip or 'an accelerator that is not stated'}" for model, chip in seen])
         asked = listed([*accelerators]) or "any accelerator"
-        notes.insert(0, f"{NOT_USED}{folder}: no finished run of {workload} on {asked}; it has {held}.")
+        notes.insert(0, f"{NOT_USED}{folder.name}: no finished run of {workload} on {asked}; it has {held}.")
     return UserRuns(
         where=str(folder),
         set_ups=set_ups,
@@ -132,9 +132,9 @@ def refuse_impossible(
         if mfu > 1:
             size = f"{format_count(run.num_accelerators)} x {chip.title}"
             raise DataError(
-                f"--runs {where}: run {run.run_ids[0]}: {run.samples_per_s:.4g} samples/s of "
-                f"{workload.title} on {size} are {format_percent(mfu)} MFU, above the peak; check "
-                "samples_per_s, num_accelerators, accelerator and precision of the run, and whether it "
+                f"--runs {where}: run {run.run_ids[0]}: {format_amount(run.samples_per_s, digits=4)} "
+                f"samples/s of {workload.title} on {size} are {format_percent(mfu)} MFU, above the peak; "
+                "check samples_per_s, num_accelerators, accelerator and precision of the run, and whether it "
                 "trained this workload"
             )
 
@@ -304,7 +304,9 @@ def _of_files(
                 "(--sequence)."
             )
         if found.refused:
-            notes.append(f"{NOT_USED}{len(found.refused)} of {total} rows; the first: {found.refused[0]}.")
+            notes.append(
+                f"{NOT_USED}{len(found.refused):,} of {total:,} rows; the first: {found.refused[0]}."
+            )
         if unsized:
             notes.append(
                 f"{NOT_USED}{unsized} of {total} rows of {path.name}: of no known batch; expected step_s or "

@@ -26,20 +26,11 @@ from equipoise.report.blocks import (
     tiles,
     words,
 )
-from equipoise.report.format import (
-    TIMES,
-    count,
-    listed,
-    plural,
-    printable,
-    ratio,
-    sentence,
-    workload_name,
-)
+from equipoise.report.format import TIMES, count, listed, printable, ratio, sentence, workload_name
 from equipoise.scaling.backtest import BacktestRecord
 from equipoise.spec.strategy import software as software_named
 from equipoise.study.findings import AccuracyFindings
-from equipoise.units import format_percent
+from equipoise.units import format_percent, plural
 
 TIMES_HELD_OUT: Final = {
     "largest": "the largest size of a group",

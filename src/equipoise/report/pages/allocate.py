@@ -27,10 +27,10 @@ from equipoise.report.blocks import (
     table_of,
     words,
 )
-from equipoise.report.format import TIMES, count, listed, plural, printable, sentence
+from equipoise.report.format import TIMES, count, listed, printable, sentence
 from equipoise.report.pages.answer.basis import notes_blocks
 from equipoise.report.pages.answer.head import chip_of
-from equipoise.units import HOUR_S, format_percent
+from equipoise.units import HOUR_S, format_percent, plural
 
 _OBJECTIVES: Final[dict[ObjectiveName, str]] = {
     "time": "the least time over all jobs, waiting included",

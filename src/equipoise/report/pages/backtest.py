@@ -1,6 +1,7 @@
 """The pages of `backtest` and `validate`: errors of predictions of what was held out, against baselines."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from equipoise.calibration.accuracy import TimeErrors
@@ -32,7 +33,6 @@ from equipoise.report.format import (
     capital,
     count,
     listed,
-    plural,
     printable,
     sentence,
     workload_name,
@@ -40,7 +40,7 @@ from equipoise.report.format import (
 from equipoise.report.measured_json import MOST_WORST, worst
 from equipoise.scaling.backtest import Backtest, Errors, HeldOut
 from equipoise.scaling.equilibrium import Equilibrium
-from equipoise.units import format_duration, format_percent
+from equipoise.units import format_amount, format_duration, format_percent, plural
 
 _HELD_OUT: Final = {
     "largest": "the largest size of every group of three sizes or more",
@@ -381,6 +381,7 @@ def _other_errors(found: Validation) -> Iterator[str]:
         )
 
 
+_FOUR_DIGITS: Final = partial(format_amount, digits=4)
 _WORST_COLUMNS: Final = (
     names(
         "Row",
@@ -390,8 +391,8 @@ _WORST_COLUMNS: Final = (
         ),
     ),
     numbers("Error", "error", format_percent),
-    numbers("Predicted", "predicted", "{:.4g}".format),
-    numbers("Measured", "row.measured", "{:.4g}".format),
+    numbers("Predicted", "predicted", _FOUR_DIGITS),
+    numbers("Measured", "row.measured", _FOUR_DIGITS),
     words("Unit", "row.unit"),
 )
 _REASON_COLUMNS: Final = (names("Reason", lambda pair: pair[0]), numbers("Rows", lambda pair: pair[1]))

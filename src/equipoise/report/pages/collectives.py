@@ -21,8 +21,8 @@ from equipoise.report.blocks import (
     table_of,
     words,
 )
-from equipoise.report.format import ABSENT, DASH, listed, plural, sentence
-from equipoise.units import GIB, MIB, MICROSECOND_S, SI_PREFIXES, format_percent
+from equipoise.report.format import ABSENT, DASH, listed, sentence
+from equipoise.units import GIB, MIB, MICROSECOND_S, SI_PREFIXES, format_percent, plural
 
 _GB: Final = SI_PREFIXES["G"]
 _KIB: Final = 1024
@@ -92,7 +92,7 @@ def _verdicts(found: Links) -> Iterator[str]:
             yield _verdict_words(same[0])
         else:
             names = ", ".join(dict.fromkeys(each.run.operation for each in same))
-            yield sentence(f"No verdict on {len(same)} figures ({names}): {reason}.")
+            yield sentence(f"No verdict on {plural(len(same), 'figure')} ({names}): {reason}.")
 
 
 def _problems(found: Links) -> tuple[str, ...]:

@@ -31,7 +31,6 @@ from equipoise.report.format import (
     entry_name,
     minutes,
     money,
-    plural,
     printable,
     ratio,
     sentence,
@@ -40,7 +39,7 @@ from equipoise.report.pages.study import entries
 from equipoise.report.pages.study.losses import lost_chart
 from equipoise.scaling.metrics import LOSSES
 from equipoise.study.findings import ComparedFindings
-from equipoise.units import MINUTE_S, format_duration, format_percent
+from equipoise.units import MINUTE_S, format_duration, format_percent, plural
 
 CHOSEN: Final = "side by side"
 

@@ -19,8 +19,8 @@ from equipoise.report.blocks import (
     table_of,
     words,
 )
-from equipoise.report.format import TIMES, capital, plural, printable, ratio, sentence
-from equipoise.units import format_percent
+from equipoise.report.format import TIMES, capital, printable, ratio, sentence
+from equipoise.units import format_percent, plural
 
 # Of one screen.
 _MOST_TRIED: Final = 10

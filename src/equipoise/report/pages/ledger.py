@@ -19,8 +19,8 @@ from equipoise.report.blocks import (
     table_of,
     words,
 )
-from equipoise.report.format import count, digits, duration, duration_range, ends, plural, printable
-from equipoise.units import format_percent
+from equipoise.report.format import count, digits, duration, duration_range, ends, printable
+from equipoise.units import format_percent, plural
 
 
 def _about(found: LedgerReport) -> str:

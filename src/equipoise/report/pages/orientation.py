@@ -25,19 +25,9 @@ from equipoise.report.blocks import (
     table_of,
     words,
 )
-from equipoise.report.format import (
-    count,
-    digits,
-    entry_name,
-    plural,
-    prices,
-    printable,
-    ratio,
-    sentence,
-    share,
-)
+from equipoise.report.format import count, digits, entry_name, prices, printable, ratio, sentence, share
 from equipoise.spec.hardware import TERM_WORDS
-from equipoise.units import MINUTE_S, format_si
+from equipoise.units import MINUTE_S, format_si, plural
 
 if TYPE_CHECKING:
     import polars as pl
@@ -94,8 +84,8 @@ _COLUMNS: Final[Mapping[str, tuple[ColumnOf, ...]]] = {
         _quantity("Memory", "memory_bytes", "B"),
         _quantity("Dense bf16", "peak_bf16_flop_per_s", "FLOP/s"),
     ),
-    "clusters": (
-        names("Cluster", "cluster"),
+    "systems": (
+        names("System", "system"),
         words("Accelerator", lambda row: row["accelerators"][0]),
         numbers("Node", "node_size"),
         _quantity("Inside", "intra_byte_per_s", "B/s"),
@@ -165,7 +155,7 @@ _NOUNS: Final = {
 }
 _FROM_DATA: Final = ("rounds", "workloads", "accelerators")
 _REMARKS: Final[Mapping[str, tuple[Span, ...]]] = {
-    "clusters": ("Node: its accelerators. Inside, between: link rates, one direction, per accelerator.",),
+    "systems": ("Node: its accelerators. Inside, between: link rates, one direction, per accelerator.",),
     "strategies": (
         "A strategy is written as its parameters that differ from the default, in any order: ",
         code("dp=8 tp=4 microbatch=1 global_batch=512 zero_stage=1 recompute=selective"),
@@ -321,8 +311,12 @@ def _counts(found: "IngestReport") -> str:
 
 
 def _entries(num_entries: int, num_unscored: int) -> str:
-    unscored = f", {num_unscored:,} of them without a score" if num_unscored else ""
-    return f"{plural(num_entries, 'entry', 'entries')}{unscored}"
+    entries = plural(num_entries, "entry", "entries")
+    if not num_unscored:
+        return entries
+    if num_unscored == num_entries:
+        return f"{entries} without a score"
+    return f"{entries}, {num_unscored:,} of them without a score"
 
 
 def _ingest_blocks(found: "IngestReport", into: Path | None) -> Iterator[Block]:

@@ -42,7 +42,6 @@ from equipoise.report.format import (
     capital,
     count,
     listed,
-    plural,
     printable,
     sentence,
     workload_name,
@@ -53,7 +52,7 @@ from equipoise.report.pages.answer.head import chip_of, hour_usd, point_words, q
 from equipoise.report.pages.published_steps import near_blocks
 from equipoise.scaling.equilibrium import default_answer
 from equipoise.spec.transformer import Transformer
-from equipoise.units import SI_PREFIXES, format_percent, format_si
+from equipoise.units import SI_PREFIXES, format_percent, format_si, plural, whole_percent
 
 _MOST_LAWS: Final = 3
 _MOST_EVIDENCE: Final = 12
@@ -207,7 +206,7 @@ def _rests_on(found: Prediction) -> Iterator[Labelled]:
     """The law, whose times it states, and how accurate such predictions are."""
     if found.law is not None:
         shares = sorted(found.law.shares.items(), key=lambda item: -item[1])[:_MOST_LAWS]
-        parts = ", ".join(f"{name} {format_percent(round(share, 2))}" for name, share in shares)
+        parts = ", ".join(f"{name} {whole_percent(share)}" for name, share in shares)
         combined = f" ({parts})" if len(found.law.shares) > 1 else ""
         yield "Law", sentence(f"{found.law.name}{combined}; {found.law.assumes}")
     yield from _submitter(found)

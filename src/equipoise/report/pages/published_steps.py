@@ -29,8 +29,8 @@ from equipoise.report.blocks import (
     table_of,
     words,
 )
-from equipoise.report.format import TIMES, accelerator_name, count, plural, printable, sentence
-from equipoise.units import format_percent, format_si
+from equipoise.report.format import TIMES, accelerator_name, count, printable, sentence
+from equipoise.units import format_si, plural, whole_percent
 
 Near = TypeVar("Near", NearPretraining, NearStep)
 
@@ -110,7 +110,7 @@ def _model_words(step: NearStep) -> str:
 
 def _ratio_words(ratio: float) -> str:
     way = "shorter" if ratio < 1.0 else "longer"
-    return f"; the model's time is {format_percent(round(abs(ratio - 1.0), 2))} {way}"
+    return f"; the model's time is {whole_percent(abs(ratio - 1.0))} {way}"
 
 
 _tokens_per_s: Final = "{:,.0f}".format

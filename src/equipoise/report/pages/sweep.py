@@ -42,9 +42,9 @@ from equipoise.report.blocks import (
     words,
 )
 from equipoise.report.charts import Axis, Chart, Level, Mark, Series, series_mark, series_of
-from equipoise.report.format import TIMES, count, plural, printable, ratio, sentence
+from equipoise.report.format import TIMES, count, printable, ratio, sentence
 from equipoise.report.pages.breakdowns import PHASES, PHASES_INTRO, milliseconds, spread_cell, step_chart
-from equipoise.units import MIB, format_duration, format_milliseconds, format_percent, format_si
+from equipoise.units import MIB, format_duration, format_milliseconds, format_percent, format_si, plural
 
 _Subject = tuple[str, str, str]
 _FEWEST_SIZES: Final = 2

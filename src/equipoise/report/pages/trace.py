@@ -19,9 +19,9 @@ from equipoise.report.blocks import (
     numbers,
     table_of,
 )
-from equipoise.report.format import ABSENT, listed, plural, printable, sentence
+from equipoise.report.format import ABSENT, listed, printable, sentence
 from equipoise.report.measured_json import median_step_s, stragglers, total_s, trace_notes
-from equipoise.units import format_milliseconds, format_percent
+from equipoise.units import format_milliseconds, format_percent, plural
 
 _CAUSES: Final = {
     "computes": "it computes longer than the others",

@@ -30,17 +30,9 @@ from equipoise.report.blocks import (
     words,
 )
 from equipoise.report.charts import Axis, Chart, Series, series_mark, series_of
-from equipoise.report.format import (
-    accelerator_name,
-    capital,
-    count,
-    plural,
-    printable,
-    ratio,
-    sentence,
-)
+from equipoise.report.format import accelerator_name, capital, count, printable, ratio, sentence
 from equipoise.report.pages import breakdowns
-from equipoise.units import MIB, MILLISECOND_S, format_milliseconds, format_percent
+from equipoise.units import MIB, MILLISECOND_S, format_milliseconds, format_percent, plural
 
 _SUCCESS: Final = "success"
 _NAME: Final = re.compile(r"\A(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)-[0-9a-f]+\Z", re.ASCII)
@@ -167,7 +159,7 @@ def _badge(run: WatchedRun) -> Badge | None:
     if run.status != _SUCCESS:
         return Badge(text="cut short", tone="bad")
     if run.missing_ranks:
-        return Badge(text=f"{len(run.missing_ranks)} ranks missing", tone="bad")
+        return Badge(text=f"{plural(len(run.missing_ranks), 'rank')} missing", tone="bad")
     return None if run.is_steady or run.step_s is None else Badge(text="not steady", tone="quiet")
 
 

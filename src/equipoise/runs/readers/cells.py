@@ -92,7 +92,7 @@ def table(text: str, where: str, *, may_repeat: bool = False) -> tuple[list[str]
     if not any(header):
         raise DataError(f"{where}: empty; expected a header, the names of its columns")
     if len(header) > MAX_COLUMNS:
-        raise DataError(f"{where}: {len(header)} columns; at most {MAX_COLUMNS} are read")
+        raise DataError(f"{where}: {len(header):,} columns; at most {MAX_COLUMNS:,} are read")
     twice = next((name for name in header if name and header.count(name) > 1), None)
     if twice and not may_repeat:
         raise DataError(f"{where}: two columns are named {echo(twice)}; expected one")
@@ -117,7 +117,9 @@ def _rows(lines: Iterator[list[str]], header: Sequence[str], where: str) -> Iter
             continue
         number += 1
         if number > MAX_ROWS:
-            raise DataError(f"{where}: more than {MAX_ROWS} rows; cut it into several files, or give medians")
+            raise DataError(
+                f"{where}: more than {MAX_ROWS:,} rows; cut it into several files, or give medians"
+            )
         if len(cells) != len(header):
             raise DataError(
                 f"{where}: row {number}: {len(cells)} cells; expected {len(header)} as in the header"
@@ -164,7 +166,7 @@ def csv_text(arguments: Sequence[str], data: bytes) -> str:
         if not wanted:
             return f"{','.join(column_name(name) for name in list(schema)[:MAX_TEXT])}\n"
         if len(wanted) > MAX_COLUMNS:
-            raise DataError(f"{where}: {len(wanted)} columns; at most {MAX_COLUMNS} are read")
+            raise DataError(f"{where}: {len(wanted):,} columns; at most {MAX_COLUMNS:,} are read")
         frame = pl.read_parquet(
             io.BytesIO(data), columns=wanted, n_rows=MAX_ROWS + 1, hive_partitioning=False
         )
@@ -172,7 +174,7 @@ def csv_text(arguments: Sequence[str], data: bytes) -> str:
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError, MemoryError) as err:
         raise DataError(f"{where}: not a readable Parquet table: {str(err)[:MAX_TEXT]}") from err
     if len(text) > MAX_FILE_BYTES:
-        raise DataError(f"{where}: {len(text)} characters as text; at most {MAX_FILE_BYTES} are read")
+        raise DataError(f"{where}: {len(text):,} characters as text; at most {MAX_FILE_BYTES:,} are read")
     return text
 
 

@@ -244,12 +244,12 @@ def _of_objects(text: str, where: str) -> tuple[list[str], list[TextRow]]:
     found: list[tuple[str, dict[str, str]]] = []
     for place, cells in _json_lines(text, where, expected):
         if not isinstance(cells, dict) or len(cells) > MAX_COLUMNS or len(found) == MAX_ROWS:
-            raise DataError(f"{place}: {expected}, {MAX_ROWS} lines and {MAX_COLUMNS} names at most")
+            raise DataError(f"{place}: {expected}, {MAX_ROWS:,} lines and {MAX_COLUMNS:,} names at most")
         named = {column_name(name): _cell(value) for name, value in cells.items() if _is_flat(value)}
         found.append((place, named))
     header = list(dict.fromkeys(name for _, cells in found for name in cells))
     if len(header) > MAX_COLUMNS:
-        raise DataError(f"{where}: {len(header)} names; at most {MAX_COLUMNS} are read")
+        raise DataError(f"{where}: {len(header):,} names; at most {MAX_COLUMNS:,} are read")
     rows = [TextRow(place=place, cells=dict.fromkeys(header, "") | cells) for place, cells in found]
     return header, rows
 
@@ -300,7 +300,7 @@ def _of_extrap(text: str, where: str, stated: Mapping[str, str]) -> Exported:
                 places[id(row)] = place
             row[metric] = repr(value)
         if sum(map(len, points.values())) > MAX_ROWS or len(names) > MAX_COLUMNS:
-            raise DataError(f"{place}: more than {MAX_ROWS} measurements or {MAX_COLUMNS} names")
+            raise DataError(f"{place}: more than {MAX_ROWS:,} measurements or {MAX_COLUMNS:,} names")
     every = [row for rows in points.values() for row in rows]
     header = list(dict.fromkeys(name for row in every for name in row))
     sizes = [name for name in header if name in (SIZE, *_COLUMNS["extra_p"]["sizes"])]

@@ -18,6 +18,7 @@ from equipoise.runs.sources.gate import (
     MAX_DEPTH,
     MAX_FILE_BYTES,
     MAX_MEMBER_BYTES,
+    UNPACKING_ERRORS,
     ByteStream,
     Gate,
     ReadLimits,
@@ -119,7 +120,7 @@ def _extension_data(stream: ByteStream, size: int) -> bytes:
     """The content of an extended header."""
     if size > MAX_EXTENSION_BYTES:
         raise SourceEndError(
-            "corrupt_archive", f"an extended header of {size} bytes; at most {MAX_EXTENSION_BYTES}"
+            "corrupt_archive", f"an extended header of {size:,} bytes; at most {MAX_EXTENSION_BYTES:,}"
         )
     data = stream.take(_padded(size))
     if len(data) < _padded(size):
@@ -151,7 +152,7 @@ def _member(stream: ByteStream, block: bytes, names: dict[bytes, bytes]) -> _Hea
     size = _number(block[124:136]) if stated is None else int(stated)
     path = names.get(_SPARSE_NAME, names.get(b"path", path))
     if size > MAX_MEMBER_BYTES:
-        raise SourceEndError("corrupt_archive", f"a member of {size} bytes; at most {MAX_MEMBER_BYTES}")
+        raise SourceEndError("corrupt_archive", f"a member of {size:,} bytes; at most {MAX_MEMBER_BYTES:,}")
     if flag == _SPARSE:
         _skip_sparse_map(stream, block)
     sparse = flag == _SPARSE or _SPARSE_RECORD in names or _SPARSE_NAME in names
@@ -215,14 +216,29 @@ ARCHIVE_SUFFIXES = (".tar.zst", ".tar.xz", ".tar.gz", ".tar.bz2", ".tzst", ".txz
 
 
 def is_archive(path: Path) -> bool:
-    """Whether a file is an archive, by its first block; or is named like one, so that damage is reported."""
+    """Whether a file is an archive, by its first block, unpacked where it is compressed.
+
+    So is one that is named like an archive or cannot be unpacked: its damage is reported.
+    """
     if not path.is_file():
         return False
+    if path.name.lower().endswith(ARCHIVE_SUFFIXES):
+        return True
     with path.open("rb") as file:
         head = file.read(BLOCK_BYTES)
-    return (
-        compression(head) is not None or has_tar_header(head) or path.name.lower().endswith(ARCHIVE_SUFFIXES)
-    )
+        kind = compression(head)
+        if kind is None:
+            return has_tar_header(head)
+        if kind.opened is None:
+            return True
+        file.seek(0)
+        read, first = kind.opened(file), b""
+        try:
+            while len(first) < BLOCK_BYTES and (piece := read(BLOCK_BYTES - len(first))):
+                first += piece
+        except UNPACKING_ERRORS:
+            return True
+    return first == _ZERO_BLOCK or has_tar_header(first)
 
 
 def archive_files(path: Path, gate: Gate) -> Iterator[Blob]:
@@ -280,7 +296,7 @@ def _blob(root: bytes, raw: bytes, gate: Gate, status: os.stat_result) -> Blob |
         gate.refuse("unreadable", path, f"{err.strerror or err}")
         return None
     if len(data) > MAX_FILE_BYTES:
-        gate.refuse("too_large", path, f"a file of more than {MAX_FILE_BYTES} bytes, the most that is read")
+        gate.refuse("too_large", path, f"a file of more than {MAX_FILE_BYTES:,} bytes, the most that is read")
         return None
     return Blob(path=path, data=data)
 
@@ -319,9 +335,19 @@ def directory_files(path: Path, gate: Gate) -> Iterator[Blob]:
 
 
 def single_file(path: Path, gate: Gate) -> Iterator[Blob]:
-    """One file by its name alone. The path itself may be a link: the user named it."""
+    """One file by its name alone, unpacked where it is compressed. The path itself may be a link: the user
+    named it.
+    """
     gate.count()
     target = path.resolve()
+    with target.open("rb") as file:
+        kind = compression(file.read(BLOCK_BYTES))
+        if kind is not None:
+            file.seek(0)
+            data = opened_stream(file, target.stat().st_size, kind, gate).take(MAX_FILE_BYTES + 1)
+            if gate.admitted(os.fsencode(path.name), len(data)) is not None:
+                yield Blob(path=path.name, data=data)
+            return
     blob = _blob(os.fsencode(target.parent), os.fsencode(target.name), gate, target.stat())
     if blob is not None:
         yield Blob(path=path.name, data=blob.data)

@@ -113,7 +113,7 @@ def clean_path(raw: bytes) -> str:
         raise UnsafePathError("a path with `..`")
     if len(path) > MAX_PATH_CHARACTERS or len(parts) > MAX_DEPTH or len(max(parts, key=len)) > MAX_NAME_BYTES:
         raise UnsafePathError(
-            f"a path of {len(path)} characters, {len(parts)} deep; at most {MAX_DEPTH} deep is read"
+            f"a path of {len(path):,} characters, {len(parts)} deep; at most {MAX_DEPTH} deep is read"
         )
     return "/".join(parts)
 
@@ -140,7 +140,7 @@ class Gate(Struct, kw_only=True):
         self.rejections.append(RowRejection(kind=kind, where=where, detail=detail))
         if len(self.rejections) >= MAX_REJECTIONS:
             raise SourceEndError(
-                "too_many_refusals", f"{MAX_REJECTIONS} refused members; the rest is not read"
+                "too_many_refusals", f"{MAX_REJECTIONS:,} refused members; the rest is not read"
             )
 
     def count(self) -> None:
@@ -189,7 +189,7 @@ class Gate(Struct, kw_only=True):
             return None
         self._seen.add(digest)
         if size > MAX_FILE_BYTES:
-            self.refuse("too_large", path, f"a file of {size} bytes; at most {MAX_FILE_BYTES} are read")
+            self.refuse("too_large", path, f"a file of {size:,} bytes; at most {MAX_FILE_BYTES:,} are read")
             return None
         if not self.is_stream:
             self.take(size)
@@ -278,6 +278,10 @@ def compression(head: bytes) -> Compression | None:
     return next((known for known in COMPRESSIONS if head.startswith(known.magic)), None)
 
 
+# What readers of compressed bytes raise where these are cut or damaged.
+UNPACKING_ERRORS = (EOFError, OSError, ValueError, MemoryError, zlib.error, lzma.LZMAError)
+
+
 class ByteStream:
     """Bytes in order: taken exactly, or skipped without a copy. Memory of one chunk; knows a bomb."""
 
@@ -293,13 +297,13 @@ class ByteStream:
     def _next_chunk(self) -> bool:
         try:
             self._chunk = self._read(CHUNK_BYTES)
-        except (EOFError, OSError, ValueError, MemoryError, zlib.error, lzma.LZMAError) as err:
+        except UNPACKING_ERRORS as err:
             raise SourceEndError("corrupt_archive", f"decompression failed: {err}") from err
         self._position = 0
         self._produced_bytes += len(self._chunk)
         if self._produced_bytes > self._limit_bytes:
             raise SourceEndError(
-                "bomb", f"expands to more than {self._limit_bytes:.0f} bytes; the rest is not read"
+                "bomb", f"expands to more than {self._limit_bytes:,.0f} bytes; the rest is not read"
             )
         self._gate.take(len(self._chunk))
         return bool(self._chunk)
@@ -342,8 +346,6 @@ def opened_stream(file: BinaryIO, compressed_bytes: int, kind: Compression | Non
     if kind is None:
         return ByteStream(file.read, gate)
     if kind.opened is None:
-        raise SourceEndError(
-            "unsupported_archive", f"a {kind.name} file; repack it as .tar.zst, .tar.gz or .tar.xz"
-        )
+        raise SourceEndError("unsupported_archive", f"a {kind.name} file; repack it with zstd, gzip or xz")
     limit_bytes = max(EXPANSION_FLOOR_BYTES, MAX_EXPANSION * compressed_bytes)
     return ByteStream(kind.opened(file), gate, limit_bytes)

@@ -84,7 +84,7 @@ class _Pipe:
             searched = len(self._buffer)
             if searched > _LINE_BYTES:
                 raise SourceEndError(
-                    "git_failed", f"a name of more than {_LINE_BYTES} bytes; the rest is not read"
+                    "git_failed", f"a name of more than {_LINE_BYTES:,} bytes; the rest is not read"
                 )
             if not self._fill():
                 if self._buffer:

@@ -29,10 +29,10 @@ from equipoise.report.blocks import (
     words,
 )
 from equipoise.report.charts import Axis, Chart, Mark, Note, Series, line_with_band, series_mark, series_of
-from equipoise.report.format import STAR, capital, count, listed, plural, printable, sentence
+from equipoise.report.format import STAR, capital, count, listed, printable, sentence
 from equipoise.report.pages.answer import head
 from equipoise.spec.hardware import TERM_WORDS
-from equipoise.units import DAY_S, HOUR_S, MINUTE_S, format_percent
+from equipoise.units import DAY_S, HOUR_S, MINUTE_S, format_percent, plural, whole_percent
 
 _MOST_GROUPS: Final = 6
 _HOVER_CHARACTERS: Final = 52
@@ -352,7 +352,7 @@ def _estimate(name: EstimatorName) -> Callable[[Candidate], Cell | None]:
 
     def cell(each: Candidate) -> Cell | None:
         one = next((one for one in each.estimates if one.estimator == name), None)
-        weight = "" if one is None else f"weight {format_percent(round(one.weight, 2))}"
+        weight = "" if one is None else f"weight {whole_percent(one.weight)}"
         return None if one is None else number(one.time_s.value, amounts.duration, detail=weight)
 
     return cell

@@ -14,10 +14,10 @@ from equipoise.economics.quotes import Charges
 from equipoise.perfmodel.generation import RolloutSplit
 from equipoise.report import format as amounts
 from equipoise.report.blocks import Badge, Block, Labelled, Span, code, facts, strong
-from equipoise.report.format import TIMES, capital, count, listed, plural, printable, sentence
+from equipoise.report.format import TIMES, capital, count, listed, printable, sentence
 from equipoise.scaling.equilibrium import Equilibrium, Limit, default_answer, least_speedup, pays
 from equipoise.spec.hardware import TERM_WORDS, PriceTerms
-from equipoise.units import MINUTE_S, format_count, format_percent, format_si
+from equipoise.units import MINUTE_S, format_count, format_percent, format_si, plural
 
 GRADES: Final[dict[Grade, str]] = {
     "measured": "your measured runs",

@@ -27,10 +27,10 @@ from equipoise.report.blocks import (
     tiles,
     words,
 )
-from equipoise.report.format import DASH, STAR, capital, count, listed, plural, sentence
+from equipoise.report.format import DASH, STAR, capital, count, listed, sentence
 from equipoise.report.pages.answer import compare, head
 from equipoise.spec.hardware import TERM_WORDS
-from equipoise.units import format_percent
+from equipoise.units import format_percent, plural
 
 EVIDENCE: Final[dict[Grade, str]] = {
     "measured": "measured by you",

@@ -29,7 +29,6 @@ from equipoise.report.format import (
     entry_name,
     listed,
     minutes,
-    plural,
     printable,
     ratio,
 )
@@ -39,7 +38,7 @@ from equipoise.scaling.convergence import BatchGrowth
 from equipoise.spec.mlperf import ScoredEntry
 from equipoise.study.diminishing_returns import Unanswered
 from equipoise.study.findings import Findings, WorkloadFindings
-from equipoise.units import format_percent
+from equipoise.units import format_percent, plural
 
 HERE: Final = Mark(colour=1, symbol="circle")
 ELSEWHERE: Final = Mark(colour=None, symbol="x")

@@ -21,21 +21,11 @@ from equipoise.report.blocks import (
     table_of,
     words,
 )
-from equipoise.report.format import (
-    capital,
-    count,
-    listed,
-    minutes,
-    plural,
-    printable,
-    ratio,
-    sentence,
-    workload_name,
-)
+from equipoise.report.format import capital, count, listed, minutes, printable, ratio, sentence, workload_name
 from equipoise.report.pages.study.entries import entry_cell
 from equipoise.study.claims import RULE, Attributed, Claim, ClaimPart, ClaimReading, TableRow, Verdict
 from equipoise.study.findings import Findings
-from equipoise.units import format_duration
+from equipoise.units import format_duration, plural
 
 
 def table_one_blocks(findings: Findings) -> tuple[Block, ...]:

@@ -30,14 +30,13 @@ from equipoise.report.format import (
     count,
     entry_name,
     minutes,
-    plural,
     printable,
     ratio,
     sentence,
 )
 from equipoise.scaling.metrics import RULE, Pointer
 from equipoise.study.findings import Findings, WorkloadFindings
-from equipoise.units import format_duration
+from equipoise.units import format_duration, plural
 
 Row: TypeAlias = Mapping[str, Any]  # one row of a frame with the columns of scaling.metrics.ENTRY_COLUMNS
 

@@ -30,20 +30,11 @@ from equipoise.report.charts import (
     group_mark,
     series_of,
 )
-from equipoise.report.format import (
-    DASH,
-    accelerator_name,
-    count,
-    listed,
-    plural,
-    printable,
-    ratio,
-    sentence,
-)
+from equipoise.report.format import DASH, accelerator_name, count, listed, printable, ratio, sentence
 from equipoise.report.pages.study.entries import Row, entry_cell, hardware, hover
 from equipoise.scaling.groups import Grouping, SystemGroup
 from equipoise.study.findings import Findings, WorkloadFindings
-from equipoise.units import format_duration, format_percent
+from equipoise.units import format_duration, format_percent, plural
 
 SIZE_AXIS: Final = Axis(title="accelerators", is_log=True)
 MOST_NAMED: Final = 6  # systems a hover names before it counts the rest

@@ -42,7 +42,7 @@ from equipoise.runs.scoring import (
 )
 from equipoise.spec import mlperf as spellings
 from equipoise.spec.catalogue import Catalogue
-from equipoise.units import HOUR_S, MINUTE_S
+from equipoise.units import HOUR_S, MINUTE_S, plural
 
 # Stable Diffusion stops officially at the first checkpoint that meets both targets, wherever training went.
 # Source: MLPerf Training rules v3.1. The metrics are measured after training, so logged apart, in any order.
@@ -185,7 +185,7 @@ def judged(entry: ResultEntry, names: Names, rejected: Tally) -> JudgedEntry:
     for log in entry.logs:
         if log.facts.num_corrupt:
             where = f"{entry.uri}/{log.name}:{log.facts.first_corrupt_line}"
-            detail = f"{log.facts.num_corrupt} marked lines cannot be read; the rules void the run"
+            detail = f"{plural(log.facts.num_corrupt, 'marked line')} cannot be read; the rules void the run"
             rejected.refuse("corrupt_line", where, detail)
     accelerator, num_accelerators = names.accelerators(system, entry.system_folder)
     columns = {

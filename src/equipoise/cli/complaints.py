@@ -1,0 +1,81 @@
+"""What is wrong with a command line, in one sentence: the words found, and what was expected in their place.
+
+typer's own sentences leave out one or the other. Its exceptions have no public classes: their attributes tell
+them apart.
+"""
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Any, Final, get_args
+
+import typer
+
+from equipoise.errors import UsageError
+
+_NUMBERS: Final = {int: "a whole number", float: "a number"}
+
+
+def wrong_value(param: Any, value: object) -> UsageError:  # noqa: ANN401 - typer's own
+    """For a value that a parameter cannot be, as it was typed."""
+    items = value if isinstance(value, (list, tuple)) else (value,)
+    shown = " ".join(repr(str(each)) for each in items)
+    return UsageError(f"{_name(param)} is {shown}; expected {_expected(param)}")
+
+
+def wrong_words(err: typer.TyperException, command: Any, ctx: Any) -> UsageError:  # noqa: ANN401 - typer's own
+    """For words that do not make a command: an option that it has not, a value or an argument left out."""
+    param = getattr(err, "param", None)
+    option = getattr(err, "option_name", None)
+    if param is not None:
+        return UsageError(f"{_name(param)} is missing; expected {_meaning(param)}")
+    if option is None:
+        return UsageError(
+            f"{err.format_message().rstrip('.')}; `{ctx.command_path} --help` lists what it takes"
+        )
+    declared = {name: each for each in command.get_params(ctx) for name in (*each.opts, *each.secondary_opts)}
+    if option in declared:
+        each = declared[option]
+        if each.is_flag:
+            return UsageError(f"{option} has a value; expected {option} alone")
+        return UsageError(f"{option} has no value; expected {each.metavar or _expected(each)}")
+    from equipoise.decide.question.query import verbs_of  # loads what a verb without it may not need
+
+    others = verbs_of(option.lstrip("-"))
+    if others:
+        return UsageError(f"{option} is not an option of {ctx.info_name}, but of {', '.join(others)}")
+    return unknown(f"`{ctx.command_path}` has no option", option, list(declared), of="options")
+
+
+def unknown(what: str, found: str, known: Sequence[str], *, of: str) -> UsageError:
+    """For a name that is none of those there are: the nearest, else all. of: what they are names of."""
+    near = get_close_matches(found, known, n=3)
+    if near:
+        return UsageError(f"{what} {found!r}; did you mean {' or '.join(map(repr, near))}?")
+    return UsageError(f"{what} {found!r}; {of}: {', '.join(known)}")
+
+
+def _name(param: Any) -> str:  # noqa: ANN401 - typer's own
+    """As it is typed: an option by its longest name, an argument as the help calls it."""
+    is_argument = param.param_type_name == "argument"
+    return str(param.metavar or param.name) if is_argument else str(max(param.opts, key=len))
+
+
+def _meaning(param: Any) -> str:  # noqa: ANN401 - typer's own
+    choices = param.type_descriptor.choices
+    if choices:
+        return f"one of {', '.join(choices)}"
+    words = param.help or _name(param)
+    return f"{words[0].lower()}{words[1:].rstrip('.')}"
+
+
+def _expected(param: Any) -> str:  # noqa: ANN401 - typer's own
+    described = param.type_descriptor
+    kind = next(iter(get_args(described.annotation)), None) if described.is_list else described.annotation
+    if kind not in _NUMBERS:
+        return _meaning(param)
+    ends = []
+    if param.min is not None:
+        ends.append(f"from {param.min:,.10g}" if param.max is not None else f"of at least {param.min:,.10g}")
+    if param.max is not None:
+        ends.append(f"to {param.max:,.10g}" if param.min is not None else f"of at most {param.max:,.10g}")
+    return " ".join([_NUMBERS[kind], *ends])
