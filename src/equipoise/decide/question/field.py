@@ -239,13 +239,17 @@ def _amount(field: Field, given: object) -> float:
 
 
 def _ungrouped(field: Field, given: object) -> str:
-    """The text of a number without marks between thousands, or of dollars where it counts them.
+    """The text of a number without marks between thousands and without its own unit.
 
     A comma elsewhere is left, and refused; so is any other currency.
     """
-    text = str(given).strip()
-    dollars = _DOLLARS.fullmatch(text) if (field.unit or "").startswith("USD") else None
-    text = text if dollars is None else dollars[1]
+    text, unit = str(given).strip(), field.unit or ""
+    if unit.startswith("USD"):
+        dollars = _DOLLARS.fullmatch(text)
+        text = text if dollars is None else dollars[1]
+    elif unit:
+        written = re.fullmatch(rf"(.*\d.*?)\s*{re.escape(unit.removesuffix('s'))}s?", text, re.IGNORECASE)
+        text = text if written is None else written[1]
     return text.replace(",", "").replace("_", "") if _GROUPED.match(text) else text
 
 
