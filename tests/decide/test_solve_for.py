@@ -203,3 +203,12 @@ def test_up_to_how_many_were_tried_is_named_unless_the_question_says_so():
     )
     assert any("512" in words and "--max-accelerators" in words for words in free)
     assert not any("--max-accelerators" in words for words in (*stated, *stock))
+
+
+def test_a_model_is_not_larger_for_accelerators_that_nobody_has():
+    asked = {"ask": "model", "workload": "llama31_8b", "accelerator": "h100-sxm5-80gb", "deadline": "60d"}
+    found = solve_for(query(asked), scores=None)
+    assert found.best.recommended.num_accelerators == 512
+    assert any("512" in words and "--max-accelerators" in words for words in found.chosen_for_you)
+    # 512 x 60 days x 989e12 FLOP/s at the MFU of whole pretrainings, a third: 120 n**2 FLOP
+    assert found.best.params.value == pytest.approx((512 * 60 * 86_400 * 989e12 / 3 / 120) ** 0.5, rel=0.3)

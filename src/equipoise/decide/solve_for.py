@@ -15,7 +15,13 @@ from equipoise.decide.answer import Candidate
 from equipoise.decide.assess import Inputs, nothing_fits
 from equipoise.decide.candidates import SystemCandidates, with_budget
 from equipoise.decide.decision import collect_candidates
-from equipoise.decide.model_family import ModelFamily, TriedModel, used_fraction
+from equipoise.decide.model_family import (
+    ModelFamily,
+    TriedModel,
+    of_usual_sizes,
+    states_sizes,
+    used_fraction,
+)
 from equipoise.decide.question.query import BUDGETS, FIELDS, Ask, TrainingQuery
 from equipoise.decide.question.systems import usual_most
 from equipoise.decide.question.training import batch_words, fixed_budget
@@ -132,11 +138,10 @@ def solve_for(query: TrainingQuery, *, scores: Scores | None, catalogue: Catalog
         raise refused[0]
     ordered = sorted(found, key=lambda each: -each.size.value)
     asked, batch = collected.inputs.training, ordered[0].recommended.global_batch_samples
-    chosen: tuple[str, ...] = ()
+    best = next(each for each in collected.systems if each.assessment.system.name == ordered[0].system)
+    chosen = tuple(_most_words(query, best, ordered[0].recommended))
     if query.ask == "tokens":
-        best = next(each for each in collected.systems if each.assessment.system.name == ordered[0].system)
-        most = _most_words(query, best, ordered[0])
-        chosen = (*asked.chosen_for_you, *batch_words(asked, batch), *most)
+        chosen = (*asked.chosen_for_you, *batch_words(asked, batch), *chosen)
     own = query.ask == "model" and (query.runs is not None or query.traces)
     return Reaches(
         best=ordered[0],
@@ -153,7 +158,7 @@ def solve_for(query: TrainingQuery, *, scores: Scores | None, catalogue: Catalog
 def _tokens(query: TrainingQuery, inputs: Inputs, one: SystemCandidates) -> BudgetReach:
     """The number of accelerators that trains on the most tokens."""
     title = one.assessment.system.title
-    allowed = _of_usual_sizes(query, one)
+    allowed = of_usual_sizes(query, one)
     if not allowed:
         raise EvidenceError(
             f"{inputs.training.workload.title} does not fit on any size of {title} that may be taken",
@@ -183,30 +188,11 @@ def _tokens(query: TrainingQuery, inputs: Inputs, one: SystemCandidates) -> Budg
     )
 
 
-def _of_usual_sizes(query: TrainingQuery, one: SystemCandidates) -> tuple[Candidate, ...]:
-    """The candidates of sizes that are usually tried, where the question states no limit.
-
-    Up to how many that are depends on the amount of training, which is what is asked for.
-    """
-    if _states_sizes(query, one):
-        return one.allowed
+def _most_words(query: TrainingQuery, one: SystemCandidates, best: Candidate) -> Iterator[str]:
+    """Up to how many accelerators were tried, where as many are taken and the question leaves it open."""
     usual = usual_most(query, one.assessment.system, None)
-    beyond = (each.num_accelerators for each in one.allowed if each.num_accelerators >= usual)
-    most = min(beyond, default=usual)  # whole nodes may be more
-    return tuple(each for each in one.allowed if each.num_accelerators <= most)
-
-
-def _states_sizes(query: TrainingQuery, one: SystemCandidates) -> bool:
-    """Whether the question says up to how many accelerators of a system there are."""
-    stated = (query.max_accelerators, query.sizes, query.num_nodes, one.assessment.system.stock)
-    return any(each is not None for each in stated)
-
-
-def _most_words(query: TrainingQuery, one: SystemCandidates, found: BudgetReach) -> Iterator[str]:
-    """Up to how many accelerators were tried, where that ended it and the question leaves it open."""
-    largest = max((each.candidate.num_accelerators for each in found.by_size), default=0)
-    if not _states_sizes(query, one) and found.recommended.num_accelerators == largest:
-        yield f"at most {largest:,} accelerators (--max-accelerators)"
+    if not states_sizes(query, one) and best.num_accelerators >= usual:
+        yield f"at most {best.num_accelerators:,} accelerators (--max-accelerators)"
 
 
 def _unsolved(query: TrainingQuery, title: str, allowed: Sequence[Candidate]) -> EvidenceError:
