@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from equipoise.decide.answer import Candidate
 from equipoise.decide.assess import Inputs, assess
-from equipoise.decide.candidates import system_candidates
+from equipoise.decide.candidates import SystemCandidates, system_candidates
 from equipoise.decide.question.query import TrainingQuery
-from equipoise.decide.question.systems import RequestedSystem
+from equipoise.decide.question.systems import RequestedSystem, usual_most
 from equipoise.decide.question.training import fixed_budget
 from equipoise.decide.select import Rule, choose, figures_of
 from equipoise.decide.user_evidence import UserEvidence
@@ -180,7 +180,7 @@ class ModelFamily(Struct, kw_only=True):
             # The user's runs and traces are of another model; the links stay what they are.
             user=UserEvidence(collectives=self.inputs.user.collectives),
         )
-        candidates = system_candidates(inputs, assess(inputs, self.system)).allowed
+        candidates = of_usual_sizes(self.query, system_candidates(inputs, assess(inputs, self.system)))
         return TriedModel(
             shape=shape,
             candidates=candidates,
@@ -252,6 +252,25 @@ class TriedModel(Struct, frozen=True, kw_only=True):
         rule = Rule(objective="time", deadline_s=query.within_s, spend_usd=query.spend_usd)
         chosen = choose(figures, rule, {})
         return next(each for each in self.candidates if each.id == chosen)
+
+
+def of_usual_sizes(query: TrainingQuery, one: SystemCandidates) -> tuple[Candidate, ...]:
+    """The candidates of sizes that are usually tried, where the question states no limit.
+
+    Up to how many that are depends on the amount of training, which is what is asked for.
+    """
+    if states_sizes(query, one):
+        return one.allowed
+    usual = usual_most(query, one.assessment.system, None)
+    beyond = (each.num_accelerators for each in one.allowed if each.num_accelerators >= usual)
+    most = min(beyond, default=usual)  # whole nodes may be more
+    return tuple(each for each in one.allowed if each.num_accelerators <= most)
+
+
+def states_sizes(query: TrainingQuery, one: SystemCandidates) -> bool:
+    """Whether the question says up to how many accelerators of a system there are."""
+    stated = (query.max_accelerators, query.sizes, query.num_nodes, one.assessment.system.stock)
+    return any(each is not None for each in stated)
 
 
 def used_fraction(query: TrainingQuery, candidate: Candidate, end: str) -> float:

@@ -495,4 +495,5 @@ def load_systems(extra: Sequence[Path], known: Hardware) -> Systems:
 def _system(block: FactBlock, known: System | None, chips: Hardware) -> System:
     """The system a block describes; fields it does not state are kept from an earlier file."""
     found = block.read(System, known, given={"slug": block.slug})
+    block.check_units()
     return replace(found, accelerators=tuple(chips.accelerator(name).slug for name in found.accelerators))

@@ -349,6 +349,14 @@ class Sizes(Struct, frozen=True, kw_only=True):
         """The largest number."""
         return self.listed[-1]
 
+    @property
+    def doublings(self) -> tuple[int, ...]:
+        """The numbers listed; of a range its ends and the powers of two between them."""
+        if not self.is_range:
+            return self.listed
+        powers = (1 << each for each in range(self.most.bit_length()))
+        return tuple(sorted({*self.listed, *filter(self.holds, powers)}))
+
     def holds(self, num_accelerators: int) -> bool:
         """Whether a number is among those asked about."""
         if self.is_range:
