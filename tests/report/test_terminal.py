@@ -145,6 +145,10 @@ def test_a_column_that_may_be_cut_keeps_its_row_on_one_line_and_wide_ones_need_1
     wide = printed(lambda console: show(table, console), width=120).splitlines()
     assert [cell_len(line.rstrip()) for line in narrow if "x" in line] == [80]
     assert [line.split()[0] for line in wide if "x" in line] == ["8"]
+    # A name that could be broken behind its signs is cut all the same.
+    signs = replace(table, rows=((Cell(text="8"), Cell(text="x_" * 100)),))
+    lines = printed(lambda console: show(signs, console)).splitlines()
+    assert len([line for line in lines if "x_" in line]) == 1
 
 
 def test_prose_that_columns_would_squeeze_stands_in_paragraphs_with_every_column():

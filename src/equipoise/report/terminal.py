@@ -281,8 +281,9 @@ def _grid_row(
     cells = []
     for place, width in widths.items():
         column = block.columns[place]
+        shown = _shown(texts[place], console)
         cells.append(
-            _with_breaks(_shown(texts[place], console), width).wrap(
+            (shown if column.is_cut else _with_breaks(shown, width)).wrap(
                 console,
                 width,
                 justify="right" if column.is_number else "left",
