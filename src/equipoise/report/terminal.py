@@ -280,9 +280,9 @@ def _grid_row(
     is_ascii = _is_ascii(console)
     cells = []
     for place, width in widths.items():
-        column = block.columns[place]
+        column, text = block.columns[place], _shown(texts[place], console)
         cells.append(
-            _with_breaks(_shown(texts[place], console), width).wrap(
+            (text if column.is_cut else _with_breaks(text, width)).wrap(
                 console,
                 width,
                 justify="right" if column.is_number else "left",
