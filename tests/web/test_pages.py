@@ -23,7 +23,7 @@ from equipoise.web.question import label_of
 TAGS = (
     "html head meta title link script body a header div nav ul ol li button main form label select option "
     "textarea optgroup fieldset legend input p span h1 h2 h3 h4 section table thead tbody tr th td details summary "
-    "figure figcaption svg path text code strong noscript footer progress dl dt dd pre datalist"
+    "figure figcaption svg path text code strong noscript footer progress dl dt dd pre datalist wbr"
 )
 PAGES = ("/study", "/compare", "/plan", "/runs", "/accuracy", "/advice")
 PATHS = ("data", "also", "hardware", "workloads", "topology", "collectives", "trace", "from")
