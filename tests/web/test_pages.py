@@ -100,6 +100,17 @@ def test_a_wrong_question_is_a_sentence(dashboard, path, words):
     assert not re.search(r"(?<![\w-])--[a-z]|src/equipoise|\.toml", refusal)
 
 
+@pytest.mark.parametrize(
+    ("asked", "field"),
+    [("accelerator=h100&max_accelerators=8", "train"), ("accelerator=rtx-4090", "max_accelerators")],
+)
+def test_that_nothing_can_be_recommended_is_said_in_words_of_the_form(dashboard, asked, field):
+    status, page = dashboard.page(f"/advice?workload=llama31_405b&tokens=1T&{asked}")
+    assert status == 200
+    assert f"“{label_of(field)}”" in page.text
+    assert not re.search(r"(?<![\w-])--[a-z]", page.text)
+
+
 def test_thin_evidence_says_what_is_missing(dashboard):
     status, page = dashboard.page("/plan?workload=bert&accelerator=xeon-cooper-lake-6-cpu")
     assert status == 200
