@@ -616,6 +616,9 @@ def test_a_full_disk_does_not_end_training(tmp_path):
 def test_what_cannot_be_watched_is_refused(tmp_path):
     with pytest.raises(UsageError, match=r"watch: str; .*torch\.nn\.Module"):
         equipoise.watch(["model"])
+    for nothing in (3, None):
+        with pytest.raises(UsageError, match=rf"watch: {type(nothing).__name__}; .*torch\.nn\.Module"):
+            equipoise.watch(nothing)
     with pytest.raises(UsageError, match="num_steps=0; expected 1 to 100,000"):
         equipoise.watch(model(), num_steps=0)
     (tmp_path / "sweep.json").touch()

@@ -249,7 +249,7 @@ def test_filters_leave_the_rows_they_name():
     ],
 )
 def test_a_filter_that_leaves_nothing_is_an_error_that_names_it(wanted, named):
-    with pytest.raises(UsageError, match=named):
+    with pytest.raises(UsageError, match=rf"^--{named} '"):
         steps.listed_steps(steps.StepFilter(**wanted))
 
 

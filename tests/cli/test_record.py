@@ -123,3 +123,12 @@ def test_what_cannot_be_added_is_refused(equipoise, arguments, words):
     assert ended.returncode == 2
     assert words in ended.stderr
     assert ended.stdout == ""
+
+
+def test_filters_that_leave_no_prediction_are_refused_with_what_there_is(equipoise):
+    about = ("--workload", "bert", "--accelerator", "h100-sxm5-80gb")
+    assert equipoise("predict", *about, "--at", "64", "--record", "--json").returncode == 0
+    assert json.loads(equipoise("record", *about, "--json").stdout)["predictions"]
+    refused = equipoise("record", "--workload", "resnet", "--accelerator", "tpu-v5p")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert re.search(r"'resnet'.*'tpu-v5p'.* bert; .* h100-sxm5-80gb$", refused.stderr.strip())

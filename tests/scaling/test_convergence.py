@@ -83,10 +83,10 @@ def test_too_little_spread_in_batch_is_not_enough_evidence(batches: list[float])
 
 
 def test_noise_alone_is_refused_with_what_to_add():
-    with pytest.raises(EvidenceError, match=r"256-1024 scatter") as refused:
+    with pytest.raises(EvidenceError, match=r"256-1,024 scatter") as refused:
         fit_convergence([256.0, 512.0, 1024.0], [1e6, 7e6, 2e6])
     (missing,) = refused.value.missing
-    assert re.search("samples .*2048", missing)
+    assert re.search("samples .*2,048", missing)
 
 
 def test_impossible_entries_are_refused_with_their_place():

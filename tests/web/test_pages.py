@@ -22,8 +22,8 @@ from equipoise.web.question import label_of
 
 TAGS = (
     "html head meta title link script body a header div nav ul ol li button main form label select option "
-    "textarea optgroup fieldset legend input p span wbr h1 h2 h3 h4 section table thead tbody tr th td details summary "
-    "figure figcaption svg path text code strong noscript footer progress dl dt dd pre datalist"
+    "textarea optgroup fieldset legend input p span h1 h2 h3 h4 section table thead tbody tr th td details summary "
+    "figure figcaption svg path text code strong noscript footer progress dl dt dd pre datalist wbr"
 )
 PAGES = ("/study", "/compare", "/plan", "/runs", "/accuracy", "/advice")
 PATHS = ("data", "also", "hardware", "workloads", "topology", "collectives", "trace", "from")
@@ -96,6 +96,17 @@ def test_a_wrong_question_is_a_sentence(dashboard, path, words):
     assert "Traceback" not in page.text
     # A browser has neither options of a command line nor the files of a checkout.
     assert not re.search(r"(?<![\w-])--[a-z]|src/equipoise|\.toml", page.text)
+
+
+@pytest.mark.parametrize(
+    ("asked", "field"),
+    [("accelerator=h100&max_accelerators=8", "train"), ("accelerator=rtx-4090", "max_accelerators")],
+)
+def test_that_nothing_can_be_recommended_is_said_in_words_of_the_form(dashboard, asked, field):
+    status, page = dashboard.page(f"/advice?workload=llama31_405b&tokens=1T&{asked}")
+    assert status == 200
+    assert f"“{label_of(field)}”" in page.text
+    assert not re.search(r"(?<![\w-])--[a-z]", page.text)
 
 
 def test_thin_evidence_says_what_is_missing(dashboard):

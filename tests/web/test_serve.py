@@ -75,6 +75,11 @@ def test_head_has_the_headers_of_get(dashboard, path):
     assert same["content-length"] == headers["content-length"]
 
 
+@pytest.mark.parametrize("name", ["http://lab.example.org", "lab.example.org:80", "the lab", ""])
+def test_a_name_that_no_browser_sends_is_refused(name):
+    assert f"--name {name!r}: " in refused("--port", "0", "--name", name)
+
+
 def half_open(port, number, source):
     """Connections that began a request and do not end it."""
     opened = []

@@ -102,6 +102,7 @@ def listed_steps(wanted: StepFilter, catalogue: Catalogue | None = None) -> pl.D
     """
     known = catalogue or shipped()
     frame = published_steps().sort("workload", "accelerator", "num_accelerators", "row_id")
+    applied: list[str] = []
     for name, rule in (
         ("model", _of_model),
         ("accelerator", _of_accelerator),
@@ -115,9 +116,11 @@ def listed_steps(wanted: StepFilter, catalogue: Catalogue | None = None) -> pl.D
         there = frame[column].drop_nulls().unique().sort().to_list()
         frame = frame.filter(rule(value, frame, known))
         if frame.is_empty():
+            among = f" with {', '.join(applied)}" if applied else ""
             raise UsageError(
-                f"list steps: no row has {name} {value!r} under {wanted.words}; there are {listed(there)}"
+                f"--{name} {value!r}: no published step{among} has it; there are {listed(there)}"
             )
+        applied.append(f"{name} {value}")
     made = [
         {
             "predicted_step_s": each.step_s,
@@ -154,9 +157,7 @@ def _of_accelerator(name: str, frame: pl.DataFrame, catalogue: Catalogue) -> pl.
 def _of_software(name: str, frame: pl.DataFrame, _: Catalogue) -> pl.Series:
     names = [name] if name in SOFTWARE_NAMES else [one.name for one in SOFTWARE if one.is_named_in(name)]
     if not names:
-        raise UsageError(
-            f"list steps: software {name!r} is not known; expected one of {', '.join(SOFTWARE_NAMES)}"
-        )
+        raise UsageError(f"--software {name!r}: not known; expected one of {', '.join(SOFTWARE_NAMES)}")
     return frame["software"].is_in(names).fill_null(value=False)
 
 

@@ -12,6 +12,7 @@ import typer
 
 from equipoise.errors import UsageError
 
+_NEAR: Final = 0.7  # --html is not meant by --help
 _NUMBERS: Final = {int: "a whole number", float: "a number"}
 
 
@@ -32,7 +33,8 @@ def wrong_words(err: typer.TyperException, command: Any, ctx: Any) -> UsageError
         return UsageError(
             f"{err.format_message().rstrip('.')}; `{ctx.command_path} --help` lists what it takes"
         )
-    declared = {name: each for each in command.get_params(ctx) for name in (*each.opts, *each.secondary_opts)}
+    options = [each for each in command.get_params(ctx) if each.param_type_name == "option"]
+    declared = {name: each for each in options for name in (*each.opts, *each.secondary_opts)}
     if option in declared:
         each = declared[option]
         if each.is_flag:
@@ -48,7 +50,7 @@ def wrong_words(err: typer.TyperException, command: Any, ctx: Any) -> UsageError
 
 def unknown(what: str, found: str, known: Sequence[str], *, of: str) -> UsageError:
     """For a name that is none of those there are: the nearest, else all. of: what they are names of."""
-    near = get_close_matches(found, known, n=3)
+    near = get_close_matches(found, known, n=3, cutoff=_NEAR)
     if near:
         return UsageError(f"{what} {found!r}; did you mean {' or '.join(map(repr, near))}?")
     return UsageError(f"{what} {found!r}; {of}: {', '.join(known)}")

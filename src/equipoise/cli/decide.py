@@ -258,6 +258,8 @@ def record(
         if (action == "list" and runs) or (not adds and (measured or for_)):
             raise UsageError("record list shows what is there; to add say `record add MEASURED --for ID`")
         path = ledger or ledger_path()
+        if ledger is not None and not ledger.exists():
+            raise UsageError(f"--ledger {ledger}: no such file; expected one that predictions are kept in")
         found = read_ledger(path)
         new: tuple[tuple[str, MeasuredResult], ...] = ()
         if adds:
@@ -269,8 +271,26 @@ def record(
             add_measured(path, new)
             found = read_ledger(path)
         chosen = tuple(each for each in found.entries if _is_of(each, workload, accelerator))
+        if found.entries and not chosen:
+            raise _in_none(found, workload, accelerator)
         shown = LedgerReport(ledger=found, entries=chosen, num_added=len(new) if adds else None)
         output.give_page(LEDGER, shown, ledger_fields)
+
+
+def _in_none(found: "Ledger", workload: str | None, accelerator: str | None) -> UsageError:
+    """For filters that leave no prediction, with what the ledger has."""
+    about = [each.prediction for each in found.entries]
+    wanted = {
+        "--workload": (workload, {each.workload for each in about}),
+        "--accelerator": (accelerator, {each.accelerator for each in about}),
+    }
+    filters = " ".join(f"{option} {name!r}" for option, (name, _) in wanted.items() if name)
+    held = "; ".join(
+        f"{option} {', '.join(sorted(filter(None, names)))}"
+        for option, (name, names) in wanted.items()
+        if name
+    )
+    return UsageError(f"no prediction of the ledger is of {filters}; it has {held}")
 
 
 def _is_of(entry: "LedgerEntry", workload: str | None, accelerator: str | None) -> bool:

@@ -220,7 +220,9 @@ def _chosen(frame: "pl.DataFrame", wanted: dict[str, str]) -> "pl.DataFrame":
         known = {name, spelt[column](name) or name}
         kept = frame.filter(pl.col(column).is_in(list(known)))
         if kept.is_empty():
-            raise UsageError(f"export: no row has {column} {name!r}; `equipoise list` names what there is")
+            option = "--round" if column == "campaign" else f"--{column}"
+            held = ", ".join(sorted(map(str, frame[column].drop_nulls().unique())))
+            raise UsageError(f"{option} {name!r} is not in the rows of the table; expected one of {held}")
         frame = kept
     return frame
 

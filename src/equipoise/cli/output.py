@@ -25,7 +25,7 @@ from equipoise.cli.options import INPUTS, OUTPUTS, asked_parameter
 from equipoise.decide.question.field import Verb
 from equipoise.decide.question.query import FIELDS, fields_of
 from equipoise.files import expect_place, written
-from equipoise.units import format_duration, whole_percent
+from equipoise.units import format_duration, plural, whole_percent
 
 if TYPE_CHECKING:
     import polars as pl
@@ -281,7 +281,7 @@ def _handed_out(frame: "pl.DataFrame", format_: str | None, out: Path | None, *,
     if out:
         with written(out) as file:
             writer.write(frame, file)
-        return f"{out}: {frame.height} rows\n".encode()
+        return f"{out}: {plural(frame.height, 'row')}\n".encode()
     if as_json:
         raise errors.UsageError(
             "--json and --format both claim standard output; give --out FILE to one of them"

@@ -328,7 +328,7 @@ def _stated(query: TrainingQuery) -> str:
     """Budget and deadline, as options."""
     stated = []
     if query.budget_usd is not None:
-        stated.append(f"--budget {query.budget_usd:g}")
+        stated.append(f"--budget {query.budget_usd:,.10g}")
     if query.deadline_s is not None:
         queue = f" after --queue of {format_duration(query.queue_s)}" if query.queue_s else ""
         stated.append(f"--deadline of {format_duration(query.deadline_s)}{queue}")

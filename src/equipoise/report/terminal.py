@@ -280,10 +280,9 @@ def _grid_row(
     is_ascii = _is_ascii(console)
     cells = []
     for place, width in widths.items():
-        column = block.columns[place]
-        shown = _shown(texts[place], console)
+        column, text = block.columns[place], _shown(texts[place], console)
         cells.append(
-            (shown if column.is_cut else _with_breaks(shown, width)).wrap(
+            (text if column.is_cut else _with_breaks(text, width)).wrap(
                 console,
                 width,
                 justify="right" if column.is_number else "left",

@@ -17,6 +17,7 @@ from equipoise.scaling.laws import FloatArray
 from equipoise.scaling.posterior import GOLDEN, IntArray, even_deviates, even_draws, log_sum, zoomed
 from equipoise.spec.mlperf import ScoredEntry
 from equipoise.stats import medians, percentile_interval, quantiles
+from equipoise.units import format_amount, format_count
 
 # Noise before any data, as log standard deviations, all levels equally likely: of one entry; of all entries
 # of a group at one batch, which share a recipe; of a group (a round), whose target or rules differ from the
@@ -237,8 +238,9 @@ def fit_convergence(
     bounds = _interval(found.draws[:, 1], _LEVEL)
     if bounds.high > _WIDEST_INTERVAL * bounds.low and bounds.low < batch.min():
         raise EvidenceError(
-            f"the samples to target at batches of {batch.min():g}-{batch.max():g} scatter too much to show "
-            f"how they grow: B_crit may be anything from {bounds.low:.3g} to {bounds.high:.3g}.",
+            f"the samples to target at batches of {format_count(batch.min())}-{format_count(batch.max())} "
+            "scatter too much to show how they grow: B_crit may be anything from "
+            f"{format_amount(bounds.low)} to {format_amount(bounds.high)}.",
             missing=_missing(batch),
         )
     return found
@@ -259,7 +261,7 @@ def _require_spread(batch: FloatArray, samples: FloatArray) -> None:
             )
     distinct = np.array(sorted({*batch.tolist()}))
     if len(distinct) < _FEWEST_BATCHES or distinct[-1] < _LEAST_SPREAD * distinct[0]:
-        seen = ", ".join(f"{each:g}" for each in distinct[:_MOST_LISTED]) or "none"
+        seen = ", ".join(format_count(each) for each in distinct[:_MOST_LISTED]) or "none"
         raise EvidenceError(
             f"samples against batch need {_FEWEST_BATCHES} distinct global batches that span a factor of "
             f"{_LEAST_SPREAD:g}; got {seen}.",
@@ -273,7 +275,8 @@ def _missing(batch: FloatArray) -> tuple[str, ...]:
         return (
             f"samples to target at {_FEWEST_BATCHES} global batches that span a factor of {_LEAST_SPREAD:g}",
         )
-    return (f"samples to target at a global batch of {_LEAST_SPREAD * batch.max():g} or more, repeated",)
+    more = format_count(_LEAST_SPREAD * batch.max())
+    return (f"samples to target at a global batch of {more} or more, repeated",)
 
 
 def _recipes(batch: FloatArray, samples: FloatArray, group: IntArray) -> _Recipes:

@@ -29,6 +29,7 @@ from equipoise.scaling.posterior import (
     posterior,
 )
 from equipoise.stats import quantiles
+from equipoise.units import format_count
 
 # Odds against "the size does not matter" below which there is no answer: very strong evidence in the grades
 # of Jeffreys 1961 (Theory of Probability, appendix B). Of 5,000 series of noise alone, four passed, and of
@@ -286,14 +287,15 @@ def _require_sizes(sizes: FloatArray, laws: tuple[Law, ...]) -> None:
     )
     raise FitError(
         f"{what} needs {needed} distinct sizes; got {_listed(sizes)}.",
-        missing=tuple(f"the time at one more size, e.g. {size:g} accelerators" for size in more),
+        missing=tuple(f"the time at one more size, e.g. {format_count(size)} accelerators" for size in more),
     )
 
 
 def _no_dependence(data: MeasuredTimes, laws: tuple[Law, ...], odds: float) -> FitError:
     """The error for times that may as well not depend on the size, as far as the laws can show."""
     sizes, runs = np.unique(data.num_accelerators, return_counts=True)
-    missing = f"the time at {2.0 * sizes[-1]:g} accelerators or more, so that the sizes span a wider range"
+    larger = format_count(2.0 * sizes[-1])
+    missing = f"the time at {larger} accelerators or more, so that the sizes span a wider range"
     if runs.min() < _ENOUGH_REPETITIONS:
         again = sizes[runs < _ENOUGH_REPETITIONS]
         missing += f", or {_ENOUGH_REPETITIONS} repetitions at each of {_listed(again)} accelerators"

@@ -6,6 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.decide.allocation.jobs import JobsFile, job_of_cells, jobs_document, jobs_of
+from equipoise.decide.answer import Answer
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.errors import SpecError, UsageError
 from equipoise.library import Result
@@ -35,7 +36,7 @@ from equipoise.web import (
 )
 from equipoise.web.answers import PageAnswer, shown
 from equipoise.web.evidence_screens import called, chosen, run_folders, state
-from equipoise.web.question import QuestionFields, label_of, question, question_controls
+from equipoise.web.question import QuestionFields, in_form, label_of, question, question_controls
 
 
 def _decision(verb: DecisionVerb, *, title: str, about: str) -> Screen:
@@ -77,7 +78,15 @@ def _stamp(fields: QuestionFields, sources: DataSources) -> str:
 
 
 def _shown(found: Result[Any]) -> PageAnswer:
-    return shown(found.presentation.page, found.record)
+    """The page of a result; that nothing can be recommended is said in the words of the form."""
+    record = found.record
+    if isinstance(record, Answer) and record.recommended is None:
+        record = replace(
+            record,
+            notes=tuple(map(in_form, record.notes)),
+            chosen_for_you=tuple(map(in_form, record.chosen_for_you)),
+        )
+    return shown(found.presentation.page, record)
 
 
 def _saved(found: Result[Any], kind: FileKind) -> bytes:

@@ -36,6 +36,8 @@ _BEARER: Final = "bearer "
 _NOT_ALLOWED: Final = 405
 _HOST: Final = re.compile(r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[^:\[\]]+))(?::[0-9]{1,5})?", re.ASCII)
 
+_NAME: Final = re.compile(r"[\w.-]+")
+
 # Scripts only as files of this server; Plotly sets styles of the elements it draws.
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
@@ -69,6 +71,13 @@ class ListenAddress(Struct, frozen=True, kw_only=True):
     port: int
     token: str | None = None
     names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for a name that no browser sends: with a scheme, port, path or blank."""
+        unsendable = (each for each in self.names if not (_NAME.fullmatch(each) or _is_address(each)))
+        wrong = next(unsendable, None)
+        if wrong is not None:
+            raise UsageError(f"--name {wrong!r}: expected the name of a host alone, such as lab.example.org")
 
     @property
     def is_any(self) -> bool:

@@ -36,9 +36,12 @@ def pieces(path: Path) -> Iterator[bytes]:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            raise DataError(f"{path}: not a regular file; expected a file to read")
+            what = f"not a regular file{' but a folder' * stat.S_ISDIR(status.st_mode)}"
+            raise DataError(f"{path}: {what}; expected a file to read")
         with path.open("rb") as file:
             yield from stream_pieces(file, status.st_size, where=str(path))
+    except OSError as err:
+        raise DataError(f"{path}: {err.strerror or err}; expected a file to read") from err
     except ValueError as err:  # a NUL byte in the path
         raise DataError(f"{path!r}: {err}; expected the name of a file") from err
 

@@ -118,7 +118,8 @@ def watch(
     torch's profiler sees four steps of warm-up on several ranks; False where you profile yourself.
     Raises UsageError without torch or for what is no model, DataError where `out` cannot be written.
     """
-    models = [model] if isinstance(model, nn.Module) else list(model)
+    is_several = isinstance(model, Iterable) and not isinstance(model, nn.Module)
+    models = list(model) if is_several else [model]
     wrong = [each for each in models if not isinstance(each, nn.Module)]
     if wrong or not models:
         found = type(wrong[0]).__name__ if wrong else "nothing"

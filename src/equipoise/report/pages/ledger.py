@@ -44,7 +44,7 @@ def _blocks(found: LedgerReport, num_rows: int) -> Iterator[Block]:
     yield note(f"And {plural(earlier, 'earlier one')}: --json lists all." if earlier > 0 else "")
     if found.ledger.num_damaged:
         lines = plural(found.ledger.num_damaged, "line")
-        yield prose(f"{lines} of the ledger cannot be read and count for nothing.")
+        yield prose(f"Cannot be read, and not used: {lines} of the ledger.")
     yield _closing(found)
 
 

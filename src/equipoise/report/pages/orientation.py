@@ -99,9 +99,9 @@ _COLUMNS: Final[Mapping[str, tuple[ColumnOf, ...]]] = {
     "models": (names("Model", "model"), numbers("Parameters", "params"), words("Title", "title")),
     "prices": (
         names("Accelerator", "accelerator"),
+        numbers("USD/h", "usd_per_accelerator_hour", prices),
         words("Terms", _terms),
         words("Provider", "provider"),
-        numbers("USD/h", "usd_per_accelerator_hour", prices),
         words("Date", "date"),
         words("Source", "source", is_wide=True),
     ),
