@@ -25,6 +25,8 @@ from zlib import crc32
 from equipoise.errors import DataError, UsageError
 from equipoise.units import GIB
 
+# What is written aside, until it is whole and gets its name; a killed process leaves it.
+UNFINISHED: Final = ".equipoise-*.part"
 # The other end of a pipe has so long to write its next bytes, and so long for all of them.
 _PIECE_S: Final = 5.0
 _PIPE_S: Final = 60.0
@@ -200,7 +202,8 @@ def _aside(path: Path, final: Path, status: os.stat_result | None) -> Iterator[I
     """A file next to `final` that takes its name when the block ends well, else leaves nothing."""
     name = None
     try:
-        descriptor, name = tempfile.mkstemp(dir=final.parent, prefix=".equipoise-", suffix=".part")
+        prefix, _, suffix = UNFINISHED.partition("*")
+        descriptor, name = tempfile.mkstemp(dir=final.parent, prefix=prefix, suffix=suffix)
         with os.fdopen(descriptor, "wb") as file:
             yield file
         Path(name).chmod(_new_mode() if status is None else stat.S_IMODE(status.st_mode))

@@ -88,6 +88,18 @@ def test_a_resumed_sweep_runs_nothing_twice(tmp_path):
     assert second == []
 
 
+@pytest.mark.parametrize("planned", [False, True])
+def test_what_a_kill_left_half_written_is_gone(tmp_path, planned):
+    if planned:
+        run_sweep(trials(), tmp_path, instant([]), limit_s=1.0)
+    (tmp_path / "trials").mkdir(exist_ok=True)
+    # As a kill leaves them while the plan, a table or a trial is written; what else is there stays.
+    for name in (".equipoise-8x4_hnbb.part", "trials/.equipoise-a1.part", "mine.part"):
+        (tmp_path / name).write_text("{")
+    run_sweep(trials(), tmp_path, instant([]), limit_s=1.0, resume=True)
+    assert [path.name for path in tmp_path.rglob("*.part")] == ["mine.part"]
+
+
 def test_a_failed_trial_keeps_its_reason_and_the_sweep_goes_on(tmp_path):
     found = run_sweep(trials(), tmp_path, instant([], reason="rank 1 was killed"), limit_s=1.0)
     assert [(one.status, one.reason) for one in found] == [("failed", "rank 1 was killed")] * 3

@@ -21,7 +21,7 @@ from msgspec import Meta, Struct, ValidationError, convert, field, to_builtins
 from msgspec.structs import replace
 
 from equipoise.errors import DataError, UsageError
-from equipoise.files import parsed_json, read_input, written_synced
+from equipoise.files import UNFINISHED, parsed_json, read_input, written_synced
 from equipoise.units import MIB
 
 PRECISIONS = ("fp32", "tf32", "bf16")
@@ -251,6 +251,9 @@ class Store:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as err:
                 raise UsageError(f"{self.folder}: another sweep is writing there; use another --out") from err
+            # What was being written when a sweep was killed: the plan, a trial, or the tables.
+            for leftover in (*self.folder.glob(UNFINISHED), *self._trials.glob(UNFINISHED)):
+                leftover.unlink(missing_ok=True)
             self._keep_plan(order, resume=resume, settings=settings or {})
             yield self
 
@@ -270,8 +273,6 @@ class Store:
                 f"{self.folder}: holds a sweep of {len(before)} trials, {changed} of them or of these "
                 f"{len(names)} differ; resume with its first options, or use another --out"
             )
-        for leftover in self._trials.glob(".*.part"):
-            leftover.unlink(missing_ok=True)
 
     def plan(self) -> tuple[Trial, ...]:
         """The trials of the sweep, in the order they are run. Raises DataError when there is none."""
