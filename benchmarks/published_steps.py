@@ -26,7 +26,7 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from equipoise.calibration.published import PublishedRow, nodes_of
+from equipoise.calibration.published import PublishedRow, nodes_of, published_steps, rows_of_table
 from equipoise.calibration.published.executions import (
     chosen,
     digest_of,
@@ -34,7 +34,6 @@ from equipoise.calibration.published.executions import (
     with_executions,
 )
 from equipoise.calibration.published.quantities import number
-from equipoise.calibration.published.table import published_steps, rows_of_table
 from equipoise.decide.explanation.published_nearby import (
     OTHER_PRECISION,
     PER_DOUBLING_OF_ACCELERATORS,

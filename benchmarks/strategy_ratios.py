@@ -11,7 +11,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from equipoise.calibration.published.table import published_steps, rows_of_table
+from equipoise.calibration.published import published_steps, rows_of_table
 from equipoise.calibration.published_steps import predictions
 
 SAME = (

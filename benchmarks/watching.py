@@ -2,7 +2,7 @@
 
     python benchmarks/watching.py [--workloads mlp@64,small_cnn@16] [--ranks 1,2] [--pairs 400]
 
-As benchmarks/instrumentation.py, of which it is a variant: the same blocks, order and interval, another arm.
+As benchmarks/instrumentation.py, of which it is a variant: the same order and interval, another arm.
 Hooks are put on before a watched block and taken off after it, outside of its time; what a watch does once
 (its begin, the profiled steps, its end) is not in it. Run it on a quiet machine: it takes one core a rank.
 """
@@ -12,15 +12,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from itertools import islice
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 import instrumentation as pairs
 
 import equipoise
 
+# A block holds several of the steps that are recorded among those that are only counted.
+BLOCK_S = 0.2
 # As many as a watch takes.
 NUM_STEPS = 100_000
+# After so many it has chosen what share of the steps it records.
+NUM_SETTLED = 70
 
 
 def main() -> None:
@@ -34,6 +38,7 @@ def one_rank(rank: pairs.Rank, num_pairs: int) -> None:
     import torch.distributed as dist  # noqa: PLC0415 - likewise
 
     subject, step = rank.subject, rank.step
+    now_s = process_time if rank.num_ranks == 1 else perf_counter
 
     def run(batches: Iterator[Any], num_steps: int) -> None:
         for batch in islice(batches, num_steps):
@@ -44,21 +49,21 @@ def one_rank(rank: pairs.Rank, num_pairs: int) -> None:
 
     with equipoise.watch(step.module, num_steps=NUM_STEPS) as seen:
         watched = iter(seen.batches(subject.batches))
-        run(watched, pairs.NUM_WARM_UP)
+        run(watched, NUM_SETTLED)
         taken_off(seen)
         arms = {
             "bare": (nullcontext, subject.batches),
             "again": (nullcontext, subject.batches),
-            "instrumented": (lambda: put_on(seen, step.module), watched),
+            "instrumented": (lambda: put_on(seen), watched),
         }
 
         def block_s(arm: str, num_steps: int) -> float:
             around, batches = arms[arm]
             with around():
                 dist.barrier()
-                start = perf_counter()
+                start_s = now_s()
                 run(batches, num_steps)
-                taken = torch.tensor([perf_counter() - start])
+                taken = torch.tensor([now_s() - start_s])
             dist.all_reduce(taken, op=dist.ReduceOp.MAX)
             return float(taken) / num_steps
 
@@ -69,7 +74,7 @@ def one_rank(rank: pairs.Rank, num_pairs: int) -> None:
 
 def in_pairs(block_s: Callable[[str, int], float], arms: list[str], num_pairs: int) -> dict[str, list[float]]:
     """Seconds of a step of each arm, in so many rounds of an order drawn anew."""
-    num_steps = max(1, round(pairs.BLOCK_S / median(block_s("bare", 3) for _ in range(5))))
+    num_steps = max(1, round(BLOCK_S / median(block_s("bare", 3) for _ in range(5))))
     taken: dict[str, list[float]] = {name: [] for name in arms}
     order = random.Random(1)  # noqa: S311 - an order, no secret
     for _ in range(num_pairs):
@@ -79,13 +84,15 @@ def in_pairs(block_s: Callable[[str, int], float], arms: list[str], num_pairs: i
 
 
 @contextmanager
-def put_on(seen: Any, module: Any) -> Iterator[None]:  # noqa: ANN401 - a Watch, which is not made for this
+def put_on(seen: Any) -> Iterator[None]:  # noqa: ANN401 - a Watch, which is not made for this
     """The hooks of a watch that has settled, for a block."""
-    from equipoise.bench.watching.hooks import attached  # noqa: PLC0415 - after the cores are set
+    from equipoise.bench.watching.hooks import updates_seen  # noqa: PLC0415 - after the cores are set
 
-    seen._hooks.enter_context(attached(seen.loop, [module]))  # noqa: SLF001 - likewise
+    seen._hooks.enter_context(updates_seen(seen.loop))  # noqa: SLF001 - likewise
     if seen._gradients:  # noqa: SLF001 - likewise
         seen._gradients.settle()  # noqa: SLF001 - likewise
+    take_up = seen._count_steps if seen.loop.is_counting else seen._record_steps  # noqa: SLF001 - likewise
+    take_up()
     try:
         yield
     finally:
@@ -94,6 +101,7 @@ def put_on(seen: Any, module: Any) -> Iterator[None]:  # noqa: ANN401 - a Watch,
 
 def taken_off(seen: Any) -> None:  # noqa: ANN401 - likewise
     """No hook of it is left."""
+    seen._marks.close()  # noqa: SLF001 - likewise
     seen._hooks.close()  # noqa: SLF001 - likewise
     if seen._gradients:  # noqa: SLF001 - likewise
         seen._gradients.release()  # noqa: SLF001 - likewise

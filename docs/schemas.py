@@ -184,7 +184,7 @@ def _prediction(definitions: _Definitions) -> Schema:
 
 
 def _reach(definitions: _Definitions) -> Schema:
-    reaches = _inlined(definitions, Reaches)
+    reaches = _inlined(definitions, Reaches, without=("titles",))
     reach = definitions.found["BudgetReach"]
     del reach["properties"]["question"]
     reach["required"].remove("question")

@@ -17,9 +17,8 @@ from step_table import COLLECTED, source_of
 
 from equipoise.calibration.accuracy import prior_half_width, time_errors
 from equipoise.calibration.profiles import EXPERTS_SPREAD, ProfileRecord
-from equipoise.calibration.published import PublishedRow, nodes_of
+from equipoise.calibration.published import PublishedRow, model_kind_of, nodes_of
 from equipoise.calibration.published.executions import digest_of, read_executions, software_of
-from equipoise.calibration.published.table import model_kind_of
 from equipoise.calibration.step_rows import StepRows, refusal, step_rows
 from equipoise.intervals import LEVEL
 from equipoise.perfmodel.calibrate import log_times

@@ -12,11 +12,18 @@ from typing import Any
 import polars as pl
 from written import DATA
 
-from equipoise.calibration.published import FILE_COLUMNS, PublishedRow, nodes_of, read_rows, step_conversion
+from equipoise.calibration.published import (
+    FILE_COLUMNS,
+    FILE_NAME,
+    PublishedRow,
+    model_kind_of,
+    nodes_of,
+    read_rows,
+    step_conversion,
+)
 from equipoise.calibration.published.executions import chosen, digest_of, software_of, with_executions
 from equipoise.calibration.published.quantities import Quantity, number
 from equipoise.calibration.published.set_ups import known_workload
-from equipoise.calibration.published.table import FILE_NAME, model_kind_of
 from equipoise.calibration.step_rows import refusal
 from equipoise.errors import DataError
 from equipoise.runs.readers.cells import TextRow, rows_of

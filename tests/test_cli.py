@@ -84,6 +84,8 @@ def test_a_profiler_reports_after_a_command():
     [
         (["scoers"], "'scores'"),
         (["scores", "--raund", "v4.1"], "'--raund'"),
+        (["plan", "bert", "--max", "64"], "advise"),
+        (["predict", "bert", "--tokens", "1T"], "advise, plan"),
         (["ingest"], "PATH"),
         (["list", "planets"], "accelerators, systems, strategies, software, methods, models, laws, prices"),
         (["ingest", "nothing-here"], "nothing-here"),

@@ -11,12 +11,13 @@ from polars.testing import assert_frame_equal
 from step_table import COLLECTED, date_of, steps_document, trust_of, url_of
 
 from equipoise.calibration import published_steps as steps
-from equipoise.calibration.published import FILE_COLUMNS, row_of_cells
-from equipoise.calibration.published.executions import digest_of
-from equipoise.calibration.published.table import (
+from equipoise.calibration.published import (
+    FILE_COLUMNS,
     published_steps,
+    row_of_cells,
     rows_of_table,
 )
+from equipoise.calibration.published.executions import digest_of
 from equipoise.calibration.validate import AUTO, basis_of, validate
 from equipoise.decide.explanation import published_nearby as nearest
 from equipoise.errors import UsageError
@@ -257,7 +258,7 @@ READS = """
 import sys
 import equipoise.cli.app as app
 code = app._exit_code(sys.argv[1:])
-module = sys.modules.get("equipoise.calibration.published.table")
+module = sys.modules.get("equipoise.calibration.published")
 print(code, 0 if module is None else module.published_steps.cache_info().currsize, file=sys.stderr)
 """
 

@@ -477,10 +477,11 @@ def test_what_names_nothing_is_refused(changed, error, words):
         ask(SMALL, **changed)
 
 
-def test_least_money_without_a_deadline_has_a_warning():
-    found = ask(SMALL, objective="cost")
-    assert any("give --deadline" in note for note in found.notes)
-    assert not any("give --deadline" in note for note in ask(SMALL, objective="cost", deadline="90d").notes)
+@pytest.mark.parametrize("objective", ["cost", "energy"])
+def test_that_least_money_has_no_deadline_is_named_first(objective):
+    free, kept = (ask(SMALL, objective=objective, deadline=each) for each in (None, "90d"))
+    assert any("--deadline" in words for words in free.chosen_for_you)
+    assert not any("--deadline" in words for words in kept.chosen_for_you)
 
 
 def test_what_was_chosen_for_the_user_is_named():
@@ -744,3 +745,31 @@ def test_what_has_no_price_is_not_said_to_be_rented():
         False,
         True,
     ]
+
+
+def test_a_pipeline_that_no_software_of_the_chip_runs_is_not_offered():
+    # torch.distributed.pipelining has DualPipeV; MaxText and XLA on TPU have no pipeline that hides experts' traffic.
+    asked = {"workload": "deepseekv3_671b", "tokens": "1T", "accelerators": 1024}
+    for chip in ("tpu-v5p", "h200"):
+        chosen = ask(asked, accelerator=chip, fix=["pp=8"]).recommended.strategy
+        assert (chosen.schedule == "1f1b") == (chip == "tpu-v5p")
+    stated = ask(asked, accelerator="tpu-v5p", fix=["pp=8", "schedule=dualpipe_v"])
+    assert stated.recommended.strategy.schedule == "dualpipe_v"
+
+
+def test_a_pipeline_of_another_software_is_said_to_be_that():
+    asked = {"workload": "deepseekv3_671b", "tokens": "1T", "accelerator": "h200", "accelerators": 1024}
+
+    def named(**more):
+        return [each for each in ask(asked, **more).chosen_for_you if "dualpipe_v" in each]
+
+    (words,) = named()
+    assert {"torchtitan", "megatron_core"} <= set(re.findall(r"\w+", words))
+    assert not named(software="torchtitan")
+    assert not named(fix=["schedule=dualpipe_v"])
+
+
+@pytest.mark.parametrize("workload", ["mixtral_8x7b", "llama31_8b"])
+def test_steps_by_the_priors_can_be_asked_for_of_any_model(workload):
+    asked = {"workload": workload, "tokens": "1e9", "accelerator": H200, "accelerators": 64}
+    assert ask(asked, software="priors").recommended.time_s.value > 0.0

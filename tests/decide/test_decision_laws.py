@@ -16,6 +16,7 @@ from asking import (
     SIBLING,
     SMALL,
     ask,
+    by_size,
     published_scores,
 )
 
@@ -120,6 +121,29 @@ def test_a_refusal_for_time_names_the_fewest_accelerators_that_would_do(share):
         asked, deadline=f"{share * slowest.time_s.value}s", max_accelerators=math.ceil(step.needed / 2)
     )
     assert fewer.recommended is None
+
+
+@pytest.mark.parametrize(("workload", "batch"), [("gpt3", 768), ("llama31_405b", 1000)])
+def test_a_limit_below_all_results_carries_times_from_the_same(workload, batch):
+    # The fewest H100 that trained GPT-3 were 256, at other batches: 64 are carried from there, whatever is tried.
+    asked = {"workload": workload, "global_batch": batch, "accelerator": [H100]}
+    few, many = (by_size(ask(asked, max_accelerators=most)) for most in (64, 2048))
+    shared = sorted(few.keys() & many.keys())
+    assert shared
+    for size in shared:
+        assert few[size].time_s.value == pytest.approx(many[size].time_s.value), size
+        assert few[size].time_s.high == pytest.approx(many[size].time_s.high), size
+
+
+@pytest.mark.parametrize(("most", "largest"), [(96, 96), (100, 96), (128, 128)])
+def test_a_limit_whose_double_shares_out_no_batch_is_still_the_questions(most, largest):
+    # 512 samples on 2 x 100 accelerators: 25 divides neither them nor the model.
+    found = ask(
+        {"workload": "flux1_dev", "samples": "5M", "global_batch": 512, "accelerator": [MI300X]},
+        max_accelerators=most,
+    )
+    assert found.recommended.num_accelerators == largest
+    assert found.limited_by == "question"
 
 
 @pytest.mark.parametrize("size", [2, 4])

@@ -37,7 +37,23 @@ def test_parameters_come_out_as_asked(name, factor):
     assert found.vocabulary == shape.vocabulary
 
 
-@pytest.mark.parametrize("name", ["llama2_7b", "llama31_405b", "gpt3", "mixtral_8x22b"])
+@pytest.mark.law
+@pytest.mark.parametrize(
+    "name", ["qwen25_7b", "llama3_70b", "llama32_3b", "falcon_180b", "qwen3_30b_a3b", "qwen3_235b_a22b"]
+)
+@given(factor=st.floats(0.25, 16.0))
+def test_proportions_stay_close_to_those_of_the_family(name, factor):
+    # Heads that share keys by 7, 8 or 29 are no reason for a width in steps of as many heads.
+    shape = workload(name).transformer
+    found = of_size(shape, factor * shape.params)
+    ratio = (found.hidden / found.layers) / (shape.hidden / shape.layers)
+    assert 0.4 < ratio < 1.6
+    assert found.hidden / found.heads == pytest.approx(shape.hidden / shape.heads, rel=0.01)
+    share = (found.heads / found.kv_heads) / (shape.heads / shape.kv_heads)
+    assert 1 / 1.45 <= share <= 1.45 or found.kv_heads == 1
+
+
+@pytest.mark.parametrize("name", ["llama2_7b", "llama31_405b", "gpt3", "mixtral_8x22b", "gpt_oss_20b"])
 def test_a_model_of_its_own_size_is_itself(name):
     shape = workload(name).transformer
     assert of_size(shape, shape.params) == shape

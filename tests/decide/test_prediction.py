@@ -191,6 +191,16 @@ def test_one_law_alone_is_fitted_to_the_groups_own_points():
     assert found.evidence[0].source_uri is None or "somebody/results" in found.evidence[0].source_uri
 
 
+def test_a_range_has_the_sizes_within_it(own):
+    # BERT has results of H100 on 4 to 3,472, also at 48.
+    asked = {"workload": "bert", "accelerator": H100, "at": "8..100"}
+    known, law = (predicted(embedded.scores(), **asked, **each) for each in ({}, {"law": "usl"}))
+    assert [each.num_accelerators for each in known.candidates] == [8, 16, 32, 48, 64, 100]
+    assert [each.num_accelerators for each in law.candidates] == [8, 16, 32, 64, 100]
+    of_times = predicted(**{"from": own([1, 2, 4, 8], [1000.0, 520.0, 280.0, 160.0])}, at="3..20")
+    assert [each.num_accelerators for each in of_times.candidates] == [3, 4, 8, 16, 20]
+
+
 def test_one_law_alone_takes_one_round_the_newest_with_enough_sizes():
     # v4.0 has two sizes, too few for the two parameters of the law; older rounds are not mixed in.
     newer = table(*(entry("v4.0", H100, size, 4_000.0 / size**0.9) for size in (8, 16)))

@@ -185,3 +185,30 @@ def test_a_deadline_that_is_kept_only_by_luck_ends_at_the_smallest_model():
     assert 1.31e8 < found.params.low <= found.params.value <= found.params.high
     with pytest.raises(UsageError, match=r"13\d M parameters"):
         _solved(**asked, deadline="2min")
+
+
+@pytest.mark.parametrize("stated", [{}, {"sequence": 131_072, "global_batch": 64}, {"accelerator": "gb200"}])
+def test_how_many_are_tried_does_not_depend_on_the_length_of_a_sample(stated):
+    asked = {"ask": "tokens", "workload": "llama31_8b", "accelerator": "h100-sxm5-80gb", "deadline": "7d"}
+    found = solve_for(query(asked | stated), scores=None).best
+    most = 576 if "accelerator" in stated else 512  # of racks of 72, 8
+    assert found.recommended.num_accelerators == most
+
+
+def test_up_to_how_many_were_tried_is_named_unless_the_question_says_so():
+    asked = {"workload": "llama31_8b", "accelerator": "h100-sxm5-80gb", "deadline": "7d", "ask": "tokens"}
+    free, stated, stock = (
+        solve_for(query({**asked, **each}), scores=None).chosen_for_you
+        for each in ({}, {"max_accelerators": 64}, {"accelerator": "64xh100"})
+    )
+    assert any("512" in words and "--max-accelerators" in words for words in free)
+    assert not any("--max-accelerators" in words for words in (*stated, *stock))
+
+
+def test_a_model_is_not_larger_for_accelerators_that_nobody_has():
+    asked = {"ask": "model", "workload": "llama31_8b", "accelerator": "h100-sxm5-80gb", "deadline": "60d"}
+    found = solve_for(query(asked), scores=None)
+    assert found.best.recommended.num_accelerators == 512
+    assert any("512" in words and "--max-accelerators" in words for words in found.chosen_for_you)
+    # 512 x 60 days x 989e12 FLOP/s at the MFU of whole pretrainings, a third: 120 n**2 FLOP
+    assert found.best.params.value == pytest.approx((512 * 60 * 86_400 * 989e12 / 3 / 120) ** 0.5, rel=0.3)

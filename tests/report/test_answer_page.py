@@ -20,6 +20,7 @@ from equipoise.report.blocks import Facts, Table, Tiles
 from equipoise.report.figures import charts, figure_json
 from equipoise.report.pages.answer import ANSWER
 from equipoise.report.pages.answer.compare import flip_words
+from equipoise.report.pages.answer.head import title_of
 from equipoise.report.terminal import SCREEN_LINES
 from equipoise.spec.cluster import cluster
 from equipoise.spec.hardware import TERM_WORDS
@@ -397,6 +398,15 @@ def test_accelerators_of_many_hosts_on_one_torus_are_a_pod(chip, word):
     assert f"(1 {word})" in ANSWER.headline(replace(answer, systems=tuple(systems), recommended=best))
 
 
+def test_a_refusal_names_what_was_chosen_and_one_candidate_once():
+    answer = replace(made_answer(is_refused=True), chosen_for_you=("at most 8 (--max-accelerators)",))
+    text = " ".join(printed(answer).split())
+    assert "8 (--max-accelerators)" in text
+    title = f"{title_of(answer.refusal.cheapest)} ("
+    alone = replace(answer, refusal=replace(answer.refusal, fastest=answer.refusal.cheapest, relaxations=()))
+    assert " ".join(printed(alone).split()).count(title) == 1
+
+
 def test_the_short_form_of_a_refusal_has_the_note_that_says_why():
     why = f"{NOTHING_FITS}H100: it needs 700 GB, 8 x 80 GB hold 640 GB: try 16 accelerators."
     answer = replace(made_answer(is_refused=True), notes=("Another.", why))
@@ -602,3 +612,11 @@ def test_above_a_bar_stands_the_accelerator_time_of_a_sample():
     assert chart.labels == ("3.67 s", "3.75 s", "3.9 s", "4.2 s")
     bars = [sum(part.heights[place] for part in chart.series) for place in range(4)]
     assert bars == pytest.approx([3.675, 3.75, 3.9, 4.2])
+
+
+def test_series_of_a_chart_are_told_apart_without_colours():
+    found = charts(ANSWER, made_answer())
+    assert found
+    for name, chart in found.items():
+        points = [each.mark.symbol for each in chart.series if not getattr(each, "is_curve", False)]
+        assert len(set(points)) == len(points), name

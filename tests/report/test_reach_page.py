@@ -79,3 +79,15 @@ def test_the_document_has_the_whole_candidate(found):
     assert taken["time_s"]["value"] == found.best.recommended.time_s.value
     assert document["best"]["training_budget"]["low"] < document["best"]["training_budget"]["high"]
     assert len(document["best"]["by_size"]) == len(found.best.by_size)
+
+
+def test_systems_are_titled_in_the_order_of_the_question():
+    chips = ["a100-sxm4-80gb", "h100-sxm5-80gb"]
+    asked = query({"workload": "llama2_7b", "ask": "tokens", "deadline": "1d", "accelerator": chips})
+    found = solve_for(asked, scores=None)
+    assert found.best.system == chips[1]
+    console = Console(width=80, highlight=False, markup=False)
+    with console.capture() as capture:
+        render(REACH, found, console)
+    title = capture.get().split("allows")[0]
+    assert title.index("A100") < title.index("H100")

@@ -5,10 +5,11 @@ import re
 import polars as pl
 from msgspec.structs import replace
 
-from equipoise.report import blocks
+from equipoise.report import blocks, figures
+from equipoise.report.charts import SYMBOLS
 from equipoise.report.format import capital
 from equipoise.report.pages import accuracy
-from equipoise.report.pages.study import SECTIONS, balance, batches, claims, entries, losses, workloads
+from equipoise.report.pages.study import SECTIONS, STUDY, balance, batches, claims, entries, losses, workloads
 from equipoise.study.diminishing_returns import SYMPTOMS, Balances, Unanswered
 
 
@@ -294,3 +295,13 @@ def test_without_a_record_its_section_is_left_out(findings):
     (section,) = (each for each in SECTIONS if each.name == "record")
     assert section.applies(findings)
     assert not section.applies(replace(findings, record=None))
+
+
+def test_series_of_a_chart_are_told_apart_without_colours(findings):
+    found = figures.charts(STUDY, findings)
+    assert found
+    for name, chart in found.items():
+        series = [each for each in chart.series if not getattr(each, "is_curve", False)]
+        symbols = {each.mark.symbol for each in series}
+        # Groups of many systems are more than there are symbols.
+        assert len(symbols) == min(len(series), len(SYMBOLS)), name

@@ -3,6 +3,7 @@
 import io
 
 import pytest
+from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.console import Console
 
@@ -144,6 +145,10 @@ def test_a_column_that_may_be_cut_keeps_its_row_on_one_line_and_wide_ones_need_1
     wide = printed(lambda console: show(table, console), width=120).splitlines()
     assert [cell_len(line.rstrip()) for line in narrow if "x" in line] == [80]
     assert [line.split()[0] for line in wide if "x" in line] == ["8"]
+    # A name that could be broken behind its signs is cut all the same.
+    signs = replace(table, rows=((Cell(text="8"), Cell(text="x_" * 100)),))
+    lines = printed(lambda console: show(signs, console)).splitlines()
+    assert len([line for line in lines if "x_" in line]) == 1
 
 
 def test_prose_that_columns_would_squeeze_stands_in_paragraphs_with_every_column():
@@ -215,6 +220,12 @@ def test_the_first_series_stays_on_top():
     lines = plot(scatter(series(CIRCLE, (8.0,), (1.0,)), series(SQUARE, (8.0,), (1.0,))), is_unicode=False)
     assert "o" in "".join(lines)
     assert "#" not in "".join(lines)
+
+
+def test_what_the_reader_looks_for_stays_on_top():
+    star = replace(series(Mark(colour=3, symbol="star"), (8.0,), (1.0,)), is_main=True)
+    lines = plot(scatter(series(CIRCLE, (8.0, 16.0), (1.0, 0.0)), star))
+    assert sum(line.count("*") for line in lines) == 1
 
 
 def test_a_grid_counts_what_shares_a_spot():

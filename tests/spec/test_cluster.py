@@ -209,6 +209,17 @@ def test_a_users_file_adds_systems_and_accelerators(tmp_path: Path) -> None:
     assert (cluster("dgx-h100").node_size, "our-rack" in shipped_systems().systems) == (8, False)
 
 
+def test_a_chip_alone_in_its_node_needs_no_link_inside(tmp_path: Path) -> None:
+    alone = OWN.replace(
+        "link_byte_per_s = 200e9", "node_size = 1\ninter_byte_per_s = 9e9\ninter_latency_s = 2e-6"
+    )
+    known = catalogue([write(tmp_path / "a.toml", alone)])
+    found = known.cluster("X1", num_accelerators=3)
+    assert (found.num_nodes, found.inter.byte_per_s) == (3, 9e9)
+    with pytest.raises(SpecError, match="intra_byte_per_s"):
+        known.cluster("X1", node_size=2)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -225,6 +236,10 @@ def test_a_users_file_adds_systems_and_accelerators(tmp_path: Path) -> None:
             OWN + SYSTEM.replace("node_size", "nodesize"),
             r"'nodesize';.*'node_size'",
         ),
+        (OWN + SYSTEM.replace("node_size = 4", "inter_byte_per_s = 25"), r"inter_byte_per_s=25;.* 25e9"),
+        (OWN.replace("200e9", "200"), r"link_byte_per_s=200;.* 200e9"),
+        (OWN + "memory_bytes = 24", r"memory_bytes=24;.* 24e9"),
+        (OWN + "peak_bf16_flop_per_s = 165", r"peak_bf16_flop_per_s=165;.* 165e9"),
         (OWN + SYSTEM.replace('"the rack"', '"--"'), r"a\.toml:\d+: .*alias.* letter .*digit"),
         (
             OWN + SYSTEM + SYSTEM.replace("our-rack", "x").replace("Our", "X"),

@@ -397,6 +397,8 @@ def test_a_users_file_gives_sizes_and_changes_single_ones(tmp_path: Path) -> Non
             SIZED + "[workload.llama9_1t.transformer.compressed]\nsparse_layers = 2\n",
             r"transformer\.compressed\]: sparse_ratio=None;",
         ),
+        # 10 layers of 12 x 512**2 and twice 1,000 words of 512 are 32.5 M
+        (SIZED.replace("[[", "params = 32.5e9\n[["), r"params=3\.25e\+10;.* 3\.25e\+07"),
         (NEW.replace("[[", "transformer = 3\n[["), r"transformer=3;.*table"),
         (NEW.replace("[[", "trained = 'half'\n[["), r"trained='half';.* full .*lora .*qlora"),
         (NEW.replace("[[", "trained = 'lora'\n[["), r"lora_rank=None;"),

@@ -54,7 +54,7 @@ WRONG = (
     ("/advice?max_accelerators=1e9", r"Accelerators\b.*” is 1,000,000,000"),
     ("/advice?max_accelerators=8&max_accelerators=9", "2 times; .*once"),
     ("/advice?hosting=-1", f"“{label_of('hosting_usd_per_month')}” is -1; .* 0"),
-    ("/advice?utilisation=2", "“Utilisation, 0 to 1” is 2; .*above 0 at most 1"),
+    ("/advice?utilisation=2", "“Utilisation, 0 to 1” is 2; .*above 0.*most 1"),
     ("/advice?ask=tokens", f"“{label_of('ask')}” tokens .*“Budget, USD” .*“Deadline, hours”"),
     ("/advice?ask=model&budget=9&buy=yes", f"“{label_of('ask')}” .*“{label_of('buy')}”"),
     ("/advice?runs=../../etc", "“Your runs” '../../etc'"),
@@ -67,7 +67,7 @@ WRONG = (
     *((f"/advice?{name}=/etc/passwd", f"{name}='/etc/passwd' ") for name in PATHS),
     ("/advice?here=yes", "here='yes' "),
     ("/advice?deadline=x&budget=y", "“Budget, USD” is 'y'"),
-    ("/runs?sweep=../../etc", "“Sweep or training loop” '../../etc'"),
+    ("/runs?sweep=../../etc", "loop” '../../etc'"),
     ("/accuracy?x=1", "x='1' is "),
 )
 
@@ -95,9 +95,7 @@ def test_a_wrong_question_is_a_sentence(dashboard, path, words):
     assert re.search(words, page.text)
     assert "Traceback" not in page.text
     # A browser has neither options of a command line nor the files of a checkout.
-    refusal = page.text.partition("That cannot be answered")[2]
-    assert refusal
-    assert not re.search(r"(?<![\w-])--[a-z]|src/equipoise|\.toml", refusal)
+    assert not re.search(r"(?<![\w-])--[a-z]|src/equipoise|\.toml", page.text)
 
 
 @pytest.mark.parametrize(

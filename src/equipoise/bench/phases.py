@@ -164,22 +164,27 @@ class WatchedStep(NamedTuple):
 
 
 class Loop:
-    """What one rank's loop does, as its hooks mark it, cut into steps."""
+    """What one rank's loop does, as its hooks mark it, cut into steps.
+
+    is_counting: whether steps are only counted for now, by `optimizer_ended` and `cut`; set between steps.
+    """
 
     def __init__(
         self,
         now: Callable[[], Any],
         *,
-        on_step: Callable[[WatchedStep], None],
+        on_step: Callable[[WatchedStep | None], None],
         on_first: Callable[[Any], None] = lambda _model: None,
     ) -> None:
-        """now: gives a stamp of this moment. on_step: takes each step; its time belongs to none.
+        """now: gives a stamp of this moment. on_step: takes each step, None if it was only counted.
 
-        on_first: called within the first forward pass that trains, with the model.
+        The time of `on_step` belongs to no step. on_first: called within the first forward pass that trains,
+        with the model.
         """
         self._now = now
         self._on_step, self._on_first = on_step, on_first
         self._seen_first = False
+        self.is_counting = False
         self._names: list[str] = []
         self._stamps: list[Any] = []
         self._ready: list[Any] = []
@@ -194,8 +199,9 @@ class Loop:
     def next_batch(self) -> None:
         """The loop fetches its next batch: what was before it is a step if it has updated weights."""
         self.cut()
-        self._forget()
-        self._mark(INPUT)
+        if not self.is_counting:
+            self._forget()
+            self._mark(INPUT)
 
     def fetching(self) -> None:
         """A batch is fetched, perhaps ahead of its step."""
@@ -211,6 +217,12 @@ class Loop:
         """End the step here, if it has updated weights."""
         if not self._updated or self._in_pause:
             return
+        if self.is_counting:
+            self._updated = False
+            self._on_step(None)
+            if not self.is_counting:
+                self._begin_step()
+            return
         end = self._now()
         names = tuple(self._names)
         names = self._kinds.setdefault(names, names)
@@ -218,11 +230,7 @@ class Loop:
         self._on_step(
             WatchedStep(names, tuple(self._stamps), ready, end, self._num_batches, self._num_samples)
         )
-        self._num_batches = self._num_samples = 0
-        self._trains = self._updated = False
-        self._in_optimizer = 0  # one that raised has marked its begin only
-        self._ready = []
-        self._restart()
+        self._begin_step()
 
     def begin_anew(self) -> None:
         """What came since the last step belongs to none, if the next one has not begun to compute."""
@@ -262,6 +270,9 @@ class Loop:
 
     def optimizer_ended(self) -> None:
         """The update was made."""
+        if self.is_counting:
+            self._updated = self._updated or not self._in_pause
+            return
         self._in_optimizer = max(0, self._in_optimizer - 1)
         if self._in_pause:
             return
@@ -321,7 +332,7 @@ class Loop:
         return OPTIMIZER if self._in_optimizer else REST
 
     def _mark(self, name: str) -> None:
-        if not self._in_pause:
+        if not (self._in_pause or self.is_counting):
             self._names.append(name)
             self._stamps.append(self._now())
 
@@ -330,6 +341,14 @@ class Loop:
         if len(self._names) + len(self._ready) > _MOST_MARKS:
             self._ready = []
             self._restart()
+
+    def _begin_step(self) -> None:
+        """Nothing of the next step has been seen yet."""
+        self._num_batches = self._num_samples = 0
+        self._trains = self._updated = False
+        self._in_optimizer = 0  # one that raised has marked its begin only
+        self._ready = []
+        self._restart()
 
     def _restart(self) -> None:
         """The step begins now."""

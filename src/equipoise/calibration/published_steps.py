@@ -11,12 +11,12 @@ import polars as pl
 from msgspec import Struct
 
 from equipoise.calibration.accuracy import prior_half_width
-from equipoise.calibration.published import PublishedRow
-from equipoise.calibration.published.executions import digest_of
-from equipoise.calibration.published.table import (
+from equipoise.calibration.published import (
+    PublishedRow,
     published_steps,
     rows_of_table,
 )
+from equipoise.calibration.published.executions import digest_of
 from equipoise.calibration.step_rows import step_predictor
 from equipoise.calibration.validate import AUTO, basis_of
 from equipoise.errors import UsageError

@@ -26,9 +26,8 @@ from equipoise.calibration.accuracy import (
     time_errors,
 )
 from equipoise.calibration.profiles import profiles
-from equipoise.calibration.published import PublishedRow, nodes_of, read_rows
+from equipoise.calibration.published import PublishedRow, nodes_of, published_steps, read_rows, rows_of_table
 from equipoise.calibration.published.executions import chosen, digest_of, software_of, with_executions
-from equipoise.calibration.published.table import published_steps, rows_of_table
 from equipoise.calibration.scale_up_rows import SCALE_UP
 from equipoise.calibration.step_rows import COLLECTIVE, step_predictor
 from equipoise.errors import EvidenceError, SpecError

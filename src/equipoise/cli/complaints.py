@@ -40,6 +40,11 @@ def wrong_words(err: typer.TyperException, command: Any, ctx: Any) -> UsageError
         if each.is_flag:
             return UsageError(f"{option} has a value; expected {option} alone")
         return UsageError(f"{option} has no value; expected {each.metavar or _expected(each)}")
+    from equipoise.decide.question.query import verbs_of  # loads what a verb without it may not need
+
+    others = verbs_of(option.lstrip("-"))
+    if others:
+        return UsageError(f"{option} is not an option of {ctx.info_name}, but of {', '.join(others)}")
     return unknown(f"`{ctx.command_path}` has no option", option, list(declared), of="options")
 
 

@@ -31,6 +31,7 @@ from equipoise.decide.estimators.published import (
     at_users_level,
     carried_by_model,
     largest_known,
+    of_other_nodes,
     published_estimates,
     published_evidence,
     published_sizes,
@@ -265,9 +266,9 @@ def _published(inputs: Inputs, system: RequestedSystem, sizes: SizeRange) -> Pub
         return None
     if is_batch_of_nobody(inputs):
         return None
-    question = replace(
-        _curve_question(inputs, system.accelerator, sizes.tried), law=query.law, round=query.round
-    )
+    known = published_sizes(scores, inputs.training.workload.slug, system.accelerator)
+    wanted = sorted({*sizes.tried, *_nearest_known(sizes.tried, known)})
+    question = replace(_curve_question(inputs, system.accelerator, wanted), law=query.law, round=query.round)
     trainings = None if inputs.user.runs is None else inputs.user.runs.trainings
     return published_evidence(scores, question, trainings=trainings, with_results=query.round is None)
 
@@ -343,6 +344,8 @@ def _submitted(
     if restricted:
         free = _unrestricted_estimates(inputs, system, survey)
     if modelled is None or free is None:  # whether a fixed strategy runs, let alone how fast, is not known
+        if found is not None and restricted == _DESCRIBED:
+            return of_other_nodes(found), modelled, None
         return None if restricted else found, modelled, None
     if found is not None:
         largest = largest_known(published)
@@ -367,8 +370,24 @@ def _restricted_by(inputs: Inputs, system: RequestedSystem) -> str:
         "power limit": query.power_cap_w is not None and usual.accelerator != system.cluster.accelerator,
         "oversubscribed network": query.oversubscription is not None,
         "stated node": query.node_size is not None or query.topology is not None,
+        _DESCRIBED: _is_described_slower(inputs, system),
     }
     return " and ".join(name for name, restricts in restrictions.items() if restricts)
+
+
+# What restricts a system that is described with less than submitters of its accelerator usually have.
+_DESCRIBED: Final = "network and node as described"
+
+
+def _is_described_slower(inputs: Inputs, system: RequestedSystem) -> bool:
+    """Whether a named system has slower links, or other nodes, than its accelerator is usually sold in."""
+    described = inputs.catalogue.cluster(system.name)
+    usual = inputs.catalogue.cluster(system.accelerator)
+    return (
+        described.node_size != usual.node_size
+        or described.inter.byte_per_s < usual.inter.byte_per_s
+        or described.intra.byte_per_s < usual.intra.byte_per_s
+    )
 
 
 def _states_software(query: TrainingQuery) -> bool:
@@ -377,13 +396,16 @@ def _states_software(query: TrainingQuery) -> bool:
 
 
 def _unrestricted_cluster(inputs: Inputs, system: RequestedSystem) -> Cluster:
-    """A system without the power limit, the network and the node that the question states."""
+    """A system without the power limit, the network and the node that the question states or describes."""
     assert system.cluster is not None
     query = inputs.query
+    usual = inputs.catalogue.cluster(system.name)
+    if _is_described_slower(inputs, system):
+        # Its hosts feed samples as they are: submitters had no others.
+        return replace(inputs.catalogue.cluster(system.accelerator), num_cores=usual.num_cores)
     has_stated_node = query.node_size is not None or query.topology is not None
     if query.power_cap_w is None and query.oversubscription is None and not has_stated_node:
         return system.cluster
-    usual = inputs.catalogue.cluster(system.name)
     if has_stated_node:
         return usual
     return replace(

@@ -74,7 +74,7 @@ from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.catalogue import catalogue as catalogue_of
 from equipoise.spec.hardware import TERMS
 from equipoise.spec.mlperf import Scores
-from equipoise.spec.strategy import Offload, Strategy
+from equipoise.spec.strategy import SOFTWARE, Offload, Strategy, software
 from equipoise.units import format_count
 
 _MOST_ASSESSED: Final = 64
@@ -475,6 +475,9 @@ def _near_size(assessment: Assessment) -> Relaxation | None:
 def _chosen_for_you(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> tuple[str, ...]:
     """What the question left open and was chosen, in words."""
     chosen = [*inputs.training.chosen_for_you, *assessment.system.chosen_for_you]
+    least = {"cost": "money", "energy": "energy"}.get(inputs.query.objective)
+    if least is not None and inputs.query.deadline_s is None:
+        chosen.append(f"no deadline: the least {least} is mostly at the fewest accelerators (--deadline)")
     if best is None:
         return tuple(chosen)
     chosen += batch_words(
@@ -508,6 +511,8 @@ def _strategy_words(chosen: Strategy, query: TrainingQuery, survey: Survey | Non
         yield f"{chosen.implementation} code (--fix implementation=eager,compiled)"
     if query.software is None and survey is not None:
         yield from _software_words(survey.problem, chosen)
+        if "schedule" not in stated:
+            yield from _schedule_words(survey.problem, chosen)
     if chosen.offload != "none" and "offload" not in stated:
         yield f"{_ON_HOST[chosen.offload]} in the host's memory (--fix offload=none)"
     if chosen.activation_offload and "activation_offload" not in stated:
@@ -521,6 +526,15 @@ def _software_words(known: Problem, chosen: Strategy) -> Iterator[str]:
         ratios = software_ratios(known, chosen)
         others = ", ".join(f"{other} {ratio:.2f}x the time" for other, ratio in ratios.items())
         yield f"software {name} (--software{f': {others}' if others else ''})"
+
+
+def _schedule_words(known: Problem, chosen: Strategy) -> Iterator[str]:
+    """Where the pipeline's schedule is one that the software whose times are taken does not run: who does."""
+    name = software_for(known.cluster.accelerator, known.training.workload)
+    if name is None or chosen.schedule in software(name).schedules:
+        return
+    others = [each.name for each in SOFTWARE if each.is_current and chosen.schedule in each.schedules]
+    yield f"schedule {chosen.schedule}, which {', '.join(others)} has and {name} has not (--software {name})"
 
 
 def _system(

@@ -1,7 +1,9 @@
 """Models of other sizes in the proportions of one, each with the trainings that limits may allow."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 
 from msgspec import Struct, field
@@ -9,9 +11,9 @@ from msgspec.structs import replace
 
 from equipoise.decide.answer import Candidate
 from equipoise.decide.assess import Inputs, assess
-from equipoise.decide.candidates import system_candidates
+from equipoise.decide.candidates import SystemCandidates, system_candidates
 from equipoise.decide.question.query import TrainingQuery
-from equipoise.decide.question.systems import RequestedSystem
+from equipoise.decide.question.systems import RequestedSystem, usual_most
 from equipoise.decide.question.training import fixed_budget
 from equipoise.decide.select import Rule, choose, figures_of
 from equipoise.decide.user_evidence import UserEvidence
@@ -20,18 +22,21 @@ from equipoise.spec.transformer import Transformer
 from equipoise.spec.workload import Workload
 from equipoise.units import SI_PREFIXES
 
-_FFN_STEP = 128
-# Widths grow by so many heads, that tensor parallel ranks can share them.
-_FEW_HEADS = 4
-_FAMILY_MOST_TRIES = 64
+_FFN_STEP: Final = 128
+# Widths grow by so many heads, that tensor parallel ranks can share them, and of few heads by fewer: by a
+# quarter of them at most. Fewer than so many are tried only of families that have hardly more.
+_FEW_HEADS: Final = 4
+_MOST_HEADS: Final = 4096
+# How many times as many, or as few, queries may share a key as in the family: 5 in place of 7 may.
+_NEAR_SHARE: Final = 1.45
 
 
 def of_size(shape: Transformer, params: float) -> Transformer:
     """A transformer of about so many parameters, in the proportions of another.
 
-    Width and depth grow by the same factor; heads keep their size, each key its share of queries, a mixture
-    its number of experts; vocabulary and positions stay. The width comes in steps of whole heads, and the
-    depth makes up the rest: parameters miss by half a layer at most, unless a single layer is too much.
+    Width and depth grow by the same factor; heads keep their size, keys about their share of queries, a
+    mixture its number of experts; vocabulary and positions stay. The width comes in steps of whole heads, and
+    the depth makes up the rest: parameters miss by half a layer at most, unless a single layer is too much.
     Raises SpecError for a hybrid, which has no one way to grow.
     Assumes that models of a family have one ratio of width to depth.
     Source: Llama 3 (2024, table 3) and GPT-3 (2020, table 2.1) widen and deepen together, with heads of 128.
@@ -40,29 +45,37 @@ def of_size(shape: Transformer, params: float) -> Transformer:
         raise SpecError(
             "a hybrid transformer can grow in several ways; name a dense transformer or a mixture of experts"
         )
-    shared = shape.heads // shape.kv_heads
-    step = _FEW_HEADS if shape.heads % _FEW_HEADS == 0 and _FEW_HEADS % shared == 0 else shared
-    heads = _heads(shape, params, step)
-    wide = _widened(shape, heads)
-    layer = wide.stack_params / wide.layers
-    layers = max(1, round((params - wide.embedding_params) / layer))
-    return _deepened(wide, layers)
+    widths = _widths(shape.heads, shape.kv_heads)
+    place = bisect_left(widths, params, key=lambda heads: _params_at(shape, heads))
+    beside = {widths[max(0, place - 1)], widths[min(place, len(widths) - 1)]}
+    made = [_deep(_widened(shape, heads), params) for heads in sorted(beside)]
+    return min(made, key=lambda each: abs(math.log(_ratio(each) / _ratio(shape))))
 
 
-def _heads(shape: Transformer, params: float, step: int) -> int:
-    """The heads of the width that keeps nearest to the family's ratio of width to depth."""
-    fewest, most = 1, 2
-    while _params_at(shape, most * step) < params and most < 2**_FAMILY_MOST_TRIES:
-        fewest, most = most, 2 * most
-    while fewest + 1 < most:
-        middle = (fewest + most) // 2
-        if _params_at(shape, middle * step) < params:
-            fewest = middle
-        else:
-            most = middle
-    below, above = _params_at(shape, fewest * step), _params_at(shape, most * step)
-    nearest = fewest if params / below < above / params else most
-    return nearest * step
+def _ratio(shape: Transformer) -> float:
+    """Width over depth."""
+    return shape.hidden / shape.layers
+
+
+@lru_cache(maxsize=64)
+def _widths(family_heads: int, family_kv_heads: int) -> tuple[int, ...]:
+    """The numbers of heads that a family may have, ascending."""
+    unit = math.gcd(family_heads, _FEW_HEADS)
+
+    def may_be(heads: int) -> bool:
+        if heads % min(unit, 1 << max(0, (heads // 4).bit_length() - 1)):
+            return False
+        share = max(1.0, heads * family_kv_heads / family_heads)
+        return share / _NEAR_SHARE <= _kv_heads(heads, share) <= share * _NEAR_SHARE
+
+    return tuple(filter(may_be, range(min(_FEW_HEADS, -(-family_heads // 2)), _MOST_HEADS + 1)))
+
+
+def _kv_heads(heads: int, share: float) -> int:
+    """The number of key heads next to a share of the heads, each of which serves as many queries."""
+    lower = [each for each in range(1, math.isqrt(heads) + 1) if heads % each == 0]
+    divisors = (*lower, *(heads // each for each in lower))
+    return min(divisors, key=lambda each: abs(math.log(each / share)))
 
 
 def _params_at(shape: Transformer, heads: int) -> float:
@@ -73,6 +86,8 @@ def _params_at(shape: Transformer, heads: int) -> float:
 
 def _widened(shape: Transformer, heads: int) -> Transformer:
     """As deep, but so many heads wide."""
+    if heads == shape.heads:
+        return shape
 
     def scaled(size: int, *, to: int = 1) -> int:
         return max(to, to * round(size * heads / shape.heads / to)) if size else 0
@@ -80,7 +95,7 @@ def _widened(shape: Transformer, heads: int) -> Transformer:
     return replace(
         shape,
         heads=heads,
-        kv_heads=heads * shape.kv_heads // shape.heads,
+        kv_heads=_kv_heads(heads, heads * shape.kv_heads / shape.heads),
         hidden=scaled(shape.hidden),
         ffn_hidden=scaled(shape.ffn_hidden, to=_FFN_STEP),
         expert_ffn_hidden=scaled(shape.expert_ffn_hidden, to=_FFN_STEP),
@@ -92,8 +107,9 @@ def _widened(shape: Transformer, heads: int) -> Transformer:
     )
 
 
-def _deepened(shape: Transformer, layers: int) -> Transformer:
-    """As wide, but so many layers deep; of a mixture the first layers stay dense."""
+def _deep(shape: Transformer, params: float) -> Transformer:
+    """As wide, but as deep as so many parameters need; of a mixture the first layers stay dense."""
+    layers = max(1, round((params - shape.embedding_params) / (shape.stack_params / shape.layers)))
     if shape.layers == layers:
         return shape
 
@@ -164,7 +180,7 @@ class ModelFamily(Struct, kw_only=True):
             # The user's runs and traces are of another model; the links stay what they are.
             user=UserEvidence(collectives=self.inputs.user.collectives),
         )
-        candidates = system_candidates(inputs, assess(inputs, self.system)).allowed
+        candidates = of_usual_sizes(self.query, system_candidates(inputs, assess(inputs, self.system)))
         return TriedModel(
             shape=shape,
             candidates=candidates,
@@ -236,6 +252,25 @@ class TriedModel(Struct, frozen=True, kw_only=True):
         rule = Rule(objective="time", deadline_s=query.within_s, spend_usd=query.spend_usd)
         chosen = choose(figures, rule, {})
         return next(each for each in self.candidates if each.id == chosen)
+
+
+def of_usual_sizes(query: TrainingQuery, one: SystemCandidates) -> tuple[Candidate, ...]:
+    """The candidates of sizes that are usually tried, where the question states no limit.
+
+    Up to how many that are depends on the amount of training, which is what is asked for.
+    """
+    if states_sizes(query, one):
+        return one.allowed
+    usual = usual_most(query, one.assessment.system, None)
+    beyond = (each.num_accelerators for each in one.allowed if each.num_accelerators >= usual)
+    most = min(beyond, default=usual)  # whole nodes may be more
+    return tuple(each for each in one.allowed if each.num_accelerators <= most)
+
+
+def states_sizes(query: TrainingQuery, one: SystemCandidates) -> bool:
+    """Whether the question says up to how many accelerators of a system there are."""
+    stated = (query.max_accelerators, query.sizes, query.num_nodes, one.assessment.system.stock)
+    return any(each is not None for each in stated)
 
 
 def used_fraction(query: TrainingQuery, candidate: Candidate, end: str) -> float:

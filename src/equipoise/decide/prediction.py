@@ -166,7 +166,7 @@ def _user_curve(query: TrainingQuery, own: "Measurements") -> TimeCurve:
         notes.append("--global-batch was not used: scaling laws of your times do not depend on the batch.")
     if query.workload and not own.is_time_to_train:
         notes.append(f"Published results were not used: {own.where} has no times of whole trainings.")
-    sizes = sizes_of_interest(data.sizes) if query.sizes is None else query.sizes.listed
+    sizes = sizes_of_interest(data.sizes) if query.sizes is None else query.sizes.doublings
     return fitted_curve(
         data,
         sizes,
@@ -187,7 +187,7 @@ def _law_curve(query: TrainingQuery, catalogue: Catalogue, scores: Scores | None
     question = CurveQuestion(
         workload=query.workload,
         accelerator=catalogue.cluster(query.systems[0]).accelerator.slug,
-        sizes=() if query.sizes is None else query.sizes.listed,
+        sizes=() if query.sizes is None else query.sizes.doublings,
         global_batch_samples=query.global_batch_samples,
         law=query.law,
         round=query.round,
@@ -286,11 +286,9 @@ def _another(query: TrainingQuery, candidates: Sequence[Candidate]) -> str:
 def _wanted(query: TrainingQuery, sizes: SizeRange) -> frozenset[int]:
     if query.sizes is None:
         return frozenset(sizes.tried)
-    return (
-        frozenset(query.sizes.listed)
-        if not query.sizes.is_range
-        else frozenset(filter(sizes.holds, sizes.tried))
-    )
+    if not query.sizes.is_range:
+        return frozenset(query.sizes.listed)
+    return frozenset(filter(query.sizes.holds, sizes.tried))
 
 
 def _of_curve(query: TrainingQuery, catalogue: Catalogue, curve: TimeCurve) -> Prediction:

@@ -4,7 +4,7 @@ The candidates are those of `decision`: asking for the amount found gives the bu
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Literal, TypeAlias
 
 from msgspec import Struct
@@ -15,8 +15,15 @@ from equipoise.decide.answer import Candidate
 from equipoise.decide.assess import Inputs, nothing_fits
 from equipoise.decide.candidates import SystemCandidates, with_budget
 from equipoise.decide.decision import collect_candidates
-from equipoise.decide.model_family import ModelFamily, TriedModel, used_fraction
+from equipoise.decide.model_family import (
+    ModelFamily,
+    TriedModel,
+    of_usual_sizes,
+    states_sizes,
+    used_fraction,
+)
 from equipoise.decide.question.query import BUDGETS, FIELDS, Ask, TrainingQuery
+from equipoise.decide.question.systems import usual_most
 from equipoise.decide.question.training import batch_words, fixed_budget
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.intervals import Interval, exact, product
@@ -89,11 +96,13 @@ class BudgetReach(Struct, frozen=True, kw_only=True):
 class Reaches(Struct, frozen=True, kw_only=True):
     """What budget and deadline allow on the system that gets furthest, and on the others, the furthest first.
 
-    chosen_for_you: what the question left open and was chosen, in words.
+    titles: of these systems in the order of the question. chosen_for_you: what the question left open and was
+    chosen, in words.
     """
 
     best: BudgetReach
     others: tuple[BudgetReach, ...]
+    titles: tuple[str, ...]
     chosen_for_you: tuple[str, ...]
     notes: tuple[str, ...]
 
@@ -129,11 +138,15 @@ def solve_for(query: TrainingQuery, *, scores: Scores | None, catalogue: Catalog
         raise refused[0]
     ordered = sorted(found, key=lambda each: -each.size.value)
     asked, batch = collected.inputs.training, ordered[0].recommended.global_batch_samples
-    chosen = (*asked.chosen_for_you, *batch_words(asked, batch)) if query.ask == "tokens" else ()
+    best = next(each for each in collected.systems if each.assessment.system.name == ordered[0].system)
+    chosen = tuple(_most_words(query, best, ordered[0].recommended))
+    if query.ask == "tokens":
+        chosen = (*asked.chosen_for_you, *batch_words(asked, batch), *chosen)
     own = query.ask == "model" and (query.runs is not None or query.traces)
     return Reaches(
         best=ordered[0],
         others=tuple(ordered[1:]),
+        titles=tuple(each.title for each in found),
         chosen_for_you=chosen,
         notes=(
             *(f"Not compared: {each}." for each in refused),
@@ -145,7 +158,7 @@ def solve_for(query: TrainingQuery, *, scores: Scores | None, catalogue: Catalog
 def _tokens(query: TrainingQuery, inputs: Inputs, one: SystemCandidates) -> BudgetReach:
     """The number of accelerators that trains on the most tokens."""
     title = one.assessment.system.title
-    allowed = one.allowed
+    allowed = of_usual_sizes(query, one)
     if not allowed:
         raise EvidenceError(
             f"{inputs.training.workload.title} does not fit on any size of {title} that may be taken",
@@ -173,6 +186,13 @@ def _tokens(query: TrainingQuery, inputs: Inputs, one: SystemCandidates) -> Budg
         by_size=tuple(each for each in within if each.candidate.terms == most.candidate.terms),
         assumes=(_ALIKE,),
     )
+
+
+def _most_words(query: TrainingQuery, one: SystemCandidates, best: Candidate) -> Iterator[str]:
+    """Up to how many accelerators were tried, where as many are taken and the question leaves it open."""
+    usual = usual_most(query, one.assessment.system, None)
+    if not states_sizes(query, one) and best.num_accelerators >= usual:
+        yield f"at most {best.num_accelerators:,} accelerators (--max-accelerators)"
 
 
 def _unsolved(query: TrainingQuery, title: str, allowed: Sequence[Candidate]) -> EvidenceError:

@@ -362,8 +362,10 @@ def _blocks(
     """
     shares = [*divisors(limits.experts)] if limits.experts else [1]
     experts = [each for each in shares if space.allows("ep", each)]
-    if not experts:
+    if not experts and limits.experts:
         faults[f"the chosen ep is not among {_short(shares)}, which divide the experts"] += 1
+    elif not experts:
+        faults["the model has no experts, and ep as chosen shares them out"] += 1
     batches = cache(partial(_batches, space))
     schedules = space.values("schedule")
     by_rounds = cache(lambda dp, pp: _by_rounds(batches(dp)[0], dp, pp, schedules))

@@ -256,6 +256,7 @@ def prediction_fields(found: "Prediction") -> dict[str, Any]:
 def reach_fields(found: "Reaches") -> dict[str, Any]:
     """The document of `advise --ask`: the question once, then each system, the furthest first."""
     fields = fields_of(found)
+    del fields["titles"]
     for each in (fields["best"], *fields["others"]):
         del each["question"]
     question = fields_of(found.best.question)

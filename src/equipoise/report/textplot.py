@@ -52,7 +52,7 @@ def text_plot(chart: Chart | BarChart, canvas: Canvas) -> Text:
 
 
 def _scatter_plot(chart: Chart, canvas: Canvas) -> Text:
-    """Symbols on a plane; where several fall on one character, the first series stays on top."""
+    """Symbols on a plane; of several on one character the main series stays on top, else the first."""
     x_values = [value for series in chart.series for value in series.x]
     y_values = [value for series in chart.series for value in series.heights]
     if not x_values:
@@ -70,7 +70,8 @@ def _scatter_plot(chart: Chart, canvas: Canvas) -> Text:
     if chart.level is not None:
         row = PLOT_ROWS - 1 - y_scale.place(chart.level.y, PLOT_ROWS)
         cells[row] = [("┄" if canvas.is_unicode else "-", "dim")] * num_columns
-    for series in reversed(chart.series):
+    first_on_top = [*reversed(chart.series)]
+    for series in sorted(first_on_top, key=lambda each: each.is_main):
         for x, y in zip(series.x, series.heights, strict=True):
             row = PLOT_ROWS - 1 - y_scale.place(y, PLOT_ROWS)
             cells[row][x_scale.place(x, num_columns)] = (_dot(series, canvas), style(series.mark))

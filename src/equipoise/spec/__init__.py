@@ -161,6 +161,12 @@ def _fields(kind: type[Struct]) -> dict[str, tuple[Any, bool]]:
     return found
 
 
+# Units of fields by the end of their names. No chip has less than a million of any: it is what a data sheet
+# gives in giga or tera.
+_UNITS: Final = {"_bytes": "bytes", "_byte_per_s": "bytes per second", "_flop_per_s": "FLOP per second"}
+_LEAST_OF_UNIT: Final = 1e6
+
+
 class FactBlock(Struct, frozen=True, kw_only=True):
     """One `[kind.slug]` table of a file: its fields as read, and where it stands."""
 
@@ -222,6 +228,13 @@ class FactBlock(Struct, frozen=True, kw_only=True):
         if not number.is_integer():
             raise self.refuse(key, "a whole number")
         return int(number)
+
+    def check_units(self) -> None:
+        """Refuse memory and rates that are in no unit of theirs."""
+        for key, value in self.fields.items():
+            unit = next((words for end, words in _UNITS.items() if key.endswith(end)), None)
+            if unit is not None and isinstance(value, int | float) and 0 < value < _LEAST_OF_UNIT:
+                raise self.refuse(key, f"{unit}, as {value:g}e9 for {value:g} giga")
 
     def texts(self, key: str) -> tuple[str, ...]:
         """A list of texts; empty where the field is absent."""

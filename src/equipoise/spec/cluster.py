@@ -346,6 +346,10 @@ def build_cluster(
     if size is not None and count is not None and count <= size:  # nothing leaves the node: any link will do
         node["inter_byte_per_s"] = node["inter_byte_per_s"] or node["intra_byte_per_s"]
         node["inter_latency_s"] = node["inter_latency_s"] or node["intra_latency_s"]
+    if size == 1:  # nothing stays in the node
+        node["intra_byte_per_s"] = node["intra_byte_per_s"] or node["inter_byte_per_s"]
+        node["intra_latency_s"] = node["intra_latency_s"] or node["inter_latency_s"]
+        node["topology"] = node["topology"] or "host"
     missing = [field for field in _NEEDED if node[field] is None]
     if missing:
         raise SpecError(
@@ -491,4 +495,5 @@ def load_systems(extra: Sequence[Path], known: Hardware) -> Systems:
 def _system(block: FactBlock, known: System | None, chips: Hardware) -> System:
     """The system a block describes; fields it does not state are kept from an earlier file."""
     found = block.read(System, known, given={"slug": block.slug})
+    block.check_units()
     return replace(found, accelerators=tuple(chips.accelerator(name).slug for name in found.accelerators))

@@ -363,6 +363,7 @@ def _accelerator(block: FactBlock, known: Accelerator | None) -> Accelerator:
     """The accelerator a block describes; fields it does not state are kept from an earlier file."""
     given = {"slug": block.slug, "ordered_fraction": None, "ordered_fp32_fraction": None}
     chip = block.read(Accelerator, known, also=("short", "counted"), given=given)
+    block.check_units()
     _check_order_of_peaks(block, chip)
     return chip
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -407,6 +407,7 @@ def _workload(block: FactBlock, known: Workload | None) -> Workload:
         },
     )
     _check_counted(block, found)
+    _check_params(block, found)
     if (found.unpadded_tokens or 0) > (found.sequence_tokens or 0):
         raise block.refuse("unpadded_tokens", "at most sequence_tokens")
     if found.usual_batch_samples is not None and found.usual_batch_source is None:
@@ -425,6 +426,25 @@ def _check_counted(block: FactBlock, found: Workload) -> None:
         needed = {"epoch": "dataset_samples", "token": "sequence_tokens"}.get(way.per)
         if needed is not None and getattr(found, needed) is None:
             raise block.refuse(needed, f"this field, since {way.key} counts {way.per}s")
+
+
+# How far stated parameters may be from those of the stated sizes: what is left out of them is below 1 %, and
+# a slip in one of both is more.
+_NEAR_PARAMS: Final = 0.2
+
+
+def _check_params(block: FactBlock, found: Workload) -> None:
+    """Refuse parameters that are not those of the transformer's sizes, where a block states both."""
+    if not {"params", "transformer"} <= block.fields.keys():
+        return
+    assert found.params is not None
+    assert found.transformer is not None
+    made = float(found.transformer.params)
+    if abs(found.params / made - 1.0) > _NEAR_PARAMS:
+        raise SpecError(
+            f"{block.where}: params={found.params:.4g}; expected about {made:.3g}, which the sizes of the "
+            "transformer make"
+        )
 
 
 def _spellings(block: FactBlock, found: Workload) -> Iterator[tuple[str, _Named]]:

@@ -1,9 +1,13 @@
 """Published pretrainings near to what is planned."""
 
 import pytest
-from asking import ask
+from asking import H100, ask
 
-from equipoise.decide.explanation.published_nearby import near_published_pretrainings, pretrainings
+from equipoise.decide.explanation.published_nearby import (
+    near_published_pretrainings,
+    pretrainings,
+    published_itself,
+)
 from equipoise.decide.question.training import parameter_choices
 
 
@@ -44,3 +48,11 @@ def test_stated_ranks_are_those_of_the_stated_accelerators():
         ranks = {name: values[0] for name, values in parameter_choices((each.strategy,)).items()}
         if {"tp", "pp", "dp"} <= ranks.keys():
             assert ranks["tp"] * ranks["pp"] * ranks["dp"] == each.num_accelerators, each.title
+
+
+def test_a_training_on_other_sequences_is_not_the_published_one():
+    # Llama team 2024, table 3 and model card: 8,192 tokens, 1.46 M H100-hours for 15 T tokens
+    asked = {"workload": "llama31_8b", "tokens": "1e12", "accelerator": [H100], "max_accelerators": 64}
+    same = published_itself(ask(asked))
+    assert 1 / 3 < same.answer_ratio < 3.0
+    assert published_itself(ask(asked, sequence=131_072)) is None

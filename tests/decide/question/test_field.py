@@ -32,6 +32,13 @@ def read(option, given):
         ("budget", "US$ 20,000", 20_000.0),
         ("budget", "20k USD", 20_000.0),
         ("price", "h100=2.1USD", (("h100", 2.1),)),
+        ("power-cap", "700 W", 700.0),
+        ("power-cap", "0.7kW", 700.0),
+        ("tokens", "10B tokens", 10e9),
+        ("epochs", "1 epoch", 1.0),
+        ("max-accelerators", "1,024 accelerators", 1024),
+        ("sequence", "8k tokens", 8192),
+        ("carbon", "380 g CO2 per kWh", 380.0),
         ("deadline", "12", 12 * 3600.0),
         ("deadline", 1.5, 5400.0),
         ("deadline", "7d", 7 * DAY_S),
@@ -105,8 +112,12 @@ def test_a_range_holds_what_lies_between_and_a_list_what_it_names():
         ("pue", "0.9", r"--pue.*0.9.*1 to 5"),
         ("pue", "nan", r"--pue .*nan"),
         ("utilisation", "0", r"--utilisation.*0.* 0 .* 1"),
-        ("price", "h100=-1", r"--price.*-1.*from 0"),
-        ("price", "h100=cheap", r"--price .*'cheap'"),
+        ("price", "h100=-1", r"--price.*h100.*-1.*from 0"),
+        ("price", "h100=cheap", r"--price .*h100.*'cheap'"),
+        ("stock", "h100=0", r"--stock.*h100.* 0.*whole.*from 1"),
+        ("max-accelerators", "lots", r"--max-accelerators.*'lots'.* 512 or 10k$"),
+        ("accelerators", "eight", r"--accelerators.*'eight'.*8\.\.512.*8,16,32"),
+        ("accelerator", "h100,", r"--accelerator.*'h100,'"),
         ("electricity", "0,3", r"--electricity .*'0,3'"),
         ("budget", "60,5", r"--budget .*'60,5'"),
         ("objective", "speed", r"--objective.*'speed'.*balance, time, cost"),
@@ -120,7 +131,7 @@ def test_a_range_holds_what_lies_between_and_a_list_what_it_names():
         (
             "max-accelerators",
             "1e9",
-            r"--max-accelerators.*1,000,000,000.* 1 to 10,000,000",
+            r"--max-accelerators.* 1,000,000,000;.* 1 to 10,000,000",
         ),
         ("accelerator", " ", r"--accelerator.*\[Nx\]NAME"),
     ],
@@ -132,7 +143,7 @@ def test_a_refusal_names_option_value_and_what_was_expected(option, given, words
 
 @pytest.mark.parametrize(("given", "value"), [("0", "0"), ("-2", "-2"), (1e9, "1,000,000,000")])
 def test_bounds_of_a_duration_are_in_hours_as_a_plain_number_is(given, value):
-    with pytest.raises(UsageError, match=rf"--deadline.* {value}.*hours.* 0 .*10,000,000$"):
+    with pytest.raises(UsageError, match=rf"--deadline.* {value}.*hours.* 0 .*10,000,000 hours$"):
         read("deadline", given)
 
 

@@ -89,7 +89,7 @@ def test_paths_are_from_the_folder_of_the_file(ask, tmp_path):
     ("line", "words"),
     [
         ('acelerator = "h100"', "'acelerator'.*accelerator"),
-        ("max_accelerators = 2.5", "max-accelerators.*'2.5'"),
+        ("max_accelerators = 2.5", "max_accelerators.*'2.5'"),
         ("max_accelerators = true", "max_accelerators = True"),
         ('objective = "fast"', "objective.*'fast'.*balance, time"),
         ("accelerator = [1]", "accelerator = 1"),

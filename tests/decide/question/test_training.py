@@ -171,3 +171,15 @@ def test_a_usual_batch_is_rounded_to_be_shared_out(usual, size, shared_out):
     stated = trained("llama2_7b", tokens=10e9, global_batch=usual)
     kept = problem(stated, nodes, model_for(nodes.accelerator, stated.workload), num_best=1)
     assert kept.batches(size) == (usual,)
+
+
+def test_a_usual_batch_to_a_target_is_rounded_to_be_shared_out_and_named():
+    # Nobody published how the samples of the Transformer grow with the batch: 2**19 tokens are usual
+    asked = trained("transformer", scores=published_scores())
+    nodes = catalogue().cluster("v100-sxm2-32gb")
+    found = problem(asked, nodes, model_for(nodes.accelerator, asked.workload), num_best=1)
+    usual, shared_out = found.batches(64)
+    assert usual == 2**19 // 30
+    assert shared_out % 64 == 0
+    assert abs(shared_out / usual - 1) < 1 / 32
+    assert f"{usual:,}" in next(batch_words(asked, shared_out))

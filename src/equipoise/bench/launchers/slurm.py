@@ -95,7 +95,7 @@ def _why_not() -> str | None:
     return no_torch()
 
 
-class _State(Struct, frozen=True, kw_only=True):
+class JobState(Struct, frozen=True, kw_only=True):
     """The state of a job in Slurm, why it is in it, and the nodes it was given; gone once it is over."""
 
     name: str
@@ -109,7 +109,7 @@ class _State(Struct, frozen=True, kw_only=True):
         return names[number] if number < len(names) else str(number)
 
 
-_UNKNOWN = _State(name="UNKNOWN")
+_UNKNOWN = JobState(name="UNKNOWN")
 
 
 def _launch(job: LaunchJob, options: Mapping[str, str], most_tasks: int) -> JobOutcome:
@@ -124,7 +124,7 @@ def _launch(job: LaunchJob, options: Mapping[str, str], most_tasks: int) -> JobO
         words = (str(err).strip().splitlines() or [type(err).__name__])[-1]
         return JobOutcome(reason=f"refused: sbatch: {words}")
     ends: list[End] = []
-    state: _State | None = None
+    state: JobState | None = None
     try:
         ends, hosts, state = _ends(job, folder, job_id)
     finally:
@@ -138,7 +138,7 @@ def _launch(job: LaunchJob, options: Mapping[str, str], most_tasks: int) -> JobO
         return found
     # A rank whose task or node was killed left nothing; others only saw that it was gone.
     missing = set(range(job.task.num_ranks)) - set(hosts)
-    died = _who_died(_log(folder, job_id), last, missing=missing)
+    died = who_died(_log(folder, job_id), last, missing=missing)
     if died is None and ends and missing and is_ending:
         rank = min(missing)
         where = f"rank {rank} on {last.node(rank // tasks)}"
@@ -178,7 +178,7 @@ class _Controller:
         self._job_id = job_id
         self._wait_s = _FIRST_QUERY_S
         self._queried_s = -math.inf
-        self.state = _State(name=_PENDING)
+        self.state = JobState(name=_PENDING)
 
     def refreshed(self) -> bool:
         """Whether it was time to query again; then `state` is new."""
@@ -196,7 +196,7 @@ class _Controller:
         return True
 
 
-def _ends(job: LaunchJob, folder: Path, job_id: str) -> tuple[list[End], dict[int, str], _State | None]:
+def _ends(job: LaunchJob, folder: Path, job_id: str) -> tuple[list[End], dict[int, str], JobState | None]:
     """The ends of ranks as they come, and their hosts; the last state, None when time ran out."""
     controller = _Controller(job, job_id)
     ends: list[End] = []
@@ -230,7 +230,7 @@ def _output(*command: str) -> str:
     return f"{done.stdout}{done.stderr}".strip()
 
 
-def _state(job_id: str, before: _State) -> _State:
+def _state(job_id: str, before: JobState) -> JobState:
     """The state of a job; the one before where the controller does not answer."""
     line = _output("squeue", "--noheader", f"--jobs={job_id}", "--states=all", "--format=%T|%N|%r")
     if "Invalid job id" in line:  # over for so long that it is forgotten
@@ -239,10 +239,10 @@ def _state(job_id: str, before: _State) -> _State:
     if not _STATE.fullmatch(name):
         return before
     # A job that ends names only the nodes that it has not yet left.
-    return _State(name=name, why=why, nodes=before.nodes or nodes, gone=name not in _LIVING)
+    return JobState(name=name, why=why, nodes=before.nodes or nodes, gone=name not in _LIVING)
 
 
-def _cancelled(job_id: str, before: _State, *, patience_s: float) -> _State:
+def _cancelled(job_id: str, before: JobState, *, patience_s: float) -> JobState:
     """The last state of a job that is over when this returns; a node that is dead is not waited for long.
 
     patience_s: how long it may take to end by itself.
@@ -258,14 +258,17 @@ def _cancelled(job_id: str, before: _State, *, patience_s: float) -> _State:
     return state
 
 
-def _who_died(log: str, last: _State, *, missing: set[int]) -> str | None:
-    """Which rank ended without a file, and on which host, by Slurm's log; None where it logged nothing."""
-    for line in log.splitlines():
-        task, node = _TASK_DIED.search(line), _NODE_DIED.search(line)
-        if task and int(task["task"]) in missing:
+def who_died(log: str, last: JobState, *, missing: set[int]) -> str | None:
+    """Which node failed, or which rank ended without a file, by Slurm's log; None where it logged nothing.
+
+    Slurm ends the tasks of the other nodes when one fails, and may log that first.
+    """
+    node = _NODE_DIED.search(log)
+    if node:
+        return f"node {node['host'] or last.node(int(node['number']))} failed"
+    for task in _TASK_DIED.finditer(log):
+        if int(task["task"]) in missing:
             return f"rank {task['task']} on {task['host']}: its task ended: {task['how'].lower()}"
-        if node:
-            return f"node {node['host'] or last.node(int(node['number']))} failed"
     return None
 
 

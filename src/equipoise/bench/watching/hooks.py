@@ -139,14 +139,22 @@ def _strategy(model: nn.Module) -> str | None:
 
 
 @contextmanager
-def attached(loop: Loop, models: Iterable[nn.Module]) -> Iterator[None]:
-    """Hooks that mark on the loop what these models do, and every optimizer and backward pass."""
+def updates_seen(loop: Loop) -> Iterator[None]:
+    """A hook that tells the loop of every update of weights."""
+    after = register_optimizer_step_post_hook(lambda *_: loop.optimizer_ended())
+    try:
+        yield
+    finally:
+        after.remove()
+
+
+@contextmanager
+def phases_marked(loop: Loop, models: Iterable[nn.Module]) -> Iterator[None]:
+    """Hooks that mark on the loop what these models do, and where each backward pass and update begins."""
     with ExitStack() as removals:
         removals.enter_context(_backward_marked(loop))
         before = register_optimizer_step_pre_hook(lambda *_: loop.optimizer_begins())
         removals.callback(before.remove)
-        after = register_optimizer_step_post_hook(lambda *_: loop.optimizer_ended())
-        removals.callback(after.remove)
         for model in models:
             removals.enter_context(_forward_marked(loop, model))
         yield

@@ -29,7 +29,8 @@ class CombinedRun(Struct, frozen=True, kw_only=True):
 
     steps: seconds by phase of each step that counts, of its slowest rank; their numbers in `numbers`.
     num_unlike: steps left out because they took another number of batches or samples than most, as with a
-    skipped update or the end of the data. missing_ranks: those that left nothing.
+    skipped update or the end of the data. num_counted: updates between recorded steps that some rank did not
+    record: where steps are short, most are only counted. missing_ranks: those that left nothing.
     num_samples: of a step, over the ranks; None where batches were not seen or a rank is missing.
     others_cpu_fraction: of the ranks' cores, what other programs took; None where a rank did not say.
     """
@@ -40,6 +41,7 @@ class CombinedRun(Struct, frozen=True, kw_only=True):
     num_warm_up: int
     is_steady: bool
     num_unlike: int
+    num_counted: int
     num_batches: int
     num_samples: int | None
     missing_ranks: Sequence[int]
@@ -95,6 +97,7 @@ def combine_ranks(records: Sequence[RankRecord]) -> CombinedRun:
         num_warm_up=num_warm_up + sum(number < (timed or [0])[0] for number in profiled),
         is_steady=steady,
         num_unlike=len(timed) - len(like),
+        num_counted=common[-1] - common[0] + 1 - len(common) if common else 0,
         num_batches=usual[0][0],
         num_samples=samples if samples and not missing else None,
         missing_ranks=missing,
@@ -235,6 +238,8 @@ def _notes(watched: CombinedRun, step_s: list[float]) -> list[str]:
         notes.append(f"machine busy: other programs took {whole_percent(others)} of the cores")
     if watched.num_unlike:
         notes.append(f"{plural(watched.num_unlike, 'step')} of another size excluded")
+    if watched.num_counted:
+        notes.append(f"{plural(watched.num_counted, 'step')} between them only counted")
     if watched.missing_ranks and watched.about["rank"]:
         notes.append(f"of rank {watched.about['rank']} only; rank 0 reports all ranks")
     elif watched.missing_ranks:

@@ -6,10 +6,13 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from time import monotonic, perf_counter, process_time
 from types import TracebackType
 from typing import Any, Self
+from zlib import crc32
 
 from equipoise.bench.counters import core_use
 from equipoise.bench.environment import usable_cores
@@ -19,7 +22,7 @@ from equipoise.bench.watching.ranks import CombinedRun, combine_ranks, summary
 from equipoise.bench.watching.record import RankEnd, RankFile, RankRecord, RecordedStep, run_folder, runs_in
 from equipoise.bench.watching.rows import write_tables
 from equipoise.errors import DataError, UsageError
-from equipoise.units import format_duration
+from equipoise.units import MICROSECOND_S, format_duration
 
 try:
     from torch import nn
@@ -48,7 +51,8 @@ class Batches:
         following = iter(self._loader)
         try:
             for batch in following:
-                loop.batch_fetched(hooks.num_samples(batch))
+                if not loop.is_counting:
+                    loop.batch_fetched(hooks.num_samples(batch))
                 yield batch
                 loop.next_batch()
             loop.begin_anew()
@@ -65,6 +69,36 @@ _SAY_EVERY_S = 30.0
 _MOST_STEPS = 100_000
 # Steps that are profiled, by number, the same on every rank: within what is warm-up anyway.
 _PROFILED = range(9, 13)
+# So many steps are recorded before short ones are sampled: warm-up, and enough for medians of phases.
+_ALL_RECORDED = 64
+# What recording a step costs, and one among counted ones, for which hooks are put on and taken off: mostly by
+# what they push out of caches. What both may cost of a step: docs/measure/watch.md.
+_RECORDING_S, _RECORDING_ONE_S = 50 * MICROSECOND_S, 150 * MICROSECOND_S
+_SHARE_OF_ALL, _SHARE_OF_SOME = 0.008, 0.004
+_LEAST_RECORDED = 1 / 64
+
+
+def recorded_share(step_s: float) -> float:
+    """The share of steps that is recorded; the others are only counted.
+
+    All where that costs no more than 0.8 % of a step, else so many that they cost 0.4 %. step_s: a step.
+    Source: docs/measure/watch.md, what it does to your training.
+
+    >>> recorded_share(0.01), round(recorded_share(0.003), 3), recorded_share(1e-6)
+    (1.0, 0.08, 0.015625)
+    """
+    if _SHARE_OF_ALL * step_s >= _RECORDING_S:
+        return 1.0
+    return max(_LEAST_RECORDED, _SHARE_OF_SOME * step_s / _RECORDING_ONE_S)
+
+
+def is_recorded(number: int, share: float) -> bool:
+    """Whether the step of this number is among the share that is recorded.
+
+    By a hash of the number: what a loop does every so many steps is met as often as it happens, and of two
+    ranks the one with the smaller share records none that the other does not.
+    """
+    return crc32(number.to_bytes(8, "little")) < share * 2**32
 
 
 def watch(
@@ -123,7 +157,8 @@ class Watch:
         self._models, self._out = models, out
         self._name, self._num_steps, self._batch_samples = name, num_steps, batch_samples
         self._may_profile = profiles
-        self._hooks = ExitStack()
+        # The hooks of recorded steps alone are in `_marks`.
+        self._hooks, self._marks = ExitStack(), ExitStack()
         self._on, self._place = hooks.device_of(models)
         self._clock = self._on.clock(self._place)
         self.loop = Loop(self._clock.now, on_step=self._on_step, on_first=self._note_forward)
@@ -132,6 +167,10 @@ class Watch:
         self._fresh: list[tuple[int, WatchedStep, bool]] = []
         self._steps: list[RecordedStep] = []
         self._number = 0
+        # When the first steps ended: how long they take tells which of those to come are recorded.
+        self._ends_s: list[float] = []
+        self._share = 1.0
+        self._next = 1
 
     def __enter__(self) -> Self:
         """Begin: hooks are attached, the file of this rank is made."""
@@ -153,7 +192,8 @@ class Watch:
         self._flushed_s = self._said_s = monotonic()
         self._begun = process_time(), perf_counter()
         self._use = core_use()
-        self._hooks.enter_context(hooks.attached(self.loop, self._models))
+        self._hooks.enter_context(hooks.updates_seen(self.loop))
+        self._marks.enter_context(hooks.phases_marked(self.loop, self._models))
         # Without another rank, what follows the last gradient is computing.
         self._alone = num_ranks == 1
         self._throughout = hooks.exchanges_throughout(self._models)
@@ -241,18 +281,49 @@ class Watch:
         """The process ends within the loop, and the block was not left."""
         self.end(RuntimeError("the process ended within the loop"))
 
-    def _on_step(self, step: WatchedStep) -> None:
-        """Take a step that has ended."""
+    def _on_step(self, step: WatchedStep | None) -> None:
+        """Take a step that has ended, None where it was only counted."""
         self._number += 1
+        if step is None:
+            if self._number + 1 == self._next:
+                self._record_steps()
+            return
         self._fresh.append((self._number, step, self._profiles()))
         if self._gradients is not None and self._number < _PROFILED.stop:
             self._gradients.step_ended()
             if self._number == _PROFILED.stop - 1:
                 self._gradients.settle()
+        if self._number <= _ALL_RECORDED:
+            self._ends_s.append(perf_counter())
+            if self._number == _ALL_RECORDED:
+                steps_s = [end - start for start, end in pairwise(self._ends_s[_ALL_RECORDED // 2 :])]
+                self._share = recorded_share(median(steps_s))
+        self._next = self._following(self._number)
+        if self._next > self._number + 1:
+            self._count_steps()
         if self._number >= self._num_steps:
             self._detach()
         if self.loop.is_over or monotonic() - self._flushed_s > _FLUSH_S:
             self._flush()
+
+    def _following(self, number: int) -> int:
+        """The next step that is recorded; the last one always is, which says that it was."""
+        later = range(number + 1, self._num_steps)
+        return next((each for each in later if is_recorded(each, self._share)), self._num_steps)
+
+    def _count_steps(self) -> None:
+        """From the next step on only count."""
+        self.loop.is_counting = True
+        self._marks.close()
+        if self._gradients is not None:
+            self._gradients.pause()
+
+    def _record_steps(self) -> None:
+        """From the next step on mark what it does."""
+        self.loop.is_counting = False
+        self._marks.enter_context(hooks.phases_marked(self.loop, self._models))
+        if self._gradients is not None:
+            self._gradients.go_on()
 
     def _profiles(self) -> bool:
         """Whether the step that has just ended was profiled; begins or ends that where it is time."""
@@ -321,6 +392,7 @@ class Watch:
         if self._profile is not None:
             self._profile.ended()
             self._profile = None
+        self._marks.close()
         self._hooks.close()
 
     def _gave_up(self, err: DataError) -> None:

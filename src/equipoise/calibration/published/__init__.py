@@ -1,15 +1,18 @@
 """Training measurements as papers and repositories publish them: a row a figure, in whatever unit they chose.
 
 Rows become executions: what ran, on what, with which strategy, and how many seconds it took. Here is a row,
-with its seconds or the reason why it has none; no row is dropped.
+with its seconds or the reason why it has none; no row is dropped. Rows come from files, or from the one table
+of training steps that ships, which `make profiles` writes.
 """
 
 import re
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
+from importlib.resources import files
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
+import polars as pl
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -25,9 +28,11 @@ from equipoise.calibration.published.set_ups import (
 )
 from equipoise.errors import DataError, SpecError, UsageError
 from equipoise.runs.readers.cells import MAX_TEXT, TextRow, listed, rows_of
+from equipoise.runs.store import PUBLISHED_STEPS, read_bytes
 from equipoise.spec.catalogue import Catalogue, cluster_in_text, shipped
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.strategy import DTYPE_OF, Recompute, Strategy
+from equipoise.spec.transformer import Transformer
 from equipoise.units import GIB
 
 _BACKWARD_FACTOR = 2.0
@@ -406,3 +411,41 @@ def _collective(row: TextRow, seen: PublishedRow, unit: Quantity) -> PublishedRo
         conversion=collective_conversion(unit, operation, payload, seen.num_accelerators),
         notes=tuple(notes),
     )
+
+
+# Of the table that ships the first columns are what was read out of a row, the last ones the row as it was
+# published: written as CSV, it is a file that `validate` takes.
+FILE_NAME: Final = "published_steps.parquet"
+
+# Cells of a row besides those as published, so that a split can leave out whole values of them.
+_ALSO_CELLS: Final = ("repository", "trust", "software", "accelerator", "model_kind", "date")
+
+
+@cache
+def published_steps() -> pl.DataFrame:
+    """The table that ships. Raises DataError where its file is missing or not what its maker writes."""
+    path = files("equipoise") / "data" / FILE_NAME
+    try:
+        data = path.read_bytes()
+    except OSError as err:
+        raise DataError(f"{path}: {err.strerror}; `make profiles` writes it") from err
+    return read_bytes(data, PUBLISHED_STEPS, FILE_NAME)
+
+
+def rows_of_table(frame: pl.DataFrame, catalogue: Catalogue | None = None) -> tuple[PublishedRow, ...]:
+    """Rows of the table as `read_rows` would read them from their file; `file` is their repository."""
+    known = catalogue or shipped()
+    names = (*FILE_COLUMNS, *_ALSO_CELLS)
+    found = []
+    for place, cells in enumerate(frame.select(names).iter_rows(named=True), start=1):
+        written = {name: cells[name] or "" for name in names}
+        row = TextRow(place=f"published steps: row {place}", cells=written)
+        found.append(row_of_cells(row, written["repository"], place, known))
+    return tuple(found)
+
+
+def model_kind_of(transformer: Transformer | None) -> str:
+    """What kind of model it is: `dense`, `experts`, or `other` where it is no transformer."""
+    if transformer is None:
+        return "other"
+    return "experts" if transformer.num_expert_blocks > 0 else "dense"

@@ -239,6 +239,18 @@ def as_restricted(
     return replace(published, by_size=found, grade=grade, curves=curves)
 
 
+def of_other_nodes(published: Estimates) -> Estimates:
+    """The published estimates, called those of the accelerator in other nodes: no model compares them."""
+    return replace(
+        published,
+        by_size={
+            size: replace(each, name=f"{each.name}, in other nodes")
+            for size, each in published.by_size.items()
+        },
+        grade={size: "carried" if each == "published" else each for size, each in published.grade.items()},
+    )
+
+
 def time_ratios(*, restricted: Estimates, free: Estimates) -> dict[int, float]:
     """By size, the model's time of a restricted question over that of the free one.
 

@@ -414,11 +414,6 @@ def notes(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> Ite
             f"{budget.batches[1]:,}: its samples are an extrapolation"
             f"{', and no published time is used' if is_batch_of_nobody(inputs) else ''}."
         )
-    if inputs.query.objective in {"cost", "energy"} and inputs.query.deadline_s is None:
-        yield (
-            f"Without a deadline the least {inputs.query.objective} is nearly always at the fewest "
-            "accelerators, however long it takes: give --deadline."
-        )
     if best is None:
         return
     if best.price is None:

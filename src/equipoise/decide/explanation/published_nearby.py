@@ -214,7 +214,7 @@ def near_published_steps(answer: Answer | None) -> tuple[NearStep, ...]:
 def _near(planned: PlannedStep) -> tuple[NearStep, ...]:
     """The same of what is planned: most answers of one training plan the same step."""
     # Loaded where they are shown: most answers show none, and loading takes a hundredth of a second.
-    from equipoise.calibration.published.table import published_steps  # noqa: PLC0415
+    from equipoise.calibration.published import published_steps  # noqa: PLC0415
 
     catalogue = shipped()
     found = nearest_steps(published_steps(), planned, catalogue, most=MOST_NEAR)
@@ -236,7 +236,7 @@ def _near(planned: PlannedStep) -> tuple[NearStep, ...]:
 @cache
 def _predicted(row_id: str) -> "StepPrediction | None":
     """What the model predicts of a row of the table; kept, for most answers show the same few rows."""
-    from equipoise.calibration.published.table import published_steps, rows_of_table  # noqa: PLC0415 - above
+    from equipoise.calibration.published import published_steps, rows_of_table  # noqa: PLC0415 - above
     from equipoise.calibration.published_steps import predictions  # noqa: PLC0415 - as above
 
     return predictions(rows_of_table(published_steps().filter(row_id=row_id), shipped()))[0]
@@ -244,7 +244,7 @@ def _predicted(row_id: str) -> "StepPrediction | None":
 
 def _planned(answer: Answer, shown: Candidate) -> PlannedStep:
     """What published steps are compared with: the candidate with its software."""
-    from equipoise.calibration.published.table import model_kind_of  # noqa: PLC0415 - as above
+    from equipoise.calibration.published import model_kind_of  # noqa: PLC0415 - as above
 
     workload, transformer = answer.workload, answer.workload.transformer
     cluster = next((each.cluster for each in answer.systems if each.name == shown.system), None)
@@ -330,13 +330,17 @@ class PublishedItself(Struct, frozen=True, kw_only=True):
 
 
 def published_itself(answer: Answer) -> PublishedItself | None:
-    """The published pretraining of the model on the chip of the candidate shown; None: there is none."""
+    """The published pretraining of the model on the chip of the candidate shown; None: there is none.
+
+    On sequences of another length it is another training: a token takes another time.
+    """
     shown = answer.shown
     tokens = answer.question.training_tokens
     if shown is None or not shown.accelerator_hours or tokens is None or not _is_pretraining(answer):
         return None
     for each in pretrainings():
-        if (each.workload, each.accelerator) == (answer.workload.slug, shown.accelerator):
+        is_of_sequence = each.sequence_tokens == answer.workload.sequence_tokens
+        if is_of_sequence and (each.workload, each.accelerator) == (answer.workload.slug, shown.accelerator):
             return PublishedItself(
                 precision=each.precision,
                 answer_ratio=shown.accelerator_hours / tokens / (each.accelerator_hours / each.tokens),

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.errors import UsageError
 from equipoise.units import HOUR_S, duration_s
@@ -152,9 +153,19 @@ class Field(Struct, frozen=True, kw_only=True):
         if self.least is not None:
             ends.append(f"{'above' if self.is_open else 'from'} {self.least / self.scale:g}")
         if self.most is not None:
-            word = "at most" if self.least is None or self.is_open else "to"
-            ends.append(f"{word} {self.most / self.scale:,.10g}")
+            word = "at most" if self.least is None else "and at most" if self.is_open else "to"
+            unit = " hours" if self.kind == "duration" else ""
+            ends.append(f"{word} {self.most / self.scale:,.10g}{unit}")
         return " ".join([noun, *ends])
+
+    @property
+    def examples(self) -> str:
+        """How such a number may be written, behind what is expected."""
+        if self.kind == "sizes":
+            return ", a range as 8..512 or a list as 8,16,32"
+        written = {"512": 512.0, "10k": 1e4, "1T": 1e12, "1e12": 1e12}
+        known = [text for text, number in written.items() if self.most is None or number <= self.most]
+        return f", such as {' or '.join([', '.join(known[:-1]), known[-1]])}" if len(known) > 1 else ""
 
 
 def _text(field: Field, given: object) -> str:
@@ -173,7 +184,13 @@ def _texts(field: Field, given: object) -> tuple[str, ...]:
 
 def _names(field: Field, given: object) -> tuple[str, ...]:
     items = given if isinstance(given, (list, tuple)) else [given]
-    return tuple(_text(field, name) for each in items for name in str(each).split(","))
+    found = []
+    for each in items:
+        names = [name.strip() for name in str(each).split(",")]
+        if len(names) > 1 and not all(names):
+            raise UsageError(f"--{field.option} is {str(each)!r}; expected a name between commas")
+        found += [_text(field, name) for name in names]
+    return tuple(found)
 
 
 def _list(field: Field, given: object) -> tuple[str, ...]:
@@ -217,20 +234,22 @@ def _expected(field: Field) -> str:
 def _amount(field: Field, given: object) -> float:
     found = _parsed(_ungrouped(field, given), field.multiple)
     if found is None:
-        raise UsageError(
-            f"--{field.option} is {str(given)!r}; expected {_expected(field)}, such as 512, 10k, 1T or 1e12"
-        )
+        raise UsageError(f"--{field.option} is {str(given)!r}; expected {_expected(field)}{field.examples}")
     return field.check(found * field.scale)
 
 
 def _ungrouped(field: Field, given: object) -> str:
-    """The text of a number without marks between thousands, or of dollars where it counts them.
+    """The text of a number without marks between thousands and without its own unit.
 
     A comma elsewhere is left, and refused; so is any other currency.
     """
-    text = str(given).strip()
-    dollars = _DOLLARS.fullmatch(text) if (field.unit or "").startswith("USD") else None
-    text = text if dollars is None else dollars[1]
+    text, unit = str(given).strip(), field.unit or ""
+    if unit.startswith("USD"):
+        dollars = _DOLLARS.fullmatch(text)
+        text = text if dollars is None else dollars[1]
+    elif unit:
+        written = re.fullmatch(rf"(.*\d.*?)\s*{re.escape(unit.removesuffix('s'))}s?", text, re.IGNORECASE)
+        text = text if written is None else written[1]
     return text.replace(",", "").replace("_", "") if _GROUPED.match(text) else text
 
 
@@ -330,6 +349,14 @@ class Sizes(Struct, frozen=True, kw_only=True):
         """The largest number."""
         return self.listed[-1]
 
+    @property
+    def doublings(self) -> tuple[int, ...]:
+        """The numbers listed; of a range its ends and the powers of two between them."""
+        if not self.is_range:
+            return self.listed
+        powers = (1 << each for each in range(self.most.bit_length()))
+        return tuple(sorted({*self.listed, *filter(self.holds, powers)}))
+
     def holds(self, num_accelerators: int) -> bool:
         """Whether a number is among those asked about."""
         if self.is_range:
@@ -364,8 +391,13 @@ def _per_system(field: Field, given: object) -> tuple[tuple[str, Any], ...]:
             for part in re.split(r",(?=[^,=]+=)", str(each)):  # not at the commas within a value
                 name, equals, value = part.rpartition("=")
                 items.append((name.strip(), value) if equals else ("", part))
-    reader = _READERS[field.value_kind or "number"]
-    return tuple((name, reader(field, value)) for name, value in items)
+    kind = field.value_kind or "number"
+    return tuple((name, _READERS[kind](_of_system(field, name, kind), value)) for name, value in items)
+
+
+def _of_system(field: Field, name: str, kind: Kind) -> Field:
+    """The field as that of one system, which an error names; of all of them where it has no name."""
+    return replace(field, kind=kind, option=f"{field.option} of {name}" if name else field.option)
 
 
 def _path(field: Field, given: object) -> Path:

@@ -51,10 +51,12 @@ def as_asked(query: TrainingQuery, about: Workload) -> Workload:
     if is_of_figures and query.sequence_tokens is None and method is None and trained is not None:
         return _adapted_figures(about, trained)
     if about.transformer is None or is_of_figures:
-        option = "--sequence" if query.sequence_tokens is not None else f"--train {','.join(query.train)}"
+        has_length = query.sequence_tokens is not None
+        option = f"--sequence {query.sequence_tokens}" if has_length else f"--train {','.join(query.train)}"
+        left = "its samples are what they are" if has_length else "all weights are trained"
         raise UsageError(
-            f"{option}: {about.title} is known by figures per sample, not as a transformer; "
-            "without it all weights are trained on the samples it has"
+            f"{option}: {about.title} is known by figures per sample, not as a transformer; leave it out, "
+            f"and {left}"
         )
     positions = about.transformer.position_embeddings
     if query.sequence_tokens is not None:

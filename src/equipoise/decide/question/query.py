@@ -351,16 +351,23 @@ def values(
         except UsageError as err:
             if where is None:
                 raise
-            raise DataError(f"{where}: {str(err).removeprefix('--')}") from err
+            field = FIELDS[attribute]
+            named = str(err).replace(f"--{field.option}", field.key, 1).removeprefix("--")
+            raise DataError(f"{where}: {named}") from err
     return found
+
+
+def verbs_of(name: str) -> tuple[Verb, ...]:
+    """The verbs that take an option or key of that name; empty where none does."""
+    attribute = ATTRIBUTES.get(name.replace("-", "_").removesuffix("_"))
+    return () if attribute is None else tuple(each for each in ALL if each in FIELDS[attribute].verbs)
 
 
 def unknown(name: str, verb: Verb | None = None) -> str:
     """What is wrong with a name that is no field, with the nearest that is one."""
+    if verb is not None and verbs_of(name):
+        return f"{name!r} is not a field of {verb}; it is one of {', '.join(verbs_of(name))}"
     key = name.replace("-", "_").removesuffix("_")
-    if verb is not None and key in ATTRIBUTES:
-        others = ", ".join(each for each in ALL if each in FIELDS[ATTRIBUTES[key]].verbs)
-        return f"{name!r} is not a field of {verb}; it is one of {others}"
     known = [key for key, attribute in ATTRIBUTES.items() if verb is None or verb in FIELDS[attribute].verbs]
     near = get_close_matches(key, known, n=1)
     hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(sorted(known))}"

@@ -232,7 +232,7 @@ def _by_system(
             continue
         name = raw if raw in names else catalogue.cluster(raw).name
         if name not in names:
-            shown = ",".join(value) if isinstance(value, tuple) else value
+            shown = ",".join(value) if isinstance(value, tuple) else f"{value:g}"
             raise UsageError(
                 f"--{option} {raw}={shown}: {name} is not in the question, which has {', '.join(names)}"
             )

@@ -34,7 +34,7 @@ from equipoise.scaling.convergence import BatchGrowth
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.mlperf import ScoredEntry, Scores
-from equipoise.spec.strategy import FLAGS, read_option, software
+from equipoise.spec.strategy import FLAGS, PRIORS_ONLY, read_option, software
 from equipoise.spec.workload import Workload
 from equipoise.units import format_amount, format_count, format_percent, format_si
 
@@ -419,10 +419,8 @@ def _chosen_batch(
     published = None if is_own else _published_batch(about, budget, scores)
     if published is not None:
         usual, words = published, "the median of published ones"
-    elif usual is None and about.usual_batch_samples is not None:
-        usual, words = about.usual_batch_samples, f"as published ({about.usual_batch_source})"
-    elif usual is None and has_usual_batch(about):
-        usual, words = usual_batch(about), f"the usual {_usual_batch_tokens(about)[1]} tokens"
+    elif usual is None and (known := _usual_batch(about)) is not None:
+        usual, words = known
     samples = None if usual is None else budget.samples_at(usual)
     if usual is None or samples is None:
         return None, None
@@ -444,6 +442,8 @@ def batch_words(
     if global_batch_samples is None or asked.states_batch:
         return
     usual, words = asked.global_batch_samples, asked.batch_words
+    if usual is None and asked.budget.batches is None and not is_published:
+        usual, words = _usual_batch(asked.workload) or (None, None)
     if is_of_runs:
         words = "that of the fastest of your runs"
     elif usual is not None and words is None:
@@ -474,20 +474,24 @@ def usual_batch(about: Workload) -> int:
 
     Raises EvidenceError where there is no usual one.
     """
-    if about.usual_batch_samples is not None:
-        return about.usual_batch_samples
-    if not has_usual_batch(about) or about.sequence_tokens is None:
+    known = _usual_batch(about)
+    if known is None:
         raise EvidenceError(
             f"no published result of {about.title} states a global batch",
             missing=("the global batch: --global-batch N",),
         )
-    return max(1, _usual_batch_tokens(about)[0] // about.sequence_tokens)
+    return known[0]
 
 
-def _usual_batch_tokens(about: Workload) -> tuple[int, str]:
-    """Tokens of the usual batch of a model of that size, and the same in words."""
+def _usual_batch(about: Workload) -> tuple[int, str] | None:
+    """The usual batch, and where it is from in words; None where there is none."""
+    if about.usual_batch_samples is not None:
+        return about.usual_batch_samples, f"as published ({about.usual_batch_source})"
+    if not has_usual_batch(about) or about.sequence_tokens is None:
+        return None
     params = about.params or 0.0
-    return next((tokens, words) for least, tokens, words in _USUAL_BATCH_TOKENS if params >= least)
+    tokens, words = next((each, text) for least, each, text in _USUAL_BATCH_TOKENS if params >= least)
+    return max(1, tokens // about.sequence_tokens), f"the usual {words} tokens"
 
 
 def _published_batch(about: Workload, budget: TrainingBudget, scores: Scores | None) -> int | None:
@@ -549,10 +553,10 @@ def _with_schedules(
 ) -> dict[str, tuple[Value, ...]]:
     """The values with the pipeline schedules that hide experts' traffic, where the software has them.
 
-    named: the software; where it is open, all count. DualPipe itself is left to `--fix schedule=dualpipe`:
-    its V hides as much with half of the weights a rank.
+    named: the software; where it is open, or nothing was measured of it, all count. DualPipe itself is left
+    to `--fix schedule=dualpipe`: its V hides as much with half of the weights a rank.
     """
     has_experts = about.transformer is not None and about.transformer.experts > 1
-    if has_experts and (named is None or "dualpipe_v" in software(named).schedules):
+    if has_experts and (named in {None, PRIORS_ONLY} or "dualpipe_v" in software(named).schedules):
         choices.setdefault("schedule", ("1f1b", "dualpipe_v"))
     return choices

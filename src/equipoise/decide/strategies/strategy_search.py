@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from equipoise.calibration import UNCALIBRATED_LOG_SD
 from equipoise.calibration.profiles import (
     CalibratedModel,
+    runs_on,
 )
 from equipoise.decide.combine import PlanRecord, model_kind, pretraining_kind, record_of
 from equipoise.decide.question.fine_tuning import (
@@ -40,7 +41,8 @@ from equipoise.perfmodel.search import Searched, SearchJob, fastest, fits
 from equipoise.perfmodel.space import Space, Value
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.cluster import Cluster
-from equipoise.spec.strategy import DTYPE_OF, PRIORS_ONLY, Precision, Strategy
+from equipoise.spec.hardware import Accelerator
+from equipoise.spec.strategy import DTYPE_OF, PRIORS_ONLY, SOFTWARE, Precision, Strategy
 from equipoise.stats import quantiles
 from equipoise.units import SI_PREFIXES
 
@@ -135,18 +137,18 @@ class Problem(Struct, frozen=True, kw_only=True):
     def batches(self, num_accelerators: int) -> tuple[int, ...]:
         """Global batches to try: the one stated or published, else those that results span, in even steps.
 
-        Steps are powers of two and three halves of them, and powers of two of the number of accelerators.
+        A usual one may move to the next that is shared out. Steps are powers of two and three halves of them,
+        and powers of two of the number of accelerators.
         """
         batch = self.training.global_batch_samples
         if batch is not None and self.training.batch_words is None:
             return (batch,)
-        if batch is not None:
-            return tuple(dict.fromkeys((batch, self._shared_out(batch, num_accelerators))))
-        if num_accelerators in self.published_batches:
+        if batch is None and num_accelerators in self.published_batches:
             return (self.published_batches[num_accelerators],)
         batches = self.training.budget.batches
-        if batches is None:
-            return (usual_batch(self.training.workload),)
+        if batch is not None or batches is None:
+            usual = usual_batch(self.training.workload) if batch is None else batch
+            return tuple(dict.fromkeys((usual, self._shared_out(usual, num_accelerators))))
         least, most = batches
         steps = range(math.ceil(math.log2(most)) + 1)
         tried = {factor * 2**step for step in steps for factor in (1, 3, num_accelerators)}
@@ -385,6 +387,8 @@ def problem(
             "with its host, which has none to move it to; give offload=none"
         )
     choices.setdefault("precision", (_usual_precision(cluster, training),))
+    if "schedule" in choices:
+        choices["schedule"] = _schedules_there(choices["schedule"], cluster.accelerator)
     return Problem(
         training=training,
         cluster=cluster,
@@ -394,6 +398,12 @@ def problem(
         num_best=num_best,
         published_batches=published_batches,
     )
+
+
+def _schedules_there(asked: tuple[Value, ...], chip: Accelerator) -> tuple[Value, ...]:
+    """Those pipeline schedules that some software runs on a chip; all of them where it runs none."""
+    known = {each for one in SOFTWARE if runs_on(one.name, chip) for each in one.schedules}
+    return tuple(each for each in asked if each in known) or asked
 
 
 # What a strategy leaves in the accelerator's memory, by option.

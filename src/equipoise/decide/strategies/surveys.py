@@ -171,8 +171,11 @@ def _next_usual(units: _Units, most: int) -> int:
 
 
 def _beyond(units: _Units, most: int) -> set[int]:
-    """The sizes tried beyond the most that may be taken: curves go on to its double."""
-    return {min(2 * most, MAX_ACCELERATORS), _next_usual(units, most)}
+    """The sizes tried beyond the most that may be taken: curves go on to its double, or the next usual size.
+
+    A usual one, for the double of a limit is often a number that shares out no batch.
+    """
+    return {min(units.at_least(2 * most), MAX_ACCELERATORS), _next_usual(units, most)}
 
 
 def _around(size: int) -> SizeRange:
@@ -272,28 +275,46 @@ def _timed(problem: Problem, sizes: Sequence[int], found: Sequence[Searched]) ->
 _LEAST_STATES_SHARE: Final = 0.125
 
 
+# Activations of adapters are moved for so much where memory is not short: with less memory, where it is, the
+# gain is the same, so that a chip with more of it is slower by no more than this.
+_LEAST_GAIN: Final = 0.05
+
+
 def _with_more_on_host(problem: Problem, kept: SizeSearch) -> Searched | None:
     """What is found with more on the host where memory is short, if that is faster; else None.
 
     Optimizer states where all weights are trained, activations where adapters are. It is tried where memory
     is so short that activations are computed again or weights sharded and, of states, where they take a good
-    part of it: else nothing is gained. The host is taken to hold what the accelerators held.
+    part of it: else nothing is gained. Adapters of a model that is split leave more memory too, which counts
+    where much is gained. The host is taken to hold what the accelerators held.
     """
     choice = None if kept.best is None else _to_host(problem, kept.best)
     if choice is None:
         return None
+    assert kept.best is not None
     size, moved = kept.num_accelerators, replace(problem, choices={**problem.choices, **choice})
     found = _or_leaner(moved, size, moved.searched(size))
-    if not found.best or found.best[0].worth[0] >= kept.found.best[0].worth[0]:
+    gain = 0.0 if _is_short(kept.best.strategy) else _LEAST_GAIN
+    if not found.best or found.best[0].worth[0] >= (1.0 - gain) * kept.found.best[0].worth[0]:
         return None
     return _merged(problem, kept.found, found)
+
+
+def _is_short(strategy: Strategy) -> bool:
+    """Whether memory is so short that activations are computed again or weights sharded."""
+    return strategy.recompute != "none" or strategy.shards_weights
+
+
+def _splits_model(strategy: Strategy) -> bool:
+    """Whether accelerators hold parts of the model or of its samples."""
+    return strategy.tp * strategy.pp * strategy.cp > 1
 
 
 def _to_host(problem: Problem, best: TimedStrategy) -> dict[str, tuple[Value, ...]] | None:
     """What may be moved to the host of what the best strategy keeps, where that is left open."""
     chip = problem.cluster.accelerator
-    is_short = best.strategy.recompute != "none" or best.strategy.shards_weights
-    if not is_short or chip.shares_host_memory or chip.memory_bytes is None:
+    is_split = best.strategy.trained != "full" and _splits_model(best.strategy)
+    if not (_is_short(best.strategy) or is_split) or chip.shares_host_memory or chip.memory_bytes is None:
         return None
     if best.strategy.trained != "full":
         is_open = "activation_offload" not in problem.choices and not best.strategy.activation_offload
@@ -500,8 +521,8 @@ def remedy(problem: Problem, num_accelerators: int) -> str | None:
         return None
     needed = found.nearest_bytes * num_accelerators
     tries = chain(_more(problem, num_accelerators), _others(problem, num_accelerators))
-    hint = " or ".join(islice(tries, _MOST_SHOWN))  # tries take their time: no more than are shown
-    hint = f": try {hint}" if hint else ""
+    shown = list(islice(tries, _MOST_SHOWN))  # tries take their time: no more than are shown
+    hint = f": try {', '.join(shown[:-1])}{' or ' if shown[1:] else ''}{shown[-1]}" if shown else ""
     return (
         f"needs {format_si(needed, 'B')}, {num_accelerators:,} x {format_si(float(held), 'B')} hold "
         f"{format_si(float(held) * num_accelerators, 'B')}{hint}"

@@ -56,7 +56,7 @@ class Stack(Struct, frozen=True, kw_only=True, dict=True):
         return tuple(
             BarPart(
                 name=self.title(name),
-                mark=Mark(colour=None, symbol="circle") if name == REST else series_mark(place),
+                mark=replace(series_mark(place), colour=None) if name == REST else series_mark(place),
                 heights=tuple(self._amount(parts, name) / scale for _, parts in self.bars),
                 hovers=tuple(
                     (bar, f"{self.title(name)}: {_share(self._amount(parts, name), parts)}")

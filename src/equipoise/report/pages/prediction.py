@@ -317,15 +317,16 @@ def _span(found: Interval) -> str:
 
 
 def _shape(shape: Transformer) -> str:
+    keys = f" ({shape.kv_heads} of keys)" if shape.kv_heads != shape.heads else ""
     experts = f", {shape.experts} experts" if shape.experts else ""
     return (
-        f"{shape.layers} layers, hidden {shape.hidden:,}, {shape.heads} heads, feed-forward "
+        f"{shape.layers} layers, hidden {shape.hidden:,}, {shape.heads} heads{keys}, feed-forward "
         f"{shape.ffn_hidden or shape.expert_ffn_hidden:,}{experts}"
     )
 
 
 def _reach_about(found: Reaches) -> str:
-    names = listed([chip_of(each.title) for each in (found.best, *found.others)])
+    names = listed([chip_of(each) for each in found.titles])
     what = "the largest model like" if found.best.ask == "model" else f"the most {found.best.unit} for"
     return f"{capital(what)} {printable(found.best.workload.title)} on {names}"
 
@@ -398,10 +399,9 @@ def _facts(found: Reaches, best: BudgetReach) -> Iterator[Labelled]:
 def _slower(best: BudgetReach, most: Within) -> str:
     """The size that allows a little more than the one taken, which is much faster."""
     slower = most.candidate.known_time_s.value / best.recommended.known_time_s.value
-    times = amounts.factor(slower)
-    return (
-        f"; {count(most.candidate.num_accelerators)} allow {format_si(most.amount.value)} in {times} the time"
-    )
+    size, more = most.candidate.num_accelerators, format_si(most.amount.value)
+    verb = "allows" if size == 1 else "allow"
+    return f"; {count(size)} {verb} {more} in {amounts.factor(slower)} the time"
 
 
 def _reach_sizes(found: Reaches) -> tuple[Block, ...]:

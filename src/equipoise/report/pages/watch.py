@@ -237,6 +237,7 @@ _RUN_COLUMNS: Final = (
     numbers("Steps", "num_steps", meaning="measured: after warm-up, of the usual size"),
     numbers("Warm-up", "num_warm_up", is_wide=True, meaning="first steps, excluded"),
     numbers("Excluded", "num_unlike", is_wide=True, meaning="steps of another size than most"),
+    numbers("Counted", "num_counted", is_wide=True, meaning="short steps between measured ones, not timed"),
 )
 
 

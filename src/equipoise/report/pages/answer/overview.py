@@ -22,6 +22,7 @@ from equipoise.report.blocks import (
     number,
     numbers,
     prose,
+    strong,
     table_of,
     tiles,
     words,
@@ -118,11 +119,15 @@ def refusal_blocks(answer: Answer) -> tuple[Block, ...]:
             bullets(_without_times(answer)),
             *(note(sentence(each)) for each in answer.notes),
         )
-    shown = (("Cheapest of all", refusal.cheapest), ("Fastest of all", refusal.fastest))
+    shown = [("Cheapest of all", refusal.cheapest), ("Fastest of all", refusal.fastest)]
+    if refusal.cheapest is not None and refusal.cheapest == refusal.fastest:
+        shown = [("Cheapest and fastest of all", refusal.cheapest)]
+    chosen = capital(sentence("; ".join(answer.chosen_for_you)))
     return (
         tiles(_refused(answer, label, each) for label, each in shown if each is not None),
         *_heading(answer, refusal),
         bullets(relaxed(answer)),
+        *((prose(strong("Chosen: "), f"{chosen}."),) if chosen else ()),
     )
 
 

@@ -41,7 +41,7 @@ from equipoise.study.findings import Findings, WorkloadFindings
 from equipoise.units import format_percent, plural
 
 HERE: Final = Mark(colour=1, symbol="circle")
-ELSEWHERE: Final = Mark(colour=None, symbol="circle")
+ELSEWHERE: Final = Mark(colour=None, symbol="x")
 LAW: Final = Mark(colour=2, symbol="square")
 LAW_NAME: Final = "S(B)"
 MILLION: Final = 1_000_000
