@@ -44,6 +44,14 @@ def test_v05_counts_seconds_and_numbers_epochs_from_zero():
     assert log.global_batch is None  # 208 is the batch of one of eight workers
 
 
+@pytest.mark.parametrize("order", ["utf-16-le", "utf-16-be"])
+def test_a_log_in_utf16_is_read_as_one_in_utf8(order):
+    log = START + STOP
+    assert (
+        read_log(f"\ufeff{log.decode()}".encode(order)).time_to_train_s == read_log(log).time_to_train_s == 60
+    )
+
+
 def test_v05_without_a_status_fails_below_its_own_target():
     assert read_log(V05.replace(b"0.75142", b"0.74142")).missed_target
 
