@@ -135,7 +135,7 @@ def test_what_cannot_be_used_is_said_in_one_sentence(arguments, words, tmp_path)
         (["show"], "'show'", "scores, report"),
         (["export", "runs", "--round", "v9.9"], "--round 'v9.9'", "v5.0, v5.1"),
         (["trace", "nowhere.json"], "nowhere.json", "expected"),
-        (["collectives", "."], "but a folder", "expected"),
+        (["collectives", "."], "a folder", "expected"),
         (["record", "--ledger", "nowhere.jsonl"], "nowhere.jsonl", "expected"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
