@@ -13,6 +13,7 @@ from questions import BANK, VERBS, VOLATILE, ask, asking_folder, questions
 from record import ANSWERS, BEFORE, LIMIT_BYTES, read
 
 from equipoise.cli.app import app
+from equipoise.errors import UsageError
 
 RELATIVE = 1e-6
 # Cheap ones of every verb and every way to end; none needs torch, own runs or this machine.
@@ -93,8 +94,8 @@ def test_arguments_parse_as_those_of_their_verb():
     for question in questions():
         try:
             verbs()[question.verb].make_context(question.verb, list(question.arguments))
-        except typer.TyperException as err:
-            refused[question.name] = err.format_message()
+        except UsageError as err:
+            refused[question.name] = str(err)
     # What is refused as such was recorded so: a value that is none, or an option of another verb.
     assert {recorded()[1][name]["exit_code"] for name in refused} <= {2}, refused
 
