@@ -74,18 +74,18 @@ _ALL_RECORDED = 64
 # What recording a step costs, and one among counted ones, for which hooks are put on and taken off: mostly by
 # what they push out of caches. What both may cost of a step: docs/measure/watch.md.
 _RECORDING_S, _RECORDING_ONE_S = 50 * MICROSECOND_S, 150 * MICROSECOND_S
-_SHARE_OF_ALL, _SHARE_OF_SOME = 0.008, 0.004
+_SHARE_OF_ALL, _SHARE_OF_SOME = 0.008, 0.002
 _LEAST_RECORDED = 1 / 64
 
 
 def recorded_share(step_s: float) -> float:
     """The share of steps that is recorded; the others are only counted.
 
-    All where that costs no more than 0.8 % of a step, else so many that they cost 0.4 %. step_s: a step.
+    All where that costs no more than 0.8 % of a step, else so many that they cost 0.2 %. step_s: a step.
     Source: docs/measure/watch.md, what it does to your training.
 
     >>> recorded_share(0.01), round(recorded_share(0.003), 3), recorded_share(1e-6)
-    (1.0, 0.08, 0.015625)
+    (1.0, 0.04, 0.015625)
     """
     if _SHARE_OF_ALL * step_s >= _RECORDING_S:
         return 1.0
