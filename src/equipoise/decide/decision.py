@@ -534,7 +534,7 @@ def _schedule_words(known: Problem, chosen: Strategy) -> Iterator[str]:
     if name is None or chosen.schedule in software(name).schedules:
         return
     others = [each.name for each in SOFTWARE if each.is_current and chosen.schedule in each.schedules]
-    yield f"schedule {chosen.schedule}, which {', '.join(others)} has and {name} has not (--software {name})"
+    yield f"{chosen.schedule} of {', '.join(others)}, not {name} (--software {name})"
 
 
 def _system(

@@ -175,7 +175,8 @@ def _chosen(answer: Answer, best: Candidate) -> Iterator[str]:
     shown.append(f"software {answer.system.software}")
     for each in answer.chosen_for_you:
         words = _HINT.sub("", each).rstrip(".")
-        if words not in shown:
+        is_of_strategy = strategy is not None and words.startswith(f"{strategy.schedule} ")
+        if words not in shown and not is_of_strategy:
             yield words
 
 
