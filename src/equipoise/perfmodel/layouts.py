@@ -216,6 +216,12 @@ class LayoutGroup(Struct, frozen=True, kw_only=True):
             states=tuple(self.states[each] for each in states),
         )
 
+    def with_value(self, name: str, value: Value) -> "LayoutGroup":
+        """The same layouts and combinations with one value of a layer or state option, allowed or not."""
+        if name in LAYER_OPTIONS:
+            return replace(self, layers=_with_value(self.layers, LAYER_OPTIONS.index(name), value))
+        return replace(self, states=_with_value(self.states, STATE_OPTIONS.index(name), value))
+
     def at(self, which: Codes) -> "LayoutGroup":
         """Some of the layouts with the same combinations."""
         return replace(self, layouts=self.layouts.at(which))
@@ -238,6 +244,11 @@ class LayoutGroup(Struct, frozen=True, kw_only=True):
     def mesh(self) -> StrategyGrid:
         """The strategies: an open mesh of layer options, of state options and of layouts."""
         return _mesh(self.layouts, self.layers, self.states)
+
+
+def _with_value(combined: Combinations, index: int, value: Value) -> Combinations:
+    """Combinations with one value of an option, each once."""
+    return tuple(dict.fromkeys((*each[:index], value, *each[index + 1 :]) for each in combined))
 
 
 def _mesh(layouts: Layouts, layers: Combinations, states: Combinations) -> StrategyGrid:

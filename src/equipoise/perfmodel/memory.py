@@ -387,6 +387,13 @@ def count_fitting(
     return counts, fitting
 
 
+def whatever_fits(group: LayoutGroup) -> Fitting:
+    """The layouts of a group as if memory had no end."""
+    num_layouts, num_layers = len(group.layouts), len(group.layers)
+    every = np.ones(num_layouts, dtype=bool)
+    return Fitting(some=every, by_layer=every[None], layer=[0] * num_layers)
+
+
 def any_fits(load: Load, machine: Machine, parameters: Parameters, groups: Sequence[LayoutGroup]) -> bool:
     """Whether any strategy of some groups fits."""
     split = (_split_bytes(load, machine, parameters, group) for group in groups)

@@ -27,9 +27,9 @@ from equipoise.perfmodel.layouts import (
 )
 from equipoise.perfmodel.load import Load
 from equipoise.perfmodel.machine import Machine
-from equipoise.perfmodel.memory import Fitting, any_fits, count_fitting
+from equipoise.perfmodel.memory import Fitting, any_fits, count_fitting, whatever_fits
 from equipoise.perfmodel.parameters import Parameters
-from equipoise.perfmodel.space import LAYER_OPTIONS, STATE_OPTIONS, Combinations, Space, limits
+from equipoise.perfmodel.space import LAYER_OPTIONS, STATE_OPTIONS, Combinations, Space, Value, limits
 from equipoise.spec.strategy import Strategy
 
 _Values: TypeAlias = dict[str, Any]
@@ -110,6 +110,22 @@ def fastest(job: SearchJob, spaces: Sequence[Space], *, num_best: int = 1) -> tu
         )
         for found, counted, wrong in zip(best, counts, faults, strict=True)
     )
+
+
+def least_s(job: SearchJob, spaces: Sequence[Space], name: str, value: Value) -> list[float]:
+    """Seconds that a training takes at least with a strategy of each space, but for one option's value.
+
+    spaces: as for `fastest`. Memory is not looked at and nothing is evaluated: a small part of what a search
+    takes, and no strategy need be as fast. Infinite where no layout is legal.
+    """
+    groups, _ = layout_groups(tuple(spaces), limits(job.load, job.machine).asked_by(spaces[0]))
+    changed = [group.with_value(name, value) for group in groups]
+    bounded = _bounded(job, changed, [whatever_fits(group) for group in changed])
+    lowest_s = np.full(len(spaces), np.inf)
+    if bounded is not None:
+        np.minimum.at(lowest_s, bounded.space, bounded.lower_s)
+    found: list[float] = lowest_s.tolist()
+    return found
 
 
 def fits(job: SearchJob, space: Space) -> bool:

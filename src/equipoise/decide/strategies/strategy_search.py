@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -37,7 +37,7 @@ from equipoise.perfmodel.load import Load, workload_load
 from equipoise.perfmodel.machine import Machine, machine, stacked
 from equipoise.perfmodel.memory import RankMemory
 from equipoise.perfmodel.parameters import Parameters
-from equipoise.perfmodel.search import Searched, SearchJob, fastest, fits
+from equipoise.perfmodel.search import Searched, SearchJob, fastest, fits, least_s
 from equipoise.perfmodel.space import Space, Value
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.cluster import Cluster
@@ -180,15 +180,30 @@ class Problem(Struct, frozen=True, kw_only=True):
 
     def surveyed(self, sizes: Sequence[int]) -> tuple[Searched, ...]:
         """The strategies that train fastest, by number of accelerators: all sizes at once."""
-        by_machine: dict[Machine, list[int]] = defaultdict(list)
-        for index, size in enumerate(sizes):
-            by_machine[machine(replace(self.cluster, num_accelerators=size))].append(index)
         found: dict[int, Searched] = {}
-        for nodes, indices in by_machine.items():
-            spaces = [self._space(sizes[index]) for index in indices]
-            searched = fastest(self._job(nodes), spaces, num_best=self.num_best)
-            found |= dict(zip(indices, searched, strict=True))
-        return tuple(found[index] for index in range(len(sizes)))
+        for job, spaces in self._jobs(sizes):
+            searched = fastest(job, [*spaces.values()], num_best=self.num_best)
+            found |= dict(zip(spaces, searched, strict=True))
+        return tuple(found[size] for size in sizes)
+
+    def least_s(self, sizes: Sequence[int], name: str, value: Value) -> dict[int, float]:
+        """What a training takes at least by number of accelerators, but for an option's value: bounds alone.
+
+        Seconds; sizes: as searched just before, whose layouts are kept.
+        """
+        found: dict[int, float] = {}
+        for job, spaces in self._jobs(sizes):
+            found |= zip(spaces, least_s(job, [*spaces.values()], name, value), strict=True)
+        return found
+
+    def _jobs(self, sizes: Sequence[int]) -> Iterator[tuple[SearchJob, dict[int, Space]]]:
+        """What to search for some sizes, by the machine that they share."""
+        by_machine: dict[Machine, dict[int, Space]] = defaultdict(dict)
+        for size in sizes:
+            nodes = machine(replace(self.cluster, num_accelerators=size))
+            by_machine[nodes][size] = self._space(size)
+        for nodes, spaces in by_machine.items():
+            yield self._job(nodes), spaces
 
     def fits(self, num_accelerators: int) -> bool:
         """Whether any strategy on so many accelerators fits into memory."""

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Collection, Hashable, Iterator, Sequence
 from itertools import chain, islice
 from threading import Lock
@@ -252,8 +252,7 @@ def _searched(problem: Problem, sizes: Sequence[int]) -> list[SizeSearch]:
     ]
     found = [_or_leaner(problem, size, each) for size, each in zip(sizes, found, strict=True)]
     timed = _timed(problem, sizes, found)
-    tried = {each.num_accelerators: _with_more_on_host(problem, each) for each in timed}
-    moved = {size: each for size, each in tried.items() if each is not None}
+    moved = _with_more_on_host(problem, timed)
     again = iter(_timed(problem, [*moved], [*moved.values()]))
     return [next(again) if each.num_accelerators in moved else each for each in timed]
 
@@ -280,24 +279,37 @@ _LEAST_STATES_SHARE: Final = 0.125
 _LEAST_GAIN: Final = 0.05
 
 
-def _with_more_on_host(problem: Problem, kept: SizeSearch) -> Searched | None:
-    """What is found with more on the host where memory is short, if that is faster; else None.
+def _with_more_on_host(problem: Problem, kept: Sequence[SizeSearch]) -> dict[int, Searched]:
+    """What is found with more on the host where memory is short, at the sizes where that is faster.
 
     Optimizer states where all weights are trained, activations where adapters are. It is tried where memory
     is so short that activations are computed again or weights sharded and, of states, where they take a good
     part of it: else nothing is gained. Adapters of a model that is split leave more memory too, which counts
     where much is gained. The host is taken to hold what the accelerators held.
     """
-    choice = None if kept.best is None else _to_host(problem, kept.best)
-    if choice is None:
-        return None
+    tried: dict[tuple[str, Value], list[SizeSearch]] = defaultdict(list)
+    for each in kept:
+        choice = None if each.best is None else _to_host(problem, each.best)
+        if choice is not None:
+            tried[choice].append(each)
+    faster = {}
+    for (name, value), searches in tried.items():
+        moved = replace(problem, choices={**problem.choices, name: (value,)})
+        least_s = problem.least_s([each.num_accelerators for each in kept], name, value)
+        promising = [each for each in searches if least_s[each.num_accelerators] < _to_beat_s(each)]
+        sizes = [each.num_accelerators for each in promising]
+        for each, found in zip(promising, moved.surveyed(sizes), strict=True):
+            other = _or_leaner(moved, each.num_accelerators, found)
+            if other.best and other.best[0].worth[0] < _to_beat_s(each):
+                faster[each.num_accelerators] = _merged(problem, each.found, other)
+    return faster
+
+
+def _to_beat_s(kept: SizeSearch) -> float:
+    """Seconds of a training below which what was kept is given up for more on the host."""
     assert kept.best is not None
-    size, moved = kept.num_accelerators, replace(problem, choices={**problem.choices, **choice})
-    found = _or_leaner(moved, size, moved.searched(size))
-    gain = 0.0 if _is_short(kept.best.strategy) else _LEAST_GAIN
-    if not found.best or found.best[0].worth[0] >= (1.0 - gain) * kept.found.best[0].worth[0]:
-        return None
-    return _merged(problem, kept.found, found)
+    least_gain = 0.0 if _is_short(kept.best.strategy) else _LEAST_GAIN
+    return (1.0 - least_gain) * kept.found.best[0].worth[0]
 
 
 def _is_short(strategy: Strategy) -> bool:
@@ -310,18 +322,21 @@ def _splits_model(strategy: Strategy) -> bool:
     return strategy.tp * strategy.pp * strategy.cp > 1
 
 
-def _to_host(problem: Problem, best: TimedStrategy) -> dict[str, tuple[Value, ...]] | None:
-    """What may be moved to the host of what the best strategy keeps, where that is left open."""
+def _to_host(problem: Problem, best: TimedStrategy) -> tuple[str, Value] | None:
+    """What may be moved to the host of what the best strategy keeps, where that is left open.
+
+    A choice of the search and its value.
+    """
     chip = problem.cluster.accelerator
     is_split = best.strategy.trained != "full" and _splits_model(best.strategy)
     if not (_is_short(best.strategy) or is_split) or chip.shares_host_memory or chip.memory_bytes is None:
         return None
     if best.strategy.trained != "full":
         is_open = "activation_offload" not in problem.choices and not best.strategy.activation_offload
-        return {"activation_offload": (True,)} if is_open else None
+        return ("activation_offload", True) if is_open else None
     held = best.memory_by_kind_bytes["optimizer"]
     is_open = "offload" not in problem.choices and held >= _LEAST_STATES_SHARE * chip.memory_bytes
-    return {"offload": ("optimizer",)} if is_open else None
+    return ("offload", "optimizer") if is_open else None
 
 
 def _merged(problem: Problem, found: Searched, other: Searched) -> Searched:
