@@ -16,7 +16,7 @@ from equipoise.perfmodel.load import transformer_load, workload_load
 from equipoise.perfmodel.machine import machine
 from equipoise.perfmodel.memory import RankMemory, memory
 from equipoise.perfmodel.parameters import PRIORS, Parameters, stacked
-from equipoise.perfmodel.search import SearchJob, fastest, fits
+from equipoise.perfmodel.search import SearchJob, fastest, fits, least_s
 from equipoise.perfmodel.space import Space, limits
 from equipoise.spec.cluster import cluster
 from equipoise.spec.transformer import Transformer
@@ -161,6 +161,21 @@ def test_groups_that_share_weights_are_whole_nodes_down_to_one():
         strategy_at(mesh, each).dp_replicate for mesh in meshes for each in range(int(np.prod(mesh.shape)))
     }
     assert found == {1, 2, 4}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+@pytest.mark.parametrize(("name", "value"), [("activation_offload", True), ("offload", "optimizer")])
+def test_nothing_is_faster_than_the_bound_of_another_value(case, name, value):
+    model, nodes, sizes, batches, choices = case
+    load, rates = subject(model, nodes, max(sizes))
+    endless = replace(rates, memory_bytes=1e15)
+    job = SearchJob(load=load, machine=endless, parameters=Parameters(), num_steps=num_steps)
+    spaces = [Space(num_accelerators=size, global_batches=batches, choices=choices) for size in sizes]
+    changed = [replace(each, choices={**choices, name: (value,)}) for each in spaces]
+    # Without a limit of memory the fastest is near enough for a bound that says nothing to fail too.
+    bounds_s = least_s(job, spaces, range(len(sizes)), name=name, value=value)
+    best_s = [each.best[0].worth[0] for each in fastest(job, changed)]
+    assert all(0.2 * best <= bound <= best for bound, best in zip(bounds_s, best_s, strict=True))
 
 
 @st.composite

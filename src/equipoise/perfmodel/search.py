@@ -112,19 +112,26 @@ def fastest(job: SearchJob, spaces: Sequence[Space], *, num_best: int = 1) -> tu
     )
 
 
-def least_s(job: SearchJob, spaces: Sequence[Space], name: str, value: Value) -> list[float]:
-    """Seconds that a training takes at least with a strategy of each space, but for one option's value.
+def least_s(
+    job: SearchJob, spaces: Sequence[Space], asked: Sequence[int], *, name: str, value: Value
+) -> list[float]:
+    """Seconds that a training takes at least in some of the spaces, but for one option's value.
 
-    spaces: as for `fastest`. Memory is not looked at and nothing is evaluated: a small part of what a search
-    takes, and no strategy need be as fast. Infinite where no layout is legal.
+    spaces: as for `fastest`; asked: the numbers of those to bound. Memory is not looked at and nothing is
+    evaluated: a small part of what a search takes, and no strategy need be as fast. Infinite where no layout
+    is legal.
     """
     groups, _ = layout_groups(tuple(spaces), limits(job.load, job.machine).asked_by(spaces[0]))
-    changed = [group.with_value(name, value) for group in groups]
+    changed = [
+        group.at(which).with_value(name, value)
+        for group in groups
+        if len(which := np.flatnonzero(np.isin(group.layouts.column("space"), asked)))
+    ]
     bounded = _bounded(job, changed, [whatever_fits(group) for group in changed])
     lowest_s = np.full(len(spaces), np.inf)
     if bounded is not None:
         np.minimum.at(lowest_s, bounded.space, bounded.lower_s)
-    found: list[float] = lowest_s.tolist()
+    found: list[float] = lowest_s[asked].tolist()
     return found
 
 

@@ -18,6 +18,14 @@ def trained(name, *, scores=None, **stated):
     return training(query({"workload": name, **stated}), catalogue(), scores)
 
 
+def test_a_batch_that_was_likely_meant_in_tokens_is_said():
+    likely = trained("llama31_8b", tokens=1e12, global_batch=4_000_000, scores=published_scores())
+    # 4,000,000 samples of 8,192 tokens, as against 512 (4 M tokens) that models of this size are trained with.
+    assert any("32.8 G tokens" in words and "512" in words for words in batch_words(likely, 4_000_000))
+    plain = trained("llama31_8b", tokens=1e12, global_batch=2048, scores=published_scores())
+    assert [*batch_words(plain, 2048)] == []
+
+
 def test_the_batch_of_a_users_own_model_is_kept(tmp_path, monkeypatch):
     pytest.importorskip("torch")
     (tmp_path / "own_layers.py").write_text(

@@ -434,12 +434,15 @@ def batch_words(
     is_published: bool = False,
     is_of_runs: bool = False,
 ) -> Iterator[str]:
-    """Why the batch of a candidate was chosen; nothing where it was stated, or is not known.
+    """Why the batch of a candidate was chosen; of one that was stated, that it may have been meant in tokens.
 
     is_published: whether it is that of the best result published of the candidate's system and size.
     is_of_runs: whether it is that of the user's runs there, which alone count.
     """
-    if global_batch_samples is None or asked.states_batch:
+    if global_batch_samples is None:
+        return
+    if asked.states_batch:
+        yield from _maybe_tokens(asked.workload, global_batch_samples)
         return
     usual, words = asked.global_batch_samples, asked.batch_words
     if usual is None and asked.budget.batches is None and not is_published:
@@ -454,6 +457,21 @@ def batch_words(
         way = "raised" if global_batch_samples > usual else "lowered"
         words = f"{words}, {way} from {format_count(usual)} to train faster"
     yield f"global batch {format_count(global_batch_samples)}: {words} (--global-batch for another)"
+
+
+# Papers state batches in tokens: a number so many times the usual batch is likely one of them.
+_TOKENS_FOR_SAMPLES = 64
+
+
+def _maybe_tokens(about: Workload, stated: int) -> Iterator[str]:
+    """How many tokens a stated batch of text has, where it is so large that tokens may have been meant."""
+    known = _usual_batch(about)
+    if known is None or about.sequence_tokens is None or stated < _TOKENS_FOR_SAMPLES * known[0]:
+        return
+    yield (
+        f"global batch {format_count(stated)}: samples of {about.sequence_tokens:,} tokens, "
+        f"{format_si(stated * about.sequence_tokens)} tokens a step (usual: {format_count(known[0])})"
+    )
 
 
 def _is_text(about: Workload) -> bool:

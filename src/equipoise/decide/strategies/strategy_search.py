@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -186,14 +186,18 @@ class Problem(Struct, frozen=True, kw_only=True):
             found |= dict(zip(spaces, searched, strict=True))
         return tuple(found[size] for size in sizes)
 
-    def least_s(self, sizes: Sequence[int], name: str, value: Value) -> dict[int, float]:
-        """What a training takes at least by number of accelerators, but for an option's value: bounds alone.
+    def least_s(
+        self, sizes: Sequence[int], asked: Collection[int], *, name: str, value: Value
+    ) -> dict[int, float]:
+        """Seconds that a training takes at least by number of accelerators, but for an option's value.
 
-        Seconds; sizes: as searched just before, whose layouts are kept.
+        By bounds alone. sizes: as searched just before, whose layouts are kept; asked: those to bound.
         """
         found: dict[int, float] = {}
         for job, spaces in self._jobs(sizes):
-            found |= zip(spaces, least_s(job, [*spaces.values()], name, value), strict=True)
+            places = [place for place, size in enumerate(spaces) if size in asked]
+            bounds_s = least_s(job, [*spaces.values()], places, name=name, value=value)
+            found |= zip([size for size in spaces if size in asked], bounds_s, strict=True)
         return found
 
     def _jobs(self, sizes: Sequence[int]) -> Iterator[tuple[SearchJob, dict[int, Space]]]:

@@ -295,7 +295,8 @@ def _with_more_on_host(problem: Problem, kept: Sequence[SizeSearch]) -> dict[int
     faster = {}
     for (name, value), searches in tried.items():
         moved = replace(problem, choices={**problem.choices, name: (value,)})
-        least_s = problem.least_s([each.num_accelerators for each in kept], name, value)
+        asked = [each.num_accelerators for each in searches]
+        least_s = problem.least_s([each.num_accelerators for each in kept], asked, name=name, value=value)
         promising = [each for each in searches if least_s[each.num_accelerators] < _to_beat_s(each)]
         sizes = [each.num_accelerators for each in promising]
         for each, found in zip(promising, moved.surveyed(sizes), strict=True):
