@@ -175,6 +175,7 @@ def test_nothing_is_faster_than_the_bound_of_another_value(case, name, value):
     # Without a limit of memory the fastest is near enough for a bound that says nothing to fail too.
     bounds_s = least_s(job, spaces, range(len(sizes)), name=name, value=value)
     best_s = [each.best[0].worth[0] for each in fastest(job, changed)]
+    assert best_s
     assert all(0.2 * best <= bound <= best for bound, best in zip(bounds_s, best_s, strict=True))
 
 
