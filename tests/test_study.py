@@ -228,6 +228,15 @@ def test_a_column_that_is_not_there_cannot_sort():
         scores(sort="beauty")
 
 
+@pytest.mark.parametrize(
+    "stated", [{"round": 4.1}, {"workload": 3}, {"accelerator": ["b200"]}, {"sort": True}]
+)
+def test_a_filter_that_is_no_text_is_refused(stated):
+    (name,) = stated
+    with pytest.raises(UsageError, match=rf"{name} is .*expected"):
+        scores(**stated)
+
+
 def test_own_data_stand_in_place_of_the_embedded(folder):
     path = folder(_line("warp", (1, 100.0), (2, 60.0), (4, 40.0), (64, 10.0)))
     assert scores(data=path)["round"].unique().to_list() == ["v9.0"]

@@ -18,6 +18,16 @@ from equipoise.spec.mlperf import round_name, round_order
 # How a catalogue spells what a user wrote.
 Spelling: TypeAlias = Callable[[str], str]
 
+# A word for each field, as errors show one.
+_EXAMPLES = {
+    "round": "v4.1",
+    "workload": "bert",
+    "accelerator": "h100-sxm5-80gb",
+    "submitter": "NVIDIA",
+    "division": "closed",
+    "sort": "-num_accelerators",
+}
+
 
 def scores(
     *,
@@ -36,8 +46,13 @@ def scores(
     Filters take the names of data, in any case, or their aliases (`4.1`, `NVIDIA H100-SXM5-80GB`); reference
     and baseline are found before filtering. sort: a column, `-column` for descending; else by round,
     workload, accelerators and score. catalogue: what names mean; the shipped one unless given.
-    Raises SpecError for a name that the entries left do not hold, naming those they do.
+    Raises SpecError for a name that the entries left do not hold, naming those they do; UsageError for what
+    is no text.
     """
+    names = {"round": round, "workload": workload, "accelerator": accelerator, "submitter": submitter}
+    for name, wanted in {**names, "division": division, "sort": sort}.items():
+        if wanted is not None and not isinstance(wanted, str):
+            raise UsageError(f"scores: {name} is {wanted!r}; expected text, as {_EXAMPLES[name]!r}")
     known = catalogue or shipped()
     rows = with_metrics(score_table(data=data, also=also)).rename({"campaign": "round"})
     rows = _ordered(rows.sort("num_accelerators", "score_s", "entry_id", nulls_last=True), sort)
