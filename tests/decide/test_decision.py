@@ -757,6 +757,13 @@ def test_a_pipeline_that_no_software_of_the_chip_runs_is_not_offered():
     assert stated.recommended.strategy.schedule == "dualpipe_v"
 
 
+def test_adapters_are_not_trained_by_a_pipeline_that_nothing_has_for_them():
+    # What trains adapters (Megatron Bridge, torchtune, Hugging Face) has no DualPipe.
+    asked = {"workload": "qwen3_30b_a3b", "train": "lora", "examples": "50k", "accelerator": "rtx-4090"}
+    chosen = ask(asked, accelerators=8).recommended.strategy
+    assert (chosen.pp > 1, chosen.schedule) == (True, "1f1b")
+
+
 def test_a_pipeline_of_another_software_is_said_to_be_that():
     asked = {"workload": "deepseekv3_671b", "tokens": "1T", "accelerator": "h200", "accelerators": 1024}
 

@@ -572,9 +572,12 @@ def _with_schedules(
     """The values with the pipeline schedules that hide experts' traffic, where the software has them.
 
     named: the software; where it is open, or nothing was measured of it, all count. DualPipe itself is left
-    to `--fix schedule=dualpipe`: its V hides as much with half of the weights a rank.
+    to `--fix schedule=dualpipe`: its V hides as much with half of the weights a rank. Adapters are left out:
+    what trains them (Megatron Bridge, torchtune, Hugging Face) has neither.
     """
     has_experts = about.transformer is not None and about.transformer.experts > 1
-    if has_experts and (named in {None, PRIORS_ONLY} or "dualpipe_v" in software(named).schedules):
+    if not has_experts or choices["trained"] != ("full",):
+        return choices
+    if named in {None, PRIORS_ONLY} or "dualpipe_v" in software(named).schedules:
         choices.setdefault("schedule", ("1f1b", "dualpipe_v"))
     return choices
