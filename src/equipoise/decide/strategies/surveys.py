@@ -295,15 +295,26 @@ def _with_more_on_host(problem: Problem, kept: Sequence[SizeSearch]) -> dict[int
     faster = {}
     for (name, value), searches in tried.items():
         moved = replace(problem, choices={**problem.choices, name: (value,)})
-        asked = [each.num_accelerators for each in searches]
-        least_s = problem.least_s([each.num_accelerators for each in kept], asked, name=name, value=value)
-        promising = [each for each in searches if least_s[each.num_accelerators] < _to_beat_s(each)]
+        promising = _promising(problem, kept, searches) if name == "activation_offload" else searches
         sizes = [each.num_accelerators for each in promising]
         for each, found in zip(promising, moved.surveyed(sizes), strict=True):
             other = _or_leaner(moved, each.num_accelerators, found)
             if other.best and other.best[0].worth[0] < _to_beat_s(each):
                 faster[each.num_accelerators] = _merged(problem, each.found, other)
     return faster
+
+
+def _promising(
+    problem: Problem, kept: Sequence[SizeSearch], searches: Sequence[SizeSearch]
+) -> list[SizeSearch]:
+    """Those of the searches that activations on the host could beat, by bounds alone.
+
+    kept: all that were searched together. Bounds have the copies of activations in them, and settle nearly
+    all sizes; they do not have those of optimizer states, and would settle none.
+    """
+    sizes, asked = ([each.num_accelerators for each in some] for some in (kept, searches))
+    least_s = problem.least_s(sizes, asked, name="activation_offload", value=True)
+    return [each for each in searches if least_s[each.num_accelerators] < _to_beat_s(each)]
 
 
 def _to_beat_s(kept: SizeSearch) -> float:
