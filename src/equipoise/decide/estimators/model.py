@@ -23,7 +23,6 @@ from equipoise.files import shipped_record
 from equipoise.intervals import log_sd, with_log_sd
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.layouts import grid
-from equipoise.perfmodel.machine import machine
 from equipoise.scaling.laws import Domain, FloatArray
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.cluster import Cluster
@@ -317,7 +316,7 @@ def software_ratios(known: Problem, chosen: Strategy) -> dict[str, float]:
     chip = known.cluster.accelerator
     if known.training.workload.transformer is None:
         return {}
-    nodes = machine(replace(known.cluster, num_accelerators=chosen.num_accelerators))
+    nodes = known.machine(chosen.num_accelerators)
     where = grid((chosen,))
     own_s = estimate(known.load, nodes, where, known.model.parameters).step_s
     ratios = {}

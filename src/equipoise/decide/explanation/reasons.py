@@ -22,7 +22,6 @@ from equipoise.errors import SpecError
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.load import workload_load
-from equipoise.perfmodel.machine import machine
 from equipoise.perfmodel.parameters import CollectiveParameters, stacked
 from equipoise.scaling.equilibrium import Equilibrium, default_answer
 from equipoise.spec.strategy import Strategy
@@ -35,7 +34,7 @@ def _links_log_sd(problem: Problem, strategy: Strategy, draws: Sequence[Collecti
 
     draws: equally likely links.
     """
-    nodes = machine(replace(problem.cluster, num_accelerators=strategy.num_accelerators))
+    nodes = problem.machine(strategy.num_accelerators)
     drawn = stacked([replace(problem.model.parameters, collective=each) for each in draws])
     return float(np.std(np.log(estimate(problem.load, nodes, grid([strategy]), drawn).step_s)))
 

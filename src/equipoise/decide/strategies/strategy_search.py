@@ -195,23 +195,27 @@ class Problem(Struct, frozen=True, kw_only=True):
         """
         found: dict[int, float] = {}
         for job, spaces in self._jobs(sizes):
-            places = [place for place, size in enumerate(spaces) if size in asked]
-            bounds_s = least_s(job, [*spaces.values()], places, name=name, value=value)
-            found |= zip([size for size in spaces if size in asked], bounds_s, strict=True)
+            places = {size: place for place, size in enumerate(spaces) if size in asked}
+            bounds_s = least_s(job, [*spaces.values()], [*places.values()], name=name, value=value)
+            found |= zip(places, bounds_s, strict=True)
         return found
 
     def _jobs(self, sizes: Sequence[int]) -> Iterator[tuple[SearchJob, dict[int, Space]]]:
         """What to search for some sizes, by the machine that they share."""
         by_machine: dict[Machine, dict[int, Space]] = defaultdict(dict)
         for size in sizes:
-            nodes = machine(replace(self.cluster, num_accelerators=size))
+            nodes = self.machine(size)
             by_machine[nodes][size] = self._space(size)
         for nodes, spaces in by_machine.items():
             yield self._job(nodes), spaces
 
+    def machine(self, num_accelerators: int) -> Machine:
+        """So many accelerators of the cluster, as the performance model takes them."""
+        return machine(replace(self.cluster, num_accelerators=num_accelerators))
+
     def fits(self, num_accelerators: int) -> bool:
         """Whether any strategy on so many accelerators fits into memory."""
-        nodes = machine(replace(self.cluster, num_accelerators=num_accelerators))
+        nodes = self.machine(num_accelerators)
         return fits(self._job(nodes), self._space(num_accelerators))
 
     def _job(self, nodes: Machine) -> SearchJob:
@@ -264,7 +268,7 @@ class Problem(Struct, frozen=True, kw_only=True):
         Arrays of shape (n_strategies,) or (), of several equally likely parameters (n_draws, n_strategies).
         """
         sizes = [each.num_accelerators for each in strategies]
-        known = {size: machine(replace(self.cluster, num_accelerators=size)) for size in set(sizes)}
+        known = {size: self.machine(size) for size in set(sizes)}
         return estimate(self.load, stacked([known[size] for size in sizes]), grid(strategies), parameters)
 
     def generation(
@@ -273,7 +277,7 @@ class Problem(Struct, frozen=True, kw_only=True):
         """How so many accelerators generate a step's completions; None where none are made, or do not fit."""
         if self.training.workload.rollout is None:
             return None
-        nodes = machine(replace(self.cluster, num_accelerators=num_accelerators))
+        nodes = self.machine(num_accelerators)
         at = Engines(machine=nodes, num_accelerators=num_accelerators, memory_share=memory_share)
         return generation(self.training.workload, at, self.model.parameters, num_completions=num_completions)
 
