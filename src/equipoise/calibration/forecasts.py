@@ -322,8 +322,9 @@ def _by_pooled_law(
     ]
     level = user_level(law, known, questions[0]) if first.campaign == YOURS else 1.0
     levelled = [replace(each, score_s=each.score_s / level) for each in known]
-    found = law.predict_all(levelled, questions)
-    disbelieved = _disbelieved(law, levelled, questions[0])
+    predicted = law.predict_all(levelled, (*questions, *_at_sizes(questions[0], levelled)))
+    found, at_known = predicted[: len(questions)], predicted[len(questions) :]
+    disbelieved = _disbelieved(levelled, at_known)
     group = [each for each in past if each.accelerator == first.accelerator]
     measured = [each.num_accelerators for each in (*group, *known)]
     domain = Domain(smallest=float(min(measured)), largest=min(float(max(measured)), _LARGEST_CURVE))
@@ -354,11 +355,13 @@ def _by_pooled_law(
     )
 
 
-def _disbelieved(law: pooled.PooledLaw, known: Entries, question: pooled.Question) -> dict[int, str]:
-    """The group's own sizes whose measured time lies outside of its range there, and what to say of each."""
-    found = law.predict_all(known, _at_sizes(question, known))
+def _disbelieved(known: Entries, predicted: Sequence[pooled.PooledPrediction]) -> dict[int, str]:
+    """The group's own sizes whose measured time lies outside of its range there, and what to say of each.
+
+    predicted: of each one's size.
+    """
     words = {}
-    for one, each in zip(known, found, strict=True):
+    for one, each in zip(known, predicted, strict=True):
         if not each.time_s.low <= one.score_s <= each.time_s.high:
             size, side = one.num_accelerators, "above" if one.score_s > each.time_s.high else "below"
             words[size] = (
