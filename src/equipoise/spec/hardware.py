@@ -7,7 +7,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property
-from operator import attrgetter, ge, itemgetter
+from operator import attrgetter, ge, itemgetter, truediv
 from pathlib import Path
 from statistics import median
 from typing import Final, Literal, TypeAlias, cast, get_args
@@ -431,15 +431,6 @@ _NARROW: Final = _Products(
 _SINGLE: Final = _Products(lambda chip: (chip.peak_fp32_flop_per_s,), ("fp32",))
 
 
-def _largest_ratio(lesser: _Amounts, better: _Amounts) -> float:
-    """The largest ratio of the peaks of two, over the types that both state; 0 where they share none."""
-    largest = 0.0
-    for own, theirs in zip(lesser, better, strict=True):
-        if own and theirs and own / theirs > largest:
-            largest = own / theirs
-    return largest
-
-
 def _dominated(chips: Sequence[Accelerator]) -> dict[str, tuple[Accelerator, ...]]:
     """By slug, those of an accelerator's maker and kind that it equals or exceeds in peaks, memory and power.
 
@@ -474,11 +465,12 @@ def _ordered_fractions(
     ]
     most: dict[str, float] = defaultdict(lambda: math.inf)
     lesser: dict[str, dict[str, float]] = {}
-    peaks = {each.slug: products.peaks(each) for each in chips}
+    # The largest ratio of two is over the types that both state; it is 0 where they share none.
+    peaks = {each.slug: [peak or 0.0 for peak in products.peaks(each)] for each in chips}
     for better in chips:
-        own = peaks[better.slug]
+        own = [peak or math.inf for peak in peaks[better.slug]]
         lesser[better.slug] = {
-            each.slug: _largest_ratio(peaks[each.slug], own) for each in dominated[better.slug]
+            each.slug: max(map(truediv, peaks[each.slug], own)) for each in dominated[better.slug]
         }
         for slug, ratio in lesser[better.slug].items():
             if better.slug in measured and ratio > 0:
