@@ -23,6 +23,8 @@ ASKED = (
     ("stable_diffusion", "b300-sxm6-270gb"),
 )
 
+CHIPS_WITHOUT_BERT = ("mi250-oam-128gb", "mi250x-oam-128gb", "mi325x-oam-256gb")
+
 
 @cache
 def node(slug):
@@ -126,6 +128,15 @@ def test_an_a6000_is_no_slower_than_the_published_a5000():
     answer = ask(workload="bert", accelerator=["rtx-a6000-pcie-48gb"])
     # v5.0, Krai, two RTX A5000: 20,585 s.
     assert by_size(answer)[2].work_s.value <= 20_585.31
+
+
+def test_results_of_a_slow_program_slow_no_other_chip():
+    # tinycorp, v5.0: 8 x MI300X took 6,710 s on BERT, in a program of its own. An MI325X is an MI300X with more
+    # and faster memory, an MI250X an MI250 with more cores.
+    asked = [ask(workload="bert", accelerator=[each], accelerators=[8]) for each in CHIPS_WITHOUT_BERT]
+    times_s = [by_size(each)[8].work_s.value for each in asked]
+    assert times_s == sorted(times_s, reverse=True)
+    assert times_s[-1] < 6_710.1 / 3
 
 
 def test_what_bounds_a_time_is_named():

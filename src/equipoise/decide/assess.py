@@ -328,21 +328,11 @@ def _submitted(
 
     Returned with the model's own, as wrong as they are beside published ones, and the chip carried from.
     """
-    found = published_estimates(published)
-    near = _near_chip(inputs, system) if found is None else None
-    free = modelled
-    if survey is not None:
-        slug = system.accelerator if near is None else near.chip.slug
-        known = published_sizes(inputs.scores, inputs.training.workload.slug, slug)
-        wanted = {*sizes.tried, *_nearest_known(sizes.tried, known)}
-        if wanted > set(sizes.tried):
-            survey = SURVEYS.surveyed(survey.problem, wanted)
-            free = model_estimates(survey)
+    found, near = published_estimates(published), None
+    restricted = _restricted_by(inputs, system)
+    free = _free_estimates(inputs, system, sizes, survey=survey, accelerator=system.accelerator)
     if found is not None and survey is not None and inputs.training.global_batch_samples is not None:
         found = where_trainable(found, survey)
-    restricted = _restricted_by(inputs, system)
-    if restricted:
-        free = _unrestricted_estimates(inputs, system, survey)
     if modelled is None or free is None:  # whether a fixed strategy runs, let alone how fast, is not known
         if found is not None and restricted == _DESCRIBED:
             return of_other_nodes(found), modelled, None
@@ -351,12 +341,24 @@ def _submitted(
         largest = largest_known(published)
         modelled = modelled if largest is None else when_published(modelled, largest)
         found = carried_by_model(found, free)
-    elif near is not None:
-        found = _transferred(inputs, near, free)
-        near = None if found is None else near
+    else:
+        found, near = _transferred(inputs, system, sizes, survey)
     if found is not None and restricted:
         found = as_restricted(found, restricted=modelled, free=free, by=restricted)
     return found, modelled, near
+
+
+def _free_estimates(
+    inputs: Inputs, system: RequestedSystem, sizes: SizeRange, *, survey: Survey | None, accelerator: str
+) -> Estimates | None:
+    """The model's estimates without what is restricted, also of sizes that an accelerator has results of."""
+    if survey is None:
+        return None
+    known = published_sizes(inputs.scores, inputs.training.workload.slug, accelerator)
+    wider = SURVEYS.surveyed(survey.problem, {*sizes.tried, *_nearest_known(sizes.tried, known)})
+    if _restricted_by(inputs, system):
+        return _unrestricted_estimates(inputs, system, wider)
+    return model_estimates(wider)
 
 
 def _restricted_by(inputs: Inputs, system: RequestedSystem) -> str:
@@ -498,16 +500,31 @@ def _measured(
     return None if found is None else replace(found, curves=None)
 
 
-def _near_chip(inputs: Inputs, system: RequestedSystem) -> NearChip | None:
-    """The nearest chip that has results of the workload, whatever sizes are asked about."""
+def _near_chips(inputs: Inputs, system: RequestedSystem) -> Iterator[NearChip]:
+    """The chips that have results of the workload, whatever sizes are asked about, the nearest first."""
     assert system.cluster is not None
     assert inputs.scores is not None
     slug, chip = inputs.training.workload.slug, system.cluster.accelerator
-    usual = usual_sizes(system)
-    return nearest_chip(results_of(inputs.scores).best, slug, chip, usual, inputs.catalogue)
+    best, usual = results_of(inputs.scores).best, usual_sizes(system)
+    tried: list[str] = []
+    while near := nearest_chip(best, slug, chip, usual, inputs.catalogue, without=tried):
+        yield near
+        tried.append(near.chip.slug)
 
 
-def _transferred(inputs: Inputs, near: NearChip, modelled: Estimates) -> Estimates | None:
+def _transferred(
+    inputs: Inputs, system: RequestedSystem, sizes: SizeRange, survey: Survey | None
+) -> tuple[Estimates | None, NearChip | None]:
+    """Results of the nearest chip of which they can be carried over to the sizes that the model times."""
+    for near in _near_chips(inputs, system):
+        free = _free_estimates(inputs, system, sizes, survey=survey, accelerator=near.chip.slug)
+        found = None if free is None else _from_chip(inputs, near, free)
+        if found is not None:
+            return found, near
+    return None, None
+
+
+def _from_chip(inputs: Inputs, near: NearChip, modelled: Estimates) -> Estimates | None:
     """Results of a near chip, carried over to the sizes that the model times; None where nothing can be."""
     sizes = sorted(modelled.by_size)
     try:
@@ -570,7 +587,8 @@ def _bounds(
             found = carried_by_model(found, free)
         if found is not None:
             others.append((nodes, found))
-    bounds = order_bounds(system.cluster, others, has_results=near is None)
+    modelled_s = None if free is None else {size: each.time_s.value for size, each in free.by_size.items()}
+    bounds = order_bounds(system.cluster, others, has_results=near is None, modelled_s=modelled_s)
     if not restricts:
         return bounds
     ratios = {} if fixed is None or free is None else time_ratios(restricted=fixed, free=free)

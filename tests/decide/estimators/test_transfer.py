@@ -92,8 +92,8 @@ def test_times_are_carried_over_by_the_ratio_of_modelled_ones():
     found = carried_over(
         published,
         near,
-        here_s={8: 30.0, 32: 30.0, 64: 9.0},
-        there_s={8: 10.0, 16: 7.0, 32: 5.0},
+        here_s={8: 300.0, 32: 300.0, 64: 90.0},
+        there_s={8: 100.0, 16: 70.0, 32: 50.0},
         record=RECORD,
     )
     times = {size: each.time_s.value for size, each in found.by_size.items()}
@@ -108,3 +108,13 @@ def test_times_are_carried_over_by_the_ratio_of_modelled_ones():
     )
     assert (found.curves.domain.smallest, found.curves.domain.largest) == (8.0, 32.0)
     assert carried_over(published, near, here_s={}, there_s={8: 1.0}, record=RECORD) is None
+    # twelve times as long as modelled: another training program, which the chip asked about need not use
+    slow = carried_over(published, near, here_s={8: 30.0}, there_s={8: 100.0 / 12.0}, record=RECORD)
+    assert slow is None
+
+
+def test_a_chip_from_which_nothing_can_be_carried_gives_way_to_the_next():
+    best = results(("v5.0", "h200-sxm5-141gb", 8), ("v5.0", "h100-sxm5-80gb", 8))
+    without = ("h200-sxm5-141gb",)
+    found = nearest_chip(best, "bert", accelerator("h200-nvl-141gb"), SIZES, catalogue(), without=without)
+    assert found.chip.slug == "h100-sxm5-80gb"

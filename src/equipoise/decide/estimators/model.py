@@ -4,7 +4,7 @@ Also results of the nearest chip for one that has none, carried over by the mode
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Literal, TypeAlias, get_args
 
@@ -44,6 +44,10 @@ _KINDS: tuple[BoundKind, ...] = get_args(BoundKind)
 NAME = "transfer.json"
 # What a round of age counts, in doublings of peak: software moves on.
 _DOUBLINGS_PER_ROUND = 0.25
+# Results that take so many times as long as modelled are of software that others do not use.
+# Source: of 173 pairs of workload and accelerator (v0.5 to v5.1) all but one took 0.4 to 5.1 times as long
+# as modelled, and the one (BERT on MI300X, v5.0, tinygrad) 20 times.
+_MOST_SLOWER = 6.0
 
 
 class NearChip(Struct, frozen=True, kw_only=True):
@@ -101,17 +105,20 @@ def nearest_chip(
     target: Accelerator,
     sizes: Sequence[int],
     catalogue: Catalogue,
+    *,
+    without: Collection[str] = (),
 ) -> NearChip | None:
     """The chip with results of a workload that is nearest to one without; None where none is near at all.
 
     best: as `best_per_size` returned it, of MLPerf rounds alone. sizes: that the target is taken in.
+    without: accelerators from which nothing can be carried.
     The same chip in another form comes first, then other chips of its maker and kind; of those the one of the
     nearest peak, whose results are new and lie where the sizes are.
     """
     others = [each for each in best if each.workload == workload and each.accelerator != target.slug]
     rounds = sorted({each.campaign for each in others}, key=round_key)
     found = []
-    for slug in dict.fromkeys(each.accelerator for each in others):
+    for slug in dict.fromkeys(each.accelerator for each in others if each.accelerator not in without):
         try:
             chip = catalogue.accelerator(slug)
         except SpecError:
@@ -149,7 +156,9 @@ def carried_over(
     there_s: Mapping[int, float],
     record: TransferRecord,
 ) -> Estimates | None:
-    """Estimates from the results of a near chip; None where the model has no size of both.
+    """Estimates from the results of a near chip; None where nothing can be carried.
+
+    Nothing can where the model has no size of both, or all results are of software that others do not use.
 
     published: the estimates of the near chip. here_s, there_s: modelled working times, by size, of the chip
     asked about and of the near one.
@@ -158,7 +167,7 @@ def carried_over(
     less than those of the results themselves.
     """
     shared = sorted(set(published.by_size) & set(here_s) & set(there_s))
-    if not shared:
+    if all(_is_of_other_software(published.by_size[size].time_s.value, there_s[size]) for size in shared):
         return None
     ratios = {size: here_s[size] / there_s[size] for size in shared}
     error = format_percent(round(record.median, 3))
@@ -184,14 +193,20 @@ def carried_over(
 
 
 def order_bounds(
-    nodes: Cluster, others: Sequence[tuple[Cluster, Estimates]], *, has_results: bool = False
+    nodes: Cluster,
+    others: Sequence[tuple[Cluster, Estimates]],
+    *,
+    has_results: bool = False,
+    modelled_s: Mapping[int, float] | None = None,
 ) -> dict[int, tuple[OrderBound, ...]]:
     """By size, the closest bound of either kind.
 
     nodes: of the chip asked about. others: usual nodes of other chips with results, and their estimates.
     has_results: whether the chip has results of its own, which say more than a better chip's slow ones.
+    modelled_s: the modelled time of the chip asked about, by size.
     Assumes what one chip reached a better one of its maker reaches too: the software is the same. What was
     only carried to a size is no bound from below: as a rule results of worse chips are faster than that.
+    Nor are results so slow that the software is not the same.
     Source: docs/experiments/0021.
     """
     found: dict[int, list[OrderBound]] = {}
@@ -199,7 +214,11 @@ def order_bounds(
         for size, each in estimates.by_size.items():
             for kind in _KINDS:
                 better, worse = (nodes, other) if kind == "at_most" else (other, nodes)
-                is_bound = kind == "at_most" or (not has_results and estimates.grade[size] == "published")
+                is_bound = kind == "at_most" or (
+                    not has_results
+                    and estimates.grade[size] == "published"
+                    and not _is_of_other_software(each.time_s.value, (modelled_s or {}).get(size))
+                )
                 if is_bound and is_ordered(better, worse, size):
                     found.setdefault(size, []).append(
                         OrderBound(
@@ -210,6 +229,11 @@ def order_bounds(
                         )
                     )
     return {size: tuple(_closest(bounds)) for size, bounds in found.items()}
+
+
+def _is_of_other_software(time_s: float, modelled_s: float | None) -> bool:
+    """Whether a published time is so much longer than modelled that its software says nothing of others'."""
+    return modelled_s is not None and time_s > _MOST_SLOWER * modelled_s
 
 
 def is_ordered(better: Cluster, worse: Cluster, num_accelerators: int) -> bool:
