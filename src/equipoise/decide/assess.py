@@ -330,10 +330,12 @@ def _submitted(
     """
     found, near = published_estimates(published), None
     restricted = _restricted_by(inputs, system)
-    free = _free_estimates(inputs, system, sizes, survey=survey, accelerator=system.accelerator)
+    survey = None if survey is None else _also_known(inputs, sizes, survey, system.accelerator)
+    free = None if survey is None else _free_estimates(inputs, system, survey)
     if found is not None and survey is not None and inputs.training.global_batch_samples is not None:
         found = where_trainable(found, survey)
-    if modelled is None or free is None:  # whether a fixed strategy runs, let alone how fast, is not known
+    if survey is None or modelled is None or free is None:
+        # Whether a fixed strategy runs, let alone how fast, is not known.
         if found is not None and restricted == _DESCRIBED:
             return of_other_nodes(found), modelled, None
         return None if restricted else found, modelled, None
@@ -348,17 +350,17 @@ def _submitted(
     return found, modelled, near
 
 
-def _free_estimates(
-    inputs: Inputs, system: RequestedSystem, sizes: SizeRange, *, survey: Survey | None, accelerator: str
-) -> Estimates | None:
-    """The model's estimates without what is restricted, also of sizes that an accelerator has results of."""
-    if survey is None:
-        return None
+def _also_known(inputs: Inputs, sizes: SizeRange, survey: Survey, accelerator: str) -> Survey:
+    """A survey of the sizes tried and of those with results of an accelerator that times are carried from."""
     known = published_sizes(inputs.scores, inputs.training.workload.slug, accelerator)
-    wider = SURVEYS.surveyed(survey.problem, {*sizes.tried, *_nearest_known(sizes.tried, known)})
+    return SURVEYS.surveyed(survey.problem, {*sizes.tried, *_nearest_known(sizes.tried, known)})
+
+
+def _free_estimates(inputs: Inputs, system: RequestedSystem, survey: Survey) -> Estimates | None:
+    """The model's estimates of the sizes of a survey, without what is restricted."""
     if _restricted_by(inputs, system):
-        return _unrestricted_estimates(inputs, system, wider)
-    return model_estimates(wider)
+        return _unrestricted_estimates(inputs, system, survey)
+    return model_estimates(survey)
 
 
 def _restricted_by(inputs: Inputs, system: RequestedSystem) -> str:
@@ -513,11 +515,11 @@ def _near_chips(inputs: Inputs, system: RequestedSystem) -> Iterator[NearChip]:
 
 
 def _transferred(
-    inputs: Inputs, system: RequestedSystem, sizes: SizeRange, survey: Survey | None
+    inputs: Inputs, system: RequestedSystem, sizes: SizeRange, survey: Survey
 ) -> tuple[Estimates | None, NearChip | None]:
     """Results of the nearest chip of which they can be carried over to the sizes that the model times."""
     for near in _near_chips(inputs, system):
-        free = _free_estimates(inputs, system, sizes, survey=survey, accelerator=near.chip.slug)
+        free = _free_estimates(inputs, system, _also_known(inputs, sizes, survey, near.chip.slug))
         found = None if free is None else _from_chip(inputs, near, free)
         if found is not None:
             return found, near
