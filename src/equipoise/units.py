@@ -44,6 +44,16 @@ def format_si(value: float, unit: str = "", *, digits: int = 3) -> str:
     return f"{value:.{digits}g} {unit}".rstrip()
 
 
+def format_si_apart(one: float, other: float, unit: str) -> tuple[str, str]:
+    """Two values with their SI prefixes, in as many digits as it takes to see which is larger.
+
+    >>> format_si_apart(80.04e9, 80e9, "B"), format_si_apart(5.0, 5.0, "J")
+    (('80.04 GB', '80 GB'), ('5 J', '5 J'))
+    """
+    pairs = [(format_si(one, unit, digits=each), format_si(other, unit, digits=each)) for each in range(3, 7)]
+    return next((pair for pair in pairs if pair[0] != pair[1]), pairs[-1])
+
+
 def format_rough(value: float, unit: str = "") -> str:
     """A value with its SI prefix to two digits, for what is not known to three.
 

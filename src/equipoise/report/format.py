@@ -23,6 +23,7 @@ from equipoise.units import (
     format_duration,
     format_percent,
     format_si,
+    format_si_apart,
     format_time,
     plural,
     time_unit,
@@ -449,8 +450,7 @@ def apart(one: float, other: float, unit: str) -> tuple[str, str]:
         return f"{format_amount(converted(one), digits=num_digits)} {currency()}", limit(other)
     if unit != "B":
         return quantity(one, unit), quantity(other, unit)
-    pairs = [(format_si(one, unit, digits=each), format_si(other, unit, digits=each)) for each in range(3, 7)]
-    return next((pair for pair in pairs if pair[0] != pair[1]), pairs[-1])
+    return format_si_apart(one, other, unit)
 
 
 def ranged(amount: Interval | None, form: Callable[[float], str]) -> str:

@@ -150,6 +150,16 @@ def test_what_does_not_fit_has_a_remedy():
     assert remedy(posed("gpt2", global_batch=64), 8) is None
 
 
+def test_what_is_short_by_little_reads_as_more_than_there_is():
+    # 16 x 80 GB are 1.28 TB; what needs a thousandth more is written with as many digits as show it.
+    words = remedy(posed("llama3_70b", global_batch=512), 16)
+    needed, *_, whole = re.findall(r"([\d.]+) TB", words)
+    assert float(needed) > float(whole) == 1.28
+    # Adam's moments on the host leave what is computed as it was; 8-bit moments do not.
+    assert "offload=optimizer" in words
+    assert "8bit" not in words
+
+
 def test_plain_strategies_are_those_that_run_without_thought():
     found = posed("gpt2_xl", global_batch=512)
     plain = plain_strategies(found, best(8, found)[0].strategy)

@@ -23,7 +23,7 @@ from equipoise.perfmodel.space import USUAL, Value
 from equipoise.scaling.equilibrium import Limit
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.strategy import Strategy
-from equipoise.units import format_si
+from equipoise.units import format_si, format_si_apart
 
 _Kept = TypeVar("_Kept")
 _DOUBLINGS_AROUND: Final = 3
@@ -523,15 +523,16 @@ SURVEYS: Final = Surveys()
 
 _MOST_DOUBLINGS = 14
 _MOST_SHOWN = 3
-# What saves memory, in the order of what it costs: another value of one parameter at a time.
+# What saves memory: another value of one parameter at a time. What computes the same comes first, in the
+# order of what it costs, then what trains with other states, then what trains fewer weights.
 _SPARING: tuple[tuple[str, Value], ...] = (
     ("zero_stage", 3),
     ("recompute", "full"),
     ("activation_offload", True),
-    ("optimizer", "adam_8bit"),
-    ("master_weights", False),
     ("offload", "optimizer"),
     ("offload", "optimizer_and_params"),
+    ("optimizer", "adam_8bit"),
+    ("master_weights", False),
     ("trained", "lora"),
     ("trained", "qlora"),
 )
@@ -546,13 +547,13 @@ def remedy(problem: Problem, num_accelerators: int) -> str | None:
     held = problem.cluster.accelerator.memory_bytes
     if found.nearest_bytes is None or found.num_fitting or held is None:
         return None
-    needed = found.nearest_bytes * num_accelerators
+    whole = float(held) * num_accelerators
+    needed_text, whole_text = format_si_apart(found.nearest_bytes * num_accelerators, whole, "B")
     tries = chain(_more(problem, num_accelerators), _others(problem, num_accelerators))
     shown = list(islice(tries, _MOST_SHOWN))  # tries take their time: no more than are shown
     hint = f": try {', '.join(shown[:-1])}{' or ' if shown[1:] else ''}{shown[-1]}" if shown else ""
     return (
-        f"needs {format_si(needed, 'B')}, {num_accelerators:,} x {format_si(float(held), 'B')} hold "
-        f"{format_si(float(held) * num_accelerators, 'B')}{hint}"
+        f"needs {needed_text}, {num_accelerators:,} x {format_si(float(held), 'B')} hold {whole_text}{hint}"
     )
 
 
