@@ -505,6 +505,20 @@ def test_an_answer_of_runs_alone_has_a_page():
     assert amounts.duration(time_s(8)) in text
 
 
+def test_a_faster_system_without_a_price_is_named_with_what_it_may_cost():
+    answer = made_answer()
+    faster = answer.offers[1].candidate
+    bare = tuple(
+        replace(each, usd=None, price=None) if each.id == faster else each for each in answer.candidates
+    )
+    # 32 H100 cost 173.33 USD; 16 B200 take (600 s + 4 h) / 2 = 7,500 s, 33.33 accelerator-hours.
+    texts = [
+        printed(replace(answer, candidates=known, alternatives=(), flips=()), width=132)
+        for known in (bare, answer.candidates)
+    ]
+    assert ["5.20 USD" in each for each in texts] == [True, False]
+
+
 def test_an_amount_whose_range_is_too_wide_is_no_number():
     answer = made_answer()
     best = answer.recommended

@@ -65,6 +65,7 @@ def _screen(answer: Answer, num_rows: int) -> tuple[Block, ...]:
         *head.answer_blocks(answer, is_brief=True),
         *((compare.sizes_table(answer, shown, is_brief=True),) if len(shown) > 1 else ()),
         *((prose(f"Nothing fits on {_few(unfit)}: see the notes."),) if unfit else ()),
+        *compare.unpriced_blocks(answer),
         change,
         more_note(
             (len(others), "other system"),

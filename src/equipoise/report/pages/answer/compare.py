@@ -454,6 +454,26 @@ def alternative_spans(answer: Answer, each: Alternative) -> tuple[Span, ...]:
     return (strong(title), f" ({head.takes(one)}): wins {sentence(each.wins_when)}.")
 
 
+def unpriced_blocks(answer: Answer) -> tuple[Block, ...]:
+    """Why a faster system is not taken: nobody knows its price; the price below which it costs less.
+
+    Source: accelerator-hours x price, equal for both.
+    """
+    best, offered = answer.recommended, {each.candidate for each in answer.offers if each.is_feasible}
+    if best is None or best.usd is None or best.time_s is None:
+        return ()
+    bare = (each for each in answer.candidates if each.id in offered and each.usd is None)
+    faster = [each for each in bare if each.time_s and each.time_s.value < best.time_s.value]
+    if not faster:
+        return ()
+    first = min(faster, key=lambda each: each.known_time_s.value)
+    costs = ""
+    if first.accelerator_hours:
+        most = amounts.rate(best.usd.value / first.accelerator_hours)
+        costs = f" and would cost less below {most} per accelerator-hour"
+    return (prose(strong("No price known: "), f"{head.title_of(first)} is faster{costs} (--price)."),)
+
+
 def flip_words(answer: Answer, each: Flip) -> str:
     """One input, its value now, and the value at which another candidate is taken."""
     side = "below" if each.flips_at < each.value else "above"
