@@ -24,6 +24,7 @@ from equipoise.decide.estimators.model import (
     Nearness,
     TransferRecord,
     deciding,
+    is_of_other_software,
     is_ordered,
     nearest_chip,
     order_bounds,
@@ -113,9 +114,14 @@ def held_out_chips(scores: Scores) -> Iterator[HeldOutChip]:
         for workload, of_workload in groupby(mine, lambda each: each.workload):
             rows = tuple(of_workload)
             sizes = [each.num_accelerators for each in rows]
-            near = nearest_chip(others, workload, shipped().accelerator(slug), sizes, shipped())
-            if near is not None:
-                yield from _of_group(known, near, rows)
+            without: list[str] = []
+            target = shipped().accelerator(slug)
+            while near := nearest_chip(others, workload, target, sizes, shipped(), without=without):
+                found = list(_of_group(known, near, rows))
+                if found:
+                    yield from found
+                    break
+                without.append(near.chip.slug)
 
 
 def _of_group(known: Scores, near: NearChip, rows: Entries) -> Iterator[HeldOutChip]:
@@ -136,12 +142,20 @@ def _of_group(known: Scores, near: NearChip, rows: Entries) -> Iterator[HeldOutC
         return
     if here is None or there is None or published is None:
         return
+    there_s = {size: each.time_s.value for size, each in there.by_size.items()}
+    published_s = {size: each.time_s.value for size, each in published.by_size.items()}
+    if all(is_of_other_software(published_s[size], there_s[size]) for size in {*published_s} & {*there_s}):
+        return
     carried = carried_by_model(published, there)
-    bounds = order_bounds(posed.cluster, list(_in_order(known, posed.cluster, workload, sizes, here)))
+    bounds = order_bounds(
+        posed.cluster,
+        list(_in_order(known, posed.cluster, workload, sizes, here)),
+        modelled_s={size: each.time_s.value for size, each in here.by_size.items()},
+    )
     for size, actual_s in ((each.num_accelerators, each.score_s) for each in rows):
         if size in here.by_size and size in there.by_size and size in carried.by_size:
-            here_s, there_s = here.by_size[size].time_s.value, there.by_size[size].time_s.value
-            carried_s = carried.by_size[size].time_s.value * here_s / there_s
+            here_s = here.by_size[size].time_s.value
+            carried_s = carried.by_size[size].time_s.value * here_s / there_s[size]
             bound = deciding(carried_s, bounds.get(size, ()))
             yield HeldOutChip(
                 nearness=near.nearness,
