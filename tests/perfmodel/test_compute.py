@@ -243,6 +243,23 @@ def test_attention_is_as_fast_as_kernels_that_every_chip_runs(system, flop_per_s
     assert 2 * 2**34 * 4096 / (with_it - without) == pytest.approx(flop_per_s, rel=0.2)
 
 
+def test_a_tpu_pads_heads_to_its_128_lanes():
+    """As wide an attention takes twice as long in heads of 64 as in heads of 128; no GPU minds that much."""
+
+    def attention_s(slug, heads):
+        model = replace(GPT_22B, heads=heads, kv_heads=heads, head_size=6144 // heads)
+        load = transformer_load(model, sequence=4096)
+        bare = replace(load, attention_flop=0.0, attention_padding_flop=0.0)
+        rates = machine(cluster(slug))
+        whole, rest = (
+            float(layer_time(each, rates, one(single()), PLAIN).forward_s[0]) for each in (load, bare)
+        )
+        return whole - rest
+
+    assert attention_s("tpu-v5p", 96) == pytest.approx(2 * attention_s("tpu-v5p", 48))
+    assert attention_s("a100-sxm4-80gb", 96) == pytest.approx(attention_s("a100-sxm4-80gb", 48))
+
+
 def test_chips_are_of_the_generation_of_their_matrix_instructions():
     generations = {"a100-sxm4-80gb": 0, "h200-sxm5-141gb": 1, "b200-sxm6-180gb": 2, "l40s-pcie-48gb": 0}
     found = {slug: float(machine(cluster(slug)).asynchronous_products) for slug in generations}
