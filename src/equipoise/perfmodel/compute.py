@@ -230,7 +230,11 @@ def _attention_s(
     rate = wide * (reached / parameters.product_fraction)
     if np.any(grid.cp > 1):
         rate = rate * np.where(grid.cp > 1, parameters.split_attention, 1.0)
-    moved = load.score_bytes * (value_bytes(grid) / 2) * parameters.score_traffic
+    # What casts scores to fp32 for softmax moves as much of them in any precision.
+    wider = value_bytes(grid) / 2
+    uncompiled = np.maximum(wider, parameters.eager_score_traffic)
+    moved = load.score_bytes * np.where(grid.implementation == EAGER, uncompiled, wider)
+    moved = moved * parameters.score_traffic
     plain = grid.fused_attention <= 0
     flop = load.attention_flop + plain * load.score_flop
     if np.any(machine.pads_heads):
