@@ -342,6 +342,14 @@ def test_attention_is_fused_unless_software_of_the_time_did_not(read, chip, soft
     assert row.strategy.fused_attention is is_fused
 
 
+def test_heads_are_as_wide_as_a_row_says(read):
+    """MaxText's default models of 128B have 128 heads of 128 over a hidden state of 8,192."""
+    sizes = {"workload": "nobody's", "layers": "64", "hidden": "8192", "heads": "128"}
+    words = "MaxText XLA; head_dim 128, so attention is 16384 wide"
+    assert read({**sizes, "parallel_config": words})[0].model.transformer.head_size == 128
+    assert read(sizes)[0].model.transformer.head_size == 64
+
+
 def test_names_like_bert_are_encoders(read):
     sizes = {"layers": "6", "hidden": "768", "heads": "12", "params_b": "0.066"}
     encoder = read({"workload": "DistilBERT-base", **sizes})[0].model.transformer

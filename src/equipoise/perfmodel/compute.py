@@ -230,9 +230,17 @@ def _attention_s(
     rate = wide * (reached / parameters.product_fraction)
     if np.any(grid.cp > 1):
         rate = rate * np.where(grid.cp > 1, parameters.split_attention, 1.0)
-    moved = load.score_bytes * (value_bytes(grid) / 2) * parameters.score_traffic
+    # What casts scores to fp32 for softmax moves as much of them in any precision.
+    wider = value_bytes(grid) / 2
+    uncompiled = np.maximum(wider, parameters.eager_score_traffic)
+    moved = load.score_bytes * np.where(grid.implementation == EAGER, uncompiled, wider)
+    moved = moved * parameters.score_traffic
     plain = grid.fused_attention <= 0
-    products = sharded * ((load.attention_flop + plain * load.score_flop) / rate)
+    flop = load.attention_flop + plain * load.score_flop
+    if np.any(machine.pads_heads):
+        padding = load.attention_padding_flop + plain * load.score_padding_flop
+        flop = flop + machine.pads_heads * padding
+    products = sharded * (flop / rate)
     scores = sharded * (plain * (moved / (machine.memory_byte_per_s * parameters.memory_fraction)))
     return np.asarray(products), np.asarray(scores)
 

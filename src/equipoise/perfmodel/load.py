@@ -18,7 +18,8 @@ Floats: TypeAlias = float | NDArray[np.float64]
 _BYTES_PER_VALUE = 2  # bf16 and fp16: what activations travel and rest in
 TABLE_BYTES = 4  # of a value in a recommender's tables
 
-_TILE = 64
+# Values of a head that matrix units take at once: on GPUs, and on TPUs, whose registers have 128 lanes.
+_TILE, _WIDE_TILE = 64, 128
 # Memory-bound work moves a block's token whole: the norm reads and writes it, and dropout and residual read
 # two, write one and a mask of a byte.
 _WHOLE_PASSES = 5.5
@@ -60,6 +61,8 @@ class BlockLoad(Struct, frozen=True, kw_only=True):
     product_shared_bytes: Floats = 0.0
     quantised_bytes: Floats = 0.0
     score_flop: Floats = 0.0
+    attention_padding_flop: Floats = 0.0
+    score_padding_flop: Floats = 0.0
     score_bytes: Floats = 0.0
     whole_bytes: Floats = 0.0
     shared_bytes: Floats = 0.0
@@ -96,7 +99,8 @@ class Load(BlockLoad, frozen=True, kw_only=True):
     product_whole_bytes, product_shared_bytes: what products read and write besides weights, by the sharing
     below. quantised_bytes: what turning products' inputs into fewer bits moves, either way.
     score_flop, score_bytes: what attention that is not fused adds: masked scores computed all the same, and
-    every score written and read again by softmax and dropout.
+    every score written and read again by softmax and dropout. attention_padding_flop, score_padding_flop:
+    what both have more where heads are padded to 128 values.
     whole_bytes, shared_bytes: traffic of memory-bound work a layer and token, which a tensor axis leaves
     whole (norms, residuals, dropout), and which it shares out. loss_bytes, fused_loss_bytes: that of the
     loss, once a token, with logits in fp32 and with fused kernels.
@@ -329,11 +333,16 @@ def _block(model: Transformer, width: float) -> BlockLoad:
     )
 
 
+def _on_tiles(tile: int, *sizes: int) -> int:
+    """The sum of sizes, each filled up to whole tiles."""
+    return tile * sum(-(-each // tile) for each in sizes)
+
+
 def _attention_block(model: Transformer, sequence: int, cross_tokens: int = 0) -> BlockLoad:
     """An attention block at the mean context of its sequence, or one whose keys are tokens of another stack.
 
-    Assumes matrix units work on tiles of 64: a head of 96 costs as much as one of 128; causal masks skip what
-    they hide where attention is fused, and nothing where it is not.
+    Assumes matrix units work on tiles of 64, or of 128 with the padding: a head of 96 costs as much as one of
+    128; causal masks skip what they hide where attention is fused, and nothing where it is not.
     Source: Korthikanti et al. 2022, eq. 1-3 (activations kept; 5 a s / h scores); recomputing operation by
     operation keeps every second product and attention's result (torchtitan 2024, section 2.3).
     """
@@ -342,7 +351,8 @@ def _attention_block(model: Transformer, sequence: int, cross_tokens: int = 0) -
     context = float(cross_tokens) or model.attention_context(sequence)
     most = cross_tokens or sequence
     keys_per_token = most / sequence  # made anew
-    tiled = _TILE * (-(-key // _TILE) + -(-value // _TILE))
+    tiled = _on_tiles(_TILE, key, value)
+    padding = _on_tiles(_WIDE_TILE, key, value) - tiled
     picking = 0.0
     if model.compressed is not None:
         picking = model.compressed.index_flop_per_token(sequence) / model.num_attention_blocks
@@ -361,6 +371,8 @@ def _attention_block(model: Transformer, sequence: int, cross_tokens: int = 0) -
         again_flop=min(again, params),
         attention_flop=2 * model.heads * tiled * context + picking,
         score_flop=2 * model.heads * tiled * (most - context),
+        attention_padding_flop=2 * model.heads * padding * context,
+        score_padding_flop=2 * model.heads * padding * (most - context),
         score_bytes=_SCORE_BYTES * model.heads * most,
         shared_bytes=2 * model.heads * key * _BYTES_PER_VALUE,
         num_kernels=12.0,

@@ -68,7 +68,8 @@ class Machine(Struct, frozen=True, kw_only=True):
     others of it are bridge_slowdown times slower.
     oversubscription: of the network beyond leaf_ranks accelerators, whose leaf switches have so much
     less out than in. keeps_order: 1 where the network delivers in order, so that short messages may take
-    NCCL's quick protocols. asynchronous_products: as `Accelerator` has it.
+    NCCL's quick protocols. asynchronous_products: as `Accelerator` has it. pads_heads: 1 where a head of less
+    than 128 values costs attention as much as one of 128, else 0.
     """
 
     peak_flop_per_s: tuple[Floats, ...]
@@ -87,6 +88,7 @@ class Machine(Struct, frozen=True, kw_only=True):
     switch_reduces: Floats
     keeps_order: Floats
     asynchronous_products: Floats = 0.0
+    pads_heads: Floats = 0.0
     has_groups: Floats = 0.0
     group_slowdowns: tuple[Floats, ...] = (1.0,) * len(GROUPS)
     bridged_ranks: Floats = np.inf
@@ -115,6 +117,7 @@ def machine(cluster: Cluster) -> Machine:
     """The rates of a cluster.
 
     Raises SpecError where the accelerator's table lacks a rate no estimate can do without.
+    Source: kernels of attention fill the 128 lanes of a TPU's registers (jax-ml/jax, issue 30861).
     """
     chip = cluster.accelerator
     for name in ("memory_bytes", "memory_byte_per_s"):
@@ -145,6 +148,7 @@ def machine(cluster: Cluster) -> Machine:
         switch_reduces=float(cluster.switch_reduces),
         keeps_order=float(cluster.keeps_order),
         asynchronous_products=float(chip.asynchronous_products or 0),
+        pads_heads=float(chip.kind == "tpu"),
         has_groups=float(bool(cluster.links_between)),
         group_slowdowns=tuple(cluster.intra.byte_per_s / cluster.group_byte_per_s(*each) for each in GROUPS),
         bridged_ranks=float(cluster.bridged) if cluster.topology == "bridge" else np.inf,

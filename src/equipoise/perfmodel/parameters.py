@@ -199,6 +199,7 @@ class Parameters(Struct, frozen=True, kw_only=True):
     memory_fraction: float = _STEP["memory_fraction"]
     layer_traffic: float = _STEP["layer_traffic"]
     score_traffic: float = _STEP["score_traffic"]
+    eager_score_traffic: float = _STEP["eager_score_traffic"]
     head_traffic: float = _STEP["head_traffic"]
     backward_traffic: float = _STEP["backward_traffic"]
     recompute_share: float = _STEP["recompute_share"]

@@ -114,11 +114,15 @@ _ENCODER_VOCABULARY = 30522
 _MASKED_FRACTION = 0.15
 
 
+_HEAD_SIZE = re.compile(r"\bhead[-_ ](?:dim|size)[ =]+(\d{1,4})\b", re.IGNORECASE)
+
+
 def _built(row: TextRow, *, layers: int, hidden: int, heads: int) -> tuple[Transformer, tuple[str, ...]]:
     """A plain transformer of the sizes a row states, with what GPT-like models have where it is silent, or
     BERT-like ones where it is named so.
     """
-    if hidden % heads:
+    stated_size = _HEAD_SIZE.search(stated(row, "parallel_config"))
+    if hidden % heads and stated_size is None:
         raise row.refusal("heads", f"a divisor of hidden={hidden}")
     vocabulary = count(row, "vocabulary", most=_MAX_TOKENS) or count(row, "vocab_size", most=_MAX_TOKENS)
     ffn_hidden = count(row, "ffn_hidden", most=_MAX_WIDTH)
@@ -132,7 +136,7 @@ def _built(row: TextRow, *, layers: int, hidden: int, heads: int) -> tuple[Trans
         heads=heads,
         vocabulary=vocabulary or usual,
         kv_heads=count(row, "kv_heads", most=_MAX_HEADS) or heads,
-        head_size=hidden // heads,
+        head_size=int(stated_size[1]) if stated_size else hidden // heads,
         ffn_hidden=ffn_hidden or 4 * hidden,
         tied_embeddings=vocabulary is None,
         position_embeddings=1 if vocabulary is None else 0,
