@@ -20,7 +20,9 @@ SWEEP = """
 import json, os, signal, sys, threading, time, warnings
 from pathlib import Path
 
-os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+# Ray waits 30 s for a node's processes by default: too short beside other work.
+slow = {"RAY_raylet_start_wait_time_s": "150"}
+os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", **slow}
 import ray
 from ray.cluster_utils import Cluster
 

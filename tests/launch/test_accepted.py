@@ -344,6 +344,7 @@ def test_ray_trains_on_two_ranks(tmp_path):
         "OMP_NUM_THREADS": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ADDRESS": "local",  # a cluster of its own, not the one that another test has started
+        "RAY_raylet_start_wait_time_s": "150",  # 30 by default: too short beside other work
     }
     ran = subprocess.run(
         [sys.executable, "ray_launch.py"],
