@@ -85,6 +85,14 @@ def processes_of(folder):
     return found
 
 
+def told_of(processes):
+    """What they are, in words for whoever has to find out why they are there."""
+    return [
+        (Path("/proc", str(each), "status").read_text(), Path("/proc", str(each), "cmdline").read_text())
+        for each in processes
+    ]
+
+
 def within(seconds, holds):
     """Whether something comes to hold in that time."""
     deadline = time.monotonic() + seconds
@@ -197,7 +205,7 @@ def test_kills_of_the_whole_tree_lose_and_repeat_at_most_the_running_trial(here)
             assert within(120, lambda: moment() or sweep.poll() is not None)  # noqa: B023 - called at once
             time.sleep(later_s)
             sweep.send_signal(signal.SIGKILL)
-        assert within(30, lambda: not processes_of(out)), "an orphan is left"
+        assert within(30, lambda: not processes_of(out)), f"orphans are left: {told_of(processes_of(out))}"
         now = trials_of(out)
         assert kept.items() <= now.items(), "a finished trial is lost or changed"
         assert all(json.loads(content)["status"] == "success" for content in now.values())

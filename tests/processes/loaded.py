@@ -55,7 +55,7 @@ def load(late):
 
 
 def received(connection):
-    """The request of a client, and its three streams and two namespaces."""
+    """The request of a client, None of one that was killed before all was sent; its streams and namespaces."""
     head, found, _, _ = connection.recvmsg(4, socket.CMSG_SPACE(5 * 4))
     streams = array.array("i")
     for _, _, data in found:
@@ -64,9 +64,9 @@ def received(connection):
     while len(content) < wanted:
         piece = connection.recv(wanted - len(content))
         if not piece:
-            raise EOFError
+            return None, streams.tolist()
         content += piece
-    return json.loads(content), streams.tolist()
+    return json.loads(content) if content else None, streams.tolist()
 
 
 def become(request, streams):
@@ -135,12 +135,16 @@ def serve(listening):
                 if key.fileobj is listening:
                     connection, _ = listening.accept()
                     request, streams = received(connection)
-                    pid = os.fork()
-                    if not pid:
+                    pid = os.fork() if request else None
+                    if pid == 0:
+                        listening.close()  # a client must not wait for one that serves none
                         become(request, streams)
                         return request
                     for stream in streams:
                         os.close(stream)
+                    if pid is None:
+                        connection.close()
+                        continue
                     ended = os.pidfd_open(pid)
                     ready.register(ended, selectors.EVENT_READ, (pid, connection))
                     ready.register(connection, selectors.EVENT_READ, pid)
