@@ -43,6 +43,18 @@ class Points(Struct, frozen=True, kw_only=True, eq=False):
         """How many points there are."""
         return len(self.size_log2)
 
+    def __eq__(self, other: object) -> bool:
+        """Whether the columns hold the same."""
+        return isinstance(other, Points) and self._columns() == other._columns()
+
+    def __hash__(self) -> int:
+        """By what the columns hold: covariances of equal points are calculated once."""
+        return hash(self._columns())
+
+    def _columns(self) -> tuple[bytes | None, ...]:
+        columns = (getattr(self, name) for name in self.__struct_fields__)
+        return tuple(None if column is None else column.tobytes() for column in columns)
+
     def followed_by(self, other: "Points") -> "Points":
         """These points, then the others; with levers where both have them."""
         pairs = {name: (getattr(self, name), getattr(other, name)) for name in self.__struct_fields__}
@@ -272,7 +284,7 @@ def covariances(a: Points, b: Points) -> Floats:
     """The covariance of every component at deviation 1: (n_components, n_a, n_b).
 
     The levers are among them where both sets of points have one. Kept: all parts of a prediction ask for
-    those of the sizes in question.
+    those of the same sizes, and most for those of the same entries.
     """
     shares = np.stack([share.covariance(a, b) for share in SHARES])
     shapes = np.stack([shape(a, b) for shape in SHAPES])
