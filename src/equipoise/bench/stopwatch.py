@@ -132,7 +132,7 @@ APART, BACKWARDS, THROUGHOUT = "apart", "backwards", "throughout"
 
 # What marks cost a short step, mostly by what they push out of caches, and what they may cost:
 # docs/measure/phases.md.
-_MARKS_S = 100 * MICROSECOND_S
+_MARKS_S = 300 * MICROSECOND_S
 _SHARE_OF_MARKS = 0.003
 # Phases of fewer cycles would be those of chance.
 _FEWEST_MARKED = 4
@@ -163,7 +163,7 @@ def marked_every(step_s: float, num_steps: int, period: int) -> int:
     Source: docs/measure/phases.md, what it costs.
 
     >>> marked_every(0.001, 400, 1), marked_every(0.001, 20, 1), marked_every(0.02, 20, 1)
-    (34, 5, 2)
+    (100, 5, 5)
     """
     wanted = ceil(_MARKS_S / (_SHARE_OF_MARKS * step_s))
     return max(1, min(wanted, num_steps // period // _FEWEST_MARKED))
