@@ -26,7 +26,7 @@ from equipoise.decide.estimators.model import (
     deciding,
     is_of_other_software,
     is_ordered,
-    nearest_chip,
+    nearest_chips,
     order_bounds,
 )
 from equipoise.decide.estimators.published import (
@@ -114,14 +114,11 @@ def held_out_chips(scores: Scores) -> Iterator[HeldOutChip]:
         for workload, of_workload in groupby(mine, lambda each: each.workload):
             rows = tuple(of_workload)
             sizes = [each.num_accelerators for each in rows]
-            without: list[str] = []
-            target = shipped().accelerator(slug)
-            while near := nearest_chip(others, workload, target, sizes, shipped(), without=without):
+            for near in nearest_chips(others, workload, shipped().accelerator(slug), sizes, shipped()):
                 found = list(_of_group(known, near, rows))
                 if found:
                     yield from found
                     break
-                without.append(near.chip.slug)
 
 
 def _of_group(known: Scores, near: NearChip, rows: Entries) -> Iterator[HeldOutChip]:

@@ -102,7 +102,7 @@ def swept(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ray")
     (folder / "models.py").write_text(MODELS)
     names = ["models:node_killed", "models:rank_killed", "mlp"]
-    # Ray waits 30 s for a node's processes, which is not to be changed and too short beside other work.
+    # Beside much other work even a longer wait for the processes of a node may be too short.
     for _ in range(3):
         with subprocess.Popen(
             [sys.executable, "-c", SWEEP, *names],

@@ -19,7 +19,7 @@ from equipoise.decide.estimators.model import (
     NearChip,
     carried_over,
     model_estimates,
-    nearest_chip,
+    nearest_chips,
     order_bounds,
     transfer_record,
     when_published,
@@ -502,23 +502,18 @@ def _measured(
     return None if found is None else replace(found, curves=None)
 
 
-def _near_chips(inputs: Inputs, system: RequestedSystem) -> Iterator[NearChip]:
-    """The chips that have results of the workload, whatever sizes are asked about, the nearest first."""
-    assert system.cluster is not None
-    assert inputs.scores is not None
-    slug, chip = inputs.training.workload.slug, system.cluster.accelerator
-    best, usual = results_of(inputs.scores).best, usual_sizes(system)
-    tried: list[str] = []
-    while near := nearest_chip(best, slug, chip, usual, inputs.catalogue, without=tried):
-        yield near
-        tried.append(near.chip.slug)
-
-
 def _transferred(
     inputs: Inputs, system: RequestedSystem, sizes: SizeRange, survey: Survey
 ) -> tuple[Estimates | None, NearChip | None]:
-    """Results of the nearest chip of which they can be carried over to the sizes that the model times."""
-    for near in _near_chips(inputs, system):
+    """Results of the nearest chip of which they can be carried over to the sizes that the model times.
+
+    Which chip that is does not depend on the sizes asked about.
+    """
+    assert system.cluster is not None
+    assert inputs.scores is not None
+    best, slug = results_of(inputs.scores).best, inputs.training.workload.slug
+    usual = usual_sizes(system)
+    for near in nearest_chips(best, slug, system.cluster.accelerator, usual, inputs.catalogue):
         free = _free_estimates(inputs, system, _also_known(inputs, sizes, survey, near.chip.slug))
         found = None if free is None else _from_chip(inputs, near, free)
         if found is not None:

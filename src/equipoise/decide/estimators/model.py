@@ -4,7 +4,7 @@ Also results of the nearest chip for one that has none, carried over by the mode
 """
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Literal, TypeAlias, get_args
 
@@ -99,26 +99,19 @@ def transfer_record(nearness: Nearness) -> TransferRecord:
     return next(each for each in transfer_records() if each.nearness == nearness)
 
 
-def nearest_chip(
-    best: Entries,
-    workload: str,
-    target: Accelerator,
-    sizes: Sequence[int],
-    catalogue: Catalogue,
-    *,
-    without: Collection[str] = (),
-) -> NearChip | None:
-    """The chip with results of a workload that is nearest to one without; None where none is near at all.
+def nearest_chips(
+    best: Entries, workload: str, target: Accelerator, sizes: Sequence[int], catalogue: Catalogue
+) -> tuple[NearChip, ...]:
+    """The chips with results of a workload that are near to one without, the nearest first.
 
     best: as `best_per_size` returned it, of MLPerf rounds alone. sizes: that the target is taken in.
-    without: accelerators from which nothing can be carried.
     The same chip in another form comes first, then other chips of its maker and kind; of those the one of the
     nearest peak, whose results are new and lie where the sizes are.
     """
     others = [each for each in best if each.workload == workload and each.accelerator != target.slug]
     rounds = sorted({each.campaign for each in others}, key=round_key)
     found = []
-    for slug in dict.fromkeys(each.accelerator for each in others if each.accelerator not in without):
+    for slug in dict.fromkeys(each.accelerator for each in others):
         try:
             chip = catalogue.accelerator(slug)
         except SpecError:
@@ -132,7 +125,7 @@ def nearest_chip(
         known = np.array([each.num_accelerators for each in results], dtype=float)
         far = _DOUBLINGS_PER_ROUND * (len(rounds) - 1 - newest) + _outside(sizes, known)
         found.append(NearChip(chip=chip, nearness=nearness, doublings=apart + far))
-    return min(found, key=lambda each: (each.nearness != "chip", each.doublings), default=None)
+    return tuple(sorted(found, key=lambda each: (each.nearness != "chip", each.doublings)))
 
 
 def _nearness(target: Accelerator, chip: Accelerator) -> Nearness | None:
