@@ -1,15 +1,15 @@
 """The page of an answer of `advise` or `plan`: first what to take, then everything behind it."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Final
 
 from msgspec.structs import replace
 
-from equipoise.decide.answer import Alternative, Answer
+from equipoise.decide.answer import Alternative, Answer, SystemAnswer
 from equipoise.decide.evidence import NOT_COMPARED, NOTHING_FITS
 from equipoise.report.blocks import Block, Page, Section, bullets, more_note, note, page_within, prose, strong
-from equipoise.report.format import listed, printable, sentence, written_in
+from equipoise.report.format import TIMES, count, listed, printable, sentence, written_in
 from equipoise.report.pages.answer import basis, compare, head, overview, resources
 
 _MOST_NAMED: Final = 2  # systems on which nothing fits
@@ -58,13 +58,18 @@ def _screen(answer: Answer, num_rows: int) -> tuple[Block, ...]:
     why = [each for each in answer.notes if each.startswith(begin)][:_MOST_NOTES]
     known = {each.system for each in answer.candidates}
     others = known - {each.system for each in shown} if len(shown) > 1 else ()
-    unfit = [each.title for each in answer.systems if each.name not in known and not answer.refusal]
+    unfit = [each for each in answer.systems if each.name not in known and not answer.refusal]
     return (
         *(overview.refusal_blocks(answer) if answer.recommended is None else ()),
         *(note(sentence(each)) for each in why),
         *head.answer_blocks(answer, is_brief=True),
         *((compare.sizes_table(answer, shown, is_brief=True),) if len(shown) > 1 else ()),
-        *((prose(f"Nothing fits on {_few(unfit)}: see the notes."),) if unfit else ()),
+        *(
+            (prose(f"Nothing fits on {_few([each.title for each in unfit])}: see the notes."),)
+            if unfit
+            else ()
+        ),
+        *(() if answer.refusal else _sizes_that_do_not_fit(answer, unfit)),
         *compare.unpriced_blocks(answer),
         change,
         more_note(
@@ -75,6 +80,29 @@ def _screen(answer: Answer, num_rows: int) -> tuple[Block, ...]:
             "how to run it" if answer.is_launched else "",
         ),
     )
+
+
+def _sizes_that_do_not_fit(answer: Answer, said: Collection[SystemAnswer]) -> Iterator[Block]:
+    """The sizes that the question names and on which nothing runs. said: systems that are named already."""
+    asked = answer.question.sizes
+    if asked is None or asked.is_range:
+        return
+    unfit = [
+        (each, sizes)
+        for each in answer.systems
+        if each not in said
+        and (sizes := [one.num_accelerators for one in each.unfit if one.num_accelerators in asked.listed])
+    ]
+    if len(unfit) > _MOST_NAMED:
+        all_sizes = sorted({size for _, sizes in unfit for size in sizes})
+        yield prose(
+            f"Does not fit: {listed([*map(count, all_sizes)])} on some of {len(answer.systems)} systems."
+        )
+    elif unfit:
+        named = (
+            f"{listed([*map(count, sizes)])} {TIMES} {head.chip_of(each.title)}" for each, sizes in unfit
+        )
+        yield prose(f"Does not fit: {'; '.join(named)}.")
 
 
 def _few(titles: Sequence[str]) -> str:
