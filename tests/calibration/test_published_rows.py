@@ -329,6 +329,24 @@ def test_parameters_that_are_stated_set_the_width_that_is_not(read):
 
 
 @pytest.mark.parametrize(
+    ("name", "sizes", "params_b", "published"),
+    [
+        # Published parameters: meta-llama/Llama-2-7b config and card; Qwen2.5-1.5B (tied embeddings) config and
+        # card; GPT-NeoX-20B (Black et al. 2022, table 1): two matrices.
+        ("Llama 2 of a fork", (32, 4096, 32, 32, 11008, 32000), "", 6_738_415_616),
+        ("nobody's", (32, 4096, 32, 32, 11008, 32000), "6.74", 6_738_415_616),
+        ("nobody's", (28, 1536, 12, 2, 8960, 151936), "1.54", 1_543_714_304),
+        ("nobody's", (44, 6144, 64, 64, 24576, 50432), "20.6", 20_554_567_680),
+    ],
+)
+def test_feed_forward_blocks_have_as_many_matrices_as_the_model_s(read, name, sizes, params_b, published):
+    names = ("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocabulary")
+    cells = {column: str(size) for column, size in zip(names, sizes, strict=True)}
+    row = read({**cells, "workload": name, "params_b": params_b})[0]
+    assert row.model.transformer.params == pytest.approx(published, rel=0.002)
+
+
+@pytest.mark.parametrize(
     ("chip", "software", "is_fused"),
     [
         ("A100 SXM 80GB", "Megatron-LM", False),

@@ -365,3 +365,36 @@ def test_casts_move_more_bytes_in_16_bits_and_none_in_32():
         layer_of_vision(cast_traffic=each, strategy={"precision": "tf32"}).forward_s for each in (1.0, 1.5)
     )
     assert cast_wide == pytest.approx(wide)
+
+
+@pytest.mark.parametrize(("trained", "adapted"), [("lora", 3), ("qlora", 7)])
+def test_adapters_launch_their_own_products(trained, adapted):
+    """Hu et al. 2021, equation 3: W x + B A x. Two products forward, four back, and none for the gradient of W.
+
+    Adapters lie on queries, keys and values, with 4-bit weights on all seven matrices of a layer of Llama.
+    """
+    llama = transformer_load(workload("llama31_8b").transformer, sequence=2048)
+    h100 = machine(cluster("dgx-h100", num_accelerators=1))
+    one = Strategy(microbatch_samples=1, global_batch_samples=1)
+    host = {}
+    for name, rank in (("full", 0), (trained, 16)):
+        chosen = replace(one, trained=name, lora_rank=rank)
+        host[name] = float(np.ravel(layer_time(llama, h100, grid([chosen]), PLAIN).host_s)[0])
+    assert host[trained] - host["full"] == pytest.approx((6 * adapted - 7) * PLAIN.launch_s)
+
+
+def test_experts_are_multiplied_again_where_operations_are_recomputed_one_by_one():
+    """torchtitan's list of operations to keep has no grouped product: FSDP's layers do all of them again."""
+    mixture = transformer_load(workload("qwen3_30b_a3b").transformer, sequence=8192)
+    without = replace(mixture, expert_flop=0.0, num_expert_products=0.0)
+    h100 = machine(cluster("dgx-h100", num_accelerators=8))
+    more = {}
+    for stage in (1, 3):
+        one = Strategy(
+            dp=8, ep=8, microbatch_samples=6, global_batch_samples=48, zero_stage=stage, recompute="selective"
+        )
+        with_experts, bare = (layer_time(load, h100, grid([one]), PLAIN) for load in (mixture, without))
+        forward = float(np.ravel(with_experts.forward_s - bare.forward_s)[0])
+        more[stage] = float(np.ravel(with_experts.recompute_s - bare.recompute_s)[0]) / forward
+    assert more[3] == pytest.approx(1.0)
+    assert more[1] == pytest.approx(0.0)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.load import Load, transformer_load
-from equipoise.perfmodel.memory import activation_bytes, memory, shards
+from equipoise.perfmodel.memory import activation_bytes, kept_activations, memory, shards
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.spec.hardware import accelerator
 from equipoise.spec.strategy import RECOMPUTES, Strategy, strategy
@@ -353,6 +353,25 @@ def test_what_is_needed_is_what_is_reserved_and_the_context(one):
     lives = sum(float(np.broadcast_to(getattr(found, kind), (1,))[0]) for kind in kinds)
     assert float(found.reserved[0]) == pytest.approx(lives * PLAIN.reserved_slack)
     assert float(found.needed[0]) == pytest.approx(float(found.reserved[0]) + PLAIN.fixed_bytes)
+
+
+def test_of_experts_nothing_is_kept_where_operations_are_recomputed_one_by_one():
+    """torchtitan's list of operations to keep has `aten.mm` and attention, and no grouped product.
+
+    Of Qwen3 30B-A3B a token keeps a layer's input (2,048 values), queries and attention's result (32 heads of
+    128 each) and every second of keys and values (4 heads of 128), in 2 bytes.
+    """
+    one = Strategy(dp=8, ep=8, global_batch_samples=8, zero_stage=3, recompute="selective")
+    kept = kept_activations(MIXTURE, grid([one])).chosen
+    assert float(np.ravel(kept)[0]) / 2048 == 2 * (2048 + 2 * 32 * 128 + 4 * 128)
+
+
+def test_what_runs_as_it_was_written_holds_the_logits_it_returns():
+    """`CausalLMOutputWithPast` has logits beside the loss: 128,256 of them a token, in 2 bytes."""
+    one = Strategy(dp=1, microbatch_samples=1, global_batch_samples=1, implementation="eager")
+    without = replace(LLAMA, logits_bytes=0.0)
+    more = activation_bytes(LLAMA, grid([one])) - activation_bytes(without, grid([one]))
+    assert float(np.ravel(more)[0]) == 2 * 2048 * 128_256
 
 
 def test_a_fused_loss_never_holds_more():

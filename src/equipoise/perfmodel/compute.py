@@ -14,6 +14,7 @@ from equipoise.perfmodel.layouts import (
 from equipoise.perfmodel.load import Floats, Load
 from equipoise.perfmodel.machine import Machine
 from equipoise.perfmodel.parameters import Parameters
+from equipoise.spec.strategy import WEIGHTS_SHARDED
 
 EAGER = CODES["implementation"].index("eager")
 BF16 = CODES["precision"].index("bf16")
@@ -27,6 +28,9 @@ NF4_BYTES = (4 + 0.127) / 8
 # frozen weights do not need.
 BACKWARD_PER_FORWARD = 2.0
 FROZEN_BACKWARD_PER_FORWARD = 1.0
+# Products of an adapter: two forward; back, the gradients of two inputs and of two weights (Hu et al. 2021,
+# equation 3).
+_ADAPTER_KERNELS, _ADAPTER_BACKWARD_KERNELS = 2.0, 4.0
 # Fused attention computes its scores again: five products for two (Dao et al. 2022, appendix B).
 _FUSED_BACKWARD_PER_FORWARD = 2.5
 # Of unfused attention the way back reads dropped scores, writes their gradient, reads it with the mask and
@@ -177,8 +181,9 @@ def layer_time(load: Load, machine: Machine, grid: StrategyGrid, parameters: Par
         + unpacking
     )
     # Unfused attention is what is worth computing again; where it is fused, every second product is, and all
-    # that is bound by memory (torchtitan 2024, section 2.3).
-    selected = np.where(fused, sharded * (load.again_flop / rate) + traffic, attention + scores)
+    # that is bound by memory (torchtitan 2024, section 2.3); with FSDP's policy experts' products, too.
+    grouped = np.where(grid.zero_stage >= WEIGHTS_SHARDED, experts, 0.0)
+    selected = np.where(fused, sharded * (load.again_flop / rate) + grouped + traffic, attention + scores)
     again = (grid.recompute == RECOMPUTE_FULL) * (parameters.recompute_share * forward) + (
         grid.recompute == RECOMPUTE_SELECTIVE
     ) * selected
@@ -288,7 +293,23 @@ def _host_s(load: Load, grid: StrategyGrid, parameters: Parameters) -> Numbers:
     rows = load.heads / grid.tp * grid.microbatch_samples
     split = (grid.fused_attention <= 0) & (rows % _SOFTMAX_ROWS > 0)
     launches = kernels * passes + split * (_SOFTMAX_KERNELS * (passes - 1))
+    if np.any(grid.trained != FULL_TRAINING):
+        launches = launches + _adapter_kernels(load, grid, parameters)
     return np.asarray(launches * (parameters.launch_s * eager * waiting))
+
+
+def _adapter_kernels(load: Load, grid: StrategyGrid, parameters: Parameters) -> Numbers:
+    """Kernels that training adapters launches more, a layer: forward, back and again; 0 where all is trained.
+
+    Assumes that frozen matrices launch no product for their weights' gradients, and that what scales and adds
+    an adapter's result is part of a product.
+    Source: Hu et al. 2021, equation 3, and its derivatives.
+    """
+    frozen = grid.trained != FULL_TRAINING
+    adapted = frozen * load.num_adapted + (grid.trained == _QLORA) * load.num_linear_adapted
+    again = (grid.recompute == RECOMPUTE_FULL) * parameters.recompute_share
+    more = adapted * (_ADAPTER_KERNELS * (1 + again) + _ADAPTER_BACKWARD_KERNELS)
+    return np.asarray(more - frozen * (load.num_adapted + load.num_linear_adapted))
 
 
 def head_time_s(load: Load, machine: Machine, grid: StrategyGrid, parameters: Parameters) -> Numbers:

@@ -74,10 +74,13 @@ class BlockLoad(Struct, frozen=True, kw_only=True):
     expert_params: Floats = 0.0
     adapter_params: Floats = 0.0
     linear_adapter_params: Floats = 0.0
+    num_adapted: Floats = 0.0
+    num_linear_adapted: Floats = 0.0
     kept_whole_bytes: Floats = 0.0
     kept_shared_bytes: Floats = 0.0
     kept_score_bytes: Floats = 0.0
     spared_shared_bytes: Floats = 0.0
+    spared_expert_bytes: Floats = 0.0
     kv_bytes: Floats = 0.0
 
 
@@ -109,13 +112,15 @@ class Load(BlockLoad, frozen=True, kw_only=True):
     leaves to a tensor axis, forward.
     dense_params, expert_params: a layer's; embedding_params: all tables; end_params: those at the fuller end
     of a pipeline; adapter_params: of adapters on attention, a layer and rank; linear_adapter_params: what
-    adapters on all linear layers have besides. frozen_share: forward passes of frozen models run with it, in
+    adapters on all linear layers have besides; num_adapted, num_linear_adapted: how many matrices those are.
+    frozen_share: forward passes of frozen models run with it, in
     its own; frozen_params: their weights, where they are not the model's.
     kept_whole_bytes, kept_shared_bytes, kept_score_bytes: activations a token and layer keeps for the way
     back, by the same sharing, and the scores that unfused attention keeps. spared_whole_bytes,
-    spared_shared_bytes: what is kept where operations are recomputed one by one. kept_loss_bytes,
-    kept_fused_loss_bytes: of logits and loss. boundary_bytes: of a token between two layers. kv_bytes: of a
-    token's keys and values, a layer.
+    spared_shared_bytes: what is kept where operations are recomputed one by one; spared_expert_bytes: that of
+    routed experts. kept_loss_bytes, kept_fused_loss_bytes: of logits and loss; logits_bytes: of logits as the
+    model returns them. boundary_bytes: of a token between two layers. kv_bytes: of a token's keys and values,
+    a layer.
     table_params: of a recommender's tables, each row on one rank; lookup_bytes: of the rows that a sample
     reads; pooled_bytes: of what is made of them, which travels to the sample's rank.
     """
@@ -141,6 +146,7 @@ class Load(BlockLoad, frozen=True, kw_only=True):
     kept_loss_bytes: Floats
     kept_fused_loss_bytes: Floats
     boundary_bytes: Floats
+    logits_bytes: Floats = 0.0
     table_params: Floats = 0.0
     lookup_bytes: Floats = 0.0
     pooled_bytes: Floats = 0.0
@@ -216,6 +222,7 @@ def transformer_load(model: Transformer, *, sequence: int) -> Load:
         spared_whole_bytes=whole / layers * _BYTES_PER_VALUE,
         kept_loss_bytes=_KEPT_LOSS_BYTES * logits,
         kept_fused_loss_bytes=_KEPT_FUSED_LOSS_BYTES * logits,
+        logits_bytes=_BYTES_PER_VALUE * logits,
         boundary_bytes=hidden * _BYTES_PER_VALUE,
     )
 
@@ -379,6 +386,8 @@ def _attention_block(model: Transformer, sequence: int, cross_tokens: int = 0) -
         dense_params=float(params),
         adapter_params=float(model.attention_adapter_width),
         linear_adapter_params=2.0 * model.hidden,
+        num_adapted=3.0,
+        num_linear_adapted=1.0,
         kept_score_bytes=5.0 * model.heads * most,
         spared_shared_bytes=(model.heads * key + model.kv_heads * value + output) * _BYTES_PER_VALUE,
         kv_bytes=shared * _BYTES_PER_VALUE,
@@ -401,6 +410,7 @@ def _dense_block(model: Transformer) -> BlockLoad:
         num_kernels=5.0,
         dense_params=float(model.dense_params),
         linear_adapter_params=float(model.dense_adapter_width),
+        num_linear_adapted=float(matrices),
         spared_shared_bytes=model.ffn_hidden * _BYTES_PER_VALUE,
     )
 
@@ -438,7 +448,8 @@ def _expert_block(model: Transformer) -> BlockLoad:
         num_syncs=1.0,
         dense_params=float(model.shared_params),
         expert_params=float(model.experts * model.expert_params),
-        spared_shared_bytes=(width / matrices) * _BYTES_PER_VALUE,
+        spared_shared_bytes=(shared / matrices) * _BYTES_PER_VALUE,
+        spared_expert_bytes=((routed + copies) / matrices) * _BYTES_PER_VALUE,
     )
 
 

@@ -221,8 +221,10 @@ def kept_activations(load: Load, grid: StrategyGrid) -> KeptActivations:
 
     Assumes selective recomputation drops the scores of unfused attention; where it is fused, it keeps a
     layer's input and every second product's result, and without a compiler also the last one, which
-    nothing reads.
-    Source: Korthikanti et al. 2022, eq. 1-6; torchtitan 2024, section 2.3.
+    nothing reads. Where weights are sharded, nothing of experts is kept: PyTorch's policy names operations to
+    keep, and grouped products are none of them.
+    Source: Korthikanti et al. 2022, eq. 1-6; torchtitan 2024, section 2.3; pytorch/torchtitan,
+    `_op_sac_save_list`: `aten.mm`, attention and reduce-scatters.
     """
     wider = value_bytes(grid) / 2
     tokens = tokens_per_rank(load, grid) * wider
@@ -233,7 +235,8 @@ def kept_activations(load: Load, grid: StrategyGrid) -> KeptActivations:
     scores = np.where(fused, 0.0, sharded * (load.kept_score_bytes / wider))
     plain = whole * load.kept_whole_bytes + sharded * load.kept_shared_bytes
     unread = np.where(grid.implementation == EAGER, load.boundary_bytes, 0.0)
-    spared = whole * (load.spared_whole_bytes + unread) + sharded * load.spared_shared_bytes
+    experts = np.where(grid.zero_stage >= WEIGHTS_SHARDED, 0.0, load.spared_expert_bytes)
+    spared = whole * (load.spared_whole_bytes + unread) + sharded * (load.spared_shared_bytes + experts)
     selective = np.where(fused, np.minimum(spared, plain), plain)
     all_kept = plain + scores
     boundary = np.minimum(whole * load.boundary_bytes, selective)
@@ -251,13 +254,17 @@ def activation_bytes(load: Load, grid: StrategyGrid) -> Numbers:
     Assumes the moment is either that of the loss, on the last stage, or that in which a layer is recomputed;
     the first stage holds the most micro-batches, the last one, besides the loss, one. DualPipe keeps one more
     than stages, its V half a one more, and the loss on the rank that has the first stage too. Offloaded, what
-    two layers keep lies there: that of the layer at work, and that of the one whose copy travels.
-    Source: arXiv 2412.19437, table 2; github.com/deepseek-ai/DualPipe, README (V: two stages a rank);
-    pytorch/torchtune, OffloadActivations (a stash of tensors under way).
+    two layers keep lies there: that of the layer at work, and that of the one whose copy travels. What runs
+    as it was written returns its logits, and holds them while the loss goes back.
+    Source: huggingface/transformers, `CausalLMOutputWithPast` (logits beside the loss); arXiv 2412.19437,
+    table 2; github.com/deepseek-ai/DualPipe, README (V: two stages a rank); pytorch/torchtune,
+    OffloadActivations (a stash of tensors under way).
     """
     kept = kept_activations(load, grid)
     tokens = tokens_per_rank(load, grid) / grid.tp
     loss = tokens * np.where(loss_is_fused(grid), load.kept_fused_loss_bytes, load.kept_loss_bytes)
+    returned = (grid.implementation == EAGER) * (load.logits_bytes * value_bytes(grid) / 2)
+    loss = loss + tokens * returned
     # A product reads its whole input on every tensor rank, and leaves a partial sum as large.
     split = (grid.tp > 1) & (grid.sequence_parallel > 0)
     gathered = split * (_GATHERED * tokens_per_rank(load, grid) * load.boundary_bytes)

@@ -114,6 +114,9 @@ _ENCODER_VOCABULARY = 30522
 _MASKED_FRACTION = 0.15
 
 
+# Feed-forward blocks of three matrices (Shazeer 2020), of which a stated width alone says nothing: LLaMA's,
+# and of who took its block over. Where parameters are stated, too, they decide.
+_GATED = re.compile(r"swiglu|geglu|gated|llama|mistral|mixtral|qwen|gemma", re.IGNORECASE)
 _HEAD_SIZE = re.compile(r"\bhead[-_ ](?:dim|size)[ =]+(\d{1,4})\b", re.IGNORECASE)
 
 
@@ -130,6 +133,7 @@ def _built(row: TextRow, *, layers: int, hidden: int, heads: int) -> tuple[Trans
     is_encoder = _ENCODER.search(stated(row, "workload")) is not None
     usual, like = (_ENCODER_VOCABULARY, "BERT") if is_encoder else (_VOCABULARY, "GPT")
     notes = [] if vocabulary else [f"vocabulary not stated: {usual}, as {like}"]
+    params = number(row, "params_b", most=_MAX_PARAMS_B)
     built = Transformer(
         layers=layers,
         hidden=hidden,
@@ -138,6 +142,7 @@ def _built(row: TextRow, *, layers: int, hidden: int, heads: int) -> tuple[Trans
         kv_heads=count(row, "kv_heads", most=_MAX_HEADS) or heads,
         head_size=int(stated_size[1]) if stated_size else hidden // heads,
         ffn_hidden=ffn_hidden or 4 * hidden,
+        gated=ffn_hidden is not None and _GATED.search(stated(row, "workload")) is not None,
         tied_embeddings=vocabulary is None,
         position_embeddings=1 if vocabulary is None else 0,
         causal=not is_encoder,
@@ -146,7 +151,14 @@ def _built(row: TextRow, *, layers: int, hidden: int, heads: int) -> tuple[Trans
         top_k=top_k or 0,
         expert_ffn_hidden=(ffn_hidden or 4 * hidden) if experts else 0,
     )
-    params = number(row, "params_b", most=_MAX_PARAMS_B)
+    if params is not None and ffn_hidden is not None and not experts:
+        total = params * SI_PREFIXES["G"]
+        kinds = (
+            replace(built, gated=gated, tied_embeddings=tied)
+            for gated in (built.gated, not built.gated)
+            for tied in (built.tied_embeddings, not built.tied_embeddings)
+        )
+        built = min(kinds, key=lambda each: abs(each.params / total - 1))
     if params is None or ffn_hidden is not None or experts:
         return built, tuple(notes)
     fitted = _of_params(built, params * SI_PREFIXES["G"])
