@@ -44,6 +44,7 @@ AuthType=auth/munge
 AuthInfo=socket={folder}/munge.socket
 CryptoType=crypto/munge
 SlurmctldPort={ports[0]}
+FirstJobId={ports[0]}
 SlurmctldPidFile={folder}/ctld.pid
 SlurmdPidFile={folder}/d.%n.pid
 SlurmdSpoolDir={folder}/spool.%n

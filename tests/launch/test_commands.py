@@ -191,6 +191,22 @@ def test_hosts_meet_at_one_of_them():
     )
 
 
+def test_jobs_of_slurm_that_share_a_host_meet_at_ports_of_their_own():
+    found = {each.target: each for each in snippets("dp=24 microbatch=1 global_batch=24")}
+    stubs = "scontrol() { echo h1; }; srun() { echo \"$@\"; }; SLURM_JOB_NODELIST=h1\n"
+    ports = []
+    for job in ("4711", "4712", "67043328"):  # the last is the highest that Slurm gives
+        ran = subprocess.run(
+            ["bash", "-c", f"SLURM_JOB_ID={job}; {stubs}{found['Slurm'].code}"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        ports.append(int(ran.stdout.split("h1:")[1].split()[0]))
+    assert len({*ports}) == 3
+    assert all(1024 <= port < 32768 for port in ports)  # neither privileged nor of those that Linux hands out
+
+
 def test_a_rack_of_fast_links_is_many_hosts():
     plan = strategy("dp=72 microbatch=1 global_batch=72")
     assert ranks_per_host(cluster("gb200-nvl72", num_accelerators=72), plan) == 4
