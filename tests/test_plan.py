@@ -160,6 +160,8 @@ def test_an_invalid_question_is_one_sentence_and_exit_code_two(arguments, words)
 
 def test_sizes_that_are_asked_about_and_too_small_stand_on_the_first_screen():
     # 70 G parameters of mixed-precision Adam take 16 bytes each: 1.1 TB; 4 x 80 GB hold 0.32, 16 hold 1.28.
-    shown = in_process("plan", "llama2_70b", "--accelerator", "h100", "--at", "2,4,16", "--tokens", "1B").stdout
+    shown = in_process(
+        "plan", "llama2_70b", "--accelerator", "h100", "--at", "2,4,16", "--tokens", "1B"
+    ).stdout
     (line,) = [each for each in shown.splitlines() if "not fit" in each]
     assert re.findall(r"\d+", line.split("H100")[0]) == ["2", "4"]

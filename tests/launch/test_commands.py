@@ -193,7 +193,7 @@ def test_hosts_meet_at_one_of_them():
 
 def test_jobs_of_slurm_that_share_a_host_meet_at_ports_of_their_own():
     found = {each.target: each for each in snippets("dp=24 microbatch=1 global_batch=24")}
-    stubs = "scontrol() { echo h1; }; srun() { echo \"$@\"; }; SLURM_JOB_NODELIST=h1\n"
+    stubs = 'scontrol() { echo h1; }; srun() { echo "$@"; }; SLURM_JOB_NODELIST=h1\n'
     ports = []
     for job in ("4711", "4712", "67043328"):  # the last is the highest that Slurm gives
         ran = subprocess.run(
