@@ -477,7 +477,7 @@ def _chosen_for_you(inputs: Inputs, assessment: Assessment, best: Candidate | No
     chosen = [*inputs.training.chosen_for_you, *assessment.system.chosen_for_you]
     least = {"cost": "money", "energy": "energy"}.get(inputs.query.objective)
     if least is not None and inputs.query.deadline_s is None:
-        chosen.append(f"no deadline: the least {least} is mostly at the fewest accelerators (--deadline)")
+        chosen.append(f"no deadline: few accelerators take the least {least} (--deadline)")
     if best is None:
         return tuple(chosen)
     chosen += batch_words(
