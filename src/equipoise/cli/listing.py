@@ -190,7 +190,7 @@ def software(_tables: Tables, _catalogue: Catalogue) -> list[dict[str, Any]]:
             "measured_on": one.vendor,
             "is_eager": one.is_eager,
             "default_of": [
-                f"{kind} on {rule.vendor}"
+                f"{kind}{' in 4 bits' if rule.trained == ('qlora',) else ''} on {rule.vendor}"
                 for rule in RULES
                 if rule.software == one.name
                 for kind in rule.architectures

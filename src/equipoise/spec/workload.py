@@ -237,9 +237,8 @@ class Workload(Struct, frozen=True, kw_only=True):
         return None if width is None or self.lora_rank is None else float(self.lora_rank * width)
 
     def is_unlike_published(self, trained: Trained) -> bool:
-        """Whether no published times are of such a training: 4 bits, further frozen models, figures."""
-        of_figures = self.transformer is None and trained != "full"
-        return trained == "qlora" or bool(self.frozen_share) or of_figures
+        """Whether no published times are of such a training: beside frozen models, adapters on figures."""
+        return bool(self.frozen_share) or (self.transformer is None and trained != "full")
 
 
 class _Named(Struct, frozen=True, kw_only=True):

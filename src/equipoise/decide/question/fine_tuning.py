@@ -150,11 +150,6 @@ def trained_part(query: TrainingQuery) -> Trained | None:
 def not_validated(about: Workload) -> tuple[str, ...]:
     """What of a training no published or measured times were held against, in words."""
     found = []
-    if about.trained == "qlora":
-        found.append(
-            "No published times of QLoRA are in the data: its times are those of LoRA with the traffic of "
-            f"dequantisation, and {_WIDENED}."
-        )
     if about.rollout is not None:
         found.append(
             "A step of reinforcement learning is generation, two forward passes and training, one after the "
@@ -162,7 +157,7 @@ def not_validated(about: Workload) -> tuple[str, ...]:
             "(1.5 to 5.5), and so does this: weights are handed over, samples padded, rewards waited for. "
             "The strategy is for verl, OpenRLHF, NeMo RL or TRL; no script is written for them."
         )
-    elif about.transformer is None and about.trained == "lora":
+    elif about.transformer is None and about.trained != "full":
         found.append(
             "No published times of adapters on models of images are in the data: they are counted as one way "
             f"back through frozen weights, and {_WIDENED}."
