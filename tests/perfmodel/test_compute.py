@@ -99,6 +99,16 @@ def test_odd_vocabularies_slow_the_output_matrix_where_nobody_pads_them():
     assert ratios == pytest.approx([2, 4, 8])
 
 
+def test_the_output_matrix_is_frozen_next_to_adapters():
+    # Hu et al. 2021, section 4.2: only adapters are trained, so of its three products the weights' gradient goes.
+    load = transformer_load(GPT_22B, sequence=2048)
+    products = PLAIN.changed({"head_kernels": 1e-9, "head_traffic": 1e-9})
+    full = replace(OLD, tp=1)
+    adapters = replace(full, trained="lora", lora_rank=16)
+    all_s, frozen_s = (float(head_time_s(load, SELENE, one(each), products)[0]) for each in (full, adapters))
+    assert frozen_s / all_s == pytest.approx(2 / 3)
+
+
 def test_softmax_not_fused_costs_launches_where_heads_come_in_odd_blocks():
     load = transformer_load(GPT_22B, sequence=2048)
     fused, split = (

@@ -315,7 +315,8 @@ def _adapter_kernels(load: Load, grid: StrategyGrid, parameters: Parameters) -> 
 def head_time_s(load: Load, machine: Machine, grid: StrategyGrid, parameters: Parameters) -> Numbers:
     """Seconds of logits and loss for one micro-batch, forward and back, on the last stage.
 
-    Assumes that matrices no multiple of 16 bytes wide lose a share of their rate a halving.
+    Assumes that matrices no multiple of 16 bytes wide lose a share of their rate a halving, and that next to
+    adapters the output's matrix is frozen, as the layers' are.
     Source: alignment as in NVIDIA's matrix multiplication guide; host and device as of a layer.
     """
     sharded = tokens_per_rank(load, grid) / grid.tp
@@ -324,7 +325,8 @@ def head_time_s(load: Load, machine: Machine, grid: StrategyGrid, parameters: Pa
     width = np.floor(load.vocabulary / grid.tp)
     halvings = sum((width % each > 0) * 1.0 for each in _ALIGNED)
     reached = parameters.head_fraction * parameters.unaligned_fraction**halvings
-    products = (1 + load.frozen_share + BACKWARD_PER_FORWARD) * sharded * (load.head_flop / (wide * reached))
+    back = np.where(grid.trained == FULL_TRAINING, BACKWARD_PER_FORWARD, FROZEN_BACKWARD_PER_FORWARD)
+    products = (1 + load.frozen_share + back) * sharded * (load.head_flop / (wide * reached))
     moved = np.where(loss_is_fused(grid), load.fused_loss_bytes, load.loss_bytes)
     eager = np.where(grid.implementation == EAGER, parameters.eager_launch, 1.0)
     host = np.asarray(

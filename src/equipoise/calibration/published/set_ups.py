@@ -208,7 +208,7 @@ class StrategyWords(Struct, frozen=True, kw_only=True):
 
     shard_group: ranks over which states are sharded, where that is not all of dp. is_interleaved: several
     chunks a pipeline rank, their number perhaps unsaid. splits_sequences: of tensor parallelism. framework:
-    whose defaults hold.
+    whose defaults hold. rank: of adapters.
     """
 
     precision: Precision | None
@@ -222,9 +222,11 @@ class StrategyWords(Struct, frozen=True, kw_only=True):
     implementation: Implementation
     offload: Offload
     trained: Trained
+    rank: int | None
     num_accumulated: str | None
 
 
+_RANK = re.compile(r"(?<![a-z0-9])(?:lora[- _])?(?:rank|r)[ =]+(\d{1,4})(?![\d.])")
 _RECOMPUTE_WORDS = (
     r"(?P<how>full|selective|no|without)[ -]+(?:activation[ -]+)?(?:recompute|recomputation|checkpointing|ac)"
 )
@@ -263,6 +265,7 @@ def strategy_words(config: str, precision: str, recompute: str) -> StrategyWords
         if _has(text, r"(?:cpu[- ]|optimizer[- ])?offload(?:ing|ed)?|zero-offload")
         else "none",
         trained="qlora" if _has(text, "qlora") else "lora" if _has(text, "lora") else "full",
+        rank=int(rank[1]) if (rank := _RANK.search(text)) else None,
         num_accumulated=_value(text, r"(?:grad(?:ient)?[-_ ])?acc(?:um|umulation)?(?:[-_ ]steps)?"),
     )
 
@@ -403,7 +406,7 @@ def strategy_of(
         implementation=words.implementation,
         offload=words.offload,
         trained=words.trained,
-        lora_rank=0 if words.trained == "full" else _USUAL_RANK,
+        lora_rank=0 if words.trained == "full" else words.rank or _USUAL_RANK,
     )
     return found, tuple(notes)
 
@@ -488,7 +491,7 @@ _FP32_LOGITS = re.compile(r"torchtitan\b.*_2024\d\d_", re.IGNORECASE)
 def _fuses_attention(row: TextRow, words: StrategyWords, chip_year: int | None) -> bool:
     """Whether scores stay on the chip: not in Megatron of 2021/22, which no newer chip ran, in NVIDIA's
     DeepLearningExamples (whose models NGC containers run: BERT's modeling.py, Transformer-XL's
-    mem_transformer.py) and in fp16 training of that time, else yes.
+    mem_transformer.py) and in fp16 training on chips of that time, else yes.
     """
     text = f"{stated(row, 'workload')} {stated(row, 'parallel_config')}"
     if _FUSED.search(text):
@@ -496,4 +499,4 @@ def _fuses_attention(row: TextRow, words: StrategyWords, chip_year: int | None) 
     is_old = (chip_year or 0) <= _LAST_UNFUSED_CHIP_YEAR
     if _UNFUSED.search(text) or (is_old and _UNFUSED_AT_FIRST.search(text)):
         return False
-    return words.precision != "fp16"
+    return words.precision != "fp16" or not is_old
