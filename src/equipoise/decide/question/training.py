@@ -5,7 +5,7 @@ Workload, budget of work, batch, and what may be chosen of strategies.
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from statistics import median
 from typing import Final
@@ -22,6 +22,7 @@ from equipoise.decide.question.fine_tuning import (
     as_asked,
     examples_words,
     not_validated,
+    of_length,
     rollout_words,
     samples_of_examples,
     usual_fine_tuning_batch,
@@ -334,8 +335,10 @@ def training(query: TrainingQuery, catalogue: Catalogue, scores: Scores | None) 
         known = counted.workload(query.workload, query.workload)
         if batch is None:
             batch = counted.num_samples
+    elif query.config is None:
+        known = catalogue.workload(query.workload)
     else:
-        known = catalogue.workload(query.workload) if query.config is None else _of_config(query, chosen)
+        known = _with_published_batch(_of_config(query, chosen), catalogue.workloads())
     about = as_asked(query, known) if query.changes_workload else known
     if about.rollout is not None:
         chosen.append(rollout_words(about.rollout))
@@ -404,6 +407,32 @@ def _of_config(query: TrainingQuery, chosen: list[str]) -> Workload:
     if found.assumed:
         chosen.append(found.assumed)
     return found.workload
+
+
+# Parameters of two descriptions of one model may differ by what one of them rounds.
+_SAME_PARAMS: Final = 1e-3
+
+
+def _with_published_batch(model: Workload, known: Iterable[Workload]) -> Workload:
+    """The model of a config.json with the batch that a paper states of the same one in the catalogue.
+
+    Assumes that models of as many layers, as wide and with as many parameters are one.
+    """
+    shape = model.transformer
+    if model.usual_batch_samples is not None or shape is None or model.sequence_tokens is None:
+        return model
+    for other in known:
+        its = other.transformer
+        if (
+            other.usual_batch_samples is not None
+            and its is not None
+            and (other.area, its.layers, its.hidden) == (model.area, shape.layers, shape.hidden)
+            and math.isclose(its.params, shape.params, rel_tol=_SAME_PARAMS)
+        ):
+            same = of_length(other, model.sequence_tokens)
+            batch, source = same.usual_batch_samples, same.usual_batch_source
+            return replace(model, usual_batch_samples=batch, usual_batch_source=source)
+    return model
 
 
 def _chosen_batch(
