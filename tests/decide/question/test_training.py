@@ -116,9 +116,11 @@ def test_a_config_takes_the_batch_of_its_models_paper(tmp_path):
     for stated, samples in (({"sequence": 8192}, 2048), ({}, 4096), ({"global_batch": 512}, 512)):
         found = training(query({**asked, **stated}), catalogue(), None)
         assert found.global_batch_samples == samples
+        assert found.workload.slug == "llama31_405b"  # what is published of it is of this model
     path.write_text(json.dumps({**config, "num_hidden_layers": 120}))
     other = training(query(asked), catalogue(), None)
     assert "4 Mi tokens" in other.batch_words  # another model, of which nothing is published
+    assert other.workload.slug != "llama31_405b"
 
 
 def test_a_batch_that_results_span_is_left_to_be_chosen():

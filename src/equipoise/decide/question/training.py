@@ -338,7 +338,7 @@ def training(query: TrainingQuery, catalogue: Catalogue, scores: Scores | None) 
     elif query.config is None:
         known = catalogue.workload(query.workload)
     else:
-        known = _with_published_batch(_of_config(query, chosen), catalogue.workloads())
+        known = _as_in_catalogue(_of_config(query, chosen), catalogue.workloads())
     about = as_asked(query, known) if query.changes_workload else known
     if about.rollout is not None:
         chosen.append(rollout_words(about.rollout))
@@ -409,30 +409,26 @@ def _of_config(query: TrainingQuery, chosen: list[str]) -> Workload:
     return found.workload
 
 
-# Parameters of two descriptions of one model may differ by what one of them rounds.
-_SAME_PARAMS: Final = 1e-3
+def _as_in_catalogue(model: Workload, known: Iterable[Workload]) -> Workload:
+    """The model of a config.json under the name of the same one in the catalogue, with its paper's batch.
 
-
-def _with_published_batch(model: Workload, known: Iterable[Workload]) -> Workload:
-    """The model of a config.json with the batch that a paper states of the same one in the catalogue.
-
-    Assumes that models of as many layers, as wide and with as many parameters are one.
+    What is known of that model by its name is then known of this one: published trainings, the user's runs.
+    Assumes that models whose sizes are all equal are one.
     """
-    shape = model.transformer
-    if model.usual_batch_samples is not None or shape is None or model.sequence_tokens is None:
+    shape, length = model.transformer, model.sequence_tokens
+    same = (
+        each
+        for each in known
+        if each.trained == "full" and (each.area, each.transformer) == (model.area, shape)
+    )
+    found = next(same, None)
+    if found is None or shape is None or length is None:
         return model
-    for other in known:
-        its = other.transformer
-        if (
-            other.usual_batch_samples is not None
-            and its is not None
-            and (other.area, its.layers, its.hidden) == (model.area, shape.layers, shape.hidden)
-            and math.isclose(its.params, shape.params, rel_tol=_SAME_PARAMS)
-        ):
-            same = of_length(other, model.sequence_tokens)
-            batch, source = same.usual_batch_samples, same.usual_batch_source
-            return replace(model, usual_batch_samples=batch, usual_batch_source=source)
-    return model
+    alike = of_length(found, length)
+    if alike.usual_batch_samples is None:
+        return replace(model, slug=found.slug)
+    batch, source = alike.usual_batch_samples, alike.usual_batch_source
+    return replace(model, slug=found.slug, usual_batch_samples=batch, usual_batch_source=source)
 
 
 def _chosen_batch(
