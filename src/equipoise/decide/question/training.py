@@ -395,7 +395,8 @@ def _of_config(query: TrainingQuery, chosen: list[str]) -> Workload:
 
     assert query.config is not None
     found = read_config(query.config)
-    if query.sequence_tokens is None and found.workload.area == "language":
+    # Samples that a model generates are as long as its prompts and completions.
+    if query.sequence_tokens is None and found.workload.area == "language" and "grpo" not in query.train:
         tokens = format_count(found.workload.sequence_tokens or 0)
         chosen.append(f"samples of {tokens} tokens (--sequence for another number)")
     if query.sequence_tokens is None and found.of_samples:
