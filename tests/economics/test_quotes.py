@@ -75,9 +75,14 @@ def test_the_commitment_of_a_listed_price_is_that_of_its_source():
     assert price("tpu-v5e").is_hourly
 
 
-def test_toml_and_csv_hold_the_same(tmp_path):
+@pytest.mark.parametrize(
+    "text",
+    [CSV, CSV.replace(",", ";"), CSV.replace(", ", "\t"), CSV.replace("provider, s", "Provider, S")],
+    ids=["commas", "semicolons", "tabs", "capitals"],
+)
+def test_toml_and_csv_hold_the_same(tmp_path, text):
     (one,) = read_quotes(_file(tmp_path, TOML))
-    (other,) = read_quotes(_file(tmp_path, CSV, "quotes.csv"))
+    (other,) = read_quotes(_file(tmp_path, text, "quotes.csv"))
     assert (one.system, one.price) == (other.system, other.price)
     assert one.price.interval == exact(2.0)
 

@@ -240,6 +240,8 @@ def test_a_chip_alone_in_its_node_needs_no_link_inside(tmp_path: Path) -> None:
         (OWN.replace("200e9", "200"), r"link_byte_per_s=200;.* 200e9"),
         (OWN + "memory_bytes = 24", r"memory_bytes=24;.* 24e9"),
         (OWN + "peak_bf16_flop_per_s = 165", r"peak_bf16_flop_per_s=165;.* 165e9"),
+        (OWN + "power_w = 0.7", r"power_w=0\.7;.* 700"),
+        (OWN + "inter_latency_s = 3.4", r"inter_latency_s=3\.4;.* 3\.4e-6"),
         (OWN + SYSTEM.replace('"the rack"', '"--"'), r"a\.toml:\d+: .*alias.* letter .*digit"),
         (
             OWN + SYSTEM + SYSTEM.replace("our-rack", "x").replace("Our", "X"),

@@ -677,6 +677,13 @@ def test_what_is_no_such_file_is_refused_in_one_sentence(name, tmp_path):
     assert "\n" not in str(refused.value)
 
 
+def test_a_type_of_nothing_is_none(tmp_path):
+    with pytest.raises(SpecError, match="no model_type"):
+        read_config(written(tmp_path, {"model_type": None, "hidden_size": 64}))
+    keys = DIFFUSION["sd3_medium"]["config"]
+    assert read_config(written(tmp_path, {**keys, "model_type": None})).workload.params > 0
+
+
 def test_what_is_no_file_is_refused(tmp_path):
     for path in (tmp_path, tmp_path / "none.json"):
         with pytest.raises(SpecError, match=r"config\.json"):

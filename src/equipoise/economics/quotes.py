@@ -139,9 +139,11 @@ def _toml_rows(text: str, where: str) -> Iterator[Mapping[str, Any]]:
 def _csv_rows(text: str) -> Iterator[Mapping[str, Any]]:
     import csv  # noqa: PLC0415 - only for quotes
 
-    for row in csv.DictReader(io.StringIO(text), skipinitialspace=True):
+    # A spreadsheet writes the separator of its language.
+    delimiter = max(",;\t", key=text.partition("\n")[0].count)
+    for row in csv.DictReader(io.StringIO(text), skipinitialspace=True, delimiter=delimiter):
         yield {
-            "" if key is None else key.strip(): value
+            "" if key is None else key.strip().lower(): value
             for key, value in row.items()
             if value is not None and value != ""
         }

@@ -20,6 +20,7 @@ from msgspec.structs import fields
 
 from equipoise.errors import DataError, SpecError, UnknownNameError
 from equipoise.files import read_input, shipped_table
+from equipoise.units import SI_PREFIXES
 
 RecordT = TypeVar("RecordT", bound=Struct)
 
@@ -165,6 +166,10 @@ def _fields(kind: type[Struct]) -> dict[str, tuple[Any, bool]]:
 # gives in giga or tera.
 _UNITS: Final = {"_bytes": "bytes", "_byte_per_s": "bytes per second", "_flop_per_s": "FLOP per second"}
 _LEAST_OF_UNIT: Final = 1e6
+# No accelerator draws less than a watt, and no message takes a second: a data sheet gives the one in
+# kilowatts, the other in microseconds.
+_LEAST_W: Final = 1.0
+_MOST_LATENCY_S: Final = 1.0
 
 
 class FactBlock(Struct, frozen=True, kw_only=True):
@@ -230,11 +235,17 @@ class FactBlock(Struct, frozen=True, kw_only=True):
         return int(number)
 
     def check_units(self) -> None:
-        """Refuse memory and rates that are in no unit of theirs."""
+        """Refuse memory, rates, powers and latencies that are in no unit of theirs."""
         for key, value in self.fields.items():
+            if not isinstance(value, int | float) or value <= 0:
+                continue
             unit = next((words for end, words in _UNITS.items() if key.endswith(end)), None)
-            if unit is not None and isinstance(value, int | float) and 0 < value < _LEAST_OF_UNIT:
+            if unit is not None and value < _LEAST_OF_UNIT:
                 raise self.refuse(key, f"{unit}, as {value:g}e9 for {value:g} giga")
+            if key.endswith("_w") and value < _LEAST_W:
+                raise self.refuse(key, f"watts, as {value * SI_PREFIXES['k']:g} for {value:g} kilowatts")
+            if key.endswith("_latency_s") and value >= _MOST_LATENCY_S:
+                raise self.refuse(key, f"seconds, as {value:g}e-6 for {value:g} microseconds")
 
     def texts(self, key: str) -> tuple[str, ...]:
         """A list of texts; empty where the field is absent."""

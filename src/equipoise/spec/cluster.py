@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import pairwise, permutations
+from operator import mul
 from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeAlias, TypedDict, Unpack
@@ -31,6 +32,7 @@ from equipoise.spec.hardware import (
     TOPOLOGIES,
     Accelerator,
     Confidence,
+    Dtype,
     Hardware,
     Topology,
     capped,
@@ -421,7 +423,6 @@ _MIXTURE_RATES = (
     "bridge_byte_per_s",
     "inter_byte_per_s",
 )
-_SHARES = ("ordered_fraction", "ordered_fp32_fraction")
 _MIXTURE_COUNTS = ("memory_bytes", "node_size", "num_nics")
 _LATENCIES = ("intra_latency_s", "inter_latency_s")
 
@@ -429,13 +430,15 @@ _LATENCIES = ("intra_latency_s", "inter_latency_s")
 def mixture(chips: tuple[Accelerator, ...]) -> Accelerator:
     """One accelerator that stands for equal numbers of several: the least of each rate and size, mean power.
 
+    Its shares of peaks are those that give the least rate that any of them reaches.
+
     Assumes equal shares of the work, so that the slowest sets the pace; what one does not state is unknown.
     Source: definition of synchronous training.
     """
     if len({chip.slug for chip in chips}) == 1:
         return chips[0]
     facts: dict[str, object] = {}
-    for names, least in ((_MIXTURE_RATES + _SHARES, min), (_MIXTURE_COUNTS, min), (_LATENCIES, max)):
+    for names, least in ((_MIXTURE_RATES, min), (_MIXTURE_COUNTS, min), (_LATENCIES, max)):
         facts |= {name: _of_all(chips, name, least) for name in names}
     hosted = any(chip.topology == "host" for chip in chips)
     title = " + ".join(chip.title for chip in chips)
@@ -454,8 +457,24 @@ def mixture(chips: tuple[Accelerator, ...]) -> Accelerator:
         shares_host_memory=any(chip.shares_host_memory for chip in chips),
         asynchronous_products=min(chip.asynchronous_products or 0 for chip in chips),
         node_source=chips[0].node_source,
+        ordered_fraction=_share_of_least(chips, "achievable_fraction", _NARROW),
+        ordered_fp32_fraction=_share_of_least(chips, "achievable_fp32_fraction", ("fp32",)),
         **facts,  # type: ignore[arg-type]  # numbers, by name
     )
+
+
+_NARROW = tuple(dtype for dtype in DTYPES if dtype != "fp32")
+
+
+def _share_of_least(chips: tuple[Accelerator, ...], share: str, dtypes: tuple[Dtype, ...]) -> float:
+    """The share of the lowest peak at which the lowest rate of several accelerators lies.
+
+    The least over the types that all of them state; the lowest share of any where there is no such type.
+    """
+    shares: list[float] = [getattr(chip, share) for chip in chips]
+    stated = [[rate for chip in chips if (rate := chip.peak_flop_per_s(each))] for each in dtypes]
+    common = [peaks for peaks in stated if len(peaks) == len(chips)]
+    return min((min(map(mul, each, shares)) / min(each) for each in common), default=min(shares))
 
 
 def _of_all(

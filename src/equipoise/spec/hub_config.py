@@ -56,7 +56,7 @@ def read_config(path: Path) -> HubModel:
     """
     outer, path = _model_of(_read(path), path)
     keys, is_nested = outer, False
-    kind = outer["model_type"] if "model_type" in outer else outer["_class_name"]
+    kind = outer["_class_name"] if outer.get("model_type") is None else outer["model_type"]
     family = family_of_type(kind)
     while family is None or "pair" not in family.parts:
         inner = next((key for key in _LANGUAGE if isinstance(keys.get(key), dict)), None)
@@ -117,7 +117,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise SpecError(f"{path}: not JSON: {str(err)[:100]}; expected the config.json of a model") from err
     kind = found.get("_class_name") if isinstance(found, dict) else None
     is_of_diffusers = isinstance(kind, str) and len(kind) <= MOST_NAME and kind.isprintable()
-    if not isinstance(found, dict) or ("model_type" not in found and not is_of_diffusers):
+    if not isinstance(found, dict) or (found.get("model_type") is None and not is_of_diffusers):
         raise SpecError(f"{path}: no model_type; expected the config.json of a model")
     return found
 
@@ -125,7 +125,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _model_of(found: dict[str, Any], path: Path) -> tuple[dict[str, Any], Path]:
     """The model that a document describes, and where: of a pipeline of diffusers that which removes noise."""
     part = next((each for each in ("transformer", "unet") if isinstance(found.get(each), list)), None)
-    if "model_type" in found or part is None:
+    if found.get("model_type") is not None or part is None:
         return found, path
     inner = path.parent / part / "config.json"
     if not inner.is_file():

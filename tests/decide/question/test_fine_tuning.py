@@ -42,6 +42,16 @@ def test_a_config_of_the_hub_is_trained_as_the_workload_of_the_catalogue():
     assert found.global_batch_samples == known.global_batch_samples == 128
 
 
+def test_what_a_model_generates_is_as_long_as_asked_and_no_other_length_is_named():
+    config = Path(__file__).parents[2] / "bank" / "workloads" / "qwen25_32b_config.json"
+    plain = training(query({"config": config, "examples": "1k", "train": "lora"}), shipped(), None)
+    assert any("4,096" in words for words in plain.chosen_for_you)
+    asked = {"config": config, "examples": "1k", "train": ["lora", "grpo"], "prompt": 200, "completion": 8000}
+    found = training(query(asked), shipped(), None)
+    assert found.workload.sequence_tokens == 8200
+    assert not any("4,096" in words for words in found.chosen_for_you)
+
+
 @pytest.mark.parametrize(
     ("workload", "given", "batch"),
     [

@@ -1,5 +1,7 @@
 """What is trained: the batch is the user's, what is chosen for the user is named, knobs are the workload's."""
 
+import json
+
 import pytest
 from asking import published_scores
 
@@ -88,6 +90,37 @@ def test_a_model_takes_the_batch_of_its_paper():
     found = trained("deepseekv3_671b", tokens=14.8e12)
     assert found.global_batch_samples == 15360  # DeepSeek-AI 2024 (arXiv:2412.19437), section 4.2
     assert "DeepSeek-AI 2024" in found.batch_words
+
+
+@pytest.mark.parametrize(("sequence", "samples"), [(4096, 15_360), (32_768, 1920), (131_072, 480)])
+def test_a_longer_sample_keeps_the_tokens_of_the_papers_batch(sequence, samples):
+    # DeepSeek-AI 2024 (arXiv:2412.19437), sections 4.2 and 4.3: pretraining and both extensions of the context.
+    found = trained("deepseekv3_671b", tokens=1e12, sequence=sequence)
+    assert found.global_batch_samples == samples
+
+
+def test_a_config_takes_the_batch_of_its_models_paper(tmp_path):
+    config = {
+        "model_type": "llama",
+        "hidden_size": 16_384,
+        "intermediate_size": 53_248,
+        "num_attention_heads": 128,
+        "num_hidden_layers": 126,
+        "num_key_value_heads": 8,
+        "vocab_size": 128_256,
+    }
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    asked = {"config": path, "tokens": 15e12}
+    # 16 M tokens: Llama team 2024, section 3.4.1.
+    for stated, samples in (({"sequence": 8192}, 2048), ({}, 4096), ({"global_batch": 512}, 512)):
+        found = training(query({**asked, **stated}), catalogue(), None)
+        assert found.global_batch_samples == samples
+        assert found.workload.slug == "llama31_405b"  # what is published of it is of this model
+    path.write_text(json.dumps({**config, "num_hidden_layers": 120}))
+    other = training(query(asked), catalogue(), None)
+    assert "4 Mi tokens" in other.batch_words  # another model, of which nothing is published
+    assert other.workload.slug != "llama31_405b"
 
 
 def test_a_batch_that_results_span_is_left_to_be_chosen():

@@ -65,7 +65,7 @@ def as_asked(query: TrainingQuery, about: Workload) -> Workload:
                 f"--sequence {query.sequence_tokens}: {about.title} has {positions:,} position embeddings; "
                 "give at most that"
             )
-        about = replace(about, sequence_tokens=query.sequence_tokens)
+        about = of_length(about, query.sequence_tokens)
     if trained is not None:
         rank = None if trained == "full" else about.lora_rank or USUAL_LORA_RANK
         about = replace(about, trained=trained, lora_rank=rank)
@@ -84,6 +84,18 @@ def as_asked(query: TrainingQuery, about: Workload) -> Workload:
             samples_per_example=_PER_PAIR if method == "dpo" else 1,
         )
     return _with_rollout(query, about) if method == "grpo" else about
+
+
+def of_length(about: Workload, sequence_tokens: int) -> Workload:
+    """The workload on samples of another length; of text, a batch that its paper states keeps its tokens.
+
+    Source: DeepSeek-AI 2024, arXiv:2412.19437, sections 4.2 and 4.3: 15,360 sequences of 4,096 tokens, then
+    1,920 of 32,768 and 480 of 131,072.
+    """
+    batch = about.usual_batch_samples
+    if batch is not None and about.sequence_tokens is not None and about.area == _LANGUAGE:
+        batch = max(1, round(batch * about.sequence_tokens / sequence_tokens))
+    return replace(about, sequence_tokens=sequence_tokens, usual_batch_samples=batch)
 
 
 def _adapted_figures(about: Workload, trained: Trained) -> Workload:

@@ -5,7 +5,7 @@ Workload, budget of work, batch, and what may be chosen of strategies.
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from statistics import median
 from typing import Final
@@ -22,6 +22,7 @@ from equipoise.decide.question.fine_tuning import (
     as_asked,
     examples_words,
     not_validated,
+    of_length,
     rollout_words,
     samples_of_examples,
     usual_fine_tuning_batch,
@@ -334,8 +335,10 @@ def training(query: TrainingQuery, catalogue: Catalogue, scores: Scores | None) 
         known = counted.workload(query.workload, query.workload)
         if batch is None:
             batch = counted.num_samples
+    elif query.config is None:
+        known = catalogue.workload(query.workload)
     else:
-        known = catalogue.workload(query.workload) if query.config is None else _of_config(query, chosen)
+        known = _as_in_catalogue(_of_config(query, chosen), catalogue.workloads())
     about = as_asked(query, known) if query.changes_workload else known
     if about.rollout is not None:
         chosen.append(rollout_words(about.rollout))
@@ -392,7 +395,8 @@ def _of_config(query: TrainingQuery, chosen: list[str]) -> Workload:
 
     assert query.config is not None
     found = read_config(query.config)
-    if query.sequence_tokens is None and found.workload.area == "language":
+    # Samples that a model generates are as long as its prompts and completions.
+    if query.sequence_tokens is None and found.workload.area == "language" and "grpo" not in query.train:
         tokens = format_count(found.workload.sequence_tokens or 0)
         chosen.append(f"samples of {tokens} tokens (--sequence for another number)")
     if query.sequence_tokens is None and found.of_samples:
@@ -404,6 +408,28 @@ def _of_config(query: TrainingQuery, chosen: list[str]) -> Workload:
     if found.assumed:
         chosen.append(found.assumed)
     return found.workload
+
+
+def _as_in_catalogue(model: Workload, known: Iterable[Workload]) -> Workload:
+    """The model of a config.json under the name of the same one in the catalogue, with its paper's batch.
+
+    What is known of that model by its name is then known of this one: published trainings, the user's runs.
+    Assumes that models whose sizes are all equal are one.
+    """
+    shape, length = model.transformer, model.sequence_tokens
+    same = (
+        each
+        for each in known
+        if each.trained == "full" and (each.area, each.transformer) == (model.area, shape)
+    )
+    found = next(same, None)
+    if found is None or shape is None or length is None:
+        return model
+    alike = of_length(found, length)
+    if alike.usual_batch_samples is None:
+        return replace(model, slug=found.slug)
+    batch, source = alike.usual_batch_samples, alike.usual_batch_source
+    return replace(model, slug=found.slug, usual_batch_samples=batch, usual_batch_source=source)
 
 
 def _chosen_batch(
