@@ -357,12 +357,30 @@ class _SplitBytes(Struct, frozen=True, kw_only=True):
         return lambda which: batches.take(self.batch[which]) + shares.take(self.share[which])
 
 
+def by_activations(load: Load, groups: Sequence[LayoutGroup]) -> list[LayoutGroup]:
+    """The groups in parts whose strategies keep the same of experts: with sharded weights, and without.
+
+    Activations of a part then depend on the layout, its layers and `_OF_BATCHES` alone.
+    """
+    if not np.any(load.spared_expert_bytes):
+        return list(groups)
+    stage = STATE_OPTIONS.index("zero_stage")
+    found = []
+    for group in groups:
+        every = range(len(group.layers))
+        sharded = [number for number, each in enumerate(group.states) if int(each[stage]) >= WEIGHTS_SHARDED]
+        others = [number for number in range(len(group.states)) if number not in {*sharded}]
+        found += [group.only(every, states) for states in (sharded, others) if states]
+    return found
+
+
 def count_fitting(
     load: Load, machine: Machine, parameters: Parameters, *, groups: Sequence[LayoutGroup], num_spaces: int
 ) -> tuple[list[FittingCount], list[Fitting]]:
     """How many strategies of each space fit; by group, in which of its layouts any does.
 
-    load, machine, parameters: of plain numbers. groups: their layouts ordered by space.
+    load, machine, parameters: of plain numbers. groups: as `by_activations` has them, their layouts
+    ordered by space.
     """
     counts = [FittingCount() for _ in range(num_spaces)]
     nearest = [np.inf] * num_spaces
@@ -402,7 +420,7 @@ def whatever_fits(group: LayoutGroup) -> Fitting:
 
 
 def any_fits(load: Load, machine: Machine, parameters: Parameters, groups: Sequence[LayoutGroup]) -> bool:
-    """Whether any strategy of some groups fits."""
+    """Whether any strategy of some groups, as `by_activations` has them, fits."""
     split = (_split_bytes(load, machine, parameters, group) for group in groups)
     return any(bool((each.lightest()(slice(None)) <= each.most).any()) for each in split)
 

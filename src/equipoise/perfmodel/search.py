@@ -27,7 +27,7 @@ from equipoise.perfmodel.layouts import (
 )
 from equipoise.perfmodel.load import Load
 from equipoise.perfmodel.machine import Machine
-from equipoise.perfmodel.memory import Fitting, any_fits, count_fitting, whatever_fits
+from equipoise.perfmodel.memory import Fitting, any_fits, by_activations, count_fitting, whatever_fits
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.perfmodel.space import LAYER_OPTIONS, STATE_OPTIONS, Combinations, Space, Value, limits
 from equipoise.spec.strategy import Strategy
@@ -89,7 +89,8 @@ def fastest(job: SearchJob, spaces: Sequence[Space], *, num_best: int = 1) -> tu
     or unsharded states.
     Source: branch and bound (Land and Doig 1960): the best that a layout's options can reach bounds it.
     """
-    groups, faults = layout_groups(tuple(spaces), limits(job.load, job.machine).asked_by(spaces[0]))
+    legal, faults = layout_groups(tuple(spaces), limits(job.load, job.machine).asked_by(spaces[0]))
+    groups = by_activations(job.load, legal)
     counts, fitting = count_fitting(
         job.load, job.machine, job.parameters, groups=groups, num_spaces=len(spaces)
     )
@@ -138,7 +139,7 @@ def least_s(
 def fits(job: SearchJob, space: Space) -> bool:
     """Whether any strategy of a space fits into memory."""
     groups, _ = layout_groups((space,), limits(job.load, job.machine).asked_by(space))
-    return any_fits(job.load, job.machine, job.parameters, groups=groups)
+    return any_fits(job.load, job.machine, job.parameters, by_activations(job.load, groups))
 
 
 def _present(numbers: Codes) -> list[int]:
