@@ -2,6 +2,7 @@
 
 import math
 import re
+from decimal import ROUND_CEILING, Context
 from typing import Any
 
 MICROSECOND_S = 1e-6
@@ -133,6 +134,18 @@ def format_milliseconds(seconds: float, *, digits: int = 3) -> str:
     """
     value = float(f"{seconds / MILLISECOND_S:.{digits}g}")
     return f"{value:,.0f}" if 10.0**digits <= abs(value) < math.inf else f"{value:,.{digits}g}"
+
+
+def round_up(value: float, num_digits: int) -> float:
+    """The least number of so many digits that is not below a value.
+
+    >>> round_up(1_113_000.0, 3), round_up(57_489.3, 6), round_up(24.0, 3), round_up(math.inf, 3)
+    (1120000.0, 57489.3, 24.0, inf)
+    """
+    if not math.isfinite(value):
+        return value
+    # The shortest digits that mean this number: 57489.3 is not the binary number a little above it.
+    return float(Context(prec=num_digits, rounding=ROUND_CEILING).create_decimal(repr(float(value))))
 
 
 def format_amount(value: float, *, digits: int = 3) -> str:

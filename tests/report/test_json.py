@@ -10,6 +10,7 @@ import orjson
 import pytest
 from made_answer import candidate, made_answer
 from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.intervals import Interval
 from equipoise.report.json import answer_fields, document, encode, evidence_of, fields_of
@@ -92,6 +93,13 @@ def test_a_refusal_has_no_recommendation(told):
     assert told["refusal"] is None
     assert refused["refusal"]["fastest"]["num_accelerators"] == 64
     assert refused["refusal"]["relaxations"][0]["needed"] == 4200.0
+
+
+def test_a_limit_that_would_do_is_rounded_up():
+    refused = made_answer(is_refused=True)
+    change = replace(refused.refusal.relaxations[0], needed=57_489.04)
+    found = whole(replace(refused, refusal=replace(refused.refusal, relaxations=(change,))))
+    assert found["refusal"]["relaxations"][0]["needed"] == 57_489.1
 
 
 def shipped(name):

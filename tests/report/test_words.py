@@ -10,6 +10,7 @@ from equipoise.report.format import (
     LONGEST_NAME,
     accelerator_name,
     count,
+    enough,
     listed,
     minutes,
     printable,
@@ -66,3 +67,30 @@ def test_known_names_get_their_title_and_unknown_ones_stay_raw():
     assert accelerator_name(None) == "unknown accelerator"
     assert workload_name("bert") == "BERT"
     assert workload_name("chess_2031") == "chess_2031"
+
+
+# Of a number of seconds, minutes, hours, days and years, as people write them.
+_SECONDS = {
+    "ms": 1e-3,
+    "s": 1.0,
+    "min": 60.0,
+    "h": 3600.0,
+    "days": 86_400.0,
+    "day": 86_400.0,
+    "years": 31_557_600.0,
+}
+
+
+@pytest.mark.law
+@given(st.floats(0.001, 3e9), st.floats(0.1, 0.999))
+def test_a_deadline_that_is_said_to_do_does(needed, part):
+    number, unit = enough(needed, part * needed, "s")[0].split()
+    stated = float(number.replace(",", "")) * _SECONDS[unit]
+    assert needed * (1 - 1e-12) <= stated <= needed * 1.1
+
+
+@pytest.mark.law
+@given(st.floats(0.01, 9e8), st.floats(0.1, 0.999))
+def test_a_budget_that_is_said_to_do_does(needed, part):
+    number, _ = enough(needed, part * needed, "USD")[0].split()
+    assert needed * (1 - 1e-9) <= float(number.replace(",", "")) <= needed * 1.01

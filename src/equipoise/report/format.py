@@ -26,6 +26,7 @@ from equipoise.units import (
     format_si_apart,
     format_time,
     plural,
+    round_up,
     time_unit,
 )
 
@@ -451,6 +452,23 @@ def apart(one: float, other: float, unit: str) -> tuple[str, str]:
     if unit != "B":
         return quantity(one, unit), quantity(other, unit)
     return format_si_apart(one, other, unit)
+
+
+def enough(needed: float, stated: float, unit: str) -> tuple[str, str]:
+    """A limit that would do and the stated one, of a named unit; the first rounded up, to be stated as it is.
+
+    >>> enough(107_150.0, 18_000.0, "s"), enough(1_113_000.0, 500_000.0, "USD")
+    (('29.8 h', '5 h'), ('1,120,000 USD', '500,000 USD'))
+    """
+    if unit == "s":
+        unit_s, _ = time_unit(needed)
+        has_one_decimal = unit_s > 1.0 and 1.0 <= needed / unit_s < 10.0  # noqa: PLR2004 - 2.3 h has two digits
+        needed = round_up(needed / unit_s, 2 if has_one_decimal else _USUAL_DIGITS) * unit_s
+    elif unit == "USD":
+        own = converted(needed)
+        rounded = round_up(own, _digits_beside(converted(stated), [own]))
+        return f"{format_amount(rounded, digits=_LIMIT_DIGITS)} {currency()}", limit(stated)
+    return apart(needed, stated, unit)
 
 
 def ranged(amount: Interval | None, form: Callable[[float], str]) -> str:

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from equipoise import __version__
 from equipoise.calibration import EstimatorName, EvidenceSource
-from equipoise.decide.answer import Alternative, Answer, Candidate
+from equipoise.decide.answer import Alternative, Answer, Candidate, Relaxation
 from equipoise.decide.explanation.published_nearby import near_published_pretrainings, near_published_steps
 from equipoise.intervals import Interval
 from equipoise.report.format import usable
@@ -20,7 +20,7 @@ from equipoise.runs import embedded
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.strategy import Strategy
 from equipoise.spec.workload import Workload
-from equipoise.units import significant
+from equipoise.units import round_up, significant
 
 if TYPE_CHECKING:
     import polars as pl
@@ -170,12 +170,18 @@ def cluster_fields(nodes: Cluster) -> dict[str, Any]:
     }
 
 
+def _relaxation_fields(change: Relaxation) -> dict[str, Any]:
+    """A limit that would do, rounded up: whoever states it as it is written gets what it names."""
+    return {**fields_of(change), "needed": round_up(change.needed, _NUM_DIGITS)}
+
+
 # Records that have a form of their own; an interval too wide to be used is unknown.
 _FORMS: Final[tuple[tuple[type, Callable[[Any], Any]], ...]] = (
     (Strategy, Strategy.text),
     (Cluster, cluster_fields),
     (Workload, lambda about: {"slug": about.slug, "title": about.title}),
     (Candidate, candidate_fields),
+    (Relaxation, _relaxation_fields),
     (Interval, lambda amount: None if usable(amount) is None else fields_of(amount)),
     (Alternative, lambda other: candidate_fields(other.candidate) | {"wins_when": other.wins_when}),
     (Path, str),

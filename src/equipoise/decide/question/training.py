@@ -426,7 +426,7 @@ def _as_in_catalogue(model: Workload, known: Iterable[Workload]) -> Workload:
     if found is None or shape is None or length is None:
         return model
     alike = of_length(found, length)
-    if alike.usual_batch_samples is None:
+    if alike.usual_batch_samples is None or model.usual_batch_samples is not None:
         return replace(model, slug=found.slug)
     batch, source = alike.usual_batch_samples, alike.usual_batch_source
     return replace(model, slug=found.slug, usual_batch_samples=batch, usual_batch_source=source)

@@ -155,13 +155,14 @@ def relaxed(answer: Answer) -> Iterator[str]:
     for each in refusal.relaxations:
         name, unit = head.LIMITS[each.constraint]
         taken = "" if each.candidate is None else f": {head.title_of(answer.candidate(each.candidate))}"
-        needed, limit = amounts.apart(each.needed, each.limit, unit)
+        needed, limit = amounts.enough(each.needed, each.limit, unit)
         yield f"{capital(name)} of {needed} instead of {limit.removesuffix(' accelerators')}{taken}."
     if refusal.joint:
         parts = []
         for each in refusal.joint:
             name, unit = head.LIMITS[each.constraint]
-            parts.append(f"{name} of {amounts.quantity(each.needed, unit)}")
+            needed, _ = amounts.enough(each.needed, each.limit, unit)
+            parts.append(f"{name} of {needed}")
         first = refusal.joint[0].candidate
         taken = "" if first is None else f", for {head.title_of(answer.candidate(first))}"
         yield f"Several limits at once: {listed(parts)}{taken}."
