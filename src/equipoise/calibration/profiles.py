@@ -157,10 +157,10 @@ def architecture(about: Workload) -> Architecture:
 
 
 def _rule(vendor: str, kind: Kind, architecture: Architecture, trained: Trained) -> CalibrationRule | None:
-    served = [
-        each for each in RULES if (each.vendor, each.kind) == (vendor, kind) and trained in each.trained
-    ]
-    return next((each for each in served if architecture in each.architectures), None)
+    served = (each for each in RULES if (each.vendor, each.kind) == (vendor, kind))
+    return next(
+        (each for each in served if architecture in each.architectures and trained in each.trained), None
+    )
 
 
 USER_CALIBRATION = "your runs"

@@ -367,10 +367,10 @@ def by_activations(load: Load, groups: Sequence[LayoutGroup]) -> list[LayoutGrou
     stage = STATE_OPTIONS.index("zero_stage")
     found = []
     for group in groups:
-        every = range(len(group.layers))
-        sharded = [number for number, each in enumerate(group.states) if int(each[stage]) >= WEIGHTS_SHARDED]
-        others = [number for number in range(len(group.states)) if number not in {*sharded}]
-        found += [group.only(every, states) for states in (sharded, others) if states]
+        parts: dict[bool, list[int]] = {True: [], False: []}
+        for number, each in enumerate(group.states):
+            parts[int(each[stage]) >= WEIGHTS_SHARDED].append(number)
+        found += [group.only(range(len(group.layers)), states) for states in parts.values() if states]
     return found
 
 

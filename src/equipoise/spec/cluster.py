@@ -29,6 +29,7 @@ from equipoise.spec.hardware import (
     BLOCK_KINDS,
     CONFIDENCES,
     DTYPES,
+    NARROW_DTYPES,
     TOPOLOGIES,
     Accelerator,
     Confidence,
@@ -457,13 +458,10 @@ def mixture(chips: tuple[Accelerator, ...]) -> Accelerator:
         shares_host_memory=any(chip.shares_host_memory for chip in chips),
         asynchronous_products=min(chip.asynchronous_products or 0 for chip in chips),
         node_source=chips[0].node_source,
-        ordered_fraction=_share_of_least(chips, "achievable_fraction", _NARROW),
+        ordered_fraction=_share_of_least(chips, "achievable_fraction", NARROW_DTYPES),
         ordered_fp32_fraction=_share_of_least(chips, "achievable_fp32_fraction", ("fp32",)),
         **facts,  # type: ignore[arg-type]  # numbers, by name
     )
-
-
-_NARROW = tuple(dtype for dtype in DTYPES if dtype != "fp32")
 
 
 def _share_of_least(chips: tuple[Accelerator, ...], share: str, dtypes: tuple[Dtype, ...]) -> float:

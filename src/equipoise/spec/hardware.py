@@ -42,6 +42,8 @@ Topology: TypeAlias = Literal["switch", "mesh", "ring", "torus", "bridge", "host
 STARTED_KINDS: frozenset[Kind] = frozenset({"gpu", "cpu"})  # by torch's own launcher
 CONFIDENCES: tuple[Confidence, ...] = get_args(Confidence)
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
+# Those that matrix units multiply, of which one share of the peak is known together.
+NARROW_DTYPES: Final = tuple(dtype for dtype in DTYPES if dtype != "fp32")
 # switch: every pair at full rate (NVSwitch); mesh: the rate is divided over links to the peers; ring, torus:
 # neighbours only; bridge: pairs, others through the host; host: all through PCIe and the host bridge.
 TOPOLOGIES: tuple[Topology, ...] = get_args(Topology)
@@ -426,7 +428,7 @@ class _Products(Struct, frozen=True):
 
 
 _NARROW: Final = _Products(
-    attrgetter(*(f"peak_{dtype}_flop_per_s" for dtype in DTYPES if dtype != "fp32")), ("bf16", "fp16")
+    attrgetter(*(f"peak_{dtype}_flop_per_s" for dtype in NARROW_DTYPES)), ("bf16", "fp16")
 )
 _SINGLE: Final = _Products(lambda chip: (chip.peak_fp32_flop_per_s,), ("fp32",))
 

@@ -151,20 +151,27 @@ def _built(row: TextRow, *, layers: int, hidden: int, heads: int) -> tuple[Trans
         top_k=top_k or 0,
         expert_ffn_hidden=(ffn_hidden or 4 * hidden) if experts else 0,
     )
-    if params is not None and ffn_hidden is not None and not experts:
-        total = params * SI_PREFIXES["G"]
-        kinds = (
-            replace(built, gated=gated, tied_embeddings=tied)
-            for gated in (built.gated, not built.gated)
-            for tied in (built.tied_embeddings, not built.tied_embeddings)
-        )
-        built = min(kinds, key=lambda each: abs(each.params / total - 1))
-    if params is None or ffn_hidden is not None or experts:
+    if params is None or experts:
         return built, tuple(notes)
-    fitted = _of_params(built, params * SI_PREFIXES["G"])
+    total = params * SI_PREFIXES["G"]
+    if ffn_hidden is not None:
+        return _of_kind(built, total), tuple(notes)
+    fitted = _of_params(built, total)
     if fitted is not built:
         notes.append(f"{params:g}e9 parameters need a feed-forward width of {fitted.ffn_hidden}")
     return fitted, tuple(notes)
+
+
+def _of_kind(built: Transformer, params: float) -> Transformer:
+    """The transformer, gated or not, with tables of its own or tied, whose parameters are nearest to those
+    stated.
+    """
+    kinds = (
+        replace(built, gated=gated, tied_embeddings=tied)
+        for gated in (built.gated, not built.gated)
+        for tied in (built.tied_embeddings, not built.tied_embeddings)
+    )
+    return min(kinds, key=lambda each: abs(each.params / params - 1))
 
 
 def _of_params(built: Transformer, params: float) -> Transformer:

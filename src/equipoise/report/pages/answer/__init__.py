@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from equipoise.decide.answer import Alternative, Answer, SystemAnswer
+from equipoise.decide.answer import Alternative, Answer
 from equipoise.decide.evidence import NOT_COMPARED, NOTHING_FITS
 from equipoise.report.blocks import Block, Page, Section, bullets, more_note, note, page_within, prose, strong
 from equipoise.report.format import TIMES, count, listed, printable, sentence, written_in
@@ -58,18 +58,14 @@ def _screen(answer: Answer, num_rows: int) -> tuple[Block, ...]:
     why = [each for each in answer.notes if each.startswith(begin)][:_MOST_NOTES]
     known = {each.system for each in answer.candidates}
     others = known - {each.system for each in shown} if len(shown) > 1 else ()
-    unfit = [each for each in answer.systems if each.name not in known and not answer.refusal]
+    unfit = [each.title for each in answer.systems if each.name not in known and not answer.refusal]
     return (
         *(overview.refusal_blocks(answer) if answer.recommended is None else ()),
         *(note(sentence(each)) for each in why),
         *head.answer_blocks(answer, is_brief=True),
         *((compare.sizes_table(answer, shown, is_brief=True),) if len(shown) > 1 else ()),
-        *(
-            (prose(f"Nothing fits on {_few([each.title for each in unfit])}: see the notes."),)
-            if unfit
-            else ()
-        ),
-        *(() if answer.refusal else _sizes_that_do_not_fit(answer, unfit)),
+        *((prose(f"Nothing fits on {_few(unfit)}: see the notes."),) if unfit else ()),
+        *(() if answer.refusal else _sizes_that_do_not_fit(answer, known)),
         *compare.unpriced_blocks(answer),
         change,
         more_note(
@@ -82,15 +78,15 @@ def _screen(answer: Answer, num_rows: int) -> tuple[Block, ...]:
     )
 
 
-def _sizes_that_do_not_fit(answer: Answer, said: Collection[SystemAnswer]) -> Iterator[Block]:
-    """The sizes that the question names and on which nothing runs. said: systems that are named already."""
+def _sizes_that_do_not_fit(answer: Answer, known: Collection[str]) -> Iterator[Block]:
+    """The sizes that the question names and on which nothing runs. known: systems on which others do."""
     asked = answer.question.sizes
     if asked is None or asked.is_range:
         return
     unfit = [
         (each, sizes)
         for each in answer.systems
-        if each not in said
+        if each.name in known
         and (sizes := [one.num_accelerators for one in each.unfit if one.num_accelerators in asked.listed])
     ]
     if len(unfit) > _MOST_NAMED:
