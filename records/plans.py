@@ -158,11 +158,12 @@ def planned_published_pretrainings() -> Iterator[tuple[Planned, float]]:
         asked = training(query, known, None)
         about = replace(asked.workload, sequence_tokens=each.sequence_tokens)
         stated = each.batch_tokens
-        batch = usual_batch(about) if stated is None else stated // each.sequence_tokens
+        samples = each.tokens / each.sequence_tokens
+        batch = usual_batch(about, samples) if stated is None else stated // each.sequence_tokens
         posed = replace(
             asked,
             workload=about,
-            budget=fixed_budget(about, each.tokens / each.sequence_tokens),
+            budget=fixed_budget(about, samples),
             global_batch_samples=batch,
         )
         nodes = shipped().cluster(each.accelerator)

@@ -139,6 +139,12 @@ class Nodes:
         self._daemons[node].wait()
         self.begin(node)
 
+    def resume(self):
+        """Begin again the daemons that have ended: one that was to come back and did not leaves others waiting."""
+        for node, ended in tuple(self._daemons.items()):
+            if ended.poll() is not None:
+                self.begin(node)
+
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
@@ -171,6 +177,7 @@ def nodes(cluster, tmp_path, monkeypatch):
     """Both nodes, idle, and a folder with models."""
     (tmp_path / "models.py").write_text(MODELS)
     monkeypatch.chdir(tmp_path)
+    cluster.resume()
     until(lambda: said("sinfo", "-h", "-o", "%T %D") == "idle 2", limit_s=120, what="both nodes idle")
     yield cluster
     said("scancel", "--user=root")
@@ -218,10 +225,13 @@ def test_trials_are_jobs_on_two_nodes_and_those_whose_task_or_node_is_killed_fai
         workloads=workloads, methods=["ddp"], sizes=[2], batches=[16], num_repetitions=1, num_steps=4
     )
     told = []
-    threading.Thread(target=kill, args=(nodes,), daemon=True).start()
+    killer = threading.Thread(target=kill, args=(nodes,), daemon=True)
+    killer.start()
     finished = run_sweep(
         trials, Path("out"), launcher("slurm"), limit_s=120, progress=lambda what, *_: told.append(what)
     )
+    killer.join(timeout=60)
+    assert not killer.is_alive(), "a rank or a node was not killed, or the node did not come back"
     by_name = {one.trial.workload: one for one in finished}
     assert any(re.search(r"\bjob \d+", what) for what in told)
     trained = by_name["mlp"]

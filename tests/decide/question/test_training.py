@@ -4,6 +4,8 @@ import json
 
 import pytest
 from asking import published_scores
+from hypothesis import given
+from hypothesis import strategies as st
 
 from equipoise.calibration.profiles import model_for
 from equipoise.calibration.published.set_ups import known_workload
@@ -76,6 +78,31 @@ def test_a_language_model_of_no_published_batch_takes_the_usual_one_of_its_size_
     assert words in found.batch_words
 
 
+@pytest.mark.parametrize(
+    ("name", "tokens", "published_tokens"),
+    [
+        ("llama3_70b", 15.6e12, 2**24),  # Llama 3.1 405B, of as many tokens (Llama team 2024, section 3.4.1)
+        ("qwen3_235b_a22b", 14.8e12, 15360 * 4096),  # DeepSeek-V3 (arXiv:2412.19437, section 4.2)
+        ("qwen3_235b_a22b", 8.1e12, 9216 * 4096),  # DeepSeek-V2 (arXiv:2405.04434, section 3.1.2)
+        ("llama3_70b", 0.3e12, 2**22),  # LLaMA and Llama 2, the smallest
+    ],
+)
+def test_the_usual_batch_of_large_models_grows_with_the_tokens(name, tokens, published_tokens):
+    found = trained(name, tokens=tokens)
+    usual_tokens = found.global_batch_samples * found.workload.sequence_tokens
+    assert 0.8 < usual_tokens / published_tokens < 1.3
+
+
+@given(st.floats(0.2e12, 20e12), st.floats(1.3, 3.0))
+def test_a_training_of_more_tokens_is_of_more_steps(tokens, ratio):
+    # A batch that grew as fast as the training would let a longer one take less time.
+    def num_steps(tokens):
+        found = trained("llama3_70b", tokens=tokens)
+        return tokens / (found.global_batch_samples * found.workload.sequence_tokens)
+
+    assert num_steps(ratio * tokens) > num_steps(tokens)
+
+
 def test_the_batch_of_short_published_trainings_is_not_that_of_a_long_one():
     # Results of Llama 3.1 8B (v5.1) are of 180,000 to 344,000 sequences of 8,192 tokens, at a median batch of 32
     short = trained("llama31_8b", tokens=2e9, scores=published_scores())
@@ -118,7 +145,7 @@ def test_a_config_takes_the_batch_of_its_models_paper(tmp_path):
         assert found.global_batch_samples == samples
         assert found.workload.slug == "llama31_405b"  # what is published of it is of this model
     path.write_text(json.dumps({**config, "num_hidden_layers": 120}))
-    other = training(query(asked), catalogue(), None)
+    other = training(query({**asked, "tokens": 1e12}), catalogue(), None)
     assert "4 Mi tokens" in other.batch_words  # another model, of which nothing is published
     assert other.workload.slug != "llama31_405b"
 
@@ -201,6 +228,7 @@ def test_epochs_of_a_model_that_results_state_a_batch_of_take_their_median():
         (1024, 4096, 1024),  # a quarter of the accelerators share it out
         (1024, 3072, 768),  # 3,072 / 4: a quarter less, the most that a usual batch may be off by
         (1024, 2047, 1024),  # an odd number above it: nothing near is a multiple
+        (1024, 700, 1050),  # three of 350: 700 and 1,400 are off by more than a quarter
     ],
 )
 def test_a_usual_batch_is_rounded_to_be_shared_out(usual, size, shared_out):

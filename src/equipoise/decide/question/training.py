@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from equipoise.calibration import EvidenceSource
 from equipoise.calibration.forecasts import published_growth
+from equipoise.calibration.profiles import architecture
 from equipoise.decide.question.fine_tuning import (
     QLORA_OFFLOAD,
     USUAL_LORA_RANK,
@@ -125,6 +126,11 @@ class TrainingBudget(Struct, frozen=True, kw_only=True):
         if self.samples is None:
             return None
         return float(self.samples(np.array([float(global_batch_samples)]))[0])
+
+    @property
+    def stated_samples(self) -> float | None:
+        """Samples of a training whose amount is stated; None for a target, or where not known."""
+        return None if self.is_to_target else self.samples_at(1)
 
 
 def training_budget(query: TrainingQuery, workload: Workload, scores: Scores | None) -> TrainingBudget:
@@ -269,10 +275,20 @@ def _evidence(growth: BatchGrowth) -> tuple[EvidenceSource, ...]:
     )
 
 
+_MI: Final = 2**20
 # Tokens of a batch of pretraining runs of language models whose samples against batch nobody has published,
 # by the least parameters: 4 Mi as all sizes of LLaMA and Llama 2 had, 6.7 G parameters the smallest (Touvron
 # et al. 2023, in both papers); for smaller models those of sizes of GPT-3 (Brown et al. 2020, table 2.1).
-_USUAL_BATCH_TOKENS: Final = ((6.7e9, 2**22, "4 Mi"), (1.3e9, 2**20, "1 Mi"), (0.0, 2**19, "0.5 Mi"))
+_USUAL_BATCH_TOKENS: Final = ((6.7e9, 4 * _MI), (1.3e9, _MI), (0.0, _MI // 2))
+# Batches of large models grow with the square root of the tokens that they are trained on, nearly as the
+# critical batch does (Zhang et al. 2024, arXiv:2410.21676: exponent 0.47). With these at 1 T tokens,
+# published ones in Mi, and in brackets as follows: dense models Llama 2 70B 4 (5), Falcon 180B 4 (7), Skywork
+# 16 (7), Olmo 3 32B 8 (9), Nemotron-4 15B 4.5 and 340B 9 (11), Phi-4 22 (12), Llama 3.1 405B and Apertus 70B
+# 16 (15), DeepSeek 67B 18 (5); mixtures of experts DeepSeek-V2 36 (45), DeepSeek-V3 60 (61), Kimi K2 64 (62),
+# Trinity 128 (65): data/pretrainings.toml, spec/workloads.toml.
+_LARGE_DENSE: Final = (13e9, 4 * _MI)
+_LARGE_MIXTURE: Final = (100e9, 16 * _MI)
+_GROWN_FROM_TOKENS: Final = 1e12
 # A training so many times as long as the longest published one tolerates a larger batch: the critical batch
 # grows with the square root of its length, nearly (Zhang et al. 2024, arXiv:2410.21676: exponent 0.47).
 _MUCH_LONGER: Final = 10.0
@@ -304,7 +320,7 @@ class Training(Struct, frozen=True, kw_only=True):
     def stated_flop(self) -> float | None:
         """FLOP of the whole training where its amount is stated; None for a target, or where not known."""
         per_sample = self.workload.train_flop_per_sample
-        samples = None if self.budget.is_to_target else self.budget.samples_at(1)
+        samples = self.budget.stated_samples
         return None if per_sample is None or samples is None else per_sample * samples
 
     @property
@@ -445,7 +461,7 @@ def _chosen_batch(
     published = None if is_own else _published_batch(about, budget, scores)
     if published is not None:
         usual, words = published, "the median of published ones"
-    elif usual is None and (known := _usual_batch(about)) is not None:
+    elif usual is None and (known := _usual_batch(about, budget.stated_samples)) is not None:
         usual, words = known
     samples = None if usual is None else budget.samples_at(usual)
     if usual is None or samples is None:
@@ -468,7 +484,7 @@ def batch_words(
     if global_batch_samples is None:
         return
     if asked.states_batch:
-        yield from _maybe_tokens(asked.workload, global_batch_samples)
+        yield from _maybe_tokens(asked, global_batch_samples)
         return
     usual, words = asked.global_batch_samples, asked.batch_words
     if usual is None and asked.budget.batches is None and not is_published:
@@ -489,9 +505,10 @@ def batch_words(
 _TOKENS_FOR_SAMPLES = 64
 
 
-def _maybe_tokens(about: Workload, stated: int) -> Iterator[str]:
+def _maybe_tokens(asked: Training, stated: int) -> Iterator[str]:
     """How many tokens a stated batch of text has, where it is so large that tokens may have been meant."""
-    known = _usual_batch(about)
+    about = asked.workload
+    known = _usual_batch(about, asked.budget.stated_samples)
     if known is None or about.sequence_tokens is None or stated < _TOKENS_FOR_SAMPLES * known[0]:
         return
     yield (
@@ -511,14 +528,15 @@ def has_usual_batch(about: Workload) -> bool:
     return _is_text(about) and about.trained == "full"
 
 
-def usual_batch(about: Workload) -> int:
+def usual_batch(about: Workload, trained_samples: float | None = None) -> int:
     """The global batch of a training whose samples against batch nobody has published.
 
-    That of the model's paper, or that of language models of its size.
+    That of the model's paper, or that of language models of its size trained on as much.
+    trained_samples: of the whole training, as far as they are known.
 
     Raises EvidenceError where there is no usual one.
     """
-    known = _usual_batch(about)
+    known = _usual_batch(about, trained_samples)
     if known is None:
         raise EvidenceError(
             f"no published result of {about.title} states a global batch",
@@ -527,15 +545,20 @@ def usual_batch(about: Workload) -> int:
     return known[0]
 
 
-def _usual_batch(about: Workload) -> tuple[int, str] | None:
+def _usual_batch(about: Workload, trained_samples: float | None = None) -> tuple[int, str] | None:
     """The usual batch, and where it is from in words; None where there is none."""
     if about.usual_batch_samples is not None:
         return about.usual_batch_samples, f"as published ({about.usual_batch_source})"
     if not has_usual_batch(about) or about.sequence_tokens is None:
         return None
     params = about.params or 0.0
-    tokens, words = next((each, text) for least, each, text in _USUAL_BATCH_TOKENS if params >= least)
-    return max(1, tokens // about.sequence_tokens), f"the usual {words} tokens"
+    tokens = next(each for least, each in _USUAL_BATCH_TOKENS if params >= least)
+    has_experts = architecture(about) == "mixture of experts"
+    least, grown_tokens = _LARGE_MIXTURE if has_experts else _LARGE_DENSE
+    if trained_samples is not None and params >= least:
+        growth = math.sqrt(trained_samples * about.sequence_tokens / _GROWN_FROM_TOKENS)
+        tokens = max(tokens, int(grown_tokens * growth) // _MI * _MI)
+    return max(1, tokens // about.sequence_tokens), f"the usual {tokens / _MI:.3g} Mi tokens"
 
 
 def _published_batch(about: Workload, budget: TrainingBudget, scores: Scores | None) -> int | None:
@@ -552,7 +575,7 @@ def _published_batch(about: Workload, budget: TrainingBudget, scores: Scores | N
     middle = median(batches)
     longest = max((each.samples_to_target or 0 for each in known), default=0)
     if longest and has_usual_batch(about) and budget.samples is not None:
-        usual = usual_batch(about)
+        usual = usual_batch(about, budget.stated_samples)
         if usual > middle and (budget.samples_at(usual) or 0.0) > _MUCH_LONGER * longest:
             return None
     return round(middle)

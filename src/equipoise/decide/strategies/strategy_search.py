@@ -157,22 +157,23 @@ class Problem(Struct, frozen=True, kw_only=True):
     def _shared_out(self, usual: int, num_accelerators: int) -> int:
         """The multiple of so many accelerators next to a usual batch, which they share out evenly.
 
-        Of more accelerators than samples a half, a quarter and so on share them out; of few each gets a power
-        of two, for micro-batches; of a fine-tuning on up to twice as many, one each. The usual batch itself
-        where the next multiple is of another size, or more than the training has.
+        Of more accelerators than samples, or where no multiple is near, a half, a quarter and so on share
+        them out; of few each gets a power of two, for micro-batches; of a fine-tuning on up to twice as many,
+        one each. The usual batch itself where no multiple is near, or more than the training has.
         """
         unit = num_accelerators * self.training.workload.samples_per_example
         if self.training.is_fine_tuning and usual < unit <= _MOST_GROWN_BATCH * usual:
             return unit if unit <= float(self.samples(np.array([unit]))[0]) else usual
-        while unit > usual and unit % 2 == 0:
-            unit //= 2
         while 2 * unit <= _NEAREST_BATCH * usual:
             unit *= 2
-        if self.training.workload.rollout is not None:
-            unit = math.lcm(unit, self.training.workload.rollout.group_size)
-        batch = max(1, round(usual / unit)) * unit
-        is_near = abs(batch - usual) <= _NEAR_BATCH * usual
-        return batch if is_near and batch <= float(self.samples(np.array([batch]))[0]) else usual
+        rollout = self.training.workload.rollout
+        group = 1 if rollout is None else rollout.group_size
+        batch = _multiple_near(usual, math.lcm(unit, group))
+        while batch is None and unit % 2 == 0:
+            unit //= 2
+            batch = _multiple_near(usual, math.lcm(unit, group))
+        is_trained = batch is not None and batch <= float(self.samples(np.array([batch]))[0])
+        return batch if batch is not None and is_trained else usual
 
     def searched(self, num_accelerators: int) -> Searched:
         """The strategies that train fastest on so many accelerators; money and energy go with the time."""
@@ -427,6 +428,12 @@ def _schedules_there(asked: tuple[Value, ...], chip: Accelerator) -> tuple[Value
     """Those pipeline schedules that some software runs on a chip; all of them where it runs none."""
     known = {each for one in SOFTWARE if runs_on(one.name, chip) for each in one.schedules}
     return tuple(each for each in asked if each in known) or asked
+
+
+def _multiple_near(usual: int, unit: int) -> int | None:
+    """The multiple of a unit next to a usual batch; None where it is a batch of another size."""
+    batch = max(1, round(usual / unit)) * unit
+    return batch if abs(batch - usual) <= _NEAR_BATCH * usual else None
 
 
 # What a strategy leaves in the accelerator's memory, by option.
