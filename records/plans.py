@@ -229,16 +229,16 @@ def _record(kind: PlanKind, found: Sequence[Planned]) -> PlanRecord:
     corrected = ratios
     if kind in _PRETRAININGS:
         others = [names != name for name in names]
-        corrected = ratios / [_quantile(ratios[each], weights[each], 0.5) for each in others]
+        corrected = ratios / [_median(ratios[each], weights[each]) for each in others]
     errors = np.abs(corrected - 1.0)
     return PlanRecord(
         kind=kind,
         num_trainings=len(planned),
         num_unexpressed=len(found) - len(planned),
         workloads=tuple(sorted(set(names.tolist()))),
-        median=_quantile(errors, weights, 0.5),
+        median=_median(errors, weights),
         p90=_quantile(errors, weights, 0.9),
-        bias=_quantile(ratios, weights, 0.5),
+        bias=_median(ratios, weights),
         level=LEVEL,
         log_half_width=_quantile(np.abs(np.log(corrected)), weights, LEVEL),
     )
@@ -249,6 +249,11 @@ def _quantile(values: FloatArray, weights: FloatArray, share: float) -> float:
     order = np.argsort(values)
     reached = np.cumsum(weights[order]) / weights.sum()
     return float(values[order][np.searchsorted(reached, share - 1e-12)])
+
+
+def _median(values: FloatArray, weights: FloatArray) -> float:
+    """The middle of the weight: half-way between two values where half of the weight is on each side."""
+    return (_quantile(values, weights, 0.5) - _quantile(-values, weights, 0.5)) / 2
 
 
 def main() -> int:

@@ -38,7 +38,7 @@ from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.mlperf import ScoredEntry, Scores
 from equipoise.spec.strategy import FLAGS, PRIORS_ONLY, read_option, software
 from equipoise.spec.workload import Workload
-from equipoise.units import format_amount, format_count, format_percent, format_si
+from equipoise.units import TRILLION, format_amount, format_count, format_percent, format_si
 
 _MOST_VALUES = 10_000
 _NEXT_PARAMETER: Final = re.compile(r"[,\s]\s*(?=\w+\s*=)")
@@ -288,7 +288,7 @@ _USUAL_BATCH_TOKENS: Final = ((6.7e9, 4 * _MI), (1.3e9, _MI), (0.0, _MI // 2))
 # Trinity 128 (65): data/pretrainings.toml, spec/workloads.toml.
 _LARGE_DENSE: Final = (13e9, 4 * _MI)
 _LARGE_MIXTURE: Final = (100e9, 16 * _MI)
-_GROWN_FROM_TOKENS: Final = 1e12
+_GROWN_FROM_TOKENS: Final = TRILLION
 # A training so many times as long as the longest published one tolerates a larger batch: the critical batch
 # grows with the square root of its length, nearly (Zhang et al. 2024, arXiv:2410.21676: exponent 0.47).
 _MUCH_LONGER: Final = 10.0
