@@ -160,8 +160,11 @@ def test_the_accuracy_table_of_the_readme_states_the_records():
     assert coverage == _coverage(advice)
     chips = data("transfer.json")["records"]
     assert row("transfer.json") == ("; ".join(map(_median, chips)), "; ".join(map(_coverage, chips)))
-    to_target = [each for each in data("plans.json")["records"] if "pretraining" not in each["kind"]]
+    plans = data("plans.json")["records"]
+    to_target = [each for each in plans if "pretraining" not in each["kind"]]
     assert row("plans.json")[0] == "; ".join(map(_median, to_target))
+    pretrainings = [each for each in plans if "pretraining" in each["kind"]]
+    assert row("0049-usual-batches-by-training-length.md")[0] == "; ".join(map(_median, pretrainings))
 
 
 def test_commands_of_the_readme_are_whole():
