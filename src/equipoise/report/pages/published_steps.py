@@ -170,9 +170,11 @@ def _headline(found: StepListing) -> str:
     sources = len({row["repository"] for row in counted})
     num_predicted = sum(row["model_ratio"] is not None for row in counted)
     filters = f"; {found.filters}" if found.filters else ""
+    # A step of which more than one figure is published, its memory or its speed in another unit.
+    figures = f" ({count(len(found.rows))} figures)" if len(found.rows) > len(counted) else ""
     return sentence(
-        f"{plural(len(counted), 'published step')} of {plural(sources, 'source')}, {count(num_predicted)} "
-        f"predicted{filters}."
+        f"{plural(len(counted), 'published step')}{figures} of {plural(sources, 'source')}, "
+        f"{count(num_predicted)} predicted{filters}."
     )
 
 
