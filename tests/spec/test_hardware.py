@@ -496,6 +496,26 @@ def two_forms(short: str) -> str:
     return one + other
 
 
+def test_a_chip_of_an_unknown_maker_reaches_no_less_with_more_power(tmp_path: Path) -> None:
+    def reached(power_w: int) -> tuple[float, float]:
+        text = f"{NEW_CHIP}power_w = {power_w}\npeak_fp32_flop_per_s = 1e14\n"
+        chip = load_hardware([write(tmp_path / "a.toml", text)]).accelerator("X1")
+        return chip.achievable_fraction, chip.achievable_fp32_fraction
+
+    found = [reached(power_w) for power_w in range(100, 4000, 150)]
+    for shares in zip(*found, strict=True):
+        assert list(shares) == sorted(shares)
+        assert shares[0] < shares[-1]
+
+
+@pytest.mark.parametrize(
+    ("values", "fitted"),
+    [([1, 3, 2], [1, 2.5, 2.5]), ([3, 2, 1], [2, 2, 2]), ([1, 4, 4, 1], [1, 3, 3, 3])],  # by hand
+)
+def test_values_that_fall_are_replaced_by_their_mean(values: list[float], fitted: list[float]) -> None:
+    assert hardware._never_falling(values) == pytest.approx(fitted)
+
+
 def test_a_users_measurement_counts_among_other_accelerators(tmp_path: Path) -> None:
     measured = NEW_CHIP + "achieved_bf16_flop_per_s = 4e14\n"
     other = NEW_CHIP.replace("x1-oam", "x2-oam").replace("X1", "X2").replace("X-1", "X-2")

@@ -4,12 +4,13 @@ Functions here look into what ships; a user's files take part in a `spec.catalog
 """
 
 import math
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property
 from operator import attrgetter, ge, itemgetter, truediv
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Final, Literal, TypeAlias, cast, get_args
 
 from msgspec import Struct
@@ -504,8 +505,9 @@ def _expected_fraction(chip: Accelerator, measured: Sequence[_MeasuredChip], pro
     """The share of peak that is expected of an accelerator nobody measured.
 
     measured: all accelerators of which it is known.
-    Assumes that power per FLOP/s sets how far a chip's clock is from the one of its peak; of TPUs, that the
-    measured one with the nearest memory bandwidth per FLOP/s reaches the same share.
+    Assumes that power per FLOP/s sets how far a chip's clock is from the one of its peak, by all makers where
+    nothing of its own was measured; of TPUs, that the measured one with the nearest memory bandwidth per
+    FLOP/s reaches the same share.
     Source: docs/experiments/0040, 0042.
     """
     family = [each for each in measured if is_same_family(each.chip, chip)]
@@ -513,14 +515,39 @@ def _expected_fraction(chip: Accelerator, measured: Sequence[_MeasuredChip], pro
         # Their clock is fixed: the more bytes memory feeds a FLOP, the more of the peak was measured.
         fed = _bytes_per_flop_log(chip)
         return min(family, key=lambda each: abs(_bytes_per_flop_log(each.chip) - fed)).fraction
+    power_per_flop_log = products.power_per_flop_log(chip)
+    if not family and not math.isnan(power_per_flop_log):
+        return _fraction_by_power(measured, power_per_flop_log)
     known = family if len(family) >= _NUM_NEAREST else measured
     alike = (
         [each for each in family if _peaks(each.chip) == _peaks(chip)]
         or [each for each in family if is_same_chip(each.chip, chip)]
-        or _nearest_power(known, products.power_per_flop_log(chip))
+        or _nearest_power(known, power_per_flop_log)
         or known
     )
     return median(each.fraction for each in alike)
+
+
+def _fraction_by_power(measured: Sequence[_MeasuredChip], power_per_flop_log: float) -> float:
+    """The share of peak that chips of any maker reach with so much power per FLOP/s: not less with more."""
+    known = [each for each in measured if not math.isnan(each.power_per_flop_log)]
+    by_power = sorted(known, key=attrgetter("power_per_flop_log"))
+    fitted = _never_falling([each.fraction for each in by_power])
+    place = bisect_right(by_power, power_per_flop_log, key=attrgetter("power_per_flop_log"))
+    return fitted[max(place - 1, 0)]
+
+
+def _never_falling(values: Sequence[float]) -> list[float]:
+    """The values in their order, neighbours that fall replaced by their mean.
+
+    Source: isotonic regression by adjacent violators (Ayer et al. 1955, doi:10.1214/aoms/1177728423).
+    """
+    groups: list[list[float]] = []
+    for value in values:
+        groups.append([value])
+        while len(groups) > 1 and fmean(groups[-2]) > fmean(groups[-1]):
+            groups[-2:] = [groups[-2] + groups[-1]]
+    return [fmean(group) for group in groups for _ in group]
 
 
 def _nearest_power(known: Sequence[_MeasuredChip], power_per_flop_log: float) -> list[_MeasuredChip]:
