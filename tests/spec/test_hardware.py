@@ -5,6 +5,7 @@ import math
 import re
 import tomllib
 from collections import defaultdict
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -496,16 +497,17 @@ def two_forms(short: str) -> str:
     return one + other
 
 
-def test_a_chip_of_an_unknown_maker_reaches_no_less_with_more_power(tmp_path: Path) -> None:
-    def reached(power_w: int) -> tuple[float, float]:
-        text = f"{NEW_CHIP}power_w = {power_w}\npeak_fp32_flop_per_s = 1e14\n"
+def test_a_chip_of_an_unknown_maker_reaches_no_less_with_more_power_or_a_higher_peak(tmp_path: Path) -> None:
+    def reached(power_w: float, peak: float) -> float:
+        text = NEW_CHIP.replace("= 1e15", f"= {peak}") + f"power_w = {power_w}\n"
         chip = load_hardware([write(tmp_path / "a.toml", text)]).accelerator("X1")
-        return chip.achievable_fraction, chip.achievable_fp32_fraction
+        return peak * chip.achievable_fraction
 
-    found = [reached(power_w) for power_w in range(100, 4000, 150)]
-    for shares in zip(*found, strict=True):
-        assert list(shares) == sorted(shares)
-        assert shares[0] < shares[-1]
+    by_power = [reached(power_w, 1e15) for power_w in range(100, 4000, 60)]
+    by_peak = [reached(700.0, peak * 1e13) for peak in range(10, 250, 4)]
+    for rates in (by_power, by_peak):
+        assert all(better > 0.999999 * rate for rate, better in pairwise(rates))
+        assert rates[-1] > 1.1 * rates[0]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ Functions here look into what ships; a user's files take part in a `spec.catalog
 """
 
 import math
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property
@@ -529,12 +528,21 @@ def _expected_fraction(chip: Accelerator, measured: Sequence[_MeasuredChip], pro
 
 
 def _fraction_by_power(measured: Sequence[_MeasuredChip], power_per_flop_log: float) -> float:
-    """The share of peak that chips of any maker reach with so much power per FLOP/s: not less with more."""
+    """The share of peak that chips of any maker reach with so much power per FLOP/s.
+
+    Not less with more power, and not more than in proportion: with a higher peak at the same power, no less.
+    """
     known = [each for each in measured if not math.isnan(each.power_per_flop_log)]
     by_power = sorted(known, key=attrgetter("power_per_flop_log"))
     fitted = _never_falling([each.fraction for each in by_power])
-    place = bisect_right(by_power, power_per_flop_log, key=attrgetter("power_per_flop_log"))
-    return fitted[max(place - 1, 0)]
+    found = limit = fitted[0]
+    at_log = by_power[0].power_per_flop_log
+    for fraction, each in zip(fitted, by_power, strict=True):
+        if each.power_per_flop_log > power_per_flop_log:
+            break
+        found = min(limit, found * math.exp(each.power_per_flop_log - at_log))
+        limit, at_log = fraction, each.power_per_flop_log
+    return min(limit, found * math.exp(max(0.0, power_per_flop_log - at_log)))
 
 
 def _never_falling(values: Sequence[float]) -> list[float]:
