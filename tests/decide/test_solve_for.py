@@ -17,6 +17,9 @@ def _asked(**changes):
     return query(stated | changes)
 
 
+_LARGE = {"workload": "llama3_70b", "max_accelerators": 2048}
+
+
 def _solved(**changes):
     return solve_for(_asked(**{"ask": "tokens"} | changes), scores=None).best
 
@@ -34,6 +37,9 @@ def largest():
         ({"deadline": "30h", "queue": 6}, lambda each: each.time_s.value / DAY_S),
         ({"deadline": "3d", "terms": "spot"}, lambda each: each.time_s.value / (3 * DAY_S)),
         ({"budget": 500, "electricity": 0.2, "price": 0}, lambda each: each.usd.value / 500),
+        # Usual batches that grow with the tokens: 4 Mi of 1 T, 17 Mi of 18 T
+        (_LARGE | {"budget": 1e6}, lambda each: each.usd.value / 1e6),
+        (_LARGE | {"budget": 20e6}, lambda each: each.usd.value / 20e6),
     ],
 )
 def test_asking_for_the_tokens_found_gives_budget_or_deadline_back(limits, used):
@@ -49,11 +55,12 @@ def test_asking_for_the_tokens_found_gives_budget_or_deadline_back(limits, used)
     assert found.training_budget.low < found.training_budget.value < found.training_budget.high
 
 
-def test_every_size_is_what_advise_says_of_its_tokens():
-    found = _solved(deadline="1d", terms="spot")
+@pytest.mark.parametrize("limits", [{"deadline": "1d"}, _LARGE | {"deadline": "60d"}])
+def test_every_size_is_what_advise_says_of_its_tokens(limits):
+    found = _solved(**limits, terms="spot")
     assert len(found.by_size) > 3
     for each in found.by_size:
-        asked = _asked(tokens=each.amount.value, terms="spot")
+        asked = _asked(**{**limits, "deadline": None}, tokens=each.amount.value, terms="spot")
         same = answer(asked, scores=None).candidate(each.candidate.id)
         assert each.candidate.time_s.value == pytest.approx(same.time_s.value, rel=1e-9)
         assert each.candidate.usd.high == pytest.approx(same.usd.high, rel=1e-9)

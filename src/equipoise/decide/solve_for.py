@@ -7,14 +7,14 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Literal, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 from threadpoolctl import threadpool_limits
 
 from equipoise.decide.answer import Candidate
 from equipoise.decide.assess import Inputs, nothing_fits
 from equipoise.decide.candidates import SystemCandidates, with_budget
-from equipoise.decide.decision import collect_candidates
+from equipoise.decide.decision import Collected, collect_candidates
 from equipoise.decide.model_family import (
     ModelFamily,
     TriedModel,
@@ -24,7 +24,7 @@ from equipoise.decide.model_family import (
 )
 from equipoise.decide.question.query import BUDGETS, FIELDS, Ask, TrainingQuery
 from equipoise.decide.question.systems import usual_most
-from equipoise.decide.question.training import batch_words, fixed_budget
+from equipoise.decide.question.training import Training, batch_words, fixed_budget, training
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.intervals import Interval, exact, product
 from equipoise.spec.catalogue import Catalogue
@@ -54,6 +54,8 @@ _BARELY_USED: Final = 0.8
 _NEAR: Final = 1e-6
 _NUM_DIGITS: Final = 6
 _MOST_STEPS: Final = 60
+# How often tokens are solved for, each time with the usual batch of the amount found before.
+_MOST_BATCHES: Final = 4
 
 
 class Within(Struct, frozen=True, kw_only=True):
@@ -125,23 +127,27 @@ def solve_for(query: TrainingQuery, *, scores: Scores | None, catalogue: Catalog
     known = catalogue or catalogue_of(query.hardware, query.workloads)
     start = max(_START_SAMPLES, float(query.global_batch_samples or 1))
     with threadpool_limits(limits=1):  # the matrices are small: threads would only wait for each other
-        collected = collect_candidates(replace(query, ask=None, training_samples=start), known, scores)
+        asked = _Asked(query=query, known=known, scores=scores)
+        collected = asked.collected(start)
         found: list[BudgetReach] = []
         refused: list[EvidenceError | UsageError] = list(collected.refused)
         for one in collected.systems:
             try:
-                solved = (_model if query.ask == "model" else _tokens)(query, collected.inputs, one)
-                found.append(solved)
+                if query.ask == "model":
+                    found.append(_model(query, collected.inputs, one))
+                else:
+                    found.append(_tokens(asked, collected, one))
             except (EvidenceError, UsageError) as err:
                 refused.append(err)
     if not found:
         raise refused[0]
     ordered = sorted(found, key=lambda each: -each.size.value)
-    asked, batch = collected.inputs.training, ordered[0].recommended.global_batch_samples
     best = next(each for each in collected.systems if each.assessment.system.name == ordered[0].system)
     chosen = tuple(_most_words(query, best, ordered[0].recommended))
     if query.ask == "tokens":
-        chosen = (*asked.chosen_for_you, *batch_words(asked, batch), *chosen)
+        samples = ordered[0].training_budget.value / (ordered[0].workload.sequence_tokens or 1)
+        trained, batch = asked.training(samples), ordered[0].recommended.global_batch_samples
+        chosen = (*trained.chosen_for_you, *batch_words(trained, batch), *chosen)
     own = query.ask == "model" and (query.runs is not None or query.traces)
     return Reaches(
         best=ordered[0],
@@ -155,17 +161,66 @@ def solve_for(query: TrainingQuery, *, scores: Scores | None, catalogue: Catalog
     )
 
 
-def _tokens(query: TrainingQuery, inputs: Inputs, one: SystemCandidates) -> BudgetReach:
+class _Asked(Struct, frozen=True, kw_only=True):
+    """The question for amounts of training: candidates follow from the batch, and it may from the amount.
+
+    found: what was collected, by the global batch of its training.
+    """
+
+    query: TrainingQuery
+    known: Catalogue
+    scores: Scores | None
+    found: dict[int | None, Collected] = field(default_factory=dict)
+
+    def training(self, samples: float) -> Training:
+        """What the question trains, of so many samples."""
+        return training(self._of(samples), self.known, self.scores)
+
+    def collected(self, samples: float) -> Collected:
+        """The candidates of the question for so many samples, or for others with the same batch."""
+        batch = self.training(samples).global_batch_samples
+        if batch not in self.found:
+            self.found[batch] = collect_candidates(self._of(samples), self.known, self.scores)
+        return self.found[batch]
+
+    def _of(self, samples: float) -> TrainingQuery:
+        return replace(self.query, ask=None, training_samples=samples)
+
+
+def _within(asked: _Asked, system: str, start: Candidate, collected: Collected) -> Within | None:
+    """What one size of a system does, its usual batch that of a training on as much; None where not known.
+
+    start: its candidate among those collected.
+    Assumes that the batch hardly changes once it is that of the amount before: a usual one grows more slowly.
+    """
+    for _ in range(_MOST_BATCHES):
+        one = next(each for each in collected.systems if each.assessment.system.name == system)
+        same = next((each for each in one.candidates if each.id == start.id), None)
+        if same is None:
+            return None
+        solver = _SizeSolver(query=asked.query, inputs=collected.inputs, system=one, start=same)
+        found = solver.within()
+        if found is None:
+            return None
+        samples = found.amount.value / (collected.inputs.training.workload.sequence_tokens or 1)
+        # Less than a step is refused later, whatever its batch.
+        if samples < (same.global_batch_samples or 1) or asked.collected(samples) is collected:
+            break
+        collected = asked.collected(samples)
+    return found
+
+
+def _tokens(asked: _Asked, collected: Collected, one: SystemCandidates) -> BudgetReach:
     """The number of accelerators that trains on the most tokens."""
-    title = one.assessment.system.title
+    query, inputs, title = asked.query, collected.inputs, one.assessment.system.title
     allowed = of_usual_sizes(query, one)
     if not allowed:
         raise EvidenceError(
             f"{inputs.training.workload.title} does not fit on any size of {title} that may be taken",
             missing=(nothing_fits(one.assessment) or "more --max-accelerators, or another accelerator",),
         )
-    solvers = [_SizeSolver(query=query, inputs=inputs, system=one, start=each) for each in allowed]
-    within = [found for each in solvers if (found := each.within()) is not None]
+    system = one.assessment.system.name
+    within = [found for each in allowed if (found := _within(asked, system, each, collected)) is not None]
     if not within:
         raise _unsolved(query, title, allowed)
     most = _fastest_of_the_best(within)
