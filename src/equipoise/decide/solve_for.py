@@ -24,7 +24,7 @@ from equipoise.decide.model_family import (
 )
 from equipoise.decide.question.query import BUDGETS, FIELDS, Ask, TrainingQuery
 from equipoise.decide.question.systems import usual_most
-from equipoise.decide.question.training import Training, batch_words, fixed_budget, training
+from equipoise.decide.question.training import batch_words, fixed_budget, training
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.intervals import Interval, exact, product
 from equipoise.spec.catalogue import Catalogue
@@ -145,8 +145,9 @@ def solve_for(query: TrainingQuery, *, scores: Scores | None, catalogue: Catalog
     best = next(each for each in collected.systems if each.assessment.system.name == ordered[0].system)
     chosen = tuple(_most_words(query, best, ordered[0].recommended))
     if query.ask == "tokens":
-        samples = ordered[0].training_budget.value / (ordered[0].workload.sequence_tokens or 1)
-        trained, batch = asked.training(samples), ordered[0].recommended.global_batch_samples
+        samples = ordered[0].training_budget.value / _unit_tokens(ordered[0].workload)
+        trained = asked.collected(samples, collected).inputs.training
+        batch = ordered[0].recommended.global_batch_samples
         chosen = (*trained.chosen_for_you, *batch_words(trained, batch), *chosen)
     own = query.ask == "model" and (query.runs is not None or query.traces)
     return Reaches(
@@ -172,19 +173,18 @@ class _Asked(Struct, frozen=True, kw_only=True):
     scores: Scores | None
     found: dict[int | None, Collected] = field(default_factory=dict)
 
-    def training(self, samples: float) -> Training:
-        """What the question trains, of so many samples."""
-        return training(self._of(samples), self.known, self.scores)
+    def collected(self, samples: float, before: Collected | None = None) -> Collected:
+        """The candidates of the question for so many samples, or for others with the same batch.
 
-    def collected(self, samples: float) -> Collected:
-        """The candidates of the question for so many samples, or for others with the same batch."""
-        batch = self.training(samples).global_batch_samples
+        before: of another amount; the same where its batch is stated, or that of the user's own model.
+        """
+        if before is not None and before.inputs.training.batch_words is None:
+            return before
+        query = replace(self.query, ask=None, training_samples=samples)
+        batch = training(query, self.known, self.scores).global_batch_samples
         if batch not in self.found:
-            self.found[batch] = collect_candidates(self._of(samples), self.known, self.scores)
+            self.found[batch] = collect_candidates(query, self.known, self.scores)
         return self.found[batch]
-
-    def _of(self, samples: float) -> TrainingQuery:
-        return replace(self.query, ask=None, training_samples=samples)
 
 
 def _within(asked: _Asked, system: str, start: Candidate, collected: Collected) -> Within | None:
@@ -193,21 +193,33 @@ def _within(asked: _Asked, system: str, start: Candidate, collected: Collected) 
     start: its candidate among those collected.
     Assumes that the batch hardly changes once it is that of the amount before: a usual one grows more slowly.
     """
+    found = None
     for _ in range(_MOST_BATCHES):
-        one = next(each for each in collected.systems if each.assessment.system.name == system)
-        same = next((each for each in one.candidates if each.id == start.id), None)
-        if same is None:
-            return None
-        solver = _SizeSolver(query=asked.query, inputs=collected.inputs, system=one, start=same)
-        found = solver.within()
-        if found is None:
-            return None
-        samples = found.amount.value / (collected.inputs.training.workload.sequence_tokens or 1)
-        # Less than a step is refused later, whatever its batch.
-        if samples < (same.global_batch_samples or 1) or asked.collected(samples) is collected:
+        same = (
+            (one, each)
+            for one in collected.systems
+            for each in one.candidates
+            if (one.assessment.system.name, each.id) == (system, start.id)
+        )
+        one, size = next(same, (None, None))
+        if one is None or size is None:
             break
-        collected = asked.collected(samples)
+        found = _SizeSolver(query=asked.query, inputs=collected.inputs, system=one, start=size).within()
+        # Less than a step is refused later, whatever its batch.
+        samples = (
+            0.0 if found is None else found.amount.value / _unit_tokens(collected.inputs.training.workload)
+        )
+        if samples < (size.global_batch_samples or 1):
+            break
+        before, collected = collected, asked.collected(samples, collected)
+        if collected is before:
+            break
     return found
+
+
+def _unit_tokens(workload: Workload) -> int:
+    """Tokens of a sample, of which amounts are stated; 1 where they are stated in samples."""
+    return workload.sequence_tokens or 1
 
 
 def _tokens(asked: _Asked, collected: Collected, one: SystemCandidates) -> BudgetReach:
@@ -292,7 +304,7 @@ class _SizeSolver(Struct, frozen=True, kw_only=True):
         value, _, _, limit = min(bounds, default=(0.0, 0.0, 0.0, "budget"))
         if value <= 0.0:
             return None
-        scale = self._samples * (self.inputs.training.workload.sequence_tokens or 1)
+        scale = self._samples * _unit_tokens(self.inputs.training.workload)
         amount = _rounded_down(scale * value)
         return Within(
             amount=Interval(
@@ -371,7 +383,7 @@ def _rounded_down(amount: float) -> float:
 
 
 def _refuse_less_than_a_step(query: TrainingQuery, most: Within, workload: Workload) -> None:
-    step = (most.candidate.global_batch_samples or 1) * float(workload.sequence_tokens or 1)
+    step = (most.candidate.global_batch_samples or 1) * float(_unit_tokens(workload))
     if most.amount.value < step:
         raise UsageError(
             f"{_stated(query)} allows {most.amount.value / step:.2g} of one step of {workload.title}: give "
