@@ -10,14 +10,12 @@ from equipoise.decide.solve_for import most_within, solve_for
 from equipoise.errors import EvidenceError, UsageError
 
 DAY_S = 86_400.0
+_LARGE = {"workload": "llama3_70b", "max_accelerators": 2048}
 
 
 def _asked(**changes):
     stated = {"workload": "llama2_7b", "accelerator": "h100-sxm5-80gb", "max_accelerators": 64, "price": 2.0}
     return query(stated | changes)
-
-
-_LARGE = {"workload": "llama3_70b", "max_accelerators": 2048}
 
 
 def _solved(**changes):

@@ -187,34 +187,31 @@ class _Asked(Struct, frozen=True, kw_only=True):
         return self.found[batch]
 
 
-def _within(asked: _Asked, system: str, start: Candidate, collected: Collected) -> Within | None:
+def _within(asked: _Asked, collected: Collected, one: SystemCandidates, size: Candidate) -> Within | None:
     """What one size of a system does, its usual batch that of a training on as much; None where not known.
 
-    start: its candidate among those collected.
+    one, size: of those collected.
     Assumes that the batch hardly changes once it is that of the amount before: a usual one grows more slowly.
     """
-    found = None
+    workload = collected.inputs.training.workload
     for _ in range(_MOST_BATCHES):
-        same = (
-            (one, each)
-            for one in collected.systems
-            for each in one.candidates
-            if (one.assessment.system.name, each.id) == (system, start.id)
-        )
-        one, size = next(same, (None, None))
-        if one is None or size is None:
-            break
         found = _SizeSolver(query=asked.query, inputs=collected.inputs, system=one, start=size).within()
         # Less than a step is refused later, whatever its batch.
-        samples = (
-            0.0 if found is None else found.amount.value / _unit_tokens(collected.inputs.training.workload)
+        if found is None or found.amount.value < _step_amount(size, workload):
+            break
+        following = asked.collected(found.amount.value / _unit_tokens(workload), collected)
+        same = (
+            (system, each) for system in following.systems for each in system.candidates if each.id == size.id
         )
-        if samples < (size.global_batch_samples or 1):
+        if following is collected or (there := next(same, None)) is None:
             break
-        before, collected = collected, asked.collected(samples, collected)
-        if collected is before:
-            break
+        collected, (one, size) = following, there
     return found
+
+
+def _step_amount(candidate: Candidate, workload: Workload) -> float:
+    """Tokens or samples of a step."""
+    return float((candidate.global_batch_samples or 1) * _unit_tokens(workload))
 
 
 def _unit_tokens(workload: Workload) -> int:
@@ -231,8 +228,7 @@ def _tokens(asked: _Asked, collected: Collected, one: SystemCandidates) -> Budge
             f"{inputs.training.workload.title} does not fit on any size of {title} that may be taken",
             missing=(nothing_fits(one.assessment) or "more --max-accelerators, or another accelerator",),
         )
-    system = one.assessment.system.name
-    within = [found for each in allowed if (found := _within(asked, system, each, collected)) is not None]
+    within = [found for each in allowed if (found := _within(asked, collected, one, each)) is not None]
     if not within:
         raise _unsolved(query, title, allowed)
     most = _fastest_of_the_best(within)
@@ -383,7 +379,7 @@ def _rounded_down(amount: float) -> float:
 
 
 def _refuse_less_than_a_step(query: TrainingQuery, most: Within, workload: Workload) -> None:
-    step = (most.candidate.global_batch_samples or 1) * float(_unit_tokens(workload))
+    step = _step_amount(most.candidate, workload)
     if most.amount.value < step:
         raise UsageError(
             f"{_stated(query)} allows {most.amount.value / step:.2g} of one step of {workload.title}: give "

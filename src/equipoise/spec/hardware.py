@@ -465,6 +465,7 @@ def _ordered_fractions(
         for each in chips
         if each.slug in measured
     ]
+    by_power = _fractions_by_power(of_measured)
     most: dict[str, float] = defaultdict(lambda: math.inf)
     lesser: dict[str, dict[str, float]] = {}
     # The largest ratio of two is over the types that both state; it is 0 where they share none.
@@ -479,7 +480,7 @@ def _ordered_fractions(
                 most[slug] = min(most[slug], measured[better.slug] / ratio)
     found = {
         chip.slug: measured.get(chip.slug)
-        or min(_expected_fraction(chip, of_measured, products), most[chip.slug])
+        or min(_expected_fraction(chip, of_measured, by_power, products), most[chip.slug])
         for chip in chips
     }
     while True:
@@ -500,10 +501,15 @@ class _MeasuredChip(Struct, frozen=True):
     power_per_flop_log: float
 
 
-def _expected_fraction(chip: Accelerator, measured: Sequence[_MeasuredChip], products: _Products) -> float:
+def _expected_fraction(
+    chip: Accelerator,
+    measured: Sequence[_MeasuredChip],
+    by_power: Sequence[tuple[float, float]],
+    products: _Products,
+) -> float:
     """The share of peak that is expected of an accelerator nobody measured.
 
-    measured: all accelerators of which it is known.
+    measured: all accelerators of which it is known. by_power: as `_fractions_by_power` has it.
     Assumes that power per FLOP/s sets how far a chip's clock is from the one of its peak, by all makers where
     nothing of its own was measured; of TPUs, that the measured one with the nearest memory bandwidth per
     FLOP/s reaches the same share.
@@ -516,7 +522,7 @@ def _expected_fraction(chip: Accelerator, measured: Sequence[_MeasuredChip], pro
         return min(family, key=lambda each: abs(_bytes_per_flop_log(each.chip) - fed)).fraction
     power_per_flop_log = products.power_per_flop_log(chip)
     if not family and not math.isnan(power_per_flop_log):
-        return _fraction_by_power(measured, power_per_flop_log)
+        return _fraction_at(by_power, power_per_flop_log)
     known = family if len(family) >= _NUM_NEAREST else measured
     alike = (
         [each for each in family if _peaks(each.chip) == _peaks(chip)]
@@ -527,21 +533,27 @@ def _expected_fraction(chip: Accelerator, measured: Sequence[_MeasuredChip], pro
     return median(each.fraction for each in alike)
 
 
-def _fraction_by_power(measured: Sequence[_MeasuredChip], power_per_flop_log: float) -> float:
-    """The share of peak that chips of any maker reach with so much power per FLOP/s.
-
-    Not less with more power, and not more than in proportion: with a higher peak at the same power, no less.
-    """
+def _fractions_by_power(measured: Sequence[_MeasuredChip]) -> list[tuple[float, float]]:
+    """The share of peak that chips of any maker reach, by log of power per FLOP/s: not less with more."""
     known = [each for each in measured if not math.isnan(each.power_per_flop_log)]
-    by_power = sorted(known, key=attrgetter("power_per_flop_log"))
-    fitted = _never_falling([each.fraction for each in by_power])
-    found = limit = fitted[0]
-    at_log = by_power[0].power_per_flop_log
-    for fraction, each in zip(fitted, by_power, strict=True):
-        if each.power_per_flop_log > power_per_flop_log:
+    known.sort(key=attrgetter("power_per_flop_log"))
+    fitted = _never_falling([each.fraction for each in known])
+    return [(each.power_per_flop_log, fraction) for each, fraction in zip(known, fitted, strict=True)]
+
+
+def _fraction_at(by_power: Sequence[tuple[float, float]], power_per_flop_log: float) -> float:
+    """The share of peak at a power per FLOP/s.
+
+    It rises from one measured chip's to the next at most in proportion: with a higher peak at the same power,
+    the rate is no lower.
+    """
+    at_log, found = by_power[0]
+    limit = found
+    for log, fraction in by_power:
+        if log > power_per_flop_log:
             break
-        found = min(limit, found * math.exp(each.power_per_flop_log - at_log))
-        limit, at_log = fraction, each.power_per_flop_log
+        found = min(limit, found * math.exp(log - at_log))
+        at_log, limit = log, fraction
     return min(limit, found * math.exp(max(0.0, power_per_flop_log - at_log)))
 
 

@@ -289,8 +289,7 @@ _USUAL_BATCH_TOKENS: Final = ((6.7e9, 4 * _MI), (1.3e9, _MI), (0.0, _MI // 2))
 _LARGE_DENSE: Final = (13e9, 4 * _MI)
 _LARGE_MIXTURE: Final = (100e9, 16 * _MI)
 _GROWN_FROM_TOKENS: Final = TRILLION
-# A training so many times as long as the longest published one tolerates a larger batch: the critical batch
-# grows with the square root of its length, nearly (Zhang et al. 2024, arXiv:2410.21676: exponent 0.47).
+# A training so many times as long as the longest published one tolerates a larger batch, as said above.
 _MUCH_LONGER: Final = 10.0
 # Samples of a micro-batch that are tried where not every number is.
 _MOST_MICROBATCH: Final = 1024

@@ -163,17 +163,14 @@ class Problem(Struct, frozen=True, kw_only=True):
         """
         unit = num_accelerators * self.training.workload.samples_per_example
         if self.training.is_fine_tuning and usual < unit <= _MOST_GROWN_BATCH * usual:
-            return unit if unit <= float(self.samples(np.array([unit]))[0]) else usual
+            return unit if unit <= self._num_samples(unit) else usual
         while 2 * unit <= _NEAREST_BATCH * usual:
             unit *= 2
         rollout = self.training.workload.rollout
         group = 1 if rollout is None else rollout.group_size
-        batch = _multiple_near(usual, math.lcm(unit, group))
-        while batch is None and unit % 2 == 0:
+        while (batch := _multiple_near(usual, math.lcm(unit, group))) is None and unit % 2 == 0:
             unit //= 2
-            batch = _multiple_near(usual, math.lcm(unit, group))
-        is_trained = batch is not None and batch <= float(self.samples(np.array([batch]))[0])
-        return batch if batch is not None and is_trained else usual
+        return usual if batch is None or batch > self._num_samples(batch) else batch
 
     def searched(self, num_accelerators: int) -> Searched:
         """The strategies that train fastest on so many accelerators; money and energy go with the time."""
@@ -237,6 +234,10 @@ class Problem(Struct, frozen=True, kw_only=True):
         if known is None:
             return np.full_like(np.asarray(global_batch_samples, dtype=float), _UNIT_SAMPLES)
         return known(np.asarray(global_batch_samples, dtype=float))
+
+    def _num_samples(self, global_batch_samples: int) -> float:
+        """The same at one global batch."""
+        return float(self.samples(np.array([global_batch_samples]))[0])
 
     def num_steps(self, global_batch_samples: Numbers) -> Numbers:
         """Steps of the training at global batches."""
@@ -333,7 +334,7 @@ class Problem(Struct, frozen=True, kw_only=True):
             return float(values[index if values.ndim else ()])
 
         batch = chosen.global_batch_samples
-        samples = float(self.samples(np.array([float(batch)]))[0])
+        samples = self._num_samples(batch)
         # A model knows more of steps like those it was calibrated on than of whole trainings by others.
         known = math.hypot(log_half_width, DEVIATE * self.training.budget.log_sd(float(batch)))
         width = max(known, self.record.log_half_width)
