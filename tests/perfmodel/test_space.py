@@ -6,17 +6,45 @@ import pytest
 from legal import fault
 
 from equipoise.errors import SpecError
-from equipoise.perfmodel.space import Limits, Space
+from equipoise.perfmodel.load import workload_load
+from equipoise.perfmodel.machine import machine
+from equipoise.perfmodel.space import Limits, Space, limits
+from equipoise.spec.cluster import cluster
 from equipoise.spec.strategy import Strategy
+from equipoise.spec.workload import workload
 
 SMALL = Limits(
-    node_size=8, layers=6, hidden=64, heads=4, kv_heads=2, experts=0, sequence=64, precisions=("bf16", "fp32")
+    node_size=8,
+    peer_ranks=2,
+    layers=6,
+    hidden=64,
+    heads=4,
+    kv_heads=2,
+    experts=0,
+    sequence=64,
+    precisions=("bf16", "fp32"),
 )
 EXPERTS = Limits(
-    node_size=8, layers=4, hidden=64, heads=4, kv_heads=4, experts=4, sequence=64, precisions=("bf16",)
+    node_size=8,
+    peer_ranks=8,
+    layers=4,
+    hidden=64,
+    heads=4,
+    kv_heads=4,
+    experts=4,
+    sequence=64,
+    precisions=("bf16",),
 )
 SAMPLES = Limits(
-    node_size=8, layers=50, hidden=0, heads=0, kv_heads=0, experts=0, sequence=1, precisions=("fp32",)
+    node_size=8,
+    peer_ranks=8,
+    layers=50,
+    hidden=0,
+    heads=0,
+    kv_heads=0,
+    experts=0,
+    sequence=1,
+    precisions=("fp32",),
 )
 
 
@@ -42,6 +70,8 @@ SAMPLES = Limits(
         ({"ep": 2, "dp": 2}, "without experts"),
         ({"sequence_parallel": True}, "sequence_parallel needs tp"),
         ({"tp": 2, "tp_overlap": True}, "tp_overlap needs sequence_parallel"),
+        ({"tp": 2, "tp_overlap": True, "sequence_parallel": True}, None),
+        ({"tp": 4, "tp_overlap": True, "sequence_parallel": True}, "fast links .*up to 2"),
         ({"zero_stage": 1}, "zero_stage .*dp x cp"),
         ({"zero_stage": 1, "cp": 2}, None),
         ({"zero_stage": 2, "dp": 2, "pp": 2}, "exclude pp"),
@@ -61,6 +91,22 @@ SAMPLES = Limits(
 def test_a_fault_says_which_rule_is_broken(changed, words):
     found = fault(Strategy(**({"global_batch_samples": 4} | changed)), SMALL)
     assert (found is None) if words is None else re.search(words, found)
+
+
+@pytest.mark.parametrize(
+    ("system", "ranks"),
+    [
+        # NVIDIA, H100 and GB200 NVL72 data sheets: an NVSwitch joins 8, and 72.
+        ("h100", 8),
+        ("gb200-nvl72-186gb", 72),
+        # NVIDIA, GeForce RTX 4090 and P100 PCIe: no NVLink, and no peer access between GeForce cards.
+        ("rtx-4090-pcie-24gb", 1),
+        ("p100-pcie-16gb", 1),
+    ],
+)
+def test_tensor_ranks_overlap_within_what_links_of_their_own_join(system, ranks):
+    load = workload_load(workload("llama31_8b"))
+    assert limits(load, machine(cluster(system, num_accelerators=256))).peer_ranks == ranks
 
 
 def test_experts_are_spread_over_ranks_that_divide_them():

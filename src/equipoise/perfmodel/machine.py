@@ -67,7 +67,8 @@ class Machine(Struct, frozen=True, kw_only=True):
     a node by fewer; has_groups is 1 there, else 0. bridged_ranks: that the links inside a node join;
     others of it are bridge_slowdown times slower.
     oversubscription: of the network beyond leaf_ranks accelerators, whose leaf switches have so much
-    less out than in. keeps_order: 1 where the network delivers in order, so that short messages may take
+    less out than in. peer_ranks: of a node, that reach each other's memory over links of their own: 1 through
+    the host. keeps_order: 1 where the network delivers in order, so that short messages may take
     NCCL's quick protocols. asynchronous_products: as `Accelerator` has it. pads_heads: 1 where a head of less
     than 128 values costs attention as much as one of 128, else 0.
     """
@@ -95,6 +96,7 @@ class Machine(Struct, frozen=True, kw_only=True):
     bridge_slowdown: Floats = 1.0
     oversubscription: Floats = 1.0
     leaf_ranks: Floats = 1.0
+    peer_ranks: Floats = np.inf
 
     @property
     def wires(self) -> Wires:
@@ -155,7 +157,15 @@ def machine(cluster: Cluster) -> Machine:
         bridge_slowdown=cluster.intra.byte_per_s / cluster.beyond_bridge_byte_per_s,
         oversubscription=cluster.oversubscription,
         leaf_ranks=float(cluster.leaf_nodes * cluster.node_size),
+        peer_ranks=float(_peer_ranks(cluster)),
     )
+
+
+def _peer_ranks(cluster: Cluster) -> int:
+    """Accelerators of a node that links of their own join."""
+    if cluster.topology == "host":
+        return 1
+    return min(cluster.bridged, cluster.node_size) if cluster.topology == "bridge" else cluster.node_size
 
 
 def _intra_byte_per_s(cluster: Cluster) -> float:

@@ -112,9 +112,13 @@ class Space(Struct, frozen=True, kw_only=True):
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """What bounds the sharding of a model on a chip; hidden 0: only data and layers can be sharded."""
+    """What bounds the sharding of a model on a chip; hidden 0: only data and layers can be sharded.
+
+    peer_ranks: as `Machine` has it.
+    """
 
     node_size: int
+    peer_ranks: int
     layers: int
     hidden: int
     heads: int
@@ -135,6 +139,7 @@ def limits(load: Load, machine: Machine) -> Limits:
     peaks = (float(peak) for peak in machine.peak_flop_per_s)
     return Limits(
         node_size=int(machine.node_size),
+        peer_ranks=int(min(machine.peer_ranks, machine.node_size)),
         layers=int(load.layers),
         hidden=int(load.hidden),
         heads=int(load.heads),
@@ -213,12 +218,19 @@ def _dual_fault(schedule: str, *, pp: int, interleave: int, num_microbatches: in
 
 
 def split_fault(limits: Limits, *, tp: int, cp: int, sequence_parallel: bool, tp_overlap: bool) -> str | None:
-    """Why splitting activations along the sequence is illegal. Source: Korthikanti et al. 2022."""
+    """Why splitting activations along the sequence is illegal.
+
+    Source: Korthikanti et al. 2022; Transformer Engine's userbuffers and PyTorch's symmetric memory: ranks
+    that overlap write into each other's memory, over NVLink or its like.
+    """
     if sequence_parallel and tp == 1:
         return "sequence_parallel needs tp above 1"
     if sequence_parallel and limits.sequence % (tp * cp):
         return f"sequence_parallel needs tp x cp to divide sequence={limits.sequence}"
     # What is overlapped are the pieces of gathers and scatters, which only sequence parallelism makes.
+    if tp_overlap and limits.peer_ranks < max(2, tp):
+        joined = f"tp up to {limits.peer_ranks} here" if limits.peer_ranks > 1 else "which none here have"
+        return f"tp_overlap needs fast links of a node between its ranks, {joined}"
     return "tp_overlap needs sequence_parallel" if tp_overlap and not sequence_parallel else None
 
 

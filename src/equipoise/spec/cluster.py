@@ -457,6 +457,7 @@ def mixture(chips: tuple[Accelerator, ...]) -> Accelerator:
         for_desktops=all(chip.for_desktops for chip in chips),
         shares_host_memory=any(chip.shares_host_memory for chip in chips),
         asynchronous_products=min(chip.asynchronous_products or 0 for chip in chips),
+        lacks_compiler=any(chip.lacks_compiler for chip in chips),
         node_source=chips[0].node_source,
         ordered_fraction=_share_of_least(chips, "achievable_fraction", NARROW_DTYPES),
         ordered_fp32_fraction=_share_of_least(chips, "achievable_fp32_fraction", ("fp32",)),

@@ -68,6 +68,7 @@ class Accelerator(Struct, frozen=True, kw_only=True):
     shares_host_memory: whether its memory is that of its host too: nothing is gained by moving data there.
     asynchronous_products: generations of asynchronous instructions, without which its matrix units do not
     reach their peak; kernels of attention from before do not use them.
+    lacks_compiler: whether PyTorch's compiler makes no kernels for it, so that it runs code as written.
     node_size to topology: the node it usually sits in, where `node_source` names one; see `Cluster`.
     ordered_fraction, ordered_fp32_fraction: `achievable_fraction` and `achievable_fp32_fraction` among the
     accelerators of its table.
@@ -108,6 +109,7 @@ class Accelerator(Struct, frozen=True, kw_only=True):
     for_desktops: bool | None = None
     shares_host_memory: bool | None = None
     asynchronous_products: int | None = None
+    lacks_compiler: bool | None = None
     node_source: str | None = None
     ordered_fraction: float | None = None
     ordered_fp32_fraction: float | None = None

@@ -155,8 +155,8 @@ def test_a_batch_that_results_span_is_left_to_be_chosen():
 
 
 def test_a_short_training_is_not_a_part_of_a_step():
-    # 4e5 tokens are 390 samples of 1,024, fewer than the usual 512 of a step; 1e5 are 97
-    assert trained("gpt2", tokens=4e5).global_batch_samples == 390
+    # 4e5 tokens are 390 samples of 1,024, fewer than the usual 512 of a step: 65 steps of 6; 1e5 are 97
+    assert trained("gpt2", tokens=4e5).global_batch_samples == 6
     with pytest.raises(UsageError, match="97 samples"):
         trained("gpt2", tokens=1e5, global_batch=512)
 
@@ -172,10 +172,10 @@ def test_a_short_training_is_not_a_part_of_a_step():
     ],
 )
 def test_a_model_whose_paper_states_a_batch_takes_it_and_says_where_from(name, samples):
-    found = trained(name, samples=1e6)
+    found = trained(name, samples=4e6)
     assert found.global_batch_samples == samples
     assert workload(name).usual_batch_source in found.batch_words
-    assert trained(name, samples=100).global_batch_samples == 100
+    assert trained(name, samples=100).global_batch_samples == 1
 
 
 def test_where_no_batch_is_usual_it_is_asked_for():
@@ -214,8 +214,8 @@ def test_epochs_of_a_model_that_results_state_a_batch_of_take_their_median():
     found = trained("resnet50", epochs=90, scores=published_scores())
     assert found.global_batch_samples in range(256, 65_537)
     assert found.budget.samples_at(found.global_batch_samples) == 90 * 1_281_167
-    # and of so few samples that they are less than that batch, all of them
-    assert trained("resnet50", samples=100, scores=published_scores()).global_batch_samples == 100
+    # and of so few samples that they are less than that batch, no more than leaves it steps
+    assert trained("resnet50", samples=100, scores=published_scores()).global_batch_samples == 1
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,8 @@ from equipoise.decide.question.query import query
 from equipoise.decide.question.training import training
 from equipoise.decide.strategies.strategy_search import plain_strategies, problem
 from equipoise.decide.strategies.surveys import remedy
+from equipoise.errors import SpecError
+from equipoise.runs import embedded
 from equipoise.spec.catalogue import catalogue
 
 CATALOGUE = catalogue()
@@ -171,11 +173,62 @@ def test_plain_strategies_are_those_that_run_without_thought():
     assert plain_strategies(found, best(1, found)[0].strategy) == ()
 
 
-def test_a_pretraining_on_a_chip_without_measured_steps_has_the_wider_range():
-    """What is published are pretrainings on chips whose steps were measured too."""
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"workload": "llama31_8b", "tokens": 1e12},
+        {"workload": "llama31_8b", "train": "lora", "examples": 1e5},
+    ],
+)
+def test_a_chip_without_measured_steps_has_the_wider_range(asked):
+    """What is published are trainings on chips whose steps were measured too."""
     spread = {}
-    for chip in ("h100-sxm5-80gb", "mi300x-oam-192gb"):
-        found = ask(workload="llama31_8b", tokens=1e12, accelerator=[chip], at="64", scores=False)
-        time_s = found.recommended.time_s
+    for chip in ("h100-sxm5-80gb", "trainium2-module-96gb"):
+        time_s = ask(**asked, accelerator=[chip], at="64", scores=False).recommended.time_s
         spread[chip] = math.log(time_s.high / time_s.low)
-    assert spread["mi300x-oam-192gb"] > 1.2 * spread["h100-sxm5-80gb"]
+    assert spread["trainium2-module-96gb"] > 1.2 * spread["h100-sxm5-80gb"]
+
+
+@pytest.mark.parametrize(
+    "chip", ["p100-sxm2-16gb", "p100-pcie-16gb", "p40-pcie-24gb", "gtx-1080-ti-pcie-11gb"]
+)
+def test_chips_below_compute_capability_7_run_code_as_written(chip):
+    """Inductor refuses them: github.com/pytorch/pytorch, issue 93801."""
+    strategies = best(1, posed("gpt2", chip))
+    assert {each.strategy.implementation for each in strategies} == {"eager"}
+    with pytest.raises(SpecError, match="implementation=eager"):
+        posed("gpt2", chip, fix=["implementation=compiled"])
+    assert {each.strategy.implementation for each in best(1, posed("gpt2", "v100-sxm2-16gb"))} == {"compiled"}
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("chip", ["rtx-4090-pcie-24gb", "h100-sxm5-80gb", "a100-sxm4-80gb"])
+@pytest.mark.parametrize("workload", ["sdxl", "flux1_dev"])
+def test_adapters_of_image_models_are_no_slower_on_more_accelerators(workload, chip):
+    """Programs for them take a batch a device (diffusers, train_text_to_image_lora_sdxl.py)."""
+    found = posed(workload, chip, train="lora", samples=200_000, num_best=1)
+    times_s = [best(size, found)[0].work_s.value for size in (4, 8, 16, 32, 64, 128)]
+    assert times_s == sorted(times_s, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("workload", "given"),
+    [
+        ("sdxl", {"examples": 1000}),
+        ("llama31_8b", {"train": "full", "examples": 300}),
+        ("llama31_8b", {"train": "lora,dpo", "examples": 500}),
+        ("llama31_8b", {"train": "full,grpo", "examples": 1000, "prompt": 200, "completion": 1000}),
+        ("vit_large", {"train": "full", "examples": 5000}),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 8, 24])
+def test_a_batch_that_nobody_states_leaves_dozens_of_steps(workload, given, size):
+    """Of all published results of MLPerf Training none took fewer steps than 86."""
+    about = training(query({"workload": workload, **given}), CATALOGUE, embedded.scores())
+    nodes = CATALOGUE.cluster("h100-sxm5-80gb")
+    batches = problem(about, nodes, MODEL, num_best=1).batches(size)
+    group = (
+        about.workload.rollout.group_size if about.workload.rollout else about.workload.samples_per_example
+    )
+    assert batches
+    assert all(batch % group == 0 and about.budget.samples_at(batch) / batch > 48 for batch in batches)

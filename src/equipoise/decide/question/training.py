@@ -291,6 +291,9 @@ _LARGE_MIXTURE: Final = (100e9, 16 * _MI)
 _GROWN_FROM_TOKENS: Final = TRILLION
 # A training so many times as long as the longest published one tolerates a larger batch, as said above.
 _MUCH_LONGER: Final = 10.0
+# A batch that nobody states leaves a training so many steps: no published result has fewer than 86 (MLPerf
+# Training, Llama 2 70B with adapters, batches of 128 on 1,024 accelerators).
+FEWEST_STEPS: Final = 64
 # Samples of a micro-batch that are tried where not every number is.
 _MOST_MICROBATCH: Final = 1024
 
@@ -453,7 +456,7 @@ def _chosen_batch(
     """The global batch of a stated training budget where nobody states one, and why; (None, None) for none.
 
     The median of published ones, that of the model's paper or of its size; of fine-tunings the usual one. At
-    most all samples of the training.
+    most what leaves the training FEWEST_STEPS steps.
     """
     usual, words = usual_fine_tuning_batch(query, about), "usual for fine-tuning"
     is_own = usual is not None and (query.changes_workload or about.trained == "full")
@@ -465,7 +468,9 @@ def _chosen_batch(
     samples = None if usual is None else budget.samples_at(usual)
     if usual is None or samples is None:
         return None, None
-    return (usual, words) if usual <= samples else (math.floor(samples), "all samples of the training")
+    together = about.samples_per_example if about.rollout is None else about.rollout.group_size
+    most = max(1, int(samples / FEWEST_STEPS) // together) * together
+    return (usual, words) if usual <= most else (most, f"small, to leave about {FEWEST_STEPS} steps")
 
 
 def batch_words(

@@ -19,8 +19,9 @@ from equipoise.decide.combine import PlanRecord, model_kind, pretraining_kind, r
 from equipoise.decide.question.fine_tuning import (
     ROLLOUT_LOG_SD,
     ROLLOUT_TIME_PER_STEP_TIME,
+    USUAL_FINE_TUNING_BATCH,
 )
-from equipoise.decide.question.training import Training, usual_batch
+from equipoise.decide.question.training import FEWEST_STEPS, Training, usual_batch
 from equipoise.errors import SpecError
 from equipoise.intervals import DEVIATE, LEVEL, Interval, spread
 from equipoise.perfmodel.estimate import Seconds, StepEstimates, estimate
@@ -53,8 +54,10 @@ _UNIT_SAMPLES = SI_PREFIXES["G"]
 # A usual batch may be rounded by so much to be shared out: less than trainings of one size differ by.
 _NEAR_BATCH: Final = 0.25
 _NEAREST_BATCH: Final = 1 / 16  # of what a batch is a multiple of: rounding by 3 % at most
-# The usual batch of a fine-tuning grows to one sample an accelerator, up to so many times: people set it so.
+# The usual batch of a fine-tuning grows to one sample an accelerator, as programs that take a batch a device
+# have it, up to so many times, or to what fine-tunings of language models take unasked.
 _MOST_GROWN_BATCH: Final = 2
+_MOST_GROWN_SAMPLES: Final = USUAL_FINE_TUNING_BATCH["language"]
 
 # How far off trainings may be whose kind nothing published was held against (decide/question/fine_tuning.py
 # has the words): a factor of two either way, as assumed.
@@ -148,7 +151,8 @@ class Problem(Struct, frozen=True, kw_only=True):
         batches = self.training.budget.batches
         if batch is not None or batches is None:
             usual = usual_batch(self.training.workload) if batch is None else batch
-            return tuple(dict.fromkeys((usual, self._shared_out(usual, num_accelerators))))
+            near = (self._grown(usual, num_accelerators), self._shared_out(usual, num_accelerators))
+            return tuple(dict.fromkeys((usual, *near)))
         least, most = batches
         steps = range(math.ceil(math.log2(most)) + 1)
         tried = {factor * 2**step for step in steps for factor in (1, 3, num_accelerators)}
@@ -158,12 +162,10 @@ class Problem(Struct, frozen=True, kw_only=True):
         """The multiple of so many accelerators next to a usual batch, which they share out evenly.
 
         Of more accelerators than samples, or where no multiple is near, a half, a quarter and so on share
-        them out; of few each gets a power of two, for micro-batches; of a fine-tuning on up to twice as many,
-        one each. The usual batch itself where no multiple is near, or more than the training has.
+        them out; of few each gets a power of two, for micro-batches. The usual batch itself where no multiple
+        is near, or more than the training has.
         """
         unit = num_accelerators * self.training.workload.samples_per_example
-        if self.training.is_fine_tuning and usual < unit <= _MOST_GROWN_BATCH * usual:
-            return unit if unit <= self._num_samples(unit) else usual
         while 2 * unit <= _NEAREST_BATCH * usual:
             unit *= 2
         rollout = self.training.workload.rollout
@@ -171,6 +173,20 @@ class Problem(Struct, frozen=True, kw_only=True):
         while (batch := _multiple_near(usual, math.lcm(unit, group))) is None and unit % 2 == 0:
             unit //= 2
         return usual if batch is None or batch > self._num_samples(batch) else batch
+
+    def _grown(self, usual: int, num_accelerators: int) -> int:
+        """The batch of a fine-tuning on more accelerators than samples: one each, or one each of a half, a
+        quarter and so on of them, as far as batches grow. The usual batch of any other training.
+        """
+        about = self.training.workload
+        batch = num_accelerators * about.samples_per_example
+        if not self.training.is_fine_tuning or about.rollout is not None or batch <= usual:
+            return usual
+        steps_most = self._num_samples(batch) / FEWEST_STEPS
+        most = min(max(_MOST_GROWN_BATCH * usual, _MOST_GROWN_SAMPLES), steps_most)
+        while batch > most and batch % (2 * about.samples_per_example) == 0:
+            batch //= 2
+        return batch if usual < batch <= most else usual
 
     def searched(self, num_accelerators: int) -> Searched:
         """The strategies that train fastest on so many accelerators; money and energy go with the time."""
@@ -338,8 +354,8 @@ class Problem(Struct, frozen=True, kw_only=True):
         # A model knows more of steps like those it was calibrated on than of whole trainings by others.
         known = math.hypot(log_half_width, DEVIATE * self.training.budget.log_sd(float(batch)))
         width = max(known, self.record.log_half_width)
-        if self.training.is_pretraining and self.model.calibration == PRIORS_ONLY:
-            # The published pretrainings ran on chips whose steps were measured.
+        if self.training.workload.transformer is not None and self.model.calibration == PRIORS_ONLY:
+            # Published trainings of transformers ran, but for a few, on chips whose steps were measured.
             width = math.hypot(width, DEVIATE * UNCALIBRATED_LOG_SD)
         if self.training.workload.rollout is not None:
             width = math.hypot(width, DEVIATE * ROLLOUT_LOG_SD)
@@ -401,8 +417,8 @@ def problem(
 ) -> Problem:
     """All that the search of strategies for a training on a kind of cluster needs.
 
-    Raises SpecError where the work of the workload is not known, or something is to be moved to the memory of
-    a host that is the accelerator's own.
+    Raises SpecError where the work of the workload is not known, something is to be moved to the memory of a
+    host that is the accelerator's own, or code is to be compiled for a chip without a compiler.
     """
     choices = dict(training.choices)
     offloads = choices.get("offload", (_STAYS["offload"],))
@@ -412,6 +428,13 @@ def problem(
             "with its host, which has none to move it to; give offload=none"
         )
     choices.setdefault("precision", (_usual_precision(cluster, training),))
+    if cluster.accelerator.lacks_compiler:
+        if "eager" not in choices.get("implementation", ("eager",)):
+            raise SpecError(
+                f"--fix implementation=compiled: PyTorch's compiler makes no kernels for "
+                f"{cluster.accelerator.title}; give implementation=eager"
+            )
+        choices["implementation"] = ("eager",)
     if "schedule" in choices:
         choices["schedule"] = _schedules_there(choices["schedule"], cluster.accelerator)
     return Problem(
