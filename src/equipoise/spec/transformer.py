@@ -5,7 +5,6 @@ from msgspec.structs import replace
 
 from equipoise.errors import SpecError
 from equipoise.spec import FactBlock
-from equipoise.spec.strategy import LoraTargets
 
 
 class CompressedKeys(Struct, frozen=True, kw_only=True):
@@ -295,11 +294,11 @@ class Transformer(Struct, frozen=True, kw_only=True):
         """Weights, by rank, of adapters on one dense feed-forward block: one on each matrix."""
         return (3 if self.gated else 2) * (self.hidden + self.ffn_hidden)
 
-    def adapter_width(self, targets: LoraTargets) -> int:
+    def adapter_width(self, targets: str) -> int:
         """Weights of all adapters, by rank.
 
-        targets: layers as `adapted_layers` has them; all linear ones are those outside experts. On attention
-        alone, one adapter serves queries, keys and values (NeMo); else each has its own (PEFT).
+        targets: layers as `strategy.adapted_layers` names them; all linear ones are those outside experts. On
+        attention alone, one adapter serves queries, keys and values (NeMo); else each has its own (PEFT).
         Source: Hu et al. 2021, section 4.2; Dettmers et al. 2023, section 4.
         """
         blocks = self.num_attention_blocks + self.cross_layers

@@ -290,7 +290,7 @@ def test_results_of_another_training_are_not_taken():
         (
             "llama31_8b",
             {"train": "lora", "examples": 9, "fix": ["lora_targets=attention,all_linear"]},
-            "give the one",
+            "--fix lora_targets",
         ),
         ("sdxl", {"train": "lora", "examples": 9, "fix": ["lora_targets=all_linear"]}, "SDXL"),
     ],
