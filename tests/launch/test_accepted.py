@@ -232,8 +232,10 @@ def test_nemo_s_own_sections_have_the_fields_that_are_written():
     names = fields_in(Path(folder, "training", "config.py"))
     recipes = Path(folder, "training", "mixed_precision.py").read_text()
     adapters = fields_in(Path(folder, "peft", "lora.py"))["LoRA"]
+    canonical = fields_in(Path(folder, "peft", "canonical_lora.py"))["CanonicalLoRA"]
     for text in (
         "dp=4 tp=2 microbatch=1 global_batch=8 trained=lora lora_rank=8 zero_stage=3",
+        "dp=4 tp=2 microbatch=1 global_batch=8 trained=lora lora_rank=8 lora_targets=query_value",
         "dp=4 microbatch=1 global_batch=8 precision=mxfp8",
         "dp=4 microbatch=1 global_batch=8 precision=fp4",
         "dp=4 microbatch=1 global_batch=8 precision=fp8",
@@ -244,7 +246,8 @@ def test_nemo_s_own_sections_have_the_fields_that_are_written():
         assert set(document["train"]) <= names["TrainingConfig"]
         assert set(document.get("checkpoint", ())) <= names["CheckpointConfig"]
         assert f"def {document['mixed_precision']}()" in recipes
-        assert set(document.get("peft", ())) - {"_target_"} <= adapters
+        fields = canonical if "query_value" in text else adapters
+        assert set(document.get("peft", ())) - {"_target_"} <= fields
 
 
 def fields_in(path):

@@ -3,6 +3,7 @@
 import ast
 import builtins
 import os
+import re
 import shlex
 import subprocess
 
@@ -60,15 +61,19 @@ def test_hosts_that_accelerators_do_not_fill_evenly_are_counted():
 
 
 @pytest.mark.parametrize(
-    ("about", "trained", "adapted"),
+    ("about", "trained", "adapted", "bridge"),
     [
-        # diffusers names them so (train_dreambooth_lora_sdxl.py), transformers' decoders so.
-        ("sdxl", "lora", {"to_q", "to_k", "to_v", "to_out.0"}),
-        ("llama31_8b", "lora", {"q_proj", "k_proj", "v_proj", "o_proj"}),
-        ("llama31_8b", "qlora", "all-linear"),
+        # diffusers names them so (train_dreambooth_lora_sdxl.py), transformers' decoders so; Megatron-Bridge's LoRA is
+        # on every linear layer unless told otherwise, and its CanonicalLoRA has queries and values apart.
+        ("sdxl", "lora", {"to_q", "to_k", "to_v", "to_out.0"}, None),
+        ("llama31_8b", "lora", {"q_proj", "k_proj", "v_proj", "o_proj"}, {"linear_qkv", "linear_proj"}),
+        ("llama31_8b", "qlora", "all-linear", None),
+        ("llama31_8b", "lora lora_targets=all_linear", "all-linear", None),
+        ("llama31_8b", "lora lora_targets=query_value", {"q_proj", "v_proj"}, {"linear_q", "linear_v"}),
+        ("llama31_8b", "qlora lora_targets=attention", {"q_proj", "k_proj", "v_proj", "o_proj"}, None),
     ],
 )
-def test_adapters_are_on_the_layers_that_the_plan_counts(about, trained, adapted):
+def test_adapters_are_on_the_layers_that_the_plan_counts(about, trained, adapted, bridge):
     found = snippets(
         f"dp=2 microbatch=1 global_batch=2 trained={trained} lora_rank=16", workload=workload(about)
     )
@@ -78,11 +83,14 @@ def test_adapters_are_on_the_layers_that_the_plan_counts(about, trained, adapted
     stated = {each.arg: ast.literal_eval(each.value) for each in config.keywords}
     assert stated["r"] == 16
     named = stated["target_modules"]
-    assert named == adapted if isinstance(adapted, str) else adapted <= set(named) and "up_proj" not in named
-    if about != "sdxl" and trained == "lora":
-        (bridge,) = (each.code for each in found if each.file == "nemo.yaml")
-        assert "linear_qkv" in bridge
-        assert "linear_fc1" not in bridge
+    if about == "sdxl":  # its attention to the text has projections of its own
+        assert adapted <= set(named)
+    else:
+        assert (named if isinstance(adapted, str) else set(named)) == adapted
+    if bridge is not None:
+        (nemo,) = (each.code for each in found if each.file == "nemo.yaml")
+        assert set(re.findall(r"linear_\w+", nemo)) == bridge
+        assert ("CanonicalLoRA" in nemo) == ("linear_q" in bridge)
 
 
 def test_batches_of_preferences_are_written_in_pairs():

@@ -42,6 +42,10 @@ PAIRS = {
     "sync_period": (BASE, f"{BASE} sync_period=8"),
     "trained": (f"{BASE} lora_rank=8", f"{BASE} lora_rank=8 trained=qlora"),
     "lora_rank": (f"{BASE} trained=lora lora_rank=8", f"{BASE} trained=lora lora_rank=16"),
+    "lora_targets": (
+        f"{BASE} trained=lora lora_rank=8 lora_targets=attention",
+        f"{BASE} trained=lora lora_rank=8 lora_targets=all_linear",
+    ),
 }
 # These compute dp from the number of processes.
 FROM_PROCESSES = ("Megatron-LM", "NeMo (Megatron-Bridge)")

@@ -377,20 +377,71 @@ def test_casts_move_more_bytes_in_16_bits_and_none_in_32():
     assert cast_wide == pytest.approx(wide)
 
 
-@pytest.mark.parametrize(("trained", "adapted"), [("lora", 3), ("qlora", 7)])
-def test_adapters_launch_their_own_products(trained, adapted):
+@pytest.mark.parametrize(
+    ("trained", "targets", "adapted"),
+    [
+        ("lora", "usual", 3),
+        ("qlora", "usual", 7),
+        ("lora", "all_linear", 7),
+        ("qlora", "attention", 3),
+        ("lora", "query_value", 2),
+    ],
+)
+def test_adapters_launch_their_own_products(trained, targets, adapted):
     """Hu et al. 2021, equation 3: W x + B A x. Two products forward, four back, and none for the gradient of W.
 
-    Adapters lie on queries, keys and values, with 4-bit weights on all seven matrices of a layer of Llama.
+    Adapters lie on queries, keys and values, or on all seven matrices of a layer of Llama, as with 4-bit weights.
     """
     llama = transformer_load(workload("llama31_8b").transformer, sequence=2048)
     h100 = machine(cluster("dgx-h100", num_accelerators=1))
     one = Strategy(microbatch_samples=1, global_batch_samples=1)
     host = {}
     for name, rank in (("full", 0), (trained, 16)):
-        chosen = replace(one, trained=name, lora_rank=rank)
+        chosen = replace(one, trained=name, lora_rank=rank, lora_targets=targets)
         host[name] = float(np.ravel(layer_time(llama, h100, grid([chosen]), PLAIN).host_s)[0])
     assert host[trained] - host["full"] == pytest.approx((6 * adapted - 7) * PLAIN.launch_s)
+
+
+@pytest.mark.parametrize("trained", ["lora", "qlora"])
+@given(st.integers(1, 256), st.integers(1, 8), st.sampled_from(["eager", "compiled"]), st.booleans())
+@settings(max_examples=30)
+def test_more_adapters_are_never_faster(trained, rank, samples, implementation, recomputed):
+    one = Strategy(
+        dp=8,
+        microbatch_samples=samples,
+        global_batch_samples=8 * samples,
+        trained=trained,
+        lora_rank=rank,
+        implementation=implementation,
+        recompute="full" if recomputed else "none",
+    )
+    llama = transformer_load(workload("llama31_8b").transformer, sequence=2048)
+    h100 = machine(cluster("dgx-h100", num_accelerators=8))
+    layers = ("query_value", "attention", "all_linear")
+    times = [step_s(replace(one, lora_targets=each), llama, h100) for each in layers]
+    assert times == sorted(times)
+    assert step_s(replace(one, lora_rank=2 * rank, lora_targets="all_linear"), llama, h100) >= times[-1]
+
+
+def test_thin_products_outside_attention_grow_with_the_rank():
+    """Two products of rank columns forward, of which the way back makes four; 0 in all for a rank of 0."""
+    llama = transformer_load(workload("llama31_8b").transformer, sequence=2048)
+    h100 = machine(cluster("dgx-h100", num_accelerators=1))
+    plain = PLAIN.changed({"product_traffic": 1e-12})
+    adapters = {"trained": "lora", "lora_targets": "all_linear"}
+    one = grid([Strategy(microbatch_samples=1, global_batch_samples=1, lora_rank=1, **adapters)])
+    ranks = np.array([1e-12, 16.0, 32.0])
+    found = layer_time(llama, h100, replace(one, lora_rank=ranks), plain)
+    frozen = layer_time(llama, h100, replace(one, lora_targets=np.array([2])), plain)  # on attention alone
+    assert found.forward_s[0] == pytest.approx(frozen.forward_s[0])
+    assert found.backward_s[0] == pytest.approx(frozen.backward_s[0])
+    # by hand: queries' and outputs' adapters are there already; those of keys, values and three matrices are more
+    width = 2 * 4096 + 3 * (4096 + 14_336)
+    flop = 2048 * 2 * 16 * width
+    rate = float(np.ravel(product_rate_flop_per_s(h100, one, plain))[0])
+    more = found.forward_s - found.forward_s[0]
+    assert more[1:] * rate == pytest.approx(np.array([flop, 2 * flop]))
+    assert (found.backward_s - found.backward_s[0]) == pytest.approx(2 * more)
 
 
 def test_experts_are_multiplied_again_where_operations_are_recomputed_one_by_one():

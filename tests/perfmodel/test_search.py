@@ -35,6 +35,7 @@ UNFUSED = {
     "zero_stage": (0, 2, 3),
 }
 ADAPTED = {"trained": ("full", "lora", "qlora"), "lora_rank": (0, 16)}
+WIDELY_ADAPTED = {"trained": ("lora",), "lora_rank": (64, 16), "lora_targets": ("all_linear",)}
 RARER = {"compression": ("none", "fp16", "powersgd"), "compression_rank": (0, 4), "sync_period": (1, 8)}
 CASES = {
     "pipelines": ("gpt3", "dgx-h100", (16, 32), (24, 32), {}),
@@ -45,6 +46,7 @@ CASES = {
     "both ends": ("mixtral_8x7b", "dgx-h100", (16,), (32,), {"schedule": ("1f1b", "dualpipe", "dualpipe_v")}),
     "cards": ("gpt2_large", "pair-rtx-4090", (1, 2, 4), (4, 6), UNFUSED),
     "adapters": ("llama2_70b_lora", "a100-sxm4-80gb", (8,), (8, 16), ADAPTED),
+    "adapters on all layers": ("llama2_13b", "a100-sxm4-40gb", (4, 8), (8,), WIDELY_ADAPTED),
     "widths": ("llama2_13b", "a100-sxm4-80gb", (4, 8), (8,), {"precision": ("bf16", "tf32", "fp16")}),
     "pictures": ("resnet50", "a100-sxm4-80gb", (4, 6), (48,), RARER),
 }

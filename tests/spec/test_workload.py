@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from equipoise.errors import SpecError
+from equipoise.spec.strategy import LoraTargets
 from equipoise.spec.workload import load_workloads, shipped_workloads, workload
 
 SLUG_OF = shipped_workloads().slug
@@ -344,6 +345,40 @@ def test_a_u_net_costs_what_diffusers_does() -> None:
     assert found.backward_flop_per_sample == pytest.approx(1604.5e9 + scores, rel=0.005)
 
 
+@pytest.mark.parametrize(
+    ("name", "targets", "rank", "params"),
+    [
+        # torchtune, docs/source/tutorials/lora_finetune.rst: "4194304 trainable params" of q_proj and v_proj
+        ("llama2_7b", "query_value", 8, 4_194_304),
+        # Lit-GPT, tutorials/resource-tables.md: its default adapters, on queries and values
+        ("llama2_13b", "query_value", 8, 6_553_600),
+        # PEFT, method_comparison/MetaMathQA/results/lora--llama-3.2-3B-rank32.json: num_trainable_params
+        ("llama32_3b", "query_value", 32, 9_175_040),
+        # PEFT's print_trainable_parameters of all-linear; Dettmers et al. 2023 have rank 64 of LLaMA 7B so
+        ("llama2_7b", "all_linear", 64, 159_907_840),
+        ("llama31_8b", "all_linear", 16, 41_943_040),
+        # Raschka 2023: 20,277,248 with the output matrix, whose adapter is 8 x (4,096 + 32,000)
+        ("llama2_7b", "all_linear", 8, 20_277_248 - 8 * (4096 + 32_000)),
+        # by hand, of 32 layers: 4,096 to 4,096 + 2 x 1,024 in one adapter, and 4,096 to 4,096
+        ("llama31_8b", "attention", 16, 32 * 16 * (4096 + 6144 + 4096 + 4096)),
+    ],
+)
+def test_adapters_have_the_weights_that_programs_print(
+    name: str, targets: LoraTargets, rank: int, params: int
+) -> None:
+    for trained in ("lora", "qlora"):
+        found = replace(workload(name), trained=trained, lora_rank=rank, lora_targets=targets)
+        assert found.trained_params == params
+
+
+def test_a_file_states_where_its_adapters_are(tmp_path: Path) -> None:
+    adapters = "trained = 'lora'\nlora_rank = 4\nlora_targets = 'all_linear'\n[["
+    table = load_workloads([write(tmp_path / "w.toml", SIZED.replace("[[", adapters))])
+    found = table.workload("llama9_1t")
+    # by hand: queries, keys, values and outputs 512 to 512, two matrices 512 to 2,048 or back, in 10 layers
+    assert found.trained_params == 10 * 4 * (4 * 1024 + 2 * 2560)
+
+
 def test_frozen_weights_save_a_third_of_the_work() -> None:
     adapters, whole = workload("llama2_70b_lora"), workload("Llama 2 70B")
     assert adapters.transformer == whole.transformer
@@ -402,6 +437,8 @@ def test_a_users_file_gives_sizes_and_changes_single_ones(tmp_path: Path) -> Non
         (NEW.replace("[[", "transformer = 3\n[["), r"transformer=3;.*table"),
         (NEW.replace("[[", "trained = 'half'\n[["), r"trained='half';.* full .*lora .*qlora"),
         (NEW.replace("[[", "trained = 'lora'\n[["), r"lora_rank=None;"),
+        (NEW.replace("[[", "lora_targets = 'mlp'\n[["), r"lora_targets='mlp';.* attention .*all_linear"),
+        (NEW.replace("[[", "lora_targets = 'query_value'\n[["), r"lora_targets='query_value';.*adapters"),
     ],
 )
 def test_wrong_sizes_are_refused_with_what_to_write(tmp_path: Path, text: str, message: str) -> None:

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from msgspec.structs import asdict
 
-from equipoise.spec.strategy import Strategy
+from equipoise.spec.strategy import LoraTargets, Strategy, adapted_layers
 from equipoise.spec.transformer import Transformer
 from equipoise.spec.workload import Workload
 
@@ -21,6 +21,14 @@ _OPTIMIZERS = {
 }
 # Of attention, as transformers and diffusers name them; models of images have those of the text besides.
 _PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
+_QUERIES_AND_VALUES = ("q_proj", "v_proj")
+# What a sentence says of the layers that adapters were asked for on.
+_ON_TARGETS: Mapping[LoraTargets, str] = {
+    "usual": "",
+    "query_value": " on queries and values",
+    "attention": " on attention",
+    "all_linear": " on every linear layer",
+}
 _DIFFUSERS_PROJECTIONS = (
     *("to_q", "to_k", "to_v", "to_out.0"),
     *("add_q_proj", "add_k_proj", "add_v_proj", "to_add_out"),
@@ -60,8 +68,13 @@ def program_facts(strategy: Strategy, model: Model) -> dict[str, object]:
 
 
 def strategy_facts(strategy: Strategy) -> dict[str, object]:
-    """Fields of a strategy and its properties."""
-    return {**asdict(strategy), **{name: getattr(strategy, name) for name in _PROPERTIES}}
+    """Fields of a strategy, its properties, and the layers that have adapters."""
+    return {
+        **asdict(strategy),
+        **{name: getattr(strategy, name) for name in _PROPERTIES},
+        "adapted_layers": adapted_layers(strategy.trained, strategy.lora_targets),
+        "on_targets": _ON_TARGETS[strategy.lora_targets],
+    }
 
 
 def code_facts(strategy: Strategy, workload: Workload | None) -> dict[str, object]:
@@ -77,7 +90,7 @@ def code_facts(strategy: Strategy, workload: Workload | None) -> dict[str, objec
     return {
         **strategy_facts(strategy),
         **_stage_facts(strategy, None if workload is None else workload.transformer),
-        "projections": json.dumps(_DIFFUSERS_PROJECTIONS if is_of_images else _PROJECTIONS),
+        "projections": json.dumps(_projections(strategy, is_of_images=is_of_images)),
         "sharded": sharded,
         "alone": alone,
         "averages": averages,
@@ -98,6 +111,13 @@ def code_facts(strategy: Strategy, workload: Workload | None) -> dict[str, objec
         "optimizer_settings": settings,
         "schedule_class": "ScheduleInterleaved1F1B" if strategy.interleave > 1 else "Schedule1F1B",
     }
+
+
+def _projections(strategy: Strategy, *, is_of_images: bool) -> tuple[str, ...]:
+    """Of attention, those that have adapters."""
+    if is_of_images:
+        return _DIFFUSERS_PROJECTIONS
+    return _QUERIES_AND_VALUES if strategy.lora_targets == "query_value" else _PROJECTIONS
 
 
 def is_sharded(strategy: Strategy) -> bool:

@@ -5,7 +5,9 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from equipoise.perfmodel.layouts import (
+    ALL_LINEAR,
     CODES,
+    QUERY_VALUE,
     RECOMPUTE_FULL,
     RECOMPUTE_SELECTIVE,
     Numbers,
@@ -21,7 +23,7 @@ BF16 = CODES["precision"].index("bf16")
 # From here on products run in fewer than 16 bits, and their inputs have to be quantised.
 _FIRST_NARROW = CODES["precision"].index("fp8")
 FULL_TRAINING = CODES["trained"].index("full")
-_QLORA = CODES["trained"].index("qlora")
+_LORA, _QLORA = (CODES["trained"].index(name) for name in ("lora", "qlora"))
 # 4 bits and 0.127 bits of scales a frozen weight (Dettmers et al. 2023, double quantisation).
 NF4_BYTES = (4 + 0.127) / 8
 # The way back makes two products for each of the way forward: one for the inputs, one for the weights, which
@@ -31,6 +33,8 @@ FROZEN_BACKWARD_PER_FORWARD = 1.0
 # Products of an adapter: two forward; back, the gradients of two inputs and of two weights (Hu et al. 2021,
 # equation 3).
 _ADAPTER_KERNELS, _ADAPTER_BACKWARD_KERNELS = 2.0, 4.0
+# Of queries, keys and values.
+_QUERY_VALUE_SHARE = 2 / 3
 # Fused attention computes its scores again: five products for two (Dao et al. 2022, appendix B).
 _FUSED_BACKWARD_PER_FORWARD = 2.5
 # Of unfused attention the way back reads dropped scores, writes their gradient, reads it with the mask and
@@ -169,7 +173,8 @@ def layer_time(load: Load, machine: Machine, grid: StrategyGrid, parameters: Par
     quantising = is_narrow(grid) * (sharded * (load.quantised_bytes * parameters.quantise_traffic * memory))
     traffic = traffic + quantising
     unpacking = _unpacking_s(load, grid, memory)
-    forward = products + idle + experts + attention + scores + traffic + unpacking
+    adapters = _further_adapters_s(load, grid, rate, memory * parameters.product_traffic)
+    forward = products + idle + experts + attention + scores + traffic + unpacking + adapters
     fused = grid.fused_attention > 0
     backward = (
         np.where(grid.trained == FULL_TRAINING, BACKWARD_PER_FORWARD, FROZEN_BACKWARD_PER_FORWARD)
@@ -179,6 +184,7 @@ def layer_time(load: Load, machine: Machine, grid: StrategyGrid, parameters: Par
         + _SCORES_BACKWARD_PER_FORWARD * scores
         + parameters.backward_traffic * traffic
         + unpacking
+        + BACKWARD_PER_FORWARD * adapters
     )
     # Unfused attention is what is worth computing again; where it is fused, every second product is, and all
     # that is bound by memory (torchtitan 2024, section 2.3); with FSDP's policy experts' products, too.
@@ -193,6 +199,28 @@ def layer_time(load: Load, machine: Machine, grid: StrategyGrid, parameters: Par
         recompute_s=again,
         host_s=_host_s(load, grid, parameters),
     )
+
+
+def has_further_adapters(grid: StrategyGrid) -> NDArray[np.bool_]:
+    """Where LoRA has adapters outside attention, whose inputs are kept and whose products take time.
+
+    Assumes that what adapters take where each kind usually has them (LoRA on attention, QLoRA on all linear
+    layers) is in the parameters, which were fitted to such steps.
+    """
+    return np.asarray((grid.trained == _LORA) & (grid.adapted_layers == ALL_LINEAR))
+
+
+def _further_adapters_s(load: Load, grid: StrategyGrid, rate: Numbers, s_per_byte: Floats) -> Numbers:
+    """Seconds of the forward products of a layer's adapters outside attention, of LoRA.
+
+    Assumes that each reads its layer's input once and writes the layer's result once more; what of that their
+    FLOP hide is in `s_per_byte`.
+    Source: Hu et al. 2021, equation 3: two products of `lora_rank` columns.
+    """
+    if not np.any(further := has_further_adapters(grid)):
+        return np.zeros(())
+    values = further * (tokens_per_rank(load, grid) / grid.tp * load.linear_adapter_params)
+    return np.asarray(values * (2 * grid.lora_rank / rate + value_bytes(grid) * s_per_byte))
 
 
 def _idle_flop(load: Load, grid: StrategyGrid, parameters: Parameters) -> Numbers:
@@ -306,7 +334,9 @@ def _adapter_kernels(load: Load, grid: StrategyGrid, parameters: Parameters) -> 
     Source: Hu et al. 2021, equation 3, and its derivatives.
     """
     frozen = grid.trained != FULL_TRAINING
-    adapted = frozen * load.num_adapted + (grid.trained == _QLORA) * load.num_linear_adapted
+    layers = grid.adapted_layers
+    of_attention = np.where(layers == QUERY_VALUE, _QUERY_VALUE_SHARE, 1.0)
+    adapted = frozen * (of_attention * load.num_adapted + (layers == ALL_LINEAR) * load.num_linear_adapted)
     again = (grid.recompute == RECOMPUTE_FULL) * parameters.recompute_share
     more = adapted * (_ADAPTER_KERNELS * (1 + again) + _ADAPTER_BACKWARD_KERNELS)
     return np.asarray(more - frozen * (load.num_adapted + load.num_linear_adapted))

@@ -25,7 +25,14 @@ from equipoise.perfmodel.space import (
     axes_fault,
     expert_fault,
 )
-from equipoise.spec.strategy import CHOICES, GRADIENTS_SHARDED, WEIGHTS_SHARDED, Strategy
+from equipoise.spec.strategy import (
+    CHOICES,
+    GRADIENTS_SHARDED,
+    LORA_TARGETS,
+    TRAINED,
+    WEIGHTS_SHARDED,
+    Strategy,
+)
 
 Numbers: TypeAlias = NDArray[np.float64]
 Codes: TypeAlias = NDArray[np.intp]
@@ -34,6 +41,8 @@ Codes: TypeAlias = NDArray[np.intp]
 CODES = CHOICES
 _, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL = range(3)
 _, DUALPIPE, DUALPIPE_V = range(3)
+USUAL_TARGETS, QUERY_VALUE, ATTENTION, ALL_LINEAR = range(len(LORA_TARGETS))
+QLORA = TRAINED.index("qlora")
 _MOST_SHOWN = 4
 # Arrays of this many elements: larger ones gain little speed and take more memory (docs/experiments/0008).
 MESH_ELEMENTS = 2**17
@@ -72,6 +81,7 @@ class StrategyGrid(Struct, frozen=True, kw_only=True):
     sync_period: Numbers
     trained: Codes
     lora_rank: Numbers
+    lora_targets: Codes
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -94,6 +104,12 @@ class StrategyGrid(Struct, frozen=True, kw_only=True):
         if np.max(self.pp) <= 1 or np.max(self.zero_stage) < GRADIENTS_SHARDED:
             return self.zero_stage
         return np.asarray(np.where(self.pp > 1, np.minimum(self.zero_stage, 1.0), self.zero_stage))
+
+    @property
+    def adapted_layers(self) -> Codes:
+        """The layers that have adapters where any have: `spec.strategy.adapted_layers`, of arrays."""
+        usual = np.where(self.trained == QLORA, ALL_LINEAR, ATTENTION)
+        return np.asarray(np.where(self.lora_targets == USUAL_TARGETS, usual, self.lora_targets))
 
     @property
     def num_microbatches(self) -> Numbers:

@@ -72,10 +72,12 @@ class BlockLoad(Struct, frozen=True, kw_only=True):
     num_sums: Floats = 1.0
     dense_params: Floats = 0.0
     expert_params: Floats = 0.0
+    query_value_adapter_params: Floats = 0.0
     adapter_params: Floats = 0.0
     linear_adapter_params: Floats = 0.0
     num_adapted: Floats = 0.0
     num_linear_adapted: Floats = 0.0
+    adapter_input_bytes: Floats = 0.0
     kept_whole_bytes: Floats = 0.0
     kept_shared_bytes: Floats = 0.0
     kept_score_bytes: Floats = 0.0
@@ -111,8 +113,10 @@ class Load(BlockLoad, frozen=True, kw_only=True):
     num_syncs: times the host has to know how many tokens each expert gets. num_sums: partial sums a layer
     leaves to a tensor axis, forward.
     dense_params, expert_params: a layer's; embedding_params: all tables; end_params: those at the fuller end
-    of a pipeline; adapter_params: of adapters on attention, a layer and rank; linear_adapter_params: what
-    adapters on all linear layers have besides; num_adapted, num_linear_adapted: how many matrices those are.
+    of a pipeline; adapter_params: of adapters on attention, a layer and rank; query_value_adapter_params: of
+    those on queries and values alone; linear_adapter_params: what adapters on all linear layers have besides
+    those on attention; num_adapted, num_linear_adapted: how many matrices attention and those besides are;
+    adapter_input_bytes: of a token, what the latter's adapters read.
     frozen_share: forward passes of frozen models run with it, in
     its own; frozen_params: their weights, where they are not the model's.
     kept_whole_bytes, kept_shared_bytes, kept_score_bytes: activations a token and layer keeps for the way
@@ -197,6 +201,7 @@ def transformer_load(model: Transformer, *, sequence: int) -> Load:
         dense_flop=stack.dense_flop + 4 * hidden * hidden * further / layers,
         dense_params=stored.dense_params + joints,
         expert_params=stored.expert_params,
+        query_value_adapter_params=stored.query_value_adapter_params,
         adapter_params=stored.adapter_params,
         linear_adapter_params=stored.linear_adapter_params,
     )
@@ -384,6 +389,7 @@ def _attention_block(model: Transformer, sequence: int, cross_tokens: int = 0) -
         shared_bytes=2 * model.heads * key * _BYTES_PER_VALUE,
         num_kernels=12.0,
         dense_params=float(params),
+        query_value_adapter_params=float(model.query_value_adapter_width),
         adapter_params=float(model.attention_adapter_width),
         linear_adapter_params=2.0 * model.hidden,
         num_adapted=3.0,
@@ -411,6 +417,7 @@ def _dense_block(model: Transformer) -> BlockLoad:
         dense_params=float(model.dense_params),
         linear_adapter_params=float(model.dense_adapter_width),
         num_linear_adapted=float(matrices),
+        adapter_input_bytes=float(((matrices - 1) * model.hidden + model.ffn_hidden) * _BYTES_PER_VALUE),
         spared_shared_bytes=model.ffn_hidden * _BYTES_PER_VALUE,
     )
 

@@ -428,12 +428,16 @@ def _fastest_states(group: LayoutGroup) -> tuple[int, ...]:
     )
 
 
+# What decides the passes of a layer and their products, beside the layer options.
+_TRAINED_WEIGHTS = ("schedule", "trained", "lora_rank", "lora_targets")
+
+
 def _least_bubble(group: LayoutGroup) -> tuple[int, ...]:
     """Numbers of the state options with the shortest bubble, among those that train the same weights."""
     return _firsts(
         STATE_OPTIONS,
         group.states,
-        kind=lambda values: {name: values[name] for name in ("schedule", "trained")},
+        kind=lambda values: {name: values[name] for name in _TRAINED_WEIGHTS},
         rank=lambda values: (-values["interleave"],),
     )
 

@@ -49,6 +49,7 @@ STATE_OPTIONS = (
     "sync_period",
     "trained",
     "lora_rank",
+    "lora_targets",
 )
 # What a search tries by default: what leaves the trained model as it is, all on the accelerator.
 # Attention and loss are fused and layers compiled: each is only ever faster, and neither changes a result.
@@ -71,6 +72,7 @@ USUAL: Mapping[str, tuple[Value, ...]] = {
     "sync_period": (1,),
     "trained": ("full",),
     "lora_rank": (0,),
+    "lora_targets": ("usual",),
 }
 
 

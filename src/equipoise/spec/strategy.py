@@ -18,6 +18,7 @@ Precision: TypeAlias = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp8_rowwi
 Implementation: TypeAlias = Literal["eager", "compiled"]
 Optimizer: TypeAlias = Literal["adam", "adam_8bit", "sgd"]
 Trained: TypeAlias = Literal["full", "lora", "qlora"]
+LoraTargets: TypeAlias = Literal["usual", "query_value", "attention", "all_linear"]
 Method: TypeAlias = Literal["dpo", "grpo"]
 Offload: TypeAlias = Literal["none", "optimizer", "optimizer_and_params"]
 Compression: TypeAlias = Literal["none", "fp16", "powersgd", "topk"]
@@ -26,6 +27,7 @@ Schedule: TypeAlias = Literal["1f1b", "dualpipe", "dualpipe_v"]
 RECOMPUTES: tuple[Recompute, ...] = get_args(Recompute)
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 TRAINED: tuple[Trained, ...] = get_args(Trained)
+LORA_TARGETS: tuple[LoraTargets, ...] = get_args(LoraTargets)
 METHODS: tuple[Method, ...] = get_args(Method)
 
 # The dtype whose peak a precision's matrix products run at.
@@ -41,6 +43,19 @@ DTYPE_OF: dict[Precision, Dtype] = {
 }
 # The ZeRO stages from which gradients, and weights too, are sharded (Rajbhandari et al. 2020).
 GRADIENTS_SHARDED, WEIGHTS_SHARDED = 2, 3
+
+
+def adapted_layers(trained: Trained, targets: LoraTargets) -> LoraTargets:
+    """The layers on which adapters lie: as stated, else attention's projections, of qlora all linear layers.
+
+    Source: Hu et al. 2021, section 7.1 (queries and values, or all four); Dettmers et al. 2023, section 4.
+
+    >>> adapted_layers("lora", "usual"), adapted_layers("qlora", "usual")
+    ('attention', 'all_linear')
+    """
+    if targets != "usual":
+        return targets
+    return "all_linear" if trained == "qlora" else "attention"
 
 
 class Strategy(Struct, frozen=True, kw_only=True):
@@ -65,7 +80,8 @@ class Strategy(Struct, frozen=True, kw_only=True):
     fraction top-k keeps. sync_period: steps between averagings (local SGD, DiLoCo); 1 is every step.
     master_weights: 2-byte weights have a 4-byte copy, 4-byte gradients and moments; without, all are of 2
     bytes (8-bit moments of 1), as in a model that is converted to bf16 whole.
-    trained: all weights, or adapters of rank lora_rank over frozen (qlora: 4-bit) weights.
+    trained: all weights, or adapters of rank lora_rank over frozen (qlora: 4-bit) weights. lora_targets: the
+    layers that have adapters, as `adapted_layers` says.
     """
 
     global_batch_samples: int
@@ -95,6 +111,7 @@ class Strategy(Struct, frozen=True, kw_only=True):
     sync_period: int = 1
     trained: Trained = "full"
     lora_rank: int = 0
+    lora_targets: LoraTargets = "usual"
 
     def __post_init__(self) -> None:
         """Refuse what no machine could run, whatever its size."""

@@ -279,6 +279,11 @@ class Transformer(Struct, frozen=True, kw_only=True):
         return 2 * self.predicted_fraction * self.vocabulary * width
 
     @property
+    def query_value_adapter_width(self) -> int:
+        """Weights, by rank, of adapters on one attention block's queries and values."""
+        return 2 * self.hidden + (self.heads + self.kv_heads) * self.head_size
+
+    @property
     def attention_adapter_width(self) -> int:
         """Weights, by rank, of adapters on one attention block: on its input projection and its output."""
         queries, keys = self.heads * self.head_size, 2 * self.kv_heads * self.head_size
@@ -289,18 +294,20 @@ class Transformer(Struct, frozen=True, kw_only=True):
         """Weights, by rank, of adapters on one dense feed-forward block: one on each matrix."""
         return (3 if self.gated else 2) * (self.hidden + self.ffn_hidden)
 
-    def adapter_width(self, *, on_all_linear: bool) -> int:
-        """Weights of all adapters, by rank: on attention alone, or one on each linear layer outside experts.
+    def adapter_width(self, targets: str) -> int:
+        """Weights of all adapters, by rank.
 
-        On attention alone, one serves queries, keys and values (NeMo); else each has its own (PEFT).
+        targets: layers as `strategy.adapted_layers` names them; all linear ones are those outside experts. On
+        attention alone, one adapter serves queries, keys and values (NeMo); else each has its own (PEFT).
         Source: Hu et al. 2021, section 4.2; Dettmers et al. 2023, section 4.
         """
         blocks = self.num_attention_blocks + self.cross_layers
-        width = blocks * self.attention_adapter_width
-        if on_all_linear:
+        is_narrow = targets == "query_value"
+        width = blocks * (self.query_value_adapter_width if is_narrow else self.attention_adapter_width)
+        if targets == "all_linear":
             width += blocks * 2 * self.hidden
             width += self.num_dense_blocks * self.dense_adapter_width
-        towers = sum(each.model.adapter_width(on_all_linear=on_all_linear) for each in self.towers)
+        towers = sum(each.model.adapter_width(targets) for each in self.towers)
         return round(width / self.repeats) + towers
 
     @property

@@ -24,7 +24,7 @@ from equipoise.spec import (
     shown,
     unknown_name,
 )
-from equipoise.spec.strategy import Trained
+from equipoise.spec.strategy import LoraTargets, Trained, adapted_layers
 from equipoise.spec.transformer import Transformer, read_transformer
 
 
@@ -142,9 +142,9 @@ class Workload(Struct, frozen=True, kw_only=True):
     backward_flop_per_sample (None: twice forward), activation_bytes_per_sample (kept for the way back, 2
     bytes a value), boundary_bytes_per_sample (of the widest cut between layers, likewise) and layers (those
     that launch kernels of their own: convolutions, matrix products, recurrent layers).
-    trained, lora_rank: adapters of that rank where not all weights are trained: on the attention projections
-    (lora: Hu et al. 2021), on every linear layer (qlora: Dettmers et al. 2023). adapter_width,
-    linear_adapter_width: weights of these by rank, of a model that is no transformer; None where it has none.
+    trained, lora_rank, lora_targets: adapters of that rank where not all weights are trained, and on which
+    layers (`adapted_layers`). adapter_width, linear_adapter_width: weights, by rank, of those on attention
+    and on every linear layer, of a model that is no transformer; None where it has none.
     frozen_share: what runs forward only beside the model, in FLOP of its forward pass: encoders, a reference
     model. frozen_params: weights of it that the model does not share. rollout: what is generated to train on.
     samples_per_example: that one term of the loss needs together: 2 of preference pairs.
@@ -180,6 +180,7 @@ class Workload(Struct, frozen=True, kw_only=True):
     linear_adapter_width: int | None = None
     trained: Trained = "full"
     lora_rank: int | None = None
+    lora_targets: LoraTargets = "usual"
     frozen_share: float = 0.0
     frozen_params: float | None = None
     samples_per_example: int = 1
@@ -229,11 +230,12 @@ class Workload(Struct, frozen=True, kw_only=True):
         """Weights that get gradients: all, or those of adapters."""
         if self.trained == "full":
             return self.params
-        on_all_linear = self.trained == "qlora"
-        if self.transformer is None:
-            width = self.linear_adapter_width if on_all_linear else self.adapter_width
+        targets = adapted_layers(self.trained, self.lora_targets)
+        if self.transformer is not None:
+            width: int | None = self.transformer.adapter_width(targets)
         else:
-            width = self.transformer.adapter_width(on_all_linear=on_all_linear)
+            known = {"attention": self.adapter_width, "all_linear": self.linear_adapter_width}
+            width = known.get(targets)
         return None if width is None or self.lora_rank is None else float(self.lora_rank * width)
 
     def is_unlike_published(self, trained: Trained) -> bool:
@@ -411,6 +413,8 @@ def _workload(block: FactBlock, known: Workload | None) -> Workload:
         raise block.refuse("unpadded_tokens", "at most sequence_tokens")
     if found.usual_batch_samples is not None and found.usual_batch_source is None:
         raise block.refuse("usual_batch_source", "where usual_batch_samples was read")
+    if found.lora_targets != "usual" and replace(found, trained="lora", lora_rank=1).trained_params is None:
+        raise block.refuse("lora_targets", "layers of which the model's adapters are known; or leave it out")
     if found.trained != "full" and found.trained_params is None:
         raise block.refuse(
             "lora_rank",

@@ -251,6 +251,20 @@ def test_a_micro_batch_of_preferences_holds_both_answers_of_a_pair():
     assert "microbatch_samples" not in trained(train="lora", examples="50k").choices
 
 
+def test_the_layers_with_adapters_can_be_stated():
+    nodes = shipped().cluster("h100", num_accelerators=1)
+    found = {}
+    for targets in ("usual", "attention", "all_linear"):
+        stated = {} if targets == "usual" else {"fix": [f"lora_targets={targets}"]}
+        asked = trained("llama31_8b", train="lora", examples="10k", sequence="2k", **stated)
+        assert asked.choices["lora_targets"] == (targets,)
+        one = strategy(f"microbatch=1 global_batch=128 lora_rank=16 trained=lora lora_targets={targets}")
+        model = model_for(nodes.accelerator, asked.workload)
+        found[targets] = problem(asked, nodes, model, num_best=1).timed([one]).strategies[0].work_s.value
+    # --train lora means attention unless it is said; adapters on twice as many matrices take longer.
+    assert found["usual"] == found["attention"] < found["all_linear"]
+
+
 def test_results_of_another_training_are_not_taken():
     assert trained().budget.is_to_target
     for stated in ({"train": "lora"}, {"sequence": "2k"}):
@@ -272,6 +286,13 @@ def test_results_of_another_training_are_not_taken():
         ("resnet50", {"sequence": 9, "examples": 9}, "--sequence"),
         ("vit_base", {"train": "dpo", "examples": 9}, "--train dpo"),
         ("gpt2", {"sequence": "2k", "examples": 9}, "--sequence 2048"),
+        ("llama31_8b", {"examples": 9, "fix": ["lora_targets=all_linear"]}, "--train lora"),
+        (
+            "llama31_8b",
+            {"train": "lora", "examples": 9, "fix": ["lora_targets=attention,all_linear"]},
+            "--fix lora_targets",
+        ),
+        ("sdxl", {"train": "lora", "examples": 9, "fix": ["lora_targets=all_linear"]}, "SDXL"),
     ],
 )
 def test_what_cannot_be_trained_so_is_refused_with_the_option(workload, given, names):

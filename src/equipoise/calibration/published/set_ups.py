@@ -16,6 +16,7 @@ from equipoise.spec import canonical
 from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.spec.strategy import (
     Implementation,
+    LoraTargets,
     Offload,
     Precision,
     Recompute,
@@ -215,7 +216,7 @@ class StrategyWords(Struct, frozen=True, kw_only=True):
 
     shard_group: ranks over which states are sharded, where that is not all of dp. is_interleaved: several
     chunks a pipeline rank, their number perhaps unsaid. splits_sequences: of tensor parallelism. framework:
-    whose defaults hold. rank: of adapters.
+    whose defaults hold. rank, targets: of adapters.
     """
 
     precision: Precision | None
@@ -230,6 +231,7 @@ class StrategyWords(Struct, frozen=True, kw_only=True):
     offload: Offload
     trained: Trained
     rank: int | None
+    targets: LoraTargets
     num_accumulated: str | None
 
 
@@ -273,8 +275,21 @@ def strategy_words(config: str, precision: str, recompute: str) -> StrategyWords
         else "none",
         trained="qlora" if _has(text, "qlora") else "lora" if _has(text, "lora") else "full",
         rank=int(rank[1]) if (rank := _RANK.search(text)) else None,
+        targets=_lora_targets(text),
         num_accumulated=_value(text, r"(?:grad(?:ient)?[-_ ])?acc(?:um|umulation)?(?:[-_ ]steps)?"),
     )
+
+
+_MODULES: dict[LoraTargets, str] = {
+    "all_linear": r"all[-_ ]linear(?:[-_ ]layers)?|(?:gate|up|down)_proj|linear_fc[12](?:_up|_gate)?",
+    "attention": r"q ?, ?k ?, ?v ?, ?o|(?:k|o)_proj|linear_(?:qkv|proj|k)",
+    "query_value": r"q ?, ?v|[qv]_proj|linear_[qv]",
+}
+
+
+def _lora_targets(text: str) -> LoraTargets:
+    """The layers on which a text places adapters, by the widest that it names."""
+    return next((name for name, words in _MODULES.items() if _has(text, words)), "usual")
 
 
 def _implementation(text: str, *, is_modern: bool) -> Implementation:
@@ -414,6 +429,7 @@ def strategy_of(
         offload=words.offload,
         trained=words.trained,
         lora_rank=0 if words.trained == "full" else words.rank or _USUAL_RANK,
+        lora_targets="usual" if words.trained == "full" else words.targets,
     )
     return found, tuple(notes)
 

@@ -36,7 +36,7 @@ from equipoise.scaling.convergence import BatchGrowth
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.mlperf import ScoredEntry, Scores
-from equipoise.spec.strategy import FLAGS, PRIORS_ONLY, read_option, software
+from equipoise.spec.strategy import FLAGS, LORA_TARGETS, PRIORS_ONLY, read_option, software
 from equipoise.spec.workload import Workload
 from equipoise.units import TRILLION, format_amount, format_count, format_percent, format_si
 
@@ -391,12 +391,16 @@ def training(query: TrainingQuery, catalogue: Catalogue, scores: Scores | None) 
     )
 
 
+# What says which weights are trained.
+_OF_ADAPTERS: Final = frozenset({"trained", "lora_rank", "lora_targets"})
+
+
 def unrestricted(restricted: Training, query: TrainingQuery) -> Training | None:
     """The training without what `--fix` and `--precision` state, which those who published chose freely.
 
     None where that is nothing, or which weights are trained.
     """
-    if not (query.fixed or query.precision) or {"trained", "lora_rank"} & set(parameter_choices(query.fixed)):
+    if not (query.fixed or query.precision) or _OF_ADAPTERS & set(parameter_choices(query.fixed)):
         return None
     return replace(restricted, choices=_choices(replace(query, fixed=(), precision=()), restricted.workload))
 
@@ -603,6 +607,8 @@ def _with_workload(choices: dict[str, tuple[Value, ...]], about: Workload) -> di
         if "full" in choices["trained"]:
             ranks = (0, *ranks)
         choices.setdefault("lora_rank", ranks)
+        choices.setdefault("lora_targets", (about.lora_targets,))
+    _check_targets(choices, about)
     if (each := about.samples_per_example) > 1:  # a micro-batch holds whole examples
         choices.setdefault("microbatch_samples", tuple(range(each, _MOST_MICROBATCH + 1, each)))
         whole = tuple(size for size in choices["microbatch_samples"] if int(size) % each == 0)
@@ -617,6 +623,24 @@ def _with_workload(choices: dict[str, tuple[Value, ...]], about: Workload) -> di
     if "powersgd" in choices.get("compression", ()) or "topk" in choices.get("compression", ()):
         choices.setdefault("compression_rank", (0, 1, 2, 4, 8, 16, 32, 100, 1000))
     return choices
+
+
+def _check_targets(choices: Mapping[str, tuple[Value, ...]], about: Workload) -> None:
+    """Refuse several sets of adapted layers, and those of which no adapters are known."""
+    targets, parts = choices.get("lora_targets", ("usual",)), choices["trained"]
+    if targets == ("usual",):
+        return
+    fixed = f"--fix lora_targets={','.join(map(str, targets))}"
+    if len(targets) > 1:
+        raise UsageError(f"{fixed}: the fewest adapters are always the fastest; give the one you mean")
+    if parts not in {("lora",), ("qlora",)}:
+        raise UsageError(f"{fixed}: only adapters have targets; give it with --train lora or --train qlora")
+    (asked,) = (each for each in LORA_TARGETS if each in targets)
+    if replace(about, trained="lora", lora_rank=1, lora_targets=asked).trained_params is None:
+        raise UsageError(
+            f"{fixed}: the widths of these layers are not known of {about.title}, a model of "
+            "figures per sample; leave it out"
+        )
 
 
 def _with_schedules(

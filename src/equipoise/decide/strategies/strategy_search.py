@@ -529,6 +529,7 @@ def _plain(best: Strategy, size: int, stage: int, microbatch: int) -> Strategy |
             optimizer=best.optimizer,
             trained=best.trained,
             lora_rank=best.lora_rank,
+            lora_targets=best.lora_targets,
         )
     except SpecError:
         return None
