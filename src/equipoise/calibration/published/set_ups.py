@@ -293,12 +293,12 @@ def _lora_targets(text: str) -> LoraTargets:
 
 
 def _implementation(text: str, *, is_modern: bool) -> Implementation:
-    """Whether a compiler, or graphs of whole layers, launched the kernels; what states neither ran as
-    written.
+    """Whether a compiler, graphs of whole layers, or kernels written for all between products (Unsloth: norms,
+    rotations, activations, adapters, loss) launched the kernels; what states none of these ran as written.
     """
     if _has(text, r"eager|(?:no|not|without)[- ]compiled?|compile=(?:no|false|0)"):
         return "eager"
-    compiled = is_modern or _has(text, r"(?:torch\.)?compiled?|cuda[- ]?graphs?|jit|xla")
+    compiled = is_modern or _has(text, r"(?:torch\.)?compiled?|cuda[- ]?graphs?|jit|xla|unsloth")
     return "compiled" if compiled else "eager"
 
 
