@@ -377,6 +377,9 @@ def test_a_batch_that_does_not_divide_by_the_cards_is_named_with_batches_that_wo
 
 # Refusals and notes.
 
+# No number of accelerators is stated: as many are tried as keep the deadline.
+OPEN = {**PRETRAINING, "max_accelerators": None}
+
 
 def test_a_refusal_names_the_cheapest_the_fastest_and_what_would_do():
     limits = {"deadline": "1d", "budget": "60k"}
@@ -400,6 +403,10 @@ def test_a_refusal_names_the_cheapest_the_fastest_and_what_would_do():
         (LORA, {"accelerator": [H200, B200], "max_accelerators": 64, "deadline": "1min"}),
         (PRETRAINING, {"deadline": "1d"}),
         (PRETRAINING, {"deadline": "3d", "queue": "1d"}),
+        (OPEN, {"deadline": "2d", "budget": "200k"}),
+        (OPEN, {"deadline": "3d", "budget": "180k"}),
+        (OPEN, {"deadline": "2d", "budget": "100k", "accelerator": [H100, B200]}),
+        (OPEN, {"deadline": "2h"}),
     ],
     ids=str,
 )
@@ -416,6 +423,31 @@ def test_a_relaxation_that_is_named_suffices(question, limits):
         again = ask({**asked, options[each.constraint]: enough})
         assert again.recommended is not None, each
         assert again.candidate(each.candidate).feasible
+
+
+@pytest.mark.parametrize(
+    ("chip", "deadline", "budget"), [(H100, "2d", "200k"), (H100, "3d", "180k"), (A100, "8d", "320k")]
+)
+def test_a_refusal_knows_the_sizes_that_its_question_without_a_budget_takes(chip, deadline, budget):
+    asked = {**OPEN, "accelerator": [chip], "deadline": deadline}
+    taken = ask(asked).recommended
+    refused = ask(asked, budget=budget)
+    assert refused.recommended is None
+    assert refused.candidate(taken.id).time_s == taken.time_s
+    needed = {each.constraint: each.needed for each in refused.refusal.relaxations}
+    assert needed["budget_usd"] <= taken.usd.value
+    stated = ask(asked, budget=budget, max_accelerators=taken.num_accelerators).refusal
+    assert needed == {each.constraint: each.needed for each in stated.relaxations}
+    assert (refused.refusal.on_spot is None) == (stated.on_spot is None)
+
+
+def test_a_deadline_that_no_size_keeps_is_relaxed_to_the_least_of_all_sizes():
+    kept = ask(OPEN, deadline="1d").recommended
+    refused = ask(OPEN, deadline="2h")
+    assert refused.recommended is None
+    (change,) = refused.refusal.relaxations
+    assert change.constraint == "deadline_s"
+    assert change.needed == refused.refusal.fastest.time_s.value <= kept.time_s.value
 
 
 @pytest.mark.parametrize(
