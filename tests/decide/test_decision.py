@@ -18,6 +18,7 @@ from asking import (
     SMALL,
     ask,
     by_size,
+    paid_usd,
     published_scores,
 )
 from msgspec.structs import replace
@@ -176,6 +177,40 @@ def test_values_of_an_hour_agree_with_trying_them_all(usd_per_hour):
     assert found.recommended.id == least.id
     named = [each for each in found.time_values if each.from_usd_per_hour <= usd_per_hour][-1]
     assert total(found.candidate(named.candidate)) == pytest.approx(total(least))
+
+
+# 6.1 M tokens are minutes on two H100 and seconds on 16: starting, of which every accelerator is paid, is more.
+SHORT = {
+    "workload": "llama31_8b",
+    "train": "full",
+    "examples": 3000,
+    "sequence": 2048,
+    "accelerator": [H100],
+}
+
+
+@pytest.mark.parametrize("usd_per_hour", [0.0, 5.0, 20.0, 100.0, 1000.0])
+def test_money_that_decides_counts_starting(usd_per_hour):
+    objective = {"value_of_time": usd_per_hour} if usd_per_hour else {"objective": "cost"}
+    found = ask(SHORT, accelerator=[H100, B200], **objective)
+    least = min(
+        (each for each in found.candidates if each.feasible),
+        key=lambda each: paid_usd(found, each, usd_per_hour),
+    )
+    assert found.recommended.id == least.id
+    named = [each for each in found.time_values if each.from_usd_per_hour <= usd_per_hour][-1]
+    assert named.candidate == least.id
+
+
+def test_nothing_beats_the_choice_in_time_and_money_with_starting():
+    found = ask(SHORT, max_accelerators=8)
+    best, others = found.recommended, [each for each in found.candidates if each.feasible]
+    assert len(others) > 1
+    assert not any(
+        each.time_s.value < best.time_s.value and paid_usd(found, each) < paid_usd(found, best)
+        for each in others
+    )
+    assert best.id in {each.candidate for each in found.time_values}
 
 
 # Published is published.
@@ -549,7 +584,7 @@ def test_at_the_break_even_value_of_an_hour_both_cost_the_same():
     assert known
     for each in known:
         other, value = found.candidate(each.candidate), each.break_even_usd_per_hour
-        ours, theirs = (one.usd.value + value * one.time_s.value / 3600 for one in (best, other))
+        ours, theirs = (paid_usd(found, one, value) for one in (best, other))
         assert theirs == pytest.approx(ours)
 
 

@@ -397,6 +397,17 @@ def factor(value: float) -> str:
     return f"{digits(value)}x"
 
 
+def factor_below(value: float, limit: float) -> str:
+    """A ratio below another, in as many digits as it takes to read so.
+
+    >>> factor_below(1.2345, 1.5), factor_below(1.4963, 1.5), factor_below(1.4999, 1.5)
+    ('1.23x', '1.496x', '1.4999x')
+    """
+    several = range(_USUAL_DIGITS, _LIMIT_DIGITS)
+    num_digits = next((each for each in several if float(f"{value:.{each}g}") < limit), _LIMIT_DIGITS)
+    return f"{format_amount(value, digits=num_digits)}x"
+
+
 def memory(num_bytes: float) -> str:
     """Bytes."""
     return format_si(num_bytes, "B")
