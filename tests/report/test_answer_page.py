@@ -350,6 +350,23 @@ def test_every_candidate_has_its_row_with_what_it_breaks():
     assert [each["Status"].text for each in found][:2] == ["misses deadline"] * 2
 
 
+@pytest.mark.parametrize(("time_s", "status"), [(10_830.0, "misses deadline"), (10_790.0, "")])
+def test_a_time_reads_as_on_its_side_of_the_deadline(time_s, status):
+    # Of three hours, 10,800 s: both are 3.0 h to a decimal.
+    answer = made_answer()
+    assert answer.question.deadline_s == 10_800.0
+    two = replace(answer.candidates[1], time_s=replace(answer.candidates[1].time_s, value=time_s))
+    limits = tuple(
+        replace(each, value=time_s) if each.name == "deadline_s" else each for each in two.constraints
+    )
+    two = replace(two, constraints=limits)
+    answer = replace(answer, candidates=(answer.candidates[0], two, *answer.candidates[2:]))
+    row = rows(tables(answer)["answer-sizes"])[1]
+    assert row["N"].text == "16"
+    assert (float(row["Time"].text.removesuffix(" h")) > 3) == (time_s > 10_800.0)
+    assert row["Status"].text == status
+
+
 def test_flips_and_alternatives_are_named():
     (row,) = rows(tables(made_answer())["answer-flips"])
     assert row["Changes at"].key == 4.0
