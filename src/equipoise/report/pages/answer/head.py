@@ -127,8 +127,11 @@ def _facts(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[Label
     if rejected:
         yield "Not used", sentence(rejected[0])
     if not (is_brief and answer.question.compares_rentable):
-        # On one screen what is paid for, or generated, takes the line of what the step to a larger size says.
-        is_said = is_brief and bool(best.charges or answer.rollout) and step is not None
+        # On one screen what is paid for, generated or published takes the line of what the step to a larger
+        # size says: of a published training only where that names whose limit it is.
+        is_published = answer.limited_by is not None and _published_words(answer, best) is not None
+        takes_line = bool(best.charges or answer.rollout) or is_published
+        is_said = is_brief and takes_line and step is not None
         yield from _trade_offs(answer, best, is_brief=is_brief, with_returns=not (needs_rows or is_said))
     yield "Evidence", capital(_evidence(answer, best))
 
@@ -190,9 +193,9 @@ def _evidence(answer: Answer, best: Candidate) -> str:
         return GRADES[best.grade]
     trained = answer.workload.trained if best.strategy is None else best.strategy.trained
     is_unlike = answer.workload.is_unlike_published(trained)
-    published = None if answer.question.is_to_target else _published_words(answer)
+    published = None if answer.question.is_to_target else _published_words(answer, best)
     if published is not None:
-        return f"model of {software}; published: {published}"
+        return f"model of {software}; published {published}"
     lacks = "none published of its kind" if is_unlike else "no run of this training"
     if factor is not None and factor != 1.0:
         if answer.workload.rollout is not None:
@@ -201,15 +204,36 @@ def _evidence(answer: Answer, best: Candidate) -> str:
     return f"model of {software}, its steps alone; {lacks}"
 
 
-def _published_words(answer: Answer) -> str | None:
-    """What the published pretraining of the very model on the chip took; None where there is none."""
+# Of sizes and amounts that count as others.
+_OTHER_AMOUNT: Final = 2.0
+_SAME_TOKENS: Final = 0.01
+
+
+def _published_words(answer: Answer, best: Candidate) -> str | None:
+    """What the published pretraining of the very model on the chip took of the answer's; None: there is none.
+
+    Where that is outside of the answer's range: what differs between the two.
+    """
     from equipoise.decide.explanation.published_nearby import published_itself  # noqa: PLC0415 - of few answers
 
     found = published_itself(answer)
     if found is None:
         return None
-    precision = f" in {found.precision}" if found.precision else ""
-    return f"{1.0 / found.answer_ratio:.2g}x the accelerator-hours{precision}"
+    number = found.num_accelerators
+    on = f" on {count(number)}" if number is not None else ""
+    tokens = answer.question.training_tokens or found.tokens
+    per = "" if abs(tokens / found.tokens - 1.0) < _SAME_TOKENS else " per token"
+    words = f"{found.title}{on}: {1.0 / found.answer_ratio:.2g}x this answer's accelerator-hours{per}"
+    planned = None if best.strategy is None else best.strategy.precision
+    differs = [f"in {found.precision}, not {planned}"] if found.precision not in {None, planned} else []
+    if found.is_in_range:
+        return f"{words}{', ' if differs else ''}{listed(differs)}"
+    if number is not None and max(number, best.num_accelerators) >= _OTHER_AMOUNT * min(
+        number, best.num_accelerators
+    ):
+        differs.append(f"not on {count(best.num_accelerators)}")
+    side = "below" if found.answer_ratio > 1.0 else "above"
+    return f"{words}, {side} its range ({listed(differs or ['other software'])})"
 
 
 WAYS: Final[dict[Way, str]] = {"rent": "rented", "buy": "bought", "own": "already yours"}
