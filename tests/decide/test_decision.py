@@ -130,6 +130,19 @@ def test_about_one_size_it_shows_where_more_would_stop_to_pay():
     assert kinds[0]["marginal"] == kinds[1]["marginal"] > 64
 
 
+def test_points_about_one_size_are_against_that_size():
+    found = ask(workload="bert", accelerator=[A100], nodes=3)
+    times = {size: each.time_s.value for size, each in by_size(found).items()}
+    assert min(times) == 24
+    assert found.equilibria
+    assert [each.efficiency for each in found.equilibria] == pytest.approx(
+        [
+            24 * times[24] / (size * times[size])
+            for size in (each.num_accelerators for each in found.equilibria)
+        ]
+    )
+
+
 def test_the_objective_decides():
     by_time, by_cost, by_energy = (
         ask(SMALL, objective=name).recommended for name in ("time", "cost", "energy")

@@ -610,9 +610,16 @@ def limit_words(answer: Answer, broken: Constraint) -> str:
 
 
 _BOUNDS: Final[dict[Limit, str]] = {
-    "data": "each step pays up to {size}, as far as data reach",
-    "catalogue": "each step pays up to {size}, the largest tried (--accelerators)",
-    "question": "each step pays up to {size}, the most within your limit",
+    "data": "{size}, as far as data reach",
+    "catalogue": "{size}, the largest tried (--accelerators)",
+    "question": "{size}, the most within your limit",
+}
+# What is not reached up to there, by kind.
+_GOES_ON: Final = {
+    "marginal": "each step pays up to {end}",
+    "floor": "the efficiency is at least one half up to {end}",
+    "balance": f"efficiency {TIMES} speedup grows up to {{end}}",
+    "peak": "time falls up to {end}",
 }
 
 
@@ -620,14 +627,20 @@ def returns(answer: Answer) -> str:
     """Where returns diminish, or whose limit ended the search."""
     if not answer.equilibria:
         return "too few sizes have a known time to find where returns diminish"
-    return point_words(default_answer(answer.equilibria))
+    return first_words(answer.equilibria)
 
 
-def point_words(point: Equilibrium) -> str:
-    """One equilibrium, or whose limit ended the search for it."""
+def first_words(points: tuple[Equilibrium, ...]) -> str:
+    """The first reason to stop; where that is not reached none is, so that each step pays."""
+    point = default_answer(points)
+    return point_words(point, kind="marginal" if point.limited_by is not None else point.kind)
+
+
+def point_words(point: Equilibrium, kind: str | None = None) -> str:
+    """One equilibrium, or whose limit ended the search for it. kind: as which, unless its own."""
     size = count(point.num_accelerators)
     if point.limited_by is not None:
-        return _BOUNDS[point.limited_by].format(size=size)
+        return _GOES_ON[kind or point.kind].format(end=_BOUNDS[point.limited_by].format(size=size))
     if point.is_smallest:
         return f"they diminish from the smallest size, {size}, on: {point.title}"
     span = ""
