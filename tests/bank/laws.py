@@ -83,12 +83,26 @@ def strategy_of(candidate):
 
 
 def objective_value(candidate, question):
-    """What the question's objective wants small; None where it is unknown, or balance, which is no one number."""
+    """What the question's objective wants small; None where it is unknown, or balance, which is no one number.
+
+    Where the amount of training is stated, starting is paid for as steps are.
+    """
     time_s, usd = central(candidate["time_s"]), central(candidate["usd"])
+    if usd is not None and time_s and any(question.get(name) for name in BUDGETS):
+        usd, time_s = usd + _started_usd(candidate, usd, time_s), time_s + START_S
     if question["objective"] == "value_of_time":
         hour_usd = question["value_of_time_usd_per_hour"]
         return None if time_s is None or usd is None else usd + hour_usd * time_s / 3600
     return {"time": time_s, "cost": usd, "energy": central(candidate["energy_j"])}.get(question["objective"])
+
+
+def _started_usd(candidate, usd, time_s):
+    """What starting costs: its share of the hours used, beyond those that are committed to."""
+    paid = candidate.get("charges")
+    if paid is None:
+        return usd * START_S / time_s
+    used = paid["used_usd"] * (1 + START_S / time_s)
+    return max(used, paid["minimum_usd"]) - max(paid["used_usd"], paid["minimum_usd"])
 
 
 def same(one, other, rel=REL):

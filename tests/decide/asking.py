@@ -5,6 +5,7 @@ from functools import cache
 from equipoise.decide.decision import answer
 from equipoise.decide.question.query import query
 from equipoise.runs import embedded
+from equipoise.units import HOUR_S
 
 H100, H200 = "h100-sxm5-80gb", "h200-sxm5-141gb"
 B200, A100 = "b200-sxm6-180gb", "a100-sxm4-80gb"
@@ -33,6 +34,16 @@ def ask(question=None, *, scores=None, **changed):
     """The answer to a question with some fields changed; without published results where scores is False."""
     known = published_scores() if scores is None else (scores if scores is not False else None)
     return answer(query({**(question or {}), **changed}), scores=known)
+
+
+def paid_usd(found, each, usd_per_hour=0.0):
+    """Money of a training with the 5 minutes before its first step, and the time of both at the value of an hour.
+
+    A published target's clock begins after them (docs/decide/advice.md, where returns diminish).
+    """
+    start_h = 0.0 if found.question.is_to_target else 5 / 60
+    usd = each.usd.value + each.num_accelerators * start_h * each.price.usd_per_accelerator_hour
+    return usd + usd_per_hour * (each.time_s.value / HOUR_S + start_h)
 
 
 def by_size(found, system=None):

@@ -18,6 +18,7 @@ from asking import (
     SMALL,
     ask,
     by_size,
+    paid_usd,
     published_scores,
 )
 from msgspec.structs import replace
@@ -129,6 +130,19 @@ def test_about_one_size_it_shows_where_more_would_stop_to_pay():
     assert kinds[0]["marginal"] == kinds[1]["marginal"] > 64
 
 
+def test_points_about_one_size_are_against_that_size():
+    found = ask(workload="bert", accelerator=[A100], nodes=3)
+    times = {size: each.time_s.value for size, each in by_size(found).items()}
+    assert min(times) == 24
+    assert found.equilibria
+    assert [each.efficiency for each in found.equilibria] == pytest.approx(
+        [
+            24 * times[24] / (size * times[size])
+            for size in (each.num_accelerators for each in found.equilibria)
+        ]
+    )
+
+
 def test_the_objective_decides():
     by_time, by_cost, by_energy = (
         ask(SMALL, objective=name).recommended for name in ("time", "cost", "energy")
@@ -176,6 +190,40 @@ def test_values_of_an_hour_agree_with_trying_them_all(usd_per_hour):
     assert found.recommended.id == least.id
     named = [each for each in found.time_values if each.from_usd_per_hour <= usd_per_hour][-1]
     assert total(found.candidate(named.candidate)) == pytest.approx(total(least))
+
+
+# 6.1 M tokens are minutes on two H100 and seconds on 16: starting, of which every accelerator is paid, is more.
+SHORT = {
+    "workload": "llama31_8b",
+    "train": "full",
+    "examples": 3000,
+    "sequence": 2048,
+    "accelerator": [H100],
+}
+
+
+@pytest.mark.parametrize("usd_per_hour", [0.0, 5.0, 20.0, 100.0, 1000.0])
+def test_money_that_decides_counts_starting(usd_per_hour):
+    objective = {"value_of_time": usd_per_hour} if usd_per_hour else {"objective": "cost"}
+    found = ask(SHORT, accelerator=[H100, B200], **objective)
+    least = min(
+        (each for each in found.candidates if each.feasible),
+        key=lambda each: paid_usd(found, each, usd_per_hour),
+    )
+    assert found.recommended.id == least.id
+    named = [each for each in found.time_values if each.from_usd_per_hour <= usd_per_hour][-1]
+    assert named.candidate == least.id
+
+
+def test_nothing_beats_the_choice_in_time_and_money_with_starting():
+    found = ask(SHORT, max_accelerators=8)
+    best, others = found.recommended, [each for each in found.candidates if each.feasible]
+    assert len(others) > 1
+    assert not any(
+        each.time_s.value < best.time_s.value and paid_usd(found, each) < paid_usd(found, best)
+        for each in others
+    )
+    assert best.id in {each.candidate for each in found.time_values}
 
 
 # Published is published.
@@ -377,6 +425,9 @@ def test_a_batch_that_does_not_divide_by_the_cards_is_named_with_batches_that_wo
 
 # Refusals and notes.
 
+# No number of accelerators is stated: as many are tried as keep the deadline.
+OPEN = {**PRETRAINING, "max_accelerators": None}
+
 
 def test_a_refusal_names_the_cheapest_the_fastest_and_what_would_do():
     limits = {"deadline": "1d", "budget": "60k"}
@@ -400,6 +451,10 @@ def test_a_refusal_names_the_cheapest_the_fastest_and_what_would_do():
         (LORA, {"accelerator": [H200, B200], "max_accelerators": 64, "deadline": "1min"}),
         (PRETRAINING, {"deadline": "1d"}),
         (PRETRAINING, {"deadline": "3d", "queue": "1d"}),
+        (OPEN, {"deadline": "2d", "budget": "200k"}),
+        (OPEN, {"deadline": "3d", "budget": "180k"}),
+        (OPEN, {"deadline": "2d", "budget": "100k", "accelerator": [H100, B200]}),
+        (OPEN, {"deadline": "2h"}),
     ],
     ids=str,
 )
@@ -416,6 +471,31 @@ def test_a_relaxation_that_is_named_suffices(question, limits):
         again = ask({**asked, options[each.constraint]: enough})
         assert again.recommended is not None, each
         assert again.candidate(each.candidate).feasible
+
+
+@pytest.mark.parametrize(
+    ("chip", "deadline", "budget"), [(H100, "2d", "200k"), (H100, "3d", "180k"), (A100, "8d", "320k")]
+)
+def test_a_refusal_knows_the_sizes_that_its_question_without_a_budget_takes(chip, deadline, budget):
+    asked = {**OPEN, "accelerator": [chip], "deadline": deadline}
+    taken = ask(asked).recommended
+    refused = ask(asked, budget=budget)
+    assert refused.recommended is None
+    assert refused.candidate(taken.id).time_s == taken.time_s
+    needed = {each.constraint: each.needed for each in refused.refusal.relaxations}
+    assert needed["budget_usd"] <= taken.usd.value
+    stated = ask(asked, budget=budget, max_accelerators=taken.num_accelerators).refusal
+    assert needed == {each.constraint: each.needed for each in stated.relaxations}
+    assert (refused.refusal.on_spot is None) == (stated.on_spot is None)
+
+
+def test_a_deadline_that_no_size_keeps_is_relaxed_to_the_least_of_all_sizes():
+    kept = ask(OPEN, deadline="1d").recommended
+    refused = ask(OPEN, deadline="2h")
+    assert refused.recommended is None
+    (change,) = refused.refusal.relaxations
+    assert change.constraint == "deadline_s"
+    assert change.needed == refused.refusal.fastest.time_s.value <= kept.time_s.value
 
 
 @pytest.mark.parametrize(
@@ -517,7 +597,7 @@ def test_at_the_break_even_value_of_an_hour_both_cost_the_same():
     assert known
     for each in known:
         other, value = found.candidate(each.candidate), each.break_even_usd_per_hour
-        ours, theirs = (one.usd.value + value * one.time_s.value / 3600 for one in (best, other))
+        ours, theirs = (paid_usd(found, one, value) for one in (best, other))
         assert theirs == pytest.approx(ours)
 
 

@@ -131,24 +131,52 @@ def test_the_step_judged_is_that_from_the_next_smaller_size():
     answer = made_answer()
     candidates = keeping(taking(answer, {0: 20_000.0, 1: 11_000.0}))
     first, second = larger(answer, 2, candidates)
-    assert first.startswith("No, 32 over 16: 1.41x")
-    assert "pays from 1.5x" in first
-    assert "over 8 it pays" in first
+    assert first.startswith("Yes, 32 over 8: 2.56x as fast")
+    assert "over 16 1.41x" in first
+    assert "1.5x" in first
     assert second.startswith("No, 64 over 32: 1.86x")
 
 
 def test_a_step_that_fails_by_the_time_to_start_has_its_speed_with_it():
-    # 512 and 256 s on 16 and 32, with 300 s to start: 812 / 556 = 1.46; 8: 1,500 / 556 = 2.7 >= 2.5.
+    # 512 and 256 s on 16 and 32, with 300 s to start: 812 / 556 = 1.46; 8: 1,500 / 556 = 2.7 >= 2.5. Times as
+    # shown: 1,200 / 256 = 4.69.
     answer = made_answer()
     candidates = keeping(taking(answer, {0: 1_200.0, 1: 512.0, 2: 256.0, 3: 255.0}))
     question = replace(answer.question, training_tokens=1e6)
     first, second = larger(answer, 2, candidates, question=question)
-    assert first.startswith("No, 32 over 16: 1.46x")
-    assert "5 min" in first
-    assert "pays from 1.5x" in first
-    assert "over 8 it pays" in first
+    assert first.startswith("Yes, 32 over 8: 4.69x as fast")
+    assert "over 16 1.46x with 5 min" in first
+    assert "1.5x" in first
     assert second.startswith("No, 64 over 32: 1x")
     assert "pays" not in second  # from when on is said once
+
+
+def test_the_speed_of_a_step_beyond_is_that_of_the_times_shown():
+    # 512, 256 and 194 s: 256 / 194 = 1.32 as shown, 556 / 494 = 1.13 with 300 s to start.
+    answer = made_answer()
+    candidates = keeping(taking(answer, {0: 1_200.0, 1: 512.0, 2: 256.0, 3: 194.0}))
+    _, second = larger(answer, 2, candidates, question=replace(answer.question, training_tokens=1e6))
+    assert second.startswith("No, 64 over 32: 1.32x")
+
+
+def test_a_speed_that_rounds_to_what_would_pay_has_more_digits():
+    # 20,000 / 7,800 = 2.56 pays over 8; 11,690 / 7,800 = 1.4987 does not over 16.
+    answer = made_answer()
+    first, _ = larger(answer, 2, keeping(taking(answer, {0: 20_000.0, 1: 11_690.0})))
+    assert "over 16 1.499x" in first
+
+
+def test_a_start_that_is_a_good_part_of_the_time_is_in_money_and_named():
+    # 32 for 600 s and 300 s of starting: half as much again.
+    answer = made_answer()
+    question = replace(answer.question, training_tokens=1e6)
+    best = replace(answer.recommended, time_s=replace(answer.recommended.time_s, value=600.0))
+    found = facts(replace(answer, question=question, recommended=best))
+    assert "5 min of starting" in found["Time"]
+    assert f"with starting {amounts.money(1.5 * best.usd.value)}" in found["Money"]
+    assert "with starting" in found["An hour"]
+    long = facts(replace(answer, question=question))  # 7,800 s
+    assert not any("starting" in each for each in long.values())
 
 
 def test_what_decided_for_a_size_to_which_no_step_pays_is_said():
@@ -190,7 +218,7 @@ def test_where_sizes_end_is_said_of_a_step_that_would_pay(limited_by):
 
 
 def test_the_steps_to_and_from_a_size_take_two_lines():
-    # Up to sizes of four digits, one step that fails by the time to start and one that pays.
+    # Up to sizes of four digits, steps that pay; a third line where both fail by the time to start.
     answer = made_answer()
     point = replace(
         answer.equilibria[1],
@@ -202,7 +230,7 @@ def test_the_steps_to_and_from_a_size_take_two_lines():
         for each in taking(answer, {0: 1_200.0, 1: 512.0, 2: 256.0, 3: 136.0})[:4]
     )
     point = replace(point, num_accelerators=512)
-    for question in (answer.question, replace(answer.question, training_tokens=1e6)):
+    for question, most in ((answer.question, 2), (replace(answer.question, training_tokens=1e6), 3)):
         found = replace(
             answer, question=question, candidates=many, recommended=many[2], equilibria=(point,), offers=(),
             alternatives=(), flips=(), time_values=(), frontier=(),
@@ -210,7 +238,7 @@ def test_the_steps_to_and_from_a_size_take_two_lines():
         lines = printed(found).splitlines()
         at = next(place for place, line in enumerate(lines) if line.startswith("Larger?"))
         assert lines[at + 1].startswith(" ")
-        assert not lines[at + 2].startswith(" ")
+        assert not lines[at + most].startswith(" ")
 
 
 @pytest.mark.parametrize(("needed", "words"), [(79.3e9, "79.3 GB of 80 GB"), (79.96e9, "79.96 GB of 80 GB")])
@@ -320,6 +348,23 @@ def test_every_candidate_has_its_row_with_what_it_breaks():
     found = rows(tables(made_answer())["answer-sizes"])
     assert [each["N"].text for each in found] == ["8", "16", "32", "64", "8", "16"]
     assert [each["Status"].text for each in found][:2] == ["misses deadline"] * 2
+
+
+@pytest.mark.parametrize(("time_s", "status"), [(10_830.0, "misses deadline"), (10_790.0, "")])
+def test_a_time_reads_as_on_its_side_of_the_deadline(time_s, status):
+    # Of three hours, 10,800 s: both are 3.0 h to a decimal.
+    answer = made_answer()
+    assert answer.question.deadline_s == 10_800.0
+    two = replace(answer.candidates[1], time_s=replace(answer.candidates[1].time_s, value=time_s))
+    limits = tuple(
+        replace(each, value=time_s) if each.name == "deadline_s" else each for each in two.constraints
+    )
+    two = replace(two, constraints=limits)
+    answer = replace(answer, candidates=(answer.candidates[0], two, *answer.candidates[2:]))
+    row = rows(tables(answer)["answer-sizes"])[1]
+    assert row["N"].text == "16"
+    assert (float(row["Time"].text.removesuffix(" h")) > 3) == (time_s > 10_800.0)
+    assert row["Status"].text == status
 
 
 def test_flips_and_alternatives_are_named():

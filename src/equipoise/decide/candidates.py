@@ -402,8 +402,16 @@ def _drawn(assessment: Assessment, sized: Sequence[_Sized]) -> _Drawn | None:
 
 
 def _curve(assessment: Assessment, members: Sequence[Candidate], drawn: _Drawn) -> SizeCurve | None:
-    """What equilibria rest on: the times of the sizes whose time can be estimated, and draws about them."""
-    times = {each.num_accelerators: each for each in members if each.time_s is not None}
+    """What equilibria rest on: the times of the sizes whose time can be estimated, and draws about them.
+
+    From the fewest that may be taken on: against a smaller one, nobody sees what an efficiency means.
+    """
+    fewest = assessment.sizes.fewest
+    times = {
+        each.num_accelerators: each
+        for each in members
+        if each.time_s is not None and each.num_accelerators >= fewest
+    }
     places = [index for index, size in enumerate(drawn.sizes) if size in times]
     if len(places) < _ENOUGH_SIZES:
         return None

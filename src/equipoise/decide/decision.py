@@ -79,9 +79,9 @@ from equipoise.units import format_count
 
 _MOST_ASSESSED: Final = 64
 _MOST_NAMED: Final = 5
-# Beyond the size that perfect scaling would need, where a refusal looks for one that keeps the deadline: few
-# at first, since each larger size takes longer to search.
-_DOUBLINGS_BEYOND: Final = (1, 2)
+# Beyond the size that perfect scaling would need, where a refusal looks for one that keeps the limits: one
+# at first, since each larger size takes longer to search, then up to LARGE_SYSTEM.
+_DOUBLINGS_BEYOND: Final = (1, None)
 Progress: TypeAlias = Callable[[str, int, int], None]  # the system, how many are done, of how many
 
 
@@ -105,17 +105,17 @@ def answer(
         first = answer_of(found)
         if first.refusal is None:
             return first
-        farther = _with_sizes_in_time(first.refusal, found, scores)
+        least = _least_in_time(first.refusal, found, scores)
+        needed = _size_beyond_usual(found, least)
+        if needed is not None:
+            found = collect_candidates(query, known, scores, also_sizes=(needed,), progress=progress)
+            first = answer_of(found)
+            if first.refusal is None:
+                return first
+        farther = _with_sizes_beyond_limits(found, least)
         last = first if farther is found else answer_of(farther)
         if last.refusal is None:
             return last
-        needed = _size_beyond_usual(last.refusal, farther)
-        if needed is not None:
-            larger = answer_of(
-                collect_candidates(query, known, scores, also_sizes=(needed,), progress=progress)
-            )
-            if larger.refusal is None:
-                return larger
         return replace(last, refusal=replace(last.refusal, on_spot=_on_spot(farther)))
 
 
@@ -231,91 +231,127 @@ def _assessed(
     return inputs, tuple(assessments)
 
 
-def _with_sizes_in_time(refusal: Refusal, found: Collected, scores: Scores | None) -> Collected:
-    """What was collected, with the smallest size of each system that would keep all limits but that of size.
+def _least_in_time(refusal: Refusal, found: Collected, scores: Scores | None) -> dict[str, Candidate]:
+    """The smallest size of each system, by name, beyond those tried that keeps all limits but that of size.
 
-    The same object where the refusal names a limit of size already, sizes are listed, or no size would do.
+    Of one where none does, the smallest that keeps the deadline, whatever it costs; else the fastest. Nothing
+    where the question lists sizes; where the refusal names a limit of size already, that size.
     """
     query = found.inputs.query
-    is_open = query.sizes is None and query.num_nodes is None and 0.0 < query.within_s < math.inf
-    if not is_open or any(each.constraint == "max_accelerators" for each in refusal.relaxations):
-        return found
-    kept: dict[str, SystemCandidates] = {}
+    if query.sizes is not None or query.num_nodes is not None or not 0.0 < query.within_s < math.inf:
+        return {}
+    named = {each.candidate for each in refusal.relaxations if each.constraint == "max_accelerators"}
+    if named:
+        return {each.system: each for one in found.systems for each in one.candidates if each.id in named}
+    least: dict[str, Candidate] = {}
     for doublings in _DOUBLINGS_BEYOND:
         larger = {
             one.assessment.system.name: most
             for one in found.systems
-            if one.assessment.system.name not in kept
+            if _breaks_more_than_size(least.get(one.assessment.system.name))
             and (most := _most_in_time(query, one, doublings)) is not None
         }
         if not larger:
             break
         asked = replace(query, max_accelerators=max(larger.values()))
         farther = collect_candidates(asked, found.inputs.catalogue, scores, runs=found.inputs.user.runs)
-        tried = {each.assessment.system.name: each.candidates for each in farther.systems}
+        tried = {each.assessment.system.name: each.allowed for each in farther.systems}
         for one in found.systems:
             name = one.assessment.system.name
-            if name in larger and (more := _with_least_in_time(one, tried.get(name, ()))) is not None:
-                kept[name] = more
-    if not kept:
-        return found
-    return replace(found, systems=tuple(kept.get(one.assessment.system.name, one) for one in found.systems))
+            if name in larger and (size := _least_beyond(one, tried.get(name, ()))) is not None:
+                least[name] = size
+    return least
 
 
-def _most_in_time(query: TrainingQuery, one: SystemCandidates, doublings: int) -> int | None:
+def _breaks_more_than_size(each: Candidate | None) -> bool:
+    """Whether a candidate, or there being none, leaves another limit broken than that of size."""
+    return each is None or any(one.name != "max_accelerators" for one in each.broken)
+
+
+def _most_in_time(query: TrainingQuery, one: SystemCandidates, doublings: int | None) -> int | None:
     """Up to how many accelerators of a system to look for a size that keeps the deadline; None for none.
 
-    doublings: beyond the size that perfect scaling would need.
+    doublings: beyond the size that perfect scaling would need; None for as many as LARGE_SYSTEM.
     """
     most = one.assessment.sizes.most
     times = [each.time_s.value for each in one.allowed if each.time_s is not None]
     if not times or one.assessment.system.stock is not None:
         return None
     ideal = most * min(times) / query.within_s  # at perfect scaling
-    if not most < ideal <= LARGE_SYSTEM:
+    if ideal <= most or most >= LARGE_SYSTEM:
         return None
+    if doublings is None or ideal > LARGE_SYSTEM:
+        return LARGE_SYSTEM
     return min(LARGE_SYSTEM, 1 << math.ceil(math.log2(ideal) + doublings))
 
 
-def _with_least_in_time(one: SystemCandidates, tried: Sequence[Candidate]) -> SystemCandidates | None:
-    """A system with the smallest size that breaks the limit of size alone, shown so; None without one."""
+def _least_beyond(one: SystemCandidates, tried: Sequence[Candidate]) -> Candidate | None:
+    """The smallest size beyond those of a system that keeps most of the limits; None without one.
+
+    The fastest where none keeps the deadline, unless a size of the system is as fast.
+    """
     most = one.assessment.sizes.most
-    within = (each for each in tried if each.num_accelerators > most and each.time_s is not None)
-    kept = [each for each in within if not each.broken]
-    least = min(kept, key=lambda each: (each.num_accelerators, each.id), default=None)
-    if least is None:
-        return None
+    timed = [each for each in tried if each.time_s is not None]
+    larger = [each for each in timed if each.num_accelerators > most]
+    kept = [each for each in larger if not each.broken]
+    in_time = [each for each in larger if all(limit.name != "deadline_s" for limit in each.broken)]
+    if kept or in_time:
+        return min(kept or in_time, key=lambda each: (each.num_accelerators, each.id))
+    fastest = min(
+        timed, key=lambda each: (each.known_time_s.value, each.num_accelerators, each.id), default=None
+    )
+    return fastest if fastest in larger else None
+
+
+def _size_beyond_usual(found: Collected, least: Mapping[str, Candidate]) -> int | None:
+    """Up to how many accelerators to estimate where the question leaves that open; None where it does not.
+
+    least: as `_least_in_time`. The least that keeps all limits; else as many as a refusal has to know of all
+    systems. Of desktop cards few are tried, whatever the deadline.
+    """
+    sizes = {name: each for name, each in least.items() if name in _open_systems(found)}
+    kept = [each.num_accelerators for each in sizes.values() if not _breaks_more_than_size(each)]
+    return min(kept) if kept else max((each.num_accelerators for each in sizes.values()), default=None)
+
+
+def _open_systems(found: Collected) -> set[str]:
+    """The systems, by name, of which neither the question nor what they are limits the number."""
+    query = found.inputs.query
+    if query.max_accelerators is not None or query.compares_rentable:
+        return set()
+    systems = (one.assessment.system for one in found.systems)
+    return {each.name for each in systems if each.stock is None and not each.is_desktop}
+
+
+def _with_sizes_beyond_limits(found: Collected, least: Mapping[str, Candidate]) -> Collected:
+    """What was collected, with the sizes that break the limit of size alone, shown so.
+
+    least: as `_least_in_time`. The same object where there are none but those that it has.
+    """
+    opened = _open_systems(found)
+    added = {
+        name: each
+        for name, each in least.items()
+        if name not in opened and not each.broken  # one that breaks its limit of size is a candidate already
+    }
+    if not added:
+        return found
+    systems = (
+        _with_beyond(one, added[name]) if (name := one.assessment.system.name) in added else one
+        for one in found.systems
+    )
+    return replace(found, systems=tuple(systems))
+
+
+def _with_beyond(one: SystemCandidates, least: Candidate) -> SystemCandidates:
+    """A system with a size beyond its limit."""
+    most = one.assessment.sizes.most
     limits = [each for each in least.constraints if each.name != "max_accelerators"]
     beyond = Constraint(
         name="max_accelerators", limit=float(most), value=float(least.num_accelerators), probability=None
     )
     shown = tuple(each for each in one.candidates if each.id != least.id)
     return replace(one, candidates=(*shown, replace(least, constraints=(beyond, *limits))))
-
-
-def _size_beyond_usual(refusal: Refusal, found: Collected) -> int | None:
-    """The least size beyond what is usually tried that keeps all limits; None where the user set the most.
-
-    Of desktop cards few are tried, whatever the deadline.
-    """
-    query = found.inputs.query
-    is_limited = query.max_accelerators is not None or query.sizes is not None or query.num_nodes is not None
-    if is_limited or query.compares_rentable:
-        return None
-    open_systems = {
-        one.assessment.system.name
-        for one in found.systems
-        if one.assessment.system.stock is None and not one.assessment.system.is_desktop
-    }
-    of_candidates = {each.id: each for one in found.systems for each in one.candidates}
-    sizes = [
-        of_candidates[each.candidate].num_accelerators
-        for each in refusal.relaxations
-        if each.constraint == "max_accelerators"
-        and each.candidate in of_candidates
-        and of_candidates[each.candidate].system in open_systems
-    ]
-    return min(sizes, default=None)
 
 
 def _on_spot(found: Collected) -> Candidate | None:

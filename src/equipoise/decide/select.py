@@ -35,8 +35,8 @@ class Rule(Struct, frozen=True, kw_only=True):
     """What is best, and within which limits. value_of_time: US dollars per hour, for that objective.
 
     deadline_s: for the training and the wait before it, queue_s, together. start_s: between the start of a
-    job and its first step, which every size takes: steps are judged with it. currency: in which words name
-    money, and what one US dollar is in it.
+    job and its first step, which every size takes and pays for: sizes are compared with it, limits and what
+    is shown are without. currency: in which words name money, and what one US dollar is in it.
     """
 
     objective: Objective
@@ -76,16 +76,28 @@ class Figures(NamedTuple):
     def moved(self, *, price: float = 1.0, time: float = 1.0) -> "Figures":
         """The figures at so many times the price of an hour and the time; other charges stay."""
         usd, paid = self.usd, self.charges
-        if usd is not None and paid is not None:
-            usd = price * max(paid.used_usd * time, paid.minimum_usd) + paid.extra_usd
-        elif usd is not None:
-            usd *= price * time
+        if paid is not None:
+            paid = replace(paid, used_usd=price * time * paid.used_usd, minimum_usd=price * paid.minimum_usd)
+        if usd is not None:
+            usd = price * time * usd if paid is None else paid.usd
         energy_j = None if self.energy_j is None else self.energy_j * time
-        return self._replace(time_s=self.time_s * time, usd=usd, energy_j=energy_j)
+        return self._replace(time_s=self.time_s * time, usd=usd, energy_j=energy_j, charges=paid)
+
+    def with_start(self, start_s: float) -> "Figures":
+        """The figures with what comes before the first step: every accelerator is paid for it as for a step.
+
+        Energy is as it was: nobody steps yet.
+        """
+        usd, paid, factor = self.usd, self.charges, 1.0 + start_s / self.time_s
+        if paid is not None:
+            paid = replace(paid, used_usd=factor * paid.used_usd)
+        if usd is not None:
+            usd = factor * usd if paid is None else paid.usd
+        return self._replace(time_s=self.time_s + start_s, usd=usd, charges=paid)
 
     def in_accelerator_hours(self) -> "Figures":
         """The figures with accelerator-hours in the place of money."""
-        return self._replace(usd=_hours(self))
+        return self._replace(usd=_hours(self), charges=None)
 
 
 def select(candidates: Sequence[Candidate], rule: Rule, curves: Mapping[Group, SizeCurve]) -> Selection:
@@ -142,15 +154,15 @@ def choose(figures: Sequence[Figures], rule: Rule, balance: Mapping[Group, int |
     Fewer accelerators where two are equally good. With the objective `balance` each system offers its size of
     balance (the largest feasible one up to it, else the smallest beyond), and the cheapest of these is taken
     that no other system beats in both time and money at any size up to its own; the fastest where no price is
-    known.
+    known. Limits are those of the figures, and what is compared has rule.start_s in it.
     """
-    able = [each for each in figures if is_able(each, rule)]
+    able = [each.with_start(rule.start_s) for each in figures if is_able(each, rule)]
     if not able:
         return None
     is_priced = any(each.usd is not None for each in able)
     if rule.objective != "balance":
         return min(able, key=lambda each: order(each, rule, is_priced=is_priced)).id
-    sizes = up_to_balance(able, balance, start_s=rule.start_s)
+    sizes = up_to_balance(able, balance)
     pool = [each for members in sizes.values() for each in members]
     offers = [members[-1] for members in sizes.values()]
     offers.sort(key=lambda each: order(each, rule, is_priced=is_priced))
@@ -195,9 +207,7 @@ def order(each: Figures, rule: Rule, *, is_priced: bool) -> tuple[float, float, 
     return (counted, each.time_s, *_paid(each), each.num_accelerators, each.id)
 
 
-def up_to_balance(
-    able: Sequence[Figures], balance: Mapping[Group, int | None], *, start_s: float = 0.0
-) -> dict[Group, list[Figures]]:
+def up_to_balance(able: Sequence[Figures], balance: Mapping[Group, int | None]) -> dict[Group, list[Figures]]:
     """The sizes of each system up to the one that it offers under the objective `balance`, ascending."""
     grouped: dict[Group, list[Figures]] = defaultdict(list)
     for each in sorted(able, key=lambda each: each.num_accelerators):
@@ -209,7 +219,6 @@ def up_to_balance(
             limit = reached_by_paying_steps(
                 [each.num_accelerators for each in members],
                 [each.time_s for each in members],
-                start_s=start_s,
             )
         below = [each for each in members if each.num_accelerators <= limit]
         found[group] = below or members[:1]
@@ -302,15 +311,13 @@ def relaxations(candidate: Candidate) -> tuple[Relaxation, ...] | None:
 def time_values(figures: Sequence[Figures], rule: Rule) -> tuple[TimeValue, ...]:
     """Which candidate costs least from which value of an hour on: money and time together.
 
-    Of those that keep every constraint and have a price, from an hour worth nothing upwards.
+    Of those that keep every constraint and have a price, from an hour worth nothing upwards; with
+    rule.start_s, as they are chosen.
     Source: the lower envelope of the lines usd + value x hours.
     """
+    able = [each.with_start(rule.start_s) for each in figures if is_able(each, rule)]
     lines = sorted(
-        (
-            (each.usd, each.time_s / HOUR_S, each)
-            for each in figures
-            if is_able(each, rule) and each.usd is not None
-        ),
+        ((each.usd, each.time_s / HOUR_S, each) for each in able if each.usd is not None),
         key=lambda line: (line[0], line[1], line[2].num_accelerators, line[2].id),
     )
     if not lines:

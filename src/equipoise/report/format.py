@@ -40,7 +40,6 @@ DASH: Final = "\N{EN DASH}"
 STAR: Final = "\N{BLACK STAR}"  # before what is recommended
 ABSENT: Final = DASH
 digits: Final = format_amount
-duration: Final = format_duration
 UNKNOWN_ACCELERATOR: Final = "unknown accelerator"
 
 
@@ -224,23 +223,56 @@ _USUAL_DIGITS, _LIMIT_DIGITS = 3, 6
 _MONEY_DIGITS: Final[ContextVar[int]] = ContextVar("money_digits", default=_USUAL_DIGITS)
 
 
+_LIMIT_S: Final[ContextVar[float]] = ContextVar("limit_s", default=math.inf)
+
+
+def duration(seconds: float) -> str:
+    """A duration in the unit that people use for it; beside a limit, in digits that show its side of it.
+
+    >>> with written_in(None, limit_s=172_800.0):
+    ...     duration(175_000.0), duration(172_800.0), duration(172_850.0), duration(7300.0)
+    ('2.03 days', '2 days', '2.001 days', '2.0 h')
+    >>> with written_in(None, limit_s=53.25):
+    ...     duration(53.25), duration(53.3)
+    ('53.25 s', '53.3 s')
+    """
+    usual, limit_s = format_duration(seconds), _LIMIT_S.get()
+    if not (math.isfinite(seconds) and math.isfinite(limit_s)):
+        return usual
+    unit_s, unit = time_unit(seconds)
+    written = (f"{seconds / unit_s:.{each}g}" for each in range(_USUAL_DIGITS, _LIMIT_DIGITS))
+    for text in (format_time(seconds, unit_s).replace(",", ""), *written):
+        shown_s = float(text) * unit_s
+        is_apart = seconds != limit_s or math.isclose(shown_s, limit_s, rel_tol=1e-9)
+        if (shown_s > limit_s) == (seconds > limit_s) and is_apart:
+            return usual if usual.replace(",", "").startswith(f"{text} ") else f"{text} {unit}"
+    return f"{seconds / unit_s:.{_LIMIT_DIGITS}g} {unit}"
+
+
 @contextmanager
 def written_in(
-    own: tuple[str, float] | None, *, limit_usd: float | None = None, usd: Iterable[float] = ()
+    own: tuple[str, float] | None,
+    *,
+    limit_usd: float | None = None,
+    usd: Iterable[float] = (),
+    limit_s: float = math.inf,
 ) -> Iterator[None]:
     """Money is written in a currency of the user's, name and rate, while this is open; None: in dollars.
 
     limit_usd, usd: a budget and amounts next to it, in US dollars: sums have as many digits as it takes for
-    none that exceeds the budget to read as if it did not, nor the other way round.
+    none that exceeds the budget to read as if it did not, nor the other way round. limit_s: what times may
+    take: durations have as many digits as it takes likewise.
     """
     named = own or ("USD", 1.0)
     num_digits = _USUAL_DIGITS
     if limit_usd is not None:
         num_digits = _digits_beside(limit_usd * named[1], [each * named[1] for each in usd])
     tokens = _CURRENCY.set(named), _MONEY_DIGITS.set(num_digits)
+    limited = _LIMIT_S.set(limit_s)
     try:
         yield
     finally:
+        _LIMIT_S.reset(limited)
         _CURRENCY.reset(tokens[0])
         _MONEY_DIGITS.reset(tokens[1])
 
@@ -395,6 +427,17 @@ def factor(value: float) -> str:
     ('1.95x', '12x', '1,230x')
     """
     return f"{digits(value)}x"
+
+
+def factor_below(value: float, limit: float) -> str:
+    """A ratio below another, in as many digits as it takes to read so.
+
+    >>> factor_below(1.2345, 1.5), factor_below(1.4963, 1.5), factor_below(1.4999, 1.5)
+    ('1.23x', '1.496x', '1.4999x')
+    """
+    several = range(_USUAL_DIGITS, _LIMIT_DIGITS)
+    num_digits = next((each for each in several if float(f"{value:.{each}g}") < limit), _LIMIT_DIGITS)
+    return f"{format_amount(value, digits=num_digits)}x"
 
 
 def memory(num_bytes: float) -> str:

@@ -175,16 +175,13 @@ def _reached(curves: Curves) -> FloatArray:
     return np.where(beyond, math.inf, np.where(last == 0, 0.0, curves.sizes[last]))
 
 
-def reached_by_paying_steps(
-    num_accelerators: Sequence[int], time_s: Sequence[float], *, start_s: float = 0.0
-) -> int:
+def reached_by_paying_steps(num_accelerators: Sequence[int], time_s: Sequence[float]) -> int:
     """The largest of these sizes that is reached from that of fewest hours by steps that each pay.
 
-    num_accelerators: (n_sizes,), one or more, ascending. time_s: (n_sizes,). start_s: as in
-    `discrete_equilibria`.
+    num_accelerators: (n_sizes,), one or more, ascending. time_s: (n_sizes,).
     """
     sizes = np.array(num_accelerators, dtype=float)
-    reached = float(_reached(Curves(sizes=sizes, time_s=np.array([time_s], dtype=float) + start_s))[0])
+    reached = float(_reached(Curves(sizes=sizes, time_s=np.array([time_s], dtype=float)))[0])
     return int(min(max(reached, sizes[0]), sizes[-1]))
 
 

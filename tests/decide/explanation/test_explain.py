@@ -4,7 +4,7 @@ import math
 import re
 
 import pytest
-from asking import A100, B200, H100, H200, KINDS, LORA, PRETRAINING, RTX, SMALL, ask, by_size
+from asking import A100, B200, H100, H200, KINDS, LORA, PRETRAINING, RTX, SMALL, ask, by_size, paid_usd
 from made import alternatives_to_first, row
 from msgspec.structs import replace
 
@@ -29,7 +29,7 @@ def test_a_faster_dearer_size_wins_where_an_hour_is_worth_the_difference():
     assert priced
     for each in priced:
         saved_h = (found.recommended.time_s.value - each.candidate.time_s.value) / HOUR_S
-        dearer = each.candidate.usd.value - found.recommended.usd.value
+        dearer = paid_usd(found, each.candidate) - paid_usd(found, found.recommended)
         assert number(each.wins_when, "more than ") == pytest.approx(dearer / saved_h, rel=0.01)
 
 
@@ -42,7 +42,7 @@ def named_values(found):
     """The alternatives that keep the limits and win at some values of an hour, with the others that do."""
     able = [each for each in found.candidates if not each.broken and each.usd is not None]
     return [
-        (each, able)
+        (each, able, found)
         for each in found.alternatives
         if each.candidate in able and re.search(r"\bhour .* USD$", each.wins_when)
     ]
@@ -51,11 +51,11 @@ def named_values(found):
 def test_an_alternative_costs_least_of_all_at_the_values_of_an_hour_it_names():
     named = [pair for question in KINDS.values() for pair in named_values(ask(question))]
     assert named
-    for each, able in named:
+    for each, able, found in named:
         ends = [number(end, "") for end in re.findall(NUMBER.replace("(", "(?:"), each.wins_when)]
         inside = math.sqrt(math.prod(ends)) if len(ends) == 2 else ends[0]
         inside *= {"less": 0.99, "more": 1.01}.get(re.search(r"worth (\w+)", each.wins_when)[1], 1.0)
-        cheapest = min(able, key=lambda one: one.usd.value + inside * one.time_s.value / HOUR_S)
+        cheapest = min(able, key=lambda one: paid_usd(found, one, inside))
         assert cheapest.id == each.candidate.id, each.wins_when
 
 

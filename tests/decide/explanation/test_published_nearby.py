@@ -9,6 +9,8 @@ from equipoise.decide.explanation.published_nearby import (
     published_itself,
 )
 from equipoise.decide.question.training import parameter_choices
+from equipoise.report.blocks import Facts
+from equipoise.report.pages.answer import ANSWER
 
 
 def test_the_same_model_on_the_same_chip_is_the_nearest():
@@ -50,9 +52,35 @@ def test_stated_ranks_are_those_of_the_stated_accelerators():
             assert ranks["tp"] * ranks["pp"] * ranks["dp"] == each.num_accelerators, each.title
 
 
+@pytest.mark.parametrize(
+    ("asked", "hours", "words"),
+    [
+        # karpathy/llm.c, discussion 481: 90 minutes of 8 A100; DeepSeek-V3 report, table 1: 2.664 M H800-hours.
+        ({"workload": "gpt2", "tokens": "1e10", "accelerator": ["8x a100"]}, 12.0, ["GPT-2", " on 8:"]),
+        (
+            {"workload": "deepseek_v3", "tokens": "1.48e13", "accelerator": "h800", "max_accelerators": 2048},
+            2.664e6,
+            ["DeepSeek-V3", " on 2,048:", "fp8, not bf16"],
+        ),
+    ],
+    ids=["llm.c", "fp8"],
+)
+def test_a_published_run_outside_the_range_of_its_answer_is_said_to_be_with_what_differs(asked, hours, words):
+    found = ask(asked)
+    best = found.recommended
+    low = best.time_s.low / 3600 * best.num_accelerators
+    facts = next(each for each in ANSWER.brief(found, 5) if isinstance(each, Facts))
+    evidence = next(str(each.spans[0]) for each in facts.items if each.label == "Evidence")
+    assert [each for each in words if each not in evidence] == []
+    assert f"{hours / best.accelerator_hours:.2g}x" in evidence
+    assert published_itself(found).is_in_range == (low <= hours)
+    assert ("below its range" in evidence) == (hours < low)
+
+
 def test_a_training_on_other_sequences_is_not_the_published_one():
     # Llama team 2024, table 3 and model card: 8,192 tokens, 1.46 M H100-hours for 15 T tokens
     asked = {"workload": "llama31_8b", "tokens": "1e12", "accelerator": [H100], "max_accelerators": 64}
     same = published_itself(ask(asked))
     assert 1 / 3 < same.answer_ratio < 3.0
+    assert same.title == "Llama 3.1 8B"
     assert published_itself(ask(asked, sequence=131_072)) is None

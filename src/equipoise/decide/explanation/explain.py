@@ -16,7 +16,6 @@ from equipoise.decide.estimators.model import transfer_record
 from equipoise.decide.estimators.published import FARTHEST, largest_known
 from equipoise.decide.evidence import LEAST_LOG_SD, ErrorRecord, Group
 from equipoise.decide.ledger import LEDGER, running
-from equipoise.decide.question.query import Objective
 from equipoise.decide.question.systems import kinds
 from equipoise.decide.select import (
     Figures,
@@ -79,8 +78,13 @@ def system_offers(
         else:
             unable.append(min((by_id[each.id] for each in members), key=_excess))
     is_priced = any(each.usd is not None for each in able)
-    able.sort(key=lambda each: order(figures_of(each), rule, is_priced=is_priced))
-    return tuple(_offer(each, best) for each in (*able, *sorted(unable, key=_excess)))
+    able.sort(key=lambda each: order(_compared(each, rule), rule, is_priced=is_priced))
+    return tuple(_offer(each, best, rule) for each in (*able, *sorted(unable, key=_excess)))
+
+
+def _compared(each: Candidate, rule: Rule) -> Figures:
+    """The figures of a candidate as the rule compares them."""
+    return figures_of(each).with_start(rule.start_s)
 
 
 def _excess(each: Candidate) -> tuple[float, int, str]:
@@ -89,7 +93,7 @@ def _excess(each: Candidate) -> tuple[float, int, str]:
     return (math.inf if steps is None else excess_of(steps), each.num_accelerators, each.id)
 
 
-def _offer(each: Candidate, best: Candidate | None) -> SystemOffer:
+def _offer(each: Candidate, best: Candidate | None, rule: Rule) -> SystemOffer:
     return SystemOffer(
         candidate=each.id,
         system=each.system,
@@ -97,20 +101,22 @@ def _offer(each: Candidate, best: Candidate | None) -> SystemOffer:
         is_feasible=each.feasible,
         grade=each.grade,
         break_even_usd_per_hour=(
-            None if best is None or not each.feasible else _break_even_usd_per_hour(best, each)
+            None
+            if best is None or not each.feasible
+            else _break_even_usd_per_hour(_compared(best, rule), _compared(each, rule))
         ),
     )
 
 
-def _break_even_usd_per_hour(best: Candidate, other: Candidate) -> float | None:
+def _break_even_usd_per_hour(best: Figures, other: Figures) -> float | None:
     """The value of an hour at which two candidates cost the same; None where one is better in both.
 
     Source: usd + value x hours, equal for both.
     """
-    if best.usd is None or other.usd is None or best.time_s is None or other.time_s is None:
+    if best.usd is None or other.usd is None:
         return None
-    saved_h = (best.time_s.value - other.time_s.value) / HOUR_S
-    more_usd = other.usd.value - best.usd.value
+    saved_h = (best.time_s - other.time_s) / HOUR_S
+    more_usd = other.usd - best.usd
     return more_usd / saved_h if saved_h * more_usd > 0.0 else None
 
 
@@ -148,8 +154,8 @@ def _distance(each: Figures, best: Candidate, rule: Rule) -> float:
     objective = rule.objective
     if objective == "balance":
         objective = "time" if each.usd is None or best.usd is None else "cost"
-    ours = worth(figures_of(best), objective, rule.value_of_time_usd_per_hour)
-    theirs = worth(each, objective, rule.value_of_time_usd_per_hour)
+    ours = worth(_compared(best, rule), objective, rule.value_of_time_usd_per_hour)
+    theirs = worth(each.with_start(rule.start_s), objective, rule.value_of_time_usd_per_hour)
     return theirs / ours if math.isfinite(theirs) and ours > 0.0 else math.inf
 
 
@@ -175,7 +181,7 @@ def _wins_when(best: Candidate, other: Candidate, rule: Rule, able: Sequence[Fig
         less_words = "takes fewer accelerator-hours"
         unit, per_usd = "accelerator-hours", 1.0
         ours, theirs, *able = (each.in_accelerator_hours() for each in (ours, theirs, *able))
-    more = (theirs.usd or 0.0) - (ours.usd or 0.0)
+    more = (theirs.with_start(rule.start_s).usd or 0.0) - (ours.with_start(rule.start_s).usd or 0.0)
     if saved_h > 0.0 >= more:
         return f"{allowed}where it is available: it is faster and {less_words}"
     is_worse = saved_h <= 0.0 <= more
@@ -185,7 +191,7 @@ def _wins_when(best: Candidate, other: Candidate, rule: Rule, able: Sequence[Fig
         words = f"{low} to {high}" if low and high else f"more than {low}" if low else f"less than {high}"
         saved = "" if unit == name else " saved"  # of accelerators' hours one would read it as one of them
         return f"{allowed}where an hour{saved} is worth {words} {unit}"
-    price = _price_that_wins(best, other, rule.objective)
+    price = _price_that_wins(best, other, rule)
     if price is not None and more >= 0.0:
         return f"{allowed}if its price falls below {price * rule.currency[1]:.3g} {name} per accelerator-hour"
     return None
@@ -207,16 +213,17 @@ def _hour_values(
     return ends[place - 1] if place else None, ends[place]
 
 
-def _price_that_wins(best: Candidate, other: Candidate, objective: Objective) -> float | None:
+def _price_that_wins(best: Candidate, other: Candidate, rule: Rule) -> float | None:
     """The price of another system below which it would cost less; None where no price decides."""
-    if objective in {"time", "energy"} or other.system == best.system:
+    if rule.objective in {"time", "energy"} or other.system == best.system or other.price is None:
         return None
-    if best.usd is None or other.usd is None or other.price is None or other.usd.value <= 0.0:
+    ours_usd, theirs_usd = _compared(best, rule).usd, _compared(other, rule).usd
+    if ours_usd is None or theirs_usd is None or theirs_usd <= 0.0:
         return None
     extra_usd = 0.0 if other.charges is None else other.charges.extra_usd
-    if best.usd.value <= extra_usd:
+    if ours_usd <= extra_usd:
         return None
-    return other.price.usd_per_accelerator_hour * (best.usd.value - extra_usd) / (other.usd.value - extra_usd)
+    return other.price.usd_per_accelerator_hour * (ours_usd - extra_usd) / (theirs_usd - extra_usd)
 
 
 def to_measure(inputs: Inputs, assessment: Assessment, best: Candidate) -> Iterator[Measurement]:

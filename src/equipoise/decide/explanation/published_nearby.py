@@ -322,11 +322,16 @@ def _is_pretraining(answer: Answer) -> bool:
 class PublishedItself(Struct, frozen=True, kw_only=True):
     """The published pretraining of an answer's model on its chip.
 
-    answer_ratio: accelerator-hours of the answer over the published ones, each of a token.
+    answer_ratio: accelerator-hours of the answer over the published ones, each of a token. is_in_range:
+    whether the published ones lie in the interval of the answer's.
     """
 
+    title: str
+    tokens: float
+    num_accelerators: int | None
     precision: str | None
     answer_ratio: float
+    is_in_range: bool
 
 
 def published_itself(answer: Answer) -> PublishedItself | None:
@@ -338,12 +343,19 @@ def published_itself(answer: Answer) -> PublishedItself | None:
     tokens = answer.question.training_tokens
     if shown is None or not shown.accelerator_hours or tokens is None or not _is_pretraining(answer):
         return None
-    for each in pretrainings():
+    # Of several of one shape, as Llama 3 and 3.1, the one of that name.
+    for each in sorted(pretrainings(), key=lambda each: each.title != answer.workload.title):
         is_of_sequence = each.sequence_tokens == answer.workload.sequence_tokens
         if is_of_sequence and (each.workload, each.accelerator) == (answer.workload.slug, shown.accelerator):
+            ratio = shown.accelerator_hours / tokens / (each.accelerator_hours / each.tokens)
+            time = shown.known_time_s
             return PublishedItself(
+                title=each.title,
+                tokens=each.tokens,
+                num_accelerators=each.num_accelerators,
                 precision=each.precision,
-                answer_ratio=shown.accelerator_hours / tokens / (each.accelerator_hours / each.tokens),
+                answer_ratio=ratio,
+                is_in_range=time.low <= time.value / ratio <= time.high,
             )
     return None
 

@@ -40,10 +40,13 @@ SECTIONS: Final[tuple[Section[Answer], ...]] = (
 )
 
 
-def _money_written(answer: Answer) -> AbstractContextManager[None]:
-    """Money in the currency of the question, in digits that show which candidates keep its budget."""
+def _written(answer: Answer) -> AbstractContextManager[None]:
+    """Money, in the currency of the question, and times in digits that show which keep its limits."""
     usd = (each.usd.value for each in answer.candidates if each.usd is not None)
-    return written_in(answer.question.own_currency, limit_usd=answer.question.budget_usd, usd=usd)
+    question = answer.question
+    return written_in(
+        question.own_currency, limit_usd=question.budget_usd, usd=usd, limit_s=question.within_s
+    )
 
 
 def _screen(answer: Answer, num_rows: int) -> tuple[Block, ...]:
@@ -127,5 +130,5 @@ ANSWER: Final[Page[Answer]] = page_within(
         ),
         brief=_screen,
     ),
-    _money_written,
+    _written,
 )

@@ -138,7 +138,7 @@ def _counted(start_s: float) -> str:
     """What the time before the first step counts in, if in anything."""
     if start_s == 0.0:
         return ""
-    return f"; {amounts.duration(start_s)} of it count in whether more accelerators pay"
+    return f"; {amounts.duration(start_s)} of it, paid for, count in which candidate is taken"
 
 
 class Noted(Protocol):

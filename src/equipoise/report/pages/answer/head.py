@@ -9,6 +9,7 @@ import numpy as np
 from equipoise.decide.answer import Answer, Candidate, Constraint, ConstraintName, MemoryUse, TimeValue
 from equipoise.decide.evidence import NOT_USED, Grade
 from equipoise.decide.question.query import TrainingQuery
+from equipoise.decide.select import figures_of
 from equipoise.economics.ownership import Ownership, Way
 from equipoise.economics.quotes import Charges
 from equipoise.perfmodel.generation import RolloutSplit
@@ -126,8 +127,11 @@ def _facts(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[Label
     if rejected:
         yield "Not used", sentence(rejected[0])
     if not (is_brief and answer.question.compares_rentable):
-        # On one screen what is paid for, or generated, takes the line of what the step to a larger size says.
-        is_said = is_brief and bool(best.charges or answer.rollout) and step is not None
+        # On one screen what is paid for, generated or published takes the line of what the step to a larger
+        # size says: of a published training only where that names whose limit it is.
+        is_published = answer.limited_by is not None and _published_words(answer, best) is not None
+        takes_line = bool(best.charges or answer.rollout) or is_published
+        is_said = is_brief and takes_line and step is not None
         yield from _trade_offs(answer, best, is_brief=is_brief, with_returns=not (needs_rows or is_said))
     yield "Evidence", capital(_evidence(answer, best))
 
@@ -189,9 +193,9 @@ def _evidence(answer: Answer, best: Candidate) -> str:
         return GRADES[best.grade]
     trained = answer.workload.trained if best.strategy is None else best.strategy.trained
     is_unlike = answer.workload.is_unlike_published(trained)
-    published = None if answer.question.is_to_target else _published_words(answer)
+    published = None if answer.question.is_to_target else _published_words(answer, best)
     if published is not None:
-        return f"model of {software}; published: {published}"
+        return f"model of {software}; published {published}"
     lacks = "none published of its kind" if is_unlike else "no run of this training"
     if factor is not None and factor != 1.0:
         if answer.workload.rollout is not None:
@@ -200,15 +204,36 @@ def _evidence(answer: Answer, best: Candidate) -> str:
     return f"model of {software}, its steps alone; {lacks}"
 
 
-def _published_words(answer: Answer) -> str | None:
-    """What the published pretraining of the very model on the chip took; None where there is none."""
+# Of sizes and amounts that count as others.
+_OTHER_AMOUNT: Final = 2.0
+_SAME_TOKENS: Final = 0.01
+
+
+def _published_words(answer: Answer, best: Candidate) -> str | None:
+    """What the published pretraining of the very model on the chip took of the answer's; None: there is none.
+
+    Where that is outside of the answer's range: what differs between the two.
+    """
     from equipoise.decide.explanation.published_nearby import published_itself  # noqa: PLC0415 - of few answers
 
     found = published_itself(answer)
     if found is None:
         return None
-    precision = f" in {found.precision}" if found.precision else ""
-    return f"{1.0 / found.answer_ratio:.2g}x the accelerator-hours{precision}"
+    number = found.num_accelerators
+    on = f" on {count(number)}" if number is not None else ""
+    tokens = answer.question.training_tokens or found.tokens
+    per = "" if abs(tokens / found.tokens - 1.0) < _SAME_TOKENS else " per token"
+    words = f"{found.title}{on}: {1.0 / found.answer_ratio:.2g}x this answer's accelerator-hours{per}"
+    planned = None if best.strategy is None else best.strategy.precision
+    differs = [f"in {found.precision}, not {planned}"] if found.precision not in {None, planned} else []
+    if found.is_in_range:
+        return f"{words}{', ' if differs else ''}{listed(differs)}"
+    if number is not None and max(number, best.num_accelerators) >= _OTHER_AMOUNT * min(
+        number, best.num_accelerators
+    ):
+        differs.append(f"not on {count(best.num_accelerators)}")
+    side = "below" if found.answer_ratio > 1.0 else "above"
+    return f"{words}, {side} its range ({listed(differs or ['other software'])})"
 
 
 WAYS: Final[dict[Way, str]] = {"rent": "rented", "buy": "bought", "own": "already yours"}
@@ -231,7 +256,9 @@ def _time(answer: Answer, best: Candidate) -> Iterator[Span]:
     time = best.known_time_s
     yield strong(amounts.duration(time.value))
     yield f" ({amounts.duration_range(time)}, {format_percent(time.level)} range)"
-    if time.value < MINUTE_S:
+    if _noticed_start_s(answer, best):
+        yield f", after {amounts.duration(answer.question.start_s)} of starting"
+    elif time.value < MINUTE_S:
         yield "; starting takes longer"  # machines, data, weights and compiling come before the first step
     if best.goodput is not None and best.goodput.value < _LEAST_GOODPUT_SHOWN:
         yield f", goodput {amounts.share(best.goodput.value)}"
@@ -239,6 +266,16 @@ def _time(answer: Answer, best: Candidate) -> Iterator[Span]:
         if each.name == "deadline_s" and each.probability is not None:
             chance = amounts.probability(each.probability)
             yield f"; deadline {amounts.duration(each.limit)}{queue_within(answer.question)}: {chance} chance"
+
+
+# Of the time of a training: what starting is then of it decides nothing.
+_NOTICED_START: Final = 0.1
+
+
+def _noticed_start_s(answer: Answer, best: Candidate) -> float:
+    """What comes before the first step, where it is a good part of the time; else zero."""
+    start_s = answer.question.start_s
+    return start_s if start_s >= _NOTICED_START * best.known_time_s.value else 0.0
 
 
 def charged_for(paid: Charges) -> tuple[tuple[str, float], ...]:
@@ -272,6 +309,10 @@ def _money(answer: Answer, best: Candidate) -> Iterator[Span]:
     elif best.price is not None:
         where = f" ({sentence(best.price.basis)})" if answer.question.compares_rentable else _lone_offer(best)
         yield f" at {amounts.rate(best.price.usd_per_accelerator_hour)}{where}"
+    started_s = _noticed_start_s(answer, best)
+    whole_usd = figures_of(best).with_start(started_s).usd if started_s else None
+    if whole_usd:
+        yield f"; with starting {amounts.money(whole_usd)}"
     for each in best.constraints:
         if each.name == "budget_usd" and each.probability is not None:
             chance = amounts.probability(each.probability)
@@ -379,32 +420,55 @@ def _taken(answer: Answer, sizes: Sequence[Candidate], at: int, *, is_short: boo
     before, best = sizes[at - 1], sizes[at]
     if not is_short:
         yield strong("Yes")
-        yield f", {_step(sizes, at)}"
+        yield f", {_step(before, best)}"
         return
-    # Where it would pay but for the time to start, the speed that decides is the one with it.
-    start_s = answer.question.start_s if _pays(before, best, 0.0) else 0.0
-    yield strong("No")
-    yield f", {_step(sizes, at, start_s=start_s)} (pays from {_least(before, best)})"
-    yield _despite(answer, sizes, at)
+    speed = _short_speed(answer, before, best)
+    longer = _longer_that_pays(answer, sizes, at)
+    if longer is None:
+        yield strong("No")
+        yield f", {_step(before, best, speed=speed)} (pays from {_least(before, best)})"
+        yield _despite(answer, before)
+        return
+    yield strong("Yes")
+    over = f"over {count(before.num_accelerators)} {speed}, short of {_least(before, best)}"
+    fast = f"{amounts.factor(_speedup(longer, best))} as fast"  # its range has no room
+    yield f", {_step(longer, best, speed=fast)} ({over})"
 
 
-def _despite(answer: Answer, sizes: Sequence[Candidate], at: int) -> str:
-    """Why a size is recommended to which the last step does not pay.
+def _short_speed(answer: Answer, before: Candidate, after: Candidate) -> str:
+    """How many times as fast a step is that does not pay; with the time to start where that is why."""
+    start_s = _deciding_start_s(answer, before, after)
+    counted = f" with {amounts.duration(start_s)} to start" if start_s else ""
+    least = float(least_speedup(_growth(before, after)))
+    return f"{amounts.factor_below(_speedup(before, after, start_s), least)}{counted}"
 
-    A longer step to it may pay; none from below the size of fewest accelerator-hours, as in
+
+def _deciding_start_s(answer: Answer, before: Candidate, after: Candidate) -> float:
+    """The time to start where a step would pay but for that; else zero."""
+    return answer.question.start_s if _pays(before, after, 0.0) else 0.0
+
+
+def _longer_that_pays(answer: Answer, sizes: Sequence[Candidate], at: int) -> Candidate | None:
+    """The size over which the recommended one pays though it does not over the next smaller one.
+
+    None where something else decided. None pays from below the size of fewest accelerator-hours, as in
     scaling/equilibrium.py.
     """
-    before, objective = sizes[at - 1], answer.question.objective
-    if before.broken:
-        return f"; {count(before.num_accelerators)} {limit_words(answer, before.broken[0])}"
-    if objective != "balance":
-        return f"; {_DECIDED[objective]} decides"
+    if sizes[at - 1].broken or answer.question.objective != "balance":
+        return None
     start_s = answer.question.start_s
-    hours = [each.num_accelerators * (each.time_s.value + start_s) for each in sizes if each.time_s]
+    hours = [each.num_accelerators * (each.known_time_s.value + start_s) for each in sizes]
     begin = hours.index(min(hours[: at + 1]))
     longer = (each for each in reversed(sizes[begin : at - 1]) if _pays(each, sizes[at], start_s))
-    paying = next(longer, None)
-    return "" if paying is None else f"; over {count(paying.num_accelerators)} it pays"
+    return next(longer, None)
+
+
+def _despite(answer: Answer, before: Candidate) -> str:
+    """Why a size is recommended to which no step pays."""
+    if before.broken:
+        return f"; {count(before.num_accelerators)} {limit_words(answer, before.broken[0])}"
+    objective = answer.question.objective
+    return "" if objective == "balance" else f"; {_DECIDED[objective]} decides"
 
 
 def _beyond(
@@ -421,18 +485,21 @@ def _beyond(
         verb = "is " if broken.name == "max_accelerators" else ""
         yield f", {count(beyond.num_accelerators)} {verb}{limit_words(answer, broken)}"
         return
-    # As of the step before it, where that fails by the time to start.
-    counted_s = start_s if is_short and _pays(sizes[at - 2], best, 0.0) else 0.0
-    yield f", {_step(sizes, at, start_s=counted_s, is_second=at > 1)}"
-    least = f"a step pays from {_least(best, beyond)} on"
+    yield f", {_step(best, beyond, is_second=at > 1)}"
+    is_said = is_short and _least(best, beyond) == _least(sizes[at - 2], best)
+    least = "" if is_said else f"a step pays from {_least(best, beyond)} on"
     if beyond.broken:
         yield f"; {limit_words(answer, beyond.broken[0])}"
     elif _pays(best, beyond, start_s):
         yield f" pays, but {_stops(answer, best)}"
-    elif _pays(best, beyond, 0.0) and not counted_s:
-        whole = amounts.factor(_speedup(best, beyond, start_s))
-        yield f"; with {amounts.duration(start_s)} to start {whole}, and {least}"
-    elif not is_short or _least(best, beyond) != _least(sizes[at - 2], best):
+    elif _pays(best, beyond, 0.0):
+        speed = amounts.factor_below(
+            _speedup(best, beyond, start_s), float(least_speedup(_growth(best, beyond)))
+        )
+        is_named = is_short and _deciding_start_s(answer, sizes[at - 2], best)
+        counted = "that" if is_named else f"{amounts.duration(start_s)} to start"
+        yield f"; with {counted} {speed}{least and f', and {least}'}"
+    elif least:
         yield f"; {least}"
 
 
@@ -476,18 +543,14 @@ _ENDS: Final[dict[Limit, str]] = {
 }
 
 
-def _step(sizes: Sequence[Candidate], at: int, *, start_s: float = 0.0, is_second: bool = False) -> str:
-    """A size against the next smaller one: how many times as fast, for how much of the money.
+def _step(before: Candidate, after: Candidate, *, speed: str | None = None, is_second: bool = False) -> str:
+    """A size against a smaller one: how many times as fast, for how much of the money.
 
-    start_s: counts in where not zero. is_second: what the two numbers are was said of a step before it.
+    speed: in words, unless as the times shown. is_second: what the two numbers are was said before.
     """
-    before, after = sizes[at - 1], sizes[at]
     is_base = before.speedup is not None and before.speedup.value == 1.0
-    fast = f"{amounts.factor(_speedup(before, after))} as fast"
-    if start_s:
-        counted = "" if is_second else f" with {amounts.duration(start_s)} to start"
-        fast = f"{amounts.factor(_speedup(before, after, start_s))}{counted}"
-    elif is_base and after.speedup is not None and after.speedup.low < after.speedup.high:
+    fast = speed or f"{amounts.factor(_speedup(before, after))} as fast"
+    if speed is None and is_base and after.speedup is not None and after.speedup.low < after.speedup.high:
         fast = (
             f"{amounts.factor(after.speedup.value)} as fast ({amounts.ends(after.speedup, amounts.factor)})"
         )
@@ -547,9 +610,16 @@ def limit_words(answer: Answer, broken: Constraint) -> str:
 
 
 _BOUNDS: Final[dict[Limit, str]] = {
-    "data": "each step pays up to {size}, as far as data reach",
-    "catalogue": "each step pays up to {size}, the largest tried (--accelerators)",
-    "question": "each step pays up to {size}, the most within your limit",
+    "data": "{size}, as far as data reach",
+    "catalogue": "{size}, the largest tried (--accelerators)",
+    "question": "{size}, the most within your limit",
+}
+# What is not reached up to there, by kind.
+_GOES_ON: Final = {
+    "marginal": "each step pays up to {end}",
+    "floor": "the efficiency is at least one half up to {end}",
+    "balance": f"efficiency {TIMES} speedup grows up to {{end}}",
+    "peak": "time falls up to {end}",
 }
 
 
@@ -557,14 +627,20 @@ def returns(answer: Answer) -> str:
     """Where returns diminish, or whose limit ended the search."""
     if not answer.equilibria:
         return "too few sizes have a known time to find where returns diminish"
-    return point_words(default_answer(answer.equilibria))
+    return first_words(answer.equilibria)
 
 
-def point_words(point: Equilibrium) -> str:
-    """One equilibrium, or whose limit ended the search for it."""
+def first_words(points: tuple[Equilibrium, ...]) -> str:
+    """The first reason to stop; where that is not reached none is, so that each step pays."""
+    point = default_answer(points)
+    return point_words(point, kind="marginal" if point.limited_by is not None else point.kind)
+
+
+def point_words(point: Equilibrium, kind: str | None = None) -> str:
+    """One equilibrium, or whose limit ended the search for it. kind: as which, unless its own."""
     size = count(point.num_accelerators)
     if point.limited_by is not None:
-        return _BOUNDS[point.limited_by].format(size=size)
+        return _GOES_ON[kind or point.kind].format(end=_BOUNDS[point.limited_by].format(size=size))
     if point.is_smallest:
         return f"they diminish from the smallest size, {size}, on: {point.title}"
     span = ""
@@ -618,7 +694,9 @@ def _values_around(answer: Answer, best: Candidate) -> str | None:
     # Of one system on several terms a number alone would not say which.
     has_terms = any(each.system == best.system and each.terms != best.terms for each in shown)
     names = [offer_title(each) if has_terms else _value_name(each, best) for each in shown]
-    return f"worth {'; '.join(f'{worth}: {name}' for (worth, _), name in zip(parts, names, strict=True))}"
+    counted = ", with starting" if _noticed_start_s(answer, best) else ""
+    pairs = (f"{worth}: {name}" for (worth, _), name in zip(parts, names, strict=True))
+    return f"worth {'; '.join(pairs)}{counted}"
 
 
 def _value_name(each: Candidate, best: Candidate) -> str:
