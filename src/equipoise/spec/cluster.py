@@ -288,25 +288,29 @@ class Systems(Struct, frozen=True, kw_only=True):
         Raises SpecError with the nearest names and the file to edit, or with the facts that are missing.
         """
         found = self.find(name)
-        chip = self.hardware.accelerators[found.accelerators[0]] if found else self._accelerator(name)
+        chip = self.accelerator(name)
+        if chip is None:
+            near = self.hardware.near(name)[:3]
+            near += [self.names[each] for each in close_names(name, self.names)]
+            complaint = f"{shown(name)} is not a known accelerator or system"
+            raise unknown_name(complaint, list(dict.fromkeys(near))[:5], EDIT)
         node = found or usual_system(chip, stated.get("topology"))
         whole = build_cluster(node, accelerator=chip, num_accelerators=num_accelerators, **stated)
         if power_cap_w is None:
             return whole
         return replace(whole, accelerator=capped(whole.accelerator, power_cap_w))
 
-    def _accelerator(self, name: str) -> Accelerator:
-        """The accelerator of a name, or the error for what is neither a system nor an accelerator."""
-        chip = self.hardware.find(name)
-        if chip is not None:
-            return chip
-        parts = tuple(map(self.hardware.find, name.split("+")))
+    def accelerator(self, name: str) -> Accelerator | None:
+        """The accelerator of a name as `cluster` reads it; None for what is neither it nor a system.
+
+        Raises SpecError, naming the candidates, where it may mean several.
+        """
+        system = self.find(name)
+        chip = self.hardware.accelerators[system.accelerators[0]] if system else self.hardware.find(name)
+        parts = () if chip is not None else tuple(map(self.hardware.find, name.split("+")))
         if len(parts) > 1 and all(parts):
             return mixture(tuple(part for part in parts if part is not None))
-        near = self.hardware.near(name)[:3]
-        near += [self.names[each] for each in close_names(name, self.names)]
-        complaint = f"{shown(name)} is not a known accelerator or system"
-        raise unknown_name(complaint, list(dict.fromkeys(near))[:5], EDIT)
+        return chip
 
 
 def cluster(
