@@ -74,7 +74,9 @@ def user_runs(
         )
     notes: list[str] = []
     if files:
-        frames.append(_of_files(files, workload, accelerators, notes, sequence_tokens, known))
+        frames.append(
+            _of_files(files, workload, accelerators, notes, sequence_tokens=sequence_tokens, catalogue=known)
+        )
     runs = pl.concat(frames).filter(pl.col("status").is_in(_SUCCESS))
     runs = runs.with_columns(pl.col("accelerator").replace(_slugs(runs, accelerators, known)))
     is_named_here = is_named_here or ":" in workload
@@ -283,6 +285,7 @@ def _of_files(
     workload: str,
     accelerators: Sequence[str],
     notes: list[str],
+    *,
     sequence_tokens: int | None,
     catalogue: Catalogue,
 ) -> pl.DataFrame:
