@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 SUFFIX: Final = ".toml"
 _MOST_BYTES: Final = MIB
 _PATHS: Final = {"path", "paths"}
+_TABLES: Final = {"per_system", "texts"}  # kinds whose values have names
 _NOT_TAKEN: Final = "expected a value, or a list of values"
 _WORDS: Final[Mapping[type, str]] = {str: "text", int: "a number", float: "a number", bool: "true or false"}
 
@@ -99,10 +100,10 @@ def _value(path: Path, key: str, value: object) -> object:
     if attribute is None:
         return value  # near names are suggested where it is looked up
     kind = FIELDS[attribute].kind
-    if isinstance(value, dict) and kind != "per_system":
+    if isinstance(value, dict) and kind not in _TABLES:
         raise DataError(f"{path}: {key} is a table; {_NOT_TAKEN}")
     for each in _leaves(value):
-        expected = _expected(kind)
+        expected = (str, int, bool) if isinstance(value, dict) and kind == "texts" else _expected(kind)
         if type(each) not in expected or (isinstance(each, str) and "\0" in each):
             names = " or ".join(dict.fromkeys(_WORDS[one] for one in expected))
             raise DataError(f"{path}: {key} = {each!r}; expected {names}")

@@ -67,7 +67,7 @@ def cubic_spline(first: float, step: float, values: FloatArray) -> CubicSpline:
     system[0, [0, 2]] = system[-1, [-3, -1]] = 1.0, -1.0
     right[:, 0] = 2.0 * (rises[:, 0] - rises[:, 1])
     right[:, -1] = 2.0 * (rises[:, -2] - rises[:, -1])
-    slopes: FloatArray = np.linalg.solve(system, right.T).T
+    slopes = np.asarray(np.linalg.solve(system, right.T).T, dtype=float)
     return CubicSpline(first=first, step=step, values=values, rises=rises, slopes=slopes)
 
 

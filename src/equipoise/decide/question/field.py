@@ -81,10 +81,10 @@ class Field(Struct, frozen=True, kw_only=True):
     """One field of a question.
 
     option: its name on the command line (`--option`), in a file, a form and as an argument of Python. also:
-    other names of the option, kept for those who use them. unit: of the stored value, SI. least, most: the
-    bounds of a number in that unit; is_open: `least` itself is refused. multiple: what `k` stands for.
-    unset: in words,
-    what holds where nothing is given. group: with which fields it is shown. verbs: that take it.
+    other names of the option, kept for those who use them. guesses: what people call it that is no name of
+    it, for messages. unit: of the stored value, SI. least, most: the bounds of a number in that unit;
+    is_open: `least` itself is refused. multiple: what `k` stands for. unset: in words, what holds where
+    nothing is given. group: with which fields it is shown. verbs: that take it.
     """
 
     option: str
@@ -101,6 +101,7 @@ class Field(Struct, frozen=True, kw_only=True):
     unset: str | None = None
     multiple: int = 1000
     also: tuple[str, ...] = ()
+    guesses: tuple[str, ...] = ()
     value_kind: Kind | None = None  # of the VALUE of a `per_system` field
 
     def read(self, given: object) -> Any:  # noqa: ANN401 - each kind has its own type
@@ -178,8 +179,16 @@ def _text(field: Field, given: object) -> str:
 
 
 def _texts(field: Field, given: object) -> tuple[str, ...]:
+    if isinstance(given, Mapping):
+        given = [f"{name}={_listed_text(value)}" for name, value in given.items()]
     items = given if isinstance(given, (list, tuple)) else [given]
     return tuple(_text(field, each) for each in items)
+
+
+def _listed_text(value: object) -> str:
+    """A value of a table, or several, as the text of an option states them."""
+    items = value if isinstance(value, (list, tuple)) else [value]
+    return ",".join(str(each).lower() if isinstance(each, bool) else str(each) for each in items)
 
 
 def _names(field: Field, given: object) -> tuple[str, ...]:
