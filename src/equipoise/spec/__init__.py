@@ -43,17 +43,25 @@ _NEAR_CHARS = 80
 _UNIT_APART = re.compile(r"(?<=\d) (?=(?:gb|gib|mb|mib|w)\b)")
 
 
-def close_names(name: str, names: Iterable[str]) -> list[str]:
-    """Up to five of the canonical `names` that a person may have meant by another."""
-    return get_close_matches(canonical(name)[:_NEAR_CHARS], names, n=5)
+def close_names(name: str, names: Iterable[str], *, cutoff: float = 0.6) -> list[str]:
+    """Up to five of the canonical `names` that a person may have meant by another.
+
+    cutoff: how much alike they have to be, 0..1.
+    """
+    return get_close_matches(canonical(name)[:_NEAR_CHARS], names, n=5, cutoff=cutoff)
 
 
-def unknown_name(complaint: str, near: Iterable[str], edit: str) -> UnknownNameError:
-    """For a name that no table has. near: names that may be meant. edit: the file to add it to."""
+def unknown_name(complaint: str, near: Iterable[str], *, kind: str, edit: str) -> UnknownNameError:
+    """For a name that no table has.
+
+    near: names that may be meant. kind: what `equipoise list` lists. edit: the file to add it to.
+    """
     names = ", ".join(near)
-    if not names:
-        return UnknownNameError(complaint, remedy=f"; add it to {edit}")
-    return UnknownNameError(f"{complaint}; did you mean {names}?", remedy=f" If not, add it to {edit}")
+    meant = f"; did you mean {names}?" if names else ";"
+    return UnknownNameError(
+        f"{complaint}{meant}".removesuffix(";"),
+        remedy=f"{' ' if names else '; '}`equipoise list {kind}` has all; describe another in {edit}",
+    )
 
 
 def canonical(raw: str) -> str:

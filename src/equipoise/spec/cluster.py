@@ -29,7 +29,9 @@ from equipoise.spec.hardware import (
     BLOCK_KINDS,
     CONFIDENCES,
     DTYPES,
+    EDIT,
     NARROW_DTYPES,
+    NEAR,
     TOPOLOGIES,
     Accelerator,
     Confidence,
@@ -39,11 +41,9 @@ from equipoise.spec.hardware import (
     capped,
     shipped_hardware,
 )
-from equipoise.spec.hardware import EDIT as HARDWARE_EDIT
 
 LinkCounts: TypeAlias = tuple[tuple[int, ...], ...]
 CLUSTERS_FILE = Path(__file__).with_name("clusters.toml")
-EDIT = "src/equipoise/spec/clusters.toml, or a file given with --hardware"
 
 
 _Pair: TypeAlias = tuple[int, int]
@@ -291,9 +291,9 @@ class Systems(Struct, frozen=True, kw_only=True):
         chip = self.accelerator(name)
         if chip is None:
             near = self.hardware.near(name)[:3]
-            near += [self.names[each] for each in close_names(name, self.names)]
+            near += [self.names[each] for each in close_names(name, self.names, cutoff=NEAR)]
             complaint = f"{shown(name)} is not a known accelerator or system"
-            raise unknown_name(complaint, list(dict.fromkeys(near))[:5], EDIT)
+            raise unknown_name(complaint, list(dict.fromkeys(near))[:5], kind="accelerators", edit=EDIT)
         node = found or usual_system(chip, stated.get("topology"))
         whole = build_cluster(node, accelerator=chip, num_accelerators=num_accelerators, **stated)
         if power_cap_w is None:
@@ -361,7 +361,7 @@ def build_cluster(
     if missing:
         raise SpecError(
             f"cluster of {chip.slug}: {', '.join(missing)} missing; add to "
-            f"[accelerator.{chip.slug}] in {HARDWARE_EDIT} (there intra_byte_per_s is link_byte_per_s, or "
+            f"[accelerator.{chip.slug}] in {EDIT} (there intra_byte_per_s is link_byte_per_s, or "
             "host_byte_per_s where topology is host)"
         )
     intra = Link(byte_per_s=node["intra_byte_per_s"], latency_s=node["intra_latency_s"])

@@ -33,7 +33,9 @@ from equipoise.units import whole_percent
 HARDWARE_FILE = Path(__file__).with_name("hardware.toml")
 # What a file given with --hardware may hold; blocks of clusters are read by cluster.py.
 BLOCK_KINDS = frozenset({"accelerator", "cluster"})
-EDIT = "src/equipoise/spec/hardware.toml, or a file given with --hardware"
+EDIT = "a file for --hardware FILE (`equipoise list accelerators --example` prints one)"
+# How much alike names have to be for one to be a slip of the other: "Arc A770" is no "Arc Pro B60".
+NEAR: Final = 0.8
 
 Kind: TypeAlias = Literal["gpu", "tpu", "npu", "ipu", "cpu"]
 Confidence: TypeAlias = Literal["high", "medium", "low"]
@@ -230,7 +232,7 @@ class Hardware(Struct, frozen=True, kw_only=True, dict=True):
         if found is not None:
             return found
         near = self.near(name)
-        raise unknown_name(f"accelerator {shown(name)} is not known", near, EDIT)
+        raise unknown_name(f"accelerator {shown(name)} is not known", near, kind="accelerators", edit=EDIT)
 
     def near(self, name: str) -> list[str]:
         """Up to five slugs that may have been meant.
@@ -245,10 +247,10 @@ class Hardware(Struct, frozen=True, kw_only=True, dict=True):
         having = [slug for slug in self.accelerators if words and words <= set(canonical(slug).split())]
         short = [
             slug
-            for each in close_names(compact(name), self.short_names)[:1]
+            for each in close_names(compact(name), self.short_names, cutoff=NEAR)[:1]
             for slug in self.short_names[each]
         ]
-        close = [self.names[each].slug for each in close_names(name, self.names)]
+        close = [self.names[each].slug for each in close_names(name, self.names, cutoff=NEAR)]
         return list(dict.fromkeys((*having, *short, *close)))[:5]
 
 

@@ -109,7 +109,7 @@ def samples_stated(
 
 
 WORKLOADS_FILE = Path(__file__).with_name("workloads.toml")
-EDIT = "src/equipoise/spec/workloads.toml, or a file given with --workloads"
+EDIT = "a file for --workloads FILE (`equipoise list workloads --example` prints one)"
 
 # The largest batch so far has 262,144 samples (DLRM); a column of 64-bit integers holds far more than this.
 MAX_BATCH_SAMPLES = 10**15
@@ -287,7 +287,7 @@ class WorkloadTable(Struct, frozen=True, kw_only=True):
         near = dict.fromkeys(
             named.slug for match in close_names(name, self.names) for named in self.names[match]
         )
-        raise unknown_name(f"workload {shown(name)} is not known", near, EDIT)
+        raise unknown_name(f"workload {shown(name)} is not known", near, kind="workloads", edit=EDIT)
 
     def _slug_on_hub(self, name: str) -> str | None:
         """The one slug of which a typed name is a spelling, without its owner and spaces; None otherwise.
