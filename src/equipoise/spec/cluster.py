@@ -37,6 +37,8 @@ from equipoise.spec.hardware import (
     Confidence,
     Dtype,
     Hardware,
+    Latency,
+    LinkRate,
     Topology,
     capped,
     shipped_hardware,
@@ -242,14 +244,14 @@ class System(Struct, frozen=True, kw_only=True):
     node_size: int | None = None
     num_nics: int | None = None
     num_cores: int | None = None
-    intra_byte_per_s: float | None = None
-    intra_latency_s: float | None = None
-    inter_byte_per_s: float | None = None
-    inter_latency_s: float | None = None
+    intra_byte_per_s: LinkRate | None = None
+    intra_latency_s: Latency | None = None
+    inter_byte_per_s: LinkRate | None = None
+    inter_latency_s: Latency | None = None
     topology: Topology | None = None
     switch_reduces: bool | None = None
     keeps_order: bool | None = None
-    shared_host_byte_per_s: float | None = None
+    shared_host_byte_per_s: LinkRate | None = None
     bridged: int | None = None
     links_between: tuple[str, ...] | None = None
     oversubscription: float | None = None
@@ -516,5 +518,4 @@ def load_systems(extra: Sequence[Path], known: Hardware) -> Systems:
 def _system(block: FactBlock, known: System | None, chips: Hardware) -> System:
     """The system a block describes; fields it does not state are kept from an earlier file."""
     found = block.read(System, known, given={"slug": block.slug})
-    block.check_units()
     return replace(found, accelerators=tuple(chips.accelerator(name).slug for name in found.accelerators))

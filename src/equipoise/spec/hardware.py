@@ -10,7 +10,7 @@ from functools import cache, cached_property
 from operator import attrgetter, ge, itemgetter, truediv
 from pathlib import Path
 from statistics import fmean, median
-from typing import Final, Literal, TypeAlias, cast, get_args
+from typing import Annotated, Final, Literal, TypeAlias, cast, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from equipoise.errors import SpecError
 from equipoise.spec import (
     FactBlock,
+    Within,
     canonical,
     claim_name,
     close_names,
@@ -59,6 +60,15 @@ ON_RECLAIM: Final[tuple[OnReclaim, ...]] = get_args(OnReclaim)
 DEFAULT_GRID: Final = "world"
 
 
+# What numbers of chips and systems can be: from a small CPU or a slow network to a wafer.
+Bytes: TypeAlias = Annotated[int, Within(1e7, 1e15, "bytes")]
+MemoryRate: TypeAlias = Annotated[float, Within(1e10, 1e17, "bytes per second")]
+LinkRate: TypeAlias = Annotated[float, Within(1e6, 1e14, "bytes per second")]
+FlopRate: TypeAlias = Annotated[float, Within(1e9, 1e19, "FLOP per second")]
+Watts: TypeAlias = Annotated[float, Within(1, 1e5, "watts")]
+Latency: TypeAlias = Annotated[float, Within(1e-9, 0.5, "seconds")]
+
+
 class Accelerator(Struct, frozen=True, kw_only=True):
     """One kind of accelerator, as its maker states it: dense peaks, memory, link and power; None is unknown.
 
@@ -82,28 +92,28 @@ class Accelerator(Struct, frozen=True, kw_only=True):
     source: str
     confidence: Confidence
     year: int | None = None
-    memory_bytes: int | None = None
-    memory_byte_per_s: float | None = None
-    peak_fp32_flop_per_s: float | None = None
-    peak_tf32_flop_per_s: float | None = None
-    peak_fp16_flop_per_s: float | None = None
-    peak_bf16_flop_per_s: float | None = None
-    peak_fp8_flop_per_s: float | None = None
-    peak_fp4_flop_per_s: float | None = None
-    achieved_bf16_flop_per_s: float | None = None
-    achieved_fp16_flop_per_s: float | None = None
-    achieved_fp32_flop_per_s: float | None = None
+    memory_bytes: Bytes | None = None
+    memory_byte_per_s: MemoryRate | None = None
+    peak_fp32_flop_per_s: FlopRate | None = None
+    peak_tf32_flop_per_s: FlopRate | None = None
+    peak_fp16_flop_per_s: FlopRate | None = None
+    peak_bf16_flop_per_s: FlopRate | None = None
+    peak_fp8_flop_per_s: FlopRate | None = None
+    peak_fp4_flop_per_s: FlopRate | None = None
+    achieved_bf16_flop_per_s: FlopRate | None = None
+    achieved_fp16_flop_per_s: FlopRate | None = None
+    achieved_fp32_flop_per_s: FlopRate | None = None
     link: str | None = None
-    link_byte_per_s: float | None = None
-    power_w: float | None = None
-    peak_power_w: float | None = None
-    host_byte_per_s: float | None = None
-    bridge_byte_per_s: float | None = None
+    link_byte_per_s: LinkRate | None = None
+    power_w: Watts | None = None
+    peak_power_w: Watts | None = None
+    host_byte_per_s: LinkRate | None = None
+    bridge_byte_per_s: LinkRate | None = None
     node_size: int | None = None
     num_nics: int | None = None
-    inter_byte_per_s: float | None = None
-    intra_latency_s: float | None = None
-    inter_latency_s: float | None = None
+    inter_byte_per_s: LinkRate | None = None
+    intra_latency_s: Latency | None = None
+    inter_latency_s: Latency | None = None
     topology: Topology | None = None
     switch_reduces: bool | None = None
     keeps_order: bool | None = None
@@ -367,7 +377,6 @@ def _accelerator(block: FactBlock, known: Accelerator | None) -> Accelerator:
     """The accelerator a block describes; fields it does not state are kept from an earlier file."""
     given = {"slug": block.slug, "ordered_fraction": None, "ordered_fp32_fraction": None}
     chip = block.read(Accelerator, known, also=("short", "counted"), given=given)
-    block.check_units()
     _check_order_of_peaks(block, chip)
     return chip
 
