@@ -204,6 +204,23 @@ class Workload(Struct, frozen=True, kw_only=True):
         return self.unpadded_tokens or self.sequence_tokens
 
     @property
+    def budget_tokens(self) -> int | None:
+        """Tokens of a sample where a training is measured in tokens, as of language; None where its samples
+        are counted: images, utterances.
+        """
+        return self.sequence_tokens if self.area == "language" else None
+
+    @property
+    def samples(self) -> str:
+        """Samples, in the word for them.
+
+        >>> shipped_workloads().workload("vit_large").samples
+        'images'
+        """
+        is_plain = " and " not in self.sample and not self.sample.endswith("s")
+        return f"{self.sample}s" if is_plain else "samples"
+
+    @property
     def train_flop_per_sample(self) -> float | None:
         """FLOP of one sample's way forward and back, nothing computed twice; None where it is not known.
 

@@ -174,11 +174,13 @@ def training_budget(query: TrainingQuery, workload: Workload, scores: Scores | N
         in_samples = query.training_samples is not None
         return replace(fixed_budget(workload, stated, in_samples=in_samples), notes=notes)
     if scores is None or not scores.of(workload.slug):
-        unit = "--tokens N, such as --tokens 1T," if workload.sequence_tokens else "--samples N"
-        unit = f"--examples N, {unit}" if query.train else unit
+        in_tokens = "--tokens N, such as --tokens 1T, or --samples N"
+        of_data = f"--examples N and --epochs N, the {workload.samples} of a data set and passes over it"
+        ways = [in_tokens if workload.budget_tokens else "--samples N"]
+        ways = [of_data, *ways] if query.train or not workload.budget_tokens else ways
         raise UsageError(
             f"how much {workload.title} is to be trained is not stated, and no published result has a "
-            f"target: give {unit}{' or --samples N' if workload.sequence_tokens else ''}"
+            f"target: give {', or '.join(ways)}"
         )
     try:
         growth, evidence = _batch_growth(scores, workload.slug)
