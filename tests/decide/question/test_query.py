@@ -136,3 +136,20 @@ def test_no_guess_is_a_name_of_a_field():
 def test_named_values_are_pairs_or_a_table():
     stated = query({**BERT, "fix": ["tp=8", "zero_stage=2,3", "fused_loss=true"]})
     assert query({**BERT, "fix": {"tp": 8, "zero_stage": [2, 3], "fused_loss": True}}) == stated
+
+
+@pytest.mark.parametrize("amount", ["100k EUR", "100k €", "€100k", "EUR 100k"])
+def test_an_amount_in_another_currency_needs_its_rate(amount):
+    with pytest.raises(UsageError, match=r"EUR with --currency EUR=RATE"):
+        query({**BERT, "budget": amount})
+    with pytest.raises(UsageError, match=r"h100.*GBP with --currency GBP=RATE"):
+        query({**BERT, "price": "h100=2 GBP"})
+    # a US dollar is half a euro
+    assert query({**BERT, "budget": amount, "currency": "EUR=0.5"}).budget_usd == 200_000
+
+
+@pytest.mark.parametrize("amount", ["much", "10 USD extra", "ten"])
+def test_what_names_no_currency_is_refused_without_one(amount):
+    with pytest.raises(UsageError, match="budget") as refused:
+        query({**BERT, "budget": amount})
+    assert "--currency" not in str(refused.value)

@@ -74,7 +74,12 @@ _DOLLARS: Final = re.compile(r"(?:US\$|\$|USD\b)?\s*([0-9.][^\s$]*?)\s*(?:\$|USD
 
 
 # Signs of currencies that have one of their own.
-_SIGNS: Final = {"EUR": "€", "GBP": "£"}
+_SIGNS: Final = {"EUR": "€", "GBP": "£", "JPY": "¥", "INR": "₹", "KRW": "₩"}
+# A currency other than the dollar in the text of an amount: its sign, or three letters behind or before it.
+_OTHER_CURRENCY: Final = re.compile(
+    rf"([{''.join(_SIGNS.values())}])|\d[kmgbtp]?\s?((?!usd)[a-z]{{3}})$|^((?!usd)[a-z]{{3}})\s?\d",
+    re.IGNORECASE,
+)
 
 
 class Field(Struct, frozen=True, kw_only=True):
@@ -230,20 +235,32 @@ def _number(field: Field, given: object) -> float:
     try:
         value = float(_ungrouped(field, given))
     except ValueError:
-        raise UsageError(f"--{field.option} is {str(given)!r}; expected {_expected(field)}") from None
+        raise UsageError(
+            f"--{field.option} is {str(given)!r}; expected {_expected(field)}{_other_currency(field, given)}"
+        ) from None
     return field.check(value * field.scale)
 
 
 def _expected(field: Field) -> str:
     """The numbers that a field takes, with their unit."""
-    other = " or in the currency of --currency, named" if (field.unit or "").startswith("USD") else ""
-    return f"{field.bounds} ({field.unit}){other}" if field.unit else field.bounds
+    return f"{field.bounds} ({field.unit})" if field.unit else field.bounds
+
+
+def _other_currency(field: Field, given: object) -> str:
+    """How an amount of money in another currency is given, where the text has one; else nothing."""
+    found = _OTHER_CURRENCY.search(str(given)) if (field.unit or "").startswith("USD") else None
+    if found is None:
+        return ""
+    named = found[1] or found[2] or found[3]
+    own = next((name for name, sign in _SIGNS.items() if sign == named), named.upper())
+    return f"; in {own} with --currency {own}=RATE, what one US dollar is in {own}"
 
 
 def _amount(field: Field, given: object) -> float:
     found = _parsed(_ungrouped(field, given), field.multiple)
     if found is None:
-        raise UsageError(f"--{field.option} is {str(given)!r}; expected {_expected(field)}{field.examples}")
+        expected = f"{_expected(field)}{field.examples}{_other_currency(field, given)}"
+        raise UsageError(f"--{field.option} is {str(given)!r}; expected {expected}")
     return field.check(found * field.scale)
 
 
