@@ -13,7 +13,7 @@ ARGUMENTS = ROOT / "src" / "equipoise" / "library" / "arguments.py"
 
 _TYPES = {
     "text": "str",
-    "texts": "str | Sequence[str]",
+    "texts": "str | Sequence[str] | Mapping[str, object]",
     "names": "str | Sequence[str]",
     "list": "str | Sequence[str]",
     "flag": "bool",
@@ -34,7 +34,8 @@ _INTRODUCTION = """\
 (`max_accelerators = 64`), an argument in Python (`max_accelerators=64`; `from_` for `from`) and a field of a
 form in the dashboard. All of them take the same text: counts and amounts with a prefix or a word (`10k`,
 `1T`, `10 billion`), durations in hours or with units (`12`, `90min`, `7d`, `1d12h`), values of one system
-(`h100=2.1`; in a file also `price = {h100 = 2.1}`, in Python `price={"h100": 2.1}`).
+(`h100=2.1`; in a file also `price = {h100 = 2.1}`, in Python `price={"h100": 2.1}`; so too `fix = {tp = 8}`
+and `fix={"tp": 8}`). A name that is none of these is answered with the one that is probably meant.
 
 `equipoise advise CONFIG.toml` and `equipoise plan CONFIG.toml` read the question from a file; what the
 command line states comes first. Paths in a file are from its own folder. A file whose `workload` is a

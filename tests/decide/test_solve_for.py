@@ -217,3 +217,12 @@ def test_a_model_is_not_larger_for_accelerators_that_nobody_has():
     assert any("512" in words and "--max-accelerators" in words for words in found.chosen_for_you)
     # 512 x 60 days x 989e12 FLOP/s at the MFU of whole pretrainings, a third: 120 n**2 FLOP
     assert found.best.params.value == pytest.approx((512 * 60 * 86_400 * 989e12 / 3 / 120) ** 0.5, rel=0.3)
+
+
+def test_images_are_what_a_budget_allows_of_vision():
+    # 224 x 224 pixels in patches of 16, and a class token: 197 tokens that nobody counts
+    found = _solved(workload="vit_large", budget=100)
+    assert (found.unit, found.workload.samples) == ("samples", "images")
+    back = answer(_asked(workload="vit_large", samples=found.size.value), scores=None)
+    same = next(each for each in back.candidates if each.id == found.recommended.id)
+    assert same.usd.value == pytest.approx(100, rel=0.01)

@@ -11,7 +11,9 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from equipoise.decide.answer import Flip
+from equipoise.decide.decision import answer
 from equipoise.decide.evidence import NOTHING_FITS
+from equipoise.decide.question.query import query
 from equipoise.economics import Offer
 from equipoise.library.decisions import candidate_rows
 from equipoise.report import format as amounts
@@ -20,7 +22,7 @@ from equipoise.report.blocks import Facts, Table, Tiles
 from equipoise.report.figures import charts, figure_json
 from equipoise.report.pages.answer import ANSWER
 from equipoise.report.pages.answer.compare import flip_words
-from equipoise.report.pages.answer.head import title_of
+from equipoise.report.pages.answer.head import power_price, title_of
 from equipoise.report.terminal import SCREEN_LINES
 from equipoise.spec.cluster import cluster
 from equipoise.spec.hardware import TERM_WORDS
@@ -679,3 +681,22 @@ def test_series_of_a_chart_are_told_apart_without_colours():
     for name, chart in found.items():
         points = [each.mark.symbol for each in chart.series if not getattr(each, "is_curve", False)]
         assert len(set(points)) == len(points), name
+
+
+@pytest.mark.parametrize(("stated", "price"), [({"electricity": 0.3}, "0.30 USD per kWh"), ({}, "per kWh")])
+def test_the_money_of_an_own_machine_states_the_price_of_its_power(stated, price):
+    asked = {"workload": "gpt2", "tokens": "1G", "accelerator": "h100", "max_accelerators": 8, "price": 0}
+    found = answer(query(asked | stated), scores=None)
+    assert price in power_price(found, found.recommended)
+    assert ("--electricity" in power_price(found, found.recommended)) == (not stated)
+
+
+def test_compiled_code_says_where_the_steps_behind_it_ran_eager():
+    asked = {"workload": "llama31_8b", "examples": 1000, "accelerator": "h100", "max_accelerators": 1}
+    for train, fixed, is_said in (
+        ("qlora", (), True),
+        ("qlora", ("implementation=eager",), False),
+        ("lora", (), False),
+    ):
+        found = answer(query(asked | {"train": train, "fix": fixed}), scores=None)
+        assert any("eager" in re.sub(r"\(.*?\)", "", each) for each in found.chosen_for_you) == is_said

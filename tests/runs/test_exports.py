@@ -270,3 +270,13 @@ def test_a_column_that_states_its_unit_is_not_given_another(tmp_path):
     assert [row.cells["num_accelerators"] for row in found.rows] == ["1", "2"]
     with pytest.raises(DataError, match=r"step_s=step_ms: .*unit"):
         exported(tmp_path / "mine.csv", {"step_s": "step_ms"})
+
+
+def test_imported_rows_have_the_slug_of_a_short_name(tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text(
+        "workload,accelerator,num_accelerators,step_s,global_batch_samples\ngpt2,rtx4090,2,0.5,16\n"
+    )
+    report = import_runs([path], columns={}, constants={})
+    assert report.runs["accelerator"].to_list() == ["rtx-4090-pcie-24gb"]
+    assert not report.unknown_names

@@ -333,3 +333,15 @@ def test_a_refusal_names_columns_as_the_file_does(read, content, words):
     with pytest.raises(DataError, match=words) as caught:
         read(content)
     assert "num_accelerators'" not in str(caught.value)
+
+
+def test_a_short_name_in_a_file_is_the_accelerator_of_that_name(read):
+    text = "accelerator,num_accelerators,step_s\nrtx4090,8,1\nNVIDIA GeForce RTX 4090,16,0.6\n"
+    assert read(text, accelerator="rtx-4090-pcie-24gb").time_s.tolist() == [1.0, 0.6]
+    assert read(text, accelerator="4090").time_s.tolist() == [1.0, 0.6]
+
+
+def test_a_name_in_a_file_that_may_mean_several_is_refused_with_them(read):
+    text = "accelerator,num_accelerators,step_s\na100 pcie,8,1\n"
+    with pytest.raises(DataError, match=r"column accelerator.*a100-pcie-40gb.*a100-pcie-80gb"):
+        read(text, accelerator="h100")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.errors import SpecError
+from equipoise.errors import SpecError, UnknownNameError
 from equipoise.spec.catalogue import Catalogue, catalogue, cluster_in_text, counted_name, shipped
 
 CHIP = """
@@ -64,7 +64,7 @@ def test_two_catalogues_live_side_by_side_and_leave_what_ships_alone(tmp_path: P
     assert [chip.slug for chip in shipped().accelerators()] == slugs
     assert shipped().accelerator("h100").power_w == 700
     assert cluster_in_text("4x X1") is None
-    with pytest.raises(SpecError, match=r"'X1'.*hardware\.toml.*--hardware"):
+    with pytest.raises(SpecError, match=r"'X1'.*list accelerators.*--hardware"):
         shipped().accelerator("X1")
 
 
@@ -138,3 +138,22 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 )
 def test_a_count_stands_before_the_name(text: str, found: tuple[int | None, str]) -> None:
     assert counted_name(text) == found
+
+
+@pytest.mark.parametrize("name", ["mac", "Apple M3 Max", "a3-highgpu", "Intel Arc A770", "Frobnicator 9"])
+def test_hardware_without_a_near_name_is_sent_to_the_list_and_the_option(name):
+    for find in (shipped().cluster, shipped().accelerator):
+        with pytest.raises(UnknownNameError) as refused:
+            find(name)
+        assert "did you mean" not in str(refused.value)
+        assert "equipoise list accelerators --example" in refused.value.remedy
+        assert "--hardware" in refused.value.remedy
+        assert "src/" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("h1000", "h100-sxm5-80gb"), ("rtx4091", "rtx-4090-pcie-24gb"), ("b20", "b200")]
+)
+def test_a_slip_of_a_name_is_answered_with_the_near_one(typed, meant):
+    with pytest.raises(UnknownNameError, match=meant):
+        shipped().cluster(typed)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from equipoise.errors import SpecError
 from equipoise.spec import MAX_FILE_BYTES, canonical, read_blocks, shown
+from equipoise.spec.catalogue import catalogue
 
 KINDS = frozenset({"accelerator"})
 
@@ -119,3 +120,68 @@ def test_values_are_shown_short_whatever_they_are() -> None:
     assert shown(deep) == "a list"
     assert shown(10**5000) == "a int"
     assert len(shown("x" * 1000)) == 80
+
+
+OWN = {
+    "accelerator": """[accelerator.mine-1gb]
+title = "Mine"
+vendor = "Example"
+kind = "gpu"
+source = "a datasheet"
+confidence = "low"
+""",
+    "workload": """[workload.mine]
+title = "Mine"
+area = "vision"
+source = "counted"
+forward_flop_per_sample = 8.2e9
+activation_bytes_per_sample = 43e6
+""",
+    "cluster": """[cluster.mine]
+title = "Mine"
+accelerators = ["h100"]
+source = "a datasheet"
+confidence = "low"
+""",
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "line", "words"),
+    [
+        ("accelerator", "memory_bytes = 192", "bytes.*192e9.*giga"),
+        ("accelerator", "memory_byte_per_s = 6e9", "1e\\+10.*bytes per second"),
+        ("accelerator", "memory_byte_per_s = 900", "900e9"),
+        ("accelerator", "link_byte_per_s = 600e12", "1e\\+14 bytes per second"),
+        ("accelerator", "peak_bf16_flop_per_s = 989", "989e9|989e12"),
+        ("accelerator", "power_w = 0.7", "watts.*0.7e3.*kilo"),
+        ("accelerator", "power_w = 700e3", "watts"),
+        ("accelerator", "intra_latency_s = 3.4", "seconds.*3.4e-6.*micro"),
+        ("cluster", "inter_byte_per_s = 50", "50e9"),
+        ("cluster", "inter_latency_s = 14", "14e-6"),
+        ("workload", "params = 25.6", "25.6e9"),
+        ("workload", "sequence_tokens = 4096e6", "tokens"),
+        ("workload", "boundary_bytes_per_sample = 1.6", "1.6e9|1.6e6"),
+        ("accelerator", "memory_bandwidth = 3e12", "'memory_byte_per_s'"),
+        ("accelerator", "memory_gb = 80", "'memory_bytes'"),
+        ("accelerator", "bf16_flops = 1e15", "'peak_bf16_flop_per_s'"),
+    ],
+)
+def test_a_number_in_another_unit_is_refused_with_what_was_expected(tmp_path, kind, line, words):
+    path = tmp_path / "own.toml"
+    path.write_text(OWN[kind])
+    given = {"workloads" if kind == "workload" else "hardware": [path]}
+    assert catalogue(**given)
+    path.write_text(f"{OWN[kind]}{line}\n")
+    with pytest.raises(SpecError, match=f"{line.split(' ')[0]}.*{words}"):
+        catalogue(**given)
+
+
+@pytest.mark.parametrize(
+    ("flop", "kept"), [("8.2", "43e6"), ("8.2e3", "43e6"), ("8.2e9", "43e9"), ("8.2e6", "43e6")]
+)
+def test_activations_that_no_product_makes_are_refused(tmp_path, flop, kept):
+    path = tmp_path / "own.toml"
+    path.write_text(OWN["workload"].replace("8.2e9", flop).replace("43e6", kept))
+    with pytest.raises(SpecError, match=r"(forward_flop|activation_bytes)_per_sample.*expected"):
+        catalogue(workloads=[path])

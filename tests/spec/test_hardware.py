@@ -314,7 +314,7 @@ def test_every_accelerator_is_found_by_slug_title_and_aliases() -> None:
 
 
 def test_an_unknown_accelerator_names_the_nearest_and_the_file_to_edit() -> None:
-    with pytest.raises(SpecError, match=r"'H100-SXM5-81GB'.*h100-sxm5-80gb.*hardware\.toml.*--hardware"):
+    with pytest.raises(SpecError, match=r"'H100-SXM5-81GB'.*h100-sxm5-80gb.*list accelerators.*--hardware"):
         hardware.accelerator("H100-SXM5-81GB")
     with pytest.raises(SpecError, match=r" h100-sxm5-80gb, h100-sxm5-96gb"):
         hardware.accelerator("SXM5 H100")
@@ -324,7 +324,7 @@ def test_an_unknown_accelerator_names_the_nearest_and_the_file_to_edit() -> None
 def test_any_text_is_either_known_or_refused_in_words(name: str) -> None:
     slug = hardware.slug_typed(name)
     if slug is None:
-        with pytest.raises(SpecError, match=r"hardware\.toml"):
+        with pytest.raises(SpecError, match="list accelerators"):
             hardware.accelerator(name)
     else:
         assert hardware.accelerator(name).slug == slug
@@ -434,7 +434,7 @@ def test_a_number_that_several_lines_have_is_refused(typed: str) -> None:
 def test_the_closest_short_name_comes_first_among_what_may_be_meant() -> None:
     near = shipped_hardware().near("h1000")
     assert near[0] == "h100-sxm5-80gb"
-    assert near.index("h100-nvl-94gb") > 0
+    assert shipped_hardware().near("mi300").index("mi100-pcie-32gb") > 0
 
 
 def test_every_short_name_is_claimed_once_and_means_its_accelerator() -> None:

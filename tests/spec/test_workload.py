@@ -196,7 +196,7 @@ def test_every_workload_is_described_and_found_by_its_names() -> None:
 
 
 def test_an_unknown_workload_names_the_nearest_and_the_file_to_edit() -> None:
-    with pytest.raises(SpecError, match=r"'llama2_lora_70b'.*workloads\.toml.*--workloads"):
+    with pytest.raises(SpecError, match=r"'llama2_lora_70b'.*list workloads.*--workloads"):
         workload("llama2_lora_70b")
     assert SLUG_OF("llama9_1t", 6.0) is None
     assert not shipped_workloads().rules("llama9_1t").known

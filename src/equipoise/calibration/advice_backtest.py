@@ -18,7 +18,7 @@ from equipoise.calibration.curves import (
     Objective,
     Way,
 )
-from equipoise.calibration.forecasts import smooth_curves
+from equipoise.calibration.forecasts import SmoothCurves
 from equipoise.errors import EvidenceError
 from equipoise.scaling.backtest import past_laws
 from equipoise.scaling.equilibrium import (
@@ -113,7 +113,7 @@ class HeldOutAdvice(Struct, frozen=True, kw_only=True):
 def pooled_curves(law: PooledLaw, known: Entries, domain: Domain) -> Curves:
     """What the forecast draws from some of a group's rows."""
     question = Question(workload=known[0].workload, accelerator=known[0].accelerator, num_accelerators=1)
-    return smooth_curves(law, known, question, domain)
+    return SmoothCurves(law, known, question, domain)
 
 
 def held_out_advice(

@@ -2,9 +2,9 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
@@ -31,7 +31,7 @@ from equipoise.scaling.fit import MeasuredTimes, measured_times
 from equipoise.scaling.laws import Domain, FloatArray, Law, law_named
 from equipoise.scaling.points import chip_facts
 from equipoise.scaling.pooled import PooledLaw, Question
-from equipoise.scaling.posterior import PUBLISHED_NOISE, cubic_spline
+from equipoise.scaling.posterior import PUBLISHED_NOISE, CubicSpline, cubic_spline
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.mlperf import (
     Entries,
@@ -329,7 +329,6 @@ def _by_pooled_law(
     measured = [each.num_accelerators for each in (*group, *known)]
     domain = Domain(smallest=float(min(measured)), largest=min(float(max(measured)), _LARGEST_CURVE))
     energy_j = {each.num_accelerators: each.energy_j for each in known if (each.energy_j or 0) > 0}
-    curves_s = smooth_curves(law, levelled, questions[0], domain)
     return TimeCurve(
         law=LawUsed(
             name=POOLED,
@@ -349,7 +348,7 @@ def _by_pooled_law(
             )
             for each in found
         ),
-        curves_s=lambda at: level * curves_s(at),
+        curves_s=SmoothCurves(law, levelled, questions[0], domain, level),
         evidence=_weighted((*past, *known), found),
         notes=(*notes, _NOT_FOLLOWED) if disbelieved else notes,
     )
@@ -381,27 +380,46 @@ def _times(interval: Interval, factor: float) -> Interval:
     )
 
 
-def smooth_curves(
-    law: pooled.PooledLaw, known: Entries, question: pooled.Question, domain: Domain
-) -> Callable[[FloatArray], FloatArray]:
+class SplineCurves(Struct, frozen=True, eq=False):
+    """Curves of time against size, cubic in both logarithms. level: a factor of all times."""
+
+    spline: CubicSpline
+    level: float
+
+    def __call__(self, at: FloatArray) -> FloatArray:
+        """Seconds at some sizes: (n_curves, n_sizes)."""
+        return np.asarray(self.level * np.exp(self.spline(np.log2(at))))
+
+
+class SmoothCurves(Struct, frozen=True, eq=False, dict=True):
     """Equally likely curves of the pooled law, to a doubling beyond the domain; drawn once, when
     first used.
 
     Cubic between quarters of an octave: the law is smooth there, and a polygon has its extremes at corners.
     """
 
-    @cache
-    def spline() -> Callable[[FloatArray], FloatArray]:
-        first = math.floor(math.log2(domain.smallest))
-        last = math.ceil(math.log2(2.0 * domain.largest))
+    law: PooledLaw
+    known: Entries
+    question: pooled.Question
+    domain: Domain
+    level: float = 1.0
+
+    @cached_property
+    def drawn(self) -> SplineCurves:
+        """The curves, without the law."""
+        first = math.floor(math.log2(self.domain.smallest))
+        last = math.ceil(math.log2(2.0 * self.domain.largest))
         knots_log2 = np.arange(first, last + _KNOT_LOG2 / 2.0, _KNOT_LOG2)
-        log_times = np.log(law.curves_s(known, question, 2.0**knots_log2))
-        return cubic_spline(float(first), _KNOT_LOG2, log_times)
+        log_times = np.log(self.law.curves_s(self.known, self.question, 2.0**knots_log2))
+        return SplineCurves(cubic_spline(float(first), _KNOT_LOG2, log_times), self.level)
 
-    def curves_s(at: FloatArray) -> FloatArray:
-        return np.asarray(np.exp(spline()(np.log2(at))))
+    def __call__(self, at: FloatArray) -> FloatArray:
+        """Seconds at some sizes: (n_curves, n_sizes)."""
+        return self.drawn(at)
 
-    return curves_s
+    def __reduce__(self) -> tuple[type[SplineCurves], tuple[CubicSpline, float]]:
+        """A copy is of what was drawn: a law is made of functions and of all results before it."""
+        return SplineCurves, (self.drawn.spline, self.level)
 
 
 def _record_of(known: Entries, size: int, *, given_batch: bool) -> HeldOutErrors | None:

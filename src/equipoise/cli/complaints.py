@@ -13,6 +13,19 @@ import typer
 from equipoise.errors import UsageError
 
 _NEAR: Final = 0.7  # --html is not meant by --help
+# Names of the place that a page or table is written to: the first that a verb has is meant by the others.
+_WRITING: Final = (
+    "--html",
+    "--out",
+    "--into",
+    "--json-out",
+    "--output",
+    "--output-dir",
+    "--page",
+    "--save",
+    "-o",
+)
+_MOST_LISTED: Final = 16
 _NUMBERS: Final = {int: "a whole number", float: "a number"}
 
 
@@ -40,20 +53,40 @@ def wrong_words(err: typer.TyperException, command: Any, ctx: Any) -> UsageError
         if each.is_flag:
             return UsageError(f"{option} has a value; expected {option} alone")
         return UsageError(f"{option} has no value; expected {each.metavar or _expected(each)}")
-    from equipoise.decide.question.query import verbs_of  # loads what a verb without it may not need
+    return _unknown_option(option, command, ctx, list(declared))
 
+
+def _unknown_option(option: str, command: Any, ctx: Any, declared: Sequence[str]) -> UsageError:  # noqa: ANN401
+    """For an option that a verb has not, with what may be meant."""
+    what = f"`{ctx.command_path}` has no option"
+    from equipoise.decide.question.query import guessed, verbs_of  # loads what a verb without it may not need
+
+    arguments = {each.name: each for each in command.get_params(ctx) if each.param_type_name == "argument"}
+    names = (option.lstrip("-").replace("-", "_"), *guessed(option))
+    argument = next((arguments[each] for each in names if each in arguments), None)
+    if argument is not None:
+        return UsageError(f"{what} {option!r}: it is an argument; `{ctx.command_path} {_name(argument)}`")
     others = verbs_of(option.lstrip("-"))
     if others:
         return UsageError(f"{option} is not an option of {ctx.info_name}, but of {', '.join(others)}")
-    return unknown(f"`{ctx.command_path}` has no option", option, list(declared), of="options")
+    meant = [f"--{each}" for each in guessed(option) if f"--{each.partition(' ')[0]}" in declared]
+    if option in _WRITING:
+        meant = [each for each in _WRITING if each in declared][:1]
+    if meant:
+        return UsageError(f"{what} {option!r}; did you mean {' or '.join(map(repr, meant))}?")
+    is_listed = len(declared) <= _MOST_LISTED
+    of = "options" if is_listed else f"`{ctx.command_path} --help` lists its options"
+    return unknown(what, option, declared, of=of)
 
 
 def unknown(what: str, found: str, known: Sequence[str], *, of: str) -> UsageError:
-    """For a name that is none of those there are: the nearest, else all. of: what they are names of."""
+    """For a name that is none of those there are: the nearest, else all. of: what they are names of, or, of
+    too many for a line, where they are listed.
+    """
     near = get_close_matches(found, known, n=3, cutoff=_NEAR)
     if near:
         return UsageError(f"{what} {found!r}; did you mean {' or '.join(map(repr, near))}?")
-    return UsageError(f"{what} {found!r}; {of}: {', '.join(known)}")
+    return UsageError(f"{what} {found!r}; {of if '`' in of else of + ': ' + ', '.join(known)}")
 
 
 def _name(param: Any) -> str:  # noqa: ANN401 - typer's own

@@ -4,7 +4,7 @@ How wrong each was on held-out data, its weight, the combined interval.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Literal, TypeAlias
 
@@ -365,28 +365,41 @@ def _is_known(curves: DrawnCurves, grid_log2: FloatArray) -> FloatArray:
     return np.asarray((grid_log2[:-1] >= low) & (grid_log2[1:] <= high))
 
 
-def straight_between(sizes: Sequence[int], drawn_s: FloatArray) -> Callable[[FloatArray], FloatArray]:
-    """Curves through drawn times, straight between sizes in both logarithms, flat beyond them.
+class StraightCurves(Struct, frozen=True, kw_only=True, eq=False):
+    """Curves straight between sizes in both logarithms, flat beyond them.
 
-    drawn_s: (n_draws, n_sizes).
+    log_sizes: (n_sizes,); log_times: (n_curves, n_sizes).
     """
-    at, logs = np.log(sizes), np.log(drawn_s)
 
-    def curves_s(wanted: FloatArray) -> FloatArray:
-        return np.exp([np.interp(np.log(wanted), at, each) for each in logs])
+    log_sizes: FloatArray
+    log_times: FloatArray
 
-    return curves_s
+    def __call__(self, at: FloatArray) -> FloatArray:
+        """Seconds at some sizes: (n_curves, n_at)."""
+        return np.exp([np.interp(np.log(at), self.log_sizes, each) for each in self.log_times])
+
+
+class ScaledCurves(Struct, frozen=True, kw_only=True, eq=False):
+    """Curves times a factor that depends on the size."""
+
+    curves: Curves
+    factor: StraightCurves
+
+    def __call__(self, at: FloatArray) -> FloatArray:
+        """Seconds at some sizes: (n_curves, n_at)."""
+        return np.asarray(self.curves(at) * self.factor(at))
+
+
+def straight_between(sizes: Sequence[int], drawn_s: FloatArray) -> StraightCurves:
+    """Curves through drawn times. drawn_s: (n_draws, n_sizes)."""
+    return StraightCurves(log_sizes=np.log(sizes), log_times=np.log(drawn_s))
 
 
 def scaled_curves(curves: DrawnCurves, ratios: Mapping[int, float]) -> DrawnCurves:
     """Curves times ratios by size, which are straight between sizes in both logarithms, flat beyond them."""
     sizes = sorted(ratios)
     factor = straight_between(sizes, np.array([[ratios[size] for size in sizes]]))
-
-    def scaled_s(at: FloatArray) -> FloatArray:
-        return np.asarray(curves.time_s(at) * factor(at))
-
-    return replace(curves, time_s=scaled_s)
+    return replace(curves, time_s=ScaledCurves(curves=curves.time_s, factor=factor))
 
 
 # Half of the interval of steps scaled from fewer ranks, of the logarithm: 90 % of workloads that no fit had

@@ -216,7 +216,7 @@ def _step_amount(candidate: Candidate, workload: Workload) -> float:
 
 def _unit_tokens(workload: Workload) -> int:
     """Tokens of a sample, of which amounts are stated; 1 where they are stated in samples."""
-    return workload.sequence_tokens or 1
+    return workload.budget_tokens or 1
 
 
 def _tokens(asked: _Asked, collected: Collected, one: SystemCandidates) -> BudgetReach:
@@ -241,7 +241,7 @@ def _tokens(asked: _Asked, collected: Collected, one: SystemCandidates) -> Budge
         system=one.assessment.system.name,
         title=title,
         training_budget=most.amount,
-        unit="samples" if workload.sequence_tokens is None else "tokens",
+        unit="samples" if workload.budget_tokens is None else "tokens",
         params=None if workload.params is None else exact(workload.params),
         shape=workload.transformer,
         recommended=most.candidate,
@@ -338,12 +338,12 @@ class _SizeSolver(Struct, frozen=True, kw_only=True):
         """The candidate for so many times the samples, as the question for them has it."""
         about = self.inputs.training
         samples = factor * self._samples
-        unit = about.workload.sequence_tokens
+        unit = about.workload.budget_tokens
         stated = {"training_samples": samples} if unit is None else {"training_tokens": samples * unit}
         inputs = replace(
             self.inputs,
             query=replace(self.query, ask=None, **stated),
-            training=replace(about, budget=fixed_budget(about.workload, samples)),
+            training=replace(about, budget=fixed_budget(about.workload, samples, in_samples=unit is None)),
         )
         return with_budget(inputs, self.system.assessment, self.start, factor)
 

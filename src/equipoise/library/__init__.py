@@ -21,13 +21,21 @@ Record = TypeVar("Record")
 
 
 class Presentation(Struct, Generic[Record], frozen=True, kw_only=True):
-    """How the records of one verb are shown. fields: of its document; columns, rows: of its table."""
+    """How the records of one verb are shown. fields: of its document; columns, rows: of its table.
+
+    made_by: what makes it, by which a copy in another process finds it: it is made of functions.
+    """
 
     verb: str
     fields: Callable[[Record], Mapping[str, Any]]
     columns: Mapping[str, type]
     rows: Callable[[Record], list[dict[str, Any]]]
     page: Page[Record]
+    made_by: "Callable[[], Presentation[Record]]"
+
+    def __reduce__(self) -> "tuple[Callable[[], Presentation[Record]], tuple[()]]":
+        """The function that makes it."""
+        return self.made_by, ()
 
 
 class Result(Struct, Generic[Record], frozen=True, kw_only=True):
@@ -35,6 +43,17 @@ class Result(Struct, Generic[Record], frozen=True, kw_only=True):
 
     record: Record
     presentation: Presentation[Record]
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both have the same document: records hold arrays, which have no truth value."""
+        if not isinstance(other, Result):
+            return NotImplemented
+        same_verb = self.presentation.verb == other.presentation.verb
+        return self is other or (same_verb and self.to_json() == other.to_json())
+
+    def __hash__(self) -> int:
+        """Of the document, as equality is."""
+        return hash(self.to_json())
 
     def __repr__(self) -> str:
         """What was asked, and what to do: two lines."""

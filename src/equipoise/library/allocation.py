@@ -40,9 +40,17 @@ _SHARE_COLUMNS: Final[Mapping[str, type]] = {
     "end_s": float,
     **{name: kind for name, kind in CANDIDATE_COLUMNS.items() if name != "recommended"},
 }
-_ALLOCATION: Final = Presentation(
-    verb="allocate", fields=allocation_fields, columns=_SHARE_COLUMNS, rows=_shares, page=ALLOCATION
-)
+
+
+def _shown_allocation() -> Presentation[Allocation]:
+    return Presentation(
+        verb="allocate",
+        fields=allocation_fields,
+        columns=_SHARE_COLUMNS,
+        rows=_shares,
+        page=ALLOCATION,
+        made_by=_shown_allocation,
+    )
 
 
 def allocate(
@@ -102,4 +110,4 @@ def allocation_of(
         scores = published(data=stated.get("data"), also=stated.get("also", ()))
     times = job_times(file.jobs, pool, scores=scores, catalogue=known)
     found = best_schedule(file.jobs, times, pool, objective=objective)
-    return Result(record=found, presentation=_ALLOCATION)
+    return Result(record=found, presentation=_shown_allocation())

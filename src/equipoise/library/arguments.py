@@ -46,7 +46,7 @@ class TrainingFields(SharedFields, total=False):
     prices: str | PathLike[str]
     carbon: float | str
     collectives: str | PathLike[str] | Sequence[str | PathLike[str]]
-    fix: str | Sequence[str]
+    fix: str | Sequence[str] | Mapping[str, object]
     software: Literal[
         "jax_tpu",
         "jax",
@@ -102,12 +102,12 @@ class PredictFields(SharedFields, total=False):
     deadline: float | str
     carbon: float | str
     from_: str | PathLike[str]
-    column: str | Sequence[str]
+    column: str | Sequence[str] | Mapping[str, object]
     strategy: str
     law: str
     round: str
     submitter: Literal["best", "new"]
-    fix: str | Sequence[str]
+    fix: str | Sequence[str] | Mapping[str, object]
 
 
 class AllocateFields(SharedFields, total=False):

@@ -45,7 +45,7 @@ def validate(
             basis_of=basis_of(software),
             catalogue=catalogue(paths(hardware), paths(workloads)),
         )
-    return Result(record=found, presentation=_VALIDATION)
+    return Result(record=found, presentation=_shown_validation())
 
 
 def topology(
@@ -66,7 +66,7 @@ def topology(
     chip = None if accelerator is None else known.cluster(accelerator).accelerator
     found = here() if file is None else _topology_of(Path(file))
     about = meaning(found, chip=chip, batch=batch, with_autocast=not fp32, catalogue=known)
-    return Result(record=about, presentation=_TOPOLOGY)
+    return Result(record=about, presentation=_shown_topology())
 
 
 def _topology_of(file: Path) -> Topology:
@@ -112,9 +112,23 @@ def _gains(found: Meaning) -> list[dict[str, Any]]:
     return [{name: getattr(each, name) for name in _GAIN_COLUMNS} for each in found.gains]
 
 
-_VALIDATION: Final = Presentation(
-    verb="validate", fields=validation_fields, columns=_VERDICT_COLUMNS, rows=_rows, page=validation_page()
-)
-_TOPOLOGY: Final = Presentation(
-    verb="topology", fields=topology_fields, columns=_GAIN_COLUMNS, rows=_gains, page=TOPOLOGY
-)
+def _shown_validation() -> Presentation[Validation]:
+    return Presentation(
+        verb="validate",
+        fields=validation_fields,
+        columns=_VERDICT_COLUMNS,
+        rows=_rows,
+        page=validation_page(),
+        made_by=_shown_validation,
+    )
+
+
+def _shown_topology() -> Presentation[Meaning]:
+    return Presentation(
+        verb="topology",
+        fields=topology_fields,
+        columns=_GAIN_COLUMNS,
+        rows=_gains,
+        page=TOPOLOGY,
+        made_by=_shown_topology,
+    )

@@ -5,6 +5,7 @@ A question may come from a TOML file; what is given besides comes first.
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, Unpack, overload
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 SUFFIX: Final = ".toml"
 _MOST_BYTES: Final = MIB
 _PATHS: Final = {"path", "paths"}
+_TABLES: Final = {"per_system", "texts"}  # kinds whose values have names
 _NOT_TAKEN: Final = "expected a value, or a list of values"
 _WORDS: Final[Mapping[type, str]] = {str: "text", int: "a number", float: "a number", bool: "true or false"}
 
@@ -98,10 +100,10 @@ def _value(path: Path, key: str, value: object) -> object:
     if attribute is None:
         return value  # near names are suggested where it is looked up
     kind = FIELDS[attribute].kind
-    if isinstance(value, dict) and kind != "per_system":
+    if isinstance(value, dict) and kind not in _TABLES:
         raise DataError(f"{path}: {key} is a table; {_NOT_TAKEN}")
     for each in _leaves(value):
-        expected = _expected(kind)
+        expected = (str, int, bool) if isinstance(value, dict) and kind == "texts" else _expected(kind)
         if type(each) not in expected or (isinstance(each, str) and "\0" in each):
             names = " or ".join(dict.fromkeys(_WORDS[one] for one in expected))
             raise DataError(f"{path}: {key} = {each!r}; expected {names}")
@@ -253,45 +255,60 @@ def result_of(
     if query.ask is not None:
         return _reaches(query, scores, known)
     from equipoise.decide.decision import answer  # noqa: PLC0415 - each verb loads its own
-    from equipoise.report.pages.answer import ANSWER  # noqa: PLC0415
 
-    presentation = Presentation(
+    found = answer(query, scores=scores, catalogue=known, progress=progress)
+    return Result(record=found, presentation=_shown_answer(verb))
+
+
+def _prediction(query: TrainingQuery, scores: Scores) -> "Result[Prediction]":
+    from equipoise.decide.prediction import predict as predicted  # noqa: PLC0415 - as in result_of
+
+    return Result(record=predicted(query, scores=scores), presentation=_shown_prediction())
+
+
+def _reaches(query: TrainingQuery, scores: Scores, known: Catalogue | None) -> "Result[Reaches]":
+    from equipoise.decide.solve_for import solve_for  # noqa: PLC0415 - as in result_of
+
+    return Result(record=solve_for(query, scores=scores, catalogue=known), presentation=_shown_reaches())
+
+
+def _shown_answer(verb: DecisionVerb) -> Presentation[Answer]:
+    from equipoise.report.pages.answer import ANSWER  # noqa: PLC0415 - as in result_of
+
+    return Presentation(
         verb=verb,
         fields=answer_fields,
         columns=CANDIDATE_COLUMNS,
         rows=lambda found: candidate_rows(found.candidates, recommended=found.recommended),
         page=ANSWER,
+        made_by=partial(_shown_answer, verb),
     )
-    found = answer(query, scores=scores, catalogue=known, progress=progress)
-    return Result(record=found, presentation=presentation)
 
 
-def _prediction(query: TrainingQuery, scores: Scores) -> "Result[Prediction]":
-    from equipoise.decide.prediction import predict as predicted  # noqa: PLC0415 - as in result_of
-    from equipoise.report.pages.prediction import PREDICTION  # noqa: PLC0415
+def _shown_prediction() -> "Presentation[Prediction]":
+    from equipoise.report.pages.prediction import PREDICTION  # noqa: PLC0415 - as in result_of
 
-    presentation = Presentation(
+    return Presentation(
         verb="predict",
         fields=prediction_fields,
         columns=CANDIDATE_COLUMNS,
         rows=lambda found: candidate_rows(found.candidates),
         page=PREDICTION,
+        made_by=_shown_prediction,
     )
-    return Result(record=predicted(query, scores=scores), presentation=presentation)
 
 
-def _reaches(query: TrainingQuery, scores: Scores, known: Catalogue | None) -> "Result[Reaches]":
-    from equipoise.decide.solve_for import solve_for  # noqa: PLC0415 - as in result_of
-    from equipoise.report.pages.prediction import REACH  # noqa: PLC0415
+def _shown_reaches() -> "Presentation[Reaches]":
+    from equipoise.report.pages.prediction import REACH  # noqa: PLC0415 - as in result_of
 
-    presentation = Presentation(
+    return Presentation(
         verb="advise",
         fields=reach_fields,
         columns=CANDIDATE_COLUMNS,
         rows=lambda found: candidate_rows([each.recommended for each in (found.best, *found.others)]),
         page=REACH,
+        made_by=_shown_reaches,
     )
-    return Result(record=solve_for(query, scores=scores, catalogue=known), presentation=presentation)
 
 
 def given_fields(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct
 
-from equipoise.errors import DataError
+from equipoise.errors import DataError, SpecError
 from equipoise.runs import ReaderResult, Row, RowRejection, SourceFacts, Tally, UnknownName
 from equipoise.runs.readers import READERS
 from equipoise.runs.readers.cells import (
@@ -291,9 +291,6 @@ def import_runs(
     from equipoise.runs.store import unscored_entries  # noqa: PLC0415 - see _load
 
     known = catalogue or shipped()
-    if "accelerator" in constants:
-        typed = known.hardware.find(constants["accelerator"])
-        constants = constants if typed is None else {**constants, "accelerator": typed.slug}
     runs: list[Row] = []
     rejected = Tally()
     for path in paths:
@@ -335,10 +332,12 @@ def runs_of_file(
     constants: Mapping[str, str] | None = None,
     catalogue: Catalogue | None = None,
     sequence_tokens: int | None = None,
+    asked: Sequence[str] = (),
 ) -> FileRuns:
     """The runs of one exported file; columns, constants and catalogue are as in `import_runs`.
 
-    sequence_tokens: of a sample, in rows that state a rate in tokens and not how many a sample has.
+    sequence_tokens: of a sample, in rows that state a rate in tokens and not how many a sample has. asked:
+    slugs of the accelerators that a question names.
     Raises DataError for a file that is no table, or has no row.
     """
     exports = exported(path, columns)
@@ -348,7 +347,7 @@ def runs_of_file(
     rows, sequences, refused = [], [], []
     for number, cells in enumerate(exports.rows, 1):
         try:
-            names = _names(cells, constants or {}, catalogue or shipped())
+            names = _names(cells, constants or {}, catalogue or shipped(), asked)
             stated = amount(cells, SEQUENCE) if cells.cells.get(SEQUENCE, "").strip() else None
             rows.append(_run(cells, number, campaign, path.name, stated or sequence_tokens) | names)
             sequences.append(stated)
@@ -410,14 +409,25 @@ def _timed(row: TextRow, batch: int | None, sequence_tokens: float | None) -> di
     return found
 
 
-def _names(row: TextRow, constants: Mapping[str, str], catalogue: Catalogue) -> dict[str, str | None]:
-    """Workload and accelerator as the catalogue spells them; a raw name where it does not have it."""
+def _names(
+    row: TextRow, constants: Mapping[str, str], catalogue: Catalogue, asked: Sequence[str]
+) -> dict[str, str | None]:
+    """Workload and accelerator as the catalogue spells them; a raw name where it does not have it.
+
+    Raises DataError for an accelerator that may mean several.
+    """
     raw = {name: row.cells.get(name, "").strip() or constants.get(name) for name in _EDITS}
-    return {name: (_slug(catalogue, name, text) or text) if text else None for name, text in raw.items()}
+    try:
+        return {
+            name: (_slug(catalogue, name, text, asked) or text) if text else None
+            for name, text in raw.items()
+        }
+    except SpecError as err:
+        raise DataError(f"{row.place}: {err}") from err
 
 
-def _slug(catalogue: Catalogue, kind: str, name: str) -> str | None:
-    return catalogue.workload_slug(name) if kind == "workload" else catalogue.accelerator_slug(name)
+def _slug(catalogue: Catalogue, kind: str, name: str, asked: Sequence[str] = ()) -> str | None:
+    return catalogue.workload_slug(name) if kind == "workload" else catalogue.slug_in_file(name, asked)
 
 
 def _unknown(runs: Sequence[Row], catalogue: Catalogue) -> tuple[UnknownName, ...]:

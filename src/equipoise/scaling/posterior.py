@@ -18,11 +18,38 @@ from equipoise.scaling.laws import Domain, FloatArray, Law
 _FEWEST = 4
 
 
-def cubic_spline(first: float, step: float, values: FloatArray) -> Callable[[FloatArray], FloatArray]:
+class CubicSpline(Struct, frozen=True, kw_only=True, eq=False):
+    """Piecewise cubics between knots at first, first + step, ..., by values, rises and slopes there.
+
+    Called with (n,) positions, beyond the knots too, it returns (n_curves, n). values, slopes:
+    (n_curves, n_knots); rises: (n_curves, n_knots - 1), per unit.
+    """
+
+    first: float
+    step: float
+    values: FloatArray
+    rises: FloatArray
+    slopes: FloatArray
+
+    def __call__(self, at: FloatArray) -> FloatArray:
+        """The curves at some positions."""
+        positions = (np.asarray(at) - self.first) / self.step
+        piece = np.clip(np.floor(positions), 0, self.values.shape[1] - 2).astype(np.intp)
+        # Powers of the share of a piece passed, t: Hermite's form.
+        passed = positions - piece
+        rise, begin, end = self.rises[:, piece], self.slopes[:, piece], self.slopes[:, piece + 1]
+        bend = 3.0 * rise - 2.0 * begin - end
+        twist = begin + end - 2.0 * rise
+        return np.asarray(
+            self.values[:, piece] + self.step * passed * (begin + passed * (bend + passed * twist)),
+            dtype=float,
+        )
+
+
+def cubic_spline(first: float, step: float, values: FloatArray) -> CubicSpline:
     """The twice smooth piecewise cubic through values at first, first + step, ...
 
-    values: (n_curves, n_knots), at least 4 knots. The function takes (n,) positions, beyond the knots too,
-    and returns (n_curves, n).
+    values: (n_curves, n_knots), at least 4 knots.
     Assumes that the two pieces at either end are one cubic ("not a knot").
     Source: de Boor 1978, A Practical Guide to Splines, chapter IV, for slopes at the knots.
 
@@ -40,23 +67,8 @@ def cubic_spline(first: float, step: float, values: FloatArray) -> Callable[[Flo
     system[0, [0, 2]] = system[-1, [-3, -1]] = 1.0, -1.0
     right[:, 0] = 2.0 * (rises[:, 0] - rises[:, 1])
     right[:, -1] = 2.0 * (rises[:, -2] - rises[:, -1])
-    slopes = np.linalg.solve(system, right.T).T
-
-    def curves(at: FloatArray) -> FloatArray:
-        positions = (np.asarray(at) - first) / step
-        piece = np.clip(np.floor(positions), 0, num_knots - 2).astype(np.intp)
-        # Powers of the share of a piece passed, t: Hermite's form.
-        passed = positions - piece
-        rise, begin, end = (
-            each[:, at] for each, at in ((rises, piece), (slopes, piece), (slopes, piece + 1))
-        )
-        bend = 3.0 * rise - 2.0 * begin - end
-        twist = begin + end - 2.0 * rise
-        return np.asarray(
-            values[:, piece] + step * passed * (begin + passed * (bend + passed * twist)), dtype=float
-        )
-
-    return curves
+    slopes = np.asarray(np.linalg.solve(system, right.T).T, dtype=float)
+    return CubicSpline(first=first, step=step, values=values, rises=rises, slopes=slopes)
 
 
 BoolArray: TypeAlias = NDArray[np.bool_]

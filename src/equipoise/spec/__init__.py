@@ -13,14 +13,13 @@ from functools import cache, lru_cache
 from itertools import combinations
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get_origin
 
 from msgspec import Struct
 from msgspec.structs import fields
 
 from equipoise.errors import DataError, SpecError, UnknownNameError
 from equipoise.files import read_input, shipped_table
-from equipoise.units import SI_PREFIXES
 
 RecordT = TypeVar("RecordT", bound=Struct)
 
@@ -43,17 +42,25 @@ _NEAR_CHARS = 80
 _UNIT_APART = re.compile(r"(?<=\d) (?=(?:gb|gib|mb|mib|w)\b)")
 
 
-def close_names(name: str, names: Iterable[str]) -> list[str]:
-    """Up to five of the canonical `names` that a person may have meant by another."""
-    return get_close_matches(canonical(name)[:_NEAR_CHARS], names, n=5)
+def close_names(name: str, names: Iterable[str], *, cutoff: float = 0.6) -> list[str]:
+    """Up to five of the canonical `names` that a person may have meant by another.
+
+    cutoff: how much alike they have to be, 0..1.
+    """
+    return get_close_matches(canonical(name)[:_NEAR_CHARS], names, n=5, cutoff=cutoff)
 
 
-def unknown_name(complaint: str, near: Iterable[str], edit: str) -> UnknownNameError:
-    """For a name that no table has. near: names that may be meant. edit: the file to add it to."""
+def unknown_name(complaint: str, near: Iterable[str], *, kind: str, edit: str) -> UnknownNameError:
+    """For a name that no table has.
+
+    near: names that may be meant. kind: what `equipoise list` lists. edit: the file to add it to.
+    """
     names = ", ".join(near)
-    if not names:
-        return UnknownNameError(complaint, remedy=f"; add it to {edit}")
-    return UnknownNameError(f"{complaint}; did you mean {names}?", remedy=f" If not, add it to {edit}")
+    meant = f"; did you mean {names}?" if names else ";"
+    return UnknownNameError(
+        f"{complaint}{meant}".removesuffix(";"),
+        remedy=f"{' ' if names else '; '}`equipoise list {kind}` has all; describe another in {edit}",
+    )
 
 
 def canonical(raw: str) -> str:
@@ -151,6 +158,8 @@ def _unnumbered(word: str) -> str:
 def _fields(kind: type[Struct]) -> dict[str, tuple[Any, bool]]:
     """By name, what each field of a record holds where it is not None, and whether the record needs it.
 
+    A number that has limits holds `Annotated`, with them.
+
     Kept: types take long to find.
     """
     found = {}
@@ -162,14 +171,36 @@ def _fields(kind: type[Struct]) -> dict[str, tuple[Any, bool]]:
     return found
 
 
-# Units of fields by the end of their names. No chip has less than a million of any: it is what a data sheet
-# gives in giga or tera.
-_UNITS: Final = {"_bytes": "bytes", "_byte_per_s": "bytes per second", "_flop_per_s": "FLOP per second"}
-_LEAST_OF_UNIT: Final = 1e6
-# No accelerator draws less than a watt, and no message takes a second: a data sheet gives the one in
-# kilowatts, the other in microseconds.
-_LEAST_W: Final = 1.0
-_MOST_LATENCY_S: Final = 1.0
+class Within(Struct, frozen=True):
+    """What a number of a table can be, as part of its annotation; what lies beyond is in another unit.
+
+    least, most: in `unit`, wide enough for what is small or still to come.
+    """
+
+    least: float
+    most: float
+    unit: str
+
+    def expected(self, value: float) -> str:
+        """What an error expects in place of a value, with the power that makes one of it."""
+        words = f"{self.least:g} to {self.most:g} {self.unit}"
+        fits = (power for power in _POWERS if self.least <= value * 10.0**power <= self.most)
+        power = next(fits, None) if _WRITTEN[0] <= value < _WRITTEN[1] else None
+        return words if power is None else f"{words}, as {value:g}e{power} for {value:g} {_POWERS[power]}"
+
+
+# What data sheets leave away, the usual first; a value outside of _WRITTEN has its power already.
+_POWERS: Final = {9: "giga", 12: "tera", 6: "mega", 3: "kilo", -6: "micro", -3: "milli"}
+_WRITTEN: Final = (1e-2, 1e5)
+# What people call parts of the names of fields.
+_SPOKEN: Final = {
+    "bandwidth": "byte_per_s",
+    "flops": "flop_per_s",
+    "vram": "memory_bytes",
+    "tdp": "power_w",
+    "watts": "w",
+    "_gb": "_bytes",
+}
 
 
 class FactBlock(Struct, frozen=True, kw_only=True):
@@ -199,7 +230,10 @@ class FactBlock(Struct, frozen=True, kw_only=True):
         """Refuse fields that nothing reads: a misspelt name would otherwise be lost in silence."""
         for key in self.fields:
             if key not in known:
-                near = get_close_matches(key, known, n=1)
+                meant = key
+                for spoken, ours in _SPOKEN.items():
+                    meant = meant.replace(spoken, ours)
+                near = get_close_matches(meant, known, n=1)
                 hint = f"did you mean {near[0]!r}?" if near else f"known fields: {', '.join(sorted(known))}"
                 raise SpecError(f"{self.where}: unknown field {shown(key)}; {hint}")
 
@@ -233,19 +267,6 @@ class FactBlock(Struct, frozen=True, kw_only=True):
         if not number.is_integer():
             raise self.refuse(key, "a whole number")
         return int(number)
-
-    def check_units(self) -> None:
-        """Refuse memory, rates, powers and latencies that are in no unit of theirs."""
-        for key, value in self.fields.items():
-            if not isinstance(value, int | float) or value <= 0:
-                continue
-            unit = next((words for end, words in _UNITS.items() if key.endswith(end)), None)
-            if unit is not None and value < _LEAST_OF_UNIT:
-                raise self.refuse(key, f"{unit}, as {value:g}e9 for {value:g} giga")
-            if key.endswith("_w") and value < _LEAST_W:
-                raise self.refuse(key, f"watts, as {value * SI_PREFIXES['k']:g} for {value:g} kilowatts")
-            if key.endswith("_latency_s") and value >= _MOST_LATENCY_S:
-                raise self.refuse(key, f"seconds, as {value:g}e-6 for {value:g} microseconds")
 
     def texts(self, key: str) -> tuple[str, ...]:
         """A list of texts; empty where the field is absent."""
@@ -326,6 +347,12 @@ class FactBlock(Struct, frozen=True, kw_only=True):
 
     def _value(self, key: str, kind: Any, *, zero: bool) -> Any:  # noqa: ANN401 - of the field
         """A value as a field of a record allows it, which holds such a kind."""
+        if get_origin(kind) is Annotated:
+            number = self._value(key, kind.__origin__, zero=zero)
+            within: Within = kind.__metadata__[0]
+            if number and not within.least <= number <= within.most:
+                raise self.refuse(key, within.expected(number))
+            return number
         if kind is int:
             return self.count(key, zero=zero)
         if kind is float:

@@ -72,6 +72,22 @@ class Catalogue(Struct, frozen=True, kw_only=True):
         found = self.accelerator_alias(raw, system_name)
         return None if found is None else found.slug
 
+    def slug_in_file(self, raw: str, asked: Sequence[str] = ()) -> str | None:
+        """The slug of what a person calls an accelerator in a table: any name that `cluster` reads.
+
+        asked: slugs of the question. A chip without its form and memory is the one form of it that is asked
+        about. None for a name that is not known. Raises SpecError where it may mean several.
+
+        >>> shipped().slug_in_file("rtx4090"), shipped().slug_in_file("a100", ["a100-pcie-40gb"])
+        ('rtx-4090-pcie-24gb', 'a100-pcie-40gb')
+        """
+        words = tuple(canonical(raw).split())
+        forms = [slug for slug in asked if family_of(slug) == words]
+        if len(forms) == 1:
+            return forms[0]
+        found = self.system_table.accelerator(raw)
+        return None if found is None else found.slug
+
     def accelerators(self) -> tuple[Accelerator, ...]:
         """Every accelerator, in the order of the files."""
         return tuple(self.hardware.accelerators.values())

@@ -29,21 +29,23 @@ from equipoise.spec.hardware import (
     BLOCK_KINDS,
     CONFIDENCES,
     DTYPES,
+    EDIT,
     NARROW_DTYPES,
+    NEAR,
     TOPOLOGIES,
     Accelerator,
     Confidence,
     Dtype,
     Hardware,
+    Latency,
+    LinkRate,
     Topology,
     capped,
     shipped_hardware,
 )
-from equipoise.spec.hardware import EDIT as HARDWARE_EDIT
 
 LinkCounts: TypeAlias = tuple[tuple[int, ...], ...]
 CLUSTERS_FILE = Path(__file__).with_name("clusters.toml")
-EDIT = "src/equipoise/spec/clusters.toml, or a file given with --hardware"
 
 
 _Pair: TypeAlias = tuple[int, int]
@@ -242,14 +244,14 @@ class System(Struct, frozen=True, kw_only=True):
     node_size: int | None = None
     num_nics: int | None = None
     num_cores: int | None = None
-    intra_byte_per_s: float | None = None
-    intra_latency_s: float | None = None
-    inter_byte_per_s: float | None = None
-    inter_latency_s: float | None = None
+    intra_byte_per_s: LinkRate | None = None
+    intra_latency_s: Latency | None = None
+    inter_byte_per_s: LinkRate | None = None
+    inter_latency_s: Latency | None = None
     topology: Topology | None = None
     switch_reduces: bool | None = None
     keeps_order: bool | None = None
-    shared_host_byte_per_s: float | None = None
+    shared_host_byte_per_s: LinkRate | None = None
     bridged: int | None = None
     links_between: tuple[str, ...] | None = None
     oversubscription: float | None = None
@@ -288,25 +290,29 @@ class Systems(Struct, frozen=True, kw_only=True):
         Raises SpecError with the nearest names and the file to edit, or with the facts that are missing.
         """
         found = self.find(name)
-        chip = self.hardware.accelerators[found.accelerators[0]] if found else self._accelerator(name)
+        chip = self.accelerator(name)
+        if chip is None:
+            near = self.hardware.near(name)[:3]
+            near += [self.names[each] for each in close_names(name, self.names, cutoff=NEAR)]
+            complaint = f"{shown(name)} is not a known accelerator or system"
+            raise unknown_name(complaint, list(dict.fromkeys(near))[:5], kind="accelerators", edit=EDIT)
         node = found or usual_system(chip, stated.get("topology"))
         whole = build_cluster(node, accelerator=chip, num_accelerators=num_accelerators, **stated)
         if power_cap_w is None:
             return whole
         return replace(whole, accelerator=capped(whole.accelerator, power_cap_w))
 
-    def _accelerator(self, name: str) -> Accelerator:
-        """The accelerator of a name, or the error for what is neither a system nor an accelerator."""
-        chip = self.hardware.find(name)
-        if chip is not None:
-            return chip
-        parts = tuple(map(self.hardware.find, name.split("+")))
+    def accelerator(self, name: str) -> Accelerator | None:
+        """The accelerator of a name as `cluster` reads it; None for what is neither it nor a system.
+
+        Raises SpecError, naming the candidates, where it may mean several.
+        """
+        system = self.find(name)
+        chip = self.hardware.accelerators[system.accelerators[0]] if system else self.hardware.find(name)
+        parts = () if chip is not None else tuple(map(self.hardware.find, name.split("+")))
         if len(parts) > 1 and all(parts):
             return mixture(tuple(part for part in parts if part is not None))
-        near = self.hardware.near(name)[:3]
-        near += [self.names[each] for each in close_names(name, self.names)]
-        complaint = f"{shown(name)} is not a known accelerator or system"
-        raise unknown_name(complaint, list(dict.fromkeys(near))[:5], EDIT)
+        return chip
 
 
 def cluster(
@@ -357,7 +363,7 @@ def build_cluster(
     if missing:
         raise SpecError(
             f"cluster of {chip.slug}: {', '.join(missing)} missing; add to "
-            f"[accelerator.{chip.slug}] in {HARDWARE_EDIT} (there intra_byte_per_s is link_byte_per_s, or "
+            f"[accelerator.{chip.slug}] in {EDIT} (there intra_byte_per_s is link_byte_per_s, or "
             "host_byte_per_s where topology is host)"
         )
     intra = Link(byte_per_s=node["intra_byte_per_s"], latency_s=node["intra_latency_s"])
@@ -513,5 +519,4 @@ def load_systems(extra: Sequence[Path], known: Hardware) -> Systems:
 def _system(block: FactBlock, known: System | None, chips: Hardware) -> System:
     """The system a block describes; fields it does not state are kept from an earlier file."""
     found = block.read(System, known, given={"slug": block.slug})
-    block.check_units()
     return replace(found, accelerators=tuple(chips.accelerator(name).slug for name in found.accelerators))

@@ -10,7 +10,7 @@ from functools import cache, cached_property
 from operator import attrgetter, ge, itemgetter, truediv
 from pathlib import Path
 from statistics import fmean, median
-from typing import Final, Literal, TypeAlias, cast, get_args
+from typing import Annotated, Final, Literal, TypeAlias, cast, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from equipoise.errors import SpecError
 from equipoise.spec import (
     FactBlock,
+    Within,
     canonical,
     claim_name,
     close_names,
@@ -33,7 +34,9 @@ from equipoise.units import whole_percent
 HARDWARE_FILE = Path(__file__).with_name("hardware.toml")
 # What a file given with --hardware may hold; blocks of clusters are read by cluster.py.
 BLOCK_KINDS = frozenset({"accelerator", "cluster"})
-EDIT = "src/equipoise/spec/hardware.toml, or a file given with --hardware"
+EDIT = "a file for --hardware FILE (`equipoise list accelerators --example` prints one)"
+# How much alike names have to be for one to be a slip of the other: "Arc A770" is no "Arc Pro B60".
+NEAR: Final = 0.8
 
 Kind: TypeAlias = Literal["gpu", "tpu", "npu", "ipu", "cpu"]
 Confidence: TypeAlias = Literal["high", "medium", "low"]
@@ -55,6 +58,15 @@ TERM_WORDS: Final[dict[PriceTerms, str]] = {"on_demand": "on demand", "reserved"
 OnReclaim: TypeAlias = Literal["wait", "shrink"]
 ON_RECLAIM: Final[tuple[OnReclaim, ...]] = get_args(OnReclaim)
 DEFAULT_GRID: Final = "world"
+
+
+# What numbers of chips and systems can be: from a small CPU or a slow network to a wafer.
+Bytes: TypeAlias = Annotated[int, Within(1e7, 1e15, "bytes")]
+MemoryRate: TypeAlias = Annotated[float, Within(1e10, 1e17, "bytes per second")]
+LinkRate: TypeAlias = Annotated[float, Within(1e6, 1e14, "bytes per second")]
+FlopRate: TypeAlias = Annotated[float, Within(1e9, 1e19, "FLOP per second")]
+Watts: TypeAlias = Annotated[float, Within(1, 1e5, "watts")]
+Latency: TypeAlias = Annotated[float, Within(1e-9, 0.5, "seconds")]
 
 
 class Accelerator(Struct, frozen=True, kw_only=True):
@@ -81,28 +93,28 @@ class Accelerator(Struct, frozen=True, kw_only=True):
     source: str
     confidence: Confidence
     year: int | None = None
-    memory_bytes: int | None = None
-    memory_byte_per_s: float | None = None
-    peak_fp32_flop_per_s: float | None = None
-    peak_tf32_flop_per_s: float | None = None
-    peak_fp16_flop_per_s: float | None = None
-    peak_bf16_flop_per_s: float | None = None
-    peak_fp8_flop_per_s: float | None = None
-    peak_fp4_flop_per_s: float | None = None
-    achieved_bf16_flop_per_s: float | None = None
-    achieved_fp16_flop_per_s: float | None = None
-    achieved_fp32_flop_per_s: float | None = None
+    memory_bytes: Bytes | None = None
+    memory_byte_per_s: MemoryRate | None = None
+    peak_fp32_flop_per_s: FlopRate | None = None
+    peak_tf32_flop_per_s: FlopRate | None = None
+    peak_fp16_flop_per_s: FlopRate | None = None
+    peak_bf16_flop_per_s: FlopRate | None = None
+    peak_fp8_flop_per_s: FlopRate | None = None
+    peak_fp4_flop_per_s: FlopRate | None = None
+    achieved_bf16_flop_per_s: FlopRate | None = None
+    achieved_fp16_flop_per_s: FlopRate | None = None
+    achieved_fp32_flop_per_s: FlopRate | None = None
     link: str | None = None
-    link_byte_per_s: float | None = None
-    power_w: float | None = None
-    peak_power_w: float | None = None
-    host_byte_per_s: float | None = None
-    bridge_byte_per_s: float | None = None
+    link_byte_per_s: LinkRate | None = None
+    power_w: Watts | None = None
+    peak_power_w: Watts | None = None
+    host_byte_per_s: LinkRate | None = None
+    bridge_byte_per_s: LinkRate | None = None
     node_size: int | None = None
     num_nics: int | None = None
-    inter_byte_per_s: float | None = None
-    intra_latency_s: float | None = None
-    inter_latency_s: float | None = None
+    inter_byte_per_s: LinkRate | None = None
+    intra_latency_s: Latency | None = None
+    inter_latency_s: Latency | None = None
     topology: Topology | None = None
     switch_reduces: bool | None = None
     keeps_order: bool | None = None
@@ -232,7 +244,7 @@ class Hardware(Struct, frozen=True, kw_only=True, dict=True):
         if found is not None:
             return found
         near = self.near(name)
-        raise unknown_name(f"accelerator {shown(name)} is not known", near, EDIT)
+        raise unknown_name(f"accelerator {shown(name)} is not known", near, kind="accelerators", edit=EDIT)
 
     def near(self, name: str) -> list[str]:
         """Up to five slugs that may have been meant.
@@ -247,10 +259,10 @@ class Hardware(Struct, frozen=True, kw_only=True, dict=True):
         having = [slug for slug in self.accelerators if words and words <= set(canonical(slug).split())]
         short = [
             slug
-            for each in close_names(compact(name), self.short_names)[:1]
+            for each in close_names(compact(name), self.short_names, cutoff=NEAR)[:1]
             for slug in self.short_names[each]
         ]
-        close = [self.names[each].slug for each in close_names(name, self.names)]
+        close = [self.names[each].slug for each in close_names(name, self.names, cutoff=NEAR)]
         return list(dict.fromkeys((*having, *short, *close)))[:5]
 
 
@@ -367,7 +379,6 @@ def _accelerator(block: FactBlock, known: Accelerator | None) -> Accelerator:
     """The accelerator a block describes; fields it does not state are kept from an earlier file."""
     given = {"slug": block.slug, "ordered_fraction": None, "ordered_fp32_fraction": None}
     chip = block.read(Accelerator, known, also=("short", "counted"), given=given)
-    block.check_units()
     _check_order_of_peaks(block, chip)
     return chip
 

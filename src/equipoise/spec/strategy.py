@@ -2,9 +2,10 @@
 
 import math
 import re
+from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Literal, TypeAlias, get_args
+from typing import Final, Literal, TypeAlias, get_args
 
 from msgspec import Struct, convert
 from msgspec.structs import fields
@@ -195,6 +196,38 @@ _AXES = ("dp", "tp", "pp", "cp", "ep")
 _ALWAYS_WRITTEN = frozenset((*_AXES, "microbatch_samples", "global_batch_samples"))
 _SIZES = (*_AXES, "microbatch_samples", "global_batch_samples", "dp_replicate", "interleave", "sync_period")
 _SHORT = {"microbatch": "microbatch_samples", "global_batch": "global_batch_samples"}
+# What other software and people call parameters, for messages.
+_GUESSES: Final[Mapping[str, tuple[str, ...]]] = {
+    "dp": ("data_parallel", "data_parallel_size", "dp_size", "data_parallelism", "ddp", "dp_degree"),
+    "tp": ("tensor_parallel", "tensor_parallel_size", "tensor_model_parallel_size", "tp_size", "tp_degree"),
+    "pp": (
+        "pipeline_parallel",
+        "pipeline_parallel_size",
+        "pipeline_model_parallel_size",
+        "pp_size",
+        "stages",
+    ),
+    "cp": ("context_parallel", "context_parallel_size", "cp_size", "ring_attention"),
+    "ep": ("expert_parallel", "expert_parallel_size", "expert_model_parallel_size", "ep_size"),
+    "zero_stage": ("zero", "zero_level", "zero_optimization", "stage", "fsdp", "sharding", "shard_state"),
+    "dp_replicate": ("hsdp", "replicas", "data_parallel_replicate_degree"),
+    "microbatch": (
+        *("mbs", "micro_batch", "micro_batch_size", "microbatch_size", "per_device_batch_size"),
+        *("per_gpu_batch_size", "per_device_train_batch_size", "local_batch_size"),
+    ),
+    "interleave": ("vpp", "virtual_pipeline", "virtual_pipeline_stages", "num_model_chunks"),
+    "sequence_parallel": ("sp",),
+    "recompute": (
+        *("checkpointing", "activation_checkpointing", "gradient_checkpointing", "recomputation", "remat"),
+        *("activation_checkpoint", "gradient_checkpoint", "activation_recompute"),
+    ),
+    "implementation": ("compile", "compiled", "torch_compile", "eager"),
+    "offload": ("cpu_offload", "offload_optimizer", "zero_offload"),
+    "fused_attention": ("flash_attention", "flash_attn", "sdpa"),
+    "lora_rank": ("rank", "lora_r"),
+    "optimizer": ("optimiser", "optim"),
+    "precision": ("dtype", "mixed_precision", "amp"),
+}
 # What the options that are words may be.
 CHOICES: dict[str, tuple[str, ...]] = {
     each.name: get_args(each.type) for each in fields(Strategy) if get_args(each.type)
@@ -222,6 +255,18 @@ def strategy(text: str) -> Strategy:
     return Strategy(**stated)  # type: ignore[arg-type]  # each value was checked by name
 
 
+def parameter_guessed(name: str) -> str | None:
+    """The parameter of the text form that a person means by a name: its own, or one that others use.
+
+    >>> parameter_guessed("mbs"), parameter_guessed("tp"), parameter_guessed("speed")
+    ('microbatch', 'tp', None)
+    """
+    key = name.strip().lower().replace("-", "_")
+    if key in _SHORT or key in Strategy.__struct_fields__:
+        return key
+    return next((ours for ours, theirs in _GUESSES.items() if key in theirs), None)
+
+
 def read_option(text: str, *, where: str) -> tuple[str, int | str | bool]:
     """The field of `Strategy` and its value that one `name=value` of the text form states.
 
@@ -234,8 +279,9 @@ def read_option(text: str, *, where: str) -> tuple[str, int | str | bool]:
     name = _SHORT.get(name, name)
     known = set(Strategy.__struct_fields__)
     if not equals or name not in known:
-        near = get_close_matches(name, (*known, *_SHORT), n=1)
-        near = [f"{near[0]}=VALUE"] if near and not equals else near
+        meant = parameter_guessed(name)
+        near = [meant] if meant else get_close_matches(name, (*known, *_SHORT), n=1)
+        near = [f"{each}={value if equals else 'VALUE'}" for each in near]
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}"
         raise SpecError(f"{where}: {text!r} is not name=value of a strategy; {hint}")
     choices = CHOICES.get(name)

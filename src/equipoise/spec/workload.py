@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -17,6 +17,7 @@ from equipoise.errors import SpecError
 from equipoise.spec import (
     MAX_NAME_CHARS,
     FactBlock,
+    Within,
     canonical,
     close_names,
     compact,
@@ -109,7 +110,7 @@ def samples_stated(
 
 
 WORKLOADS_FILE = Path(__file__).with_name("workloads.toml")
-EDIT = "src/equipoise/spec/workloads.toml, or a file given with --workloads"
+EDIT = "a file for --workloads FILE (`equipoise list workloads --example` prints one)"
 
 # The largest batch so far has 262,144 samples (DLRM); a column of 64-bit integers holds far more than this.
 MAX_BATCH_SAMPLES = 10**15
@@ -129,6 +130,13 @@ class Rollout(Struct, frozen=True, kw_only=True):
     prompt_tokens: int
     completion_tokens: int
     most_completion_tokens: int
+
+
+# What numbers of models can be: from a toy to what takes a thousand times the largest there is.
+Params: TypeAlias = Annotated[float, Within(100, 1e15, "weights")]
+Flop: TypeAlias = Annotated[float, Within(1e3, 1e18, "FLOP per sample")]
+SampleBytes: TypeAlias = Annotated[float, Within(4, 1e13, "bytes per sample")]
+Tokens: TypeAlias = Annotated[int, Within(1, 1e8, "tokens")]
 
 
 class Workload(Struct, frozen=True, kw_only=True):
@@ -159,22 +167,22 @@ class Workload(Struct, frozen=True, kw_only=True):
     dataset: str | None = None
     target: str | None = None
     sample: str = "sample"
-    sequence_tokens: int | None = None
-    unpadded_tokens: int | None = None
+    sequence_tokens: Tokens | None = None
+    unpadded_tokens: Tokens | None = None
     dataset_samples: int | None = None
     global_batch_below: float | None = None
     usual_batch_samples: int | None = None
     usual_batch_source: str | None = None
-    params: float | None = None
-    embedding_params: float | None = None
+    params: Params | None = None
+    embedding_params: Params | None = None
     embedding_tables: int | None = None
     embedding_width: int | None = None
     embedding_lookups_per_sample: int | None = None
     transformer: Transformer | None = None
-    forward_flop_per_sample: float | None = None
-    backward_flop_per_sample: float | None = None
-    activation_bytes_per_sample: float | None = None
-    boundary_bytes_per_sample: float | None = None
+    forward_flop_per_sample: Flop | None = None
+    backward_flop_per_sample: Flop | None = None
+    activation_bytes_per_sample: SampleBytes | None = None
+    boundary_bytes_per_sample: SampleBytes | None = None
     layers: int | None = None
     adapter_width: int | None = None
     linear_adapter_width: int | None = None
@@ -182,7 +190,7 @@ class Workload(Struct, frozen=True, kw_only=True):
     lora_rank: int | None = None
     lora_targets: LoraTargets = "usual"
     frozen_share: float = 0.0
-    frozen_params: float | None = None
+    frozen_params: Params | None = None
     samples_per_example: int = 1
     rollout: Rollout | None = None
     first_round: float | None = None
@@ -195,6 +203,23 @@ class Workload(Struct, frozen=True, kw_only=True):
     def computed_tokens(self) -> int | None:
         """Tokens of a sample that are computed, as if every sample had their mean."""
         return self.unpadded_tokens or self.sequence_tokens
+
+    @property
+    def budget_tokens(self) -> int | None:
+        """Tokens of a sample where a training is measured in tokens, as of language; None where its samples
+        are counted: images, utterances.
+        """
+        return self.sequence_tokens if self.area == "language" else None
+
+    @property
+    def samples(self) -> str:
+        """Samples, in the word for them.
+
+        >>> shipped_workloads().workload("vit_large").samples
+        'images'
+        """
+        is_plain = " and " not in self.sample and not self.sample.endswith("s")
+        return f"{self.sample}s" if is_plain else "samples"
 
     @property
     def train_flop_per_sample(self) -> float | None:
@@ -289,7 +314,7 @@ class WorkloadTable(Struct, frozen=True, kw_only=True):
         near = dict.fromkeys(
             named.slug for match in close_names(name, self.names) for named in self.names[match]
         )
-        raise unknown_name(f"workload {shown(name)} is not known", near, EDIT)
+        raise unknown_name(f"workload {shown(name)} is not known", near, kind="workloads", edit=EDIT)
 
     def _slug_on_hub(self, name: str) -> str | None:
         """The one slug of which a typed name is a spelling, without its owner and spaces; None otherwise.
@@ -407,6 +432,7 @@ def _workload(block: FactBlock, known: Workload | None) -> Workload:
             "converged": None if keeps_ways else converged,
         },
     )
+    _check_activations(block, found)
     _check_counted(block, found)
     _check_params(block, found)
     if (found.unpadded_tokens or 0) > (found.sequence_tokens or 0):
@@ -429,6 +455,23 @@ def _check_counted(block: FactBlock, found: Workload) -> None:
         needed = {"epoch": "dataset_samples", "token": "sequence_tokens"}.get(way.per)
         if needed is not None and getattr(found, needed) is None:
             raise block.refuse(needed, f"this field, since {way.key} counts {way.per}s")
+
+
+# Kept for the way back per FLOP of the way forward: a value of 2 bytes takes more than one product. MobileNet
+# v2, whose convolutions have the fewest, keeps 0.065.
+_MOST_BYTES_PER_FLOP: Final = 1.0
+
+
+def _check_activations(block: FactBlock, found: Workload) -> None:
+    """Refuse activations that nothing computes: one of both numbers is in another unit."""
+    flop, kept = found.forward_flop_per_sample, found.activation_bytes_per_sample
+    if flop is None or kept is None or kept <= _MOST_BYTES_PER_FLOP * flop:
+        return
+    raise SpecError(
+        f"{block.where}: activation_bytes_per_sample={kept:g} with forward_flop_per_sample={flop:g}; "
+        "expected at most a byte per FLOP (of shipped models up to 0.065): give both per sample, not in "
+        "giga or mega"
+    )
 
 
 # How far stated parameters may be from those of the stated sizes: what is left out of them is below 1 %, and

@@ -13,7 +13,7 @@ from msgspec import Struct, convert
 from msgspec.structs import replace
 
 from equipoise.decide.question.field import GROUPS, Field, Verb
-from equipoise.decide.question.query import FIELDS, TrainingQuery, default_of, fields_of, query
+from equipoise.decide.question.query import FIELDS, TrainingQuery, default_of, fields_of, guessed, query
 from equipoise.errors import SpecError, UsageError
 from equipoise.files import shipped_table
 from equipoise.report.format import printable
@@ -153,7 +153,7 @@ def question(
     for key, texts in _filled(given).items():
         name = names.get(key)
         if name is None:
-            near = get_close_matches(key, names, n=1)
+            near = [each for each in guessed(key) if each in names] or get_close_matches(key, names, n=1)
             hint = f"; the nearest is {near[0]}" if near else ""
             wrong.append(f"{printable(key)}={printable(texts[0])!r} is not a field of this page{hint}")
             continue

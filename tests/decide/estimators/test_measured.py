@@ -124,7 +124,5 @@ def test_ways_to_train_that_no_law_carries_on_are_of_their_own_size_alone():
 
 
 def test_a_training_of_unknown_samples_has_no_time_by_its_steps():
-    unknown = TrainingBudget(
-        work="to reach the target", samples=None, log_sd=lambda _: 0.0, batches=None, is_to_target=True
-    )
+    unknown = TrainingBudget(work="to reach the target", samples=None, batches=None, is_to_target=True)
     assert measured_estimates([_run(1, 10.0)], unknown, [1], cluster=None, workload=None) is None

@@ -5,7 +5,7 @@ import math
 import pytest
 from msgspec.structs import replace
 
-from equipoise.decide.question.query import ATTRIBUTES, FIELDS, default_of, fields_of, query
+from equipoise.decide.question.query import ATTRIBUTES, FIELDS, default_of, fields_of, guessed, query, unknown
 from equipoise.errors import DataError, UsageError
 
 BERT = {"workload": "bert", "accelerator": ["h100"]}
@@ -101,3 +101,55 @@ def test_the_default_of_a_field_is_what_an_empty_question_has():
 def test_amounts_of_money_and_power_that_are_none_are_refused(option, amount):
     with pytest.raises(UsageError, match=f"--{option} is .*expected"):
         query({**BERT, option: amount})
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("gpu", "accelerator"),
+        ("device", "accelerator"),
+        ("batch_size", "global-batch"),
+        ("time", "deadline"),
+        ("time_limit", "deadline"),
+        ("max-cost", "budget"),
+        ("seq_len", "sequence"),
+        ("context", "sequence"),
+        ("model", "workload"),
+        ("zero", "fix zero_stage=VALUE"),
+        ("tensor_parallel", "fix tp=VALUE"),
+        ("tp", "fix tp=VALUE"),
+    ],
+)
+def test_a_usual_guess_is_answered_with_the_name(typed, meant):
+    assert guessed(typed) == (meant,)
+    with pytest.raises(DataError, match=meant.replace("-", "_")):
+        query({**BERT, typed: "8"})
+    assert meant.replace("-", "_") in unknown(typed, "advise")
+
+
+def test_no_guess_is_a_name_of_a_field():
+    guesses = {each for field in FIELDS.values() for each in field.guesses}
+    assert guesses
+    assert not guesses & set(ATTRIBUTES)
+
+
+def test_named_values_are_pairs_or_a_table():
+    stated = query({**BERT, "fix": ["tp=8", "zero_stage=2,3", "fused_loss=true"]})
+    assert query({**BERT, "fix": {"tp": 8, "zero_stage": [2, 3], "fused_loss": True}}) == stated
+
+
+@pytest.mark.parametrize("amount", ["100k EUR", "100k €", "€100k", "EUR 100k"])
+def test_an_amount_in_another_currency_needs_its_rate(amount):
+    with pytest.raises(UsageError, match=r"EUR with --currency EUR=RATE"):
+        query({**BERT, "budget": amount})
+    with pytest.raises(UsageError, match=r"h100.*GBP with --currency GBP=RATE"):
+        query({**BERT, "price": "h100=2 GBP"})
+    # a US dollar is half a euro
+    assert query({**BERT, "budget": amount, "currency": "EUR=0.5"}).budget_usd == 200_000
+
+
+@pytest.mark.parametrize("amount", ["much", "10 USD extra", "ten"])
+def test_what_names_no_currency_is_refused_without_one(amount):
+    with pytest.raises(UsageError, match="budget") as refused:
+        query({**BERT, "budget": amount})
+    assert "--currency" not in str(refused.value)

@@ -78,6 +78,11 @@ def test_a_price_of_each_system_is_a_table_or_a_list(ask, line):
     assert ask(f'workload = "bert"\n{line}\n').price == (("h100", 2.1), ("b200", 4.0))
 
 
+def test_values_by_name_are_a_table_or_texts(ask):
+    stated = ask('workload = "bert"\nfix = ["tp=8", "fused_loss=true"]\n').fixed
+    assert ask('workload = "bert"\n[fix]\ntp = 8\nfused_loss = true\n').fixed == stated
+
+
 def test_paths_are_from_the_folder_of_the_file(ask, tmp_path):
     found = ask(WHOLE + 'runs = "mine"\nhardware = "chips.toml"\ntrace = ["a.json", "b.json"]\n')
     assert found.runs == tmp_path / "mine"
@@ -94,6 +99,7 @@ def test_paths_are_from_the_folder_of_the_file(ask, tmp_path):
         ('objective = "fast"', "objective.*'fast'.*balance, time"),
         ("accelerator = [1]", "accelerator = 1"),
         ("accelerator = {a = 1}", "accelerator.*table"),
+        ("gpu = 'h100'", "'gpu'.*accelerator"),
         ('ask = "fame"', "tokens, model"),
         ('html = "a.html"', "'html'"),
         ('law = "amdahl"', "'law'.*predict"),

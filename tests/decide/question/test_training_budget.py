@@ -79,7 +79,8 @@ def test_too_few_results_leave_the_samples_open():
     ("name", "words"),
     [
         ("llama31_8b", r"--tokens N.*--samples N"),
-        ("resnet152", r"give --samples N$"),
+        ("vit_large", r"give --examples N and --epochs N.* images .*--samples N$"),
+        ("resnet152", r"--epochs N.*--samples N$"),
     ],
 )
 def test_a_training_of_no_stated_amount_is_refused_with_what_to_add(name, words):

@@ -11,6 +11,7 @@ from equipoise.decide.evidence import NOT_USED, UserRun
 from equipoise.decide.strategies.surveys import SURVEYS
 from equipoise.decide.user_evidence.folders import refuse_impossible, user_runs
 from equipoise.errors import DataError
+from equipoise.spec.cluster import cluster
 from equipoise.spec.hardware import accelerator
 from equipoise.spec.workload import workload
 
@@ -75,12 +76,39 @@ def test_a_rate_in_tokens_is_of_the_length_that_is_asked_about(tmp_path):
     assert found.set_ups[0].samples_per_s == pytest.approx(75000 / 4096)
 
 
+def runs_on(path, accelerator):
+    columns = "num_accelerators,samples_per_s,global_batch_size,accelerator"
+    path.write_text(f"{columns}\n8,20,128,{accelerator}\n")
+    return path
+
+
 def test_a_chip_without_its_form_is_the_one_form_asked_about(tmp_path):
-    path = tmp_path / "mine.csv"
-    path.write_text("num_accelerators,samples_per_s,global_batch_size,accelerator\n8,20,128,a100\n")
-    forms = ["a100-sxm4-80gb", "a100-pcie-80gb"]
+    path = runs_on(tmp_path / "mine.csv", "a100")
+    forms = ["a100-pcie-40gb", "a100-pcie-80gb"]
     assert user_runs(path, "resnet50", forms[:1]).set_ups[0].accelerator == forms[0]
-    assert user_runs(path, "resnet50", forms).set_ups[0].accelerator == "a100"
+    assert user_runs(path, "resnet50", forms[1:]).set_ups[0].accelerator == forms[1]
+    assert user_runs(path, "resnet50", forms).set_ups[0].accelerator == cluster("a100").accelerator.slug
+
+
+@pytest.mark.parametrize("name", ["rtx4090", "4090", "RTX 4090 24 GB", "NVIDIA GeForce RTX 4090"])
+def test_accelerators_of_a_file_have_the_names_of_the_option(tmp_path, name):
+    path = runs_on(tmp_path / "mine.csv", name)
+    asked = cluster("rtx4090").accelerator.slug
+    found = user_runs(path, "resnet50", [asked])
+    assert [each.accelerator for each in found.set_ups] == [asked]
+    assert not found.notes
+
+
+def test_a_system_of_a_file_stands_for_its_accelerator(tmp_path):
+    path = runs_on(tmp_path / "mine.csv", "dgx-h100")
+    (run,) = user_runs(path, "resnet50", ["h100-sxm5-80gb"]).set_ups
+    assert run.accelerator == "h100-sxm5-80gb"
+
+
+def test_a_name_of_a_file_that_may_mean_several_is_not_used(tmp_path):
+    found = user_runs(runs_on(tmp_path / "mine.csv", "a100 pcie"), "resnet50", ["a100-pcie-40gb"])
+    assert not found.set_ups
+    assert re.search(r"\b1 of 1\b.*a100 pcie.*a100-pcie-40gb.*a100-pcie-80gb", found.notes[0])
 
 
 def test_a_model_that_only_the_question_names_takes_the_runs_of_the_one_there_is(tmp_path):

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from equipoise.decide.allocation.problem import HOURS, Tariff
 from equipoise.decide.question.field import MAX_ACCELERATORS, MAX_SIZES
-from equipoise.decide.question.query import FIELDS, values
+from equipoise.decide.question.query import FIELDS, guessed, values
 from equipoise.errors import DataError
 from equipoise.files import read_input
 from equipoise.runs.readers.cells import TextRow, column_name, rows_of, table
@@ -246,7 +246,8 @@ class _JobFields(Struct, frozen=True, kw_only=True):
         """Refuse a field that nothing reads: a slip would otherwise be lost in silence."""
         for key in self.fields:
             if key not in self.known:
-                near = get_close_matches(key, self.known, n=1)
+                near = [each for each in guessed(key) if each in self.known]
+                near = near or get_close_matches(key, self.known, n=1)
                 hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(self.known))}"
                 raise DataError(f"{self.where}: unknown field {_echo(key)}; {hint}")
 

@@ -74,17 +74,22 @@ _DOLLARS: Final = re.compile(r"(?:US\$|\$|USD\b)?\s*([0-9.][^\s$]*?)\s*(?:\$|USD
 
 
 # Signs of currencies that have one of their own.
-_SIGNS: Final = {"EUR": "€", "GBP": "£"}
+_SIGNS: Final = {"EUR": "€", "GBP": "£", "JPY": "¥", "INR": "₹", "KRW": "₩"}
+# A currency other than the dollar in the text of an amount: its sign, or three letters behind or before it.
+_OTHER_CURRENCY: Final = re.compile(
+    rf"([{''.join(_SIGNS.values())}])|\d[kmgbtp]?\s?((?!usd)[a-z]{{3}})$|^((?!usd)[a-z]{{3}})\s?\d",
+    re.IGNORECASE,
+)
 
 
 class Field(Struct, frozen=True, kw_only=True):
     """One field of a question.
 
     option: its name on the command line (`--option`), in a file, a form and as an argument of Python. also:
-    other names of the option, kept for those who use them. unit: of the stored value, SI. least, most: the
-    bounds of a number in that unit; is_open: `least` itself is refused. multiple: what `k` stands for.
-    unset: in words,
-    what holds where nothing is given. group: with which fields it is shown. verbs: that take it.
+    other names of the option, kept for those who use them. guesses: what people call it that is no name of
+    it, for messages. unit: of the stored value, SI. least, most: the bounds of a number in that unit;
+    is_open: `least` itself is refused. multiple: what `k` stands for. unset: in words, what holds where
+    nothing is given. group: with which fields it is shown. verbs: that take it.
     """
 
     option: str
@@ -101,6 +106,7 @@ class Field(Struct, frozen=True, kw_only=True):
     unset: str | None = None
     multiple: int = 1000
     also: tuple[str, ...] = ()
+    guesses: tuple[str, ...] = ()
     value_kind: Kind | None = None  # of the VALUE of a `per_system` field
 
     def read(self, given: object) -> Any:  # noqa: ANN401 - each kind has its own type
@@ -178,8 +184,16 @@ def _text(field: Field, given: object) -> str:
 
 
 def _texts(field: Field, given: object) -> tuple[str, ...]:
+    if isinstance(given, Mapping):
+        given = [f"{name}={_listed_text(value)}" for name, value in given.items()]
     items = given if isinstance(given, (list, tuple)) else [given]
     return tuple(_text(field, each) for each in items)
+
+
+def _listed_text(value: object) -> str:
+    """A value of a table, or several, as the text of an option states them."""
+    items = value if isinstance(value, (list, tuple)) else [value]
+    return ",".join(str(each).lower() if isinstance(each, bool) else str(each) for each in items)
 
 
 def _names(field: Field, given: object) -> tuple[str, ...]:
@@ -221,20 +235,32 @@ def _number(field: Field, given: object) -> float:
     try:
         value = float(_ungrouped(field, given))
     except ValueError:
-        raise UsageError(f"--{field.option} is {str(given)!r}; expected {_expected(field)}") from None
+        raise UsageError(
+            f"--{field.option} is {str(given)!r}; expected {_expected(field)}{_other_currency(field, given)}"
+        ) from None
     return field.check(value * field.scale)
 
 
 def _expected(field: Field) -> str:
     """The numbers that a field takes, with their unit."""
-    other = " or in the currency of --currency, named" if (field.unit or "").startswith("USD") else ""
-    return f"{field.bounds} ({field.unit}){other}" if field.unit else field.bounds
+    return f"{field.bounds} ({field.unit})" if field.unit else field.bounds
+
+
+def _other_currency(field: Field, given: object) -> str:
+    """How an amount of money in another currency is given, where the text has one; else nothing."""
+    found = _OTHER_CURRENCY.search(str(given)) if (field.unit or "").startswith("USD") else None
+    if found is None:
+        return ""
+    named = found[1] or found[2] or found[3]
+    own = next((name for name, sign in _SIGNS.items() if sign == named), named.upper())
+    return f"; in {own} with --currency {own}=RATE, what one US dollar is in {own}"
 
 
 def _amount(field: Field, given: object) -> float:
     found = _parsed(_ungrouped(field, given), field.multiple)
     if found is None:
-        raise UsageError(f"--{field.option} is {str(given)!r}; expected {_expected(field)}{field.examples}")
+        expected = f"{_expected(field)}{field.examples}{_other_currency(field, given)}"
+        raise UsageError(f"--{field.option} is {str(given)!r}; expected {expected}")
     return field.check(found * field.scale)
 
 

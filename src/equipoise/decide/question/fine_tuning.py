@@ -198,8 +198,9 @@ def samples_of_examples(query: TrainingQuery, about: Workload) -> float:
 
 def examples_words(query: TrainingQuery, about: Workload, samples: float) -> str:
     """What passes over a data set are for, as in "the time to ..."."""
-    count = samples * (about.sequence_tokens or 1)
-    amount = f"{format_si(count)} {'token' if about.sequence_tokens else 'sample'}{'s' * (count != 1)}"
+    count = samples * (about.budget_tokens or 1)
+    unit = "tokens" if about.budget_tokens else about.samples
+    amount = f"{format_si(count)} {unit.removesuffix('s') if count == 1 else unit}"
     epochs = query.num_epochs or 1.0
     what = "preference pair" if "dpo" in query.train else "prompt" if about.rollout else "example"
     examples = query.training_examples or about.dataset_samples or 0

@@ -19,7 +19,14 @@ from equipoise.decide.question.field import Field, Group, Sizes, Verb, in_usd
 from equipoise.errors import DataError, UsageError
 from equipoise.files import shipped_table
 from equipoise.spec.hardware import DEFAULT_GRID, ON_RECLAIM, TERMS, OnReclaim
-from equipoise.spec.strategy import METHODS, PRECISIONS, PRIORS_ONLY, SOFTWARE_NAMES, TRAINED
+from equipoise.spec.strategy import (
+    METHODS,
+    PRECISIONS,
+    PRIORS_ONLY,
+    SOFTWARE_NAMES,
+    TRAINED,
+    parameter_guessed,
+)
 from equipoise.units import format_duration
 
 Objective: TypeAlias = Literal["balance", "time", "cost", "energy", "value_of_time"]
@@ -363,14 +370,31 @@ def verbs_of(name: str) -> tuple[Verb, ...]:
     return () if attribute is None else tuple(each for each in ALL if each in FIELDS[attribute].verbs)
 
 
+def guessed(name: str) -> tuple[str, ...]:
+    """The options that people mean by a name that none has, by what `guesses` lists; empty where unknown.
+
+    A parameter of a strategy is one of `fix`.
+
+    >>> guessed("--batch-size"), guessed("gpus"), guessed("zero")
+    (('global-batch',), ('accelerator', 'accelerators'), ('fix zero_stage=VALUE',))
+    """
+    key = name.strip("-").replace("-", "_").removesuffix("_").lower()
+    found = tuple(each.option for each in FIELDS.values() if key in each.guesses)
+    parameter = parameter_guessed(key)
+    fix = FIELDS["fixed"].option
+    return found or (() if parameter is None else (f"{fix} {parameter}=VALUE",))
+
+
 def unknown(name: str, verb: Verb | None = None) -> str:
-    """What is wrong with a name that is no field, with the nearest that is one."""
+    """What is wrong with a name that is no field, with what may be meant."""
     if verb is not None and verbs_of(name):
         return f"{name!r} is not a field of {verb}; it is one of {', '.join(verbs_of(name))}"
     key = name.replace("-", "_").removesuffix("_")
     known = [key for key, attribute in ATTRIBUTES.items() if verb is None or verb in FIELDS[attribute].verbs]
-    near = get_close_matches(key, known, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(sorted(known))}"
+    meant = [each.replace("-", "_") for each in guessed(name)]
+    meant = [each for each in meant if each.partition(" ")[0] in known]
+    near = meant or get_close_matches(key, known, n=1)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"expected one of {', '.join(sorted(known))}"
     return f"{name!r} is not a field of a question; {hint}"
 
 

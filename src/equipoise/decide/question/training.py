@@ -5,7 +5,7 @@ Workload, budget of work, batch, and what may be chosen of strategies.
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from statistics import median
 from typing import Final
@@ -97,19 +97,40 @@ def _between(text: str, field: str, first: Value, last: Value) -> range:
 TRAINING_ALONE = "The time is of training steps; start-up, which MLPerf counts, comes on top."
 
 
+class SamplesByBatch(Struct, frozen=True, kw_only=True):
+    """Samples of a training by its global batch: least * (1 + batch / critical).
+
+    critical: infinite where they are the same at every batch. spread: pairs of the logarithm of a batch and
+    the log standard deviation of samples there, in between straight; none where samples are stated.
+    """
+
+    least: float
+    critical: float = math.inf
+    spread: tuple[tuple[float, float], ...] = ()
+
+    def __call__(self, batch: FloatArray) -> FloatArray:
+        """Samples at global batches."""
+        return np.asarray(self.least * (1 + batch / self.critical))
+
+    def log_sd(self, batch: float) -> float:
+        """Log standard deviation of the samples at a global batch."""
+        if not self.spread:
+            return 0.0
+        batches, log_sds = np.array(self.spread).T
+        return float(np.interp(math.log(batch), batches, log_sds))
+
+
 class TrainingBudget(Struct, frozen=True, kw_only=True):
     """How many samples a training takes. work: what the time is for, as in "the time to ...".
 
-    samples: global batches -> samples; None where results state how long the training takes, not how many
-    samples: then only published times apply. log_sd: a global batch -> log standard deviation of
-    its samples. batches: global batches it is known for, smallest and largest; None where samples do not
-    depend on them. is_to_target: the published target is meant. evaluation_share: of its published times,
-    what evaluation takes.
+    samples: by global batch; None where results state how long the training takes, not how many
+    samples: then only published times apply. batches: global batches it is known for, smallest and largest;
+    None where samples do not depend on them. is_to_target: the published target is meant. evaluation_share:
+    of its published times, what evaluation takes.
     """
 
     work: str
-    samples: Callable[[FloatArray], FloatArray] | None
-    log_sd: Callable[[float], float]
+    samples: SamplesByBatch | None
     batches: tuple[int, int] | None
     is_to_target: bool
     evaluation_share: float = 0.0
@@ -120,6 +141,10 @@ class TrainingBudget(Struct, frozen=True, kw_only=True):
     def time_per_step_time(self) -> float:
         """Time of the whole training over that of its steps, by what evaluation takes of published ones."""
         return 1.0 / (1.0 - self.evaluation_share)
+
+    def log_sd(self, global_batch_samples: float) -> float:
+        """Log standard deviation of the samples at a batch."""
+        return 0.0 if self.samples is None else self.samples.log_sd(global_batch_samples)
 
     def samples_at(self, global_batch_samples: int) -> float | None:
         """Samples of the training at a batch; None where that is not known."""
@@ -149,11 +174,13 @@ def training_budget(query: TrainingQuery, workload: Workload, scores: Scores | N
         in_samples = query.training_samples is not None
         return replace(fixed_budget(workload, stated, in_samples=in_samples), notes=notes)
     if scores is None or not scores.of(workload.slug):
-        unit = "--tokens N, such as --tokens 1T," if workload.sequence_tokens else "--samples N"
-        unit = f"--examples N, {unit}" if query.train else unit
+        in_tokens = "--tokens N, such as --tokens 1T, or --samples N"
+        of_data = f"--examples N and --epochs N, the {workload.samples} of a data set and passes over it"
+        ways = [in_tokens if workload.budget_tokens else "--samples N"]
+        ways = [of_data, *ways] if query.train or not workload.budget_tokens else ways
         raise UsageError(
             f"how much {workload.title} is to be trained is not stated, and no published result has a "
-            f"target: give {unit}{' or --samples N' if workload.sequence_tokens else ''}"
+            f"target: give {', or '.join(ways)}"
         )
     try:
         growth, evidence = _batch_growth(scores, workload.slug)
@@ -166,7 +193,6 @@ def training_budget(query: TrainingQuery, workload: Workload, scores: Scores | N
         return TrainingBudget(
             work=target_words(workload),
             samples=None,
-            log_sd=lambda _: 0.0,
             batches=None,
             is_to_target=True,
             notes=(unknown,),
@@ -187,8 +213,7 @@ def fixed_budget(workload: Workload, samples: float, *, in_samples: bool = False
     amount = f"{format_si(samples * (tokens or 1))} {unit}"
     return TrainingBudget(
         work=f"train on {amount}",
-        samples=lambda batch: np.full_like(batch, samples),
-        log_sd=lambda _: 0.0,
+        samples=SamplesByBatch(least=samples),
         batches=None,
         is_to_target=False,
     )
@@ -228,8 +253,10 @@ def _fitted(
     """The law of samples against batch, with its spread over the batches seen."""
     least, critical = growth.samples_min.value, growth.batch_critical.value
     curve = growth.curve
-    batches = np.log([each.global_batch_samples for each in curve])
-    spread = np.log([each.high / each.low for each in curve]) / (2 * DEVIATE)
+    batches = np.log([each.global_batch_samples for each in curve]).tolist()
+    spread = tuple(
+        zip(batches, np.log([each.high / each.low for each in curve]) / (2 * DEVIATE), strict=True)
+    )
     seen = growth.batches
     formula = f"{format_amount(least)} (1 + B / {format_amount(critical)})"
     law = (
@@ -238,8 +265,7 @@ def _fitted(
     )
     return TrainingBudget(
         work=target_words(workload),
-        samples=lambda batch: np.asarray(least * (1 + batch / critical)),
-        log_sd=lambda batch: float(np.interp(math.log(batch), batches, spread)),
+        samples=SamplesByBatch(least=least, critical=critical, spread=spread),
         batches=(min(seen), max(seen)),
         is_to_target=True,
         evaluation_share=evaluation_share,

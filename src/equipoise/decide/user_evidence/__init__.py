@@ -431,6 +431,7 @@ def user_evidence(
             accelerators,
             sequence_tokens=None if is_of_pairs else workload.sequence_tokens,
             is_named_here=query.config is not None,
+            catalogue=catalogue,
         )
         chips = {
             each.accelerator: _chip(each.accelerator, catalogue) for each in runs.set_ups if each.accelerator

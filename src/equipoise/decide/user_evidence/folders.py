@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -11,10 +12,10 @@ import polars as pl
 
 from equipoise.decide.evidence import LEAST_LOG_SD, NOT_USED, UserRun
 from equipoise.decide.user_evidence.runs import UserRuns, num_accumulated
-from equipoise.errors import DataError
+from equipoise.errors import DataError, SpecError
 from equipoise.intervals import DEVIATE
 from equipoise.runs.store import RUNS, STEPS, frame_of, read_table
-from equipoise.spec import family_of
+from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.spec.hardware import Accelerator
 from equipoise.spec.strategy import DTYPE_OF, PRECISIONS
 from equipoise.spec.workload import Workload
@@ -45,11 +46,13 @@ def user_runs(
     *,
     sequence_tokens: int | None = None,
     is_named_here: bool = False,
+    catalogue: Catalogue | None = None,
 ) -> UserRuns:
     """What a folder, or a CSV file alone, holds of a workload.
 
     accelerators: slugs asked about, of which files with several are read. sequence_tokens: of a sample of the
-    question. is_named_here: whether runs cannot know that name, as that of a config.json.
+    question. is_named_here: whether runs cannot know that name, as that of a config.json. catalogue: what
+    names mean; the shipped one unless given.
     Raises DataError where it holds nothing that can be read, naming what was expected.
     """
     if folder.is_file() and folder.suffix in _SUFFIXES:
@@ -62,6 +65,7 @@ def user_runs(
             f"--runs {folder}: neither a folder nor a CSV file ({', '.join(_SUFFIXES)}); expected a folder "
             "that `equipoise bench --out DIR` wrote, or such a file of measurements"
         )
+    known = catalogue or shipped()
     frames = [read_table(path, RUNS) for path in tables]
     if not frames and not files:
         raise DataError(
@@ -70,9 +74,11 @@ def user_runs(
         )
     notes: list[str] = []
     if files:
-        frames.append(_of_files(files, workload, notes, sequence_tokens))
+        frames.append(
+            _of_files(files, workload, accelerators, notes, sequence_tokens=sequence_tokens, catalogue=known)
+        )
     runs = pl.concat(frames).filter(pl.col("status").is_in(_SUCCESS))
-    runs = runs.with_columns(pl.col("accelerator").replace(_forms(runs, accelerators)))
+    runs = runs.with_columns(pl.col("accelerator").replace(_slugs(runs, accelerators, known)))
     is_named_here = is_named_here or ":" in workload
     name = _name_in_runs(runs, workload, notes) if is_named_here else workload
     mine = runs.filter(pl.col("workload") == name)
@@ -149,14 +155,12 @@ def _highest_peak(chip: Accelerator, precision: str | None) -> float | None:
     return max((peak for dtype in dtypes if (peak := chip.peak_flop_per_s(dtype))), default=None)
 
 
-def _forms(runs: pl.DataFrame, accelerators: Sequence[str]) -> dict[str, str]:
-    """From names of a chip alone, such as a100, to the one form of it that is asked about."""
+def _slugs(runs: pl.DataFrame, accelerators: Sequence[str], catalogue: Catalogue) -> dict[str, str]:
+    """From names of accelerators as tables have them to slugs; a name that may mean several is none."""
     found = {}
     for name in {*runs["accelerator"].drop_nulls()} - {*accelerators}:
-        words = tuple(name.lower().replace("_", "-").split("-"))
-        same = [each for each in accelerators if family_of(each) == words]
-        if len(same) == 1:
-            found[name] = same[0]
+        with suppress(SpecError):
+            found[name] = catalogue.slug_in_file(name, accelerators) or name
     return found
 
 
@@ -277,7 +281,13 @@ def _trainings(runs: pl.DataFrame, where: str) -> "Measurements | None":
 
 
 def _of_files(
-    files: Sequence[Path], workload: str, notes: list[str], sequence_tokens: int | None
+    files: Sequence[Path],
+    workload: str,
+    accelerators: Sequence[str],
+    notes: list[str],
+    *,
+    sequence_tokens: int | None,
+    catalogue: Catalogue,
 ) -> pl.DataFrame:
     """The runs of exported files, those that name no workload as of the one asked about.
 
@@ -288,7 +298,9 @@ def _of_files(
     rows: list[Mapping[str, Any]] = []
     for path in files:
         try:
-            found = runs_of_file(path, sequence_tokens=sequence_tokens)
+            found = runs_of_file(
+                path, sequence_tokens=sequence_tokens, catalogue=catalogue, asked=accelerators
+            )
         except DataError as err:
             notes.append(f"{NOT_USED}{err}.")
             continue

@@ -316,7 +316,7 @@ def _limits(question: TrainingQuery) -> str:
 
 def _sized(found: BudgetReach) -> str:
     """The answer, with its unit."""
-    return f"{format_si(found.size.value)} {'parameters' if found.ask == 'model' else found.unit}"
+    return f"{format_si(found.size.value)} {'parameters' if found.ask == 'model' else _unit(found)}"
 
 
 def _span(found: Interval) -> str:
@@ -335,7 +335,7 @@ def _shape(shape: Transformer) -> str:
 
 def _reach_about(found: Reaches) -> str:
     names = listed([chip_of(each) for each in found.titles])
-    what = "the largest model like" if found.best.ask == "model" else f"the most {found.best.unit} for"
+    what = "the largest model like" if found.best.ask == "model" else f"the most {_unit(found.best)} for"
     return f"{capital(what)} {printable(found.best.workload.title)} on {names}"
 
 
@@ -344,6 +344,11 @@ def _reach_headline(found: Reaches) -> str:
     of = "a model of " if best.ask == "model" else ""
     is_one = best.question.budget_usd is None or best.question.deadline_s is None
     return f"{_limits(best.question)} {'allows' if is_one else 'allow'} {of}{_sized(best)}"
+
+
+def _unit(best: BudgetReach) -> str:
+    """What an amount of training is counted in: tokens, or the samples of the workload."""
+    return "tokens" if best.unit == "tokens" else best.workload.samples
 
 
 def _answer(found: Reaches) -> tuple[Block, ...]:
@@ -374,7 +379,7 @@ def _reach_brief(found: Reaches, num_rows: int) -> tuple[Block, ...]:
 
 def _facts(found: Reaches, best: BudgetReach) -> Iterator[Labelled]:
     taken = best.recommended
-    what = "Model" if best.ask == "model" else capital(best.unit)
+    what = "Model" if best.ask == "model" else capital(_unit(best))
     spans = (
         strong(_sized(best) if best.ask == "model" else format_si(best.size.value)),
         f" ({_span(best.size)}, {format_percent(best.size.level)} range)",
@@ -382,7 +387,7 @@ def _facts(found: Reaches, best: BudgetReach) -> Iterator[Labelled]:
     yield (what, spans)
     if best.ask == "model" and best.shape is not None:
         yield "Shape", _shape(best.shape)
-        yield "Trained on", f"{format_si(best.training_budget.value)} {best.unit}"
+        yield "Trained on", f"{format_si(best.training_budget.value)} {_unit(best)}"
     elif best.params is not None and best.unit == "tokens":
         per_param = f"{amounts.digits(best.training_budget.value / best.params.value)} tokens per parameter"
         yield "That is", f"{per_param} ({format_si(best.params.value)} parameters)"
@@ -437,11 +442,11 @@ def _chart(best: BudgetReach) -> Chart:
     sizes = [f"{format_si(each.value)} on {count(size)}" for size, each, _ in points.values()]
     return Chart(
         name="reach-sizes",
-        title=f"{capital(best.unit)} within the limits",
+        title=f"{capital(_unit(best))} within the limits",
         subtitle=f"shaded: the {format_percent(best.size.level)} range",
-        alternative=f"{capital(best.unit)} by number of accelerators: {', '.join(sizes)}.",
+        alternative=f"{capital(_unit(best))} by number of accelerators: {', '.join(sizes)}.",
         x=Axis(title="number of accelerators", is_log=True),
-        y=Axis(title=f"{prefix} {best.unit}".strip(), is_log=True),
+        y=Axis(title=f"{prefix} {_unit(best)}".strip(), is_log=True),
         series=(line, star(best.recommended, *at)),
         notes=(Note(x=at[0], y=at[1], text=count(best.recommended.num_accelerators), is_above=True),),
         bands=(band,),
@@ -449,7 +454,7 @@ def _chart(best: BudgetReach) -> Chart:
 
 
 def _hover(best: BudgetReach, each: Within) -> Iterator[str]:
-    yield f"{format_si(each.amount.value)} {best.unit}"
+    yield f"{format_si(each.amount.value)} {_unit(best)}"
     yield title_of(each.candidate)
     yield amounts.ranged(each.candidate.time_s, amounts.duration)
     if each.candidate.usd is not None:
@@ -462,14 +467,14 @@ def _reach_table(best: BudgetReach, shown: Sequence[Within]) -> Table:
 
     columns = (
         numbers("N", "candidate.num_accelerators", is_header=True, meaning="number of accelerators"),
-        numbers(capital(best.unit), "amount.value", format_si),
+        numbers(capital(_unit(best)), "amount.value", format_si),
         numbers("90 % range", ends),
         numbers("Time", "candidate.time_s", amounts.duration),
         numbers(amounts.currency(), "candidate.usd", amounts.sums),
         words("Limited by", "limit"),
         words("", lambda each: Cell(text="recommended" if _is_taken(best, each) else "")),
     )
-    caption = f"Each number of accelerators: the most {best.unit} within the limits"
+    caption = f"Each number of accelerators: the most {_unit(best)} within the limits"
     return table_of("reach-sizes", columns, shown, caption=caption)
 
 

@@ -5,14 +5,13 @@ Units are read from the column's name. Nothing is guessed: what cannot be read i
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from equipoise.errors import DataError
+from equipoise.errors import DataError, SpecError
 from equipoise.runs.readers.cells import (
     BATCH,
     ENTRY,
@@ -42,12 +41,13 @@ _SUCCESS = frozenset({"", "success", "ok"})
 _WORK_SAMPLES = 1_000_000.0
 _RATES = frozenset({"samples", "tokens"})
 
-# A file with several of these holds several curves; each is spelt as its catalogue spells it.
-_SERIES: Mapping[str, Callable[[Catalogue, str], str | None]] = {
-    "workload": lambda catalogue, raw: catalogue.workload_slug(raw),
-    "accelerator": lambda catalogue, raw: catalogue.accelerator_slug(raw),
-    STRATEGY: lambda _, raw: raw,
-    PRECISION: lambda _, raw: raw.lower(),
+# A file with several of these holds several curves; each is spelt as its catalogue spells it, which knows
+# what is asked about.
+_SERIES: Mapping[str, Callable[[Catalogue, str, Sequence[str]], str | None]] = {
+    "workload": lambda catalogue, raw, _: catalogue.workload_slug(raw),
+    "accelerator": Catalogue.slug_in_file,
+    STRATEGY: lambda _, raw, __: raw,
+    PRECISION: lambda _, raw, __: raw.lower(),
 }
 # Rows without them belong to every value: one rank needs no strategy, and a precision may be stated once.
 _SHARED = frozenset({STRATEGY, PRECISION})
@@ -219,13 +219,18 @@ def _of_series(
     rows: Sequence[TextRow], column: str, wanted: str | None, where: str, catalogue: Catalogue
 ) -> list[TextRow]:
     """The rows of one workload or accelerator. Raises DataError where one of several must be chosen."""
-    spelt = partial(_SERIES[column], catalogue)
-    names = {raw: spelt(raw) or raw for raw in dict.fromkeys(row.cells[column].strip() for row in rows)}
+    spelt = _SERIES[column]
+    aim = None if wanted is None else spelt(catalogue, wanted, ()) or wanted
+    asked = () if aim is None else (aim,)
+    try:
+        held = dict.fromkeys(row.cells[column].strip() for row in rows)
+        names = {raw: spelt(catalogue, raw, asked) or raw for raw in held}
+    except SpecError as err:
+        raise DataError(f"{where}: column {column}: {err}") from err
     everywhere = {""} & set(names) if column in _SHARED else set()
     names = {raw: name for raw, name in names.items() if raw not in everywhere}
-    if wanted is not None:
-        aim = spelt(wanted) or (wanted if wanted in names else _typed(column, wanted, catalogue)) or wanted
-        chosen = {raw for raw, name in names.items() if aim in {raw, name}}
+    if wanted is not None and aim is not None:
+        chosen = {raw for raw, name in names.items() if name == aim or raw == wanted}
         if not chosen and any(names):
             raise DataError(f"{where}: no row has {column} {echo(wanted)}; it has {listed([*names])}")
         names = dict.fromkeys(chosen, aim) or names
@@ -260,9 +265,3 @@ def _of_batch(rows: list[TextRow], wanted: int | None, where: str) -> list[TextR
     if not kept:
         raise DataError(f"{where}: no row has {BATCH} {wanted:,}; it has {held}")
     return kept
-
-
-def _typed(column: str, wanted: str, catalogue: Catalogue) -> str | None:
-    """The slug of an accelerator that a person named, perhaps by a short name."""
-    found = catalogue.hardware.find(wanted) if column == "accelerator" else None
-    return None if found is None else found.slug

@@ -288,6 +288,16 @@ def charged_for(paid: Charges) -> tuple[tuple[str, float], ...]:
     )
 
 
+def power_price(answer: Answer, best: Candidate) -> str:
+    """What a kilowatt-hour costs that the money of an owned machine is made of."""
+    rates = next(each.rates for each in answer.systems if each.name == best.system)
+    power = rates[best.terms].electricity
+    if power is None:
+        return ""
+    whose = "" if answer.question.electricity_usd_per_kwh is not None else " (--electricity)"
+    return f", {amounts.rate(power.usd_per_kwh.value)} per kWh{whose}"
+
+
 def _money(answer: Answer, best: Candidate) -> Iterator[Span]:
     taken_h = best.accelerator_hours
     hours = "" if taken_h is None else f"{amounts.digits(taken_h)} accelerator-hours"
@@ -305,7 +315,7 @@ def _money(answer: Answer, best: Candidate) -> Iterator[Span]:
         yield f" = {amounts.digits(usd.value)} USD at {own[1]:g} {own[0]}{dated}"
     yield f"; {hours}"
     if best.price is not None and best.price.is_owned:
-        yield " of your own machine: electricity only"
+        yield f" of your own machine: electricity only{power_price(answer, best)}"
     elif best.price is not None:
         where = f" ({sentence(best.price.basis)})" if answer.question.compares_rentable else _lone_offer(best)
         yield f" at {amounts.rate(best.price.usd_per_accelerator_hour)}{where}"
