@@ -293,8 +293,8 @@ def _lora_targets(text: str) -> LoraTargets:
 
 
 def _implementation(text: str, *, is_modern: bool) -> Implementation:
-    """Whether a compiler, graphs of whole layers, or kernels written for all between products (Unsloth: norms,
-    rotations, activations, adapters, loss) launched the kernels; what states none of these ran as written.
+    """Whether a compiler, graphs of whole layers, or kernels written for what is between products (Unsloth:
+    norms, rotations, adapters, loss) launched the kernels; what states none of these ran as written.
     """
     if _has(text, r"eager|(?:no|not|without)[- ]compiled?|compile=(?:no|false|0)"):
         return "eager"
