@@ -21,7 +21,7 @@ from equipoise.report import html, terminal
 from equipoise.report.blocks import Facts, Table, Tiles
 from equipoise.report.figures import charts, figure_json
 from equipoise.report.pages.answer import ANSWER
-from equipoise.report.pages.answer.compare import flip_words
+from equipoise.report.pages.answer.compare import around_choice, flip_words
 from equipoise.report.pages.answer.head import power_price, title_of
 from equipoise.report.terminal import SCREEN_LINES
 from equipoise.spec.cluster import cluster
@@ -494,6 +494,37 @@ def test_the_short_form_shows_the_sizes_around_the_choice():
     table = next(each for each in ANSWER.brief(answer, 5) if isinstance(each, Table))
     assert 2 <= len(table.rows) <= 8
     assert any(cell.badge is not None for row in table.rows for cell in row)
+
+
+def test_the_sizes_that_the_lines_name_come_first_among_the_rows():
+    answer = made_answer()
+    best = answer.recommended
+    (middle,) = [each for each in answer.time_values if each.candidate == best.id]
+    far = answer.candidates[0]
+    values = (replace(middle, from_usd_per_hour=0.0, candidate=far.id), middle)
+    answer = replace(answer, time_values=values, offers=())
+    assert facts(answer)["An hour"].endswith(f"less: {far.num_accelerators}")
+    shown = around_choice(answer, 4)
+    assert {far.id, best.id} <= {each.id for each in shown}
+
+
+def test_time_and_money_by_size_has_both():
+    text = printed(made_answer(), full=True)
+    table = text[text.index("Time and money by number") :].split("recommended")[0]
+    best = made_answer().recommended
+    line = next(each for each in table.splitlines() if each.startswith(f"{best.num_accelerators} "))
+    assert f"{TIME}, {MONEY}" in line
+
+
+def test_what_the_short_form_has_no_room_for_is_named():
+    # Of three systems energy and returns give their lines to rows.
+    answer = made_answer()
+    systems = tuple(replace(answer.systems[0], name=name) for name in ("red", "blue"))
+    answer = replace(answer, systems=(*answer.systems, *systems))
+    assert "Energy" not in facts(answer)
+    more = printed(answer).split("--full")[1]
+    assert "Energy" in more
+    assert "Returns" in more
 
 
 def test_the_recommended_row_is_marked(parsed):

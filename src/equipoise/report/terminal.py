@@ -12,6 +12,7 @@ from rich.text import Text
 from equipoise import __version__
 from equipoise.report.blocks import (
     SCREEN_ROWS,
+    Badge,
     Block,
     Bullets,
     Cell,
@@ -415,7 +416,7 @@ def _cell(cell: Cell) -> Text:
 def _matrix(block: PairMatrix, console: Console) -> Iterator[Text]:
     """The words in columns of one width; those that do not fit next to the names follow below."""
     first = max(cell_len(name) for name, _, _ in block.rows)
-    texts = [badge.text for _, _, words in block.rows for badge in words if badge]
+    texts = [_badge_words(badge) for _, _, words in block.rows for badge in words if badge]
     width = max(map(cell_len, (*block.heads, *texts))) + 2
     step = max(1, (console.width - first) // width)
     yield Text()
@@ -427,11 +428,16 @@ def _matrix(block: PairMatrix, console: Console) -> Iterator[Text]:
         for name, _, words in block.rows:
             line = Text(f"{name:<{first}}", "bold")
             for badge in words[shown]:
-                text, tone = (badge.text, TONES[badge.tone]) if badge else ("", "")
+                text, tone = (_badge_words(badge), TONES[badge.tone]) if badge else ("", "")
                 line.append(f"{text:>{width}}", tone)
             yield from _paragraph(line, console)
     for badge, meaning in block.legend:
         yield from _item(Text.assemble((badge.text, TONES[badge.tone]), f": {meaning}"), console)
+
+
+def _badge_words(badge: Badge) -> str:
+    """A badge in a table, with its second line behind it."""
+    return f"{badge.text}, {badge.detail}" if badge.detail else badge.text
 
 
 def _panels(block: Panels, console: Console) -> Iterator[Text]:

@@ -420,9 +420,10 @@ def around_choice(answer: Answer, num_rows: int) -> tuple[Candidate, ...]:
             (each for each in answer.candidates if (each.system, each.terms) == (best.system, best.terms)),
             key=lambda each: _distance(each, best),
         )
-        smaller = [each for each in near if each.num_accelerators < best.num_accelerators]
-        near = [*smaller[:1], *near]  # what the recommended size is compared with, however few rows there are
-        chosen = set(list(dict.fromkeys((best.id, *others, *(each.id for each in near))))[:num_rows])
+        # What the lines above name comes first, the next smaller size of it.
+        named = head.named_beside(answer, best)
+        ordered = dict.fromkeys((best.id, *others, *named, *(each.id for each in near)))
+        chosen = set([*ordered][:num_rows])
     return tuple(each for each in answer.candidates if each.id in chosen)[:num_rows]
 
 

@@ -682,13 +682,27 @@ def shown_values(answer: Answer, best: Candidate) -> tuple[TimeValue, ...]:
 
 
 def _values_around(answer: Answer, best: Candidate) -> str | None:
-    """From which value of an hour on another candidate costs less than the choice; None without prices.
+    """From which value of an hour on another candidate costs less than the choice; None without prices."""
+    parts = _around_value(answer, best)
+    if not parts:
+        return None
+    # Of one system on several terms a number alone would not say which.
+    has_terms = any(each.system == best.system and each.terms != best.terms for _, each in parts)
+    pairs = (
+        f"{worth}: {offer_title(each) if has_terms else _value_name(each, best)}" for worth, each in parts
+    )
+    counted = ", with starting" if _noticed_start_s(answer, best) else ""
+    return f"worth {'; '.join(pairs)}{counted}"
+
+
+def _around_value(answer: Answer, best: Candidate) -> list[tuple[str, Candidate]]:
+    """The value of an hour at which the choice costs least, and its neighbours, each with its candidate.
 
     Where the choice costs least at no value: the nearest slower and faster ones that do.
     """
     values = shown_values(answer, best)
     if len(values) < 2 or best.time_s is None:  # noqa: PLR2004 - one candidate at every value
-        return None
+        return []
     found = [answer.candidate(each.candidate) for each in values]
     at = next((place for place, each in enumerate(found) if each.id == best.id), None)
     if at is not None:
@@ -700,13 +714,31 @@ def _values_around(answer: Answer, best: Candidate) -> str | None:
         at = min(max(0, next(faster, len(values)) - 1), len(values) - 2)
         parts = [(f"less than {hour_usd(values[at + 1])} {amounts.currency()}", at)]
     parts += [("more", at + 1)] if at + 1 < len(values) else []
-    shown = [found[place] for _, place in parts]
-    # Of one system on several terms a number alone would not say which.
-    has_terms = any(each.system == best.system and each.terms != best.terms for each in shown)
-    names = [offer_title(each) if has_terms else _value_name(each, best) for each in shown]
-    counted = ", with starting" if _noticed_start_s(answer, best) else ""
-    pairs = (f"{worth}: {name}" for (worth, _), name in zip(parts, names, strict=True))
-    return f"worth {'; '.join(pairs)}{counted}"
+    return [(words, found[place]) for words, place in parts]
+
+
+def named_beside(answer: Answer, best: Candidate) -> list[str]:
+    """The ids of the candidates that the first lines name next to the recommended one, the nearest first."""
+    sizes = same_group(answer, best)
+    at = next((place for place, each in enumerate(sizes) if each.id == best.id), None)
+    steps = []
+    if at is not None:
+        steps = [*sizes[max(0, at - 1) : at], *sizes[at + 1 : at + 2]]
+        longer = None
+        if at > 0 and not _pays(sizes[at - 1], best, answer.question.start_s):
+            longer = _longer_that_pays(answer, sizes, at)
+        steps += [] if longer is None else [longer]
+    values = [each for _, each in _around_value(answer, best)]
+    return [each.id for each in (*steps, *values) if each.id != best.id]
+
+
+def left_out(answer: Answer) -> str:
+    """The labels of the figures that the short form has no room for."""
+    best = answer.recommended
+    if best is None:
+        return ""
+    shown = {label for label, _ in _facts(answer, best, is_brief=True)}
+    return ", ".join(label for label, _ in _facts(answer, best, is_brief=False) if label not in shown)
 
 
 def _value_name(each: Candidate, best: Candidate) -> str:

@@ -227,7 +227,7 @@ def _matrix(answer: Answer) -> PairMatrix:
     rows = [(count(size), [cells[size].get(group) for group in groups]) for size in sorted(cells)]
     most = _MOST_ROWS if len(groups) <= _MOST_WIDE_COLUMNS else _MOST_NARROW_ROWS
     rows, num_left_out = _within(_merged(rows), most)
-    more = f"; {num_left_out} more sizes below" if num_left_out else ""
+    more = f"; {plural(num_left_out, 'more size')} below" if num_left_out else ""
     return PairMatrix(
         name="answer-matrix",
         caption=f"Time and money by number of accelerators{more}",
