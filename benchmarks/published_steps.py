@@ -369,6 +369,8 @@ def main() -> None:
     held = held_out_steps(rows, source_of)
     print(by_group("source", held, [source_of(row) for row in rows]))
     print("\n" + by_group("software", held, [_facts(row)[1] for row in rows]))
+    trained = ["unknown" if row.strategy is None else row.strategy.trained for row in rows]
+    print("\n" + by_group("weights trained", held, trained))
     against(f"a constant MFU of {CONSTANT_MFU:.0%}", constant_mfu(), held)
     against("Calculon", calculon(rows), held)
     if asked.llm_analysis_python:
