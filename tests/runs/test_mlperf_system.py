@@ -110,7 +110,7 @@ def test_unknown_names_stay_raw_and_are_counted():
     assert machine[0] == "Frobnicator 9"
     (row,) = names.rows()
     assert (row.kind, row.raw, row.count) == ("accelerator", "Frobnicator 9", 2)
-    assert "hardware.toml" in row.edit
+    assert "--hardware" in row.edit
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from equipoise.runs.readers.exports import exported
 from equipoise.runs.sources import ARCHIVE_SUFFIXES, DataSource, open_source
 from equipoise.runs.sources.gate import ReadLimits
 from equipoise.runs.workers import Division, ShareResult, SourceShare, context_of, parse_shares
+from equipoise.spec import hardware, workload
 from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.spec.mlperf import round_order
 
@@ -270,7 +271,7 @@ ORIGIN = "imported"
 # A score is the official time to a stated target.
 NO_SCORE = "imported runs; no official score"
 # The names that a catalogue knows, and the file to edit where it does not.
-_EDITS = {"workload": "workloads.toml: --workloads FILE", "accelerator": "hardware.toml: --hardware FILE"}
+_EDITS = {"workload": workload.EDIT, "accelerator": hardware.EDIT}
 _TEXTS = ("system", "submitter", PRECISION, "framework", STRATEGY)
 
 
