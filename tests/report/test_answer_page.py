@@ -174,7 +174,8 @@ def test_a_start_that_is_a_good_part_of_the_time_is_in_money_and_named():
     question = replace(answer.question, training_tokens=1e6)
     best = replace(answer.recommended, time_s=replace(answer.recommended.time_s, value=600.0))
     found = facts(replace(answer, question=question, recommended=best))
-    assert "5 min of starting" in found["Time"]
+    assert "starting" in found["Time"]
+    assert "5 min" in found["Time"]
     assert f"with starting {amounts.money(1.5 * best.usd.value)}" in found["Money"]
     assert "with starting" in found["An hour"]
     long = facts(replace(answer, question=question))  # 7,800 s
@@ -509,11 +510,10 @@ def test_the_sizes_that_the_lines_name_come_first_among_the_rows():
 
 
 def test_time_and_money_by_size_has_both():
-    text = printed(made_answer(), full=True)
-    table = text[text.index("Time and money by number") :].split("recommended")[0]
-    best = made_answer().recommended
-    line = next(each for each in table.splitlines() if each.startswith(f"{best.num_accelerators} "))
-    assert f"{TIME}, {MONEY}" in line
+    answer = made_answer()
+    size = str(answer.recommended.num_accelerators)
+    lines = [each for each in printed(answer, full=True).splitlines() if each.startswith(f"{size} ")]
+    assert any(re.search(rf"{TIME}\W+{MONEY}", each) for each in lines)
 
 
 def test_what_the_short_form_has_no_room_for_is_named():

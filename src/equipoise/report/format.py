@@ -223,6 +223,8 @@ _USUAL_DIGITS, _LIMIT_DIGITS = 3, 6
 _MONEY_DIGITS: Final[ContextVar[int]] = ContextVar("money_digits", default=_USUAL_DIGITS)
 
 
+# Times that differ by less are equal.
+_ROUNDING: Final = 2.0**-30
 _LIMIT_S: Final[ContextVar[float]] = ContextVar("limit_s", default=math.inf)
 
 
@@ -243,7 +245,7 @@ def duration(seconds: float) -> str:
     written = (f"{seconds / unit_s:.{each}g}" for each in range(_USUAL_DIGITS, _LIMIT_DIGITS))
     for text in (format_time(seconds, unit_s).replace(",", ""), *written):
         shown_s = float(text) * unit_s
-        is_apart = seconds != limit_s or math.isclose(shown_s, limit_s, rel_tol=1e-9)
+        is_apart = seconds != limit_s or math.isclose(shown_s, limit_s, rel_tol=_ROUNDING)
         if (shown_s > limit_s) == (seconds > limit_s) and is_apart:
             return usual if usual.replace(",", "").startswith(f"{text} ") else f"{text} {unit}"
     return f"{seconds / unit_s:.{_LIMIT_DIGITS}g} {unit}"
