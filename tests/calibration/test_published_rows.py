@@ -402,7 +402,7 @@ def test_names_are_found_in_longer_texts():
 
 
 def test_a_model_needs_sizes_or_a_name():
-    with pytest.raises(DataError, match=r"'x': .*layers, hidden .*heads.*workloads\.toml.*--workloads"):
+    with pytest.raises(DataError, match=r"'x': .*layers, hidden .*heads.*--workloads FILE"):
         model_of(TextRow(place="here", cells={"workload": "x"}))
 
 

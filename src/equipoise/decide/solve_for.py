@@ -56,6 +56,8 @@ _NUM_DIGITS: Final = 6
 _MOST_STEPS: Final = 60
 # How often tokens are solved for, each time with the usual batch of the amount found before.
 _MOST_BATCHES: Final = 4
+# How closely the amount is found from which on the usual batch is larger: to the digits that documents state.
+_AMOUNT_APART: Final = 1e-6
 
 
 class Within(Struct, frozen=True, kw_only=True):
@@ -194,19 +196,46 @@ def _within(asked: _Asked, collected: Collected, one: SystemCandidates, size: Ca
     Assumes that the batch hardly changes once it is that of the amount before: a usual one grows more slowly.
     """
     workload = collected.inputs.training.workload
+    before: tuple[Collected, _SizeSolver, Within] | None = None
     for _ in range(_MOST_BATCHES):
-        found = _SizeSolver(query=asked.query, inputs=collected.inputs, system=one, start=size).within()
+        solver = _SizeSolver(query=asked.query, inputs=collected.inputs, system=one, start=size)
+        found = solver.within()
         # Less than a step is refused later, whatever its batch.
         if found is None or found.amount.value < _step_amount(size, workload):
             break
         following = asked.collected(found.amount.value / _unit_tokens(workload), collected)
+        if before is not None and following is before[0]:
+            return _where_the_batch_grows(asked, before, (collected, solver, found))
         same = (
             (system, each) for system in following.systems for each in system.candidates if each.id == size.id
         )
         if following is collected or (there := next(same, None)) is None:
             break
+        before = (collected, solver, found)
         collected, (one, size) = following, there
     return found
+
+
+def _where_the_batch_grows(
+    asked: _Asked,
+    one: tuple[Collected, "_SizeSolver", Within],
+    other: tuple[Collected, "_SizeSolver", Within],
+) -> Within:
+    """What a size does where each of two batches reaches an amount whose usual batch is the other.
+
+    So it is where the larger batch, which more tokens have, is shared out worse: the most is the last amount
+    before the batch grows.
+    """
+    (smaller, solver, found), (_, _, less) = sorted((one, other), key=lambda each: -each[2].amount.value)
+    low, high = less.amount.value, found.amount.value
+    unit = _unit_tokens(smaller.inputs.training.workload)
+    while high - low > _AMOUNT_APART * high:
+        middle = (low + high) / 2.0
+        if asked.collected(middle / unit, smaller) is smaller:
+            low = middle
+        else:
+            high = middle
+    return solver.at_amount(low, found)
 
 
 def _step_amount(candidate: Candidate, workload: Workload) -> float:
@@ -311,6 +340,15 @@ class _SizeSolver(Struct, frozen=True, kw_only=True):
             ),
             candidate=self._at(amount / scale),
             limit=limit,
+        )
+
+    def at_amount(self, amount: float, found: Within) -> Within:
+        """The same for less than a limit allows."""
+        less = _rounded_down(amount)
+        return Within(
+            amount=replace(found.amount, value=less, low=min(less, found.amount.low)),
+            candidate=self._at(less / (self._samples * _unit_tokens(self.inputs.training.workload))),
+            limit=found.limit,
         )
 
     @property

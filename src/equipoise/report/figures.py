@@ -335,7 +335,8 @@ def _even_numbers(low: float, high: float) -> list[float]:
     """Multiples of 1, 2 or 5 times a power of ten, between two numbers that lie close together."""
     apart = (high - low) / MOST_TICKS
     decade = 10.0 ** math.floor(math.log10(apart))
-    step = next(digit * decade for digit in (1, 2, 5, 10) if digit * decade >= apart)
+    # The least numbers there are have too few digits for a step of ten decades to be as large.
+    step = next((digit * decade for digit in (1, 2, 5, 10) if digit * decade >= apart), apart)
     return [step * place for place in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
