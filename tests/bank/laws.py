@@ -485,15 +485,31 @@ def _kept_within(each, needed):
     )
 
 
+def _beyond_limits(before, after):
+    """Candidates that a limit of the question before had tried, and that of the one after need not."""
+    steps = (before.get("refusal") or {}).get("relaxations", ())
+    found = {each["candidate"] for each in steps if each["constraint"] == "max_accelerators"}
+    if before["question"]["deadline_s"] != after["question"]["deadline_s"]:
+        largest = {}
+        for each in after["candidates"]:
+            largest[each["accelerator"]] = max(each["num_accelerators"], largest.get(each["accelerator"], 0))
+        found |= {
+            each["id"]
+            for each in before["candidates"]
+            if each["num_accelerators"] > largest.get(each["accelerator"], math.inf)
+        }
+    return found
+
+
 def freedom(before, after, *, by="limit"):
     """Law 3: after asks as before with more freedom: by a looser limit, by more systems or sizes, or by `strategy`.
 
     More strategies may make a candidate faster; nothing else may change its numbers. What a refusal names beyond
-    the limit of size is shown for that refusal alone: it may not be taken, and need not be there afterwards.
+    the limit of size is shown for that refusal alone: it may not be taken, and need not be there afterwards. Nor
+    need sizes that were tried because a deadline needs them, where a later one, or none, needs no such.
     """
     found = []
-    steps = (before.get("refusal") or {}).get("relaxations", ())
-    beyond = {each["candidate"] for each in steps if each["constraint"] == "max_accelerators"}
+    beyond = _beyond_limits(before, after)
     rows = {each["id"]: each for each in after["candidates"]}
     for each in before["candidates"]:
         other = rows.get(each["id"])

@@ -63,6 +63,7 @@ def _screen(answer: Answer, num_rows: int) -> tuple[Block, ...]:
     others = known - {each.system for each in shown} if len(shown) > 1 else ()
     unfit = [each.title for each in answer.systems if each.name not in known and not answer.refusal]
     left_out = head.left_out(answer)
+    counted = ((len(answer.candidates), "candidate"), "how to run it" if answer.is_launched else "")
     return (
         *(overview.refusal_blocks(answer) if answer.recommended is None else ()),
         *(note(sentence(each)) for each in why),
@@ -77,8 +78,7 @@ def _screen(answer: Answer, num_rows: int) -> tuple[Block, ...]:
             (len(others), "other system"),
             (sum(each not in why for each in answer.notes), "note"),
             (0 if left_out else len(answer.reasons), "reason"),  # one line has no room for both
-            (len(answer.candidates), "candidate"),
-            "how to run it" if answer.is_launched else "",
+            *(() if left_out and others else counted),  # nor for these
         ),
     )
 
