@@ -1,6 +1,7 @@
-"""Whether a whole strategy is legal, by the rules of the search one after the other."""
+"""Small limits, and whether a whole strategy is legal, by the rules of the search one after the other."""
 
 from equipoise.perfmodel.space import (
+    Limits,
     adapter_fault,
     axes_fault,
     exchange_fault,
@@ -9,6 +10,40 @@ from equipoise.perfmodel.space import (
     precision_fault,
     split_fault,
     state_fault,
+)
+
+SMALL = Limits(
+    node_size=8,
+    peer_ranks=2,
+    layers=6,
+    hidden=64,
+    heads=4,
+    kv_heads=2,
+    experts=0,
+    sequence=64,
+    precisions=("bf16", "fp32"),
+)
+EXPERTS = Limits(
+    node_size=8,
+    peer_ranks=8,
+    layers=4,
+    hidden=64,
+    heads=4,
+    kv_heads=4,
+    experts=4,
+    sequence=64,
+    precisions=("bf16",),
+)
+SAMPLES = Limits(
+    node_size=8,
+    peer_ranks=8,
+    layers=50,
+    hidden=0,
+    heads=0,
+    kv_heads=0,
+    experts=0,
+    sequence=1,
+    precisions=("fp32",),
 )
 
 

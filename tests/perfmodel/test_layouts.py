@@ -5,45 +5,11 @@ from itertools import product
 
 import pytest
 from exhaustive import legal_strategies, strategy_at
-from legal import fault
+from legal import EXPERTS, SAMPLES, SMALL, fault
 
 from equipoise.perfmodel.layouts import divisors
-from equipoise.perfmodel.space import Limits, Space
+from equipoise.perfmodel.space import Space
 from equipoise.spec.strategy import PRECISIONS, Strategy
-
-SMALL = Limits(
-    node_size=8,
-    peer_ranks=2,
-    layers=6,
-    hidden=64,
-    heads=4,
-    kv_heads=2,
-    experts=0,
-    sequence=64,
-    precisions=("bf16", "fp32"),
-)
-EXPERTS = Limits(
-    node_size=8,
-    peer_ranks=8,
-    layers=4,
-    hidden=64,
-    heads=4,
-    kv_heads=4,
-    experts=4,
-    sequence=64,
-    precisions=("bf16",),
-)
-SAMPLES = Limits(
-    node_size=8,
-    peer_ranks=8,
-    layers=50,
-    hidden=0,
-    heads=0,
-    kv_heads=0,
-    experts=0,
-    sequence=1,
-    precisions=("fp32",),
-)
 
 
 def strategies(space, limits, most_elements=500):

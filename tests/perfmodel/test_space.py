@@ -3,49 +3,15 @@
 import re
 
 import pytest
-from legal import fault
+from legal import EXPERTS, SMALL, fault
 
 from equipoise.errors import SpecError
 from equipoise.perfmodel.load import workload_load
 from equipoise.perfmodel.machine import machine
-from equipoise.perfmodel.space import Limits, Space, limits
+from equipoise.perfmodel.space import Space, limits
 from equipoise.spec.cluster import cluster
 from equipoise.spec.strategy import Strategy
 from equipoise.spec.workload import workload
-
-SMALL = Limits(
-    node_size=8,
-    peer_ranks=2,
-    layers=6,
-    hidden=64,
-    heads=4,
-    kv_heads=2,
-    experts=0,
-    sequence=64,
-    precisions=("bf16", "fp32"),
-)
-EXPERTS = Limits(
-    node_size=8,
-    peer_ranks=8,
-    layers=4,
-    hidden=64,
-    heads=4,
-    kv_heads=4,
-    experts=4,
-    sequence=64,
-    precisions=("bf16",),
-)
-SAMPLES = Limits(
-    node_size=8,
-    peer_ranks=8,
-    layers=50,
-    hidden=0,
-    heads=0,
-    kv_heads=0,
-    experts=0,
-    sequence=1,
-    precisions=("fp32",),
-)
 
 
 @pytest.mark.parametrize(

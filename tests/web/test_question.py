@@ -140,6 +140,12 @@ def test_sizes_are_bounded_below_what_a_command_line_may_ask(key):
         asking(**{key: "1e6"})
 
 
+def test_a_usual_guess_of_two_words_is_answered_with_the_key_of_the_address():
+    with pytest.raises(WrongFieldsError) as raised:
+        asking(batch_size="8")
+    assert "global_batch" in raised.value.reasons[0]
+
+
 def test_controls_follow_the_kind_of_the_field():
     found = controls("advise", runs=("mine",))
     assert isinstance(found["workload"], Text)

@@ -132,7 +132,7 @@ class _GroupedHelp(_PlainWords, TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - typer's own
         """The verb that the first word names."""
         if not ctx.resilient_parsing and args[0] not in verbs():
-            raise complaints.unknown("there is no verb", args[0], verbs(), of="verbs")
+            raise complaints.unknown("there is no verb", args[0], verbs(), f"verbs: {', '.join(verbs())}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: object, formatter: HelpFormatter) -> None:  # noqa: ARG002 - typer passes it

@@ -74,19 +74,18 @@ def _unknown_option(option: str, command: Any, ctx: Any, declared: Sequence[str]
         meant = [each for each in _WRITING if each in declared][:1]
     if meant:
         return UsageError(f"{what} {option!r}; did you mean {' or '.join(map(repr, meant))}?")
-    is_listed = len(declared) <= _MOST_LISTED
-    of = "options" if is_listed else f"`{ctx.command_path} --help` lists its options"
-    return unknown(what, option, declared, of=of)
+    all_of_them = f"options: {', '.join(declared)}"
+    if len(declared) > _MOST_LISTED:
+        all_of_them = f"`{ctx.command_path} --help` lists its options"
+    return unknown(what, option, declared, all_of_them)
 
 
-def unknown(what: str, found: str, known: Sequence[str], *, of: str) -> UsageError:
-    """For a name that is none of those there are: the nearest, else all. of: what they are names of, or, of
-    too many for a line, where they are listed.
-    """
+def unknown(what: str, found: str, known: Sequence[str], all_of_them: str) -> UsageError:
+    """For a name that is none of those there are: the nearest, else what is said of all of them."""
     near = get_close_matches(found, known, n=3, cutoff=_NEAR)
     if near:
         return UsageError(f"{what} {found!r}; did you mean {' or '.join(map(repr, near))}?")
-    return UsageError(f"{what} {found!r}; {of if '`' in of else of + ': ' + ', '.join(known)}")
+    return UsageError(f"{what} {found!r}; {all_of_them}")
 
 
 def _name(param: Any) -> str:  # noqa: ANN401 - typer's own

@@ -546,8 +546,7 @@ def _strategy_words(chosen: Strategy, query: TrainingQuery, survey: Survey | Non
     if "implementation" not in stated:
         model = None if survey is None else survey.problem.model.calibration
         ran_eager = any(each.name == model and each.is_eager for each in SOFTWARE)
-        ran_eager = ran_eager and chosen.implementation == "compiled"
-        unlike = f", unlike the steps of {model}" if ran_eager else ""
+        unlike = f", unlike the steps of {model}" if ran_eager and chosen.implementation == "compiled" else ""
         yield f"{chosen.implementation} code{unlike} (--fix implementation=eager,compiled)"
     if query.software is None and survey is not None:
         yield from _software_words(survey.problem, chosen)

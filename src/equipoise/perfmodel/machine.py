@@ -88,6 +88,7 @@ class Machine(Struct, frozen=True, kw_only=True):
     host_byte_per_s: Floats
     switch_reduces: Floats
     keeps_order: Floats
+    peer_ranks: Floats
     asynchronous_products: Floats = 0.0
     pads_heads: Floats = 0.0
     has_groups: Floats = 0.0
@@ -96,7 +97,6 @@ class Machine(Struct, frozen=True, kw_only=True):
     bridge_slowdown: Floats = 1.0
     oversubscription: Floats = 1.0
     leaf_ranks: Floats = 1.0
-    peer_ranks: Floats = np.inf
 
     @property
     def wires(self) -> Wires:

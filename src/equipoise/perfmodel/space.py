@@ -141,7 +141,7 @@ def limits(load: Load, machine: Machine) -> Limits:
     peaks = (float(peak) for peak in machine.peak_flop_per_s)
     return Limits(
         node_size=int(machine.node_size),
-        peer_ranks=int(min(machine.peer_ranks, machine.node_size)),
+        peer_ranks=int(machine.peer_ranks),
         layers=int(load.layers),
         hidden=int(load.hidden),
         heads=int(load.heads),

@@ -55,12 +55,10 @@ def unknown_name(complaint: str, near: Iterable[str], *, kind: str, edit: str) -
 
     near: names that may be meant. kind: what `equipoise list` lists. edit: the file to add it to.
     """
-    names = ", ".join(near)
-    meant = f"; did you mean {names}?" if names else ";"
-    return UnknownNameError(
-        f"{complaint}{meant}".removesuffix(";"),
-        remedy=f"{' ' if names else '; '}`equipoise list {kind}` has all; describe another in {edit}",
-    )
+    names, remedy = ", ".join(near), f"`equipoise list {kind}` has all; describe another in {edit}"
+    if not names:
+        return UnknownNameError(complaint, remedy=f"; {remedy}")
+    return UnknownNameError(f"{complaint}; did you mean {names}?", remedy=f" {remedy}")
 
 
 def canonical(raw: str) -> str:
@@ -171,7 +169,7 @@ def _fields(kind: type[Struct]) -> dict[str, tuple[Any, bool]]:
     return found
 
 
-class Within(Struct, frozen=True):
+class PlausibleRange(Struct, frozen=True):
     """What a number of a table can be, as part of its annotation; what lies beyond is in another unit.
 
     least, most: in `unit`, wide enough for what is small or still to come.
@@ -193,7 +191,7 @@ class Within(Struct, frozen=True):
 _POWERS: Final = {9: "giga", 12: "tera", 6: "mega", 3: "kilo", -6: "micro", -3: "milli"}
 _WRITTEN: Final = (1e-2, 1e5)
 # What people call parts of the names of fields.
-_SPOKEN: Final = {
+_COMMON_NAMES: Final = {
     "bandwidth": "byte_per_s",
     "flops": "flop_per_s",
     "vram": "memory_bytes",
@@ -231,8 +229,8 @@ class FactBlock(Struct, frozen=True, kw_only=True):
         for key in self.fields:
             if key not in known:
                 meant = key
-                for spoken, ours in _SPOKEN.items():
-                    meant = meant.replace(spoken, ours)
+                for common, ours in _COMMON_NAMES.items():
+                    meant = meant.replace(common, ours)
                 near = get_close_matches(meant, known, n=1)
                 hint = f"did you mean {near[0]!r}?" if near else f"known fields: {', '.join(sorted(known))}"
                 raise SpecError(f"{self.where}: unknown field {shown(key)}; {hint}")
@@ -349,7 +347,7 @@ class FactBlock(Struct, frozen=True, kw_only=True):
         """A value as a field of a record allows it, which holds such a kind."""
         if get_origin(kind) is Annotated:
             number = self._value(key, kind.__origin__, zero=zero)
-            within: Within = kind.__metadata__[0]
+            within: PlausibleRange = kind.__metadata__[0]
             if number and not within.least <= number <= within.most:
                 raise self.refuse(key, within.expected(number))
             return number

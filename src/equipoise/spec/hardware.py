@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from equipoise.errors import SpecError
 from equipoise.spec import (
     FactBlock,
-    Within,
+    PlausibleRange,
     canonical,
     claim_name,
     close_names,
@@ -61,12 +61,12 @@ DEFAULT_GRID: Final = "world"
 
 
 # What numbers of chips and systems can be: from a small CPU or a slow network to a wafer.
-Bytes: TypeAlias = Annotated[int, Within(1e7, 1e15, "bytes")]
-MemoryRate: TypeAlias = Annotated[float, Within(1e10, 1e17, "bytes per second")]
-LinkRate: TypeAlias = Annotated[float, Within(1e6, 1e14, "bytes per second")]
-FlopRate: TypeAlias = Annotated[float, Within(1e9, 1e19, "FLOP per second")]
-Watts: TypeAlias = Annotated[float, Within(1, 1e5, "watts")]
-Latency: TypeAlias = Annotated[float, Within(1e-9, 0.5, "seconds")]
+Bytes: TypeAlias = Annotated[int, PlausibleRange(1e7, 1e15, "bytes")]
+MemoryRate: TypeAlias = Annotated[float, PlausibleRange(1e10, 1e17, "bytes per second")]
+LinkRate: TypeAlias = Annotated[float, PlausibleRange(1e6, 1e14, "bytes per second")]
+FlopRate: TypeAlias = Annotated[float, PlausibleRange(1e9, 1e19, "FLOP per second")]
+Watts: TypeAlias = Annotated[float, PlausibleRange(1, 1e5, "watts")]
+Latency: TypeAlias = Annotated[float, PlausibleRange(1e-9, 0.5, "seconds")]
 
 
 class Accelerator(Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from equipoise.errors import SpecError
 from equipoise.spec import (
     MAX_NAME_CHARS,
     FactBlock,
-    Within,
+    PlausibleRange,
     canonical,
     close_names,
     compact,
@@ -133,10 +133,10 @@ class Rollout(Struct, frozen=True, kw_only=True):
 
 
 # What numbers of models can be: from a toy to what takes a thousand times the largest there is.
-Params: TypeAlias = Annotated[float, Within(100, 1e15, "weights")]
-Flop: TypeAlias = Annotated[float, Within(1e3, 1e18, "FLOP per sample")]
-SampleBytes: TypeAlias = Annotated[float, Within(4, 1e13, "bytes per sample")]
-Tokens: TypeAlias = Annotated[int, Within(1, 1e8, "tokens")]
+Params: TypeAlias = Annotated[float, PlausibleRange(100, 1e15, "weights")]
+Flop: TypeAlias = Annotated[float, PlausibleRange(1e3, 1e18, "FLOP per sample")]
+SampleBytes: TypeAlias = Annotated[float, PlausibleRange(4, 1e13, "bytes per sample")]
+Tokens: TypeAlias = Annotated[int, PlausibleRange(1, 1e8, "tokens")]
 
 
 class Workload(Struct, frozen=True, kw_only=True):

@@ -5,7 +5,6 @@ Read from its address, as the controls of its form, with the labels of its field
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +12,7 @@ from msgspec import Struct, convert
 from msgspec.structs import replace
 
 from equipoise.decide.question.field import GROUPS, Field, Verb
-from equipoise.decide.question.query import FIELDS, TrainingQuery, default_of, fields_of, guessed, query
+from equipoise.decide.question.query import FIELDS, TrainingQuery, default_of, fields_of, meant, query
 from equipoise.errors import SpecError, UsageError
 from equipoise.files import shipped_table
 from equipoise.report.format import printable
@@ -153,7 +152,7 @@ def question(
     for key, texts in _filled(given).items():
         name = names.get(key)
         if name is None:
-            near = [each for each in guessed(key) if each in names] or get_close_matches(key, names, n=1)
+            near = meant(key, names)
             hint = f"; the nearest is {near[0]}" if near else ""
             wrong.append(f"{printable(key)}={printable(texts[0])!r} is not a field of this page{hint}")
             continue

@@ -4,7 +4,6 @@ import math
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,7 +12,7 @@ from msgspec.structs import replace
 
 from equipoise.decide.allocation.problem import HOURS, Tariff
 from equipoise.decide.question.field import MAX_ACCELERATORS, MAX_SIZES
-from equipoise.decide.question.query import FIELDS, guessed, values
+from equipoise.decide.question.query import FIELDS, meant, values
 from equipoise.errors import DataError
 from equipoise.files import read_input
 from equipoise.runs.readers.cells import TextRow, column_name, rows_of, table
@@ -246,8 +245,7 @@ class _JobFields(Struct, frozen=True, kw_only=True):
         """Refuse a field that nothing reads: a slip would otherwise be lost in silence."""
         for key in self.fields:
             if key not in self.known:
-                near = [each for each in guessed(key) if each in self.known]
-                near = near or get_close_matches(key, self.known, n=1)
+                near = meant(key, self.known)
                 hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(self.known))}"
                 raise DataError(f"{self.where}: unknown field {_echo(key)}; {hint}")
 

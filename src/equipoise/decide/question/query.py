@@ -6,7 +6,7 @@ dashboard, the Python functions and the docs.
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import date
 from difflib import get_close_matches
 from pathlib import Path
@@ -385,15 +385,23 @@ def guessed(name: str) -> tuple[str, ...]:
     return found or (() if parameter is None else (f"{fix} {parameter}=VALUE",))
 
 
+def meant(name: str, known: Collection[str]) -> list[str]:
+    """Which of some names, written with underscores, a person may mean by another; empty where unknown.
+
+    What `guesses` lists, else the nearest; of a parameter of a strategy, how `fix` states it.
+    """
+    key = name.replace("-", "_").removesuffix("_")
+    options = [each.replace("-", "_") for each in guessed(name)]
+    options = [each for each in options if each.partition(" ")[0] in known]
+    return options or get_close_matches(key, known, n=1)
+
+
 def unknown(name: str, verb: Verb | None = None) -> str:
     """What is wrong with a name that is no field, with what may be meant."""
     if verb is not None and verbs_of(name):
         return f"{name!r} is not a field of {verb}; it is one of {', '.join(verbs_of(name))}"
-    key = name.replace("-", "_").removesuffix("_")
     known = [key for key, attribute in ATTRIBUTES.items() if verb is None or verb in FIELDS[attribute].verbs]
-    meant = [each.replace("-", "_") for each in guessed(name)]
-    meant = [each for each in meant if each.partition(" ")[0] in known]
-    near = meant or get_close_matches(key, known, n=1)
+    near = meant(name, known)
     hint = f"did you mean {' or '.join(near)}?" if near else f"expected one of {', '.join(sorted(known))}"
     return f"{name!r} is not a field of a question; {hint}"
 
