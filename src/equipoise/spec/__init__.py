@@ -13,7 +13,7 @@ from functools import cache, lru_cache
 from itertools import combinations
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 from msgspec import Struct
 from msgspec.structs import fields
@@ -152,23 +152,6 @@ def _unnumbered(word: str) -> str:
     return bare if FORM.fullmatch(word) and FORM.fullmatch(bare) else word
 
 
-@cache
-def _fields(kind: type[Struct]) -> dict[str, tuple[Any, bool]]:
-    """By name, what each field of a record holds where it is not None, and whether the record needs it.
-
-    A number that has limits holds `Annotated`, with them.
-
-    Kept: types take long to find.
-    """
-    found = {}
-    for each in fields(kind):
-        held = each.type
-        if get_origin(held) in {Union, UnionType}:
-            (held,) = (one for one in get_args(held) if one is not NoneType)
-        found[each.name] = held, each.required
-    return found
-
-
 class PlausibleRange(Struct, frozen=True):
     """What a number of a table can be, as part of its annotation; what lies beyond is in another unit.
 
@@ -199,6 +182,28 @@ _COMMON_NAMES: Final = {
     "watts": "w",
     "_gb": "_bytes",
 }
+
+
+class _Field(NamedTuple):
+    """What a field of a record holds where it is not None, its range, and whether the record needs it."""
+
+    kind: Any
+    plausible: PlausibleRange | None
+    is_required: bool
+
+
+@cache
+def _fields(kind: type[Struct]) -> dict[str, _Field]:
+    """By name, the fields of a record. Kept: types take long to find."""
+    found = {}
+    for each in fields(kind):
+        held, plausible = each.type, None
+        if get_origin(held) in {Union, UnionType}:
+            (held,) = (one for one in get_args(held) if one is not NoneType)
+        if get_origin(held) is Annotated:
+            held, plausible = get_args(held)
+        found[each.name] = _Field(held, plausible, each.required)
+    return found
 
 
 class FactBlock(Struct, frozen=True, kw_only=True):
@@ -331,8 +336,11 @@ class FactBlock(Struct, frozen=True, kw_only=True):
         found: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         for name in self.fields:
             if name in read and name not in given:
-                found[name] = self._value(name, read[name][0], zero=zero)
-        for name, (_, is_required) in read.items():
+                held, plausible, _ = read[name]
+                found[name] = value = self._value(name, held, zero=zero)
+                if plausible and value and not plausible.least <= value <= plausible.most:
+                    raise self.refuse(name, plausible.expected(value))
+        for name, (_, _, is_required) in read.items():
             if name in found and not (is_required and found[name] == ()):
                 continue
             if known is not None:
@@ -345,12 +353,6 @@ class FactBlock(Struct, frozen=True, kw_only=True):
 
     def _value(self, key: str, kind: Any, *, zero: bool) -> Any:  # noqa: ANN401 - of the field
         """A value as a field of a record allows it, which holds such a kind."""
-        if get_origin(kind) is Annotated:
-            number = self._value(key, kind.__origin__, zero=zero)
-            within: PlausibleRange = kind.__metadata__[0]
-            if number and not within.least <= number <= within.most:
-                raise self.refuse(key, within.expected(number))
-            return number
         if kind is int:
             return self.count(key, zero=zero)
         if kind is float:
