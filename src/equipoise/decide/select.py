@@ -154,19 +154,32 @@ def choose(figures: Sequence[Figures], rule: Rule, balance: Mapping[Group, int |
     Fewer accelerators where two are equally good. With the objective `balance` each system offers its size of
     balance (the largest feasible one up to it, else the smallest beyond), and the cheapest of these is taken
     that no other system beats in both time and money at any size up to its own; the fastest where no price is
-    known. Limits are those of the figures, and what is compared has rule.start_s in it.
+    known. Limits are those of the figures, and what is compared has rule.start_s in it. What starting alone
+    would put before a faster one that costs less is not taken: tables show times and money without it.
     """
-    able = [each.with_start(rule.start_s) for each in figures if is_able(each, rule)]
+    shown = {each.id: each for each in figures if is_able(each, rule)}
+    able = [each.with_start(rule.start_s) for each in shown.values()]
     if not able:
         return None
     is_priced = any(each.usd is not None for each in able)
     if rule.objective != "balance":
-        return min(able, key=lambda each: order(each, rule, is_priced=is_priced)).id
+        able.sort(key=lambda each: order(each, rule, is_priced=is_priced))
+        counts_money = rule.objective in {"cost", "value_of_time"}
+        found = (
+            each
+            for each in able
+            if not counts_money or not any(_beats(shown[other.id], shown[each.id]) for other in able)
+        )
+        return next(found, able[0]).id
     sizes = up_to_balance(able, balance)
     pool = [each for members in sizes.values() for each in members]
     offers = [members[-1] for members in sizes.values()]
     offers.sort(key=lambda each: order(each, rule, is_priced=is_priced))
-    unbeaten = (each for each in offers if not any(_beats(other, each) for other in pool))
+    unbeaten = (
+        each
+        for each in offers
+        if not any(_beats(other, each) or _beats(shown[other.id], shown[each.id]) for other in pool)
+    )
     return next(unbeaten, offers[0]).id
 
 

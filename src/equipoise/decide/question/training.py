@@ -315,8 +315,6 @@ _USUAL_BATCH_TOKENS: Final = ((6.7e9, 4 * _MI), (1.3e9, _MI), (0.0, _MI // 2))
 _LARGE_DENSE: Final = (13e9, 4 * _MI)
 _LARGE_MIXTURE: Final = (100e9, 16 * _MI)
 _GROWN_FROM_TOKENS: Final = TRILLION
-# A training so many times as long as the longest published one tolerates a larger batch, as said above.
-_MUCH_LONGER: Final = 10.0
 # A batch that nobody states leaves a training so many steps: no published result has fewer than 86 (MLPerf
 # Training, Llama 2 70B with adapters, batches of 128 on 1,024 accelerators).
 FEWEST_STEPS: Final = 64
@@ -492,7 +490,7 @@ def _chosen_batch(
     is_own = usual is not None and (query.changes_workload or about.trained == "full")
     published = None if is_own else _published_batch(about, budget, scores)
     if published is not None:
-        usual, words = published, "the median of published ones"
+        usual, words = published
     elif usual is None and (known := _usual_batch(about, budget.stated_samples)) is not None:
         usual, words = known
     samples = None if usual is None else budget.samples_at(usual)
@@ -595,10 +593,14 @@ def _usual_batch(about: Workload, trained_samples: float | None = None) -> tuple
     return max(1, tokens // about.sequence_tokens), f"the usual {tokens / _MI:.3g} Mi tokens"
 
 
-def _published_batch(about: Workload, budget: TrainingBudget, scores: Scores | None) -> int | None:
-    """The median global batch of the workload's comparable results; None where none states one.
+def _published_batch(
+    about: Workload, budget: TrainingBudget, scores: Scores | None
+) -> tuple[int, str] | None:
+    """The median global batch of the workload's comparable results, and why; None where none states one.
 
-    None too where the training is of so many more samples that the usual batch is the better guess.
+    A training longer than the longest published one takes a batch larger by as much, with the same number of
+    steps, until it is the usual one: longer trainings tolerate larger batches, and so the batch has no jump
+    at which fewer samples would take longer. None from there on: the usual batch is the better guess.
     """
     if scores is None:
         return None
@@ -606,13 +608,27 @@ def _published_batch(about: Workload, budget: TrainingBudget, scores: Scores | N
     batches = [each.global_batch_samples for each in known if each.global_batch_samples is not None]
     if not batches:
         return None
-    middle = median(batches)
+    middle, words = round(median(batches)), "the median of published ones"
     longest = max((each.samples_to_target or 0 for each in known), default=0)
-    if longest and has_usual_batch(about) and budget.samples is not None:
-        usual = usual_batch(about, budget.stated_samples)
-        if usual > middle and (budget.samples_at(usual) or 0.0) > _MUCH_LONGER * longest:
-            return None
-    return round(middle)
+    if not longest or not has_usual_batch(about) or budget.stated_samples is None:
+        return middle, words
+    times = budget.stated_samples / longest
+    usual = usual_batch(about, budget.stated_samples)
+    if times <= 1.0 or usual <= middle:
+        return middle, words
+    grown = _below(middle * times)
+    if grown >= usual:
+        return None
+    return max(middle, grown), f"{words}, larger as the training is longer"
+
+
+def _below(batch: float) -> int:
+    """The largest number up to a batch that has three leading bits alone: 32, 40, 48, 56, 64, 80.
+
+    Such a number divides among many numbers of accelerators, and is at least four fifths of the batch.
+    """
+    step = 2 ** max(0, int(batch).bit_length() - 3)
+    return int(batch) // step * step
 
 
 def _refuse_batch_beyond(batch: int, budget: TrainingBudget) -> None:

@@ -83,10 +83,9 @@ def size_range(
 ) -> SizeRange:
     """The sizes of a system that are tried, and those that may be taken.
 
-    flop: of the whole training, where its amount is stated. known: with published results, ascending: where
-    more than a node, or many of a large one, may be taken, sizes begin with the smaller of a node and the
-    first of them. They end with what the question or the stock allows, else what is usually asked about or
-    was published. also_sizes: are tried besides. fixed_ranks: that a fixed strategy needs, as 5 of pp=5:
+    flop: of the whole training, where its amount is stated. known: with published results, ascending. Sizes
+    begin with one, whatever the most is (law 3), and end with what the question or the stock allows, else
+    what is usually asked about or was published. also_sizes: are tried besides. fixed_ranks: that a fixed strategy needs, as 5 of pp=5:
     doublings of them are tried too.
     """
     node_size = 1 if system.cluster is None else system.cluster.node_size
@@ -115,8 +114,7 @@ def size_range(
         )
     usual = units.at_least(usual_most(query, system, flop))
     most = min(limits) if limits else max((usual, *known, *also_sizes))
-    least = min(node_size, known[0]) if known and most > min(node_size, _SMALL) else 1
-    tried = _ladder(units, min(least, most), most) | {each for each in known if each <= most}
+    tried = _ladder(units, 1, most) | {each for each in known if each <= most}
     kept = sorted(tried | set(also_sizes))[-(MAX_SIZES - 1) :]
     return SizeRange(
         tried=tuple(sorted({*kept, *_beyond(units, most)})),
