@@ -279,3 +279,83 @@ def _told(found):
     times = [each.pop("search_s", None) for each in (told, *told["systems"])]
     assert times
     return told
+
+
+# Seen to break laws 2 and 3.
+
+
+def test_fewer_tokens_never_take_longer_or_cost_more():
+    asked = {"workload": "llama31_8b", "accelerator": "h100", "max_accelerators": 512, "objective": "time"}
+    found = [ask(asked, tokens=tokens).recommended for tokens in (3e9, 10e9, 20e9, 27e9, 30e9, 50e9, 100e9)]
+    times_s = [each.time_s.value for each in found]
+    assert times_s == sorted(times_s)
+    costs_usd = [
+        ask(asked, tokens=tokens, objective="cost", deadline="20h").recommended.usd.value
+        for tokens in (10e9, 27e9, 30e9, 100e9)
+    ]
+    assert costs_usd == sorted(costs_usd)
+
+
+def test_the_least_money_is_no_more_where_more_accelerators_are_allowed():
+    asked = {"workload": "bert", "accelerator": "b200", "objective": "cost"}
+    least_usd = [ask(asked, max_accelerators=most).recommended.usd.value for most in (8, 16, 64, 512)]
+    assert least_usd[0] >= least_usd[-1]
+    assert least_usd == sorted(least_usd, reverse=True)
+    # What only the fewest can pay is found among more, too.
+    assert ask(asked, objective="balance", max_accelerators=16, budget=2.5).recommended is not None
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"workload": "vit_large", "samples": 5e7, "accelerator": ["h200", "tpu-v6e"], "max_accelerators": 64},
+        {
+            "workload": "qwen3_8b",
+            "train": "lora",
+            "examples": 2e4,
+            "accelerator": ["h100", "rtx5090"],
+            "max_accelerators": 8,
+        },
+    ],
+    ids=["images", "adapters"],
+)
+def test_no_other_system_shown_is_both_faster_and_cheaper(asked):
+    found = ask(asked)
+    best, offers = found.recommended, [found.candidate(each.candidate) for each in found.offers]
+    assert len(offers) == 2
+    assert not [
+        each.id
+        for each in offers
+        if each.time_s.value < best.time_s.value and each.usd.value < best.usd.value
+    ]
+
+
+def test_a_second_measured_size_leaves_no_less_to_choose_from(tmp_path):
+    # Twice the accelerators, 1.98 times as fast: nothing that speaks against more of them.
+    header = "workload,accelerator,num_accelerators,global_batch_samples,sequence_tokens,step_s,precision\n"
+    rows = [f"llama31_8b,h100,{size},64,8192,{step_s},bf16\n" for size, step_s in ((8, 5.0), (16, 2.52))]
+    found = []
+    for count in (1, 2):
+        (tmp_path / "runs.csv").write_text(header + "".join(rows[:count]))
+        asked = {"workload": "llama31_8b", "tokens": 1e11, "accelerator": "h100", "max_accelerators": 128}
+        found.append(ask(asked, runs=tmp_path / "runs.csv").recommended.num_accelerators)
+    assert found == [128, 128]
+
+
+@pytest.mark.parametrize(
+    ("workload", "accelerator", "most"),
+    [("qwen3_8b", "a100", 1), ("llama3_70b", "h100", 8), ("llama32_1b", "rtx4090", 1)],
+)
+def test_states_go_to_the_host_where_nothing_fits_without(workload, accelerator, most):
+    """16 bytes a parameter are more than there is; 4, and 12 on the host, are less."""
+    asked = {"workload": workload, "train": "full", "examples": 1e4, "accelerator": accelerator}
+    best = ask(asked, max_accelerators=most).recommended
+    assert (best.num_accelerators, best.strategy.offload) == (most, "optimizer")
+    assert ask(asked, max_accelerators=most, fix={"offload": "none"}).recommended is None
+
+
+def test_a_deadline_is_kept_as_likely_where_it_is_longer():
+    """Sizes end at 512 unless more are needed: 512 keep 9 hours as often as not, twice as many nearly always."""
+    asked = {"workload": "llama31_8b", "tokens": 1e11, "accelerator": "h100"}
+    found = [ask(asked, deadline=deadline).recommended for deadline in ("8h", "9h", "12h", "15h")]
+    assert min(each.probability for each in found) >= 0.9

@@ -257,8 +257,8 @@ def combined_curves(
     """Equally likely curves of time, over that at the smallest size, and the sizes they hold for.
 
     None where no estimator has a curve. The sizes are those of `domain`; unless given, from the smallest that
-    any of them knows without a gap, to the largest of the surest that goes beyond its own sizes. The curves go on to twice the largest, as
-    far as any of them does.
+    any of them knows without a gap, to the largest of the surest that goes beyond its own sizes. The curves
+    go on to twice the largest, as far as any of them does.
     Slopes are combined, not times: where one estimator of another level ends, times would leave a step. An
     estimator that is only shown for reference counts where no other has one.
     Assumes draws of different estimators are independent.

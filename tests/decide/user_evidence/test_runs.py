@@ -234,7 +234,14 @@ def test_the_largest_measured_size_is_taken_where_the_step_to_it_pays(tmp_path):
     # 690 -> 1350 samples/s for twice the accelerators: 1.96 times as fast, where 1.5 pays.
     rows = ["1,1,,bf16,64,180", "4,1,ddp,bf16,256,690", "8,1,ddp,bf16,512,1350"]
     (tmp_path / "mine.csv").write_text(HEADER + "".join(f"gpt2,a100-sxm4-80gb,{row}\n" for row in rows))
-    found = ask(workload="gpt2", tokens=1e10, accelerator=["a100-sxm4-80gb"], global_batch=512, runs=tmp_path)
+    found = ask(
+        workload="gpt2",
+        tokens=1e10,
+        accelerator=["a100-sxm4-80gb"],
+        global_batch=512,
+        max_accelerators=8,
+        runs=tmp_path,
+    )
     assert found.recommended.num_accelerators == 8
     # 10 G tokens are 9.77 M samples; 1,350 of them a second are 2.01 h, a compiled model is no slower.
     assert 2.01 * 3600 / 2 < found.recommended.work_s.value < 2.01 * 3600 * 1.4

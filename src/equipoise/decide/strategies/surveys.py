@@ -85,8 +85,8 @@ def size_range(
 
     flop: of the whole training, where its amount is stated. known: with published results, ascending. Sizes
     begin with one, whatever the most is (law 3), and end with what the question or the stock allows, else
-    what is usually asked about or was published. also_sizes: are tried besides. fixed_ranks: that a fixed strategy needs, as 5 of pp=5:
-    doublings of them are tried too.
+    what is usually asked about or was published. also_sizes: are tried besides. fixed_ranks: that a fixed
+    strategy needs, as 5 of pp=5: doublings of them are tried too.
     """
     node_size = 1 if system.cluster is None else system.cluster.node_size
     units = _Units(
@@ -400,13 +400,33 @@ def _may_keep_weights_away(problem: Problem, size: int) -> bool:
     return size > 1 and is_qlora and problem.choices.get("offload") == QLORA_OFFLOAD
 
 
+# Bytes of a trained parameter that leave an accelerator with its optimizer states: two moments and a master
+# copy in fp32 (Rajbhandari et al. 2020). Hosts have about two to three times the memory of their accelerators
+# (DGX A100 640 GB: 2 TB; DGX H100: 2 TB for 640 GB; DGX B200: 2 to 4 TB for 1.4 TB).
+_STATES_BYTES: Final = 12.0
+_HOST_MEMORY_RATIO: Final = 2.0
+
+
+def _may_keep_states_away(problem: Problem, size: int) -> bool:
+    """Whether optimizer states may go to hosts that hold them, where that is left open."""
+    chip, trained = problem.cluster.accelerator, problem.training.workload.trained_params
+    if "offload" in problem.choices or chip.shares_host_memory or chip.memory_bytes is None:
+        return False
+    return trained is not None and _STATES_BYTES * trained <= _HOST_MEMORY_RATIO * chip.memory_bytes * size
+
+
 def _tried_instead(problem: Problem, size: int) -> Iterator[Problem]:
-    """What is tried in turn where nothing fits: any batch, then more of an adapter training on the host."""
+    """What is tried in turn where nothing fits: any batch, then more on the host.
+
+    Of adapters their activations, and weights of QLoRA; of a training of all weights the optimizer states.
+    """
     free = replace(problem, published_batches={})
     if size in problem.published_batches:
         yield free
     trained = problem.choices.get("trained", ("full",))
     if "full" in trained:
+        if trained == ("full",) and _may_keep_states_away(problem, size):
+            yield replace(free, choices={**problem.choices, "offload": ("optimizer",)})
         return
     tries: list[dict[str, tuple[Value, ...]]] = []
     if _may_keep_weights_away(problem, size):

@@ -61,7 +61,9 @@ def _screen(answer: Answer, num_rows: int) -> tuple[Block, ...]:
     why = [each for each in answer.notes if each.startswith(begin)][:_MOST_NOTES]
     known = {each.system for each in answer.candidates}
     others = known - {each.system for each in shown} if len(shown) > 1 else ()
-    unfit = [each.title for each in answer.systems if each.name not in known and not answer.refusal]
+    unfit = [
+        head.chip_of(each.title) for each in answer.systems if each.name not in known and not answer.refusal
+    ]
     left_out = head.left_out(answer)
     counted = ((len(answer.candidates), "candidate"), "how to run it" if answer.is_launched else "")
     return (

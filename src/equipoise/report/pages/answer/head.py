@@ -141,7 +141,9 @@ def _trade_offs(answer: Answer, best: Candidate, *, is_brief: bool, with_returns
     if with_returns:
         yield "Returns", capital(returns(answer))
     hours = _values_around(answer, best)
-    is_about_money = answer.question.objective != "energy"
+    # On one screen what is paid for takes its lines, but where the question states what an hour is worth.
+    is_asked = answer.question.objective == "value_of_time"
+    is_about_money = answer.question.objective != "energy" and (is_asked or not best.charges)
     if hours is not None and (is_about_money or not is_brief):
         yield "An hour", hours
     if answer.ownership is not None:
