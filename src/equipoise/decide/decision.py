@@ -403,6 +403,7 @@ def answer_of(collected: Collected) -> Answer:
     bought, unbought = _bought(query, own, best)
     survey = own.assessment.survey
     offered = system_offers(candidates, best, rule, selection.balance)
+    changes = () if best is None else flips(candidates, rule, selection.balance, best)
     return Answer(
         question=query,
         dataset=embedded.version(),
@@ -415,10 +416,10 @@ def answer_of(collected: Collected) -> Answer:
         equilibria=equilibria,
         limited_by=default_answer(equilibria).limited_by if equilibria else None,
         frontier=selection.frontier,
-        flips=() if best is None else flips(candidates, rule, selection.balance, best),
+        flips=changes,
         time_values=time_values([figures_of(each) for each in candidates if each.time_s is not None], rule),
         offers=offered,
-        alternatives=() if best is None else alternatives(candidates, best, rule, offered),
+        alternatives=() if best is None else alternatives(candidates, best, rule, offered, changes),
         rejected=tuple(each for one in found for each in rejections(one.assessment)),
         reasons=()
         if best is None

@@ -43,6 +43,12 @@ _WHY_TOKENS: Final = (
     "20 give the least loss of a training budget (Hoffmann et al. 2022); models that are used much are "
     "trained on more: --tokens-per-param"
 )
+# The loss of mixtures is stated in active parameters; how many tokens each is best trained on differs with
+# the number of experts, so 20 is carried over from dense models.
+_WHY_TOKENS_OF_A_MIXTURE: Final = (
+    "the loss of a mixture follows from these (Ludziejewski et al. 2025), but 20 is best for dense models "
+    "(Hoffmann et al. 2022): --tokens-per-param"
+)
 _ALIKE: Final = "every token or sample takes the same time; whether this many are useful is not judged"
 # The fastest training counts as good as the best where it falls short by so little: estimates are less sure.
 _AS_GOOD: Final = 0.02
@@ -462,7 +468,8 @@ def _model(query: TrainingQuery, inputs: Inputs, one: SystemCandidates) -> Budge
         least = format_si(float(family.smallest.shape.params))
         raise UsageError(
             f"{_stated(query)} does not allow the smallest model in the proportions of {base.title}, of "
-            f"{least} parameters and {query.tokens_per_param:g} tokens each"
+            f"{least} parameters, with {query.tokens_per_param:g} tokens per{_active(base.transformer)} "
+            "parameter"
         )
     found = _hardly_smaller(query, family, found)
     best = found.fastest_within(query)
@@ -481,7 +488,10 @@ def _model(query: TrainingQuery, inputs: Inputs, one: SystemCandidates) -> Budge
         workload=base,
         system=one.assessment.system.name,
         title=one.assessment.system.title,
-        training_budget=product(exact(query.tokens_per_param, level=size.level), size),
+        training_budget=product(
+            exact(query.tokens_per_param * found.shape.active_params / found.shape.params, level=size.level),
+            size,
+        ),
         unit="tokens",
         params=size,
         shape=found.shape,
@@ -489,13 +499,19 @@ def _model(query: TrainingQuery, inputs: Inputs, one: SystemCandidates) -> Budge
         limit=_limit(query, best, family, largest),
         by_size=(),
         assumes=(
-            f"{query.tokens_per_param:g} tokens per parameter; {_WHY_TOKENS}",
+            f"{query.tokens_per_param:g} tokens per{_active(found.shape)} parameter; "
+            + (_WHY_TOKENS_OF_A_MIXTURE if found.shape.idle_params else _WHY_TOKENS),
             f"the proportions of {base.title}; width and depth grow together",
             "the global batch that --global-batch states"
             if query.global_batch_samples is not None
             else "a global batch of 0.292 FLOP ** 0.3271 tokens (Bi et al. 2024, equation 1)",
         ),
     )
+
+
+def _active(shape: Transformer) -> str:
+    """Which parameters the tokens are counted for, where not all are meant."""
+    return " active" if shape.idle_params else ""
 
 
 def _hardly_smaller(query: TrainingQuery, family: ModelFamily, largest: TriedModel) -> TriedModel:

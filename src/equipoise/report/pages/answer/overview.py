@@ -3,7 +3,15 @@
 from collections.abc import Iterator, Sequence
 from typing import Final, TypeAlias
 
-from equipoise.decide.answer import Answer, Candidate, Refusal, SystemAnswer, SystemOffer, about_fixed
+from equipoise.decide.answer import (
+    Answer,
+    Candidate,
+    Refusal,
+    SystemAnswer,
+    SystemOffer,
+    about_fixed,
+    price_that_wins,
+)
 from equipoise.decide.evidence import Grade
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (
@@ -391,10 +399,9 @@ def _against(answer: Answer, offer: SystemOffer) -> str | None:
     if value is not None:
         more = "more" if each.time_s.value < best.time_s.value else "less"
         parts.append(f"an hour is worth {more} than {head.hour_digits(value)} {amounts.currency()}")
-    to_offer = (one for one in answer.flips if (one.system, one.to) == (offer.system, offer.candidate))
-    price = next((one for one in to_offer if one.flips_at < one.value), None)
-    if price is not None and price.unit.startswith("USD"):
-        parts.append(f"its price is below {amounts.money(price.flips_at)} per accelerator-hour")
+    price = price_that_wins(each.id, answer.flips)
+    if price is not None:
+        parts.append(f"its price is below {amounts.money(price)} per accelerator-hour")
     if not parts:
         return _plainly(each, best)
     return f"Better if {' or '.join(parts)}"
