@@ -423,6 +423,7 @@ def notes(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> Ite
         return
     if best.price is None:
         yield f"No price of {best.accelerator} is known: give --price {best.system}=USD."
+    yield from _unknown_power(assessment)
     yield from _ordered(inputs, best)
     yield from _odd_sizes(inputs, assessment)
     yield from _mixed(inputs, assessment, best)
@@ -432,6 +433,20 @@ def notes(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> Ite
         if lost >= _NOTICED_LOSS:
             taken = whole_percent(lost)
             yield f"Interruptions take {taken} of the time; it is in every figure shown."
+
+
+def _unknown_power(assessment: Assessment) -> Iterator[str]:
+    """What is assumed of an accelerator whose power nobody states."""
+    cluster = assessment.cluster
+    chip = None if cluster is None else cluster.accelerator
+    # The clock of TPUs is fixed: their power is not asked for.
+    if chip is None or chip.power_w is not None or chip.achievable_is_measured or chip.kind == "tpu":
+        return
+    yield (
+        f"The power of {chip.title} is not known (power_w): its large products are taken to reach "
+        f"{format_percent(chip.achievable_fraction)} of the peak, as of accelerators with little power per "
+        "FLOP/s, and no energy is stated."
+    )
 
 
 def _ordered(inputs: Inputs, best: Candidate) -> Iterator[str]:
