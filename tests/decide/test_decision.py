@@ -549,6 +549,7 @@ def test_a_question_without_a_budget_of_work_is_refused():
         ({"accelerator": None}, UsageError, "--accelerator NAME"),
         ({"fix": ["shards=3"]}, SpecError, "shards"),
         ({"fix": ["tp=2", "tp=4"]}, UsageError, "given twice"),
+        ({"fix": "precision=bf16", "precision": "fp8"}, UsageError, "--precision and --fix precision"),
         ({"fix": ["global_batch=2"]}, UsageError, "--global-batch"),
     ],
 )

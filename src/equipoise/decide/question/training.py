@@ -61,6 +61,8 @@ def parameter_choices(
     found: dict[str, tuple[Value, ...]] = {}
     for text, option in texts:
         name, values = _values(text, option)
+        if name in found and option != "--fix":
+            raise UsageError(f"{option} and --fix {name} are both given; keep one")
         if name in found:
             raise UsageError(f"--fix {name} is given twice; list its values with commas")
         if name == "global_batch_samples":
