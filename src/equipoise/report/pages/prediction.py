@@ -408,7 +408,18 @@ def _facts(found: Reaches, best: BudgetReach) -> Iterator[Labelled]:
         yield "Batch", f"{plural(taken.global_batch_samples, 'sample')}{step}"
     if found.chosen_for_you:
         yield ("Chosen", capital(sentence("; ".join(found.chosen_for_you))))
-    yield "Limited by", _ENDS[best.limit]
+    yield "Limited by", _ENDS[best.limit] + _larger(best)
+
+
+def _larger(best: BudgetReach) -> str:
+    """What a larger model would take, where something of the limit is left."""
+    larger = best.larger
+    if larger is None:
+        return ""
+    takes = amounts.duration(larger.time_s)
+    if best.limit == "budget" and larger.usd is not None:
+        takes = amounts.money(larger.usd)
+    return f": {format_si(larger.params)} parameters would take {takes}"
 
 
 def _slower(best: BudgetReach, most: Within) -> str:
