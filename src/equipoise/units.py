@@ -183,7 +183,7 @@ _WORDS_OF_UNIT = {
     YEAR_S: "y|yr|yrs|year|years",
 }
 _UNIT_S = {word: factor for factor, words in _WORDS_OF_UNIT.items() for word in words.split("|")}
-_DURATION = re.compile(r"(\d{1,15}(?:\.\d{0,15})?|\.\d{1,15})\s?([a-z]{1,7})\s?", re.ASCII)
+_DURATION = re.compile(r"(\d{1,15}(?:\.\d{0,30})?|\.\d{1,30})\s?([a-z]{1,7})\s?", re.ASCII)
 _MOST_PARTS = len(_WORDS_OF_UNIT)
 
 

@@ -170,3 +170,20 @@ def test_a_prefix_and_a_plain_number_are_the_same_amount():
 )
 def test_systems_are_repeated_or_separated_by_commas(given):
     assert FIELDS["systems"].read(given) == ("h100-sxm5-80gb", "b200-sxm-180gb")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "foreign"),
+    [
+        (["predict", "gpt2", "--accelerator", "h100", "--at", "8"], ("--tokens", "--samples")),
+        (["predict", "bert", "--accelerator", "h100", "--at", "8", "--fix", "tp=3"], ()),
+        (["plan", "gpt2", "--accelerator", "h100"], ()),
+        (["predict", "gpt2", "--accelerator", "h100", "--tokens", "1T"], ()),
+    ],
+)
+def test_a_complaint_says_which_verb_takes_an_option_that_this_one_does_not(arguments, foreign):
+    done = in_process(*arguments)
+    assert done.returncode != 0
+    assert [each for each in foreign if each in done.stderr] == list(foreign)
+    assert ("not of predict)" in done.stderr) == bool(foreign)
+    assert ("of advise" in done.stderr) == bool(foreign)

@@ -549,6 +549,7 @@ def test_a_question_without_a_budget_of_work_is_refused():
         ({"accelerator": None}, UsageError, "--accelerator NAME"),
         ({"fix": ["shards=3"]}, SpecError, "shards"),
         ({"fix": ["tp=2", "tp=4"]}, UsageError, "given twice"),
+        ({"fix": "precision=bf16", "precision": "fp8"}, UsageError, "--precision and --fix precision"),
         ({"fix": ["global_batch=2"]}, UsageError, "--global-batch"),
     ],
 )
@@ -866,3 +867,15 @@ def test_a_pipeline_of_another_software_is_said_to_be_that():
 def test_steps_by_the_priors_can_be_asked_for_of_any_model(workload):
     asked = {"workload": workload, "tokens": "1e9", "accelerator": H200, "accelerators": 64}
     assert ask(asked, software="priors").recommended.time_s.value > 0.0
+
+
+@pytest.mark.parametrize("asked", [3000, 3001, 8_388_608, 10_000_000])
+def test_the_sizes_offered_in_place_of_one_without_a_time_have_one(asked):
+    question = {**PRETRAINING, "tokens": "100B", "max_accelerators": None}
+    found = ask(question, accelerators=asked)
+    assert found.recommended is None
+    steps = () if found.refusal is None else found.refusal.relaxations
+    named = re.search(r"that have a time: ([\d,]+)", " ".join(found.notes))
+    sizes = [int(each.needed) for each in steps] or [int(named[1].replace(",", ""))]
+    assert sizes
+    assert [ask(question, accelerators=size).recommended.num_accelerators for size in sizes] == sizes

@@ -1,6 +1,7 @@
 """Laws of the real core: more freedom changes no other candidate, and a flip is where the answer changes."""
 
 import math
+import re
 
 import pytest
 from asking import (
@@ -231,6 +232,28 @@ def test_a_flip_is_where_the_choice_changes_and_not_before(question):
         changed = ask(asked_with(question, flip, beyond, found)).recommended
         assert changed is None or changed.id != best, flip
         assert flip.to in {each.id for each in found.candidates}
+
+
+def test_every_price_that_is_said_to_win_does_where_it_is_asked_again():
+    question = {**PRETRAINING, "accelerator": [H100, B200], "deadline": "7d"}
+    found = ask(question)
+    name = re.compile(r"price falls below ([0-9.]+)")
+    (said,) = [float(price[1]) for each in found.alternatives if (price := name.search(each.wins_when))]
+    (flip,) = [each for each in found.flips if each.quantity == f"price of {H100}"]
+    assert said == pytest.approx(flip.flips_at, rel=0.005)
+    best = found.recommended.id
+    assert ask(question, price={H100: 0.99 * said}).recommended.id == flip.to
+    assert ask(question, price={H100: 1.01 * said}).recommended.id == best
+
+
+@pytest.mark.parametrize("usd_per_hour", [1.0, 2.4, 2.6, 2.7, 3.5])
+def test_the_first_offer_is_the_one_recommended_and_the_next_what_is_taken_without_it(usd_per_hour):
+    # Where a smaller size of a system beats another's in time and money, the cheaper of both is not taken.
+    question = {**PRETRAINING, "deadline": "7d", "price": {H100: usd_per_hour}}
+    found = ask({**question, "accelerator": [H100, B200]})
+    assert [each.candidate for each in found.offers][:1] == [found.recommended.id]
+    (other,) = {H100, B200} - {found.recommended.system}
+    assert ask({**question, "accelerator": [other]}).recommended.id == found.offers[1].candidate
 
 
 def test_flips_come_nearest_first_and_lie_within_a_factor_of_ten():

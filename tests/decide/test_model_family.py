@@ -53,6 +53,18 @@ def test_proportions_stay_close_to_those_of_the_family(name, factor):
     assert 1 / 1.45 <= share <= 1.45 or found.kv_heads == 1
 
 
+@pytest.mark.law
+@pytest.mark.parametrize("name", ["glm45_355b", "deepseek_v3", "qwen3_30b_a3b", "mixtral_8x7b"])
+@given(factor=st.floats(0.02, 16.0))
+def test_widths_are_multiples_of_the_tiles_of_matrix_units(name, factor):
+    # NVIDIA, Matrix Multiplication Background: dimensions that are multiples of 64 values (128 bytes) or more.
+    shape = workload(name).transformer
+    found = of_size(shape, factor * shape.params)
+    widths = [found.hidden, found.ffn_hidden, found.expert_ffn_hidden, found.query_rank, found.kv_rank]
+    assert found.hidden > 0
+    assert [each % 64 for each in widths] == [0] * len(widths)
+
+
 @pytest.mark.parametrize("name", ["llama2_7b", "llama31_405b", "gpt3", "mixtral_8x22b", "gpt_oss_20b"])
 def test_a_model_of_its_own_size_is_itself(name):
     shape = workload(name).transformer

@@ -126,6 +126,19 @@ def test_more_tokens_per_parameter_leave_a_smaller_model(largest):
     assert found.params.value == pytest.approx(largest.params.value / 2, rel=0.15)
 
 
+@pytest.mark.parametrize(
+    "asked", [{"budget": 50_000, "deadline": "7d"}, {"budget": 50_000, "max_accelerators": 512}]
+)
+def test_the_larger_model_named_breaks_the_limit_that_is_named(asked):
+    question = {"price": None, "deadline": None, "max_accelerators": 256, "accelerator": "h100"} | asked
+    found = _solved(**question, workload="llama31_8b", ask="model")
+    assert found.limit == "budget"
+    assert found.recommended.usd.value < 0.97 * asked["budget"] < found.larger.usd
+    # Work grows as the square of the parameters: what was left of the budget is less than the step between both.
+    grown = (found.larger.params / found.params.value) ** 2
+    assert found.larger.usd / found.recommended.usd.value == pytest.approx(grown, rel=0.1)
+
+
 def test_the_memory_is_the_limit_where_money_is_not():
     found = _solved(ask="model", max_accelerators=8, budget=1e12, fix={"offload": "none"})
     assert found.limit == "memory"

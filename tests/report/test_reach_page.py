@@ -49,6 +49,28 @@ def test_money_is_in_the_currency_of_the_question():
         assert "USD" not in text
 
 
+def test_a_mixture_states_the_width_of_its_experts_and_tokens_of_active_parameters():
+    asked = query({"workload": "mixtral_8x7b", "ask": "model", "budget": 20_000, "accelerator": "h100"})
+    found = solve_for(asked, scores=None)
+    shape = found.best.shape
+    console = Console(width=80, highlight=False, markup=False)
+    with console.capture() as capture:
+        render(REACH, found, console)
+    lines = capture.get().splitlines()
+    (start,) = [place for place, line in enumerate(lines) if line.startswith("Shape ")]
+    (end,) = [place for place, line in enumerate(lines) if line.startswith("Trained on")]
+    text = " ".join(line.strip() for line in lines[start:end])
+    # SwiGLU experts of three matrices, queries and outputs, fewer keys and values, a router, and two tables.
+    hidden, width = shape.hidden, int(text.split("experts of ")[1].replace(",", ""))
+    heads = 2 * hidden * shape.heads * 128 + 2 * hidden * shape.kv_heads * 128
+    tables = 2 * 32_000 * hidden
+    layer = heads + 8 * hidden
+    assert found.best.params.value == shape.layers * (layer + 8 * 3 * hidden * width) + tables
+    # Two experts of eight serve a token.
+    active = shape.layers * (layer + 2 * 3 * hidden * width) + tables
+    assert found.best.training_budget.value == pytest.approx(20 * active, rel=1e-9)
+
+
 def test_a_size_that_allows_a_little_more_stands_beside_the_faster_one_taken():
     asked = query(
         {"workload": "llama31_8b", "ask": "tokens", "budget": 50_000, "deadline": "5d", "accelerator": "h100"}

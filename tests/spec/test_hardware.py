@@ -510,6 +510,18 @@ def test_a_chip_of_an_unknown_maker_reaches_no_less_with_more_power_or_a_higher_
         assert rates[-1] > 1.1 * rates[0]
 
 
+@pytest.mark.law
+@pytest.mark.parametrize("vendor", ["Example", "NVIDIA", "AMD", "Intel"])
+def test_leaving_the_power_out_makes_no_chip_faster(tmp_path: Path, vendor: str) -> None:
+    def reached(line: str) -> float:
+        text = re.sub("vendor = .*", f'vendor = "{vendor}"', NEW_CHIP) + line
+        return load_hardware([write(tmp_path / "a.toml", text)]).accelerator("X1").achievable_fraction
+
+    assert NEW_CHIP.count("vendor = ") == 1
+    stated = [reached(f"power_w = {power_w}\n") for power_w in (100, 300, 700, 1000, 2000)]
+    assert reached("") <= min(stated) * (1.0 + 1e-9)
+
+
 @pytest.mark.parametrize(
     ("values", "fitted"),
     [([1, 3, 2], [1, 2.5, 2.5]), ([3, 2, 1], [2, 2, 2]), ([1, 4, 4, 1], [1, 3, 3, 3])],  # by hand

@@ -258,7 +258,7 @@ def _exit_code(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         stopped = errors.EXIT_INTERRUPTED
     except (typer.TyperException, errors.EquipoiseError, OSError) as err:
-        _complain(_sentence(err))
+        _complain(complaints.with_takers(_sentence(err), arguments))
         return errors.EXIT_EVIDENCE if isinstance(err, errors.EvidenceError) else errors.EXIT_INPUT
     return stopped if isinstance(stopped, int) else 0
 

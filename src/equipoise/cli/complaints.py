@@ -4,6 +4,7 @@ typer's own sentences leave out one or the other. Its exceptions have no public 
 them apart.
 """
 
+import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any, Final, get_args
@@ -26,6 +27,7 @@ _WRITING: Final = (
     "-o",
 )
 _MOST_LISTED: Final = 16
+_OPTION: Final = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 _NUMBERS: Final = {int: "a whole number", float: "a number"}
 
 
@@ -86,6 +88,26 @@ def unknown(what: str, found: str, known: Sequence[str], all_of_them: str) -> Us
     if near:
         return UsageError(f"{what} {found!r}; did you mean {' or '.join(map(repr, near))}?")
     return UsageError(f"{what} {found!r}; {all_of_them}")
+
+
+def with_takers(sentence: str, arguments: Sequence[str]) -> str:
+    """A complaint, with the verb that takes the options which it names and the verb asked does not.
+
+    Estimates are shared by verbs, and so are the remedies in their errors. arguments: of the command line;
+    what was typed itself is what the complaint is about. The jobs of `allocate` have keys of their own.
+    """
+    verb = next(iter(arguments), "")
+    if verb not in {"plan", "predict"}:
+        return sentence
+    from equipoise.decide.question.query import verbs_of
+
+    typed = {each.partition("=")[0] for each in arguments}
+    named = dict.fromkeys(each for each in _OPTION.findall(sentence) if each not in typed)
+    takers = {each: found for each in named if (found := verbs_of(each[2:])) and verb not in found}
+    if not takers:
+        return sentence
+    (taker, *_), words = next(iter(takers.values())), " and ".join(takers)
+    return f"{sentence} ({words}: of {taker}, not of {verb})"
 
 
 def _name(param: Any) -> str:  # noqa: ANN401 - typer's own

@@ -245,6 +245,9 @@ class Refusal(Struct, frozen=True, kw_only=True):
     on_spot: Candidate | None = None
 
 
+PER_ACCELERATOR_HOUR: Final = "USD per accelerator-hour"
+
+
 class Flip(Struct, frozen=True, kw_only=True):
     """A value of one input at which another candidate would be recommended. to: its id.
 
@@ -258,6 +261,12 @@ class Flip(Struct, frozen=True, kw_only=True):
     value: float
     flips_at: float
     to: str
+
+
+def price_that_wins(candidate: str, flips: Sequence[Flip]) -> float | None:
+    """The price of its own system below which a candidate, by its id, is chosen; None where none is known."""
+    of_price = (each for each in flips if each.to == candidate and each.unit == PER_ACCELERATOR_HOUR)
+    return next((each.flips_at for each in of_price if each.flips_at < each.value), None)
 
 
 class SystemOffer(Struct, frozen=True, kw_only=True):

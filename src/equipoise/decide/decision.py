@@ -46,6 +46,7 @@ from equipoise.decide.explanation.explain import (
     uneven_batch,
 )
 from equipoise.decide.explanation.reasons import reasons
+from equipoise.decide.question.field import MAX_ACCELERATORS, MAX_SIZES, Sizes
 from equipoise.decide.question.query import USUAL_HORIZON_MONTHS, TrainingQuery, without_choice
 from equipoise.decide.question.systems import LARGE_SYSTEM, RequestedSystem, rates_of, requested_systems
 from equipoise.decide.question.training import batch_words, training, unrestricted
@@ -103,6 +104,8 @@ def answer(
     with threadpool_limits(limits=1):  # the matrices are small: threads would only wait for each other
         found = collect_candidates(query, known, scores, progress=progress)
         first = answer_of(found)
+        if all(each.time_s is None for each in first.candidates) and not _needs_memory(first.refusal):
+            return _with_near_sizes(first, found, scores)
         if first.refusal is None:
             likelier = _likelier_size(first, found)
             if likelier is None:
@@ -159,7 +162,8 @@ def collect_candidates(
     refused: list[EvidenceError] = []
     for assessment in assessments:
         candidates = system_candidates(inputs, assessment)
-        if not candidates.candidates and not _lacks_memory(assessment) and _near_size(assessment) is None:
+        has_none = not candidates.candidates and not _lacks_memory(assessment)
+        if has_none and not _runs_on_another_size(assessment):
             refused.append(_no_estimate(inputs, assessment))
         else:
             found.append(candidates)
@@ -426,6 +430,7 @@ def answer_of(collected: Collected) -> Answer:
     bought, unbought = _bought(query, own, best)
     survey = own.assessment.survey
     offered = system_offers(candidates, best, rule, selection.balance)
+    changes = () if best is None else flips(candidates, rule, selection.balance, best)
     return Answer(
         question=query,
         dataset=embedded.version(),
@@ -438,10 +443,10 @@ def answer_of(collected: Collected) -> Answer:
         equilibria=equilibria,
         limited_by=default_answer(equilibria).limited_by if equilibria else None,
         frontier=selection.frontier,
-        flips=() if best is None else flips(candidates, rule, selection.balance, best),
+        flips=changes,
         time_values=time_values([figures_of(each) for each in candidates if each.time_s is not None], rule),
         offers=offered,
-        alternatives=() if best is None else alternatives(candidates, best, rule, offered),
+        alternatives=() if best is None else alternatives(candidates, best, rule, offered, changes),
         rejected=tuple(each for one in found for each in rejections(one.assessment)),
         reasons=()
         if best is None
@@ -491,10 +496,7 @@ def _rollout_split(assessment: Assessment, best: Candidate) -> RolloutSplit | No
 
 
 def _nothing_runs(found: Sequence[SystemCandidates]) -> Refusal:
-    """The refusal where no strategy is legal and fits: the memory that would do, of the closest system.
-
-    Where no memory would, a power of two near the number asked for that can be shared out.
-    """
+    """The refusal where no strategy is legal and fits: the memory that would do, of the closest system."""
     short = [
         Relaxation(
             constraint="memory_bytes",
@@ -507,8 +509,6 @@ def _nothing_runs(found: Sequence[SystemCandidates]) -> Refusal:
         if each.reason == "memory_bytes" and each.needed is not None and each.available is not None
     ]
     closest = min(short, key=lambda each: each.needed / each.limit, default=None)
-    if closest is None:
-        closest = next((near for one in found if (near := _near_size(one.assessment)) is not None), None)
     return Refusal(cheapest=None, fastest=None, relaxations=() if closest is None else (closest,))
 
 
@@ -517,18 +517,60 @@ def _lacks_memory(assessment: Assessment) -> bool:
     return any(each.reason == "memory_bytes" for each in rejections(assessment))
 
 
-def _near_size(assessment: Assessment) -> Relaxation | None:
-    """The power of two below the number asked for, else the one above, if a strategy fits it."""
+def _runs_on_another_size(assessment: Assessment) -> bool:
+    """Whether a strategy runs on the power of two below the number asked for, or the one above."""
     if assessment.survey is None:
-        return None
+        return False
     asked = assessment.sizes.most
     below = 1 << (asked.bit_length() - 1)
     sizes = tuple(size for size in (below, 2 * below) if size != asked)
-    tried = zip(sizes, assessment.survey.problem.surveyed(sizes), strict=True)
-    size = next((size for size, each in tried if each.best), None)
-    if size is None:
-        return None
-    return Relaxation(constraint="max_accelerators", limit=asked, needed=size, candidate=None)
+    return any(each.best for each in assessment.survey.problem.surveyed(sizes))
+
+
+def _needs_memory(refusal: Refusal | None) -> bool:
+    """Whether what is refused would fit into more memory."""
+    return refusal is not None and any(each.constraint == "memory_bytes" for each in refusal.relaxations)
+
+
+def _with_near_sizes(first: Answer, found: Collected, scores: Scores | None) -> Answer:
+    """An answer without any time, with the sizes nearest to the number asked for that have one."""
+    asked = max(one.assessment.sizes.most for one in found.systems)
+    near = _near_sizes(asked, found, scores)
+    if first.refusal is not None:
+        steps = tuple(
+            Relaxation(constraint="max_accelerators", limit=float(asked), needed=float(size), candidate=None)
+            for size in near
+        )
+        return replace(first, refusal=replace(first.refusal, relaxations=steps))
+    if not near:
+        return first
+    sizes = " and ".join(f"{size:,}" for size in near)
+    return replace(
+        first, notes=(*first.notes, f"The nearest sizes that have a time: {sizes} (--accelerators).")
+    )
+
+
+def _near_sizes(asked: int, found: Collected, scores: Scores | None) -> tuple[int, ...]:
+    """The size below a number of accelerators and the one above that have a time, as far as there are any.
+
+    Tried are multiples of powers of two next to it, which are shared out more easily the larger the power,
+    and the powers of two below.
+    """
+    powers = [1 << each for each in range(asked.bit_length())]
+    sizes = {asked // each * each for each in powers} | {-(-asked // each) * each for each in powers}
+    tried = sorted(each for each in {*sizes, *powers} - {asked} if each <= MAX_ACCELERATORS)[-MAX_SIZES:]
+    query = replace(
+        found.inputs.query, sizes=Sizes(listed=tuple(tried)), num_nodes=None, max_accelerators=None
+    )
+    try:
+        others = collect_candidates(query, found.inputs.catalogue, scores, runs=found.inputs.user.runs)
+    except (EvidenceError, UsageError):
+        return ()
+    timed = {
+        each.num_accelerators for one in others.systems for each in one.allowed if each.time_s is not None
+    }
+    below, above = [each for each in timed if each < asked], [each for each in timed if each > asked]
+    return (*sorted(below)[-1:], *sorted(above)[:1])
 
 
 def _chosen_for_you(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> tuple[str, ...]:

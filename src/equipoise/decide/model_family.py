@@ -22,7 +22,9 @@ from equipoise.spec.transformer import Transformer
 from equipoise.spec.workload import Workload
 from equipoise.units import SI_PREFIXES
 
-_FFN_STEP: Final = 128
+# Widths of matrices come in steps of 128, the tiles of matrix units; in a family whose own does not, of the
+# largest power of two that it is a multiple of. Source: NVIDIA, Matrix Multiplication Background (2023).
+_WIDTH_STEP: Final = 128
 # Widths grow by so many heads, that tensor parallel ranks can share them, and of few heads by fewer: by a
 # quarter of them at most. Fewer than so many are tried only of families that have hardly more.
 _FEW_HEADS: Final = 4
@@ -35,8 +37,9 @@ def of_size(shape: Transformer, params: float) -> Transformer:
     """A transformer of about so many parameters, in the proportions of another.
 
     Width and depth grow by the same factor; heads keep their size, keys about their share of queries, a
-    mixture its number of experts; vocabulary and positions stay. The width comes in steps of whole heads, and
-    the depth makes up the rest: parameters miss by half a layer at most, unless a single layer is too much.
+    mixture its number of experts; vocabulary and positions stay. The width comes in steps of whole heads, or
+    of 128 where the heads together are not as wide as the model, and the depth makes up the rest: parameters
+    miss by half a layer at most, unless a single layer is too much.
     Raises SpecError for a hybrid, which has no one way to grow.
     Assumes that models of a family have one ratio of width to depth.
     Source: Llama 3 (2024, table 3) and GPT-3 (2020, table 2.1) widen and deepen together, with heads of 128.
@@ -89,17 +92,19 @@ def _widened(shape: Transformer, heads: int) -> Transformer:
     if heads == shape.heads:
         return shape
 
-    def scaled(size: int, *, to: int = 1) -> int:
-        return max(to, to * round(size * heads / shape.heads / to)) if size else 0
+    def scaled(size: int) -> int:
+        step = math.gcd(size, _WIDTH_STEP)
+        return max(step, step * round(size * heads / shape.heads / step)) if size else 0
 
+    is_all_heads = shape.hidden == shape.heads * shape.head_size
     return replace(
         shape,
         heads=heads,
         kv_heads=_kv_heads(heads, heads * shape.kv_heads / shape.heads),
-        hidden=scaled(shape.hidden),
-        ffn_hidden=scaled(shape.ffn_hidden, to=_FFN_STEP),
-        expert_ffn_hidden=scaled(shape.expert_ffn_hidden, to=_FFN_STEP),
-        shared_expert_ffn_hidden=scaled(shape.shared_expert_ffn_hidden, to=_FFN_STEP),
+        hidden=heads * shape.head_size if is_all_heads else scaled(shape.hidden),
+        ffn_hidden=scaled(shape.ffn_hidden),
+        expert_ffn_hidden=scaled(shape.expert_ffn_hidden),
+        shared_expert_ffn_hidden=scaled(shape.shared_expert_ffn_hidden),
         query_rank=scaled(shape.query_rank),
         kv_rank=scaled(shape.kv_rank),
         expert_latent=scaled(shape.expert_latent),
@@ -165,7 +170,7 @@ class ModelFamily(Struct, kw_only=True):
         assert base.transformer is not None
         assert base.sequence_tokens is not None
         shape = of_size(base.transformer, params)
-        tokens = self.query.tokens_per_param * shape.params
+        tokens = self.query.tokens_per_param * shape.active_params
         workload = replace(base, transformer=shape, params=float(shape.params))
         samples = max(1.0, tokens / base.sequence_tokens)
         inputs = replace(

@@ -13,7 +13,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from equipoise.decide.answer import Candidate, ConstraintName, Flip, Refusal, Relaxation, TimeValue
+from equipoise.decide.answer import (
+    PER_ACCELERATOR_HOUR,
+    Candidate,
+    ConstraintName,
+    Flip,
+    Refusal,
+    Relaxation,
+    TimeValue,
+)
 from equipoise.decide.evidence import Group, SizeCurve
 from equipoise.decide.question.query import Objective
 from equipoise.economics.quotes import Charges
@@ -435,7 +443,7 @@ def _prices(
         yield _Moved(
             quantity=f"price of {system}{words}",
             system=system,
-            unit="USD per accelerator-hour",
+            unit=PER_ACCELERATOR_HOUR,
             value=by_candidate.get(best.id, [*by_candidate.values()][-1]),
             by_candidate=by_candidate,
             chosen_at=chosen_at,

@@ -43,13 +43,20 @@ _WHY_TOKENS: Final = (
     "20 give the least loss of a training budget (Hoffmann et al. 2022); models that are used much are "
     "trained on more: --tokens-per-param"
 )
+# The loss of mixtures is stated in active parameters; how many tokens each is best trained on differs with
+# the number of experts, so 20 is carried over from dense models.
+_WHY_TOKENS_OF_A_MIXTURE: Final = (
+    "the loss of a mixture follows from these (Ludziejewski et al. 2025), but 20 is best for dense models "
+    "(Hoffmann et al. 2022): --tokens-per-param"
+)
 _ALIKE: Final = "every token or sample takes the same time; whether this many are useful is not judged"
 # The fastest training counts as good as the best where it falls short by so little: estimates are less sure.
 _AS_GOOD: Final = 0.02
 # From which gain of speed on a model hardly smaller is taken for it.
 _MUCH_FASTER: Final = 0.1
-# Where so little of money and time is used at the largest model found, they are not what limits it.
-_BARELY_USED: Final = 0.8
+# Where less of budget or deadline is used, what the next larger model would take is said.
+_NEARLY_USED: Final = 0.97
+_NEXT_NEEDS: Final = 1.1
 # How near to its limit a solution comes; amounts are rounded down to as many digits.
 _NEAR: Final = 1e-6
 _NUM_DIGITS: Final = 6
@@ -68,13 +75,22 @@ class Within(Struct, frozen=True, kw_only=True):
     limit: ReachLimit
 
 
+class LargerModel(Struct, frozen=True, kw_only=True):
+    """A model that limits do not allow, by its parameters, with the training of it that breaks them least."""
+
+    params: float
+    time_s: float
+    usd: float | None
+
+
 class BudgetReach(Struct, frozen=True, kw_only=True):
     """What budget and deadline allow on one system.
 
     ask: for tokens of the workload's model, or for a model of its family. training_budget: how many tokens
     or samples (`unit`) the training takes. params: of the model; its interval is that of the answer where a
     model is asked for. shape: of that model. recommended: the training to do. by_size: what each number of
-    accelerators does, where tokens are asked for. limit: what ends it.
+    accelerators does, where tokens are asked for. limit: what ends it. larger: the smallest model tried that
+    the limit does not allow, where much of it is left.
     """
 
     ask: Ask
@@ -90,6 +106,7 @@ class BudgetReach(Struct, frozen=True, kw_only=True):
     limit: ReachLimit
     by_size: tuple[Within, ...]
     assumes: tuple[str, ...]
+    larger: LargerModel | None = None
 
     @property
     def size(self) -> Interval:
@@ -456,17 +473,19 @@ def _model(query: TrainingQuery, inputs: Inputs, one: SystemCandidates) -> Budge
             missing=("a workload that trains all weights: `equipoise list workloads`",),
         )
     family = ModelFamily(query=query, inputs=inputs, system=one.assessment.system)
-    largest = family.largest("value")
+    family.largest("value")
     found = family.largest_fitting()
     if found is None:
         least = format_si(float(family.smallest.shape.params))
         raise UsageError(
             f"{_stated(query)} does not allow the smallest model in the proportions of {base.title}, of "
-            f"{least} parameters and {query.tokens_per_param:g} tokens each"
+            f"{least} parameters, with {query.tokens_per_param:g} tokens per{_active(base.transformer)} "
+            "parameter"
         )
     found = _hardly_smaller(query, family, found)
     best = found.fastest_within(query)
     assert best.time_s is not None
+    limit, larger = _limit(query, best, found, family)
     count = float(found.shape.params)
     size = Interval(
         value=count,
@@ -481,21 +500,31 @@ def _model(query: TrainingQuery, inputs: Inputs, one: SystemCandidates) -> Budge
         workload=base,
         system=one.assessment.system.name,
         title=one.assessment.system.title,
-        training_budget=product(exact(query.tokens_per_param, level=size.level), size),
+        training_budget=product(
+            exact(query.tokens_per_param * found.shape.active_params / found.shape.params, level=size.level),
+            size,
+        ),
         unit="tokens",
         params=size,
         shape=found.shape,
         recommended=best,
-        limit=_limit(query, best, family, largest),
+        limit=limit,
+        larger=larger,
         by_size=(),
         assumes=(
-            f"{query.tokens_per_param:g} tokens per parameter; {_WHY_TOKENS}",
+            f"{query.tokens_per_param:g} tokens per{_active(found.shape)} parameter; "
+            + (_WHY_TOKENS_OF_A_MIXTURE if found.shape.idle_params else _WHY_TOKENS),
             f"the proportions of {base.title}; width and depth grow together",
             "the global batch that --global-batch states"
             if query.global_batch_samples is not None
             else "a global batch of 0.292 FLOP ** 0.3271 tokens (Bi et al. 2024, equation 1)",
         ),
     )
+
+
+def _active(shape: Transformer) -> str:
+    """Which parameters the tokens are counted for, where not all are meant."""
+    return " active" if shape.idle_params else ""
 
 
 def _hardly_smaller(query: TrainingQuery, family: ModelFamily, largest: TriedModel) -> TriedModel:
@@ -514,11 +543,37 @@ def _hardly_smaller(query: TrainingQuery, family: ModelFamily, largest: TriedMod
     return near if is_near and pace(near) < pace(largest) * (1.0 - _MUCH_FASTER) else largest
 
 
-def _limit(query: TrainingQuery, best: Candidate, family: ModelFamily, largest: float) -> ReachLimit:
-    """What ends it: the memory, where money and time would do for more."""
-    assert best.time_s is not None
-    beyond = (each for size, each in family.tried.items() if size > largest)
-    if used_fraction(query, best, "value") < _BARELY_USED and not all(each.candidates for each in beyond):
-        return "memory"
-    spent = 0.0 if best.usd is None else best.usd.value / query.spend_usd
-    return "budget" if spent >= best.time_s.value / query.within_s else "deadline"
+def _limit(
+    query: TrainingQuery, best: Candidate, found: TriedModel, family: ModelFamily
+) -> tuple[ReachLimit, LargerModel | None]:
+    """What ends it: what the next larger model tried would break, and that model where much of it is left.
+
+    The memory where no strategy of it fits. best: the training of the model found.
+    """
+    larger = (
+        each
+        for each in family.tried.values()
+        if each.shape.params > found.shape.params and each.used["value"] > 1.0
+    )
+    beyond = min(larger, key=lambda each: each.shape.params, default=None)
+    if beyond is None:
+        return _nearest_limit(query, best), None
+    timed = [each for each in beyond.candidates if each.time_s is not None]
+    if not timed:
+        return "memory", None
+    least = min(timed, key=lambda each: used_fraction(query, each, "value"))
+    assert least.time_s is not None
+    limit = _nearest_limit(query, least)
+    # Where the next one is far beyond, models between were left out: the search was near enough to the end.
+    used, needed = (used_fraction(query, each, "value") for each in (best, least))
+    if used >= _NEARLY_USED or needed > _NEXT_NEEDS:
+        return limit, None
+    usd = None if least.usd is None else least.usd.value
+    return limit, LargerModel(params=float(beyond.shape.params), time_s=least.time_s.value, usd=usd)
+
+
+def _nearest_limit(query: TrainingQuery, each: Candidate) -> ReachLimit:
+    """Which of budget and deadline a training uses more of."""
+    assert each.time_s is not None
+    spent = 0.0 if each.usd is None else each.usd.value / query.spend_usd
+    return "budget" if spent >= each.time_s.value / query.within_s else "deadline"

@@ -134,7 +134,8 @@ class Accelerator(Struct, frozen=True, kw_only=True):
 
         Measured (`achieved_bf16_flop_per_s`, or fp16 where it has no bf16) where anyone did; else the median
         of measured ones of the same vendor and kind: of those with the same peaks, else of the same chip,
-        else of the three whose power per FLOP/s is nearest (of any vendor where fewer were measured).
+        else of the three whose power per FLOP/s is nearest (of any vendor where fewer were measured). Where
+        power is not known, it is taken to be as little per FLOP/s as any: a missing fact favours nobody.
         `achievable_is_measured` distinguishes them. At least what gives this accelerator the rate of every
         one of the same vendor and kind that it equals or exceeds in peaks, memory and power; and where it was
         not measured, at most the rate of a measured one that exceeds it.
@@ -524,8 +525,8 @@ def _expected_fraction(
 
     measured: all accelerators of which it is known. by_power: as `_fractions_by_power` has it.
     Assumes that power per FLOP/s sets how far a chip's clock is from the one of its peak, by all makers where
-    nothing of its own was measured; of TPUs, that the measured one with the nearest memory bandwidth per
-    FLOP/s reaches the same share.
+    nothing of its own was measured, and that power which nobody states is as little as any; of TPUs, that the
+    measured one with the nearest memory bandwidth per FLOP/s reaches the same share.
     Source: docs/experiments/0040, 0042.
     """
     family = [each for each in measured if is_same_family(each.chip, chip)]
@@ -534,7 +535,9 @@ def _expected_fraction(
         fed = _bytes_per_flop_log(chip)
         return min(family, key=lambda each: abs(_bytes_per_flop_log(each.chip) - fed)).fraction
     power_per_flop_log = products.power_per_flop_log(chip)
-    if not family and not math.isnan(power_per_flop_log):
+    if math.isnan(power_per_flop_log) and by_power:
+        power_per_flop_log = by_power[0][0]
+    if not family and by_power:
         return _fraction_at(by_power, power_per_flop_log)
     known = family if len(family) >= _NUM_NEAREST else measured
     alike = (

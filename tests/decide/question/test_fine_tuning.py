@@ -42,6 +42,27 @@ def test_a_config_of_the_hub_is_trained_as_the_workload_of_the_catalogue():
     assert found.global_batch_samples == known.global_batch_samples == 128
 
 
+@pytest.mark.law
+@pytest.mark.parametrize(
+    ("train", "together"),
+    [("lora", 1), ("dpo,lora", 2), ("full", 1)],  # a preferred answer and the other make an example
+)
+@pytest.mark.parametrize("examples", [40, 65, 500, 2000, 3333, 5000, 8191, 8192])
+def test_a_small_batch_is_shared_out_and_leaves_as_many_steps_as_published_trainings(
+    train, together, examples
+):
+    found = trained("qwen3_8b", train=train, examples=examples)
+    batch, shared = found.global_batch_samples, found.global_batch_samples // together
+    assert batch == shared * together
+    assert shared & (shared - 1) == 0
+    if examples < 64:
+        assert shared == 1
+    else:
+        # No published training has fewer: the head of the constant. Twice the batch would leave fewer still.
+        assert examples / shared >= 64
+        assert examples / (2 * shared) < 64 or batch == 128
+
+
 def test_what_a_model_generates_is_as_long_as_asked_and_no_other_length_is_named():
     config = Path(__file__).parents[2] / "bank" / "workloads" / "qwen25_32b_config.json"
     plain = training(query({"config": config, "examples": "1k", "train": "lora"}), shipped(), None)

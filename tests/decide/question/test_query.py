@@ -138,6 +138,12 @@ def test_named_values_are_pairs_or_a_table():
     assert query({**BERT, "fix": {"tp": 8, "zero_stage": [2, 3], "fused_loss": True}}) == stated
 
 
+def test_a_rate_and_an_amount_may_have_every_digit_of_a_computed_number():
+    # 1.1 + 2.2 is 3.3000000000000003, and a third of a euro a dollar makes 9.9 of it.
+    stated = {**BERT, "budget": f"{1.1 + 2.2} EUR", "currency": f"EUR={1 / 3}"}
+    assert query(stated).budget_usd == pytest.approx(9.9)
+
+
 @pytest.mark.parametrize("amount", ["100k EUR", "100k €", "€100k", "EUR 100k"])
 def test_an_amount_in_another_currency_needs_its_rate(amount):
     with pytest.raises(UsageError, match=r"EUR with --currency EUR=RATE"):

@@ -9,7 +9,15 @@ from msgspec.structs import asdict, replace
 
 from equipoise.calibration import HeldOutErrors
 from equipoise.calibration.curves import COMBINED, PUBLISHED, shipped_advice
-from equipoise.decide.answer import Alternative, Candidate, ConstraintName, Measurement, SystemOffer
+from equipoise.decide.answer import (
+    Alternative,
+    Candidate,
+    ConstraintName,
+    Flip,
+    Measurement,
+    SystemOffer,
+    price_that_wins,
+)
 from equipoise.decide.assess import Assessment, Inputs, is_batch_of_nobody
 from equipoise.decide.combine import combined_record, distance_log_sd
 from equipoise.decide.estimators.model import transfer_record
@@ -24,7 +32,6 @@ from equipoise.decide.select import (
     excess_of,
     figures_of,
     is_able,
-    order,
     relaxations,
     time_values,
     worth,
@@ -62,23 +69,20 @@ def system_offers(
 ) -> tuple[SystemOffer, ...]:
     """What each system on each kind of terms would be taken at, by the rule of the choice, the best first.
 
-    balance: by system and terms, the size at which returns diminish: what it is taken at with the objective
-    `balance`. Systems that keep no limits come last, the closest to them first.
+    Each is what is chosen where those before it are not to be had. balance: by system and terms, the size at
+    which returns diminish: what it is taken at with the objective `balance`. Systems that keep no limits come
+    last, the closest to them first.
     """
     by_id = {each.id: each for each in candidates}
     groups: dict[Group, list[Figures]] = {}
     for each in candidates:
         if each.time_s is not None:
             groups.setdefault((each.system, each.terms), []).append(figures_of(each))
-    able, unable = [], []
-    for members in groups.values():
-        taken = choose(members, rule, balance)
-        if taken is not None:
-            able.append(by_id[taken])
-        else:
-            unable.append(min((by_id[each.id] for each in members), key=_excess))
-    is_priced = any(each.usd is not None for each in able)
-    able.sort(key=lambda each: order(_compared(each, rule), rule, is_priced=is_priced))
+    able: list[Candidate] = []
+    while taken := choose([each for members in groups.values() for each in members], rule, balance):
+        able.append(by_id[taken])
+        del groups[able[-1].system, able[-1].terms]
+    unable = [min((by_id[each.id] for each in members), key=_excess) for members in groups.values()]
     return tuple(_offer(each, best, rule) for each in (*able, *sorted(unable, key=_excess)))
 
 
@@ -121,10 +125,15 @@ def _break_even_usd_per_hour(best: Figures, other: Figures) -> float | None:
 
 
 def alternatives(
-    candidates: Sequence[Candidate], best: Candidate, rule: Rule, offered: Sequence[SystemOffer]
+    candidates: Sequence[Candidate],
+    best: Candidate,
+    rule: Rule,
+    offered: Sequence[SystemOffer],
+    flips: Sequence[Flip],
 ) -> tuple[Alternative, ...]:
     """The best of the rest by the objective: the next sizes of the same system, the offer of every other.
 
+    flips: what changes the choice, of which prices make another the best.
     Of those that would be the best one at some value of an hour, price or limit, or without the system taken.
     """
     figures = {
@@ -144,7 +153,7 @@ def alternatives(
     able = [figures_of(best), *(each for each in figures.values() if is_able(each, rule))]
     next_best = next((name for name in ordered if by_id[name].system != best.system), None)
     without = {next_best: "where the system recommended is not available"}
-    found = {name: _wins_when(best, by_id[name], rule, able) or without.get(name) for name in ordered}
+    found = {name: _wins_when(best, by_id[name], rule, able, flips) or without.get(name) for name in ordered}
     winning = (Alternative(candidate=by_id[name], wins_when=words) for name, words in found.items() if words)
     return tuple(islice(winning, NUM_ALTERNATIVES))
 
@@ -167,7 +176,9 @@ _LIMITS: Final[Mapping[ConstraintName, str]] = {
 }
 
 
-def _wins_when(best: Candidate, other: Candidate, rule: Rule, able: Sequence[Figures]) -> str | None:
+def _wins_when(
+    best: Candidate, other: Candidate, rule: Rule, able: Sequence[Figures], flips: Sequence[Flip]
+) -> str | None:
     """When another candidate would be the best one; None where never. able: all that keep the limits."""
     assert best.time_s is not None
     assert other.time_s is not None
@@ -191,10 +202,10 @@ def _wins_when(best: Candidate, other: Candidate, rule: Rule, able: Sequence[Fig
         words = f"{low} to {high}" if low and high else f"more than {low}" if low else f"less than {high}"
         saved = "" if unit == name else " saved"  # of accelerators' hours one would read it as one of them
         return f"{allowed}where an hour{saved} is worth {words} {unit}"
-    price = _price_that_wins(best, other, rule)
-    if price is not None and more >= 0.0:
-        return f"{allowed}if its price falls below {price * rule.currency[1]:.3g} {name} per accelerator-hour"
-    return None
+    price = price_that_wins(other.id, flips)
+    if price is None:
+        return None
+    return f"if its price falls below {price * rule.currency[1]:.3g} {name} per accelerator-hour"
 
 
 def _hour_values(
@@ -211,19 +222,6 @@ def _hour_values(
         return None
     ends = (*(each.from_usd_per_hour for each in found[1:]), None)
     return ends[place - 1] if place else None, ends[place]
-
-
-def _price_that_wins(best: Candidate, other: Candidate, rule: Rule) -> float | None:
-    """The price of another system below which it would cost less; None where no price decides."""
-    if rule.objective in {"time", "energy"} or other.system == best.system or other.price is None:
-        return None
-    ours_usd, theirs_usd = _compared(best, rule).usd, _compared(other, rule).usd
-    if ours_usd is None or theirs_usd is None or theirs_usd <= 0.0:
-        return None
-    extra_usd = 0.0 if other.charges is None else other.charges.extra_usd
-    if ours_usd <= extra_usd:
-        return None
-    return other.price.usd_per_accelerator_hour * (ours_usd - extra_usd) / (theirs_usd - extra_usd)
 
 
 def to_measure(inputs: Inputs, assessment: Assessment, best: Candidate) -> Iterator[Measurement]:
@@ -425,6 +423,7 @@ def notes(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> Ite
         return
     if best.price is None:
         yield f"No price of {best.accelerator} is known: give --price {best.system}=USD."
+    yield from _unknown_power(assessment)
     yield from _ordered(inputs, best)
     yield from _odd_sizes(inputs, assessment)
     yield from _mixed(inputs, assessment, best)
@@ -434,6 +433,20 @@ def notes(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> Ite
         if lost >= _NOTICED_LOSS:
             taken = whole_percent(lost)
             yield f"Interruptions take {taken} of the time; it is in every figure shown."
+
+
+def _unknown_power(assessment: Assessment) -> Iterator[str]:
+    """What is assumed of an accelerator whose power nobody states."""
+    cluster = assessment.cluster
+    chip = None if cluster is None else cluster.accelerator
+    # The clock of TPUs is fixed: their power is not asked for.
+    if chip is None or chip.power_w is not None or chip.achievable_is_measured or chip.kind == "tpu":
+        return
+    yield (
+        f"The power of {chip.title} is not known (power_w): its large products are taken to reach "
+        f"{format_percent(chip.achievable_fraction)} of the peak, as of accelerators with little power per "
+        "FLOP/s, and no energy is stated."
+    )
 
 
 def _ordered(inputs: Inputs, best: Candidate) -> Iterator[str]:

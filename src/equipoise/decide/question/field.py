@@ -8,6 +8,7 @@ import keyword
 import math
 import re
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
@@ -64,9 +65,10 @@ _NUMBER_WORDS: Final = {
     "tn": 4,
     "trillion": 4,
 }
+# As many digits as Python's shortest text of any number from 0.0001 on has, and some more.
+NUMBER: Final = r"(?:[0-9]{1,18}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})"
 _AMOUNT: Final = re.compile(
-    rf"([0-9]{{1,18}}(?:\.[0-9]{{0,15}})?(?:e[+-]?[0-9]{{1,2}})?)\s?([kmgbtp]?|{'|'.join(_NUMBER_WORDS)})",
-    re.IGNORECASE,
+    rf"({NUMBER}(?:e[+-]?[0-9]{{1,2}})?)\s?([kmgbtp]?|{'|'.join(_NUMBER_WORDS)})", re.IGNORECASE
 )
 
 _GROUPED: Final = re.compile(r"[0-9]{1,3}([,_][0-9]{3})+(?![0-9])")
@@ -310,10 +312,11 @@ def _parsed(text: str, multiple: int) -> float | None:
     found = _AMOUNT.fullmatch(text)
     if found is None:
         return None
-    suffix = found[2].lower()
+    # Exact until the end: 1.001k is 1001, and no fraction below it.
+    number, suffix = Decimal(found[1]), found[2].lower()
     if suffix in _NUMBER_WORDS:
-        return float(found[1]) * 1000.0 ** _NUMBER_WORDS[suffix]
-    return float(found[1]) * float(multiple) ** _MULTIPLES[suffix]
+        return float(number * 1000 ** _NUMBER_WORDS[suffix])
+    return float(number * multiple ** _MULTIPLES[suffix])
 
 
 def _count(field: Field, given: object) -> int:

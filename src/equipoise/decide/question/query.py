@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 from msgspec import Struct, convert
 from msgspec.structs import force_setattr, replace
 
-from equipoise.decide.question.field import Field, Group, Sizes, Verb, in_usd
+from equipoise.decide.question.field import NUMBER, Field, Group, Sizes, Verb, in_usd
 from equipoise.errors import DataError, UsageError
 from equipoise.files import shipped_table
 from equipoise.spec.hardware import DEFAULT_GRID, ON_RECLAIM, TERMS, OnReclaim
@@ -65,9 +65,7 @@ ROLLOUT: Final = ("completion_tokens", "prompt_tokens", "group_size")
 # Completions of a prompt where nobody states them: those of DeepSeek-R1 (arXiv:2501.12948, 2025).
 USUAL_GROUP: Final = 16
 _MOST_USD: Final = 1e15  # of any currency for one US dollar
-_CURRENCY: Final = re.compile(
-    r"([A-Za-z]{3})=([0-9]{1,12}(?:\.[0-9]{1,12})?)(?:@([0-9]{4}-[0-9]{2}-[0-9]{2}))?"
-)
+_CURRENCY: Final = re.compile(rf"([A-Za-z]{{3}})=({NUMBER})(?:@([0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}))?")
 
 
 class TrainingQuery(Struct, frozen=True, kw_only=True):

@@ -61,6 +61,8 @@ def parameter_choices(
     found: dict[str, tuple[Value, ...]] = {}
     for text, option in texts:
         name, values = _values(text, option)
+        if name in found and option != "--fix":
+            raise UsageError(f"{option} and --fix {name} are both given; keep one")
         if name in found:
             raise UsageError(f"--fix {name} is given twice; list its values with commas")
         if name == "global_batch_samples":
@@ -484,7 +486,7 @@ def _chosen_batch(
     """The global batch of a stated training budget where nobody states one, and why; (None, None) for none.
 
     The median of published ones, that of the model's paper or of its size; of fine-tunings the usual one. At
-    most what leaves the training FEWEST_STEPS steps.
+    most what leaves the training FEWEST_STEPS steps, of samples a power of two, which many sizes share out.
     """
     usual, words = usual_fine_tuning_batch(query, about), "usual for fine-tuning"
     is_own = usual is not None and (query.changes_workload or about.trained == "full")
@@ -497,8 +499,12 @@ def _chosen_batch(
     if usual is None or samples is None:
         return None, None
     together = about.samples_per_example if about.rollout is None else about.rollout.group_size
-    most = max(1, int(samples / FEWEST_STEPS) // together) * together
-    return (usual, words) if usual <= most else (most, f"small, to leave about {FEWEST_STEPS} steps")
+    most = int(samples / FEWEST_STEPS) // together
+    if usual <= max(1, most) * together:
+        return usual, words
+    if not most:
+        return together, f"the smallest, for a training of fewer than {FEWEST_STEPS} steps"
+    return (1 << (most.bit_length() - 1)) * together, f"small, to leave at least {FEWEST_STEPS} steps"
 
 
 def batch_words(

@@ -326,11 +326,10 @@ def _span(found: Interval) -> str:
 
 def _shape(shape: Transformer) -> str:
     keys = f" ({shape.kv_heads} of keys)" if shape.kv_heads != shape.heads else ""
-    experts = f", {shape.experts} experts" if shape.experts else ""
-    return (
-        f"{shape.layers} layers, hidden {shape.hidden:,}, {shape.heads} heads{keys}, feed-forward "
-        f"{shape.ffn_hidden or shape.expert_ffn_hidden:,}{experts}"
-    )
+    dense = f", feed-forward {shape.ffn_hidden:,}" if shape.num_dense_blocks else ""
+    dense += f" in {plural(shape.num_dense_blocks, 'layer')}" if dense and shape.experts else ""
+    experts = f", {shape.experts} experts of {shape.expert_ffn_hidden:,}" if shape.experts else ""
+    return f"{shape.layers} layers, hidden {shape.hidden:,}, {shape.heads} heads{keys}{dense}{experts}"
 
 
 def _reach_about(found: Reaches) -> str:
@@ -389,8 +388,11 @@ def _facts(found: Reaches, best: BudgetReach) -> Iterator[Labelled]:
         yield "Shape", _shape(best.shape)
         yield "Trained on", f"{format_si(best.training_budget.value)} {_unit(best)}"
     elif best.params is not None and best.unit == "tokens":
-        per_param = f"{amounts.digits(best.training_budget.value / best.params.value)} tokens per parameter"
-        yield "That is", f"{per_param} ({format_si(best.params.value)} parameters)"
+        is_mixture = best.shape is not None and best.shape.idle_params > 0
+        params = best.shape.active_params if best.shape is not None and is_mixture else best.params.value
+        which = "active parameter" if is_mixture else "parameter"
+        per_param = f"{amounts.digits(best.training_budget.value / params)} tokens per {which}"
+        yield "That is", f"{per_param} ({format_si(params)} {which}s)"
     most = max(best.by_size, key=lambda each: each.amount.value, default=None)
     slower = "" if most is None or _is_taken(best, most) else _slower(best, most)
     yield ("Take", (strong(title_of(taken)), slower))
@@ -406,7 +408,18 @@ def _facts(found: Reaches, best: BudgetReach) -> Iterator[Labelled]:
         yield "Batch", f"{plural(taken.global_batch_samples, 'sample')}{step}"
     if found.chosen_for_you:
         yield ("Chosen", capital(sentence("; ".join(found.chosen_for_you))))
-    yield "Limited by", _ENDS[best.limit]
+    yield "Limited by", _ENDS[best.limit] + _larger(best)
+
+
+def _larger(best: BudgetReach) -> str:
+    """What a larger model would take, where something of the limit is left."""
+    larger = best.larger
+    if larger is None:
+        return ""
+    takes = amounts.duration(larger.time_s)
+    if best.limit == "budget" and larger.usd is not None:
+        takes = amounts.money(larger.usd)
+    return f": {format_si(larger.params)} parameters would take {takes}"
 
 
 def _slower(best: BudgetReach, most: Within) -> str:

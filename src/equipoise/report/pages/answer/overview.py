@@ -3,7 +3,15 @@
 from collections.abc import Iterator, Sequence
 from typing import Final, TypeAlias
 
-from equipoise.decide.answer import Answer, Candidate, Refusal, SystemAnswer, SystemOffer, about_fixed
+from equipoise.decide.answer import (
+    Answer,
+    Candidate,
+    Refusal,
+    SystemAnswer,
+    SystemOffer,
+    about_fixed,
+    price_that_wins,
+)
 from equipoise.decide.evidence import Grade
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (
@@ -134,7 +142,11 @@ def refusal_blocks(answer: Answer) -> tuple[Block, ...]:
 def _heading(answer: Answer, refusal: Refusal) -> tuple[Block, ...]:
     """What the list of changes is; nothing where no change helps, which the list says."""
     if not answer.candidates:  # nothing runs, so that nobody knows whether other limits would be kept
-        return (prose("It would fit with:"),) if refusal.relaxations else ()
+        if not refusal.relaxations:
+            return ()
+        if all(each.constraint == "memory_bytes" for each in refusal.relaxations):
+            return (prose("It would fit with:"),)
+        return (prose(f"No strategy is legal: {_faults(answer)}. A time is known with:"),)
     return (prose("Changes that would be enough:"),)
 
 
@@ -154,6 +166,9 @@ def relaxed(answer: Answer) -> Iterator[str]:
     assert refusal is not None
     for each in refusal.relaxations:
         name, unit = head.LIMITS[each.constraint]
+        if each.constraint == "max_accelerators" and each.candidate is None:
+            yield f"{count(int(each.needed))} accelerators instead of {count(int(each.limit))}."
+            continue
         taken = "" if each.candidate is None else f": {head.title_of(answer.candidate(each.candidate))}"
         needed, limit = amounts.enough(each.needed, each.limit, unit)
         yield f"{capital(name)} of {needed} instead of {limit.removesuffix(' accelerators')}{taken}."
@@ -173,10 +188,15 @@ def relaxed(answer: Answer) -> Iterator[str]:
     for name, title in unpriced.items():
         yield f"A price of {title}, which may keep the budget: --price {name}=USD."
     if not (refusal.relaxations or refusal.joint or refusal.on_spot or unpriced):
-        found = [each.reason for each in answer.rejected if each.needed is None]
-        faults = about_fixed(found, answer.question)[:_MOST_FAULTS]
-        why = f"no strategy is legal: {'; '.join(faults)}" if faults else "no configuration fits"
+        faults = _faults(answer)
+        why = f"no strategy is legal: {faults}" if faults else "no configuration fits"
         yield f"No change of a limit helps: {why}."
+
+
+def _faults(answer: Answer) -> str:
+    """What makes strategies illegal; empty where nothing does."""
+    found = [each.reason for each in answer.rejected if each.needed is None]
+    return "; ".join(about_fixed(found, answer.question)[:_MOST_FAULTS])
 
 
 def _lacks_price_alone(each: Candidate) -> bool:
@@ -391,10 +411,9 @@ def _against(answer: Answer, offer: SystemOffer) -> str | None:
     if value is not None:
         more = "more" if each.time_s.value < best.time_s.value else "less"
         parts.append(f"an hour is worth {more} than {head.hour_digits(value)} {amounts.currency()}")
-    to_offer = (one for one in answer.flips if (one.system, one.to) == (offer.system, offer.candidate))
-    price = next((one for one in to_offer if one.flips_at < one.value), None)
-    if price is not None and price.unit.startswith("USD"):
-        parts.append(f"its price is below {amounts.money(price.flips_at)} per accelerator-hour")
+    price = price_that_wins(each.id, answer.flips)
+    if price is not None:
+        parts.append(f"its price is below {amounts.money(price)} per accelerator-hour")
     if not parts:
         return _plainly(each, best)
     return f"Better if {' or '.join(parts)}"
