@@ -190,9 +190,44 @@ def test_a_name_in_a_saved_schedule_is_no_formula(dashboard):
     assert {each["job"] for each in csv.DictReader(io.StringIO(saved))} == {"'=1+1", "plain"}
 
 
-def test_a_file_of_a_wrong_question_is_refused(dashboard):
-    assert dashboard.answer("/advice/answer.json?workload=nonsense")[0] == 422
+def test_a_file_of_a_wrong_question_is_refused_in_its_own_form(dashboard):
+    status, headers, text = dashboard.answer("/advice/answer.json?workload=nonsense")
+    assert (status, headers["content-type"]) == (422, "application/json")
+    assert "'nonsense'" in json.loads(text)["reason"]
+    status, headers, text = dashboard.answer("/advice/answer.csv?workload=nonsense")
+    assert (status, headers["content-type"]) == (422, "text/plain; charset=utf-8")
+    assert "'nonsense'" in text
     assert dashboard.answer("/advice/answer.exe?workload=bert")[0] == 422
+
+
+def test_a_file_of_thin_evidence_is_the_document_of_the_verb(dashboard):
+    # 3 divides neither the 32 heads of the model nor its 4,096 hidden values, so that no strategy is possible.
+    asked = "workload=llama31_8b&accelerator=h100&tokens=1T&fix=tp%3D3"
+    status, headers, text = dashboard.answer(f"/advice/answer.json?{asked}")
+    assert (status, headers["content-type"]) == (200, "application/json")
+    document = json.loads(text)
+    assert (document["schema"], document["status"]) == ("equipoise.advise/2", "not_enough_evidence")
+    assert "heads=32" in document["reason"]
+    assert document["missing"]
+    assert "--fix" not in text
+    assert dashboard.answer(f"/advice/answer.csv?{asked}")[0] == 422
+
+
+@pytest.mark.parametrize(
+    ("asked", "kinds"),
+    [
+        ("workload=bert&accelerator=dgx-a100&accelerators=8", ["html", "json", "csv"]),
+        ("workload=llama31_8b&accelerator=h100&tokens=1T&fix=tp%3D3", ["json"]),
+        ("workload=nonsense", []),
+    ],
+    ids=["answered", "thin", "refused"],
+)
+@pytest.mark.parametrize("is_open", [False, True], ids=["opened", "changed"])
+def test_only_the_files_that_there_are_can_be_saved(dashboard, asked, kinds, is_open):
+    headers = {"hx_request": "true"} if is_open else {}
+    _, page = dashboard.page(f"/advice?{asked}", **headers)
+    links = [each["href"] for each in page.all("a") if "download" in each]
+    assert [re.search(r"answer\.(\w+)", each)[1] for each in links] == kinds
 
 
 def test_a_cookie_leads_to_no_other_place(dashboard):

@@ -73,12 +73,9 @@ class Output(Struct, frozen=True, kw_only=True):
             yield
         except errors.EvidenceError as err:
             if self.as_json or self.json_out:
-                missing = {
-                    "status": "not_enough_evidence",
-                    "reason": str(err),
-                    "missing": list(err.missing),
-                }
-                self._write_document(missing)
+                from equipoise.report.json import missing_fields
+
+                self._write_document(missing_fields(err))
             raise
 
     def give_page(

@@ -16,9 +16,10 @@ from equipoise.bench.summary import (
 from equipoise.bench.trial import FAILED, SUCCESS, FinishedTrial
 from equipoise.diagnose.method_search import FoundMethod, MethodCandidate
 from equipoise.diagnose.sweeps import FalseDifferences, Judgement, Swept
+from equipoise.errors import EvidenceError
 from equipoise.intervals import LEVEL as USUAL_LEVEL
 from equipoise.intervals import Interval
-from equipoise.report.json import fields_of, picked, plain
+from equipoise.report.json import fields_of, missing_fields, picked, plain
 from equipoise.units import significant
 
 PARTLY = "partly_failed"
@@ -28,11 +29,7 @@ def sweep_fields(found: Swept) -> dict[str, Any]:
     """The document of a sweep."""
     refusal = {}
     if found.refusal:
-        refusal = {
-            "status": "not_enough_evidence",
-            "reason": found.refusal,
-            "missing": ["a run that succeeds"],
-        }
+        refusal = missing_fields(EvidenceError(found.refusal, missing=("a run that succeeds",)))
     return {
         **refusal,
         "sweep": found.name,

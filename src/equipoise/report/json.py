@@ -14,6 +14,7 @@ from equipoise import __version__
 from equipoise.calibration import EstimatorName, EvidenceSource
 from equipoise.decide.answer import Alternative, Answer, Candidate, Relaxation
 from equipoise.decide.explanation.published_nearby import near_published_pretrainings, near_published_steps
+from equipoise.errors import EvidenceError
 from equipoise.intervals import Interval
 from equipoise.report.format import usable
 from equipoise.runs import embedded
@@ -59,6 +60,11 @@ def document(verb: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         "dataset": embedded.version(),
     }
     return {**head, **fields}
+
+
+def missing_fields(err: EvidenceError) -> dict[str, Any]:
+    """The fields of a document that says why there is no answer, and what would be enough for one."""
+    return {"status": "not_enough_evidence", "reason": str(err), "missing": list(err.missing)}
 
 
 def encode(whole: Mapping[str, Any]) -> bytes:

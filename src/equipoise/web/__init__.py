@@ -23,7 +23,7 @@ from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.spec.hardware import DEFAULT_GRID
 from equipoise.spec.mlperf import round_order
 from equipoise.study.rounds import MIN_ENTRIES, default_round
-from equipoise.web.answers import PageAnswer
+from equipoise.web.answers import FileKind, PageAnswer
 
 Given: TypeAlias = Mapping[str, Sequence[str]]
 
@@ -346,14 +346,6 @@ def _stamps(*folders: Path | None) -> Iterator[str]:
             with suppress(OSError):  # it is being replaced: its next state has another stamp
                 found = path.stat()
                 yield f"{path}:{found.st_mtime_ns}:{found.st_size};"
-
-
-FileKind: TypeAlias = Literal["html", "json", "csv"]
-FILE_KINDS: Final[Mapping[FileKind, str]] = {
-    "html": "text/html; charset=utf-8",
-    "json": "application/json",
-    "csv": "text/csv; charset=utf-8",
-}
 
 
 class Live(Struct, frozen=True, kw_only=True):

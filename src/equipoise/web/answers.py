@@ -2,9 +2,9 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Literal, TypeAlias, TypeVar
 
 from msgspec import Struct
 
@@ -15,12 +15,18 @@ from equipoise.units import MIB
 OK = 200
 REFUSED = 422
 BUSY = 503
+FileKind: TypeAlias = Literal["html", "json", "csv"]
+FILE_KINDS: Final[Mapping[FileKind, str]] = {
+    "html": "text/html; charset=utf-8",
+    "json": "application/json",
+    "csv": "text/csv; charset=utf-8",
+}
 
 
 class PageAnswer(Struct, frozen=True, kw_only=True):
     """One answer. title: of the window. headline: of the page. body: HTML in UTF-8. status: of HTTP.
 
-    is_waiting: whether the answer is still to come.
+    is_waiting: whether the answer is still to come. saved_as: the kinds of file that there are of it.
     """
 
     title: str
@@ -28,15 +34,23 @@ class PageAnswer(Struct, frozen=True, kw_only=True):
     body: bytes
     status: int = OK
     is_waiting: bool = False
+    saved_as: tuple[FileKind, ...] = tuple(FILE_KINDS)
 
 
-def shown(page: Page[Shown], findings: Shown, *, status: int = OK) -> PageAnswer:
+def shown(
+    page: Page[Shown],
+    findings: Shown,
+    *,
+    status: int = OK,
+    saved_as: tuple[FileKind, ...] = tuple(FILE_KINDS),
+) -> PageAnswer:
     """The answer that shows findings as the report does."""
     return PageAnswer(
         title=page.title(findings),
         headline=page.headline(findings),
         body=fragment(page, findings).encode(),
         status=status,
+        saved_as=saved_as,
     )
 
 

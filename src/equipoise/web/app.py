@@ -24,10 +24,8 @@ from equipoise.errors import EvidenceError, InputError
 from equipoise.report.html import Html, element
 from equipoise.units import MIB, MILLISECOND_S
 from equipoise.web import (
-    FILE_KINDS,
     Control,
     DataSources,
-    FileKind,
     NoFields,
     PageQuery,
     Screen,
@@ -38,19 +36,27 @@ from equipoise.web import (
 )
 from equipoise.web.answers import (
     BUSY,
+    FILE_KINDS,
     LONGEST_WAIT_S,
     OK,
     Answers,
     BusyError,
+    FileKind,
     Kept,
     PageAnswer,
     SlowError,
 )
 from equipoise.web.frames import (
+    BROKEN_WORDS,
+    BUSY_WORDS,
     NOT_STORED,
+    FileResponse,
     GoneError,
     InPieces,
+    NoFileResponse,
     PageResponse,
+    missing_document,
+    reasons,
     refused,
     unanswered,
     waiting,
@@ -130,24 +136,23 @@ class Dashboard:
         return response
 
     async def file(self, request: Request, screen: Screen, kind: str) -> Response:
-        """The answer to a question as a file to keep; the page that gives the reason where there is none."""
+        """The answer to a question as a file to keep; where there is none the reason, in the same form."""
         known = next((each for each in FILE_KINDS if each == kind), None)
         if known is None:
-            words = f"An answer is saved as {', '.join(FILE_KINDS)}."
-            return await self.page(request, screen, refused(screen.title, words))
+            return NoFileResponse(f"An answer is saved as {', '.join(FILE_KINDS)}", kind=kind)
         try:
             query = screen.read(_given(request), self.sources)
             key = f"{known}:{_key(screen, query, await self._looked(screen, self._state, screen, query))}"
             found = await self.answers.find(key, partial(_kept, screen, query, self.sources, known))
         except (InputError, EvidenceError) as err:
-            return await self.page(request, screen, unanswered(screen, err))
+            if known == "html":
+                return await self.page(request, screen, unanswered(screen, err))
+            if known == "json" and isinstance(err, EvidenceError):
+                return FileResponse(missing_document(screen, err), screen=screen, kind=known)
+            return NoFileResponse(*reasons(screen, err), kind=known)
         except (BusyError, SlowError):
-            return await self._busy(request, screen)
-        headers = {
-            **NOT_STORED,
-            "content-disposition": f'attachment; filename="{screen.verb.lower()}.{known}"',
-        }
-        return InPieces((found.body,), media_type=FILE_KINDS[known], headers=headers)
+            return NoFileResponse(BUSY_WORDS, kind=known, status=BUSY)
+        return FileResponse(found.body, screen=screen, kind=known)
 
     async def _answer(self, key: str, screen: Screen, query: PageQuery, limit_s: float) -> PageAnswer:
         return await self.answers.find(key, partial(_answered, screen, query, self.sources), limit_s=limit_s)
@@ -168,8 +173,7 @@ class Dashboard:
         return PageResponse(await self._looked(screen, self._halves, request, screen, answer, live), answer)
 
     async def _busy(self, request: Request, screen: Screen) -> Response:
-        words = "This machine is busy with other questions. Try again in a moment."
-        return await self.page(request, screen, refused(screen.title, words, status=BUSY))
+        return await self.page(request, screen, refused(screen.title, BUSY_WORDS, status=BUSY))
 
     async def _waiting(self, request: Request, screen: Screen) -> Response:
         """The frame at once, which asks for its answer."""
@@ -360,11 +364,12 @@ def _say_troubles(app: FastAPI, dashboard: Dashboard) -> None:
 
     @app.exception_handler(500)
     async def broken(request: Request, _: Exception) -> Response:
-        words = (
-            "This is an error in Equipoise, not in your question. The terminal of the server "
-            "has the details; open an issue with those lines."
+        _, dot, kind = request.url.path.rpartition("/answer.")
+        if dot and kind != "html":
+            return NoFileResponse(BROKEN_WORDS, kind=kind, status=500)
+        return await dashboard.page(
+            request, screen_of(request), refused("Equipoise", BROKEN_WORDS, status=500)
         )
-        return await dashboard.page(request, screen_of(request), refused("Equipoise", words, status=500))
 
 
 ASKING_S: Final = 10.0

@@ -22,7 +22,6 @@ from equipoise.web import (
     Choice,
     Control,
     DataSources,
-    FileKind,
     Given,
     More,
     Rows,
@@ -34,7 +33,7 @@ from equipoise.web import (
     first,
     workload_choices,
 )
-from equipoise.web.answers import PageAnswer, shown
+from equipoise.web.answers import FileKind, PageAnswer, shown
 from equipoise.web.evidence_screens import called, chosen, run_folders, state
 from equipoise.web.question import QuestionFields, in_form, label_of, question, question_controls
 

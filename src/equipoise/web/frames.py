@@ -23,10 +23,11 @@ from equipoise.errors import EvidenceError, InputError
 from equipoise.report.blocks import Block, Page, Section, Span, bullets, code
 from equipoise.report.format import capital, sentence
 from equipoise.report.html import Html, concatenated, element
+from equipoise.report.json import document, encode, missing_fields
 from equipoise.runs import embedded
 from equipoise.units import MIB
 from equipoise.web import Control, Screen, WrongFieldsError
-from equipoise.web.answers import BUSY, OK, REFUSED, PageAnswer, shown
+from equipoise.web.answers import BUSY, FILE_KINDS, OK, REFUSED, FileKind, PageAnswer, shown
 from equipoise.web.question import in_form
 
 _PACKAGES: Final = {
@@ -150,7 +151,9 @@ def waiting(title: str, address: str, *, shares_form: bool) -> PageAnswer:
         hx_swap="innerHTML show:none",
         hx_sync="form.question:abort" if shares_form else None,
     )
-    return PageAnswer(title=title, headline="Computing", body=concatenated(asks).encode(), is_waiting=True)
+    return PageAnswer(
+        title=title, headline="Computing", body=concatenated(asks).encode(), is_waiting=True, saved_as=()
+    )
 
 
 class Trouble(Struct, frozen=True, kw_only=True):
@@ -194,23 +197,36 @@ def refused(about: str, *reasons: str, status: int = REFUSED) -> PageAnswer:
 
 def unanswered(screen: Screen, err: InputError | EvidenceError) -> PageAnswer:
     """The page for an error of what was given, or for evidence that is too thin."""
-    if isinstance(err, WrongFieldsError):
-        return refused(screen.title, *err.reasons)
     if isinstance(err, InputError):
-        return refused(screen.title, in_form(err.message, screen.labels))
+        return refused(screen.title, *reasons(screen, err))
     found = Trouble(
         about=screen.title,
         headline="Not enough evidence",
-        reasons=(capital(in_form(str(err), screen.labels)),),
+        reasons=reasons(screen, err),
         missing=tuple(in_form(each, screen.labels) for each in err.missing),
     )
-    return _trouble_page(found, OK)
+    return _trouble_page(found, OK, saved_as=("json",))
 
 
-def _trouble_page(found: Trouble, status: int) -> PageAnswer:
+def reasons(screen: Screen, err: InputError | EvidenceError) -> tuple[str, ...]:
+    """Why there is no answer, in the words of the form."""
+    if isinstance(err, WrongFieldsError):
+        return err.reasons
+    if isinstance(err, InputError):
+        return (in_form(err.message, screen.labels),)
+    return (capital(in_form(str(err), screen.labels)),)
+
+
+def _trouble_page(found: Trouble, status: int, saved_as: tuple[FileKind, ...] = ()) -> PageAnswer:
     # Else the page would list that section as left out.
     page = PAGE if found.missing else replace(PAGE, sections=())
-    return shown(page, found, status=status)
+    return shown(page, found, status=status, saved_as=saved_as)
+
+
+def missing_document(screen: Screen, err: EvidenceError) -> bytes:
+    """What the verb writes as JSON where the evidence is too thin, in the words of the form."""
+    reworded = err.reworded(lambda words: in_form(words, screen.labels))
+    return encode(document(screen.verb.lower(), missing_fields(reworded)))
 
 
 Found = TypeVar("Found")
@@ -218,6 +234,12 @@ NOT_STORED: Final = {"cache-control": "no-store", "vary": "HX-Request, Sec-Fetch
 _PIECE_BYTES: Final = MIB // 4
 _HTML: Final = "text/html; charset=utf-8"
 _BUSY_S: Final = 2
+_STATUSES: Final = {REFUSED: "refused", BUSY: "busy"}
+BUSY_WORDS: Final = "This machine is busy with other questions. Try again in a moment."
+BROKEN_WORDS: Final = (
+    "This is an error in Equipoise, not in your question. The terminal of the server "
+    "has the details; open an issue with those lines."
+)
 
 
 class InPieces(Response):
@@ -239,6 +261,37 @@ class InPieces(Response):
                 piece = part if len(part) <= _PIECE_BYTES else part[at : at + _PIECE_BYTES]
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class FileResponse(InPieces):
+    """An answer to keep as a file."""
+
+    def __init__(self, content: bytes, *, screen: Screen, kind: FileKind) -> None:
+        """content: of the file."""
+        name = f"{screen.verb.lower()}.{kind}"
+        headers = {**NOT_STORED, "content-disposition": f'attachment; filename="{name}"'}
+        super().__init__((content,), media_type=FILE_KINDS[kind], headers=headers)
+
+
+class NoFileResponse(InPieces):
+    """Why there is no such file, for the program that asked for it: JSON, or plain text."""
+
+    def __init__(self, *reasons: str, kind: str, status: int = REFUSED) -> None:
+        """kind: of the file. reasons: sentences."""
+        words = " ".join(map(_closed, reasons))
+        is_json = kind == "json"
+        content = (
+            encode({"status": _STATUSES.get(status, "failed"), "reason": words})
+            if is_json
+            else words.encode("utf-8", "replace")
+        )
+        headers = {**NOT_STORED, **({"retry-after": str(_BUSY_S)} if status == BUSY else {})}
+        super().__init__(
+            (content,),
+            media_type=FILE_KINDS["json"] if is_json else "text/plain; charset=utf-8",
+            headers=headers,
+            status_code=status,
+        )
 
 
 class PageResponse(InPieces):

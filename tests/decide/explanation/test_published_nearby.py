@@ -9,8 +9,9 @@ from equipoise.decide.explanation.published_nearby import (
     published_itself,
 )
 from equipoise.decide.question.training import parameter_choices
-from equipoise.report.blocks import Facts
+from equipoise.report.blocks import Facts, Tiles
 from equipoise.report.pages.answer import ANSWER
+from equipoise.report.pages.answer.overview import overview_blocks
 
 
 def test_the_same_model_on_the_same_chip_is_the_nearest():
@@ -75,6 +76,9 @@ def test_a_published_run_outside_the_range_of_its_answer_is_said_to_be_with_what
     assert f"{hours / best.accelerator_hours:.2g}x" in evidence
     assert published_itself(found).is_in_range == (low <= hours)
     assert ("below" in evidence) == (hours < low)
+    # The first page of HTML says what the terminal's line does.
+    tiles = next(each for each in overview_blocks(found) if isinstance(each, Tiles))
+    assert [each.words.rstrip(".") for each in tiles.items if each.label == "Evidence"] == [evidence]
 
 
 def test_a_training_on_other_sequences_is_not_the_published_one():

@@ -20,7 +20,7 @@ from equipoise.scaling.equilibrium import Equilibrium, Limit, default_answer, le
 from equipoise.spec.hardware import TERM_WORDS, PriceTerms
 from equipoise.units import MINUTE_S, format_count, format_percent, format_si, plural
 
-GRADES: Final[dict[Grade, str]] = {
+_GRADES: Final[dict[Grade, str]] = {
     "measured": "your measured runs",
     "published": "published results of this system and size",
     "carried": "published results carried over from other sizes, rounds or chips",
@@ -133,7 +133,7 @@ def _facts(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[Label
         takes_line = bool(best.charges or answer.rollout) or is_published
         is_said = is_brief and takes_line and step is not None
         yield from _trade_offs(answer, best, is_brief=is_brief, with_returns=not (needs_rows or is_said))
-    yield "Evidence", capital(_evidence(answer, best))
+    yield "Evidence", capital(evidence_words(answer, best))
 
 
 def _trade_offs(answer: Answer, best: Candidate, *, is_brief: bool, with_returns: bool) -> Iterator[Labelled]:
@@ -186,13 +186,13 @@ def _chosen(answer: Answer, best: Candidate) -> Iterator[str]:
             yield words
 
 
-def _evidence(answer: Answer, best: Candidate) -> str:
+def evidence_words(answer: Answer, best: Candidate) -> str:
     """What the answer rests on, and on measurements of which software where that is known."""
     software, factor = answer.system.software, answer.system.time_per_step_time
     if best.grade == "measured" and factor is not None and factor != 1.0:
-        return f"{GRADES[best.grade]}, their step time \u00d7 {factor:.2f}"
+        return f"{_GRADES[best.grade]}, their step time \u00d7 {factor:.2f}"
     if software is None or best.grade != "calibrated":
-        return GRADES[best.grade]
+        return _GRADES[best.grade]
     trained = answer.workload.trained if best.strategy is None else best.strategy.trained
     is_unlike = answer.workload.is_unlike_published(trained)
     published = None if answer.question.is_to_target else _published_words(answer, best)

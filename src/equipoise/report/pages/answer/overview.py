@@ -114,7 +114,7 @@ def _tiles(answer: Answer, best: Candidate) -> Iterator[Tile]:
     yield Tile(
         label="Evidence",
         value=capital(EVIDENCE[best.grade]),
-        words=f"{_better_known(answer, best) or capital(head.GRADES[best.grade])}.",
+        words=f"{_better_known(answer, best) or capital(head.evidence_words(answer, best))}.",
     )
 
 
