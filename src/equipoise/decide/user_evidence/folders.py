@@ -4,21 +4,23 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from equipoise.decide.evidence import LEAST_LOG_SD, NOT_USED, UserRun
 from equipoise.decide.user_evidence.runs import UserRuns, num_accumulated
 from equipoise.errors import DataError, SpecError
-from equipoise.intervals import DEVIATE
+from equipoise.intervals import LEVEL, log_sd
 from equipoise.runs.store import RUNS, STEPS, frame_of, read_table
 from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.spec.hardware import Accelerator
 from equipoise.spec.strategy import DTYPE_OF, PRECISIONS
 from equipoise.spec.workload import Workload
+from equipoise.stats import series_mean_interval
 from equipoise.units import format_amount, format_count, format_percent
 
 if TYPE_CHECKING:
@@ -33,6 +35,10 @@ _SUFFIXES = (".csv", ".tsv", ".jsonl")
 _MOST_FOLDERS = 1000
 # Of quiet machines the mean of steps is a few percent above their median.
 _UNEVEN = 1.15
+# A rate that exceeds that of the mean step by more is of the median one.
+_OF_MEDIAN = 1.05
+# Fewer steps have no interval of their mean.
+_FEWEST_OF_SERIES = 6
 # Runs of one set-up whose rates differ by more are unlike.
 _UNLIKE = 1.25
 _MOST_NAMED = 5
@@ -83,9 +89,11 @@ def user_runs(
     name = _name_in_runs(runs, workload, notes) if is_named_here else workload
     mine = runs.filter(pl.col("workload") == name)
     others = sorted({*runs["workload"].drop_nulls()} - {*mine["workload"]})
-    unevenness = _unevenness(mine, _mean_steps_s(tables))
-    set_ups = tuple(_set_ups(mine, unevenness))
-    notes += [*_of_uneven(unevenness), *_of_unlike(mine)]
+    stepped = _stepped(tables)
+    mine = _with_rates_of_means(mine, stepped)
+    set_ups = tuple(_set_ups(mine, stepped))
+    uneven = [stepped[run_id].unevenness for run_id in mine["run_id"] if run_id in stepped]
+    notes += [*_of_uneven(uneven), *_of_unlike(mine)]
     machines = sorted({each.accelerator for each in set_ups if each.accelerator is not None})
     if accelerators:
         mine = mine.filter(pl.col("accelerator").is_null() | pl.col("accelerator").is_in(list(accelerators)))
@@ -173,36 +181,54 @@ def _name_in_runs(runs: pl.DataFrame, workload: str, notes: list[str]) -> str:
     return str(names[0])
 
 
-def _mean_steps_s(tables: Sequence[Path]) -> dict[str, float]:
-    """The mean over the steps of each run, by its id, where a table of steps lies beside that of runs."""
-    found: dict[str, float] = {}
+class _Stepped(Struct, frozen=True, kw_only=True):
+    """The steps of one run. unevenness: their mean over their median. log_sd: of the mean."""
+
+    mean_s: float
+    unevenness: float
+    log_sd: float
+
+
+def _stepped(tables: Sequence[Path]) -> dict[str, _Stepped]:
+    """The steps of each run, by its id, where a table of steps lies beside that of runs."""
+    found: dict[str, _Stepped] = {}
     for path in (each.with_name(_STEPS) for each in tables):
         if path.is_file():
-            steps = read_table(path, STEPS).filter(pl.col("phase") == "step")
-            found |= dict(steps.group_by("run_id").agg(pl.col("seconds").mean()).iter_rows())
+            steps = read_table(path, STEPS).filter((pl.col("phase") == "step") & (pl.col("seconds") > 0))
+            for (run_id,), group in steps.sort("repetition").group_by("run_id", maintain_order=True):
+                found[str(run_id)] = _of_steps(group["seconds"].to_list())
     return found
 
 
-def _unevenness(runs: pl.DataFrame, mean_step_s: Mapping[str, float]) -> dict[str, float]:
-    """By run id, how many times as long its steps took on average as the median that its rate is of."""
-    rated = runs.drop_nulls(["samples_per_s", "global_batch_samples"])
-    return {
+def _of_steps(step_s: Sequence[float]) -> _Stepped:
+    mean_s = fmean(step_s)
+    known = len(step_s) >= _FEWEST_OF_SERIES
+    width = log_sd(series_mean_interval(step_s, level=LEVEL)) if known else 0.0
+    return _Stepped(mean_s=mean_s, unevenness=mean_s / median(step_s), log_sd=width)
+
+
+def _with_rates_of_means(runs: pl.DataFrame, steps: Mapping[str, _Stepped]) -> pl.DataFrame:
+    """The runs with rates of mean steps, as steps add up to a training.
+
+    Tables of earlier versions have rates of median steps, which leave out what stalls.
+    """
+    columns = ("run_id", "samples_per_s", "global_batch_samples", "strategy")
+    rates = []
+    for run_id, rate, batch, strategy in runs.select(columns).iter_rows():
         # A sweep times each pass of those whose gradients are summed.
-        run_id: mean_step_s[run_id] * rate * (num_accumulated(strategy) or 1) / batch
-        for run_id, rate, batch, strategy in rated.select(
-            "run_id", "samples_per_s", "global_batch_samples", "strategy"
-        ).iter_rows()
-        if rate > 0 and mean_step_s.get(run_id, 0.0) > 0
-    }
+        passes = num_accumulated(strategy) or 1
+        of_mean = batch / passes / steps[run_id].mean_s if batch and run_id in steps else None
+        rates.append(of_mean if rate and of_mean and rate > _OF_MEDIAN * of_mean else rate)
+    return runs.with_columns(pl.Series("samples_per_s", rates, dtype=pl.Float64))
 
 
-def _of_uneven(unevenness: Mapping[str, float]) -> Iterator[str]:
+def _of_uneven(unevenness: Sequence[float]) -> Iterator[str]:
     """That the steps of runs took longer on average than in the median, where some did noticeably."""
-    uneven = [each for each in unevenness.values() if each > _UNEVEN]
+    uneven = [each for each in unevenness if each > _UNEVEN]
     if uneven:
         yield (
             f"Steps of {len(uneven)} of your {len(unevenness)} runs took up to {max(uneven):.1f} times their "
-            "median on average, as on a busy machine: the ranges are that much wider."
+            "median on average, as on a busy machine: the mean is used, as steps add up to a training."
         )
 
 
@@ -229,8 +255,8 @@ def _of_unlike(runs: pl.DataFrame) -> Iterator[str]:
         )
 
 
-def _set_ups(runs: pl.DataFrame, unevenness: Mapping[str, float]) -> Iterator[UserRun]:
-    """One record a set-up with a rate and a batch. unevenness: of runs whose steps are known."""
+def _set_ups(runs: pl.DataFrame, steps: Mapping[str, _Stepped]) -> Iterator[UserRun]:
+    """One record a set-up with a rate and a batch. steps: of runs whose steps are known."""
     for key, group in _rated(runs).group_by(_SET_UP, maintain_order=True):
         named = dict(zip(_SET_UP, key, strict=True))
         rates = group["samples_per_s"].to_list()
@@ -241,23 +267,21 @@ def _set_ups(runs: pl.DataFrame, unevenness: Mapping[str, float]) -> Iterator[Us
             precision=named["precision"],
             global_batch_samples=named["global_batch_samples"],
             samples_per_s=median(rates),
-            log_sd=_log_sd(rates, [unevenness.get(run_id, 1.0) for run_id in group["run_id"]]),
+            log_sd=_log_sd(rates, [steps[run_id].log_sd for run_id in group["run_id"] if run_id in steps]),
             run_ids=tuple(group["run_id"].to_list()),
             is_eager=None if bool((group["origin"] == _OF_FILES).all()) else True,
         )
 
 
-def _log_sd(rates: Sequence[float], unevenness: Sequence[float]) -> float:
-    """Of the median of several runs; of one run what replicate systems differ by.
+def _log_sd(rates: Sequence[float], of_runs: Sequence[float]) -> float:
+    """Of the median of several runs; of one run what replicate systems differ by, and what steps leave open.
 
-    A training takes the mean of its steps, a rate is of their median: the 90 % range reaches from one to the
-    other.
+    of_runs: of the mean step of each run whose steps are known.
     Source: the standard error of a mean of logarithms, times 1.25 for a median of normal values.
     """
-    spread = LEAST_LOG_SD
     if len(rates) > 1:
-        spread = 1.25 * float(np.std(np.log(rates), ddof=1)) / math.sqrt(len(rates))
-    return math.hypot(spread, median(abs(math.log(each)) for each in unevenness) / DEVIATE)
+        return 1.25 * float(np.std(np.log(rates), ddof=1)) / math.sqrt(len(rates))
+    return math.hypot(LEAST_LOG_SD, *of_runs)
 
 
 def _trainings(runs: pl.DataFrame, where: str) -> "Measurements | None":
