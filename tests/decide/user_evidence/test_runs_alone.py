@@ -7,7 +7,7 @@ from equipoise.bench.summary import run_row, write
 from equipoise.decide.prediction import answer_predictions
 from equipoise.decide.question.query import query
 from equipoise.decide.question.systems import requested_systems
-from equipoise.errors import EvidenceError
+from equipoise.errors import DataError, EvidenceError
 from equipoise.spec.catalogue import shipped
 
 # samples/s of one rank by precision and batch: each differs, so that a time shows which run it is of.
@@ -98,7 +98,7 @@ def test_a_batch_that_no_run_had_is_refused_with_those_there_are(question):
 
 
 def test_other_workloads_of_a_folder_are_named(question):
-    with pytest.raises(EvidenceError, match=r"another, small_cnn"):
+    with pytest.raises(DataError, match=r"8 of 8 .*gpt2_medium.*another, small_cnn"):
         ask(question, workload="gpt2_medium", scores=False)
 
 
