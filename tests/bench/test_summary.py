@@ -7,7 +7,16 @@ import pytest
 from msgspec.structs import replace
 
 from equipoise.bench.phases import EXPOSED, PARTS, STEP
-from equipoise.bench.summary import ORDER_STATISTICS, STUDENT, interval_method, spread, summaries, timed_run
+from equipoise.bench.summary import (
+    ORDER_STATISTICS,
+    STUDENT,
+    interval_method,
+    spread,
+    spread_of_steps,
+    summaries,
+    timed_run,
+    uneven,
+)
 from equipoise.bench.trial import FinishedTrial, Trial
 from equipoise.diagnose.sweeps import called_different, false_differences, judged, lost_s, meanings, swept
 from equipoise.errors import DataError
@@ -102,17 +111,30 @@ def test_an_a_a_sweep_tells_its_own_rate():
 
 def test_steps_that_were_timed_as_a_whole_count_for_the_step_and_not_for_its_phases():
     found = timed_run(run(steps=[split(0.05, exposed=0.01), {STEP: 0.04}, {STEP: 0.04}]))
-    assert (found.step_s, found.num_steps) == (0.04, 3)
+    assert (found.step_s, found.median_step_s, found.num_steps) == (0.04, 0.04, 3)
     assert found.shares[EXPOSED] == pytest.approx(0.2)
     assert sum(found.shares[name] for name in PARTS) == pytest.approx(1.0)
 
 
-def test_the_median_step_of_a_method_with_cycles_is_of_whole_cycles():
+def test_steps_of_a_method_with_cycles_are_of_whole_cycles():
     cheap, dear = split(0.01), split(0.05, exposed=0.04)
     found = timed_run(run(steps=[cheap, cheap, cheap, dear] * 3, method="localsgd:4", period=4))
-    assert found.step_s == pytest.approx(0.02)
+    assert (found.step_s, found.median_step_s) == pytest.approx((0.02, 0.02))
     assert found.shares[EXPOSED] == pytest.approx(0.5)
-    assert timed_run(run(steps=[cheap, cheap, cheap, dear] * 3)).step_s == pytest.approx(0.01)
+    alone = timed_run(run(steps=[cheap, cheap, cheap, dear] * 3))
+    assert (alone.step_s, alone.median_step_s) == pytest.approx((0.02, 0.01))
+
+
+def test_a_run_that_stalls_now_and_then_takes_its_time_over_its_steps():
+    """A user's run: 288 steps in 10.05 s, most of them 9.56 ms."""
+    stalled_s = (10.05 - 252 * 0.00956) / 36
+    steps = ([0.00956] * 7 + [stalled_s]) * 36
+    assert len(steps) == 288
+    found = spread_of_steps(steps)
+    assert found.value == pytest.approx(10.05 / 288)
+    assert found.low < found.value < found.high < 1.5 * found.value
+    assert uneven(steps) == pytest.approx(10.05 / 288 / 0.00956)
+    assert uneven([0.01, 0.012] * 6) is None
 
 
 def test_phases_of_a_configuration_sum_to_its_step():
@@ -198,6 +220,21 @@ def test_exposed_communication_is_blamed_where_it_is_to_blame():
     said = " ".join(meanings(judged(summaries(runs), scaling="strong")))
     assert re.search(r"exposed communication \(85\.7 %\)", said)
     assert "measured once" in said
+
+
+def test_a_run_with_stalls_is_named_with_how_many_times_its_median_it_took(tmp_path):
+    """Nine steps of 10 ms and one of 110 ms: 20 ms on average."""
+    stalls = run(steps=[split(0.01)] * 9 + [split(0.11)])
+    found = swept(tmp_path, [single(0.01), stalls], num_planned=2, settings={})
+    assert re.search(r"\b1 of 2\b.*\b2\.0\b", found.meanings[0])
+
+
+def test_less_than_half_is_not_called_most():
+    """Of 7 ms above perfect scaling the backward pass has 5 - 2.5 = 2.5: 35.7 %."""
+    runs = [single(0.010), run(0.012, exposed=0.002)]
+    said = " ".join(meanings(judged(summaries(runs), scaling="strong")))
+    assert "35.7 %" in said
+    assert "most" not in said
 
 
 def test_a_sweep_without_a_run_on_one_device_says_so(tmp_path):

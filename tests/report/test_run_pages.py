@@ -246,6 +246,17 @@ def test_steps_without_phases_have_no_section_of_phases(tmp_path):
     assert "phases" not in [section.name for section, _ in WATCH.content(found)]
 
 
+def test_a_run_that_ended_before_a_step_was_measured_was_not_cut_short(tmp_path):
+    loop(tmp_path, "20250101T000000-abcdef", 0.010, num=0)
+    ended = watched_now(tmp_path)
+    loop(tmp_path, "20250102T000000-abcdef", 0.010, num=0, ended=False)
+    assert "cut short" not in text(WATCH, ended)
+    os.utime(run_folder(tmp_path, "20250102T000000-abcdef") / "rank-0.jsonl", (1e9, 1e9))
+    cut = watched_now(tmp_path)
+    assert [run.is_running for run in cut.runs] == [False, False]
+    assert text(WATCH, cut).count("cut short") >= 2  # the headline and the row
+
+
 def test_long_loops_are_drawn_by_medians_of_neighbours(tmp_path):
     loop(tmp_path, "20250101T000000-abcdef", 0.010, num=1000, ended=False)
     (run,) = watched_now(tmp_path).runs

@@ -29,7 +29,7 @@ from equipoise.runs.store import (
     write_tables,
 )
 from equipoise.spec.catalogue import Catalogue, shipped
-from equipoise.stats import log_t_interval, median_interval
+from equipoise.stats import log_t_interval, median_interval, series_mean_interval
 
 # 12 values: the smallest number for which the normal approximation of Kendall's S is used in textbooks is 10.
 WINDOW_STEPS = 12
@@ -118,14 +118,15 @@ def outliers(values: Sequence[float]) -> tuple[bool, ...]:
 class TimedRun(Struct, frozen=True, kw_only=True):
     """One run of timed steps; None is not measured.
 
-    step_s: the median over cycles of a cycle's mean step. shares: each phase's fraction of the time of all
-    marked steps; the parts sum to 1. parts_sum: whether they do so in each of them, within 5 %.
-    memory_bytes: of the rank that took most. energy_j: of one step, on all nodes. others_cpu_fraction: of the
-    ranks' cores, what other programs took; others_accelerator_fraction: of accelerators before the ranks
-    computed; num_others_on_accelerators: programs on them at the end.
+    step_s: the mean, as steps add up to a training; median_step_s: over cycles, of a cycle's mean. shares:
+    each phase's fraction of the time of all marked steps; the parts sum to 1. parts_sum: whether they do so
+    in each of them, within 5 %. memory_bytes: of the rank that took most. energy_j: of one step, on all
+    nodes. others_cpu_fraction: of the ranks' cores, what other programs took; others_accelerator_fraction: of
+    accelerators before the ranks computed; num_others_on_accelerators: programs on them at the end.
     """
 
     step_s: float
+    median_step_s: float
     shares: Mapping[str, float]
     num_steps: int
     num_outliers: int
@@ -174,7 +175,10 @@ def timed_run(finished: FinishedTrial) -> TimedRun | None:
         )
     period: int = finished.result.get("period") or 1
     cycles = [steps[first : first + period] for first in range(0, len(steps) - period + 1, period)]
-    cycle_s = [fsum(step[STEP] for step in cycle) / len(cycle) for cycle in cycles or [steps]]
+    cycle_s = [_mean_s(cycle) for cycle in cycles or [steps]]
+    # Marks take time of short steps, of which most are then timed as a whole: these stall as often.
+    unmarked_s = [_mean_s(cycle) for cycle in cycles if all(len(step) == 1 for step in cycle)]
+    counted_s = unmarked_s if 2 * len(unmarked_s) > len(cycle_s) else cycle_s
     marked = [step for step in steps if len(step) > 1]  # the others were timed as a whole
     whole_s = fsum(step[STEP] for step in marked)
     named = [name for name in (*PARTS, TOTAL, OVERLAPPED) if all(name in step for step in marked)]
@@ -182,7 +186,8 @@ def timed_run(finished: FinishedTrial) -> TimedRun | None:
     energy: Mapping[str, Any] = finished.result.get("energy") or {}
     energy_j = energy.get("energy_j")
     return TimedRun(
-        step_s=median(cycle_s),
+        step_s=fsum(counted_s) / len(counted_s),
+        median_step_s=median(cycle_s),
         shares={name: fsum(step[name] for step in marked) / whole_s for name in named if marked},
         num_steps=len(steps),
         num_outliers=sum(outliers(cycle_s)),
@@ -199,6 +204,10 @@ def timed_run(finished: FinishedTrial) -> TimedRun | None:
         others_accelerator_fraction=use.get("others_accelerator_fraction"),
         num_others_on_accelerators=use.get("num_others_on_accelerators"),
     )
+
+
+def _mean_s(steps: Sequence[Mapping[str, float]]) -> float:
+    return fsum(step[STEP] for step in steps) / len(steps)
 
 
 def _is_split(step: object) -> bool:
@@ -373,6 +382,30 @@ def interval_method(num_repetitions: int) -> str | None:
 ORIGIN = "measured"
 # A score is the time to a stated target; steps and trainings of a stated length have none.
 NO_SCORE = "measured steps; no training to a target"
+
+
+# So many times the median, a mean is of stalls that most steps do not have.
+UNEVEN = 1.5
+# Fewer values of a series have no interval of their mean.
+FEWEST_OF_SERIES = 6
+
+
+def spread_of_steps(step_s: Sequence[float]) -> Spread:
+    """The mean of the steps of one run and its interval at LEVEL; none where they are few.
+
+    step_s: (n_steps,) in order of time. Steps add up to a training, so that stalls that recur count.
+    Source: stats.series_mean_interval.
+    """
+    if len(step_s) < FEWEST_OF_SERIES:
+        return Spread(value=fsum(step_s) / len(step_s), low=None, high=None)
+    found = series_mean_interval(step_s, level=LEVEL)
+    return Spread(value=found.value, low=found.low, high=found.high)
+
+
+def uneven(step_s: Sequence[float]) -> float | None:
+    """How many times their median steps take on average, where that is far more."""
+    ratio = fsum(step_s) / len(step_s) / median(step_s)
+    return ratio if ratio > UNEVEN else None
 
 
 def run_row(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -38,7 +38,7 @@ from equipoise.decide.estimators.published import (
     results_at_size,
     time_ratios,
 )
-from equipoise.decide.evidence import Estimates, OrderBound
+from equipoise.decide.evidence import Estimates, OrderBound, UserRun
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.question.systems import RequestedSystem, usual_sizes
 from equipoise.decide.question.training import Training
@@ -48,12 +48,13 @@ from equipoise.decide.user_evidence import TraceCheck, UserEvidence, checks, ran
 from equipoise.decide.user_evidence.fit import (
     UserFit,
     UserLevel,
+    far_slower,
     fitted_estimates,
     levelled_estimates,
     user_fit,
     user_level,
 )
-from equipoise.decide.user_evidence.runs import recasts, user_steps, whole_trainings
+from equipoise.decide.user_evidence.runs import UserSteps, recasts, user_steps, whole_trainings
 from equipoise.errors import EvidenceError, SpecError
 from equipoise.perfmodel.space import Value
 from equipoise.spec.catalogue import Catalogue
@@ -136,7 +137,9 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
         )
         if traces:
             traced = checks(traces, start.load, system.cluster, start.model.parameters)
-        run_fit = _run_fit(inputs, start)
+        runs = () if inputs.user.runs is None else inputs.user.runs.on(chip.slug)
+        run_fit = _run_fit(_user_steps(inputs, start, runs), start)
+        notes += _doubts(inputs, start, runs)
         if isinstance(run_fit, UserFit):
             start = replace(start, model=run_fit.model)
         start = replace(start, has_own_steps=run_fit is not None)
@@ -457,23 +460,33 @@ def where_trainable(estimates: Estimates, survey: Survey) -> Estimates | None:
     return replace(estimates, by_size=kept) if kept else None
 
 
-def _run_fit(inputs: Inputs, start: Problem) -> UserFit | UserLevel | None:
+def _run_fit(steps: UserSteps | None, start: Problem) -> UserFit | UserLevel | None:
     """What the user's steps make of the model that would be searched with."""
-    runs = () if inputs.user.runs is None else inputs.user.runs.on(start.cluster.accelerator.slug)
+    if steps is None:
+        return None
+    found = user_fit(steps, start.model)
+    return user_level(steps, start.model, found) if isinstance(found, str) else found
+
+
+def _doubts(inputs: Inputs, start: Problem, runs: Sequence[UserRun]) -> tuple[str, ...]:
+    """Notes of steps that are far slower than modelled; of no stated precision they are held against fp32."""
+    stated = [each if each.precision else replace(each, precision="fp32") for each in runs]
+    steps = _user_steps(inputs, start, stated)
+    return () if steps is None else tuple(far_slower(steps, start.model))
+
+
+def _user_steps(inputs: Inputs, start: Problem, runs: Sequence[UserRun]) -> UserSteps | None:
+    """The runs that the model expresses."""
     if not runs:
         return None
     is_eager = inputs.training.choices.get("implementation") == ("eager",)
-    steps = user_steps(
+    return user_steps(
         runs,
         start.load,
         start.cluster,
         start.model.parameters,
         implementation="eager" if is_eager else "compiled",
     )
-    if steps is None:
-        return None
-    found = user_fit(steps, start.model)
-    return user_level(steps, start.model, found) if isinstance(found, str) else found
 
 
 def _measured(

@@ -22,6 +22,8 @@ LEAST_LOG_SD: Final = 0.033
 _CLEAR: Final = 2.0
 # How a note of evidence that was given and rejected begins: answers show it in their first lines.
 NOT_USED: Final = "Not used: "
+# How a note begins of evidence that is used and looks wrong: answers show it in their first lines too.
+CHECK: Final = "Check: "
 # How a note begins that says why a system has no candidate within the limits, and what would fit.
 NOTHING_FITS: Final = "Nothing fits on "
 # How a note begins that says why a system of the question has no time at all.

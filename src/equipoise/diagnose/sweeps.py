@@ -12,7 +12,16 @@ from msgspec import Struct
 
 from equipoise.bench.counters import MOST_OTHERS
 from equipoise.bench.phases import EXPOSED, PARTS
-from equipoise.bench.summary import LEVEL, ConfigurationSummary, Spread, spread, summaries, timed_run
+from equipoise.bench.summary import (
+    LEVEL,
+    UNEVEN,
+    ConfigurationSummary,
+    Spread,
+    TimedRun,
+    spread,
+    summaries,
+    timed_run,
+)
 from equipoise.bench.sweep import ALONE, Scaling
 from equipoise.bench.trial import FinishedTrial, Store, SweepProgress, Trial, failed, sweep_progress
 from equipoise.intervals import Interval
@@ -249,8 +258,23 @@ def swept(
 
 
 def disturbances(summaries: Sequence[ConfigurationSummary]) -> tuple[str, ...]:
-    """That other programs disturbed runs, in a sentence; none where none was disturbed."""
+    """That other programs disturbed runs, and that steps stalled, each in a sentence; none where none was."""
     timed = [run for each in summaries for run in each.timed]
+    return (*_busy(timed), *_stalled(timed))
+
+
+def _stalled(timed: Sequence[TimedRun]) -> tuple[str, ...]:
+    ratios = [ratio for run in timed if (ratio := run.step_s / run.median_step_s) > UNEVEN]
+    if not ratios:
+        return ()
+    said = (
+        f"Some steps stalled in {len(ratios):,} of {plural(len(timed), 'timed run')}: they took up to "
+        f"{max(ratios):.1f} times their median on average, and that mean is used."
+    )
+    return (said,)
+
+
+def _busy(timed: Sequence[TimedRun]) -> tuple[str, ...]:
     disturbed = [run for run in timed if run.was_disturbed]
     if not disturbed:
         return ()
@@ -330,9 +354,11 @@ def _blame(best: Judgement) -> str:
     share = lost / step_s.value if step_s else 0.0
     # Of the phases that take longer only: others may take less than under perfect scaling.
     slower_s = sum(seconds for seconds in best.lost.values() if seconds > 0)
+    of_it = best.lost[phase] / slower_s
+    part = "most of it" if of_it > 0.5 else "the largest part of it"  # noqa: PLR2004 - what most means
     return (
-        f"{format_percent(share)} of that step is above perfect scaling, most of it in {_CAUSES[phase]} "
-        f"({format_percent(best.lost[phase] / slower_s)})."
+        f"{format_percent(share)} of that step is above perfect scaling, {part} in {_CAUSES[phase]} "
+        f"({format_percent(of_it)})."
     )
 
 

@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from math import ceil
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from equipoise.bench.phases import PARTS, STEP
-from equipoise.bench.summary import Spread, accelerator_of, spread
+from equipoise.bench.summary import Spread, accelerator_of, spread_of_steps, uneven
 from equipoise.bench.watching.ranks import CombinedRun, gains, shares_of
 from equipoise.bench.watching.record import RankRecord
 from equipoise.bench.watching.rows import RunFiles, RunNow, run_now, runs_files
@@ -18,6 +18,8 @@ from equipoise.errors import DataError
 
 _MOST_POINTS = 100
 _MOST_KEPT = 64
+# What a rank wrote that ended as it should.
+ENDED = "ended"
 
 
 class Course(Struct, frozen=True, kw_only=True):
@@ -45,7 +47,8 @@ class RankSeen(Struct, frozen=True, kw_only=True):
 class WatchedRun(CombinedRun, frozen=True, kw_only=True):
     """One run, without its steps. num_steps: those that count.
 
-    phases: of the median step; parts sum to it. gains: what hiding a part could bring, in sentences.
+    step_s: the mean; uneven: how many times the median that is, where far more. phases: of that step; they
+    sum to it. gains: what hiding a part could bring, in sentences.
     """
 
     name: str
@@ -54,6 +57,7 @@ class WatchedRun(CombinedRun, frozen=True, kw_only=True):
     precision: str | None
     num_steps: int
     step_s: Spread | None
+    uneven: float | None
     samples_per_s: Spread | None
     phases: Mapping[str, float]
     gains: tuple[str, ...]
@@ -118,7 +122,7 @@ def _seen(files: RunFiles) -> WatchedRun:
     now = run_now(files)
     watched, about = now.watched, now.watched.about
     step_s = [step[STEP] for step in watched.steps]
-    found = spread(step_s) if step_s else None
+    found = spread_of_steps(step_s) if step_s else None
     batch = watched.batch_samples
     shares = shares_of(watched) if step_s else {}
     has_parts = sum(shares.get(name, 0.0) for name in PARTS) > 0
@@ -130,6 +134,7 @@ def _seen(files: RunFiles) -> WatchedRun:
         precision=about["precision"],
         num_steps=len(step_s),
         step_s=found,
+        uneven=uneven(step_s) if step_s else None,
         samples_per_s=found.rate(batch) if found and batch else None,
         phases={name: share * found.value for name, share in shares.items()} if found and has_parts else {},
         gains=tuple(gains(shares)),
@@ -168,8 +173,8 @@ def _rank(record: RankRecord, numbers: Sequence[int]) -> RankSeen:
         rank=record.rank,
         host=record.host,
         num_steps=max((step.step for step in record.steps), default=0),
-        step_s=median(split[STEP] for split in splits) if splits else None,
+        step_s=fmean(split[STEP] for split in splits) if splits else None,
         phases={name: sum(split[name] for split in splits) / len(splits) for name in named},
         memory_bytes=None if end is None else end.memory_bytes,
-        end=None if end is None else end.reason or "ended",
+        end=None if end is None else end.reason or ENDED,
     )

@@ -31,6 +31,35 @@ TRAINED: tuple[Trained, ...] = get_args(Trained)
 LORA_TARGETS: tuple[LoraTargets, ...] = get_args(LoraTargets)
 METHODS: tuple[Method, ...] = get_args(Method)
 
+# What frameworks and trackers call precisions besides.
+_PRECISION_NAMES: dict[str, Precision] = {
+    "bfloat16": "bf16",
+    "bf16-mixed": "bf16",
+    "bf16-true": "bf16",
+    "float16": "fp16",
+    "half": "fp16",
+    "16-mixed": "fp16",
+    "16-true": "fp16",
+    "float32": "fp32",
+    "float": "fp32",
+    "32-true": "fp32",
+    "tensorfloat32": "tf32",
+    "float8": "fp8",
+    "nvfp4": "fp4",
+    "mxfp4": "fp4",
+}
+
+
+def precision_named(text: str) -> Precision | None:
+    """The precision of a text, as it is called here or by frameworks; None where that is none.
+
+    >>> precision_named("torch.bfloat16"), precision_named("int3")
+    ('bf16', None)
+    """
+    name = text.strip().lower().removeprefix("torch.")
+    return next((each for each in PRECISIONS if each == name), _PRECISION_NAMES.get(name))
+
+
 # The dtype whose peak a precision's matrix products run at.
 DTYPE_OF: dict[Precision, Dtype] = {
     "fp32": "fp32",

@@ -6,7 +6,7 @@ from equipoise.bench.topology import read
 from equipoise.decide.question.query import query
 from equipoise.decide.question.systems import requested_systems, usual_most
 from equipoise.economics import price
-from equipoise.errors import EquipoiseError, EvidenceError, SpecError, UsageError
+from equipoise.errors import DataError, EquipoiseError, EvidenceError, SpecError, UsageError
 from equipoise.spec.catalogue import catalogue
 
 H100, A100, RTX = "h100-sxm5-80gb", "a100-sxm4-80gb", "rtx-4090-pcie-24gb"
@@ -126,6 +126,21 @@ def test_what_is_no_topology_is_refused(tmp_path, content):
         requested_systems(
             query({"workload": "bert", "accelerator": ["rtx4090"], "topology": tmp_path}), catalogue()
         )
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "words"),
+    [("NV12", "SYS", r"1 of 1 .*GPU0.*GPU1.*NV12.*SYS"), ("FOO", "FOO", r"1 of 1 .*FOO")],
+)
+def test_links_that_are_not_known_are_refused_and_never_taken_for_a_switch(tmp_path, first, second, words):
+    file = tmp_path / "topology.txt"
+    file.write_text(f"\tGPU0\tGPU1\nGPU0\t X \t{first}\nGPU1\t{second}\t X \n")
+    asked = query({"workload": "bert", "accelerator": ["h100"], "topology": file})
+    with pytest.raises(DataError, match=rf"topology\.txt: .*{words}"):
+        requested_systems(asked, catalogue())
+    file.write_text("\tGPU0\tGPU1\nGPU0\t X \tSYS\nGPU1\tSYS\t X \n")
+    (system,) = requested_systems(asked, catalogue())
+    assert system.cluster.topology == "host"
 
 
 def test_the_machine_at_hand_is_what_its_topology_states():

@@ -4,15 +4,13 @@ import re
 
 import pytest
 from asking import ask
-from msgspec.structs import replace
 
 from equipoise.bench.summary import run_row, write
-from equipoise.decide.evidence import NOT_USED, UserRun
+from equipoise.decide.evidence import CHECK, NOT_USED
 from equipoise.decide.strategies.surveys import SURVEYS
-from equipoise.decide.user_evidence.folders import refuse_impossible, user_runs
+from equipoise.decide.user_evidence.folders import user_runs
 from equipoise.errors import DataError
 from equipoise.spec.cluster import cluster
-from equipoise.spec.hardware import accelerator
 from equipoise.spec.workload import workload
 
 
@@ -41,22 +39,14 @@ def test_runs_of_one_set_up_are_one_record_with_their_median(tmp_path):
     assert len(found.set_ups[0].run_ids) == 3
 
 
-def test_a_run_that_states_no_accelerator_is_held_against_that_of_the_question():
+@pytest.mark.parametrize(("rate", "is_used"), [(100.0, False), (1.0, True)])
+def test_a_run_that_states_no_accelerator_is_held_against_that_of_the_question(tmp_path, rate, is_used):
     # 100 samples/s of 8.03e9 parameters over 8,192 tokens: 6 N a token alone are 3.9e16 FLOP/s, of 9.9e14.
-    run = UserRun(
-        accelerator=None,
-        num_accelerators=1,
-        strategy=None,
-        precision="bf16",
-        global_batch_samples=64,
-        samples_per_s=100.0,
-        log_sd=0.03,
-        run_ids=("a",),
-    )
-    model, chip = workload("llama31_8b"), accelerator("h100")
-    with pytest.raises(DataError, match=r"H100.*MFU"):
-        refuse_impossible([run], model, {}, where="mine.csv", asked=[chip])
-    refuse_impossible([replace(run, samples_per_s=1.0)], model, {}, where="mine.csv", asked=[chip])
+    path = tmp_path / "mine.csv"
+    path.write_text(f"num_accelerators,samples_per_s,global_batch_size,precision\n1,{rate},64,bf16\n")
+    found = user_runs(path, "llama31_8b", ["h100-sxm5-80gb"], known=workload("llama31_8b"))
+    assert bool(found.set_ups) is is_used
+    assert [bool(re.search(r"\b1 of 1\b.*MFU.*H100", each)) for each in found.notes] == [True] * (not is_used)
 
 
 def test_runs_of_samples_of_another_length_are_not_used(tmp_path):
@@ -87,7 +77,9 @@ def test_a_chip_without_its_form_is_the_one_form_asked_about(tmp_path):
     forms = ["a100-pcie-40gb", "a100-pcie-80gb"]
     assert user_runs(path, "resnet50", forms[:1]).set_ups[0].accelerator == forms[0]
     assert user_runs(path, "resnet50", forms[1:]).set_ups[0].accelerator == forms[1]
-    assert user_runs(path, "resnet50", forms).set_ups[0].accelerator == cluster("a100").accelerator.slug
+    several = user_runs(path, "resnet50", forms)
+    assert several.machines == (cluster("a100").accelerator.slug,)
+    assert not several.set_ups  # that form is not asked about
 
 
 @pytest.mark.parametrize("name", ["rtx4090", "4090", "RTX 4090 24 GB", "NVIDIA GeForce RTX 4090"])
@@ -177,24 +169,81 @@ def test_an_empty_folder_is_refused_with_what_was_expected(tmp_path):
         user_runs(tmp_path, "mlp", [])
 
 
-def test_a_run_above_the_peak_of_its_accelerators_is_refused():
+def test_a_run_above_the_peak_is_rejected_before_its_set_up_is_pooled(tmp_path):
     """ResNet-50: 4.1 GFLOP forward at 2 FLOP a multiply-add is 8.2, three times that trained; A100: 312 TFLOP/s."""
-    run = UserRun(
-        accelerator="a100-sxm4-80gb",
-        num_accelerators=8,
-        strategy="ddp",
-        precision="bf16",
-        global_batch_samples=1024,
-        samples_per_s=8 * 312e12 * 6.5 / (3 * 8.2e9),
-        log_sd=0.02,
-        run_ids=("mine/1",),
-    )
-    chips = {"a100-sxm4-80gb": accelerator("a100-sxm4-80gb")}
-    with pytest.raises(DataError, match=r"--runs mine: run mine/1: .* 6[45]\d % MFU.*samples_per_s"):
-        refuse_impossible([run], workload("resnet50"), chips, where="mine")
-    refuse_impossible(
-        [replace(run, samples_per_s=run.samples_per_s / 13)], workload("resnet50"), chips, where="mine"
-    )
+    rate = 8 * 312e12 * 0.4 / (3 * 8.2e9)
+    path = tmp_path / "mine.csv"
+    rows = "".join(f"a100-sxm4-80gb,8,1024,bf16,{each}\n" for each in (rate, 1.01 * rate, 16.25 * rate))
+    path.write_text(f"accelerator,num_accelerators,global_batch_size,precision,samples_per_s\n{rows}")
+    found = user_runs(path, "resnet50", ["a100-sxm4-80gb"], known=workload("resnet50"))
+    assert [each.samples_per_s for each in found.set_ups] == [pytest.approx(1.005 * rate)]
+    assert re.search(r"\b1 of 3\b.*mine/3: 6[45]\d % MFU.*num_accelerators", found.notes[0])
+
+
+def test_a_row_of_a_precision_that_nothing_has_is_rejected(tmp_path):
+    path = tmp_path / "mine.csv"
+    rows = "8,1,64,int3\n8,2,64,bfloat16\n8,4,64,\n"
+    path.write_text(f"num_accelerators,samples_per_s,global_batch_size,precision\n{rows}")
+    found = user_runs(path, "resnet50", ["a100-sxm4-80gb"])
+    assert {(each.precision, each.samples_per_s) for each in found.set_ups} == {("bf16", 2.0), (None, 4.0)}
+    assert re.search(r"\b1 of 3\b.*int3.*bf16", found.notes[0])
+
+
+def test_all_rows_that_are_not_used_are_counted_the_most_frequent_reason_first(tmp_path):
+    path = tmp_path / "mine.csv"
+    mine, gpt2 = "llama31_8b,h100,8,128,8192,9000", "gpt2,h100,8,128,1024,90"
+    other_chip, longer = mine.replace("h100", "a100-sxm4-80gb"), mine.replace("8192", "4096")
+    rows = [
+        mine,
+        gpt2,
+        gpt2,
+        gpt2,
+        other_chip,
+        longer,
+        mine.replace("9000", "-1"),
+        mine.replace("9000", "nan"),
+    ]
+    columns = "workload,accelerator,num_accelerators,global_batch_samples,sequence_tokens,step_ms"
+    path.write_text("\n".join((columns, *rows)))
+    first, *others = user_runs(path, "llama31_8b", ["h100-sxm5-80gb"], sequence_tokens=8192).notes
+    assert first.startswith(NOT_USED)
+    assert re.search(r"\b7 of 8\b.*: 3 of gpt2 .*\b4 for 3\b", first)
+    assert "sequence" not in first  # the length of another model's samples is no reason
+    assert len(others) == 3
+    for words in (r"\b2\b.*row 7.*step_ms.*-1", r"\b1\b.*a100-sxm4-80gb", r"\b1\b.*4,096.*8,192"):
+        assert any(re.search(words, each) for each in others), words
+
+
+@pytest.mark.parametrize(
+    "rows", ["a,b\n1,2\n", "num_accelerators,step_s,global_batch\n8,-1,64\n", "", "num_accelerators\n"]
+)
+def test_runs_of_which_none_can_be_used_are_refused_with_why(tmp_path, rows):
+    path = tmp_path / "mine.csv"
+    path.write_text(rows)
+    with pytest.raises(DataError, match=r"--runs .*mine\.csv"):
+        ask(workload="llama31_8b", tokens=1e10, accelerator=["h100-sxm5-80gb"], runs=path)
+
+
+def test_a_time_in_another_unit_is_named_and_kept(tmp_path):
+    """9,000 ms of a step, as seconds: 128 sequences of 8,192 tokens, 6 x 8.03e9 FLOP each, are 5 s at 128 % MFU."""
+    about = {"workload": "llama31_8b", "tokens": 1e10, "accelerator": ["h100-sxm5-80gb"], "scores": False}
+    found = {}
+    for step_s in (9.0, 9000.0):
+        path = tmp_path / f"mine_{step_s:.0f}.csv"
+        path.write_text(f"num_accelerators,global_batch_size,step_s,precision\n8,128,{step_s},bf16\n")
+        answer = ask(**about, runs=path)
+        assert answer.recommended.grade == "measured"
+        found[step_s] = [each for each in answer.notes if each.startswith(CHECK)]
+    assert not found[9.0]
+    (doubt,) = found[9000.0]
+    assert re.search(r"mine_9000/1: .*\b2\.5 h\b.*\b8\b.*\b128\b.*step_ms", doubt)
+
+
+def test_steps_of_a_small_model_that_launching_limits_are_not_doubted(tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text("num_accelerators,global_batch_size,step_s,precision\n1,1,1.0,bf16\n")
+    about = {"workload": "gpt2", "tokens": 1e9, "accelerator": ["h100-sxm5-80gb"], "scores": False}
+    assert not [each for each in ask(**about, runs=path).notes if each.startswith(CHECK)]
 
 
 def test_steps_of_no_known_batch_are_said_to_be_left_out(tmp_path):

@@ -18,9 +18,16 @@ from equipoise.bench.phases import (
     TOTAL,
     with_exchanges,
 )
-from equipoise.bench.summary import CHECKED_EVERY, LEVEL, MOST_WARM_UP, WINDOW_STEPS, is_steady, outliers
+from equipoise.bench.summary import (
+    CHECKED_EVERY,
+    MOST_WARM_UP,
+    WINDOW_STEPS,
+    is_steady,
+    outliers,
+    spread_of_steps,
+    uneven,
+)
 from equipoise.bench.watching.record import RankRecord, RecordedStep
-from equipoise.stats import median_interval
 from equipoise.units import MILLISECOND_S, format_si, plural, whole_percent
 
 
@@ -152,8 +159,6 @@ def _slowest(
     return with_exchanges(split, share)
 
 
-# Fewer steps have no interval.
-_FEWEST = 6
 # A part that takes less is not worth a line.
 _WORTH_FRACTION = 0.1
 
@@ -168,7 +173,7 @@ _WAYS = {
 
 
 def summary(watched: CombinedRun) -> str:
-    """Lines for a terminal; every figure is a median over the steps that count."""
+    """Lines for a terminal; step and rate are of the mean over the steps that count."""
     if not watched.steps:
         return (
             "No step was seen after warm-up: iterate over seen.batches(loader), or call seen.end_step() "
@@ -202,12 +207,12 @@ def gains(shares: Mapping[str, float]) -> list[str]:
 
 
 def _headline(watched: CombinedRun, step_s: list[float]) -> str:
-    step = f"{median(step_s) / MILLISECOND_S:.3g} ms"
-    if len(step_s) >= _FEWEST:
-        found = median_interval(step_s, level=LEVEL)
+    found = spread_of_steps(step_s)
+    step = f"{found.value / MILLISECOND_S:.3g} ms"
+    if found.low is not None and found.high is not None:
         step += f" ({found.low / MILLISECOND_S:.3g} to {found.high / MILLISECOND_S:.3g})"
     samples = watched.batch_samples
-    rate = f", {samples} samples each, {format_si(samples / median(step_s))} samples/s" if samples else ""
+    rate = f", {samples} samples each, {format_si(samples / found.value)} samples/s" if samples else ""
     ranks = "1 rank" if watched.num_ranks == 1 else f"{watched.num_ranks} ranks"
     return f"{watched.about['workload']} on {ranks}: {plural(len(step_s), 'step')} of {step}{rate}"
 
@@ -244,4 +249,11 @@ def _notes(watched: CombinedRun, step_s: list[float]) -> list[str]:
         notes.append(f"of rank {watched.about['rank']} only; rank 0 reports all ranks")
     elif watched.missing_ranks:
         notes.append(f"ranks {', '.join(map(str, watched.missing_ranks))} wrote nothing to this folder")
-    return [f"  {'; '.join(notes)}"]
+    found = [f"  {'; '.join(notes)}"]
+    factor = uneven(step_s)
+    if factor is not None:
+        usual = f"{median(step_s) / MILLISECOND_S:.3g} ms"
+        found.insert(
+            0, f"  some steps stalled: on average they took {factor:.1f} times their median of {usual}"
+        )
+    return found

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from statistics import median
+from statistics import fmean
 from typing import Any
 
 import polars as pl
@@ -80,7 +80,7 @@ def _run(watched: CombinedRun, records: Sequence[RankRecord], folder: Path) -> d
     about = watched.about
     campaign = folder.parent.parent.resolve().name
     batch_samples = watched.batch_samples
-    step_s = median(step[STEP] for step in watched.steps) if watched.steps else None
+    step_s = fmean(step[STEP] for step in watched.steps) if watched.steps else None
     return run_row(
         {
             "run_id": f"{campaign}/{folder.name}",

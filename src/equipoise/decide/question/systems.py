@@ -21,13 +21,14 @@ from equipoise.spec.catalogue import Catalogue, counted_name
 from equipoise.spec.cluster import Cluster, NodeFacts
 from equipoise.spec.hardware import Accelerator, PriceTerms
 from equipoise.spec.links import FABRICS, kind, rank, reach
-from equipoise.units import HOUR_S
+from equipoise.units import HOUR_S, plural
 
 if TYPE_CHECKING:
     from equipoise.bench.topology.topology import Topology
 
 _CPU = "cpu"
 _MOST_SYSTEMS = 24
+_MOST_NAMED = 3
 _MOST_IN_HOST = 8  # cards that one host takes
 # Accelerators tried where no number is given: of each kind, where a fine-tuning names none, and of cards for
 # desktop computers, as many as one host takes.
@@ -276,6 +277,9 @@ def _named(text: str, query: TrainingQuery, catalogue: Catalogue) -> RequestedSy
         usual = catalogue.cluster(name, power_cap_w=query.power_cap_w, **node)
     if query.topology is not None:
         links = _topology_of_file(query.topology)
+        unknown = _unknown_links(links)
+        if unknown is not None:
+            raise DataError(f"--topology {query.topology.name}: {unknown}")
         facts, notes = node_facts(links, usual)
         node = {**facts, **node}
         usual = catalogue.cluster(name, power_cap_w=query.power_cap_w, **node)
@@ -331,6 +335,18 @@ def _topology_of_file(path: Path) -> "Topology":
     return read(content, where=path.name)
 
 
+def _unknown_links(found: "Topology") -> str | None:
+    """How many pairs have no known link, and why; None where all have one, or the text lists no links."""
+    from equipoise.diagnose.link_findings import gaps  # noqa: PLC0415 - only where links are read
+
+    pairs = found.between_devices
+    unknown = [each for each in pairs if each.link_class is None]
+    why = "; ".join(each.removesuffix(".") for each in gaps(found)[:_MOST_NAMED])
+    if not unknown or not why:
+        return None
+    return f"the link of {len(unknown):,} of {plural(len(pairs), 'pair')} of accelerators is not known: {why}"
+
+
 def node_facts(found: "Topology", usual: Cluster) -> tuple[NodeFacts, tuple[str, ...]]:
     """The facts of a node that its own links state, and a sentence of it.
 
@@ -368,6 +384,11 @@ def _at_hand(found: "Topology", catalogue: Catalogue) -> RequestedSystem:
                 if chips
                 else f"facts of {titles}: --hardware FILE.toml, then --accelerator NAME",
             ),
+        )
+    unknown = _unknown_links(found)
+    if unknown is not None:
+        raise EvidenceError(
+            f"of this machine {unknown}", missing=("its links by a file: --accelerator NAME --topology FILE",)
         )
     usual = catalogue.cluster(chips[0].slug)
     node, notes = node_facts(found, usual)

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from equipoise.decide.evidence import LEAST_LOG_SD, UserRun
+from equipoise.decide.evidence import LEAST_LOG_SD, NOT_USED, UserRun
 from equipoise.decide.question.field import MAX_ACCELERATORS
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.user_evidence.runs import UserRuns
@@ -48,6 +48,7 @@ _PROFILER_LOG_SD = 0.05
 # by so much in the length of the same step.
 _FEW_STEPS_LOG_SD = 0.2
 _FEWEST_STEPS = 3
+_MOST_NAMED = 5
 
 
 class TracedAs(Struct, frozen=True, kw_only=True):
@@ -420,7 +421,6 @@ def user_evidence(
     runs: UserRuns | None = None
     if query.runs is not None:
         from equipoise.decide.user_evidence.folders import (  # noqa: PLC0415 - only where a folder is given
-            refuse_impossible,
             user_runs,
         )
 
@@ -431,19 +431,20 @@ def user_evidence(
             accelerators,
             sequence_tokens=None if is_of_pairs else workload.sequence_tokens,
             is_named_here=query.config is not None,
+            known=workload,
             catalogue=catalogue,
         )
-        chips = {
-            each.accelerator: _chip(each.accelerator, catalogue) for each in runs.set_ups if each.accelerator
-        }
-        refuse_impossible(
-            runs.set_ups,
-            workload,
-            {name: chip for name, chip in chips.items() if chip},
-            where=runs.where,
-            asked=[chip for name in accelerators if (chip := _chip(name, catalogue)) is not None],
-        )
+        if not runs.set_ups and runs.trainings is None:
+            raise DataError(_no_row(runs))
     return UserEvidence(runs=with_traces(runs, checked), collectives=timed, traces=checked)
+
+
+def _no_row(runs: UserRuns) -> str:
+    """That nothing of what was given can be used, and why."""
+    why = next((each.removeprefix(NOT_USED) for each in runs.notes if each.startswith(NOT_USED)), "no rows")
+    others = runs.other_workloads
+    held = f"; it has {', '.join(others[:_MOST_NAMED])}" if len(others) > 1 else ""
+    return f"--runs {runs.where}: no run can be used: {why.removesuffix('.')}{held}"
 
 
 def _chip(name: str, catalogue: Catalogue) -> Accelerator | None:

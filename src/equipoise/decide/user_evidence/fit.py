@@ -16,16 +16,17 @@ from equipoise.calibration.profiles import (
     USER_CALIBRATION,
     CalibratedModel,
 )
-from equipoise.decide.evidence import Estimates, clear_slope
+from equipoise.decide.evidence import CHECK, Estimates, clear_slope
 from equipoise.decide.strategies.strategy_search import OWN_STEPS_LOG_SD
 from equipoise.decide.strategies.surveys import Survey
 from equipoise.decide.user_evidence.runs import UserSteps
 from equipoise.intervals import DEVIATE, LEVEL, log_sd, with_log_sd
 from equipoise.perfmodel.calibrate import STRAY_LOG_SD, Calibration, calibrate
+from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.parameters import PRIORS, Parameters, Prior, stacked
 from equipoise.scaling.laws import FloatArray
 from equipoise.stats import covariance_root
-from equipoise.units import format_count, format_percent
+from equipoise.units import format_count, format_duration, format_percent, plural
 
 # Products, memory and links of a machine that nobody else measured may be slower than those of the tables by
 # far: what limits them is its own. A factor of e two times in three for links, of 1.4 for rates.
@@ -144,6 +145,32 @@ def user_fit(steps: UserSteps, start: CalibratedModel) -> UserFit | str:
         record=record,
     )
     return replace(result, model=model)
+
+
+# A unit that slipped is a factor of 60 or 1,000; no software is as slow where products take the time.
+_FAR_SLOWER = 20.0
+_MOST_OF_STEP = 0.5
+
+
+def far_slower(steps: UserSteps, model: CalibratedModel) -> Iterator[str]:
+    """That a step took far longer than modelled, of the set-up that did most; none where none did.
+
+    Of steps that mostly compute, by the model: what launching and links take of small ones may be anything.
+    Source: the upper end of the model's own interval at LEVEL.
+    """
+    found = estimate(steps.rows.load, steps.rows.machine, steps.rows.grid, model.parameters)
+    computes = np.broadcast_to(found.seconds.compute / found.step_s > _MOST_OF_STEP, steps.sizes.shape)
+    logs = np.where(computes, steps.log_ratios(model.parameters), -math.inf)
+    at = int(np.argmax(logs))
+    if logs[at] > math.log(_FAR_SLOWER) + model.log_half_width:
+        batch = format_count(steps.strategies[at].global_batch_samples)
+        size, measured_s = plural(int(steps.sizes[at]), "accelerator"), float(steps.measured_s[at])
+        predicted = format_duration(measured_s / math.exp(logs[at]))
+        yield (
+            f"{CHECK}{steps.run_ids[at]}: a step of {format_duration(measured_s)} on {size} at "
+            f"batch {batch}; the model says {predicted}. Are the times in the unit that the column names "
+            "(step_s, step_ms), and is the batch right?"
+        )
 
 
 def _set_ups(steps: UserSteps) -> str:

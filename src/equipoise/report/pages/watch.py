@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from equipoise.bench.counters import MOST_OTHERS
 from equipoise.bench.summary import LEVEL
-from equipoise.diagnose.watched_runs import RankSeen, WatchedNow, WatchedRun
+from equipoise.diagnose.watched_runs import ENDED, RankSeen, WatchedNow, WatchedRun
 from equipoise.report.blocks import (
     Badge,
     Block,
@@ -73,7 +73,7 @@ def _headline(found: WatchedNow) -> str:
     run = found.runs[0]
     what = f"{printable(run.workload or 'a model')} on {plural(run.num_ranks, 'rank')}"
     step = "" if run.step_s is None else f", {breakdowns.step_words(run.step_s)} per step"
-    state = "training" if run.is_running else "ended" if run.status == _SUCCESS else "cut short"
+    state = "training" if run.is_running else "cut short" if _is_cut_short(run) else "ended"
     return f"{name}: {what}{step}; {state}"
 
 
@@ -98,9 +98,14 @@ def _of_run(run: WatchedRun) -> tuple[str, ...]:
     return (
         *((taken,) if others > MOST_OTHERS else ()),
         f"{plural(run.num_steps, 'step')} measured{rate}{_largest(run)}.",
+        *(() if run.uneven is None else (_stalled(run.uneven),)),
         *(capital(sentence(f"{each}.")) for each in run.gains[:_MOST_GAINS]),
         *steady,
     )
+
+
+def _stalled(factor: float) -> str:
+    return f"Steps took {factor:.1f} times their median on average: some stalled."
 
 
 def _largest(run: WatchedRun) -> str:
@@ -117,7 +122,7 @@ def _closing(found: WatchedNow) -> tuple[str, ...]:
     cut = any(not run.is_whole for run in found.runs)
     return (
         "Measured in the training itself by equipoise.watch.",
-        f"Ranges: of the median at {format_percent(LEVEL)} over one run's steps, not over several runs.",
+        f"Ranges: of the mean at {format_percent(LEVEL)} over one run's steps, not over several runs.",
         *(("Of long runs the latest steps of at most 64 ranks are read.",) if cut else ()),
     )
 
@@ -136,14 +141,20 @@ def _runs_blocks(found: WatchedNow) -> tuple[Block, ...]:
 
 
 def _reasons(found: WatchedNow) -> tuple[str, ...]:
-    """Why runs were cut short or cannot be read."""
+    """Why runs were cut short, have no steps or cannot be read."""
     failed = [run for run in found.runs if not run.is_running and run.status != _SUCCESS]
     why = [
-        f"{_begun(run)}: {run.status.removeprefix('failed: ')}; the steps before it stand."
+        f"{_begun(run)}: {run.status.removeprefix('failed: ')}"
+        f"{'; the steps before it stand' if _is_cut_short(run) else ''}."
         for run in failed[:_MOST_WHY]
     ]
     unread = [f"{printable(each.name)} is not read: {each.reason}." for each in found.unread[:_MOST_WHY]]
     return tuple(map(sentence, (*why, *unread)))
+
+
+def _is_cut_short(run: WatchedRun) -> bool:
+    """Whether a rank failed or left no end; a run that ended without a measured step was not cut."""
+    return any(each.end != ENDED for each in run.ranks)
 
 
 def _how(run: WatchedRun) -> str | None:
@@ -157,7 +168,7 @@ def _badge(run: WatchedRun) -> Badge | None:
     if run.is_running:
         return Badge(text="training", tone="good")
     if run.status != _SUCCESS:
-        return Badge(text="cut short", tone="bad")
+        return Badge(text="cut short" if _is_cut_short(run) else "no steps", tone="bad")
     if run.missing_ranks:
         return Badge(text=f"{plural(len(run.missing_ranks), 'rank')} missing", tone="bad")
     return None if run.is_steady or run.step_s is None else Badge(text="not steady", tone="quiet")
@@ -229,7 +240,7 @@ _RUN_COLUMNS: Final = (
     numbers(
         "Step, ms",
         lambda run: breakdowns.milliseconds(run.step_s),
-        meaning="median over measured steps; its range below",
+        meaning="mean over measured steps; its range below",
     ),
     numbers(
         "Samples/s", lambda run: breakdowns.spread_cell(run.samples_per_s), meaning="of all ranks together"
@@ -261,7 +272,7 @@ def _ranks_blocks(found: WatchedNow) -> tuple[Block, ...]:
             "Host", lambda each: Cell(text=printable(each.host), key=each.host, badge=_rank_badge(each, run))
         ),
         numbers("Last step", "num_steps", meaning="the latest that it has written"),
-        numbers("Step, ms", "step_s", format_milliseconds, meaning="median over measured steps"),
+        numbers("Step, ms", "step_s", format_milliseconds, meaning="mean over measured steps"),
         *(
             numbers(f"{capital(title)}, ms", _phase(name), format_milliseconds, is_wide=True, meaning="mean")
             for name, title in _RANK_PHASES.items()
@@ -287,7 +298,7 @@ def _phase(name: str) -> Of:
 def _rank_badge(each: RankSeen, run: WatchedRun) -> Badge | None:
     if each.end is None:
         return None if run.is_running else Badge(text="no end", tone="bad")
-    return None if each.end == "ended" else Badge(text="failed", tone="bad")
+    return None if each.end == ENDED else Badge(text="failed", tone="bad")
 
 
 # --- one screen

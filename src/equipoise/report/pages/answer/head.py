@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from equipoise.decide.answer import Answer, Candidate, Constraint, ConstraintName, MemoryUse, TimeValue
-from equipoise.decide.evidence import NOT_USED, Grade
+from equipoise.decide.evidence import CHECK, NOT_USED, Grade
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.select import figures_of
 from equipoise.economics.ownership import Ownership, Way
@@ -123,9 +123,10 @@ def _facts(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[Label
     step = larger(answer, best)
     if step is not None:
         yield "Larger?", step
-    rejected = [each.removeprefix(NOT_USED) for each in answer.notes if each.startswith(NOT_USED)]
-    if rejected:
-        yield "Not used", sentence(rejected[0])
+    for begin in (NOT_USED, CHECK):
+        doubtful = [each.removeprefix(begin) for each in answer.notes if each.startswith(begin)]
+        if doubtful:
+            yield begin.removesuffix(": "), sentence(doubtful[0])
     if not (is_brief and answer.question.compares_rentable):
         # On one screen what is paid for, generated or published takes the line of what the step to a larger
         # size says: of a published training only where that names whose limit it is.

@@ -1,0 +1,156 @@
+"""Which rows of a user's runs can be used, and why others cannot: each by itself, before any are pooled."""
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from msgspec import Struct
+
+from equipoise.decide.evidence import NOT_USED
+from equipoise.spec.catalogue import Catalogue
+from equipoise.spec.hardware import Accelerator
+from equipoise.spec.strategy import DTYPE_OF, PRECISIONS, precision_named
+from equipoise.spec.workload import Workload
+from equipoise.units import format_count, format_percent
+
+_SUCCESS: Final = ("success", "ok")
+_MOST_TEXT: Final = 40
+_COLUMN: Final = re.compile(r"\bcolumn (\S+?):")
+
+
+class Unused(Struct, frozen=True, kw_only=True):
+    """Why a row is not used. kind: rows of one kind are counted together. words: of this row."""
+
+    kind: str
+    words: str
+
+
+class Asked(Struct, frozen=True, kw_only=True):
+    """What rows have to be of. workload: by its name in the rows. accelerators: slugs; none for any.
+
+    known: what FLOP of a sample follow from; None where no row is held against a peak.
+    """
+
+    workload: str
+    accelerators: tuple[str, ...] = ()
+    sequence_tokens: int | None = None
+    known: Workload | None = None
+    catalogue: Catalogue
+
+
+def unreadable(err: Exception) -> Unused:
+    """Of a row of a file that its reader refused."""
+    column = _COLUMN.search(str(err))
+    return Unused(kind=column[1] if column else str(err).partition(": no ")[2], words=str(err))
+
+
+def why_not(row: Mapping[str, Any], sequence_tokens: float | None, asked: Asked) -> Unused | None:
+    """Why a row of `runs` is not used for what is asked about; None where it is.
+
+    sequence_tokens: of its samples, where the row states them.
+    """
+    found = (*_of_others(row, sequence_tokens, asked), *_unclear(row))
+    return next(iter(found), None) or _above_peak(row, asked)
+
+
+def _of_others(row: Mapping[str, Any], sequence_tokens: float | None, asked: Asked) -> Iterator[Unused]:
+    """That it is of something else than what is asked about: first of all, of another workload."""
+    chip, length = row["accelerator"], asked.sequence_tokens
+    name = f"of {row['workload'] or 'no workload'} on {chip or 'an accelerator that is not stated'}"
+    if row["workload"] != asked.workload:
+        yield Unused(kind="workload", words=f"{name}, not of {asked.workload}")
+    if asked.accelerators and chip is not None and chip not in asked.accelerators:
+        yield Unused(kind="accelerator", words=f"{name}, not on {' or '.join(asked.accelerators)}")
+    if length is not None and sequence_tokens is not None and sequence_tokens != length:
+        stated = format_count(int(sequence_tokens))
+        yield Unused(
+            kind="sequence",
+            words=f"of samples of {stated} tokens; the question's have {format_count(length)} (--sequence)",
+        )
+
+
+def _unclear(row: Mapping[str, Any]) -> Iterator[Unused]:
+    """That it failed, or that no time of samples follows from it."""
+    name, precision, rate = row["run_id"], row["precision"], row["samples_per_s"]
+    if row["status"] not in _SUCCESS:
+        yield Unused(kind="failed", words=f"{name}: {str(row['status'])[:_MOST_TEXT]}")
+    if precision is not None and precision_named(precision) is None:
+        yield Unused(
+            kind="precision",
+            words=f"{name}: precision {precision[:_MOST_TEXT]!r}; expected one of {', '.join(PRECISIONS)}",
+        )
+    is_timed = row["global_batch_samples"] is not None and rate is not None and rate > 0
+    if row["time_to_train_s"] is None and not is_timed:
+        yield Unused(
+            kind="batch",
+            words="of no known batch or rate; expected step_s or samples_per_s with global_batch_samples",
+        )
+
+
+def _above_peak(row: Mapping[str, Any], asked: Asked) -> Unused | None:
+    """Why no accelerators do what a row says: it needs more FLOP per second than they have at their peak.
+
+    Of a row that states no accelerator, the fastest of those asked about is the limit.
+    """
+    flop = None if asked.known is None else asked.known.train_flop_per_sample
+    if flop is None or row["samples_per_s"] is None:
+        return None
+    names = asked.accelerators if row["accelerator"] is None else (row["accelerator"],)
+    chips = [asked.catalogue.accelerator(each) for each in names if asked.catalogue.accelerator_slug(each)]
+    precision = None if row["precision"] is None else precision_named(row["precision"])
+    peaks = [(_highest_peak(each, precision) or math.inf, each) for each in chips]
+    peak, chip = max(peaks, key=lambda each: each[0], default=(math.inf, None))
+    mfu = flop * row["samples_per_s"] / (peak * row["num_accelerators"])
+    if chip is None or mfu <= 1:
+        return None
+    return Unused(
+        kind="above the peak",
+        words=f"{row['run_id']}: {format_percent(mfu)} MFU, above the peak of {chip.title}; check the unit "
+        "of its time, its batch, num_accelerators, precision and workload",
+    )
+
+
+def _highest_peak(chip: Accelerator, precision: str | None) -> float | None:
+    """FLOP/s that no run of that precision can exceed; of any precision where it is not stated.
+
+    Runs in fp32 may multiply in tf32: torch's convolutions do so by default.
+    """
+    stated = {"fp32", "tf32"} if precision in {"fp32", "tf32"} else {precision}
+    dtypes = {DTYPE_OF[each] for each in PRECISIONS if precision is None or each in stated}
+    return max((peak for dtype in dtypes if (peak := chip.peak_flop_per_s(dtype))), default=None)
+
+
+def not_used_notes(unused: Iterable[Unused], num_rows: int, where: str) -> Iterator[str]:
+    """How many rows are not used, with the most frequent reason; then the other reasons, a note each."""
+    kinds: dict[str, list[Unused]] = {}
+    for each in unused:
+        kinds.setdefault(each.kind, []).append(each)
+    if not kinds:
+        return
+    num_unused = sum(map(len, kinds.values()))
+    most, *others = sorted(kinds.values(), key=lambda each: -len(each))
+    more = ""
+    if others:
+        more = f"; {format_count(num_unused - len(most))} for {_reasons(others)}"
+    total = f"{format_count(num_unused)} of {format_count(num_rows)} rows of {where}"
+    notes = (
+        f"{NOT_USED}{total}: {_of_kind(most, is_counted=bool(others))}{more}.",
+        *(f"Rows of {where} that are not used: {_of_kind(each, is_counted=True)}." for each in others),
+    )
+    # Readers of files name the file in each row.
+    yield from (note.replace(f" {where}: row", " row") for note in notes)
+
+
+def _of_kind(kind: Sequence[Unused], *, is_counted: bool) -> str:
+    """The rows of one kind: how many, and what all of them are or the first is."""
+    words = kind[0].words
+    if len({each.words for each in kind}) > 1:
+        words = f"the first: {words}"
+    if not is_counted:
+        return words
+    return f"{format_count(len(kind))}{' ' if words.startswith('of ') else ', '}{words}"
+
+
+def _reasons(kinds: Sequence[Sequence[Unused]]) -> str:
+    return "another reason" if len(kinds) == 1 else f"{len(kinds)} other reasons"
