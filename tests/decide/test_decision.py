@@ -879,3 +879,19 @@ def test_the_sizes_offered_in_place_of_one_without_a_time_have_one(asked):
     sizes = [int(each.needed) for each in steps] or [int(named[1].replace(",", ""))]
     assert sizes
     assert [ask(question, accelerators=size).recommended.num_accelerators for size in sizes] == sizes
+
+
+@pytest.mark.parametrize(("workload", "is_slower"), [("resnet50", True), ("llama31_8b", False)])
+def test_a_narrow_precision_that_is_slower_than_the_usual_one_is_said_to_be(workload, is_slower):
+    # Convolutions and norms are bound by memory: casts to 8 bits cost them more than products gain.
+    amount = {"tokens": "1T"} if workload == "llama31_8b" else {"samples": "100M"}
+    question = {"workload": workload, "accelerator": [H100], "accelerators": 64, **amount}
+    found = ask(question, precision="fp8")
+    said = [ratio for each in found.chosen_for_you if (ratio := re.search(r"bf16 takes ([0-9.]+)x", each))]
+    assert len(said) == is_slower
+    taken = found.recommended.strategy
+    parts = [each for each in taken.text().split() if not each.startswith(("global_batch", "precision"))]
+    usual = ask(question, fix=parts, precision="bf16", global_batch=taken.global_batch_samples)
+    ratio = usual.recommended.step_s.value / found.recommended.step_s.value
+    assert (ratio < 1.0) == is_slower
+    assert [float(each[1]) for each in said] == pytest.approx([ratio] * is_slower, abs=0.01)

@@ -249,11 +249,14 @@ def test_every_price_that_is_said_to_win_does_where_it_is_asked_again():
 @pytest.mark.parametrize("usd_per_hour", [1.0, 2.4, 2.6, 2.7, 3.5])
 def test_the_first_offer_is_the_one_recommended_and_the_next_what_is_taken_without_it(usd_per_hour):
     # Where a smaller size of a system beats another's in time and money, the cheaper of both is not taken.
-    question = {**PRETRAINING, "deadline": "7d", "price": {H100: usd_per_hour}}
-    found = ask({**question, "accelerator": [H100, B200]})
+    question = {**PRETRAINING, "deadline": "7d"}
+    prices = {H100: {"price": {H100: usd_per_hour}}, B200: {}}
+    found = ask({**question, **prices[H100], "accelerator": [H100, B200]})
     assert [each.candidate for each in found.offers][:1] == [found.recommended.id]
     (other,) = {H100, B200} - {found.recommended.system}
-    assert ask({**question, "accelerator": [other]}).recommended.id == found.offers[1].candidate
+    assert (
+        ask({**question, **prices[other], "accelerator": [other]}).recommended.id == found.offers[1].candidate
+    )
 
 
 def test_flips_come_nearest_first_and_lie_within_a_factor_of_ten():

@@ -48,5 +48,5 @@ def test_what_fixes_nothing_is_refused(fixed, words):
 
 
 def test_a_precision_is_stated_once():
-    with pytest.raises(UsageError, match=r"precision .*twice"):
+    with pytest.raises(UsageError, match=r"--precision and --fix precision"):
         parameter_choices(["precision=bf16"], precision=("fp8",))

@@ -35,7 +35,7 @@ from equipoise.decide.candidates import (
     with_strategy,
     with_terms,
 )
-from equipoise.decide.estimators.model import software_ratios
+from equipoise.decide.estimators.model import software_ratios, usual_precision_ratio
 from equipoise.decide.evidence import NOT_COMPARED, NOTHING_FITS, UserRun
 from equipoise.decide.explanation.explain import (
     alternatives,
@@ -597,6 +597,8 @@ def _chosen_for_you(inputs: Inputs, assessment: Assessment, best: Candidate | No
     return tuple(chosen)
 
 
+# Of the time, what another precision takes at most for it to be named.
+_NOTICED_RATIO: Final = 0.98
 _ON_HOST: Final[Mapping[Offload, str]] = {
     "optimizer": "optimizer states",
     "optimizer_and_params": "weights and optimizer states",
@@ -608,6 +610,8 @@ def _strategy_words(chosen: Strategy, query: TrainingQuery, survey: Survey | Non
     stated = query.fixed_names
     if "precision" not in stated:
         yield f"precision {chosen.precision} (--precision for others)"
+    elif survey is not None and (ratio := usual_precision_ratio(survey.problem, chosen)) < _NOTICED_RATIO:
+        yield f"{chosen.precision} as stated, though bf16 takes {ratio:.2f}x the time by the model"
     if "implementation" not in stated:
         model = None if survey is None else survey.problem.model.calibration
         ran_eager = any(each.name == model and each.is_eager for each in SOFTWARE)

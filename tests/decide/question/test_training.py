@@ -155,8 +155,9 @@ def test_a_batch_that_results_span_is_left_to_be_chosen():
 
 
 def test_a_short_training_is_not_a_part_of_a_step():
-    # 4e5 tokens are 390 samples of 1,024, fewer than the usual 512 of a step: 65 steps of 6; 1e5 are 97
-    assert trained("gpt2", tokens=4e5).global_batch_samples == 6
+    # 4e5 tokens are 390 samples of 1,024, fewer than the usual 512 of a step: 97 steps of 4, but
+    # 48 of 8; 1e5 are 97 samples.
+    assert trained("gpt2", tokens=4e5).global_batch_samples == 4
     with pytest.raises(UsageError, match="97 samples"):
         trained("gpt2", tokens=1e5, global_batch=512)
 

@@ -34,7 +34,7 @@ from equipoise.spec.hardware import (
     peak_log2,
 )
 from equipoise.spec.mlperf import Entries, round_key
-from equipoise.spec.strategy import PRIORS_ONLY, SOFTWARE, Strategy
+from equipoise.spec.strategy import DTYPE_OF, PRIORS_ONLY, SOFTWARE, Strategy
 from equipoise.units import format_count, format_percent
 
 # The same chip in another form or with other memory, and another chip of the same maker and kind. Those of
@@ -345,6 +345,23 @@ def software_ratios(known: Problem, chosen: Strategy) -> dict[str, float]:
                 there_s = estimate(known.load, nodes, where, other.parameters).step_s
                 ratios[each.name] = float(np.asarray(there_s / own_s).ravel()[0])
     return dict(sorted(ratios.items(), key=lambda each: each[1]))
+
+
+def usual_precision_ratio(known: Problem, chosen: Strategy) -> float:
+    """Time of a strategy in bf16 over that in its own narrower precision; 1 where it has no other of both.
+
+    Assumes the same strategy, also where another would be chosen in bf16.
+    """
+    dtype = DTYPE_OF[chosen.precision]
+    if dtype not in {"fp8", "fp4"} or known.cluster.accelerator.peak_bf16_flop_per_s is None:
+        return 1.0
+    nodes = known.machine(chosen.num_accelerators)
+    usual = grid((replace(chosen, precision="bf16"),))
+    usual_s, own_s = (
+        np.asarray(estimate(known.load, nodes, each, known.model.parameters).step_s).ravel()[0]
+        for each in (usual, grid((chosen,)))
+    )
+    return float(usual_s / own_s)
 
 
 def when_published(model: Estimates, largest_published: float) -> Estimates:
