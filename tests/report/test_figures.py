@@ -8,7 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from equipoise.report.charts import Axis, Band, BarChart, BarPart, Chart, Level, Mark, Note, Series
+from equipoise.report.charts import (
+    Axis,
+    Band,
+    BarChart,
+    BarPart,
+    Chart,
+    Level,
+    Mark,
+    Note,
+    Series,
+    series_mark,
+)
 from equipoise.report.figures import height_px, plotly_figure, ticks
 from equipoise.report.svg import svg_chart
 
@@ -184,3 +195,25 @@ def test_a_curve_has_no_markers_and_is_dotted_beyond_the_data(is_extrapolated, d
     )  # fmt: skip
     (trace,) = plotly_figure(chart(series=(curve,)))["data"]
     assert (trace["mode"], trace["line"]["dash"]) == ("lines", dash)
+
+
+def test_a_label_as_near_to_another_line_is_left_out():
+    # Two lines on top of each other: whose a number is cannot be seen. The third is alone.
+    x = (1.0, 2.0, 4.0)
+    made = [
+        Series(
+            name=name,
+            mark=series_mark(place),
+            x=x,
+            y=(high,) * 3,
+            hovers=((),) * 3,
+            is_line=True,
+            labels=labels,
+        )
+        for place, (name, high, labels) in enumerate(
+            [("a", 5.0, ("11", "12", "13")), ("b", 5.0, ("21", "22", "23")), ("c", 1.0, ("31", "32", "33"))]
+        )
+    ]
+    drawn = svg_chart(chart(series=tuple(made), y=Axis(title="E", is_log=True)))
+    found = re.findall(r'class="point">(\d+)<', drawn)
+    assert sorted(found) == ["31", "32", "33"]

@@ -334,6 +334,19 @@ def test_on_a_phone_figures_of_tables_are_in_sight_and_named(opened, path):
         table = page.locator("#result .folding").first
         heads = table.get_by_role("columnheader").count()
         assert heads == table.get_by_role("row").nth(1).locator("th, td").count() > 3
+        # Each figure has the heading of its column above it.
+        titles = table.locator("thead th button").all_inner_texts()
+        labels = (
+            table.locator("tbody tr")
+            .first.locator("th, td")
+            .evaluate_all(
+                "all => all.map(each => [each.dataset.label, getComputedStyle(each, '::before').content, each.className])"
+            )
+        )
+        assert [label for label, _, _ in labels] == titles
+        figures = [(label, shown) for label, shown, kind in labels if kind == "number"]
+        assert figures
+        assert all(shown == f'"{label}"' for label, shown in figures)
         cut = "each => each.scrollWidth > each.clientWidth + 1"
         assert [each for each in page.locator("table.matrix td").all() if each.evaluate(cut)] == []
 

@@ -53,6 +53,8 @@ WRONG = (
     ("/advice?max_accelerators=0", r"Accelerators\b.*” is 0; .* 1 to 16,384"),
     ("/advice?max_accelerators=1e9", r"Accelerators\b.*” is 1,000,000,000"),
     ("/advice?max_accelerators=8&max_accelerators=9", "2 times; .*once"),
+    ("/advice?on_reclaim=shrink", f"“{label_of('on_reclaim')}” .*“{label_of('terms')}”"),
+    ("/advice?tokens_per_param=30", f"“{label_of('tokens_per_param')}” .*“{label_of('ask')}”"),
     ("/advice?hosting=-1", f"“{label_of('hosting_usd_per_month')}” is -1; .* 0"),
     ("/advice?utilisation=2", "“Utilisation, 0 to 1” is 2; .*above 0.*most 1"),
     ("/advice?ask=tokens", f"“{label_of('ask')}” tokens .*“Budget, USD” .*“Deadline, hours”"),

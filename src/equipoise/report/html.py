@@ -132,9 +132,8 @@ def json_script(identifier: str, document: object) -> Html:
     return element("script", Html(text), type="application/json", id=identifier)
 
 
-# On a narrow screen a row of a table with so many columns, of which so few are figures, takes several lines.
+# On a narrow screen a row of a table with so many columns takes several lines, each value below its label.
 FEWEST_FOLDING: Final = 4
-MOST_IN_LINE: Final = 8
 TALL_ROWS: Final = 16  # a longer table without a row to find scrolls in its own box
 
 
@@ -208,10 +207,12 @@ def _fold(block: Fold) -> Html:
 
 def _table(block: Table) -> Html:
     head = element("thead", element("tr", *(_column(column) for column in block.columns)))
-    rows = enumerate(block.rows)
-    body = element("tbody", *(_row(row, block.columns, is_marked=at == block.marked) for at, row in rows))
-    num_numbers = sum(column.is_number for column in block.columns)
-    folds = len(block.columns) >= FEWEST_FOLDING and num_numbers <= MOST_IN_LINE
+    folds = len(block.columns) >= FEWEST_FOLDING
+    rows = (
+        _row(row, block.columns, is_marked=at == block.marked, folds=folds)
+        for at, row in enumerate(block.rows)
+    )
+    body = element("tbody", *rows)
     is_tall = len(block.rows) > TALL_ROWS and block.marked is None
     return _captioned(block, head, body, kind="folding" if folds else None, is_tall=is_tall)
 
@@ -238,15 +239,19 @@ def _column(column: Column) -> Html:
     return element("th", button, scope="col", class_="number" if column.is_number else None)
 
 
-def _row(row: tuple[Cell, ...], columns: tuple[Column, ...], *, is_marked: bool) -> Html:
+def _row(row: tuple[Cell, ...], columns: tuple[Column, ...], *, is_marked: bool, folds: bool) -> Html:
     """A row with its header: the column that is one, else its first cell of words."""
     words = [place for place, column in enumerate(columns) if not column.is_number]
     header = next((place for place, column in enumerate(columns) if column.is_header), (*words, 0)[0])
-    cells = (_cell(cell, columns[place], is_header=place == header) for place, cell in enumerate(row))
+    cells = (
+        _cell(cell, columns[place], is_header=place == header, is_labelled=folds)
+        for place, cell in enumerate(row)
+    )
     return element("tr", *cells, class_="marked" if is_marked else None)
 
 
-def _cell(cell: Cell, column: Column, *, is_header: bool) -> Html:
+def _cell(cell: Cell, column: Column, *, is_header: bool, is_labelled: bool) -> Html:
+    """is_labelled: its column is named in it too, for a screen too narrow for a column each."""
     text = _with_breaks(cell.text)
     shown = element("code", text) if cell.is_code else text
     badge = concatenated(" ", _badge(cell.badge)) if cell.badge else ""
@@ -257,6 +262,7 @@ def _cell(cell: Cell, column: Column, *, is_header: bool) -> Html:
         scope="row" if is_header else None,
         class_="number" if column.is_number else "path" if cell.is_code else None,
         data_key="" if cell.key is None else cell.key,
+        data_label=column.title if is_labelled else None,
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import html
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, pairwise
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from equipoise.report import format as amounts
 from equipoise.report.charts import Axis, Chart, Mark, Series
@@ -23,6 +23,8 @@ _MARKER_PX: Final = 10.0
 _LINE_STEP_PX: Final = 5.0
 # How far from its place a label may be: of a point near, lest it be taken for another's.
 _NEAR: Final = (7.0, 12.0)
+# By how much a label is nearer to its own point than to anything of another series.
+_APART_PX: Final = 4.0
 _FAR: Final = (7.0, 12.0, 18.0, 26.0)
 SYMBOL_PATHS: Final = {
     "circle": "M6 1a5 5 0 1 0 0 10a5 5 0 1 0 0-10z",
@@ -54,6 +56,12 @@ class _Box(NamedTuple):
             and self.top < other.bottom
             and other.top < self.bottom
         )
+
+    def distance_px(self, other: "_Box") -> float:
+        """Between the nearest edges; zero where they overlap."""
+        across = max(other.left - self.right, self.left - other.right, 0.0)
+        down = max(other.top - self.bottom, self.top - other.bottom, 0.0)
+        return math.hypot(across, down)
 
 
 class _Frame:
@@ -168,28 +176,57 @@ def _markers(series: Series, frame: _Frame) -> str:
 
 
 def _labels(chart: Chart, frame: _Frame) -> Iterator[str]:
-    """Notes, labels of points, minor notes, each where it covers nothing; those without room are left out."""
-    taken = [box for each in chart.series for box in _line_boxes(each, frame)]
-    taken += [
-        _marker_box(*frame.at(x, y), half=_MARKER_PX * (1.0 if each.is_main else 0.5))
-        for each in chart.series
-        if not each.is_curve
-        for x, y in zip(each.x, each.heights, strict=True)
-    ]
+    """Notes, labels of points, minor notes, each where it covers nothing; those without room are left out.
+
+    So is the label of a point that would be as near to what belongs to another series.
+    """
+    drawn = [[*_line_boxes(each, frame), *_marker_boxes(each, frame)] for each in chart.series]
+    taken = list(chain.from_iterable(drawn))
     notes, minor = (
         [(*frame.at(each.x, each.y), each.text, "note") for each in chart.notes if each.is_minor == is_minor]
         for is_minor in (False, True)
     )
-    points = (
-        (*frame.at(x, y), text, "point")
-        for each in sorted(chart.series, key=lambda one: not one.is_main)
-        for x, y, text in zip(each.x, each.heights, each.labels, strict=False)
-    )
-    for x, y, text, kind in (each for each in chain(notes, points, minor) if each[2]):
-        box = _free(x, y, text, taken, reach=_NEAR if kind == "point" else _FAR)
+    yield from _placed(notes, taken)
+    for place, each in sorted(enumerate(chart.series), key=lambda one: not one[1].is_main):
+        pairs = zip(chart.series, drawn, strict=True)
+        others = [
+            box
+            for at, (other, boxes) in enumerate(pairs)
+            if at != place and not (other.is_curve or other.is_main)
+            for box in boxes
+        ]
+        points = [
+            (*frame.at(x, y), text, "point")
+            for x, y, text in zip(each.x, each.heights, each.labels, strict=False)
+        ]
+        yield from _placed(points, taken, reach=_NEAR, others=others)
+    yield from _placed(minor, taken)
+
+
+_Label: TypeAlias = tuple[float, float, str, str]
+
+
+def _placed(
+    labels: Iterable[_Label],
+    taken: list[_Box],
+    *,
+    reach: tuple[float, ...] = _FAR,
+    others: Sequence[_Box] = (),
+) -> Iterator[str]:
+    """Labels where they cover nothing that is taken, nearer to their point than to others; then taken."""
+    for x, y, text, kind in (each for each in labels if each[2]):
+        box = _free(x, y, text, taken, reach=reach, others=others)
         if box is not None:
             taken.append(box)
             yield _text((box.left + box.right) / 2, box.bottom - 3, text, kind=kind)
+
+
+def _marker_boxes(series: Series, frame: _Frame) -> Iterator[_Box]:
+    """Where the symbols of a series are."""
+    if not series.is_curve:
+        half = _MARKER_PX * (1.0 if series.is_main else 0.5)
+        for x, y in zip(series.x, series.heights, strict=True):
+            yield _marker_box(*frame.at(x, y), half=half)
 
 
 def _line_boxes(series: Series, frame: _Frame) -> Iterator[_Box]:
@@ -208,8 +245,20 @@ def _marker_box(x: float, y: float, *, half: float) -> _Box:
     return _Box(x - half, y - half, x + half, y + half)
 
 
-def _free(x: float, y: float, text: str, taken: Sequence[_Box], *, reach: tuple[float, ...]) -> _Box | None:
-    """The first place around a point where a text covers nothing and is inside the plot."""
+def _free(
+    x: float,
+    y: float,
+    text: str,
+    taken: Sequence[_Box],
+    *,
+    reach: tuple[float, ...],
+    others: Sequence[_Box],
+) -> _Box | None:
+    """The first place around a point where a text covers nothing, inside the plot, nearest to its point.
+
+    others: what it is not to be taken for a label of.
+    """
+    own = _marker_box(x, y, half=_MARKER_PX / 2.0)
     inside = _Box(_LEFT, _TOP - 8.0, WIDTH, HEIGHT - _BOTTOM)
     for box in _places(x, y, text, reach):
         is_inside = (
@@ -218,7 +267,10 @@ def _free(x: float, y: float, text: str, taken: Sequence[_Box], *, reach: tuple[
             and inside.top <= box.top
             and box.bottom <= inside.bottom
         )
-        if is_inside and not any(box.overlaps(other) for other in taken):
+        if not is_inside or any(box.overlaps(other) for other in taken):
+            continue
+        nearest = box.distance_px(own) + _APART_PX
+        if all(box.distance_px(other) > nearest for other in others):
             return box
     return None
 

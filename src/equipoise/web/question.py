@@ -289,7 +289,10 @@ class _Form(Struct, frozen=True, kw_only=True):
         if name == "runs":
             found = tuple(Choice(value=each, label=printable(each)) for each in self.runs)
         elif declared.kind == "flag":
-            found = (Choice(value="no", label="Not compared"), Choice(value="yes", label="Compared"))
+            found = (
+                Choice(value="no", label="Where an amount is given"),
+                Choice(value="yes", label="Compared"),
+            )
         else:
             found = tuple(
                 Choice(value=each, label=_WORDS.get(each, each.replace("_", " ")))

@@ -43,6 +43,11 @@ def test_what_is_not_given_is_none_or_empty_and_changes_nothing():
         ({**BERT, "objective": "cost", "value_of_time": 50}, UsageError, "--objective cost.*--value-of-time"),
         ({**BERT, "ask": "tokens"}, UsageError, "--ask tokens.*--budget.*--deadline"),
         ({**BERT, "ask": "model", "buy": True, "budget": 1}, UsageError, "keep one"),
+        # What counts only in a question that is not asked.
+        ({**BERT, "on_reclaim": "shrink"}, UsageError, "--on-reclaim shrink.*--terms spot"),
+        ({**BERT, "on_reclaim": "shrink", "terms": "on_demand"}, UsageError, "--terms spot"),
+        ({**BERT, "tokens_per_param": 30}, UsageError, "--tokens-per-param.*--ask model"),
+        ({**BERT, "tokens_per_param": 30, "ask": "tokens", "budget": 1}, UsageError, "--ask model"),
     ],
 )
 def test_what_asks_two_things_or_none_is_refused(given, error, words):

@@ -411,7 +411,17 @@ def question(found: Mapping[str, Any]) -> TrainingQuery:
             "no workload: give a name of `equipoise list workloads`, MODULE:FUNCTION, or --config FILE"
         )
     # A curve through the user's own times needs no workload.
-    return TrainingQuery(**{"workload": "", **found})
+    asked = TrainingQuery(**{"workload": "", **found})
+    _refuse_without_effect(asked)
+    return asked
+
+
+def _refuse_without_effect(asked: TrainingQuery) -> None:
+    """Refuse what counts only in a question that is not asked."""
+    if asked.on_reclaim == "shrink" and not any("spot" in terms for _, terms in asked.terms):
+        raise UsageError("--on-reclaim shrink is of spot capacity: add --terms spot, or leave it out")
+    if asked.tokens_per_param != TOKENS_PER_PARAM and asked.ask != "model":
+        raise UsageError("--tokens-per-param is of --ask model; add it, or leave it out")
 
 
 def query(

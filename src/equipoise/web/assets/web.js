@@ -60,6 +60,8 @@
     const name = document.getElementById("scenario");
     const read = () => { try { return JSON.parse(localStorage.getItem(KEY)) ?? []; } catch { return []; } };
     const cell = (tag, ...inside) => { const made = document.createElement(tag); made.append(...inside); return made; };
+    const labels = [...kept.querySelectorAll("thead th")].slice(1).map((each) => each.textContent);
+    const labelled = (made, label) => { made.dataset.label = label; return made; };
     const show = () => {
       const rows = read().map((each) => {
         const link = cell("a", each.name);
@@ -68,7 +70,7 @@
         remove.type = "button";
         remove.setAttribute("aria-label", `Remove ${each.name}`);
         remove.addEventListener("click", () => write(read().filter((one) => one.name !== each.name)));
-        return cell("tr", cell("th", link), ...[each.answer, each.chance, each.evidence].map((text) => cell("td", text)), cell("td", remove));
+        return cell("tr", cell("th", link), ...[each.answer, each.chance, each.evidence].map((text, place) => labelled(cell("td", text), labels[place])), cell("td", remove));
       });
       kept.querySelector("tbody").replaceChildren(...rows);
       kept.querySelector(".scroll").hidden = rows.length === 0;

@@ -248,6 +248,7 @@ def _matrix(answer: Answer) -> PairMatrix:
     most = _MOST_ROWS if len(groups) <= _MOST_WIDE_COLUMNS else _MOST_NARROW_ROWS
     rows, num_left_out = _within(_merged(rows), most)
     more = f"; {plural(num_left_out, 'more size')} below" if num_left_out else ""
+    has_blanks = any(badge is None for _, badges in rows for badge in badges)
     return PairMatrix(
         name="answer-matrix",
         caption=f"Time and money by number of accelerators{more}",
@@ -256,6 +257,7 @@ def _matrix(answer: Answer) -> PairMatrix:
         legend=(
             *(() if answer.recommended is None else ((Badge(text=STAR, tone="good"), "recommended"),)),
             (Badge(text="grey", tone="quiet"), "not possible, for the reason given"),
+            *(((Badge(text="blank", tone="plain"), "not tried"),) if has_blanks else ()),
         ),
     )
 
