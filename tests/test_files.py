@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 from command_line import equipoise
 
+from equipoise.economics.quotes import read_quotes
 from equipoise.errors import DataError, UsageError
-from equipoise.files import parsed_json, read_input, written, written_synced
+from equipoise.files import parsed_json, parsed_toml, read_input, written, written_synced
+from equipoise.library.decisions import file_values
+from equipoise.spec.catalogue import catalogue
 
 ROOT = Path(__file__).resolve().parents[1]
 TOPOLOGY = ROOT / "docs" / "examples" / "topology.txt"
@@ -214,6 +217,25 @@ def test_a_pipe_without_a_writer_is_no_reason_to_wait_for_ever(options, tmp_path
     assert ended.stderr.startswith("equipoise: ")
     assert ended.stderr.count("\n") == 1
     assert str(pipe) in ended.stderr
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_a_byte_order_mark_is_no_part_of_a_table(tmp_path, mark):
+    """As Windows' Notepad writes UTF-8: with the bytes EF BB BF first."""
+    assert parsed_toml(mark + b"a = 1") == {"a": 1}
+    (tmp_path / "model.toml").write_bytes(
+        mark + b'[workload.mine]\ntitle = "Mine"\narea = "vision"\nsample = "image"\nparams = 1e6\n'
+        b"forward_flop_per_sample = 1e9\nlayers = 2\nactivation_bytes_per_sample = 1e6\n"
+        b'boundary_bytes_per_sample = 1e5\nsource = "ours"\n'
+    )
+    known = catalogue(workloads=[tmp_path / "model.toml"])
+    assert known.workload("mine").title == "Mine"
+    (tmp_path / "question.toml").write_bytes(mark + b'workload = "bert"\n')
+    assert file_values(tmp_path / "question.toml", verb="advise")["workload"] == "bert"
+    (tmp_path / "prices.toml").write_bytes(
+        mark + b'[[quote]]\nprovider = "A"\nsystem = "h100"\nusd_per_hour = 2\n'
+    )
+    assert len(read_quotes(tmp_path / "prices.toml")) == 1
 
 
 def test_half_of_a_surrogate_pair_is_no_json():

@@ -96,6 +96,17 @@ def parsed_json(content: str | bytes, *, strict: bool = True) -> Any:  # noqa: A
     return found
 
 
+def parsed_toml(content: str | bytes) -> dict[str, Any]:
+    """What a TOML text holds; a byte order mark, which editors of Windows write first, is no part of it.
+
+    Raises ValueError (UnicodeDecodeError, TOMLDecodeError) and RecursionError as `tomllib.loads` does.
+    """
+    import tomllib  # noqa: PLC0415 - only for a file that was edited, or is a user's
+
+    text = content if isinstance(content, str) else content.decode()
+    return tomllib.loads(text.removeprefix("\ufeff"))
+
+
 def expect_place(path: Path) -> None:
     """Raises UsageError where `written` cannot write; asked before what takes long to find out."""
     _destination(path)
@@ -140,6 +151,14 @@ def expect_folder(folder: Path) -> None:
     if not there.is_dir():
         raise UsageError(f"{folder}: {str(there)!r} is no directory; expected a folder to write into")
     _expect_writable(there, folder)
+    # The superuser may write anywhere by its permissions, yet not make a folder in /proc or on a full disk.
+    missing = [each for each in (folder, *folder.absolute().parents) if not each.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for each in missing:
+            each.rmdir()
+    except OSError as err:
+        raise UsageError(f"{folder}: cannot be created ({err.strerror}); name another folder") from err
 
 
 def _expect_writable(folder: Path, path: Path) -> None:
@@ -280,12 +299,10 @@ def shipped_table(
     if kept is not None and kept["crc32"] == crc32(content):
         found: dict[str, Any] = kept["table"]
         return _with_dates(found) if kept["has_dates"] else found
-    import tomllib  # noqa: PLC0415 - only for a file that was edited, or is a user's
-
     text = content.decode()
     if check is not None:
         check(text, path)
-    return tomllib.loads(text)
+    return parsed_toml(text)
 
 
 Record = TypeVar("Record")
@@ -343,12 +360,10 @@ def _with_dates(value: Any) -> Any:  # noqa: ANN401 - any value of TOML
 
 def keep_tables() -> None:
     """Keep the content of every file that ships, one to a line."""
-    import tomllib  # noqa: PLC0415 - as in shipped_table
-
     _PARSED.mkdir(exist_ok=True)
     for path in shipped_files():
         content = path.read_bytes()
-        text = json.dumps(tomllib.loads(content.decode()), default=_dated, allow_nan=False)
+        text = json.dumps(parsed_toml(content), default=_dated, allow_nan=False)
         has_dates = json.dumps(f'{{"{_DATE}": ' in text)
         kept = f'{{"crc32": {crc32(content)}, "has_dates": {has_dates}, "table": {text}}}\n'
         _kept_file(path).write_text(kept, encoding="utf-8")

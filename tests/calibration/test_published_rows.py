@@ -11,6 +11,7 @@ from equipoise.calibration.published import read_rows
 from equipoise.calibration.published.executions import chosen, read_executions, with_executions
 from equipoise.calibration.published.quantities import count_in, quantity
 from equipoise.calibration.published.set_ups import collective_of, known_workload, model_of, strategy_words
+from equipoise.calibration.validate import validate
 from equipoise.errors import DataError, UsageError
 from equipoise.runs.readers.cells import TextRow
 
@@ -597,3 +598,29 @@ def test_both_units_of_published_executions_agree(data_dir, name):
     pairs = [pair for pair in by_execution.values() if len(pair) == 2]
     assert len(pairs) >= 15
     assert all(pair[0] == pytest.approx(pair[1], rel=0.015) for pair in pairs)
+
+
+@pytest.mark.parametrize(
+    ("column", "figure"),
+    [("step_ms", 9000), ("samples_per_s", 128 / 9), ("tokens_per_min", 60 * 128 * 8192 / 9)],
+)
+def test_files_of_runs_are_read_as_advise_reads_them(tmp_path, column, figure):
+    """128 sequences of 8,192 tokens in 9 s."""
+    path = tmp_path / "mine.csv"
+    header = f"workload,accelerator,num_gpus,global_batch_size,seq_len,{column},precision,status"
+    row = f"llama31_8b,h100,8,128,8192,{figure!r},bf16"
+    path.write_text(f"{header}\n{row},success\n{row},failed\n")
+    (found,) = read_rows([path])
+    assert found.reason is None
+    assert found.seconds == pytest.approx(9.0)
+    assert found.strategy.global_batch_samples == 128
+    assert found.strategy.precision == "bf16"
+    (predicted,) = validate([path]).verdicts
+    assert predicted.predicted is not None
+
+
+def test_what_is_neither_published_rows_nor_runs_is_refused_with_both(tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text("foo,bar\n8,9000\n")
+    with pytest.raises(DataError, match=r"hardware, n_gpus.*num_accelerators"):
+        read_rows([path])

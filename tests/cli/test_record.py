@@ -42,6 +42,18 @@ def test_a_prediction_is_kept_and_compared_with_what_is_measured(equipoise, tmp_
     assert max(map(len, text.splitlines())) <= 80
 
 
+def test_scripts_that_cannot_be_written_leave_nothing_in_the_ledger(equipoise, tmp_path):
+    """In /proc nobody makes a folder, not even the superuser."""
+    asked = ("gpt2", "--tokens", "10G", "--accelerator", "h100")
+    ended = equipoise("advise", *asked, "--launch", "/proc/equipoise", "--record")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "/proc/equipoise" in ended.stderr
+    assert not (tmp_path / "ledger.jsonl").exists()
+    assert equipoise("advise", *asked, "--launch", "new/scripts").returncode == 0
+    assert (tmp_path / "new" / "scripts").is_dir()
+    assert (tmp_path / "ledger.jsonl").exists()
+
+
 def test_predictions_of_which_nothing_was_measured_say_what_they_are_of(equipoise):
     asked = (
         "nemotron_35_lightning",

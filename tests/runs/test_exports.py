@@ -1,6 +1,7 @@
 """Exports of trackers and Extra-P: the shipped examples, the columns they name, and what is no export."""
 
 import json
+import re
 import subprocess
 from os import environ
 from pathlib import Path
@@ -152,6 +153,21 @@ def test_a_rate_in_tokens_is_one_in_samples_where_their_length_is_stated(tmp_pat
     path.write_text("num_gpus,tokens_per_second\n8,81920\n")
     with pytest.raises(DataError, match="sequence_tokens"):
         import_runs([path], columns={}, constants={})
+
+
+def test_rows_that_cannot_be_read_are_counted_and_the_others_kept(tmp_path):
+    good, bad, into = tmp_path / "good.csv", tmp_path / "bad.csv", tmp_path / "tables"
+    header = "num_gpus,samples_per_s,batch\n"
+    good.write_text(f"{header}8,20,64\n")
+    bad.write_text(f"{header}8,-1,64\n8,40,64\n8,40\n16,nan,64\n")
+    report = import_runs([bad, good], columns={}, constants={}, into=into)
+    assert pl.read_parquet(into / "runs.parquet")["samples_per_s"].to_list() == [40.0, 20.0]
+    assert report.num_runs_rejected == 3
+    (rows,) = (each for each in report.rejected.rows() if each["where"] == "bad.csv" and each["count"] == 3)
+    assert re.search(r"row 1.*samples_per_s.*-1", rows["first"])
+    bad.write_text(f"{header}8,-1,64\n")
+    with pytest.raises(DataError, match=r"bad\.csv: row 1"):
+        import_runs([bad], columns={}, constants={})
 
 
 @pytest.mark.parametrize("text", ["a", "=b", "a=", "a=b,a=c"])

@@ -29,7 +29,6 @@ from equipoise.units import duration_s
 
 if TYPE_CHECKING:
     from equipoise.decide.ledger import Ledger, LedgerEntry, MeasuredResult
-    from equipoise.decide.question.query import TrainingQuery
     from equipoise.library import Result
     from equipoise.library.decisions import DecisionVerb
 
@@ -81,19 +80,26 @@ def _answer(options: Options, output: Output) -> None:
 
         asked = cast("DecisionVerb", output.verb)
         question = read_question(options, verb=asked, allow_code=output.allow_code)
+        if output.recorded and question.ask is not None:
+            raise UsageError("--record stores predicted times; --ask finds an amount to train on")
         with answers_only(), progress_line() as line:
             found = result_of(asked, question, progress=line.update)
+        # What may fail comes before what is kept and shown.
+        why_not = None if output.launch is None else _not_launched(found)
+        is_launched = output.launch is not None and why_not is None
+        if output.launch is not None and is_launched:
+            _write_launch(output.launch, found)
         if output.recorded:
-            _record(asked, question, found)
-        elif output.launch is not None and _not_launched(found) is None:
+            _record(asked, found)
+        elif is_launched:
             try:
-                _record(asked, question, found)
+                _record(asked, found)
             except DataError as err:  # the scripts run without it
                 say(f"equipoise: {printable(str(err))}; the scripts are written all the same\n")
         shown = found.presentation
         output.give_page(shown.page, found.record, shown.fields)
-        if output.launch is not None:
-            _write_launch(output.launch, found)
+        if why_not is not None:
+            raise UsageError(f"--launch: {why_not}; nothing is written")
 
 
 def _expect_folder(folder: Path) -> None:
@@ -117,20 +123,15 @@ def _write_launch(folder: Path, found: "Result[Any]") -> None:
     """Write the files that run what is recommended."""
     from equipoise.launch import launch_files, write_launch_files
 
-    why = _not_launched(found)
-    if why is not None:
-        raise UsageError(f"--launch: {why}; nothing is written")
     best = found.record.recommended
     write_launch_files(folder, launch_files(best.strategy, found.record.snippets))
 
 
-def _record(asked: "DecisionVerb", query: "TrainingQuery", found: "Result[Any]") -> None:
+def _record(asked: "DecisionVerb", found: "Result[Any]") -> None:
     """Keep the predictions of a result in the user's ledger."""
     from equipoise.decide.ledger import add_predictions, ledger_path
     from equipoise.decide.prediction import answer_predictions, time_predictions
 
-    if query.ask is not None:
-        raise UsageError("--record stores predicted times; --ask finds an amount to train on")
     predictions = (
         time_predictions(found.record) if asked == "predict" else answer_predictions(found.record, verb=asked)
     )

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from equipoise.economics import Price
 from equipoise.errors import DataError
-from equipoise.files import read_input
+from equipoise.files import parsed_toml, read_input
 from equipoise.intervals import Interval
 from equipoise.spec.hardware import TERM_WORDS, TERMS, PriceTerms
 from equipoise.units import HOUR_S, MONTH_S, SI_PREFIXES, duration_s, format_duration
@@ -123,11 +123,9 @@ def read_quotes(path: Path) -> tuple[Quote, ...]:
 
 
 def _toml_rows(text: str, where: str) -> Iterator[Mapping[str, Any]]:
-    import tomllib  # noqa: PLC0415 - only for quotes
-
     try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as err:
+        document = parsed_toml(text)
+    except ValueError as err:
         raise DataError(f"{where}: {err}; expected TOML with tables [[quote]], or FILE.csv") from err
     other = [key for key in document if key != "quote"]
     listed = document.get("quote", [])

@@ -23,7 +23,7 @@ from equipoise.decide.question.query import (
     values,
 )
 from equipoise.errors import DataError, UsageError
-from equipoise.files import read_input
+from equipoise.files import parsed_toml, read_input
 from equipoise.library import Presentation, Result
 from equipoise.library.arguments import AdviseFields, PlanFields, PredictFields
 from equipoise.report.format import usable
@@ -85,11 +85,9 @@ def file_values(path: Path, *, verb: Verb) -> dict[str, Any]:
 
 
 def _content(path: Path) -> dict[str, Any]:
-    import tomllib  # noqa: PLC0415 - only for a file
-
     content = read_input(path, _MOST_BYTES, expected="a short TOML file with the options")
     try:
-        return tomllib.loads(content.decode())
+        return parsed_toml(content)
     except (ValueError, RecursionError) as err:
         raise DataError(f"{path}: not valid TOML: {err}") from err
 

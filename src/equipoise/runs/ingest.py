@@ -287,20 +287,25 @@ def import_runs(
 
     columns: our names -> theirs. constants: workload and accelerator of files that have no such column.
     catalogue: what names mean; the shipped one unless given.
-    Raises DataError naming the file, row and column, what was found and what was expected.
+    Rows that cannot be read are counted. Raises DataError naming file, row and column of the first, what was
+    found and what was expected, where no row can; and for a file that is no table.
     """
     from equipoise.runs.store import unscored_entries  # noqa: PLC0415 - see _load
 
     known = catalogue or shipped()
     runs: list[Row] = []
     rejected = Tally()
+    refused: list[DataError] = []
     for path in paths:
         found = runs_of_file(path, columns=columns, constants=constants, catalogue=known)
-        if found.refused:
-            raise found.refused[0]
         runs += found.rows
+        refused += found.refused
+        for err in found.refused:
+            rejected.refuse("unreadable_row", path.name, str(err))
         for note in found.notes:
             rejected.refuse("import_note", path.name, note)
+    if refused and not runs:
+        raise refused[0]
     entries = unscored_entries(runs, NO_SCORE)
     for number, entry in enumerate(entries, 1):
         entry["entry_id"] = f"{entry['campaign']}/entry {number}"
@@ -308,7 +313,7 @@ def import_runs(
     return IngestReport(
         runs=tables.runs,
         scores=tables.scores,
-        num_runs_rejected=0,
+        num_runs_rejected=len(refused),
         rejected=rejected,
         unknown_names=_unknown(runs, known),
     )
@@ -348,6 +353,7 @@ def runs_of_file(
     rows, sequences, refused = [], [], []
     for number, cells in enumerate(exports.rows, 1):
         try:
+            _expect_whole(cells)
             names = _names(cells, constants or {}, catalogue or shipped(), asked)
             stated = amount(cells, SEQUENCE) if cells.cells.get(SEQUENCE, "").strip() else None
             rows.append(_run(cells, number, campaign, path.name, stated or sequence_tokens) | names)
@@ -355,6 +361,12 @@ def runs_of_file(
         except DataError as err:
             refused.append(err)
     return FileRuns(rows=tuple(rows), sequences=tuple(sequences), refused=tuple(refused), notes=exports.notes)
+
+
+def _expect_whole(row: TextRow) -> None:
+    """Raises DataError for a row whose cells cannot be told apart."""
+    if row.fault:
+        raise DataError(row.fault)
 
 
 def _run(

@@ -112,7 +112,7 @@ def _read(path: Path) -> dict[str, Any]:
     except DataError as err:
         raise SpecError(str(err)) from err
     try:
-        found = json.loads(content.decode())
+        found = json.loads(content.decode("utf-8-sig"))
     except (ValueError, RecursionError) as err:
         raise SpecError(f"{path}: not JSON: {str(err)[:100]}; expected the config.json of a model") from err
     kind = found.get("_class_name") if isinstance(found, dict) else None

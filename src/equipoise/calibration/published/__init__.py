@@ -6,7 +6,7 @@ of training steps that ships, which `make profiles` writes.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -27,7 +27,19 @@ from equipoise.calibration.published.set_ups import (
     strategy_of,
 )
 from equipoise.errors import DataError, SpecError, UsageError
-from equipoise.runs.readers.cells import MAX_TEXT, TextRow, listed, rows_of
+from equipoise.runs.readers.cells import (
+    BATCH,
+    MAX_TEXT,
+    SEQUENCE,
+    SIZE,
+    STATUS,
+    STRATEGY,
+    TIMED,
+    TextRow,
+    listed,
+    rows_of,
+)
+from equipoise.runs.readers.exports import exported
 from equipoise.runs.store import PUBLISHED_STEPS, read_bytes
 from equipoise.spec.catalogue import Catalogue, cluster_in_text, shipped
 from equipoise.spec.cluster import Cluster
@@ -164,6 +176,11 @@ Kind: TypeAlias = Literal["step", "throughput", "collective", "matmul", "efficie
 
 MAX_FILES = 100
 _NEEDED = ("hardware", "n_gpus", "measured", "unit")
+_USUAL = (
+    *("workload", "hardware", "n_gpus", "tp", "pp", "dp", "precision"),
+    *("global_batch", "micro_batch", "seq", "measured", "unit"),
+)
+_SUCCEEDED = frozenset({"", "success", "ok"})
 # The columns of files of measurements; others may stand beside them.
 FILE_COLUMNS = (
     *("workload", "params_b", "layers", "hidden", "heads", "hardware", "n_gpus", "parallel_config"),
@@ -256,14 +273,53 @@ def read_rows(paths: Sequence[Path], catalogue: Catalogue | None = None) -> tupl
 
 
 def _rows_of_file(path: Path, catalogue: Catalogue) -> list[PublishedRow]:
-    header, rows = rows_of(path)
+    header, rows = _table_of_file(path)
     missing = [name for name in _NEEDED if name not in header]
     if missing:
         raise DataError(
-            f"{path.name}: no column {', '.join(missing)}; found {listed(header)}; expected workload, "
-            "hardware, n_gpus, tp, pp, dp, precision, global_batch, micro_batch, seq, measured, unit"
+            f"{path.name}: no column {', '.join(missing)}; found {listed(header)}; expected "
+            f"{', '.join(_USUAL)}; or runs as `ingest` reads them: workload, accelerator, "
+            "num_accelerators, global_batch_samples, step_s"
         )
     return [row_of_cells(row, path.name, index, catalogue) for index, row in enumerate(rows, start=1)]
+
+
+# Columns of runs, as `ingest` and `advise --runs` read them, by the names of columns here.
+_OF_RUNS: Final = {
+    "hardware": "accelerator",
+    "n_gpus": SIZE,
+    "global_batch": BATCH,
+    "seq": SEQUENCE,
+    "parallel_config": STRATEGY,
+}
+# Units of their columns of times: that of a step first, as it needs no batch.
+_UNIT_OF: Final = {"step": "{unit}/step", "samples": "samples/{unit}", "tokens": "tokens/{unit}"}
+
+
+def _table_of_file(path: Path) -> tuple[Sequence[str], Iterable[TextRow]]:
+    """The columns and rows of a file: as they stand, or those of runs by their names here."""
+    header, rows = rows_of(path)
+    if "measured" in header or "unit" in header:
+        return header, rows
+    runs = exported(path)
+    units = {
+        name: _UNIT_OF[quantity].format(unit=found[2] or found[4])
+        for quantity in _UNIT_OF
+        for name in runs.header
+        if (found := TIMED.fullmatch(name)) and quantity in {found[1], found[3]}
+    }
+    if SIZE not in runs.header or not units:
+        return header, rows
+    kept = [row for row in runs.rows if row.cells.get(STATUS, "").strip().lower() in _SUCCEEDED]
+    names = list(dict.fromkeys((*_OF_RUNS, "measured", "unit", *runs.header)))
+    return names, (replace(row, cells=_cells_of_run(row, units)) for row in kept)
+
+
+def _cells_of_run(row: TextRow, units: Mapping[str, str]) -> dict[str, str]:
+    """The cells of a run by their names here, with the first of its times that it states."""
+    timed = next((name for name in units if row.cells[name].strip()), next(iter(units)))
+    renamed = {ours: row.cells.get(theirs, "") for ours, theirs in _OF_RUNS.items()}
+    return {**row.cells, **renamed, "measured": row.cells[timed], "unit": units[timed]}
 
 
 def row_of_cells(row: TextRow, file: str, index: int, catalogue: Catalogue) -> PublishedRow:

@@ -2,7 +2,6 @@
 
 import math
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +13,7 @@ from equipoise.decide.allocation.problem import HOURS, Tariff
 from equipoise.decide.question.field import MAX_ACCELERATORS, MAX_SIZES
 from equipoise.decide.question.query import FIELDS, meant, values
 from equipoise.errors import DataError
-from equipoise.files import read_input
+from equipoise.files import parsed_toml, read_input
 from equipoise.runs.readers.cells import TextRow, column_name, rows_of, table
 from equipoise.units import HOUR_S, MIB, MINUTE_S, duration_s
 
@@ -132,6 +131,7 @@ def jobs_document(text: str, *, where: str) -> dict[str, Any]:
 
     Raises DataError where it is neither.
     """
+    text = text.removeprefix("\ufeff")
     header = re.split(r"[,;\t]", text.lstrip().partition("\n")[0])
     named = {column_name(each) for each in header}
     known = _OF_JOB | _OF_QUESTION
@@ -143,7 +143,7 @@ def jobs_document(text: str, *, where: str) -> dict[str, Any]:
     if named <= known:
         return {"job": [job_of_cells(row.cells) for row in table(text.lstrip(), where)[1]]}
     try:
-        return tomllib.loads(text)
+        return parsed_toml(text)
     except RecursionError as err:
         raise DataError(f"{where}: nested too deeply; expected [[job]] tables") from err
     except ValueError as err:

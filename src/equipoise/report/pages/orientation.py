@@ -306,7 +306,7 @@ def ingest_page(into: Path | None) -> "Page[IngestReport]":
 def _counts(found: "IngestReport") -> str:
     """How much there is, and how much of it has no score."""
     rounds = ", ".join(found.rounds) or "no round"
-    runs = f"{plural(found.num_runs_kept, 'run')}; {plural(found.num_runs_rejected, 'log')} rejected"
+    runs = f"{plural(found.num_runs_kept, 'run')}; {count(found.num_runs_rejected)} rejected"
     return sentence(f"{rounds}: {_entries(found.num_entries_kept, found.num_entries_unscored)}; {runs}.")
 
 

@@ -48,12 +48,14 @@ _MOST_LISTED = 8
 class TextRow(Struct, frozen=True, kw_only=True):
     """One data row: where it stands, in words, and its cells by column.
 
-    theirs: the file's names of columns that go by another here, for messages.
+    theirs: the file's names of columns that go by another here, for messages. fault: why its cells cannot be
+    told apart; None where they can.
     """
 
     place: str
     cells: Mapping[str, str]
     theirs: Mapping[str, str] = {}
+    fault: str | None = None
 
     def refusal(self, column: str, expected: str) -> DataError:
         """The error for a cell."""
@@ -76,11 +78,13 @@ def rows_of(path: Path) -> tuple[list[str], Iterator[TextRow]]:
     return table(text_of(path), path.name)
 
 
-def table(text: str, where: str, *, may_repeat: bool = False) -> tuple[list[str], Iterator[TextRow]]:
+def table(
+    text: str, where: str, *, may_repeat: bool = False, keeps_faulty: bool = False
+) -> tuple[list[str], Iterator[TextRow]]:
     """The names of the columns in lower case, and the rows that are not blank.
 
     may_repeat: whether two columns may have one name, as exports of other tools have; the later is `NAME#2`.
-    Raises DataError as rows_of.
+    keeps_faulty: whether rows of too many or too few cells come, with their fault. Raises as rows_of.
     """
     first = text.partition("\n")[0]
     delimiter = max(",;\t|", key=first.count)
@@ -101,10 +105,12 @@ def table(text: str, where: str, *, may_repeat: bool = False) -> tuple[list[str]
         for place, name in enumerate(header):
             seen[name] += 1
             header[place] = name if seen[name] == 1 else f"{name}#{seen[name]}"
-    return header, _rows(lines, header, where)
+    return header, _rows(lines, header, where, keeps_faulty=keeps_faulty)
 
 
-def _rows(lines: Iterator[list[str]], header: Sequence[str], where: str) -> Iterator[TextRow]:
+def _rows(
+    lines: Iterator[list[str]], header: Sequence[str], where: str, *, keeps_faulty: bool
+) -> Iterator[TextRow]:
     number = 0
     while True:
         try:
@@ -120,11 +126,13 @@ def _rows(lines: Iterator[list[str]], header: Sequence[str], where: str) -> Iter
             raise DataError(
                 f"{where}: more than {MAX_ROWS:,} rows; cut it into several files, or give medians"
             )
+        place, fault = f"{where}: row {number}", None
         if len(cells) != len(header):
-            raise DataError(
-                f"{where}: row {number}: {len(cells)} cells; expected {len(header)} as in the header"
-            )
-        yield TextRow(place=f"{where}: row {number}", cells=dict(zip(header, cells, strict=True)))
+            fault = f"{place}: {len(cells)} cells; expected {len(header)} as in the header"
+            if not keeps_faulty:
+                raise DataError(fault)
+            cells = [""] * len(header)
+        yield TextRow(place=place, cells=dict(zip(header, cells, strict=True)), fault=fault)
 
 
 def text_of(path: Path, *, also: Sequence[str] = ()) -> str:

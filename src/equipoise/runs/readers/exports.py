@@ -79,7 +79,7 @@ def exported(path: Path, columns: Mapping[str, str] | None = None) -> Exported:
     else:
         header, rows = table(text, path.name, may_repeat=True)
         if _tool(set(header)) is None:
-            header, rows = table(text, path.name)
+            header, rows = table(text, path.name, keeps_faulty=True)
         kept = list(rows)
     tool = _tool(set(header))
     if tool is None:
@@ -151,6 +151,7 @@ def _renamed(
         TextRow(
             place=row.place,
             theirs=other_names,
+            fault=row.fault,
             cells={name: _in_unit(name, row.cells[name]) for name in kept}
             | {ours: _in_unit(ours, row.cells[theirs]) for ours, theirs in sources.items()},
         )

@@ -108,6 +108,9 @@ def read_measurements(
     """
     found = exported(path, columns)
     header, kept = found.header, list(found.rows)
+    fault = next((row.fault for row in kept if row.fault), None)
+    if fault:
+        raise DataError(fault)
     filled = [name for name in header if not kept or any(row.cells[name].strip() for row in kept)]
     timed, notes = _timed_column(filled, path.name, found.theirs)
     notes = [*found.notes, *notes]
