@@ -140,7 +140,7 @@ def test_memory_of_a_processor_grows_by_what_is_allocated():
     on = device("cpu")
     on.restart_peak()
     before = on.memory()["now"]
-    held = torch.ones(16 * 2**20)
+    held = torch.ones(64 * 2**20)  # large beside what other threads of the tests' process take and free
     grown = on.memory()["peak"] - before
     assert 0.9 * held.nbytes < grown < 1.5 * held.nbytes
 
