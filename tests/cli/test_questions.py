@@ -3,6 +3,7 @@
 import ast
 import inspect
 import json
+import re
 import tomllib
 from pathlib import Path
 
@@ -69,6 +70,7 @@ def test_help_has_the_options_by_group_with_their_defaults(verb):
     assert max(map(len, lines)) <= 80
     words = " ".join(ended.stdout.split())
     assert fields_of(verb)
+    assert not re.search(r"<(list\[|str|int|float|Path)", words)
     for field in fields_of(verb).values():
         assert f"{GROUPS[field.group]}:" in lines
         assert f"--{field.option}" in words or field.option == "workload"

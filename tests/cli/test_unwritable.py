@@ -111,3 +111,12 @@ def test_a_quota_leaves_no_half_of_a_file(tmp_path, name):
     assert os.strerror(errno.EFBIG) in said
     assert (tmp_path / name).read_bytes() == before
     assert [each.name for each in tmp_path.iterdir()] == [name]
+
+
+def test_a_sweep_into_what_is_no_folder_is_refused_before_anything_is_measured(tmp_path):
+    (tmp_path / "taken").write_text("x")
+    ended = as_ordinary_user("bench", "mlp", "--sizes", "1", "--out", "taken/runs", cwd=tmp_path)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    # A machine that is busy is noticed by measuring it: nothing but the refusal is said.
+    assert len(ended.stderr.splitlines()) == 1
+    assert "taken" in ended.stderr

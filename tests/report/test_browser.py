@@ -305,6 +305,19 @@ def test_the_answer_is_the_first_page_on_paper(opened, real_answer):
         assert page.evaluate("getComputedStyle(document.querySelector('#answer')).breakAfter") == "page"
 
 
+def test_on_paper_titles_of_folds_and_names_of_files_stay_whole(opened, real_answer):
+    # Chromium avoids a break only behind a block of the flow: not inside a flex box, which a summary is.
+    with opened(real_answer, ANSWER, viewport=PAPER) as page:
+        page.emulate_media(media="print")
+        style = "all => all.map(e => [getComputedStyle(e).display, getComputedStyle(e).breakAfter])"
+        titles = page.locator("details.part > summary").evaluate_all(style)
+        assert titles
+        assert {tuple(each) for each in titles} == {("block", "avoid")}
+        cells = page.locator("table:not(.matrix) td:not(.number, .path)")
+        wraps = cells.evaluate_all("all => all.map(each => getComputedStyle(each).overflowWrap)")
+        assert set(wraps) == {"break-word"}
+
+
 def test_labels_of_the_drawing_collide_with_nothing(phone):
     boxes = phone.locator("#figure-answer-money text").evaluate_all(
         "all => all.map(each => each.getBoundingClientRect()).map(box => [box.left, box.top, box.right, box.bottom])"

@@ -10,6 +10,7 @@ import typer
 
 from equipoise.cli.output import PAGE, InputFiles, Output, verb
 from equipoise.errors import EvidenceError, UsageError
+from equipoise.files import expect_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -131,6 +132,8 @@ def bench(
     for name, is_given in (("--trials", trials is not None), ("--exact", exact)):
         if is_given and not find:
             raise UsageError(f"{name} goes with --find; give both, or neither")
+    if out is not None:
+        expect_folder(out)
     with output.answering():
         from equipoise.cli.sweeps import SweepOptions, stored_plan, trials_of
         from equipoise.report.bench_json import sweep_fields

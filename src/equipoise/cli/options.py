@@ -1,6 +1,7 @@
 """Options that several verbs share, each with its one meaning."""
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -170,6 +171,11 @@ def asked_parameter(name: str, field: Field, *, is_argument: bool) -> inspect.Pa
     return _parameter(name, annotation, default=False if field.kind == "flag" else None)
 
 
+# What typer writes where a value has no name of its own: its type in Python.
+_TYPE: Final = re.compile(r" <(?:list\[)?(\w+)(?: range)?\]?>$")
+_TYPE_WORDS: Final = {"str": "NAME", "Path": "FILE", "int": "N", "float": "X"}
+
+
 class QuestionCommand(TyperCommand):
     """Lists options by group, in plain text: docs/decisions/0002-plain-help.md."""
 
@@ -183,11 +189,13 @@ class QuestionCommand(TyperCommand):
             row = each.get_help_record(ctx)
             if row is None:
                 continue
+            name, meaning = row
             if each.param_type_name == "argument":
-                arguments.append(row)
+                arguments.append((_TYPE.sub("", name), meaning))
             else:
                 title = _OUTPUT if each.name == "help" else getattr(each, "rich_help_panel", None)
-                blocks[title or _OPTIONS].append(row)
+                named = _TYPE.sub(lambda found: f" {_TYPE_WORDS.get(found[1], 'VALUE')}", name)
+                blocks[title or _OPTIONS].append((named, meaning))
         for title, rows in ("Arguments", arguments), *blocks.items():
             if rows:
                 with formatter.section(title):

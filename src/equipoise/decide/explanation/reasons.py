@@ -26,7 +26,7 @@ from equipoise.perfmodel.parameters import CollectiveParameters, stacked
 from equipoise.scaling.equilibrium import Equilibrium, default_answer
 from equipoise.spec.strategy import Strategy
 from equipoise.spec.workload import Workload, workload
-from equipoise.units import format_count, format_duration, format_percent, format_si
+from equipoise.units import format_count, format_duration, format_percent, format_si, plural
 
 
 def _links_log_sd(problem: Problem, strategy: Strategy, draws: Sequence[CollectiveParameters]) -> float:
@@ -306,8 +306,9 @@ def _strategy(assessment: Assessment, best: Candidate) -> Iterator[Reason]:
     model = survey.problem.model
     yield Reason(
         words=(
-            f"The strategy is the fastest of {format_count(fitting)} that fit into memory, by the "
-            f"performance model: it needs {memory}{of}; a modelled step of "
+            f"The strategy is the fastest of the {format_count(fitting)} on "
+            f"{plural(best.num_accelerators, 'accelerator')} that fit into memory, by the performance "
+            f"model: it needs {memory}{of}; a modelled step of "
             f"{format_duration(best.model.step_s)} is {spent}."
         ),
         sources=(EvidenceSource(kind="model", ref=f"calibration {model.calibration}: {model.words}"),),

@@ -38,6 +38,13 @@ _OBJECTIVES: Final[dict[ObjectiveName, str]] = {
     "cost": "the least money",
     "energy": "the least energy",
 }
+# What the total of an objective is, where its unit alone does not say it.
+_TOTALS: Final[dict[ObjectiveName, str]] = {
+    "time": " of waiting and training, summed by weight",
+    "makespan": " until the last job ends",
+    "cost": "",
+    "energy": "",
+}
 _MOST_NAMES: Final = 3  # of the short form
 
 
@@ -101,7 +108,8 @@ def _facts(found: Allocation, *, most: int) -> Iterator[Labelled]:
     late = [_lateness(each) for each in found.shares if each.late_s]
     if late:
         yield "Late", _names(late, most)
-    yield "Total", f"{_amount(found, found.value.value)}{_range(found)}"
+    of = _TOTALS[found.objective]
+    yield "Total", f"{_amount(found, found.value.value)}{of}{_range(found)}"
     yield "Optimal", f"{_proof(found)}{_missed(found)}"
     is_hurried = any(math.isfinite(each.job.deadline_s) for each in found.shares)
     no = "not possible in time" if is_hurried else "not possible"

@@ -245,7 +245,7 @@ def run_blocks(answer: Answer) -> tuple[Block, ...]:
         Heading(name="run-first", text=sentence(first.title), is_minor=True),
         *_snippet(first),
         _targets_table(others, known=frozenset(first.unsupported)),
-        note("--launch DIR writes each as a file; the HTML report and --json have them too."),
+        note("--launch DIR writes each as a file; --json has them too."),
         *(
             Fold(name=f"run-{place}", title=sentence(each.title), blocks=tuple(_snippet(each)), is_aside=True)
             for place, each in enumerate(others, start=1)

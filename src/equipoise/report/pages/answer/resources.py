@@ -157,7 +157,7 @@ def strategies_blocks(answer: Answer) -> tuple[Block, ...]:
     searched = (
         f"{format_count(answer.num_considered)} strategies were considered in {answer.search_s:.2g} s; "
         f"{format_count(system.num_fitting)} of {format_count(system.num_considered)} on "
-        f"{chip_of(system.title)} fit into memory."
+        f"{chip_of(system.title)}, over all sizes tried, fit into memory."
     )
     blocks: list[Block] = [prose(searched)] if answer.num_considered else []
     if system.best_strategies:
