@@ -875,7 +875,7 @@ def test_the_sizes_offered_in_place_of_one_without_a_time_have_one(asked):
     found = ask(question, accelerators=asked)
     assert found.recommended is None
     steps = () if found.refusal is None else found.refusal.relaxations
-    named = re.search(r"that have a time: ([\d,]+)", " ".join(found.notes))
+    named = re.search(r"([\d,]+) \(--accelerators\)", " ".join(found.notes))
     sizes = [int(each.needed) for each in steps] or [int(named[1].replace(",", ""))]
     assert sizes
     assert [ask(question, accelerators=size).recommended.num_accelerators for size in sizes] == sizes
