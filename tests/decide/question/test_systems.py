@@ -130,7 +130,11 @@ def test_what_is_no_topology_is_refused(tmp_path, content):
 
 @pytest.mark.parametrize(
     ("first", "second", "words"),
-    [("NV12", "SYS", r"1 of 1 .*GPU0.*GPU1.*NV12.*SYS"), ("FOO", "FOO", r"1 of 1 .*FOO")],
+    [
+        ("NV12", "SYS", r"1 of 1 .*GPU0.*GPU1.*NV12.*SYS"),
+        ("FOO", "FOO", r"1 of 1 .*FOO"),
+        ("NV99", "NV99", "NV99"),
+    ],
 )
 def test_links_that_are_not_known_are_refused_and_never_taken_for_a_switch(tmp_path, first, second, words):
     file = tmp_path / "topology.txt"

@@ -20,7 +20,7 @@ from equipoise.files import read_input
 from equipoise.spec.catalogue import Catalogue, counted_name
 from equipoise.spec.cluster import Cluster, NodeFacts
 from equipoise.spec.hardware import Accelerator, PriceTerms
-from equipoise.spec.links import FABRICS, kind, rank, reach
+from equipoise.spec.links import FABRICS, kind, most_links, number, rank, reach
 from equipoise.units import HOUR_S, plural
 
 if TYPE_CHECKING:
@@ -335,11 +335,18 @@ def _topology_of_file(path: Path) -> "Topology":
     return read(content, where=path.name)
 
 
+def _has_too_many(name: str) -> bool:
+    return kind(name) == "NV" and number(name) > most_links()
+
+
 def _unknown_links(found: "Topology") -> str | None:
-    """How many pairs have no known link, and why; None where all have one, or the text lists no links."""
+    """What is wrong with the links of pairs; None where all are known, or the text lists no links."""
     from equipoise.diagnose.link_findings import gaps  # noqa: PLC0415 - only where links are read
 
     pairs = found.between_devices
+    beyond = {each.link_class for each in pairs if each.link_class and _has_too_many(each.link_class)}
+    if beyond:
+        return f"no accelerator has as many links as {', '.join(sorted(beyond))}"
     unknown = [each for each in pairs if each.link_class is None]
     why = "; ".join(each.removesuffix(".") for each in gaps(found)[:_MOST_NAMED])
     if not unknown or not why:
