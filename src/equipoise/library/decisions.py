@@ -3,12 +3,13 @@
 A question may come from a TOML file; what is given besides comes first.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
+from inspect import Parameter, signature
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, Unpack, overload
 
 from equipoise.decide.answer import Answer, Candidate
 from equipoise.decide.question.field import Kind, Verb
@@ -186,6 +187,40 @@ def candidate_row(each: Candidate, *, is_best: bool) -> dict[str, Any]:
 DecisionVerb: TypeAlias = Literal["advise", "plan", "predict"]
 
 
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class _NotGiven:
+    """The default of a field in a signature."""
+
+    def __repr__(self) -> str:
+        """As stubs write it."""
+        return "..."
+
+
+_NOT_GIVEN: Final = _NotGiven()
+
+
+def _with_fields(fields: type, **more: object) -> Callable[[Function], Function]:
+    """A function whose signature, as `help` shows it, has its fields by name in place of `**fields`.
+
+    fields: a TypedDict of them. more: others, with their types.
+    """
+
+    def made(function: Function) -> Function:
+        stated = signature(function)
+        own = [each for each in stated.parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
+        named = [
+            Parameter(name, Parameter.KEYWORD_ONLY, default=_NOT_GIVEN, annotation=each)
+            for name, each in {**fields.__annotations__, **more}.items()
+            if name not in stated.parameters
+        ]
+        function.__signature__ = stated.replace(parameters=[*own, *named])  # type: ignore[attr-defined]
+        return function
+
+    return made
+
+
 @overload
 def advise(
     workload: str | PathLike[str] | None = None,
@@ -198,6 +233,7 @@ def advise(
 def advise(
     workload: str | PathLike[str] | None = None, *, allow_code: bool = False, **fields: Unpack[AdviseFields]
 ) -> Result[Answer]: ...
+@_with_fields(AdviseFields, ask=Ask)
 def advise(
     workload: str | PathLike[str] | None = None, *, allow_code: bool = False, **fields: Any
 ) -> Result[Any]:
@@ -215,6 +251,7 @@ def advise(
     )
 
 
+@_with_fields(PlanFields)
 def plan(
     workload: str | PathLike[str] | None = None, *, allow_code: bool = False, **fields: Unpack[PlanFields]
 ) -> Result[Answer]:
@@ -224,6 +261,7 @@ def plan(
     return found
 
 
+@_with_fields(PredictFields)
 def predict(workload: str | None = None, **fields: Unpack[PredictFields]) -> "Result[Prediction]":
     """Times, money and energy at sizes nobody ran, and where returns diminish; arguments as of `advise`.
 

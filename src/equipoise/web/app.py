@@ -364,7 +364,7 @@ def _say_troubles(app: FastAPI, dashboard: Dashboard) -> None:
 
     @app.exception_handler(500)
     async def broken(request: Request, _: Exception) -> Response:
-        _, dot, kind = request.url.path.rpartition("/answer.")
+        dot, kind = request.url.path.rpartition("/answer.")[1:]
         if dot and kind != "html":
             return NoFileResponse(BROKEN_WORDS, kind=kind, status=500)
         return await dashboard.page(
