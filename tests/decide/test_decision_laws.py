@@ -378,10 +378,3 @@ def test_states_go_to_the_host_where_nothing_fits_without(workload, accelerator,
     best = ask(asked, max_accelerators=most).recommended
     assert (best.num_accelerators, best.strategy.offload) == (most, "optimizer")
     assert ask(asked, max_accelerators=most, fix={"offload": "none"}).recommended is None
-
-
-def test_a_deadline_is_kept_as_likely_where_it_is_longer():
-    """Sizes end at 512 unless more are needed: 512 keep 9 hours as often as not, twice as many nearly always."""
-    asked = {"workload": "llama31_8b", "tokens": 1e11, "accelerator": "h100"}
-    found = [ask(asked, deadline=deadline).recommended for deadline in ("8h", "9h", "12h", "15h")]
-    assert min(each.probability for each in found) >= 0.9

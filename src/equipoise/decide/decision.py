@@ -107,12 +107,7 @@ def answer(
         if all(each.time_s is None for each in first.candidates) and not _needs_memory(first.refusal):
             return _with_near_sizes(first, found, scores)
         if first.refusal is None:
-            likelier = _likelier_size(first, found)
-            if likelier is None:
-                return first
-            return answer_of(
-                collect_candidates(query, known, scores, also_sizes=(likelier,), progress=progress)
-            )
+            return first
         least = _least_in_time(first.refusal, found, scores)
         needed = _size_beyond_usual(found, least)
         if needed is not None:
@@ -238,24 +233,6 @@ def _assessed(
             progress(system.title, number, len(systems))
         assessments.append(assess(inputs, system))
     return inputs, tuple(assessments)
-
-
-# A deadline that the largest size usually tried keeps with a smaller chance is reason to try a larger one.
-_LIKELY: Final = 0.9
-
-
-def _likelier_size(first: Answer, found: Collected) -> int | None:
-    """The next size beyond those usually tried, where the largest of them may well miss the deadline.
-
-    None where it is likely in time, or where the question or the system limits the number.
-    """
-    best = first.recommended
-    if best is None or best.system not in _open_systems(found) or found.inputs.query.sizes is not None:
-        return None
-    sizes = next(one.assessment.sizes for one in found.systems if one.assessment.system.name == best.system)
-    chances = [each.probability for each in best.constraints if each.name == "deadline_s"]
-    may_miss = any(chance is not None and chance < _LIKELY for chance in chances)
-    return sizes.next_usual if may_miss and best.num_accelerators == sizes.most else None
 
 
 def _least_in_time(refusal: Refusal, found: Collected, scores: Scores | None) -> dict[str, Candidate]:
@@ -592,8 +569,10 @@ def _chosen_for_you(inputs: Inputs, assessment: Assessment, best: Candidate | No
     uneven = uneven_batch(inputs, best.num_accelerators)
     if uneven is not None:
         chosen.append(uneven)
-    if not inputs.query.terms and best.price is not None and not best.price.is_owned:
-        chosen.append(f"rented {best.terms.replace('_', ' ')} (--terms)")
+    # Other terms than the usual ones stand beside the name of what is recommended.
+    is_usual = best.terms == "on_demand" and best.price is not None and not best.price.is_owned
+    if not inputs.query.terms and is_usual:
+        chosen.append("rented on demand (--terms)")
     return tuple(chosen)
 
 

@@ -634,7 +634,7 @@ def _below(batch: float) -> int:
     Such a number divides among many numbers of accelerators, and is at least four fifths of the batch.
     """
     step = 2 ** max(0, int(batch).bit_length() - 3)
-    return int(batch) // step * step
+    return int(int(batch) // step * step)
 
 
 def _refuse_batch_beyond(batch: int, budget: TrainingBudget) -> None:

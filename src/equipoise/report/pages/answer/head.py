@@ -269,6 +269,28 @@ def _time(answer: Answer, best: Candidate) -> Iterator[Span]:
         if each.name == "deadline_s" and each.probability is not None:
             chance = amounts.probability(each.probability)
             yield f"; deadline {amounts.duration(each.limit)}{queue_within(answer.question)}: {chance} chance"
+            yield from _likelier(answer, best, each.probability)
+
+
+# A deadline that is kept with a smaller chance is reason to say which larger size keeps it.
+_LIKELY: Final = 0.9
+
+
+def _likelier(answer: Answer, best: Candidate, chance: float) -> Iterator[str]:
+    """The least of the larger sizes that likely keeps the deadline which the choice may well miss, if any."""
+    if chance >= _LIKELY:
+        return
+    larger = [
+        (each.num_accelerators, limit.probability)
+        for each in answer.candidates
+        if (each.system, each.terms) == (best.system, best.terms)
+        and each.num_accelerators > best.num_accelerators
+        for limit in each.constraints
+        if limit.name == "deadline_s" and limit.probability is not None and limit.probability >= _LIKELY
+    ]
+    if larger:
+        size, likely = min(larger)
+        yield f", {amounts.probability(likely)} on {count(size)}"
 
 
 # Of the time of a training: what starting is then of it decides nothing.
