@@ -277,8 +277,11 @@ _LIKELY: Final = 0.9
 
 
 def _likelier(answer: Answer, best: Candidate, chance: float) -> Iterator[str]:
-    """The least of the larger sizes that likely keeps the deadline which the choice may well miss, if any."""
-    if chance >= _LIKELY:
+    """The least of the larger sizes that likely keeps the deadline which the choice may well miss, if any.
+
+    Where several systems compete, their rows need the line.
+    """
+    if chance >= _LIKELY or len(answer.systems) >= _MOST_NAMED:
         return
     larger = [
         (each.num_accelerators, limit.probability)
