@@ -172,13 +172,11 @@ def choose(figures: Sequence[Figures], rule: Rule, balance: Mapping[Group, int |
     is_priced = any(each.usd is not None for each in able)
     if rule.objective != "balance":
         able.sort(key=lambda each: order(each, rule, is_priced=is_priced))
-        counts_money = rule.objective in {"cost", "value_of_time"}
-        found = (
-            each
-            for each in able
-            if not counts_money or not any(_beats(shown[other.id], shown[each.id]) for other in able)
+        rivals = able if rule.objective in {"cost", "value_of_time"} else []
+        unbeaten_as_shown = (
+            each for each in able if not any(_beats(shown[other.id], shown[each.id]) for other in rivals)
         )
-        return next(found, able[0]).id
+        return next(unbeaten_as_shown, able[0]).id
     sizes = up_to_balance(able, balance)
     pool = [each for members in sizes.values() for each in members]
     offers = [members[-1] for members in sizes.values()]

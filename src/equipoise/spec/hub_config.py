@@ -3,7 +3,6 @@
 No network, and nothing of it is run.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from equipoise.errors import DataError, SpecError
-from equipoise.files import read_input
+from equipoise.files import parsed_json, read_input
 from equipoise.spec import shown
 from equipoise.spec.hub_diffusion import UNet, latents, with_frozen
 from equipoise.spec.hub_keys import MOST_NAME, HubConfig, family_of_type, hub_config
@@ -112,7 +111,7 @@ def _read(path: Path) -> dict[str, Any]:
     except DataError as err:
         raise SpecError(str(err)) from err
     try:
-        found = json.loads(content.decode("utf-8-sig"))
+        found = parsed_json(content)
     except (ValueError, RecursionError) as err:
         raise SpecError(f"{path}: not JSON: {str(err)[:100]}; expected the config.json of a model") from err
     kind = found.get("_class_name") if isinstance(found, dict) else None

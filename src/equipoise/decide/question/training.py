@@ -633,8 +633,9 @@ def _below(batch: float) -> int:
 
     Such a number divides among many numbers of accelerators, and is at least four fifths of the batch.
     """
-    step = 2 ** max(0, int(batch).bit_length() - 3)
-    return int(int(batch) // step * step)
+    whole = int(batch)
+    step = 1 << max(0, whole.bit_length() - 3)
+    return whole // step * step
 
 
 def _refuse_batch_beyond(batch: int, budget: TrainingBudget) -> None:
