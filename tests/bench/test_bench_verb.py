@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from command_line import INTERPRETER, equipoise
+from waiting import awaited
 
 pytest.importorskip("torch")
 
@@ -91,14 +92,6 @@ def told_of(processes):
         (Path("/proc", str(each), "status").read_text(), Path("/proc", str(each), "cmdline").read_text())
         for each in processes
     ]
-
-
-def within(seconds, holds):
-    """Whether something comes to hold in that time."""
-    deadline = time.monotonic() + seconds
-    while not holds() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return holds()
 
 
 def trials_of(folder):
@@ -202,10 +195,12 @@ def test_kills_of_the_whole_tree_lose_and_repeat_at_most_the_running_trial(here)
         with subprocess.Popen(
             command(*asked, "--resume"), cwd=here, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         ) as sweep:
-            assert within(120, lambda: moment() or sweep.poll() is not None)  # noqa: B023 - called at once
+            assert awaited(lambda: moment() or sweep.poll() is not None, every_s=0.01)  # noqa: B023 - called at once
             time.sleep(later_s)
             sweep.send_signal(signal.SIGKILL)
-        assert within(30, lambda: not processes_of(out)), f"orphans are left: {told_of(processes_of(out))}"
+        assert awaited(lambda: not processes_of(out), limit_s=30), (
+            f"orphans are left: {told_of(processes_of(out))}"
+        )
         now = trials_of(out)
         assert kept.items() <= now.items(), "a finished trial is lost or changed"
         assert all(json.loads(content)["status"] == "success" for content in now.values())
@@ -226,13 +221,13 @@ def test_an_interrupt_says_what_is_kept_and_how_to_go_on(here):
     out = here / "interrupted"
     asked = ("mlp", *QUICK, "--sizes", "1", "--repeat", "50", "--out", out)
     with subprocess.Popen(prepared_command(*asked), cwd=here, stderr=subprocess.PIPE, text=True) as sweep:
-        assert within(120, lambda: trials_of(out))
+        assert awaited(lambda: trials_of(out))
         sweep.send_signal(signal.SIGINT)
         said = sweep.stderr.read()
     assert sweep.returncode == 130
     assert re.search(r"[1-9]\d* of 50 .*\binterrupted; .*--resume", said)
     assert said.rstrip().endswith("equipoise: interrupted")
-    assert within(30, lambda: not processes_of(out))
+    assert awaited(lambda: not processes_of(out), limit_s=30)
     assert (out / "runs.parquet").exists()
 
 
@@ -240,7 +235,7 @@ def test_an_interrupt_says_what_is_kept_and_how_to_go_on(here):
 def test_an_interrupted_sweep_prints_the_command_that_continues_it(here):
     asked = ("models:slow", *QUICK, "--sizes", "1", "--repeat", "3", "--out", "its own folder")
     with subprocess.Popen(prepared_command(*asked), cwd=here, stderr=subprocess.PIPE, text=True) as sweep:
-        assert within(120, lambda: trials_of(here / "its own folder"))
+        assert awaited(lambda: trials_of(here / "its own folder"))
         sweep.send_signal(signal.SIGINT)
         said = sweep.stderr.read()
     kept = trials_of(here / "its own folder")
@@ -321,7 +316,7 @@ def test_a_full_disk_is_a_clear_error_and_the_sweep_goes_on_when_there_is_room(h
     try:
         asked = ("models:slow", *QUICK, "--sizes", "1", "--repeat", "2", "--out", disk / "s")
         with subprocess.Popen(prepared_command(*asked), cwd=here, stderr=subprocess.PIPE, text=True) as sweep:
-            assert within(120, lambda: trials_of(disk / "s"))
+            assert awaited(lambda: trials_of(disk / "s"))
             fill(disk / "plug")
             said = sweep.stderr.read()
         assert sweep.returncode == 2

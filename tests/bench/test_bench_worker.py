@@ -6,10 +6,10 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from waiting import awaited
 
 pytest.importorskip("torch")
 
@@ -126,6 +126,12 @@ def test_a_hung_trial_is_ended_and_leaves_no_process(here):
     assert not any(alive(pid) for pid in pids)
 
 
+def both_of(written):
+    """The two numbers that ranks have written, none where one is not written yet."""
+    pids = [int(each) for each in written if each]
+    return pids if len(pids) == 2 else []
+
+
 @pytest.mark.parametrize("by", [one.name for one in LAUNCHERS])
 def test_no_rank_outlives_a_sweep_that_is_killed(here, by):
     code = (
@@ -135,15 +141,10 @@ def test_no_rank_outlives_a_sweep_that_is_killed(here, by):
         f"num_repetitions=1), Path('out'), launcher('{by}'), limit_s=90.0)"
     )
     with subprocess.Popen([sys.executable, "-c", code], cwd=here) as sweep:
-        deadline = time.monotonic() + 80
-        while len(list(here.glob("hanging-*"))) < 2 and time.monotonic() < deadline:
-            time.sleep(0.05)
-        pids = [int(path.read_text() or 0) for path in here.glob("hanging-*")]
+        pids = awaited(lambda: both_of(path.read_text() for path in here.glob("hanging-*")), limit_s=80)
         sweep.send_signal(signal.SIGKILL)
-    assert len(pids) == 2
-    while any(alive(pid) for pid in pids) and time.monotonic() < deadline + 20:
-        time.sleep(0.05)
-    assert not any(alive(pid) for pid in pids)
+    assert pids
+    assert awaited(lambda: not any(alive(pid) for pid in pids), limit_s=20)
 
 
 def test_an_unknown_launcher_lists_those_there_are():

@@ -4,13 +4,13 @@ import json
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from command_line import equipoise, prepared_ranks
 from msgspec import convert, to_builtins
 from msgspec.structs import replace
+from waiting import awaited
 
 from equipoise.bench.collectives import OPERATIONS, CollectivesTask, sizes_of
 from equipoise.bench.collectives.documents import reading_in, timed_document
@@ -114,10 +114,10 @@ def test_wrong_results_are_not_used(measured):
     assert (reading.runs, [each["kind"] for each in reading.rejected.rows()]) == ((), ["wrong_results"])
 
 
-def worker_of(rank, seconds=60.0):
+def worker_of(rank):
     """The process of a rank that this process has started, once it is there."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+
+    def look():
         for entry in Path("/proc").glob("[0-9]*"):
             try:
                 parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
@@ -126,8 +126,11 @@ def worker_of(rank, seconds=60.0):
                 continue
             if parent == os.getpid() and f"RANK={rank}".encode() in told:
                 return int(entry.name)
-        time.sleep(0.05)
-    raise AssertionError(f"no process of rank {rank}")
+        return None
+
+    number = awaited(look, limit_s=60)
+    assert number, f"no process of rank {rank}"
+    return number
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

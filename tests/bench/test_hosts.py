@@ -4,12 +4,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from emulated import hosts, why_not
+from waiting import awaited
 
 pytest.importorskip("torch")
 
@@ -89,20 +89,18 @@ def test_a_sweep_over_two_hosts_outlives_a_rank_and_goes_on_after_the_loss_of_a_
     with hosts(link_bit_per_s=1e9) as made:
         with torchruns(made, tmp_path) as processes:
             said = [tmp_path / "stuck-0", tmp_path / "stuck-1"]
-            deadline = time.monotonic() + 240
-            while not all(path.exists() and path.read_text() for path in said):
-                assert time.monotonic() < deadline, (tmp_path / "out-0").read_text()
+
+            def are_stuck():
                 assert processes[0].poll() is None, (tmp_path / "out-0").read_text()
-                time.sleep(0.1)
+                return all(path.exists() and path.read_text() for path in said)
+
+            assert awaited(are_stuck, limit_s=240), (tmp_path / "out-0").read_text()
             workers = [[int(pid) for pid in path.read_text().split()] for path in said]
             os.kill(workers[1][1], signal.SIGKILL)  # what serves the sweep on the second host
             assert processes[0].wait(timeout=60) != 0
             assert "(number 1 of torchrun) is gone" in " ".join((tmp_path / "out-0").read_text().split())
             processes[1].wait(timeout=60)
-            deadline = time.monotonic() + 20
-            while any(alive(pid) for pids in workers for pid in pids) and time.monotonic() < deadline:
-                time.sleep(0.1)
-            assert not any(alive(pid) for pids in workers for pid in pids)
+            assert awaited(lambda: not any(alive(pid) for pids in workers for pid in pids), limit_s=20)
         before = Store(tmp_path / "out").finished()
         assert "models:stuck" not in {one.trial.workload for one in before}
         (tmp_path / "hang").unlink()

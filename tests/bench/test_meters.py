@@ -4,12 +4,12 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from waiting import awaited
 
 from equipoise.bench import counters, meters
 from equipoise.bench.counters import MOST_OTHERS, CoreUse, PowerMeter, others_fraction, sent_bytes
@@ -117,12 +117,10 @@ def test_a_source_without_counter_is_polled():
 def test_a_sampler_reads_at_both_ends_and_between():
     count = iter(range(1000))
     with Sampler([PowerMeter(part="a", meter="m", counter_j=lambda: float(next(count)))], 0.005) as sampler:
-        deadline = time.monotonic() + 60
-        while sampler._readings[0].counter[1][-1] < 3 and time.monotonic() < deadline:
-            time.sleep(0.005)
-    (found,) = sampler.drawn()
-    assert found["num_readings"] >= 4
-    assert found["energy_j"] == found["num_readings"] - 1
+        assert awaited(lambda: sampler._readings[0].counter[1][-1] >= 3, limit_s=60)
+    (drawn,) = sampler.drawn()
+    assert drawn["num_readings"] >= 4
+    assert drawn["energy_j"] == drawn["num_readings"] - 1
 
 
 def test_an_accelerator_of_amd_is_read_from_the_files_of_its_driver(tmp_path):

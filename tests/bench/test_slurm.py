@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from waiting import awaited
 
 pytest.importorskip("torch")
 pytest.importorskip("submitit", reason="submitit is not installed: pip install 'equipoise[slurm]'")
@@ -110,13 +111,6 @@ def daemon(*command, log):
             process.wait()
 
 
-def until(holds, *, limit_s, what):
-    deadline = time.monotonic() + limit_s
-    while not holds():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.1)
-
-
 class Nodes:
     """The daemons of nodes n1 and n2, which are both this machine, with one core each."""
 
@@ -164,7 +158,7 @@ def cluster(tmp_path_factory):
         surroundings.setenv("SLURM_CONF", str(conf))
         surroundings.setenv("PATH", SBIN)
         stack.enter_context(daemon(*munged, log=folder / "munged.log"))
-        until((folder / "munge.socket").exists, limit_s=60, what="munged")
+        assert awaited((folder / "munge.socket").exists, limit_s=60), "munged"
         stack.enter_context(daemon("slurmctld", "-D", "-f", str(conf), log=folder / "ctld.log"))
         made = Nodes(stack, folder)
         made.begin("n1")
@@ -178,7 +172,7 @@ def nodes(cluster, tmp_path, monkeypatch):
     (tmp_path / "models.py").write_text(MODELS)
     monkeypatch.chdir(tmp_path)
     cluster.resume()
-    until(lambda: said("sinfo", "-h", "-o", "%T %D") == "idle 2", limit_s=120, what="both nodes idle")
+    assert awaited(lambda: said("sinfo", "-h", "-o", "%T %D") == "idle 2"), "both nodes idle"
     yield cluster
     said("scancel", "--user=root")
 
@@ -269,7 +263,7 @@ def test_an_interrupted_sweep_cancels_its_job():
     bench = ["bench", "models:task_killed", "--sizes", "2", "--batch", "16", "--repeat", "1", "--out", "out"]
     command = [sys.executable, "-m", "equipoise", *bench, "--launcher", "slurm", "--slurm", "partition=main"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as sweep:
-        until(lambda: pids("task"), limit_s=120, what="ranks at work")
+        assert awaited(lambda: pids("task")), "ranks at work"
         sweep.send_signal(signal.SIGINT)
         assert sweep.wait(timeout=60) == 130
     assert said("squeue", "-h") == ""

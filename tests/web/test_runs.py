@@ -2,10 +2,10 @@
 
 import re
 import subprocess
-import time
 
 import pytest
 from command_line import prepared_python
+from waiting import awaited
 
 pytest.importorskip("torch")
 
@@ -35,16 +35,6 @@ with equipoise.watch(model, out=Path(sys.argv[1], "mine"), name="</script><b>loo
 """
 
 
-def until(look):
-    """What a look finds, once it finds something."""
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        if found := look():
-            return found
-        time.sleep(0.1)
-    raise AssertionError("it never came")
-
-
 def update(started):
     """The number of the latest update that the page tells by itself."""
     _, _, live = started.answer("/runs/live")
@@ -59,8 +49,9 @@ def test_a_loop_that_trains_appears_and_grows_and_ends(browser, start, tmp_path)
     page.goto(f"{started.url}/runs")
     assert page.locator("#missing").count() == 1
     with subprocess.Popen([prepared_python(), "-c", LOOP, str(tmp_path)]) as loop:
-        first = until(lambda: update(started))
-        assert until(lambda: update(started) > first)
+        first = awaited(lambda: update(started), every_s=0.1)
+        assert first
+        assert awaited(lambda: update(started) > first, every_s=0.1)
         # The page that was open has found it by itself.
         page.locator("h1", has_text="<b>loop on 1 rank").wait_for(timeout=60_000)
         page.locator("h1", has_text="; training").wait_for(timeout=60_000)
