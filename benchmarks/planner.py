@@ -38,7 +38,7 @@ from equipoise.decide.strategies.strategy_search import problem
 from equipoise.decide.strategies.surveys import SURVEYS, size_range
 from equipoise.decide.user_evidence import UserEvidence
 from equipoise.perfmodel.estimate import StepEstimates
-from equipoise.perfmodel.layouts import Numbers, StrategyGrid, layout_groups
+from equipoise.perfmodel.layouts import Numbers, StrategyGrid, forget_layouts
 from equipoise.perfmodel.machine import machine
 from equipoise.perfmodel.search import Searched, SearchJob, fastest
 from equipoise.perfmodel.space import Space
@@ -74,7 +74,7 @@ class Case(Struct, frozen=True, kw_only=True):
 
     def pruned(self) -> tuple[Searched, ...]:
         """By the search in use, with nothing kept of the last one."""
-        layout_groups.cache_clear()
+        forget_layouts()
         return fastest(self.job, self.spaces, num_best=self.asked.num_strategies)
 
     def exhaustive(self) -> tuple[Searched, ...]:

@@ -5,7 +5,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, lru_cache, partial
 from itertools import count
-from typing import Any, NamedTuple, TypeAlias
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 from msgspec import Struct
@@ -177,10 +178,23 @@ class Layouts(Struct, frozen=True, kw_only=True):
         for sizes, which in ((self.shares, self.share), (self.batches, self.batch)):
             of_sizes, num_different = np.zeros(len(next(iter(sizes.values()))), dtype=np.intp), 1
             for name in (each for each in names if each in sizes):
-                values, places = np.unique(sizes[name], return_inverse=True)
-                of_sizes, num_different = of_sizes * len(values) + places, num_different * len(values)
+                places, num_values = _numbered(sizes[name])
+                of_sizes, num_different = of_sizes * num_values + places, num_different * num_values
             numbers = numbers * num_different + of_sizes.take(which)
         return numbers
+
+
+_FEW: Final = 2**12
+
+
+def _numbered(sizes: Numbers) -> tuple[Codes, int]:
+    """A small number for every size, the same for equal ones, and how many there are."""
+    if sizes.max() >= _FEW:
+        values, numbers = np.unique(sizes, return_inverse=True)
+        return numbers, len(values)
+    whole = sizes.astype(np.intp)
+    is_present = np.bincount(whole) > 0
+    return (np.cumsum(is_present) - 1)[whole], int(np.count_nonzero(is_present))
 
 
 def joined(parts: Sequence[Layouts]) -> Layouts:
@@ -270,12 +284,24 @@ def _with_value(combined: Combinations, index: int, value: Value) -> Combination
 def _mesh(layouts: Layouts, layers: Combinations, states: Combinations) -> StrategyGrid:
     # Layouts come last: they are many, and NumPy takes several times as long where the last axis is short.
     columns: dict[str, Any] = {name: layouts.column(name)[None, None, :] for name in LAYOUT_OPTIONS}
-    for names, combined, shape in ((LAYER_OPTIONS, layers, (-1, 1, 1)), (STATE_OPTIONS, states, (1, -1, 1))):
-        for name, values in zip(names, zip(*combined, strict=True), strict=True):
-            codes = _column(name, values)
-            # An option with one value is one element: nothing is computed per combination for its sake.
-            columns[name] = (codes[:1] if len(set(values)) == 1 else codes).reshape(shape)
+    columns.update(_columns(LAYER_OPTIONS, layers, (-1, 1, 1)))
+    columns.update(_columns(STATE_OPTIONS, states, (1, -1, 1)))
     return StrategyGrid(**columns)
+
+
+@lru_cache(maxsize=1024)
+def _columns(
+    names: tuple[str, ...], combined: Combinations, shape: tuple[int, ...]
+) -> Mapping[str, NDArray[Any]]:
+    """The values of options along one axis of a mesh, by name. Kept: groups of many layouts share them.
+
+    An option with one value is one element: nothing is computed per combination for its sake.
+    """
+    columns = {}
+    for name, values in zip(names, zip(*combined, strict=True), strict=True):
+        codes = _column(name, values)
+        columns[name] = (codes[:1] if len(set(values)) == 1 else codes).reshape(shape)
+    return MappingProxyType(columns)
 
 
 def flat_rows(groups: Sequence[LayoutGroup]) -> StrategyGrid:
@@ -306,38 +332,58 @@ def layout_groups(
 
     spaces: of the same choices, at least one; they differ in their accelerators and batches.
     None of a group's combinations is illegal, and a quantity is computed once for all strategies that share
-    it. Kept for the next machine: those that a question compares often have nodes of one size.
+    it. Kept: bounds of the same spaces are asked for after a search.
     """
-    legal = LegalCombinations(space=spaces[0], limits=limits)
-    blocks: dict[tuple[int, int], list[_Block]] = defaultdict(list)
-    faults = tuple(Counter[str]() for _ in spaces)
-    numbers = count()
-    for index, (space, wrong) in enumerate(zip(spaces, faults, strict=True)):
-        counted: set[tuple[Any, ...]] = set()
-        for block in _blocks(space, limits, wrong, first=(index, numbers)):
-            layers = legal.of_layers(tp=block.tp, cp=block.cp)
-            states = legal.of_states(
-                tp=block.tp,
-                pp=block.pp,
-                ranks=block.dp * block.cp,
-                has_groups=block.has_groups,
-                schedule=block.of.schedule,
-                num_microbatches=block.of.num_microbatches,
-            )
-            for each in (layers, states):
-                if each.reason and each.key not in counted:
-                    counted.add(each.key)
-                    wrong[each.reason] += 1
-            if layers.allowed and states.allowed:
-                blocks[layers.number, states.number].append(block)
+    groups: dict[_Allowed, list[tuple[int, _Block]]] = defaultdict(list)
+    found = [_legal_blocks(space, limits) for space in spaces]
+    for number, of_space in enumerate(found):
+        for allowed, blocks in of_space.kinds:
+            groups[allowed] += [(number, block) for block in blocks]
     return tuple(
-        LayoutGroup(
-            layouts=_layouts(of),
-            layers=legal.numbered[layers],
-            states=legal.numbered[states],
+        LayoutGroup(layouts=_layouts(of, len(spaces)), layers=layers, states=states)
+        for (layers, states), of in groups.items()
+    ), tuple(each.faults for each in found)
+
+
+def forget_layouts() -> None:
+    """Forget the layouts that are kept, for whoever times a search."""
+    for kept in (layout_groups, _legal_blocks, _legal_combinations):
+        kept.cache_clear()
+
+
+# Systems that a question compares often have nodes of one size, and most of their spaces in common.
+@lru_cache(maxsize=64)
+def _legal_blocks(space: Space, limits: Limits) -> "_LegalBlocks":
+    legal = _legal_combinations(replace(space, num_accelerators=1, global_batches=(1,)), limits)
+    kinds: dict[tuple[int, int], tuple[_Allowed, list[_Block]]] = {}
+    faults, counted = Counter[str](), set[tuple[Any, ...]]()
+    for block in _blocks(space, limits, faults):
+        layers = legal.of_layers(tp=block.tp, cp=block.cp)
+        states = legal.of_states(
+            tp=block.tp,
+            pp=block.pp,
+            ranks=block.dp * block.cp,
+            has_groups=block.has_groups,
+            schedule=block.of.schedule,
+            num_microbatches=block.of.num_microbatches,
         )
-        for (layers, states), of in blocks.items()
-    ), faults
+        for each in (layers, states):
+            if each.reason and each.key not in counted:
+                counted.add(each.key)
+                faults[each.reason] += 1
+        if layers.allowed and states.allowed:
+            # Equal combinations are one object, whose identity is known at once.
+            key = id(layers.allowed), id(states.allowed)
+            if key not in kinds:
+                kinds[key] = (layers.allowed, states.allowed), []
+            kinds[key][1].append(block)
+    return _LegalBlocks(tuple(kinds.values()), faults)
+
+
+@lru_cache(maxsize=4)
+def _legal_combinations(space: Space, limits: Limits) -> LegalCombinations:
+    """What the choices of a space allow, whatever its sizes."""
+    return LegalCombinations(space=space, limits=limits)
 
 
 class _Batches(NamedTuple):
@@ -365,14 +411,13 @@ class _Block(NamedTuple):
     """Layouts of the same dp, tp, pp, cp and schedule that allow the same.
 
     place: of the schedule and its micro-batches among those of these axes. shares: all that go with them, in
-    one group or in several. axes: the number of all axes' sizes with the first value of ep.
+    one group or in several. axes: the number of all axes' sizes of the space with the first value of ep.
     """
 
     dp: int
     tp: int
     pp: int
     cp: int
-    space: int
     place: int
     of: _Batches
     has_groups: bool
@@ -380,13 +425,20 @@ class _Block(NamedTuple):
     axes: int
 
 
-def _blocks(
-    space: Space, limits: Limits, faults: Counter[str], *, first: tuple[int, Iterator[int]]
-) -> Iterator[_Block]:
-    """Every way to share the accelerators and the batch out; what is illegal is counted by its reason.
+_Allowed: TypeAlias = tuple[Combinations, Combinations]
 
-    first: the number of the space, and those of the sizes of its axes.
+
+class _LegalBlocks(NamedTuple):
+    """The layouts of one space by the combinations of layer and state options that they allow, and why others
+    are left out.
     """
+
+    kinds: Sequence[tuple[_Allowed, Sequence[_Block]]]
+    faults: Counter[str]
+
+
+def _blocks(space: Space, limits: Limits, faults: Counter[str]) -> Iterator[_Block]:
+    """Every way to share the accelerators and the batch out; what is illegal is counted by its reason."""
     shares = [*divisors(limits.experts)] if limits.experts else [1]
     experts = [each for each in shares if space.allows("ep", each)]
     if not experts and limits.experts:
@@ -397,18 +449,17 @@ def _blocks(
     schedules = space.values("schedule")
     by_rounds = cache(lambda dp, pp: _by_rounds(batches(dp)[0], dp, pp, schedules))
     splits = cache(partial(_splits, limits, tuple(experts)))
-    number, axes = first
-    for dp, tp, pp, cp in _shares(space, limits, faults):
+    for number, (dp, tp, pp, cp) in enumerate(_shares(space, limits, faults)):
         groups = _group_counts(space, limits, dp=dp, tp=tp, pp=pp, cp=cp)
         if not groups:
             faults["the chosen dp_replicate does not divide dp, or leaves one rank a group"] += 1
         found = splits(dp * tp * cp, groups)
         for reason, times in batches(dp)[1]:
             faults[reason] += times * found.num_experts
-        start = next(axes) * len(experts)
+        start = number * len(experts)
         for has_groups, rows in found.shares.items():
             for place, each in enumerate(by_rounds(dp, pp)):
-                yield _Block(dp, tp, pp, cp, number, place, each, has_groups, rows, start)
+                yield _Block(dp, tp, pp, cp, place, each, has_groups, rows, start)
         if found.faults:
             faults.update(found.faults)
 
@@ -432,11 +483,14 @@ def _splits(limits: Limits, experts: Sequence[int], ranks: int, groups: Sequence
     return _Splits({kind: np.array(of) for kind, of in shares.items()}, num_experts, faults)
 
 
-def _layouts(blocks: Sequence[_Block]) -> Layouts:
-    """The layouts of all blocks: by their axes, then by schedule and micro-batches."""
+def _layouts(placed: Sequence[tuple[int, _Block]], num_spaces: int) -> Layouts:
+    """The layouts of all blocks, each with the number of its space: by their axes, then by schedule and
+    micro-batches.
+    """
+    blocks = [each for _, each in placed]
     block = np.repeat(np.arange(len(blocks)), [len(each.shares) for each in blocks])
     shares = np.concatenate([each.shares for each in blocks])
-    of_block = np.array([(each.space, each.axes, each.place) for each in blocks])[block]
+    of_block = np.array([(space, each.axes, each.place) for space, each in placed])[block]
     ordered = np.lexsort((of_block[:, 2], shares[:, 3], of_block[:, 1], of_block[:, 0]))
     shares, block, of_block = shares[ordered], block[ordered], of_block[ordered]
     of_each = np.array([len(each.of.batches) for each in blocks])
@@ -453,7 +507,7 @@ def _layouts(blocks: Sequence[_Block]) -> Layouts:
             "ep": shares[:, 0].astype(float),
             "dp_replicate": shares[:, 1].astype(float),
             "space": of_block[:, 0],
-            "axes": of_block[:, 1] + shares[:, 2],
+            "axes": (of_block[:, 1] + shares[:, 2]) * num_spaces + of_block[:, 0],
         },
         batches={
             "microbatch_samples": np.concatenate([each.of.microbatches for each in blocks]),

@@ -7,6 +7,7 @@ could still win is. tests/perfmodel/test_search.py checks each of these rules.
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -213,7 +214,7 @@ def _bounded(job: SearchJob, groups: Sequence[LayoutGroup], fitting: Sequence[Fi
     if not numbers:
         return None
     some = [groups[number].at(which[number]) for number in numbers]
-    states = [_least_bubble(group) for group in some]
+    states = [_least_bubble(group.states) for group in some]
     sizes = [len(group.layouts) for group in some]
     lower_s = np.empty(sum(sizes))
     slices = [slice(end - size, end) for end, size in zip(np.cumsum(sizes), sizes, strict=True)]
@@ -266,7 +267,7 @@ def _layer_seconds(
         parts = [groups[number].layouts.at(of_groups[number][0]) for number in numbers]
         layouts = joined(parts)
         shared, which = distinct(layouts.numbered(_OF_A_LAYER))
-        layers = _unbeaten_layers(first, job.parameters)
+        layers = _unbeaten_layers(first.layers, hides_traffic=_hides_traffic(job.parameters))
         group = replace(first, layouts=layouts.at(shared)).only(layers, states[numbers[0]])
         known_s = np.empty((len(layers), len(shared)))
         for some, part in group.parts(MESH_ELEMENTS):
@@ -368,15 +369,24 @@ def _evaluate_rows(job: SearchJob, candidates: _Candidates, parts: Sequence[_Par
 
 def _fastest(group: LayoutGroup, parameters: Parameters) -> tuple[Sequence[int], Sequence[int]]:
     """The options of which one is the fastest, whatever memory it needs: numbers of layers and states."""
-    return _fastest_layers(group, parameters), _fastest_states(group)
+    layers = _fastest_layers(group.layers, hides_traffic=_hides_traffic(parameters))
+    return layers, _fastest_states(group.states)
 
 
 def _unbeaten(group: LayoutGroup, parameters: Parameters) -> tuple[Sequence[int], Sequence[int]]:
     """The options that none is both faster and lighter than: numbers of layers and states."""
-    return _unbeaten_layers(group, parameters), _unbeaten_states(group)
+    layers = _unbeaten_layers(group.layers, hides_traffic=_hides_traffic(parameters))
+    return layers, _unbeaten_states(group.states)
 
 
-def _fastest_layers(group: LayoutGroup, parameters: Parameters) -> tuple[int, ...]:
+def _hides_traffic(parameters: Parameters) -> bool:
+    """Whether overlap leaves no more of tensor-parallel traffic than there is; a calibration may differ."""
+    return bool(parameters.tp_overlap <= 1)
+
+
+# Groups have few different combinations, so which of them are the fastest is kept.
+@lru_cache(maxsize=256)
+def _fastest_layers(layers: Combinations, *, hides_traffic: bool) -> tuple[int, ...]:
     """Numbers of the layer options of which one is the fastest, whatever memory it needs.
 
     Activations that stay are faster than those that travel, and recomputing nothing is fastest among those
@@ -384,16 +394,16 @@ def _fastest_layers(group: LayoutGroup, parameters: Parameters) -> tuple[int, ..
     and the more is kept, the more travels.
     """
     recompute, offload = LAYER_OPTIONS.index("recompute"), LAYER_OPTIONS.index("activation_offload")
-    stay = [values for values in group.layers if not values[offload]]
+    stay = [values for values in layers if not values[offload]]
     has_none = any(values[recompute] == "none" for values in stay)
     return _firsts(
         LAYER_OPTIONS,
-        group.layers,
+        layers,
         kind=lambda values: (
             values
             | {"recompute": None if has_none else values["recompute"]}
             | {"activation_offload": None if stay else values["activation_offload"]}
-            | {"tp_overlap": _overlap_kind(values, parameters)}
+            | {"tp_overlap": None if hides_traffic else values["tp_overlap"]}
         ),
         rank=lambda values: (
             values["activation_offload"],
@@ -403,26 +413,23 @@ def _fastest_layers(group: LayoutGroup, parameters: Parameters) -> tuple[int, ..
     )
 
 
-def _unbeaten_layers(group: LayoutGroup, parameters: Parameters) -> tuple[int, ...]:
+@lru_cache(maxsize=256)
+def _unbeaten_layers(layers: Combinations, *, hides_traffic: bool) -> tuple[int, ...]:
     """Numbers of the fastest layer options, among those equal but for overlap."""
     return _firsts(
         LAYER_OPTIONS,
-        group.layers,
-        kind=lambda values: values | {"tp_overlap": _overlap_kind(values, parameters)},
+        layers,
+        kind=lambda values: values | {"tp_overlap": None if hides_traffic else values["tp_overlap"]},
         rank=lambda values: (not values["tp_overlap"],),
     )
 
 
-def _overlap_kind(values: _Values, parameters: Parameters) -> bool | None:
-    """None where overlap leaves no more of the traffic than there is; a calibration may differ."""
-    return None if parameters.tp_overlap <= 1 else values["tp_overlap"]
-
-
-def _fastest_states(group: LayoutGroup) -> tuple[int, ...]:
+@lru_cache(maxsize=256)
+def _fastest_states(states: Combinations) -> tuple[int, ...]:
     """Numbers of the fastest state options, among those equal but for a ZeRO stage below 3."""
     return _firsts(
         STATE_OPTIONS,
-        group.states,
+        states,
         kind=lambda values: values | {"zero_stage": values["zero_stage"] in _WHOLE_WEIGHTS},
         rank=lambda values: (_order(values["zero_stage"]),),
     )
@@ -432,24 +439,26 @@ def _fastest_states(group: LayoutGroup) -> tuple[int, ...]:
 _TRAINED_WEIGHTS = ("schedule", "trained", "lora_rank", "lora_targets")
 
 
-def _least_bubble(group: LayoutGroup) -> tuple[int, ...]:
+@lru_cache(maxsize=256)
+def _least_bubble(states: Combinations) -> tuple[int, ...]:
     """Numbers of the state options with the shortest bubble, among those that train the same weights."""
     return _firsts(
         STATE_OPTIONS,
-        group.states,
+        states,
         kind=lambda values: {name: values[name] for name in _TRAINED_WEIGHTS},
         rank=lambda values: (-values["interleave"],),
     )
 
 
-def _unbeaten_states(group: LayoutGroup) -> tuple[int, ...]:
+@lru_cache(maxsize=256)
+def _unbeaten_states(states: Combinations) -> tuple[int, ...]:
     """Numbers of the state options that none is both faster and lighter than.
 
     ZeRO stage 1 takes the place of stage 0 wherever both are allowed.
     """
     return _firsts(
         STATE_OPTIONS,
-        group.states,
+        states,
         kind=lambda values: values | {"zero_stage": max(1, values["zero_stage"])},
         rank=lambda values: (_order(values["zero_stage"]),),
     )

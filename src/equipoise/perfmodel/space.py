@@ -292,23 +292,20 @@ class LegalValues(Struct, frozen=True, kw_only=True):
     """Legal combinations of some options. key: what they depend on. reason: why there are none."""
 
     key: tuple[Any, ...]
-    number: int
     allowed: Combinations
     reason: str | None
 
 
 class LegalCombinations(Struct, frozen=True, kw_only=True):
-    """Legal combinations of the options that are no sizes, made once for all layouts that allow the same."""
+    """Legal combinations of the options that are no sizes, made once for all layouts that allow the same.
+
+    made: the combinations of `known`, of which equal ones are one object.
+    """
 
     space: Space
     limits: Limits
     known: dict[tuple[Any, ...], LegalValues] = field(default_factory=dict)
-    numbers: dict[Combinations, int] = field(default_factory=dict)
-
-    @property
-    def numbered(self) -> tuple[Combinations, ...]:
-        """The combinations of each number."""
-        return tuple(self.numbers)
+    made: dict[Combinations, Combinations] = field(default_factory=dict)
 
     def of_layers(self, *, tp: int, cp: int) -> LegalValues:
         """Values of LAYER_OPTIONS that sizes of the axes allow."""
@@ -362,9 +359,9 @@ class LegalCombinations(Struct, frozen=True, kw_only=True):
 
     def _know(self, key: tuple[Any, ...], allowed: Combinations, wrong: Counter[str]) -> None:
         """Keep what a key allows; where that is nothing, with the most frequent reason."""
-        number = self.numbers.setdefault(allowed, len(self.numbers))
         reason = wrong.most_common(1)[0][0] if wrong and not allowed else None
-        self.known[key] = LegalValues(key=key, number=number, allowed=allowed, reason=reason)
+        one = self.made.setdefault(allowed, allowed)
+        self.known[key] = LegalValues(key=key, allowed=one, reason=reason)
 
     def _layer_fault(self, chosen: dict[str, Any], *, tp: int, cp: int) -> str | None:
         return precision_fault(self.limits, chosen["precision"]) or split_fault(
