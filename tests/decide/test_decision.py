@@ -103,6 +103,19 @@ def test_the_step_that_pays_is_taken():
     assert any("32" in words and "gpt_304m" in words for words in found.chosen_for_you)
 
 
+@pytest.mark.parametrize(
+    "limit", [{}, {"max_accelerators": 1}, {"accelerators": "1"}, {"accelerators": "1,2"}]
+)
+def test_what_more_gain_is_not_said_where_fewer_are_too_uncertain(limit):
+    pytest.importorskip("torch")
+    found = ask(workload="seen_models:small_mlp", samples="1e7", accelerator=[A100], **limit)
+    sizes = by_size(found)
+    assert sizes[1].time_s is None
+    assert {each.time_s for each in found.candidates} == {None}
+    assert found.recommended is None
+    assert found.refusal is None or not found.refusal.relaxations
+
+
 @MODERATE
 def test_what_is_recommended_keeps_every_limit(question):
     found = ask(question, deadline="300d", budget="900k", price=f"{question['accelerator'][0]}=2.5")

@@ -96,7 +96,9 @@ def system_candidates(inputs: Inputs, assessment: Assessment) -> SystemCandidate
     curves: dict[Group, SizeCurve] = {}
     sizes = assessment.sizes
     for terms, paid in rates.items():
-        members = [_priced(inputs, assessment, each, terms, paid) for each in sized]
+        members: list[Candidate] = []
+        for each in sized:
+            members.append(_priced(inputs, assessment, each, terms, paid, fewer=members))
         found += [
             each
             for each in _with_speedup(members, assessment.estimates)
@@ -144,10 +146,18 @@ def _sized(inputs: Inputs, assessment: Assessment, size: int) -> _Sized:
 
 
 def _priced(
-    inputs: Inputs, assessment: Assessment, sized: _Sized, terms: PriceTerms, rates: Rates
+    inputs: Inputs,
+    assessment: Assessment,
+    sized: _Sized,
+    terms: PriceTerms,
+    rates: Rates,
+    *,
+    fewer: Sequence[Candidate] = (),
 ) -> Candidate:
     """The candidate of a working time: with interruptions, money, energy and constraints.
 
+    fewer: the candidates of fewer accelerators. Where the model alone is too uncertain of one of them to give
+    a time, it gives none of more: nobody could tell whether these pay.
     Source: time = work / goodput; money = accelerators x time x price; energy = accelerators x watts x the
     factor of the system x PUE x time; step = work / steps.
     """
@@ -164,8 +174,12 @@ def _priced(
         shrinks=query.on_reclaim == "shrink",
     )
     time_s, why_not = stopped.time_s, stopped.why
+    unsure = [each.num_accelerators for each in fewer if _is_too_wide(each) and each.grade == sized.grade]
     if time_s is not None and time_s.high > WIDEST * time_s.low:
-        why_not = f"its 90 % interval spans a factor of {time_s.high / time_s.low:.0f}"
+        why_not = f"its 90 % interval spans more than a factor of {WIDEST:g}"
+        time_s = None
+    elif unsure and sized.grade in _OF_MODEL:
+        why_not = f"that of {unsure[0]:,} is too uncertain to say what more gain"
         time_s = None
     paid = None if time_s is None else bill(size, time_s, rates)
     price, usd, made_of = rates.price, None, None
@@ -218,6 +232,16 @@ def _priced(
         grade=sized.grade,
     )
     return replace(candidate, constraints=constraints(query, assessment, candidate))
+
+
+# Grades of times that rest on the performance model alone.
+_OF_MODEL: Final[frozenset[Grade]] = frozenset({"calibrated", "priors"})
+
+
+def _is_too_wide(candidate: Candidate) -> bool:
+    """Whether a candidate has no time because its range is too wide."""
+    known = candidate.interrupted
+    return candidate.time_s is None and known is not None and known.time_s is not None
 
 
 def timed_candidate(

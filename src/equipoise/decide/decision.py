@@ -531,11 +531,11 @@ def _near_sizes(asked: int, found: Collected, scores: Scores | None) -> tuple[in
     """The size below a number of accelerators and the one above that have a time, as far as there are any.
 
     Tried are multiples of powers of two next to it, which are shared out more easily the larger the power,
-    and the powers of two below.
+    and the powers of two up to the next; and the number itself, whose uncertainty may be that of more.
     """
-    powers = [1 << each for each in range(asked.bit_length())]
+    powers = [1 << each for each in range(asked.bit_length() + 1)]
     sizes = {asked // each * each for each in powers} | {-(-asked // each) * each for each in powers}
-    tried = sorted(each for each in {*sizes, *powers} - {asked} if each <= MAX_ACCELERATORS)[-MAX_SIZES:]
+    tried = sorted(each for each in {*sizes, *powers} if 1 <= each <= MAX_ACCELERATORS)[-MAX_SIZES:]
     query = replace(
         found.inputs.query, sizes=Sizes(listed=tuple(tried)), num_nodes=None, max_accelerators=None
     )
