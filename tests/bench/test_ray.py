@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 from command_line import equipoise
+from waiting import ahead_of_others
 
 pytest.importorskip("torch")
 pytest.importorskip("ray", reason="ray is not installed: pip install 'equipoise[ray]'")
 
 # Ray's own processes want some hundred MB each; started in a process of its own, nothing of it is left.
-NOT_STARTED = 75
 SWEEP = """
 import json, os, signal, sys, threading, time, warnings
 from pathlib import Path
@@ -34,12 +34,8 @@ alert = {
     "health_check_failure_threshold": 20,
     "worker_niceness": 0,
 }
-try:
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "_system_config": alert, **small})
-    nodes = [cluster.add_node(num_cpus=1, object_store_memory=100 << 20) for _ in range(3)]
-except Exception as problem:
-    print(problem, file=sys.stderr)
-    os._exit(NOT_STARTED)
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "_system_config": alert, **small})
+nodes = [cluster.add_node(num_cpus=1, object_store_memory=100 << 20) for _ in range(3)]
 
 from equipoise.bench.equipment import launcher
 from equipoise.bench.sweep import planned, run_sweep
@@ -71,7 +67,7 @@ found = {one.trial.workload: [one.status, one.reason, dict(one.result)] for one 
 Path("found.json").write_text(json.dumps({"trials": found, "groups": groups, "left": was_left_connected}))
 ray.shutdown()
 cluster.shutdown()
-""".replace("NOT_STARTED", str(NOT_STARTED))
+"""
 
 MODELS = """
 import os, time
@@ -102,23 +98,19 @@ def swept(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ray")
     (folder / "models.py").write_text(MODELS)
     names = ["models:node_killed", "models:rank_killed", "mlp"]
-    # Beside much other work even a longer wait for the processes of a node may be too short.
-    for _ in range(3):
-        with subprocess.Popen(
-            [sys.executable, "-c", SWEEP, *names],
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        ) as driver:
-            try:
-                _, err = driver.communicate(timeout=240)
-            finally:
-                if driver.poll() is None:
-                    os.killpg(driver.pid, signal.SIGKILL)
-        if driver.returncode != NOT_STARTED:
-            break
+    with subprocess.Popen(
+        ahead_of_others(sys.executable, "-c", SWEEP, *names),
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as driver:
+        try:
+            _, err = driver.communicate(timeout=480)
+        finally:
+            if driver.poll() is None:
+                os.killpg(driver.pid, signal.SIGKILL)
     assert driver.returncode == 0, err[-3000:]
     return folder, json.loads((folder / "found.json").read_text())
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from installed import imported, quiet
+from waiting import ahead_of_others
 
 from equipoise.launch import launch_files, launch_snippets, program
 from equipoise.launch.platforms import SKYPILOT_NAMES
@@ -350,7 +351,7 @@ def test_ray_trains_on_two_ranks(tmp_path):
         "RAY_raylet_start_wait_time_s": "150",  # 30 by default: too short beside other work
     }
     ran = subprocess.run(
-        [sys.executable, "ray_launch.py"],
+        ahead_of_others(sys.executable, "ray_launch.py"),
         cwd=tmp_path,
         env=environment,
         capture_output=True,
