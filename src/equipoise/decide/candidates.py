@@ -177,7 +177,6 @@ def _priced(
     samples = None if batch is None else inputs.training.budget.samples_at(batch)
     steps = None if samples is None or batch is None else samples / batch
     step_s = None if steps is None else product(work_s, exact(1.0 / steps))
-    power = rates.accelerator_power_w
     precision = _ran_in(assessment, sized)
     candidate = Candidate(
         system=system.name,
@@ -197,7 +196,7 @@ def _priced(
         goodput=None if time_s is None else stopped.goodput,
         why_not=why_not if time_s is None else None,
         price=price,
-        power_w=None if power is None else power * rates.system_power.factor,
+        power_w=rates.power_w,
         usd=usd,
         charges=made_of,
         energy_j=None if paid is None else paid.energy_j,
@@ -235,7 +234,6 @@ def timed_candidate(
     """
     time_s = estimate.time_s
     paid = bill(num_accelerators, time_s, rates, measured_energy_j=energy_j)
-    power_w = rates.accelerator_power_w
     return Candidate(
         system=system.name,
         title=system.title,
@@ -247,7 +245,7 @@ def timed_candidate(
         time_s=time_s,
         goodput=exact(1.0),
         price=rates.price,
-        power_w=None if power_w is None else power_w * rates.system_power.factor,
+        power_w=rates.power_w,
         usd=_at_price(paid, time_s),
         energy_j=paid.energy_j,
         carbon_kg=paid.carbon_kg,

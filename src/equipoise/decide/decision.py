@@ -54,10 +54,10 @@ from equipoise.decide.select import (
     Rule,
     Selection,
     choose,
-    figures_of,
     flips,
     select,
     time_values,
+    timed_figures,
     tornado_of,
 )
 from equipoise.decide.strategies.strategy_search import Problem
@@ -157,8 +157,9 @@ def collect_candidates(
     refused: list[EvidenceError] = []
     for assessment in assessments:
         candidates = system_candidates(inputs, assessment)
-        has_none = not candidates.candidates and not _lacks_memory(assessment)
-        if has_none and not _runs_on_another_size(assessment):
+        # Where memory is what is short, or another size runs, the answer says so.
+        lacks_memory = any(each.reason == "memory_bytes" for each in rejections(assessment))
+        if not (candidates.candidates or lacks_memory or _runs_on_another_size(assessment)):
             refused.append(_no_estimate(inputs, assessment))
         else:
             found.append(candidates)
@@ -374,7 +375,7 @@ def _on_spot(found: Collected) -> Candidate | None:
         if any(limit.name == "budget_usd" for limit in each.broken)
     ]
     kept = {each.id: each for each in moved if each.time_s is not None and not each.broken}
-    best = choose([figures_of(each) for each in kept.values()], rule_of(query), {})
+    best = choose(timed_figures(kept.values()), rule_of(query), {})
     return None if best is None else kept[best]
 
 
@@ -402,8 +403,7 @@ def answer_of(collected: Collected) -> Answer:
     own = next(
         (one for one in found if best is not None and one.assessment.system.name == best.system), found[0]
     )
-    group = None if best is None else (best.system, best.terms)
-    equilibria = () if group is None else selection.equilibria.get(group, ())
+    equilibria = () if best is None else selection.equilibria.get(best.group, ())
     bought, unbought = _bought(query, own, best)
     survey = own.assessment.survey
     offered = system_offers(candidates, best, rule, selection.balance)
@@ -421,7 +421,7 @@ def answer_of(collected: Collected) -> Answer:
         limited_by=default_answer(equilibria).limited_by if equilibria else None,
         frontier=selection.frontier,
         flips=changes,
-        time_values=time_values([figures_of(each) for each in candidates if each.time_s is not None], rule),
+        time_values=time_values(timed_figures(candidates), rule),
         offers=offered,
         alternatives=() if best is None else alternatives(candidates, best, rule, offered, changes),
         rejected=tuple(each for one in found for each in rejections(one.assessment)),
@@ -487,11 +487,6 @@ def _nothing_runs(found: Sequence[SystemCandidates]) -> Refusal:
     ]
     closest = min(short, key=lambda each: each.needed / each.limit, default=None)
     return Refusal(cheapest=None, fastest=None, relaxations=() if closest is None else (closest,))
-
-
-def _lacks_memory(assessment: Assessment) -> bool:
-    """Whether strategies were left out for want of memory."""
-    return any(each.reason == "memory_bytes" for each in rejections(assessment))
 
 
 def _runs_on_another_size(assessment: Assessment) -> bool:
@@ -644,7 +639,7 @@ def _system(
         equilibria=selection.equilibria.get(first, ()),
         balance_size=selection.balance.get(first),
         best_strategies=_best_strategies(inputs, one, best) if is_best and best is not None else (),
-        user_runs=() if inputs.user.runs is None else inputs.user.runs.on(system.accelerator),
+        user_runs=inputs.user.runs_on(system.accelerator),
         rejected=tuple(rejections(assessment)),
         unfit=tuple(unfit_sizes(assessment, {each.num_accelerators for each in one.candidates})),
         records=tuple(records(inputs, assessment, best if is_best else None)),

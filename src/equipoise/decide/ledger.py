@@ -68,7 +68,8 @@ class RecordedPrediction(Struct, frozen=True, kw_only=True):
             ("batch", self.global_batch_samples),
         ):
             most = MAX_ACCELERATORS if name == "num_accelerators" else _MAX_SAMPLES
-            if value is not None and not (_is_whole(value) and 1 <= value <= most):
+            is_whole = isinstance(value, int) and not isinstance(value, bool)
+            if value is not None and not (is_whole and 1 <= value <= most):
                 raise UsageError(
                     f"a prediction has {name}={value!r}; expected a whole number, at most {most:,}"
                 )
@@ -196,10 +197,6 @@ def _is_same_strategy(row: Mapping[str, Any], predicted: str | None) -> bool:
 def is_text(value: object) -> bool:
     """Whether it is a text short enough for a line."""
     return isinstance(value, str) and len(value) <= _MAX_TEXT
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_amount(value: object) -> bool:
@@ -480,10 +477,10 @@ def running_of(path: Path, entries: Sequence[LedgerEntry]) -> Running | None:
 
     Assumes each measured prediction counts once, however many repetitions it has.
     """
-    errors = [each.error for each in entries if each.error is not None]
-    if not errors:
-        return None
     measured = [each for each in entries if each.error is not None]
+    if not measured:
+        return None
+    errors = [each.error for each in measured if each.error is not None]
     sizes = sorted(abs(error) for error in errors)
     names = sorted({each.prediction.workload or "your model" for each in measured})
     more = " and others" if len(names) > _MOST_NAMES else ""

@@ -15,7 +15,7 @@ from equipoise.decide.candidates import SystemCandidates, system_candidates
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.question.systems import RequestedSystem, usual_most
 from equipoise.decide.question.training import fixed_budget
-from equipoise.decide.select import Rule, choose, figures_of
+from equipoise.decide.select import Rule, choose, timed_figures
 from equipoise.decide.user_evidence import UserEvidence
 from equipoise.errors import SpecError
 from equipoise.spec.transformer import Transformer
@@ -253,9 +253,8 @@ class TriedModel(Struct, frozen=True, kw_only=True):
 
     def fastest_within(self, query: TrainingQuery) -> Candidate:
         """The fastest of the candidates that keep budget and deadline, of which there is one."""
-        figures = [figures_of(each) for each in self.candidates if each.time_s is not None]
         rule = Rule(objective="time", deadline_s=query.within_s, spend_usd=query.spend_usd)
-        chosen = choose(figures, rule, {})
+        chosen = choose(timed_figures(self.candidates), rule, {})
         return next(each for each in self.candidates if each.id == chosen)
 
 

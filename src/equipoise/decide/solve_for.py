@@ -318,11 +318,7 @@ def _fastest_of_the_best(within: Sequence[Within]) -> Within:
     most = max(each.amount.value for each in within)
     good = [each for each in within if each.amount.value >= most * (1.0 - _AS_GOOD)]
 
-    def time_per_token_s(each: Within) -> float:
-        assert each.candidate.time_s is not None
-        return each.candidate.time_s.value / each.amount.value
-
-    return min(good, key=time_per_token_s)
+    return min(good, key=lambda each: each.candidate.known_time_s.value / each.amount.value)
 
 
 class _SizeSolver(Struct, frozen=True, kw_only=True):
@@ -484,7 +480,6 @@ def _model(query: TrainingQuery, inputs: Inputs, one: SystemCandidates) -> Budge
         )
     found = _hardly_smaller(query, family, found)
     best = found.fastest_within(query)
-    assert best.time_s is not None
     limit, larger = _limit(query, best, found, family)
     count = float(found.shape.params)
     size = Interval(
@@ -492,7 +487,7 @@ def _model(query: TrainingQuery, inputs: Inputs, one: SystemCandidates) -> Budge
         # Where the high end of time or money allows no model, the smallest there is ends the interval.
         low=min(family.largest("high") or float(family.smallest.shape.params), count),
         high=max(family.largest("low"), count),
-        level=best.time_s.level,
+        level=best.known_time_s.level,
     )
     return BudgetReach(
         ask="model",
@@ -535,9 +530,7 @@ def _hardly_smaller(query: TrainingQuery, family: ModelFamily, largest: TriedMod
     near = family.at(largest.shape.params * (1.0 - _AS_GOOD))
 
     def pace(each: TriedModel) -> float:
-        best = each.fastest_within(query)
-        assert best.time_s is not None
-        return best.time_s.value / float(each.shape.params) ** 2
+        return each.fastest_within(query).known_time_s.value / float(each.shape.params) ** 2
 
     is_near = near.used["value"] <= 1.0 and near.shape.params < largest.shape.params
     return near if is_near and pace(near) < pace(largest) * (1.0 - _MUCH_FASTER) else largest
@@ -562,18 +555,16 @@ def _limit(
     if not timed:
         return "memory", None
     least = min(timed, key=lambda each: used_fraction(query, each, "value"))
-    assert least.time_s is not None
     limit = _nearest_limit(query, least)
     # Where the next one is far beyond, models between were left out: the search was near enough to the end.
     used, needed = (used_fraction(query, each, "value") for each in (best, least))
     if used >= _NEARLY_USED or needed > _NEXT_NEEDS:
         return limit, None
     usd = None if least.usd is None else least.usd.value
-    return limit, LargerModel(params=float(beyond.shape.params), time_s=least.time_s.value, usd=usd)
+    return limit, LargerModel(params=float(beyond.shape.params), time_s=least.known_time_s.value, usd=usd)
 
 
 def _nearest_limit(query: TrainingQuery, each: Candidate) -> ReachLimit:
     """Which of budget and deadline a training uses more of."""
-    assert each.time_s is not None
     spent = 0.0 if each.usd is None else each.usd.value / query.spend_usd
-    return "budget" if spent >= each.time_s.value / query.within_s else "deadline"
+    return "budget" if spent >= each.known_time_s.value / query.within_s else "deadline"

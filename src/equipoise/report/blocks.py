@@ -18,13 +18,13 @@ from equipoise.units import plural
 Tone: TypeAlias = Literal["good", "bad", "plain", "quiet"]
 
 
-class Strong(Struct, frozen=True, kw_only=True):
+class Strong(Struct, frozen=True):
     """Words that carry the sentence."""
 
     text: str
 
 
-class Code(Struct, frozen=True, kw_only=True):
+class Code(Struct, frozen=True):
     """Something to type, or a path."""
 
     text: str
@@ -37,16 +37,6 @@ Labelled: TypeAlias = tuple[str, Spans]
 
 def _spans(words: Spans) -> tuple[Span, ...]:
     return words if isinstance(words, tuple) else (words,)
-
-
-def strong(text: str) -> Strong:
-    """Words that carry the sentence."""
-    return Strong(text=text)
-
-
-def code(text: str) -> Code:
-    """Something to type, or a path."""
-    return Code(text=text)
 
 
 class Prose(Struct, frozen=True, kw_only=True):

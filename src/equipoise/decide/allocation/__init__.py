@@ -259,8 +259,7 @@ class JobShare(Struct, frozen=True, kw_only=True):
     @property
     def time_s(self) -> Interval:
         """How long it takes."""
-        assert self.candidate.time_s is not None
-        return self.candidate.time_s
+        return self.candidate.known_time_s
 
 
 class SimplerSchedule(Struct, frozen=True, kw_only=True):
@@ -338,8 +337,7 @@ def allocate(
 def _problem(
     jobs: Sequence[JobRequest], times: Sequence[JobTimes], pool: Pool, objective: ObjectiveName
 ) -> SharingProblem:
-    rates = pool.rates
-    watts = rates.accelerator_power_w and rates.accelerator_power_w * rates.system_power.factor
+    rates, watts = pool.rates, pool.rates.power_w
     slug = pool.cluster.accelerator.slug
     if watts is None and (objective == "energy" or (objective == "cost" and pool.tariff is not None)):
         raise EvidenceError(
@@ -457,8 +455,8 @@ def _share(
     candidate, time = times.candidates[placed.choice], times.time_s[placed.choice]
     end_s = placed.start_s + time.value
     electricity = None
-    if pool.tariff is not None and pool.rates.accelerator_power_w is not None:
-        watts = candidate.num_accelerators * pool.rates.accelerator_power_w * pool.rates.system_power.factor
+    if pool.tariff is not None and pool.rates.power_w is not None:
+        watts = candidate.num_accelerators * pool.rates.power_w
         electricity = watts * pool.tariff.usd_per_w(placed.start_s, end_s)
     low_s, high_s = ends["low"][placed.job], ends["high"][placed.job]
     return JobShare(

@@ -29,6 +29,7 @@ from equipoise.report.blocks import (
     Panels,
     Section,
     Span,
+    Strong,
     bullets,
     facts,
     more_note,
@@ -37,7 +38,6 @@ from equipoise.report.blocks import (
     note,
     numbers,
     prose,
-    strong,
     table_of,
     words,
 )
@@ -383,7 +383,7 @@ def _brief(found: SweepNow, _: int) -> tuple[Block, ...]:
 
 def _failure(each: Failure) -> tuple[Span, ...]:
     words = sentence(f"{each.trial.workload}, {_way(each.trial)}: {each.reason}.")
-    return (strong(f"Failed {each.num_trials}{TIMES}: "), words)
+    return (Strong(f"Failed {each.num_trials}{TIMES}: "), words)
 
 
 def _exposed(each: Judgement) -> float | None:

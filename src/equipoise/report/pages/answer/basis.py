@@ -7,13 +7,13 @@ from equipoise.decide.answer import Answer, Reason
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (
     Block,
+    Code,
     CodeListing,
     Fold,
     Heading,
     Span,
     Table,
     bullets,
-    code,
     named,
     names,
     note,
@@ -60,7 +60,7 @@ def _reason(each: Reason) -> tuple[Span, ...]:
     if refs:
         spans.append(f"From {', '.join(map(printable, refs[:_MOST_REFS]))}{more}. ")
     if each.formula is not None:
-        spans.append(code(sentence(each.formula)))
+        spans.append(Code(sentence(each.formula)))
     return tuple(spans)
 
 
@@ -106,7 +106,7 @@ def measure_blocks(answer: Answer) -> tuple[Block, ...]:
         bullets(
             sentence(each.words)
             if each.command is None
-            else (sentence(each.words), " ", code(sentence(each.command)))
+            else (sentence(each.words), " ", Code(sentence(each.command)))
             for each in answer.to_measure
         ),
     )

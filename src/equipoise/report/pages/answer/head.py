@@ -2,22 +2,22 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 
 from equipoise.decide.answer import Answer, Candidate, Constraint, ConstraintName, MemoryUse, TimeValue
-from equipoise.decide.evidence import CHECK, NOT_USED, Grade
+from equipoise.decide.evidence import CHECK, NOT_USED, Grade, Group
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.select import figures_of
 from equipoise.economics.ownership import Ownership, Way
 from equipoise.economics.quotes import Charges
 from equipoise.perfmodel.generation import RolloutSplit
 from equipoise.report import format as amounts
-from equipoise.report.blocks import Badge, Block, Labelled, Span, code, facts, strong
+from equipoise.report.blocks import Badge, Block, Code, Facts, Labelled, Span, Strong, facts
 from equipoise.report.format import TIMES, capital, count, listed, printable, sentence
 from equipoise.scaling.equilibrium import Equilibrium, Limit, default_answer, least_speedup, pays
-from equipoise.spec.hardware import TERM_WORDS, PriceTerms
+from equipoise.spec.hardware import TERM_WORDS
 from equipoise.units import MINUTE_S, format_count, format_percent, format_si, plural
 
 _GRADES: Final[dict[Grade, str]] = {
@@ -111,7 +111,7 @@ def _facts(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[Label
         yield "Energy", f"{amounts.energy(energy.value)}{carbon}"
     if best.strategy is not None:
         how = f"; {best.strategy.implementation}, {best.strategy.precision}"
-        yield ("Strategy", (code(sentence(best.strategy.text())), how))
+        yield ("Strategy", (Code(sentence(best.strategy.text())), how))
     elif best.user_run is not None:
         run = best.user_run
         rate = f"{format_si(run.samples_per_s)} samples/s at batch {count(run.global_batch_samples)}"
@@ -257,7 +257,7 @@ def _buying(found: Ownership) -> str:
 
 def _time(answer: Answer, best: Candidate) -> Iterator[Span]:
     time = best.known_time_s
-    yield strong(amounts.duration(time.value))
+    yield Strong(amounts.duration(time.value))
     yield f" ({amounts.duration_range(time)}, {format_percent(time.level)} range)"
     if _noticed_start_s(answer, best):
         yield f", after {amounts.duration(answer.question.start_s)} of starting"
@@ -286,8 +286,7 @@ def _likelier(answer: Answer, best: Candidate, chance: float) -> Iterator[str]:
     larger = [
         (each.num_accelerators, limit.probability)
         for each in answer.candidates
-        if (each.system, each.terms) == (best.system, best.terms)
-        and each.num_accelerators > best.num_accelerators
+        if each.group == best.group and each.num_accelerators > best.num_accelerators
         for limit in each.constraints
         if limit.name == "deadline_s" and limit.probability is not None and limit.probability >= _LIKELY
     ]
@@ -334,7 +333,7 @@ def _money(answer: Answer, best: Candidate) -> Iterator[Span]:
         why = "no price is known (--price)" if best.usd is None else "the range is too wide to be used"
         yield f"{why}; {hours}"
         return
-    yield strong(amounts.money(usd.value))
+    yield Strong(amounts.money(usd.value))
     if amounts.digits(usd.low) != amounts.digits(usd.high):
         yield f" ({amounts.sum_ends(usd)})"
     own = answer.question.own_currency
@@ -394,21 +393,18 @@ def _memory(planned: MemoryUse) -> str:
     return f"{needed} of {whole} memory{little}"
 
 
-Group: TypeAlias = tuple[str, PriceTerms]  # a system and the terms it is had on
-
-
 def groups(candidates: Sequence[Candidate]) -> dict[Group, list[Candidate]]:
     """Candidates by system and terms, the smallest size first."""
     found: dict[Group, list[Candidate]] = {}
     for each in sorted(candidates, key=lambda one: one.num_accelerators):
-        found.setdefault((each.system, each.terms), []).append(each)
+        found.setdefault(each.group, []).append(each)
     return found
 
 
 def same_group(answer: Answer, of: Candidate) -> list[Candidate]:
     """The candidates of the same system and terms whose time is known, the smallest size first."""
     known = [each for each in answer.candidates if each.time_s is not None]
-    return groups(known).get((of.system, of.terms), [])
+    return groups(known).get(of.group, [])
 
 
 RECOMMENDED: Final = Badge(text="recommended", tone="good")
@@ -419,20 +415,30 @@ def is_recommended(answer: Answer, each: Candidate) -> bool:
     return answer.recommended is not None and each.id == answer.recommended.id
 
 
+def place_of(one: Candidate, among: Sequence[Candidate]) -> int | None:
+    """The place of a candidate among others; None where it is none of them."""
+    return next((place for place, each in enumerate(among) if each.id == one.id), None)
+
+
 def larger(answer: Answer, best: Candidate) -> tuple[Span, ...] | None:
     """Whether the step to the recommended size pays, and the step beyond it; None of a single size.
 
     Both steps are those between neighbours of the sizes that have a time.
     """
     sizes = same_group(answer, best)
-    at = next((place for place, each in enumerate(sizes) if each.id == best.id), None)
+    at = place_of(best, sizes)
     if at is None or len(sizes) == 1:
         return None
-    is_short = at > 0 and not _pays(sizes[at - 1], best, answer.question.start_s)
+    is_short = _is_short(answer, sizes, at)
     spans = list(_taken(answer, sizes, at, is_short=is_short)) if at > 0 else []
     if at + 1 < len(sizes):
         spans += [". " if spans else "", *_beyond(answer, best, sizes, at + 1, is_short=is_short)]
     return (*spans, ".")
+
+
+def _is_short(answer: Answer, sizes: Sequence[Candidate], at: int) -> bool:
+    """Whether the step to a size does not pay."""
+    return at > 0 and not _pays(sizes[at - 1], sizes[at], answer.question.start_s)
 
 
 def _pays(before: Candidate, after: Candidate, start_s: float) -> bool:
@@ -457,17 +463,17 @@ def _taken(answer: Answer, sizes: Sequence[Candidate], at: int, *, is_short: boo
     """The step to the recommended size. is_short: it does not pay, so that something else decided."""
     before, best = sizes[at - 1], sizes[at]
     if not is_short:
-        yield strong("Yes")
+        yield Strong("Yes")
         yield f", {_step(before, best)}"
         return
     speed = _short_speed(answer, before, best)
     longer = _longer_that_pays(answer, sizes, at)
     if longer is None:
-        yield strong("No")
+        yield Strong("No")
         yield f", {_step(before, best, speed=speed)} (pays from {_least(before, best)})"
         yield _despite(answer, before)
         return
-    yield strong("Yes")
+    yield Strong("Yes")
     over = f"over {count(before.num_accelerators)} {speed}, short of {_least(before, best)}"
     fast = f"{amounts.factor(_speedup(longer, best))} as fast"  # its range has no room
     yield f", {_step(longer, best, speed=fast)} ({over})"
@@ -517,7 +523,7 @@ def _beyond(
     is_short: the step before it does not pay and has told from when on it would.
     """
     beyond, start_s = sizes[at], answer.question.start_s
-    yield strong("No")
+    yield Strong("No")
     if beyond.broken and is_short:  # nobody asks whether it pays
         broken = beyond.broken[0]
         verb = "is " if broken.name == "max_accelerators" else ""
@@ -732,7 +738,7 @@ def _around_value(answer: Answer, best: Candidate) -> list[tuple[str, Candidate]
     if len(values) < 2 or best.time_s is None:  # noqa: PLR2004 - one candidate at every value
         return []
     found = [answer.candidate(each.candidate) for each in values]
-    at = next((place for place, each in enumerate(found) if each.id == best.id), None)
+    at = place_of(best, found)
     if at is not None:
         parts = [(worth_words(values, at), at)] + ([("less", at - 1)] if at else [])
     else:
@@ -748,31 +754,26 @@ def _around_value(answer: Answer, best: Candidate) -> list[tuple[str, Candidate]
 def named_beside(answer: Answer, best: Candidate) -> list[str]:
     """The ids of the candidates that the first lines name next to the recommended one, the nearest first."""
     sizes = same_group(answer, best)
-    at = next((place for place, each in enumerate(sizes) if each.id == best.id), None)
+    at = place_of(best, sizes)
     steps = []
     if at is not None:
         steps = [*sizes[max(0, at - 1) : at], *sizes[at + 1 : at + 2]]
-        longer = None
-        if at > 0 and not _pays(sizes[at - 1], best, answer.question.start_s):
-            longer = _longer_that_pays(answer, sizes, at)
+        longer = _longer_that_pays(answer, sizes, at) if _is_short(answer, sizes, at) else None
         steps += [] if longer is None else [longer]
     values = [each for _, each in _around_value(answer, best)]
     return [each.id for each in (*steps, *values) if each.id != best.id]
 
 
-def left_out(answer: Answer) -> str:
-    """The labels of the figures that the short form has no room for."""
-    best = answer.recommended
-    if best is None:
-        return ""
-    shown = {label for label, _ in _facts(answer, best, is_brief=True)}
-    return ", ".join(label for label, _ in _facts(answer, best, is_brief=False) if label not in shown)
+def left_out(answer: Answer, shown: Sequence[Block]) -> str:
+    """The labels of the figures that the short form has no room for. shown: its blocks."""
+    labels = {fact.label for block in shown if isinstance(block, Facts) for fact in block.items}
+    every = () if answer.recommended is None else _facts(answer, answer.recommended, is_brief=False)
+    return ", ".join(label for label, _ in every if label not in labels)
 
 
 def _value_name(each: Candidate, best: Candidate) -> str:
     """The size alone where all else is as recommended."""
-    is_same = (each.system, each.terms) == (best.system, best.terms)
-    return count(each.num_accelerators) if is_same else offer_title(each)
+    return count(each.num_accelerators) if each.group == best.group else offer_title(each)
 
 
 def hour_usd(value: TimeValue) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from equipoise.economics import bill_fields
-from equipoise.report.blocks import Page, Section, code, note
+from equipoise.report.blocks import Code, Page, Section, note
 from equipoise.report.format import printable, sentence
 from equipoise.report.json import fields_of, picked, plain
 from equipoise.report.pages import accuracy
@@ -72,7 +72,7 @@ def study_page(out: Path | None = None) -> Page[Findings]:
         ),
         brief=None
         if out is None
-        else lambda *_: (note("The whole study: ", code(printable(str(out))), "."),),
+        else lambda *_: (note("The whole study: ", Code(printable(str(out))), "."),),
     )
 
 

@@ -13,6 +13,7 @@ from equipoise.report.blocks import (
     Heading,
     Panels,
     Span,
+    Strong,
     Table,
     amount,
     bullets,
@@ -20,7 +21,6 @@ from equipoise.report.blocks import (
     note,
     numbers,
     prose,
-    strong,
     table_of,
     words,
 )
@@ -56,12 +56,12 @@ def balance_blocks(findings: Findings) -> tuple[Block, ...]:
     intro = prose(
         "A curve through the best entries of each accelerator shows where returns diminish. There is no "
         "one optimum: ",
-        strong("balance"),
+        Strong("balance"),
         " is the knee, ",
-        strong("marginal"),
+        Strong("marginal"),
         " the largest size reached by steps that gain at least half of ideal (1.5 times the speed for a "
         "doubling), ",
-        strong("floor"),
+        Strong("floor"),
         " the last size at half of its efficiency. The smallest of the three is the default answer. "
         "A point beyond the largest size with data is given as at least that size.",
     )
@@ -90,7 +90,7 @@ def _answer(each: Balance) -> tuple[Span, ...]:
     answer = each.answer
     words = next(text for point, text in zip(each.equilibria, each.words, strict=True) if point is answer)
     return (
-        strong(f"{accelerator_name(each.accelerator)}: {at_words(answer)} ({answer.kind})"),
+        Strong(f"{accelerator_name(each.accelerator)}: {at_words(answer)} ({answer.kind})"),
         f". {capital(sentence(words))}.",
     )
 
@@ -255,7 +255,7 @@ def _range(point: Equilibrium) -> str | None:
 def _in_words(workload: WorkloadFindings, found: Sequence[Balance]) -> Fold:
     """Each point as a sentence, and what the curve rests on."""
     points = bullets(
-        (strong(f"{accelerator_name(each.accelerator)}, {point.kind}"), f": {sentence(words)}.")
+        (Strong(f"{accelerator_name(each.accelerator)}, {point.kind}"), f": {sentence(words)}.")
         for each in found
         for point, words in zip(each.equilibria, each.words, strict=True)
     )
@@ -292,7 +292,7 @@ def _economics(findings: Findings) -> tuple[Block, ...]:
         return ()
     items: list[tuple[Span, ...]] = []
     for accelerator, rate in rates.items():
-        name = strong(accelerator_name(accelerator))
+        name = Strong(accelerator_name(accelerator))
         if rate.price is None:
             items.append((name, ": no price in prices.toml, so no amount of money."))
         else:
@@ -320,7 +320,7 @@ def _economics(findings: Findings) -> tuple[Block, ...]:
 
 
 def _definitions() -> Block:
-    kinds = ((strong(kind.name), f": {kind.definition}.") for kind in KINDS)
+    kinds = ((Strong(kind.name), f": {kind.definition}.") for kind in KINDS)
     return Fold(
         name="equilibrium-kinds", title="What each kind means", blocks=(bullets((*kinds, f"{RULE}.")),)
     )
