@@ -127,6 +127,11 @@ class Reaches(Struct, frozen=True, kw_only=True):
     chosen_for_you: tuple[str, ...]
     notes: tuple[str, ...]
 
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """The training to do on each system, the furthest first."""
+        return tuple(each.recommended for each in (self.best, *self.others))
+
 
 def solve_for(query: TrainingQuery, *, scores: Scores | None, catalogue: Catalogue | None = None) -> Reaches:
     """The most tokens, or the largest model, that the question's budget and deadline allow on each system.

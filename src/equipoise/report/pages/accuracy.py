@@ -201,14 +201,6 @@ def _headline(findings: AccuracyFindings) -> str:
     return f"Median errors on held-out data: {listed(medians_of)}"
 
 
-def _summary(_: AccuracyFindings) -> tuple[str, ...]:
-    """How the errors were measured."""
-    return (
-        "Every prediction states the errors of its kind of prediction on held-out data.",
-        "Whole groups are held out, not random rows, and no later data are used.",
-    )
-
-
 def _ledger_blocks(findings: AccuracyFindings) -> tuple[Block, ...]:
     ledger = findings.own
     assert ledger is not None
@@ -310,7 +302,10 @@ ACCURACY: Final[Page[AccuracyFindings]] = Page(
     title=lambda _: "Accuracy",
     about=lambda _: "Errors of every kind of prediction on held-out data",
     headline=_headline,
-    summary=_summary,
+    summary=lambda _: (
+        "Every prediction states the errors of its kind of prediction on held-out data.",
+        "Whole groups are held out, not random rows, and no later data are used.",
+    ),
     sections=(
         Section(
             "forecasts",

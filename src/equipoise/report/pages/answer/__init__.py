@@ -1,6 +1,6 @@
 """The page of an answer of `advise` or `plan`: first what to take, then everything behind it."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager
 from typing import Final
 
@@ -64,6 +64,7 @@ def _screen(answer: Answer, num_rows: int) -> tuple[Block, ...]:
     unfit = [
         head.chip_of(each.title) for each in answer.systems if each.name not in known and not answer.refusal
     ]
+    where = listed(unfit) if len(unfit) <= _MOST_NAMED else f"{len(unfit)} systems"
     figures = head.answer_blocks(answer, is_brief=True)
     left_out = head.left_out(answer, figures)
     counted = ((len(answer.candidates), "candidate"), "how to run it" if answer.is_launched else "")
@@ -72,7 +73,7 @@ def _screen(answer: Answer, num_rows: int) -> tuple[Block, ...]:
         *(note(sentence(each)) for each in why),
         *figures,
         *((compare.sizes_table(answer, shown, is_brief=True),) if len(shown) > 1 else ()),
-        *((prose(f"Nothing fits on {_few(unfit)}: see the notes."),) if unfit else ()),
+        *((prose(f"Nothing fits on {where}: see the notes."),) if unfit else ()),
         *(() if answer.refusal else _sizes_that_do_not_fit(answer, known)),
         *compare.unpriced_blocks(answer),
         change,
@@ -107,11 +108,6 @@ def _sizes_that_do_not_fit(answer: Answer, known: Collection[str]) -> Iterator[B
             f"{listed([*map(count, sizes)])} {TIMES} {head.chip_of(each.title)}" for each, sizes in unfit
         )
         yield prose(f"Does not fit: {'; '.join(named)}.")
-
-
-def _few(titles: Sequence[str]) -> str:
-    """The names of one or two systems, or how many there are."""
-    return listed(titles) if len(titles) <= _MOST_NAMED else f"{len(titles)} systems"
 
 
 def _is_shown(answer: Answer, each: Alternative) -> bool:

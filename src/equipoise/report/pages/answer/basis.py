@@ -250,7 +250,12 @@ def run_blocks(answer: Answer) -> tuple[Block, ...]:
             Fold(name=f"run-{place}", title=sentence(each.title), blocks=tuple(_snippet(each)), is_aside=True)
             for place, each in enumerate(others, start=1)
         ),
-        _settings_table(answer),
+        table_of(
+            "answer-settings",
+            _SETTING_COLUMNS,
+            answer.settings,
+            caption="Settings of the runtime with a reason on this system; leave all others alone",
+        ),
     )
 
 
@@ -276,8 +281,3 @@ def _snippet(each: "Snippet") -> Iterator[Block]:
         yield prose(f"{each.target} cannot express: {sentence('; '.join(each.unsupported))}.")
     if each.checked_with:
         yield note(f"Accepted by {sentence(each.checked_with)}.")
-
-
-def _settings_table(answer: Answer) -> Table:
-    caption = "Settings of the runtime with a reason on this system; leave all others alone"
-    return table_of("answer-settings", _SETTING_COLUMNS, answer.settings, caption=caption)

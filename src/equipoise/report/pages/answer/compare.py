@@ -287,10 +287,10 @@ def sizes_table(answer: Answer, candidates: Sequence[Candidate], *, is_brief: bo
     """Candidates as rows, the recommended one marked, those that break a limit with the reason."""
     with_speedup = not is_brief or len({each.group for each in answer.candidates}) == 1
     known = [each for each in candidates if each.time_s is not None]
-    smallest = {group: members[0] for group, members in head.groups(known).items()}
+    longest_s = {group: members[0].known_time_s.value for group, members in head.groups(known).items()}
     speedup = numbers(
         "Speedup",
-        lambda each: _speedup(each, smallest.get(each.group)),
+        lambda each: each.time_s and longest_s[each.group] / each.time_s.value,
         amounts.factor,
         meaning="over the smallest size listed",
     )
@@ -362,13 +362,6 @@ def _estimate(name: EstimatorName) -> Callable[[Candidate], Cell | None]:
 def strategy_cell(text: str | None) -> Cell | None:
     """A strategy in its text form."""
     return None if text is None else Cell(text=sentence(text), key=text, is_code=True)
-
-
-def _speedup(each: Candidate, smallest: Candidate | None) -> float | None:
-    """Over the smallest size listed of the same system and terms."""
-    if each.time_s is None or smallest is None or smallest.time_s is None:
-        return None
-    return smallest.time_s.value / each.time_s.value
 
 
 def _status(answer: Answer, each: Candidate) -> Cell:
@@ -447,11 +440,8 @@ def changes_blocks(answer: Answer) -> tuple[Block, ...]:
 
 def alternative_spans(answer: Answer, each: Alternative) -> tuple[Span, ...]:
     """One alternative and when it wins; its size alone where all else is as recommended."""
-    one, best = each.candidate, answer.recommended
-    title = head.offer_title(one)
-    if best is not None and one.group == best.group:
-        title = count(one.num_accelerators)
-    return (Strong(title), f" ({head.takes(one)}): wins {sentence(each.wins_when)}.")
+    title = head.size_beside(each.candidate, answer.recommended)
+    return (Strong(title), f" ({head.takes(each.candidate)}): wins {sentence(each.wins_when)}.")
 
 
 def unpriced_blocks(answer: Answer) -> tuple[Block, ...]:
@@ -514,5 +504,4 @@ def _quantity(each: Flip, value: float) -> Cell:
 
 def members_of_choice(answer: Answer) -> list[Candidate]:
     """Sizes of the recommended system on its terms; of the fastest of all where nothing is recommended."""
-    of = answer.recommended or (None if answer.refusal is None else answer.refusal.fastest)
-    return [] if of is None else head.same_group(answer, of)
+    return [] if answer.shown is None else head.same_group(answer, answer.shown)

@@ -84,14 +84,14 @@ def headline(answer: Answer) -> str:
     if best is None:
         reason = "meets your limits" if answer.refusal is not None else "can be estimated"
         return f"No configuration {reason}"
-    nodes = f" ({plural(best.num_nodes, _node(answer, best))})" if best.num_nodes is not None else ""
+    nodes = f" ({plural(best.num_nodes, _node(answer))})" if best.num_nodes is not None else ""
     guess = " (priors only)" if best.grade == "priors" else ""
     return f"Take {offer_title(best)}{nodes}: {takes(best)}{guess}"
 
 
-def _node(answer: Answer, best: Candidate) -> str:
+def _node(answer: Answer) -> str:
     """What a node of the system is called: accelerators of many hosts on one torus are a pod."""
-    nodes = next((each.cluster for each in answer.systems if each.name == best.system), None)
+    nodes = answer.system.cluster
     is_pod = nodes is not None and nodes.topology == "torus" and nodes.node_size > _MOST_OF_ONE_HOST
     return "pod" if is_pod else "node"
 
@@ -317,8 +317,7 @@ def charged_for(paid: Charges) -> tuple[tuple[str, float], ...]:
 
 def power_price(answer: Answer, best: Candidate) -> str:
     """What a kilowatt-hour costs that the money of an owned machine is made of."""
-    rates = next(each.rates for each in answer.systems if each.name == best.system)
-    power = rates[best.terms].electricity
+    power = answer.system.rates[best.terms].electricity
     if power is None:
         return ""
     whose = "" if answer.question.electricity_usd_per_kwh is not None else " (--electricity)"
@@ -723,7 +722,7 @@ def _values_around(answer: Answer, best: Candidate) -> str | None:
     # Of one system on several terms a number alone would not say which.
     has_terms = any(each.system == best.system and each.terms != best.terms for _, each in parts)
     pairs = (
-        f"{worth}: {offer_title(each) if has_terms else _value_name(each, best)}" for worth, each in parts
+        f"{worth}: {offer_title(each) if has_terms else size_beside(each, best)}" for worth, each in parts
     )
     counted = ", with starting" if _noticed_start_s(answer, best) else ""
     return f"worth {'; '.join(pairs)}{counted}"
@@ -771,9 +770,10 @@ def left_out(answer: Answer, shown: Sequence[Block]) -> str:
     return ", ".join(label for label, _ in every if label not in labels)
 
 
-def _value_name(each: Candidate, best: Candidate) -> str:
-    """The size alone where all else is as recommended."""
-    return count(each.num_accelerators) if each.group == best.group else offer_title(each)
+def size_beside(each: Candidate, best: Candidate | None) -> str:
+    """The size alone where all else is as recommended; else which system and terms too."""
+    is_same = best is not None and each.group == best.group
+    return count(each.num_accelerators) if is_same else offer_title(each)
 
 
 def hour_usd(value: TimeValue) -> str:

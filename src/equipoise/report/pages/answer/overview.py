@@ -184,7 +184,12 @@ def relaxed(answer: Answer) -> Iterator[str]:
     if refusal.on_spot is not None:
         taken = f"{head.title_of(refusal.on_spot)}, {head.takes(refusal.on_spot)}"
         yield f"Spot capacity, which may be reclaimed (--terms spot): {taken}."
-    unpriced = {each.system: each.title for each in answer.candidates if _lacks_price_alone(each)}
+    # Those that keep all limits but the budget, which nobody can judge without a price.
+    unpriced = {
+        each.system: each.title
+        for each in answer.candidates
+        if each.broken and all(one.lacks_price for one in each.broken)
+    }
     for name, title in unpriced.items():
         yield f"A price of {title}, which may keep the budget: --price {name}=USD."
     if not (refusal.relaxations or refusal.joint or refusal.on_spot or unpriced):
@@ -197,11 +202,6 @@ def _faults(answer: Answer) -> str:
     """What makes strategies illegal; empty where nothing does."""
     found = [each.reason for each in answer.rejected if each.needed is None]
     return "; ".join(about_fixed(found, answer.question)[:_MOST_FAULTS])
-
-
-def _lacks_price_alone(each: Candidate) -> bool:
-    """Whether a candidate keeps all limits but the budget, which nobody can judge without a price."""
-    return bool(each.broken) and all(one.lacks_price for one in each.broken)
 
 
 def _refused(answer: Answer, label: str, each: Candidate) -> Tile:
