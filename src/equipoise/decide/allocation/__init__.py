@@ -314,7 +314,13 @@ def allocate(
     is_feasible = stated.is_feasible(solved.placed)
     by_job = {each.job: each for each in solved.placed}
     placed = tuple(by_job[index] for index in range(len(jobs)))
-    ends = {bound: _ends(problem, times, placed, bound) for bound in ("low", "high")}
+    # What all jobs give, and when each ends, if all take as long as one end of their intervals.
+    value, ends, values = problem.value(placed), {}, {}
+    for bound in ("low", "high"):
+        other = _bounded(problem, times, bound)
+        again = replayed(other, placed)
+        ends[bound] = {each.job: other.span(each)[1] for each in again}
+        values[bound] = other.value(again)
     shares = tuple(
         _share(jobs[index], times[index], placed[index], pool=pool, ends=ends) for index in range(len(jobs))
     )
@@ -322,7 +328,9 @@ def allocate(
         objective=objective,
         pool=pool,
         shares=shares,
-        value=_value(problem, times, placed),
+        value=Interval(
+            value=value, low=min(values["low"], value), high=max(values["high"], value), level=LEVEL
+        ),
         solved=solved,
         is_feasible=is_feasible,
         is_certain=is_certain or keepable != stated,
@@ -431,24 +439,6 @@ def _bounded(problem: SharingProblem, times: Sequence[JobTimes], bound: str) -> 
     )
 
 
-def _ends(
-    problem: SharingProblem, times: Sequence[JobTimes], placed: Sequence[Placed], bound: str
-) -> dict[int, float]:
-    """When each job ends if all take as long as one end of their intervals, in the same order."""
-    other = _bounded(problem, times, bound)
-    return {each.job: other.span(each)[1] for each in replayed(other, placed)}
-
-
-def _value(problem: SharingProblem, times: Sequence[JobTimes], placed: Sequence[Placed]) -> Interval:
-    """The objective, with both ends when all jobs are as fast or as slow as theirs."""
-    low, high = (
-        other.value(replayed(other, placed))
-        for other in (_bounded(problem, times, bound) for bound in ("low", "high"))
-    )
-    value = problem.value(placed)
-    return Interval(value=value, low=min(low, value), high=max(high, value), level=LEVEL)
-
-
 def _share(
     job: JobRequest, times: JobTimes, placed: Placed, *, pool: Pool, ends: Mapping[str, Mapping[int, float]]
 ) -> JobShare:
@@ -474,12 +464,11 @@ def _share(
 def _simpler_schedules(problem: SharingProblem) -> tuple[SimplerSchedule, ...]:
     """What simpler ways would give."""
     best_split = split(problem)
-    equal = _equal_shares(problem)
     return (
         SimplerSchedule(
             words="best split, all at once", value=None if best_split is None else problem.value(best_split)
         ),
-        SimplerSchedule(words="equal shares, all at once", value=equal),
+        SimplerSchedule(words="equal shares, all at once", value=_equal_shares(problem)),
         SimplerSchedule(words="one after another, the shortest first", value=in_turn(problem)),
     )
 

@@ -288,7 +288,16 @@ def _bench_command(inputs: Inputs, best: Candidate, size: int) -> str:
 
 def records(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> Iterator[ErrorRecord]:
     """How wrong every kind of estimate in the answer was on what was held out."""
-    yield from _combined(best)
+    if best is not None and _is_combined(best):
+        joint = combined_record()
+        errors = HeldOutErrors(
+            of="the largest size of a group, by published results and the model together",
+            num_held_out=joint.num_held_out,
+            median_abs_error=joint.median,
+            p90_abs_error=joint.p90,
+            coverage=joint.coverage,
+        )
+        yield _record("combined", "Combined times", errors)
     if assessment.transferred is not None:
         found = transfer_record(assessment.transferred.nearness)
         errors = HeldOutErrors(
@@ -337,21 +346,6 @@ def _record(kind: str, subject: str, errors: HeldOutErrors) -> ErrorRecord:
 
 def _share(value: float) -> str:
     return format_percent(round(value, 3))
-
-
-def _combined(best: Candidate | None) -> Iterator[ErrorRecord]:
-    """Of combined times, where the recommended one is combined."""
-    if best is None or not _is_combined(best):
-        return
-    found = combined_record()
-    errors = HeldOutErrors(
-        of="the largest size of a group, by published results and the model together",
-        num_held_out=found.num_held_out,
-        median_abs_error=found.median,
-        p90_abs_error=found.p90,
-        coverage=found.coverage,
-    )
-    yield _record("combined", "Combined times", errors)
 
 
 def _is_combined(best: Candidate) -> bool:

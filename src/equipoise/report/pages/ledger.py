@@ -23,10 +23,6 @@ from equipoise.report.format import count, digits, duration, duration_range, end
 from equipoise.units import format_percent, plural
 
 
-def _about(found: LedgerReport) -> str:
-    return f"Ledger {printable(str(found.ledger.path))}"
-
-
 def _headline(found: LedgerReport) -> str:
     """How many there are, and what this call added."""
     if found.num_added:
@@ -152,7 +148,7 @@ def _rounded(share: float) -> str:
 
 
 LEDGER: Final = short_page(
-    about=_about,
+    about=lambda found: f"Ledger {printable(str(found.ledger.path))}",
     headline=_headline,
     blocks=lambda found: _blocks(found, len(found.entries)),
     brief=_blocks,

@@ -58,10 +58,6 @@ _MOST_FAILURES: Final = 3
 # --- head
 
 
-def _about(found: SweepNow) -> str:
-    return f"Your sweep {printable(found.swept.name)}"
-
-
 def _headline(found: SweepNow) -> str:
     """How far it is, in one sentence."""
     now, failed = found.sweep_progress, len(found.swept.failed)
@@ -419,7 +415,7 @@ def _brief_steps(subject: _Subject, rows: Sequence[Judgement]) -> Iterator[Block
 
 SWEEP: Final[Page[SweepNow]] = Page(
     title=lambda found: f"Sweep: {printable(found.swept.name)}",
-    about=_about,
+    about=lambda found: f"Your sweep {printable(found.swept.name)}",
     headline=_headline,
     summary=_summary,
     sections=(

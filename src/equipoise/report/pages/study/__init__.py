@@ -54,15 +54,13 @@ SECTIONS: Final[tuple[Section[Findings], ...]] = (
 )
 
 
-def _about_round(findings: Findings) -> str:
-    return f"MLPerf Training {printable(findings.round)}, {printable(findings.division)} division"
-
-
 def study_page(out: Path | None = None) -> Page[Findings]:
     """The page. out: the file that has it whole, which its short form names."""
     return Page(
         title=lambda findings: f"Training at scale: MLPerf {printable(findings.round)}",
-        about=_about_round,
+        about=lambda findings: (
+            f"MLPerf Training {printable(findings.round)}, {printable(findings.division)} division"
+        ),
         headline=lambda findings: sentence(findings.headline),
         summary=lambda findings: tuple(map(sentence, findings.summary)),
         sections=SECTIONS,

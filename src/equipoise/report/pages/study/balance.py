@@ -96,7 +96,7 @@ def _answer(each: Balance) -> tuple[Span, ...]:
 
 
 def _chart(workload: WorkloadFindings, found: Sequence[Balance], marks: dict[str | None, Mark]) -> Chart:
-    name = printable(workload.name)
+    name, level = printable(workload.name), format_percent(float(found[0].curve["level"][0]))
     series: list[Series] = []
     for each in found:
         series += _series(workload, each, marks[each.accelerator])
@@ -105,7 +105,7 @@ def _chart(workload: WorkloadFindings, found: Sequence[Balance], marks: dict[str
     return Chart(
         name=f"{workload.workload}-balance",
         title="Time to train, its law and its equilibria",
-        subtitle=f"shaded: {format_percent(_level(found))} interval of one more entry; dotted: extrapolated",
+        subtitle=f"shaded: {level} interval of one more entry; dotted: extrapolated",
         alternative=f"Minutes to train {name} against accelerators. "
         + " ".join(f"{accelerator_name(each.accelerator)}: {sentence(each.words[0])}." for each in found),
         x=Axis(title="accelerators", is_log=True),
@@ -127,10 +127,6 @@ def _notes(answers: Sequence[Equilibrium]) -> tuple[Note, ...]:
         else:
             notes.append(Note(x=x, y=y, text=text))
     return tuple(notes)
-
-
-def _level(found: Sequence[Balance]) -> float:
-    return float(found[0].curve["level"][0])
 
 
 def _stops(located: Sequence[Equilibrium]) -> Series:
