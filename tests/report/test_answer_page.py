@@ -40,8 +40,8 @@ def printed(answer, *, full=False, width=80):
 def facts(answer):
     found = next(each for each in ANSWER.brief(answer, 5) if isinstance(each, Facts))
     return {
-        each.label: "".join(span if isinstance(span, str) else span.text for span in each.spans)
-        for each in found.items
+        label: "".join(span if isinstance(span, str) else span.text for span in spans)
+        for label, spans in found.items
     }
 
 

@@ -63,11 +63,10 @@ class RecordedPrediction(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse what no later run can be compared with."""
-        for name, value in (
-            ("num_accelerators", self.num_accelerators),
-            ("batch", self.global_batch_samples),
+        for name, value, most in (
+            ("num_accelerators", self.num_accelerators, MAX_ACCELERATORS),
+            ("batch", self.global_batch_samples, _MAX_SAMPLES),
         ):
-            most = MAX_ACCELERATORS if name == "num_accelerators" else _MAX_SAMPLES
             is_whole = isinstance(value, int) and not isinstance(value, bool)
             if value is not None and not (is_whole and 1 <= value <= most):
                 raise UsageError(

@@ -105,17 +105,10 @@ class Tiles(Struct, frozen=True, kw_only=True):
     items: tuple[Tile, ...]
 
 
-class Fact(Struct, frozen=True, kw_only=True):
-    """One line of an answer: what it is about, and what it comes to."""
-
-    label: str
-    spans: tuple[Span, ...]
-
-
 class Facts(Struct, frozen=True, kw_only=True):
-    """A few lines under each other, their labels in a separate column."""
+    """A few lines under each other: what each is about, in a separate column, and what it comes to."""
 
-    items: tuple[Fact, ...]
+    items: tuple[tuple[str, tuple[Span, ...]], ...]
 
 
 def tiles(items: Iterable[Tile]) -> Tiles:
@@ -125,7 +118,7 @@ def tiles(items: Iterable[Tile]) -> Tiles:
 
 def facts(items: Iterable[Labelled]) -> Facts:
     """Lines of an answer, each a label and what is said of it."""
-    return Facts(items=tuple(Fact(label=label, spans=_spans(words)) for label, words in items))
+    return Facts(items=tuple((label, _spans(words)) for label, words in items))
 
 
 class Column(Struct, frozen=True, kw_only=True):

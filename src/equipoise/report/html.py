@@ -181,8 +181,7 @@ def _tile(tile: Tile) -> Html:
 
 def _facts(block: Facts) -> Html:
     rows = (
-        concatenated(element("dt", each.label), element("dd", *map(_span, each.spans)))
-        for each in block.items
+        concatenated(element("dt", label), element("dd", *map(_span, spans))) for label, spans in block.items
     )
     return element("dl", *rows, class_="facts")
 

@@ -765,7 +765,7 @@ def named_beside(answer: Answer, best: Candidate) -> list[str]:
 
 def left_out(answer: Answer, shown: Sequence[Block]) -> str:
     """The labels of the figures that the short form has no room for. shown: its blocks."""
-    labels = {fact.label for block in shown if isinstance(block, Facts) for fact in block.items}
+    labels = {label for block in shown if isinstance(block, Facts) for label, _ in block.items}
     every = () if answer.recommended is None else _facts(answer, answer.recommended, is_brief=False)
     return ", ".join(label for label, _ in every if label not in labels)
 
