@@ -55,6 +55,11 @@ class SystemCandidates(Struct, frozen=True, kw_only=True):
     rates: dict[PriceTerms, Rates]
 
     @property
+    def system(self) -> RequestedSystem:
+        """The system itself."""
+        return self.assessment.system
+
+    @property
     def allowed(self) -> tuple[Candidate, ...]:
         """Those of sizes that may be taken and that fit, whatever deadline and budget allow."""
         return tuple(

@@ -265,7 +265,7 @@ def of_usual_sizes(query: TrainingQuery, one: SystemCandidates) -> tuple[Candida
     """
     if states_sizes(query, one):
         return one.allowed
-    usual = usual_most(query, one.assessment.system, None)
+    usual = usual_most(query, one.system, None)
     beyond = (each.num_accelerators for each in one.allowed if each.num_accelerators >= usual)
     most = min(beyond, default=usual)  # whole nodes may be more
     return tuple(each for each in one.allowed if each.num_accelerators <= most)
@@ -273,7 +273,7 @@ def of_usual_sizes(query: TrainingQuery, one: SystemCandidates) -> tuple[Candida
 
 def states_sizes(query: TrainingQuery, one: SystemCandidates) -> bool:
     """Whether the question says up to how many accelerators of a system there are."""
-    stated = (query.max_accelerators, query.sizes, query.num_nodes, one.assessment.system.stock)
+    stated = (query.max_accelerators, query.sizes, query.num_nodes, one.system.stock)
     return any(each is not None for each in stated)
 
 

@@ -166,7 +166,7 @@ def solve_for(query: TrainingQuery, *, scores: Scores | None, catalogue: Catalog
     if not found:
         raise refused[0]
     ordered = sorted(found, key=lambda each: -each.size.value)
-    best = next(each for each in collected.systems if each.assessment.system.name == ordered[0].system)
+    best = next(each for each in collected.systems if each.system.name == ordered[0].system)
     chosen = tuple(_most_words(query, best, ordered[0].recommended))
     if query.ask == "tokens":
         samples = ordered[0].training_budget.value / _unit_tokens(ordered[0].workload)
@@ -272,7 +272,7 @@ def _unit_tokens(workload: Workload) -> int:
 
 def _tokens(asked: _Asked, collected: Collected, one: SystemCandidates) -> BudgetReach:
     """The number of accelerators that trains on the most tokens."""
-    query, inputs, title = asked.query, collected.inputs, one.assessment.system.title
+    query, inputs, title = asked.query, collected.inputs, one.system.title
     allowed = of_usual_sizes(query, one)
     if not allowed:
         raise EvidenceError(
@@ -289,7 +289,7 @@ def _tokens(asked: _Asked, collected: Collected, one: SystemCandidates) -> Budge
         ask="tokens",
         question=query,
         workload=workload,
-        system=one.assessment.system.name,
+        system=one.system.name,
         title=title,
         training_budget=most.amount,
         unit="samples" if workload.budget_tokens is None else "tokens",
@@ -304,7 +304,7 @@ def _tokens(asked: _Asked, collected: Collected, one: SystemCandidates) -> Budge
 
 def _most_words(query: TrainingQuery, one: SystemCandidates, best: Candidate) -> Iterator[str]:
     """Up to how many accelerators were tried, where as many are taken and the question leaves it open."""
-    usual = usual_most(query, one.assessment.system, None)
+    usual = usual_most(query, one.system, None)
     if not states_sizes(query, one) and best.num_accelerators >= usual:
         yield f"at most {best.num_accelerators:,} accelerators (--max-accelerators)"
 
@@ -465,7 +465,7 @@ def _model(query: TrainingQuery, inputs: Inputs, one: SystemCandidates) -> Budge
         )
     if one.assessment.cluster is None:
         raise EvidenceError(
-            f"{one.assessment.system.title} is not in the catalogue: models of other sizes cannot be timed",
+            f"{one.system.title} is not in the catalogue: models of other sizes cannot be timed",
             missing=("its facts: --hardware FILE.toml",),
         )
     if base.trained != "full":
@@ -473,7 +473,7 @@ def _model(query: TrainingQuery, inputs: Inputs, one: SystemCandidates) -> Budge
             f"{base.title} trains adapters, whose tokens do not follow from parameters",
             missing=("a workload that trains all weights: `equipoise list workloads`",),
         )
-    family = ModelFamily(query=query, inputs=inputs, system=one.assessment.system)
+    family = ModelFamily(query=query, inputs=inputs, system=one.system)
     family.largest("value")
     found = family.largest_fitting()
     if found is None:
@@ -498,8 +498,8 @@ def _model(query: TrainingQuery, inputs: Inputs, one: SystemCandidates) -> Budge
         ask="model",
         question=query,
         workload=base,
-        system=one.assessment.system.name,
-        title=one.assessment.system.title,
+        system=one.system.name,
+        title=one.system.title,
         training_budget=product(
             exact(query.tokens_per_param * found.shape.active_params / found.shape.params, level=size.level),
             size,
