@@ -106,6 +106,10 @@ class Inputs(Struct, frozen=True, kw_only=True):
     user: UserEvidence
     also_sizes: tuple[int, ...] = ()
 
+    def runs_on(self, accelerator: str) -> tuple[UserRun, ...]:
+        """The user's set-ups measured on an accelerator, or on what is not stated; empty without runs."""
+        return () if self.user.runs is None else self.user.runs.on(accelerator)
+
 
 def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
     """The estimates of a system: from the user's runs, published results, the performance model."""
@@ -137,7 +141,7 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
         )
         if traces:
             traced = checks(traces, start.load, system.cluster, start.model.parameters)
-        runs = inputs.user.runs_on(chip.slug)
+        runs = inputs.runs_on(chip.slug)
         run_fit = _run_fit(_user_steps(inputs, start, runs), start)
         notes += _doubts(inputs, start, runs)
         if isinstance(run_fit, UserFit):
@@ -289,7 +293,7 @@ def _collected(inputs: Inputs, known: Assessment) -> tuple[tuple[Estimates, ...]
     if submitted is not None and inputs.query.submitter == "new" and inputs.user.runs is None:
         submitted = as_new_submitter(submitted, shipped_forecasts().submitters)
     if measured is not None:
-        ran = sorted({each.num_accelerators for each in inputs.user.runs_on(known.system.accelerator)})
+        ran = sorted({each.num_accelerators for each in inputs.runs_on(known.system.accelerator)})
         if submitted is not None:
             submitted = at_users_level(submitted, measured, ran, grade="carried")
         if modelled is not None and run_fit is None:
@@ -468,7 +472,7 @@ def _user_steps(inputs: Inputs, start: Problem, runs: Sequence[UserRun]) -> User
 
 def _measured(inputs: Inputs, known: Assessment) -> Estimates | None:
     """Estimates from the user's steps; beyond sizes that ran only where the model is not fitted to them."""
-    runs, nodes = inputs.user.runs_on(known.system.accelerator), known.cluster
+    runs, nodes = inputs.runs_on(known.system.accelerator), known.cluster
     if not runs or nodes is None:
         return None
     budget, workload = inputs.training.budget, inputs.training.workload

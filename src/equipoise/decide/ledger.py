@@ -241,9 +241,12 @@ class Ledger(Struct, frozen=True, kw_only=True):
         return tuple({each.prediction.set_up: each for each in self.entries}.values())
 
 
+LEDGER: Final = ("ledger.jsonl", "EQUIPOISE_LEDGER")  # its name, and the variable that names another
+
+
 def ledger_path() -> Path:
     """Where the ledger is: $EQUIPOISE_LEDGER, else in the folder for data of the XDG specification."""
-    return user_file("ledger.jsonl", "EQUIPOISE_LEDGER")
+    return user_file(*LEDGER)
 
 
 def add_predictions(path: Path, predictions: Sequence[RecordedPrediction]) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from equipoise.decide.combine import combined_record, distance_log_sd
 from equipoise.decide.estimators.model import transfer_record
 from equipoise.decide.estimators.published import FARTHEST, largest_known
 from equipoise.decide.evidence import LEAST_LOG_SD, ErrorRecord, Group
-from equipoise.decide.ledger import running
+from equipoise.decide.ledger import LEDGER, running
 from equipoise.decide.question.systems import kinds
 from equipoise.decide.select import (
     Figures,
@@ -38,6 +38,7 @@ from equipoise.decide.select import (
     worth,
 )
 from equipoise.decide.strategies.strategy_search import Problem
+from equipoise.files import user_file
 from equipoise.intervals import Interval, log_sd, with_log_sd
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.layouts import grid
@@ -329,7 +330,10 @@ def records(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> I
         else:
             yield _record("steps", subject, replace(model.record, of=model.words))
     yield from _numbers(inputs, assessment, best)
-    own = running(accelerator=assessment.system.accelerator) or running()
+    path = user_file(*LEDGER)
+    own = None
+    if path.exists():
+        own = running(path, accelerator=assessment.system.accelerator) or running(path)
     if own is not None:
         yield _record("ledger", "Your own ledger", own.record)
 

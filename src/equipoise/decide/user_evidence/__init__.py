@@ -383,10 +383,6 @@ class UserEvidence(Struct, frozen=True, kw_only=True):
     collectives: "TimedCollectives | None" = None
     traces: tuple[UserTrace, ...] = ()
 
-    def runs_on(self, accelerator: str) -> tuple[UserRun, ...]:
-        """The set-ups measured on an accelerator, or on what is not stated; empty without runs."""
-        return () if self.runs is None else self.runs.on(accelerator)
-
 
 def user_evidence(
     query: TrainingQuery, workload: Workload, accelerators: Sequence[str], catalogue: Catalogue
