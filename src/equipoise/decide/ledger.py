@@ -440,7 +440,6 @@ class Running(Struct, frozen=True, kw_only=True):
     num_measured: those of which something was measured. level: of the intervals.
     """
 
-    path: Path
     num_predictions: int
     num_measured: int
     record: HeldOutErrors
@@ -458,7 +457,7 @@ class LedgerReport(Struct, frozen=True, kw_only=True):
     @property
     def running(self) -> Running | None:
         """How wrong they were; None where nothing was measured of any."""
-        return running_of(self.ledger.path, self.entries)
+        return running_of(self.entries)
 
 
 def running(path: Path | None = None, *, accelerator: str | None = None) -> Running | None:
@@ -468,10 +467,10 @@ def running(path: Path | None = None, *, accelerator: str | None = None) -> Runn
     """
     ledger = read_ledger(path or ledger_path())
     chosen = [each for each in ledger.entries if accelerator in {None, each.prediction.accelerator}]
-    return running_of(ledger.path, chosen)
+    return running_of(chosen)
 
 
-def running_of(path: Path, entries: Sequence[LedgerEntry]) -> Running | None:
+def running_of(entries: Sequence[LedgerEntry]) -> Running | None:
     """The running error of entries; None where nothing was measured of any.
 
     Assumes each measured prediction counts once, however many repetitions it has.
@@ -484,7 +483,6 @@ def running_of(path: Path, entries: Sequence[LedgerEntry]) -> Running | None:
     names = sorted({each.prediction.workload or "your model" for each in measured})
     more = " and others" if len(names) > _MOST_NAMES else ""
     return Running(
-        path=path,
         num_predictions=len(entries),
         num_measured=len(errors),
         record=HeldOutErrors(

@@ -3,6 +3,7 @@
 import datetime as dt
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -107,6 +108,7 @@ def evidence_of(answer: Answer) -> tuple[WeightedSource, ...]:
 
 # Digits of a calculated float: the last ones differ from machine to machine.
 _NUM_DIGITS = 6
+_rounded: Final = partial(significant, num_digits=_NUM_DIGITS, keeps_whole=True)
 # Of what an allocation minimises; seconds otherwise.
 _UNITS = {"cost": "usd", "energy": "j"}
 
@@ -230,17 +232,6 @@ def _question(answer: Answer) -> dict[str, Any]:
         for terms, rates in each.rates.items()
     ]
     return fields_of(answer.question) | {"systems": systems}
-
-
-def _rounded(value: Any) -> Any:  # noqa: ANN401 - any JSON value
-    """The value with its floats rounded; whole numbers stay."""
-    if isinstance(value, dict):
-        return {name: _rounded(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_rounded(each) for each in value]
-    if isinstance(value, float) and not value.is_integer():
-        return float(f"{value:.{_NUM_DIGITS}g}")
-    return value
 
 
 def prediction_fields(found: "Prediction") -> dict[str, Any]:

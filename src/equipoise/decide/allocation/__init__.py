@@ -30,7 +30,7 @@ from equipoise.decide.prediction import predict
 from equipoise.decide.question.field import Sizes
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.errors import DataError, EvidenceError, FitError, InputError, UsageError
-from equipoise.intervals import LEVEL, Interval, log_sd
+from equipoise.intervals import LEVEL, Interval, exact, log_sd
 from equipoise.runs.readers.measurements import Measurements, read_measurements
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.mlperf import Scores
@@ -177,8 +177,7 @@ def _interval(seconds: Sequence[float]) -> Interval:
         found = log_t_interval(seconds, level=LEVEL)
         value = min(max(found.value, found.low), found.high)
         return Interval(value=value, low=found.low, high=found.high, level=LEVEL)
-    value = median(seconds)
-    return Interval(value=value, low=value, high=value, level=LEVEL)
+    return exact(median(seconds))
 
 
 def _from_file(job: JobRequest, pool: Pool, scores: Scores | None, catalogue: Catalogue) -> JobTimes:
