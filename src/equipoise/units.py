@@ -244,16 +244,18 @@ def whole_percent(fraction: float) -> str:
     return f"{100 * fraction:,.0f} %"
 
 
-def significant(value: Any, num_digits: int = 6) -> Any:  # noqa: ANN401 - any JSON value
+def significant(value: Any, num_digits: int = 6, *, keeps_whole: bool = False) -> Any:  # noqa: ANN401 - any JSON value
     """The value with its floating-point numbers rounded to so many digits, within lists and tables too.
 
     Sums come out in another order on another machine: what is written keeps the digits that stay the same.
+    keeps_whole: numbers without a fraction stay as they are.
 
     >>> significant({"time_s": 12.3456789, "sizes": (8, 0.1234567)})
     {'time_s': 12.3457, 'sizes': [8, 0.123457]}
     """
     if isinstance(value, dict):
-        return {key: significant(each, num_digits) for key, each in value.items()}
+        return {key: significant(each, num_digits, keeps_whole=keeps_whole) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
-        return [significant(each, num_digits) for each in value]
-    return float(f"{value:.{num_digits}g}") if isinstance(value, float) else value
+        return [significant(each, num_digits, keeps_whole=keeps_whole) for each in value]
+    is_rounded = isinstance(value, float) and not (keeps_whole and value.is_integer())
+    return float(f"{value:.{num_digits}g}") if is_rounded else value

@@ -40,8 +40,8 @@ def printed(answer, *, full=False, width=80):
 def facts(answer):
     found = next(each for each in ANSWER.brief(answer, 5) if isinstance(each, Facts))
     return {
-        each.label: "".join(span if isinstance(span, str) else span.text for span in each.spans)
-        for each in found.items
+        label: "".join(span if isinstance(span, str) else span.text for span in spans)
+        for label, spans in found.items
     }
 
 
@@ -561,7 +561,7 @@ def test_the_notebook_shows_the_same_numbers():
     assert TIME in text
     assert MONEY in text
     assert "<script" not in text
-    rows = candidate_rows(answer.candidates, recommended=answer.recommended)
+    rows = candidate_rows(answer)
     assert [row["num_accelerators"] for row in rows] == [*SIZES, 8, 16]
     assert [row["time_s"] for row in rows][:4] == [29_400.0, 15_000.0, 7_800.0, 4_200.0]
     assert [row["id"] for row in rows if row["recommended"]] == ["h100-sxm5-80gb/32/on_demand"]

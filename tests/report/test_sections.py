@@ -106,7 +106,7 @@ def test_a_claim_nobody_could_test_says_what_is_missing(findings):
 def test_a_claim_tested_on_other_workloads_is_set_apart(findings):
     elsewhere = replace(findings.claims[0], workloads=("resnet50",))
     found = claims.claims_blocks(replace(findings, claims=(*findings.claims, elsewhere)))
-    assert one(found[:1], blocks.Prose).spans[0] == blocks.strong("2 claims")
+    assert one(found[:1], blocks.Prose).spans[0] == blocks.Strong("2 claims")
     folds = [each.name for each in found if isinstance(each, blocks.Fold)]
     assert folds == ["claim-1", "claim-2", "claim-3"]
     assert "Tested on ResNet-50." in text(found)

@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from equipoise.report import terminal
-from equipoise.report.blocks import Badge, Cell, Column, Fact, Facts, Fold, Table
+from equipoise.report.blocks import Badge, Cell, Column, Facts, Fold, Table
 from equipoise.report.charts import Axis, BarChart, BarPart, Chart, Level, Mark, Series
 from equipoise.report.pages.study import STUDY
 from equipoise.report.pages.study.entries import NOT_VERIFIED
@@ -168,7 +168,7 @@ def test_prose_that_columns_would_squeeze_stands_in_paragraphs_with_every_column
 
 
 def test_facts_put_labels_above_where_the_terminal_is_too_narrow():
-    facts = Facts(items=(Fact(label="a long label", spans=("words " * 5,)),))
+    facts = Facts(items=(("a long label", ("words " * 5,)),))
     assert printed(lambda console: show(facts, console)).startswith("a long label  words words")
     lines = printed(lambda console: show(facts, console), width=20).splitlines()
     assert lines[0].rstrip() == "a long label"

@@ -24,7 +24,7 @@ from equipoise.calibration.curves import (
 )
 from equipoise.errors import EvidenceError, SpecError
 from equipoise.files import shipped_record
-from equipoise.intervals import LEVEL, Interval
+from equipoise.intervals import LEVEL, scaled
 from equipoise.scaling import pooled
 from equipoise.scaling.convergence import BatchGrowth, batch_growth
 from equipoise.scaling.fit import MeasuredTimes, measured_times
@@ -341,7 +341,7 @@ def _by_pooled_law(
         predictions=tuple(
             PredictedTime(
                 num_accelerators=each.question.num_accelerators,
-                time=_times(each.time_s, level),
+                time=scaled(each.time_s, level),
                 outside=disbelieved.get(each.question.num_accelerators, each.outside),
                 record=_record_of(known, each.question.num_accelerators, given_batch=given_batch),
                 energy_j=energy_j.get(each.question.num_accelerators),
@@ -372,12 +372,6 @@ def _disbelieved(known: Entries, predicted: Sequence[pooled.PooledPrediction]) -
 
 def _at_sizes(question: Question, known: Entries) -> list[Question]:
     return [replace(question, num_accelerators=each.num_accelerators) for each in known]
-
-
-def _times(interval: Interval, factor: float) -> Interval:
-    return replace(
-        interval, value=factor * interval.value, low=factor * interval.low, high=factor * interval.high
-    )
 
 
 class SplineCurves(Struct, frozen=True, eq=False):

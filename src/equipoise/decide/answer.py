@@ -17,6 +17,7 @@ from equipoise.decide.evidence import (
     Estimate,
     Estimates,
     Grade,
+    Group,
     OrderBound,
     PublishedResult,
     UserRun,
@@ -172,6 +173,11 @@ class Candidate(Struct, frozen=True, kw_only=True):
         return f"{self.system}/{self.num_accelerators}/{self.terms}"
 
     @property
+    def group(self) -> Group:
+        """Its system and terms."""
+        return self.system, self.terms
+
+    @property
     def known_time_s(self) -> Interval:
         """The time of a candidate that has one."""
         assert self.time_s is not None
@@ -284,6 +290,11 @@ class SystemOffer(Struct, frozen=True, kw_only=True):
     is_feasible: bool
     grade: Grade
     break_even_usd_per_hour: float | None
+
+    @property
+    def group(self) -> Group:
+        """Its system and terms."""
+        return self.system, self.terms
 
 
 class TimeValue(Struct, frozen=True, kw_only=True):

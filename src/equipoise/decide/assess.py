@@ -78,7 +78,7 @@ class Assessment(Struct, frozen=True, kw_only=True):
     system: RequestedSystem
     sizes: SizeRange
     cluster: Cluster | None
-    estimates: tuple[Estimates, ...]
+    estimates: tuple[Estimates, ...] = ()
     survey: Survey | None = None
     published: PublishedEvidence | None = None
     run_fit: UserFit | UserLevel | None = None
@@ -106,6 +106,10 @@ class Inputs(Struct, frozen=True, kw_only=True):
     user: UserEvidence
     also_sizes: tuple[int, ...] = ()
 
+    def runs_on(self, accelerator: str) -> tuple[UserRun, ...]:
+        """The user's set-ups measured on an accelerator, or on what is not stated; empty without runs."""
+        return () if self.user.runs is None else self.user.runs.on(accelerator)
+
 
 def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
     """The estimates of a system: from the user's runs, published results, the performance model."""
@@ -132,12 +136,12 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
             inputs.training,
             system.cluster,
             model,
-            num_best=_num_best(inputs),
+            num_best=max(_NUM_STRATEGIES, inputs.query.num_strategies),
             published_batches=_published_batches(inputs, system.accelerator),
         )
         if traces:
             traced = checks(traces, start.load, system.cluster, start.model.parameters)
-        runs = () if inputs.user.runs is None else inputs.user.runs.on(chip.slug)
+        runs = inputs.runs_on(chip.slug)
         run_fit = _run_fit(_user_steps(inputs, start, runs), start)
         notes += _doubts(inputs, start, runs)
         if isinstance(run_fit, UserFit):
@@ -149,21 +153,20 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
         notes.append(f"No strategy was searched: {err}.")
     published = _published(inputs, system, sizes)
     missing += () if published is None else published.missing
-    estimates, near = _collected(inputs, system, sizes, survey=survey, published=published, run_fit=run_fit)
-    return Assessment(
+    known = Assessment(
         system=system,
         sizes=sizes,
         cluster=system.cluster,
-        estimates=tuple(estimates),
         survey=survey,
         published=published,
         run_fit=run_fit,
-        transferred=near,
-        bounds=_bounds(inputs, system, sizes, estimates, survey=survey, near=near),
         traces=traced,
         missing=tuple(dict.fromkeys(missing)),
         notes=tuple(notes),
     )
+    estimates, near = _collected(inputs, known)
+    known = replace(known, estimates=estimates, transferred=near)
+    return replace(known, bounds=_bounds(inputs, known))
 
 
 def _fixed_ranks(choices: Mapping[str, tuple[Value, ...]]) -> int:
@@ -181,10 +184,6 @@ def _published_batches(inputs: Inputs, accelerator: str) -> dict[int, int]:
     found = results_at_size(inputs.scores, inputs.training.workload.slug, accelerator)
     batches = {size: results[0].global_batch_samples for size, results in found.items()}
     return {size: batch for size, batch in batches.items() if batch is not None}
-
-
-def _num_best(inputs: Inputs) -> int:
-    return max(_NUM_STRATEGIES, inputs.query.num_strategies)
 
 
 def start_model(inputs: Inputs, system: RequestedSystem) -> CalibratedModel:
@@ -276,36 +275,25 @@ def _published(inputs: Inputs, system: RequestedSystem, sizes: SizeRange) -> Pub
     return published_evidence(scores, question, trainings=trainings, with_results=query.round is None)
 
 
-def _collected(
-    inputs: Inputs,
-    system: RequestedSystem,
-    sizes: SizeRange,
-    *,
-    survey: Survey | None,
-    published: PublishedEvidence | None,
-    run_fit: UserFit | UserLevel | None,
-) -> tuple[list[Estimates], NearChip | None]:
+def _collected(inputs: Inputs, known: Assessment) -> tuple[tuple[Estimates, ...], NearChip | None]:
     """The estimates of every estimator, the surest kind first; the chip they were carried from."""
-    budget, near = inputs.training.budget, None
-    measured = _measured(inputs, system, sizes, survey=survey, run_fit=run_fit)
+    survey, run_fit, near = known.survey, known.run_fit, None
+    measured = _measured(inputs, known)
     modelled = None if survey is None else model_estimates(survey)
     submitted: Estimates | None = None
-    if published is not None:
-        submitted, modelled, near = _submitted(
-            inputs, system, sizes, survey=survey, modelled=modelled, published=published
-        )
+    if known.published is not None:
+        submitted, modelled, near = _submitted(inputs, known, known.published, modelled)
         if near is not None and modelled is not None:
             # The model carried them over: its own times would count it twice.
             modelled = replace(modelled, is_reference=run_fit is None)
-    if (
-        budget.samples is None
-    ):  # ratios of its times may carry published ones; they are of another amount of work
+    # Ratios of its times may carry published ones; they are of another amount of work.
+    if inputs.training.budget.samples is None:
         modelled = None
     # The user's own times state the user's level: no spread of other submitters is left.
     if submitted is not None and inputs.query.submitter == "new" and inputs.user.runs is None:
         submitted = as_new_submitter(submitted, shipped_forecasts().submitters)
-    if measured is not None and inputs.user.runs is not None:
-        ran = sorted({each.num_accelerators for each in inputs.user.runs.on(system.accelerator)})
+    if measured is not None:
+        ran = sorted({each.num_accelerators for each in inputs.runs_on(known.system.accelerator)})
         if submitted is not None:
             submitted = at_users_level(submitted, measured, ran, grade="carried")
         if modelled is not None and run_fit is None:
@@ -315,28 +303,22 @@ def _collected(
             modelled = fitted_estimates(modelled, survey, run_fit)
         else:
             modelled = levelled_estimates(modelled, survey, run_fit)
-    return [each for each in (measured, submitted, modelled) if each is not None], near
+    return tuple(each for each in (measured, submitted, modelled) if each is not None), near
 
 
 def _submitted(
-    inputs: Inputs,
-    system: RequestedSystem,
-    sizes: SizeRange,
-    *,
-    survey: Survey | None,
-    modelled: Estimates | None,
-    published: PublishedEvidence,
+    inputs: Inputs, known: Assessment, published: PublishedEvidence, modelled: Estimates | None
 ) -> tuple[Estimates | None, Estimates | None, NearChip | None]:
     """Estimates from published results, carried by the model where they lack sizes, the chip or the strategy.
 
     Returned with the model's own, as wrong as they are beside published ones, and the chip carried from.
     """
-    found, near = published_estimates(published), None
+    found, near, system = published_estimates(published), None, known.system
     restricted = _restricted_by(inputs, system)
-    survey = None if survey is None else _also_known(inputs, sizes, survey, system.accelerator)
+    survey = _also_known(inputs, known, system.accelerator)
     free = None if survey is None else _free_estimates(inputs, system, survey)
     if found is not None and survey is not None and inputs.training.global_batch_samples is not None:
-        found = where_trainable(found, survey)
+        found = _where_trainable(found, survey)
     if survey is None or modelled is None or free is None:
         # Whether a fixed strategy runs, let alone how fast, is not known.
         if found is not None and restricted == _DESCRIBED:
@@ -347,16 +329,19 @@ def _submitted(
         modelled = modelled if largest is None else when_published(modelled, largest)
         found = carried_by_model(found, free)
     else:
-        found, near = _transferred(inputs, system, sizes, survey)
+        found, near = _transferred(inputs, known)
     if found is not None and restricted:
         found = as_restricted(found, restricted=modelled, free=free, by=restricted)
     return found, modelled, near
 
 
-def _also_known(inputs: Inputs, sizes: SizeRange, survey: Survey, accelerator: str) -> Survey:
+def _also_known(inputs: Inputs, known: Assessment, accelerator: str) -> Survey | None:
     """A survey of the sizes tried and of those with results of an accelerator that times are carried from."""
-    known = published_sizes(inputs.scores, inputs.training.workload.slug, accelerator)
-    return SURVEYS.surveyed(survey.problem, {*sizes.tried, *_nearest_known(sizes.tried, known)})
+    if known.survey is None:
+        return None
+    sizes = published_sizes(inputs.scores, inputs.training.workload.slug, accelerator)
+    tried = known.sizes.tried
+    return SURVEYS.surveyed(known.survey.problem, {*tried, *_nearest_known(tried, sizes)})
 
 
 def _free_estimates(inputs: Inputs, system: RequestedSystem, survey: Survey) -> Estimates | None:
@@ -431,12 +416,8 @@ def _nearest_known(tried: Sequence[int], known: Sequence[int]) -> set[int]:
     return {min(known, key=lambda each: abs(math.log2(each / end))) for end in (tried[0], tried[-1]) if known}
 
 
-def _unrestricted_estimates(
-    inputs: Inputs, system: RequestedSystem, survey: Survey | None
-) -> Estimates | None:
+def _unrestricted_estimates(inputs: Inputs, system: RequestedSystem, survey: Survey) -> Estimates | None:
     """The model's estimates without what is restricted, for the sizes and with the model of a survey."""
-    if survey is None:
-        return None
     start, cluster = survey.problem, _unrestricted_cluster(inputs, system)
     model = start.model
     if _states_software(inputs.query) and not start.has_own_steps:
@@ -449,7 +430,7 @@ def _unrestricted_estimates(
     return model_estimates(SURVEYS.surveyed(found, [each.num_accelerators for each in survey.sizes]))
 
 
-def where_trainable(estimates: Estimates, survey: Survey) -> Estimates | None:
+def _where_trainable(estimates: Estimates, survey: Survey) -> Estimates | None:
     """The estimates of sizes among which the stated batch can be shared out, by any strategy that fits.
 
     None where there is none. A curve of published times goes through sizes that nobody can train on with
@@ -489,45 +470,38 @@ def _user_steps(inputs: Inputs, start: Problem, runs: Sequence[UserRun]) -> User
     )
 
 
-def _measured(
-    inputs: Inputs,
-    system: RequestedSystem,
-    sizes: SizeRange,
-    *,
-    survey: Survey | None,
-    run_fit: UserFit | UserLevel | None,
-) -> Estimates | None:
+def _measured(inputs: Inputs, known: Assessment) -> Estimates | None:
     """Estimates from the user's steps; beyond sizes that ran only where the model is not fitted to them."""
-    runs = () if inputs.user.runs is None else inputs.user.runs.on(system.accelerator)
-    if not runs or system.cluster is None:
+    runs, nodes = inputs.runs_on(known.system.accelerator), known.cluster
+    if not runs or nodes is None:
         return None
     budget, workload = inputs.training.budget, inputs.training.workload
+    survey, run_fit = known.survey, known.run_fit
     links = None if survey is None else survey.problem.model.links
-    nodes = system.cluster if links is None else links.on(system.cluster)
+    nodes = nodes if links is None else links.on(nodes)
     advised = {} if survey is None else whole_trainings(runs, survey.problem)
     advised |= {} if survey is None or run_fit is None else recasts(run_fit.steps, survey)
     if not isinstance(run_fit, UserFit):
         return measured_estimates(
-            runs, budget, sizes.tried, cluster=nodes, workload=workload, recasts=advised
+            runs, budget, known.sizes.tried, cluster=nodes, workload=workload, recasts=advised
         )
     # Of other sizes, and of the curve, a model fitted to the runs is more certain than the runs alone.
     found = measured_estimates(runs, budget, (), cluster=None, workload=None, recasts=advised)
     return None if found is None else replace(found, curves=None)
 
 
-def _transferred(
-    inputs: Inputs, system: RequestedSystem, sizes: SizeRange, survey: Survey
-) -> tuple[Estimates | None, NearChip | None]:
+def _transferred(inputs: Inputs, known: Assessment) -> tuple[Estimates | None, NearChip | None]:
     """Results of the nearest chip of which they can be carried over to the sizes that the model times.
 
     Which chip that is does not depend on the sizes asked about.
     """
-    assert system.cluster is not None
+    assert known.cluster is not None
     assert inputs.scores is not None
     best, slug = results_of(inputs.scores).best, inputs.training.workload.slug
-    usual = usual_sizes(system)
-    for near in nearest_chips(best, slug, system.cluster.accelerator, usual, inputs.catalogue):
-        free = _free_estimates(inputs, system, _also_known(inputs, sizes, survey, near.chip.slug))
+    usual = usual_sizes(known.system)
+    for near in nearest_chips(best, slug, known.cluster.accelerator, usual, inputs.catalogue):
+        survey = _also_known(inputs, known, near.chip.slug)
+        free = None if survey is None else _free_estimates(inputs, known.system, survey)
         found = None if free is None else _from_chip(inputs, near, free)
         if found is not None:
             return found, near
@@ -561,28 +535,21 @@ def _from_chip(inputs: Inputs, near: NearChip, modelled: Estimates) -> Estimates
     return None if found is None else carried_by_model(found, modelled)
 
 
-def _bounds(
-    inputs: Inputs,
-    system: RequestedSystem,
-    sizes: SizeRange,
-    estimates: Sequence[Estimates],
-    *,
-    survey: Survey | None,
-    near: NearChip | None,
-) -> dict[int, tuple[OrderBound, ...]]:
+def _bounds(inputs: Inputs, known: Assessment) -> dict[int, tuple[OrderBound, ...]]:
     """Bounds on the times of a system from results of other chips of its maker; none where the user has runs.
 
     Where no result is of the chip itself, what is carried to a size from the others' results counts too.
     Others had no such restriction: it moves their times as it moves the system's own.
     """
-    assert system.cluster is not None
-    kinds = {each.estimator for each in estimates}
+    assert known.cluster is not None
+    near, survey, kinds = known.transferred, known.survey, {each.estimator for each in known.estimates}
     if inputs.scores is None or "published" not in kinds or "measured" in kinds or inputs.query.round:
         return {}
-    slug, own = inputs.training.workload.slug, system.cluster.accelerator
-    fixed = next((each for each in estimates if each.estimator == "model"), None)
-    restricts = bool(_restricted_by(inputs, system))
-    free = _unrestricted_estimates(inputs, system, survey) if restricts else fixed
+    slug, own = inputs.training.workload.slug, known.cluster.accelerator
+    free = fixed = next((each for each in known.estimates if each.estimator == "model"), None)
+    restricts = bool(_restricted_by(inputs, known.system))
+    if restricts:
+        free = None if survey is None else _unrestricted_estimates(inputs, known.system, survey)
     others = []
     for name in accelerators_of(inputs.scores.of(slug)):
         try:
@@ -592,13 +559,13 @@ def _bounds(
         chip = nodes.accelerator
         if name == own.slug or not (at_least_as_good(own, chip) or at_least_as_good(chip, own)):
             continue
-        found = published_estimates(_elsewhere(inputs, name, sizes.tried, with_curve=near is not None))
+        found = published_estimates(_elsewhere(inputs, name, known.sizes.tried, with_curve=near is not None))
         if found is not None and near is not None and free is not None:
             found = carried_by_model(found, free)
         if found is not None:
             others.append((nodes, found))
     modelled_s = None if free is None else {size: each.time_s.value for size, each in free.by_size.items()}
-    bounds = order_bounds(system.cluster, others, has_results=near is None, modelled_s=modelled_s)
+    bounds = order_bounds(known.cluster, others, has_results=near is None, modelled_s=modelled_s)
     if not restricts:
         return bounds
     ratios = {} if fixed is None or free is None else time_ratios(restricted=fixed, free=free)

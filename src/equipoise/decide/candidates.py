@@ -1,6 +1,6 @@
 """Candidates of a system from its estimates: combined time, interruptions, money, energy, constraints."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -53,6 +53,11 @@ class SystemCandidates(Struct, frozen=True, kw_only=True):
     candidates: tuple[Candidate, ...]
     curves: dict[Group, SizeCurve]
     rates: dict[PriceTerms, Rates]
+
+    @property
+    def system(self) -> RequestedSystem:
+        """The system itself."""
+        return self.assessment.system
 
     @property
     def allowed(self) -> tuple[Candidate, ...]:
@@ -191,7 +196,6 @@ def _priced(
     samples = None if batch is None else inputs.training.budget.samples_at(batch)
     steps = None if samples is None or batch is None else samples / batch
     step_s = None if steps is None else product(work_s, exact(1.0 / steps))
-    power = rates.accelerator_power_w
     precision = _ran_in(assessment, sized)
     candidate = Candidate(
         system=system.name,
@@ -211,7 +215,7 @@ def _priced(
         goodput=None if time_s is None else stopped.goodput,
         why_not=why_not if time_s is None else None,
         price=price,
-        power_w=None if power is None else power * rates.system_power.factor,
+        power_w=rates.power_w,
         usd=usd,
         charges=made_of,
         energy_j=None if paid is None else paid.energy_j,
@@ -259,7 +263,6 @@ def timed_candidate(
     """
     time_s = estimate.time_s
     paid = bill(num_accelerators, time_s, rates, measured_energy_j=energy_j)
-    power_w = rates.accelerator_power_w
     return Candidate(
         system=system.name,
         title=system.title,
@@ -271,7 +274,7 @@ def timed_candidate(
         time_s=time_s,
         goodput=exact(1.0),
         price=rates.price,
-        power_w=None if power_w is None else power_w * rates.system_power.factor,
+        power_w=rates.power_w,
         usd=_at_price(paid, time_s),
         energy_j=paid.energy_j,
         carbon_kg=paid.carbon_kg,
@@ -393,16 +396,10 @@ def _memory(assessment: Assessment, timed: TimedStrategy | None) -> MemoryUse | 
     )
 
 
-class _Drawn(Struct, frozen=True, kw_only=True):
-    """Equally likely working times about the combined ones. sizes: (n,) ascending; drawn_s: (n_draws, n)."""
+def _drawn(assessment: Assessment, sized: Sequence[_Sized]) -> dict[int, FloatArray] | None:
+    """Equally likely working times about the combined ones, by size, ascending: (n_draws,) each.
 
-    sizes: tuple[int, ...]
-    drawn_s: FloatArray
-
-
-def _drawn(assessment: Assessment, sized: Sequence[_Sized]) -> _Drawn | None:
-    """Draws at the sizes whose equilibria are of interest; None where there is no curve.
-
+    Of the sizes whose equilibria are of interest; None where there is no curve.
     Sizes below those of the curve have times too, carried there one by one: their errors are taken for those
     of the curve's smallest size.
     """
@@ -419,13 +416,13 @@ def _drawn(assessment: Assessment, sized: Sequence[_Sized]) -> _Drawn | None:
         return None
     drawn = curves_s(np.array([max(float(each.num_accelerators), domain.smallest) for each in known]))
     central = np.array([each.work_s.value for each in known])
-    return _Drawn(
-        sizes=tuple(each.num_accelerators for each in known),
-        drawn_s=np.asarray(drawn * central / medians(drawn)),
-    )
+    about_central = np.asarray(drawn * central / medians(drawn))
+    return {each.num_accelerators: about_central[:, place] for place, each in enumerate(known)}
 
 
-def _curve(assessment: Assessment, members: Sequence[Candidate], drawn: _Drawn) -> SizeCurve | None:
+def _curve(
+    assessment: Assessment, members: Sequence[Candidate], drawn: Mapping[int, FloatArray]
+) -> SizeCurve | None:
     """What equilibria rest on: the times of the sizes whose time can be estimated, and draws about them.
 
     From the fewest that may be taken on: against a smaller one, nobody sees what an efficiency means.
@@ -436,11 +433,10 @@ def _curve(assessment: Assessment, members: Sequence[Candidate], drawn: _Drawn) 
         for each in members
         if each.time_s is not None and each.num_accelerators >= fewest
     }
-    places = [index for index, size in enumerate(drawn.sizes) if size in times]
-    if len(places) < _ENOUGH_SIZES:
+    sizes = tuple(size for size in drawn if size in times)
+    if len(sizes) < _ENOUGH_SIZES:
         return None
-    sizes = tuple(drawn.sizes[index] for index in places)
-    central = np.array([each.time_s.value for size in sizes if (each := times[size]).time_s is not None])
+    central = np.array([times[size].known_time_s.value for size in sizes])
     stretch = np.array([times[size].work_s.value for size in sizes])
     shown = assessment.sizes.shown_most
     wanted = [each.num_accelerators for each in members if each.num_accelerators <= shown]
@@ -448,7 +444,7 @@ def _curve(assessment: Assessment, members: Sequence[Candidate], drawn: _Drawn) 
     return SizeCurve(
         sizes=sizes,
         central_s=central,
-        drawn_s=np.asarray(drawn.drawn_s[:, places] * central / stretch),
+        drawn_s=np.stack([drawn[size] for size in sizes], axis=1) * central / stretch,
         limited_by=assessment.sizes.limited_by if is_whole else "data",
     )
 

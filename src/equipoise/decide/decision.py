@@ -54,10 +54,10 @@ from equipoise.decide.select import (
     Rule,
     Selection,
     choose,
-    figures_of,
     flips,
     select,
     time_values,
+    timed_figures,
     tornado_of,
 )
 from equipoise.decide.strategies.strategy_search import Problem
@@ -157,15 +157,16 @@ def collect_candidates(
     refused: list[EvidenceError] = []
     for assessment in assessments:
         candidates = system_candidates(inputs, assessment)
-        has_none = not candidates.candidates and not _lacks_memory(assessment)
-        if has_none and not _runs_on_another_size(assessment):
+        # Where memory is what is short, or another size runs, the answer says so.
+        lacks_memory = any(each.reason == "memory_bytes" for each in rejections(assessment))
+        if not (candidates.candidates or lacks_memory or _runs_on_another_size(assessment)):
             refused.append(_no_estimate(inputs, assessment))
         else:
             found.append(candidates)
     if not found:
         _refuse(refused, unusable(inputs.user.traces))
     if query.budget_usd is not None and all(map(_is_unpriced, found)):
-        system = found[0].assessment.system
+        system = found[0].system
         raise UsageError(f"--budget needs a price of {system.accelerator}: give --price {system.name}=USD")
     return Collected(inputs=inputs, systems=tuple(found), refused=tuple(refused))
 
@@ -250,18 +251,18 @@ def _least_in_time(refusal: Refusal, found: Collected, scores: Scores | None) ->
     least: dict[str, Candidate] = {}
     for doublings in _DOUBLINGS_BEYOND:
         larger = {
-            one.assessment.system.name: most
+            one.system.name: most
             for one in found.systems
-            if _breaks_more_than_size(least.get(one.assessment.system.name))
+            if _breaks_more_than_size(least.get(one.system.name))
             and (most := _most_in_time(query, one, doublings)) is not None
         }
         if not larger:
             break
         asked = replace(query, max_accelerators=max(larger.values()))
         farther = collect_candidates(asked, found.inputs.catalogue, scores, runs=found.inputs.user.runs)
-        tried = {each.assessment.system.name: each.allowed for each in farther.systems}
+        tried = {each.system.name: each.allowed for each in farther.systems}
         for one in found.systems:
-            name = one.assessment.system.name
+            name = one.system.name
             if name in larger and (size := _least_beyond(one, tried.get(name, ()))) is not None:
                 least[name] = size
     return least
@@ -279,7 +280,7 @@ def _most_in_time(query: TrainingQuery, one: SystemCandidates, doublings: int | 
     """
     most = one.assessment.sizes.most
     times = [each.time_s.value for each in one.allowed if each.time_s is not None]
-    if not times or one.assessment.system.stock is not None:
+    if not times or one.system.stock is not None:
         return None
     ideal = most * min(times) / query.within_s  # at perfect scaling
     if ideal <= most or most >= LARGE_SYSTEM:
@@ -323,7 +324,7 @@ def _open_systems(found: Collected) -> set[str]:
     query = found.inputs.query
     if query.max_accelerators is not None or query.compares_rentable:
         return set()
-    systems = (one.assessment.system for one in found.systems)
+    systems = (one.system for one in found.systems)
     return {each.name for each in systems if each.stock is None and not each.is_desktop}
 
 
@@ -341,8 +342,7 @@ def _with_sizes_beyond_limits(found: Collected, least: Mapping[str, Candidate]) 
     if not added:
         return found
     systems = (
-        _with_beyond(one, added[name]) if (name := one.assessment.system.name) in added else one
-        for one in found.systems
+        _with_beyond(one, added[name]) if (name := one.system.name) in added else one for one in found.systems
     )
     return replace(found, systems=tuple(systems))
 
@@ -369,12 +369,12 @@ def _on_spot(found: Collected) -> Candidate | None:
     moved = [
         with_terms(found.inputs, one.assessment, each, "spot")
         for one in found.systems
-        if one.assessment.cluster is not None and one.assessment.system.usd_per_accelerator_hour is None
+        if one.assessment.cluster is not None and one.system.usd_per_accelerator_hour is None
         for each in one.candidates
         if any(limit.name == "budget_usd" for limit in each.broken)
     ]
     kept = {each.id: each for each in moved if each.time_s is not None and not each.broken}
-    best = choose([figures_of(each) for each in kept.values()], rule_of(query), {})
+    best = choose(timed_figures(kept.values()), rule_of(query), {})
     return None if best is None else kept[best]
 
 
@@ -399,11 +399,8 @@ def answer_of(collected: Collected) -> Answer:
     curves = {group: curve for one in found for group, curve in one.curves.items()}
     selection = select(candidates, rule, curves)
     best = selection.recommended
-    own = next(
-        (one for one in found if best is not None and one.assessment.system.name == best.system), found[0]
-    )
-    group = None if best is None else (best.system, best.terms)
-    equilibria = () if group is None else selection.equilibria.get(group, ())
+    own = next((one for one in found if best is not None and one.system.name == best.system), found[0])
+    equilibria = () if best is None else selection.equilibria.get(best.group, ())
     bought, unbought = _bought(query, own, best)
     survey = own.assessment.survey
     offered = system_offers(candidates, best, rule, selection.balance)
@@ -421,7 +418,7 @@ def answer_of(collected: Collected) -> Answer:
         limited_by=default_answer(equilibria).limited_by if equilibria else None,
         frontier=selection.frontier,
         flips=changes,
-        time_values=time_values([figures_of(each) for each in candidates if each.time_s is not None], rule),
+        time_values=time_values(timed_figures(candidates), rule),
         offers=offered,
         alternatives=() if best is None else alternatives(candidates, best, rule, offered, changes),
         rejected=tuple(each for one in found for each in rejections(one.assessment)),
@@ -487,11 +484,6 @@ def _nothing_runs(found: Sequence[SystemCandidates]) -> Refusal:
     ]
     closest = min(short, key=lambda each: each.needed / each.limit, default=None)
     return Refusal(cheapest=None, fastest=None, relaxations=() if closest is None else (closest,))
-
-
-def _lacks_memory(assessment: Assessment) -> bool:
-    """Whether strategies were left out for want of memory."""
-    return any(each.reason == "memory_bytes" for each in rejections(assessment))
 
 
 def _runs_on_another_size(assessment: Assessment) -> bool:
@@ -644,7 +636,7 @@ def _system(
         equilibria=selection.equilibria.get(first, ()),
         balance_size=selection.balance.get(first),
         best_strategies=_best_strategies(inputs, one, best) if is_best and best is not None else (),
-        user_runs=() if inputs.user.runs is None else inputs.user.runs.on(system.accelerator),
+        user_runs=inputs.runs_on(system.accelerator),
         rejected=tuple(rejections(assessment)),
         unfit=tuple(unfit_sizes(assessment, {each.num_accelerators for each in one.candidates})),
         records=tuple(records(inputs, assessment, best if is_best else None)),
@@ -672,7 +664,7 @@ def _best_strategies(inputs: Inputs, one: SystemCandidates, best: Candidate) -> 
     if survey is None or best.strategy is None:
         return ()
     rivals = SURVEYS.compared(survey, best.strategy, num_found=max(inputs.query.num_strategies, 1))
-    rates = rates_of(inputs.query, one.assessment.system, best.terms)
+    rates = rates_of(inputs.query, one.system, best.terms)
     return tuple(with_strategy(inputs, one.assessment, best, each, rates) for each in rivals)
 
 
@@ -739,8 +731,8 @@ def _outside_of_budgets(query: TrainingQuery, found: Sequence[SystemCandidates])
     if query.budget_usd is None:
         return []
     return [
-        f"No price of {one.assessment.system.accelerator} is known, so the budget cannot be checked: give "
-        f"--price {one.assessment.system.name}=USD."
+        f"No price of {one.system.accelerator} is known, so the budget cannot be checked: give "
+        f"--price {one.system.name}=USD."
         for one in found
         if _is_unpriced(one)
     ]
@@ -748,7 +740,7 @@ def _outside_of_budgets(query: TrainingQuery, found: Sequence[SystemCandidates])
 
 def _does_not_fit(found: Sequence[SystemCandidates]) -> Sequence[str]:
     return [
-        f"{NOTHING_FITS}{one.assessment.system.title}: it {why}."
+        f"{NOTHING_FITS}{one.system.title}: it {why}."
         for one in found
         if (why := nothing_fits(one.assessment)) is not None
     ]

@@ -10,8 +10,9 @@ from equipoise.calibration import EstimatorName, EvidenceSource
 from equipoise.intervals import Interval
 from equipoise.scaling.equilibrium import Limit
 from equipoise.scaling.laws import Domain, FloatArray
+from equipoise.spec.hardware import PriceTerms
 
-Group: TypeAlias = tuple[str, str]  # system and terms
+Group: TypeAlias = tuple[str, PriceTerms]  # a system and the terms it is had on
 Curves: TypeAlias = Callable[[FloatArray], FloatArray]
 Grade: TypeAlias = Literal["measured", "published", "carried", "calibrated", "priors"]
 BoundKind: TypeAlias = Literal["at_most", "at_least"]

@@ -63,12 +63,12 @@ class RecordedPrediction(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse what no later run can be compared with."""
-        for name, value in (
-            ("num_accelerators", self.num_accelerators),
-            ("batch", self.global_batch_samples),
+        for name, value, most in (
+            ("num_accelerators", self.num_accelerators, MAX_ACCELERATORS),
+            ("batch", self.global_batch_samples, _MAX_SAMPLES),
         ):
-            most = MAX_ACCELERATORS if name == "num_accelerators" else _MAX_SAMPLES
-            if value is not None and not (_is_whole(value) and 1 <= value <= most):
+            is_whole = isinstance(value, int) and not isinstance(value, bool)
+            if value is not None and not (is_whole and 1 <= value <= most):
                 raise UsageError(
                     f"a prediction has {name}={value!r}; expected a whole number, at most {most:,}"
                 )
@@ -196,10 +196,6 @@ def _is_same_strategy(row: Mapping[str, Any], predicted: str | None) -> bool:
 def is_text(value: object) -> bool:
     """Whether it is a text short enough for a line."""
     return isinstance(value, str) and len(value) <= _MAX_TEXT
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_amount(value: object) -> bool:
@@ -444,7 +440,6 @@ class Running(Struct, frozen=True, kw_only=True):
     num_measured: those of which something was measured. level: of the intervals.
     """
 
-    path: Path
     num_predictions: int
     num_measured: int
     record: HeldOutErrors
@@ -462,7 +457,7 @@ class LedgerReport(Struct, frozen=True, kw_only=True):
     @property
     def running(self) -> Running | None:
         """How wrong they were; None where nothing was measured of any."""
-        return running_of(self.ledger.path, self.entries)
+        return running_of(self.entries)
 
 
 def running(path: Path | None = None, *, accelerator: str | None = None) -> Running | None:
@@ -472,23 +467,22 @@ def running(path: Path | None = None, *, accelerator: str | None = None) -> Runn
     """
     ledger = read_ledger(path or ledger_path())
     chosen = [each for each in ledger.entries if accelerator in {None, each.prediction.accelerator}]
-    return running_of(ledger.path, chosen)
+    return running_of(chosen)
 
 
-def running_of(path: Path, entries: Sequence[LedgerEntry]) -> Running | None:
+def running_of(entries: Sequence[LedgerEntry]) -> Running | None:
     """The running error of entries; None where nothing was measured of any.
 
     Assumes each measured prediction counts once, however many repetitions it has.
     """
-    errors = [each.error for each in entries if each.error is not None]
-    if not errors:
-        return None
     measured = [each for each in entries if each.error is not None]
+    if not measured:
+        return None
+    errors = [each.error for each in measured if each.error is not None]
     sizes = sorted(abs(error) for error in errors)
     names = sorted({each.prediction.workload or "your model" for each in measured})
     more = " and others" if len(names) > _MOST_NAMES else ""
     return Running(
-        path=path,
         num_predictions=len(entries),
         num_measured=len(errors),
         record=HeldOutErrors(

@@ -15,7 +15,7 @@ from equipoise.decide.candidates import SystemCandidates, system_candidates
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.question.systems import RequestedSystem, usual_most
 from equipoise.decide.question.training import fixed_budget
-from equipoise.decide.select import Rule, choose, figures_of
+from equipoise.decide.select import Rule, choose, timed_figures
 from equipoise.decide.user_evidence import UserEvidence
 from equipoise.errors import SpecError
 from equipoise.spec.transformer import Transformer
@@ -253,9 +253,8 @@ class TriedModel(Struct, frozen=True, kw_only=True):
 
     def fastest_within(self, query: TrainingQuery) -> Candidate:
         """The fastest of the candidates that keep budget and deadline, of which there is one."""
-        figures = [figures_of(each) for each in self.candidates if each.time_s is not None]
         rule = Rule(objective="time", deadline_s=query.within_s, spend_usd=query.spend_usd)
-        chosen = choose(figures, rule, {})
+        chosen = choose(timed_figures(self.candidates), rule, {})
         return next(each for each in self.candidates if each.id == chosen)
 
 
@@ -266,7 +265,7 @@ def of_usual_sizes(query: TrainingQuery, one: SystemCandidates) -> tuple[Candida
     """
     if states_sizes(query, one):
         return one.allowed
-    usual = usual_most(query, one.assessment.system, None)
+    usual = usual_most(query, one.system, None)
     beyond = (each.num_accelerators for each in one.allowed if each.num_accelerators >= usual)
     most = min(beyond, default=usual)  # whole nodes may be more
     return tuple(each for each in one.allowed if each.num_accelerators <= most)
@@ -274,7 +273,7 @@ def of_usual_sizes(query: TrainingQuery, one: SystemCandidates) -> tuple[Candida
 
 def states_sizes(query: TrainingQuery, one: SystemCandidates) -> bool:
     """Whether the question says up to how many accelerators of a system there are."""
-    stated = (query.max_accelerators, query.sizes, query.num_nodes, one.assessment.system.stock)
+    stated = (query.max_accelerators, query.sizes, query.num_nodes, one.system.stock)
     return any(each is not None for each in stated)
 
 

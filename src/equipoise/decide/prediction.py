@@ -35,7 +35,7 @@ from equipoise.decide.evidence import Estimate
 from equipoise.decide.ledger import RecordedPrediction
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.question.systems import RequestedSystem, rates_of, requested_systems
-from equipoise.decide.select import figures_of, time_values
+from equipoise.decide.select import time_values, timed_figures
 from equipoise.decide.strategies.strategy_search import Problem
 from equipoise.decide.strategies.surveys import SURVEYS, SizeRange, remedy
 from equipoise.decide.user_evidence.runs import UserRuns
@@ -317,7 +317,7 @@ def _of_curve(query: TrainingQuery, catalogue: Catalogue, curve: TimeCurve) -> P
         outside={each.num_accelerators: each.outside for each in curve.predictions if each.outside},
         equilibria=found,
         no_equilibria=None if found else _NO_EQUILIBRIA,
-        time_values=time_values([figures_of(each) for each in within], rule_of(query)),
+        time_values=time_values(timed_figures(within), rule_of(query)),
         law=curve.law,
         evidence=curve.evidence,
         notes=curve.notes,

@@ -5,7 +5,7 @@ What would change it is solved for by choosing again with one input moved.
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -113,7 +113,7 @@ def select(candidates: Sequence[Candidate], rule: Rule, curves: Mapping[Group, S
 
     candidates: of all systems, sizes and terms. curves: by system and terms.
     """
-    figures = [figures_of(each) for each in candidates if each.time_s is not None]
+    figures = timed_figures(candidates)
     equilibria = {
         group: discrete_equilibria(
             curve.sizes,
@@ -142,18 +142,22 @@ def select(candidates: Sequence[Candidate], rule: Rule, curves: Mapping[Group, S
 
 def figures_of(candidate: Candidate) -> Figures:
     """The numbers of a candidate whose time can be estimated."""
-    assert candidate.time_s is not None
     sized = [each.is_kept for each in candidate.constraints if each.name in _OF_SIZE]
     return Figures(
         id=candidate.id,
-        group=(candidate.system, candidate.terms),
+        group=candidate.group,
         num_accelerators=candidate.num_accelerators,
-        time_s=candidate.time_s.value,
+        time_s=candidate.known_time_s.value,
         usd=None if candidate.usd is None else candidate.usd.value,
         energy_j=None if candidate.energy_j is None else candidate.energy_j.value,
         is_within_size=all(sized),
         charges=candidate.charges,
     )
+
+
+def timed_figures(candidates: Iterable[Candidate]) -> list[Figures]:
+    """The numbers of the candidates whose time can be estimated."""
+    return [figures_of(each) for each in candidates if each.time_s is not None]
 
 
 def choose(figures: Sequence[Figures], rule: Rule, balance: Mapping[Group, int | None]) -> str | None:
@@ -399,7 +403,7 @@ def flips(
     Prices of every system, the speed of the recommended one (as MFU where it is known), the limits, the value
     of an hour.
     """
-    figures = [figures_of(each) for each in candidates if each.time_s is not None]
+    figures = timed_figures(candidates)
     decides_price = (
         rule.objective != "balance"
         or len({each.group for each in figures}) != 1
@@ -428,7 +432,7 @@ def _prices(
     paid: dict[Group, dict[str, float]] = defaultdict(dict)
     for each in candidates:
         if each.price is not None and each.price.usd_per_accelerator_hour > 0.0:
-            paid[each.system, each.terms][each.id] = each.price.usd_per_accelerator_hour
+            paid[each.group][each.id] = each.price.usd_per_accelerator_hour
     for group, by_candidate in paid.items():
 
         def chosen_at(factor: float, group: Group = group) -> str | None:
@@ -457,12 +461,11 @@ def _speed(
         moved = [each.moved(time=factor) if each.group[0] == best.system else each for each in figures]
         return choose(moved, rule, balance)
 
-    assert best.time_s is not None
     return _Moved(
         quantity=f"{'time' if best.mfu is None else 'MFU'} on {best.system}",
         system=best.system,
         unit="s" if best.mfu is None else "fraction",
-        value=best.time_s.value if best.mfu is None else best.mfu,
+        value=best.known_time_s.value if best.mfu is None else best.mfu,
         chosen_at=chosen_at,
         is_speed=best.mfu is not None,
     )

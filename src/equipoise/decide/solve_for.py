@@ -127,6 +127,11 @@ class Reaches(Struct, frozen=True, kw_only=True):
     chosen_for_you: tuple[str, ...]
     notes: tuple[str, ...]
 
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """The training to do on each system, the furthest first."""
+        return tuple(each.recommended for each in (self.best, *self.others))
+
 
 def solve_for(query: TrainingQuery, *, scores: Scores | None, catalogue: Catalogue | None = None) -> Reaches:
     """The most tokens, or the largest model, that the question's budget and deadline allow on each system.
@@ -161,7 +166,7 @@ def solve_for(query: TrainingQuery, *, scores: Scores | None, catalogue: Catalog
     if not found:
         raise refused[0]
     ordered = sorted(found, key=lambda each: -each.size.value)
-    best = next(each for each in collected.systems if each.assessment.system.name == ordered[0].system)
+    best = next(each for each in collected.systems if each.system.name == ordered[0].system)
     chosen = tuple(_most_words(query, best, ordered[0].recommended))
     if query.ask == "tokens":
         samples = ordered[0].training_budget.value / _unit_tokens(ordered[0].workload)
@@ -267,7 +272,7 @@ def _unit_tokens(workload: Workload) -> int:
 
 def _tokens(asked: _Asked, collected: Collected, one: SystemCandidates) -> BudgetReach:
     """The number of accelerators that trains on the most tokens."""
-    query, inputs, title = asked.query, collected.inputs, one.assessment.system.title
+    query, inputs, title = asked.query, collected.inputs, one.system.title
     allowed = of_usual_sizes(query, one)
     if not allowed:
         raise EvidenceError(
@@ -284,7 +289,7 @@ def _tokens(asked: _Asked, collected: Collected, one: SystemCandidates) -> Budge
         ask="tokens",
         question=query,
         workload=workload,
-        system=one.assessment.system.name,
+        system=one.system.name,
         title=title,
         training_budget=most.amount,
         unit="samples" if workload.budget_tokens is None else "tokens",
@@ -299,7 +304,7 @@ def _tokens(asked: _Asked, collected: Collected, one: SystemCandidates) -> Budge
 
 def _most_words(query: TrainingQuery, one: SystemCandidates, best: Candidate) -> Iterator[str]:
     """Up to how many accelerators were tried, where as many are taken and the question leaves it open."""
-    usual = usual_most(query, one.assessment.system, None)
+    usual = usual_most(query, one.system, None)
     if not states_sizes(query, one) and best.num_accelerators >= usual:
         yield f"at most {best.num_accelerators:,} accelerators (--max-accelerators)"
 
@@ -318,11 +323,7 @@ def _fastest_of_the_best(within: Sequence[Within]) -> Within:
     most = max(each.amount.value for each in within)
     good = [each for each in within if each.amount.value >= most * (1.0 - _AS_GOOD)]
 
-    def time_per_token_s(each: Within) -> float:
-        assert each.candidate.time_s is not None
-        return each.candidate.time_s.value / each.amount.value
-
-    return min(good, key=time_per_token_s)
+    return min(good, key=lambda each: each.candidate.known_time_s.value / each.amount.value)
 
 
 class _SizeSolver(Struct, frozen=True, kw_only=True):
@@ -464,7 +465,7 @@ def _model(query: TrainingQuery, inputs: Inputs, one: SystemCandidates) -> Budge
         )
     if one.assessment.cluster is None:
         raise EvidenceError(
-            f"{one.assessment.system.title} is not in the catalogue: models of other sizes cannot be timed",
+            f"{one.system.title} is not in the catalogue: models of other sizes cannot be timed",
             missing=("its facts: --hardware FILE.toml",),
         )
     if base.trained != "full":
@@ -472,7 +473,7 @@ def _model(query: TrainingQuery, inputs: Inputs, one: SystemCandidates) -> Budge
             f"{base.title} trains adapters, whose tokens do not follow from parameters",
             missing=("a workload that trains all weights: `equipoise list workloads`",),
         )
-    family = ModelFamily(query=query, inputs=inputs, system=one.assessment.system)
+    family = ModelFamily(query=query, inputs=inputs, system=one.system)
     family.largest("value")
     found = family.largest_fitting()
     if found is None:
@@ -484,7 +485,6 @@ def _model(query: TrainingQuery, inputs: Inputs, one: SystemCandidates) -> Budge
         )
     found = _hardly_smaller(query, family, found)
     best = found.fastest_within(query)
-    assert best.time_s is not None
     limit, larger = _limit(query, best, found, family)
     count = float(found.shape.params)
     size = Interval(
@@ -492,14 +492,14 @@ def _model(query: TrainingQuery, inputs: Inputs, one: SystemCandidates) -> Budge
         # Where the high end of time or money allows no model, the smallest there is ends the interval.
         low=min(family.largest("high") or float(family.smallest.shape.params), count),
         high=max(family.largest("low"), count),
-        level=best.time_s.level,
+        level=best.known_time_s.level,
     )
     return BudgetReach(
         ask="model",
         question=query,
         workload=base,
-        system=one.assessment.system.name,
-        title=one.assessment.system.title,
+        system=one.system.name,
+        title=one.system.title,
         training_budget=product(
             exact(query.tokens_per_param * found.shape.active_params / found.shape.params, level=size.level),
             size,
@@ -535,9 +535,7 @@ def _hardly_smaller(query: TrainingQuery, family: ModelFamily, largest: TriedMod
     near = family.at(largest.shape.params * (1.0 - _AS_GOOD))
 
     def pace(each: TriedModel) -> float:
-        best = each.fastest_within(query)
-        assert best.time_s is not None
-        return best.time_s.value / float(each.shape.params) ** 2
+        return each.fastest_within(query).known_time_s.value / float(each.shape.params) ** 2
 
     is_near = near.used["value"] <= 1.0 and near.shape.params < largest.shape.params
     return near if is_near and pace(near) < pace(largest) * (1.0 - _MUCH_FASTER) else largest
@@ -562,18 +560,16 @@ def _limit(
     if not timed:
         return "memory", None
     least = min(timed, key=lambda each: used_fraction(query, each, "value"))
-    assert least.time_s is not None
     limit = _nearest_limit(query, least)
     # Where the next one is far beyond, models between were left out: the search was near enough to the end.
     used, needed = (used_fraction(query, each, "value") for each in (best, least))
     if used >= _NEARLY_USED or needed > _NEXT_NEEDS:
         return limit, None
     usd = None if least.usd is None else least.usd.value
-    return limit, LargerModel(params=float(beyond.shape.params), time_s=least.time_s.value, usd=usd)
+    return limit, LargerModel(params=float(beyond.shape.params), time_s=least.known_time_s.value, usd=usd)
 
 
 def _nearest_limit(query: TrainingQuery, each: Candidate) -> ReachLimit:
     """Which of budget and deadline a training uses more of."""
-    assert each.time_s is not None
     spent = 0.0 if each.usd is None else each.usd.value / query.spend_usd
-    return "budget" if spent >= each.time_s.value / query.within_s else "deadline"
+    return "budget" if spent >= each.known_time_s.value / query.within_s else "deadline"

@@ -339,6 +339,12 @@ class Rates(Struct, frozen=True, kw_only=True):
     electricity: Electricity | None = None
     others: tuple[Price, ...] = ()
 
+    @property
+    def power_w(self) -> float | None:
+        """Watts of an accelerator and its share of the system; None is not known."""
+        rated_w = self.accelerator_power_w
+        return None if rated_w is None else rated_w * self.system_power.factor
+
 
 class Bill(Struct, frozen=True, kw_only=True):
     """What a run costs; usd: rent, or the electricity of an owned machine. None where it is not known.

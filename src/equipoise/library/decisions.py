@@ -3,7 +3,7 @@
 A question may come from a TOML file; what is given besides comes first.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import partial
 from inspect import Parameter, signature
@@ -150,18 +150,14 @@ CANDIDATE_COLUMNS: Final[Mapping[str, type]] = {
 }
 
 
-def candidate_rows(
-    candidates: Sequence[Candidate], *, recommended: Candidate | None = None
-) -> list[dict[str, Any]]:
+def candidate_rows(found: "Answer | Prediction | Reaches") -> list[dict[str, Any]]:
     """A row per candidate, with the columns of CANDIDATE_COLUMNS; null where a value is not known.
 
     accelerator: the accelerator or system asked for, as in `id`; chip: its chip. published_s: the fastest
     result that was submitted of the same system and size.
     """
-    return [
-        candidate_row(each, is_best=recommended is not None and each.id == recommended.id)
-        for each in candidates
-    ]
+    best = found.recommended if isinstance(found, Answer) else None
+    return [candidate_row(each, is_best=best is not None and each.id == best.id) for each in found.candidates]
 
 
 def candidate_row(each: Candidate, *, is_best: bool) -> dict[str, Any]:
@@ -286,64 +282,41 @@ def result_of(
     """
     if scores is None:
         scores = published(data=query.data, also=query.also)
+    found: Any
     if verb == "predict":
-        return _prediction(query, scores)
-    if query.ask is not None:
-        return _reaches(query, scores, known)
-    from equipoise.decide.decision import answer  # noqa: PLC0415 - each verb loads its own
+        from equipoise.decide.prediction import predict as predicted  # noqa: PLC0415 - each verb loads its own
 
-    found = answer(query, scores=scores, catalogue=known, progress=progress)
-    return Result(record=found, presentation=_shown_answer(verb))
+        found = predicted(query, scores=scores)
+    elif query.ask is not None:
+        from equipoise.decide.solve_for import solve_for  # noqa: PLC0415 - as above
 
+        found = solve_for(query, scores=scores, catalogue=known)
+    else:
+        from equipoise.decide.decision import answer  # noqa: PLC0415 - as above
 
-def _prediction(query: TrainingQuery, scores: Scores) -> "Result[Prediction]":
-    from equipoise.decide.prediction import predict as predicted  # noqa: PLC0415 - as in result_of
-
-    return Result(record=predicted(query, scores=scores), presentation=_shown_prediction())
-
-
-def _reaches(query: TrainingQuery, scores: Scores, known: Catalogue | None) -> "Result[Reaches]":
-    from equipoise.decide.solve_for import solve_for  # noqa: PLC0415 - as in result_of
-
-    return Result(record=solve_for(query, scores=scores, catalogue=known), presentation=_shown_reaches())
+        found = answer(query, scores=scores, catalogue=known, progress=progress)
+    return Result(record=found, presentation=_shown(verb, query.ask is not None))
 
 
-def _shown_answer(verb: DecisionVerb) -> Presentation[Answer]:
-    from equipoise.report.pages.answer import ANSWER  # noqa: PLC0415 - as in result_of
+def _shown(verb: DecisionVerb, is_reach: bool) -> Presentation[Any]:  # noqa: FBT001 - pickled by position
+    """How an answer is shown, a prediction, or what the limits allow."""
+    page: Any  # and fields: of the one record or the other
+    fields: Any
+    if is_reach or verb == "predict":
+        from equipoise.report.pages.prediction import PREDICTION, REACH  # noqa: PLC0415 - as in result_of
 
+        page, fields = (REACH, reach_fields) if is_reach else (PREDICTION, prediction_fields)
+    else:
+        from equipoise.report.pages.answer import ANSWER  # noqa: PLC0415 - as in result_of
+
+        page, fields = ANSWER, answer_fields
     return Presentation(
         verb=verb,
-        fields=answer_fields,
+        fields=fields,
         columns=CANDIDATE_COLUMNS,
-        rows=lambda found: candidate_rows(found.candidates, recommended=found.recommended),
-        page=ANSWER,
-        made_by=partial(_shown_answer, verb),
-    )
-
-
-def _shown_prediction() -> "Presentation[Prediction]":
-    from equipoise.report.pages.prediction import PREDICTION  # noqa: PLC0415 - as in result_of
-
-    return Presentation(
-        verb="predict",
-        fields=prediction_fields,
-        columns=CANDIDATE_COLUMNS,
-        rows=lambda found: candidate_rows(found.candidates),
-        page=PREDICTION,
-        made_by=_shown_prediction,
-    )
-
-
-def _shown_reaches() -> "Presentation[Reaches]":
-    from equipoise.report.pages.prediction import REACH  # noqa: PLC0415 - as in result_of
-
-    return Presentation(
-        verb="advise",
-        fields=reach_fields,
-        columns=CANDIDATE_COLUMNS,
-        rows=lambda found: candidate_rows([each.recommended for each in (found.best, *found.others)]),
-        page=REACH,
-        made_by=_shown_reaches,
+        rows=candidate_rows,
+        page=page,
+        made_by=partial(_shown, verb, is_reach),
     )
 
 

@@ -18,13 +18,13 @@ from equipoise.units import plural
 Tone: TypeAlias = Literal["good", "bad", "plain", "quiet"]
 
 
-class Strong(Struct, frozen=True, kw_only=True):
+class Strong(Struct, frozen=True):
     """Words that carry the sentence."""
 
     text: str
 
 
-class Code(Struct, frozen=True, kw_only=True):
+class Code(Struct, frozen=True):
     """Something to type, or a path."""
 
     text: str
@@ -37,16 +37,6 @@ Labelled: TypeAlias = tuple[str, Spans]
 
 def _spans(words: Spans) -> tuple[Span, ...]:
     return words if isinstance(words, tuple) else (words,)
-
-
-def strong(text: str) -> Strong:
-    """Words that carry the sentence."""
-    return Strong(text=text)
-
-
-def code(text: str) -> Code:
-    """Something to type, or a path."""
-    return Code(text=text)
 
 
 class Prose(Struct, frozen=True, kw_only=True):
@@ -115,17 +105,10 @@ class Tiles(Struct, frozen=True, kw_only=True):
     items: tuple[Tile, ...]
 
 
-class Fact(Struct, frozen=True, kw_only=True):
-    """One line of an answer: what it is about, and what it comes to."""
-
-    label: str
-    spans: tuple[Span, ...]
-
-
 class Facts(Struct, frozen=True, kw_only=True):
-    """A few lines under each other, their labels in a separate column."""
+    """A few lines under each other: what each is about, in a separate column, and what it comes to."""
 
-    items: tuple[Fact, ...]
+    items: tuple[tuple[str, tuple[Span, ...]], ...]
 
 
 def tiles(items: Iterable[Tile]) -> Tiles:
@@ -135,7 +118,7 @@ def tiles(items: Iterable[Tile]) -> Tiles:
 
 def facts(items: Iterable[Labelled]) -> Facts:
     """Lines of an answer, each a label and what is said of it."""
-    return Facts(items=tuple(Fact(label=label, spans=_spans(words)) for label, words in items))
+    return Facts(items=tuple((label, _spans(words)) for label, words in items))
 
 
 class Column(Struct, frozen=True, kw_only=True):

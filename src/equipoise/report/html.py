@@ -181,8 +181,7 @@ def _tile(tile: Tile) -> Html:
 
 def _facts(block: Facts) -> Html:
     rows = (
-        concatenated(element("dt", each.label), element("dd", *map(_span, each.spans)))
-        for each in block.items
+        concatenated(element("dt", label), element("dd", *map(_span, spans))) for label, spans in block.items
     )
     return element("dl", *rows, class_="facts")
 
@@ -417,7 +416,8 @@ def fragment(page: Page[Shown], findings: Shown) -> Html:
 
 
 def _head(title: str, description: str, scripts: tuple[str, ...]) -> Html:
-    hashes = " ".join(f"'sha256-{_sha256(script)}'" for script in scripts)
+    digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
+    hashes = " ".join(f"'sha256-{digest}'" for digest in digests)
     policy = (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"
@@ -435,10 +435,6 @@ def _head(title: str, description: str, scripts: tuple[str, ...]) -> Html:
             "style", Html(_asset("dark.css")), id="dark", media="screen and (prefers-color-scheme: dark)"
         ),
     )
-
-
-def _sha256(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 @cache

@@ -3,6 +3,7 @@
 import datetime as dt
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -107,6 +108,7 @@ def evidence_of(answer: Answer) -> tuple[WeightedSource, ...]:
 
 # Digits of a calculated float: the last ones differ from machine to machine.
 _NUM_DIGITS = 6
+_rounded: Final = partial(significant, num_digits=_NUM_DIGITS, keeps_whole=True)
 # Of what an allocation minimises; seconds otherwise.
 _UNITS = {"cost": "usd", "energy": "j"}
 
@@ -124,7 +126,8 @@ def fields_of(record: object, **names: str | None) -> dict[str, Any]:
     for field in record.__struct_fields__:
         value, name = getattr(record, field), names.get(field, field)
         is_written = field not in left_out and name is not None
-        if is_written and not isinstance(value, np.ndarray) and not _is_function(value):
+        is_function = callable(value) and not isinstance(value, Struct)
+        if is_written and not isinstance(value, np.ndarray) and not is_function:
             found[str(name)] = plain(value)
     return found
 
@@ -141,10 +144,6 @@ def candidate_fields(candidate: Candidate) -> dict[str, Any]:
     """A candidate: `accelerator` is that of the question, a system too, as in `id`; `chip`: its chip."""
     found = fields_of(candidate)
     return found | {"accelerator": found.pop("system"), "chip": candidate.accelerator}
-
-
-def _is_function(value: object) -> bool:
-    return callable(value) and not isinstance(value, Struct)
 
 
 def plain(value: Any) -> Any:  # noqa: ANN401 - any JSON value
@@ -176,18 +175,14 @@ def cluster_fields(nodes: Cluster) -> dict[str, Any]:
     }
 
 
-def _relaxation_fields(change: Relaxation) -> dict[str, Any]:
-    """A limit that would do, rounded up: whoever states it as it is written gets what it names."""
-    return {**fields_of(change), "needed": round_up(change.needed, _NUM_DIGITS)}
-
-
-# Records that have a form of their own; an interval too wide to be used is unknown.
+# Records that have a form of their own; an interval too wide to be used is unknown, and a limit that would do
+# is rounded up: whoever states it as it is written gets what it names.
 _FORMS: Final[tuple[tuple[type, Callable[[Any], Any]], ...]] = (
     (Strategy, Strategy.text),
     (Cluster, cluster_fields),
     (Workload, lambda about: {"slug": about.slug, "title": about.title}),
     (Candidate, candidate_fields),
-    (Relaxation, _relaxation_fields),
+    (Relaxation, lambda change: fields_of(change) | {"needed": round_up(change.needed, _NUM_DIGITS)}),
     (Interval, lambda amount: None if usable(amount) is None else fields_of(amount)),
     (Alternative, lambda other: candidate_fields(other.candidate) | {"wins_when": other.wins_when}),
     (Path, str),
@@ -237,17 +232,6 @@ def _question(answer: Answer) -> dict[str, Any]:
         for terms, rates in each.rates.items()
     ]
     return fields_of(answer.question) | {"systems": systems}
-
-
-def _rounded(value: Any) -> Any:  # noqa: ANN401 - any JSON value
-    """The value with its floats rounded; whole numbers stay."""
-    if isinstance(value, dict):
-        return {name: _rounded(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_rounded(each) for each in value]
-    if isinstance(value, float) and not value.is_integer():
-        return float(f"{value:.{_NUM_DIGITS}g}")
-    return value
 
 
 def prediction_fields(found: "Prediction") -> dict[str, Any]:

@@ -226,15 +226,15 @@ def _tiles(block: Tiles, console: Console) -> Iterator[Text]:
 
 def _facts(block: Facts, console: Console) -> Iterator[Text]:
     """Labels in a separate column, further lines under the first; labels above where there is no room."""
-    indent = max((cell_len(each.label) for each in block.items), default=0) + 2
+    indent = max((cell_len(label) for label, _ in block.items), default=0) + 2
     are_above = console.width - indent < READABLE_COLUMNS
-    for each in block.items:
-        text = _spans(each.spans)
+    for label, spans in block.items:
+        text = _spans(spans)
         if are_above:
-            yield from _paragraph(Text(each.label, "bold"), console)
+            yield from _paragraph(Text(label, "bold"), console)
             yield from _hanging(text, console, first=Text("  "), indent=2)
         else:
-            yield from _hanging(text, console, first=Text(each.label.ljust(indent), "bold"), indent=indent)
+            yield from _hanging(text, console, first=Text(label.ljust(indent), "bold"), indent=indent)
 
 
 def _fold(block: Fold, console: Console) -> Iterator[Text]:

@@ -163,7 +163,8 @@ def _grid_plot(chart: Chart, canvas: Canvas) -> Text:
     plot.append(" " * name_columns)
     for place in range(max(columns.values(), default=0) + 1):
         members = [size for size in sizes if columns[size] == place]
-        plot.append(_size_label(members).rjust(SIZE_CHARACTERS))
+        more = "+" if len(members) > 1 else ""  # the smallest of several that share a column
+        plot.append(f"{members[0]:g}{more}".rjust(SIZE_CHARACTERS))
     return plot
 
 
@@ -188,11 +189,6 @@ def _merged(sizes: list[float], most: int) -> dict[float, int]:
         nearest = gaps.index(min(gaps))
         groups[nearest : nearest + 2] = [groups[nearest] + groups[nearest + 1]]
     return {size: place for place, group in enumerate(groups) for size in group}
-
-
-def _size_label(members: list[float]) -> str:
-    """One size, or the smallest of several that share a column with a plus."""
-    return f"{members[0]:g}" if len(members) == 1 else f"{members[0]:g}+"
 
 
 def _fitted(name: str, columns: int, canvas: Canvas) -> str:

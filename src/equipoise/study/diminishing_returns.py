@@ -191,9 +191,8 @@ def _paid_kinds(rates: Rates, deadline_s: float) -> tuple[Kind, ...]:
     if rates.price is not None:
         usd_per_s = rates.price.usd_per_accelerator_hour / HOUR_S
         kinds.append(cheapest("cost", per_accelerator=usd_per_s, deadline_s=deadline_s))
-    if rates.accelerator_power_w is not None:
-        watts = rates.accelerator_power_w * rates.system_power.factor
-        kinds.append(cheapest("energy", per_accelerator=watts, deadline_s=deadline_s))
+    if rates.power_w is not None:
+        kinds.append(cheapest("energy", per_accelerator=rates.power_w, deadline_s=deadline_s))
     return tuple(kinds)
 
 

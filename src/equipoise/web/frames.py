@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 
 from equipoise import __version__
 from equipoise.errors import EvidenceError, InputError
-from equipoise.report.blocks import Block, Page, Section, Span, bullets, code
+from equipoise.report.blocks import Block, Code, Page, Section, Span, bullets
 from equipoise.report.format import capital, sentence
 from equipoise.report.html import Html, concatenated, element
 from equipoise.report.json import document, encode, missing_fields
@@ -171,7 +171,7 @@ def _missing(trouble: Trouble) -> tuple[Block, ...]:
 
 def _spans(text: str) -> tuple[Span, ...]:
     """Text whose commands stand between backticks."""
-    return tuple(code(part) if place % 2 else part for place, part in enumerate(text.split("`")) if part)
+    return tuple(Code(part) if place % 2 else part for place, part in enumerate(text.split("`")) if part)
 
 
 def _closed(reason: str) -> str:

@@ -71,7 +71,7 @@ def test_a_published_run_outside_the_range_of_its_answer_is_said_to_be_with_what
     best = found.recommended
     low = best.time_s.low / 3600 * best.num_accelerators
     facts = next(each for each in ANSWER.brief(found, 5) if isinstance(each, Facts))
-    evidence = next(str(each.spans[0]) for each in facts.items if each.label == "Evidence")
+    evidence = str(dict(facts.items)["Evidence"][0])
     assert [each for each in words if each not in evidence] == []
     assert f"{hours / best.accelerator_hours:.2g}x" in evidence
     assert published_itself(found).is_in_range == (low <= hours)

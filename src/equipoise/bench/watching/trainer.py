@@ -43,10 +43,7 @@ class TrainerWatch(TrainerCallback):  # type: ignore[misc]  # transformers is no
         if self.watch is not None:
             self.watch.loop.begin_anew()
 
-    def on_save(self, *_: Any, **__: Any) -> None:  # noqa: ANN401 - the Trainer's own
-        """What was since the step's end belongs to none."""
-        if self.watch is not None:
-            self.watch.loop.begin_anew()
+    on_save = on_evaluate
 
     def on_train_end(self, *_: Any, **__: Any) -> None:  # noqa: ANN401 - the Trainer's own
         """End: the tables are written."""

@@ -30,7 +30,7 @@ from equipoise.decide.prediction import predict
 from equipoise.decide.question.field import Sizes
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.errors import DataError, EvidenceError, FitError, InputError, UsageError
-from equipoise.intervals import LEVEL, Interval, log_sd
+from equipoise.intervals import LEVEL, Interval, exact, log_sd
 from equipoise.runs.readers.measurements import Measurements, read_measurements
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.mlperf import Scores
@@ -177,8 +177,7 @@ def _interval(seconds: Sequence[float]) -> Interval:
         found = log_t_interval(seconds, level=LEVEL)
         value = min(max(found.value, found.low), found.high)
         return Interval(value=value, low=found.low, high=found.high, level=LEVEL)
-    value = median(seconds)
-    return Interval(value=value, low=value, high=value, level=LEVEL)
+    return exact(median(seconds))
 
 
 def _from_file(job: JobRequest, pool: Pool, scores: Scores | None, catalogue: Catalogue) -> JobTimes:
@@ -259,8 +258,7 @@ class JobShare(Struct, frozen=True, kw_only=True):
     @property
     def time_s(self) -> Interval:
         """How long it takes."""
-        assert self.candidate.time_s is not None
-        return self.candidate.time_s
+        return self.candidate.known_time_s
 
 
 class SimplerSchedule(Struct, frozen=True, kw_only=True):
@@ -315,7 +313,13 @@ def allocate(
     is_feasible = stated.is_feasible(solved.placed)
     by_job = {each.job: each for each in solved.placed}
     placed = tuple(by_job[index] for index in range(len(jobs)))
-    ends = {bound: _ends(problem, times, placed, bound) for bound in ("low", "high")}
+    # What all jobs give, and when each ends, if all take as long as one end of their intervals.
+    value, ends, values = problem.value(placed), {}, {}
+    for bound in ("low", "high"):
+        other = _bounded(problem, times, bound)
+        again = replayed(other, placed)
+        ends[bound] = {each.job: other.span(each)[1] for each in again}
+        values[bound] = other.value(again)
     shares = tuple(
         _share(jobs[index], times[index], placed[index], pool=pool, ends=ends) for index in range(len(jobs))
     )
@@ -323,7 +327,9 @@ def allocate(
         objective=objective,
         pool=pool,
         shares=shares,
-        value=_value(problem, times, placed),
+        value=Interval(
+            value=value, low=min(values["low"], value), high=max(values["high"], value), level=LEVEL
+        ),
         solved=solved,
         is_feasible=is_feasible,
         is_certain=is_certain or keepable != stated,
@@ -338,8 +344,7 @@ def allocate(
 def _problem(
     jobs: Sequence[JobRequest], times: Sequence[JobTimes], pool: Pool, objective: ObjectiveName
 ) -> SharingProblem:
-    rates = pool.rates
-    watts = rates.accelerator_power_w and rates.accelerator_power_w * rates.system_power.factor
+    rates, watts = pool.rates, pool.rates.power_w
     slug = pool.cluster.accelerator.slug
     if watts is None and (objective == "energy" or (objective == "cost" and pool.tariff is not None)):
         raise EvidenceError(
@@ -433,32 +438,14 @@ def _bounded(problem: SharingProblem, times: Sequence[JobTimes], bound: str) -> 
     )
 
 
-def _ends(
-    problem: SharingProblem, times: Sequence[JobTimes], placed: Sequence[Placed], bound: str
-) -> dict[int, float]:
-    """When each job ends if all take as long as one end of their intervals, in the same order."""
-    other = _bounded(problem, times, bound)
-    return {each.job: other.span(each)[1] for each in replayed(other, placed)}
-
-
-def _value(problem: SharingProblem, times: Sequence[JobTimes], placed: Sequence[Placed]) -> Interval:
-    """The objective, with both ends when all jobs are as fast or as slow as theirs."""
-    low, high = (
-        other.value(replayed(other, placed))
-        for other in (_bounded(problem, times, bound) for bound in ("low", "high"))
-    )
-    value = problem.value(placed)
-    return Interval(value=value, low=min(low, value), high=max(high, value), level=LEVEL)
-
-
 def _share(
     job: JobRequest, times: JobTimes, placed: Placed, *, pool: Pool, ends: Mapping[str, Mapping[int, float]]
 ) -> JobShare:
     candidate, time = times.candidates[placed.choice], times.time_s[placed.choice]
     end_s = placed.start_s + time.value
     electricity = None
-    if pool.tariff is not None and pool.rates.accelerator_power_w is not None:
-        watts = candidate.num_accelerators * pool.rates.accelerator_power_w * pool.rates.system_power.factor
+    if pool.tariff is not None and pool.rates.power_w is not None:
+        watts = candidate.num_accelerators * pool.rates.power_w
         electricity = watts * pool.tariff.usd_per_w(placed.start_s, end_s)
     low_s, high_s = ends["low"][placed.job], ends["high"][placed.job]
     return JobShare(
@@ -476,12 +463,11 @@ def _share(
 def _simpler_schedules(problem: SharingProblem) -> tuple[SimplerSchedule, ...]:
     """What simpler ways would give."""
     best_split = split(problem)
-    equal = _equal_shares(problem)
     return (
         SimplerSchedule(
             words="best split, all at once", value=None if best_split is None else problem.value(best_split)
         ),
-        SimplerSchedule(words="equal shares, all at once", value=equal),
+        SimplerSchedule(words="equal shares, all at once", value=_equal_shares(problem)),
         SimplerSchedule(words="one after another, the shortest first", value=in_turn(problem)),
     )
 

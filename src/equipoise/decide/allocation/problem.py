@@ -201,11 +201,13 @@ class SharingProblem(Struct, frozen=True, kw_only=True):
             return False
         spans = [self.span(each) for each in placed]
         for each, (start_s, end_s, _) in zip(placed, spans, strict=True):
-            about = self.jobs[each.job]
-            late = self.objective != "lateness" and is_after(end_s, about.deadline_s)
-            if late or is_after(about.start_s, start_s):
+            if self.is_late(each.job, end_s) or is_after(self.jobs[each.job].start_s, start_s):
                 return False
         return all(used_at(spans, start_s) <= self.num_accelerators for start_s, _, _ in spans)
+
+    def is_late(self, job: int, end_s: float) -> bool:
+        """Whether a job that ends then misses a deadline that counts: lateness itself forbids nothing."""
+        return self.objective != "lateness" and is_after(end_s, self.jobs[job].deadline_s)
 
     def span(self, placed: Placed) -> tuple[float, float, int]:
         """Start, end and accelerators of a place."""

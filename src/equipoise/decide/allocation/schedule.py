@@ -67,9 +67,9 @@ def _allowed(problem: SharingProblem) -> list[list[int]]:
             choice
             for choice, time_s in enumerate(each.time_s)
             if each.sizes[choice] <= problem.num_accelerators
-            and (problem.objective == "lateness" or not is_after(each.start_s + time_s, each.deadline_s))
+            and not problem.is_late(job, each.start_s + time_s)
         ]
-        for each in problem.jobs
+        for job, each in enumerate(problem.jobs)
     ]
 
 
@@ -157,8 +157,7 @@ def _places(problem: SharingProblem, spans: Sequence[Span], job: int) -> Iterato
     about = problem.jobs[job]
     for choice, (size, time_s) in enumerate(zip(about.sizes, about.time_s, strict=True)):
         start_s = earliest(problem, spans, size, time_s, about.start_s)
-        late = problem.objective != "lateness" and is_after(start_s + time_s, about.deadline_s)
-        if not late:
+        if not problem.is_late(job, start_s + time_s):
             yield Placed(job=job, choice=choice, start_s=start_s)
 
 

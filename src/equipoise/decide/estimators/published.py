@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from equipoise.calibration import EvidenceSource
+from equipoise.calibration import EstimatorName, EvidenceSource
 from equipoise.calibration.curves import CurveQuestion, PredictedTime, TimeCurve
 from equipoise.calibration.forecasts import published_curve, results_of
 from equipoise.decide.combine import combined_record, scaled_curves
@@ -137,6 +137,8 @@ def published_estimates(evidence: PublishedEvidence) -> Estimates | None:
     is_users = curve is not None and any(
         each.is_same_group and each.kind == "measured" for each in curve.evidence
     )
+    estimator: EstimatorName = "measured" if is_users else "published"
+    of_users = "your trainings, with the scaling of published ones"
     if curve is not None:
         largest = _largest(evidence, curve)
         for each in curve.predictions:
@@ -145,10 +147,8 @@ def published_estimates(evidence: PublishedEvidence) -> Estimates | None:
             size = each.num_accelerators
             spread = combined_record().at(size / largest).published_scale * log_sd(each.time)
             found[size] = Estimate(
-                estimator="measured" if is_users else "published",
-                name="your trainings, with the scaling of published ones"
-                if is_users
-                else "carried from published results at other sizes",
+                estimator=estimator,
+                name=of_users if is_users else "carried from published results at other sizes",
                 time_s=each.time,
                 log_sd=spread,
                 why=_carried_why(each),
@@ -161,8 +161,8 @@ def published_estimates(evidence: PublishedEvidence) -> Estimates | None:
         return None
     sizes = sorted(found)
     return Estimates(
-        estimator="measured" if is_users else "published",
-        name="your trainings, with the scaling of published ones" if is_users else "published results",
+        estimator=estimator,
+        name=of_users if is_users else "published results",
         by_size={size: found[size] for size in sizes},
         grade=grade,
         sources=_sources(evidence),

@@ -34,6 +34,7 @@ from equipoise.decide.select import (
     is_able,
     relaxations,
     time_values,
+    timed_figures,
     worth,
 )
 from equipoise.decide.strategies.strategy_search import Problem
@@ -75,13 +76,12 @@ def system_offers(
     """
     by_id = {each.id: each for each in candidates}
     groups: dict[Group, list[Figures]] = {}
-    for each in candidates:
-        if each.time_s is not None:
-            groups.setdefault((each.system, each.terms), []).append(figures_of(each))
+    for each in timed_figures(candidates):
+        groups.setdefault(each.group, []).append(each)
     able: list[Candidate] = []
     while taken := choose([each for members in groups.values() for each in members], rule, balance):
         able.append(by_id[taken])
-        del groups[able[-1].system, able[-1].terms]
+        del groups[able[-1].group]
     unable = [min((by_id[each.id] for each in members), key=_excess) for members in groups.values()]
     return tuple(_offer(each, best, rule) for each in (*able, *sorted(unable, key=_excess)))
 
@@ -136,12 +136,10 @@ def alternatives(
     flips: what changes the choice, of which prices make another the best.
     Of those that would be the best one at some value of an hour, price or limit, or without the system taken.
     """
-    figures = {
-        each.id: figures_of(each) for each in candidates if each.time_s is not None and each.id != best.id
-    }
-    others = [each for each in offered if (each.system, each.terms) != (best.system, best.terms)]
+    figures = {each.id: each for each in timed_figures(candidates) if each.id != best.id}
+    others = [each for each in offered if each.group != best.group]
     chosen = dict.fromkeys(each.candidate for each in others if each.is_feasible)
-    same = [each for each in figures.values() if each.group == (best.system, best.terms)]
+    same = [each for each in figures.values() if each.group == best.group]
     smaller = [each for each in same if each.num_accelerators < best.num_accelerators and is_able(each, rule)]
     larger = [each for each in same if each.num_accelerators > best.num_accelerators]
     if smaller:
@@ -180,9 +178,7 @@ def _wins_when(
     best: Candidate, other: Candidate, rule: Rule, able: Sequence[Figures], flips: Sequence[Flip]
 ) -> str | None:
     """When another candidate would be the best one; None where never. able: all that keep the limits."""
-    assert best.time_s is not None
-    assert other.time_s is not None
-    saved_h = (best.time_s.value - other.time_s.value) / HOUR_S
+    saved_h = (best.known_time_s.value - other.known_time_s.value) / HOUR_S
     broken = " and ".join(_LIMITS[each.name] for each in other.broken)
     allowed = f"if {broken} allowed it, and " if broken else ""
     ours, theirs = figures_of(best), figures_of(other)
@@ -293,7 +289,16 @@ def _bench_command(inputs: Inputs, best: Candidate, size: int) -> str:
 
 def records(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> Iterator[ErrorRecord]:
     """How wrong every kind of estimate in the answer was on what was held out."""
-    yield from _combined(best)
+    if best is not None and _is_combined(best):
+        joint = combined_record()
+        errors = HeldOutErrors(
+            of="the largest size of a group, by published results and the model together",
+            num_held_out=joint.num_held_out,
+            median_abs_error=joint.median,
+            p90_abs_error=joint.p90,
+            coverage=joint.coverage,
+        )
+        yield _record("combined", "Combined times", errors)
     if assessment.transferred is not None:
         found = transfer_record(assessment.transferred.nearness)
         errors = HeldOutErrors(
@@ -345,21 +350,6 @@ def _record(kind: str, subject: str, errors: HeldOutErrors) -> ErrorRecord:
 
 def _share(value: float) -> str:
     return format_percent(round(value, 3))
-
-
-def _combined(best: Candidate | None) -> Iterator[ErrorRecord]:
-    """Of combined times, where the recommended one is combined."""
-    if best is None or not _is_combined(best):
-        return
-    found = combined_record()
-    errors = HeldOutErrors(
-        of="the largest size of a group, by published results and the model together",
-        num_held_out=found.num_held_out,
-        median_abs_error=found.median,
-        p90_abs_error=found.p90,
-        coverage=found.coverage,
-    )
-    yield _record("combined", "Combined times", errors)
 
 
 def _is_combined(best: Candidate) -> bool:
@@ -425,7 +415,10 @@ def notes(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> Ite
         yield f"No price of {best.accelerator} is known: give --price {best.system}=USD."
     yield from _unknown_power(assessment)
     yield from _ordered(inputs, best)
-    yield from _odd_sizes(inputs, assessment)
+    for size in (assessment.sizes.most, *(assessment.sizes.listed or ())):
+        uneven = uneven_batch(inputs, size)
+        if uneven is not None:
+            yield f"{uneven} (--global-batch)."
     yield from _mixed(inputs, assessment, best)
     yield from _full(best)
     if best.interrupted is not None:
@@ -467,14 +460,6 @@ def _ordered(inputs: Inputs, best: Candidate) -> Iterator[str]:
 
 # Of a batch, what data parallelism may leave to other axes without a word.
 _MOST_LEFT_OUT: Final = 2
-
-
-def _odd_sizes(inputs: Inputs, assessment: Assessment) -> Iterator[str]:
-    """Sizes asked about that do not share out the stated batch, with batches that they would."""
-    for size in (assessment.sizes.most, *(assessment.sizes.listed or ())):
-        words = uneven_batch(inputs, size)
-        if words is not None:
-            yield f"{words} (--global-batch)."
 
 
 def uneven_batch(inputs: Inputs, size: int) -> str | None:

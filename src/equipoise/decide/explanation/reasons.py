@@ -150,7 +150,7 @@ def _size(inputs: Inputs, selection: Selection, best: Candidate) -> Reason:
     sources = tuple(source for each in best.estimates for source in each.sources[:_MOST_SOURCES])
     if objective != "balance":
         return Reason(words=f"{size} x {best.title}: {_OBJECTIVES[objective]}.", sources=sources)
-    found = selection.equilibria.get((best.system, best.terms), ())
+    found = selection.equilibria.get(best.group, ())
     if not found:
         return Reason(
             words=f"{size} x {best.title}: the fewest that keep every limit; too few sizes have a known "

@@ -424,11 +424,9 @@ def _refuse_without_effect(asked: TrainingQuery) -> None:
         raise UsageError("--tokens-per-param is of --ask model; add it, or leave it out")
 
 
-def query(
-    given: Mapping[str, object], *, verb: Verb | None = None, where: str | None = None
-) -> TrainingQuery:
-    """The question that options, keys of a file, form fields or arguments ask; parameters as of `values`."""
-    return question(values(given, verb=verb, where=where))
+def query(given: Mapping[str, object]) -> TrainingQuery:
+    """The question that options, keys of a file, form fields or arguments ask, given as to `values`."""
+    return question(values(given))
 
 
 # Fields without a default stand before the others.

@@ -288,7 +288,7 @@ def _named(text: str, query: TrainingQuery, catalogue: Catalogue) -> RequestedSy
         name=usual.name,
         title=usual.accelerator.title
         if usual.name == usual.accelerator.slug
-        else _system_title(usual, catalogue),
+        else next((each.title for each in catalogue.systems() if each.slug == usual.name), usual.name),
         cluster=usual,
         node=node,
         stock=count,
@@ -323,10 +323,6 @@ def _is_one_host(count: int | None, usual: Cluster) -> TypeGuard[int]:
     return count is not None and usual.topology == "host" and usual.node_size < count <= _MOST_IN_HOST
 
 
-def _system_title(found: Cluster, catalogue: Catalogue) -> str:
-    return next((each.title for each in catalogue.systems() if each.slug == found.name), found.name)
-
-
 def _topology_of_file(path: Path) -> "Topology":
     """The links of a node, from what a program printed of them."""
     from equipoise.bench.topology import MOST_BYTES, read  # noqa: PLC0415 - only where a file is given
@@ -335,16 +331,13 @@ def _topology_of_file(path: Path) -> "Topology":
     return read(content, where=path.name)
 
 
-def _has_too_many(name: str) -> bool:
-    return kind(name) == "NV" and number(name) > most_links()
-
-
 def _unknown_links(found: "Topology") -> str | None:
     """What is wrong with the links of pairs; None where all are known, or the text lists no links."""
     from equipoise.diagnose.link_findings import gaps  # noqa: PLC0415 - only where links are read
 
     pairs = found.between_devices
-    beyond = {each.link_class for each in pairs if each.link_class and _has_too_many(each.link_class)}
+    classes = {each.link_class for each in pairs if each.link_class}
+    beyond = {name for name in classes if kind(name) == "NV" and number(name) > most_links()}
     if beyond:
         return f"no accelerator has as many links as {', '.join(sorted(beyond))}"
     unknown = [each for each in pairs if each.link_class is None]

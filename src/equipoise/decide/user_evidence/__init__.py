@@ -147,7 +147,12 @@ def _one(
     world = first.world_size if 0 < (first.world_size or 0) <= MAX_ACCELERATORS else None
     num_ranks = world or stated.num_ranks
     others = _other_operations(ranks, stated)
-    notes = [*refused, *_contradictions(world, stated)]
+    notes = [*refused]
+    if world and stated.num_ranks is not None and stated.num_ranks != world:
+        notes.append(
+            f"--traced-as states {format_count(stated.num_ranks)} ranks, the trace {format_count(world)}: "
+            "the trace is used."
+        )
     marked = [each for each in ranks if each.steps and all(step.number is not None for step in each.steps)]
     steps = [[step.step_s for step in each.steps] for each in marked]
     step_s = fmean(median(each) for each in steps) if steps else None
@@ -197,14 +202,6 @@ def _other_operations(ranks: "Sequence[RankTrace]", stated: TracedAs) -> list[st
     return sorted(names - _REPLICAS_DO)
 
 
-def _contradictions(world: int | None, stated: TracedAs) -> Iterator[str]:
-    if world and stated.num_ranks is not None and stated.num_ranks != world:
-        yield (
-            f"--traced-as states {format_count(stated.num_ranks)} ranks, the trace {format_count(world)}: "
-            "the trace is used."
-        )
-
-
 def _unstated(num_ranks: int | None, stated: TracedAs) -> Iterator[str]:
     """What has to be stated for a strategy."""
     if num_ranks is None:
@@ -237,14 +234,12 @@ def _strategy(num_ranks: int | None, stated: TracedAs) -> Strategy | None:
 
 def _method(found: Strategy) -> str:
     """The strategy as `bench` names it where it is plain data parallelism, else in its text form."""
-    plain = replace(
-        Strategy(
-            global_batch_samples=found.global_batch_samples,
-            microbatch_samples=found.microbatch_samples,
-            dp=found.dp,
-            precision=found.precision,
-            implementation="eager",
-        )
+    plain = Strategy(
+        global_batch_samples=found.global_batch_samples,
+        microbatch_samples=found.microbatch_samples,
+        dp=found.dp,
+        precision=found.precision,
+        implementation="eager",
     )
     if found == plain:
         if found.num_microbatches > 1:

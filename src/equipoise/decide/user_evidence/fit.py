@@ -174,10 +174,9 @@ def far_slower(steps: UserSteps, model: CalibratedModel) -> Iterator[str]:
 
 
 def _set_ups(steps: UserSteps) -> str:
-    sizes = np.unique(steps.sizes).astype(int).tolist()
-    listed, plural = ", ".join(map(format_count, sizes)), "" if sizes == [1] else "s"
-    count = len(steps.measured_s)
-    return f"your {count} set-up{'' if count == 1 else 's'} on {listed} accelerator{plural}"
+    sizes = _sizes(steps)
+    listed, ending = ", ".join(map(format_count, sizes)), "" if sizes == (1,) else "s"
+    return f"your {plural(len(steps.measured_s), 'set-up')} on {listed} accelerator{ending}"
 
 
 def _median_error(logs: FloatArray) -> float:
@@ -306,8 +305,10 @@ def user_level(steps: UserSteps, model: CalibratedModel, why: str) -> UserLevel:
     ratios = steps.log_ratios(model.parameters)
     by_size = {size: float(np.median(ratios[steps.sizes == size])) for size in _sizes(steps)}
     ways = {replace(each, dp=1, microbatch_samples=1, global_batch_samples=1) for each in steps.strategies}
-    spreads = {size: _log_sd_at(steps, ratios, size) for size in by_size}
-    slope = _clear_slope(by_size, spreads) if len(ways) == 1 else 0.0
+    first, last, slope = min(by_size), max(by_size), 0.0
+    if len(ways) == 1 and first < last:
+        spreads = (_log_sd_at(steps, ratios, first), _log_sd_at(steps, ratios, last))
+        slope = clear_slope(by_size[last] - by_size[first], spreads, math.log2(last / first))
     logs = by_size if slope else dict.fromkeys(by_size, median(ratios.tolist()))
     rest = ratios - [logs[int(size)] for size in steps.sizes]
     scatter = float(np.std(rest, ddof=1)) if len(ratios) > 1 else 0.0
@@ -328,17 +329,6 @@ def _log_sd_at(steps: UserSteps, ratios: FloatArray, size: int) -> float:
     here = steps.sizes == size
     scatter = float(np.std(ratios[here], ddof=1)) if here.sum() > 1 else 0.0
     return math.hypot(float(np.median(steps.log_sds[here])), scatter) / math.sqrt(here.sum())
-
-
-def _clear_slope(logs: Mapping[int, float], spreads: Mapping[int, float]) -> float:
-    """What a logarithm grows by with each doubling from the smallest size to the largest; 0.0: not clear.
-
-    spreads: standard deviations of the logarithms.
-    """
-    if len(logs) < _FEWEST_SIZES:
-        return 0.0
-    first, last = min(logs), max(logs)
-    return clear_slope(logs[last] - logs[first], (spreads[first], spreads[last]), math.log2(last / first))
 
 
 def _sizes(steps: UserSteps) -> tuple[int, ...]:

@@ -132,7 +132,8 @@ def not_used_notes(unused: Iterable[Unused], num_rows: int, where: str) -> Itera
     most, *others = sorted(kinds.values(), key=lambda each: -len(each))
     more = ""
     if others:
-        more = f"; {format_count(num_unused - len(most))} for {_reasons(others)}"
+        reasons = "another reason" if len(others) == 1 else f"{len(others)} other reasons"
+        more = f"; {format_count(num_unused - len(most))} for {reasons}"
     total = f"{format_count(num_unused)} of {format_count(num_rows)} rows of {where}"
     notes = (
         f"{NOT_USED}{total}: {_of_kind(most, is_counted=bool(others))}{more}.",
@@ -150,7 +151,3 @@ def _of_kind(kind: Sequence[Unused], *, is_counted: bool) -> str:
     if not is_counted:
         return words
     return f"{format_count(len(kind))}{' ' if words.startswith('of ') else ', '}{words}"
-
-
-def _reasons(kinds: Sequence[Sequence[Unused]]) -> str:
-    return "another reason" if len(kinds) == 1 else f"{len(kinds)} other reasons"

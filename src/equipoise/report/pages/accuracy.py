@@ -8,20 +8,20 @@ from equipoise.decide.combine import PlanRecord
 from equipoise.report.blocks import (
     Block,
     Cell,
+    Code,
     ColumnOf,
     Of,
     Page,
     Section,
     Span,
+    Strong,
     Table,
     Tile,
-    code,
     named,
     names,
     note,
     numbers,
     prose,
-    strong,
     table_of,
     tiles,
     words,
@@ -49,7 +49,7 @@ def record_blocks(record: Shipped | None) -> tuple[Block, ...]:
         prose(
             "Times at sizes without results come from one law that shares its shape across accelerators and "
             "rounds. ",
-            strong("Each result was held out and predicted from strictly earlier rounds"),
+            Strong("Each result was held out and predicted from strictly earlier rounds"),
             " and the smaller sizes of the same accelerator in the same round. "
             "Errors are |predicted / actual - 1|.",
         ),
@@ -57,7 +57,7 @@ def record_blocks(record: Shipped | None) -> tuple[Block, ...]:
         table_of("record", _RECORD_COLUMNS, rows, caption=caption),
         note(
             f"Dataset {printable(record.dataset)}.  Every held-out result: ",
-            code("equipoise backtest"),
+            Code("equipoise backtest"),
             ".",
         ),
     )
@@ -95,7 +95,7 @@ def _words(summary: BacktestSummary) -> tuple[Span, ...]:
             f"Over {count(ours.num_groups)} results, {TIMES_HELD_OUT[summary.protocol]} held out: "
             "median error "
         ),
-        strong(format_percent(ours.median_abs_error)),
+        Strong(format_percent(ours.median_abs_error)),
         f" ({', '.join(others)}), 90 % below {format_percent(ours.p90_abs_error)}.{coverage}",
     )
 
@@ -163,7 +163,7 @@ def _advised_blocks(findings: AccuracyFindings) -> tuple[Block, ...]:
     return (
         prose(
             "The number of accelerators was advised ",
-            strong("without the larger sizes of a group"),
+            Strong("without the larger sizes of a group"),
             ", then compared with the number that all its sizes give. Where either is beyond the measured "
             "sizes, they are not compared.",
         ),
@@ -175,7 +175,7 @@ def _advised_blocks(findings: AccuracyFindings) -> tuple[Block, ...]:
             "Advised by published results and the model together, as advise does",
             findings.advised_jointly,
         ),
-        note("Every group: ", code("equipoise backtest --advice"), "."),
+        note("Every group: ", Code("equipoise backtest --advice"), "."),
     )
 
 
@@ -201,14 +201,6 @@ def _headline(findings: AccuracyFindings) -> str:
     return f"Median errors on held-out data: {listed(medians_of)}"
 
 
-def _summary(_: AccuracyFindings) -> tuple[str, ...]:
-    """How the errors were measured."""
-    return (
-        "Every prediction states the errors of its kind of prediction on held-out data.",
-        "Whole groups are held out, not random rows, and no later data are used.",
-    )
-
-
 def _ledger_blocks(findings: AccuracyFindings) -> tuple[Block, ...]:
     ledger = findings.own
     assert ledger is not None
@@ -224,7 +216,7 @@ def _ledger_blocks(findings: AccuracyFindings) -> tuple[Block, ...]:
             f"predicted times were {ratio(ledger.bias)} times the measured ones (median)."
         ),
     )
-    return (tiles((tile,)), note("All of them: ", code("equipoise record"), "."))
+    return (tiles((tile,)), note("All of them: ", Code("equipoise record"), "."))
 
 
 KINDS: Final = {
@@ -258,7 +250,7 @@ def _plans_blocks(findings: AccuracyFindings) -> tuple[Block, ...]:
         prose(
             "Whole trainings that MLPerf published were planned on the same number of the same accelerators "
             "at the same batch, and ",
-            strong("only the samples to the target were taken from them"),
+            Strong("only the samples to the target were taken from them"),
             ". Each workload has the same weight. Pretrainings of language models were planned on the tokens "
             "that their papers state, and each family of models has the same weight.",
         ),
@@ -287,7 +279,7 @@ def _steps_blocks(findings: AccuracyFindings) -> tuple[Block, ...]:
         prose(
             "The performance model predicts the time of a step from sizes and rates. Its parameters by "
             "software were fitted to published steps, and ",
-            strong("tested with each source left out whole"),
+            Strong("tested with each source left out whole"),
             ". Errors are |predicted / measured - 1|. Of rows that differ in layers and micro-batches alone "
             "the first of each source file counts; README.md and docs/understand/accuracy.md count the first "
             "of the shipped table, so their figures differ a little.",
@@ -300,7 +292,7 @@ def _steps_blocks(findings: AccuracyFindings) -> tuple[Block, ...]:
         ),
         note(
             "Your own rows: ",
-            code("equipoise validate FILE --split leave-COLUMN-out"),
+            Code("equipoise validate FILE --split leave-COLUMN-out"),
             ". Without a calibration for similar software the priors are used, with larger errors.",
         ),
     )
@@ -310,7 +302,10 @@ ACCURACY: Final[Page[AccuracyFindings]] = Page(
     title=lambda _: "Accuracy",
     about=lambda _: "Errors of every kind of prediction on held-out data",
     headline=_headline,
-    summary=_summary,
+    summary=lambda _: (
+        "Every prediction states the errors of its kind of prediction on held-out data.",
+        "Whole groups are held out, not random rows, and no later data are used.",
+    ),
     sections=(
         Section(
             "forecasts",

@@ -13,12 +13,12 @@ from equipoise.report.blocks import (
     Badge,
     Block,
     Cell,
+    Code,
     Labelled,
     Page,
     Section,
     Table,
     bullets,
-    code,
     facts,
     more_note,
     names,
@@ -206,7 +206,7 @@ def _price(found: Allocation) -> str:
 def _strategies(found: Allocation) -> tuple[Block, ...]:
     """The strategy of each job that has one; what the price rests on."""
     strategies = bullets(
-        (f"{printable(each.job.name)}: ", code(sentence(each.candidate.strategy_text)))
+        (f"{printable(each.job.name)}: ", Code(sentence(each.candidate.strategy_text)))
         for each in _by_start(found)
         if each.candidate.strategy_text
     )

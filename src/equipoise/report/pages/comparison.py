@@ -13,11 +13,11 @@ from equipoise.report.blocks import (
     Panels,
     Section,
     Span,
+    Strong,
     Tile,
     bullets,
     note,
     prose,
-    strong,
     table_of,
     tiles,
 )
@@ -227,9 +227,9 @@ def _against(first: entries.Row, row: entries.Row) -> tuple[Span, ...]:
     pace = "as fast as" if abs(speed - 1.0) < SAME_TIME else f"{ratio(speed)}{TIMES} as fast as"
     found = f" is {pace} the first with {ratio(more)}{TIMES} the accelerators"
     if row["accelerator"] is None or row["accelerator"] != first["accelerator"]:
-        return (strong(name), f"{found}, which are of another kind.")
+        return (Strong(name), f"{found}, which are of another kind.")
     kept = format_percent(round(speed / more, 3))
-    return (strong(name), f"{found} of the same kind: {kept} of perfect scaling.")
+    return (Strong(name), f"{found} of the same kind: {kept} of perfect scaling.")
 
 
 COMPARED: Final[Page[ComparedFindings]] = Page(

@@ -9,7 +9,7 @@ from equipoise.report.blocks import (
     Badge,
     Block,
     Cell,
-    code,
+    Code,
     names,
     note,
     number,
@@ -21,10 +21,6 @@ from equipoise.report.blocks import (
 )
 from equipoise.report.format import count, digits, duration, duration_range, ends, printable
 from equipoise.units import format_percent, plural
-
-
-def _about(found: LedgerReport) -> str:
-    return f"Ledger {printable(str(found.ledger.path))}"
 
 
 def _headline(found: LedgerReport) -> str:
@@ -111,7 +107,7 @@ _BESIDE_COLUMNS: Final = (
 def beside_blocks(entries: Sequence[LedgerEntry]) -> tuple[Block, ...]:
     """Runs beside the predictions that were kept of them; how to keep one where there are none."""
     if not entries:
-        keep = (code("--record"), " of ", code("predict"), ", ", code("plan"), " and ", code("advise"))
+        keep = (Code("--record"), " of ", Code("predict"), ", ", Code("plan"), " and ", Code("advise"))
         return (prose("No prediction of these runs was kept before they ran: ", *keep, " keeps them."),)
     shown = [each.in_steps for each in entries]
     num_within = sum(bool(each.is_covered) for each in shown)
@@ -125,13 +121,13 @@ def _closing(found: LedgerReport) -> Block:
     """How wrong they were; else how predictions and measurements come here."""
     running = found.running
     if not found.entries:
-        return prose(code("equipoise predict"), ", plan and advise add theirs when given --record.")
+        return prose(Code("equipoise predict"), ", plan and advise add theirs when given --record.")
     if running is None:
         return prose(
             "Nothing was measured of them yet: ",
-            code("equipoise record add MEASURED --for ID"),
+            Code("equipoise record add MEASURED --for ID"),
             ", or ",
-            code("equipoise record --runs DIR"),
+            Code("equipoise record --runs DIR"),
             ".",
         )
     assert running.record.coverage is not None  # every prediction has its interval
@@ -152,7 +148,7 @@ def _rounded(share: float) -> str:
 
 
 LEDGER: Final = short_page(
-    about=_about,
+    about=lambda found: f"Ledger {printable(str(found.ledger.path))}",
     headline=_headline,
     blocks=lambda found: _blocks(found, len(found.entries)),
     brief=_blocks,

@@ -9,12 +9,12 @@ from msgspec import Struct
 
 from equipoise.report.blocks import (
     Block,
+    Code,
     ColumnOf,
     Heading,
     Labelled,
     Page,
     Span,
-    code,
     facts,
     named,
     names,
@@ -158,33 +158,33 @@ _REMARKS: Final[Mapping[str, tuple[Span, ...]]] = {
     "systems": ("Node: its accelerators. Inside, between: link rates, one direction, per accelerator.",),
     "strategies": (
         "A strategy is written as its parameters that differ from the default, in any order: ",
-        code("dp=8 tp=4 microbatch=1 global_batch=512 zero_stage=1 recompute=selective"),
+        Code("dp=8 tp=4 microbatch=1 global_batch=512 zero_stage=1 recompute=selective"),
     ),
     "software": (
-        code("--software NAME"),
+        Code("--software NAME"),
         " of ",
-        code("advise"),
+        Code("advise"),
         " and ",
-        code("plan"),
+        Code("plan"),
         " names it; where none is the default, the priors serve.",
     ),
-    "methods": (code("equipoise bench --strategy"), " takes several, separated by commas."),
+    "methods": (Code("equipoise bench --strategy"), " takes several, separated by commas."),
     "prices": (
         "Per accelerator and hour. ",
-        code("--json"),
+        Code("--json"),
         " has the source of each; ",
-        code("--prices FILE"),
+        Code("--prices FILE"),
         " takes your own quotes.",
     ),
     "regions": (
         "Yearly averages of 2023 by Ember and Energy Institute; ",
-        code("--carbon"),
+        Code("--carbon"),
         " states your own.",
     ),
     "interruptions": (
         "Failures: hours of one accelerator between two. Spot: waves of reclaimed nodes, at so many nodes.",
     ),
-    "models": (code("equipoise bench MODEL"), " trains it, or module:function of your own."),
+    "models": (Code("equipoise bench MODEL"), " trains it, or module:function of your own."),
 }
 
 
@@ -272,7 +272,7 @@ def _doctor_blocks(found: "Installation") -> Iterator[Block]:
 def _missing(name: str, title: str, checks: "Sequence[Check]") -> tuple[Block, ...]:
     """What to do for each, and what it is for."""
     to_do = (
-        (one.name, (code(sentence(one.install or "missing")), f"; for {one.needed_for}")) for one in checks
+        (one.name, (Code(sentence(one.install or "missing")), f"; for {one.needed_for}")) for one in checks
     )
     return (Heading(name=name, text=title), facts(to_do)) if checks else ()
 
@@ -390,6 +390,6 @@ def _scores_blocks(entries: Sequence[_Entry], *, is_sorted: bool) -> Iterator[Bl
         yield note(
             "E' is against one reference a workload, E against the smallest entry of the same accelerator in "
             "the round: ",
-            code("equipoise explain E"),
+            Code("equipoise explain E"),
             ".",
         )

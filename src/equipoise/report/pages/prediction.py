@@ -16,14 +16,15 @@ from equipoise.report.blocks import (
     Badge,
     Block,
     Cell,
+    Code,
     Labelled,
     Page,
     Panels,
     Section,
     Span,
+    Strong,
     Table,
     bullets,
-    code,
     facts,
     more_note,
     names,
@@ -31,7 +32,6 @@ from equipoise.report.blocks import (
     numbers,
     page_within,
     prose,
-    strong,
     table_of,
     words,
 )
@@ -179,7 +179,7 @@ def _returns_blocks(found: Prediction) -> tuple[Block, ...]:
     ordered = sorted(found.equilibria, key=lambda each: each is not first)
     return (
         prose("The smallest size at which returns diminish comes first."),
-        bullets((strong(f"{capital(each.kind)}: "), sentence(f"{point_words(each)}.")) for each in ordered),
+        bullets((Strong(f"{capital(each.kind)}: "), sentence(f"{point_words(each)}.")) for each in ordered),
         *_values(found),
         facts(_hour_asked(found)),
     )
@@ -371,7 +371,7 @@ def _reach_brief(found: Reaches, num_rows: int) -> tuple[Block, ...]:
     return (
         *_answer(found),
         _reach_table(best, best.by_size[first : first + num_rows]),
-        *((prose(strong("Assumes: "), f"{rests}."),) if rests else ()),
+        *((prose(Strong("Assumes: "), f"{rests}."),) if rests else ()),
         more_note((len(best.by_size), "size"), "assumptions", (len(found.notes), "note")),
     )
 
@@ -380,7 +380,7 @@ def _facts(found: Reaches, best: BudgetReach) -> Iterator[Labelled]:
     taken = best.recommended
     what = "Model" if best.ask == "model" else capital(_unit(best))
     spans = (
-        strong(_sized(best) if best.ask == "model" else format_si(best.size.value)),
+        Strong(_sized(best) if best.ask == "model" else format_si(best.size.value)),
         f" ({_span(best.size)}, {format_percent(best.size.level)} range)",
     )
     yield (what, spans)
@@ -395,14 +395,14 @@ def _facts(found: Reaches, best: BudgetReach) -> Iterator[Labelled]:
         yield "That is", f"{per_param} ({format_si(params)} {which}s)"
     most = max(best.by_size, key=lambda each: each.amount.value, default=None)
     slower = "" if most is None or _is_taken(best, most) else _slower(best, most)
-    yield ("Take", (strong(title_of(taken)), slower))
+    yield ("Take", (Strong(title_of(taken)), slower))
     yield "Time", amounts.time_with_range(taken.known_time_s)
     money: tuple[Span, ...] = ("no price is known (--price)",)
     if taken.usd is not None:
         money = (f"{amounts.money(taken.usd.value)} ({amounts.ends(taken.usd, amounts.money)})",)
     yield "Money", money
     if taken.strategy_text is not None:
-        yield "Strategy", code(sentence(taken.strategy_text))
+        yield "Strategy", Code(sentence(taken.strategy_text))
     if taken.global_batch_samples is not None:
         step = "" if taken.step_s is None else f" per step of {amounts.duration(taken.step_s.value)}"
         yield "Batch", f"{plural(taken.global_batch_samples, 'sample')}{step}"

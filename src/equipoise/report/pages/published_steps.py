@@ -16,10 +16,10 @@ from equipoise.report import format as amounts
 from equipoise.report.blocks import (
     Block,
     Cell,
+    Code,
     ColumnOf,
     Fold,
     bullets,
-    code,
     named,
     names,
     note,
@@ -221,7 +221,7 @@ def _list_blocks(found: StepListing) -> Iterator[Block]:
         *(
             ()
             if more <= 0
-            else (f"And {plural(more, 'more step')}: ", code("--format csv"), " or --json has all. ")
+            else (f"And {plural(more, 'more step')}: ", Code("--format csv"), " or --json has all. ")
         ),
         "Model: predicted over measured time, * fitted to the row.",
     )

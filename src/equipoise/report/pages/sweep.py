@@ -29,6 +29,7 @@ from equipoise.report.blocks import (
     Panels,
     Section,
     Span,
+    Strong,
     bullets,
     facts,
     more_note,
@@ -37,7 +38,6 @@ from equipoise.report.blocks import (
     note,
     numbers,
     prose,
-    strong,
     table_of,
     words,
 )
@@ -56,10 +56,6 @@ _MOST_FAILURES: Final = 3
 
 
 # --- head
-
-
-def _about(found: SweepNow) -> str:
-    return f"Your sweep {printable(found.swept.name)}"
 
 
 def _headline(found: SweepNow) -> str:
@@ -383,7 +379,7 @@ def _brief(found: SweepNow, _: int) -> tuple[Block, ...]:
 
 def _failure(each: Failure) -> tuple[Span, ...]:
     words = sentence(f"{each.trial.workload}, {_way(each.trial)}: {each.reason}.")
-    return (strong(f"Failed {each.num_trials}{TIMES}: "), words)
+    return (Strong(f"Failed {each.num_trials}{TIMES}: "), words)
 
 
 def _exposed(each: Judgement) -> float | None:
@@ -419,7 +415,7 @@ def _brief_steps(subject: _Subject, rows: Sequence[Judgement]) -> Iterator[Block
 
 SWEEP: Final[Page[SweepNow]] = Page(
     title=lambda found: f"Sweep: {printable(found.swept.name)}",
-    about=_about,
+    about=lambda found: f"Your sweep {printable(found.swept.name)}",
     headline=_headline,
     summary=_summary,
     sections=(

@@ -98,10 +98,6 @@ def _headline(found: TraceSteps) -> str:
     return f"{a_step} takes {_ms(parts.step_s)} ms, {share} of it computing"
 
 
-def _summary(found: TraceSteps) -> tuple[str, ...]:
-    return tuple(map(_straggler, stragglers(found.lateness)[:_MOST_SENTENCES]))
-
-
 def _rank_words(trace: RankTrace) -> str:
     return f"rank {trace.rank}" if trace.rank is not None else printable(trace.where.rpartition("/")[2])
 
@@ -202,7 +198,7 @@ TRACE: Final[Page[TraceSteps]] = Page(
     title=_about,
     about=_about,
     headline=_headline,
-    summary=_summary,
+    summary=lambda found: tuple(map(_straggler, stragglers(found.lateness)[:_MOST_SENTENCES])),
     sections=(
         Section("ranks", "Where the time of a step goes", _ranks_blocks),
         Section("problems", "What was not read", _problems_blocks),

@@ -1,6 +1,6 @@
 """The page of an answer of `advise` or `plan`: first what to take, then everything behind it."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager
 from typing import Final
 
@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from equipoise.decide.answer import Alternative, Answer
 from equipoise.decide.evidence import NOT_COMPARED, NOTHING_FITS
-from equipoise.report.blocks import Block, Page, Section, bullets, more_note, note, page_within, prose, strong
+from equipoise.report.blocks import Block, Page, Section, Strong, bullets, more_note, note, page_within, prose
 from equipoise.report.format import TIMES, count, listed, printable, sentence, written_in
 from equipoise.report.pages.answer import basis, compare, head, overview, resources
 
@@ -55,7 +55,7 @@ def _screen(answer: Answer, num_rows: int) -> tuple[Block, ...]:
     alternatives = [each for each in answer.alternatives if not _is_shown(answer, each)][:_MOST_ALTERNATIVES]
     change: Block = bullets(compare.alternative_spans(answer, each) for each in alternatives)
     if answer.flips:
-        change = prose(strong("Would change it: "), f"{compare.flip_words(answer, answer.flips[0])}.")
+        change = prose(Strong("Would change it: "), f"{compare.flip_words(answer, answer.flips[0])}.")
     # Where another system is recommended, one on which nothing fits has a line of its own below.
     begin = (NOTHING_FITS, NOT_COMPARED) if answer.refusal is not None else NOT_COMPARED
     why = [each for each in answer.notes if each.startswith(begin)][:_MOST_NOTES]
@@ -64,14 +64,16 @@ def _screen(answer: Answer, num_rows: int) -> tuple[Block, ...]:
     unfit = [
         head.chip_of(each.title) for each in answer.systems if each.name not in known and not answer.refusal
     ]
-    left_out = head.left_out(answer)
+    where = listed(unfit) if len(unfit) <= _MOST_NAMED else f"{len(unfit)} systems"
+    figures = head.answer_blocks(answer, is_brief=True)
+    left_out = head.left_out(answer, figures)
     counted = ((len(answer.candidates), "candidate"), "how to run it" if answer.is_launched else "")
     return (
         *(overview.refusal_blocks(answer) if answer.recommended is None else ()),
         *(note(sentence(each)) for each in why),
-        *head.answer_blocks(answer, is_brief=True),
+        *figures,
         *((compare.sizes_table(answer, shown, is_brief=True),) if len(shown) > 1 else ()),
-        *((prose(f"Nothing fits on {_few(unfit)}: see the notes."),) if unfit else ()),
+        *((prose(f"Nothing fits on {where}: see the notes."),) if unfit else ()),
         *(() if answer.refusal else _sizes_that_do_not_fit(answer, known)),
         *compare.unpriced_blocks(answer),
         change,
@@ -108,16 +110,11 @@ def _sizes_that_do_not_fit(answer: Answer, known: Collection[str]) -> Iterator[B
         yield prose(f"Does not fit: {'; '.join(named)}.")
 
 
-def _few(titles: Sequence[str]) -> str:
-    """The names of one or two systems, or how many there are."""
-    return listed(titles) if len(titles) <= _MOST_NAMED else f"{len(titles)} systems"
-
-
 def _is_shown(answer: Answer, each: Alternative) -> bool:
     """Whether the facts or the table show already when an alternative is better, or that it never is."""
     valued = {value.candidate for value in answer.time_values}
     one, best = each.candidate, answer.recommended
-    is_same = best is not None and (one.system, one.terms) == (best.system, best.terms)
+    is_same = best is not None and one.group == best.group
     is_cheaper = best is not None and best.usd and one.usd and one.usd.value <= best.usd.value
     return one.id in valued or bool(one.broken) or bool(valued and (is_same or is_cheaper))
 

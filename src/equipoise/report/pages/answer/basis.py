@@ -7,13 +7,13 @@ from equipoise.decide.answer import Answer, Reason
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (
     Block,
+    Code,
     CodeListing,
     Fold,
     Heading,
     Span,
     Table,
     bullets,
-    code,
     named,
     names,
     note,
@@ -60,7 +60,7 @@ def _reason(each: Reason) -> tuple[Span, ...]:
     if refs:
         spans.append(f"From {', '.join(map(printable, refs[:_MOST_REFS]))}{more}. ")
     if each.formula is not None:
-        spans.append(code(sentence(each.formula)))
+        spans.append(Code(sentence(each.formula)))
     return tuple(spans)
 
 
@@ -106,7 +106,7 @@ def measure_blocks(answer: Answer) -> tuple[Block, ...]:
         bullets(
             sentence(each.words)
             if each.command is None
-            else (sentence(each.words), " ", code(sentence(each.command)))
+            else (sentence(each.words), " ", Code(sentence(each.command)))
             for each in answer.to_measure
         ),
     )
@@ -250,7 +250,12 @@ def run_blocks(answer: Answer) -> tuple[Block, ...]:
             Fold(name=f"run-{place}", title=sentence(each.title), blocks=tuple(_snippet(each)), is_aside=True)
             for place, each in enumerate(others, start=1)
         ),
-        _settings_table(answer),
+        table_of(
+            "answer-settings",
+            _SETTING_COLUMNS,
+            answer.settings,
+            caption="Settings of the runtime with a reason on this system; leave all others alone",
+        ),
     )
 
 
@@ -276,8 +281,3 @@ def _snippet(each: "Snippet") -> Iterator[Block]:
         yield prose(f"{each.target} cannot express: {sentence('; '.join(each.unsupported))}.")
     if each.checked_with:
         yield note(f"Accepted by {sentence(each.checked_with)}.")
-
-
-def _settings_table(answer: Answer) -> Table:
-    caption = "Settings of the runtime with a reason on this system; leave all others alone"
-    return table_of("answer-settings", _SETTING_COLUMNS, answer.settings, caption=caption)

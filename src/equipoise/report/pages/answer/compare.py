@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from equipoise.calibration import EstimatorName
 from equipoise.decide.answer import Alternative, Answer, Candidate, Flip
+from equipoise.decide.evidence import Group
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (
     Block,
@@ -18,13 +19,13 @@ from equipoise.report.blocks import (
     Heading,
     Panels,
     Span,
+    Strong,
     Table,
     bullets,
     names,
     number,
     numbers,
     prose,
-    strong,
     table_of,
     words,
 )
@@ -58,7 +59,7 @@ def time_unit(times_s: Sequence[float]) -> tuple[str, float]:
     return next((each for each in _UNITS if middle >= 2.0 * each[1]), _UNITS[-1])
 
 
-def group_title(answer: Answer, group: head.Group) -> str:
+def group_title(answer: Answer, group: Group) -> str:
     """A system, with its terms where several are compared."""
     system, terms = group
     title = head.chip_of(next(each.title for each in answer.systems if each.name == system))
@@ -66,10 +67,10 @@ def group_title(answer: Answer, group: head.Group) -> str:
     return f"{title}, {TERM_WORDS[terms]}" if several else title
 
 
-def shown_groups(answer: Answer) -> list[head.Group]:
+def shown_groups(answer: Answer) -> list[Group]:
     """The best systems with their terms, and then those on which nothing runs."""
-    offered: list[head.Group] = [(each.system, each.terms) for each in answer.offers]
-    missing: list[head.Group] = [
+    offered: list[Group] = [each.group for each in answer.offers]
+    missing: list[Group] = [
         (each.name, next(iter(each.rates), "on_demand"))
         for each in answer.systems
         if each.name not in {system for system, _ in offered}
@@ -158,7 +159,7 @@ def _place(each: Candidate, scale: float) -> tuple[float, float] | None:
 def money_chart(answer: Answer) -> Chart | None:
     """Money against time of every system, with the lines on which a system costs as much as the choice."""
     best, order = answer.recommended, shown_groups(answer)
-    priced = [each for each in answer.candidates if (each.system, each.terms) in order and _place(each, 1.0)]
+    priced = [each for each in answer.candidates if each.group in order and _place(each, 1.0)]
     offered = {each.candidate for each in answer.offers}
     taken_s = [each.time_s.value for each in priced if each.id in offered and each.time_s is not None]
     if len(priced) < 2 or not taken_s:  # noqa: PLR2004 - a line has two points
@@ -284,12 +285,12 @@ ENERGY: Final = numbers("Energy", "energy_j", amounts.watt_hours, is_wide=True)
 
 def sizes_table(answer: Answer, candidates: Sequence[Candidate], *, is_brief: bool = False) -> Table:
     """Candidates as rows, the recommended one marked, those that break a limit with the reason."""
-    with_speedup = not is_brief or len({(each.system, each.terms) for each in answer.candidates}) == 1
+    with_speedup = not is_brief or len({each.group for each in answer.candidates}) == 1
     known = [each for each in candidates if each.time_s is not None]
-    smallest = {group: members[0] for group, members in head.groups(known).items()}
+    longest_s = {group: members[0].known_time_s.value for group, members in head.groups(known).items()}
     speedup = numbers(
         "Speedup",
-        lambda each: _speedup(each, smallest.get((each.system, each.terms))),
+        lambda each: each.time_s and longest_s[each.group] / each.time_s.value,
         amounts.factor,
         meaning="over the smallest size listed",
     )
@@ -307,7 +308,7 @@ def sizes_table(answer: Answer, candidates: Sequence[Candidate], *, is_brief: bo
         columns,
         candidates,
         caption="Around the choice" if is_brief else "Every system and size",
-        marked=next((at for at, each in enumerate(candidates) if head.is_recommended(answer, each)), None),
+        marked=None if answer.recommended is None else head.place_of(answer.recommended, candidates),
     )
 
 
@@ -363,13 +364,6 @@ def strategy_cell(text: str | None) -> Cell | None:
     return None if text is None else Cell(text=sentence(text), key=text, is_code=True)
 
 
-def _speedup(each: Candidate, smallest: Candidate | None) -> float | None:
-    """Over the smallest size listed of the same system and terms."""
-    if each.time_s is None or smallest is None or smallest.time_s is None:
-        return None
-    return smallest.time_s.value / each.time_s.value
-
-
 def _status(answer: Answer, each: Candidate) -> Cell:
     if head.is_recommended(answer, each):
         return Cell(text="", badge=head.RECOMMENDED, key="0")
@@ -386,7 +380,7 @@ def _equilibria(answer: Answer) -> Iterator[Block]:
     if kinds:
         yield Heading(name="answer-returns", text="Where returns diminish")
         yield bullets(
-            (strong(f"{capital(listed(names))}: "), sentence(f"{words}.")) for words, names in kinds.items()
+            (Strong(f"{capital(listed(names))}: "), sentence(f"{words}.")) for words, names in kinds.items()
         )
 
 
@@ -401,7 +395,7 @@ def around_choice(answer: Answer, num_rows: int) -> tuple[Candidate, ...]:
         kept = [each for each in answer.candidates if each.time_s is not None and not each.broken]
         fewest = [members[0] for members in head.groups(kept).values()]
         fewest.sort(key=lambda each: math.inf if each.usd is None else each.usd.value)
-        others = [each.id for each in fewest if (each.system, each.terms) != (best.system, best.terms)]
+        others = [each.id for each in fewest if each.group != best.group]
         chosen = {best.id, *others[: min(num_rows - 1, _MOST_SYSTEMS)]}
         return tuple(each for each in answer.candidates if each.id in chosen)
     num_rows = min(num_rows, max(_MOST_SIZES, len(answer.offers)))
@@ -413,11 +407,9 @@ def around_choice(answer: Answer, num_rows: int) -> tuple[Candidate, ...]:
             each.candidate for each in (() if refusal is None else refusal.relaxations) if each.candidate
         }
     else:
-        others = [
-            each.candidate for each in answer.offers if (each.system, each.terms) != (best.system, best.terms)
-        ]
+        others = [each.candidate for each in answer.offers if each.group != best.group]
         near = sorted(
-            (each for each in answer.candidates if (each.system, each.terms) == (best.system, best.terms)),
+            (each for each in answer.candidates if each.group == best.group),
             key=lambda each: _distance(each, best),
         )
         # What the lines above name comes first, the next smaller size of it.
@@ -448,11 +440,8 @@ def changes_blocks(answer: Answer) -> tuple[Block, ...]:
 
 def alternative_spans(answer: Answer, each: Alternative) -> tuple[Span, ...]:
     """One alternative and when it wins; its size alone where all else is as recommended."""
-    one, best = each.candidate, answer.recommended
-    title = head.offer_title(one)
-    if best is not None and (one.system, one.terms) == (best.system, best.terms):
-        title = count(one.num_accelerators)
-    return (strong(title), f" ({head.takes(one)}): wins {sentence(each.wins_when)}.")
+    title = head.size_beside(each.candidate, answer.recommended)
+    return (Strong(title), f" ({head.takes(each.candidate)}): wins {sentence(each.wins_when)}.")
 
 
 def unpriced_blocks(answer: Answer) -> tuple[Block, ...]:
@@ -472,7 +461,7 @@ def unpriced_blocks(answer: Answer) -> tuple[Block, ...]:
     if first.accelerator_hours:
         most = amounts.rate(best.usd.value / first.accelerator_hours)
         costs = f" and would cost less below {most} per accelerator-hour"
-    return (prose(strong("No price known: "), f"{head.title_of(first)} is faster{costs} (--price)."),)
+    return (prose(Strong("No price known: "), f"{head.title_of(first)} is faster{costs} (--price)."),)
 
 
 def flip_words(answer: Answer, each: Flip) -> str:
@@ -515,5 +504,4 @@ def _quantity(each: Flip, value: float) -> Cell:
 
 def members_of_choice(answer: Answer) -> list[Candidate]:
     """Sizes of the recommended system on its terms; of the fastest of all where nothing is recommended."""
-    of = answer.recommended or (None if answer.refusal is None else answer.refusal.fastest)
-    return [] if of is None else head.same_group(answer, of)
+    return [] if answer.shown is None else head.same_group(answer, answer.shown)

@@ -2,22 +2,22 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 
 from equipoise.decide.answer import Answer, Candidate, Constraint, ConstraintName, MemoryUse, TimeValue
-from equipoise.decide.evidence import CHECK, NOT_USED, Grade
+from equipoise.decide.evidence import CHECK, NOT_USED, Grade, Group
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.select import figures_of
 from equipoise.economics.ownership import Ownership, Way
 from equipoise.economics.quotes import Charges
 from equipoise.perfmodel.generation import RolloutSplit
 from equipoise.report import format as amounts
-from equipoise.report.blocks import Badge, Block, Labelled, Span, code, facts, strong
+from equipoise.report.blocks import Badge, Block, Code, Facts, Labelled, Span, Strong, facts
 from equipoise.report.format import TIMES, capital, count, listed, printable, sentence
 from equipoise.scaling.equilibrium import Equilibrium, Limit, default_answer, least_speedup, pays
-from equipoise.spec.hardware import TERM_WORDS, PriceTerms
+from equipoise.spec.hardware import TERM_WORDS
 from equipoise.units import MINUTE_S, format_count, format_percent, format_si, plural
 
 _GRADES: Final[dict[Grade, str]] = {
@@ -84,14 +84,14 @@ def headline(answer: Answer) -> str:
     if best is None:
         reason = "meets your limits" if answer.refusal is not None else "can be estimated"
         return f"No configuration {reason}"
-    nodes = f" ({plural(best.num_nodes, _node(answer, best))})" if best.num_nodes is not None else ""
+    nodes = f" ({plural(best.num_nodes, _node(answer))})" if best.num_nodes is not None else ""
     guess = " (priors only)" if best.grade == "priors" else ""
     return f"Take {offer_title(best)}{nodes}: {takes(best)}{guess}"
 
 
-def _node(answer: Answer, best: Candidate) -> str:
+def _node(answer: Answer) -> str:
     """What a node of the system is called: accelerators of many hosts on one torus are a pod."""
-    nodes = next((each.cluster for each in answer.systems if each.name == best.system), None)
+    nodes = answer.system.cluster
     is_pod = nodes is not None and nodes.topology == "torus" and nodes.node_size > _MOST_OF_ONE_HOST
     return "pod" if is_pod else "node"
 
@@ -111,7 +111,7 @@ def _facts(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[Label
         yield "Energy", f"{amounts.energy(energy.value)}{carbon}"
     if best.strategy is not None:
         how = f"; {best.strategy.implementation}, {best.strategy.precision}"
-        yield ("Strategy", (code(sentence(best.strategy.text())), how))
+        yield ("Strategy", (Code(sentence(best.strategy.text())), how))
     elif best.user_run is not None:
         run = best.user_run
         rate = f"{format_si(run.samples_per_s)} samples/s at batch {count(run.global_batch_samples)}"
@@ -257,7 +257,7 @@ def _buying(found: Ownership) -> str:
 
 def _time(answer: Answer, best: Candidate) -> Iterator[Span]:
     time = best.known_time_s
-    yield strong(amounts.duration(time.value))
+    yield Strong(amounts.duration(time.value))
     yield f" ({amounts.duration_range(time)}, {format_percent(time.level)} range)"
     if _noticed_start_s(answer, best):
         yield f", after {amounts.duration(answer.question.start_s)} of starting"
@@ -286,8 +286,7 @@ def _likelier(answer: Answer, best: Candidate, chance: float) -> Iterator[str]:
     larger = [
         (each.num_accelerators, limit.probability)
         for each in answer.candidates
-        if (each.system, each.terms) == (best.system, best.terms)
-        and each.num_accelerators > best.num_accelerators
+        if each.group == best.group and each.num_accelerators > best.num_accelerators
         for limit in each.constraints
         if limit.name == "deadline_s" and limit.probability is not None and limit.probability >= _LIKELY
     ]
@@ -318,8 +317,7 @@ def charged_for(paid: Charges) -> tuple[tuple[str, float], ...]:
 
 def power_price(answer: Answer, best: Candidate) -> str:
     """What a kilowatt-hour costs that the money of an owned machine is made of."""
-    rates = next(each.rates for each in answer.systems if each.name == best.system)
-    power = rates[best.terms].electricity
+    power = answer.system.rates[best.terms].electricity
     if power is None:
         return ""
     whose = "" if answer.question.electricity_usd_per_kwh is not None else " (--electricity)"
@@ -334,7 +332,7 @@ def _money(answer: Answer, best: Candidate) -> Iterator[Span]:
         why = "no price is known (--price)" if best.usd is None else "the range is too wide to be used"
         yield f"{why}; {hours}"
         return
-    yield strong(amounts.money(usd.value))
+    yield Strong(amounts.money(usd.value))
     if amounts.digits(usd.low) != amounts.digits(usd.high):
         yield f" ({amounts.sum_ends(usd)})"
     own = answer.question.own_currency
@@ -394,21 +392,18 @@ def _memory(planned: MemoryUse) -> str:
     return f"{needed} of {whole} memory{little}"
 
 
-Group: TypeAlias = tuple[str, PriceTerms]  # a system and the terms it is had on
-
-
 def groups(candidates: Sequence[Candidate]) -> dict[Group, list[Candidate]]:
     """Candidates by system and terms, the smallest size first."""
     found: dict[Group, list[Candidate]] = {}
     for each in sorted(candidates, key=lambda one: one.num_accelerators):
-        found.setdefault((each.system, each.terms), []).append(each)
+        found.setdefault(each.group, []).append(each)
     return found
 
 
 def same_group(answer: Answer, of: Candidate) -> list[Candidate]:
     """The candidates of the same system and terms whose time is known, the smallest size first."""
     known = [each for each in answer.candidates if each.time_s is not None]
-    return groups(known).get((of.system, of.terms), [])
+    return groups(known).get(of.group, [])
 
 
 RECOMMENDED: Final = Badge(text="recommended", tone="good")
@@ -419,20 +414,30 @@ def is_recommended(answer: Answer, each: Candidate) -> bool:
     return answer.recommended is not None and each.id == answer.recommended.id
 
 
+def place_of(one: Candidate, among: Sequence[Candidate]) -> int | None:
+    """The place of a candidate among others; None where it is none of them."""
+    return next((place for place, each in enumerate(among) if each.id == one.id), None)
+
+
 def larger(answer: Answer, best: Candidate) -> tuple[Span, ...] | None:
     """Whether the step to the recommended size pays, and the step beyond it; None of a single size.
 
     Both steps are those between neighbours of the sizes that have a time.
     """
     sizes = same_group(answer, best)
-    at = next((place for place, each in enumerate(sizes) if each.id == best.id), None)
+    at = place_of(best, sizes)
     if at is None or len(sizes) == 1:
         return None
-    is_short = at > 0 and not _pays(sizes[at - 1], best, answer.question.start_s)
+    is_short = _is_short(answer, sizes, at)
     spans = list(_taken(answer, sizes, at, is_short=is_short)) if at > 0 else []
     if at + 1 < len(sizes):
         spans += [". " if spans else "", *_beyond(answer, best, sizes, at + 1, is_short=is_short)]
     return (*spans, ".")
+
+
+def _is_short(answer: Answer, sizes: Sequence[Candidate], at: int) -> bool:
+    """Whether the step to a size does not pay."""
+    return at > 0 and not _pays(sizes[at - 1], sizes[at], answer.question.start_s)
 
 
 def _pays(before: Candidate, after: Candidate, start_s: float) -> bool:
@@ -457,17 +462,17 @@ def _taken(answer: Answer, sizes: Sequence[Candidate], at: int, *, is_short: boo
     """The step to the recommended size. is_short: it does not pay, so that something else decided."""
     before, best = sizes[at - 1], sizes[at]
     if not is_short:
-        yield strong("Yes")
+        yield Strong("Yes")
         yield f", {_step(before, best)}"
         return
     speed = _short_speed(answer, before, best)
     longer = _longer_that_pays(answer, sizes, at)
     if longer is None:
-        yield strong("No")
+        yield Strong("No")
         yield f", {_step(before, best, speed=speed)} (pays from {_least(before, best)})"
         yield _despite(answer, before)
         return
-    yield strong("Yes")
+    yield Strong("Yes")
     over = f"over {count(before.num_accelerators)} {speed}, short of {_least(before, best)}"
     fast = f"{amounts.factor(_speedup(longer, best))} as fast"  # its range has no room
     yield f", {_step(longer, best, speed=fast)} ({over})"
@@ -517,7 +522,7 @@ def _beyond(
     is_short: the step before it does not pay and has told from when on it would.
     """
     beyond, start_s = sizes[at], answer.question.start_s
-    yield strong("No")
+    yield Strong("No")
     if beyond.broken and is_short:  # nobody asks whether it pays
         broken = beyond.broken[0]
         verb = "is " if broken.name == "max_accelerators" else ""
@@ -717,7 +722,7 @@ def _values_around(answer: Answer, best: Candidate) -> str | None:
     # Of one system on several terms a number alone would not say which.
     has_terms = any(each.system == best.system and each.terms != best.terms for _, each in parts)
     pairs = (
-        f"{worth}: {offer_title(each) if has_terms else _value_name(each, best)}" for worth, each in parts
+        f"{worth}: {offer_title(each) if has_terms else size_beside(each, best)}" for worth, each in parts
     )
     counted = ", with starting" if _noticed_start_s(answer, best) else ""
     return f"worth {'; '.join(pairs)}{counted}"
@@ -732,7 +737,7 @@ def _around_value(answer: Answer, best: Candidate) -> list[tuple[str, Candidate]
     if len(values) < 2 or best.time_s is None:  # noqa: PLR2004 - one candidate at every value
         return []
     found = [answer.candidate(each.candidate) for each in values]
-    at = next((place for place, each in enumerate(found) if each.id == best.id), None)
+    at = place_of(best, found)
     if at is not None:
         parts = [(worth_words(values, at), at)] + ([("less", at - 1)] if at else [])
     else:
@@ -748,30 +753,26 @@ def _around_value(answer: Answer, best: Candidate) -> list[tuple[str, Candidate]
 def named_beside(answer: Answer, best: Candidate) -> list[str]:
     """The ids of the candidates that the first lines name next to the recommended one, the nearest first."""
     sizes = same_group(answer, best)
-    at = next((place for place, each in enumerate(sizes) if each.id == best.id), None)
+    at = place_of(best, sizes)
     steps = []
     if at is not None:
         steps = [*sizes[max(0, at - 1) : at], *sizes[at + 1 : at + 2]]
-        longer = None
-        if at > 0 and not _pays(sizes[at - 1], best, answer.question.start_s):
-            longer = _longer_that_pays(answer, sizes, at)
+        longer = _longer_that_pays(answer, sizes, at) if _is_short(answer, sizes, at) else None
         steps += [] if longer is None else [longer]
     values = [each for _, each in _around_value(answer, best)]
     return [each.id for each in (*steps, *values) if each.id != best.id]
 
 
-def left_out(answer: Answer) -> str:
-    """The labels of the figures that the short form has no room for."""
-    best = answer.recommended
-    if best is None:
-        return ""
-    shown = {label for label, _ in _facts(answer, best, is_brief=True)}
-    return ", ".join(label for label, _ in _facts(answer, best, is_brief=False) if label not in shown)
+def left_out(answer: Answer, shown: Sequence[Block]) -> str:
+    """The labels of the figures that the short form has no room for. shown: its blocks."""
+    labels = {label for block in shown if isinstance(block, Facts) for label, _ in block.items}
+    every = () if answer.recommended is None else _facts(answer, answer.recommended, is_brief=False)
+    return ", ".join(label for label, _ in every if label not in labels)
 
 
-def _value_name(each: Candidate, best: Candidate) -> str:
-    """The size alone where all else is as recommended."""
-    is_same = (each.system, each.terms) == (best.system, best.terms)
+def size_beside(each: Candidate, best: Candidate | None) -> str:
+    """The size alone where all else is as recommended; else which system and terms too."""
+    is_same = best is not None and each.group == best.group
     return count(each.num_accelerators) if is_same else offer_title(each)
 
 

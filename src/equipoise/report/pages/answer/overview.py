@@ -12,7 +12,7 @@ from equipoise.decide.answer import (
     about_fixed,
     price_that_wins,
 )
-from equipoise.decide.evidence import Grade
+from equipoise.decide.evidence import Grade, Group
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (
     Badge,
@@ -22,6 +22,7 @@ from equipoise.report.blocks import (
     PairMatrix,
     Panels,
     SideBySide,
+    Strong,
     Tile,
     bullets,
     named,
@@ -30,7 +31,6 @@ from equipoise.report.blocks import (
     number,
     numbers,
     prose,
-    strong,
     table_of,
     tiles,
     words,
@@ -135,7 +135,7 @@ def refusal_blocks(answer: Answer) -> tuple[Block, ...]:
         tiles(_refused(answer, label, each) for label, each in shown if each is not None),
         *_heading(answer, refusal),
         bullets(relaxed(answer)),
-        *((prose(strong("Chosen: "), f"{chosen}."),) if chosen else ()),
+        *((prose(Strong("Chosen: "), f"{chosen}."),) if chosen else ()),
     )
 
 
@@ -184,7 +184,12 @@ def relaxed(answer: Answer) -> Iterator[str]:
     if refusal.on_spot is not None:
         taken = f"{head.title_of(refusal.on_spot)}, {head.takes(refusal.on_spot)}"
         yield f"Spot capacity, which may be reclaimed (--terms spot): {taken}."
-    unpriced = {each.system: each.title for each in answer.candidates if _lacks_price_alone(each)}
+    # Those that keep all limits but the budget, which nobody can judge without a price.
+    unpriced = {
+        each.system: each.title
+        for each in answer.candidates
+        if each.broken and all(one.lacks_price for one in each.broken)
+    }
     for name, title in unpriced.items():
         yield f"A price of {title}, which may keep the budget: --price {name}=USD."
     if not (refusal.relaxations or refusal.joint or refusal.on_spot or unpriced):
@@ -197,11 +202,6 @@ def _faults(answer: Answer) -> str:
     """What makes strategies illegal; empty where nothing does."""
     found = [each.reason for each in answer.rejected if each.needed is None]
     return "; ".join(about_fixed(found, answer.question)[:_MOST_FAULTS])
-
-
-def _lacks_price_alone(each: Candidate) -> bool:
-    """Whether a candidate keeps all limits but the budget, which nobody can judge without a price."""
-    return bool(each.broken) and all(one.lacks_price for one in each.broken)
 
 
 def _refused(answer: Answer, label: str, each: Candidate) -> Tile:
@@ -234,9 +234,9 @@ def _time_and_money(each: Candidate) -> Cell:
 def _matrix(answer: Answer) -> PairMatrix:
     """Time and money of each size of each system, or the limit that it breaks."""
     groups = compare.shown_groups(answer)
-    cells: dict[int, dict[head.Group, Badge]] = {}
+    cells: dict[int, dict[Group, Badge]] = {}
     for each in answer.candidates:
-        cells.setdefault(each.num_accelerators, {})[each.system, each.terms] = _badge(answer, each)
+        cells.setdefault(each.num_accelerators, {})[each.group] = _badge(answer, each)
     for system in answer.systems:
         for unfit in system.unfit:
             for group in (each for each in groups if each[0] == system.name):
@@ -328,7 +328,7 @@ def _values(answer: Answer, best: Candidate) -> tuple[Block, ...]:
     if not values:
         return (note("No price is known, so money cannot be weighed against time (--price)."),)
     found = [answer.candidate(each.candidate) for each in values]
-    at = next((place for place, each in enumerate(found) if each.id == best.id), 0)
+    at = head.place_of(best, found) or 0
     begin = max(0, min(at - _MOST_VALUES // 2, len(found) - _MOST_VALUES))
     shown = range(begin, min(begin + _MOST_VALUES, len(found)))
 
@@ -345,7 +345,7 @@ def _values(answer: Answer, best: Candidate) -> tuple[Block, ...]:
         words("Take", taken),
         numbers("Time, money", lambda place: _time_and_money(found[place])),
     )
-    marked = next((row for row, place in enumerate(shown) if found[place].id == best.id), None)
+    marked = head.place_of(best, found[begin : shown.stop])
     caption = "Which size for which value of an hour"
     left_out = [
         f"{plural(many, 'candidate')} for a {what} value of an hour"
@@ -397,7 +397,7 @@ def _offered(answer: Answer, place: int, offer: SystemOffer) -> Cell:
     badge = None
     if offer.is_feasible and place < 2:  # noqa: PLR2004 - the choice, and the next best
         badge = Badge(text="next best", tone="plain") if place else head.RECOMMENDED
-    title = compare.group_title(answer, (offer.system, offer.terms))
+    title = compare.group_title(answer, offer.group)
     return named(title, badge=badge, detail=f"evidence: {EVIDENCE[offer.grade]}")
 
 

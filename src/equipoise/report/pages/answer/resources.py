@@ -14,6 +14,7 @@ from equipoise.report.blocks import (
     Cell,
     Fold,
     Panels,
+    Strong,
     Table,
     Tile,
     amount,
@@ -21,7 +22,6 @@ from equipoise.report.blocks import (
     names,
     numbers,
     prose,
-    strong,
     table_of,
     tiles,
     words,
@@ -79,7 +79,7 @@ def step_blocks(answer: Answer) -> tuple[Block, ...]:
         blocks += [
             prose(
                 "By the performance model: accelerator time of one sample, by cause. ",
-                strong("With perfect scaling all bars would be equally high."),
+                Strong("With perfect scaling all bars would be equally high."),
             ),
             Panels(charts=(_seconds_chart(timed, seconds),), legend="Cause"),
             _shares(answer, timed, seconds),
@@ -112,7 +112,7 @@ def _shares(answer: Answer, members: Sequence[Candidate], stack: Stack) -> Block
     best = answer.recommended
     ids = [each.id for each in members]
     place = ids.index(best.id) if best is not None and best.id in ids else len(ids) - 1
-    return prose(strong(f"At {stack.bars[place][0]}: "), f"{listed(stack.shares(place))}.")
+    return prose(Strong(f"At {stack.bars[place][0]}: "), f"{listed(stack.shares(place))}.")
 
 
 def _seconds_chart(members: Sequence[Candidate], stack: Stack) -> BarChart:
@@ -318,7 +318,7 @@ def buying_blocks(answer: Answer) -> tuple[Block, ...]:
     )
     return (
         prose(
-            strong(f"After {after} buying one {name} is {ahead} than renting it. "),
+            Strong(f"After {after} buying one {name} is {ahead} than renting it. "),
             f"It breaks even within its lifetime with a probability of "
             f"{amounts.probability(found.break_even_probability)}; "
             f"over that lifetime it breaks even {even}.",

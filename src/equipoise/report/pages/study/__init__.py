@@ -9,7 +9,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from equipoise.economics import bill_fields
-from equipoise.report.blocks import Page, Section, code, note
+from equipoise.report.blocks import Code, Page, Section, note
 from equipoise.report.format import printable, sentence
 from equipoise.report.json import fields_of, picked, plain
 from equipoise.report.pages import accuracy
@@ -54,15 +54,13 @@ SECTIONS: Final[tuple[Section[Findings], ...]] = (
 )
 
 
-def _about_round(findings: Findings) -> str:
-    return f"MLPerf Training {printable(findings.round)}, {printable(findings.division)} division"
-
-
 def study_page(out: Path | None = None) -> Page[Findings]:
     """The page. out: the file that has it whole, which its short form names."""
     return Page(
         title=lambda findings: f"Training at scale: MLPerf {printable(findings.round)}",
-        about=_about_round,
+        about=lambda findings: (
+            f"MLPerf Training {printable(findings.round)}, {printable(findings.division)} division"
+        ),
         headline=lambda findings: sentence(findings.headline),
         summary=lambda findings: tuple(map(sentence, findings.summary)),
         sections=SECTIONS,
@@ -72,7 +70,7 @@ def study_page(out: Path | None = None) -> Page[Findings]:
         ),
         brief=None
         if out is None
-        else lambda *_: (note("The whole study: ", code(printable(str(out))), "."),),
+        else lambda *_: (note("The whole study: ", Code(printable(str(out))), "."),),
     )
 
 

@@ -13,6 +13,7 @@ from equipoise.report.blocks import (
     Heading,
     Panels,
     Span,
+    Strong,
     Table,
     amount,
     bullets,
@@ -20,7 +21,6 @@ from equipoise.report.blocks import (
     note,
     numbers,
     prose,
-    strong,
     table_of,
     words,
 )
@@ -56,12 +56,12 @@ def balance_blocks(findings: Findings) -> tuple[Block, ...]:
     intro = prose(
         "A curve through the best entries of each accelerator shows where returns diminish. There is no "
         "one optimum: ",
-        strong("balance"),
+        Strong("balance"),
         " is the knee, ",
-        strong("marginal"),
+        Strong("marginal"),
         " the largest size reached by steps that gain at least half of ideal (1.5 times the speed for a "
         "doubling), ",
-        strong("floor"),
+        Strong("floor"),
         " the last size at half of its efficiency. The smallest of the three is the default answer. "
         "A point beyond the largest size with data is given as at least that size.",
     )
@@ -90,13 +90,13 @@ def _answer(each: Balance) -> tuple[Span, ...]:
     answer = each.answer
     words = next(text for point, text in zip(each.equilibria, each.words, strict=True) if point is answer)
     return (
-        strong(f"{accelerator_name(each.accelerator)}: {at_words(answer)} ({answer.kind})"),
+        Strong(f"{accelerator_name(each.accelerator)}: {at_words(answer)} ({answer.kind})"),
         f". {capital(sentence(words))}.",
     )
 
 
 def _chart(workload: WorkloadFindings, found: Sequence[Balance], marks: dict[str | None, Mark]) -> Chart:
-    name = printable(workload.name)
+    name, level = printable(workload.name), format_percent(float(found[0].curve["level"][0]))
     series: list[Series] = []
     for each in found:
         series += _series(workload, each, marks[each.accelerator])
@@ -105,7 +105,7 @@ def _chart(workload: WorkloadFindings, found: Sequence[Balance], marks: dict[str
     return Chart(
         name=f"{workload.workload}-balance",
         title="Time to train, its law and its equilibria",
-        subtitle=f"shaded: {format_percent(_level(found))} interval of one more entry; dotted: extrapolated",
+        subtitle=f"shaded: {level} interval of one more entry; dotted: extrapolated",
         alternative=f"Minutes to train {name} against accelerators. "
         + " ".join(f"{accelerator_name(each.accelerator)}: {sentence(each.words[0])}." for each in found),
         x=Axis(title="accelerators", is_log=True),
@@ -127,10 +127,6 @@ def _notes(answers: Sequence[Equilibrium]) -> tuple[Note, ...]:
         else:
             notes.append(Note(x=x, y=y, text=text))
     return tuple(notes)
-
-
-def _level(found: Sequence[Balance]) -> float:
-    return float(found[0].curve["level"][0])
 
 
 def _stops(located: Sequence[Equilibrium]) -> Series:
@@ -255,7 +251,7 @@ def _range(point: Equilibrium) -> str | None:
 def _in_words(workload: WorkloadFindings, found: Sequence[Balance]) -> Fold:
     """Each point as a sentence, and what the curve rests on."""
     points = bullets(
-        (strong(f"{accelerator_name(each.accelerator)}, {point.kind}"), f": {sentence(words)}.")
+        (Strong(f"{accelerator_name(each.accelerator)}, {point.kind}"), f": {sentence(words)}.")
         for each in found
         for point, words in zip(each.equilibria, each.words, strict=True)
     )
@@ -292,7 +288,7 @@ def _economics(findings: Findings) -> tuple[Block, ...]:
         return ()
     items: list[tuple[Span, ...]] = []
     for accelerator, rate in rates.items():
-        name = strong(accelerator_name(accelerator))
+        name = Strong(accelerator_name(accelerator))
         if rate.price is None:
             items.append((name, ": no price in prices.toml, so no amount of money."))
         else:
@@ -320,7 +316,7 @@ def _economics(findings: Findings) -> tuple[Block, ...]:
 
 
 def _definitions() -> Block:
-    kinds = ((strong(kind.name), f": {kind.definition}.") for kind in KINDS)
+    kinds = ((Strong(kind.name), f": {kind.definition}.") for kind in KINDS)
     return Fold(
         name="equilibrium-kinds", title="What each kind means", blocks=(bullets((*kinds, f"{RULE}.")),)
     )

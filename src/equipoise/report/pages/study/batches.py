@@ -11,12 +11,12 @@ from equipoise.report.blocks import (
     Block,
     Cell,
     Panels,
+    Strong,
     Table,
     bullets,
     number,
     numbers,
     prose,
-    strong,
     table_of,
     words,
 )
@@ -53,7 +53,7 @@ def batches_blocks(findings: Findings) -> tuple[Block, ...]:
     intro = prose(
         "More accelerators usually mean a larger global batch B, and a larger batch needs more samples to "
         "reach the target: ",
-        strong("S(B) = S_min (1 + B / B_crit)"),
+        Strong("S(B) = S_min (1 + B / B_crit)"),
         " (McCandlish et al. 2018). At B_crit twice the samples of a very small batch are needed. ",
         "The law is fitted over all rounds of a workload; each round has its own offset, since targets "
         "and rules change, and a recipe used by several entries counts once.",
@@ -207,7 +207,7 @@ def energy_blocks(findings: Findings) -> tuple[Block, ...]:
         )
     num_rows = sum(workload.energy.height for workload in measured)
     intro = prose(
-        strong(plural(num_rows, "entry", "entries")),
+        Strong(plural(num_rows, "entry", "entries")),
         " logged the power of nodes and switches while training. "
         "Energy is that of nodes and switches over the official time, with the rules' convergence scaling.",
         f" None was measured for {listed(missing)}." if missing else "",

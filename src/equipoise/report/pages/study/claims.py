@@ -10,6 +10,7 @@ from equipoise.report.blocks import (
     ColumnOf,
     Fold,
     Heading,
+    Strong,
     Table,
     Tone,
     bullets,
@@ -17,7 +18,6 @@ from equipoise.report.blocks import (
     number,
     numbers,
     prose,
-    strong,
     table_of,
     words,
 )
@@ -33,7 +33,7 @@ def table_one_blocks(findings: Findings) -> tuple[Block, ...]:
     rows = [(workload.name, workload.table) for workload in findings.workloads]
     published = sorted({row.published.source for _, row in rows if row.published})
     differences = tuple(
-        (strong(f"{printable(name)}: "), "; ".join(sentence(difference) for difference in row.differences))
+        (Strong(f"{printable(name)}: "), "; ".join(sentence(difference) for difference in row.differences))
         for name, row in rows
         if row.differences
     )
@@ -105,11 +105,11 @@ def claims_blocks(findings: Findings) -> tuple[Block, ...]:
     stated = [claim for claim in findings.claims if claim.is_of_study]
     others = [claim for claim in findings.claims if not claim.is_of_study]
     intro = prose(
-        strong(plural(len(stated), "claim")),
+        Strong(plural(len(stated), "claim")),
         " of the study, each tested twice on this data: ",
-        strong("study's method"),
+        Strong("study's method"),
         ", with E' over mixed hardware, and ",
-        strong("like for like"),
+        Strong("like for like"),
         ", with E against the smallest system of the same accelerator. "
         "Open a claim for its rules, the readings, and the figures behind them.",
     )

@@ -8,16 +8,16 @@ from msgspec import to_builtins
 from equipoise.report.blocks import (
     Block,
     Cell,
+    Code,
     Fold,
     Heading,
+    Strong,
     Tile,
     bullets,
-    code,
     named,
     note,
     numbers,
     prose,
-    strong,
     table_of,
     tiles,
     words,
@@ -234,12 +234,12 @@ def method_blocks(findings: Findings) -> tuple[Block, ...]:
     division = f"Only entries of the {printable(findings.division)} division are compared."
     data = f"Dataset {printable(findings.dataset)}: {sentence(findings.sources)}."
     terms = (
-        (strong("Score. "), SCORE),
-        (strong("Speedup "), "= reference time / time. ", strong("E' "), RELATIVE),
-        (strong("Like-for-like E "), LIKE_FOR_LIKE),
-        (strong("Division. "), division),
-        (strong("Data. "), data),
-        (strong("Follow a number. "), FOLLOW, code("equipoise scores --json"),
-         " prints the same rows for programs, ", code("equipoise explain TERM"), " each term."),
+        (Strong("Score. "), SCORE),
+        (Strong("Speedup "), "= reference time / time. ", Strong("E' "), RELATIVE),
+        (Strong("Like-for-like E "), LIKE_FOR_LIKE),
+        (Strong("Division. "), division),
+        (Strong("Data. "), data),
+        (Strong("Follow a number. "), FOLLOW, Code("equipoise scores --json"),
+         " prints the same rows for programs, ", Code("equipoise explain TERM"), " each term."),
     )  # fmt: skip
     return (bullets(terms), prose(CAUTION))

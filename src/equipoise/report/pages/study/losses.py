@@ -13,12 +13,12 @@ from equipoise.report.blocks import (
     Heading,
     Panels,
     Span,
+    Strong,
     bullets,
     named,
     note,
     numbers,
     prose,
-    strong,
     table_of,
     words,
 )
@@ -50,11 +50,11 @@ def losses_blocks(findings: Findings) -> tuple[Block, ...]:
     """The causes of lost efficiency, of each workload."""
     intro = prose(
         "E is a product: ",
-        strong("batch growth"),
+        Strong("batch growth"),
         " (larger batches need more samples to the target), ",
-        strong("throughput"),
+        Strong("throughput"),
         " (samples per second per accelerator), and the ",
-        strong("rules"),
+        Strong("rules"),
         "' convergence scaling. Losses multiply, so their logarithms add: each bar is -log2 E of the fastest "
         "entry of its size. One doubling lost means that half of the accelerators do nothing; what is below "
         "zero was gained. Throughput is split into training, and evaluation with set-up, only where "
@@ -158,7 +158,7 @@ def _largest_words(row: Row) -> tuple[Span, ...]:
     lost = row["lost_doublings"]
     start = f": E is {ratio(row['efficiency'])}"
     if lost <= 0:
-        return (strong(hardware(row)), f"{start}; nothing was lost.")
+        return (Strong(hardware(row)), f"{start}; nothing was lost.")
     parts = sorted(
         ((row[cause] / lost, CAUSES[cause][0]) for cause in LOSSES if row[cause] is not None), reverse=True
     )
@@ -166,9 +166,9 @@ def _largest_words(row: Row) -> tuple[Span, ...]:
     gave = [f"{_percent(-share)} {name}" for share, name in parts if share <= -SMALL_SHARE]
     back = f"; {listed(gave)} gained" if gave else ""
     return (
-        strong(hardware(row)),
+        Strong(hardware(row)),
         f"{start}, {lost:.2f} doublings lost. Of these ",
-        strong(listed(took)),
+        Strong(listed(took)),
         f"{back}.",
     )
 
@@ -246,5 +246,5 @@ def _rules() -> Block:
     """When each symptom is reported."""
     of_curves, _, rule = CURVE_RULE.partition(": ")
     rules = [*((symptom.title, symptom.rule) for symptom in SYMPTOMS), (of_curves, rule)]
-    items = bullets((strong(title), f": {rule}.") for title, rule in rules)
+    items = bullets((Strong(title), f": {rule}.") for title, rule in rules)
     return Fold(name="symptom-rules", title="When each symptom is reported", blocks=(items,))

@@ -11,11 +11,11 @@ from equipoise.report.blocks import (
     Heading,
     Of,
     Panels,
+    Strong,
     note,
     number,
     numbers,
     prose,
-    strong,
     table_of,
     words,
 )
@@ -48,10 +48,10 @@ def workloads_blocks(findings: Findings) -> tuple[Block, ...]:
     marks = accelerator_marks(findings)
     intro = prose(
         "For each workload: the systems entered, then the efficiency of the same entries by two measures. ",
-        strong("E'"),
+        Strong("E'"),
         " is the study's relative efficiency, against one reference system regardless of hardware; "
         "a newer chip raises it. ",
-        strong("E"),
+        Strong("E"),
         " is like for like: against the smallest system of the same accelerator, form factor and memory, "
         "so that 1 means that nothing was lost to size.",
     )
@@ -90,7 +90,7 @@ def _range_sentence(rows: list[Row]) -> Block:
         efficiency += f", E {ratio(largest[LIKE_FOR_LIKE])} like for like (against {baseline})"
     return prose(
         f"{plural(len(rows), 'scored entry', 'scored entries')} on {kinds} of accelerator. The largest, ",
-        strong(hardware(largest)),
+        Strong(hardware(largest)),
         f", trains in {format_duration(largest['score_s'])}: {efficiency}.",
     )
 
