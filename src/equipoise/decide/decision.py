@@ -61,7 +61,7 @@ from equipoise.decide.select import (
     tornado_of,
 )
 from equipoise.decide.strategies.strategy_search import Problem
-from equipoise.decide.strategies.surveys import SURVEYS, Survey
+from equipoise.decide.strategies.surveys import ON_HOST, SURVEYS, Survey
 from equipoise.decide.user_evidence import UserEvidence, unusable, user_evidence
 from equipoise.decide.user_evidence.runs import UserRuns
 from equipoise.economics import price
@@ -75,7 +75,7 @@ from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.catalogue import catalogue as catalogue_of
 from equipoise.spec.hardware import TERMS
 from equipoise.spec.mlperf import Scores
-from equipoise.spec.strategy import SOFTWARE, Offload, Strategy, software
+from equipoise.spec.strategy import SOFTWARE, Strategy, software
 from equipoise.units import format_count
 
 _MOST_ASSESSED: Final = 64
@@ -578,10 +578,6 @@ def _chosen_for_you(inputs: Inputs, assessment: Assessment, best: Candidate | No
 
 # Of the time, what another precision takes at most for it to be named.
 _NOTICED_RATIO: Final = 0.98
-_ON_HOST: Final[Mapping[Offload, str]] = {
-    "optimizer": "optimizer states",
-    "optimizer_and_params": "weights and optimizer states",
-}
 
 
 def _strategy_words(chosen: Strategy, query: TrainingQuery, survey: Survey | None) -> Iterator[str]:
@@ -601,7 +597,7 @@ def _strategy_words(chosen: Strategy, query: TrainingQuery, survey: Survey | Non
         if "schedule" not in stated:
             yield from _schedule_words(survey.problem, chosen)
     if chosen.offload != "none" and "offload" not in stated:
-        yield f"{_ON_HOST[chosen.offload]} in the host's memory (--fix offload=none)"
+        yield f"{ON_HOST[chosen.offload]} in the host's memory (--fix offload=none)"
     if chosen.activation_offload and "activation_offload" not in stated:
         yield "activations in the host's memory (--fix activation_offload=false)"
 

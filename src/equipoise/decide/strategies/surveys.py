@@ -3,7 +3,7 @@
 import math
 import time
 from collections import OrderedDict, defaultdict
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from threading import Lock
 from typing import Final, TypeVar
@@ -388,9 +388,19 @@ def _leaner(problem: Problem, size: int, found: Searched) -> Searched:
 
 def _fits(problem: Problem, size: int) -> bool:
     """Whether a search at a size, as `_searched` does it, would find anything that fits."""
-    return problem.fits(size) or any(each.fits(size) for each in _tried_instead(problem, size))
+    return _first_that_fits(problem, size) is not None
 
 
+def _first_that_fits(problem: Problem, size: int) -> Problem | None:
+    """The first of the searches at a size, as `_searched` does them, that would find anything that fits."""
+    searches = chain((problem,), _tried_instead(problem, size))
+    return next((each for each in searches if each.fits(size)), None)
+
+
+ON_HOST: Final[Mapping[Value, str]] = {
+    "optimizer": "optimizer states",
+    "optimizer_and_params": "weights and optimizer states",
+}
 _WEIGHTS_ON_HOST: Final[dict[str, tuple[Value, ...]]] = {"offload": ("optimizer_and_params",)}
 
 
@@ -580,8 +590,18 @@ def _more(problem: Problem, num_accelerators: int) -> Iterator[str]:
     for doubling in range(1, _MOST_DOUBLINGS + 1):
         size = num_accelerators * 2**doubling
         if SURVEYS.fits(problem, size):
-            yield f"{size:,} accelerators"
+            yield f"{size:,} accelerators{_moved_words(problem, size)}"
             return
+
+
+def _moved_words(problem: Problem, size: int) -> str:
+    """What a search moves to the host's memory at a size at which something fits; empty for nothing."""
+    found = _first_that_fits(problem, size)
+    choices = {} if found is None else {**found.choices}
+    (offload,) = choices.get("offload", ("none",))[:1]
+    moved = [ON_HOST[offload]] if offload in ON_HOST else []
+    moved += ["activations"] if True in choices.get("activation_offload", ()) else []
+    return f" with {' and '.join(moved)} in the host's memory" if moved else ""
 
 
 def _others(problem: Problem, num_accelerators: int) -> Iterator[str]:
