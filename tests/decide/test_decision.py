@@ -810,6 +810,14 @@ def test_a_batch_that_a_size_hardly_divides_is_named_with_one_that_it_would():
     assert not [each for each in ask(asked, global_batch=512).chosen_for_you if "divide" in each]
 
 
+def test_no_other_batch_is_proposed_where_the_model_is_split_whatever_the_batch():
+    # Narayanan et al. 2021, table 1: 175 G parameters on 1,024 A100 in 8 x 16 parts, a batch of 1,536 on 12 replicas.
+    asked = {"workload": "gpt3", "accelerator": ["selene"], "tokens": "300G", "accelerators": "1024"}
+    found = ask(asked, global_batch=1536)
+    assert found.recommended.strategy.tp * found.recommended.strategy.pp > 1
+    assert not [each for each in (*found.chosen_for_you, *found.notes) if "divide" in each]
+
+
 def test_weights_on_the_host_are_named():
     # 70 G weights of 4 bits, 35 GB, on two cards of 24 GB.
     asked = {"workload": "llama3_70b", "train": "qlora", "examples": 1000, "sequence": 512}

@@ -566,7 +566,7 @@ def _chosen_for_you(inputs: Inputs, assessment: Assessment, best: Candidate | No
     )
     if best.strategy is not None:
         chosen += _strategy_words(best.strategy, inputs.query, assessment.survey)
-    uneven = uneven_batch(inputs, best.num_accelerators)
+    uneven = uneven_batch(inputs, assessment.survey, best.num_accelerators)
     if uneven is not None:
         chosen.append(uneven)
     # Other terms than the usual ones stand beside the name of what is recommended.
