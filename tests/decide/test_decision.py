@@ -903,3 +903,18 @@ def test_a_narrow_precision_that_is_slower_than_the_usual_one_is_said_to_be(work
     ratio = usual.recommended.step_s.value / found.recommended.step_s.value
     assert (ratio < 1.0) == is_slower
     assert [float(each[1]) for each in said] == pytest.approx([ratio] * is_slower, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("asked", "options"),
+    [
+        ({"fix": "tp=3", "accelerators": 64}, {"--fix", "--accelerators"}),
+        ({"precision": "fp4"}, {"--precision"}),
+        ({"precision": "fp4", "global_batch": 64}, {"--precision", "--global-batch"}),
+    ],
+)
+def test_a_refusal_of_every_strategy_names_the_options_of_the_question_to_change(asked, options):
+    with pytest.raises(EvidenceError) as refused:
+        ask(workload="llama31_8b", tokens="1e9", accelerator="h100", **asked)
+    (missing,) = refused.value.missing
+    assert set(re.findall(r"--[a-z-]+", missing)) == options

@@ -47,7 +47,7 @@ from equipoise.decide.explanation.explain import (
 )
 from equipoise.decide.explanation.reasons import reasons
 from equipoise.decide.question.field import MAX_ACCELERATORS, MAX_SIZES, Sizes
-from equipoise.decide.question.query import USUAL_HORIZON_MONTHS, TrainingQuery, without_choice
+from equipoise.decide.question.query import FIELDS, USUAL_HORIZON_MONTHS, TrainingQuery, without_choice
 from equipoise.decide.question.systems import LARGE_SYSTEM, RequestedSystem, rates_of, requested_systems
 from equipoise.decide.question.training import batch_words, training, unrestricted
 from equipoise.decide.select import (
@@ -766,6 +766,16 @@ def _first_of(names: Iterable[str]) -> str:
     return ", ".join(shown if len(shown) <= _MOST_NAMED else [*shown[:_MOST_NAMED], "..."])
 
 
+# What restricts strategies and sizes.
+_RESTRICTING: Final = ("fixed", "precision", "sizes", "num_nodes", "max_accelerators", "global_batch_samples")
+
+
+def _restrictions(query: TrainingQuery) -> str:
+    """The options of a question that restrict strategies or sizes."""
+    stated = [f"--{FIELDS[name].option}" for name in _RESTRICTING if getattr(query, name)]
+    return " or ".join(stated or ["--precision"])
+
+
 def _no_estimate(inputs: Inputs, assessment: Assessment) -> EvidenceError:
     """What is missing, where no estimator has a time on a system."""
     title, system = inputs.training.workload.title, assessment.system
@@ -774,9 +784,7 @@ def _no_estimate(inputs: Inputs, assessment: Assessment) -> EvidenceError:
         return EvidenceError(
             f"no strategy of {title} is possible on {system.title} as asked: "
             f"{'; '.join(faults[:_MOST_NAMED])}",
-            missing=(
-                "a question that leaves this open, or a system where it is possible (--precision, --fix)",
-            ),
+            missing=(f"other values of {_restrictions(inputs.query)}, or another system",),
         )
     found = ""
     runs = inputs.user.runs
