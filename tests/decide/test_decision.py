@@ -826,6 +826,28 @@ def test_weights_on_the_host_are_named():
     assert any("weights" in each and "host" in each for each in found.chosen_for_you)
 
 
+@pytest.mark.parametrize(
+    ("workload", "params", "cards"),
+    [
+        ("llama3_70b", 70e9, 2),
+        ("llama31_405b", 405e9, 2),
+        ("llama31_405b", 405e9, 8),
+        ("kimi_k2_1t", 1e12, 2),
+    ],
+)
+def test_weights_go_to_hosts_that_have_room_for_them(workload, params, cards):
+    # Weights of 4 bits in hosts of twice the 24 GB of each card: 35 GB on two, 203 GB on eight, not 500 GB on two.
+    asked = {"workload": workload, "train": "qlora", "examples": 1000, "accelerator": ["rtx4090"]}
+    found = ask(asked, sequence=2048, accelerators=cards)
+    have_room = params / 2 <= 2 * 24e9 * cards
+    assert (found.recommended is not None) == have_room
+    if have_room:
+        taken = found.recommended.strategy
+        assert taken.offload == "optimizer_and_params"
+        # Replicas each have a copy: two cards a node hold 96 GB.
+        assert params / 2 <= 2 * 24e9 * cards / taken.dp_replicate
+
+
 def test_what_has_no_price_is_not_said_to_be_rented():
     asked = {
         "workload": "llama31_8b",
