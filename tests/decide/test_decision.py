@@ -823,12 +823,42 @@ def test_a_batch_that_a_size_hardly_divides_is_named_with_one_that_it_would():
     assert not [each for each in ask(asked, global_batch=512).chosen_for_you if "divide" in each]
 
 
+def test_no_other_batch_is_proposed_where_the_model_is_split_whatever_the_batch():
+    # Narayanan et al. 2021, table 1: 175 G parameters on 1,024 A100 in 8 x 16 parts, a batch of 1,536 on 12 replicas.
+    asked = {"workload": "gpt3", "accelerator": ["selene"], "tokens": "300G", "accelerators": "1024"}
+    found = ask(asked, global_batch=1536)
+    assert found.recommended.strategy.tp * found.recommended.strategy.pp > 1
+    assert not [each for each in (*found.chosen_for_you, *found.notes) if "divide" in each]
+
+
 def test_weights_on_the_host_are_named():
     # 70 G weights of 4 bits, 35 GB, on two cards of 24 GB.
     asked = {"workload": "llama3_70b", "train": "qlora", "examples": 1000, "sequence": 512}
     found = ask(asked, accelerator="rtx3090", accelerators="2", fix=["pp=1", "tp=1"])
     assert found.recommended.strategy.offload == "optimizer_and_params"
     assert any("weights" in each and "host" in each for each in found.chosen_for_you)
+
+
+@pytest.mark.parametrize(
+    ("workload", "params", "cards"),
+    [
+        ("llama3_70b", 70e9, 2),
+        ("llama31_405b", 405e9, 2),
+        ("llama31_405b", 405e9, 8),
+        ("kimi_k2_1t", 1e12, 2),
+    ],
+)
+def test_weights_go_to_hosts_that_have_room_for_them(workload, params, cards):
+    # Weights of 4 bits in hosts of twice the 24 GB of each card: 35 GB on two, 203 GB on eight, not 500 GB on two.
+    asked = {"workload": workload, "train": "qlora", "examples": 1000, "accelerator": ["rtx4090"]}
+    found = ask(asked, sequence=2048, accelerators=cards)
+    have_room = params / 2 <= 2 * 24e9 * cards
+    assert (found.recommended is not None) == have_room
+    if have_room:
+        taken = found.recommended.strategy
+        assert taken.offload == "optimizer_and_params"
+        # Replicas each have a copy: two cards a node hold 96 GB.
+        assert params / 2 <= 2 * 24e9 * cards / taken.dp_replicate
 
 
 def test_what_has_no_price_is_not_said_to_be_rented():
@@ -908,3 +938,18 @@ def test_a_narrow_precision_that_is_slower_than_the_usual_one_is_said_to_be(work
     ratio = usual.recommended.step_s.value / found.recommended.step_s.value
     assert (ratio < 1.0) == is_slower
     assert [float(each[1]) for each in said] == pytest.approx([ratio] * is_slower, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("asked", "options"),
+    [
+        ({"fix": "tp=3", "accelerators": 64}, {"--fix", "--accelerators"}),
+        ({"precision": "fp4"}, {"--precision"}),
+        ({"precision": "fp4", "global_batch": 64}, {"--precision", "--global-batch"}),
+    ],
+)
+def test_a_refusal_of_every_strategy_names_the_options_of_the_question_to_change(asked, options):
+    with pytest.raises(EvidenceError) as refused:
+        ask(workload="llama31_8b", tokens="1e9", accelerator="h100", **asked)
+    (missing,) = refused.value.missing
+    assert set(re.findall(r"--[a-z-]+", missing)) == options

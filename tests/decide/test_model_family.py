@@ -54,6 +54,16 @@ def test_proportions_stay_close_to_those_of_the_family(name, factor):
 
 
 @pytest.mark.law
+@pytest.mark.parametrize("name", ["llama31_8b", "llama3_70b", "qwen3_30b_a3b", "mixtral_8x7b"])
+@given(factor=st.floats(0.25, 64.0))
+def test_keys_of_large_models_are_shared_by_tensor_parallel_ranks(name, factor):
+    # Published models that share keys have 2, 4, 8 or 16 of them; Megatron-LM refuses 19 on two ranks or four.
+    shape = workload(name).transformer
+    keys = of_size(shape, factor * shape.params).kv_heads
+    assert keys % (4 if keys >= 16 else 2 if keys >= 8 else 1) == 0
+
+
+@pytest.mark.law
 @pytest.mark.parametrize("name", ["glm45_355b", "deepseek_v3", "qwen3_30b_a3b", "mixtral_8x7b"])
 @given(factor=st.floats(0.02, 16.0))
 def test_widths_are_multiples_of_the_tiles_of_matrix_units(name, factor):

@@ -127,7 +127,7 @@ def test_more_tokens_per_parameter_leave_a_smaller_model(largest):
 
 
 @pytest.mark.parametrize(
-    "asked", [{"budget": 50_000, "deadline": "7d"}, {"budget": 50_000, "max_accelerators": 512}]
+    "asked", [{"budget": 50_000, "deadline": "7d"}, {"budget": 8_000, "max_accelerators": 32}]
 )
 def test_the_larger_model_named_breaks_the_limit_that_is_named(asked):
     question = {"price": None, "deadline": None, "max_accelerators": 256, "accelerator": "h100"} | asked
@@ -230,6 +230,27 @@ def test_a_model_is_not_larger_for_accelerators_that_nobody_has():
     assert any("512" in words and "--max-accelerators" in words for words in found.chosen_for_you)
     # 512 x 60 days x 989e12 FLOP/s at the MFU of whole pretrainings, a third: 120 n**2 FLOP
     assert found.best.params.value == pytest.approx((512 * 60 * 86_400 * 989e12 / 3 / 120) ** 0.5, rel=0.3)
+
+
+@pytest.mark.parametrize("ask", ["tokens", "model"])
+def test_as_many_are_tried_as_the_budget_pays_for_through_the_whole_deadline(ask):
+    # 1 M USD at 2 USD per hour pay for 1,041 accelerators through 20 days: of 1,024 the deadline ends it, and
+    # of more the budget, so that a limit beyond them finds no more than none does.
+    asked = {
+        "ask": ask,
+        "workload": "llama31_8b",
+        "max_accelerators": None,
+        "budget": "1M",
+        "deadline": "20d",
+    }
+    free, limited = (
+        solve_for(_asked(**asked | most), scores=None) for most in ({}, {"max_accelerators": 4096})
+    )
+    assert free.best.size.value >= 0.98 * limited.best.size.value
+    assert free.best.recommended.num_accelerators in {1024, 2048}
+    assert not any("--max-accelerators" in words for words in free.chosen_for_you)
+    alone = solve_for(_asked(**asked | {"deadline": None}), scores=None).best
+    assert alone.recommended.num_accelerators <= 512
 
 
 def test_images_are_what_a_budget_allows_of_vision():

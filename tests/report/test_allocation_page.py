@@ -51,3 +51,13 @@ def test_the_long_form_and_the_page_have_every_job(found):
     assert duration(found.record.makespan_s) in text
     late = next(share for share in found.record.shares if share.late_s)
     assert f"late by {duration(late.late_s)}" in text
+
+
+def test_energy_is_in_joules_once(tmp_path):
+    path = tmp_path / "jobs.toml"
+    path.write_text('[[job]]\nworkload = "bert"\n\n[[job]]\nworkload = "llama2_70b_lora"\n')
+    text = printed(equipoise.allocate(path, accelerator="32x h100-sxm5-80gb", objective="energy"), full=False)
+    lines = {line.split()[0]: line for line in text.splitlines() if line.startswith(("Total", "Uses"))}
+    assert "Wh" in lines["Total"]
+    assert "J)" not in lines["Total"]
+    assert "J)" in lines["Uses"]

@@ -208,7 +208,7 @@ def test_why_a_step_that_pays_is_not_taken_is_said(kind, words):
 
 
 ENDS = {
-    "data": "data reach only to 32",
+    "data": "32 is the most that the data support",
     "catalogue": "32 is the largest tried",
     "question": "your limit is 32",
 }
@@ -280,7 +280,7 @@ def test_a_step_from_the_smallest_size_has_the_interval_of_the_speedup():
     assert "16 over 8: 1.96x as fast (1.92\N{EN DASH}2x)" in facts(two)["Larger?"]
 
 
-LIMITS = {"data": "data reach", "catalogue": "largest tried", "question": "your limit"}
+LIMITS = {"data": "data support", "catalogue": "largest tried", "question": "your limit"}
 
 
 @pytest.mark.parametrize("limited_by", LIMITS)

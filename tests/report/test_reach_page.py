@@ -36,6 +36,17 @@ def test_the_text_fits_and_has_the_figures(found):
     assert [each for each in sizes if format_si(each.value) not in text] == []
 
 
+@pytest.mark.parametrize(("ends", "is_limit"), [({"deadline": "1d"}, True), ({"budget": 100}, False)])
+def test_a_limit_of_accelerators_is_named_where_more_would_allow_more(ends, is_limit):
+    # Twice as many do nearly twice as much until a deadline, and for a budget no more.
+    asked = {"workload": "llama2_7b", "ask": "tokens", "accelerator": "h100", "max_accelerators": 32}
+    console = Console(width=80, highlight=False, markup=False)
+    with console.capture() as capture:
+        render(REACH, solve_for(query(asked | ends), scores=None), console)
+    (line,) = [each for each in capture.get().splitlines() if each.startswith("Limited by ")]
+    assert ("32" in line) == is_limit
+
+
 def test_money_is_in_the_currency_of_the_question():
     # 5,000 USD at 0.92 EUR a dollar are 4,600 EUR.
     asked = {"workload": "llama2_7b", "ask": "tokens", "budget": 5000, "accelerator": "h100-sxm5-80gb"}

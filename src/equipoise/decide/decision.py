@@ -47,7 +47,7 @@ from equipoise.decide.explanation.explain import (
 )
 from equipoise.decide.explanation.reasons import reasons
 from equipoise.decide.question.field import MAX_ACCELERATORS, MAX_SIZES, Sizes
-from equipoise.decide.question.query import USUAL_HORIZON_MONTHS, TrainingQuery, without_choice
+from equipoise.decide.question.query import FIELDS, USUAL_HORIZON_MONTHS, TrainingQuery, without_choice
 from equipoise.decide.question.systems import LARGE_SYSTEM, RequestedSystem, rates_of, requested_systems
 from equipoise.decide.question.training import batch_words, training, unrestricted
 from equipoise.decide.select import (
@@ -61,7 +61,7 @@ from equipoise.decide.select import (
     tornado_of,
 )
 from equipoise.decide.strategies.strategy_search import Problem
-from equipoise.decide.strategies.surveys import SURVEYS, Survey
+from equipoise.decide.strategies.surveys import ON_HOST, SURVEYS, Survey
 from equipoise.decide.user_evidence import UserEvidence, unusable, user_evidence
 from equipoise.decide.user_evidence.runs import UserRuns
 from equipoise.economics import price
@@ -75,7 +75,7 @@ from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.catalogue import catalogue as catalogue_of
 from equipoise.spec.hardware import TERMS
 from equipoise.spec.mlperf import Scores
-from equipoise.spec.strategy import SOFTWARE, Offload, Strategy, software
+from equipoise.spec.strategy import SOFTWARE, Strategy, software
 from equipoise.units import format_count
 
 _MOST_ASSESSED: Final = 64
@@ -558,7 +558,7 @@ def _chosen_for_you(inputs: Inputs, assessment: Assessment, best: Candidate | No
     )
     if best.strategy is not None:
         chosen += _strategy_words(best.strategy, inputs.query, assessment.survey)
-    uneven = uneven_batch(inputs, best.num_accelerators)
+    uneven = uneven_batch(inputs, assessment.survey, best.num_accelerators)
     if uneven is not None:
         chosen.append(uneven)
     # Other terms than the usual ones stand beside the name of what is recommended.
@@ -570,10 +570,6 @@ def _chosen_for_you(inputs: Inputs, assessment: Assessment, best: Candidate | No
 
 # Of the time, what another precision takes at most for it to be named.
 _NOTICED_RATIO: Final = 0.98
-_ON_HOST: Final[Mapping[Offload, str]] = {
-    "optimizer": "optimizer states",
-    "optimizer_and_params": "weights and optimizer states",
-}
 
 
 def _strategy_words(chosen: Strategy, query: TrainingQuery, survey: Survey | None) -> Iterator[str]:
@@ -593,7 +589,7 @@ def _strategy_words(chosen: Strategy, query: TrainingQuery, survey: Survey | Non
         if "schedule" not in stated:
             yield from _schedule_words(survey.problem, chosen)
     if chosen.offload != "none" and "offload" not in stated:
-        yield f"{_ON_HOST[chosen.offload]} in the host's memory (--fix offload=none)"
+        yield f"{ON_HOST[chosen.offload]} in the host's memory (--fix offload=none)"
     if chosen.activation_offload and "activation_offload" not in stated:
         yield "activations in the host's memory (--fix activation_offload=false)"
 
@@ -762,6 +758,16 @@ def _first_of(names: Iterable[str]) -> str:
     return ", ".join(shown if len(shown) <= _MOST_NAMED else [*shown[:_MOST_NAMED], "..."])
 
 
+# What restricts strategies and sizes.
+_RESTRICTING: Final = ("fixed", "precision", "sizes", "num_nodes", "max_accelerators", "global_batch_samples")
+
+
+def _restrictions(query: TrainingQuery) -> str:
+    """The options of a question that restrict strategies or sizes."""
+    stated = [f"--{FIELDS[name].option}" for name in _RESTRICTING if getattr(query, name)]
+    return " or ".join(stated or ["--precision"])
+
+
 def _no_estimate(inputs: Inputs, assessment: Assessment) -> EvidenceError:
     """What is missing, where no estimator has a time on a system."""
     title, system = inputs.training.workload.title, assessment.system
@@ -770,9 +776,7 @@ def _no_estimate(inputs: Inputs, assessment: Assessment) -> EvidenceError:
         return EvidenceError(
             f"no strategy of {title} is possible on {system.title} as asked: "
             f"{'; '.join(faults[:_MOST_NAMED])}",
-            missing=(
-                "a question that leaves this open, or a system where it is possible (--precision, --fix)",
-            ),
+            missing=(f"other values of {_restrictions(inputs.query)}, or another system",),
         )
     found = ""
     runs = inputs.user.runs

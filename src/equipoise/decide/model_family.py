@@ -13,20 +13,20 @@ from equipoise.decide.answer import Candidate
 from equipoise.decide.assess import Inputs, assess
 from equipoise.decide.candidates import SystemCandidates, system_candidates
 from equipoise.decide.question.query import TrainingQuery
-from equipoise.decide.question.systems import RequestedSystem, usual_most
+from equipoise.decide.question.systems import LARGE_SYSTEM, RequestedSystem, usual_most
 from equipoise.decide.question.training import fixed_budget
 from equipoise.decide.select import Rule, choose, timed_figures
 from equipoise.decide.user_evidence import UserEvidence
 from equipoise.errors import SpecError
 from equipoise.spec.transformer import Transformer
 from equipoise.spec.workload import Workload
-from equipoise.units import SI_PREFIXES
+from equipoise.units import HOUR_S, SI_PREFIXES
 
 # Widths of matrices come in steps of 128, the tiles of matrix units; in a family whose own does not, of the
 # largest power of two that it is a multiple of. Source: NVIDIA, Matrix Multiplication Background (2023).
 _WIDTH_STEP: Final = 128
-# Widths grow by so many heads, that tensor parallel ranks can share them, and of few heads by fewer: by a
-# quarter of them at most. Fewer than so many are tried only of families that have hardly more.
+# Widths grow by so many heads, that tensor parallel ranks can share them and their keys, and of few by fewer:
+# by a quarter of them at most. Fewer heads than so many are tried only of families that have hardly more.
 _FEW_HEADS: Final = 4
 _MOST_HEADS: Final = 4096
 # How many times as many, or as few, queries may share a key as in the family: 5 in place of 7 may.
@@ -63,13 +63,17 @@ def _ratio(shape: Transformer) -> float:
 @lru_cache(maxsize=64)
 def _widths(family_heads: int, family_kv_heads: int) -> tuple[int, ...]:
     """The numbers of heads that a family may have, ascending."""
-    unit = math.gcd(family_heads, _FEW_HEADS)
+
+    def is_shared(count: int, family_count: int) -> bool:
+        unit = math.gcd(family_count, _FEW_HEADS)
+        return count % min(unit, 1 << max(0, (count // 4).bit_length() - 1)) == 0
 
     def may_be(heads: int) -> bool:
-        if heads % min(unit, 1 << max(0, (heads // 4).bit_length() - 1)):
-            return False
         share = max(1.0, heads * family_kv_heads / family_heads)
-        return share / _NEAR_SHARE <= _kv_heads(heads, share) <= share * _NEAR_SHARE
+        keys = _kv_heads(heads, share)
+        if not (is_shared(heads, family_heads) and is_shared(keys, family_kv_heads)):
+            return False
+        return share / _NEAR_SHARE <= keys <= share * _NEAR_SHARE
 
     return tuple(filter(may_be, range(min(_FEW_HEADS, -(-family_heads // 2)), _MOST_HEADS + 1)))
 
@@ -265,10 +269,23 @@ def of_usual_sizes(query: TrainingQuery, one: SystemCandidates) -> tuple[Candida
     """
     if states_sizes(query, one):
         return one.allowed
-    usual = usual_most(query, one.system, None)
+    usual = max(usual_most(query, one.system, None), paid_for(query, one))
     beyond = (each.num_accelerators for each in one.allowed if each.num_accelerators >= usual)
     most = min(beyond, default=usual)  # whole nodes may be more
     return tuple(each for each in one.allowed if each.num_accelerators <= most)
+
+
+def paid_for(query: TrainingQuery, one: SystemCandidates) -> int:
+    """How many accelerators of a system the budget pays for through the whole deadline; 0 without both.
+
+    Of more, the budget ends a training before the deadline does. Nobody has so many cards for desktop
+    computers, and no published training had more than half of LARGE_SYSTEM.
+    """
+    rates = [each.usd_per_hour / each.num_accelerators for each in one.allowed if each.usd_per_hour]
+    hours = query.within_s / HOUR_S
+    if not rates or one.system.is_desktop or not math.isfinite(query.spend_usd * hours):
+        return 0
+    return math.floor(min(query.spend_usd / (min(rates) * hours), LARGE_SYSTEM)) if hours > 0.0 else 0
 
 
 def states_sizes(query: TrainingQuery, one: SystemCandidates) -> bool:

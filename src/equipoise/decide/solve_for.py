@@ -19,10 +19,11 @@ from equipoise.decide.model_family import (
     ModelFamily,
     TriedModel,
     of_usual_sizes,
+    paid_for,
     states_sizes,
     used_fraction,
 )
-from equipoise.decide.question.query import BUDGETS, FIELDS, Ask, TrainingQuery
+from equipoise.decide.question.query import BUDGETS, FIELDS, USUAL_MOST, Ask, TrainingQuery
 from equipoise.decide.question.systems import usual_most
 from equipoise.decide.question.training import batch_words, fixed_budget, training
 from equipoise.errors import EvidenceError, UsageError
@@ -153,6 +154,11 @@ def solve_for(query: TrainingQuery, *, scores: Scores | None, catalogue: Catalog
     with threadpool_limits(limits=1):  # the matrices are small: threads would only wait for each other
         asked = _Asked(query=query, known=known, scores=scores)
         collected = asked.collected(start)
+        if (most := max((paid_for(query, each) for each in collected.systems), default=0)) > USUAL_MOST:
+            asked = _Asked(
+                query=query, known=known, scores=scores, also_sizes=(1 << (most - 1).bit_length(),)
+            )
+            collected = asked.collected(start)
         found: list[BudgetReach] = []
         refused: list[EvidenceError | UsageError] = list(collected.refused)
         for one in collected.systems:
@@ -189,12 +195,14 @@ def solve_for(query: TrainingQuery, *, scores: Scores | None, catalogue: Catalog
 class _Asked(Struct, frozen=True, kw_only=True):
     """The question for amounts of training: candidates follow from the batch, and it may from the amount.
 
-    found: what was collected, by the global batch of its training.
+    also_sizes: up to which more is tried than usual. found: what was collected, by the global batch of its
+    training.
     """
 
     query: TrainingQuery
     known: Catalogue
     scores: Scores | None
+    also_sizes: tuple[int, ...] = ()
     found: dict[int | None, Collected] = field(default_factory=dict)
 
     def collected(self, samples: float, before: Collected | None = None) -> Collected:
@@ -207,7 +215,7 @@ class _Asked(Struct, frozen=True, kw_only=True):
         query = replace(self.query, ask=None, training_samples=samples)
         batch = training(query, self.known, self.scores).global_batch_samples
         if batch not in self.found:
-            self.found[batch] = collect_candidates(query, self.known, self.scores)
+            self.found[batch] = collect_candidates(query, self.known, self.scores, also_sizes=self.also_sizes)
         return self.found[batch]
 
 
@@ -305,7 +313,7 @@ def _tokens(asked: _Asked, collected: Collected, one: SystemCandidates) -> Budge
 def _most_words(query: TrainingQuery, one: SystemCandidates, best: Candidate) -> Iterator[str]:
     """Up to how many accelerators were tried, where as many are taken and the question leaves it open."""
     usual = usual_most(query, one.system, None)
-    if not states_sizes(query, one) and best.num_accelerators >= usual:
+    if not states_sizes(query, one) and not paid_for(query, one) and best.num_accelerators >= usual:
         yield f"at most {best.num_accelerators:,} accelerators (--max-accelerators)"
 
 

@@ -149,6 +149,12 @@ def test_a_rate_and_an_amount_may_have_every_digit_of_a_computed_number():
     assert query(stated).budget_usd == pytest.approx(9.9)
 
 
+@pytest.mark.parametrize(("written", "usd"), [("2k", 2000.0), ("1M", 1e6), ("0.5", 0.5), (300, 300.0)])
+def test_what_an_hour_is_worth_is_written_as_a_budget_is(written, usd):
+    asked = query({**BERT, "value_of_time": written, "budget": written})
+    assert asked.value_of_time_usd_per_hour == asked.budget_usd == usd
+
+
 @pytest.mark.parametrize("amount", ["100k EUR", "100k €", "€100k", "EUR 100k"])
 def test_an_amount_in_another_currency_needs_its_rate(amount):
     with pytest.raises(UsageError, match=r"EUR with --currency EUR=RATE"):

@@ -38,6 +38,7 @@ from equipoise.decide.select import (
     worth,
 )
 from equipoise.decide.strategies.strategy_search import Problem
+from equipoise.decide.strategies.surveys import SURVEYS, Survey
 from equipoise.files import user_file
 from equipoise.intervals import Interval, log_sd, with_log_sd
 from equipoise.perfmodel.estimate import estimate
@@ -416,7 +417,7 @@ def notes(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> Ite
     yield from _unknown_power(assessment)
     yield from _ordered(inputs, best)
     for size in (assessment.sizes.most, *(assessment.sizes.listed or ())):
-        uneven = uneven_batch(inputs, size)
+        uneven = uneven_batch(inputs, assessment.survey, size)
         if uneven is not None:
             yield f"{uneven} (--global-batch)."
     yield from _mixed(inputs, assessment, best)
@@ -462,10 +463,11 @@ def _ordered(inputs: Inputs, best: Candidate) -> Iterator[str]:
 _MOST_LEFT_OUT: Final = 2
 
 
-def uneven_batch(inputs: Inputs, size: int) -> str | None:
+def uneven_batch(inputs: Inputs, survey: Survey | None, size: int) -> str | None:
     """Which batches so many accelerators would share out evenly; None where they do the stated one.
 
     Of more accelerators than samples some may share a sample: only those that hardly divide it are named.
+    Nothing where a model is split whatever the batch.
     """
     batch = inputs.training.global_batch_samples
     if batch is None or inputs.training.batch_words is not None or size == 1 or not batch % size:
@@ -473,11 +475,20 @@ def uneven_batch(inputs: Inputs, size: int) -> str | None:
     lower = batch // size * size
     if not lower and math.gcd(batch, size) > batch // _MOST_LEFT_OUT:
         return None
+    if survey is not None and not _takes_samples_alone(survey.problem, lower or size, size):
+        return None
     near = f"{lower:,} or {lower + size:,}" if lower else f"{size:,}"
     return (
         f"A global batch of {batch:,} does not divide by {size:,} accelerators: {near} would let data "
         "parallelism use all of them"
     )
+
+
+def _takes_samples_alone(known: Problem, batch: int, size: int) -> bool:
+    """Whether every one of so many accelerators has samples of its own in the fastest strategy of a batch."""
+    asked = replace(known, training=replace(known.training, global_batch_samples=batch), published_batches={})
+    best = SURVEYS.surveyed(asked, (size,)).sizes[0].best
+    return best is not None and best.strategy.dp == size
 
 
 def _mixed(inputs: Inputs, assessment: Assessment, best: Candidate) -> Iterator[str]:

@@ -121,7 +121,7 @@ _OBJECTIVES = {
     "value_of_time": "the least money and value of time together",
 }
 _LIMITERS = {
-    "data": "there are no data beyond",
+    "data": "the data support no more",
     "catalogue": "larger sizes are only tried with --accelerators",
     "question": "that is your limit",
 }

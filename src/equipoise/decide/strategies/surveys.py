@@ -3,7 +3,7 @@
 import math
 import time
 from collections import OrderedDict, defaultdict
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from threading import Lock
 from typing import Final, TypeVar
@@ -18,6 +18,7 @@ from equipoise.decide.question.fine_tuning import QLORA_OFFLOAD, USUAL_LORA_RANK
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.question.systems import RequestedSystem, usual_most
 from equipoise.decide.strategies.strategy_search import Problem, TimedStrategy, plain_strategies
+from equipoise.perfmodel.compute import NF4_BYTES
 from equipoise.perfmodel.search import Searched
 from equipoise.perfmodel.space import USUAL, Value
 from equipoise.scaling.equilibrium import Limit
@@ -367,13 +368,10 @@ def _or_leaner(problem: Problem, size: int, found: Searched) -> Searched:
 
 def _or_weights_on_host(problem: Problem, size: int, found: Searched) -> Searched:
     """What was found, with strategies of QLoRA that keep weights on the host where memory is short."""
-    if (
-        not found.best
-        or found.best[0].strategy.recompute != "full"
-        or not _may_keep_weights_away(problem, size)
-    ):
+    moved = _weights_on_host(problem, size)
+    if not found.best or found.best[0].strategy.recompute != "full" or moved is None:
         return found
-    other = replace(problem, choices={**problem.choices, **_WEIGHTS_ON_HOST}).searched(size)
+    other = replace(problem, choices={**problem.choices, **moved}).searched(size)
     return _merged(problem, found, other)
 
 
@@ -388,31 +386,60 @@ def _leaner(problem: Problem, size: int, found: Searched) -> Searched:
 
 def _fits(problem: Problem, size: int) -> bool:
     """Whether a search at a size, as `_searched` does it, would find anything that fits."""
-    return problem.fits(size) or any(each.fits(size) for each in _tried_instead(problem, size))
+    return _first_that_fits(problem, size) is not None
 
 
-_WEIGHTS_ON_HOST: Final[dict[str, tuple[Value, ...]]] = {"offload": ("optimizer_and_params",)}
+def _first_that_fits(problem: Problem, size: int) -> Problem | None:
+    """The first of the searches at a size, as `_searched` does them, that would find anything that fits."""
+    searches = chain((problem,), _tried_instead(problem, size))
+    return next((each for each in searches if each.fits(size)), None)
 
 
-def _may_keep_weights_away(problem: Problem, size: int) -> bool:
-    """Whether the search may keep weights on the host: of QLoRA on several cards, where that is left open."""
-    is_qlora = problem.choices.get("trained") == ("qlora",)
-    return size > 1 and is_qlora and problem.choices.get("offload") == QLORA_OFFLOAD
-
-
+ON_HOST: Final[Mapping[Value, str]] = {
+    "optimizer": "optimizer states",
+    "optimizer_and_params": "weights and optimizer states",
+}
 # Bytes of a trained parameter that leave an accelerator with its optimizer states: two moments and a master
 # copy in fp32 (Rajbhandari et al. 2020). Hosts have about two to three times the memory of their accelerators
 # (DGX A100 640 GB: 2 TB; DGX H100: 2 TB for 640 GB; DGX B200: 2 to 4 TB for 1.4 TB).
 _STATES_BYTES: Final = 12.0
 _HOST_MEMORY_RATIO: Final = 2.0
+_TABLE_BYTES: Final = 2.0  # of a weight in tables, which QLoRA does not quantise
+
+
+def _hosts_hold(problem: Problem, size: int, moved_bytes: float) -> bool:
+    """Whether the hosts of so many accelerators have room for what is moved to them."""
+    held = problem.cluster.accelerator.memory_bytes
+    return held is not None and moved_bytes <= _HOST_MEMORY_RATIO * held * size
+
+
+def _weights_on_host(problem: Problem, size: int) -> dict[str, tuple[Value, ...]] | None:
+    """The choices that keep weights on the hosts: of QLoRA on several cards, where that is left open.
+
+    None where the hosts have no room for them. Replicas of whole nodes take a copy in every node: where a
+    node has no room for one, there are none.
+    """
+    is_qlora = problem.choices.get("trained") == ("qlora",)
+    if size == 1 or not is_qlora or problem.choices.get("offload") != QLORA_OFFLOAD:
+        return None
+    tables = float(problem.load.embedding_params)
+    copy_bytes = NF4_BYTES * (float(problem.load.params) - tables) + _TABLE_BYTES * tables
+    if not _hosts_hold(problem, size, copy_bytes):
+        return None
+    moved: dict[str, tuple[Value, ...]] = {"offload": ("optimizer_and_params",)}
+    if "dp_replicate" not in problem.choices and not _hosts_hold(
+        problem, problem.cluster.node_size, copy_bytes
+    ):
+        moved["dp_replicate"] = (1,)
+    return moved
 
 
 def _may_keep_states_away(problem: Problem, size: int) -> bool:
     """Whether optimizer states may go to hosts that hold them, where that is left open."""
-    chip, trained = problem.cluster.accelerator, problem.training.workload.trained_params
-    if "offload" in problem.choices or chip.shares_host_memory or chip.memory_bytes is None:
+    trained = problem.training.workload.trained_params
+    if "offload" in problem.choices or problem.cluster.accelerator.shares_host_memory or trained is None:
         return False
-    return trained is not None and _STATES_BYTES * trained <= _HOST_MEMORY_RATIO * chip.memory_bytes * size
+    return _hosts_hold(problem, size, _STATES_BYTES * trained)
 
 
 def _tried_instead(problem: Problem, size: int) -> Iterator[Problem]:
@@ -428,9 +455,8 @@ def _tried_instead(problem: Problem, size: int) -> Iterator[Problem]:
         if trained == ("full",) and _may_keep_states_away(problem, size):
             yield replace(free, choices={**problem.choices, "offload": ("optimizer",)})
         return
-    tries: list[dict[str, tuple[Value, ...]]] = []
-    if _may_keep_weights_away(problem, size):
-        tries.append(_WEIGHTS_ON_HOST)
+    moved = _weights_on_host(problem, size)
+    tries = [] if moved is None else [moved]
     if "activation_offload" not in problem.choices:
         tries += [each | {"activation_offload": (True,)} for each in ({}, *tries)]
     yield from (replace(free, choices={**problem.choices, **each}) for each in tries)
@@ -580,8 +606,18 @@ def _more(problem: Problem, num_accelerators: int) -> Iterator[str]:
     for doubling in range(1, _MOST_DOUBLINGS + 1):
         size = num_accelerators * 2**doubling
         if SURVEYS.fits(problem, size):
-            yield f"{size:,} accelerators"
+            yield f"{size:,} accelerators{_moved_words(problem, size)}"
             return
+
+
+def _moved_words(problem: Problem, size: int) -> str:
+    """What a search moves to the host's memory at a size at which something fits; empty for nothing."""
+    found = _first_that_fits(problem, size)
+    choices = {} if found is None else {**found.choices}
+    (offload,) = choices.get("offload", ("none",))[:1]
+    moved = [ON_HOST[offload]] if offload in ON_HOST else []
+    moved += ["activations"] if True in choices.get("activation_offload", ()) else []
+    return f" with {' and '.join(moved)} in the host's memory" if moved else ""
 
 
 def _others(problem: Problem, num_accelerators: int) -> Iterator[str]:

@@ -148,7 +148,7 @@ def _range(found: Allocation) -> str:
 def _amount(found: Allocation, value: float) -> str:
     if found.objective == "cost":
         return amounts.money(value)
-    return amounts.energy(value) if found.objective == "energy" else amounts.duration(value)
+    return amounts.watt_hours(value) if found.objective == "energy" else amounts.duration(value)
 
 
 def _proof(found: Allocation) -> str:

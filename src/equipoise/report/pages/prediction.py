@@ -408,7 +408,15 @@ def _facts(found: Reaches, best: BudgetReach) -> Iterator[Labelled]:
         yield "Batch", f"{plural(taken.global_batch_samples, 'sample')}{step}"
     if found.chosen_for_you:
         yield ("Chosen", capital(sentence("; ".join(found.chosen_for_you))))
-    yield "Limited by", _ENDS[best.limit] + _larger(best)
+    yield "Limited by", _ENDS[best.limit] + (_larger(best) or _most(best))
+
+
+def _most(best: BudgetReach) -> str:
+    """Where a deadline is the limit of as many accelerators as may be taken: that more would allow more."""
+    stated = best.question.max_accelerators
+    if best.limit != "deadline" or best.recommended.num_accelerators != stated:
+        return ""
+    return f", on your limit of {count(stated)} accelerators"
 
 
 def _larger(best: BudgetReach) -> str:

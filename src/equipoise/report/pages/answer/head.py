@@ -580,7 +580,7 @@ def _point_reason(point: Equilibrium) -> str:
 
 
 _ENDS: Final[dict[Limit, str]] = {
-    "data": "data reach only to {size}",
+    "data": "{size} is the most that the data support",
     "catalogue": "{size} is the largest tried",
     "question": "your limit is {size}",
 }
@@ -653,7 +653,7 @@ def limit_words(answer: Answer, broken: Constraint) -> str:
 
 
 _BOUNDS: Final[dict[Limit, str]] = {
-    "data": "{size}, as far as data reach",
+    "data": "{size}, the most that the data support",
     "catalogue": "{size}, the largest tried (--accelerators)",
     "question": "{size}, the most within your limit",
 }
