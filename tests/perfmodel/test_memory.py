@@ -53,6 +53,7 @@ def strategies(draw):
         implementation=draw(st.sampled_from(["eager", "compiled"])),
         fused_attention=draw(flags),
         fused_loss=draw(flags),
+        chunked_loss=draw(flags),
         precision=draw(st.sampled_from(["bf16", "fp16", "fp32", "fp8"])),
     )
 
@@ -129,6 +130,23 @@ def test_an_optimizer_s_states(optimizer, states):
     assert bytes_of(STATES_ONLY, one, "optimizer") / 7.5e9 == pytest.approx(states)
     gone = replace(one, offload="optimizer")
     assert bytes_of(STATES_ONLY, gone, "optimizer") == 0
+
+
+# Ren et al. 2021 (ZeRO-Offload): 13 billion parameters on one V100 of 32 GB; DeepSpeed's
+# `estimate_zero2_model_states_mem_needs` and `estimate_zero3_...`: 2 bytes a parameter with states on the host, whole at
+# stage 2 and sharded at stage 3; PyTorch's CPUOffloadPolicy leaves none. Megatron-LM keeps 4-byte gradients.
+@pytest.mark.parametrize(
+    ("stated", "bytes_per_weight"),
+    [
+        ("global_batch=1 offload=optimizer", 2),
+        ("dp=8 global_batch=8 zero_stage=2 offload=optimizer", 2),
+        ("dp=8 global_batch=8 zero_stage=3 offload=optimizer", 2 / 8),
+        ("dp=8 global_batch=8 zero_stage=3 offload=optimizer_and_params", 0),
+        ("dp=8 global_batch=8 zero_stage=1 offload=optimizer", 6),
+    ],
+)
+def test_gradients_go_to_the_host_with_offloaded_states(stated, bytes_per_weight):
+    assert bytes_of(STATES_ONLY, strategy(stated), *STATES) / 7.5e9 == pytest.approx(bytes_per_weight)
 
 
 # A model converted to bf16 whole: 2 bytes each for a weight, its gradient and both moments; bitsandbytes keeps moments
@@ -294,11 +312,13 @@ def test_a_layer_keeps_what_korthikanti_counts(tp, split, selective, expected):
         fused_attention=False,
     )
     layer = expected(tp, 5 * heads * sequence / hidden) * sequence * hidden
-    # Beside the layers: scores done again of one of them, and what a split product gathers.
+    # Beside the layers: of one scores done again, and gradients of its four times wider hidden layer; what a split
+    # product gathers.
     again = 5 * heads * sequence * sequence / tp if selective else 0
     gathered = 2 * 2 * sequence * hidden if split else 0
+    gradients = 2 * 4 * hidden * sequence / tp
     found = float(activation_bytes(load, grid([one]))[0])
-    assert found == pytest.approx(layers * layer + again + gathered, rel=1e-3)
+    assert found == pytest.approx(layers * layer + again + gradients + gathered, rel=1e-6)
 
 
 def saved_by_offload(layers, hidden, sequence, **options):
@@ -443,6 +463,52 @@ def test_a_fused_loss_never_holds_more():
     assert bytes_of(LLAMA, eager, "activations") == bytes_of(
         LLAMA, replace(eager, fused_loss=False), "activations"
     )
+
+
+def test_a_loss_in_chunks_holds_twice_the_hidden_states():
+    """Liger Kernel: as many logits at a time as hidden values, and the gradient of these, each in 2 bytes."""
+    load = replace(LLAMA, gradient_bytes=0.0)
+    layers = float(np.ravel(kept_activations(load, grid([Strategy(global_batch_samples=1)])).all)[0]) * 32
+    for implementation in ("compiled", "eager"):
+        one = Strategy(global_batch_samples=1, implementation=implementation, chunked_loss=True)
+        assert float(activation_bytes(load, grid([one]))[0]) - layers == 2 * 2 * 4096 * 2048
+
+
+def test_a_layer_goes_back_next_to_gradients_of_its_wide_products():
+    # A gated block of 14,336 makes two such rows, in 2 bytes each; without logits the layer decides.
+    load, one = replace(LLAMA, kept_fused_loss_bytes=0.0), Strategy(global_batch_samples=1)
+    without = replace(load, gradient_bytes=0.0)
+    more = activation_bytes(load, grid([one])) - activation_bytes(without, grid([one]))
+    assert float(more[0]) == 2 * 2 * 14_336 * 2048
+
+
+def test_next_to_4_bit_weights_code_as_written_keeps_tables_and_what_layers_pass_in_fp32():
+    """PEFT casts what is not quantised to fp32: two tables of 128,256 by 4,096, and inputs of 32 layers."""
+    asked = {"global_batch_samples": 1, "trained": "qlora", "lora_rank": 16, "recompute": "full"}
+    narrow, wide = (
+        Strategy(**asked, chunked_loss=True, implementation=each) for each in ("compiled", "eager")
+    )
+    more = bytes_of(LLAMA, wide, "weights") - bytes_of(LLAMA, narrow, "weights")
+    assert more == 2 * 2 * 128_256 * 4096
+    # Of the layer at work all is kept, whatever its input's width.
+    kept = bytes_of(LLAMA, wide, "activations") - bytes_of(LLAMA, narrow, "activations")
+    assert kept == pytest.approx(PLAIN.activation_slack * 2 * 4096 * 2048 * 31, rel=1e-6)
+
+
+LONGEST = [
+    (model, card_gib, name, tokens)
+    for model, card_gib, *both in TRUTH["longest_samples"]["cards"]
+    for name, tokens in zip(("own", "hugging_face"), both, strict=True)
+    if tokens
+]
+
+
+@pytest.mark.truth
+@pytest.mark.parametrize(("model", "card_gib", "name", "tokens"), LONGEST)
+def test_the_longest_sample_that_a_card_trains_fills_it(model, card_gib, name, tokens):
+    load = transformer_load(workload(model).transformer, sequence=tokens)
+    needed = float(np.ravel(held(load, strategy(TRUTH["longest_samples"][name])).needed)[0])
+    assert needed / GIB == pytest.approx(card_gib, rel=0.1)
 
 
 @pytest.mark.truth

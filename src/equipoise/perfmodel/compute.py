@@ -129,7 +129,8 @@ def loss_is_fused(grid: StrategyGrid) -> NDArray[np.bool_]:
     """Where logits never stand in memory in fp32: a compiler or a kernel of its own makes loss and
     gradient.
     """
-    return np.asarray((grid.fused_loss > 0) & (grid.implementation != EAGER))
+    compiled = (grid.fused_loss > 0) & (grid.implementation != EAGER)
+    return np.asarray(compiled | (grid.chunked_loss > 0))
 
 
 def value_bytes(grid: StrategyGrid) -> Numbers:

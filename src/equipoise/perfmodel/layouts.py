@@ -70,6 +70,7 @@ class StrategyGrid(Struct, frozen=True, kw_only=True):
     tp_overlap: Numbers
     fused_attention: Numbers
     fused_loss: Numbers
+    chunked_loss: Numbers
     recompute: Codes
     precision: Codes
     implementation: Codes

@@ -81,6 +81,7 @@ class BlockLoad(Struct, frozen=True, kw_only=True):
     kept_whole_bytes: Floats = 0.0
     kept_shared_bytes: Floats = 0.0
     kept_score_bytes: Floats = 0.0
+    gradient_bytes: Floats = 0.0
     spared_shared_bytes: Floats = 0.0
     spared_expert_bytes: Floats = 0.0
     kv_bytes: Floats = 0.0
@@ -120,7 +121,8 @@ class Load(BlockLoad, frozen=True, kw_only=True):
     frozen_share: forward passes of frozen models run with it, in
     its own; frozen_params: their weights, where they are not the model's.
     kept_whole_bytes, kept_shared_bytes, kept_score_bytes: activations a token and layer keeps for the way
-    back, by the same sharing, and the scores that unfused attention keeps. spared_whole_bytes,
+    back, by the same sharing, and the scores that unfused attention keeps. gradient_bytes: gradients of what
+    a feed-forward block's first products make, alive while it goes back. spared_whole_bytes,
     spared_shared_bytes: what is kept where operations are recomputed one by one; spared_expert_bytes: that of
     routed experts. kept_loss_bytes, kept_fused_loss_bytes: of logits and loss; logits_bytes: of logits as the
     model returns them. boundary_bytes: of a token between two layers. kv_bytes: of a token's keys and values,
@@ -418,6 +420,7 @@ def _dense_block(model: Transformer) -> BlockLoad:
         linear_adapter_params=float(model.dense_adapter_width),
         num_linear_adapted=float(matrices),
         adapter_input_bytes=float(((matrices - 1) * model.hidden + model.ffn_hidden) * _BYTES_PER_VALUE),
+        gradient_bytes=float((matrices - 1) * model.ffn_hidden * _BYTES_PER_VALUE),
         spared_shared_bytes=model.ffn_hidden * _BYTES_PER_VALUE,
     )
 
@@ -455,6 +458,7 @@ def _expert_block(model: Transformer) -> BlockLoad:
         num_syncs=1.0,
         dense_params=float(model.shared_params),
         expert_params=float(model.experts * model.expert_params),
+        gradient_bytes=(matrices - 1) / matrices * (routed + shared) * _BYTES_PER_VALUE,
         spared_shared_bytes=(shared / matrices) * _BYTES_PER_VALUE,
         spared_expert_bytes=((routed + copies) / matrices) * _BYTES_PER_VALUE,
     )

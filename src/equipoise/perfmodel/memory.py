@@ -34,7 +34,7 @@ from equipoise.perfmodel.load import TABLE_BYTES, Load
 from equipoise.perfmodel.machine import Machine
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.perfmodel.space import LAYER_OPTIONS, STATE_OPTIONS, Combinations
-from equipoise.spec.strategy import WEIGHTS_SHARDED
+from equipoise.spec.strategy import GRADIENTS_SHARDED, WEIGHTS_SHARDED
 
 # Bytes of moments a trained parameter has; with 2-byte weights a 4-byte master copy comes on top, unless all
 # is kept in 2 bytes (Micikevicius et al. 2018; Dettmers et al. 2022 for 8-bit moments).
@@ -154,6 +154,29 @@ def gradient_bytes_per_param(grid: StrategyGrid) -> Numbers:
     return np.asarray(np.where(halved, value_bytes(grid), 4.0))
 
 
+def hosts_gradients(grid: StrategyGrid) -> NDArray[np.bool_]:
+    """Where gradients leave for the host as the way back makes them: with weights, or with offloaded states.
+
+    Assumes that a distributed optimizer (ZeRO stage 1) keeps its gradients until the step hands them over
+    (Megatron-LM), as do paged states of adapters (bitsandbytes), and that copies take no time of their own.
+    Source: Ren et al. 2021 (ZeRO-Offload: of states, the GPU has 16-bit weights alone); DeepSpeed,
+    `estimate_zero2_model_states_mem_needs` (2 bytes a parameter); PyTorch, CPUOffloadPolicy (parameters,
+    gradients and states).
+    """
+    leave = (grid.held_stage >= GRADIENTS_SHARDED) | (grid.num_accelerators == 1)
+    with_states = leave & (grid.trained == _FULL_TRAINING) & (grid.offload != _OFFLOAD_NONE)
+    return np.asarray(with_states | (grid.offload == _OFFLOAD_ALL))
+
+
+def holds_fp32_tables(grid: StrategyGrid) -> NDArray[np.bool_]:
+    """Where tables and norms next to 4-bit weights are in fp32, and with them what layers pass on.
+
+    Source: huggingface/peft, `prepare_model_for_kbit_training` ("cast all non INT8 parameters to fp32"); code
+    with kernels of its own (Unsloth) keeps 16 bits.
+    """
+    return np.asarray((grid.trained == _QLORA) & (grid.implementation == EAGER))
+
+
 class HeldMemory(Struct, frozen=True, kw_only=True):
     """Bytes that no batch changes: of states, and of what is gathered of weights that lie elsewhere."""
 
@@ -198,9 +221,10 @@ def held_memory(load: Load, grid: StrategyGrid) -> HeldMemory:
     by_stage = [np.where(held >= stage, 1 / per_rank.dense_ranks, 1.0) for stage in (1, 2, 3)]
     experts_by_stage = [np.where(held >= stage, 1 / per_rank.expert_ranks, 1.0) for stage in (1, 2, 3)]
     width = value_bytes(grid)
-    # What is quantised are linear layers: tables keep their width (transformers, bitsandbytes).
+    # What is quantised are linear layers: tables keep their width (transformers, bitsandbytes), or widen.
     frozen = np.where(grid.trained == _QLORA, NF4_BYTES, width)
-    dense = frozen * (per_rank.dense - per_rank.tables) + width * per_rank.tables
+    tables = np.where(holds_fp32_tables(grid), _MASTER_BYTES, width)
+    dense = frozen * (per_rank.dense - per_rank.tables) + tables * per_rank.tables
     resident = np.where(grid.offload == _OFFLOAD_ALL, 0.0, 1.0)
     weights = resident * (dense * by_stage[2] + frozen * per_rank.experts * experts_by_stage[2]) + np.where(
         grid.trained == _FULL_TRAINING, 0.0, width * per_rank.dense_trained
@@ -210,7 +234,7 @@ def held_memory(load: Load, grid: StrategyGrid) -> HeldMemory:
     weights = weights + width * resident * by_stage[2] * load.frozen_params / split
     # A row of a recommender's table lies on one rank; its optimizer keeps one value (Mudigere et al. 2022).
     weights = weights + TABLE_BYTES * load.table_params / grid.num_accelerators
-    gradients = gradient_bytes_per_param(grid) * (
+    gradients = np.where(hosts_gradients(grid), 0.0, gradient_bytes_per_param(grid)) * (
         per_rank.dense_trained * by_stage[1] + per_rank.expert_trained * experts_by_stage[1]
     )
     states = np.where(grid.offload == _OFFLOAD_NONE, state_bytes_per_param(grid), 0.0)
@@ -259,7 +283,8 @@ def kept_activations(load: Load, grid: StrategyGrid) -> KeptActivations:
     spared = whole * (load.spared_whole_bytes + unread) + sharded * (load.spared_shared_bytes + experts)
     selective = np.where(fused, np.minimum(spared, plain), plain)
     all_kept = plain + scores
-    boundary = np.minimum(whole * load.boundary_bytes, selective)
+    widened = np.where(holds_fp32_tables(grid), _MASTER_BYTES / value_bytes(grid), 1.0)
+    boundary = np.minimum(whole * load.boundary_bytes * widened, selective)
     chosen = np.where(
         grid.recompute == RECOMPUTE_FULL,
         boundary,
@@ -271,24 +296,30 @@ def kept_activations(load: Load, grid: StrategyGrid) -> KeptActivations:
 def activation_bytes(load: Load, grid: StrategyGrid) -> Numbers:
     """Bytes of activations alive at the fullest moment of the fullest stage.
 
-    Assumes the moment is either that of the loss, on the last stage, or that in which a layer is recomputed;
-    the first stage holds the most micro-batches, the last one, besides the loss, one. DualPipe keeps one more
-    than stages, its V half a one more, and the loss on the rank that has the first stage too. Offloaded, what
-    two layers keep lies there: that of the layer at work, and that of the one whose copy travels. What runs
-    as it was written returns its logits, and holds them while the loss goes back.
-    Source: huggingface/transformers, `CausalLMOutputWithPast` (logits beside the loss); arXiv 2412.19437,
-    table 2; github.com/deepseek-ai/DualPipe, README (V: two stages a rank); pytorch/torchtune,
-    OffloadActivations (a stash of tensors under way).
+    Assumes the moment is either that of the loss, on the last stage, or that in which a layer goes back, next
+    to which lie the gradients of what its wide products made; the first stage holds the most micro-batches,
+    the last one, besides the loss, one. DualPipe keeps one more than stages, its V half a one more, and the
+    loss on the rank that has the first stage too. Offloaded, what two layers keep lies there: that of the
+    layer at work, and that of the one whose copy travels. What runs as it was written returns its logits, and
+    holds them while the loss goes back. A loss in chunks returns none: it makes as many logits at a time as
+    the hidden states have values, and keeps the gradient of these.
+    Source: huggingface/transformers, `CausalLMOutputWithPast` (logits beside the loss); Hsu et al. 2024,
+    section 3.2, and linkedin/Liger-Kernel, fused_linear_cross_entropy.py (chunks); arXiv 2412.19437, table 2;
+    github.com/deepseek-ai/DualPipe, README (V: two stages a rank); pytorch/torchtune, OffloadActivations (a
+    stash of tensors under way).
     """
     kept = kept_activations(load, grid)
     tokens = tokens_per_rank(load, grid) / grid.tp
     loss = tokens * np.where(loss_is_fused(grid), load.kept_fused_loss_bytes, load.kept_loss_bytes)
     returned = (grid.implementation == EAGER) * (load.logits_bytes * value_bytes(grid) / 2)
-    loss = loss + tokens * returned
+    # Chunks of as many logits as the hidden states have values, whose gradient is made at once.
+    hidden = tokens_per_rank(load, grid) * (load.boundary_bytes * value_bytes(grid) / 2)
+    in_chunks = np.minimum(2 * hidden, loss)
+    loss = np.where(grid.chunked_loss > 0, in_chunks, loss + tokens * returned)
     # A product reads its whole input on every tensor rank, and leaves a partial sum as large.
     split = (grid.tp > 1) & (grid.sequence_parallel > 0)
     gathered = split * (_GATHERED * tokens_per_rank(load, grid) * load.boundary_bytes)
-    at_work = kept.all - kept.chosen
+    at_work = kept.all - kept.chosen + tokens * (load.gradient_bytes * value_bytes(grid) / 2)
     more = np.where(grid.schedule == DUALPIPE, 1.0, np.where(grid.schedule == DUALPIPE_V, 0.5, 0.0))
     alive = np.minimum(grid.num_microbatches, grid.pp + more)
     early = np.where(grid.interleave > 1, 1 + (grid.pp - 1) / (grid.pp * grid.interleave), 1.0)

@@ -34,6 +34,7 @@ LAYER_OPTIONS = (
     "activation_offload",
     "fused_attention",
     "fused_loss",
+    "chunked_loss",
     "precision",
     "implementation",
 )
@@ -60,6 +61,7 @@ USUAL: Mapping[str, tuple[Value, ...]] = {
     "activation_offload": (False,),
     "fused_attention": (True,),
     "fused_loss": (True,),
+    "chunked_loss": (False,),
     "precision": ("bf16",),
     "implementation": ("compiled",),
     "schedule": ("1f1b",),

@@ -104,6 +104,8 @@ class Strategy(Struct, frozen=True, kw_only=True):
     sequence_parallel: what tp leaves whole is split along the sequence. tp_overlap: its collectives run in
     pieces during the matrix products (asynchronous tensor parallelism).
     fused_attention: scores never reach memory (FlashAttention). fused_loss: nor do fp32 logits, all at once.
+    chunked_loss: nor do logits of any width: those of a few tokens are made, turned into their gradients and
+    dropped (Liger Kernel, Cut Cross-Entropy).
     recompute: activations discarded and computed again. offload: what is kept in host memory between uses.
     activation_offload: what recompute keeps of every layer waits for the way back in host memory.
     compression, compression_rank: of gradients between dp ranks; the rank of PowerSGD, or the inverse of the
@@ -129,6 +131,7 @@ class Strategy(Struct, frozen=True, kw_only=True):
     tp_overlap: bool = False
     fused_attention: bool = True
     fused_loss: bool = True
+    chunked_loss: bool = False
     recompute: Recompute = "none"
     precision: Precision = "bf16"
     implementation: Implementation = "compiled"

@@ -18,6 +18,7 @@ from equipoise.spec.strategy import (
     Implementation,
     LoraTargets,
     Offload,
+    Optimizer,
     Precision,
     Recompute,
     Strategy,
@@ -216,11 +217,13 @@ class StrategyWords(Struct, frozen=True, kw_only=True):
 
     shard_group: ranks over which states are sharded, where that is not all of dp. is_interleaved: several
     chunks a pipeline rank, their number perhaps unsaid. splits_sequences: of tensor parallelism. framework:
-    whose defaults hold. rank, targets: of adapters.
+    whose defaults hold. is_narrow: weights, gradients and moments have no copies in fp32. rank, targets: of
+    adapters.
     """
 
     precision: Precision | None
     recompute: Recompute
+    chunks_loss: bool
     zero_stage: int
     shard_group: int | None
     is_interleaved: bool
@@ -228,7 +231,10 @@ class StrategyWords(Struct, frozen=True, kw_only=True):
     splits_sequences: bool | None
     tp_overlap: bool
     implementation: Implementation
+    optimizer: Optimizer
+    is_narrow: bool
     offload: Offload
+    offloads_activations: bool
     trained: Trained
     rank: int | None
     targets: LoraTargets
@@ -236,6 +242,18 @@ class StrategyWords(Struct, frozen=True, kw_only=True):
 
 
 _RANK = re.compile(r"(?<![a-z0-9])(?:lora[- _])?(?:rank|r)[ =]+(\d{1,4})(?![\d.])")
+# Losses that never make the logits of all tokens.
+_CHUNKED_LOSS = (
+    r"liger(?:[- ]kernels?)?|(?:cut|chunked)[- ](?:cross[- ]entropy|loss)|fused[- ]linear[- ]cross[- ]entropy"
+)
+_OFFLOAD = r"(?:cpu[- ]|optimizer[- ])?offload(?:ing|ed)?|zero-offload"
+_ACTIVATION_OFFLOAD = (
+    r"(?:activations?|checkpoints?)(?: of layers)?[- ](?:offload(?:ing|ed)?|moved to (?:the )?(?:host|cpu))"
+    r"|offload(?:ing)? of (?:activations|checkpoints)"
+)
+_EIGHT_BIT_ADAM = r"8[- ]?bit[- ](?:paged[- ])?(?:adamw?|optimi[sz]er)|adamw?[-_ ](?:bnb[-_])?8[- ]?bit"
+# torchtune converts the whole model to bf16 ("dtype: bf16" of its recipes).
+_NARROW_STATES = r"torchtune|pure[- ](?:bf16|fp16)|(?:bf16|16)-true|gradients and adamw? in (?:bf16|fp16)"
 _RECOMPUTE_WORDS = (
     r"(?P<how>full|selective|no|without)[ -]+(?:activation[ -]+)?(?:recompute|recomputation|checkpointing|ac)"
 )
@@ -259,6 +277,7 @@ def strategy_words(config: str, precision: str, recompute: str) -> StrategyWords
     return StrategyWords(
         precision=_precision(precision, text),
         recompute=_recompute(recompute, text),
+        chunks_loss=_has(text, _CHUNKED_LOSS),
         # Megatron-Bridge's recipes use the distributed optimizer, and with tensor parallelism split sequences
         # and overlap its collectives: github.com/NVIDIA-NeMo/Megatron-Bridge, docs/training and
         # scripts/performance.
@@ -270,14 +289,22 @@ def strategy_words(config: str, precision: str, recompute: str) -> StrategyWords
         splits_sequences=True if splits is None and (nemo or tensor_titan) else splits,
         tp_overlap=nemo or _has(text, r"async[- ]?tp|tp[-_ ]overlap|tp[-_ ]comm[-_ ]overlap"),
         implementation=_implementation(text, is_modern=is_modern),
-        offload="optimizer"
-        if _has(text, r"(?:cpu[- ]|optimizer[- ])?offload(?:ing|ed)?|zero-offload")
-        else "none",
+        optimizer="adam_8bit" if _has(text, _EIGHT_BIT_ADAM) else "adam",
+        is_narrow=_has(text, _NARROW_STATES),
+        offload=_offload(re.sub(_ACTIVATION_OFFLOAD, " ", text)),
+        offloads_activations=_has(text, _ACTIVATION_OFFLOAD),
         trained="qlora" if _has(text, "qlora") else "lora" if _has(text, "lora") else "full",
         rank=int(rank[1]) if (rank := _RANK.search(text)) else None,
         targets=_lora_targets(text),
         num_accumulated=_value(text, r"(?:grad(?:ient)?[-_ ])?acc(?:um|umulation)?(?:[-_ ]steps)?"),
     )
+
+
+def _offload(text: str) -> Offload:
+    """What the host keeps. FSDP offloads all it shards (PyTorch, CPUOffloadPolicy and CPUOffload)."""
+    if not _has(text, _OFFLOAD):
+        return "none"
+    return "optimizer_and_params" if _has(text, r"fsdp2?") and not _has(text, "deepspeed") else "optimizer"
 
 
 _MODULES: dict[LoraTargets, str] = {
@@ -423,10 +450,14 @@ def strategy_of(
         tp_overlap=words.tp_overlap and tp > 1,
         fused_attention=_fuses_attention(row, words, chip_year),
         fused_loss=_FP32_LOGITS.search(stated(row, "source")) is None,
+        chunked_loss=words.chunks_loss,
         recompute=words.recompute,
         precision=words.precision or "bf16",
         implementation=words.implementation,
+        optimizer=words.optimizer,
+        master_weights=not words.is_narrow,
         offload=words.offload,
+        activation_offload=words.offloads_activations,
         trained=words.trained,
         lora_rank=0 if words.trained == "full" else words.rank or _USUAL_RANK,
         lora_targets="usual" if words.trained == "full" else words.targets,
