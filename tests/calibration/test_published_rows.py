@@ -225,8 +225,6 @@ def test_a_row_that_means_nothing_says_why_and_is_kept(read, change, reason):
         ("8-bit weights; AdamW", {"optimizer": "adam"}),
         ("weights, gradients and AdamW in fp16", {"is_narrow": True}),
         ("CPU offload", {"offload": "optimizer", "offloads_activations": False}),
-        ("DeepSpeed ZeRO-3; CPU offload", {"offload": "optimizer"}),
-        ("FSDP2 full shard; CPU offload", {"offload": "optimizer_and_params"}),
         (
             "checkpoints of layers offloaded to the host",
             {"offload": "none", "offloads_activations": True},

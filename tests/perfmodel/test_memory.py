@@ -132,23 +132,6 @@ def test_an_optimizer_s_states(optimizer, states):
     assert bytes_of(STATES_ONLY, gone, "optimizer") == 0
 
 
-# Ren et al. 2021 (ZeRO-Offload): 13 billion parameters on one V100 of 32 GB; DeepSpeed's
-# `estimate_zero2_model_states_mem_needs` and `estimate_zero3_...`: 2 bytes a parameter with states on the host, whole at
-# stage 2 and sharded at stage 3; PyTorch's CPUOffloadPolicy leaves none. Megatron-LM keeps 4-byte gradients.
-@pytest.mark.parametrize(
-    ("stated", "bytes_per_weight"),
-    [
-        ("global_batch=1 offload=optimizer", 2),
-        ("dp=8 global_batch=8 zero_stage=2 offload=optimizer", 2),
-        ("dp=8 global_batch=8 zero_stage=3 offload=optimizer", 2 / 8),
-        ("dp=8 global_batch=8 zero_stage=3 offload=optimizer_and_params", 0),
-        ("dp=8 global_batch=8 zero_stage=1 offload=optimizer", 6),
-    ],
-)
-def test_gradients_go_to_the_host_with_offloaded_states(stated, bytes_per_weight):
-    assert bytes_of(STATES_ONLY, strategy(stated), *STATES) / 7.5e9 == pytest.approx(bytes_per_weight)
-
-
 # A model converted to bf16 whole: 2 bytes each for a weight, its gradient and both moments; bitsandbytes keeps moments
 # in a byte each (Dettmers et al. 2022).
 @pytest.mark.parametrize(("optimizer", "bytes_per_weight"), [("adam", 8), ("adam_8bit", 6), ("sgd", 6)])

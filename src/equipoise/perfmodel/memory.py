@@ -34,7 +34,7 @@ from equipoise.perfmodel.load import TABLE_BYTES, Load
 from equipoise.perfmodel.machine import Machine
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.perfmodel.space import LAYER_OPTIONS, STATE_OPTIONS, Combinations
-from equipoise.spec.strategy import GRADIENTS_SHARDED, WEIGHTS_SHARDED
+from equipoise.spec.strategy import WEIGHTS_SHARDED
 
 # Bytes of moments a trained parameter has; with 2-byte weights a 4-byte master copy comes on top, unless all
 # is kept in 2 bytes (Micikevicius et al. 2018; Dettmers et al. 2022 for 8-bit moments).
@@ -154,20 +154,6 @@ def gradient_bytes_per_param(grid: StrategyGrid) -> Numbers:
     return np.asarray(np.where(halved, value_bytes(grid), 4.0))
 
 
-def hosts_gradients(grid: StrategyGrid) -> NDArray[np.bool_]:
-    """Where gradients leave for the host as the way back makes them: with weights, or with offloaded states.
-
-    Assumes that a distributed optimizer (ZeRO stage 1) keeps its gradients until the step hands them over
-    (Megatron-LM), as do paged states of adapters (bitsandbytes), and that copies take no time of their own.
-    Source: Ren et al. 2021 (ZeRO-Offload: of states, the GPU has 16-bit weights alone); DeepSpeed,
-    `estimate_zero2_model_states_mem_needs` (2 bytes a parameter); PyTorch, CPUOffloadPolicy (parameters,
-    gradients and states).
-    """
-    leave = (grid.held_stage >= GRADIENTS_SHARDED) | (grid.num_accelerators == 1)
-    with_states = leave & (grid.trained == _FULL_TRAINING) & (grid.offload != _OFFLOAD_NONE)
-    return np.asarray(with_states | (grid.offload == _OFFLOAD_ALL))
-
-
 def holds_fp32_tables(grid: StrategyGrid) -> NDArray[np.bool_]:
     """Where tables and norms next to 4-bit weights are in fp32, and with them what layers pass on.
 
@@ -234,7 +220,7 @@ def held_memory(load: Load, grid: StrategyGrid) -> HeldMemory:
     weights = weights + width * resident * by_stage[2] * load.frozen_params / split
     # A row of a recommender's table lies on one rank; its optimizer keeps one value (Mudigere et al. 2022).
     weights = weights + TABLE_BYTES * load.table_params / grid.num_accelerators
-    gradients = np.where(hosts_gradients(grid), 0.0, gradient_bytes_per_param(grid)) * (
+    gradients = gradient_bytes_per_param(grid) * (
         per_rank.dense_trained * by_stage[1] + per_rank.expert_trained * experts_by_stage[1]
     )
     states = np.where(grid.offload == _OFFLOAD_NONE, state_bytes_per_param(grid), 0.0)

@@ -291,20 +291,13 @@ def strategy_words(config: str, precision: str, recompute: str) -> StrategyWords
         implementation=_implementation(text, is_modern=is_modern),
         optimizer="adam_8bit" if _has(text, _EIGHT_BIT_ADAM) else "adam",
         is_narrow=_has(text, _NARROW_STATES),
-        offload=_offload(re.sub(_ACTIVATION_OFFLOAD, " ", text)),
+        offload="optimizer" if _has(re.sub(_ACTIVATION_OFFLOAD, " ", text), _OFFLOAD) else "none",
         offloads_activations=_has(text, _ACTIVATION_OFFLOAD),
         trained="qlora" if _has(text, "qlora") else "lora" if _has(text, "lora") else "full",
         rank=int(rank[1]) if (rank := _RANK.search(text)) else None,
         targets=_lora_targets(text),
         num_accumulated=_value(text, r"(?:grad(?:ient)?[-_ ])?acc(?:um|umulation)?(?:[-_ ]steps)?"),
     )
-
-
-def _offload(text: str) -> Offload:
-    """What the host keeps. FSDP offloads all it shards (PyTorch, CPUOffloadPolicy and CPUOffload)."""
-    if not _has(text, _OFFLOAD):
-        return "none"
-    return "optimizer_and_params" if _has(text, r"fsdp2?") and not _has(text, "deepspeed") else "optimizer"
 
 
 _MODULES: dict[LoraTargets, str] = {
