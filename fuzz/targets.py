@@ -129,7 +129,7 @@ def _watched_tables(data: bytes) -> object:
 
 def _ledger(data: bytes) -> object:
     found = read_ledger(_file("ledger.jsonl", data))
-    return running_of(found.path, found.entries)
+    return running_of(found.entries)
 
 
 def _question(data: bytes) -> object:

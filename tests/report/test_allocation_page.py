@@ -5,9 +5,10 @@ from rich.cells import cell_len
 from rich.console import Console
 
 import equipoise
+from equipoise.report.blocks import LEAST_ROWS
 from equipoise.report.format import duration
 from equipoise.report.pages.allocate import ALLOCATION
-from equipoise.report.terminal import LEAST_ROWS, SCREEN_LINES, render
+from equipoise.report.terminal import SCREEN_LINES, render
 
 NUM_JOBS = 40
 

@@ -342,6 +342,7 @@ class Section(Struct, Generic[Shown], frozen=True):
 
 # Rows that a table of one screen may have where nothing else needs their lines.
 SCREEN_ROWS: Final = 16
+LEAST_ROWS: Final = 2  # asked for fewer, a short form leaves lines out instead
 
 
 class Page(Struct, Generic[Shown], frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from equipoise import __version__
 from equipoise.report.blocks import (
+    LEAST_ROWS,
     SCREEN_ROWS,
     Badge,
     Block,
@@ -41,7 +42,6 @@ ASCII: Final = str.maketrans(
     {TIMES: "x", DASH: "-", "…": "...", "·": "-", "≤": "<=", "≥": ">=", "→": "->", STAR: "*"}
 )
 SCREEN_LINES: Final = 25
-LEAST_ROWS: Final = 2
 COLUMN_GAP: Final = 3
 READABLE_COLUMNS: Final = 14
 WIDE_COLUMNS: Final = 120
@@ -89,13 +89,13 @@ def _top(page: Page[Shown], findings: Shown, console: Console, *, maker: str = "
 
 
 def _screen(page: Page[Shown], findings: Shown, console: Console) -> Iterator[Text]:
-    """The short form, its tables with as many rows as leave it within SCREEN_LINES."""
+    """The short form: as many rows, and then lines, as leave it within SCREEN_LINES."""
     top = list(_top(page, findings, console))
     blocks = page.screen(findings, SCREEN_ROWS)
     # What is the same with fewer rows is shown whole.
     most = LEAST_ROWS if blocks == page.screen(findings, LEAST_ROWS) else SCREEN_ROWS
     drawn: list[tuple[Block, list[Text]]] = []
-    for num_rows in range(most, LEAST_ROWS - 1, -1):
+    for num_rows in range(most, LEAST_ROWS - 2, -1):
         # Most blocks are the same with fewer rows: they are drawn once.
         known = drawn
         drawn = [

@@ -8,7 +8,18 @@ from msgspec.structs import replace
 
 from equipoise.decide.answer import Alternative, Answer
 from equipoise.decide.evidence import NOT_COMPARED, NOTHING_FITS
-from equipoise.report.blocks import Block, Page, Section, Strong, bullets, more_note, note, page_within, prose
+from equipoise.report.blocks import (
+    LEAST_ROWS,
+    Block,
+    Page,
+    Section,
+    Strong,
+    bullets,
+    more_note,
+    note,
+    page_within,
+    prose,
+)
 from equipoise.report.format import TIMES, count, listed, printable, sentence, written_in
 from equipoise.report.pages.answer import basis, compare, head, overview, resources
 
@@ -51,7 +62,7 @@ def _written(answer: Answer) -> AbstractContextManager[None]:
 
 def _screen(answer: Answer, num_rows: int) -> tuple[Block, ...]:
     """The answer on one screen: figures, sizes around the choice, the nearest change or the alternatives."""
-    shown = compare.around_choice(answer, num_rows)
+    shown = compare.around_choice(answer, max(num_rows, LEAST_ROWS))
     alternatives = [each for each in answer.alternatives if not _is_shown(answer, each)][:_MOST_ALTERNATIVES]
     change: Block = bullets(compare.alternative_spans(answer, each) for each in alternatives)
     if answer.flips:
@@ -65,7 +76,7 @@ def _screen(answer: Answer, num_rows: int) -> tuple[Block, ...]:
         head.chip_of(each.title) for each in answer.systems if each.name not in known and not answer.refusal
     ]
     where = listed(unfit) if len(unfit) <= _MOST_NAMED else f"{len(unfit)} systems"
-    figures = head.answer_blocks(answer, is_brief=True)
+    figures = head.answer_blocks(answer, is_brief=True, is_tight=num_rows < LEAST_ROWS)
     left_out = head.left_out(answer, figures)
     counted = ((len(answer.candidates), "candidate"), "how to run it" if answer.is_launched else "")
     return (

@@ -96,7 +96,7 @@ def _node(answer: Answer) -> str:
     return "pod" if is_pod else "node"
 
 
-def _facts(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[Labelled]:
+def _facts(answer: Answer, best: Candidate, *, is_brief: bool, is_tight: bool = False) -> Iterator[Labelled]:
     yield "Time", tuple(_time(answer, best))
     yield "Money", tuple(_money(answer, best))
     if best.charges is not None and best.price is not None:
@@ -105,7 +105,7 @@ def _facts(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[Label
         yield "Paid for", f"{listed([*parts])}{basis}"
     energy, mass = amounts.usable(best.energy_j), amounts.usable(best.carbon_kg)
     # Where several systems compete their rows need the lines, but what the question is about.
-    needs_rows = is_brief and len(answer.systems) >= _MOST_NAMED
+    needs_rows = is_brief and (is_tight or len(answer.systems) >= _MOST_NAMED)
     if energy is not None and not (needs_rows and answer.question.objective != "energy"):
         carbon = "" if mass is None else f", {amounts.mass(mass.value)} of CO2"
         yield "Energy", f"{amounts.energy(energy.value)}{carbon}"
@@ -795,7 +795,10 @@ LIMITS: Final[dict[ConstraintName, tuple[str, str]]] = {
 }
 
 
-def answer_blocks(answer: Answer, *, is_brief: bool = False) -> tuple[Block, ...]:
-    """The figures of the recommended candidate, and the lines that explain this size."""
+def answer_blocks(answer: Answer, *, is_brief: bool = False, is_tight: bool = False) -> tuple[Block, ...]:
+    """The figures of the recommended candidate, and the lines that explain this size.
+
+    is_tight: without those that others may take the place of.
+    """
     best = answer.recommended
-    return () if best is None else (facts(_facts(answer, best, is_brief=is_brief)),)
+    return () if best is None else (facts(_facts(answer, best, is_brief=is_brief, is_tight=is_tight)),)
