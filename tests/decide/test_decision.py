@@ -30,6 +30,7 @@ from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.runs.embedded import load
 from equipoise.runs.store import scores_of
 from equipoise.spec.mlperf import Scores
+from equipoise.spec.strategy import read_option
 from equipoise.units import HOUR_S
 
 MODERATE = pytest.mark.parametrize("question", KINDS.values(), ids=KINDS)
@@ -885,6 +886,46 @@ def test_a_pipeline_that_no_software_of_the_chip_runs_is_not_offered():
         assert (chosen.schedule == "1f1b") == (chip == "tpu-v5p")
     stated = ask(asked, accelerator="tpu-v5p", fix=["pp=8", "schedule=dualpipe_v"])
     assert stated.recommended.strategy.schedule == "dualpipe_v"
+
+
+@pytest.mark.parametrize(
+    ("software", "lacks"),
+    [
+        # transformers 5.23: no pipeline, gradient_checkpointing of whole layers, tensor parallelism without overlap.
+        ("hf", ["pp=2", "recompute=selective", "tp_overlap=true", "schedule=dualpipe_v"]),
+        # DistributedDataParallel and FSDP shard data alone.
+        ("ngc", ["tp=2", "pp=2", "cp=2"]),
+        ("fsdp", ["tp=2", "pp=2", "cp=2"]),
+        # DeepSpeed's pipelines refuse ZeRO-3.
+        ("deepspeed", ["pp=2"]),
+        ("megatron_core", ["schedule=dualpipe_v"]),
+        ("torchtitan", []),
+    ],
+)
+def test_a_stated_software_is_planned_with_what_it_has(software, lacks):
+    asked = {"workload": "llama3_70b", "tokens": "1B", "accelerator": "h100", "accelerators": 64}
+    chosen = ask(asked, software=software).recommended.strategy
+    for each in lacks:
+        name, value = read_option(each, where="test")
+        assert getattr(chosen, name) != value
+        with pytest.raises(EvidenceError) as refused:
+            ask(asked, software=software, fix=[each])
+        assert re.search(rf"{software} has {name}.*--software", " ".join(refused.value.missing))
+    assert ask(asked, software="torchtitan", fix=["pp=2"]).recommended.strategy.pp == 2
+
+
+def test_software_that_ran_without_a_compiler_is_planned_so_unless_asked_otherwise():
+    asked = {
+        "workload": "llama31_8b",
+        "examples": 1000,
+        "train": "qlora",
+        "accelerator": "h100",
+        "accelerators": 1,
+    }
+    assert ask(asked).recommended.strategy.implementation == "eager"
+    compiled = ask(asked, fix=["implementation=compiled"]).recommended
+    assert compiled.strategy.implementation == "compiled"
+    assert ask(asked, train="lora").recommended.strategy.implementation == "compiled"
 
 
 def test_adapters_are_not_trained_by_a_pipeline_that_nothing_has_for_them():

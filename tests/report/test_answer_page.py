@@ -722,20 +722,6 @@ def test_the_money_of_an_own_machine_states_the_price_of_its_power(stated, price
     assert ("--electricity" in power_price(found, found.recommended)) == (not stated)
 
 
-def test_compiled_code_names_the_software_whose_steps_ran_eager():
-    asked = {"workload": "llama31_8b", "examples": 1000, "accelerator": "h100", "max_accelerators": 1}
-    for train, fixed, is_said in (
-        ("qlora", (), True),
-        ("qlora", ("implementation=eager",), False),
-        ("lora", (), False),
-    ):
-        found = answer(query(asked | {"train": train, "fix": fixed}), scores=None)
-        assert (
-            any(re.search(r"\bcompiled\b.*\bhf\b", each) is not None for each in found.chosen_for_you)
-            == is_said
-        )
-
-
 @pytest.mark.parametrize(("deadline", "larger"), [("9h", ["1,024"]), ("15h", [])])
 def test_a_deadline_that_may_be_missed_names_the_size_that_likely_keeps_it(deadline, larger):
     # 512 take 8.6 h, twice as many 4.8: within 9 hours as often as not, and nearly always; within 15 both.

@@ -56,12 +56,11 @@ from equipoise.decide.user_evidence.fit import (
 )
 from equipoise.decide.user_evidence.runs import UserSteps, recasts, user_steps, whole_trainings
 from equipoise.errors import EvidenceError, SpecError
-from equipoise.perfmodel.space import Value
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.hardware import Accelerator, at_least_as_good
 from equipoise.spec.mlperf import Scores, accelerators_of
-from equipoise.spec.strategy import PRIORS_ONLY
+from equipoise.spec.strategy import PRIORS_ONLY, Value
 
 _NUM_STRATEGIES: Final = 3
 
@@ -137,13 +136,14 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
             system.cluster,
             model,
             num_best=max(_NUM_STRATEGIES, inputs.query.num_strategies),
+            software=inputs.query.software,
             published_batches=_published_batches(inputs, system.accelerator),
         )
         if traces:
             traced = checks(traces, start.load, system.cluster, start.model.parameters)
         runs = inputs.runs_on(chip.slug)
-        run_fit = _run_fit(_user_steps(inputs, start, runs), start)
-        notes += _doubts(inputs, start, runs)
+        run_fit = _run_fit(_user_steps(start, runs), start)
+        notes += _doubts(start, runs)
         if isinstance(run_fit, UserFit):
             start = replace(start, model=run_fit.model)
         start = replace(start, has_own_steps=run_fit is not None)
@@ -449,18 +449,18 @@ def _run_fit(steps: UserSteps | None, start: Problem) -> UserFit | UserLevel | N
     return user_level(steps, start.model, found) if isinstance(found, str) else found
 
 
-def _doubts(inputs: Inputs, start: Problem, runs: Sequence[UserRun]) -> tuple[str, ...]:
+def _doubts(start: Problem, runs: Sequence[UserRun]) -> tuple[str, ...]:
     """Notes of steps that are far slower than modelled; of no stated precision they are held against fp32."""
     stated = [each if each.precision else replace(each, precision="fp32") for each in runs]
-    steps = _user_steps(inputs, start, stated)
+    steps = _user_steps(start, stated)
     return () if steps is None else tuple(far_slower(steps, start.model))
 
 
-def _user_steps(inputs: Inputs, start: Problem, runs: Sequence[UserRun]) -> UserSteps | None:
+def _user_steps(start: Problem, runs: Sequence[UserRun]) -> UserSteps | None:
     """The runs that the model expresses."""
     if not runs:
         return None
-    is_eager = inputs.training.choices.get("implementation") == ("eager",)
+    is_eager = start.choices.get("implementation") == ("eager",)
     return user_steps(
         runs,
         start.load,
@@ -518,6 +518,7 @@ def _from_chip(inputs: Inputs, near: NearChip, modelled: Estimates) -> Estimates
             inputs.catalogue.cluster(near.chip.slug),
             _model_for(inputs, near.chip),
             num_best=1,
+            software=inputs.query.software,
             published_batches=_published_batches(inputs, near.chip.slug),
         )
         there_s = {

@@ -580,10 +580,7 @@ def _strategy_words(chosen: Strategy, query: TrainingQuery, survey: Survey | Non
     elif survey is not None and (ratio := usual_precision_ratio(survey.problem, chosen)) < _NOTICED_RATIO:
         yield f"{chosen.precision} as stated, though bf16 takes {ratio:.2f}x the time by the model"
     if "implementation" not in stated:
-        model = None if survey is None else survey.problem.model.calibration
-        ran_eager = any(each.name == model and each.is_eager for each in SOFTWARE)
-        unlike = f", unlike the steps of {model}" if ran_eager and chosen.implementation == "compiled" else ""
-        yield f"{chosen.implementation} code{unlike} (--fix implementation=eager,compiled)"
+        yield f"{chosen.implementation} code (--fix implementation=eager,compiled)"
     if query.software is None and survey is not None:
         yield from _software_words(survey.problem, chosen)
         if "schedule" not in stated:
@@ -606,9 +603,9 @@ def _software_words(known: Problem, chosen: Strategy) -> Iterator[str]:
 def _schedule_words(known: Problem, chosen: Strategy) -> Iterator[str]:
     """Where the pipeline's schedule is one that the software whose times are taken does not run: who does."""
     name = software_for(known.cluster.accelerator, known.training.workload)
-    if name is None or chosen.schedule in software(name).schedules:
+    if name is None or chosen.schedule in software(name).options["schedule"]:
         return
-    others = [each.name for each in SOFTWARE if each.is_current and chosen.schedule in each.schedules]
+    others = [each.name for each in SOFTWARE if each.is_current and each.can_run(chosen)]
     yield f"{chosen.schedule} of {', '.join(others)}, not {name} (--software {name})"
 
 

@@ -22,7 +22,6 @@ from equipoise.perfmodel.space import (
     LegalCombinations,
     Limits,
     Space,
-    Value,
     axes_fault,
     expert_fault,
 )
@@ -33,6 +32,7 @@ from equipoise.spec.strategy import (
     TRAINED,
     WEIGHTS_SHARDED,
     Strategy,
+    Value,
 )
 
 Numbers: TypeAlias = NDArray[np.float64]

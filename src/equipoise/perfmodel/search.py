@@ -30,8 +30,8 @@ from equipoise.perfmodel.load import Load
 from equipoise.perfmodel.machine import Machine
 from equipoise.perfmodel.memory import Fitting, any_fits, by_activations, count_fitting, whatever_fits
 from equipoise.perfmodel.parameters import Parameters
-from equipoise.perfmodel.space import LAYER_OPTIONS, STATE_OPTIONS, Combinations, Space, Value, limits
-from equipoise.spec.strategy import Strategy
+from equipoise.perfmodel.space import LAYER_OPTIONS, STATE_OPTIONS, Combinations, Space, limits
+from equipoise.spec.strategy import Strategy, Value
 
 _Values: TypeAlias = dict[str, Any]
 # Numbers of some layer options and some state options of a group.

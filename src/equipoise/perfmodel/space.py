@@ -20,9 +20,9 @@ from equipoise.spec.strategy import (
     WEIGHTS_SHARDED,
     Precision,
     Strategy,
+    Value,
 )
 
-Value: TypeAlias = int | str | bool
 Combinations: TypeAlias = tuple[tuple[Value, ...], ...]
 AXES = ("dp", "tp", "pp", "cp", "ep")
 # Layout: how ranks share samples out. Layer: what changes a layer's time. State: what does not.

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Final, Literal, TypeAlias, get_args
 
-from msgspec import Struct, convert
+from msgspec import Struct, convert, field
 from msgspec.structs import fields
 
 from equipoise.errors import SpecError
@@ -24,6 +24,7 @@ Method: TypeAlias = Literal["dpo", "grpo"]
 Offload: TypeAlias = Literal["none", "optimizer", "optimizer_and_params"]
 Compression: TypeAlias = Literal["none", "fp16", "powersgd", "topk"]
 Schedule: TypeAlias = Literal["1f1b", "dualpipe", "dualpipe_v"]
+Value: TypeAlias = int | str | bool
 
 RECOMPUTES: tuple[Recompute, ...] = get_args(Recompute)
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
@@ -220,8 +221,13 @@ class Strategy(Struct, frozen=True, kw_only=True):
         for name, default in _DEFAULTS.items():
             value = getattr(self, name)
             if name not in _ALWAYS_WRITTEN and value != default:
-                parts.append(f"{name}={str(value).lower() if isinstance(value, bool) else value}")
+                parts.append(f"{name}={value_text(value)}")
         return " ".join(parts)
+
+
+def value_text(value: Value) -> str:
+    """The value of an option as the text form has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 _AXES = ("dp", "tp", "pp", "cp", "ep")
@@ -276,7 +282,7 @@ def strategy(text: str) -> Strategy:
     >>> strategy("dp=8 microbatch=1 global_batch=64 zero_stage=3").num_microbatches
     8
     """
-    stated: dict[str, int | str | bool] = {}
+    stated: dict[str, Value] = {}
     for part in text.replace(",", " ").split():
         name, value = read_option(part, where=f"strategy {text!r}")
         if name in stated:
@@ -299,7 +305,7 @@ def parameter_guessed(name: str) -> str | None:
     return next((ours for ours, theirs in _GUESSES.items() if key in theirs), None)
 
 
-def read_option(text: str, *, where: str) -> tuple[str, int | str | bool]:
+def read_option(text: str, *, where: str) -> tuple[str, Value]:
     """The field of `Strategy` and its value that one `name=value` of the text form states.
 
     where: what the text is part of, for the error. Raises SpecError as `strategy` does.
@@ -347,8 +353,8 @@ class Software(Struct, frozen=True, kw_only=True):
     kernels are launched as written, without a compiler or graphs. is_current: whether new trainings take it.
     medians: of priors of the performance model's parameters that what is published of this software replaces.
     spread: how much more than those of others the times of its sources differ, for reasons unknown.
-    schedules: of pipelines that it runs. last_chip_year: on chips that came out later its words mean its
-    successor.
+    runs: the values it has of options of a strategy; of what is not named all, of schedules 1F1B alone.
+    last_chip_year: on chips that came out later its words mean its successor.
     """
 
     name: str
@@ -360,9 +366,18 @@ class Software(Struct, frozen=True, kw_only=True):
     is_current: bool = False
     medians: tuple[tuple[str, float], ...] = ()
     spread: float = 1.0
-    schedules: tuple[Schedule, ...] = ("1f1b",)
+    runs: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
     last_chip_year: float = math.inf
     successor: str | None = None
+
+    @property
+    def options(self) -> Mapping[str, tuple[Value, ...]]:
+        """By option of a strategy the values that it has, where those are not all."""
+        return {"schedule": ("1f1b",), **self.runs}
+
+    def can_run(self, chosen: Strategy) -> bool:
+        """Whether it has every option of a strategy."""
+        return all(getattr(chosen, name) in values for name, values in self.options.items())
 
     def is_named_in(self, text: str) -> bool:
         """Whether a text has its words."""

@@ -328,7 +328,7 @@ def model_estimates(survey: Survey) -> Estimates | None:
 def software_ratios(known: Problem, chosen: Strategy) -> dict[str, float]:
     """Time of a strategy under each other software that runs on the chip, over that under the problem's own.
 
-    Assumes the same strategy, also where a software would choose another. By time, the fastest first.
+    Of software that has the strategy, also where it would choose another. By time, the fastest first.
     """
     chip = known.cluster.accelerator
     if known.training.workload.transformer is None:
@@ -339,7 +339,8 @@ def software_ratios(known: Problem, chosen: Strategy) -> dict[str, float]:
     ratios = {}
     is_eager = chosen.implementation == "eager"
     for each in SOFTWARE:
-        if each.is_current and each.is_eager == is_eager and runs_on(each.name, chip):
+        runs = runs_on(each.name, chip) and each.can_run(chosen)
+        if each.is_current and each.is_eager == is_eager and runs:
             other = profiles()[each.name]
             if other.name != known.model.calibration:
                 there_s = estimate(known.load, nodes, where, other.parameters).step_s

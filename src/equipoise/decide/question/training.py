@@ -31,12 +31,11 @@ from equipoise.decide.question.fine_tuning import (
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.intervals import DEVIATE
-from equipoise.perfmodel.space import Value
 from equipoise.scaling.convergence import BatchGrowth
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.mlperf import ScoredEntry, Scores
-from equipoise.spec.strategy import FLAGS, LORA_TARGETS, PRIORS_ONLY, read_option, software
+from equipoise.spec.strategy import FLAGS, LORA_TARGETS, Value, read_option
 from equipoise.spec.workload import Workload
 from equipoise.units import TRILLION, format_amount, format_count, format_percent, format_si
 
@@ -434,7 +433,7 @@ def unrestricted(restricted: Training, query: TrainingQuery) -> Training | None:
 def _choices(query: TrainingQuery, about: Workload) -> Mapping[str, tuple[Value, ...]]:
     """The values that parameters of the strategy may take."""
     chosen = dict(parameter_choices(query.fixed, precision=query.precision))
-    return _with_schedules(_with_workload(chosen, about), about, query.software)
+    return _with_schedules(_with_workload(chosen, about), about)
 
 
 def _of_config(query: TrainingQuery, chosen: list[str]) -> Workload:
@@ -692,18 +691,14 @@ def _check_targets(choices: Mapping[str, tuple[Value, ...]], about: Workload) ->
         )
 
 
-def _with_schedules(
-    choices: dict[str, tuple[Value, ...]], about: Workload, named: str | None
-) -> dict[str, tuple[Value, ...]]:
-    """The values with the pipeline schedules that hide experts' traffic, where the software has them.
+def _with_schedules(choices: dict[str, tuple[Value, ...]], about: Workload) -> dict[str, tuple[Value, ...]]:
+    """The values with the pipeline schedules that hide experts' traffic, which the search keeps where some
+    software has them.
 
-    named: the software; where it is open, or nothing was measured of it, all count. DualPipe itself is left
-    to `--fix schedule=dualpipe`: its V hides as much with half of the weights a rank. Adapters are left out:
-    what trains them (Megatron Bridge, torchtune, Hugging Face) has neither.
+    DualPipe itself is left to `--fix schedule=dualpipe`: its V hides as much with half of the weights a rank.
+    Adapters are left out: what trains them (Megatron Bridge, torchtune, Hugging Face) has neither.
     """
     has_experts = about.transformer is not None and about.transformer.experts > 1
-    if not has_experts or choices["trained"] != ("full",):
-        return choices
-    if named in {None, PRIORS_ONLY} or "dualpipe_v" in software(named).schedules:
+    if has_experts and choices["trained"] == ("full",):
         choices.setdefault("schedule", ("1f1b", "dualpipe_v"))
     return choices

@@ -14,6 +14,7 @@ from equipoise.calibration import UNCALIBRATED_LOG_SD
 from equipoise.calibration.profiles import (
     CalibratedModel,
     runs_on,
+    software_for,
 )
 from equipoise.decide.combine import PlanRecord, model_kind, pretraining_kind, record_of
 from equipoise.decide.question.fine_tuning import (
@@ -39,11 +40,13 @@ from equipoise.perfmodel.machine import Machine, machine, stacked
 from equipoise.perfmodel.memory import RankMemory
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.perfmodel.search import Searched, SearchJob, fastest, fits, least_s
-from equipoise.perfmodel.space import Space, Value
+from equipoise.perfmodel.space import USUAL, Space
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.hardware import Accelerator
-from equipoise.spec.strategy import DTYPE_OF, PRIORS_ONLY, SOFTWARE, Precision, Strategy
+from equipoise.spec.strategy import DTYPE_OF, PRIORS_ONLY, SOFTWARE, Precision, Strategy, Value, value_text
+from equipoise.spec.strategy import software as software_named
+from equipoise.spec.workload import Workload
 from equipoise.stats import quantiles
 from equipoise.units import SI_PREFIXES
 
@@ -413,12 +416,14 @@ def problem(
     model: CalibratedModel,
     *,
     num_best: int,
+    software: str | None = None,
     published_batches: Mapping[int, int] = _NO_BATCHES,
 ) -> Problem:
     """All that the search of strategies for a training on a kind of cluster needs.
 
-    Raises SpecError where the work of the workload is not known, something is to be moved to the memory of a
-    host that is the accelerator's own, or code is to be compiled for a chip without a compiler.
+    software: as the question states it. Raises SpecError where the work of the workload is not known,
+    something is to be moved to the memory of a host that is the accelerator's own, code is to be compiled for
+    a chip without a compiler, or the stated software lacks what is asked for.
     """
     choices = dict(training.choices)
     offloads = choices.get("offload", (_STAYS["offload"],))
@@ -435,8 +440,7 @@ def problem(
                 f"{cluster.accelerator.title}; give implementation=eager"
             )
         choices["implementation"] = ("eager",)
-    if "schedule" in choices:
-        choices["schedule"] = _schedules_there(choices["schedule"], cluster.accelerator)
+    choices = _runnable(choices, cluster.accelerator, training.workload, software)
     return Problem(
         training=training,
         cluster=cluster,
@@ -448,10 +452,35 @@ def problem(
     )
 
 
-def _schedules_there(asked: tuple[Value, ...], chip: Accelerator) -> tuple[Value, ...]:
-    """Those pipeline schedules that some software runs on a chip; all of them where it runs none."""
-    known = {each for one in SOFTWARE if runs_on(one.name, chip) for each in one.schedules}
-    return tuple(each for each in asked if each in known) or asked
+def _runnable(
+    choices: Mapping[str, tuple[Value, ...]], chip: Accelerator, workload: Workload, stated: str | None
+) -> dict[str, tuple[Value, ...]]:
+    """The choices that a training's software has: the stated one, else the usual one on the chip.
+
+    Software that was measured as it was written, without a compiler, is planned so unless asked otherwise.
+    Where none is stated, what the question fixes is kept, and every schedule that some software of the chip
+    has. Raises SpecError where a stated software has none of the values asked for.
+    """
+    name = software_for(chip, workload, stated)
+    chosen = None if name is None else software_named(name)
+    options = {} if chosen is None else dict(chosen.options)
+    if stated is None:
+        there = (one for one in SOFTWARE if runs_on(one.name, chip))
+        options["schedule"] = tuple(each for one in there for each in one.options["schedule"])
+    found = dict(choices)
+    if chosen is not None and chosen.is_eager:
+        found.setdefault("implementation", ("eager",))
+    for option, had in options.items():
+        asked = choices.get(option, USUAL.get(option, had))
+        found[option] = tuple(each for each in asked if each in had)
+        if not found[option] and stated is not None:
+            values, others_had = (",".join(map(value_text, each)) for each in (asked, had))
+            raise SpecError(
+                f"--fix {option}={values}: {name} has {option}={others_had} alone; give that, or another "
+                "--software"
+            )
+        found[option] = found[option] or asked
+    return found
 
 
 def _multiple_near(usual: int, unit: int) -> int | None:

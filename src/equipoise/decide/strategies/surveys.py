@@ -20,10 +20,10 @@ from equipoise.decide.question.systems import RequestedSystem, usual_most
 from equipoise.decide.strategies.strategy_search import Problem, TimedStrategy, plain_strategies
 from equipoise.perfmodel.compute import NF4_BYTES
 from equipoise.perfmodel.search import Searched
-from equipoise.perfmodel.space import USUAL, Value
+from equipoise.perfmodel.space import USUAL
 from equipoise.scaling.equilibrium import Limit
 from equipoise.scaling.laws import FloatArray
-from equipoise.spec.strategy import Strategy
+from equipoise.spec.strategy import Strategy, Value, value_text
 from equipoise.units import format_si, format_si_apart
 
 _Kept = TypeVar("_Kept")
@@ -575,6 +575,7 @@ _SPARING: tuple[tuple[str, Value], ...] = (
     ("activation_offload", True),
     ("offload", "optimizer"),
     ("offload", "optimizer_and_params"),
+    ("implementation", "compiled"),
     ("optimizer", "adam_8bit"),
     ("master_weights", False),
     ("trained", "lora"),
@@ -631,5 +632,5 @@ def _others(problem: Problem, num_accelerators: int) -> Iterator[str]:
         if name == "trained":
             choices["lora_rank"] = (problem.training.workload.lora_rank or USUAL_LORA_RANK,)
         if SURVEYS.fits(replace(problem, choices=choices), num_accelerators):
-            text = str(value).lower() if isinstance(value, bool) else value
+            text = value_text(value)
             yield f"--train {text}" if name == "trained" else f"--fix {name}={text}"

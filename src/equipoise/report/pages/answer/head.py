@@ -110,8 +110,9 @@ def _facts(answer: Answer, best: Candidate, *, is_brief: bool, is_tight: bool = 
         carbon = "" if mass is None else f", {amounts.mass(mass.value)} of CO2"
         yield "Energy", f"{amounts.energy(energy.value)}{carbon}"
     if best.strategy is not None:
-        how = f"; {best.strategy.implementation}, {best.strategy.precision}"
-        yield ("Strategy", (Code(sentence(best.strategy.text())), how))
+        text, shown = best.strategy.text(), (best.strategy.implementation, best.strategy.precision)
+        how = ", ".join(each for each in shown if f"={each}" not in text)
+        yield ("Strategy", (Code(sentence(text)), f"; {how}" if how else ""))
     elif best.user_run is not None:
         run = best.user_run
         rate = f"{format_si(run.samples_per_s)} samples/s at batch {count(run.global_batch_samples)}"
@@ -182,8 +183,7 @@ def _chosen(answer: Answer, best: Candidate) -> Iterator[str]:
     shown.append(f"software {answer.system.software}")
     for each in answer.chosen_for_you:
         words = _HINT.sub("", each).rstrip(".")
-        is_of_strategy = strategy is not None and words.startswith(f"{strategy.schedule} ")
-        if words not in shown and not is_of_strategy:
+        if words not in shown:
             yield words
 
 
