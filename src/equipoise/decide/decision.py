@@ -61,7 +61,7 @@ from equipoise.decide.select import (
     tornado_of,
 )
 from equipoise.decide.strategies.strategy_search import Problem
-from equipoise.decide.strategies.surveys import ON_HOST, SURVEYS, Survey
+from equipoise.decide.strategies.surveys import SURVEYS, Survey, on_host
 from equipoise.decide.user_evidence import UserEvidence, unusable, user_evidence
 from equipoise.decide.user_evidence.runs import UserRuns
 from equipoise.economics import price
@@ -585,10 +585,10 @@ def _strategy_words(chosen: Strategy, query: TrainingQuery, survey: Survey | Non
         yield from _software_words(survey.problem, chosen)
         if "schedule" not in stated:
             yield from _schedule_words(survey.problem, chosen)
-    if chosen.offload != "none" and "offload" not in stated:
-        yield f"{ON_HOST[chosen.offload]} in the host's memory (--fix offload=none)"
-    if chosen.activation_offload and "activation_offload" not in stated:
-        yield "activations in the host's memory (--fix activation_offload=false)"
+    if survey is not None:
+        for option, words in on_host(survey.problem, chosen).items():
+            stays = {"offload": "none", "activation_offload": "false"}[option]
+            yield words if option in stated else f"{words} (--fix {option}={stays})"
 
 
 def _software_words(known: Problem, chosen: Strategy) -> Iterator[str]:

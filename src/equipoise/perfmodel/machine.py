@@ -1,5 +1,7 @@
 """What a machine can do: rates of its accelerators and links; groups of ranks on it. Floats or arrays."""
 
+from typing import Final
+
 import numpy as np
 from msgspec import Struct
 
@@ -62,10 +64,10 @@ class Machine(Struct, frozen=True, kw_only=True):
     of the stated peak. achievable_fp32_fraction: the same of fp32, outside matrix units.
     intra_*, inter_*: links inside a node and an accelerator's share of the node's network cards, one
     direction. power_share: the power limit over the power at which the peaks hold, at most 1.
-    host_byte_per_s: between the accelerator and its host's memory. switch_reduces: 1 where the node's switch
-    adds. group_slowdowns: how much slower than intra rings of the groups GROUPS are, where links join some of
-    a node by fewer; has_groups is 1 there, else 0. bridged_ranks: that the links inside a node join;
-    others of it are bridge_slowdown times slower.
+    host_byte_per_s: between the accelerator and its host's memory, of which host_memory_bytes are its share.
+    switch_reduces: 1 where the node's switch adds. group_slowdowns: how much slower than intra rings of the
+    groups GROUPS are, where links join some of a node by fewer; has_groups is 1 there, else 0. bridged_ranks:
+    that the links inside a node join; others of it are bridge_slowdown times slower.
     oversubscription: of the network beyond leaf_ranks accelerators, whose leaf switches have so much
     less out than in. peer_ranks: of a node, that reach each other's memory over links of their own: 1 through
     the host. keeps_order: 1 where the network delivers in order, so that short messages may take
@@ -89,6 +91,7 @@ class Machine(Struct, frozen=True, kw_only=True):
     switch_reduces: Floats
     keeps_order: Floats
     peer_ranks: Floats
+    host_memory_bytes: Floats = np.inf
     asynchronous_products: Floats = 0.0
     pads_heads: Floats = 0.0
     has_groups: Floats = 0.0
@@ -113,6 +116,9 @@ class Machine(Struct, frozen=True, kw_only=True):
 TUPLES = ("peak_flop_per_s", "group_slowdowns")
 # PCIe 4.0 x16, one direction, as copies reach it; used where a host's path is not stated.
 HOST_BYTE_PER_S = 25e9
+# Hosts have about two to three times the memory of their accelerators (DGX A100 640 GB: 2 TB; DGX H100: 2 TB
+# for 640 GB; DGX B200: 2 to 4 TB for 1.4 TB).
+HOST_MEMORY_RATIO: Final = 2.0
 
 
 def machine(cluster: Cluster) -> Machine:
@@ -147,6 +153,7 @@ def machine(cluster: Cluster) -> Machine:
         inter_byte_per_s=cluster.inter.byte_per_s,
         inter_latency_s=cluster.inter.latency_s,
         host_byte_per_s=chip.host_byte_per_s or HOST_BYTE_PER_S,
+        host_memory_bytes=HOST_MEMORY_RATIO * float(chip.memory_bytes or 0),
         switch_reduces=float(cluster.switch_reduces),
         keeps_order=float(cluster.keeps_order),
         asynchronous_products=float(chip.asynchronous_products or 0),

@@ -177,8 +177,10 @@ class HeldMemory(Struct, frozen=True, kw_only=True):
         return self.weights + self.gradients + self.optimizer + self.gathered
 
 
-def memory(load: Load, grid: StrategyGrid, parameters: Parameters) -> RankMemory:
-    """Bytes by kind on the fullest rank.
+def memory(
+    load: Load, grid: StrategyGrid, parameters: Parameters, *, host_bytes: Numbers | float = np.inf
+) -> RankMemory:
+    """Bytes by kind on the fullest rank, whose host has room for so many.
 
     Assumes 1F1B: the first stage keeps min(micro-batches, pp) of them alive, interleaving (1 + (pp - 1) / (pp
     v)) as many; ZeRO shards optimizer states, gradients and weights in this order, and a pipeline holds the
@@ -187,7 +189,7 @@ def memory(load: Load, grid: StrategyGrid, parameters: Parameters) -> RankMemory
     (1F1B).
     """
     held = held_memory(load, grid)
-    activations = activation_bytes(load, grid) * parameters.activation_slack
+    activations = activation_bytes(load, grid, host_bytes) * parameters.activation_slack
     sent = sent_bytes(load, grid)
     return RankMemory(
         weights=held.weights,
@@ -279,16 +281,16 @@ def kept_activations(load: Load, grid: StrategyGrid) -> KeptActivations:
     return KeptActivations(all=all_kept, chosen=chosen)
 
 
-def activation_bytes(load: Load, grid: StrategyGrid) -> Numbers:
+def activation_bytes(load: Load, grid: StrategyGrid, host_bytes: Numbers | float = np.inf) -> Numbers:
     """Bytes of activations alive at the fullest moment of the fullest stage.
 
     Assumes the moment is either that of the loss, on the last stage, or that in which a layer goes back, next
     to which lie the gradients of what its wide products made; the first stage holds the most micro-batches,
     the last one, besides the loss, one. DualPipe keeps one more than stages, its V half a one more, and the
     loss on the rank that has the first stage too. Offloaded, what two layers keep lies there: that of the
-    layer at work, and that of the one whose copy travels. What runs as it was written returns its logits, and
-    holds them while the loss goes back. A loss in chunks returns none: it makes as many logits at a time as
-    the hidden states have values, and keeps the gradient of these.
+    layer at work, that of the one whose copy travels, and what the host has no room for. What runs as it was
+    written returns its logits, and holds them while the loss goes back. A loss in chunks returns none: it
+    makes as many logits at a time as the hidden states have values, and keeps the gradient of these.
     Source: huggingface/transformers, `CausalLMOutputWithPast` (logits beside the loss); Hsu et al. 2024,
     section 3.2, and linkedin/Liger-Kernel, fused_linear_cross_entropy.py (chunks); arXiv 2412.19437, table 2;
     github.com/deepseek-ai/DualPipe, README (V: two stages a rank); pytorch/torchtune, OffloadActivations (a
@@ -314,8 +316,8 @@ def activation_bytes(load: Load, grid: StrategyGrid) -> Numbers:
     last = layers if not np.any(grid.schedule) else np.where(more > 0, layers * alive, layers)
     first = layers * (alive * early)
     if np.any(grid.activation_offload > 0):
-        most = np.where(grid.activation_offload > 0, _TRAVELLING * kept.chosen, np.inf)
-        last, first = np.minimum(last, most), np.minimum(first, most)
+        here = np.where(grid.activation_offload > 0, _TRAVELLING * kept.chosen, np.inf)
+        last, first = (np.minimum(each, np.maximum(here, each - host_bytes)) for each in (last, first))
     with_loss = last + (np.maximum(loss, at_work) + gathered)
     return np.asarray(np.maximum(first + (at_work + gathered), with_loss))
 
@@ -490,7 +492,9 @@ def _split_bytes(load: Load, machine: Machine, parameters: Parameters, group: La
     for which, part in batches.parts(MESH_ELEMENTS):
         mesh = part.mesh()
         of_part = of_batches[..., which]
-        np.multiply(activation_bytes(load, mesh), parameters.activation_slack, out=of_part)
+        np.multiply(
+            activation_bytes(load, mesh, machine.host_memory_bytes), parameters.activation_slack, out=of_part
+        )
         of_part += sent_bytes(load, mesh)
     return _SplitBytes(
         of_batches=of_batches,

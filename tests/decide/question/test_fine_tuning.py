@@ -1,6 +1,7 @@
 """Fine-tuning as people ask it: which weights, on which samples, how many examples, how often."""
 
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from equipoise.calibration.profiles import model_for
 from equipoise.decide.question.query import query
 from equipoise.decide.question.training import training
 from equipoise.decide.strategies.strategy_search import problem
-from equipoise.decide.strategies.surveys import SURVEYS
+from equipoise.decide.strategies.surveys import SURVEYS, on_host
 from equipoise.errors import SpecError, UsageError
 from equipoise.runs import embedded
 from equipoise.spec.catalogue import shipped
@@ -191,6 +192,45 @@ def test_what_saves_much_time_is_kept_on_the_host(asked, chip, size, stays, move
     assert free.work_s.value < 0.8 * kept.work_s.value
 
 
+@pytest.mark.parametrize(
+    ("asked", "fixed", "moved_bytes"),
+    [
+        # 8.03 G parameters with two moments and a master copy of 4 bytes each, on eight cards.
+        ({"tokens": "1B"}, "offload=optimizer", 12 * 8.03e9 / 8),
+        # 32 layers' inputs but for two, of 4,096 values of 2 bytes, of 1 Mi tokens on eight cards.
+        (
+            {"train": "lora", "examples": "1k", "sequence": 2**20},
+            *("activation_offload=true", 30 * 2**20 / 8 * 4096 * 2),
+        ),
+    ],
+)
+def test_what_lies_on_the_host_is_said_in_bytes(asked, fixed, moved_bytes):
+    fixes = [fixed, "recompute=full", "cp=8" if "sequence" in asked else "dp=8"]
+    nodes = shipped().cluster("h100", num_accelerators=8)
+    known = trained(**asked, fix=fixes)
+    start = problem(known, nodes, model_for(nodes.accelerator, known.workload), num_best=1)
+    chosen = strategy(f"{' '.join(fixes)} zero_stage=1 microbatch=1 global_batch=8")
+    ((_, words),) = on_host(start, replace(chosen, trained=known.workload.trained)).items()
+    assert float(re.search(r"([\d.]+) GB per accelerator", words)[1]) == pytest.approx(
+        moved_bytes / 1e9, rel=0.1
+    )
+
+
+def test_activations_go_to_hosts_that_hold_them():
+    # Inputs of 80 layers of 8,192 values of 2 bytes: 1.37 TB of 1 Mi tokens, half of half as many; a host is taken
+    # to have twice the 640 GB of its eight accelerators.
+    nodes = shipped().cluster("h100", num_accelerators=8)
+    fixes = ["activation_offload=true", "recompute=full", "cp=8"]
+    fits = {}
+    for tokens in (2**19, 2**20):
+        asked = trained(
+            "llama3_70b", train="lora", examples="1k", sequence=tokens, fix=[*fixes, "zero_stage=3"]
+        )
+        start = problem(asked, nodes, model_for(nodes.accelerator, asked.workload), num_best=1)
+        fits[tokens] = SURVEYS.fits(start, 8)
+    assert fits == {2**19: True, 2**20: False}
+
+
 @pytest.mark.parametrize("fixed", ["microbatch=1", "microbatch=1,3"])
 def test_half_a_pair_of_answers_is_no_micro_batch(fixed):
     with pytest.raises(UsageError, match=r"microbatch.*\b2\b"):
@@ -204,7 +244,7 @@ def test_longer_samples_fit_with_activations_on_the_host():
     # Unsloth (unsloth.ai/blog/long-context) trains longer samples so on a card of 24 GB; what stays is 32 inputs of
     # layers of 4096 values of 2 bytes a token, of which two are left.
     nodes = shipped().cluster("rtx4090", num_accelerators=1)
-    full = replace(nodes, accelerator=replace(nodes.accelerator, memory_bytes=1))
+    full = replace(nodes, accelerator=replace(nodes.accelerator, memory_bytes=4 * 10**9))
 
     def found(tokens, *fixed, card=nodes):
         fixed = ("implementation=compiled", *fixed)

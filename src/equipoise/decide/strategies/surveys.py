@@ -19,6 +19,7 @@ from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.question.systems import RequestedSystem, usual_most
 from equipoise.decide.strategies.strategy_search import Problem, TimedStrategy, plain_strategies
 from equipoise.perfmodel.compute import NF4_BYTES
+from equipoise.perfmodel.machine import HOST_MEMORY_RATIO
 from equipoise.perfmodel.search import Searched
 from equipoise.perfmodel.space import USUAL
 from equipoise.scaling.equilibrium import Limit
@@ -400,17 +401,35 @@ ON_HOST: Final[Mapping[Value, str]] = {
     "optimizer_and_params": "weights and optimizer states",
 }
 # Bytes of a trained parameter that leave an accelerator with its optimizer states: two moments and a master
-# copy in fp32 (Rajbhandari et al. 2020). Hosts have about two to three times the memory of their accelerators
-# (DGX A100 640 GB: 2 TB; DGX H100: 2 TB for 640 GB; DGX B200: 2 to 4 TB for 1.4 TB).
+# copy in fp32 (Rajbhandari et al. 2020).
 _STATES_BYTES: Final = 12.0
-_HOST_MEMORY_RATIO: Final = 2.0
 _TABLE_BYTES: Final = 2.0  # of a weight in tables, which QLoRA does not quantise
+
+
+def on_host(problem: Problem, chosen: Strategy) -> dict[str, str]:
+    """What of a strategy lies in the host's memory, by option, with bytes per accelerator: what it would hold
+    besides, were nothing moved.
+    """
+    activations = "activations" if chosen.activation_offload else ""
+    names = {"offload": ON_HOST.get(chosen.offload, ""), "activation_offload": activations}
+    kinds = {"offload": ("weights", "gradients", "optimizer"), "activation_offload": ("activations",)}
+    stays = replace(chosen, offload="none", activation_offload=False)
+    memory = problem.estimated((chosen, stays), problem.model.parameters).memory
+    moved_bytes = {
+        option: sum(float(np.diff(np.broadcast_to(getattr(memory, kind), 2)).item()) for kind in some)
+        for option, some in kinds.items()
+    }
+    return {
+        option: f"{name} in the host's memory: {format_si(moved_bytes[option], 'B')} per accelerator"
+        for option, name in names.items()
+        if name
+    }
 
 
 def _hosts_hold(problem: Problem, size: int, moved_bytes: float) -> bool:
     """Whether the hosts of so many accelerators have room for what is moved to them."""
     held = problem.cluster.accelerator.memory_bytes
-    return held is not None and moved_bytes <= _HOST_MEMORY_RATIO * held * size
+    return held is not None and moved_bytes <= HOST_MEMORY_RATIO * held * size
 
 
 def _weights_on_host(problem: Problem, size: int) -> dict[str, tuple[Value, ...]] | None:
