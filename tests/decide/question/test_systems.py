@@ -67,6 +67,22 @@ def test_a_count_before_a_name_is_a_stock():
     assert stated.stock == 2
 
 
+def test_a_number_of_cards_puts_them_into_one_host_but_keeps_the_nodes_that_are_described(tmp_path):
+    path = tmp_path / "lab.toml"
+    path.write_text(
+        f'[cluster.lab]\ntitle = "Lab"\naccelerators = ["{RTX}"]\nnode_size = 1\n'
+        'inter_byte_per_s = 1.25e8\nsource = "1 Gbit/s"\nconfidence = "high"\n'
+    )
+    known = catalogue([path])
+    asked = query({"workload": "bert", "accelerator": ["4x lab", "4x rtx4090"]})
+    lab, cards = requested_systems(asked, known)
+    assert (lab.cluster.node_size, lab.stock, lab.chosen_for_you) == (1, 4, ())
+    assert (cards.cluster.node_size, cards.stock) == (4, 4)
+    # A DGX Spark is a computer with one GB10, two of which a cable joins (NVIDIA, DGX Spark user guide).
+    (sparks,) = systems("2x gb10")
+    assert (sparks.cluster.node_size, sparks.stock) == (1, 2)
+
+
 def test_terms_and_prices_belong_to_systems():
     found = {
         each.name: each

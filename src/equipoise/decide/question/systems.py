@@ -319,8 +319,13 @@ def _network(query: TrainingQuery) -> NodeFacts:
 
 
 def _is_one_host(count: int | None, usual: Cluster) -> TypeGuard[int]:
-    """Whether so many are more than a usual node has, and cards that one host takes: no switch joins them."""
-    return count is not None and usual.topology == "host" and usual.node_size < count <= _MOST_IN_HOST
+    """Whether so many are more than a usual node has, and cards that one host takes: no switch joins them.
+
+    Not of a system by name, whose nodes are described, nor of chips that are a computer with its memory.
+    """
+    is_card = usual.name == usual.accelerator.slug and not usual.accelerator.shares_host_memory
+    is_more = count is not None and usual.node_size < count <= _MOST_IN_HOST
+    return is_card and is_more and usual.topology == "host"
 
 
 def _topology_of_file(path: Path) -> "Topology":
