@@ -379,9 +379,19 @@ def test_a_stock_is_a_limit_of_its_system_alone():
     assert [each.id for each in counted.candidates] == [each.id for each in found.candidates]
 
 
-def test_a_budget_needs_a_price():
-    with pytest.raises(UsageError, match=r"--budget .*mi100.*--price mi100-pcie-32gb=USD"):
-        ask(SMALL, accelerator=["mi100-pcie-32gb"], budget=5)
+@pytest.mark.parametrize("option", ["budget", "value-of-time"])
+def test_what_counts_money_needs_a_price(option):
+    with pytest.raises(UsageError, match=rf"--{option} .*mi100.*--price mi100-pcie-32gb=USD"):
+        ask(SMALL, accelerator=["mi100-pcie-32gb"], **{option.replace("-", "_"): 5})
+
+
+def test_the_least_money_at_an_unknown_price_is_that_of_the_fewest_accelerator_hours():
+    # any price above zero gives the same order
+    cards = {"accelerator": ["titan-rtx-pcie-24gb"], "objective": "cost", "max_accelerators": 8}
+    found, priced = ask({"workload": "bert"}, **cards), ask({"workload": "bert"}, **cards, price="0.7")
+    assert found.recommended.usd is None
+    assert found.recommended.id == priced.recommended.id
+    assert found.recommended.num_accelerators == 1
 
 
 def test_a_system_without_a_price_keeps_no_budget_and_stands_in_nobodys_way():

@@ -165,9 +165,10 @@ def collect_candidates(
             found.append(candidates)
     if not found:
         _refuse(refused, unusable(inputs.user.traces))
-    if query.budget_usd is not None and all(map(_is_unpriced, found)):
+    pays = "--budget" if query.budget_usd is not None else "--value-of-time"
+    if (query.budget_usd or query.value_of_time_usd_per_hour) is not None and all(map(_is_unpriced, found)):
         system = found[0].system
-        raise UsageError(f"--budget needs a price of {system.accelerator}: give --price {system.name}=USD")
+        raise UsageError(f"{pays} needs a price of {system.accelerator}: give --price {system.name}=USD")
     return Collected(inputs=inputs, systems=tuple(found), refused=tuple(refused))
 
 

@@ -161,6 +161,8 @@ def test_cards_counted_by_name_are_in_the_same_host_as_for_advise(times, scores)
 def test_a_pool_is_a_node_unless_it_has_a_number():
     alone = pool_of("dgx-h100", shipped())
     assert alone.num_accelerators == 8
-    assert len(alone.system.chosen_for_you) == len(pool_of("8x dgx-h100", shipped()).system.chosen_for_you) + 1
+    assert (
+        len(alone.system.chosen_for_you) == len(pool_of("8x dgx-h100", shipped()).system.chosen_for_you) + 1
+    )
     with pytest.raises(UsageError, match="no accelerators"):
         pool_of("0x dgx-h100", shipped())
