@@ -5,8 +5,14 @@ import json
 import pytest
 from command_line import in_process
 
-# A chip near several with results, one whose nearest has results beyond all sizes asked about, one with its own.
-CASES = [("dlrm_dcnv2", "rtx-4090", 8), ("retinanet", "tpu-v5e", 512), ("bert", "h100-sxm5-80gb", 64)]
+# A chip near several with results, one whose nearest has results beyond all sizes asked about, one with its own,
+# and one that another bounds whose results are of more accelerators.
+CASES = [
+    ("dlrm_dcnv2", "rtx-4090", 8),
+    ("retinanet", "tpu-v5e", 512),
+    ("bert", "h100-sxm5-80gb", 64),
+    ("retinanet", "gb300", 2),
+]
 
 
 def times(verb, *arguments):

@@ -550,6 +550,7 @@ def _bounds(inputs: Inputs, known: Assessment) -> dict[int, tuple[OrderBound, ..
     restricts = bool(_restricted_by(inputs, known.system))
     if restricts:
         free = None if survey is None else _unrestricted_estimates(inputs, known.system, survey)
+    modelled_s = _seconds(free)
     others = []
     for name in accelerators_of(inputs.scores.of(slug)):
         try:
@@ -559,12 +560,17 @@ def _bounds(inputs: Inputs, known: Assessment) -> dict[int, tuple[OrderBound, ..
         chip = nodes.accelerator
         if name == own.slug or not (at_least_as_good(own, chip) or at_least_as_good(chip, own)):
             continue
-        found = published_estimates(_elsewhere(inputs, name, known.sizes.tried, with_curve=near is not None))
-        if found is not None and near is not None and free is not None:
-            found = carried_by_model(found, free)
+        carrying = None
+        if near is not None and free is not None and (wider := _also_known(inputs, known, name)) is not None:
+            # At sizes of its results too: whatever is asked about, a bound is carried from the same one.
+            carrying = _free_estimates(inputs, known.system, wider)
+            modelled_s |= _seconds(carrying)
+        sizes = known.sizes.tried if carrying is None else sorted(carrying.by_size)
+        found = published_estimates(_elsewhere(inputs, name, sizes, with_curve=near is not None))
+        if found is not None and carrying is not None:
+            found = carried_by_model(found, carrying)
         if found is not None:
             others.append((nodes, found))
-    modelled_s = None if free is None else {size: each.time_s.value for size, each in free.by_size.items()}
     bounds = order_bounds(known.cluster, others, has_results=near is None, modelled_s=modelled_s)
     if not restricts:
         return bounds
@@ -574,6 +580,11 @@ def _bounds(inputs: Inputs, known: Assessment) -> dict[int, tuple[OrderBound, ..
         for size, of_size in bounds.items()
         if size in ratios
     }
+
+
+def _seconds(estimates: Estimates | None) -> dict[int, float]:
+    """The time of each size."""
+    return {} if estimates is None else {size: each.time_s.value for size, each in estimates.by_size.items()}
 
 
 def _elsewhere(
