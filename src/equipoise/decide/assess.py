@@ -137,7 +137,10 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
             system.cluster,
             model,
             num_best=max(_NUM_STRATEGIES, inputs.query.num_strategies),
-            published_batches=_published_batches(inputs, system.accelerator),
+            # Submitters chose theirs for the links that they had: slower ones may want another.
+            published_batches={}
+            if _has_slower_links(inputs, system)
+            else _published_batches(inputs, system.accelerator),
         )
         if traces:
             traced = checks(traces, start.load, system.cluster, start.model.parameters)
@@ -382,6 +385,18 @@ def _is_described_slower(inputs: Inputs, system: RequestedSystem) -> bool:
     )
 
 
+def _has_slower_links(inputs: Inputs, system: RequestedSystem) -> bool:
+    """Whether nodes are smaller, or links slower, than those in which its accelerator is usually sold."""
+    own, usual = system.cluster, inputs.catalogue.cluster(system.accelerator)
+    assert own is not None
+    return (
+        own.node_size < usual.node_size
+        or own.inter.byte_per_s < usual.inter.byte_per_s
+        or own.intra.byte_per_s < usual.intra.byte_per_s
+        or own.oversubscription > usual.oversubscription
+    )
+
+
 def _states_software(query: TrainingQuery) -> bool:
     """Whether the question names whose measurements calibrate; the priors are none."""
     return query.software not in {None, PRIORS_ONLY}
@@ -425,7 +440,7 @@ def _unrestricted_estimates(inputs: Inputs, system: RequestedSystem, survey: Sur
     found = replace(
         problem(inputs.unrestricted or inputs.training, cluster, model, num_best=1),
         has_own_steps=start.has_own_steps,
-        published_batches=start.published_batches,
+        published_batches=_published_batches(inputs, system.accelerator),
     )
     return model_estimates(SURVEYS.surveyed(found, [each.num_accelerators for each in survey.sizes]))
 
