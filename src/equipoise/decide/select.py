@@ -459,9 +459,11 @@ def _prices(
 def _speed(
     figures: Sequence[Figures], rule: Rule, balance: Mapping[Group, int | None], best: Candidate
 ) -> _Moved:
-    """The speed of the recommended system; money and energy go with the time."""
+    """The speed of the recommended system, up to an MFU of one; money and energy go with the time."""
 
     def chosen_at(factor: float) -> str | None:
+        if best.mfu is not None and factor < best.mfu:
+            return None
         moved = [each.moved(time=factor) if each.group[0] == best.system else each for each in figures]
         return choose(moved, rule, balance)
 
