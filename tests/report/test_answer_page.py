@@ -462,6 +462,9 @@ def test_the_short_form_of_a_refusal_has_the_note_that_says_why():
     assert why in text
     assert "Another" not in text
     assert "1 note" in text
+    whole = " ".join(str(each) for each in ANSWER.sections[0].blocks(answer))  # what a page shows at its top
+    assert why in whole
+    assert "Another" not in whole
 
 
 def test_a_size_without_an_estimate_says_so():

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from equipoise.decide.allocation.jobs import JobsFile, job_of_cells, jobs_document, jobs_of
 from equipoise.decide.answer import Answer
 from equipoise.decide.question.query import TrainingQuery
+from equipoise.decide.solve_for import Reaches
 from equipoise.errors import SpecError, UsageError
 from equipoise.library import Result
 from equipoise.library.allocation import AllocationObjective, allocation_of
@@ -77,9 +78,9 @@ def _stamp(fields: QuestionFields, sources: DataSources) -> str:
 
 
 def _shown(found: Result[Any]) -> PageAnswer:
-    """The page of a result; that nothing can be recommended is said in the words of the form."""
+    """The page of a result; what names options beside the answer is said in the words of the form."""
     record = found.record
-    if isinstance(record, Answer) and record.recommended is None:
+    if isinstance(record, Reaches) or (isinstance(record, Answer) and record.recommended is None):
         record = replace(
             record,
             notes=tuple(map(in_form, record.notes)),
