@@ -703,6 +703,17 @@ def test_unequal_accelerators_go_at_the_pace_of_the_slower():
     assert prices[pair] == pytest.approx((prices[RTX] + prices["rtx-3090-pcie-24gb"]) / 2)
 
 
+def test_unequal_accelerators_are_taken_as_many_of_each():
+    pair = "rtx-3090-pcie-24gb+rtx-4090-pcie-24gb"
+    found = ask(SMALL, accelerator=[pair], max_accelerators=7)
+    sizes = {each.num_accelerators for each in found.candidates}
+    assert {2, 4} <= sizes
+    assert not [each for each in sizes if each % 2]
+    for stated in ({"accelerator": [f"3x {pair}"]}, {"accelerators": "2,3"}, {"max_accelerators": 1}):
+        with pytest.raises(UsageError, match="of each"):
+            ask(SMALL, **{"accelerator": [pair], **stated})
+
+
 def test_a_power_cap_above_what_a_chip_takes_is_named():
     # An A100 SXM4 takes 400 W.
     noted = {

@@ -269,11 +269,14 @@ def _named(text: str, query: TrainingQuery, catalogue: Catalogue) -> RequestedSy
     if query.node_size is not None:
         node["node_size"] = query.node_size
     usual = catalogue.cluster(name, power_cap_w=query.power_cap_w, **node)
-    chosen: tuple[str, ...] = ()
+    num_kinds = len(kinds(usual.accelerator))
+    if count is not None and count % num_kinds:
+        raise UsageError(f"--accelerator {text}: not as many of each; give a multiple of {num_kinds}")
+    chosen: tuple[str, ...] = (f"as many of each of the {num_kinds} kinds",) if num_kinds > 1 else ()
     links = None
     if query.topology is None and query.node_size is None and _is_one_host(count, usual):
         node["node_size"] = count
-        chosen = (f"{count} in one host (--node-size for another)",)
+        chosen += (f"{count} in one host (--node-size for another)",)
         usual = catalogue.cluster(name, power_cap_w=query.power_cap_w, **node)
     if query.topology is not None:
         links = _topology_of_file(query.topology)
