@@ -455,6 +455,11 @@ def test_a_refusal_names_what_was_chosen_and_one_candidate_once():
     assert " ".join(printed(alone).split()).count(title) == 1
 
 
+def test_a_mixture_is_no_number_of_its_first_kind():
+    mixed = replace(candidate(16), system="a+b", accelerator="a+b", title="NVIDIA A + AMD B")
+    assert title_of(mixed) == "16 accelerators of A + B"
+
+
 def test_the_short_form_of_a_refusal_has_the_note_that_says_why():
     why = f"{NOTHING_FITS}H100: it needs 700 GB, 8 x 80 GB hold 640 GB: try 16 accelerators."
     answer = replace(made_answer(is_refused=True), notes=("Another.", why))
