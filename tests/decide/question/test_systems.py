@@ -60,6 +60,16 @@ def test_a_fine_tuning_that_names_no_accelerator_compares_those_for_rent():
         systems()
 
 
+@pytest.mark.parametrize("links", ["topology", "collectives"])
+def test_links_of_ones_own_are_not_given_to_all_accelerators_for_rent(tmp_path, links):
+    file = tmp_path / "links.txt"
+    file.write_text(matrix(["X", "PHB"], ["PHB", "X"]))
+    with pytest.raises(UsageError, match="--accelerator NAME"):
+        requested_systems(
+            query({"workload": "llama31_8b", "train": "qlora", "examples": "10k", links: file}), catalogue()
+        )
+
+
 def test_a_count_before_a_name_is_a_stock():
     (found,) = systems("3x rtx 4090")
     assert (found.stock, found.name) == (3, RTX)
