@@ -838,8 +838,10 @@ def test_sizes_below_ones_own_slow_runs_are_at_their_level(tmp_path):
 def test_a_batch_that_a_size_hardly_divides_is_named_with_one_that_it_would():
     # 500 = 4 x 125: of 512 accelerators data parallelism takes 4.
     asked = {"workload": "llama31_8b", "accelerator": [H100], "tokens": "1e11", "accelerators": "512"}
-    words = [each for each in ask(asked, global_batch=500).chosen_for_you if "500" in each]
+    chosen = ask(asked, global_batch=500).chosen_for_you
+    words = [each for each in chosen if "500" in each]
     assert words
+    assert not [each for each in chosen if each[:1].isupper()]  # they are parts of one sentence
     assert re.search(r"\b512 accelerators: 512\b", words[0])
     assert not [each for each in ask(asked, global_batch=512).chosen_for_you if "divide" in each]
 

@@ -561,7 +561,7 @@ def _chosen_for_you(inputs: Inputs, assessment: Assessment, best: Candidate | No
         chosen += _strategy_words(best.strategy, inputs.query, assessment.survey)
     uneven = uneven_batch(inputs, assessment.survey, best.num_accelerators)
     if uneven is not None:
-        chosen.append(uneven)
+        chosen.append(f"{uneven[:1].lower()}{uneven[1:]}")  # a note of other sizes begins with it
     # Other terms than the usual ones stand beside the name of what is recommended.
     is_usual = best.terms == "on_demand" and best.price is not None and not best.price.is_owned
     if not inputs.query.terms and is_usual:

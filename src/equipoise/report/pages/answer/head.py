@@ -537,7 +537,7 @@ def _beyond(
     if beyond.broken:
         yield f"; {limit_words(answer, beyond.broken[0])}"
     elif _pays(best, beyond, start_s):
-        yield f" pays, but {_stops(answer, best)}"
+        yield f", which pays, but {_stops(answer, best)}"
     elif _pays(best, beyond, 0.0):
         speed = amounts.factor_below(
             _speedup(best, beyond, start_s), float(least_speedup(_growth(best, beyond)))
