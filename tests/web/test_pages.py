@@ -118,6 +118,18 @@ def test_what_a_budget_allows_names_no_option_of_a_command_line(dashboard):
     assert not re.search(r"(?<!var)\(--[a-z]", page.text)  # figures have colours by name
 
 
+def test_a_pool_of_cards_may_be_in_several_hosts(dashboard):
+    asked = "/allocate?accelerator=4x+rtx4090&workload-1=bert"
+    _, one = dashboard.page(asked)
+    assert f"“{label_of('node_size')}”" in one.text  # where another is stated
+    assert not re.search(r"(?<!var)\(--[a-z]", one.text)
+    status, two = dashboard.page(f"{asked}&node_size=2")
+    assert status == 200
+    held = {each["name"]: each["value"] for each in two.all("input") if "name" in each}
+    assert held["node_size"] == "2"
+    assert f"“{label_of('node_size')}”" not in two.text
+
+
 def test_thin_evidence_says_what_is_missing(dashboard):
     status, page = dashboard.page("/plan?workload=bert&accelerator=xeon-cooper-lake-6-cpu")
     assert status == 200
