@@ -107,8 +107,23 @@ def test_terms_and_prices_belong_to_systems():
 
 
 @pytest.mark.parametrize(
+    "terms",
+    [
+        ["spot,on_demand"],
+        ["spot", "on_demand"],
+        [f"{H100}=spot", f"{H100}=on_demand"],
+        ["spot", "on_demand", "spot"],
+    ],
+)
+def test_terms_stated_one_by_one_are_compared_as_those_of_one_list(terms):
+    assert systems(H100, terms=terms)[0].terms == ("spot", "on_demand")
+
+
+@pytest.mark.parametrize(
     ("names", "stated", "error", "words"),
     [
+        ((H100,), {"price": ["2", "3"]}, UsageError, rf"--price of {H100} .*2 and 3"),
+        ((H100,), {"stock": [f"{H100}=8", "h100=16"]}, UsageError, rf"--stock of {H100} .*8 and 16"),
         ((H100, A100), {"price": "2.5"}, UsageError, rf"--price 2.5 .*--price {H100}=2.5"),
         ((H100, A100), {"stock": "8"}, UsageError, rf"--stock 8 .*--stock {H100}=8"),
         ((H100,), {"price": f"{A100}=1"}, UsageError, rf"{A100} .*{H100}"),

@@ -220,8 +220,12 @@ def _by_system(
     *,
     is_shared: bool,
 ) -> dict[str, Any]:
-    """The value of each system. is_shared: whether a value without a name may stand for several systems."""
-    found: dict[str, Any] = {}
+    """The value of each system. is_shared: whether a value without a name may stand for several systems.
+
+    One of a name goes before one without. Values that are lists add up; a number is stated once.
+    """
+    unnamed: list[Any] = []
+    named: dict[str, list[Any]] = {}
     for raw, value in pairs:
         if not raw:
             if len(names) > 1 and not is_shared:
@@ -229,7 +233,7 @@ def _by_system(
                     f"--{option} {value:g} names no system, and the question has {len(names)}: give "
                     f"--{option} {names[0]}={value:g}"
                 )
-            found |= {name: value for name in names if name not in found}
+            unnamed.append(value)
             continue
         name = raw if raw in names else catalogue.cluster(raw).name
         if name not in names:
@@ -237,7 +241,18 @@ def _by_system(
             raise UsageError(
                 f"--{option} {raw}={shown}: {name} is not in the question, which has {', '.join(names)}"
             )
-        found[name] = value
+        named.setdefault(name, []).append(value)
+    found: dict[str, Any] = {}
+    for name in names:
+        values = named.get(name, unnamed)
+        if values and isinstance(values[0], tuple):
+            found[name] = tuple(dict.fromkeys(each for value in values for each in value))
+        elif len(set(values)) > 1:
+            raise UsageError(
+                f"--{option} of {name} is {' and '.join(f'{each:g}' for each in values)}; keep one"
+            )
+        elif values:
+            found[name] = values[0]
     return found
 
 
