@@ -56,12 +56,14 @@ class UsageError(InputError):
 
 
 class EvidenceError(EquipoiseError):
-    """The evidence is too thin for a number; `missing` lists what would be enough."""
+    """The evidence is too thin for a number; `missing` lists what would be enough, as a note does."""
 
     def __init__(self, message: str, *, missing: tuple[str, ...] = ()) -> None:
         """message: one sentence. missing: each item names one thing to measure or add."""
         super().__init__(message)
         self.missing = missing
+        if missing:
+            self.add_note(f"missing: {'; '.join(missing)}")
 
     def reworded(self, say: Callable[[str], str]) -> Self:
         """The same error with other words, each text made from this one's."""

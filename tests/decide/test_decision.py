@@ -380,9 +380,19 @@ def test_a_stock_is_a_limit_of_its_system_alone():
     assert [each.id for each in counted.candidates] == [each.id for each in found.candidates]
 
 
-def test_a_budget_needs_a_price():
-    with pytest.raises(UsageError, match=r"--budget .*mi100.*--price mi100-pcie-32gb=USD"):
-        ask(SMALL, accelerator=["mi100-pcie-32gb"], budget=5)
+@pytest.mark.parametrize("option", ["budget", "value-of-time"])
+def test_what_counts_money_needs_a_price(option):
+    with pytest.raises(UsageError, match=rf"--{option} .*mi100.*--price mi100-pcie-32gb=USD"):
+        ask(SMALL, accelerator=["mi100-pcie-32gb"], **{option.replace("-", "_"): 5})
+
+
+def test_the_least_money_at_an_unknown_price_is_that_of_the_fewest_accelerator_hours():
+    # any price above zero gives the same order
+    cards = {"accelerator": ["titan-rtx-pcie-24gb"], "objective": "cost", "max_accelerators": 8}
+    found, priced = ask({"workload": "bert"}, **cards), ask({"workload": "bert"}, **cards, price="0.7")
+    assert found.recommended.usd is None
+    assert found.recommended.id == priced.recommended.id
+    assert found.recommended.num_accelerators == 1
 
 
 def test_a_system_without_a_price_keeps_no_budget_and_stands_in_nobodys_way():
@@ -694,6 +704,17 @@ def test_unequal_accelerators_go_at_the_pace_of_the_slower():
     assert prices[pair] == pytest.approx((prices[RTX] + prices["rtx-3090-pcie-24gb"]) / 2)
 
 
+def test_unequal_accelerators_are_taken_as_many_of_each():
+    pair = "rtx-3090-pcie-24gb+rtx-4090-pcie-24gb"
+    found = ask(SMALL, accelerator=[pair], max_accelerators=7)
+    sizes = {each.num_accelerators for each in found.candidates}
+    assert {2, 4} <= sizes
+    assert not [each for each in sizes if each % 2]
+    for stated in ({"accelerator": [f"3x {pair}"]}, {"accelerators": "2,3"}, {"max_accelerators": 1}):
+        with pytest.raises(UsageError, match="of each"):
+            ask(SMALL, **{"accelerator": [pair], **stated})
+
+
 def test_a_power_cap_above_what_a_chip_takes_is_named():
     # An A100 SXM4 takes 400 W.
     noted = {
@@ -818,8 +839,10 @@ def test_sizes_below_ones_own_slow_runs_are_at_their_level(tmp_path):
 def test_a_batch_that_a_size_hardly_divides_is_named_with_one_that_it_would():
     # 500 = 4 x 125: of 512 accelerators data parallelism takes 4.
     asked = {"workload": "llama31_8b", "accelerator": [H100], "tokens": "1e11", "accelerators": "512"}
-    words = [each for each in ask(asked, global_batch=500).chosen_for_you if "500" in each]
+    chosen = ask(asked, global_batch=500).chosen_for_you
+    words = [each for each in chosen if "500" in each]
     assert words
+    assert not [each for each in chosen if each[:1].isupper()]  # they are parts of one sentence
     assert re.search(r"\b512 accelerators: 512\b", words[0])
     assert not [each for each in ask(asked, global_batch=512).chosen_for_you if "divide" in each]
 

@@ -266,6 +266,15 @@ def test_flips_come_nearest_first_and_lie_within_a_factor_of_ten():
         assert all(0.0 < each <= math.log(10.0) * (1 + EQUAL) for each in factors)
 
 
+def test_no_flip_is_at_more_flop_than_the_peak():
+    # Ten times as fast, one card is enough: starting is then what takes longest. At 76 % MFU that is 750 %.
+    cards = {"accelerator": ["4x rtx-3090-pcie-24gb"], "objective": "cost", "epochs": 90, "examples": 1.28e6}
+    found = ask({"workload": "vit_large", **cards})
+    assert found.recommended.mfu > 0.1
+    shares = [each for each in found.flips if each.quantity.startswith("MFU")]
+    assert all(each.flips_at <= 1.0 for each in shares)
+
+
 def test_every_field_of_a_candidate_is_compared_or_derived():
     derived = {"system", "title", "accelerator", "num_accelerators", "terms", "constraints", "estimates", "model",
                "user_run", "interrupted", "electricity_usd", "charges"}  # fmt: skip

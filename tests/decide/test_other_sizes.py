@@ -5,8 +5,14 @@ import json
 import pytest
 from command_line import in_process
 
-# A chip near several with results, one whose nearest has results beyond all sizes asked about, one with its own.
-CASES = [("dlrm_dcnv2", "rtx-4090", 8), ("retinanet", "tpu-v5e", 512), ("bert", "h100-sxm5-80gb", 64)]
+# A chip near several with results, one whose nearest has results beyond all sizes asked about, one with its own,
+# and one that another bounds whose results are of more accelerators.
+CASES = [
+    ("dlrm_dcnv2", "rtx-4090", 8),
+    ("retinanet", "tpu-v5e", 512),
+    ("bert", "h100-sxm5-80gb", 64),
+    ("retinanet", "gb300", 2),
+]
 
 
 def times(verb, *arguments):
@@ -35,3 +41,14 @@ def test_a_size_takes_as_long_whatever_it_is_compared_with(workload, chip, size,
     shared = [each for each in first if each in second and each.split("/")[1] == str(size)]
     assert shared
     assert [second[each] for each in shared] == pytest.approx([first[each] for each in shared], rel=1e-4)
+
+
+def test_over_slow_links_a_size_with_a_result_is_no_outlier_among_its_neighbours(tmp_path):
+    # Six RTX 4090 have a result of one host at a batch of 1,536; over 1 Gbit/s they may take another batch.
+    lab = tmp_path / "lab.toml"
+    lab.write_text(
+        '[cluster.lab]\ntitle = "Lab"\naccelerators = ["rtx-4090-pcie-24gb"]\nnode_size = 1\n'
+        'inter_byte_per_s = 1.25e8\nsource = "1 Gbit/s"\nconfidence = "high"\n'
+    )
+    found = times("advise", "resnet50", "--hardware", str(lab), "--accelerator", "lab", "--at", "4,6,8")
+    assert found["lab/4/on_demand"] > found["lab/6/on_demand"] > found["lab/8/on_demand"]

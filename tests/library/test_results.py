@@ -3,6 +3,7 @@
 import importlib.util
 import inspect
 import json
+import traceback
 import typing
 from datetime import timedelta
 from pathlib import Path
@@ -16,7 +17,7 @@ import equipoise
 from equipoise.decide.answer import Answer
 from equipoise.decide.question.query import FIELDS, fields_of
 from equipoise.decide.solve_for import Reaches
-from equipoise.errors import UsageError
+from equipoise.errors import EvidenceError, UsageError
 from equipoise.library import arguments
 from equipoise.library.decisions import CANDIDATE_COLUMNS, result_of
 from equipoise.report.figures import charts, figure_json
@@ -76,6 +77,14 @@ def test_what_is_derived_from_the_fields_is_up_to_date():
 def test_an_argument_that_is_no_field_is_a_type_error(name, words):
     with pytest.raises(TypeError, match=words):
         equipoise.advise("bert", **{name: "x"})
+
+
+def test_what_is_missing_stands_below_an_error_that_nobody_catches():
+    # Python prints the notes of an exception below it (PEP 678).
+    with pytest.raises(EvidenceError) as caught:
+        equipoise.advise("small_mlp", samples=1e6, accelerator="h100")
+    assert any("--global-batch" in each for each in caught.value.missing)
+    assert "--global-batch" in "".join(traceback.format_exception(caught.value))
 
 
 def test_a_result_says_in_two_lines_what_to_take(advice):

@@ -21,7 +21,7 @@ from equipoise.report import html, terminal
 from equipoise.report.blocks import Facts, Table, Tiles
 from equipoise.report.figures import charts, figure_json
 from equipoise.report.pages.answer import ANSWER
-from equipoise.report.pages.answer.compare import around_choice, flip_words
+from equipoise.report.pages.answer.compare import around_choice, flip_words, money_chart
 from equipoise.report.pages.answer.head import power_price, title_of
 from equipoise.report.terminal import SCREEN_LINES
 from equipoise.spec.cluster import cluster
@@ -455,6 +455,11 @@ def test_a_refusal_names_what_was_chosen_and_one_candidate_once():
     assert " ".join(printed(alone).split()).count(title) == 1
 
 
+def test_a_mixture_is_no_number_of_its_first_kind():
+    mixed = replace(candidate(16), system="a+b", accelerator="a+b", title="NVIDIA A + AMD B")
+    assert title_of(mixed) == "16 accelerators of A + B"
+
+
 def test_the_short_form_of_a_refusal_has_the_note_that_says_why():
     why = f"{NOTHING_FITS}H100: it needs 700 GB, 8 x 80 GB hold 640 GB: try 16 accelerators."
     answer = replace(made_answer(is_refused=True), notes=("Another.", why))
@@ -462,6 +467,9 @@ def test_the_short_form_of_a_refusal_has_the_note_that_says_why():
     assert why in text
     assert "Another" not in text
     assert "1 note" in text
+    whole = " ".join(str(each) for each in ANSWER.sections[0].blocks(answer))  # what a page shows at its top
+    assert why in whole
+    assert "Another" not in whole
 
 
 def test_a_size_without_an_estimate_says_so():
@@ -656,6 +664,18 @@ def test_a_value_of_an_hour_has_the_same_digits_in_table_and_chart():
     assert "870 USD/h" in page
     assert "than 870 USD" in page
     assert "866 USD" not in page
+
+
+def test_the_line_of_equal_cost_joins_the_two_points_whatever_an_hour_is_worth_with_starting():
+    # At 1e6 USD an hour, 300 s that 16 B200 are faster by would be more than all 173 USD of 32 H100.
+    made = made_answer()
+    offer = replace(made.offers[1], break_even_usd_per_hour=1e6)
+    chart = money_chart(made_answer(offers=(made.offers[0], offer)))
+    line = next(each for each in chart.series if each.name == "break-even")
+    ends = [made.recommended, made.candidate(offer.candidate)]
+    assert [line.y[0], line.y[-1]] == pytest.approx([each.usd.value for each in ends])
+    assert line.x[0] / line.x[-1] == pytest.approx(ends[0].time_s.value / ends[1].time_s.value)
+    assert min(line.y) == pytest.approx(min(each.usd.value for each in ends))
 
 
 def without_price(each):

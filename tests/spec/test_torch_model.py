@@ -724,6 +724,37 @@ def test_a_function_that_raises_is_refused_with_what_it_raised(tmp_path, monkeyp
         count_function(f"own_raises:{name}")
 
 
+def test_a_function_that_raises_is_told_apart_from_a_model_that_does(tmp_path, monkeypatch):
+    text = "def fails():\n    raise RuntimeError('no data here')\n"
+    write_module(tmp_path, monkeypatch, "own_factory", text)
+    with pytest.raises(SpecError) as caught:
+        count_function("own_factory:fails")
+    assert "own_factory:fails" in str(caught.value)
+    assert "model(" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("batch", "loss", "call"),
+    [
+        (torch.randn(2, 5), None, "model(batch)"),
+        ((torch.randn(2, 5),), None, "model(*batch)"),
+        ((torch.randn(2, 5), torch.randn(2, 4)), nn.MSELoss(), "model(*batch[:-1])"),
+        ({"input": torch.randn(2, 5)}, None, "model(**batch)"),
+    ],
+)
+def test_the_call_to_try_is_the_one_that_counting_makes(batch, loss, call):
+    # 5 features do not go into a layer of 4; the documented forms are those of `count`.
+    with pytest.raises(SpecError) as caught:
+        count(nn.Linear(4, 4), batch, loss=loss)
+    assert f"try {call} " in str(caught.value)
+
+
+@pytest.mark.parametrize("model", [nn.ReLU(), nn.Linear(4, 4).requires_grad_(requires_grad=False)])
+def test_a_model_of_which_nothing_is_trained_is_no_workload(model):
+    with pytest.raises(SpecError, match="require gradients"):
+        count(model, torch.randn(2, 4)).workload("mine:made", "mine")
+
+
 def test_a_builder_that_needs_values_gets_that_advice(tmp_path, monkeypatch):
     text = "import torch\ndef made():\n    rates = [x.item() for x in torch.linspace(0, 0.1, 3)]\n    return torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Dropout(rates[2])), torch.randn(4, 3)\n"
     write_module(tmp_path, monkeypatch, "own_values", text)

@@ -111,6 +111,25 @@ def test_that_nothing_can_be_recommended_is_said_in_words_of_the_form(dashboard,
     assert not re.search(r"(?<![\w-])--[a-z]", page.text)
 
 
+def test_what_a_budget_allows_names_no_option_of_a_command_line(dashboard):
+    status, page = dashboard.page("/advice?workload=llama31_8b&ask=tokens&deadline=7d&accelerator=h100")
+    assert status == 200
+    assert f"“{label_of('global_batch_samples')}”" in page.text
+    assert not re.search(r"(?<!var)\(--[a-z]", page.text)  # figures have colours by name
+
+
+def test_a_pool_of_cards_may_be_in_several_hosts(dashboard):
+    asked = "/allocate?accelerator=4x+rtx4090&workload-1=bert"
+    _, one = dashboard.page(asked)
+    assert f"“{label_of('node_size')}”" in one.text  # where another is stated
+    assert not re.search(r"(?<!var)\(--[a-z]", one.text)
+    status, two = dashboard.page(f"{asked}&node_size=2")
+    assert status == 200
+    held = {each["name"]: each["value"] for each in two.all("input") if "name" in each}
+    assert held["node_size"] == "2"
+    assert f"“{label_of('node_size')}”" not in two.text
+
+
 def test_thin_evidence_says_what_is_missing(dashboard):
     status, page = dashboard.page("/plan?workload=bert&accelerator=xeon-cooper-lake-6-cpu")
     assert status == 200

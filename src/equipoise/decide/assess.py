@@ -137,7 +137,10 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
             model,
             num_best=max(_NUM_STRATEGIES, inputs.query.num_strategies),
             software=inputs.query.software,
-            published_batches=_published_batches(inputs, system.accelerator),
+            # Submitters chose theirs for the links that they had: slower ones may want another.
+            published_batches={}
+            if _has_slower_links(inputs, system)
+            else _published_batches(inputs, system.accelerator),
         )
         if traces:
             traced = checks(traces, start.load, system.cluster, start.model.parameters)
@@ -382,6 +385,18 @@ def _is_described_slower(inputs: Inputs, system: RequestedSystem) -> bool:
     )
 
 
+def _has_slower_links(inputs: Inputs, system: RequestedSystem) -> bool:
+    """Whether nodes are smaller, or links slower, than those in which its accelerator is usually sold."""
+    own, usual = system.cluster, inputs.catalogue.cluster(system.accelerator)
+    assert own is not None
+    return (
+        own.node_size < usual.node_size
+        or own.inter.byte_per_s < usual.inter.byte_per_s
+        or own.intra.byte_per_s < usual.intra.byte_per_s
+        or own.oversubscription > usual.oversubscription
+    )
+
+
 def _states_software(query: TrainingQuery) -> bool:
     """Whether the question names whose measurements calibrate; the priors are none."""
     return query.software not in {None, PRIORS_ONLY}
@@ -425,7 +440,7 @@ def _unrestricted_estimates(inputs: Inputs, system: RequestedSystem, survey: Sur
     found = replace(
         problem(inputs.unrestricted or inputs.training, cluster, model, num_best=1),
         has_own_steps=start.has_own_steps,
-        published_batches=start.published_batches,
+        published_batches=_published_batches(inputs, system.accelerator),
     )
     return model_estimates(SURVEYS.surveyed(found, [each.num_accelerators for each in survey.sizes]))
 
@@ -551,6 +566,7 @@ def _bounds(inputs: Inputs, known: Assessment) -> dict[int, tuple[OrderBound, ..
     restricts = bool(_restricted_by(inputs, known.system))
     if restricts:
         free = None if survey is None else _unrestricted_estimates(inputs, known.system, survey)
+    modelled_s = _seconds(free)
     others = []
     for name in accelerators_of(inputs.scores.of(slug)):
         try:
@@ -560,12 +576,17 @@ def _bounds(inputs: Inputs, known: Assessment) -> dict[int, tuple[OrderBound, ..
         chip = nodes.accelerator
         if name == own.slug or not (at_least_as_good(own, chip) or at_least_as_good(chip, own)):
             continue
-        found = published_estimates(_elsewhere(inputs, name, known.sizes.tried, with_curve=near is not None))
-        if found is not None and near is not None and free is not None:
-            found = carried_by_model(found, free)
+        carrying = None
+        if near is not None and free is not None and (wider := _also_known(inputs, known, name)) is not None:
+            # At sizes of its results too: whatever is asked about, a bound is carried from the same one.
+            carrying = _free_estimates(inputs, known.system, wider)
+            modelled_s |= _seconds(carrying)
+        sizes = known.sizes.tried if carrying is None else sorted(carrying.by_size)
+        found = published_estimates(_elsewhere(inputs, name, sizes, with_curve=near is not None))
+        if found is not None and carrying is not None:
+            found = carried_by_model(found, carrying)
         if found is not None:
             others.append((nodes, found))
-    modelled_s = None if free is None else {size: each.time_s.value for size, each in free.by_size.items()}
     bounds = order_bounds(known.cluster, others, has_results=near is None, modelled_s=modelled_s)
     if not restricts:
         return bounds
@@ -575,6 +596,11 @@ def _bounds(inputs: Inputs, known: Assessment) -> dict[int, tuple[OrderBound, ..
         for size, of_size in bounds.items()
         if size in ratios
     }
+
+
+def _seconds(estimates: Estimates | None) -> dict[int, float]:
+    """The time of each size."""
+    return {} if estimates is None else {size: each.time_s.value for size, each in estimates.by_size.items()}
 
 
 def _elsewhere(

@@ -165,9 +165,10 @@ def collect_candidates(
             found.append(candidates)
     if not found:
         _refuse(refused, unusable(inputs.user.traces))
-    if query.budget_usd is not None and all(map(_is_unpriced, found)):
+    pays = "--budget" if query.budget_usd is not None else "--value-of-time"
+    if (query.budget_usd or query.value_of_time_usd_per_hour) is not None and all(map(_is_unpriced, found)):
         system = found[0].system
-        raise UsageError(f"--budget needs a price of {system.accelerator}: give --price {system.name}=USD")
+        raise UsageError(f"{pays} needs a price of {system.accelerator}: give --price {system.name}=USD")
     return Collected(inputs=inputs, systems=tuple(found), refused=tuple(refused))
 
 
@@ -560,7 +561,7 @@ def _chosen_for_you(inputs: Inputs, assessment: Assessment, best: Candidate | No
         chosen += _strategy_words(best.strategy, inputs.query, assessment.survey)
     uneven = uneven_batch(inputs, assessment.survey, best.num_accelerators)
     if uneven is not None:
-        chosen.append(uneven)
+        chosen.append(f"{uneven[:1].lower()}{uneven[1:]}")  # a note of other sizes begins with it
     # Other terms than the usual ones stand beside the name of what is recommended.
     is_usual = best.terms == "on_demand" and best.price is not None and not best.price.is_owned
     if not inputs.query.terms and is_usual:

@@ -166,14 +166,18 @@ def choose(figures: Sequence[Figures], rule: Rule, balance: Mapping[Group, int |
     Fewer accelerators where two are equally good. With the objective `balance` each system offers its size of
     balance (the largest feasible one up to it, else the smallest beyond), and the cheapest of these is taken
     that no other system beats in both time and money at any size up to its own; the fastest where no price is
-    known. Limits are those of the figures, and what is compared has rule.start_s in it. What starting alone
-    would put before a faster one that costs less is not taken: tables show times and money without it.
+    known. With `cost` and no price, the fewest accelerator-hours are the least money. Limits are those of the
+    figures, and what is compared has rule.start_s in it. What starting alone would put before a faster one
+    that costs less is not taken: tables show times and money without it.
     """
-    shown = {each.id: each for each in figures if is_able(each, rule)}
-    able = [each.with_start(rule.start_s) for each in shown.values()]
+    within = [each for each in figures if is_able(each, rule)]
+    is_priced = any(each.usd is not None for each in within)
+    if rule.objective == "cost" and not is_priced:
+        within = [each.in_accelerator_hours() for each in within]
+    shown = {each.id: each for each in within}
+    able = [each.with_start(rule.start_s) for each in within]
     if not able:
         return None
-    is_priced = any(each.usd is not None for each in able)
     if rule.objective != "balance":
         able.sort(key=lambda each: order(each, rule, is_priced=is_priced))
         rivals = able if rule.objective in {"cost", "value_of_time"} else []
@@ -455,9 +459,11 @@ def _prices(
 def _speed(
     figures: Sequence[Figures], rule: Rule, balance: Mapping[Group, int | None], best: Candidate
 ) -> _Moved:
-    """The speed of the recommended system; money and energy go with the time."""
+    """The speed of the recommended system, up to an MFU of one; money and energy go with the time."""
 
     def chosen_at(factor: float) -> str | None:
+        if best.mfu is not None and factor < best.mfu:
+            return None
         moved = [each.moved(time=factor) if each.group[0] == best.system else each for each in figures]
         return choose(moved, rule, balance)
 

@@ -103,6 +103,7 @@ def allocation_of(
         pools[0],
         known,
         price=next((price for _, price in stated.get("price", ())), None),
+        node_size=stated.get("node_size"),
         region=stated.get("region", DEFAULT_GRID),
         tariff=tariff_of(file, prices, None if begin is None else clock_s(begin, where="--begin")),
     )

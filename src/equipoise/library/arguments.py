@@ -112,3 +112,5 @@ class PredictFields(SharedFields, total=False):
 
 class AllocateFields(SharedFields, total=False):
     """Fields of `allocate`: docs/reference/questions.md has what each means."""
+
+    node_size: int | str

@@ -287,12 +287,12 @@ def _axis(axis: Axis, limits: tuple[float, float]) -> PlotlyJson:
 
 
 def _tick(value: float) -> str:
-    """A tick of a log axis: exact, unless it has seven digits or more.
+    """A tick of a log axis: exact, unless it has seven digits or more, or is a small fraction.
 
-    >>> _tick(2048), _tick(2**27)
-    ('2,048', '134,000,000')
+    >>> _tick(2048), _tick(2**27), _tick(0.125), _tick(2**-9)
+    ('2,048', '134,000,000', '0.125', '0.00195')
     """
-    return f"{value:,g}" if value < 1e6 else format_amount(value)  # noqa: PLR2004 - g turns to exponents there
+    return f"{value:,g}" if 0.1 <= value < 1e6 else format_amount(value)  # noqa: PLR2004 - g turns to exponents there
 
 
 def axis_range(axis: Axis, values: tuple[float, ...]) -> tuple[float, float]:

@@ -5,9 +5,11 @@ from typing import Any, Final, cast, get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
+from equipoise.decide.allocation import Allocation
 from equipoise.decide.allocation.jobs import JobsFile, job_of_cells, jobs_document, jobs_of
 from equipoise.decide.answer import Answer
 from equipoise.decide.question.query import TrainingQuery
+from equipoise.decide.solve_for import Reaches
 from equipoise.errors import SpecError, UsageError
 from equipoise.library import Result
 from equipoise.library.allocation import AllocationObjective, allocation_of
@@ -77,14 +79,18 @@ def _stamp(fields: QuestionFields, sources: DataSources) -> str:
 
 
 def _shown(found: Result[Any]) -> PageAnswer:
-    """The page of a result; that nothing can be recommended is said in the words of the form."""
+    """The page of a result; what names options beside the answer is said in the words of the form."""
     record = found.record
-    if isinstance(record, Answer) and record.recommended is None:
+    if isinstance(record, Reaches) or (isinstance(record, Answer) and record.recommended is None):
         record = replace(
             record,
             notes=tuple(map(in_form, record.notes)),
             chosen_for_you=tuple(map(in_form, record.chosen_for_you)),
         )
+    if isinstance(record, Allocation):
+        system = record.pool.system
+        system = replace(system, chosen_for_you=tuple(map(in_form, system.chosen_for_you)))
+        record = replace(record, pool=replace(record.pool, system=system))
     return shown(found.presentation.page, record)
 
 
@@ -126,6 +132,7 @@ _COLUMNS: Final = (
     ("weight", "Weight", "1"),
 )
 _POOL_LABEL: Final = "The pool"
+_POOL_FIELDS: Final = ("price", "node_size", "region")
 _POOL_AT_FIRST: Final = "32x h100"
 _JOBS_AT_FIRST: Final[Given] = {
     "workload-1": ("gpt2",),
@@ -174,7 +181,7 @@ def _job_rows(given: Given) -> dict[int, dict[str, str]]:
 def read_allocation(given: Given, sources: DataSources) -> AllocationFields:
     """The trainings of an address, by row and as pasted. Raises InputError for what cannot be fields."""
     asked = _asked_first(given, sources)
-    known = {"accelerator", "price", "region", "objective"}
+    known = {"accelerator", *_POOL_FIELDS, "objective"}
     known |= {f"{name}-{place}" for name, _, _ in _COLUMNS for place in range(1, _MOST_ROWS + 1)}
     checked({name: texts for name, texts in asked.items() if name != _PASTED}, known)
     objective = first(asked, "objective") or "time"
@@ -196,7 +203,7 @@ def read_allocation(given: Given, sources: DataSources) -> AllocationFields:
             _expect_known(job.workload, job.where, sources)
     fields = (
         ("accelerator", first(asked, "accelerator").strip() or _POOL_AT_FIRST),
-        *((name, first(asked, name)) for name in ("price", "region") if first(asked, name).strip()),
+        *((name, first(asked, name)) for name in _POOL_FIELDS if first(asked, name).strip()),
     )
     count, _ = counted_name(fields[0][1])
     if not count or count > MOST_ACCELERATORS:
@@ -234,6 +241,9 @@ def _allocation_fields(given: Given, sources: DataSources) -> tuple[Control, ...
             value=first(asked, "objective") or "time",
         ),
         Text(name="price", label=label_of("price"), value=first(asked, "price"), unset="price table; 2"),
+        Text(
+            name="node_size", label=label_of("node_size"), value=first(asked, "node_size"), unset="as sold; 4"
+        ),
         Rows(
             name="jobs",
             label="Jobs",

@@ -146,7 +146,23 @@ def test_what_cannot_be_timed_names_the_job(times, tmp_path, job, error, words):
         times(f"[[job]]\n{job}\n")
 
 
+def test_cards_counted_by_name_are_in_the_same_host_as_for_advise(times, scores):
+    tune = {"workload": "sdxl", "train": "lora", "examples": 1e3}
+    job = '[[job]]\nworkload = "sdxl"\ntrain = "lora"\nexamples = 1000\n'
+    for stated, nodes in (({}, 1), ({"node_size": 2}, 2)):
+        _, pool, (found,) = times(job, "4x rtx4090", **stated)
+        whole = answer(query(tune | {"accelerator": "4x rtx4090"} | stated), scores=scores)
+        expected = {each.num_accelerators: each.time_s for each in whole.candidates}
+        assert 4 in found.sizes
+        assert {each.num_accelerators: each.time_s for each in found.candidates}.items() <= expected.items()
+        assert pool.cluster.num_nodes == nodes
+
+
 def test_a_pool_is_a_node_unless_it_has_a_number():
-    assert pool_of("dgx-h100", shipped()).num_accelerators == 8
+    alone = pool_of("dgx-h100", shipped())
+    assert alone.num_accelerators == 8
+    assert (
+        len(alone.system.chosen_for_you) == len(pool_of("8x dgx-h100", shipped()).system.chosen_for_you) + 1
+    )
     with pytest.raises(UsageError, match="no accelerators"):
         pool_of("0x dgx-h100", shipped())

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from msgspec.structs import replace
 
 from equipoise.decide.explanation.reasons import closest_workload, model_size
 from equipoise.spec.workload import Workload, workload
@@ -28,6 +29,13 @@ def test_a_network_twice_as_large_as_resnet50_is_closest_to_it():
     assert found.workload.slug == "resnet50"
     assert found.octaves == pytest.approx(math.sqrt(2.0))
     assert found.plans.num_trainings == 70
+
+
+def test_adapters_leave_two_of_three_passes():
+    # Frozen weights need no gradients: 4 FLOP a weight and token in place of 6 (Hu et al. 2021).
+    whole = workload("qwen3_30b_a3b")
+    adapted = replace(whole, trained="lora", lora_rank=16)
+    assert model_size(adapted)[1] == pytest.approx(2 / 3 * model_size(whole)[1])
 
 
 def test_gpt2_is_closest_to_bert():

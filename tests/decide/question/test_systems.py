@@ -60,11 +60,37 @@ def test_a_fine_tuning_that_names_no_accelerator_compares_those_for_rent():
         systems()
 
 
+@pytest.mark.parametrize("links", ["topology", "collectives"])
+def test_links_of_ones_own_are_not_given_to_all_accelerators_for_rent(tmp_path, links):
+    file = tmp_path / "links.txt"
+    file.write_text(matrix(["X", "PHB"], ["PHB", "X"]))
+    with pytest.raises(UsageError, match="--accelerator NAME"):
+        requested_systems(
+            query({"workload": "llama31_8b", "train": "qlora", "examples": "10k", links: file}), catalogue()
+        )
+
+
 def test_a_count_before_a_name_is_a_stock():
     (found,) = systems("3x rtx 4090")
     assert (found.stock, found.name) == (3, RTX)
     (stated,) = systems("3x rtx 4090", stock="rtx4090=2")
     assert stated.stock == 2
+
+
+def test_a_number_of_cards_puts_them_into_one_host_but_keeps_the_nodes_that_are_described(tmp_path):
+    path = tmp_path / "lab.toml"
+    path.write_text(
+        f'[cluster.lab]\ntitle = "Lab"\naccelerators = ["{RTX}"]\nnode_size = 1\n'
+        'inter_byte_per_s = 1.25e8\nsource = "1 Gbit/s"\nconfidence = "high"\n'
+    )
+    known = catalogue([path])
+    asked = query({"workload": "bert", "accelerator": ["4x lab", "4x rtx4090"]})
+    lab, cards = requested_systems(asked, known)
+    assert (lab.cluster.node_size, lab.stock, lab.chosen_for_you) == (1, 4, ())
+    assert (cards.cluster.node_size, cards.stock) == (4, 4)
+    # A DGX Spark is a computer with one GB10, two of which a cable joins (NVIDIA, DGX Spark user guide).
+    (sparks,) = systems("2x gb10")
+    assert (sparks.cluster.node_size, sparks.stock) == (1, 2)
 
 
 def test_terms_and_prices_belong_to_systems():
@@ -81,8 +107,23 @@ def test_terms_and_prices_belong_to_systems():
 
 
 @pytest.mark.parametrize(
+    "terms",
+    [
+        ["spot,on_demand"],
+        ["spot", "on_demand"],
+        [f"{H100}=spot", f"{H100}=on_demand"],
+        ["spot", "on_demand", "spot"],
+    ],
+)
+def test_terms_stated_one_by_one_are_compared_as_those_of_one_list(terms):
+    assert systems(H100, terms=terms)[0].terms == ("spot", "on_demand")
+
+
+@pytest.mark.parametrize(
     ("names", "stated", "error", "words"),
     [
+        ((H100,), {"price": ["2", "3"]}, UsageError, rf"--price of {H100} .*2 and 3"),
+        ((H100,), {"stock": [f"{H100}=8", "h100=16"]}, UsageError, rf"--stock of {H100} .*8 and 16"),
         ((H100, A100), {"price": "2.5"}, UsageError, rf"--price 2.5 .*--price {H100}=2.5"),
         ((H100, A100), {"stock": "8"}, UsageError, rf"--stock 8 .*--stock {H100}=8"),
         ((H100,), {"price": f"{A100}=1"}, UsageError, rf"{A100} .*{H100}"),

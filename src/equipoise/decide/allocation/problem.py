@@ -9,6 +9,7 @@ from itertools import accumulate
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.decide.question.query import TrainingQuery, query
 from equipoise.decide.question.systems import RequestedSystem, rates_of, requested_systems
@@ -78,13 +79,15 @@ def pool_of(
     catalogue: Catalogue,
     *,
     price: float | None = None,
+    node_size: int | None = None,
     region: str = DEFAULT_GRID,
     tariff: Tariff | None = None,
 ) -> Pool:
     """The pool that a text such as "64x h100-sxm5-80gb" names; one node without a number.
 
-    price: US dollars per accelerator-hour, in place of the table's. Raises SpecError for a name that is not
-    known, UsageError for a number or price that cannot be.
+    price: US dollars per accelerator-hour, in place of the table's. node_size: accelerators per node, in
+    place of what the system is sold with. Raises SpecError for a name that is not known, UsageError for a
+    number or price that cannot be.
     """
     count, named = counted_name(name)
     if count == 0:
@@ -93,17 +96,22 @@ def pool_of(
         nodes = catalogue.cluster(named)
     except UnknownNameError as err:
         raise err.reworded(lambda message: f"--cluster: {message}") from err
-    nodes = catalogue.cluster(named, num_accelerators=count or nodes.node_size)
+    number = count or node_size or nodes.node_size
     question = query(
         {
             "workload": "any",
-            "accelerator": [named],
-            "max_accelerators": nodes.num_accelerators,
+            "accelerator": [f"{number}x {named}"],
+            "max_accelerators": number,
+            "node_size": node_size,
             "price": None if price is None else (("", price),),
             "region": region,
         }
     )
     system = requested_systems(question, catalogue)[0]
+    if count is None:
+        chosen = f"a pool of {number}, one node (--accelerator '{2 * number}x {named}' for another number)"
+        system = replace(system, chosen_for_you=(chosen, *system.chosen_for_you))
+    nodes = catalogue.cluster(named, num_accelerators=number, **system.node)
     return Pool(
         system=system,
         cluster=nodes,

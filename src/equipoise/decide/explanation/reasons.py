@@ -73,13 +73,13 @@ def closest_workload(about: Workload) -> SimilarWorkload | None:
 
 
 def model_size(about: Workload) -> tuple[float, float] | None:
-    """Its parameters and FLOP per sample; None where the catalogue does not know them."""
+    """Its parameters and FLOP per sample as it is trained; None where the catalogue does not know them."""
+    flop = about.train_flop_per_sample
     try:
-        load = workload_load(about)
+        params = float(workload_load(about).params)
     except SpecError:
         return None
-    params, flop = float(load.params), float(load.train_flop_per_sample)
-    return (params, flop) if params > 0 and flop > 0 else None
+    return (params, flop) if params > 0 and flop else None
 
 
 def _size_words(about: Workload) -> str:

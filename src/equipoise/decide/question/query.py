@@ -253,8 +253,12 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
 
     @property
     def compares_rentable(self) -> bool:
-        """Whether it is left open on what a fine-tuning runs: accelerators for rent are compared."""
-        return not (self.systems or self.here) and bool(self.train or self.counts_examples)
+        """Whether it is left open on what a fine-tuning runs: accelerators for rent are compared.
+
+        Links that the user states are of one machine.
+        """
+        is_open = not (self.systems or self.here or self.topology or self.collectives)
+        return is_open and bool(self.train or self.counts_examples)
 
     @property
     def counts_examples(self) -> bool:

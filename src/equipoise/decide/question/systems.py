@@ -220,8 +220,12 @@ def _by_system(
     *,
     is_shared: bool,
 ) -> dict[str, Any]:
-    """The value of each system. is_shared: whether a value without a name may stand for several systems."""
-    found: dict[str, Any] = {}
+    """The value of each system. is_shared: whether a value without a name may stand for several systems.
+
+    One of a name goes before one without. Values that are lists add up; a number is stated once.
+    """
+    unnamed: list[Any] = []
+    named: dict[str, list[Any]] = {}
     for raw, value in pairs:
         if not raw:
             if len(names) > 1 and not is_shared:
@@ -229,7 +233,7 @@ def _by_system(
                     f"--{option} {value:g} names no system, and the question has {len(names)}: give "
                     f"--{option} {names[0]}={value:g}"
                 )
-            found |= {name: value for name in names if name not in found}
+            unnamed.append(value)
             continue
         name = raw if raw in names else catalogue.cluster(raw).name
         if name not in names:
@@ -237,7 +241,18 @@ def _by_system(
             raise UsageError(
                 f"--{option} {raw}={shown}: {name} is not in the question, which has {', '.join(names)}"
             )
-        found[name] = value
+        named.setdefault(name, []).append(value)
+    found: dict[str, Any] = {}
+    for name in names:
+        values = named.get(name, unnamed)
+        if values and isinstance(values[0], tuple):
+            found[name] = tuple(dict.fromkeys(each for value in values for each in value))
+        elif len(set(values)) > 1:
+            raise UsageError(
+                f"--{option} of {name} is {' and '.join(f'{each:g}' for each in values)}; keep one"
+            )
+        elif values:
+            found[name] = values[0]
     return found
 
 
@@ -269,11 +284,14 @@ def _named(text: str, query: TrainingQuery, catalogue: Catalogue) -> RequestedSy
     if query.node_size is not None:
         node["node_size"] = query.node_size
     usual = catalogue.cluster(name, power_cap_w=query.power_cap_w, **node)
-    chosen: tuple[str, ...] = ()
+    num_kinds = len(kinds(usual.accelerator))
+    if count is not None and count % num_kinds:
+        raise UsageError(f"--accelerator {text}: not as many of each; give a multiple of {num_kinds}")
+    chosen: tuple[str, ...] = (f"as many of each of the {num_kinds} kinds",) if num_kinds > 1 else ()
     links = None
     if query.topology is None and query.node_size is None and _is_one_host(count, usual):
         node["node_size"] = count
-        chosen = (f"{count} in one host (--node-size for another)",)
+        chosen += (f"{count} in one host (--node-size for another)",)
         usual = catalogue.cluster(name, power_cap_w=query.power_cap_w, **node)
     if query.topology is not None:
         links = _topology_of_file(query.topology)
@@ -319,8 +337,13 @@ def _network(query: TrainingQuery) -> NodeFacts:
 
 
 def _is_one_host(count: int | None, usual: Cluster) -> TypeGuard[int]:
-    """Whether so many are more than a usual node has, and cards that one host takes: no switch joins them."""
-    return count is not None and usual.topology == "host" and usual.node_size < count <= _MOST_IN_HOST
+    """Whether so many are more than a usual node has, and cards that one host takes: no switch joins them.
+
+    Not of a system by name, whose nodes are described, nor of chips that are a computer with its memory.
+    """
+    is_card = usual.name == usual.accelerator.slug and not usual.accelerator.shares_host_memory
+    is_more = count is not None and usual.node_size < count <= _MOST_IN_HOST
+    return is_card and is_more and usual.topology == "host"
 
 
 def _topology_of_file(path: Path) -> "Topology":

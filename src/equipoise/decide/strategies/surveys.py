@@ -16,8 +16,9 @@ from equipoise.calibration.profiles import USER_CALIBRATION
 from equipoise.decide.question.field import MAX_ACCELERATORS, MAX_SIZES, Sizes
 from equipoise.decide.question.fine_tuning import QLORA_OFFLOAD, USUAL_LORA_RANK
 from equipoise.decide.question.query import TrainingQuery
-from equipoise.decide.question.systems import RequestedSystem, usual_most
+from equipoise.decide.question.systems import RequestedSystem, kinds, usual_most
 from equipoise.decide.strategies.strategy_search import Problem, TimedStrategy, plain_strategies
+from equipoise.errors import UsageError
 from equipoise.perfmodel.compute import NF4_BYTES
 from equipoise.perfmodel.machine import HOST_MEMORY_RATIO
 from equipoise.perfmodel.search import Searched
@@ -91,19 +92,28 @@ def size_range(
     strategy needs, as 5 of pp=5: doublings of them are tried too.
     """
     node_size = 1 if system.cluster is None else system.cluster.node_size
+    num_kinds = 1 if system.cluster is None else len(kinds(system.cluster.accelerator))
     units = _Units(
         node_size=node_size,
         fixed_ranks=fixed_ranks,
+        num_kinds=num_kinds,
         is_whole_nodes=not system.is_desktop and system.stock is None,
     )
     limits = [each for each in (query.max_accelerators, system.stock) if each is not None]
+    if min(limits, default=num_kinds) < num_kinds:
+        raise UsageError(f"{min(limits)} of {system.name}: less than one of each; give {num_kinds} or more")
     asked = query.sizes
     if query.num_nodes is not None:
         asked = Sizes(listed=(query.num_nodes * node_size,))
     if asked is not None:
+        uneven = [] if asked.is_range else [each for each in asked.listed if each % num_kinds]
+        if uneven:
+            raise UsageError(
+                f"{uneven[0]} of {system.name}: not as many of each; give multiples of {num_kinds}"
+            )
         fewest, most = asked.fewest, min((asked.most, *limits))
         if fewest == asked.most == most:
-            return _around(most)
+            return _around(most, num_kinds)
         listed = None if asked.is_range else frozenset(asked.listed)
         tried = set(asked.listed) if listed else _ladder(units, fewest, most)
         return SizeRange(
@@ -130,21 +140,24 @@ def size_range(
 class _Units(Struct, frozen=True, kw_only=True):
     """What sizes are doublings of: one accelerator, a node and the ranks of a fixed strategy.
 
-    is_whole_nodes: whether more than a node is had in whole nodes alone.
+    num_kinds: of a mixture, of which there are as many of each. is_whole_nodes: whether more than a node is
+    had in whole nodes alone.
     """
 
     node_size: int
     fixed_ranks: int
+    num_kinds: int
     is_whole_nodes: bool
 
     def may_be(self, size: int) -> bool:
-        """Whether a size leaves no part of a node unused that is paid for."""
-        return not self.is_whole_nodes or size <= self.node_size or size % self.node_size == 0
+        """Whether a size has as many of each kind, and leaves no part of a node unused that is paid for."""
+        is_whole = not self.is_whole_nodes or size <= self.node_size or size % self.node_size == 0
+        return is_whole and size % self.num_kinds == 0
 
     def doublings(self, most: int) -> set[int]:
         """Those of each unit, to at least twice as many as `most`."""
         steps = range(math.ceil(math.log2(most)) + 2)
-        units = (1, self.node_size, self.fixed_ranks)
+        units = (self.num_kinds, self.node_size, self.fixed_ranks)
         return {each for unit in units for step in steps if self.may_be(each := unit * 2**step)}
 
     def at_least(self, size: int) -> int:
@@ -159,7 +172,7 @@ class _Units(Struct, frozen=True, kw_only=True):
 def _ladder(units: _Units, fewest: int, most: int) -> set[int]:
     """Doublings of the units, both ends; every number where there are few cards in no rack."""
     if most <= _SMALL and most <= units.node_size and not units.is_whole_nodes:
-        return set(range(fewest, most + 1))
+        return {each for each in range(fewest, most + 1) if units.may_be(each)} or {fewest, most}
     ends = {fewest, units.whole_below(most)}
     found = {each for each in units.doublings(most) | ends if fewest <= each <= most and units.may_be(each)}
     return found or {fewest, most}
@@ -178,12 +191,13 @@ def _beyond(units: _Units, most: int) -> set[int]:
     return {min(units.at_least(2 * most), MAX_ACCELERATORS), _next_usual(units, most)}
 
 
-def _around(size: int) -> SizeRange:
-    """One size, and doublings about it, which show what fewer and more would do, and one for the curve."""
+def _around(size: int, unit: int) -> SizeRange:
+    """One size, and doublings about it, which show what fewer and more would do, and one for the curve.
+
+    unit: of which every size is a multiple.
+    """
     steps = range(-_DOUBLINGS_AROUND, _DOUBLINGS_AROUND + 2)
-    tried = {
-        int(size * 2.0**step) for step in steps if (size * 2.0**step).is_integer() and size * 2.0**step >= 1
-    }
+    tried = {int(each) for step in steps if (each := size * 2.0**step) >= 1 and each % unit == 0}
     return SizeRange(
         tried=tuple(sorted(each for each in tried if each <= MAX_ACCELERATORS)),
         fewest=size,

@@ -27,7 +27,7 @@ from equipoise.report.blocks import (
     table_of,
     words,
 )
-from equipoise.report.format import TIMES, count, listed, printable, sentence
+from equipoise.report.format import TIMES, capital, count, listed, printable, sentence
 from equipoise.report.pages.answer.basis import notes_blocks
 from equipoise.report.pages.answer.head import chip_of
 from equipoise.units import HOUR_S, format_percent, plural
@@ -105,6 +105,9 @@ def _deadline(found: Allocation, each: JobShare) -> Cell | None:
 
 def _facts(found: Allocation, *, most: int) -> Iterator[Labelled]:
     """What it gives and how sure that is. most: names of jobs that one line may list."""
+    chosen = found.pool.system.chosen_for_you
+    if chosen:
+        yield "Chosen", capital(sentence("; ".join(chosen)))
     late = [_lateness(each) for each in found.shares if each.late_s]
     if late:
         yield "Late", _names(late, most)

@@ -12,7 +12,7 @@ from msgspec import Struct
 from equipoise.errors import SpecError
 from equipoise.spec.transformer import Transformer
 from equipoise.spec.workload import Workload
-from equipoise.units import MIB
+from equipoise.units import MIB, format_count
 
 LayerFigure: TypeAlias = Literal["params", "forward_flop", "backward_flop", "activation_bytes", "num_kernels"]
 
@@ -153,7 +153,13 @@ class Counted(Struct, frozen=True, kw_only=True):
 
         A transformer that embeds a vocabulary is of the area language; of any other the area is `other`.
         Activations and cuts are given as for 2 bytes a value, as every workload's are.
+        Raises SpecError where nothing of it is trained.
         """
+        if not self.trainable_params:
+            raise SpecError(
+                f"{slug}: none of its {format_count(self.params)} weights is trained; "
+                "expected a model with weights that require gradients"
+            )
         model = transformer_sizes(self)
         per_value = 2 / self.value_bytes
         stage = self.stage_cut

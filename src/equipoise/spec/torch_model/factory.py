@@ -35,7 +35,7 @@ class Factory(Struct, frozen=True, kw_only=True):
         """
         parts = self.make()
         if not isinstance(parts, tuple) or len(parts) not in {2, 3, 4}:
-            found = f"a tuple of {len(parts)}" if isinstance(parts, tuple) else f"a {type(parts).__name__}"
+            found = f"a tuple of {len(parts)}" if isinstance(parts, tuple) else type(parts).__name__
             raise SpecError(f"{self.reference}: returned {found}; expected {EXPECTED}")
         model, batch = parts[:2]
         loss, held_out = (*parts[2:], None, None)[:2]

@@ -25,8 +25,11 @@ from equipoise.spec.torch_model.trace import LOSS, Modules, Trace, Work, watched
 
 
 @contextmanager
-def explained(names: Mapping[int, str], subject: str, way_round: str) -> Iterator[None]:
-    """Turn what a model's own code raised into a SpecError with module, line and a way round."""
+def explained(names: Mapping[int, str], subject: str, way_round: str, *, expected: str) -> Iterator[None]:
+    """Turn what a user's own code raised into a SpecError with module, line and what to do.
+
+    expected: of an ordinary error, what the code has to do. way_round: of one that needs values.
+    """
     try:
         yield
     except EquipoiseError:
@@ -35,10 +38,8 @@ def explained(names: Mapping[int, str], subject: str, way_round: str) -> Iterato
         where = _where(err, names) or subject
         what = _what(err)
         if what is None:
-            raise SpecError(
-                f"{where}: {type(err).__name__}: {_first_line(err)}; "
-                "expected the example batch to pass the model and its loss: try model(batch) with it"
-            ) from err
+            raised = f"{type(err).__name__}: {_first_line(err)}"
+            raise SpecError(f"{where}: {raised}; expected {expected}") from err
         raise SpecError(f"{where}: {what}; {way_round}") from err
 
 
@@ -112,7 +113,8 @@ def count_factory(factory: Factory, *, allocate: bool = False, num_samples: int 
         way_round = (
             "use Python numbers there, or count with allocate=True, which needs the memory of the model"
         )
-        with explained({}, factory.reference, way_round):
+        expected = f"{factory.reference} to return model and batch when called without arguments"
+        with explained({}, factory.reference, way_round, expected=expected):
             model, batch, loss = factory.made() if allocate else _without_memory(factory.made)
     return count_model(model, batch, loss=loss, num_samples=num_samples)
 
@@ -120,7 +122,8 @@ def count_factory(factory: Factory, *, allocate: bool = False, num_samples: int 
 def _built(build: Callable[[], nn.Module]) -> nn.Module:
     """The model that a function builds, without memory."""
     name = getattr(build, "__name__", type(build).__name__)
-    with explained({}, name, "use Python numbers there, or build the model first and give the model"):
+    way_round = "use Python numbers there, or build the model first and give the model"
+    with explained({}, name, way_round, expected=f"{name} to build a model when called without arguments"):
         model = _without_memory(build)
     if not isinstance(model, nn.Module):
         raise SpecError(f"{name}: returned a {type(model).__name__}; expected a torch.nn.Module")
@@ -202,7 +205,7 @@ class _Step:
                     lambda _param, name=name: self.gradients.append((name, self.trace.backward_flop))
                 )
         with (
-            explained(names, type(self.model).__name__, WAY_ROUND),
+            explained(names, type(self.model).__name__, WAY_ROUND, expected=self._expected()),
             torch.enable_grad(),
             watched(self.model, self.modules),
         ):
@@ -240,6 +243,12 @@ class _Step:
         if isinstance(self.batch, tuple):
             return self.model(*(self.batch if self.loss is None else self.batch[:-1]))
         return self.model(self.batch)
+
+    def _expected(self) -> str:
+        """What has to run, and the call with which to try it: a tuple holds arguments, a dict named ones."""
+        stars = "**" if isinstance(self.batch, Mapping) else "*" if isinstance(self.batch, tuple) else ""
+        last = "[:-1]" if stars == "*" and self.loss is not None else ""
+        return f"the example batch to pass the model and its loss: try model({stars}batch{last}) with it"
 
     def _params_by_dtype(self) -> tuple[tuple[str, int], ...]:
         """Number of weights by dtype, most first."""

@@ -207,16 +207,20 @@ def money_chart(answer: Answer) -> Chart | None:
 
 
 def _break_evens(answer: Answer, best: Candidate, scale: float) -> Iterator[tuple[Series, Note]]:
-    """The lines of equal cost, money and time together, from the choice to the offer of each other system."""
+    """The lines of equal cost, money and time together, from the choice to the offer of each other system.
+
+    Between the two points as shown: the value of an hour counts what comes before the first step, the chart
+    does not, and a line of that slope could end below zero.
+    """
     for offer in answer.offers:
         value, other = offer.break_even_usd_per_hour, answer.candidate(offer.candidate)
-        if value is None or other.time_s is None or best.usd is None:
+        if value is None or other.time_s is None or best.usd is None or other.usd is None:
             continue
+        first_s, last_s = best.known_time_s.value, other.time_s.value
+        first_usd, last_usd = best.usd.value, other.usd.value
         steps = [place / _CURVE_POINTS for place in range(_CURVE_POINTS + 1)]
-        times = [
-            best.known_time_s.value * (other.time_s.value / best.known_time_s.value) ** step for step in steps
-        ]
-        costs = [best.usd.value + value * (best.known_time_s.value - each) / HOUR_S for each in times]
+        times = [first_s * (last_s / first_s) ** step for step in steps]
+        costs = [first_usd + (last_usd - first_usd) * (first_s - each) / (first_s - last_s) for each in times]
         x, y = tuple(each / scale for each in times), tuple(map(amounts.converted, costs))
         middle = len(x) // 2
         words = f"{head.hour_digits(value)} {amounts.currency()}/h"

@@ -28,6 +28,7 @@ _GRADES: Final[dict[Grade, str]] = {
     "priors": "the performance model without calibration: treat it as a rough guess",
 }
 _VENDORS: Final = ("NVIDIA ", "AMD ", "Intel ", "Google ")
+_JOINT: Final = " + "  # between the titles of a mixture
 _LEAST_GOODPUT_SHOWN: Final = 0.99
 # What the list of what is assumed keeps: the hint behind a choice, "(--precision for others)", its source.
 _HINT: Final = re.compile(r" \(--[^)]*\)|(?<=as published) \([^)]*\)")
@@ -36,10 +37,10 @@ _HINT: Final = re.compile(r" \(--[^)]*\)|(?<=as published) \([^)]*\)")
 def title_of(candidate: Candidate) -> str:
     """Number and kind of accelerators, as 64 x H100 SXM5 80 GB with a multiplication sign.
 
-    Of a system, whose name is not that of its accelerator: 64 accelerators of DGX H100.
+    Of a system, whose name is not that of its accelerator, and of a mixture: 64 accelerators of DGX H100.
     """
     name = chip_of(candidate.title)
-    if candidate.system == candidate.accelerator:
+    if candidate.system == candidate.accelerator and _JOINT not in name:
         return f"{count(candidate.num_accelerators)} {TIMES} {name}"
     return f"{plural(candidate.num_accelerators, 'accelerator')} of {name}"
 
@@ -52,8 +53,10 @@ def offer_title(candidate: Candidate) -> str:
 
 def chip_of(title: str) -> str:
     """The title of a system or chip without its vendor."""
-    name = printable(title)
-    return next((name.removeprefix(each) for each in _VENDORS if name.startswith(each)), name)
+    return _JOINT.join(
+        next((name.removeprefix(each) for each in _VENDORS if name.startswith(each)), name)
+        for name in printable(title).split(_JOINT)
+    )
 
 
 _MOST_NAMED: Final = 3
@@ -534,7 +537,7 @@ def _beyond(
     if beyond.broken:
         yield f"; {limit_words(answer, beyond.broken[0])}"
     elif _pays(best, beyond, start_s):
-        yield f" pays, but {_stops(answer, best)}"
+        yield f", which pays, but {_stops(answer, best)}"
     elif _pays(best, beyond, 0.0):
         speed = amounts.factor_below(
             _speedup(best, beyond, start_s), float(least_speedup(_growth(best, beyond)))

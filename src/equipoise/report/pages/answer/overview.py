@@ -12,7 +12,7 @@ from equipoise.decide.answer import (
     about_fixed,
     price_that_wins,
 )
-from equipoise.decide.evidence import Grade, Group
+from equipoise.decide.evidence import NOTHING_FITS, Grade, Group
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (
     Badge,
@@ -58,7 +58,9 @@ _MOST_FAULTS: Final = 4
 def overview_blocks(answer: Answer) -> tuple[Block, ...]:
     """All that decides, on one page."""
     best = answer.recommended
-    top = refusal_blocks(answer) if best is None else (tiles(_tiles(answer, best)),)
+    top: tuple[Block, ...] = (tiles(_tiles(answer, best)),) if best is not None else refusal_blocks(answer)
+    if answer.refusal is not None:
+        top += tuple(note(sentence(each)) for each in answer.notes if each.startswith(NOTHING_FITS))
     if not answer.offers:
         return top
     chart = compare.money_chart(answer)
