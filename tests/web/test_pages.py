@@ -182,6 +182,11 @@ def test_the_first_page_is_the_advice_asked_for_last(dashboard):
     assert headers["location"] == "/advice?workload=bert&accelerator=dgx-a100"
 
 
+def test_the_name_of_the_verb_leads_to_its_page(dashboard):
+    status, headers, _ = dashboard.answer("/advise?workload=bert&accelerator=h100")
+    assert (status, headers["location"]) == (303, "/advice?workload=bert&accelerator=h100")
+
+
 def test_a_question_that_was_refused_is_not_the_last_one(dashboard):
     _, headers, _ = dashboard.answer("/advice?workload=nonsense")
     assert "set-cookie" not in headers

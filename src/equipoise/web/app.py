@@ -316,6 +316,12 @@ def application(sources: DataSources, *, warms: bool = False) -> FastAPI:
     for screen in SCREENS:
         _show(app, dashboard, screen)
 
+    @app.get("/advise")
+    async def by_verb(request: Request) -> Response:
+        """The page Advice under the name of its verb, as every other page has."""
+        asked = request.url.query
+        return RedirectResponse(f"/advice{'?' if asked else ''}{asked}", status_code=303)
+
     @app.get("/assets/{stamp}/{name}")
     async def asset(stamp: str, name: str) -> Response:
         if frames.addresses().get(name) != f"/assets/{stamp}/{name}":
