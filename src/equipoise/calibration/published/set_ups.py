@@ -5,6 +5,7 @@ batches are from their columns, options from words; assumptions are noted.
 """
 
 import re
+from collections.abc import Iterable
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -120,6 +121,23 @@ _MASKED_FRACTION = 0.15
 # and of who took its block over. Where parameters are stated, too, they decide.
 _GATED = re.compile(r"swiglu|geglu|gated|llama|mistral|mixtral|qwen|gemma", re.IGNORECASE)
 _HEAD_SIZE = re.compile(r"\bhead[-_ ](?:dim|size)[ =]+(\d{1,4})\b", re.IGNORECASE)
+# Sizes that a row states in words, where it has no column for them: by the column they stand for.
+_STATED_SIZES = {
+    "vocabulary": re.compile(r"\bvocab(?:ulary)?(?:[-_ ]size)?[ =]+(\d{2,7}k?)\b", re.IGNORECASE),
+    "kv_heads": re.compile(r"\b(?:gqa|kv[-_ ]heads)[ =]+(\d{1,4})\b", re.IGNORECASE),
+    "ffn_hidden": re.compile(
+        r"\b(?:feed[-_ ]forward|ffn[-_ ]hidden|mlp[-_ ]dim)[ =]+(\d{2,7})\b", re.IGNORECASE
+    ),
+}
+
+
+def _size(row: TextRow, name: str, *, most: int) -> int | None:
+    """A size of the model from its column, else from words such as `vocabulary 250k`; None where neither."""
+    given = count(row, name, most=most)
+    if given is not None:
+        return given
+    words = _STATED_SIZES[name].search(f"{stated(row, 'workload')} {stated(row, 'parallel_config')}")
+    return None if words is None else int(words[1].lower().replace("k", "000"))
 
 
 def _built(row: TextRow, *, layers: int, hidden: int, heads: int) -> tuple[Transformer, tuple[str, ...]]:
@@ -129,9 +147,10 @@ def _built(row: TextRow, *, layers: int, hidden: int, heads: int) -> tuple[Trans
     stated_size = _HEAD_SIZE.search(stated(row, "parallel_config"))
     if hidden % heads and stated_size is None:
         raise row.refusal("heads", f"a divisor of hidden={hidden}")
-    vocabulary = count(row, "vocabulary", most=_MAX_TOKENS) or count(row, "vocab_size", most=_MAX_TOKENS)
-    ffn_hidden = count(row, "ffn_hidden", most=_MAX_WIDTH)
+    vocabulary = count(row, "vocab_size", most=_MAX_TOKENS) or _size(row, "vocabulary", most=_MAX_TOKENS)
+    ffn_hidden = _size(row, "ffn_hidden", most=_MAX_WIDTH)
     experts, top_k = count(row, "experts", most=_MAX_EXPERTS), count(row, "top_k", most=_MAX_EXPERTS)
+    text = f"{stated(row, 'workload')} {stated(row, 'parallel_config')}"
     is_encoder = _ENCODER.search(stated(row, "workload")) is not None
     usual, like = (_ENCODER_VOCABULARY, "BERT") if is_encoder else (_VOCABULARY, "GPT")
     notes = [] if vocabulary else [f"vocabulary not stated: {usual}, as {like}"]
@@ -141,10 +160,10 @@ def _built(row: TextRow, *, layers: int, hidden: int, heads: int) -> tuple[Trans
         hidden=hidden,
         heads=heads,
         vocabulary=vocabulary or usual,
-        kv_heads=count(row, "kv_heads", most=_MAX_HEADS) or heads,
+        kv_heads=_size(row, "kv_heads", most=_MAX_HEADS) or heads,
         head_size=int(stated_size[1]) if stated_size else hidden // heads,
         ffn_hidden=ffn_hidden or 4 * hidden,
-        gated=ffn_hidden is not None and _GATED.search(stated(row, "workload")) is not None,
+        gated=ffn_hidden is not None and _GATED.search(text) is not None,
         tied_embeddings=vocabulary is None,
         position_embeddings=1 if vocabulary is None else 0,
         causal=not is_encoder,
@@ -158,6 +177,8 @@ def _built(row: TextRow, *, layers: int, hidden: int, heads: int) -> tuple[Trans
     total = params * SI_PREFIXES["G"]
     if ffn_hidden is not None:
         return _of_kind(built, total), tuple(notes)
+    if vocabulary is not None:
+        built = _nearest((built, replace(built, tied_embeddings=not built.tied_embeddings)), total)
     fitted = _of_params(built, total)
     if fitted is not built:
         notes.append(f"{params:g}e9 parameters need a feed-forward width of {fitted.ffn_hidden}")
@@ -173,6 +194,11 @@ def _of_kind(built: Transformer, params: float) -> Transformer:
         for gated in (built.gated, not built.gated)
         for tied in (built.tied_embeddings, not built.tied_embeddings)
     )
+    return _nearest(kinds, params)
+
+
+def _nearest(kinds: Iterable[Transformer], params: float) -> Transformer:
+    """The one whose parameters are nearest to some number."""
     return min(kinds, key=lambda each: abs(each.params / params - 1))
 
 
