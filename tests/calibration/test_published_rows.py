@@ -217,6 +217,8 @@ def test_a_row_that_means_nothing_says_why_and_is_kept(read, change, reason):
         ("LoRA on linear_qkv, linear_proj, linear_fc1, linear_fc2", {"targets": "all_linear"}),
         ("LoRA; VP=20", {"targets": "usual"}),
         ("qlora; r=8", {"trained": "qlora", "rank": 8}),
+        ("FSDP2; gradient accumulation 4; no_sync", {"zero_stage": 3, "adds_up_whole": True}),
+        ("FSDP2; gradient accumulation 4", {"adds_up_whole": False}),
         ("ms-swift; Liger", {"chunks_loss": True, "is_narrow": False}),
         ("torchtune; chunked cross entropy", {"chunks_loss": True, "is_narrow": True}),
         ("chunked prefill", {"chunks_loss": False}),

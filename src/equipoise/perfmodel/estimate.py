@@ -265,6 +265,7 @@ def dp_shard_s(
 ) -> Numbers:
     """Exposed seconds of gathering a layer's sharded weights and scattering its gradients, per micro-batch.
 
+    Gradients that lie whole between micro-batches are scattered once a step (`whole_gradients`).
     Frozen weights have no gradients; those of 4 bits travel as they are (Answer.AI 2024, FSDP and QLoRA).
 
     overlapped_s: the layer's own time, during which the next layer's weights travel. 0 below zero_stage 3,
@@ -280,6 +281,8 @@ def dp_shard_s(
     width = np.where(grid.trained == _QLORA, NF4_BYTES, value_bytes(grid))
     wires, links = machine.wires, parameters.collective
     scatters = np.where(grid.trained == FULL_TRAINING, 1.0, 0.0)
+    if np.any(whole := grid.adds_up_whole):
+        scatters = np.where(whole, scatters / grid.num_microbatches, scatters)
     shared = grid.dp * grid.cp / grid.dp_replicate
     gathers = _GATHERS + load.frozen_share
     payload, dense_ranks = load.dense_params / grid.tp * width, axis_group(shared, grid.tp, machine)

@@ -47,6 +47,9 @@ _FULL_TRAINING = CODES["trained"].index("full")
 _FP16 = CODES["precision"].index("fp16")
 _OFFLOAD_NONE = CODES["offload"].index("none")
 _OFFLOAD_ALL = CODES["offload"].index("optimizer_and_params")
+# Of a gradient that several micro-batches add to: the width in which FSDP2 reduces it (PyTorch, FSDPParam,
+# to_accumulated_grad_if_needed; reduce_dtype of torchtitan, accelerate and Automodel: fp32).
+_SUMMED_BYTES = 4.0
 # Of what is gathered, how many lie there at once: what is at work, and the next or the result.
 _GATHERED = 2
 # Layers whose offloaded activations lie on the accelerator: the one at work, and the one under way.
@@ -223,6 +226,9 @@ def held_memory(load: Load, grid: StrategyGrid) -> HeldMemory:
     gradients = gradient_bytes_per_param(grid) * (
         per_rank.dense_trained * by_stage[1] + per_rank.expert_trained * experts_by_stage[1]
     )
+    if np.any(whole := grid.adds_up_whole):
+        trained = per_rank.dense_trained + per_rank.expert_trained
+        gradients = np.where(whole, _SUMMED_BYTES * trained, gradients)
     states = np.where(grid.offload == _OFFLOAD_NONE, state_bytes_per_param(grid), 0.0)
     optimizer = states * (
         per_rank.dense_trained * by_stage[0] + per_rank.expert_trained * experts_by_stage[0]

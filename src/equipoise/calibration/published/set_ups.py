@@ -16,6 +16,7 @@ from equipoise.runs.readers.cells import MAX_TEXT, TextRow, echo
 from equipoise.spec import canonical
 from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.spec.strategy import (
+    GRADIENTS_SHARDED,
     Implementation,
     LoraTargets,
     Offload,
@@ -243,14 +244,15 @@ class StrategyWords(Struct, frozen=True, kw_only=True):
 
     shard_group: ranks over which states are sharded, where that is not all of dp. is_interleaved: several
     chunks a pipeline rank, their number perhaps unsaid. splits_sequences: of tensor parallelism. framework:
-    whose defaults hold. is_narrow: weights, gradients and moments have no copies in fp32. rank, targets: of
-    adapters.
+    whose defaults hold. adds_up_whole: gradients of micro-batches, before they are sharded. is_narrow:
+    weights, gradients and moments have no copies in fp32. rank, targets: of adapters.
     """
 
     precision: Precision | None
     recompute: Recompute
     chunks_loss: bool
     zero_stage: int
+    adds_up_whole: bool
     shard_group: int | None
     is_interleaved: bool
     interleave: int | None
@@ -280,6 +282,7 @@ _ACTIVATION_OFFLOAD = (
 _EIGHT_BIT_ADAM = r"8[- ]?bit[- ](?:paged[- ])?(?:adamw?|optimi[sz]er)|adamw?[-_ ](?:bnb[-_])?8[- ]?bit"
 # torchtune converts the whole model to bf16 ("dtype: bf16" of its recipes).
 _NARROW_STATES = r"torchtune|pure[- ](?:bf16|fp16)|(?:bf16|16)-true|gradients and adamw? in (?:bf16|fp16)"
+_WHOLE_GRADIENTS = r"no_sync|gradients? (?:reduced|synchroni[sz]ed|synced) once a step"
 _RECOMPUTE_WORDS = (
     r"(?P<how>full|selective|no|without)[ -]+(?:activation[ -]+)?(?:recompute|recomputation|checkpointing|ac)"
 )
@@ -308,6 +311,7 @@ def strategy_words(config: str, precision: str, recompute: str) -> StrategyWords
         # and overlap its collectives: github.com/NVIDIA-NeMo/Megatron-Bridge, docs/training and
         # scripts/performance.
         zero_stage=max(stage, 1) if nemo else stage,
+        adds_up_whole=_has(text, _WHOLE_GRADIENTS),
         shard_group=group,
         is_interleaved=interleaved,
         interleave=chunks,
@@ -463,6 +467,7 @@ def strategy_of(
         cp=cp,
         ep=ep,
         zero_stage=words.zero_stage,
+        whole_gradients=_adds_up_whole(words, pp=pp, num_microbatches=whole // (dp * micro)),
         dp_replicate=groups,
         interleave=_chunks(words, pp=pp, layers=layers, notes=notes),
         sequence_parallel=bool(words.splits_sequences) and tp > 1,
@@ -482,6 +487,12 @@ def strategy_of(
         lora_targets="usual" if words.trained == "full" else words.targets,
     )
     return found, tuple(notes)
+
+
+def _adds_up_whole(words: StrategyWords, *, pp: int, num_microbatches: int) -> bool:
+    """Whether several micro-batches add to gradients that are sharded only then."""
+    sharded = words.zero_stage >= GRADIENTS_SHARDED and pp == 1
+    return words.adds_up_whole and sharded and num_microbatches > 1
 
 
 def _axis(row: TextRow, name: str) -> int:
