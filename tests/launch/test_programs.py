@@ -24,6 +24,7 @@ PAIRS = {
     "ep": (BASE, f"{BASE} ep=8"),
     "zero_stage": (BASE, f"{BASE} zero_stage=1"),
     "whole_gradients": (f"{BASE} zero_stage=3", f"{BASE} zero_stage=3 whole_gradients=true"),
+    "gradient_copies": (f"{BASE} zero_stage=1", f"{BASE} zero_stage=1 gradient_copies=true"),
     "dp_replicate": (f"{BASE} zero_stage=3", f"{BASE} zero_stage=3 dp_replicate=2"),
     "interleave": (f"{BASE} pp=2", f"{BASE} pp=2 interleave=3"),
     "schedule": (f"{BASE} pp=2", f"{BASE} pp=2 schedule=dualpipe_v"),

@@ -128,6 +128,24 @@ def test_gradients_that_are_reduced_once_a_step_lie_whole(stage):
     )
 
 
+# DeepSpeed, estimate_zero2_model_states_mem_needs: 4 + 16 / n bytes a weight; estimate_zero3: 18 / n. In bf16 pipelines
+# fp32 gradients are whole: 2 + 2 + 4 + 12 / n (runtime/bf16_optimizer.py).
+@pytest.mark.parametrize(
+    ("axes", "precision", "bytes_per_weight"),
+    [
+        ("dp=8 zero_stage=1", "fp16", 4 + 16 / 8),
+        ("dp=8 zero_stage=1", "bf16", 4 + 16 / 8),
+        ("dp=8 zero_stage=3", "bf16", 18 / 8),
+        ("dp=8 pp=2 zero_stage=1", "fp16", 4 + 16 / 8),
+        ("dp=8 pp=2 zero_stage=1", "bf16", 8 + 12 / 8),
+    ],
+)
+def test_deepspeed_holds_gradients_in_two_widths(axes, precision, bytes_per_weight):
+    one = strategy(f"{axes} global_batch=8 gradient_copies=true precision={precision}")
+    weights = 7.5e9 / one.pp
+    assert bytes_of(STATES_ONLY, one, *STATES) / weights == pytest.approx(bytes_per_weight)
+
+
 @pytest.mark.truth
 @pytest.mark.parametrize(("ranks", "measured_gib"), [(8, 93.2), (16, 86.8), (32, 83.6), (40, 82.9)])
 def test_llama_70b_under_no_sync_takes_what_was_measured(ranks, measured_gib):

@@ -64,6 +64,7 @@ class StrategyGrid(Struct, frozen=True, kw_only=True):
     global_batch_samples: Numbers
     zero_stage: Numbers
     whole_gradients: Numbers
+    gradient_copies: Numbers
     dp_replicate: Numbers
     interleave: Numbers
     schedule: Codes

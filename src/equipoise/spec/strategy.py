@@ -97,6 +97,7 @@ class Strategy(Struct, frozen=True, kw_only=True):
     pipeline these lie whole from the first micro-batch of a step to the last.
     whole_gradients: gradients that are sharded after a step lie whole during it, in fp32 on every rank, and
     travel once a step (no_sync of FSDP) in place of once a micro-batch.
+    gradient_copies: gradients of 16 bits have copies in fp32 until the step is done (DeepSpeed's optimizers).
     dp_replicate: groups of dp ranks that each hold one sharded copy, and sum gradients between them: 1 shards
     over all of dp (hybrid sharding: HSDP, MiCS; Megatron-Core's instances of the distributed optimizer).
     microbatch_samples: samples a dp rank takes at a time; global_batch_samples: of one step over all ranks.
@@ -127,6 +128,7 @@ class Strategy(Struct, frozen=True, kw_only=True):
     ep: int = 1
     zero_stage: int = 0
     whole_gradients: bool = False
+    gradient_copies: bool = False
     dp_replicate: int = 1
     interleave: int = 1
     schedule: Schedule = "1f1b"

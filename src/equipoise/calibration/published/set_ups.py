@@ -235,6 +235,8 @@ def is_matrix_product(text: str) -> bool:
     )
 
 
+# Megatron-LM takes FlashAttention (Dao et al. 2022) since February 2023 (--use-flash-attn).
+_LAST_UNFUSED_CHIP_YEAR = software("megatron").last_chip_year
 _MAX_CHUNKS = 1000
 _NO = "no|false|off|0"
 
@@ -244,8 +246,9 @@ class StrategyWords(Struct, frozen=True, kw_only=True):
 
     shard_group: ranks over which states are sharded, where that is not all of dp. is_interleaved: several
     chunks a pipeline rank, their number perhaps unsaid. splits_sequences: of tensor parallelism. framework:
-    whose defaults hold. adds_up_whole: gradients of micro-batches, before they are sharded. is_narrow:
-    weights, gradients and moments have no copies in fp32. rank, targets: of adapters.
+    whose defaults hold. adds_up_whole: gradients of micro-batches, before they are sharded.
+    copies_gradients: into fp32, next to those of 16 bits. is_narrow: weights, gradients and moments have no
+    copies in fp32. rank, targets: of adapters.
     """
 
     precision: Precision | None
@@ -253,6 +256,7 @@ class StrategyWords(Struct, frozen=True, kw_only=True):
     chunks_loss: bool
     zero_stage: int
     adds_up_whole: bool
+    copies_gradients: bool
     shard_group: int | None
     is_interleaved: bool
     interleave: int | None
@@ -288,9 +292,12 @@ _RECOMPUTE_WORDS = (
 )
 
 
-def strategy_words(config: str, precision: str, recompute: str) -> StrategyWords:
+def strategy_words(
+    config: str, precision: str, recompute: str, chip_year: int | None = None
+) -> StrategyWords:
     """What three cells of a row say: how it was parallelised, in which precision, and what is computed again.
 
+    chip_year: in which the accelerator came out, where that is known.
     Raises DataError for a precision, stage of sharding or recomputation that is not known.
     """
     for name, text in (("parallel_config", config), ("precision", precision), ("recompute", recompute)):
@@ -299,7 +306,9 @@ def strategy_words(config: str, precision: str, recompute: str) -> StrategyWords
     text = " ".join(config.lower().replace("interleaved1f1b", "interleaved 1f1b").split())
     nemo = _has(text, r"nemo|megatron[- ]bridge")
     tensor_titan = _has(text, r"fsdp2|asynctp|async[- ]tp|torchtitan")
-    is_modern = nemo or tensor_titan or _has(text, "megatron[- ]core")
+    # On chips that came out after Megatron-LM of 2021 it is Megatron-Core, whose kernels are fused.
+    is_core = (chip_year or 0) > _LAST_UNFUSED_CHIP_YEAR and _has(text, "megatron(?:-lm)?")
+    is_modern = nemo or tensor_titan or _has(text, "megatron[- ]core") or is_core
     stage, group = _sharding(text)
     interleaved, chunks = _interleaving(text)
     splits = _flag(text, r"seq(?:uence)?[-_ ]?par(?:allel)?(?:ism)?|sp")
@@ -312,6 +321,7 @@ def strategy_words(config: str, precision: str, recompute: str) -> StrategyWords
         # scripts/performance.
         zero_stage=max(stage, 1) if nemo else stage,
         adds_up_whole=_has(text, _WHOLE_GRADIENTS),
+        copies_gradients=_has(text, "deepspeed"),
         shard_group=group,
         is_interleaved=interleaved,
         interleave=chunks,
@@ -433,6 +443,7 @@ def _interleaving(text: str) -> tuple[bool, int | None]:
 
 MAX_ACCELERATORS = 10_000_000
 _MAX_BATCH = 10**12
+STRATEGY_CELLS = ("parallel_config", "precision", "recompute")
 # Rank of adapters where a row states that they were trained, not how wide: what recipes use most.
 _USUAL_RANK = 16
 
@@ -446,7 +457,8 @@ def strategy_of(
     which the accelerator came out, where that is known.
     Raises DataError or SpecError where axes or batches are missing or contradict each other.
     """
-    words = strategy_words(stated(row, "parallel_config"), stated(row, "precision"), stated(row, "recompute"))
+    config, precision, recompute = (stated(row, name) for name in STRATEGY_CELLS)
+    words = strategy_words(config, precision, recompute, chip_year)
     tp, pp, cp, ep = (_axis(row, name) for name in ("tp", "pp", "cp", "ep"))
     dp = _data_axis(row, num_accelerators, tp * pp * cp)
     notes: list[str] = []
@@ -467,6 +479,7 @@ def strategy_of(
         cp=cp,
         ep=ep,
         zero_stage=words.zero_stage,
+        gradient_copies=words.copies_gradients and words.zero_stage > 0 and not words.is_narrow,
         whole_gradients=_adds_up_whole(words, pp=pp, num_microbatches=whole // (dp * micro)),
         dp_replicate=groups,
         interleave=_chunks(words, pp=pp, layers=layers, notes=notes),
@@ -565,8 +578,6 @@ def _chunks(words: StrategyWords, *, pp: int, layers: int | None, notes: list[st
 _FUSED = re.compile(r"flash|\bsdpa\b|fused[-_ ]attention(?!=(?:no|false|0))", re.IGNORECASE)
 _UNFUSED = re.compile(r"\bngc\b|fused[-_ ]attention=(?:no|false|0)", re.IGNORECASE)
 _UNFUSED_AT_FIRST = re.compile(r"megatron(?![- ](?:bridge|core|fsdp))|turing|deepspeed", re.IGNORECASE)
-# Megatron-LM takes FlashAttention (Dao et al. 2022) since February 2023 (--use-flash-attn).
-_LAST_UNFUSED_CHIP_YEAR = software("megatron").last_chip_year
 
 # torchtitan left its loss uncompiled until 2025 (train.py: "compiling loss function causes CUDA errors").
 _FP32_LOGITS = re.compile(r"torchtitan\b.*_2024\d\d_", re.IGNORECASE)
