@@ -121,15 +121,15 @@ class SoftwareRows(Struct, frozen=True, kw_only=True):
 
 
 def fitting_rows(rows: Sequence[PublishedRow]) -> tuple[PublishedRow, ...]:
-    """The rows of steps whose software is known, one of each cluster: the first.
+    """The rows of steps whose software is known, one of each cluster: whatever their order, the same one.
 
     rows: of executions.
     """
-    first: dict[int, PublishedRow] = {}
+    one: dict[int, PublishedRow] = {}
     for row in rows:
         if row.kind == "step" and refusal(row) is None and software_of(row) is not None:
-            first.setdefault(row.cluster, row)
-    return tuple(first.values())
+            one[row.cluster] = min(one.get(row.cluster, row), row, key=digest_of)
+    return tuple(one.values())
 
 
 def software_rows(rows: Sequence[PublishedRow]) -> SoftwareRows:

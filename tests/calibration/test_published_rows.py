@@ -217,6 +217,9 @@ def test_a_row_that_means_nothing_says_why_and_is_kept(read, change, reason):
         ("LoRA on linear_qkv, linear_proj, linear_fc1, linear_fc2", {"targets": "all_linear"}),
         ("LoRA; VP=20", {"targets": "usual"}),
         ("qlora; r=8", {"trained": "qlora", "rank": 8}),
+        ("FSDP2; gradient accumulation 4; no_sync", {"zero_stage": 3, "adds_up_whole": True}),
+        ("FSDP2; gradient accumulation 4", {"adds_up_whole": False, "copies_gradients": False}),
+        ("Megatron-DeepSpeed; ZeRO-1", {"zero_stage": 1, "copies_gradients": True}),
         ("ms-swift; Liger", {"chunks_loss": True, "is_narrow": False}),
         ("torchtune; chunked cross entropy", {"chunks_loss": True, "is_narrow": True}),
         ("chunked prefill", {"chunks_loss": False}),
@@ -370,6 +373,29 @@ def test_feed_forward_blocks_have_as_many_matrices_as_the_model_s(read, name, si
     cells = {column: str(size) for column, size in zip(names, sizes, strict=True)}
     row = read({**cells, "workload": name, "params_b": params_b})[0]
     assert row.model.transformer.params == pytest.approx(published, rel=0.002)
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "sizes", "published"),
+    [
+        # KempnerForge, mfu_scaling_2026-04-05.md: "13B | 14.84B | 5120 | 40 | 40 | 8" of grouped queries.
+        (
+            "Llama-3-like 13B (GQA 8; feed-forward 17920; vocabulary 128256)",
+            "",
+            (40, 5120, 40, 14.84),
+            (8, 17_920, 128_256, False),
+        ),
+        # BLOOM's prequel: 181.2 G by 72 (12 h^2 + 13 h) + 250,000 h, h = 14,336, one table for both ends.
+        ("GPT", "Megatron-DeepSpeed; vocabulary 250k", (72, 14_336, 64, 181.2), (64, 57_344, 250_000, True)),
+    ],
+)
+def test_sizes_that_stand_in_words_are_read(read, name, config, sizes, published):
+    layers, hidden, heads, params_b = sizes
+    cells = {"workload": name, "parallel_config": config, "params_b": f"{params_b}"}
+    row = read({**cells, "layers": f"{layers}", "hidden": f"{hidden}", "heads": f"{heads}"})[0]
+    found = row.model.transformer
+    assert (found.kv_heads, found.ffn_hidden, found.vocabulary, found.tied_embeddings) == published
+    assert found.params == pytest.approx(params_b * 1e9, rel=0.002)
 
 
 @pytest.mark.parametrize(

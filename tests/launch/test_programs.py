@@ -23,6 +23,8 @@ PAIRS = {
     "cp": (BASE, f"{BASE} cp=2"),
     "ep": (BASE, f"{BASE} ep=8"),
     "zero_stage": (BASE, f"{BASE} zero_stage=1"),
+    "whole_gradients": (f"{BASE} zero_stage=3", f"{BASE} zero_stage=3 whole_gradients=true"),
+    "gradient_copies": (f"{BASE} zero_stage=1", f"{BASE} zero_stage=1 gradient_copies=true"),
     "dp_replicate": (f"{BASE} zero_stage=3", f"{BASE} zero_stage=3 dp_replicate=2"),
     "interleave": (f"{BASE} pp=2", f"{BASE} pp=2 interleave=3"),
     "schedule": (f"{BASE} pp=2", f"{BASE} pp=2 schedule=dualpipe_v"),
@@ -80,6 +82,17 @@ def test_scripts_drop_no_field(field):
         return
     assert found[0]
     assert found[0] != found[1]
+
+
+@pytest.mark.parametrize("axes", ["dp=8", "dp=4 tp=2"])
+def test_scripts_hold_gradients_whole_only_where_the_plan_counts_them_so(axes):
+    """FSDP's `set_requires_gradient_sync` leaves 4 bytes a weight on every rank until the last micro-batch."""
+    text = f"{axes} microbatch=1 global_batch=64 zero_stage="
+    for rest, is_whole in (("3", False), ("2", False), ("3 whole_gradients=true", True)):
+        plan = strategy(text + rest)
+        nodes = cluster("dgx-h100", num_accelerators=plan.num_accelerators)
+        code = [each.code for each in launch_snippets(plan, nodes) if each.target == "torch"]
+        assert ["set_requires_gradient_sync" in each for each in code] == [is_whole]
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=named)

@@ -67,7 +67,13 @@ def fault(strategy, limits):
             sequence_parallel=strategy.sequence_parallel,
             tp_overlap=strategy.tp_overlap,
         )
-        or state_fault(ranks=ranks, pp=strategy.pp, zero_stage=strategy.zero_stage, offload=strategy.offload)
+        or state_fault(
+            ranks=ranks,
+            pp=strategy.pp,
+            zero_stage=strategy.zero_stage,
+            offload=strategy.offload,
+            whole_gradients=strategy.whole_gradients,
+        )
         or exchange_fault(
             ranks=ranks,
             zero_stage=strategy.zero_stage,

@@ -231,6 +231,17 @@ def test_gathers_of_a_group_in_a_node_send_nothing_between_nodes():
     assert gradient_and_shard_s(1, 3, slow)[1] > 10 * gradient_and_shard_s(1, 3, TWO_NODES)[1]
 
 
+def test_gradients_that_lie_whole_are_scattered_once_a_step():
+    """Of four micro-batches each gathers twice; all scatter once, or once each: 9 of 12 trips."""
+    load = transformer_load(LLAMA, sequence=8192)
+    one = Strategy(dp=16, global_batch_samples=64, zero_stage=3)
+    found = [
+        float(np.ravel(dp_shard_s(load, TWO_NODES, grid([each]), np.zeros(()), DP_IDEAL))[0])
+        for each in (one, replace(one, whole_gradients=True))
+    ]
+    assert found[1] / found[0] == pytest.approx(9 / 12, rel=1e-3)
+
+
 def test_states_in_groups_are_summed_between_them_and_gathered_within():
     """Of ZeRO stage 1 also 7/8 of gradients are scattered and of weights gathered inside a node."""
     load = transformer_load(LLAMA, sequence=8192)

@@ -11,6 +11,7 @@ from equipoise.perfmodel.compute import (
     head_time_s,
     layer_time,
     loss_is_fused,
+    optimizer_time_s,
     power_rate,
     product_rate_flop_per_s,
     soft_maximum,
@@ -375,6 +376,27 @@ def test_casts_move_more_bytes_in_16_bits_and_none_in_32():
         layer_of_vision(cast_traffic=each, strategy={"precision": "tf32"}).forward_s for each in (1.0, 1.5)
     )
     assert cast_wide == pytest.approx(wide)
+
+
+def optimizer_ms(parameters, **strategy):
+    """Of BERT-large, 24 layers of 12 tensors, whose states are 1 GB."""
+    one = Strategy(**({"global_batch_samples": 1, "precision": "tf32", "implementation": "eager"} | strategy))
+    load = transformer_load(workload("bert").transformer, sequence=384)
+    found = optimizer_time_s(load, SELENE, grid([one]), np.array([1e9]), parameters)
+    return float(found[0]) * 1e3
+
+
+def test_an_optimizer_as_written_goes_over_its_tensors_kernel_by_kernel():
+    """BertAdam (NVIDIA/DeepLearningExamples, optimization.py): mul, add; mul, addcmul; sqrt, add, div; mul, add of
+    the decay; mul, neg, add: 12 kernels a tensor; with the norm's read, 30 values for the 7 of a fused one.
+    """
+    unhurried = replace(PLAIN, launch_s=1e-30, optimizer_passes=30 / 7)
+    fused_ms = 2 * 1.25 * 1e9 / (float(SELENE.memory_byte_per_s) * PLAIN.memory_fraction) * 1e3
+    assert optimizer_ms(unhurried) == pytest.approx(30 / 7 * fused_ms)
+    assert optimizer_ms(unhurried, precision="fp16") == pytest.approx(fused_ms)
+    assert optimizer_ms(unhurried, implementation="compiled") == pytest.approx(fused_ms)
+    launched = replace(unhurried, launch_s=1e-5, eager_launch=1.0, memory_fraction=1e30)
+    assert optimizer_ms(launched) == pytest.approx(24 * 12 * 12 * 1e-5 * 1e3)
 
 
 @pytest.mark.parametrize(

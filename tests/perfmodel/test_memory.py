@@ -116,6 +116,50 @@ def test_groups_divide_states_by_their_own_ranks(groups, expected_gb):
     assert bytes_of(STATES_ONLY, instances, *STATES) / 7.5e9 == pytest.approx(6 + 12 / (64 / groups))
 
 
+# PyTorch, FSDPParam: gradients that a reduction in fp32 still awaits are added up in 4 bytes, whole.
+@pytest.mark.parametrize("stage", [2, 3])
+def test_gradients_that_are_reduced_once_a_step_lie_whole(stage):
+    one = Strategy(dp=64, global_batch_samples=256, zero_stage=stage)
+    apart = replace(one, whole_gradients=True)
+    assert bytes_of(STATES_ONLY, apart, "gradients") / 7.5e9 == pytest.approx(4)
+    assert bytes_of(STATES_ONLY, one, "gradients") / 7.5e9 <= 4 / 64
+    assert bytes_of(STATES_ONLY, apart, "weights", "optimizer") == bytes_of(
+        STATES_ONLY, one, "weights", "optimizer"
+    )
+
+
+# DeepSpeed, estimate_zero2_model_states_mem_needs: 4 + 16 / n bytes a weight; estimate_zero3: 18 / n. In bf16 pipelines
+# fp32 gradients are whole: 2 + 2 + 4 + 12 / n (runtime/bf16_optimizer.py).
+@pytest.mark.parametrize(
+    ("axes", "precision", "bytes_per_weight"),
+    [
+        ("dp=8 zero_stage=1", "fp16", 4 + 16 / 8),
+        ("dp=8 zero_stage=1", "bf16", 4 + 16 / 8),
+        ("dp=8 zero_stage=3", "bf16", 18 / 8),
+        ("dp=8 pp=2 zero_stage=1", "fp16", 4 + 16 / 8),
+        ("dp=8 pp=2 zero_stage=1", "bf16", 8 + 12 / 8),
+    ],
+)
+def test_deepspeed_holds_gradients_in_two_widths(axes, precision, bytes_per_weight):
+    one = strategy(f"{axes} global_batch=8 gradient_copies=true precision={precision}")
+    weights = 7.5e9 / one.pp
+    assert bytes_of(STATES_ONLY, one, *STATES) / weights == pytest.approx(bytes_per_weight)
+
+
+@pytest.mark.truth
+@pytest.mark.parametrize(("ranks", "measured_gib"), [(8, 93.2), (16, 86.8), (32, 83.6), (40, 82.9)])
+def test_llama_70b_under_no_sync_takes_what_was_measured(ranks, measured_gib):
+    """KempnerForge, benchmarks/weak_scaling_160gpu/README.md: tp 4, four micro-batches, pure bf16, H200."""
+    load = transformer_load(workload("llama3_70b").transformer, sequence=4096)
+    one = strategy(
+        f"dp={ranks} tp=4 microbatch=2 global_batch={ranks * 8} zero_stage=3 whole_gradients=true "
+        "sequence_parallel=true recompute=full master_weights=false"
+    )
+    assert float(held(load, one).reserved[0]) / GIB == pytest.approx(measured_gib, rel=0.1)
+    sharded = held(load, replace(one, whole_gradients=False))
+    assert float(sharded.reserved[0]) / GIB < 0.4 * measured_gib
+
+
 def test_gradients_of_bf16_weights_rest_in_four_bytes():
     # Megatron-LM, distributed optimizer: 18 bytes a weight; 6 + 12 / d with it.
     alone = Strategy(global_batch_samples=1)

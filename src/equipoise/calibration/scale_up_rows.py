@@ -21,7 +21,12 @@ from equipoise.calibration.accuracy import (
 )
 from equipoise.calibration.published import PublishedRow, nodes_of
 from equipoise.calibration.published.quantities import count_in
-from equipoise.calibration.published.set_ups import StrategyWords, known_workload, strategy_words
+from equipoise.calibration.published.set_ups import (
+    STRATEGY_CELLS,
+    StrategyWords,
+    known_workload,
+    strategy_words,
+)
 from equipoise.calibration.step_rows import machine_of
 from equipoise.errors import DataError, SpecError
 from equipoise.perfmodel import machine as machines
@@ -71,9 +76,8 @@ def is_data_parallel(row: PublishedRow) -> bool:
 def words_of(row: PublishedRow) -> StrategyWords | None:
     """What a row's words mean for its strategy; None where they mean nothing."""
     try:
-        return strategy_words(
-            *(row.cells.get(name, "").strip() for name in ("parallel_config", "precision", "recompute"))
-        )
+        config, precision, recompute = (row.cells.get(name, "").strip() for name in STRATEGY_CELLS)
+        return strategy_words(config, precision, recompute)
     except DataError:
         return None
 

@@ -94,8 +94,9 @@ def code_facts(strategy: Strategy, workload: Workload | None) -> dict[str, objec
         "sharded": sharded,
         "alone": alone,
         "averages": averages,
-        "waits": waits,
         "quiet": waits and not sharded,
+        # Unless told otherwise, FSDP shards gradients after each micro-batch.
+        "sums_whole": waits and (strategy.whole_gradients or not strategy.shards_gradients),
         "replicated": not (alone or sharded or averages),
         "zero_1": strategy.zero_stage == 1 and strategy.dp > 1 and not sharded,
         # Of a layer that is not recomputed torch keeps its weights too, which would be copied with the rest.

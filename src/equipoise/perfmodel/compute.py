@@ -46,6 +46,11 @@ _SOFTMAX_ROWS, _SOFTMAX_KERNELS = 4, 6.0
 # Tensor cores read 16 bytes at once: matrices whose width is no multiple of 8 values of 2 bytes are read in
 # halves, quarters or eighths of it.
 _ALIGNED = (8, 4, 2)
+# Weights, biases and norms of a layer, each a tensor.
+TENSORS = 12
+# Adam as written is 12 kernels a tensor, which move 30 values a weight; fused, 7 (`optimizer_time_s`).
+_KERNELS_PER_PASS = 12 / (30 / 7 - 1)
+_NARROW_BYTES = 2.0  # of a value in 16 bits
 # Columns up to which the experts of a block reach `expert_fraction` of the rate of dense products.
 _NARROW_EXPERT = 2048.0
 
@@ -371,7 +376,19 @@ def soft_maximum(busy_s: Numbers, host_s: Numbers) -> Numbers:
     return np.asarray(np.sqrt(busy_s * busy_s + host_s * host_s))
 
 
-def optimizer_time_s(state_bytes: Numbers, machine: Machine, parameters: Parameters) -> Numbers:
-    """Seconds of an optimizer step that reads and writes `state_bytes`, all of it memory-bound."""
+def optimizer_time_s(
+    load: Load, machine: Machine, grid: StrategyGrid, state_bytes: Numbers, parameters: Parameters
+) -> Numbers:
+    """Seconds of an optimizer step that reads and writes `state_bytes`, all of it memory-bound.
+
+    Assumes that optimizers that are not fused are those of transformers in code as written in 32 bits: mixed
+    precision brings fused ones (apex), a compiler fuses, and what is no transformer is trained by SGD, whose
+    kernels are few. Each pass over a tensor beyond the first is some kernels of their own.
+    Source: NVIDIA/DeepLearningExamples, PyTorch/LanguageModeling/BERT, run_squad.py and optimization.py.
+    """
+    is_plain = (grid.implementation == EAGER) & (value_bytes(grid) > _NARROW_BYTES)
+    more = np.where(is_plain & np.greater(load.hidden, 0), parameters.optimizer_passes - 1.0, 0.0)
     rate: Floats = machine.memory_byte_per_s * parameters.memory_fraction
-    return np.asarray(2 * state_bytes * parameters.optimizer_traffic / rate)
+    busy_s = 2 * state_bytes * parameters.optimizer_traffic * (1.0 + more) / rate
+    kernels = np.maximum(more, 0.0) * _KERNELS_PER_PASS * (TENSORS * load.layers / grid.pp)
+    return soft_maximum(busy_s, kernels * (parameters.launch_s * parameters.eager_launch))

@@ -19,6 +19,7 @@ from equipoise.perfmodel.compute import (
     FROZEN_BACKWARD_PER_FORWARD,
     FULL_TRAINING,
     NF4_BYTES,
+    TENSORS,
     LayerTime,
     head_time_s,
     layer_time,
@@ -57,8 +58,6 @@ _EP_TRIPS_PER_PASS = 2
 _GATHERS = 2
 # Of a row of a recommender's table: read forward, read and written by the optimizer.
 _ROW_PASSES = 3
-# Weights, biases and norms of a layer, each a tensor.
-_TENSORS = 12
 # A copy reads and writes.
 _COPYING = 2
 # While traffic overlaps with computing, its kernels take 20 of the 132 multiprocessors of an H800
@@ -265,6 +264,7 @@ def dp_shard_s(
 ) -> Numbers:
     """Exposed seconds of gathering a layer's sharded weights and scattering its gradients, per micro-batch.
 
+    Gradients that lie whole between micro-batches are scattered once a step (`whole_gradients`).
     Frozen weights have no gradients; those of 4 bits travel as they are (Answer.AI 2024, FSDP and QLoRA).
 
     overlapped_s: the layer's own time, during which the next layer's weights travel. 0 below zero_stage 3,
@@ -280,6 +280,8 @@ def dp_shard_s(
     width = np.where(grid.trained == _QLORA, NF4_BYTES, value_bytes(grid))
     wires, links = machine.wires, parameters.collective
     scatters = np.where(grid.trained == FULL_TRAINING, 1.0, 0.0)
+    if np.any(whole := grid.adds_up_whole):
+        scatters = np.where(whole, scatters / grid.num_microbatches, scatters)
     shared = grid.dp * grid.cp / grid.dp_replicate
     gathers = _GATHERS + load.frozen_share
     payload, dense_ranks = load.dense_params / grid.tp * width, axis_group(shared, grid.tp, machine)
@@ -309,8 +311,8 @@ def _tensor_by_tensor_s(ranks: Group, machine: Machine, parameters: Parameters) 
     Source: DeepSpeed ZeRO-3 of 2021; Zhao et al. 2023, figure 2.
     """
     empty = all_gather_s(0.0, ranks, machine.wires, parameters.collective)
-    copies = _TENSORS * ranks.num_ranks * parameters.shard_copy_s
-    return np.asarray((_TENSORS - 1) * empty + copies)
+    copies = TENSORS * ranks.num_ranks * parameters.shard_copy_s
+    return np.asarray((TENSORS - 1) * empty + copies)
 
 
 def tables_s(load: Load, machine: Machine, grid: StrategyGrid, parameters: Parameters) -> Numbers:
@@ -523,7 +525,7 @@ def estimate(load: Load, machine: Machine, grid: StrategyGrid, parameters: Param
         dp=each * shard_s + exposed_s(traffic_s, backward_s, _gradient_overlap(grid, parameters)),
         idle=idle_s,
         tables=tables_s(load, machine, grid, parameters),
-        optimizer=_optimizer_s(machine, grid, per_rank, parameters),
+        optimizer=_optimizer_s(load, machine, grid, per_rank, parameters),
         waiting=np.zeros(()),
         other=np.zeros(()),
     )
@@ -583,13 +585,15 @@ def _gradient_overlap(grid: StrategyGrid, parameters: Parameters) -> Floats:
     return np.where(is_sharded, parameters.shard_overlap, parameters.dp_overlap)
 
 
-def _optimizer_s(machine: Machine, grid: StrategyGrid, per_rank: Shards, parameters: Parameters) -> Numbers:
+def _optimizer_s(
+    load: Load, machine: Machine, grid: StrategyGrid, per_rank: Shards, parameters: Parameters
+) -> Numbers:
     """Seconds of the optimizer's step; offloaded states cross to the host and back instead."""
     dense = per_rank.dense_trained / np.where(grid.zero_stage >= 1, per_rank.dense_ranks, 1.0)
     experts = per_rank.expert_trained / np.where(grid.zero_stage >= 1, per_rank.expert_ranks, 1.0)
     states = (dense + experts) * state_bytes_per_param(grid)
     width = np.where(grid.trained == _QLORA, NF4_BYTES, 2.0)
-    near = optimizer_time_s(states, machine, parameters)
+    near = optimizer_time_s(load, machine, grid, states, parameters)
     far = 2 * states / machine.host_byte_per_s
     crossing = np.where(
         grid.offload == _OFFLOAD_ALL,

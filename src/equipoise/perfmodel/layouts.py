@@ -63,6 +63,8 @@ class StrategyGrid(Struct, frozen=True, kw_only=True):
     microbatch_samples: Numbers
     global_batch_samples: Numbers
     zero_stage: Numbers
+    whole_gradients: Numbers
+    gradient_copies: Numbers
     dp_replicate: Numbers
     interleave: Numbers
     schedule: Codes
@@ -106,6 +108,11 @@ class StrategyGrid(Struct, frozen=True, kw_only=True):
         if np.max(self.pp) <= 1 or np.max(self.zero_stage) < GRADIENTS_SHARDED:
             return self.zero_stage
         return np.asarray(np.where(self.pp > 1, np.minimum(self.zero_stage, 1.0), self.zero_stage))
+
+    @property
+    def adds_up_whole(self) -> NDArray[np.bool_]:
+        """Where gradients that are sharded after a step lie whole during it."""
+        return np.asarray((self.whole_gradients > 0) & (self.held_stage >= GRADIENTS_SHARDED))
 
     @property
     def adapted_layers(self) -> Codes:

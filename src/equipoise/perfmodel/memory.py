@@ -47,6 +47,9 @@ _FULL_TRAINING = CODES["trained"].index("full")
 _FP16 = CODES["precision"].index("fp16")
 _OFFLOAD_NONE = CODES["offload"].index("none")
 _OFFLOAD_ALL = CODES["offload"].index("optimizer_and_params")
+# Of a gradient that several micro-batches add to: the width in which FSDP2 reduces it (PyTorch, FSDPParam,
+# to_accumulated_grad_if_needed; reduce_dtype of torchtitan, accelerate and Automodel: fp32).
+_SUMMED_BYTES = 4.0
 # Of what is gathered, how many lie there at once: what is at work, and the next or the result.
 _GATHERED = 2
 # Layers whose offloaded activations lie on the accelerator: the one at work, and the one under way.
@@ -225,6 +228,13 @@ def held_memory(load: Load, grid: StrategyGrid) -> HeldMemory:
     gradients = gradient_bytes_per_param(grid) * (
         per_rank.dense_trained * by_stage[1] + per_rank.expert_trained * experts_by_stage[1]
     )
+    if np.any(grid.gradient_copies):
+        twice = _twofold_bytes(grid, by_stage) * per_rank.dense_trained
+        twice = twice + _twofold_bytes(grid, experts_by_stage) * per_rank.expert_trained
+        gradients = np.where((grid.gradient_copies > 0) & (width < _MASTER_BYTES), twice, gradients)
+    if np.any(whole := grid.adds_up_whole):
+        trained = per_rank.dense_trained + per_rank.expert_trained
+        gradients = np.where(whole, _SUMMED_BYTES * trained, gradients)
     states = np.where(grid.offload == _OFFLOAD_NONE, state_bytes_per_param(grid), 0.0)
     optimizer = states * (
         per_rank.dense_trained * by_stage[0] + per_rank.expert_trained * experts_by_stage[0]
@@ -235,6 +245,22 @@ def held_memory(load: Load, grid: StrategyGrid) -> HeldMemory:
         optimizer=optimizer,
         gathered=_gathered_bytes(load, grid, per_rank),
     )
+
+
+def _twofold_bytes(grid: StrategyGrid, by_stage: Sequence[Numbers]) -> Numbers:
+    """Bytes of a weight's gradients where those of 16 bits and of fp32 lie next to each other.
+
+    by_stage: the share of a rank of what each ZeRO stage shards.
+    Assumes that fp32 copies are of what the optimizer steps: a rank's share; of a pipeline in bf16, whose
+    micro-batches add up in fp32, all; where weights are sharded, nothing is left of 16 bits.
+    Source: DeepSpeed, stage_1_and_2.py (single_partition_of_fp32_groups) and bf16_optimizer.py
+    (fp32_groups_gradients); `estimate_zero2_model_states_mem_needs`: 4 + 16 / n bytes a weight, and of
+    `estimate_zero3_model_states_mem_needs` 18 / n.
+    """
+    shared = 2.0 * by_stage[1] + 4.0 * by_stage[0]
+    of_pipeline = (grid.pp > 1) & (grid.precision != _FP16)
+    unsharded = np.where(of_pipeline, 6.0 * by_stage[1], shared)
+    return np.asarray(np.where(grid.held_stage >= WEIGHTS_SHARDED, 4.0 * by_stage[2], unsharded))
 
 
 class KeptActivations(Struct, frozen=True, kw_only=True):

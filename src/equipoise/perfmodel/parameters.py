@@ -219,6 +219,7 @@ class Parameters(Struct, frozen=True, kw_only=True):
     ep_overlap: float = _STEP["ep_overlap"]
     pp_overlap: float = _STEP["pp_overlap"]
     optimizer_traffic: float = _STEP["optimizer_traffic"]
+    optimizer_passes: float = _STEP["optimizer_passes"]
     rank_jitter: float = _STEP["rank_jitter"]
     step_s: float = _STEP["step_s"]
     fixed_bytes: float = _STEP["fixed_bytes"]

@@ -42,6 +42,8 @@ STATE_OPTIONS = (
     "interleave",
     "schedule",
     "zero_stage",
+    "whole_gradients",
+    "gradient_copies",
     "optimizer",
     "master_weights",
     "offload",
@@ -66,6 +68,8 @@ USUAL: Mapping[str, tuple[Value, ...]] = {
     "implementation": ("compiled",),
     "schedule": ("1f1b",),
     "zero_stage": (0, 1, 2, 3),
+    "whole_gradients": (False,),
+    "gradient_copies": (False,),
     "optimizer": ("adam",),
     "master_weights": (True,),
     "offload": ("none",),
@@ -239,7 +243,13 @@ def split_fault(limits: Limits, *, tp: int, cp: int, sequence_parallel: bool, tp
 
 
 def state_fault(
-    *, ranks: int, pp: int, zero_stage: int, offload: str, is_pipeline_chosen: bool = False
+    *,
+    ranks: int,
+    pp: int,
+    zero_stage: int,
+    offload: str,
+    whole_gradients: bool = False,
+    is_pipeline_chosen: bool = False,
 ) -> str | None:
     """Why sharding or offloading states among so many ranks with the same weights is illegal.
 
@@ -252,6 +262,8 @@ def state_fault(
         return "zero_stage needs dp x cp above 1"
     if zero_stage >= GRADIENTS_SHARDED and pp > 1 and not is_pipeline_chosen:
         return "zero_stage of 2 and 3 exclude pp above 1 unless both are chosen"
+    if whole_gradients and (zero_stage < GRADIENTS_SHARDED or pp > 1):
+        return "whole_gradients needs gradients that are sharded: a zero_stage of 2 or 3 and no pipeline"
     if offload != "none" and ranks > 1 and not zero_stage:
         return "offload among several data ranks needs zero_stage"
     if offload == "optimizer_and_params" and (pp > 1 or (ranks > 1 and zero_stage < WEIGHTS_SHARDED)):
@@ -381,6 +393,7 @@ class LegalCombinations(Struct, frozen=True, kw_only=True):
                 pp=pp,
                 zero_stage=chosen["zero_stage"],
                 offload=chosen["offload"],
+                whole_gradients=chosen["whole_gradients"],
                 is_pipeline_chosen={"pp", "zero_stage"} <= self.space.choices.keys(),
             )
             or exchange_fault(

@@ -96,6 +96,9 @@ class Strategy(Struct, frozen=True, kw_only=True):
     is within dp x cp x tp and takes no accelerators of its own.
     zero_stage: ZeRO stage: 1 shards optimizer states over dp, 2 gradients too, 3 parameters too (FSDP); in a
     pipeline these lie whole from the first micro-batch of a step to the last.
+    whole_gradients: gradients that are sharded after a step lie whole during it, in fp32 on every rank, and
+    travel once a step (no_sync of FSDP) in place of once a micro-batch.
+    gradient_copies: gradients of 16 bits have copies in fp32 until the step is done (DeepSpeed's optimizers).
     dp_replicate: groups of dp ranks that each hold one sharded copy, and sum gradients between them: 1 shards
     over all of dp (hybrid sharding: HSDP, MiCS; Megatron-Core's instances of the distributed optimizer).
     microbatch_samples: samples a dp rank takes at a time; global_batch_samples: of one step over all ranks.
@@ -125,6 +128,8 @@ class Strategy(Struct, frozen=True, kw_only=True):
     cp: int = 1
     ep: int = 1
     zero_stage: int = 0
+    whole_gradients: bool = False
+    gradient_copies: bool = False
     dp_replicate: int = 1
     interleave: int = 1
     schedule: Schedule = "1f1b"
@@ -248,6 +253,7 @@ _GUESSES: Final[Mapping[str, tuple[str, ...]]] = {
     "cp": ("context_parallel", "context_parallel_size", "cp_size", "ring_attention"),
     "ep": ("expert_parallel", "expert_parallel_size", "expert_model_parallel_size", "ep_size"),
     "zero_stage": ("zero", "zero_level", "zero_optimization", "stage", "fsdp", "sharding", "shard_state"),
+    "whole_gradients": ("no_sync", "defer_grad_sync", "gradient_sync"),
     "dp_replicate": ("hsdp", "replicas", "data_parallel_replicate_degree"),
     "microbatch": (
         *("mbs", "micro_batch", "micro_batch_size", "microbatch_size", "per_device_batch_size"),

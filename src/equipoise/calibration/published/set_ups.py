@@ -5,6 +5,7 @@ batches are from their columns, options from words; assumptions are noted.
 """
 
 import re
+from collections.abc import Iterable
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,6 +16,7 @@ from equipoise.runs.readers.cells import MAX_TEXT, TextRow, echo
 from equipoise.spec import canonical
 from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.spec.strategy import (
+    GRADIENTS_SHARDED,
     Implementation,
     LoraTargets,
     Offload,
@@ -120,6 +122,23 @@ _MASKED_FRACTION = 0.15
 # and of who took its block over. Where parameters are stated, too, they decide.
 _GATED = re.compile(r"swiglu|geglu|gated|llama|mistral|mixtral|qwen|gemma", re.IGNORECASE)
 _HEAD_SIZE = re.compile(r"\bhead[-_ ](?:dim|size)[ =]+(\d{1,4})\b", re.IGNORECASE)
+# Sizes that a row states in words, where it has no column for them: by the column they stand for.
+_STATED_SIZES = {
+    "vocabulary": re.compile(r"\bvocab(?:ulary)?(?:[-_ ]size)?[ =]+(\d{2,7}k?)\b", re.IGNORECASE),
+    "kv_heads": re.compile(r"\b(?:gqa|kv[-_ ]heads)[ =]+(\d{1,4})\b", re.IGNORECASE),
+    "ffn_hidden": re.compile(
+        r"\b(?:feed[-_ ]forward|ffn[-_ ]hidden|mlp[-_ ]dim)[ =]+(\d{2,7})\b", re.IGNORECASE
+    ),
+}
+
+
+def _size(row: TextRow, name: str, *, most: int) -> int | None:
+    """A size of the model from its column, else from words such as `vocabulary 250k`; None where neither."""
+    given = count(row, name, most=most)
+    if given is not None:
+        return given
+    words = _STATED_SIZES[name].search(f"{stated(row, 'workload')} {stated(row, 'parallel_config')}")
+    return None if words is None else int(words[1].lower().replace("k", "000"))
 
 
 def _built(row: TextRow, *, layers: int, hidden: int, heads: int) -> tuple[Transformer, tuple[str, ...]]:
@@ -129,9 +148,10 @@ def _built(row: TextRow, *, layers: int, hidden: int, heads: int) -> tuple[Trans
     stated_size = _HEAD_SIZE.search(stated(row, "parallel_config"))
     if hidden % heads and stated_size is None:
         raise row.refusal("heads", f"a divisor of hidden={hidden}")
-    vocabulary = count(row, "vocabulary", most=_MAX_TOKENS) or count(row, "vocab_size", most=_MAX_TOKENS)
-    ffn_hidden = count(row, "ffn_hidden", most=_MAX_WIDTH)
+    vocabulary = count(row, "vocab_size", most=_MAX_TOKENS) or _size(row, "vocabulary", most=_MAX_TOKENS)
+    ffn_hidden = _size(row, "ffn_hidden", most=_MAX_WIDTH)
     experts, top_k = count(row, "experts", most=_MAX_EXPERTS), count(row, "top_k", most=_MAX_EXPERTS)
+    text = f"{stated(row, 'workload')} {stated(row, 'parallel_config')}"
     is_encoder = _ENCODER.search(stated(row, "workload")) is not None
     usual, like = (_ENCODER_VOCABULARY, "BERT") if is_encoder else (_VOCABULARY, "GPT")
     notes = [] if vocabulary else [f"vocabulary not stated: {usual}, as {like}"]
@@ -141,10 +161,10 @@ def _built(row: TextRow, *, layers: int, hidden: int, heads: int) -> tuple[Trans
         hidden=hidden,
         heads=heads,
         vocabulary=vocabulary or usual,
-        kv_heads=count(row, "kv_heads", most=_MAX_HEADS) or heads,
+        kv_heads=_size(row, "kv_heads", most=_MAX_HEADS) or heads,
         head_size=int(stated_size[1]) if stated_size else hidden // heads,
         ffn_hidden=ffn_hidden or 4 * hidden,
-        gated=ffn_hidden is not None and _GATED.search(stated(row, "workload")) is not None,
+        gated=ffn_hidden is not None and _GATED.search(text) is not None,
         tied_embeddings=vocabulary is None,
         position_embeddings=1 if vocabulary is None else 0,
         causal=not is_encoder,
@@ -158,6 +178,8 @@ def _built(row: TextRow, *, layers: int, hidden: int, heads: int) -> tuple[Trans
     total = params * SI_PREFIXES["G"]
     if ffn_hidden is not None:
         return _of_kind(built, total), tuple(notes)
+    if vocabulary is not None:
+        built = _nearest((built, replace(built, tied_embeddings=not built.tied_embeddings)), total)
     fitted = _of_params(built, total)
     if fitted is not built:
         notes.append(f"{params:g}e9 parameters need a feed-forward width of {fitted.ffn_hidden}")
@@ -173,6 +195,11 @@ def _of_kind(built: Transformer, params: float) -> Transformer:
         for gated in (built.gated, not built.gated)
         for tied in (built.tied_embeddings, not built.tied_embeddings)
     )
+    return _nearest(kinds, params)
+
+
+def _nearest(kinds: Iterable[Transformer], params: float) -> Transformer:
+    """The one whose parameters are nearest to some number."""
     return min(kinds, key=lambda each: abs(each.params / params - 1))
 
 
@@ -208,6 +235,8 @@ def is_matrix_product(text: str) -> bool:
     )
 
 
+# Megatron-LM takes FlashAttention (Dao et al. 2022) since February 2023 (--use-flash-attn).
+_LAST_UNFUSED_CHIP_YEAR = software("megatron").last_chip_year
 _MAX_CHUNKS = 1000
 _NO = "no|false|off|0"
 
@@ -217,14 +246,17 @@ class StrategyWords(Struct, frozen=True, kw_only=True):
 
     shard_group: ranks over which states are sharded, where that is not all of dp. is_interleaved: several
     chunks a pipeline rank, their number perhaps unsaid. splits_sequences: of tensor parallelism. framework:
-    whose defaults hold. is_narrow: weights, gradients and moments have no copies in fp32. rank, targets: of
-    adapters.
+    whose defaults hold. adds_up_whole: gradients of micro-batches, before they are sharded.
+    copies_gradients: into fp32, next to those of 16 bits. is_narrow: weights, gradients and moments have no
+    copies in fp32. rank, targets: of adapters.
     """
 
     precision: Precision | None
     recompute: Recompute
     chunks_loss: bool
     zero_stage: int
+    adds_up_whole: bool
+    copies_gradients: bool
     shard_group: int | None
     is_interleaved: bool
     interleave: int | None
@@ -254,14 +286,18 @@ _ACTIVATION_OFFLOAD = (
 _EIGHT_BIT_ADAM = r"8[- ]?bit[- ](?:paged[- ])?(?:adamw?|optimi[sz]er)|adamw?[-_ ](?:bnb[-_])?8[- ]?bit"
 # torchtune converts the whole model to bf16 ("dtype: bf16" of its recipes).
 _NARROW_STATES = r"torchtune|pure[- ](?:bf16|fp16)|(?:bf16|16)-true|gradients and adamw? in (?:bf16|fp16)"
+_WHOLE_GRADIENTS = r"no_sync|gradients? (?:reduced|synchroni[sz]ed|synced) once a step"
 _RECOMPUTE_WORDS = (
     r"(?P<how>full|selective|no|without)[ -]+(?:activation[ -]+)?(?:recompute|recomputation|checkpointing|ac)"
 )
 
 
-def strategy_words(config: str, precision: str, recompute: str) -> StrategyWords:
+def strategy_words(
+    config: str, precision: str, recompute: str, chip_year: int | None = None
+) -> StrategyWords:
     """What three cells of a row say: how it was parallelised, in which precision, and what is computed again.
 
+    chip_year: in which the accelerator came out, where that is known.
     Raises DataError for a precision, stage of sharding or recomputation that is not known.
     """
     for name, text in (("parallel_config", config), ("precision", precision), ("recompute", recompute)):
@@ -270,7 +306,9 @@ def strategy_words(config: str, precision: str, recompute: str) -> StrategyWords
     text = " ".join(config.lower().replace("interleaved1f1b", "interleaved 1f1b").split())
     nemo = _has(text, r"nemo|megatron[- ]bridge")
     tensor_titan = _has(text, r"fsdp2|asynctp|async[- ]tp|torchtitan")
-    is_modern = nemo or tensor_titan or _has(text, "megatron[- ]core")
+    # On chips that came out after Megatron-LM of 2021 it is Megatron-Core, whose kernels are fused.
+    is_core = (chip_year or 0) > _LAST_UNFUSED_CHIP_YEAR and _has(text, "megatron(?:-lm)?")
+    is_modern = nemo or tensor_titan or _has(text, "megatron[- ]core") or is_core
     stage, group = _sharding(text)
     interleaved, chunks = _interleaving(text)
     splits = _flag(text, r"seq(?:uence)?[-_ ]?par(?:allel)?(?:ism)?|sp")
@@ -282,6 +320,8 @@ def strategy_words(config: str, precision: str, recompute: str) -> StrategyWords
         # and overlap its collectives: github.com/NVIDIA-NeMo/Megatron-Bridge, docs/training and
         # scripts/performance.
         zero_stage=max(stage, 1) if nemo else stage,
+        adds_up_whole=_has(text, _WHOLE_GRADIENTS),
+        copies_gradients=_has(text, "deepspeed"),
         shard_group=group,
         is_interleaved=interleaved,
         interleave=chunks,
@@ -403,6 +443,7 @@ def _interleaving(text: str) -> tuple[bool, int | None]:
 
 MAX_ACCELERATORS = 10_000_000
 _MAX_BATCH = 10**12
+STRATEGY_CELLS = ("parallel_config", "precision", "recompute")
 # Rank of adapters where a row states that they were trained, not how wide: what recipes use most.
 _USUAL_RANK = 16
 
@@ -416,7 +457,8 @@ def strategy_of(
     which the accelerator came out, where that is known.
     Raises DataError or SpecError where axes or batches are missing or contradict each other.
     """
-    words = strategy_words(stated(row, "parallel_config"), stated(row, "precision"), stated(row, "recompute"))
+    config, precision, recompute = (stated(row, name) for name in STRATEGY_CELLS)
+    words = strategy_words(config, precision, recompute, chip_year)
     tp, pp, cp, ep = (_axis(row, name) for name in ("tp", "pp", "cp", "ep"))
     dp = _data_axis(row, num_accelerators, tp * pp * cp)
     notes: list[str] = []
@@ -437,6 +479,8 @@ def strategy_of(
         cp=cp,
         ep=ep,
         zero_stage=words.zero_stage,
+        gradient_copies=words.copies_gradients and words.zero_stage > 0 and not words.is_narrow,
+        whole_gradients=_adds_up_whole(words, pp=pp, num_microbatches=whole // (dp * micro)),
         dp_replicate=groups,
         interleave=_chunks(words, pp=pp, layers=layers, notes=notes),
         sequence_parallel=bool(words.splits_sequences) and tp > 1,
@@ -456,6 +500,12 @@ def strategy_of(
         lora_targets="usual" if words.trained == "full" else words.targets,
     )
     return found, tuple(notes)
+
+
+def _adds_up_whole(words: StrategyWords, *, pp: int, num_microbatches: int) -> bool:
+    """Whether several micro-batches add to gradients that are sharded only then."""
+    sharded = words.zero_stage >= GRADIENTS_SHARDED and pp == 1
+    return words.adds_up_whole and sharded and num_microbatches > 1
 
 
 def _axis(row: TextRow, name: str) -> int:
@@ -528,8 +578,6 @@ def _chunks(words: StrategyWords, *, pp: int, layers: int | None, notes: list[st
 _FUSED = re.compile(r"flash|\bsdpa\b|fused[-_ ]attention(?!=(?:no|false|0))", re.IGNORECASE)
 _UNFUSED = re.compile(r"\bngc\b|fused[-_ ]attention=(?:no|false|0)", re.IGNORECASE)
 _UNFUSED_AT_FIRST = re.compile(r"megatron(?![- ](?:bridge|core|fsdp))|turing|deepspeed", re.IGNORECASE)
-# Megatron-LM takes FlashAttention (Dao et al. 2022) since February 2023 (--use-flash-attn).
-_LAST_UNFUSED_CHIP_YEAR = software("megatron").last_chip_year
 
 # torchtitan left its loss uncompiled until 2025 (train.py: "compiling loss function causes CUDA errors").
 _FP32_LOGITS = re.compile(r"torchtitan\b.*_2024\d\d_", re.IGNORECASE)
