@@ -354,15 +354,16 @@ def _sizes(field: Field, given: object) -> "Sizes":
     text = str(given).strip()
     # `1-4` is what many type for 1..4; a number itself has no hyphen but in an exponent such as 1e-3.
     first, dots, last = re.sub(r"(?<=[0-9kMGT])-(?=[0-9])", "..", text).partition("..")
-    if dots and "," not in text:
+    parts = (first, last) if dots else text.split(",")
+    if (dots and "," in text) or (text and not all(map(str.strip, parts))):
+        raise UsageError(
+            f"--{field.option} is {text!r}; expected a number, a range as 1..1024, or a list as 8,16,32"
+        )
+    if dots:
         ends = _count(field, first), _count(field, last)
         if ends[0] > ends[1]:
             raise UsageError(f"--{field.option} is {text!r}; expected the smaller number first")
         return Sizes(listed=tuple(dict.fromkeys(ends)), is_range=ends[0] < ends[1])
-    if dots:
-        raise UsageError(
-            f"--{field.option} is {text!r}; expected a number, a range as 1..1024, or a list as 8,16,32"
-        )
     return _listed(field, [_count(field, item) for item in text.split(",")], text)
 
 
