@@ -129,6 +129,13 @@ def test_every_line_of_the_published_steps_fits_the_terminal(wanted, monkeypatch
     assert max(map(len, lines)) <= 80
 
 
+def test_a_name_that_is_cut_shows_that_it_is(monkeypatch) -> None:
+    lines = steps_as_text(monkeypatch, accelerator="rtx-4090-pcie-24gb")
+    names = {line.split()[1] for line in lines if line[:1].isdigit() and "rtx-4090" in line}
+    assert names
+    assert all(name == "rtx-4090-pcie-24gb" or name.endswith("…") for name in names)
+
+
 def test_a_published_step_is_listed_with_its_figure(monkeypatch) -> None:
     """Korthikanti et al. 2022, table 5: 530B with full recomputation takes 49.05 s on 280 A100."""
     lines = steps_as_text(monkeypatch, model="turing-530B")

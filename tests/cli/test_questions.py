@@ -162,6 +162,17 @@ def test_a_prefix_and_a_plain_number_are_the_same_amount():
     assert FIELDS["price"].read(["h100=2.1", "4"]) == (("h100", 2.1), ("", 4.0))
 
 
+def test_lists_are_repeated_or_separated_by_commas():
+    asked = ("plan", "llama31_8b", "--examples", "1k", "--sequence", "1k", "--accelerator", "h100", "--json")
+    lists = {"--train": ("lora", "dpo"), "--precision": ("bf16", "fp8"), "--at": ("8", "16")}
+    once = [text for option, items in lists.items() for text in (option, ",".join(items))]
+    often = [text for option, items in lists.items() for item in items for text in (option, item)]
+    first, second = (json.loads(in_process(*asked, *options).stdout)["question"] for options in (once, often))
+    assert first == second
+    assert (first["train"], first["precision"]) == (["lora", "dpo"], ["bf16", "fp8"])
+    assert first["sizes"]["listed"] == [8, 16]
+
+
 @pytest.mark.parametrize(
     "given",
     [

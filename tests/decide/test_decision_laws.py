@@ -271,8 +271,7 @@ def test_no_flip_is_at_more_flop_than_the_peak():
     cards = {"accelerator": ["4x rtx-3090-pcie-24gb"], "objective": "cost", "epochs": 90, "examples": 1.28e6}
     found = ask({"workload": "vit_large", **cards})
     assert found.recommended.mfu > 0.1
-    shares = [each for each in found.flips if each.quantity.startswith("MFU")]
-    assert all(each.flips_at <= 1.0 for each in shares)
+    assert max((each.flips_at for each in found.flips if each.quantity.startswith("MFU")), default=0.0) <= 1.0
 
 
 def test_every_field_of_a_candidate_is_compared_or_derived():

@@ -131,6 +131,8 @@ def test_a_range_holds_what_lies_between_and_a_list_what_it_names():
         ("here", "maybe", r"--here.*'maybe'.*true .*false"),
         ("accelerators", "8..2", r"--accelerators.*'8..2'"),
         ("accelerators", "1..4,8", r"--accelerators.*'1..4,8'"),
+        ("accelerators", "8..", r"--accelerators.*'8\.\.'"),
+        ("accelerators", "8,", r"--accelerators.*'8,'"),
         ("accelerators", "0", r"--accelerators.*0.*from 1"),
         ("accelerators", list(range(1, 100)), r"--accelerators.* 99 .*1 to 64"),
         (

@@ -22,14 +22,14 @@ Kind: TypeAlias = Literal[
     "text",  # one word or name
     "texts",  # several, the option is repeated
     "names",  # several, the option is repeated or they are separated by commas
-    "list",  # several, separated by commas
+    "list",  # several, as of "names"
     "choice",  # one of `choices`
     "flag",
     "number",
     "count",  # a whole number of things: 512, 10k, 1T
     "amount",  # a count that need not be whole: tokens, samples
     "duration",  # 12 (hours), 90min, 7d
-    "sizes",  # numbers of accelerators: 8, 1..1024, 8,16,32
+    "sizes",  # numbers of accelerators: 8, 1..1024, 8,16,32, or the option repeated with numbers
     "per_system",  # VALUE, or SYSTEM=VALUE; the option is repeated
     "path",
     "paths",
@@ -136,7 +136,7 @@ class Field(Struct, frozen=True, kw_only=True):
     @property
     def is_repeated(self) -> bool:
         """Whether several values are given by naming the option several times."""
-        return self.kind in {"texts", "names", "per_system", "paths"}
+        return self.kind in {"texts", "names", "list", "sizes", "per_system", "paths"}
 
     @property
     def also_keys(self) -> tuple[str, ...]:
@@ -210,8 +210,9 @@ def _names(field: Field, given: object) -> tuple[str, ...]:
 
 
 def _list(field: Field, given: object) -> tuple[str, ...]:
-    items = given if isinstance(given, (list, tuple)) else str(given).split(",")
-    found = tuple(dict.fromkeys(_text(field, each) for each in items))
+    items = given if isinstance(given, (list, tuple)) else [given]
+    texts = (text for each in items for text in str(each).split(","))
+    found = tuple(dict.fromkeys(_text(field, each) for each in texts))
     return tuple(_one_of(field, each) for each in found) if field.choices else found
 
 
@@ -346,19 +347,23 @@ def _sizes(field: Field, given: object) -> "Sizes":
     if isinstance(given, Sizes):
         return given
     if isinstance(given, (list, tuple)):
-        return _listed(field, [_count(field, each) for each in given], given)
+        if len(given) == 1:
+            return _sizes(field, given[0])
+        items = [item for each in given for item in (each.split(",") if isinstance(each, str) else [each])]
+        return _listed(field, [_count(field, each) for each in items], given)
     text = str(given).strip()
     # `1-4` is what many type for 1..4; a number itself has no hyphen but in an exponent such as 1e-3.
     first, dots, last = re.sub(r"(?<=[0-9kMGT])-(?=[0-9])", "..", text).partition("..")
-    if dots and "," not in text:
+    parts = (first, last) if dots else text.split(",")
+    if (dots and "," in text) or (text and not all(map(str.strip, parts))):
+        raise UsageError(
+            f"--{field.option} is {text!r}; expected a number, a range as 1..1024, or a list as 8,16,32"
+        )
+    if dots:
         ends = _count(field, first), _count(field, last)
         if ends[0] > ends[1]:
             raise UsageError(f"--{field.option} is {text!r}; expected the smaller number first")
         return Sizes(listed=tuple(dict.fromkeys(ends)), is_range=ends[0] < ends[1])
-    if dots:
-        raise UsageError(
-            f"--{field.option} is {text!r}; expected a number, a range as 1..1024, or a list as 8,16,32"
-        )
     return _listed(field, [_count(field, item) for item in text.split(",")], text)
 
 

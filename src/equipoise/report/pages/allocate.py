@@ -115,7 +115,8 @@ def _facts(found: Allocation, *, most: int) -> Iterator[Labelled]:
     yield "Total", f"{_amount(found, found.value.value)}{of}{_range(found)}"
     yield "Optimal", f"{_proof(found)}{_missed(found)}"
     is_hurried = any(math.isfinite(each.job.deadline_s) for each in found.shares)
-    no = "not possible in time" if is_hurried else "not possible"
+    has_room = len(found.shares) <= found.pool.num_accelerators
+    no = "not possible in time" if is_hurried and has_room else "not possible"
     simpler = (
         f"{each.words}: {no if each.value is None else _amount(found, each.value)}"
         for each in found.simpler_schedules
