@@ -31,8 +31,10 @@ def watched_page(browser, url, *, is_own, is_trouble=lambda _text: True, timeout
     page.goto(url)
     page.locator(".theme").wait_for()
     yield page
-    assert [text for text in troubles if is_trouble(text)] == []
-    assert [asked for asked in requests if not is_own(asked)] == []
+    logged = [text for text in troubles if is_trouble(text)]
+    assert not logged, logged
+    asked_others = [asked for asked in requests if not is_own(asked)]
+    assert not asked_others, asked_others
     for event in _EVENTS:
         page.remove_listener(event, noted[event])
     # Asked by the page itself, an empty page stays in its process.

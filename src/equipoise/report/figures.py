@@ -141,10 +141,10 @@ def _bars(chart: BarChart) -> PlotlyJson:
     labels = [plotly_text(label) for label in chart.labels]
     data.append(_text_trace(names, tops, labels, position="top center"))
     low, high = chart.limits
-    layout = _frame(PLOT_PX, right_px=16) | {
+    layout = _frame(PLOT_PX, right_px=24) | {
         "barmode": "relative",
         "bargap": 0.35,
-        "xaxis": _axis(Axis(title=chart.x_title), (-0.6, len(names) - 0.4))
+        "xaxis": _x_axis(Axis(title=chart.x_title), (-0.6, len(names) - 0.4))
         | {"type": "category", "categoryorder": "array", "categoryarray": names, "tickvals": names}
         | {"showgrid": False},
         "yaxis": _axis(Axis(title=chart.y_title), (low * 1.12, high * 1.15))
@@ -164,10 +164,10 @@ def _across(chart: BarChart) -> PlotlyJson:
     low, high = chart.limits
     padding = LOG_PADDING * (high - low)
     ends = {"yref": "paper", "y0": 0, "y1": 1, "x0": chart.origin, "x1": chart.origin}
-    layout = _frame(height_px(chart), right_px=16) | {
+    layout = _frame(height_px(chart), right_px=24) | {
         "barmode": "overlay",
         "bargap": 0.3,
-        "xaxis": _axis(Axis(title=chart.x_title), (low - padding, high + padding))
+        "xaxis": _x_axis(Axis(title=chart.x_title), (low - padding, high + padding))
         | {"zeroline": low < 0.0 < high, "zerolinecolor": "var(--ink-2)"},
         "yaxis": _axis(Axis(title=chart.y_title, categories=tuple(chart.categories)), (0.0, 1.0))
         | {"showgrid": False},
@@ -231,8 +231,8 @@ def _layout(chart: Chart, x_range: tuple[float, float]) -> PlotlyJson:
     if chart.level is not None:
         y_values = (*y_values, chart.level.y)
     y_values = (*y_values, *chain.from_iterable((*band.low, *band.high) for band in chart.bands))
-    return _frame(height_px(chart), right_px=NOTE_PX if chart.notes else 16) | {
-        "xaxis": _axis(chart.x, x_range),
+    return _frame(height_px(chart), right_px=NOTE_PX if chart.notes else 24) | {
+        "xaxis": _x_axis(chart.x, x_range),
         "yaxis": _axis(chart.y, axis_range(chart.y, y_values)),
     }
 
@@ -257,6 +257,11 @@ def _frame(height: int, *, right_px: int) -> PlotlyJson:
     }
 
 
+def _x_axis(axis: Axis, limits: tuple[float, float]) -> PlotlyJson:
+    """The axis along the bottom, whose labels take height alone, as those of the other take width."""
+    return _axis(axis, limits) | {"automargin": "height"}
+
+
 def _axis(axis: Axis, limits: tuple[float, float]) -> PlotlyJson:
     """One axis; a log axis gets the ticks that `ticks` chooses, for Plotly's own leave powers of two out."""
     drawn: PlotlyJson = {
@@ -266,7 +271,9 @@ def _axis(axis: Axis, limits: tuple[float, float]) -> PlotlyJson:
             "font": {"size": 12},
         },
         "fixedrange": True,
-        "automargin": True,
+        # Plotly chooses ticks by the size of what is drawn: were labels at the ends of an axis to change its
+        # length, it could go to and fro between two layouts.
+        "automargin": "width",
         "zeroline": False,
         "gridcolor": "var(--grid)",
         "linecolor": "var(--rule)",

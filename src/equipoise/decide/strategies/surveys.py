@@ -434,7 +434,7 @@ def on_host(problem: Problem, chosen: Strategy) -> dict[str, str]:
         for option, some in kinds.items()
     }
     return {
-        option: f"{name} in the host's memory: {format_si(moved_bytes[option], 'B')} per accelerator"
+        option: f"{name} on the host: {format_si(moved_bytes[option], 'B')} each"
         for option, name in names.items()
         if name
     }
