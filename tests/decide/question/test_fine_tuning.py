@@ -211,9 +211,7 @@ def test_what_lies_on_the_host_is_said_in_bytes(asked, fixed, moved_bytes):
     start = problem(known, nodes, model_for(nodes.accelerator, known.workload), num_best=1)
     chosen = strategy(f"{' '.join(fixes)} zero_stage=1 microbatch=1 global_batch=8")
     ((_, words),) = on_host(start, replace(chosen, trained=known.workload.trained)).items()
-    assert float(re.search(r"([\d.]+) GB each", words)[1]) == pytest.approx(
-        moved_bytes / 1e9, rel=0.1
-    )
+    assert float(re.search(r"([\d.]+) GB each", words)[1]) == pytest.approx(moved_bytes / 1e9, rel=0.1)
 
 
 def test_activations_go_to_hosts_that_hold_them():
