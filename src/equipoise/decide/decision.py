@@ -60,7 +60,7 @@ from equipoise.decide.select import (
     timed_figures,
     tornado_of,
 )
-from equipoise.decide.strategies.strategy_search import Problem
+from equipoise.decide.strategies.strategy_search import STAYS, Problem
 from equipoise.decide.strategies.surveys import SURVEYS, Survey, on_host
 from equipoise.decide.user_evidence import UserEvidence, unusable, user_evidence
 from equipoise.decide.user_evidence.runs import UserRuns
@@ -75,7 +75,7 @@ from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.catalogue import catalogue as catalogue_of
 from equipoise.spec.hardware import TERMS
 from equipoise.spec.mlperf import Scores
-from equipoise.spec.strategy import SOFTWARE, Strategy, software
+from equipoise.spec.strategy import SOFTWARE, Strategy, software, value_text
 from equipoise.units import format_count
 
 _MOST_ASSESSED: Final = 64
@@ -588,8 +588,8 @@ def _strategy_words(chosen: Strategy, query: TrainingQuery, survey: Survey | Non
             yield from _schedule_words(survey.problem, chosen)
     if survey is not None:
         for option, words in on_host(survey.problem, chosen).items():
-            stays = {"offload": "none", "activation_offload": "false"}[option]
-            yield words if option in stated else f"{words} (--fix {option}={stays})"
+            stays = f" (--fix {option}={value_text(STAYS[option])})"
+            yield words if option in stated else f"{words}{stays}"
 
 
 def _software_words(known: Problem, chosen: Strategy) -> Iterator[str]:

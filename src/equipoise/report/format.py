@@ -49,18 +49,18 @@ def at_words(point: "Equilibrium") -> str:
     return f"{bound}{count(point.num_accelerators)}"
 
 
-def printable(text: str) -> str:
+def printable(text: str, most: int = LONGEST_NAME) -> str:
     r"""Text from data on one line: white space becomes a space, what cannot be seen becomes its code point.
 
-    Longer than `LONGEST_NAME` characters is cut with an ellipsis. So neither escape sequences nor
+    Longer than `most` characters is cut with an ellipsis. So neither escape sequences nor
     bidirectional overrides reach a terminal or a page.
 
     >>> printable("a\x1b[2Jb")
     'a\\x1b[2Jb'
     """
     if not text.isprintable():
-        text = "".join(_visible(character) for character in text[: LONGEST_NAME + 1])
-    return text if len(text) <= LONGEST_NAME else text[: LONGEST_NAME - 1] + "…"
+        text = "".join(_visible(character) for character in text[: most + 1])
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 # Controls but white space, half surrogate pairs, and what changes the direction of text or has no width.

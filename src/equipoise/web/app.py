@@ -310,8 +310,7 @@ def application(sources: DataSources, *, warms: bool = False) -> FastAPI:
 
     @app.get("/")
     async def begun(request: Request) -> Response:
-        asked = request.cookies.get(_last_question(request), "")
-        return RedirectResponse(f"{SCREENS[0].path}{'?' if asked else ''}{asked}", status_code=303)
+        return _led_to_advice(request.cookies.get(_last_question(request), ""))
 
     for screen in SCREENS:
         _show(app, dashboard, screen)
@@ -319,8 +318,7 @@ def application(sources: DataSources, *, warms: bool = False) -> FastAPI:
     @app.get("/advise")
     async def by_verb(request: Request) -> Response:
         """The page Advice under the name of its verb, as every other page has."""
-        asked = request.url.query
-        return RedirectResponse(f"/advice{'?' if asked else ''}{asked}", status_code=303)
+        return _led_to_advice(request.url.query)
 
     @app.get("/assets/{stamp}/{name}")
     async def asset(stamp: str, name: str) -> Response:
@@ -333,6 +331,11 @@ def application(sources: DataSources, *, warms: bool = False) -> FastAPI:
 
     _say_troubles(app, dashboard)
     return app
+
+
+def _led_to_advice(asked: str) -> Response:
+    """The way to the first page, with the question of an address."""
+    return RedirectResponse(f"{SCREENS[0].path}{'?' if asked else ''}{asked}", status_code=303)
 
 
 def _show(app: FastAPI, dashboard: Dashboard, screen: Screen) -> None:

@@ -132,12 +132,17 @@ _STATED_SIZES = {
 }
 
 
+def _stated_words(row: TextRow) -> str:
+    """What a row says in words: next to the name of the model, and in its configuration."""
+    return f"{stated(row, 'workload')} {stated(row, 'parallel_config')}"
+
+
 def _size(row: TextRow, name: str, *, most: int) -> int | None:
     """A size of the model from its column, else from words such as `vocabulary 250k`; None where neither."""
     given = count(row, name, most=most)
     if given is not None:
         return given
-    words = _STATED_SIZES[name].search(f"{stated(row, 'workload')} {stated(row, 'parallel_config')}")
+    words = _STATED_SIZES[name].search(_stated_words(row))
     return None if words is None else int(words[1].lower().replace("k", "000"))
 
 
@@ -151,7 +156,6 @@ def _built(row: TextRow, *, layers: int, hidden: int, heads: int) -> tuple[Trans
     vocabulary = count(row, "vocab_size", most=_MAX_TOKENS) or _size(row, "vocabulary", most=_MAX_TOKENS)
     ffn_hidden = _size(row, "ffn_hidden", most=_MAX_WIDTH)
     experts, top_k = count(row, "experts", most=_MAX_EXPERTS), count(row, "top_k", most=_MAX_EXPERTS)
-    text = f"{stated(row, 'workload')} {stated(row, 'parallel_config')}"
     is_encoder = _ENCODER.search(stated(row, "workload")) is not None
     usual, like = (_ENCODER_VOCABULARY, "BERT") if is_encoder else (_VOCABULARY, "GPT")
     notes = [] if vocabulary else [f"vocabulary not stated: {usual}, as {like}"]
@@ -164,7 +168,7 @@ def _built(row: TextRow, *, layers: int, hidden: int, heads: int) -> tuple[Trans
         kv_heads=_size(row, "kv_heads", most=_MAX_HEADS) or heads,
         head_size=int(stated_size[1]) if stated_size else hidden // heads,
         ffn_hidden=ffn_hidden or 4 * hidden,
-        gated=ffn_hidden is not None and _GATED.search(text) is not None,
+        gated=ffn_hidden is not None and _GATED.search(_stated_words(row)) is not None,
         tied_embeddings=vocabulary is None,
         position_embeddings=1 if vocabulary is None else 0,
         causal=not is_encoder,
@@ -588,7 +592,7 @@ def _fuses_attention(row: TextRow, words: StrategyWords, chip_year: int | None) 
     DeepLearningExamples (whose models NGC containers run: BERT's modeling.py, Transformer-XL's
     mem_transformer.py) and in fp16 training on chips of that time, else yes.
     """
-    text = f"{stated(row, 'workload')} {stated(row, 'parallel_config')}"
+    text = _stated_words(row)
     if _FUSED.search(text):
         return True
     is_old = (chip_year or 0) <= _LAST_UNFUSED_CHIP_YEAR

@@ -426,8 +426,8 @@ def problem(
     a chip without a compiler, or the stated software lacks what is asked for.
     """
     choices = dict(training.choices)
-    offloads = choices.get("offload", (_STAYS["offload"],))
-    if cluster.accelerator.shares_host_memory and _STAYS["offload"] not in offloads:
+    offloads = choices.get("offload", (STAYS["offload"],))
+    if cluster.accelerator.shares_host_memory and STAYS["offload"] not in offloads:
         raise SpecError(
             f"--fix offload={','.join(map(str, offloads))}: {cluster.accelerator.title} shares its memory "
             "with its host, which has none to move it to; give offload=none"
@@ -490,14 +490,14 @@ def _multiple_near(usual: int, unit: int) -> int | None:
 
 
 # What a strategy leaves in the accelerator's memory, by option.
-_STAYS: Final[Mapping[str, Value]] = {"offload": "none", "activation_offload": False}
+STAYS: Final[Mapping[str, Value]] = {"offload": "none", "activation_offload": False}
 
 
 def _possible(choices: Mapping[str, tuple[Value, ...]], nodes: Cluster) -> Mapping[str, tuple[Value, ...]]:
     """The choices without what would be moved to the host's memory, where that is the accelerator's own."""
     if not nodes.accelerator.shares_host_memory:
         return choices
-    return {**choices, **{name: (value,) for name, value in _STAYS.items()}}
+    return {**choices, **{name: (value,) for name, value in STAYS.items()}}
 
 
 def _usual_precision(nodes: Cluster, training: Training) -> Precision:

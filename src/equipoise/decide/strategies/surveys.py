@@ -17,7 +17,7 @@ from equipoise.decide.question.field import MAX_ACCELERATORS, MAX_SIZES, Sizes
 from equipoise.decide.question.fine_tuning import QLORA_OFFLOAD, USUAL_LORA_RANK
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.question.systems import RequestedSystem, kinds, usual_most
-from equipoise.decide.strategies.strategy_search import Problem, TimedStrategy, plain_strategies
+from equipoise.decide.strategies.strategy_search import STAYS, Problem, TimedStrategy, plain_strategies
 from equipoise.errors import UsageError
 from equipoise.perfmodel.compute import NF4_BYTES
 from equipoise.perfmodel.machine import HOST_MEMORY_RATIO
@@ -427,17 +427,15 @@ def on_host(problem: Problem, chosen: Strategy) -> dict[str, str]:
     activations = "activations" if chosen.activation_offload else ""
     names = {"offload": ON_HOST.get(chosen.offload, ""), "activation_offload": activations}
     kinds = {"offload": ("weights", "gradients", "optimizer"), "activation_offload": ("activations",)}
-    stays = replace(chosen, offload="none", activation_offload=False)
-    memory = problem.estimated((chosen, stays), problem.model.parameters).memory
-    moved_bytes = {
-        option: sum(float(np.diff(np.broadcast_to(getattr(memory, kind), 2)).item()) for kind in some)
-        for option, some in kinds.items()
-    }
-    return {
-        option: f"{name} on the host: {format_si(moved_bytes[option], 'B')} each"
-        for option, name in names.items()
-        if name
-    }
+    both = (chosen, replace(chosen, **STAYS))
+    memory = problem.estimated(both, problem.model.parameters).memory
+    found = {}
+    for option, name in names.items():
+        if name:
+            held = sum(getattr(memory, kind) for kind in kinds[option])
+            as_chosen, unmoved = np.broadcast_to(held, len(both))
+            found[option] = f"{name} on the host: {format_si(float(unmoved - as_chosen), 'B')} each"
+    return found
 
 
 def _hosts_hold(problem: Problem, size: int, moved_bytes: float) -> bool:

@@ -184,18 +184,13 @@ def _what(row: Mapping[str, Any]) -> str:
     return f"{printable(row['workload'] or amounts.ABSENT)}{reason}"
 
 
-def _cut(text: str, columns: int) -> str:
-    """At most so many characters of a text, the last an ellipsis where more were left out."""
-    return text if len(text) <= columns else f"{text[: columns - 1]}…"
-
-
 def _measured(row: Mapping[str, Any]) -> str:
     """The figure as published."""
-    return _cut(printable(f"{row['measured']} {row['unit']}"), _FIGURE_COLUMNS)
+    return printable(f"{row['measured']} {row['unit']}", _FIGURE_COLUMNS)
 
 
 def _chip(row: Mapping[str, Any]) -> str:
-    return _cut(printable(row["accelerator"] or row["hardware"] or amounts.ABSENT), _CHIP_COLUMNS)
+    return printable(row["accelerator"] or row["hardware"] or amounts.ABSENT, _CHIP_COLUMNS)
 
 
 _LIST_COLUMNS: Final = (
