@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from equipoise.decide.combine import combine, combined_curves, ratio_log_sd, shares, straight_between
 from equipoise.decide.evidence import LEAST_LOG_SD, DrawnCurves, Estimate, Estimates
@@ -105,6 +106,18 @@ def test_what_is_shown_for_reference_bends_no_curve():
     curves_s, _ = combined_curves([counted, reference])
     assert curves_s(np.array([16.0]))[0] == pytest.approx([1 / 16])
     assert combined_curves([reference]) is not None
+
+
+def test_a_surer_estimator_that_ends_early_takes_no_size_from_another():
+    # Known to 0.05 up to 4, to 0.4 up to 32: sizes up to 32 are left to choose from, as without the surer one.
+    sure, wide = estimates(1.0, 100.0, 0.05), estimates(0.5, 100.0, 0.4)
+    assert sure.curves is not None
+    early = replace(sure, curves=replace(sure.curves, domain=Domain(smallest=1.0, largest=4.0)))
+    curves_s, domain = combined_curves([early, wide])
+    assert (domain.smallest, domain.largest) == (1.0, 32.0)
+    # From twice its end on, where it says nothing, the slope is the other's.
+    at_16, at_32 = curves_s(np.array([16.0, 32.0]))[0]
+    assert at_16 / at_32 == pytest.approx(2.0**0.5)
 
 
 def test_no_curve_is_made_of_points_alone():

@@ -257,7 +257,7 @@ def combined_curves(
     """Equally likely curves of time, over that at the smallest size, and the sizes they hold for.
 
     None where no estimator has a curve. The sizes are those of `domain`; unless given, from the smallest that
-    any of them knows without a gap, to the largest of the surest that goes beyond its own sizes. The curves
+    any of them knows without a gap from the surest, to the largest that any of them knows. The curves
     go on to twice the largest, as far as any of them does.
     Slopes are combined, not times: where one estimator of another level ends, times would leave a step. An
     estimator that is only shown for reference counts where no other has one.
@@ -272,16 +272,13 @@ def combined_curves(
     if not wide:
         return None
     if domain is None:
-        # Steps begin at the smallest size that some estimator knows; they end where the surest does that says
-        # anything of larger sizes. More measured sizes must not leave less to choose from than one.
-        further = [pair for pair in wide if pair[1].reach > 1.0] or wide
-        surest = min(further, key=lambda each: _mean_log_sd(each[0]))[1].domain
-        smallest = surest.smallest
+        # More evidence must not leave less to choose from: steps begin at the smallest size that an estimator
+        # knows without a gap from the surest, and end at the largest that any of them knows.
+        smallest = min(wide, key=lambda each: _mean_log_sd(each[0]))[1].domain.smallest
         for known in sorted((curves.domain for _, curves in wide), key=lambda each: -each.smallest):
             if 2.0 * known.largest >= smallest:
                 smallest = min(smallest, known.smallest)
-        ended = [curves.domain.largest for _, curves in wide if curves.reach <= 1.0]
-        domain = Domain(smallest=smallest, largest=max((surest.largest, *ended)))
+        domain = Domain(smallest=smallest, largest=max(curves.domain.largest for _, curves in wide))
     most = max(_most(curves) for _, curves in wide)
     grid_log2 = _grid(domain.smallest, max(domain.largest, min(2.0 * domain.largest, most)))
     slopes = np.stack([_slopes(curves, grid_log2) for _, curves in wide])
