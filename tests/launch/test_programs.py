@@ -26,6 +26,7 @@ PAIRS = {
     "whole_gradients": (f"{BASE} zero_stage=3", f"{BASE} zero_stage=3 whole_gradients=true"),
     "gradient_copies": (f"{BASE} zero_stage=1", f"{BASE} zero_stage=1 gradient_copies=true"),
     "dp_replicate": (f"{BASE} zero_stage=3", f"{BASE} zero_stage=3 dp_replicate=2"),
+    "ulysses": (f"{BASE} cp=2", f"{BASE} cp=2 ulysses=true"),
     "interleave": (f"{BASE} pp=2", f"{BASE} pp=2 interleave=3"),
     "schedule": (f"{BASE} pp=2", f"{BASE} pp=2 schedule=dualpipe_v"),
     "sequence_parallel": (f"{BASE} tp=2", f"{BASE} tp=2 sequence_parallel=true"),

@@ -18,6 +18,7 @@ from equipoise.perfmodel.estimate import (
     ep_layer_s,
     estimate,
     token_destinations,
+    ulysses_bytes,
 )
 from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.load import stacked, transformer_load, workload_load
@@ -70,6 +71,36 @@ def test_keys_and_values_reach_every_rank_on_each_pass():
     # 65536 tokens, 8 keys and 8 values of 128, 2 bytes; 7/8 of them come from elsewhere; there, again, and back.
     expected_s = 3 * 65536 * 16 * 128 * 2 * 7 / 8 / 450e9
     assert cp_exposed_s(8) == pytest.approx(expected_s, rel=1e-6)
+
+
+def test_heads_are_exchanged_for_tokens_before_attention_and_after():
+    # 8192 tokens a rank; 32 queries, 8 keys, 8 values and 32 results of 128, 2 bytes; 7/8 of them leave; there
+    # and back. Of 16 ranks each of the 8 keys and values has two copies.
+    token_bytes = (32 + 8 + 8 + 32) * 128 * 2
+    expected_s = 2 * 8192 * token_bytes * 7 / 8 / 450e9
+    assert cp_exposed_s(8, ulysses=True) == pytest.approx(expected_s, rel=1e-6)
+    assert cp_exposed_s(8, ulysses=True, recompute="full") == pytest.approx(1.5 * expected_s, rel=1e-6)
+    sixteen = grid([Strategy(cp=16, ulysses=True, global_batch_samples=1)])
+    copied = ulysses_bytes(transformer_load(LLAMA, sequence=65536), sixteen)
+    assert copied == pytest.approx((32 + 2 * 8 + 2 * 8 + 32) * 128 * 2)
+
+
+def test_attention_over_whole_sequences_is_not_split():
+    """A rank attends to all of a sequence with some of the heads: nothing is merged piece by piece."""
+    load = transformer_load(LLAMA, sequence=65536)
+    forward_s = {
+        (ulysses, share): float(
+            layer_time(
+                load,
+                NODE,
+                grid([Strategy(cp=8, ulysses=ulysses, global_batch_samples=1)]),
+                Parameters(split_attention=share),
+            ).forward_s[0]
+        )
+        for ulysses in (False, True)
+        for share in (0.5, 1.0)
+    }
+    assert forward_s[True, 0.5] == forward_s[True, 1.0] < forward_s[False, 0.5]
 
 
 def test_recomputing_a_layer_gathers_its_keys_again():

@@ -263,12 +263,14 @@ def _attention_s(
     sharded = tokens_per_rank(load, grid) / grid.tp
     # Blocks on the diagonal of a causal mask are half empty: the shorter the sequence, the more of all.
     lost = parameters.attention_half_tokens * np.greater(load.score_flop, 0)
-    held = load.sequence / grid.cp
+    # With heads exchanged for tokens a rank attends to whole sequences.
+    pieces = np.where(grid.ulysses > 0, 1.0, grid.cp) if np.any(grid.ulysses > 0) else grid.cp
+    held = load.sequence / pieces
     kernels = parameters.asynchronous_attention**machine.asynchronous_products
     reached = np.minimum(parameters.attention_fraction * kernels, 1.0) * (held / (held + lost))
     rate = wide * (reached / parameters.product_fraction)
-    if np.any(grid.cp > 1):
-        rate = rate * np.where(grid.cp > 1, parameters.split_attention, 1.0)
+    if np.any(pieces > 1):
+        rate = rate * np.where(pieces > 1, parameters.split_attention, 1.0)
     # What casts scores to fp32 for softmax moves as much of them in any precision.
     wider = value_bytes(grid) / 2
     uncompiled = np.maximum(wider, parameters.eager_score_traffic)
