@@ -49,21 +49,25 @@ FILE_NAMES: tuple[str, ...] = (
 )
 # How far apart parameters are, in standard deviations of their priors: of all software from the priors'
 # medians, of a family and one software from those, and of one source from its software. Chosen for the
-# likelihood of sources left out: docs/experiments/0028. LOCAL_SD: of what is local to a campaign.
-ALL_SD, FAMILY_SD, SOFTWARE_SD, SOURCE_SD = 0.6, 0.4, 0.8, 0.48
-LOCAL_SD = 0.5
+# likelihood of sources left out: docs/experiments/0028 and 0054. LOCAL_SD: of what is local to a campaign.
+ALL_SD, FAMILY_SD, SOFTWARE_SD, SOURCE_SD = 0.45, 0.35, 0.75, 0.48
+LOCAL_SD = 0.2
 # What parameters do not explain, of the logarithm of a time: of a source, its kinds of model, its models and
 # chips, a cluster of nearly equal executions, and one execution.
 LOCAL_LOG_SD: Mapping[str, float] = {
-    "source": 0.05,
-    "kind": 0.055,
-    "model": 0.055,
-    "chip": 0.085,
+    "source": 0.04,
+    "kind": 0.02,
+    "model": 0.03,
+    "chip": 0.06,
     "cluster": 0.065,
     "execution": 0.05,
 }
 # Models of a source that are farther than this from what all other rows predict count ever less.
-_ROBUST_LOG_SD = 0.35
+_ROBUST_LOG_SD = 0.2
+# A whole source counts less where it is farther from what all others predict than its interval says: by at
+# most _MOST_SPREAD, with squares of errors of at most _MOST_SQUARE, next to as many that are as stated.
+_MOST_SPREAD, _MOST_SQUARE, _NUM_AS_STATED = 4.0, 25.0, 6
+_NUM_SPREADS = 2
 _MOST_UNITS = 3.0
 _BELOW_LARGEST = 0.999
 _JITTER = 1e-8  # of a covariance, so that rounding leaves it positive

@@ -16,6 +16,7 @@ from equipoise.perfmodel.collectives import (
 )
 from equipoise.perfmodel.compute import (
     BACKWARD_PER_FORWARD,
+    EAGER,
     FROZEN_BACKWARD_PER_FORWARD,
     FULL_TRAINING,
     NF4_BYTES,
@@ -291,7 +292,7 @@ def dp_shard_s(
 
     overlapped_s: the layer's own time, during which the next layer's weights travel. 0 below zero_stage 3,
     and in a pipeline, whose weights and gradients travel once a step (`dp_gradient_s`).
-    Assumes software from before fused attention gathers tensor by tensor, copies each byte once more, hides
+    Assumes software from before fused attention that runs as written gathers tensor by tensor, copies each byte once more, hides
     nothing of it, and lets go what is recomputed before it gathers it again for the way back.
     Source: Zhao et al. 2023 (FSDP): two gathers and one scatter a layer, the next layer prefetched; DeepSpeed
     ZeRO-3 of 2021, whose hooks gather before each use of a module.
@@ -316,7 +317,7 @@ def dp_shard_s(
         traffic = traffic + gathers * all_gather_s(weights, ranks, wires, links)
         traffic = traffic + scatters * reduce_scatter_s(weights, ranks, wires, links)
     exposed = exposed_s(np.asarray(traffic), overlapped_s, parameters.shard_overlap)
-    singly = grid.fused_attention <= 0
+    singly = (grid.fused_attention <= 0) & (grid.implementation == EAGER)
     if np.any(singly):
         copied = payload / (machine.memory_byte_per_s * parameters.memory_fraction)
         parts = _tensor_by_tensor_s(dense_ranks, machine, parameters)
