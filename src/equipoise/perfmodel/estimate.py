@@ -292,10 +292,11 @@ def dp_shard_s(
 
     overlapped_s: the layer's own time, during which the next layer's weights travel. 0 below zero_stage 3,
     and in a pipeline, whose weights and gradients travel once a step (`dp_gradient_s`).
-    Assumes software from before fused attention that runs as written gathers tensor by tensor, copies each byte once more, hides
-    nothing of it, and lets go what is recomputed before it gathers it again for the way back.
+    Assumes that software from before fused attention which runs as written gathers tensor by tensor, copies
+    each byte once more, hides nothing of it, and lets go what is recomputed before it gathers it again for
+    the way back; XLA gathers ahead of what it compiled, whatever it makes of attention.
     Source: Zhao et al. 2023 (FSDP): two gathers and one scatter a layer, the next layer prefetched; DeepSpeed
-    ZeRO-3 of 2021, whose hooks gather before each use of a module.
+    ZeRO-3 of 2021, whose hooks gather before each use of a module; XLA's latency-hiding scheduler.
     """
     is_sharded = grid.held_stage >= WEIGHTS_SHARDED
     if not np.any(is_sharded):

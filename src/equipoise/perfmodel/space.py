@@ -230,8 +230,8 @@ def _dual_fault(schedule: str, *, pp: int, interleave: int, num_microbatches: in
 def head_fault(limits: Limits, *, tp: int, cp: int, ulysses: bool) -> str | None:
     """Why exchanging heads for tokens over the context axis is illegal.
 
-    Source: Jacobs et al. 2023 (DeepSpeed-Ulysses), section 3.1: a rank attends to whole sequences of its heads;
-    deepspeed/sequence/layer.py: keys and values of fewer heads are copied.
+    Source: Jacobs et al. 2023 (DeepSpeed-Ulysses), section 3.1: a rank attends to whole sequences of its
+    heads; deepspeed/sequence/layer.py: keys and values of fewer heads are copied.
     """
     if not ulysses:
         return None
