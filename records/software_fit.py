@@ -3,7 +3,7 @@
 A parameter is that of all software, what the family and the software differ by, and what each source does.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -49,21 +49,25 @@ FILE_NAMES: tuple[str, ...] = (
 )
 # How far apart parameters are, in standard deviations of their priors: of all software from the priors'
 # medians, of a family and one software from those, and of one source from its software. Chosen for the
-# likelihood of sources left out: docs/experiments/0028. LOCAL_SD: of what is local to a campaign.
-ALL_SD, FAMILY_SD, SOFTWARE_SD, SOURCE_SD = 0.6, 0.4, 0.8, 0.48
-LOCAL_SD = 0.5
+# likelihood of sources left out: docs/experiments/0028 and 0054. LOCAL_SD: of what is local to a campaign.
+ALL_SD, FAMILY_SD, SOFTWARE_SD, SOURCE_SD = 0.45, 0.35, 0.75, 0.48
+LOCAL_SD = 0.2
 # What parameters do not explain, of the logarithm of a time: of a source, its kinds of model, its models and
 # chips, a cluster of nearly equal executions, and one execution.
 LOCAL_LOG_SD: Mapping[str, float] = {
-    "source": 0.05,
-    "kind": 0.055,
-    "model": 0.055,
-    "chip": 0.085,
+    "source": 0.04,
+    "kind": 0.02,
+    "model": 0.03,
+    "chip": 0.06,
     "cluster": 0.065,
     "execution": 0.05,
 }
 # Models of a source that are farther than this from what all other rows predict count ever less.
-_ROBUST_LOG_SD = 0.35
+_ROBUST_LOG_SD = 0.2
+# Of a whole source: the most by which its spread grows in a pass, the most that the square of one error over
+# its variance counts, how many rows as far off as stated it is seen next to, and in how many passes.
+_MOST_SPREAD, _MOST_SQUARE, _NUM_AS_STATED = 4.0, 25.0, 6
+_NUM_SPREADS = 2
 _MOST_UNITS = 3.0
 _BELOW_LARGEST = 0.999
 _JITTER = 1e-8  # of a covariance, so that rounding leaves it positive
@@ -240,7 +244,11 @@ def fit_software(rows: SoftwareRows, names: Sequence[str], *, start: _Units | No
     """
     units = {name: _centre(name) for name in (*names, *np.unique(rows.groups.software).tolist())}
     units |= {} if start is None else dict(start)
-    for _ in range(_NUM_PASSES):
+    for number in range(_NUM_PASSES):
+        if number >= _NUM_PASSES - _NUM_SPREADS:
+            slopes, target = _linear(rows, units)
+            groups = with_source_spread(rows.groups, slopes, target, is_local=_IS_LOCAL)
+            rows = replace(rows, groups=groups)
         found = _solved(rows, units, names=[*units]).units
         for name, each in found.items():
             centre = _centre(name)
@@ -273,10 +281,9 @@ def posterior(
     """
     shared = slopes * ~is_local
     own_sd = np.where(is_local, LOCAL_SD, SOURCE_SD)
-    kernel = _alike(groups, shared) + _campaigns(groups, slopes * own_sd)
-    noise = (groups.spread * LOCAL_LOG_SD["execution"]) ** 2 + groups.doubt**2
-    noise = noise + _stray_variance(kernel + np.diag(noise), target, groups.effects["model"])
-    lower = np.linalg.cholesky(kernel + np.diag(noise))
+    kernel = _kernel(groups, slopes, is_local)
+    stray = _stray_variance(kernel, target, groups.effects["model"])
+    lower = np.linalg.cholesky(kernel + np.diag(stray))
     # The kernel is lower @ lower.T: what each side of its inverse makes of them, for all software at once.
     across = np.hstack([target[:, None], *(shared * _reach(groups, name)[:, None] for name in names)])
     whitened = solve_triangular(lower, across, lower=True, check_finite=False)
@@ -288,21 +295,66 @@ def posterior(
     )
 
 
+def _kernel(
+    groups: RowGroups, slopes: NDArray[np.float64], is_local: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """Covariance of all rows, noise included: (n_rows, n_rows)."""
+    own_sd = np.where(is_local, LOCAL_SD, SOURCE_SD)
+    kernel = _alike(groups, slopes * ~is_local) + _campaigns(groups, slopes * own_sd)
+    kernel[np.diag_indices_from(kernel)] += (groups.spread * LOCAL_LOG_SD["execution"]) ** 2 + groups.doubt**2
+    return kernel
+
+
+def with_source_spread(
+    groups: RowGroups,
+    slopes: NDArray[np.float64],
+    target: Floats,
+    *,
+    is_local: NDArray[np.bool_],
+) -> RowGroups:
+    """The rows with a wider spread of sources that are farther from what all others predict than stated.
+
+    slopes, target, is_local: as `posterior` takes them. A source that is nearer keeps its spread.
+    Assumes that what is odd of a source scales with what is left open of its rows, seen next to
+    _NUM_AS_STATED rows that are as far as stated.
+    Source: scale mixtures of normal effects, by their expected squares (Lange, Little and Taylor 1989).
+    """
+    kernel = _kernel(groups, slopes, is_local)
+    stray = _stray_variance(kernel, target, groups.effects["model"])
+    spread = groups.spread.copy()
+    for mine, left_out, covariance in _left_out(kernel + np.diag(stray), target, groups.effects["source"]):
+        variance = np.diag(covariance) - stray[mine]
+        squares = np.minimum(left_out**2 / variance, _MOST_SQUARE)
+        wider = np.sqrt((squares.sum() + _NUM_AS_STATED) / (len(mine) + _NUM_AS_STATED))
+        spread[mine] *= np.clip(wider, 1.0, _MOST_SPREAD)
+    return replace(groups, spread=spread)
+
+
+def _left_out(
+    kernel: NDArray[np.float64], target: Floats, groups: NDArray[np.intp]
+) -> Iterator[tuple[NDArray[np.intp], Floats, NDArray[np.float64]]]:
+    """Of each group its rows, what all others leave of their target, and the covariance of that.
+
+    Source: residuals of groups left out, from the inverse of the kernel (Rasmussen and Williams 2006, 5.4.2).
+    """
+    inverse, _ = dpotri(np.linalg.cholesky(kernel), lower=1)
+    inverse = np.tril(inverse) + np.tril(inverse, -1).T
+    weighted = inverse @ target
+    for group in range(int(groups.max()) + 1):
+        mine = np.flatnonzero(groups == group)
+        covariance = np.linalg.inv(inverse[np.ix_(mine, mine)])
+        yield mine, covariance @ weighted[mine], covariance
+
+
 def _stray_variance(
     kernel: NDArray[np.float64], target: Floats, groups: NDArray[np.intp]
 ) -> NDArray[np.float64]:
     """What rows get as noise of their own because their group is far from what all others predict of it.
 
     groups: models of one source. A whole campaign may be broken, and has many rows that agree.
-    Source: residuals of groups left out, from the inverse of the kernel (Rasmussen and Williams 2006, 5.4.2).
     """
-    inverse, _ = dpotri(np.linalg.cholesky(kernel), lower=1)
-    inverse = np.tril(inverse) + np.tril(inverse, -1).T
-    weighted = inverse @ target
     found = np.zeros(len(target))
-    for group in range(int(groups.max()) + 1):
-        mine = np.flatnonzero(groups == group)
-        left_out = np.linalg.solve(inverse[np.ix_(mine, mine)], weighted[mine])
+    for mine, left_out, _ in _left_out(kernel, target, groups):
         found[mine] = np.maximum(0.0, left_out**2 - _ROBUST_LOG_SD**2)
     return found
 

@@ -219,6 +219,8 @@ def test_a_row_that_means_nothing_says_why_and_is_kept(read, change, reason):
         ("qlora; r=8", {"trained": "qlora", "rank": 8}),
         ("FSDP2; gradient accumulation 4; no_sync", {"zero_stage": 3, "adds_up_whole": True}),
         ("FSDP2; gradient accumulation 4", {"adds_up_whole": False, "copies_gradients": False}),
+        ("DeepSpeed ZeRO-3; sequence parallelism 8 (Ulysses)", {"exchanges_heads": True, "zero_stage": 3}),
+        ("context parallel ring attention over 8", {"exchanges_heads": False}),
         ("Megatron-DeepSpeed; ZeRO-1", {"zero_stage": 1, "copies_gradients": True}),
         ("ms-swift; Liger", {"chunks_loss": True, "is_narrow": False}),
         ("torchtune; chunked cross entropy", {"chunks_loss": True, "is_narrow": True}),

@@ -6,6 +6,7 @@ from equipoise.perfmodel.space import (
     axes_fault,
     exchange_fault,
     expert_fault,
+    head_fault,
     pipeline_fault,
     precision_fault,
     split_fault,
@@ -60,6 +61,7 @@ def fault(strategy, limits):
             num_microbatches=strategy.num_microbatches,
             schedule=strategy.schedule,
         )
+        or head_fault(limits, tp=strategy.tp, cp=strategy.cp, ulysses=strategy.ulysses)
         or split_fault(
             limits,
             tp=strategy.tp,

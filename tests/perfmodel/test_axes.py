@@ -18,6 +18,7 @@ from equipoise.perfmodel.estimate import (
     ep_layer_s,
     estimate,
     token_destinations,
+    ulysses_bytes,
 )
 from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.load import stacked, transformer_load, workload_load
@@ -70,6 +71,36 @@ def test_keys_and_values_reach_every_rank_on_each_pass():
     # 65536 tokens, 8 keys and 8 values of 128, 2 bytes; 7/8 of them come from elsewhere; there, again, and back.
     expected_s = 3 * 65536 * 16 * 128 * 2 * 7 / 8 / 450e9
     assert cp_exposed_s(8) == pytest.approx(expected_s, rel=1e-6)
+
+
+def test_heads_are_exchanged_for_tokens_before_attention_and_after():
+    # 8192 tokens a rank; 32 queries, 8 keys, 8 values and 32 results of 128, 2 bytes; 7/8 of them leave; there
+    # and back. Of 16 ranks each of the 8 keys and values has two copies.
+    token_bytes = (32 + 8 + 8 + 32) * 128 * 2
+    expected_s = 2 * 8192 * token_bytes * 7 / 8 / 450e9
+    assert cp_exposed_s(8, ulysses=True) == pytest.approx(expected_s, rel=1e-6)
+    assert cp_exposed_s(8, ulysses=True, recompute="full") == pytest.approx(1.5 * expected_s, rel=1e-6)
+    sixteen = grid([Strategy(cp=16, ulysses=True, global_batch_samples=1)])
+    copied = ulysses_bytes(transformer_load(LLAMA, sequence=65536), sixteen)
+    assert copied == pytest.approx((32 + 2 * 8 + 2 * 8 + 32) * 128 * 2)
+
+
+def test_attention_over_whole_sequences_is_not_split():
+    """A rank attends to all of a sequence with some of the heads: nothing is merged piece by piece."""
+    load = transformer_load(LLAMA, sequence=65536)
+    forward_s = {
+        (ulysses, share): float(
+            layer_time(
+                load,
+                NODE,
+                grid([Strategy(cp=8, ulysses=ulysses, global_batch_samples=1)]),
+                Parameters(split_attention=share),
+            ).forward_s[0]
+        )
+        for ulysses in (False, True)
+        for share in (0.5, 1.0)
+    }
+    assert forward_s[True, 0.5] == forward_s[True, 1.0] < forward_s[False, 0.5]
 
 
 def test_recomputing_a_layer_gathers_its_keys_again():
@@ -223,6 +254,38 @@ def test_a_node_sums_its_part_of_the_gradients_with_the_other_s():
     """8.03 billion gradients of 2 bytes, an eighth a rank; of two ranks each sends half of it twice."""
     gradient_s, _ = gradient_and_shard_s(2, 3, TWO_NODES)
     assert gradient_s == pytest.approx(8.03e9 * 2 / 8 / TWO_NODES.inter_byte_per_s, rel=1e-3)
+
+
+def test_compiled_code_gathers_ahead_whatever_its_attention():
+    """All is hidden behind a second of work; code that runs as written, before fused attention, hides nothing."""
+    load = transformer_load(LLAMA, sequence=8192)
+    shown_s = [
+        float(
+            np.ravel(
+                dp_shard_s(
+                    load,
+                    TWO_NODES,
+                    grid(
+                        [
+                            Strategy(
+                                dp=16,
+                                global_batch_samples=16,
+                                zero_stage=3,
+                                fused_attention=False,
+                                implementation=each,
+                            )
+                        ]
+                    ),
+                    np.ones(()),
+                    replace(DP_IDEAL, shard_overlap=1e-12),
+                )
+            )[0]
+        )
+        for each in ("compiled", "eager")
+    ]
+    # Of 218 million weights of 2 bytes a layer 15/16 come from elsewhere, half of them from the other node.
+    assert shown_s[0] == pytest.approx(0.0, abs=1e-9)
+    assert shown_s[1] > 3 * 218e6 * 2 * 15 / 16 / 450e9
 
 
 def test_gathers_of_a_group_in_a_node_send_nothing_between_nodes():

@@ -12,6 +12,7 @@ from software_fit import (
     posterior,
     software_of,
     software_rows,
+    with_source_spread,
 )
 from step_table import source_of
 
@@ -47,39 +48,46 @@ def middle(slopes, target, names, *, local=False):
     return posterior(two_sources(), slopes, target, names=names, is_local=np.array([local]))
 
 
-# 0.36 + 0.16 + 0.64 = 1.16 is shared by two sources of one software; each adds 0.48^2 = 0.2304 of its own
-# parameters and 0.05^2 + 2 x 0.055^2 + 0.085^2 + 0.065^2 + 0.05^2 = 0.0225 besides: 0.2529 in all.
-# Middle: 1.16 (0.1 + 0.3) / (2 x 1.16 + 0.2529); a new source: 1.16 + 0.2304 - 2 x 1.16^2 / 2.5729.
+# 0.2025 + 0.1225 + 0.5625 = 0.8875 is shared by two sources of one software; each adds 0.48^2 = 0.2304 of its own
+# parameters and 0.04^2 + 0.02^2 + 0.03^2 + 0.06^2 + 0.065^2 + 0.05^2 = 0.013225 besides: 0.243625 in all.
+# Middle: 0.8875 (0.1 + 0.2) / (2 x 0.8875 + 0.243625); a new source: 0.8875 + 0.2304 - 2 x 0.8875^2 / 2.018625.
 @pytest.mark.parametrize(
     ("name", "units", "variance"),
     [
-        ("torchtitan", 1.16 * 0.4 / 2.5729, 1.3904 - 2 * 1.16**2 / 2.5729),
-        ("fsdp", 0.52 * 0.4 / 2.5729, 1.3904 - 2 * 0.52**2 / 2.5729),
-        ("jax", 0.36 * 0.4 / 2.5729, 1.3904 - 2 * 0.36**2 / 2.5729),
+        ("torchtitan", 0.8875 * 0.3 / 2.018625, 1.1179 - 2 * 0.8875**2 / 2.018625),
+        ("fsdp", 0.325 * 0.3 / 2.018625, 1.1179 - 2 * 0.325**2 / 2.018625),
+        ("jax", 0.2025 * 0.3 / 2.018625, 1.1179 - 2 * 0.2025**2 / 2.018625),
     ],
 )
 def test_two_sources_by_hand(name, units, variance):
-    found = middle(np.ones((2, 1)), np.array([0.1, 0.3]), [name])
+    found = middle(np.ones((2, 1)), np.array([0.1, 0.2]), [name])
     assert found.units[name] == pytest.approx([units])
     assert found.covariance[name] == pytest.approx(np.array([[variance]]))
 
 
 def test_without_slopes_rows_say_nothing_of_parameters():
-    found = middle(np.zeros((2, 1)), np.array([0.1, 0.3]), ["torchtitan"])
+    found = middle(np.zeros((2, 1)), np.array([0.1, 0.2]), ["torchtitan"])
     assert found.units["torchtitan"] == pytest.approx([0.0])
-    assert found.covariance["torchtitan"] == pytest.approx(np.array([[1.3904]]))
+    assert found.covariance["torchtitan"] == pytest.approx(np.array([[1.1179]]))
 
 
 def test_what_is_local_says_nothing_of_other_sources():
-    found = middle(np.ones((2, 1)), np.array([0.1, 0.3]), ["torchtitan"], local=True)
+    found = middle(np.ones((2, 1)), np.array([0.1, 0.2]), ["torchtitan"], local=True)
     assert found.units["torchtitan"] == pytest.approx([0.0])
-    assert found.covariance["torchtitan"] == pytest.approx(np.array([[0.25]]))
+    assert found.covariance["torchtitan"] == pytest.approx(np.array([[0.04]]))
 
 
 def test_a_model_far_from_all_others_counts_less():
     near = middle(np.ones((2, 1)), np.array([0.0, 0.3]), ["jax"]).units["jax"]
     far = middle(np.ones((2, 1)), np.array([0.0, 3.0]), ["jax"]).units["jax"]
     assert 0.0 < far < 10 * near
+
+
+def test_a_source_far_from_all_others_has_a_wider_spread():
+    """0.3 where 0.013225 is open, seen next to six rows as far off as stated; one that is near keeps its own."""
+    slopes, target = np.zeros((2, 1)), np.array([0.0, 0.3])
+    found = with_source_spread(two_sources(), slopes, target, is_local=np.array([False]))
+    assert found.spread == pytest.approx([1.0, np.sqrt((0.09 / 0.013225 + 6) / 7)])
 
 
 def test_the_interval_grows_with_the_distance_from_what_was_measured(data_dir):

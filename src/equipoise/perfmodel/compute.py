@@ -30,9 +30,12 @@ NF4_BYTES = (4 + 0.127) / 8
 # frozen weights do not need.
 BACKWARD_PER_FORWARD = 2.0
 FROZEN_BACKWARD_PER_FORWARD = 1.0
-# Products of an adapter: two forward; back, the gradients of two inputs and of two weights (Hu et al. 2021,
-# equation 3).
-_ADAPTER_KERNELS, _ADAPTER_BACKWARD_KERNELS = 2.0, 4.0
+# Of an adapter: two products forward; back, those of the gradients of two inputs and of two weights (Hu et
+# al. 2021, equation 3). Both ways its two matrices, of 32 bits, are cast first (unsloth/kernels: utils.py,
+# fast_lora.py).
+_ADAPTER_KERNELS, _ADAPTER_BACKWARD_KERNELS = 4.0, 6.0
+# Of a frozen matrix in 4 bits, each time it is used: its scales, their offset, its values.
+_UNPACKING_KERNELS = 3.0
 # Of queries, keys and values.
 _QUERY_VALUE_SHARE = 2 / 3
 # Fused attention computes its scores again: five products for two (Dao et al. 2022, appendix B).
@@ -263,12 +266,14 @@ def _attention_s(
     sharded = tokens_per_rank(load, grid) / grid.tp
     # Blocks on the diagonal of a causal mask are half empty: the shorter the sequence, the more of all.
     lost = parameters.attention_half_tokens * np.greater(load.score_flop, 0)
-    held = load.sequence / grid.cp
+    # With heads exchanged for tokens a rank attends to whole sequences.
+    pieces = np.where(grid.ulysses > 0, 1.0, grid.cp) if np.any(grid.ulysses > 0) else grid.cp
+    held = load.sequence / pieces
     kernels = parameters.asynchronous_attention**machine.asynchronous_products
     reached = np.minimum(parameters.attention_fraction * kernels, 1.0) * (held / (held + lost))
     rate = wide * (reached / parameters.product_fraction)
-    if np.any(grid.cp > 1):
-        rate = rate * np.where(grid.cp > 1, parameters.split_attention, 1.0)
+    if np.any(pieces > 1):
+        rate = rate * np.where(pieces > 1, parameters.split_attention, 1.0)
     # What casts scores to fp32 for softmax moves as much of them in any precision.
     wider = value_bytes(grid) / 2
     uncompiled = np.maximum(wider, parameters.eager_score_traffic)
@@ -335,9 +340,10 @@ def _host_s(load: Load, grid: StrategyGrid, parameters: Parameters) -> Numbers:
 def _adapter_kernels(load: Load, grid: StrategyGrid, parameters: Parameters) -> Numbers:
     """Kernels that training adapters launches more, a layer: forward, back and again; 0 where all is trained.
 
-    Assumes that frozen matrices launch no product for their weights' gradients, and that what scales and adds
-    an adapter's result is part of a product.
-    Source: Hu et al. 2021, equation 3, and its derivatives.
+    Assumes that frozen matrices launch no product for their weights' gradients, that what scales and adds an
+    adapter's result is part of a product, and that its two matrices, of 32 bits, are cast before each use.
+    Source: Hu et al. 2021, equation 3, and its derivatives; unsloth/kernels/utils.py (matmul_lora,
+    fast_dequantize).
     """
     frozen = grid.trained != FULL_TRAINING
     layers = grid.adapted_layers
@@ -345,7 +351,8 @@ def _adapter_kernels(load: Load, grid: StrategyGrid, parameters: Parameters) -> 
     adapted = frozen * (of_attention * load.num_adapted + (layers == ALL_LINEAR) * load.num_linear_adapted)
     again = (grid.recompute == RECOMPUTE_FULL) * parameters.recompute_share
     more = adapted * (_ADAPTER_KERNELS * (1 + again) + _ADAPTER_BACKWARD_KERNELS)
-    return np.asarray(more - frozen * (load.num_adapted + load.num_linear_adapted))
+    unpacked = (grid.trained == _QLORA) * _UNPACKING_KERNELS * (2 + again)
+    return np.asarray(more + (unpacked - frozen) * (load.num_adapted + load.num_linear_adapted))
 
 
 def head_time_s(load: Load, machine: Machine, grid: StrategyGrid, parameters: Parameters) -> Numbers:

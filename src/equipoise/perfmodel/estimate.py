@@ -16,6 +16,7 @@ from equipoise.perfmodel.collectives import (
 )
 from equipoise.perfmodel.compute import (
     BACKWARD_PER_FORWARD,
+    EAGER,
     FROZEN_BACKWARD_PER_FORWARD,
     FULL_TRAINING,
     NF4_BYTES,
@@ -52,6 +53,8 @@ from equipoise.spec.strategy import WEIGHTS_SHARDED
 
 # Forward, again for the way back, and the gradients of both on their way home.
 _CP_PASSES = 3
+# Of what is exchanged for attention by heads: forward, and the gradients of it.
+_ULYSSES_PASSES = 2
 # To the experts and back again, on each pass.
 _EP_TRIPS_PER_PASS = 2
 # Of a layer's weights with ZeRO-3: gathered forward, gathered back, gradients scattered.
@@ -143,8 +146,11 @@ def cp_layer_s(
     """Exposed seconds of a layer's keys and values for one micro-batch; 0 where cp is 1.
 
     overlapped_s: of the layer's own work.
-    Assumes every rank receives all keys of its sequences.
-    Source: Liu et al. 2023 (ring attention); Llama team 2024, section 3.3.2 (gathered keys and values).
+    Assumes every rank receives all keys of its sequences, while it attends to those that it has. With
+    `ulysses` it has nothing to do before queries, keys and values of its heads are there, and after attention
+    before its tokens are back, so all of that shows.
+    Source: Liu et al. 2023 (ring attention); Llama team 2024, section 3.3.2 (gathered keys and values);
+    Jacobs et al. 2023 (DeepSpeed-Ulysses), section 3.1.
     """
     if not np.any(grid.cp > 1):
         return np.zeros(())
@@ -155,9 +161,26 @@ def cp_layer_s(
         * load.kv_bytes
         / np.minimum(grid.tp, np.maximum(load.kv_heads, 1.0))
     )
-    passes = _CP_PASSES + (grid.recompute == RECOMPUTE_FULL)
-    traffic = passes * all_gather_s(payload, ranks, machine.wires, parameters.collective)
-    return exposed_s(np.asarray(traffic), overlapped_s, parameters.cp_overlap)
+    again = grid.recompute == RECOMPUTE_FULL
+    traffic = (_CP_PASSES + again) * all_gather_s(payload, ranks, machine.wires, parameters.collective)
+    exposed = exposed_s(np.asarray(traffic), overlapped_s, parameters.cp_overlap)
+    if not np.any(grid.ulysses > 0):
+        return exposed
+    exchanged = tokens_per_rank(load, grid) * ulysses_bytes(load, grid)
+    trips = (_ULYSSES_PASSES + again) * all_to_all_s(exchanged, ranks, machine.wires, parameters.collective)
+    return np.asarray(np.where(grid.ulysses > 0, trips, exposed))
+
+
+def ulysses_bytes(load: Load, grid: StrategyGrid) -> Numbers:
+    """Bytes of a token that a rank of the context axis exchanges, forward: queries, keys, values and results.
+
+    Assumes heads of one width, and that heads of keys are copied where there are fewer than ranks.
+    Source: Jacobs et al. 2023, section 3.2 (4 N h / P with as many heads of keys as of queries);
+    deepspeed/sequence/layer.py.
+    """
+    kv_heads = np.maximum(load.kv_heads, 1.0)
+    copies = np.maximum(1.0, grid.tp * grid.cp / kv_heads)
+    return np.asarray(load.kv_bytes / grid.tp * (load.heads / kv_heads + copies))
 
 
 def token_destinations(load: Load, places: Floats) -> Numbers:
@@ -269,10 +292,11 @@ def dp_shard_s(
 
     overlapped_s: the layer's own time, during which the next layer's weights travel. 0 below zero_stage 3,
     and in a pipeline, whose weights and gradients travel once a step (`dp_gradient_s`).
-    Assumes software from before fused attention gathers tensor by tensor, copies each byte once more, hides
-    nothing of it, and lets go what is recomputed before it gathers it again for the way back.
+    Assumes that software from before fused attention which runs as written gathers tensor by tensor, copies
+    each byte once more, hides nothing of it, and lets go what is recomputed before it gathers it again for
+    the way back; XLA gathers ahead of what it compiled, whatever it makes of attention.
     Source: Zhao et al. 2023 (FSDP): two gathers and one scatter a layer, the next layer prefetched; DeepSpeed
-    ZeRO-3 of 2021, whose hooks gather before each use of a module.
+    ZeRO-3 of 2021, whose hooks gather before each use of a module; XLA's latency-hiding scheduler.
     """
     is_sharded = grid.held_stage >= WEIGHTS_SHARDED
     if not np.any(is_sharded):
@@ -294,7 +318,7 @@ def dp_shard_s(
         traffic = traffic + gathers * all_gather_s(weights, ranks, wires, links)
         traffic = traffic + scatters * reduce_scatter_s(weights, ranks, wires, links)
     exposed = exposed_s(np.asarray(traffic), overlapped_s, parameters.shard_overlap)
-    singly = grid.fused_attention <= 0
+    singly = (grid.fused_attention <= 0) & (grid.implementation == EAGER)
     if np.any(singly):
         copied = payload / (machine.memory_byte_per_s * parameters.memory_fraction)
         parts = _tensor_by_tensor_s(dense_ranks, machine, parameters)

@@ -66,6 +66,7 @@ class StrategyGrid(Struct, frozen=True, kw_only=True):
     whole_gradients: Numbers
     gradient_copies: Numbers
     dp_replicate: Numbers
+    ulysses: Numbers
     interleave: Numbers
     schedule: Codes
     sequence_parallel: Numbers

@@ -28,6 +28,7 @@ AXES = ("dp", "tp", "pp", "cp", "ep")
 # Layout: how ranks share samples out. Layer: what changes a layer's time. State: what does not.
 LAYOUT_OPTIONS = (*AXES, "dp_replicate", "microbatch_samples", "global_batch_samples")
 LAYER_OPTIONS = (
+    "ulysses",
     "sequence_parallel",
     "tp_overlap",
     "recompute",
@@ -57,6 +58,7 @@ STATE_OPTIONS = (
 # What a search tries by default: what leaves the trained model as it is, all on the accelerator.
 # Attention and loss are fused and layers compiled: each is only ever faster, and neither changes a result.
 USUAL: Mapping[str, tuple[Value, ...]] = {
+    "ulysses": (False,),
     "sequence_parallel": (False, True),
     "tp_overlap": (False, True),
     "recompute": RECOMPUTES,
@@ -225,6 +227,21 @@ def _dual_fault(schedule: str, *, pp: int, interleave: int, num_microbatches: in
     return None
 
 
+def head_fault(limits: Limits, *, tp: int, cp: int, ulysses: bool) -> str | None:
+    """Why exchanging heads for tokens over the context axis is illegal.
+
+    Source: Jacobs et al. 2023 (DeepSpeed-Ulysses), section 3.1: a rank attends to whole sequences of its
+    heads; deepspeed/sequence/layer.py: keys and values of fewer heads are copied.
+    """
+    if not ulysses:
+        return None
+    if cp == 1:
+        return "ulysses needs cp above 1"
+    if limits.heads % (tp * cp):
+        return f"ulysses needs tp x cp to divide heads={limits.heads}"
+    return None
+
+
 def split_fault(limits: Limits, *, tp: int, cp: int, sequence_parallel: bool, tp_overlap: bool) -> str | None:
     """Why splitting activations along the sequence is illegal.
 
@@ -378,12 +395,16 @@ class LegalCombinations(Struct, frozen=True, kw_only=True):
         self.known[key] = LegalValues(key=key, allowed=one, reason=reason)
 
     def _layer_fault(self, chosen: dict[str, Any], *, tp: int, cp: int) -> str | None:
-        return precision_fault(self.limits, chosen["precision"]) or split_fault(
-            self.limits,
-            tp=tp,
-            cp=cp,
-            sequence_parallel=chosen["sequence_parallel"],
-            tp_overlap=chosen["tp_overlap"],
+        return (
+            precision_fault(self.limits, chosen["precision"])
+            or head_fault(self.limits, tp=tp, cp=cp, ulysses=chosen["ulysses"])
+            or split_fault(
+                self.limits,
+                tp=tp,
+                cp=cp,
+                sequence_parallel=chosen["sequence_parallel"],
+                tp_overlap=chosen["tp_overlap"],
+            )
         )
 
     def _state_fault(self, chosen: dict[str, Any], *, tp: int, pp: int, ranks: int) -> str | None:

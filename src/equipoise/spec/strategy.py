@@ -102,6 +102,8 @@ class Strategy(Struct, frozen=True, kw_only=True):
     dp_replicate: groups of dp ranks that each hold one sharded copy, and sum gradients between them: 1 shards
     over all of dp (hybrid sharding: HSDP, MiCS; Megatron-Core's instances of the distributed optimizer).
     microbatch_samples: samples a dp rank takes at a time; global_batch_samples: of one step over all ranks.
+    ulysses: ranks of cp exchange heads for tokens before attention and back after it (all-to-all), in place
+    of passing keys and values round.
     interleave: layer chunks each pipeline rank holds (virtual pipeline stages).
     schedule: of the pipeline: one forward and one back in turn; or micro-batches from both ends, the forward
     pass of one overlapped with the way back of another (DualPipe: two stages a rank; V: two halves of one).
@@ -131,6 +133,7 @@ class Strategy(Struct, frozen=True, kw_only=True):
     whole_gradients: bool = False
     gradient_copies: bool = False
     dp_replicate: int = 1
+    ulysses: bool = False
     interleave: int = 1
     schedule: Schedule = "1f1b"
     sequence_parallel: bool = False
@@ -261,6 +264,7 @@ _GUESSES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "interleave": ("vpp", "virtual_pipeline", "virtual_pipeline_stages", "num_model_chunks"),
     "sequence_parallel": ("sp",),
+    "ulysses": ("ulysses_sequence_parallel", "sequence_parallel_size", "sequence_parallel_degree"),
     "recompute": (
         *("checkpointing", "activation_checkpointing", "gradient_checkpointing", "recomputation", "remat"),
         *("activation_checkpoint", "gradient_checkpoint", "activation_recompute"),

@@ -264,6 +264,7 @@ class StrategyWords(Struct, frozen=True, kw_only=True):
     shard_group: int | None
     is_interleaved: bool
     interleave: int | None
+    exchanges_heads: bool
     splits_sequences: bool | None
     tp_overlap: bool
     implementation: Implementation
@@ -329,6 +330,7 @@ def strategy_words(
         shard_group=group,
         is_interleaved=interleaved,
         interleave=chunks,
+        exchanges_heads=_has(text, "ulysses"),
         # torchtitan's plan for tensor parallelism always splits sequences between its blocks.
         splits_sequences=True if splits is None and (nemo or tensor_titan) else splits,
         tp_overlap=nemo or _has(text, r"async[- ]?tp|tp[-_ ]overlap|tp[-_ ]comm[-_ ]overlap"),
@@ -486,6 +488,7 @@ def strategy_of(
         gradient_copies=words.copies_gradients and words.zero_stage > 0 and not words.is_narrow,
         whole_gradients=_adds_up_whole(words, pp=pp, num_microbatches=whole // (dp * micro)),
         dp_replicate=groups,
+        ulysses=words.exchanges_heads and cp > 1,
         interleave=_chunks(words, pp=pp, layers=layers, notes=notes),
         sequence_parallel=bool(words.splits_sequences) and tp > 1,
         tp_overlap=words.tp_overlap and tp > 1,
