@@ -258,6 +258,7 @@ class StrategyWords(Struct, frozen=True, kw_only=True):
     precision: Precision | None
     recompute: Recompute
     chunks_loss: bool
+    is_loss_plain: bool
     zero_stage: int
     adds_up_whole: bool
     copies_gradients: bool
@@ -320,6 +321,7 @@ def strategy_words(
         precision=_precision(precision, text),
         recompute=_recompute(recompute, text),
         chunks_loss=_has(text, _CHUNKED_LOSS),
+        is_loss_plain=_has(text, "plain loss"),
         # Megatron-Bridge's recipes use the distributed optimizer, and with tensor parallelism split sequences
         # and overlap its collectives: github.com/NVIDIA-NeMo/Megatron-Bridge, docs/training and
         # scripts/performance.
@@ -484,14 +486,15 @@ def strategy_of(
         ep=ep,
         zero_stage=words.zero_stage,
         gradient_copies=words.copies_gradients and words.zero_stage > 0 and not words.is_narrow,
-        whole_gradients=_adds_up_whole(words, pp=pp, num_microbatches=whole // (dp * micro)),
+        whole_gradients=_adds_up_whole(words, ranks=dp * cp, pp=pp, num_microbatches=whole // (dp * micro)),
         dp_replicate=groups,
         interleave=_chunks(words, pp=pp, layers=layers, notes=notes),
         sequence_parallel=bool(words.splits_sequences) and tp > 1,
         tp_overlap=words.tp_overlap and tp > 1,
         fused_attention=_fuses_attention(row, words, chip_year),
-        fused_loss=_FP32_LOGITS.search(stated(row, "source")) is None,
+        fused_loss=not any(_FP32_LOGITS.search(stated(row, name)) for name in ("source", "parallel_config")),
         chunked_loss=words.chunks_loss,
+        plain_loss=words.is_loss_plain,
         recompute=words.recompute,
         precision=words.precision or "bf16",
         implementation=words.implementation,
@@ -506,9 +509,9 @@ def strategy_of(
     return found, tuple(notes)
 
 
-def _adds_up_whole(words: StrategyWords, *, pp: int, num_microbatches: int) -> bool:
-    """Whether several micro-batches add to gradients that are sharded only then."""
-    sharded = words.zero_stage >= GRADIENTS_SHARDED and pp == 1
+def _adds_up_whole(words: StrategyWords, *, ranks: int, pp: int, num_microbatches: int) -> bool:
+    """Whether several micro-batches add to gradients that are sharded, among several ranks, only then."""
+    sharded = words.zero_stage >= GRADIENTS_SHARDED and pp == 1 and ranks > 1
     return words.adds_up_whole and sharded and num_microbatches > 1
 
 
@@ -584,7 +587,7 @@ _UNFUSED = re.compile(r"\bngc\b|fused[-_ ]attention=(?:no|false|0)", re.IGNORECA
 _UNFUSED_AT_FIRST = re.compile(r"megatron(?![- ](?:bridge|core|fsdp))|turing|deepspeed", re.IGNORECASE)
 
 # torchtitan left its loss uncompiled until 2025 (train.py: "compiling loss function causes CUDA errors").
-_FP32_LOGITS = re.compile(r"torchtitan\b.*_2024\d\d_", re.IGNORECASE)
+_FP32_LOGITS = re.compile(r"torchtitan\b.*_2024\d\d_|\bfp32 logits\b", re.IGNORECASE)
 
 
 def _fuses_attention(row: TextRow, words: StrategyWords, chip_year: int | None) -> bool:
