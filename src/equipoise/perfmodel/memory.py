@@ -272,11 +272,12 @@ def _twofold_bytes(grid: StrategyGrid, by_stage: Sequence[Numbers]) -> Numbers:
     Assumes that fp32 copies are of what the optimizer steps: a rank's share, made of a flat copy in 16 bits;
     of a pipeline in bf16, whose micro-batches add up in fp32, all; where weights are sharded, nothing is left
     of 16 bits.
-    Source: DeepSpeed, stage_1_and_2.py (`step` flattens `averaged_gradients` and widens that) and
+    Source: Megatron-LM, docs, distributed optimizer (fp16 weights and gradients: 20 bytes); DeepSpeed, stage_1_and_2.py (`step` flattens `averaged_gradients` and widens that) and
     bf16_optimizer.py (fp32_groups_gradients); `estimate_zero2_model_states_mem_needs`: 4 + 16 / n bytes a
     weight without the flat copy, and of `estimate_zero3_model_states_mem_needs` 18 / n.
     """
-    shared = 2.0 * by_stage[1] + 6.0 * by_stage[0]
+    flat = np.where(grid.zero_stage > 0, 2.0, 0.0)
+    shared = 2.0 * by_stage[1] + (flat + 4.0) * by_stage[0]
     of_pipeline = (grid.pp > 1) & (grid.precision != _FP16)
     unsharded = np.where(of_pipeline, 6.0 * by_stage[1], shared)
     return np.asarray(np.where(grid.held_stage >= WEIGHTS_SHARDED, 4.0 * by_stage[2], unsharded))
@@ -364,12 +365,23 @@ def activation_bytes(load: Load, grid: StrategyGrid, host_bytes: Numbers | float
     layers = (load.layers / grid.pp) * kept.chosen
     # Few of these arrays are as large as the mesh: only the last line's.
     last = layers if not np.any(grid.schedule) else np.where(more > 0, layers * alive, layers)
-    first = layers * (alive * early)
+    first = layers * (alive * early) + _held_outputs(load, grid, alive)
     if np.any(grid.activation_offload > 0):
         here = np.where(grid.activation_offload > 0, _TRAVELLING * kept.chosen, np.inf)
         last, first = (np.minimum(each, np.maximum(here, each - host_bytes)) for each in (last, first))
     with_loss = last + (np.maximum(loss, at_work) + gathered)
     return np.asarray(np.maximum(first + (at_work + gathered), with_loss))
+
+
+def _held_outputs(load: Load, grid: StrategyGrid, alive: Numbers) -> Numbers:
+    """Bytes of a pipeline stage's outputs that wait for their way back, where code runs as it was written.
+
+    Source: DeepSpeed, pipe/engine.py (pipe_buffers['outputs']); Megatron-Core frees them once they are sent
+    (deallocate_pipeline_outputs).
+    """
+    split = np.where(grid.sequence_parallel > 0, grid.tp, 1.0)
+    output = tokens_per_rank(load, grid) * (load.boundary_bytes * value_bytes(grid) / 2) / split
+    return np.asarray(np.where((grid.pp > 1) & (grid.implementation == EAGER), alive * output, 0.0))
 
 
 def _gathered_bytes(load: Load, grid: StrategyGrid, per_rank: Shards) -> Numbers:

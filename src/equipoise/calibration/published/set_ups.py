@@ -251,7 +251,7 @@ class StrategyWords(Struct, frozen=True, kw_only=True):
     shard_group: ranks over which states are sharded, where that is not all of dp. is_interleaved: several
     chunks a pipeline rank, their number perhaps unsaid. splits_sequences: of tensor parallelism. framework:
     whose defaults hold. adds_up_whole: gradients of micro-batches, before they are sharded.
-    copies_gradients: into fp32, next to those of 16 bits. is_narrow: weights, gradients and moments have no
+    copies_gradients: the software that copies them into fp32, next to those of 16 bits. is_narrow: weights, gradients and moments have no
     copies in fp32. rank, targets: of adapters.
     """
 
@@ -261,7 +261,7 @@ class StrategyWords(Struct, frozen=True, kw_only=True):
     is_loss_plain: bool
     zero_stage: int
     adds_up_whole: bool
-    copies_gradients: bool
+    copies_gradients: str | None
     shard_group: int | None
     is_interleaved: bool
     interleave: int | None
@@ -292,6 +292,7 @@ _EIGHT_BIT_ADAM = r"8[- ]?bit[- ](?:paged[- ])?(?:adamw?|optimi[sz]er)|adamw?[-_
 # torchtune converts the whole model to bf16 ("dtype: bf16" of its recipes).
 _NARROW_STATES = r"torchtune|pure[- ](?:bf16|fp16)|(?:bf16|16)-true|gradients and adamw? in (?:bf16|fp16)"
 _WHOLE_GRADIENTS = r"no_sync|gradients? (?:reduced|synchroni[sz]ed|synced) once a step"
+_COPYING = ("deepspeed", "megatron")
 _RECOMPUTE_WORDS = (
     r"(?P<how>full|selective|no|without)[ -]+(?:activation[ -]+)?(?:recompute|recomputation|checkpointing|ac)"
 )
@@ -327,7 +328,7 @@ def strategy_words(
         # scripts/performance.
         zero_stage=max(stage, 1) if nemo else stage,
         adds_up_whole=_has(text, _WHOLE_GRADIENTS),
-        copies_gradients=_has(text, "deepspeed"),
+        copies_gradients=next((each for each in _COPYING if _has(text, each)), None),
         shard_group=group,
         is_interleaved=interleaved,
         interleave=chunks,
@@ -485,7 +486,7 @@ def strategy_of(
         cp=cp,
         ep=ep,
         zero_stage=words.zero_stage,
-        gradient_copies=words.copies_gradients and words.zero_stage > 0 and not words.is_narrow,
+        gradient_copies=_copies_gradients(words),
         whole_gradients=_adds_up_whole(words, ranks=dp * cp, pp=pp, num_microbatches=whole // (dp * micro)),
         dp_replicate=groups,
         interleave=_chunks(words, pp=pp, layers=layers, notes=notes),
@@ -507,6 +508,14 @@ def strategy_of(
         lora_targets="usual" if words.trained == "full" else words.targets,
     )
     return found, tuple(notes)
+
+
+def _copies_gradients(words: StrategyWords) -> bool:
+    """Whether gradients of 16 bits have copies in fp32: DeepSpeed's of sharded states, and Megatron's in fp16
+    (FP16_Optimizer and Float16OptimizerWithFloat16Params; in bf16 its gradients are fp32 at once).
+    """
+    copied = words.zero_stage > 0 if words.copies_gradients == "deepspeed" else words.precision == "fp16"
+    return words.copies_gradients is not None and copied and not words.is_narrow
 
 
 def _adds_up_whole(words: StrategyWords, *, ranks: int, pp: int, num_microbatches: int) -> bool:
