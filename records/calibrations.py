@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from msgspec import to_builtins
 from memory_record import memory_document
+from msgspec import to_builtins
 from software_fit import software_document
 from step_table import steps_document
 from submitters import submitter_spread

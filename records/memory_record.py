@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 from step_table import source_of
 
-from equipoise.calibration.profiles import MEMORY
 from equipoise.calibration.published import published_steps, rows_of_table
 from equipoise.calibration.published.executions import chosen, software_of, with_executions
 from equipoise.calibration.step_rows import refusal, step_rows
@@ -15,8 +14,8 @@ from equipoise.perfmodel.parameters import Parameters
 
 
 def memory_document() -> Mapping[str, Any]:
-    """How far |log(stated / predicted)| goes in so many cases as LEVEL says, as standard deviations: by software,
-    and of all, each source counted once.
+    """How far |log(stated / predicted)| goes at LEVEL, as standard deviations: by software, and of all, each
+    source counted once.
 
     No parameter of memory was fitted, so that none of these errors is of a row that was fitted to.
     """

@@ -386,8 +386,8 @@ def _token_rate(inputs: Inputs, batch: int | None, step_s: Interval | None, size
     return batch * tokens / (step_s.value * size)
 
 
-# What devices report over the 1e9 bytes of their datasheets, by nvidia-smi in MiB: A100 81,251 of 80 GB, H100 81,559,
-# V100 16,160 of 16, RTX 4090 24,564 of 24: 1.06 to 1.07.
+# What devices report over the 1e9 bytes of their datasheets, by nvidia-smi in MiB: A100 81,251 of 80 GB, H100
+# 81,559, V100 16,160 of 16, RTX 4090 24,564 of 24: 1.06 to 1.07.
 _REPORTED_MEMORY: Final = 1.06
 
 

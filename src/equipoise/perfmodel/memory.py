@@ -272,9 +272,10 @@ def _twofold_bytes(grid: StrategyGrid, by_stage: Sequence[Numbers]) -> Numbers:
     Assumes that fp32 copies are of what the optimizer steps: a rank's share, made of a flat copy in 16 bits;
     of a pipeline in bf16, whose micro-batches add up in fp32, all; where weights are sharded, nothing is left
     of 16 bits.
-    Source: Megatron-LM, docs, distributed optimizer (fp16 weights and gradients: 20 bytes); DeepSpeed, stage_1_and_2.py (`step` flattens `averaged_gradients` and widens that) and
-    bf16_optimizer.py (fp32_groups_gradients); `estimate_zero2_model_states_mem_needs`: 4 + 16 / n bytes a
-    weight without the flat copy, and of `estimate_zero3_model_states_mem_needs` 18 / n.
+    Source: Megatron-LM, docs, distributed optimizer (fp16 weights and gradients: 20 bytes a weight);
+    DeepSpeed, stage_1_and_2.py (`step` flattens `averaged_gradients` and widens that) and bf16_optimizer.py
+    (fp32_groups_gradients); `estimate_zero2_model_states_mem_needs`: 4 + 16 / n bytes a weight without the
+    flat copy, and of `estimate_zero3_model_states_mem_needs` 18 / n.
     """
     flat = np.where(grid.zero_stage > 0, 2.0, 0.0)
     shared = 2.0 * by_stage[1] + (flat + 4.0) * by_stage[0]

@@ -251,8 +251,8 @@ class StrategyWords(Struct, frozen=True, kw_only=True):
     shard_group: ranks over which states are sharded, where that is not all of dp. is_interleaved: several
     chunks a pipeline rank, their number perhaps unsaid. splits_sequences: of tensor parallelism. framework:
     whose defaults hold. adds_up_whole: gradients of micro-batches, before they are sharded.
-    copies_gradients: the software that copies them into fp32, next to those of 16 bits. is_narrow: weights, gradients and moments have no
-    copies in fp32. rank, targets: of adapters.
+    copies_gradients: the software that copies them into fp32, next to those of 16 bits. is_narrow: weights,
+    gradients and moments have no copies in fp32. rank, targets: of adapters.
     """
 
     precision: Precision | None
