@@ -542,6 +542,8 @@ def test_memory_is_read_as_its_source_counts_it(read, source, counted, num_bytes
         ({"parallel_config": "Megatron-LM", "precision": "fp16"}, True),
         ({"parallel_config": "Megatron-LM", "precision": "bf16"}, False),
         ({"parallel_config": "DeepSpeed ZeRO-1", "precision": "bf16"}, True),
+        ({"parallel_config": "Megatron-DeepSpeed 3D", "precision": "fp16"}, True),
+        ({"parallel_config": "Megatron-DeepSpeed 3D", "precision": "bf16"}, False),
         ({"parallel_config": "PyTorch DDP", "precision": "fp16"}, False),
     ],
 )

@@ -78,7 +78,7 @@ class StepRows(Struct, frozen=True, kw_only=True):
 
         counted: of each row; None is reserved, which most tools print.
         """
-        found = memory(self.load, self.grid, parameters)
+        found = memory(self.load, self.grid, parameters, peer_ranks=self.machine.peer_ranks)
         ways = {"allocated": found.allocated, "reserved": found.reserved, "device": found.needed}
         whole = {how: np.broadcast_to(each, np.shape(self.grid.dp)) for how, each in ways.items()}
         return np.array([whole[how or "reserved"][at] for at, how in enumerate(counted)], dtype=float)

@@ -189,9 +189,14 @@ class HeldMemory(Struct, frozen=True, kw_only=True):
 
 
 def memory(
-    load: Load, grid: StrategyGrid, parameters: Parameters, *, host_bytes: Numbers | float = np.inf
+    load: Load,
+    grid: StrategyGrid,
+    parameters: Parameters,
+    *,
+    host_bytes: Numbers | float = np.inf,
+    peer_ranks: Numbers | float = np.inf,
 ) -> RankMemory:
-    """Bytes by kind on the fullest rank, whose host has room for so many.
+    """Bytes by kind on the fullest rank, whose host has room for so many. peer_ranks: as `Machine` has it.
 
     Assumes 1F1B: the first stage keeps min(micro-batches, pp) of them alive, interleaving (1 + (pp - 1) / (pp
     v)) as many; ZeRO shards optimizer states, gradients and weights in this order, and a pipeline holds the
@@ -208,7 +213,7 @@ def memory(
         optimizer=held.optimizer,
         activations=activations,
         buffers=held.gathered + sent,
-        fixed=np.asarray(parameters.fixed_bytes + communicator_bytes(grid, parameters)),
+        fixed=np.asarray(parameters.fixed_bytes + communicator_bytes(grid, parameters, peer_ranks)),
         reserved=(activations + sent + held.total) * parameters.reserved_slack,
     )
 
@@ -255,14 +260,19 @@ def held_memory(load: Load, grid: StrategyGrid) -> HeldMemory:
     )
 
 
-def communicator_bytes(grid: StrategyGrid, parameters: Parameters) -> Numbers:
+def communicator_bytes(
+    grid: StrategyGrid, parameters: Parameters, peer_ranks: Numbers | float = np.inf
+) -> Numbers:
     """Bytes that communicators have outside of the allocator: one for each axis with several ranks.
 
-    Assumes that beyond two hosts more ranks take no more, and that each axis has a communicator of its own.
-    Source: NVIDIA/nccl, issue 864 ("more communicators = more memory used").
+    Assumes that beyond two hosts more ranks take no more, that each axis has a communicator of its own, and
+    that ranks which only meet in their host have few channels, whose buffers are there.
+    Source: NVIDIA/nccl, issue 864 (memory by communicators and channels, and what links need); NCCL,
+    transport/shm.cc.
     """
     axes = (grid.dp, grid.tp, grid.pp, grid.cp, grid.ep)
-    return np.asarray(parameters.communicator_bytes * sum((axis > 1) * 1.0 for axis in axes))
+    each = parameters.communicator_bytes * np.greater(peer_ranks, 1)
+    return np.asarray(each * sum((axis > 1) * 1.0 for axis in axes))
 
 
 def _twofold_bytes(grid: StrategyGrid, by_stage: Sequence[Numbers]) -> Numbers:
@@ -389,8 +399,10 @@ def _gathered_bytes(load: Load, grid: StrategyGrid, per_rank: Shards) -> Numbers
     """Bytes of what is gathered of weights that lie elsewhere, and lost again within a step.
 
     Assumes that they are gathered two layers at a time, with a layer's gradients and those in fp32 on their
-    way out; tables stay gathered between the two ways, and the output's gradient next to them.
-    Source: PyTorch FSDP2 (fully_shard; the root is not resharded after the way forward).
+    way out; tables stay gathered between the two ways, and the output's gradient next to them, which is no
+    other than the fp32 one where gradients lie whole.
+    Source: PyTorch FSDP2 (fully_shard; the root is not resharded after the way forward; FSDPParam,
+    to_accumulated_grad_if_needed).
     """
     width = value_bytes(grid)
     out = width + 4.0
@@ -399,7 +411,8 @@ def _gathered_bytes(load: Load, grid: StrategyGrid, per_rank: Shards) -> Numbers
     full = grid.trained == _FULL_TRAINING
     # 4-bit weights travel and wait as they are (Answer.AI 2024, FSDP and QLoRA).
     stored = np.where(grid.trained == _QLORA, NF4_BYTES, width)
-    gathered = layer * (_GATHERED * stored + full * out) + tables * (width + full * out / 2)
+    ends = np.where(grid.adds_up_whole, width, out)
+    gathered = layer * (_GATHERED * stored + full * out) + tables * (width + full * ends / 2)
     sharded = (grid.held_stage >= WEIGHTS_SHARDED) & (per_rank.dense_ranks > 1)
     elsewhere = sharded | (grid.offload == _OFFLOAD_ALL)
     return np.asarray(np.where(elsewhere, gathered, 0.0))
@@ -561,7 +574,7 @@ def _split_bytes(load: Load, machine: Machine, parameters: Parameters, group: La
         of_part += sent_bytes(load, mesh)
     return _SplitBytes(
         of_batches=of_batches,
-        of_shares=_of_shares(load, shares.mesh(), parameters),
+        of_shares=_of_shares(load, shares.mesh(), parameters, machine),
         num_layers=np.bincount(layer).tolist(),
         num_states=(np.bincount(state) // len(chunks)).tolist(),
         layer=layer,
@@ -571,9 +584,9 @@ def _split_bytes(load: Load, machine: Machine, parameters: Parameters, group: La
     )
 
 
-def _of_shares(load: Load, mesh: StrategyGrid, parameters: Parameters) -> Numbers:
+def _of_shares(load: Load, mesh: StrategyGrid, parameters: Parameters, machine: Machine) -> Numbers:
     """Bytes of a mesh that no batch changes, in the allocator; as bytes of it, those of communicators too."""
-    outside = communicator_bytes(mesh, parameters) / parameters.reserved_slack
+    outside = communicator_bytes(mesh, parameters, machine.peer_ranks) / parameters.reserved_slack
     return np.asarray(held_memory(load, mesh).total + outside)
 
 

@@ -511,11 +511,13 @@ def strategy_of(
 
 
 def _copies_gradients(words: StrategyWords) -> bool:
-    """Whether gradients of 16 bits have copies in fp32: DeepSpeed's of sharded states, and Megatron's in fp16
-    (FP16_Optimizer and Float16OptimizerWithFloat16Params; in bf16 its gradients are fp32 at once).
+    """Whether gradients of 16 bits have copies in fp32: DeepSpeed's of sharded states; in fp16 also those of
+    unsharded ones (fp16/fused_optimizer.py, `step`), and Megatron's (Float16OptimizerWithFloat16Params; in
+    bf16 its gradients are fp32 at once).
     """
-    copied = words.zero_stage > 0 if words.copies_gradients == "deepspeed" else words.precision == "fp16"
-    return words.copies_gradients is not None and copied and not words.is_narrow
+    sharded = words.copies_gradients == "deepspeed" and words.zero_stage > 0
+    copied = words.copies_gradients is not None and (sharded or words.precision == "fp16")
+    return copied and not words.is_narrow
 
 
 def _adds_up_whole(words: StrategyWords, *, ranks: int, pp: int, num_microbatches: int) -> bool:
