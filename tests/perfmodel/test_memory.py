@@ -194,6 +194,32 @@ def test_a_plain_loss_has_all_logits_on_every_tensor_rank(axes, measured_gib):
     assert bytes_of(headless, replace(alone, chunked_loss=True), "activations") < logits / 4
 
 
+@pytest.mark.truth
+@pytest.mark.parametrize("is_plain", [True, False])
+def test_losses_as_written_take_what_torch_s_own_tracker_counts(is_plain):
+    """Bytes a logit at the fullest moment, from torch's memory tracker: logits in 16 bits, or widened ones whose
+    narrow ones the model has returned.
+    """
+    torch = pytest.importorskip("torch")
+    trackers = pytest.importorskip("torch.distributed._tools.mem_tracker")
+    fake = pytest.importorskip("torch._subclasses.fake_tensor")
+    tokens, words = 4096, 16384
+    with fake.FakeTensorMode():
+        head = torch.nn.Linear(8, words, bias=False, dtype=torch.bfloat16)
+        hidden = torch.randn(tokens, 8, dtype=torch.bfloat16, requires_grad=True)
+        targets = torch.randint(0, words, (tokens,))
+        tracker = trackers.MemTracker()
+        tracker.track_external(head, hidden, targets)
+        with tracker:
+            logits = head(hidden)
+            torch.nn.functional.cross_entropy(logits if is_plain else logits.float(), targets).backward()
+    (found,) = tracker.get_tracker_snapshot("peak").values()
+    headless = replace(LLAMA, layers=0.0, gradient_bytes=0.0, kept_whole_bytes=0.0, kept_shared_bytes=0.0)
+    one = Strategy(global_batch_samples=1, implementation="eager", plain_loss=is_plain)
+    predicted = bytes_of(headless, one, "activations") / (2048 * 128256)
+    assert predicted == pytest.approx(found["Total"] / (tokens * words), rel=0.01)
+
+
 def test_a_stage_holds_its_outputs_until_their_way_back_in_code_as_written():
     """DeepSpeed's pipe_buffers: of four micro-batches of 2,048 tokens under way, 4,096 values of 2 bytes each."""
     without_loss = replace(LLAMA, kept_loss_bytes=0.0, kept_fused_loss_bytes=0.0, logits_bytes=0.0)
