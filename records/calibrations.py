@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from memory_record import memory_document
 from msgspec import to_builtins
 from software_fit import software_document
 from step_table import steps_document
@@ -23,6 +24,7 @@ from written import write_record
 from equipoise.calibration.advice_backtest import HeldOutAdvice, advice_errors, held_out_advice
 from equipoise.calibration.curves import FORECAST, PUBLISHED, BacktestSummary, shipped_forecasts
 from equipoise.calibration.forecasts import TRENDS, fingerprint, growth_stretches, results_of
+from equipoise.calibration.profiles import MEMORY
 from equipoise.calibration.profiles import NAME as PROFILES
 from equipoise.runs import embedded
 from equipoise.scaling import backtest as scaling
@@ -99,6 +101,7 @@ def _advice() -> Mapping[str, Any]:
 RECORDS: Mapping[str, tuple[str, Callable[[], Mapping[str, Any]]]] = {
     "software": (PROFILES, _software),
     "steps": ("published_steps.json", _steps),
+    "memory": (MEMORY, memory_document),
     "forecast": (FORECAST, forecast_document),
     "trends": (TRENDS, trends_document),
     "advice": (PUBLISHED, _advice),

@@ -74,7 +74,7 @@ _JITTER = 1e-8  # of a covariance, so that rounding leaves it positive
 _NUM_PASSES = 4
 _DAMPING = 0.7
 # Memory is no part of a time.
-_OF_MEMORY = ("fixed_bytes", "activation_slack", "reserved_slack")
+_OF_MEMORY = ("fixed_bytes", "communicator_bytes", "activation_slack", "reserved_slack")
 _MOVED = tuple(each for each in PRIORS if each.name not in _OF_MEMORY)
 _NAMES = tuple(each.name for each in _MOVED)
 _PRIOR_LOG_SD = np.array([each.log_sd for each in _MOVED])

@@ -134,6 +134,7 @@ def table_row(row: PublishedRow, *, execution: str, reason: str | None) -> dict[
         "tokens_per_s_per_accelerator": _tokens_per_s(row, step_s),
         "mfu": _mfu(row, step_s),
         "memory_bytes": row.memory_bytes,
+        "memory_counted": row.memory_counted,
         "assumed": "; ".join(row.notes) or None,
         "reason": reason,
         **{name: row.cells.get(name, "").strip() or None for name in FILE_COLUMNS},

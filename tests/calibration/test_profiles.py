@@ -7,10 +7,11 @@ import pytest
 from calibrations import RECORDS, main
 
 from equipoise.calibration import profiles as module
-from equipoise.calibration.profiles import profiles, read_profiles
+from equipoise.calibration.profiles import memory_log_sd, profiles, read_profiles
 from equipoise.errors import DataError
 from equipoise.perfmodel.parameters import PRIORS, Parameters
 from equipoise.spec.strategy import SOFTWARE_NAMES
+from equipoise.units import significant
 
 SHIPPED = Path(module.__file__).parents[1] / "data" / "software.json"
 
@@ -50,6 +51,16 @@ def test_a_parameter_the_model_lost_is_refused(tmp_path):
         read_profiles(path)
 
 
+def test_the_spread_of_memory_is_that_of_published_executions_as_it_ships():
+    shipped = orjson.loads(SHIPPED.with_name("memory.json").read_bytes())
+    assert significant(RECORDS["memory"][1](), 5) == shipped
+    # A software with n executions weighs n, and what all sources show weighs ten.
+    own, every = shipped["by_software"]["megatron_core"], shipped["log_sd"]
+    weighed = (own["num_executions"] * own["log_sd"] ** 2 + 10 * every**2) / (own["num_executions"] + 10)
+    assert memory_log_sd("megatron_core") == pytest.approx(weighed**0.5)
+    assert memory_log_sd(None) == memory_log_sd("of no execution") == every
+
+
 def test_a_record_that_is_none_is_refused_with_those_there_are(capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["software", "gone"])
@@ -58,6 +69,7 @@ def test_a_record_that_is_none_is_refused_with_those_there_are(capsys):
     assert [file for file, _ in RECORDS.values()] == [
         "software.json",
         "published_steps.json",
+        "memory.json",
         "forecast.json",
         "trends.json",
         "advice.json",

@@ -218,10 +218,12 @@ def test_a_row_that_means_nothing_says_why_and_is_kept(read, change, reason):
         ("LoRA; VP=20", {"targets": "usual"}),
         ("qlora; r=8", {"trained": "qlora", "rank": 8}),
         ("FSDP2; gradient accumulation 4; no_sync", {"zero_stage": 3, "adds_up_whole": True}),
-        ("FSDP2; gradient accumulation 4", {"adds_up_whole": False, "copies_gradients": False}),
+        ("FSDP2; gradient accumulation 4", {"adds_up_whole": False, "copies_gradients": None}),
         ("DeepSpeed ZeRO-3; sequence parallelism 8 (Ulysses)", {"exchanges_heads": True, "zero_stage": 3}),
         ("context parallel ring attention over 8", {"exchanges_heads": False}),
-        ("Megatron-DeepSpeed; ZeRO-1", {"zero_stage": 1, "copies_gradients": True}),
+        ("Megatron-DeepSpeed; ZeRO-1", {"zero_stage": 1, "copies_gradients": "deepspeed"}),
+        ("Megatron-LM", {"copies_gradients": "megatron"}),
+        ("KempnerForge; FSDP2; plain loss", {"is_loss_plain": True}),
         ("ms-swift; Liger", {"chunks_loss": True, "is_narrow": False}),
         ("torchtune; chunked cross entropy", {"chunks_loss": True, "is_narrow": True}),
         ("chunked prefill", {"chunks_loss": False}),
@@ -516,6 +518,40 @@ def test_memory_is_that_of_the_execution(read):
         )
     )
     assert [row.memory_bytes for row in rows] == [40 * 2**30] * 2
+    assert {row.memory_counted for row in rows} == {None}
+
+
+@pytest.mark.parametrize(
+    ("source", "counted", "num_bytes"),
+    [
+        # nvidia-smi's 40,000 MiB are the 40 GB of that page: its A100 with 80 GB in use has 81,251 MiB in all.
+        ("github:bigscience-workshop/bigscience@9e64edec2:train/x.md", "device", 40_000 * 2**20),
+        ("github:pytorch/torchtitan@31a17bfdb:benchmarks/x.md Table 5", "reserved", 40 * 2**30),
+        ("github:KempnerInstitute/KempnerForge@9f3f03a07:x.md row 1", "allocated", 40 * 2**30),
+        ("github:alfredyu24/amd-mi350-benchmarks@fde882461:x.md Benchmark 3", "allocated", 40e9),
+        ("github:alfredyu24/amd-mi350-benchmarks@fde882461:x.md Benchmark 5", None, 40 * 2**30),
+    ],
+)
+def test_memory_is_read_as_its_source_counts_it(read, source, counted, num_bytes):
+    (row,) = read({"memory_gib": "40", "source": source})
+    assert row.memory_counted == counted
+    assert row.memory_bytes == pytest.approx(num_bytes)
+
+
+@pytest.mark.parametrize(
+    ("cells", "is_twofold"),
+    [
+        ({"parallel_config": "Megatron-LM", "precision": "fp16"}, True),
+        ({"parallel_config": "Megatron-LM", "precision": "bf16"}, False),
+        ({"parallel_config": "DeepSpeed ZeRO-1", "precision": "bf16"}, True),
+        ({"parallel_config": "Megatron-DeepSpeed 3D", "precision": "fp16"}, True),
+        ({"parallel_config": "Megatron-DeepSpeed 3D", "precision": "bf16"}, False),
+        ({"parallel_config": "PyTorch DDP", "precision": "fp16"}, False),
+    ],
+)
+def test_software_that_widens_gradients_of_16_bits_has_both(read, cells, is_twofold):
+    (row,) = read(cells)
+    assert row.strategy.gradient_copies == is_twofold
 
 
 def test_a_rate_without_a_step_is_still_a_rate(read):

@@ -33,6 +33,7 @@ PAIRS = {
     "tp_overlap": (f"{BASE} tp=2", f"{BASE} tp=2 tp_overlap=true"),
     "fused_attention": (BASE, f"{BASE} fused_attention=false"),
     "fused_loss": (BASE, f"{BASE} fused_loss=false"),
+    "plain_loss": (BASE, f"{BASE} plain_loss=true"),
     "chunked_loss": (BASE, f"{BASE} chunked_loss=true"),
     "recompute": (f"{BASE} recompute=full", f"{BASE} recompute=selective"),
     "precision": (BASE, f"{BASE} precision=fp8_rowwise"),

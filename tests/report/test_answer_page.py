@@ -244,17 +244,15 @@ def test_the_steps_to_and_from_a_size_take_two_lines():
         assert not lines[at + most].startswith(" ")
 
 
-@pytest.mark.parametrize(("needed", "words"), [(79.3e9, "79.3 GB of 80 GB"), (79.96e9, "79.96 GB of 80 GB")])
-def test_memory_that_is_all_but_full_is_said_to_be(needed, words):
-    # 97 % of 80 GB are 77.6 GB.
+@pytest.mark.parametrize(("chance", "words"), [(0.82, "82 %"), (0.5, "50 %"), (0.95, ""), (None, "")])
+def test_a_plan_that_may_not_fit_says_how_likely_it_does(chance, words):
     answer = made_answer()
     best = answer.recommended
-    text = facts(replace(answer, recommended=replace(best, memory=replace(best.memory, needed_bytes=needed))))
-    assert words in text["Batch"]
-    assert "spare" in text["Batch"]
-    for spare in (60e9, 77.5e9):
-        memory = replace(best.memory, needed_bytes=spare)
-        assert "spare" not in facts(replace(answer, recommended=replace(best, memory=memory)))["Batch"]
+    memory = replace(best.memory, needed_bytes=79.3e9, fits_probability=chance)
+    text = facts(replace(answer, recommended=replace(best, memory=memory)))["Batch"]
+    assert "79.3 GB of 80 GB" in text
+    assert words in text
+    assert ("likely" in text) == bool(words)
 
 
 def taking(answer, times_s):

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from equipoise.calibration.user_links import UserLinks
 
 NAME = "software.json"
+MEMORY: Final = "memory.json"
 
 
 class ProfileRecord(Struct, frozen=True, kw_only=True):
@@ -69,6 +70,40 @@ class Profile(Struct, frozen=True, kw_only=True):
     def parameters(self) -> Parameters:
         """The middle parameters of the software."""
         return Parameters().changed(self.values)
+
+
+class _SoftwareMemory(Struct, frozen=True, kw_only=True):
+    """How far log(stated / predicted) memory of one software's executions goes, as a standard deviation."""
+
+    num_executions: int
+    log_sd: float
+
+
+class _MemoryErrors(Struct, frozen=True, kw_only=True):
+    """What MEMORY holds. log_sd: over sources, each counted once."""
+
+    num_executions: int
+    log_sd: float
+    by_software: Mapping[str, _SoftwareMemory]
+
+
+# Executions of a software that weigh as much as what all sources show.
+_MEMORY_PRIOR_WEIGHT: Final = 10
+
+
+@cache
+def memory_log_sd(software: str | None) -> float:
+    """Standard deviation of log(memory / predicted memory) of a software; of any where None.
+
+    Assumes that a software's errors are like all sources' until it has many more than _MEMORY_PRIOR_WEIGHT.
+    Source: the mean of a variance and its prior, weighted by their numbers (Gelman et al. 2013, section 2.6).
+    """
+    found = shipped_record(MEMORY, _MemoryErrors, made_by="profiles")
+    own = found.by_software.get(software or "")
+    if own is None:
+        return found.log_sd
+    total = own.num_executions * own.log_sd**2 + _MEMORY_PRIOR_WEIGHT * found.log_sd**2
+    return float(np.sqrt(total / (own.num_executions + _MEMORY_PRIOR_WEIGHT)))
 
 
 class _Profiles(Struct, frozen=True, kw_only=True):

@@ -21,6 +21,7 @@ from equipoise.calibration.accuracy import (
 )
 from equipoise.calibration.published import PublishedRow, nodes_of
 from equipoise.calibration.published.executions import campaign_of
+from equipoise.calibration.published.quantities import MemoryCounted
 from equipoise.errors import EvidenceError, SpecError
 from equipoise.intervals import DEVIATE
 from equipoise.perfmodel import load as loads
@@ -70,10 +71,17 @@ class StepRows(Struct, frozen=True, kw_only=True):
             grid=_taken(self.grid, indices),
         )
 
-    def memory_bytes(self, parameters: Parameters) -> NDArray[np.float64]:
-        """What frameworks report as reserved on the fullest accelerator, of every row; shape (n_rows,)."""
-        shape = np.shape(self.grid.dp)
-        return np.broadcast_to(memory(self.load, self.grid, parameters).reserved, shape)
+    def memory_bytes(
+        self, parameters: Parameters, counted: Sequence[MemoryCounted | None]
+    ) -> NDArray[np.float64]:
+        """Memory of the fullest accelerator of every row, as its source counts it; shape (n_rows,).
+
+        counted: of each row; None is reserved, which most tools print.
+        """
+        found = memory(self.load, self.grid, parameters, peer_ranks=self.machine.peer_ranks)
+        ways = {"allocated": found.allocated, "reserved": found.reserved, "device": found.needed}
+        whole = {how: np.broadcast_to(each, np.shape(self.grid.dp)) for how, each in ways.items()}
+        return np.array([whole[how or "reserved"][at] for at, how in enumerate(counted)], dtype=float)
 
     def step_s(self, parameters: Parameters) -> Seconds:
         """Seconds of a step of every row, shape (n_rows,); of stacked parameters (n_draws, n_rows)."""
@@ -195,7 +203,8 @@ def _begin(rows: Sequence[PublishedRow], basis_of: Callable[[PublishedRow], Basi
     def predict(fitted: Indices) -> PredictedRows:
         chosen = np.array([place[int(index)] for index in fitted if int(index) in place], dtype=np.intp)
         whole = unpredicted(len(rows))
-        whole.memory_bytes[expressed] = arrays.memory_bytes(Parameters())
+        counted = [rows[index].memory_counted for index in expressed]
+        whole.memory_bytes[expressed] = arrays.memory_bytes(Parameters(), counted)
         if not len(chosen):
             bases = [basis_of(rows[index]) for index in expressed]
             whole.seconds[expressed], whole.prior_log_sd[expressed] = _by_bases(arrays, bases)

@@ -92,11 +92,17 @@ class Constraint(Struct, frozen=True, kw_only=True):
 
 
 class MemoryUse(Struct, frozen=True, kw_only=True):
-    """Bytes of the fullest accelerator: needed, by kind, and what it has; None is not known."""
+    """Bytes of the fullest accelerator: needed, by kind, and what it has; None is not known.
+
+    range_bytes: of what is needed, as wide as predictions of published executions were off.
+    fits_probability: that the accelerator has as much, which has some percent more than its datasheet says.
+    """
 
     needed_bytes: float
     available_bytes: float | None
     by_kind_bytes: Mapping[str, float]
+    range_bytes: Interval | None = None
+    fits_probability: float | None = None
 
 
 class ModelStep(Struct, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from equipoise.calibration.profiles import memory_log_sd, software_for
 from equipoise.decide.answer import (
     Candidate,
     Constraint,
@@ -225,7 +226,7 @@ def _priced(
         mfu=None if precision is None else _mfu(assessment, timed, step_s, precision),
         mfu_precision=precision,
         tokens_per_s_per_accelerator=_token_rate(inputs, batch, step_s, size),
-        memory=_memory(assessment, timed),
+        memory=_memory(inputs, assessment, timed),
         model=None
         if timed is None
         else ModelStep(step_s=timed.step_s, by_cause_s=timed.by_cause_s, num_samples=timed.num_samples),
@@ -385,14 +386,24 @@ def _token_rate(inputs: Inputs, batch: int | None, step_s: Interval | None, size
     return batch * tokens / (step_s.value * size)
 
 
-def _memory(assessment: Assessment, timed: TimedStrategy | None) -> MemoryUse | None:
+# What devices report over the 1e9 bytes of their datasheets, by nvidia-smi in MiB: A100 81,251 of 80 GB, H100
+# 81,559, V100 16,160 of 16, RTX 4090 24,564 of 24: 1.06 to 1.07.
+_REPORTED_MEMORY: Final = 1.06
+
+
+def _memory(inputs: Inputs, assessment: Assessment, timed: TimedStrategy | None) -> MemoryUse | None:
     if timed is None or assessment.cluster is None:
         return None
-    held = assessment.cluster.accelerator.memory_bytes
+    chip = assessment.cluster.accelerator
+    ran = software_for(chip, inputs.training.workload, inputs.query.software)
+    needed = with_log_sd(timed.memory_bytes, memory_log_sd(ran))
+    held = None if chip.memory_bytes is None else float(chip.memory_bytes)
     return MemoryUse(
         needed_bytes=timed.memory_bytes,
-        available_bytes=None if held is None else float(held),
+        available_bytes=held,
         by_kind_bytes=timed.memory_by_kind_bytes,
+        range_bytes=needed,
+        fits_probability=None if held is None else probability_within(needed, _REPORTED_MEMORY * held),
     )
 
 

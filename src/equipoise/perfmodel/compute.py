@@ -53,7 +53,7 @@ _ALIGNED = (8, 4, 2)
 TENSORS = 12
 # Adam as written is 12 kernels a tensor, which move 30 values a weight; fused, 7 (`optimizer_time_s`).
 _KERNELS_PER_PASS = 12 / (30 / 7 - 1)
-_NARROW_BYTES = 2.0  # of a value in 16 bits
+_NARROW_BYTES, _WIDE_BYTES = 2.0, 4.0  # of a value in 16 bits, and in 32
 # Columns up to which the experts of a block reach `expert_fraction` of the rate of dense products.
 _NARROW_EXPERT = 2048.0
 
@@ -371,6 +371,9 @@ def head_time_s(load: Load, machine: Machine, grid: StrategyGrid, parameters: Pa
     back = np.where(grid.trained == FULL_TRAINING, BACKWARD_PER_FORWARD, FROZEN_BACKWARD_PER_FORWARD)
     products = (1 + load.frozen_share + back) * sharded * (load.head_flop / (wide * reached))
     moved = np.where(loss_is_fused(grid), load.fused_loss_bytes, load.loss_bytes)
+    if np.any(plain := grid.plain_loss > 0):
+        # As many readings and writings as in fp32, of values' width, whole on every tensor rank.
+        moved = np.where(plain, load.loss_bytes * (value_bytes(grid) / _WIDE_BYTES) * grid.tp, moved)
     eager = np.where(grid.implementation == EAGER, parameters.eager_launch, 1.0)
     host = np.asarray(
         np.greater(load.vocabulary, 0) * (parameters.head_kernels * parameters.launch_s) * eager

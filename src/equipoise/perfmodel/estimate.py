@@ -563,7 +563,13 @@ def estimate(load: Load, machine: Machine, grid: StrategyGrid, parameters: Param
     return StepEstimates(
         step_s=device_s + rest_s + waiting_s,
         seconds=replace(seconds, other=rest_s, waiting=waiting_s),
-        memory=memory(load, grid, parameters, host_bytes=machine.host_memory_bytes),
+        memory=memory(
+            load,
+            grid,
+            parameters,
+            host_bytes=machine.host_memory_bytes,
+            peer_ranks=machine.peer_ranks,
+        ),
     )
 
 

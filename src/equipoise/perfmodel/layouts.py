@@ -74,6 +74,7 @@ class StrategyGrid(Struct, frozen=True, kw_only=True):
     fused_attention: Numbers
     fused_loss: Numbers
     chunked_loss: Numbers
+    plain_loss: Numbers
     recompute: Codes
     precision: Codes
     implementation: Codes

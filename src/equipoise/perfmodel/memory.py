@@ -50,6 +50,9 @@ _OFFLOAD_ALL = CODES["offload"].index("optimizer_and_params")
 # Of a gradient that several micro-batches add to: the width in which FSDP2 reduces it (PyTorch, FSDPParam,
 # to_accumulated_grad_if_needed; reduce_dtype of torchtitan, accelerate and Automodel: fp32).
 _SUMMED_BYTES = 4.0
+# Of logits where the loss is a cross-entropy as written: themselves, their log-probabilities, the gradient of
+# these and their own (torch.nn.functional.cross_entropy and its way back).
+_PLAIN_LOSS_TENSORS = 4.0
 # Of what is gathered, how many lie there at once: what is at work, and the next or the result.
 _GATHERED = 2
 # Layers whose offloaded activations lie on the accelerator: the one at work, and the one under way.
@@ -66,8 +69,8 @@ _OF_STATES = tuple(name for name in STATE_OPTIONS if name not in {*_OF_BATCHES, 
 class RankMemory(Struct, frozen=True, kw_only=True):
     """Bytes on the fullest rank, by kind; arrays that broadcast.
 
-    reserved: what the allocator holds of all kinds but `fixed`: what frameworks report. needed: with `fixed`,
-    what the accelerator must have.
+    fixed: of context, libraries and communicators. reserved: what the allocator holds of all other kinds:
+    what most tools report.
     """
 
     weights: Numbers
@@ -79,8 +82,13 @@ class RankMemory(Struct, frozen=True, kw_only=True):
     reserved: Numbers
 
     @property
+    def allocated(self) -> Numbers:
+        """Bytes that tensors hold at the fullest moment."""
+        return self.weights + self.gradients + self.optimizer + self.activations + self.buffers
+
+    @property
     def needed(self) -> Numbers:
-        """Bytes the accelerator must have: those reserved, and those of context and libraries."""
+        """Bytes the accelerator must have: those reserved, and those outside of the allocator."""
         return self.reserved + self.fixed
 
 
@@ -181,9 +189,14 @@ class HeldMemory(Struct, frozen=True, kw_only=True):
 
 
 def memory(
-    load: Load, grid: StrategyGrid, parameters: Parameters, *, host_bytes: Numbers | float = np.inf
+    load: Load,
+    grid: StrategyGrid,
+    parameters: Parameters,
+    *,
+    host_bytes: Numbers | float = np.inf,
+    peer_ranks: Numbers | float = np.inf,
 ) -> RankMemory:
-    """Bytes by kind on the fullest rank, whose host has room for so many.
+    """Bytes by kind on the fullest rank, whose host has room for so many. peer_ranks: as `Machine` has it.
 
     Assumes 1F1B: the first stage keeps min(micro-batches, pp) of them alive, interleaving (1 + (pp - 1) / (pp
     v)) as many; ZeRO shards optimizer states, gradients and weights in this order, and a pipeline holds the
@@ -200,7 +213,7 @@ def memory(
         optimizer=held.optimizer,
         activations=activations,
         buffers=held.gathered + sent,
-        fixed=np.asarray(parameters.fixed_bytes),
+        fixed=np.asarray(parameters.fixed_bytes + communicator_bytes(grid, parameters, peer_ranks)),
         reserved=(activations + sent + held.total) * parameters.reserved_slack,
     )
 
@@ -247,17 +260,35 @@ def held_memory(load: Load, grid: StrategyGrid) -> HeldMemory:
     )
 
 
+def communicator_bytes(
+    grid: StrategyGrid, parameters: Parameters, peer_ranks: Numbers | float = np.inf
+) -> Numbers:
+    """Bytes that communicators have outside of the allocator: one for each axis with several ranks.
+
+    Assumes that beyond two hosts more ranks take no more, that each axis has a communicator of its own, and
+    that ranks which only meet in their host have few channels, whose buffers are there.
+    Source: NVIDIA/nccl, issue 864 (memory by communicators and channels, and what links need); NCCL,
+    transport/shm.cc.
+    """
+    axes = (grid.dp, grid.tp, grid.pp, grid.cp, grid.ep)
+    each = parameters.communicator_bytes * np.greater(peer_ranks, 1)
+    return np.asarray(each * sum((axis > 1) * 1.0 for axis in axes))
+
+
 def _twofold_bytes(grid: StrategyGrid, by_stage: Sequence[Numbers]) -> Numbers:
     """Bytes of a weight's gradients where those of 16 bits and of fp32 lie next to each other.
 
     by_stage: the share of a rank of what each ZeRO stage shards.
-    Assumes that fp32 copies are of what the optimizer steps: a rank's share; of a pipeline in bf16, whose
-    micro-batches add up in fp32, all; where weights are sharded, nothing is left of 16 bits.
-    Source: DeepSpeed, stage_1_and_2.py (single_partition_of_fp32_groups) and bf16_optimizer.py
-    (fp32_groups_gradients); `estimate_zero2_model_states_mem_needs`: 4 + 16 / n bytes a weight, and of
-    `estimate_zero3_model_states_mem_needs` 18 / n.
+    Assumes that fp32 copies are of what the optimizer steps: a rank's share, made of a flat copy in 16 bits;
+    of a pipeline in bf16, whose micro-batches add up in fp32, all; where weights are sharded, nothing is left
+    of 16 bits.
+    Source: Megatron-LM, docs, distributed optimizer (fp16 weights and gradients: 20 bytes a weight);
+    DeepSpeed, stage_1_and_2.py (`step` flattens `averaged_gradients` and widens that) and bf16_optimizer.py
+    (fp32_groups_gradients); `estimate_zero2_model_states_mem_needs`: 4 + 16 / n bytes a weight without the
+    flat copy, and of `estimate_zero3_model_states_mem_needs` 18 / n.
     """
-    shared = 2.0 * by_stage[1] + 4.0 * by_stage[0]
+    flat = np.where(grid.zero_stage > 0, 2.0, 0.0)
+    shared = 2.0 * by_stage[1] + (flat + 4.0) * by_stage[0]
     of_pipeline = (grid.pp > 1) & (grid.precision != _FP16)
     unsharded = np.where(of_pipeline, 6.0 * by_stage[1], shared)
     return np.asarray(np.where(grid.held_stage >= WEIGHTS_SHARDED, 4.0 * by_stage[2], unsharded))
@@ -316,7 +347,8 @@ def activation_bytes(load: Load, grid: StrategyGrid, host_bytes: Numbers | float
     loss on the rank that has the first stage too. Offloaded, what two layers keep lies there: that of the
     layer at work, that of the one whose copy travels, and what the host has no room for. What runs as it was
     written returns its logits, and holds them while the loss goes back. A loss in chunks returns none: it
-    makes as many logits at a time as the hidden states have values, and keeps the gradient of these.
+    makes as many logits at a time as the hidden states have values, and keeps the gradient of these. A loss
+    as written has four tensors of all logits, whole on every tensor rank.
     Source: huggingface/transformers, `CausalLMOutputWithPast` (logits beside the loss); Hsu et al. 2024,
     section 3.2, and linkedin/Liger-Kernel, fused_linear_cross_entropy.py (chunks); arXiv 2412.19437, table 2;
     github.com/deepseek-ai/DualPipe, README (V: two stages a rank); pytorch/torchtune, OffloadActivations (a
@@ -329,7 +361,11 @@ def activation_bytes(load: Load, grid: StrategyGrid, host_bytes: Numbers | float
     # Chunks of as many logits as the hidden states have values, whose gradient is made at once.
     hidden = tokens_per_rank(load, grid) * (load.boundary_bytes * value_bytes(grid) / 2)
     in_chunks = np.minimum(2 * hidden, loss)
-    loss = np.where(grid.chunked_loss > 0, in_chunks, loss + tokens * returned)
+    loss = loss + tokens * returned
+    if np.any(grid.plain_loss > 0):
+        logits = tokens_per_rank(load, grid) * (load.logits_bytes * value_bytes(grid) / 2)
+        loss = np.where(grid.plain_loss > 0, _PLAIN_LOSS_TENSORS * logits, loss)
+    loss = np.where(grid.chunked_loss > 0, in_chunks, loss)
     # A product reads its whole input on every tensor rank, and leaves a partial sum as large.
     split = (grid.tp > 1) & (grid.sequence_parallel > 0)
     gathered = split * (_GATHERED * tokens_per_rank(load, grid) * load.boundary_bytes)
@@ -340,7 +376,7 @@ def activation_bytes(load: Load, grid: StrategyGrid, host_bytes: Numbers | float
     layers = (load.layers / grid.pp) * kept.chosen
     # Few of these arrays are as large as the mesh: only the last line's.
     last = layers if not np.any(grid.schedule) else np.where(more > 0, layers * alive, layers)
-    first = layers * (alive * early)
+    first = layers * (alive * early) + _held_outputs(load, grid, alive)
     if np.any(grid.activation_offload > 0):
         here = np.where(grid.activation_offload > 0, _TRAVELLING * kept.chosen, np.inf)
         last, first = (np.minimum(each, np.maximum(here, each - host_bytes)) for each in (last, first))
@@ -348,12 +384,25 @@ def activation_bytes(load: Load, grid: StrategyGrid, host_bytes: Numbers | float
     return np.asarray(np.maximum(first + (at_work + gathered), with_loss))
 
 
+def _held_outputs(load: Load, grid: StrategyGrid, alive: Numbers) -> Numbers:
+    """Bytes of a pipeline stage's outputs that wait for their way back, where code runs as it was written.
+
+    Source: DeepSpeed, pipe/engine.py (pipe_buffers['outputs']); Megatron-Core frees them once they are sent
+    (deallocate_pipeline_outputs).
+    """
+    split = np.where(grid.sequence_parallel > 0, grid.tp, 1.0)
+    output = tokens_per_rank(load, grid) * (load.boundary_bytes * value_bytes(grid) / 2) / split
+    return np.asarray(np.where((grid.pp > 1) & (grid.implementation == EAGER), alive * output, 0.0))
+
+
 def _gathered_bytes(load: Load, grid: StrategyGrid, per_rank: Shards) -> Numbers:
     """Bytes of what is gathered of weights that lie elsewhere, and lost again within a step.
 
     Assumes that they are gathered two layers at a time, with a layer's gradients and those in fp32 on their
-    way out; tables stay gathered between the two ways, and the output's gradient next to them.
-    Source: PyTorch FSDP2 (fully_shard; the root is not resharded after the way forward).
+    way out; tables stay gathered between the two ways, and the output's gradient next to them, which is no
+    other than the fp32 one where gradients lie whole.
+    Source: PyTorch FSDP2 (fully_shard; the root is not resharded after the way forward; FSDPParam,
+    to_accumulated_grad_if_needed).
     """
     width = value_bytes(grid)
     out = width + 4.0
@@ -362,7 +411,8 @@ def _gathered_bytes(load: Load, grid: StrategyGrid, per_rank: Shards) -> Numbers
     full = grid.trained == _FULL_TRAINING
     # 4-bit weights travel and wait as they are (Answer.AI 2024, FSDP and QLoRA).
     stored = np.where(grid.trained == _QLORA, NF4_BYTES, width)
-    gathered = layer * (_GATHERED * stored + full * out) + tables * (width + full * out / 2)
+    ends = np.where(grid.adds_up_whole, width, out)
+    gathered = layer * (_GATHERED * stored + full * out) + tables * (width + full * ends / 2)
     sharded = (grid.held_stage >= WEIGHTS_SHARDED) & (per_rank.dense_ranks > 1)
     elsewhere = sharded | (grid.offload == _OFFLOAD_ALL)
     return np.asarray(np.where(elsewhere, gathered, 0.0))
@@ -524,7 +574,7 @@ def _split_bytes(load: Load, machine: Machine, parameters: Parameters, group: La
         of_part += sent_bytes(load, mesh)
     return _SplitBytes(
         of_batches=of_batches,
-        of_shares=held_memory(load, shares.mesh()).total,
+        of_shares=_of_shares(load, shares.mesh(), parameters, machine),
         num_layers=np.bincount(layer).tolist(),
         num_states=(np.bincount(state) // len(chunks)).tolist(),
         layer=layer,
@@ -532,6 +582,12 @@ def _split_bytes(load: Load, machine: Machine, parameters: Parameters, group: La
         share=layouts.share,
         most=float((machine.memory_bytes - parameters.fixed_bytes) / parameters.reserved_slack),
     )
+
+
+def _of_shares(load: Load, mesh: StrategyGrid, parameters: Parameters, machine: Machine) -> Numbers:
+    """Bytes of a mesh that no batch changes, in the allocator; as bytes of it, those of communicators too."""
+    outside = communicator_bytes(mesh, parameters, machine.peer_ranks) / parameters.reserved_slack
+    return np.asarray(held_memory(load, mesh).total + outside)
 
 
 def _alike(

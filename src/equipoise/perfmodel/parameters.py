@@ -223,6 +223,7 @@ class Parameters(Struct, frozen=True, kw_only=True):
     rank_jitter: float = _STEP["rank_jitter"]
     step_s: float = _STEP["step_s"]
     fixed_bytes: float = _STEP["fixed_bytes"]
+    communicator_bytes: float = _STEP["communicator_bytes"]
     activation_slack: float = _STEP["activation_slack"]
     reserved_slack: float = _STEP["reserved_slack"]
 

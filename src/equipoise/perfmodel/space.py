@@ -36,6 +36,7 @@ LAYER_OPTIONS = (
     "fused_attention",
     "fused_loss",
     "chunked_loss",
+    "plain_loss",
     "precision",
     "implementation",
 )
@@ -66,6 +67,7 @@ USUAL: Mapping[str, tuple[Value, ...]] = {
     "fused_attention": (True,),
     "fused_loss": (True,),
     "chunked_loss": (False,),
+    "plain_loss": (False,),
     "precision": ("bf16",),
     "implementation": ("compiled",),
     "schedule": ("1f1b",),

@@ -112,6 +112,8 @@ class Strategy(Struct, frozen=True, kw_only=True):
     fused_attention: scores never reach memory (FlashAttention). fused_loss: nor do fp32 logits, all at once.
     chunked_loss: nor do logits of any width: those of a few tokens are made, turned into their gradients and
     dropped (Liger Kernel, Cut Cross-Entropy).
+    plain_loss: the loss is a cross-entropy as written, of logits as wide as values are, which every tensor
+    rank has whole (torch's cross_entropy of an output whose layout is Replicate).
     recompute: activations discarded and computed again. offload: what is kept in host memory between uses.
     activation_offload: what recompute keeps of every layer waits for the way back in host memory.
     compression, compression_rank: of gradients between dp ranks; the rank of PowerSGD, or the inverse of the
@@ -141,6 +143,7 @@ class Strategy(Struct, frozen=True, kw_only=True):
     fused_attention: bool = True
     fused_loss: bool = True
     chunked_loss: bool = False
+    plain_loss: bool = False
     recompute: Recompute = "none"
     precision: Precision = "bf16"
     implementation: Implementation = "compiled"

@@ -17,7 +17,15 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from equipoise.bench.collectives import bus_fraction
-from equipoise.calibration.published.quantities import Quantity, count, number, quantity, stated
+from equipoise.calibration.published.quantities import (
+    MemoryCounted,
+    Quantity,
+    count,
+    memory_count,
+    number,
+    quantity,
+    stated,
+)
 from equipoise.calibration.published.set_ups import (
     MAX_ACCELERATORS,
     Model,
@@ -206,6 +214,7 @@ class PublishedRow(Struct, frozen=True, kw_only=True):
     kind: what `seconds` is of: a training `step`; a sample or whatever is counted (`throughput`); a
     `collective`; `matmul` and `efficiency` have none. reason: why there are no seconds; None where there are.
     resolution: half of the last digit of the figure, as a share of it. notes: what was assumed.
+    memory_counted: what its source counts as memory; None where it states none, or does not say.
     catalogue: what its names mean.
     execution, cluster: numbers that rows of one execution, and of executions that are nearly one, share; -1
     where there are no seconds.
@@ -227,6 +236,7 @@ class PublishedRow(Struct, frozen=True, kw_only=True):
     operation: str | None = None
     payload_bytes: float | None = None
     memory_bytes: float | None = None
+    memory_counted: MemoryCounted | None = None
     conversion: Conversion | None = None
     notes: tuple[str, ...] = ()
     reason: str | None = None
@@ -351,13 +361,15 @@ def _figure_of(row: TextRow, as_written: PublishedRow) -> PublishedRow:
     memory_gib = number(row, "memory_gib", most=_MOST_GIB)
     if memory_gib is not None and memory_gib < _LEAST_GIB:
         raise row.refusal("memory_gib", f"{_LEAST_GIB:g} to {_MOST_GIB:g} GiB")
+    counted = None if memory_gib is None else memory_count(stated(row, "source"))
     return replace(
         as_written,
         measured=measured,
         resolution=_resolution(stated(row, "measured"), measured),
         num_accelerators=num_accelerators,
         quantity=quantity(stated(row, "unit")),
-        memory_bytes=None if memory_gib is None else memory_gib * GIB,
+        memory_bytes=None if memory_gib is None else memory_gib * GIB * (counted.gib if counted else 1.0),
+        memory_counted=None if counted is None else counted.counted,
     )
 
 

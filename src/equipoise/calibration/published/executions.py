@@ -92,8 +92,9 @@ def _completed(rows: list[PublishedRow]) -> list[PublishedRow]:
     """Rows of one execution, each with what any of them states: its memory, and which weights were
     trained.
     """
-    memory_bytes = next((row.memory_bytes for row in rows if row.memory_bytes is not None), None)
-    whole = [replace(row, memory_bytes=memory_bytes) for row in rows]
+    stating = next((row for row in rows if row.memory_bytes is not None), rows[0])
+    memory = {name: getattr(stating, name) for name in ("memory_bytes", "memory_counted")}
+    whole = [replace(row, **memory) for row in rows]
     strategy = rows[0].strategy
     if strategy is None or strategy.trained != "full" or not _trains_adapters(rows):
         return whole

@@ -135,17 +135,44 @@ Kind: TypeAlias = Literal[
 Counted: TypeAlias = Literal["model", "executed"]
 
 
+# What is counted as the memory of a training.
+MemoryCounted: TypeAlias = Literal["allocated", "reserved", "device"]
+
+
+class MemoryCount(Struct, frozen=True, kw_only=True):
+    """How some sources count memory: a pattern of their names, GiB of their unit, and where that is read."""
+
+    counted: MemoryCounted
+    sources: str
+    source: str
+    gib: float = 1.0
+
+
 class Words(Struct, frozen=True, kw_only=True):
-    """What words.toml states: patterns by what they mean, words by what they count, rates by abbreviation."""
+    """What words.toml states: patterns by what they mean, words by what they count, rates by abbreviation.
+
+    memory: how sources count it.
+    """
 
     collectives: dict[str, str]
     precisions: dict[Precision, str]
     recomputes: dict[Recompute, str]
     counted: dict[Kind, tuple[str, ...]]
     short_rates: dict[str, str]
+    memory: tuple[MemoryCount, ...]
 
 
 WORDS: Final = convert(shipped_table(Path(__file__).with_name("words.toml")), Words)
+
+
+def memory_count(source: str) -> MemoryCount | None:
+    """How a source counts memory; None where it does not say.
+
+    >>> memory_count("github:pytorch/torchtitan@31a17bfdb:README.md").counted
+    'reserved'
+    """
+    found = (each for each in WORDS.memory if re.search(each.sources, source, re.IGNORECASE))
+    return next(found, None)
 
 
 class Quantity(Struct, frozen=True, kw_only=True):

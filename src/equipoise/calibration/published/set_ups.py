@@ -251,16 +251,17 @@ class StrategyWords(Struct, frozen=True, kw_only=True):
     shard_group: ranks over which states are sharded, where that is not all of dp. is_interleaved: several
     chunks a pipeline rank, their number perhaps unsaid. splits_sequences: of tensor parallelism. framework:
     whose defaults hold. adds_up_whole: gradients of micro-batches, before they are sharded.
-    copies_gradients: into fp32, next to those of 16 bits. is_narrow: weights, gradients and moments have no
-    copies in fp32. rank, targets: of adapters.
+    copies_gradients: the software that copies them into fp32, next to those of 16 bits. is_narrow: weights,
+    gradients and moments have no copies in fp32. rank, targets: of adapters.
     """
 
     precision: Precision | None
     recompute: Recompute
     chunks_loss: bool
+    is_loss_plain: bool
     zero_stage: int
     adds_up_whole: bool
-    copies_gradients: bool
+    copies_gradients: str | None
     shard_group: int | None
     is_interleaved: bool
     interleave: int | None
@@ -292,6 +293,7 @@ _EIGHT_BIT_ADAM = r"8[- ]?bit[- ](?:paged[- ])?(?:adamw?|optimi[sz]er)|adamw?[-_
 # torchtune converts the whole model to bf16 ("dtype: bf16" of its recipes).
 _NARROW_STATES = r"torchtune|pure[- ](?:bf16|fp16)|(?:bf16|16)-true|gradients and adamw? in (?:bf16|fp16)"
 _WHOLE_GRADIENTS = r"no_sync|gradients? (?:reduced|synchroni[sz]ed|synced) once a step"
+_COPYING = ("deepspeed", "megatron")
 _RECOMPUTE_WORDS = (
     r"(?P<how>full|selective|no|without)[ -]+(?:activation[ -]+)?(?:recompute|recomputation|checkpointing|ac)"
 )
@@ -321,12 +323,13 @@ def strategy_words(
         precision=_precision(precision, text),
         recompute=_recompute(recompute, text),
         chunks_loss=_has(text, _CHUNKED_LOSS),
+        is_loss_plain=_has(text, "plain loss"),
         # Megatron-Bridge's recipes use the distributed optimizer, and with tensor parallelism split sequences
         # and overlap its collectives: github.com/NVIDIA-NeMo/Megatron-Bridge, docs/training and
         # scripts/performance.
         zero_stage=max(stage, 1) if nemo else stage,
         adds_up_whole=_has(text, _WHOLE_GRADIENTS),
-        copies_gradients=_has(text, "deepspeed"),
+        copies_gradients=next((each for each in _COPYING if _has(text, each)), None),
         shard_group=group,
         is_interleaved=interleaved,
         interleave=chunks,
@@ -485,16 +488,17 @@ def strategy_of(
         cp=cp,
         ep=ep,
         zero_stage=words.zero_stage,
-        gradient_copies=words.copies_gradients and words.zero_stage > 0 and not words.is_narrow,
-        whole_gradients=_adds_up_whole(words, pp=pp, num_microbatches=whole // (dp * micro)),
+        gradient_copies=_copies_gradients(words),
+        whole_gradients=_adds_up_whole(words, ranks=dp * cp, pp=pp, num_microbatches=whole // (dp * micro)),
         dp_replicate=groups,
         ulysses=words.exchanges_heads and cp > 1,
         interleave=_chunks(words, pp=pp, layers=layers, notes=notes),
         sequence_parallel=bool(words.splits_sequences) and tp > 1,
         tp_overlap=words.tp_overlap and tp > 1,
         fused_attention=_fuses_attention(row, words, chip_year),
-        fused_loss=_FP32_LOGITS.search(stated(row, "source")) is None,
+        fused_loss=not any(_FP32_LOGITS.search(stated(row, name)) for name in ("source", "parallel_config")),
         chunked_loss=words.chunks_loss,
+        plain_loss=words.is_loss_plain,
         recompute=words.recompute,
         precision=words.precision or "bf16",
         implementation=words.implementation,
@@ -509,9 +513,19 @@ def strategy_of(
     return found, tuple(notes)
 
 
-def _adds_up_whole(words: StrategyWords, *, pp: int, num_microbatches: int) -> bool:
-    """Whether several micro-batches add to gradients that are sharded only then."""
-    sharded = words.zero_stage >= GRADIENTS_SHARDED and pp == 1
+def _copies_gradients(words: StrategyWords) -> bool:
+    """Whether gradients of 16 bits have copies in fp32: DeepSpeed's of sharded states; in fp16 also those of
+    unsharded ones (fp16/fused_optimizer.py, `step`), and Megatron's (Float16OptimizerWithFloat16Params; in
+    bf16 its gradients are fp32 at once).
+    """
+    sharded = words.copies_gradients == "deepspeed" and words.zero_stage > 0
+    copied = words.copies_gradients is not None and (sharded or words.precision == "fp16")
+    return copied and not words.is_narrow
+
+
+def _adds_up_whole(words: StrategyWords, *, ranks: int, pp: int, num_microbatches: int) -> bool:
+    """Whether several micro-batches add to gradients that are sharded, among several ranks, only then."""
+    sharded = words.zero_stage >= GRADIENTS_SHARDED and pp == 1 and ranks > 1
     return words.adds_up_whole and sharded and num_microbatches > 1
 
 
@@ -587,7 +601,7 @@ _UNFUSED = re.compile(r"\bngc\b|fused[-_ ]attention=(?:no|false|0)", re.IGNORECA
 _UNFUSED_AT_FIRST = re.compile(r"megatron(?![- ](?:bridge|core|fsdp))|turing|deepspeed", re.IGNORECASE)
 
 # torchtitan left its loss uncompiled until 2025 (train.py: "compiling loss function causes CUDA errors").
-_FP32_LOGITS = re.compile(r"torchtitan\b.*_2024\d\d_", re.IGNORECASE)
+_FP32_LOGITS = re.compile(r"torchtitan\b.*_2024\d\d_|\bfp32 logits\b", re.IGNORECASE)
 
 
 def _fuses_attention(row: TextRow, words: StrategyWords, chip_year: int | None) -> bool:

@@ -381,18 +381,21 @@ def _batch(answer: Answer, best: Candidate) -> Iterator[str]:
         yield _memory(best.memory)
 
 
-# Estimates of memory miss the rows that state it by up to some percent (benchmarks/accuracy.py).
-_SPARE_SHARE: Final = 0.03
+# Below this chance it is said how likely a plan fits.
+_SURELY_FITS: Final = 0.9
 
 
 def _memory(planned: MemoryUse) -> str:
-    """What is planned of the memory of an accelerator, and that it is little short of all of it."""
+    """What is planned of the memory of an accelerator, and how likely that fits where it is not sure."""
     held = planned.available_bytes
     if held is None:
         return f"{amounts.memory(planned.needed_bytes)} memory"
     needed, whole = amounts.apart(planned.needed_bytes, held, "B")
-    little = ", little to spare" if planned.needed_bytes > (1.0 - _SPARE_SHARE) * held else ""
-    return f"{needed} of {whole} memory{little}"
+    chance = planned.fits_probability
+    likely = (
+        "" if chance is None or chance >= _SURELY_FITS else f", {amounts.probability(chance)} likely to fit"
+    )
+    return f"{needed} of {whole} memory{likely}"
 
 
 def groups(candidates: Sequence[Candidate]) -> dict[Group, list[Candidate]]:
