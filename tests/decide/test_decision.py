@@ -133,7 +133,8 @@ def test_what_is_recommended_keeps_every_limit(question):
 )
 def test_no_size_but_those_asked_about_is_recommended(sizes, objective):
     found = ask(LORA, **sizes, objective=objective)
-    allowed = {"64": {64}, "16,64": {16, 64}, "32..64": {32, 64}}[sizes["accelerators"]]
+    # Of nodes of eight: a range has those between too where one size is the best.
+    allowed = {"64": {64}, "16,64": {16, 64}, "32..64": {32, 40, 48, 56, 64}}[sizes["accelerators"]]
     assert found.recommended.num_accelerators in allowed
     assert {each.num_accelerators for each in found.candidates if each.feasible} <= allowed
 
@@ -475,8 +476,8 @@ def test_a_refusal_names_the_cheapest_the_fastest_and_what_would_do():
         (LORA, {"accelerator": [H200, B200], "max_accelerators": 64, "deadline": "1min"}),
         (PRETRAINING, {"deadline": "1d"}),
         (PRETRAINING, {"deadline": "3d", "queue": "1d"}),
-        (OPEN, {"deadline": "2d", "budget": "200k"}),
-        (OPEN, {"deadline": "3d", "budget": "180k"}),
+        (OPEN, {"deadline": "2d", "budget": "180k"}),
+        (OPEN, {"deadline": "3d", "budget": "160k"}),
         (OPEN, {"deadline": "2d", "budget": "100k", "accelerator": [H100, B200]}),
         (OPEN, {"deadline": "2h"}),
     ],
@@ -498,7 +499,7 @@ def test_a_relaxation_that_is_named_suffices(question, limits):
 
 
 @pytest.mark.parametrize(
-    ("chip", "deadline", "budget"), [(H100, "2d", "200k"), (H100, "3d", "180k"), (A100, "8d", "320k")]
+    ("chip", "deadline", "budget"), [(H100, "2d", "180k"), (H100, "3d", "160k"), (A100, "8d", "320k")]
 )
 def test_a_refusal_knows_the_sizes_that_its_question_without_a_budget_takes(chip, deadline, budget):
     asked = {**OPEN, "accelerator": [chip], "deadline": deadline}
@@ -636,9 +637,8 @@ def test_what_breaks_a_limit_breaks_even_at_no_value_of_an_hour():
         max_accelerators=512,
     )
     [offer] = [each for each in found.offers if not each.is_feasible]
-    other = found.candidate(offer.candidate)  # faster and dearer than the choice, and over the budget
-    assert other.time_s.value < found.recommended.time_s.value
-    assert other.usd.value > 120_000
+    # Dearer than the choice, and over the budget.
+    assert found.candidate(offer.candidate).usd.value > 120_000
     assert offer.break_even_usd_per_hour is None
 
 

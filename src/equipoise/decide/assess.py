@@ -94,7 +94,7 @@ class Inputs(Struct, frozen=True, kw_only=True):
     unrestricted: the training without `--fix` and `--precision`, of which results were published; None where
     neither is stated.
     scores: None where nothing published may be used. also_sizes: to estimate besides those that the question
-    chooses from.
+    chooses from. also_between: whether sizes between the usual ones are among those.
     """
 
     query: TrainingQuery
@@ -104,6 +104,7 @@ class Inputs(Struct, frozen=True, kw_only=True):
     scores: Scores | None
     user: UserEvidence
     also_sizes: tuple[int, ...] = ()
+    also_between: bool = False
 
     def runs_on(self, accelerator: str) -> tuple[UserRun, ...]:
         """The user's set-ups measured on an accelerator, or on what is not stated; empty without runs."""
@@ -120,6 +121,7 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
         flop=inputs.training.stated_flop,
         known=_known_sizes(inputs, system),
         also_sizes=inputs.also_sizes,
+        also_between=inputs.also_between,
         fixed_ranks=_fixed_ranks(inputs.training.choices),
     )
     chip = system.cluster.accelerator
