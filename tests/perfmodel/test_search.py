@@ -203,6 +203,8 @@ def pairs(draw):
                 ("recompute", "full", "none"),
                 ("recompute", "selective", "none"),
                 ("activation_offload", True, False),
+                ("offload", "optimizer", "none"),
+                ("offload", "optimizer_and_params", "optimizer"),
                 ("tp_overlap", False, True),
                 ("zero_stage", 0, 1),
                 ("zero_stage", 2, 1),

@@ -588,13 +588,13 @@ def _gradient_overlap(grid: StrategyGrid, parameters: Parameters) -> Floats:
 def _optimizer_s(
     load: Load, machine: Machine, grid: StrategyGrid, per_rank: Shards, parameters: Parameters
 ) -> Numbers:
-    """Seconds of the optimizer's step; offloaded states cross to the host and back instead."""
+    """Seconds of the optimizer's step; offloaded states cross to the host and back during it."""
     dense = per_rank.dense_trained / np.where(grid.zero_stage >= 1, per_rank.dense_ranks, 1.0)
     experts = per_rank.expert_trained / np.where(grid.zero_stage >= 1, per_rank.expert_ranks, 1.0)
     states = (dense + experts) * state_bytes_per_param(grid)
     width = np.where(grid.trained == _QLORA, NF4_BYTES, 2.0)
     near = optimizer_time_s(load, machine, grid, states, parameters)
-    far = 2 * states / machine.host_byte_per_s
+    far = np.maximum(near, 2 * states / machine.host_byte_per_s)
     crossing = np.where(
         grid.offload == _OFFLOAD_ALL,
         2 * grid.num_microbatches * (per_rank.dense + per_rank.experts) * width / machine.host_byte_per_s,
