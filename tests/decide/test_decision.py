@@ -954,7 +954,7 @@ def test_software_that_ran_without_a_compiler_is_planned_so_unless_asked_otherwi
 def test_adapters_are_not_trained_by_a_pipeline_that_nothing_has_for_them():
     # What trains adapters (Megatron Bridge, torchtune, Hugging Face) has no DualPipe.
     asked = {"workload": "qwen3_30b_a3b", "train": "lora", "examples": "50k", "accelerator": "rtx-4090"}
-    chosen = ask(asked, accelerators=8).recommended.strategy
+    chosen = ask(asked, accelerators=8, node_size=2).recommended.strategy
     assert (chosen.pp > 1, chosen.schedule) == (True, "1f1b")
 
 
