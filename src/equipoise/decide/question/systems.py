@@ -337,7 +337,7 @@ def _network(query: TrainingQuery) -> NodeFacts:
 
 
 def _is_one_host(count: int | None, usual: Cluster) -> TypeGuard[int]:
-    """Whether so many are another number than a usual node has, and cards that one host takes: no switch joins
+    """Whether so many are another number than a usual node has, of cards that one host takes: no switch joins
     them. Fewer than a node are only where cards are for desktop computers: who owns four has a host of four.
 
     Not of a system by name, whose nodes are described, nor of chips that are a computer with its memory.
