@@ -54,7 +54,14 @@ from equipoise.decide.user_evidence.fit import (
     user_fit,
     user_level,
 )
-from equipoise.decide.user_evidence.runs import UserSteps, recasts, user_steps, whole_trainings
+from equipoise.decide.user_evidence.runs import (
+    Recast,
+    UserSteps,
+    other_batches,
+    recasts,
+    user_steps,
+    whole_trainings,
+)
 from equipoise.errors import EvidenceError, SpecError
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.cluster import Cluster
@@ -496,8 +503,13 @@ def _measured(inputs: Inputs, known: Assessment) -> Estimates | None:
     survey, run_fit = known.survey, known.run_fit
     links = None if survey is None else survey.problem.model.links
     nodes = nodes if links is None else links.on(nodes)
-    advised = {} if survey is None else whole_trainings(runs, survey.problem)
-    advised |= {} if survey is None or run_fit is None else recasts(run_fit.steps, survey)
+    advised: dict[str, Recast] = {}
+    if survey is not None:
+        as_they_ran = whole_trainings(runs, survey.problem)
+        for run_id, log_sd in other_batches(runs, survey).items():
+            kept = as_they_ran.get(run_id, Recast(factor=1.0, log_sd=0.0, keeps_strategy=True))
+            as_they_ran[run_id] = replace(kept, log_sd=math.hypot(kept.log_sd, log_sd))
+        advised = as_they_ran | ({} if run_fit is None else recasts(run_fit.steps, survey))
     if not isinstance(run_fit, UserFit):
         return measured_estimates(
             runs, budget, known.sizes.tried, cluster=nodes, workload=workload, recasts=advised

@@ -602,6 +602,7 @@ def _chosen_for_you(inputs: Inputs, assessment: Assessment, best: Candidate | No
         is_published=best.has_published_batch,
         is_of_runs=best.strategy is None and best.grade == "measured",
     )
+    chosen += _other_batch_words(inputs, assessment, best)
     if best.strategy is not None:
         chosen += _strategy_words(best.strategy, inputs.query, assessment.survey)
     uneven = uneven_batch(inputs, assessment.survey, best.num_accelerators)
@@ -612,6 +613,19 @@ def _chosen_for_you(inputs: Inputs, assessment: Assessment, best: Candidate | No
     if not inputs.query.terms and is_usual:
         chosen.append("rented on demand (--terms)")
     return tuple(chosen)
+
+
+def _other_batch_words(inputs: Inputs, assessment: Assessment, best: Candidate) -> Iterator[str]:
+    """That the user's runs are of other batches than what is recommended, and what carries them to it."""
+    batches = sorted({each.global_batch_samples for each in inputs.runs_on(best.accelerator)})
+    if batches and best.global_batch_samples not in {None, *batches}:
+        how = (
+            "the model carries them to it"
+            if assessment.run_fit is not None
+            else "only the range has what it changes"
+        )
+        ran = ", ".join(format_count(each) for each in batches)
+        yield f"your runs are of batch {ran}: {how}"
 
 
 # Of the time, what another precision takes at most for it to be named.
