@@ -1017,3 +1017,13 @@ def test_a_refusal_of_every_strategy_names_the_options_of_the_question_to_change
         ask(workload="llama31_8b", tokens="1e9", accelerator="h100", **asked)
     (missing,) = refused.value.missing
     assert set(re.findall(r"--[a-z-]+", missing)) == options
+
+
+def test_what_is_stated_to_lie_on_the_host_is_not_called_chosen():
+    asked = PRETRAINING | {"accelerators": "8", "max_accelerators": None}
+    stated = ask(asked, fix=["offload=optimizer"])
+    assert stated.recommended.strategy.offload == "optimizer"
+    assert not any("on the host" in words for words in stated.chosen_for_you)
+    # 8.03e9 parameters with 12 bytes of states each, on 8 accelerators.
+    (words,) = (each for each in stated.notes if "on the host" in each)
+    assert float(re.search(r"([\d.]+) GB", words)[1]) == pytest.approx(12 * 8.03 / 8, rel=0.01)

@@ -488,6 +488,7 @@ def answer_of(collected: Collected) -> Answer:
                         for note in notes(inputs, one.assessment, best if one is own else None)
                     ),
                     *(() if inputs.user.runs is None else inputs.user.runs.notes),
+                    *_stated_on_host(query, best, survey),
                     *_does_not_fit(found),
                     *_outside_of_budgets(query, found),
                     *(f"{NOT_COMPARED}{each}." for each in refused),
@@ -647,8 +648,17 @@ def _strategy_words(chosen: Strategy, query: TrainingQuery, survey: Survey | Non
             yield from _schedule_words(survey.problem, chosen)
     if survey is not None:
         for option, words in on_host(survey.problem, chosen).items():
-            stays = f" (--fix {option}={value_text(STAYS[option])})"
-            yield words if option in stated else f"{words}{stays}"
+            if option not in stated:
+                yield f"{words} (--fix {option}={value_text(STAYS[option])})"
+
+
+def _stated_on_host(query: TrainingQuery, best: Candidate | None, survey: Survey | None) -> Iterator[str]:
+    """How much lies on the host of what the question moves there."""
+    if best is None or best.strategy is None or survey is None:
+        return
+    for option, words in on_host(survey.problem, best.strategy).items():
+        if option in query.fixed_names:
+            yield f"{words[:1].upper()}{words[1:]}."
 
 
 def _software_words(known: Problem, chosen: Strategy) -> Iterator[str]:
