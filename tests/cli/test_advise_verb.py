@@ -218,3 +218,19 @@ def test_a_folder_that_has_something_is_left_as_it_is(tmp_path):
     assert "run" in done.stderr
     assert done.stdout == ""
     assert [each.read_text() for each in (tmp_path / "run").iterdir()] == ["mine"]
+
+
+def test_what_to_do_with_the_cards_at_hand_stands_before_more_memory():
+    # 405.9e9 parameters with 16 bytes each are 6.5 TB: no two cards hold half of that.
+    ended = in_process("advise", "llama31_405b", "--tokens", "1T", "--accelerator", "2x rtx4090")
+    assert ended.returncode == 0, ended.stderr
+    text = " ".join(ended.stdout.split())
+    assert 0 < text.index("128 accelerators") < text.index("Memory per accelerator of")
+
+
+def test_an_accelerator_that_no_file_is_read_for_is_refused_where_none_is_found(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    ended = in_process("topology", "--accelerator", "h100")
+    assert ended.returncode == 2
+    assert "--accelerator h100" in ended.stderr
+    assert "nvidia-smi topo -m" in ended.stderr

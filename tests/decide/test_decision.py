@@ -133,7 +133,8 @@ def test_what_is_recommended_keeps_every_limit(question):
 )
 def test_no_size_but_those_asked_about_is_recommended(sizes, objective):
     found = ask(LORA, **sizes, objective=objective)
-    allowed = {"64": {64}, "16,64": {16, 64}, "32..64": {32, 64}}[sizes["accelerators"]]
+    # Of nodes of eight: a range has those between too where one size is the best.
+    allowed = {"64": {64}, "16,64": {16, 64}, "32..64": {32, 40, 48, 56, 64}}[sizes["accelerators"]]
     assert found.recommended.num_accelerators in allowed
     assert {each.num_accelerators for each in found.candidates if each.feasible} <= allowed
 
@@ -475,8 +476,8 @@ def test_a_refusal_names_the_cheapest_the_fastest_and_what_would_do():
         (LORA, {"accelerator": [H200, B200], "max_accelerators": 64, "deadline": "1min"}),
         (PRETRAINING, {"deadline": "1d"}),
         (PRETRAINING, {"deadline": "3d", "queue": "1d"}),
-        (OPEN, {"deadline": "2d", "budget": "200k"}),
-        (OPEN, {"deadline": "3d", "budget": "180k"}),
+        (OPEN, {"deadline": "2d", "budget": "180k"}),
+        (OPEN, {"deadline": "3d", "budget": "160k"}),
         (OPEN, {"deadline": "2d", "budget": "100k", "accelerator": [H100, B200]}),
         (OPEN, {"deadline": "2h"}),
     ],
@@ -498,7 +499,7 @@ def test_a_relaxation_that_is_named_suffices(question, limits):
 
 
 @pytest.mark.parametrize(
-    ("chip", "deadline", "budget"), [(H100, "2d", "200k"), (H100, "3d", "180k"), (A100, "8d", "320k")]
+    ("chip", "deadline", "budget"), [(H100, "2d", "180k"), (H100, "3d", "160k"), (A100, "8d", "320k")]
 )
 def test_a_refusal_knows_the_sizes_that_its_question_without_a_budget_takes(chip, deadline, budget):
     asked = {**OPEN, "accelerator": [chip], "deadline": deadline}
@@ -636,9 +637,8 @@ def test_what_breaks_a_limit_breaks_even_at_no_value_of_an_hour():
         max_accelerators=512,
     )
     [offer] = [each for each in found.offers if not each.is_feasible]
-    other = found.candidate(offer.candidate)  # faster and dearer than the choice, and over the budget
-    assert other.time_s.value < found.recommended.time_s.value
-    assert other.usd.value > 120_000
+    # Dearer than the choice, and over the budget.
+    assert found.candidate(offer.candidate).usd.value > 120_000
     assert offer.break_even_usd_per_hour is None
 
 
@@ -954,7 +954,7 @@ def test_software_that_ran_without_a_compiler_is_planned_so_unless_asked_otherwi
 def test_adapters_are_not_trained_by_a_pipeline_that_nothing_has_for_them():
     # What trains adapters (Megatron Bridge, torchtune, Hugging Face) has no DualPipe.
     asked = {"workload": "qwen3_30b_a3b", "train": "lora", "examples": "50k", "accelerator": "rtx-4090"}
-    chosen = ask(asked, accelerators=8).recommended.strategy
+    chosen = ask(asked, accelerators=8, node_size=2).recommended.strategy
     assert (chosen.pp > 1, chosen.schedule) == (True, "1f1b")
 
 
@@ -1017,3 +1017,23 @@ def test_a_refusal_of_every_strategy_names_the_options_of_the_question_to_change
         ask(workload="llama31_8b", tokens="1e9", accelerator="h100", **asked)
     (missing,) = refused.value.missing
     assert set(re.findall(r"--[a-z-]+", missing)) == options
+
+
+def test_what_is_stated_to_lie_on_the_host_is_not_called_chosen():
+    asked = PRETRAINING | {"accelerators": "8", "max_accelerators": None}
+    stated = ask(asked, fix=["offload=optimizer"])
+    assert stated.recommended.strategy.offload == "optimizer"
+    assert not any("on the host" in words for words in stated.chosen_for_you)
+    # 8.03e9 parameters with 12 bytes of states each, on 8 accelerators.
+    (words,) = (each for each in stated.notes if "on the host" in each)
+    assert float(re.search(r"([\d.]+) GB", words)[1]) == pytest.approx(12 * 8.03 / 8, rel=0.01)
+
+
+def test_a_result_that_more_accelerators_results_beat_at_as_much_work_is_called_slow():
+    # ResNet-50 on A100 SXM4 80 GB: one result of 32, 774 s; the best of 64 takes 270 s: 32 need 540 s at most.
+    found = ask(workload="resnet50", accelerator=[A100], max_accelerators=32)
+    (note,) = (each for each in found.notes if "with as much work" in each)
+    assert {"32", "64", "12.9", "9.0"} <= set(re.findall(r"[\d.]+\d|\d", note))
+    # Of 405B parameters, memory may be why 256 GB200 take more than twice as long as 512.
+    large = ask(workload="llama31_405b", accelerator=["gb200"], accelerators="256..512")
+    assert not any("with as much work" in each for each in large.notes)

@@ -30,6 +30,9 @@ from equipoise.units import HOUR_S
 pytestmark = pytest.mark.law
 
 BERT = {"workload": "bert", "accelerator": [A100]}
+# Of samples that few numbers share out: 96 or 160 accelerators train faster than 128.
+ELECTRA = {"workload": "electra", "tokens": "10G", "accelerator": ["rtx-pro-6000-pcie-96gb"]}
+TORCHVISION = {"workload": "maskrcnn", "accelerator": ["v100-sxm3-32gb"]}
 # Arrays of other lengths are summed in another order, no more.
 EQUAL = 1e-9
 AMOUNTS = (
@@ -77,6 +80,11 @@ FREEDOMS = [
     (SIBLING, {}, {"max_accelerators": 512}),
     (SIBLING, {}, {"accelerator": ["h200-nvl-141gb", H200]}),
     (SMALL, {"max_accelerators": 5}, {"max_accelerators": 16}),
+    (ELECTRA, {"max_accelerators": 100}, {"max_accelerators": 200}),
+    (ELECTRA, {"max_accelerators": 160}, {"max_accelerators": 500}),
+    (ELECTRA, {"max_accelerators": 100, "deadline": "50min"}, {"max_accelerators": 200, "deadline": "50min"}),
+    (ELECTRA, {"accelerators": "16..96"}, {"accelerators": "16..150"}),
+    (TORCHVISION, {"max_accelerators": 200}, {"max_accelerators": 300}),
     (SMALL, {"objective": "cost"}, {"objective": "time"}),
 ]
 

@@ -149,7 +149,7 @@ def test_much_time_that_the_hosts_memory_saves_is_taken_and_named():
     free, kept = (advised(*LAB, *options) for options in ([], ["--fix", "offload=none"]))
     assert "offload=optimizer" in free["recommended"]["strategy"]
     assert any("offload=none" in each for each in free["chosen_for_you"])
-    assert free["recommended"]["time_s"]["value"] < 0.5 * kept["recommended"]["time_s"]["value"]
+    assert free["recommended"]["time_s"]["value"] < 0.9 * kept["recommended"]["time_s"]["value"]
     assert not any("offload" in each for each in kept["chosen_for_you"])
 
 

@@ -119,3 +119,20 @@ def test_a_job_that_shrinks_is_no_slower_in_any_answer():
 
 def test_a_price_of_ones_own_leaves_one_kind_of_terms(tmp_path):
     assert {each.terms for each in _quoted(tmp_path, price="2.2").candidates} == {"on_demand"}
+
+
+@pytest.mark.parametrize("objective", ["balance", "time", "cost", "energy"])
+def test_a_commitment_that_costs_more_than_on_demand_is_said_to(objective):
+    asked = {"workload": "llama31_8b", "tokens": "1T", "accelerator": "tpu-v5e", "objective": objective}
+    found = ask(asked, terms="reserved")
+    best, free = found.recommended, found.without_commitment
+    # Google's list, read 2026-11-21: 0.84 USD for a year at least, 1.20 on demand.
+    hours = best.num_accelerators * best.time_s.value / 3600
+    assert best.usd.value == pytest.approx(0.84 * max(hours, best.num_accelerators * 12 * 730.5))
+    if 1.20 * hours < best.usd.value:
+        assert free.usd.value == pytest.approx(1.20 * hours)
+    else:  # the commitment is used
+        assert free is None
+    assert ask(asked, terms="on_demand").without_commitment is None
+    # Where both may be taken, nobody pays for hours that are not used.
+    assert ask(asked, terms="reserved,on_demand").recommended.usd.value <= min(best.usd.value, 1.20 * hours)

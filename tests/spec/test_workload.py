@@ -359,6 +359,14 @@ def test_a_u_net_costs_what_diffusers_does() -> None:
         ("llama31_8b", "all_linear", 16, 41_943_040),
         # Raschka 2023: 20,277,248 with the output matrix, whose adapter is 8 x (4,096 + 32,000)
         ("llama2_7b", "all_linear", 8, 20_277_248 - 8 * (4096 + 32_000)),
+        # by hand, of 54 Mamba-2 layers: 8,192 to 2 x 16,384 + 2 x 8 x 256 + 256 values, no output projection;
+        # of 10 attention layers: 8,192 to 8,192 and to 1,024 twice, and back; of 54: 8,192 to 32,768 and back
+        (
+            "nemotron_h_56b",
+            "all_linear",
+            16,
+            16 * (54 * (8192 + 37_120) + 10 * (2 * 16_384 + 2 * 9216) + 54 * 2 * 40_960),
+        ),
         # by hand, of 32 layers: 4,096 to 4,096 + 2 x 1,024 in one adapter, and 4,096 to 4,096
         ("llama31_8b", "attention", 16, 32 * 16 * (4096 + 6144 + 4096 + 4096)),
     ],

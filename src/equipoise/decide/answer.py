@@ -453,6 +453,15 @@ class Answer(Struct, frozen=True, kw_only=True, dict=True):
             return ()
 
     @property
+    def without_commitment(self) -> Candidate | None:
+        """The choice on demand, where it leaves hours of a commitment unused and costs less without it."""
+        best = self.recommended
+        if best is None or best.usd is None or best.charges is None or not best.charges.unused_usd:
+            return None
+        on_demand = (each.candidate for each in self.renting if each.candidate.terms == "on_demand")
+        return next((each for each in on_demand if each.usd and each.usd.value < best.usd.value), None)
+
+    @property
     def why_not_launched(self) -> str | None:
         """Why no program is known that starts what is recommended, in words; None where some are."""
         best, cluster = self.recommended, self.system.cluster

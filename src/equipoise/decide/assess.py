@@ -54,7 +54,14 @@ from equipoise.decide.user_evidence.fit import (
     user_fit,
     user_level,
 )
-from equipoise.decide.user_evidence.runs import UserSteps, recasts, user_steps, whole_trainings
+from equipoise.decide.user_evidence.runs import (
+    Recast,
+    UserSteps,
+    other_batches,
+    recasts,
+    user_steps,
+    whole_trainings,
+)
 from equipoise.errors import EvidenceError, SpecError
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.cluster import Cluster
@@ -94,7 +101,7 @@ class Inputs(Struct, frozen=True, kw_only=True):
     unrestricted: the training without `--fix` and `--precision`, of which results were published; None where
     neither is stated.
     scores: None where nothing published may be used. also_sizes: to estimate besides those that the question
-    chooses from.
+    chooses from. also_between: whether sizes between the usual ones are among those.
     """
 
     query: TrainingQuery
@@ -104,6 +111,7 @@ class Inputs(Struct, frozen=True, kw_only=True):
     scores: Scores | None
     user: UserEvidence
     also_sizes: tuple[int, ...] = ()
+    also_between: bool = False
 
     def runs_on(self, accelerator: str) -> tuple[UserRun, ...]:
         """The user's set-ups measured on an accelerator, or on what is not stated; empty without runs."""
@@ -120,6 +128,7 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
         flop=inputs.training.stated_flop,
         known=_known_sizes(inputs, system),
         also_sizes=inputs.also_sizes,
+        also_between=inputs.also_between,
         fixed_ranks=_fixed_ranks(inputs.training.choices),
     )
     chip = system.cluster.accelerator
@@ -494,8 +503,13 @@ def _measured(inputs: Inputs, known: Assessment) -> Estimates | None:
     survey, run_fit = known.survey, known.run_fit
     links = None if survey is None else survey.problem.model.links
     nodes = nodes if links is None else links.on(nodes)
-    advised = {} if survey is None else whole_trainings(runs, survey.problem)
-    advised |= {} if survey is None or run_fit is None else recasts(run_fit.steps, survey)
+    advised: dict[str, Recast] = {}
+    if survey is not None:
+        as_they_ran = whole_trainings(runs, survey.problem)
+        for run_id, log_sd in other_batches(runs, survey).items():
+            kept = as_they_ran.get(run_id, Recast(factor=1.0, log_sd=0.0, keeps_strategy=True))
+            as_they_ran[run_id] = replace(kept, log_sd=math.hypot(kept.log_sd, log_sd))
+        advised = as_they_ran | ({} if run_fit is None else recasts(run_fit.steps, survey))
     if not isinstance(run_fit, UserFit):
         return measured_estimates(
             runs, budget, known.sizes.tried, cluster=nodes, workload=workload, recasts=advised

@@ -415,7 +415,8 @@ def _drawn(assessment: Assessment, sized: Sequence[_Sized]) -> dict[int, FloatAr
     of the curve's smallest size.
     """
     shown = assessment.sizes.shown_most
-    within = [each for each in sized if each.num_accelerators <= shown] or list(sized)
+    usual = [each for each in sized if each.num_accelerators not in assessment.sizes.between]
+    within = [each for each in usual if each.num_accelerators <= shown] or usual
     if len(within) < _ENOUGH_SIZES:
         return None
     found = combined_curves([ended_at(each, shown) for each in assessment.estimates])
@@ -450,6 +451,8 @@ def _curve(
     central = np.array([times[size].known_time_s.value for size in sizes])
     stretch = np.array([times[size].work_s.value for size in sizes])
     shown = assessment.sizes.shown_most
+    between = assessment.sizes.between
+    members = [each for each in members if each.num_accelerators not in between]
     wanted = [each.num_accelerators for each in members if each.num_accelerators <= shown]
     is_whole = not wanted or sizes[-1] >= max(wanted)
     return SizeCurve(

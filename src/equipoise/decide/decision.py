@@ -102,7 +102,8 @@ def answer(
     """
     known = catalogue or catalogue_of(query.hardware, query.workloads)
     with threadpool_limits(limits=1):  # the matrices are small: threads would only wait for each other
-        found = collect_candidates(query, known, scores, progress=progress)
+        has_best = _has_best_size(query)
+        found = collect_candidates(query, known, scores, also_between=has_best, progress=progress)
         first = answer_of(found)
         if all(each.time_s is None for each in first.candidates) and not _needs_memory(first.refusal):
             return _with_near_sizes(first, found, scores)
@@ -111,7 +112,9 @@ def answer(
         least = _least_in_time(first.refusal, found, scores)
         needed = _size_beyond_usual(found, least)
         if needed is not None:
-            found = collect_candidates(query, known, scores, also_sizes=(needed,), progress=progress)
+            found = collect_candidates(
+                query, known, scores, also_sizes=(needed,), also_between=has_best, progress=progress
+            )
             first = answer_of(found)
             if first.refusal is None:
                 return first
@@ -137,21 +140,36 @@ def collect_candidates(
     *,
     runs: UserRuns | None = None,
     also_sizes: tuple[int, ...] = (),
+    also_between: bool = False,
     progress: Progress | None = None,
 ) -> Collected:
     """The candidates of every system of a question.
 
     runs: of the user's own, in place of those of the question's folder. also_sizes: to estimate besides.
+    also_between: whether to estimate sizes between the usual ones.
     Raises as `answer` does.
     """
     if runs is None and not query.rests_on_files:
         systems = _systems(query, catalogue)
-        inputs, assessments = _assessed_alike(without_choice(query), catalogue, scores, also_sizes, progress)
+        inputs, assessments = _assessed_alike(
+            without_choice(query),
+            catalogue,
+            scores,
+            also_sizes=also_sizes,
+            also_between=also_between,
+            progress=progress,
+        )
         inputs = replace(inputs, query=query)
         assessments = tuple(replace(one, system=each) for one, each in zip(assessments, systems, strict=True))
     else:
         inputs, assessments = _assessed(
-            query, catalogue, scores, runs=runs, also_sizes=also_sizes, progress=progress
+            query,
+            catalogue,
+            scores,
+            runs=runs,
+            also_sizes=also_sizes,
+            also_between=also_between,
+            progress=progress,
         )
     found: list[SystemCandidates] = []
     refused: list[EvidenceError] = []
@@ -170,6 +188,14 @@ def collect_candidates(
         system = found[0].system
         raise UsageError(f"{pays} needs a price of {system.accelerator}: give --price {system.name}=USD")
     return Collected(inputs=inputs, systems=tuple(found), refused=tuple(refused))
+
+
+def _has_best_size(query: TrainingQuery) -> bool:
+    """Whether one size is the best by what the question states: sizes between the usual ones are tried too.
+
+    Where returns diminish is judged by steps between usual sizes.
+    """
+    return query.objective != "balance" or (query.deadline_s or query.budget_usd) is not None
 
 
 def _systems(query: TrainingQuery, catalogue: Catalogue) -> tuple[RequestedSystem, ...]:
@@ -191,14 +217,24 @@ def _assessed_alike(
     query: TrainingQuery,
     catalogue: Catalogue,
     scores: Scores | None,
+    *,
     also_sizes: tuple[int, ...],
+    also_between: bool,
     progress: Progress | None,
 ) -> tuple[Inputs, tuple[Assessment, ...]]:
     """As `_assessed`, kept for the next question that differs in its choice alone, as when a slider moves.
 
     query: `without_choice`, so that nothing in an assessment can depend on it.
     """
-    return _assessed(query, catalogue, scores, runs=None, also_sizes=also_sizes, progress=progress)
+    return _assessed(
+        query,
+        catalogue,
+        scores,
+        runs=None,
+        also_sizes=also_sizes,
+        also_between=also_between,
+        progress=progress,
+    )
 
 
 def _assessed(
@@ -208,6 +244,7 @@ def _assessed(
     *,
     runs: UserRuns | None,
     also_sizes: tuple[int, ...],
+    also_between: bool,
     progress: Progress | None,
 ) -> tuple[Inputs, tuple[Assessment, ...]]:
     """What a question is answered with, and its systems assessed; arguments as `collect_candidates`."""
@@ -228,6 +265,7 @@ def _assessed(
         scores=scores,
         user=user,
         also_sizes=also_sizes,
+        also_between=also_between,
     )
     assessments = []
     for number, system in enumerate(systems):
@@ -260,7 +298,14 @@ def _least_in_time(refusal: Refusal, found: Collected, scores: Scores | None) ->
         if not larger:
             break
         asked = replace(query, max_accelerators=max(larger.values()))
-        farther = collect_candidates(asked, found.inputs.catalogue, scores, runs=found.inputs.user.runs)
+        farther = collect_candidates(
+            asked,
+            found.inputs.catalogue,
+            scores,
+            runs=found.inputs.user.runs,
+            # Where no limit is stated, all up to the next usual size are tried afterwards.
+            also_between=query.max_accelerators is not None,
+        )
         tried = {each.system.name: each.allowed for each in farther.systems}
         for one in found.systems:
             name = one.system.name
@@ -443,6 +488,7 @@ def answer_of(collected: Collected) -> Answer:
                         for note in notes(inputs, one.assessment, best if one is own else None)
                     ),
                     *(() if inputs.user.runs is None else inputs.user.runs.notes),
+                    *_stated_on_host(query, best, survey),
                     *_does_not_fit(found),
                     *_outside_of_budgets(query, found),
                     *(f"{NOT_COMPARED}{each}." for each in refused),
@@ -557,6 +603,7 @@ def _chosen_for_you(inputs: Inputs, assessment: Assessment, best: Candidate | No
         is_published=best.has_published_batch,
         is_of_runs=best.strategy is None and best.grade == "measured",
     )
+    chosen += _other_batch_words(inputs, assessment, best)
     if best.strategy is not None:
         chosen += _strategy_words(best.strategy, inputs.query, assessment.survey)
     uneven = uneven_batch(inputs, assessment.survey, best.num_accelerators)
@@ -567,6 +614,19 @@ def _chosen_for_you(inputs: Inputs, assessment: Assessment, best: Candidate | No
     if not inputs.query.terms and is_usual:
         chosen.append("rented on demand (--terms)")
     return tuple(chosen)
+
+
+def _other_batch_words(inputs: Inputs, assessment: Assessment, best: Candidate) -> Iterator[str]:
+    """That the user's runs are of other batches than what is recommended, and what carries them to it."""
+    batches = sorted({each.global_batch_samples for each in inputs.runs_on(best.accelerator)})
+    if batches and best.global_batch_samples not in {None, *batches}:
+        how = (
+            "the model carries them to it"
+            if assessment.run_fit is not None
+            else "only the range has what it changes"
+        )
+        ran = ", ".join(format_count(each) for each in batches)
+        yield f"your runs are of batch {ran}: {how}"
 
 
 # Of the time, what another precision takes at most for it to be named.
@@ -588,8 +648,17 @@ def _strategy_words(chosen: Strategy, query: TrainingQuery, survey: Survey | Non
             yield from _schedule_words(survey.problem, chosen)
     if survey is not None:
         for option, words in on_host(survey.problem, chosen).items():
-            stays = f" (--fix {option}={value_text(STAYS[option])})"
-            yield words if option in stated else f"{words}{stays}"
+            if option not in stated:
+                yield f"{words} (--fix {option}={value_text(STAYS[option])})"
+
+
+def _stated_on_host(query: TrainingQuery, best: Candidate | None, survey: Survey | None) -> Iterator[str]:
+    """How much lies on the host of what the question moves there."""
+    if best is None or best.strategy is None or survey is None:
+        return
+    for option, words in on_host(survey.problem, best.strategy).items():
+        if option in query.fixed_names:
+            yield f"{words[:1].upper()}{words[1:]}."
 
 
 def _software_words(known: Problem, chosen: Strategy) -> Iterator[str]:

@@ -90,6 +90,7 @@ def code_facts(strategy: Strategy, workload: Workload | None) -> dict[str, objec
     return {
         **strategy_facts(strategy),
         **_stage_facts(strategy, None if workload is None else workload.transformer),
+        "has_states": _has_states(workload),
         "projections": json.dumps(_projections(strategy, is_of_images=is_of_images)),
         "sharded": sharded,
         "alone": alone,
@@ -112,6 +113,11 @@ def code_facts(strategy: Strategy, workload: Workload | None) -> dict[str, objec
         "optimizer_settings": settings,
         "schedule_class": "ScheduleInterleaved1F1B" if strategy.interleave > 1 else "Schedule1F1B",
     }
+
+
+def _has_states(workload: Workload | None) -> bool:
+    """Whether layers of a model are state spaces."""
+    return workload is not None and workload.transformer is not None and workload.transformer.state_layers > 0
 
 
 def _projections(strategy: Strategy, *, is_of_images: bool) -> tuple[str, ...]:

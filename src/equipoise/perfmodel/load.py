@@ -495,6 +495,9 @@ def _state_block(model: Transformer) -> BlockLoad:
         shared_bytes=(2 * mixed + 4 * inner + 3 * inner) * _BYTES_PER_VALUE + state_bytes,
         num_kernels=15.0,
         dense_params=float(model.state_params),
+        linear_adapter_params=float(model.state_adapter_width),
+        num_linear_adapted=float(len(model.state_inputs)),
+        adapter_input_bytes=float(sum(model.state_inputs) * _BYTES_PER_VALUE),
         kept_shared_bytes=(width + 2 * inner) * _BYTES_PER_VALUE + kept_bytes,
         spared_shared_bytes=width * _BYTES_PER_VALUE,
     )

@@ -85,9 +85,9 @@ def fastest(job: SearchJob, spaces: Sequence[Space], *, num_best: int = 1) -> tu
     """The strategies of each space with which the training takes least time.
 
     spaces: at least one; of the same choices and different sizes.
-    Assumes that a step is no shorter with recomputation than without, with less overlap, with activations
-    that travel to the host or with optimizer states not sharded; and that memory gets no less by less overlap
-    or unsharded states.
+    Assumes that a step is no shorter with recomputation than without, with less overlap, with activations,
+    optimizer states or weights that travel to the host or with optimizer states not sharded; and that memory
+    gets no less by less overlap or unsharded states.
     Source: branch and bound (Land and Doig 1960): the best that a layout's options can reach bounds it.
     """
     legal, faults = layout_groups(tuple(spaces), limits(job.load, job.machine).asked_by(spaces[0]))
@@ -426,12 +426,12 @@ def _unbeaten_layers(layers: Combinations, *, hides_traffic: bool) -> tuple[int,
 
 @lru_cache(maxsize=256)
 def _fastest_states(states: Combinations) -> tuple[int, ...]:
-    """Numbers of the fastest state options, among those equal but for a ZeRO stage below 3."""
+    """Numbers of the fastest state options, among those equal but for a ZeRO stage below 3 and offloading."""
     return _firsts(
         STATE_OPTIONS,
         states,
-        kind=lambda values: values | {"zero_stage": values["zero_stage"] in _WHOLE_WEIGHTS},
-        rank=lambda values: (_order(values["zero_stage"]),),
+        kind=lambda values: values | {"zero_stage": values["zero_stage"] in _WHOLE_WEIGHTS, "offload": None},
+        rank=lambda values: (CODES["offload"].index(values["offload"]), _order(values["zero_stage"])),
     )
 
 

@@ -159,7 +159,7 @@ def limits(load: Load, machine: Machine) -> Limits:
         experts=int(load.experts),
         sequence=int(load.sequence),
         precisions=tuple(name for name, peak in zip(PRECISIONS, peaks, strict=True) if not np.isnan(peak)),
-        has_adapters=float(load.adapter_params) > 0.0,
+        has_adapters=float(load.adapter_params + load.linear_adapter_params) > 0.0,
     )
 
 
@@ -311,7 +311,7 @@ def adapter_fault(limits: Limits, *, tp: int, trained: str, lora_rank: int) -> s
     if (trained == "full") != (lora_rank == 0):
         return "adapters need a lora_rank, and only they have one"
     if trained != "full" and not limits.has_adapters:
-        return "the model has no attention that adapters are known for"
+        return "the model has no layers that adapters are known for"
     # bitsandbytes packs a whole matrix into blocks of 4-bit numbers and has no tensor-parallel layer.
     return "trained=qlora needs tp=1" if trained == "qlora" and tp > 1 else None
 

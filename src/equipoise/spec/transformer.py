@@ -294,6 +294,34 @@ class Transformer(Struct, frozen=True, kw_only=True):
         """Weights, by rank, of adapters on one dense feed-forward block: one on each matrix."""
         return (3 if self.gated else 2) * (self.hidden + self.ffn_hidden)
 
+    @property
+    def state_inputs(self) -> tuple[int, ...]:
+        """Widths of the inputs of a state-space block's matrices that have adapters, one each.
+
+        The output projection has none: kernels read its weights, past any adapter. Blocks of another linear
+        recurrence are taken for square matrices.
+        Source: huggingface/peft#2562, which refuses adapters on it; state-spaces/mamba, `Mamba` and `Mamba2`.
+        """
+        if self.state_width:
+            return (self.hidden,) * max(1, self.state_width // self.hidden)
+        if self.state_rank:
+            return self.hidden, self.state_heads * self.state_head_size, self.state_rank
+        return (self.hidden,)
+
+    @property
+    def state_adapter_width(self) -> int:
+        """Weights, by rank, of adapters on one state-space block: one on each matrix before its scan."""
+        inner, groups = self.state_heads * self.state_head_size, self.state_groups * self.state_size
+        if self.state_width:
+            outputs = self.state_width
+        elif (
+            self.state_rank
+        ):  # twice the channels; steps and what reads and writes states; the channels again
+            outputs = 2 * inner + self.state_rank + 2 * self.state_size + inner
+        else:
+            outputs = 2 * inner + 2 * groups + self.state_heads
+        return sum(self.state_inputs) + outputs
+
     def adapter_width(self, targets: str) -> int:
         """Weights of all adapters, by rank.
 
@@ -307,6 +335,7 @@ class Transformer(Struct, frozen=True, kw_only=True):
         if targets == "all_linear":
             width += blocks * 2 * self.hidden
             width += self.num_dense_blocks * self.dense_adapter_width
+            width += self.state_layers * self.state_adapter_width
         towers = sum(each.model.adapter_width(targets) for each in self.towers)
         return round(width / self.repeats) + towers
 

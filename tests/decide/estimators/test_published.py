@@ -45,10 +45,10 @@ def estimates(estimator, times):
 PUBLISHED = estimates("published", {size: 64.0 / size for size in SIZES})
 
 
-def test_runs_at_one_factor_shift_published_times_and_leave_their_width():
+def test_runs_at_one_factor_shift_published_times_and_add_their_own_width():
     found = at_users_level(PUBLISHED, estimates("measured", {8: 24.0, 16: 12.0}), (8, 16), grade="carried")
     assert found.by_size[64].time_s.value == pytest.approx(3.0)
-    assert found.by_size[64].log_sd == pytest.approx(0.1)
+    assert found.by_size[64].log_sd == pytest.approx(math.hypot(0.1, 0.1))  # both as wrong as each other
     assert "3.00 times" in found.by_size[64].why
 
 
@@ -57,7 +57,7 @@ def test_a_machine_that_scales_worse_makes_published_times_unsure_far_away():
     found = at_users_level(PUBLISHED, estimates("measured", {8: 16.0, 16: 16.0}), (8, 16), grade="carried")
     step = math.log(2.0)
     assert found.by_size[16].time_s.value == pytest.approx(4.0 * math.sqrt(8.0))
-    assert found.by_size[64].log_sd == pytest.approx(math.hypot(0.1, step / 2, 2 * step))
+    assert found.by_size[64].log_sd == pytest.approx(math.hypot(0.1, 0.1, step / 2, 2 * step))
 
 
 def test_where_no_size_is_shared_published_results_stay_as_they_are():

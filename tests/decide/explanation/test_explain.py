@@ -35,7 +35,7 @@ def test_a_faster_dearer_size_wins_where_an_hour_is_worth_the_difference():
 
 # Four cards are never the cheapest: two are where an hour is worth little, and eight above.
 NEVER_FOUR = {"workload": "phi4_14b", "train": "qlora", "examples": 10_000, "epochs": 3, "sequence": 2048,
-              "accelerator": RTX, "max_accelerators": 8,
+              "accelerator": RTX, "max_accelerators": 8, "node_size": 2,
               "software": "megatron_core", "fix": ["activation_offload=false"]}  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """Fine-tuning as people ask it: which weights, on which samples, how many examples, how often."""
 
+import json
 import math
 import re
 from pathlib import Path
@@ -15,7 +16,7 @@ from equipoise.decide.strategies.surveys import SURVEYS, on_host
 from equipoise.errors import SpecError, UsageError
 from equipoise.runs import embedded
 from equipoise.spec.catalogue import shipped
-from equipoise.spec.strategy import strategy
+from equipoise.spec.strategy import adapted_layers, strategy
 
 
 def trained(workload="llama31_8b", **given):
@@ -348,6 +349,45 @@ def test_the_layers_with_adapters_can_be_stated():
         found[targets] = problem(asked, nodes, model, num_best=1).timed([one]).strategies[0].work_s.value
     # --train lora means attention unless it is said; adapters on twice as many matrices take longer.
     assert found["usual"] == found["attention"] < found["all_linear"]
+
+
+# config.json of state-spaces/mamba-2.8b-hf and mamba2-2.7b, and adapters of one layer, by rank, by hand: in_proj
+# 2,560 to 2 x 5,120, x_proj 5,120 to 160 + 2 x 16, dt_proj 160 to 5,120; in_proj 2,560 to 2 x 5,120 + 2 x 128 + 80.
+# PEFT refuses them on out_proj, whose weights the kernels read (huggingface/peft#2562).
+STATE_SPACES = {
+    "mamba": (
+        {"state_size": 16, "time_step_rank": 160, "intermediate_size": 5120},
+        (2560 + 10_240) + (5120 + 192) + (160 + 5120),
+    ),
+    "mamba2": (
+        {"state_size": 128, "num_heads": 80, "head_dim": 64, "n_groups": 1},
+        2560 + 10_240 + 256 + 80,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", STATE_SPACES)
+@pytest.mark.parametrize("adapters", ["lora", "qlora"])
+def test_models_of_state_spaces_alone_have_adapters_before_their_scans(kind, adapters, tmp_path):
+    sizes, width = STATE_SPACES[kind]
+    common = {
+        "hidden_size": 2560,
+        "num_hidden_layers": 64,
+        "vocab_size": 50_280,
+        "conv_kernel": 4,
+        "expand": 2,
+    }
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": kind, "tie_word_embeddings": True, **common, **sizes}))
+    given = {"config": path, "train": adapters, "sequence": 2048, "examples": 1000}
+    asked = training(query(given), shipped(), None)
+    assert asked.workload.trained_params == 64 * 16 * width
+    assert adapted_layers(adapters, asked.choices["lora_targets"][0]) == "all_linear"
+    nodes = shipped().cluster("h100", num_accelerators=8)
+    found = problem(asked, nodes, model_for(nodes.accelerator, asked.workload), num_best=1)
+    assert found.searched(8).best[0].strategy.trained == adapters
+    with pytest.raises(UsageError, match="all_linear"):
+        training(query(given | {"fix": ["lora_targets=attention"]}), shipped(), None)
 
 
 def test_results_of_another_training_are_not_taken():

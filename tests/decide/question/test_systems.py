@@ -1,5 +1,6 @@
 """The systems of a question: names, counts, nodes, and values that belong to one of them."""
 
+import polars as pl
 import pytest
 
 from equipoise.bench.topology import read
@@ -7,6 +8,7 @@ from equipoise.decide.question.query import query
 from equipoise.decide.question.systems import requested_systems, usual_most
 from equipoise.economics import price
 from equipoise.errors import DataError, EquipoiseError, EvidenceError, SpecError, UsageError
+from equipoise.runs import embedded
 from equipoise.spec.catalogue import catalogue
 
 H100, A100, RTX = "h100-sxm5-80gb", "a100-sxm4-80gb", "rtx-4090-pcie-24gb"
@@ -91,6 +93,15 @@ def test_a_number_of_cards_puts_them_into_one_host_but_keeps_the_nodes_that_are_
     # A DGX Spark is a computer with one GB10, two of which a cable joins (NVIDIA, DGX Spark user guide).
     (sparks,) = systems("2x gb10")
     assert (sparks.cluster.node_size, sparks.stock) == (1, 2)
+
+
+@pytest.mark.parametrize("chip", ["rtx-4090-pcie-24gb", "rx-7900-xtx-pcie-24gb", "l4-pcie-24gb"])
+def test_cards_whose_results_are_of_six_in_one_host_sit_in_one(chip):
+    # tinybox of tinycorp and 2288H V7 of xFusion: six cards in one host, in every result there is.
+    results = embedded.score_table().filter(pl.col("accelerator") == chip)
+    assert set(results.select("num_accelerators", "num_nodes").rows()) == {(6, 1)}
+    (found,) = systems(chip)
+    assert found.cluster.node_size >= 6
 
 
 def test_terms_and_prices_belong_to_systems():

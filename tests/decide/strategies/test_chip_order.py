@@ -1,14 +1,18 @@
 """Law 5 on the real planner: a chip that is at least as good in every stated fact is never slower."""
 
+import itertools
+import math
 from functools import cache
 
 import pytest
+from msgspec.structs import replace
 
 from equipoise.calibration.profiles import model_for
 from equipoise.decide.decision import answer
 from equipoise.decide.question.query import query
 from equipoise.decide.question.training import training
 from equipoise.decide.strategies.strategy_search import problem
+from equipoise.decide.strategies.surveys import Survey, surveyed
 from equipoise.errors import EvidenceError
 from equipoise.spec.catalogue import shipped
 from equipoise.spec.cluster import cluster
@@ -131,3 +135,43 @@ def test_adapters_are_not_slower_where_memory_is_less_short(workload, tokens, si
     times = [answer(query({**asked, "accelerator": chip}), scores=None) for chip in (smaller, larger)]
     short_s, ample_s = (found.recommended.time_s.value for found in times)
     assert ample_s < 1.05 * short_s
+
+
+GIGABYTES = (16, 24, 32, 40, 48, 64, 80, 96, 141, 192)
+LINKS = (75e9, 150e9, 300e9, 450e9, 900e9)
+TRAININGS = {
+    "8B": {"workload": "llama31_8b", "tokens": 1e11},
+    "13B": {"workload": "llama2_13b", "tokens": 1e10},
+    "70B": {"workload": "llama3_70b", "tokens": 1e10},
+    "QLoRA of 32B": {"workload": "qwen3_32b", "tokens": 1e9, "train": "qlora"},
+}
+
+
+def surveyed_s(stated, memory_bytes, intra_byte_per_s):
+    """Seconds of the best found by number of accelerators, on an H100 of another memory and other links."""
+    about, usual = training(query(stated), shipped(), None), shipped().cluster("h100-sxm5-80gb")
+    nodes = replace(
+        usual,
+        accelerator=replace(usual.accelerator, memory_bytes=memory_bytes),
+        intra=replace(usual.intra, byte_per_s=intra_byte_per_s),
+    )
+    posed = problem(about, nodes, model_for(usual.accelerator, about.workload), num_best=1)
+    found = surveyed(Survey(problem=posed), (2, 4, 8, 16, 32)).sizes
+    return [math.inf if each.best is None else each.best.work_s.value for each in found]
+
+
+@pytest.mark.parametrize("stated", TRAININGS.values(), ids=TRAININGS)
+@pytest.mark.parametrize(
+    "chips",
+    [
+        [(int(each * 1e9), 450e9) for each in GIGABYTES],
+        [(24_000_000_000, each) for each in LINKS],
+        [(40_000_000_000, each) for each in LINKS],
+    ],
+    ids=["memory", "links of 24 GB", "links of 40 GB"],
+)
+def test_more_memory_and_faster_links_make_nothing_slower(stated, chips):
+    times = [surveyed_s(stated, *each) for each in chips]
+    assert any(math.isfinite(each) for each in times[-1])
+    for worse, better in itertools.pairwise(times):
+        assert all(after <= before * (1 + 1e-9) for before, after in zip(worse, better, strict=True))

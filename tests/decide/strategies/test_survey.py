@@ -3,13 +3,16 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from equipoise.calibration.profiles import USER_CALIBRATION, model_for
 from equipoise.decide.question.query import query
+from equipoise.decide.question.systems import RequestedSystem
 from equipoise.decide.question.training import training
 from equipoise.decide.strategies.strategy_search import problem
-from equipoise.decide.strategies.surveys import Survey, Surveys, surveyed
+from equipoise.decide.strategies.surveys import Survey, Surveys, size_range, surveyed
 from equipoise.spec.catalogue import catalogue
 
 CATALOGUE = catalogue()
@@ -77,3 +80,31 @@ def test_a_model_of_the_users_own_measurements_is_not_kept():
     kept = Surveys()
     kept.surveyed(replace(own, model=replace(own.model, calibration=USER_CALIBRATION)), (1,))
     assert len(kept) == 0
+
+
+def sizes_tried(node_size, limit, *, stock=None, chip="h100-sxm5-80gb"):
+    cluster = CATALOGUE.cluster(chip, node_size=node_size)
+    system = RequestedSystem(name=chip, title=chip, cluster=cluster, stock=stock)
+    asked = query({"workload": "gpt2_xl", "tokens": 1e9, "max_accelerators": limit})
+    found = size_range(asked, system, flop=None, known=(), also_sizes=(), also_between=True)
+    return {each for each in found.tried if found.holds(each)}
+
+
+@given(
+    node_size=st.sampled_from([1, 2, 4, 6, 8, 16, 72]),
+    limits=st.tuples(st.integers(1, 5000), st.integers(1, 5000)),
+    chip=st.sampled_from(["h100-sxm5-80gb", "rtx-4090-pcie-24gb"]),
+    is_stocked=st.booleans(),
+)
+@example(node_size=8, limits=(100, 200), chip="h100-sxm5-80gb", is_stocked=False)
+@example(node_size=8, limits=(6, 9), chip="rtx-4090-pcie-24gb", is_stocked=False)
+def test_a_wider_limit_tries_what_a_lower_one_does_but_for_its_end(node_size, limits, chip, is_stocked):
+    low, high = sorted(limits)
+    fewer, more = (
+        sizes_tried(node_size, each, stock=each if is_stocked else None, chip=chip) for each in (low, high)
+    )
+    # The most that a limit allows, in whole nodes, is tried though no other limit tries it.
+    assert fewer - {max(fewer)} <= more
+    assert max(fewer) <= max(more)
+    # In its place there are sizes close by: none lies more than a fourth of it away from the next.
+    assert any(0.8 * max(fewer) <= each <= max(fewer) for each in more)

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from asking import ask
+from asking import A100, ask, by_size
 from msgspec.structs import replace
 
 from equipoise.bench.summary import run_row, write
@@ -107,3 +107,38 @@ def test_a_file_that_does_not_say_how_layers_ran_is_taken_at_its_word(tmp_path):
         scores=None,
     )
     assert found.recommended.time_s.value == pytest.approx(1_281_167 / 800, rel=0.1)
+
+
+def of_batch(folder, batch, precision=""):
+    """ResNet-50 on up to 64 A100 by runs at a batch on eight: about a third of what submitters reach."""
+    folder.mkdir()
+    rows = "".join(f"8,{rate},{batch},{precision}\n" for rate in (8990, 9000, 9050))
+    (folder / "steps.csv").write_text(
+        f"num_accelerators,samples_per_s,global_batch_samples,precision\n{rows}"
+    )
+    return ask(workload="resnet50", accelerator=[A100], runs=folder, max_accelerators=64)
+
+
+@pytest.mark.parametrize("precision", ["", "bf16"])
+def test_a_batch_that_no_run_has_is_named_and_widens_the_range(precision, tmp_path):
+    # Eight A100 train at 2,048 with the runs asked about, by the samples that published trainings needed.
+    other, same = (of_batch(tmp_path / str(batch), batch, precision) for batch in (256, 2048))
+    assert by_size(other)[8].global_batch_samples == by_size(same)[8].global_batch_samples == 2048
+    assert any("batch 256" in words for words in other.chosen_for_you)
+    assert not any(
+        "your runs" in words
+        for words in ask(
+            workload="resnet50", accelerator=[A100], runs=tmp_path / "2048", accelerators="8"
+        ).chosen_for_you
+    )
+    for size in (8, 64):
+        wide, narrow = (by_size(each)[size].time_s for each in (other, same))
+        assert wide.high / wide.low > narrow.high / narrow.low
+
+
+def test_what_is_scaled_to_runs_is_no_surer_than_they_are(tmp_path):
+    found = by_size(of_batch(tmp_path / "runs", 256))
+    (ran,) = (each for each in found[8].estimates if each.name == "your runs")
+    levelled = [each for each in found[64].estimates if "level" in each.name]
+    assert levelled
+    assert all(each.log_sd >= ran.log_sd for each in levelled)

@@ -246,7 +246,7 @@ def _why(run: UserRun, size: int, recast: Recast | None, slope: float) -> str:
     at = f"{format_count(len(run.run_ids))} of your runs on {format_count(run.num_accelerators)}"
     way = f" ({run.strategy})" if run.strategy else ""
     batch = format_count(run.global_batch_samples)
-    if size == run.num_accelerators and recast is not None and recast.keeps_strategy:
+    if size == run.num_accelerators and recast is not None and recast.keeps_strategy and recast.factor != 1.0:
         return (
             f"{at}{way} at batch {batch}, {recast.factor:.2f} times as long, as published trainings took "
             "over their own steps"

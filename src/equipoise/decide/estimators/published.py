@@ -288,9 +288,9 @@ def at_users_level(
 ) -> Estimates:
     """Estimates of others' trainings as far as they apply to the user's machine: at the level of its runs.
 
-    sizes: that ran. grade: of what is so scaled. As wrong besides as those sizes differ from one level;
-    beyond them, as the trend of the difference goes on: where the user's machine scales unlike others, their
-    estimates soon have no weight.
+    sizes: that ran. grade: of what is so scaled. As wrong besides as the runs are, and as those sizes differ
+    from one level; beyond them, as the trend of the difference goes on: where the user's machine scales
+    unlike others, their estimates soon have no weight.
     Assumes what holds of all sizes that ran is the machine's and its software's own.
     Source: the median of log(measured / estimated), its scatter, and the least-squares slope per doubling.
     """
@@ -304,7 +304,8 @@ def at_users_level(
         ]
     )
     places = np.log2(shared)
-    scatter = float(np.std(ratios))
+    unsure = float(np.mean([measured.by_size[each].log_sd for each in shared]))
+    scatter = math.hypot(float(np.std(ratios)), unsure)
     slope = float(np.polyfit(places, ratios, 1)[0]) if len(shared) > 1 else 0.0
     factor = math.exp(float(np.median(ratios)))
     found = {}

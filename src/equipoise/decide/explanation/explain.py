@@ -40,7 +40,7 @@ from equipoise.decide.select import (
 from equipoise.decide.strategies.strategy_search import Problem
 from equipoise.decide.strategies.surveys import SURVEYS, Survey
 from equipoise.files import user_file
-from equipoise.intervals import Interval, log_sd, with_log_sd
+from equipoise.intervals import DEVIATE, Interval, log_sd, with_log_sd
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.machine import machine
@@ -416,6 +416,7 @@ def notes(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> Ite
         yield f"No price of {best.accelerator} is known: give --price {best.system}=USD."
     yield from _unknown_power(assessment)
     yield from _ordered(inputs, best)
+    yield from _poor_results(assessment, best)
     for size in (assessment.sizes.most, *(assessment.sizes.listed or ())):
         uneven = uneven_batch(inputs, assessment.survey, size)
         if uneven is not None:
@@ -456,6 +457,48 @@ def _ordered(inputs: Inputs, best: Candidate) -> Iterator[str]:
     yield (
         f"The time is at {word} that of {best.num_accelerators:,} x {other} ({time}): {better} is at least "
         f"as good as {lesser} in every stated fact."
+    )
+
+
+def _poor_results(assessment: Assessment, best: Candidate) -> Iterator[str]:
+    """That the results of the recommended size, or of the next with any, are slower than more accelerators'
+    results let expect; nothing where memory may be the reason.
+
+    Source: work is conserved. With the batch of more accelerators, fewer that need no other strategy for want
+    of memory take at most as many times as long as they are fewer.
+    """
+    results = {} if assessment.published is None else assessment.published.at_size
+    best_s = {size: known[0].score_s for size, known in results.items() if known}
+    following = min((size for size in best_s if size > best.num_accelerators), default=None)
+    for size in (each for each in (best.num_accelerators, following) if each in best_s):
+        at_most = min(((more / size * best_s[more], more) for more in best_s if more > size), default=None)
+        if (
+            at_most is None
+            or best_s[size] <= at_most[0] * math.exp(_REPLICATES)
+            or not _is_plain(assessment, size)
+        ):
+            continue
+        number = f"{len(results[size])} published result{'s' if results[size][1:] else ''}"
+        yield (
+            f"{size:,} have {number}, {format_duration(best_s[size])} at best, though {at_most[1]:,} took "
+            f"{format_duration(best_s[at_most[1]])}: {size:,} with as much work in all need no more than "
+            f"{format_duration(at_most[0])}. Runs of your own would tell (--runs)."
+        )
+
+
+# Log of what two results differ by that replicates do not, in 95 of 100.
+_REPLICATES: Final = DEVIATE * math.sqrt(2.0) * LEAST_LOG_SD
+
+
+def _is_plain(assessment: Assessment, size: int) -> bool:
+    """Whether a model and what its steps keep fit on each of so many accelerators, as far as is known."""
+    searched = () if assessment.survey is None else assessment.survey.at((size,))
+    return any(
+        each.best is not None
+        and each.best.strategy.tp * each.best.strategy.pp * each.best.strategy.cp == 1
+        and each.best.strategy.recompute == "none"
+        and each.best.strategy.offload == "none"
+        for each in searched
     )
 
 

@@ -67,13 +67,7 @@ def as_asked(query: TrainingQuery, about: Workload) -> Workload:
             )
         about = of_length(about, query.sequence_tokens)
     if trained is not None:
-        rank = None if trained == "full" else about.lora_rank or USUAL_LORA_RANK
-        about = replace(about, trained=trained, lora_rank=rank)
-        if about.trained_params == 0:
-            raise UsageError(
-                f"--train {trained}: {about.title} has no attention, on which adapters are placed; "
-                "give --train full"
-            )
+        about = _trained_so(about, trained)
     if method is not None:
         if about.area != "language":
             raise UsageError(f"--train {method}: {about.title} is no language model, which answers in text")
@@ -96,6 +90,22 @@ def of_length(about: Workload, sequence_tokens: int) -> Workload:
     if batch is not None and about.sequence_tokens is not None and about.area == _LANGUAGE:
         batch = max(1, round(batch * about.sequence_tokens / sequence_tokens))
     return replace(about, sequence_tokens=sequence_tokens, usual_batch_samples=batch)
+
+
+def _trained_so(about: Workload, trained: Trained) -> Workload:
+    """The workload of a transformer with all weights trained, or adapters; without attention on all layers.
+
+    Raises UsageError where it has no layers for adapters.
+    """
+    rank = None if trained == "full" else about.lora_rank or USUAL_LORA_RANK
+    found = replace(about, trained=trained, lora_rank=rank)
+    if found.trained_params == 0:
+        found = replace(found, lora_targets="all_linear")
+    if found.trained_params == 0:
+        raise UsageError(
+            f"--train {trained}: {about.title} has no layers on which adapters are placed; give --train full"
+        )
+    return found
 
 
 def _adapted_figures(about: Workload, trained: Trained) -> Workload:

@@ -337,13 +337,15 @@ def _network(query: TrainingQuery) -> NodeFacts:
 
 
 def _is_one_host(count: int | None, usual: Cluster) -> TypeGuard[int]:
-    """Whether so many are more than a usual node has, and cards that one host takes: no switch joins them.
+    """Whether so many are another number than a usual node has, of cards that one host takes: no switch joins
+    them. Fewer than a node are only where cards are for desktop computers: who owns four has a host of four.
 
     Not of a system by name, whose nodes are described, nor of chips that are a computer with its memory.
     """
     is_card = usual.name == usual.accelerator.slug and not usual.accelerator.shares_host_memory
-    is_more = count is not None and usual.node_size < count <= _MOST_IN_HOST
-    return is_card and is_more and usual.topology == "host"
+    fewest = 2 if usual.accelerator.for_desktops else usual.node_size
+    is_other = count is not None and fewest <= count <= _MOST_IN_HOST and count != usual.node_size
+    return is_card and is_other and usual.topology == "host"
 
 
 def _topology_of_file(path: Path) -> "Topology":

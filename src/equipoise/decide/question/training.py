@@ -684,11 +684,14 @@ def _check_targets(choices: Mapping[str, tuple[Value, ...]], about: Workload) ->
     if parts not in {("lora",), ("qlora",)}:
         raise UsageError(f"{fixed}: only adapters have targets; give it with --train lora or --train qlora")
     (asked,) = (each for each in LORA_TARGETS if each in targets)
-    if replace(about, trained="lora", lora_rank=1, lora_targets=asked).trained_params is None:
+    adapted = replace(about, trained="lora", lora_rank=1, lora_targets=asked).trained_params
+    if adapted is None:
         raise UsageError(
             f"{fixed}: the widths of these layers are not known of {about.title}, a model of "
             "figures per sample; leave it out"
         )
+    if adapted == 0:
+        raise UsageError(f"{fixed}: {about.title} has no such layers; give lora_targets=all_linear")
 
 
 def _with_schedules(choices: dict[str, tuple[Value, ...]], about: Workload) -> dict[str, tuple[Value, ...]]:

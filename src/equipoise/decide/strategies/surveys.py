@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from threading import Lock
@@ -31,16 +31,21 @@ from equipoise.units import format_si, format_si_apart
 _Kept = TypeVar("_Kept")
 _DOUBLINGS_AROUND: Final = 3
 _SMALL: Final = 16  # up to so many accelerators every number is tried
+# Doublings of these of a unit lie between its own: no size is more than a fifth below the next. Samples and
+# layers are shared out by numbers with small divisors.
+_BETWEEN: Final = (3, 5, 7, 9)
 
 
 class SizeRange(Struct, frozen=True, kw_only=True):
     """Sizes tried, ascending, and those that may be taken: from `fewest` to `most`, or `listed` alone.
 
-    limited_by: whose limit `most` is. next_usual: the one beyond `most` that is shown, whatever `most` is
+    between: of those tried, sizes between the usual ones, on which no curve rests. limited_by: whose limit
+    `most` is. next_usual: the one beyond `most` that is shown, whatever `most` is
     just below it (law 3); None around a single size, where those up to `shown_most` are shown.
     """
 
     tried: tuple[int, ...]
+    between: frozenset[int] = frozenset()
     fewest: int
     most: int
     limited_by: Limit
@@ -82,14 +87,16 @@ def size_range(
     flop: float | None,
     known: Sequence[int],
     also_sizes: Sequence[int],
+    also_between: bool = False,
     fixed_ranks: int = 1,
 ) -> SizeRange:
     """The sizes of a system that are tried, and those that may be taken.
 
     flop: of the whole training, where its amount is stated. known: with published results, ascending. Sizes
     begin with one, whatever the most is (law 3), and end with what the question or the stock allows, else
-    what is usually asked about or was published. also_sizes: are tried besides. fixed_ranks: that a fixed
-    strategy needs, as 5 of pp=5: doublings of them are tried too.
+    what is usually asked about or was published. also_sizes: are tried besides. also_between: whether sizes
+    between the usual ones are tried, the same whatever the limit: a lower limit may end at a better one.
+    fixed_ranks: that a fixed strategy needs, as 5 of pp=5: doublings of them are tried too.
     """
     node_size = 1 if system.cluster is None else system.cluster.node_size
     num_kinds = 1 if system.cluster is None else len(kinds(system.cluster.accelerator))
@@ -116,8 +123,11 @@ def size_range(
             return _around(most, num_kinds)
         listed = None if asked.is_range else frozenset(asked.listed)
         tried = set(asked.listed) if listed else _ladder(units, fewest, most)
+        tried |= _beyond(units, most)
+        between = _between(units, fewest, most) - tried if also_between and not listed else set()
         return SizeRange(
-            tried=tuple(sorted(tried | _beyond(units, most))),
+            tried=tuple(sorted(tried | between)),
+            between=frozenset(between),
             fewest=fewest,
             most=most,
             limited_by="question",
@@ -127,9 +137,11 @@ def size_range(
     usual = units.at_least(usual_most(query, system, flop))
     most = min(limits) if limits else max((usual, *known, *also_sizes))
     tried = _ladder(units, 1, most) | {each for each in known if each <= most}
-    kept = sorted(tried | set(also_sizes))[-(MAX_SIZES - 1) :]
+    kept = {*sorted(tried | set(also_sizes))[-(MAX_SIZES - 1) :], *_beyond(units, most)}
+    between = _between(units, 1, most) - kept if also_between else set()
     return SizeRange(
-        tried=tuple(sorted({*kept, *_beyond(units, most)})),
+        tried=tuple(sorted(kept | between)),
+        between=frozenset(between),
         fewest=1,
         most=most,
         limited_by="question" if limits else "catalogue",
@@ -154,11 +166,11 @@ class _Units(Struct, frozen=True, kw_only=True):
         is_whole = not self.is_whole_nodes or size <= self.node_size or size % self.node_size == 0
         return is_whole and size % self.num_kinds == 0
 
-    def doublings(self, most: int) -> set[int]:
-        """Those of each unit, to at least twice as many as `most`."""
+    def doublings(self, most: int, factor: int = 1) -> set[int]:
+        """Those of a multiple of each unit, to at least twice as many as `most`."""
         steps = range(math.ceil(math.log2(most)) + 2)
         units = (self.num_kinds, self.node_size, self.fixed_ranks)
-        return {each for unit in units for step in steps if self.may_be(each := unit * 2**step)}
+        return {each for unit in units for step in steps if self.may_be(each := factor * unit * 2**step)}
 
     def at_least(self, size: int) -> int:
         """The smallest of the doublings that is no less."""
@@ -170,12 +182,16 @@ class _Units(Struct, frozen=True, kw_only=True):
 
 
 def _ladder(units: _Units, fewest: int, most: int) -> set[int]:
-    """Doublings of the units, both ends; every number where there are few cards in no rack."""
-    if most <= _SMALL and most <= units.node_size and not units.is_whole_nodes:
-        return {each for each in range(fewest, most + 1) if units.may_be(each)} or {fewest, most}
-    ends = {fewest, units.whole_below(most)}
-    found = {each for each in units.doublings(most) | ends if fewest <= each <= most and units.may_be(each)}
-    return found or {fewest, most}
+    """Doublings of the units, both ends; of cards in no rack every number up to a few in one host."""
+    few = 0 if units.is_whole_nodes else min(_SMALL, units.node_size)
+    sizes = units.doublings(most) | {fewest, units.whole_below(most), *range(1, few + 1)}
+    return {each for each in sizes if fewest <= each <= most and units.may_be(each)} or {fewest, most}
+
+
+def _between(units: _Units, fewest: int, most: int) -> set[int]:
+    """The sizes between the usual ones: doublings of a few units."""
+    sizes = {each for factor in _BETWEEN for each in units.doublings(most, factor)}
+    return {each for each in sizes if fewest <= each <= most}
 
 
 def _next_usual(units: _Units, most: int) -> int:
@@ -254,21 +270,32 @@ def _searched(problem: Problem, sizes: Sequence[int]) -> list[SizeSearch]:
 
     QLoRA that fits on no layout of several cards keeps its sharded weights on the host (Answer.AI 2024, FSDP
     and QLoRA: 70B on two cards of 24 GB), as it does where it only just fits and that is faster; adapters
-    that still do not fit, activations (Unsloth, torchtune). Where memory is short and more on the host is
-    faster, it is taken: with a margin, a chip with more memory could be the slower one.
+    that still do not fit, activations (Unsloth, torchtune). Optimizer states are moved to the host wherever
+    that is faster, by any margin: else a chip with more memory or faster links could be the slower one.
     """
+    searched = _with_states_open(problem, sizes)
     found = [
         each
         if problem.training.workload.rollout is None
         or any(problem.generation(size, batch) for batch in problem.batches(size))
         else replace(each, best=())
-        for size, each in zip(sizes, problem.surveyed(sizes), strict=True)
+        for size, each in zip(sizes, searched, strict=True)
     ]
     found = [_or_leaner(problem, size, each) for size, each in zip(sizes, found, strict=True)]
     timed = _timed(problem, sizes, found)
-    moved = _with_more_on_host(problem, timed)
+    moved = _with_activations_on_host(problem, timed)
     again = iter(_timed(problem, [*moved], [*moved.values()]))
     return [next(again) if each.num_accelerators in moved else each for each in timed]
+
+
+def _with_states_open(problem: Problem, sizes: Sequence[int]) -> tuple[Searched, ...]:
+    """What a search finds at each size, with optimizer states on hosts that hold them where that is open."""
+    opened = {size for size in sizes if _may_keep_states_away(problem, size)}
+    choices = {**problem.choices, "offload": (STAYS["offload"], "optimizer")}
+    found: dict[int, Searched] = {}
+    for each, some in ((replace(problem, choices=choices), opened), (problem, {*sizes} - opened)):
+        found |= zip(sorted(some), each.surveyed(sorted(some)), strict=True)
+    return tuple(found[size] for size in sizes)
 
 
 def _timed(problem: Problem, sizes: Sequence[int], found: Sequence[Searched]) -> list[SizeSearch]:
@@ -283,86 +310,32 @@ def _timed(problem: Problem, sizes: Sequence[int], found: Sequence[Searched]) ->
     return searches
 
 
-# The share of memory that states have to take: of 28 trainings with activations computed again, on 2 to 2,048
-# accelerators of four kinds, those with less gained 9 % at most, those with 0.17 and more up to eight times.
-_LEAST_STATES_SHARE: Final = 0.125
+def _with_activations_on_host(problem: Problem, kept: Sequence[SizeSearch]) -> dict[int, Searched]:
+    """What is found with the activations of adapters on the host, at the sizes where that is faster.
 
-
-# Activations of adapters are moved for so much where memory is not short: with less memory, where it is, the
-# gain is the same, so that a chip with more of it is slower by no more than this.
-_LEAST_GAIN: Final = 0.05
-
-
-def _with_more_on_host(problem: Problem, kept: Sequence[SizeSearch]) -> dict[int, Searched]:
-    """What is found with more on the host where memory is short, at the sizes where that is faster.
-
-    Optimizer states where all weights are trained, activations where adapters are. It is tried where memory
-    is so short that activations are computed again or weights sharded and, of states, where they take a good
-    part of it: else nothing is gained. Adapters of a model that is split leave more memory too, which counts
-    where much is gained. The host is taken to hold what the accelerators held.
+    It is tried whatever the memory, where bounds alone do not settle it, as they do at nearly all sizes: a
+    chip with more memory, or with faster links, would else be the slower one.
     """
-    tried: dict[tuple[str, Value], list[SizeSearch]] = defaultdict(list)
-    for each in kept:
-        choice = None if each.best is None else _to_host(problem, each.best)
-        if choice is not None:
-            tried[choice].append(each)
+    if not _may_move(problem, "activation_offload") or "full" in problem.choices.get("trained", ("full",)):
+        return {}
+    found = {each.num_accelerators: each.found for each in kept if each.best is not None}
+    sizes = [each.num_accelerators for each in kept]
+    least_s = problem.least_s(sizes, found, name="activation_offload", value=True)
+    kept_s = {size: each.best[0].worth[0] for size, each in found.items()}
+    promising = [size for size in found if least_s[size] < kept_s[size]]
+    moved = replace(problem, choices={**problem.choices, "activation_offload": (True,)})
     faster = {}
-    for (name, value), searches in tried.items():
-        moved = replace(problem, choices={**problem.choices, name: (value,)})
-        promising = _promising(problem, kept, searches) if name == "activation_offload" else searches
-        sizes = [each.num_accelerators for each in promising]
-        for each, found in zip(promising, moved.surveyed(sizes), strict=True):
-            other = _or_leaner(moved, each.num_accelerators, found)
-            if other.best and other.best[0].worth[0] < _to_beat_s(each):
-                faster[each.num_accelerators] = _merged(problem, each.found, other)
+    for size, searched in zip(promising, moved.surveyed(promising), strict=True):
+        other = _or_leaner(moved, size, searched)
+        if other.best and other.best[0].worth[0] < kept_s[size]:
+            faster[size] = _merged(problem, found[size], other)
     return faster
 
 
-def _promising(
-    problem: Problem, kept: Sequence[SizeSearch], searches: Sequence[SizeSearch]
-) -> list[SizeSearch]:
-    """Those of the searches that activations on the host could beat, by bounds alone.
-
-    kept: all that were searched together. Bounds have the copies of activations in them, and settle nearly
-    all sizes; they do not have those of optimizer states, and would settle none.
-    """
-    sizes, asked = ([each.num_accelerators for each in some] for some in (kept, searches))
-    least_s = problem.least_s(sizes, asked, name="activation_offload", value=True)
-    return [each for each in searches if least_s[each.num_accelerators] < _to_beat_s(each)]
-
-
-def _to_beat_s(kept: SizeSearch) -> float:
-    """Seconds of a training below which what was kept is given up for more on the host."""
-    assert kept.best is not None
-    least_gain = 0.0 if _is_short(kept.best.strategy) else _LEAST_GAIN
-    return (1.0 - least_gain) * kept.found.best[0].worth[0]
-
-
-def _is_short(strategy: Strategy) -> bool:
-    """Whether memory is so short that activations are computed again or weights sharded."""
-    return strategy.recompute != "none" or strategy.shards_weights
-
-
-def _splits_model(strategy: Strategy) -> bool:
-    """Whether accelerators hold parts of the model or of its samples."""
-    return strategy.tp * strategy.pp * strategy.cp > 1
-
-
-def _to_host(problem: Problem, best: TimedStrategy) -> tuple[str, Value] | None:
-    """What may be moved to the host of what the best strategy keeps, where that is left open.
-
-    A choice of the search and its value.
-    """
+def _may_move(problem: Problem, option: str) -> bool:
+    """Whether an option that moves something to the host is left open, and there is a host to move it to."""
     chip = problem.cluster.accelerator
-    is_split = best.strategy.trained != "full" and _splits_model(best.strategy)
-    if not (_is_short(best.strategy) or is_split) or chip.shares_host_memory or chip.memory_bytes is None:
-        return None
-    if best.strategy.trained != "full":
-        is_open = "activation_offload" not in problem.choices and not best.strategy.activation_offload
-        return ("activation_offload", True) if is_open else None
-    held = best.memory_by_kind_bytes["optimizer"]
-    is_open = "offload" not in problem.choices and held >= _LEAST_STATES_SHARE * chip.memory_bytes
-    return ("offload", "optimizer") if is_open else None
+    return option not in problem.choices and not chip.shares_host_memory and chip.memory_bytes is not None
 
 
 def _merged(problem: Problem, found: Searched, other: Searched) -> Searched:
@@ -466,9 +439,10 @@ def _weights_on_host(problem: Problem, size: int) -> dict[str, tuple[Value, ...]
 
 
 def _may_keep_states_away(problem: Problem, size: int) -> bool:
-    """Whether optimizer states may go to hosts that hold them, where that is left open."""
+    """Whether optimizer states may go to hosts that hold them: left open, and all weights are trained."""
     trained = problem.training.workload.trained_params
-    if "offload" in problem.choices or problem.cluster.accelerator.shares_host_memory or trained is None:
+    is_full = problem.choices.get("trained", ("full",)) == ("full",)
+    if not is_full or trained is None or not _may_move(problem, "offload"):
         return False
     return _hosts_hold(problem, size, _STATES_BYTES * trained)
 
@@ -483,7 +457,7 @@ def _tried_instead(problem: Problem, size: int) -> Iterator[Problem]:
         yield free
     trained = problem.choices.get("trained", ("full",))
     if "full" in trained:
-        if trained == ("full",) and _may_keep_states_away(problem, size):
+        if _may_keep_states_away(problem, size):
             yield replace(free, choices={**problem.choices, "offload": ("optimizer",)})
         return
     moved = _weights_on_host(problem, size)

@@ -13,8 +13,9 @@ from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.strategies.strategy_search import OWN_STEPS_LOG_SD, Problem
 from equipoise.decide.strategies.surveys import Survey
 from equipoise.errors import InputError
+from equipoise.intervals import DEVIATE
 from equipoise.perfmodel import load as loads
-from equipoise.perfmodel.layouts import grid
+from equipoise.perfmodel.layouts import divisors, grid
 from equipoise.perfmodel.load import Load
 from equipoise.perfmodel.machine import machine, stacked
 from equipoise.perfmodel.parameters import Parameters
@@ -134,6 +135,34 @@ def whole_trainings(runs: Sequence[UserRun], problem: Problem) -> dict[str, Reca
         return {}
     as_it_ran = Recast(factor=factor, log_sd=OWN_STEPS_LOG_SD, keeps_strategy=True)
     return {each.run_ids[0]: as_it_ran for each in runs}
+
+
+def other_batches(runs: Sequence[UserRun], survey: Survey) -> dict[str, float]:
+    """By run id of set-ups at another batch than what is advised on as many: how unsure that leaves the time
+    there, as the standard deviation of its logarithm.
+
+    Of set-ups that count as they ran, so that nothing carries them to the batch: as much either way, in 90 of
+    100, as the model says that it changes the training's time.
+    """
+    problem = survey.problem
+    best = {each.num_accelerators: each.best.strategy for each in survey.sizes if each.best is not None}
+    found = {}
+    for run in runs:
+        advised, batch = best.get(run.num_accelerators), run.global_batch_samples
+        if advised is None or advised.global_batch_samples == batch or batch % advised.dp:
+            continue
+        share = batch // advised.dp
+        microbatch = max(each for each in divisors(share) if each <= advised.microbatch_samples)
+        try:
+            both = advised, replace(advised, global_batch_samples=batch, microbatch_samples=microbatch)
+        except InputError:
+            continue
+        steps_s = np.broadcast_to(problem.estimated(both, problem.model.parameters).step_s, 2)
+        times_s = steps_s * problem.num_steps(
+            np.array([each.global_batch_samples for each in both], dtype=float)
+        )
+        found[run.run_ids[0]] = abs(float(np.log(times_s[0] / times_s[1]))) / DEVIATE
+    return found
 
 
 def recasts(steps: UserSteps, survey: Survey) -> dict[str, Recast]:

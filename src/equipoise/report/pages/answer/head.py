@@ -102,10 +102,7 @@ def _node(answer: Answer) -> str:
 def _facts(answer: Answer, best: Candidate, *, is_brief: bool, is_tight: bool = False) -> Iterator[Labelled]:
     yield "Time", tuple(_time(answer, best))
     yield "Money", tuple(_money(answer, best))
-    if best.charges is not None and best.price is not None:
-        parts = (f"{amounts.money(usd)} for {what}" for what, usd in charged_for(best.charges) if usd)
-        basis = "" if is_brief else f" ({sentence(best.price.basis)})"
-        yield "Paid for", f"{listed([*parts])}{basis}"
+    yield from _paid_for(answer, best, is_brief=is_brief)
     energy, mass = amounts.usable(best.energy_j), amounts.usable(best.carbon_kg)
     # Where several systems compete their rows need the lines, but what the question is about.
     needs_rows = is_brief and (is_tight or len(answer.systems) >= _MOST_NAMED)
@@ -306,6 +303,17 @@ def _noticed_start_s(answer: Answer, best: Candidate) -> float:
     """What comes before the first step, where it is a good part of the time; else zero."""
     start_s = answer.question.start_s
     return start_s if start_s >= _NOTICED_START * best.known_time_s.value else 0.0
+
+
+def _paid_for(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[Labelled]:
+    """What the money of a quote is for, and what no commitment would cost where that is less."""
+    if best.charges is None or best.price is None:
+        return
+    parts = (f"{amounts.money(usd)} for {what}" for what, usd in charged_for(best.charges) if usd)
+    basis = "" if is_brief else f" ({sentence(best.price.basis)})"
+    yield "Paid for", f"{listed([*parts])}{basis}"
+    if (free := answer.without_commitment) is not None and free.usd is not None:
+        yield "On demand", f"{amounts.money(free.usd.value)}, without a commitment (--terms on_demand)"
 
 
 def charged_for(paid: Charges) -> tuple[tuple[str, float], ...]:

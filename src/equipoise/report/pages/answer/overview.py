@@ -61,6 +61,7 @@ def overview_blocks(answer: Answer) -> tuple[Block, ...]:
     top: tuple[Block, ...] = (tiles(_tiles(answer, best)),) if best is not None else refusal_blocks(answer)
     if answer.refusal is not None:
         top += tuple(note(sentence(each)) for each in answer.notes if each.startswith(NOTHING_FITS))
+        top += memory_blocks(answer)
     if not answer.offers:
         return top
     chart = compare.money_chart(answer)
@@ -135,10 +136,22 @@ def refusal_blocks(answer: Answer) -> tuple[Block, ...]:
     chosen = capital(sentence("; ".join(answer.chosen_for_you)))
     return (
         tiles(_refused(answer, label, each) for label, each in shown if each is not None),
-        *_heading(answer, refusal),
-        bullets(relaxed(answer)),
+        *(() if _is_of_memory(answer) else (*_heading(answer, refusal), bullets(relaxed(answer)))),
         *((prose(Strong("Chosen: "), f"{chosen}."),) if chosen else ()),
     )
+
+
+def memory_blocks(answer: Answer) -> tuple[Block, ...]:
+    """The memory that would do where nothing runs: behind what to do with the accelerators that there are."""
+    if not _is_of_memory(answer):
+        return ()
+    return prose("It would also fit with:"), bullets(relaxed(answer))
+
+
+def _is_of_memory(answer: Answer) -> bool:
+    """Whether nothing runs, and memory is all that is known to help."""
+    steps = () if answer.refusal is None or answer.candidates else answer.refusal.relaxations
+    return bool(steps) and all(each.constraint == "memory_bytes" for each in steps)
 
 
 def _heading(answer: Answer, refusal: Refusal) -> tuple[Block, ...]:
@@ -146,8 +159,6 @@ def _heading(answer: Answer, refusal: Refusal) -> tuple[Block, ...]:
     if not answer.candidates:  # nothing runs, so that nobody knows whether other limits would be kept
         if not refusal.relaxations:
             return ()
-        if all(each.constraint == "memory_bytes" for each in refusal.relaxations):
-            return (prose("It would fit with:"),)
         return (prose(f"No strategy is legal: {_faults(answer)}. A time is known with:"),)
     return (prose("Changes that would be enough:"),)
 
