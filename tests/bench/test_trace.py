@@ -4,7 +4,6 @@ import io
 import json
 import math
 import os
-import re
 import subprocess
 import tarfile
 import tracemalloc
