@@ -298,7 +298,11 @@ def test_traces_of_the_host_alone_say_what_they_cannot_tell(read):
 @pytest.mark.parametrize("name", ["cut.json", "cut.json.gz"])
 def test_a_cut_trace_is_refused_since_its_events_are_not_in_order_of_time(read, name):
     # As Kineto writes them: kernels after all operators. Read up to the cut, the first step would be idle.
-    events = [marked(1, 0, 250), marked(2, 250, 250), *(kernel(MATMUL, 10 * at, 5) for at in range(49, -1, -1))]
+    events = [
+        marked(1, 0, 250),
+        marked(2, 250, 250),
+        *(kernel(MATMUL, 10 * at, 5) for at in range(49, -1, -1)),
+    ]
     whole = json.dumps(document(events)).encode()
     content = gzip.compress(whole, 0) if name.endswith(".gz") else whole
     assert [parts(step)[0] for step in read(content, name=name)[0].steps] == pytest.approx([125e-6, 125e-6])
