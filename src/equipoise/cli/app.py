@@ -89,9 +89,12 @@ class _PlainWords:
             if "process_value" not in vars(each):
                 each.process_value = _reading_of(each)
         try:
+            # Of an option that is given twice the parser keeps the last value alone.
+            *_, given = self.make_parser(ctx).parse_args(list(args))  # type: ignore[attr-defined]
             rest: list[str] = super().parse_args(ctx, args)  # type: ignore[misc]
         except typer.TyperException as err:
             raise complaints.wrong_words(err, self, ctx) from err
+        complaints.refuse_repeated(given)
         return rest
 
 
