@@ -199,7 +199,7 @@ def gains(shares: Mapping[str, float], watched: CombinedRun) -> list[str]:
     Assumes the other parts take as long as before. Source: Amdahl 1967.
     """
     workload = watched.about["workload"]
-    model = workload if ":" in workload else "MODULE:FUNCTION"
+    model = workload if ":" in (workload or "") else "MODULE:FUNCTION"
     sizes = f"--sizes 1,{watched.num_ranks}"
     batch = f" --batch {watched.batch_samples}" if watched.batch_samples else ""
     bench = f"equipoise bench {model} {sizes}{batch} --strategy ddp,accumulate:4,fp16"
