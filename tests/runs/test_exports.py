@@ -155,6 +155,24 @@ def test_a_rate_in_tokens_is_one_in_samples_where_their_length_is_stated(tmp_pat
         import_runs([path], columns={}, constants={})
 
 
+def test_a_rate_of_one_accelerator_is_times_their_number(tmp_path):
+    # torchtitan and Megatron-Bridge state tokens per second of one GPU: 11,800 x 8 / 4,096 = 23.05 samples a second.
+    path = tmp_path / "mine.csv"
+    path.write_text("num_gpus,tokens/s/GPU,seq_len\n8,11800,4096\n16,11600,4096\n32,11200,4096\n")
+    rows = import_runs([path], columns={}, constants={}).runs
+    assert rows["samples_per_s"].to_list() == [23.046875, 45.3125, 87.5]
+    found = read_measurements(path)
+    assert found.time_s == pytest.approx([1e6 / 94_400, 1e6 / 185_600, 1e6 / 358_400])
+    assert any("tokens/s/gpu" in note and "num_accelerators" in note for note in found.notes)
+    with pytest.raises(
+        DataError, match=r"one accelerator; --column tokens_per_s_per_accelerator=tokens/s/gpu"
+    ):
+        read_measurements(path, columns={"tokens_per_s": "tokens/s/GPU"})
+    path.write_text("num_gpus,tgs\n8,11800\n16,11600\n32,fast\n")
+    with pytest.raises(DataError, match=r"row 3, column tgs: found 'fast'"):
+        read_measurements(path, columns={"tokens_per_s_per_accelerator": "tgs"})
+
+
 def test_rows_that_cannot_be_read_are_counted_and_the_others_kept(tmp_path):
     good, bad, into = tmp_path / "good.csv", tmp_path / "bad.csv", tmp_path / "tables"
     header = "num_gpus,samples_per_s,batch\n"

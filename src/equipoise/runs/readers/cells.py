@@ -28,12 +28,14 @@ OF_RUNS = ("energy_j", SEQUENCE, "framework", "num_nodes", "system", "submitter"
 
 UNIT_S = {"ms": MILLISECOND_S, "s": 1.0, "min": MINUTE_S, "h": HOUR_S, "d": DAY_S}
 TIMED = re.compile(rf"(time_to_train|step)_({'|'.join(UNIT_S)})|(samples|tokens)_per_(s|min|h)")
+# The rate of one accelerator, as torchtitan and Megatron-Bridge print it: the rate of all over their number.
+PER_ACCELERATOR = re.compile(r"((?:samples|tokens)_per_(?:s|min|h))_per_accelerator")
 
 
 def wanted_column(name: str) -> bool:
     """Whether a column, by its name in lower case, has a meaning here."""
     named = (SIZE, BATCH, STATUS, *ENTRY, *SERIES, *OF_RUNS)
-    return name in named or TIMED.fullmatch(name) is not None
+    return name in named or any(each.fullmatch(name) for each in (TIMED, PER_ACCELERATOR))
 
 
 MAX_FILE_BYTES = 16 * MIB

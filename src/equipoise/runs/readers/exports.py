@@ -21,6 +21,7 @@ from equipoise.runs.readers.cells import (
     MAX_COLUMNS,
     MAX_ROWS,
     MAX_TEXT,
+    PER_ACCELERATOR,
     SIZE,
     STATUS,
     TIMED,
@@ -46,6 +47,7 @@ _FINISHED = frozenset({"finished", "success", "ok"})
 _DURATION = "duration"
 _LINE_BYTES = 64 * 1024
 _EXTRAP_EXPECTED = 'expected {"params": {"p": 8}, "metric": "time_to_train_s", "value": 1.5}'
+_OF_ONE = re.compile(r"(?:/|_per_|\bper_)(?:gpu|device|accelerator|chip|card|gcd)s?\b")
 _CLOCK = re.compile(r"(?:(\d{1,5})-)?(\d{1,6}):([0-5]\d):([0-5]\d(?:\.\d{1,9})?)", re.ASCII)
 
 
@@ -161,7 +163,40 @@ def _renamed(
         f"{theirs} as {ours}" for ours, theirs in sources.items() if ours not in stated and ours != theirs
     ]
     notes = (f"{tool or where}: read {', '.join(aliased)}.",) if aliased else ()
-    return Exported(header=(*kept, *sources), rows=renamed, notes=notes, theirs=other_names)
+    return _of_all(Exported(header=(*kept, *sources), rows=renamed, notes=notes, theirs=other_names))
+
+
+def _of_all(found: Exported) -> Exported:
+    """The rows with the rates of one accelerator, where no column has that of all, as rates of all.
+
+    A rate or a number of accelerators that is none stays as it is, and is refused where it is read.
+    """
+    named = {each[0]: each[1] for name in found.header if (each := PER_ACCELERATOR.fullmatch(name))}
+    named = {one: every for one, every in named.items() if every not in found.header}
+    if not named:
+        return found
+    theirs = {**found.theirs, **{every: found.theirs.get(one, one) for one, every in named.items()}}
+    rows = []
+    for row in found.rows:
+        size = row.cells.get(SIZE, "")
+        rates = {every: _product(row.cells[one], size) for one, every in named.items()}
+        rows.append(replace(row, theirs=theirs, cells={**row.cells, **rates}))
+    notes = tuple(f"{theirs[every]} is of one accelerator: times {SIZE}." for every in named.values())
+    return replace(
+        found,
+        header=(*found.header, *named.values()),
+        rows=tuple(rows),
+        notes=(*found.notes, *notes),
+        theirs=theirs,
+    )
+
+
+def _product(rate: str, size: str) -> str:
+    """A rate times a number of accelerators, as cells have them; the rate where either is no number."""
+    try:
+        return repr(float(rate) * float(size)) if rate.strip() else rate
+    except ValueError:
+        return rate
 
 
 def _stated(header: Sequence[str], ours: str, theirs: str, where: str) -> str:
@@ -169,6 +204,11 @@ def _stated(header: Sequence[str], ours: str, theirs: str, where: str) -> str:
     if ours != theirs and TIMED.fullmatch(ours) and TIMED.fullmatch(_bare(theirs)):
         raise DataError(
             f"{where}: --column {ours}={theirs}: the column states its own unit; leave this option out"
+        )
+    one = f"{ours}_per_accelerator"
+    if PER_ACCELERATOR.fullmatch(one) and _OF_ONE.search(theirs):
+        raise DataError(
+            f"{where}: --column {ours}={theirs}: by its name a rate of one accelerator; --column {one}={theirs}"
         )
     found = [name for name in header if theirs in {name, _bare(name)}]
     exact = [name for name in found if name == theirs] or found
