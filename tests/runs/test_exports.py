@@ -151,8 +151,30 @@ def test_a_rate_in_tokens_is_one_in_samples_where_their_length_is_stated(tmp_pat
     (row,) = import_runs([path], columns={}, constants={}).runs.rows(named=True)
     assert row["samples_per_s"] == 20.0
     path.write_text("num_gpus,tokens_per_second\n8,81920\n")
-    with pytest.raises(DataError, match="sequence_tokens"):
+    with pytest.raises(DataError, match="tokens_per_s without sequence_tokens"):
         import_runs([path], columns={}, constants={})
+    path.write_text("num_gpus,step_ms,batch\n8,120,64\n")
+    with pytest.raises(DataError, match="step_ms without global_batch_samples"):
+        import_runs([path], columns={}, constants={})
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        # Hugging Face's Trainer writes all_results.json and trainer_state.json as one document.
+        ('{\n  "epoch": 3.0,\n  "train_samples_per_second": 27.1\n}\n', "one whole object a line"),
+        # The log of Megatron-LM: no table, whatever its lines hold.
+        (
+            "using world size: 8, data-parallel size: 8\n iteration 10/ 1000 | lm loss: 9.1 |\n",
+            "no column of times",
+        ),
+    ],
+)
+def test_what_is_no_table_is_called_that(tmp_path, text, words):
+    path = tmp_path / "found"
+    path.write_text(text)
+    with pytest.raises(DataError, match=words):
+        read_measurements(path)
 
 
 def test_a_rate_of_one_accelerator_is_times_their_number(tmp_path):
@@ -165,7 +187,7 @@ def test_a_rate_of_one_accelerator_is_times_their_number(tmp_path):
     assert found.time_s == pytest.approx([1e6 / 94_400, 1e6 / 185_600, 1e6 / 358_400])
     assert any("tokens/s/gpu" in note and "num_accelerators" in note for note in found.notes)
     with pytest.raises(
-        DataError, match=r"one accelerator; --column tokens_per_s_per_accelerator=tokens/s/gpu"
+        DataError, match=r"of one accelerator; --column tokens_per_s_per_accelerator=tokens/s/gpu"
     ):
         read_measurements(path, columns={"tokens_per_s": "tokens/s/GPU"})
     path.write_text("num_gpus,tgs\n8,11800\n16,11600\n32,fast\n")

@@ -400,24 +400,29 @@ def _run(
 def _timed(row: TextRow, batch: int | None, sequence_tokens: float | None) -> dict[str, float]:
     """Seconds to train and samples per second, from the columns that state either, tokens, or steps."""
     found: dict[str, float] = {}
+    lacking = ""
     for name in row.cells:
         unit = TIMED.fullmatch(name)
         if unit is None or not row.cells[name].strip():
             continue
         value = amount(row, name)
         if unit[3] == "tokens":
-            if sequence_tokens is not None:
+            if sequence_tokens is None:
+                lacking = f"{name} without {SEQUENCE}"
+            else:
                 found.setdefault("samples_per_s", value / UNIT_S[unit[4]] / sequence_tokens)
         elif unit[3]:
             found["samples_per_s"] = value / UNIT_S[unit[4]]
         elif unit[1] == "time_to_train":
             found["time_to_train_s"] = value * UNIT_S[unit[2]]
-        elif batch is not None:
+        elif batch is None:
+            lacking = f"{name} without {BATCH}"
+        else:
             found.setdefault("samples_per_s", batch / (value * UNIT_S[unit[2]]))
     if not found:
         raise DataError(
-            f"{row.place}: no time; expected a column time_to_train_s, samples_per_s, step_s and {BATCH}, or "
-            f"tokens_per_s and {SEQUENCE}: rename it, or `ingest --column samples_per_s=NAME` names it"
+            f"{row.place}: {lacking or 'no time'}; expected a column time_to_train_s, samples_per_s, step_s "
+            f"and {BATCH}, or tokens_per_s and {SEQUENCE}: rename it, or `ingest --column samples_per_s=NAME` names it"
         )
     return found
 

@@ -208,7 +208,7 @@ def _stated(header: Sequence[str], ours: str, theirs: str, where: str) -> str:
     one = f"{ours}_per_accelerator"
     if PER_ACCELERATOR.fullmatch(one) and _OF_ONE.search(theirs):
         raise DataError(
-            f"{where}: --column {ours}={theirs}: by its name a rate of one accelerator; --column {one}={theirs}"
+            f"{where}: --column {ours}={theirs}: by its name of one accelerator; --column {one}={theirs}"
         )
     found = [name for name in header if theirs in {name, _bare(name)}]
     exact = [name for name in found if name == theirs] or found
@@ -267,12 +267,12 @@ def _in_unit(ours: str, cell: str) -> str:
 
 
 def _is_of_extrap(text: str) -> bool:
-    """Whether the first of some JSON lines is a measurement as Extra-P writes it, or none can be read."""
+    """Whether the first of some JSON lines is a measurement as Extra-P writes it."""
     first = next((line for line in text.split("\n") if line.strip()), "")
     try:
         found: Any = parsed_json(first) if len(first) <= _LINE_BYTES else None
     except (ValueError, RecursionError):
-        return True
+        return '"params"' in first or '"metric"' in first
     return not isinstance(found, dict) or "params" in found or "metric" in found
 
 
@@ -281,7 +281,7 @@ def _of_objects(text: str, where: str) -> tuple[list[str], list[TextRow]]:
 
     Values that are lists or objects are left out: no column here has such. Raises DataError for other lines.
     """
-    expected = 'expected one object a line, as {"num_accelerators": 8, "samples_per_s": 412.5}'
+    expected = 'expected one whole object a line, as {"num_accelerators": 8, "samples_per_s": 412.5}'
     found: list[tuple[str, dict[str, str]]] = []
     for place, cells in _json_lines(text, where, expected):
         if not isinstance(cells, dict) or len(cells) > MAX_COLUMNS or len(found) == MAX_ROWS:
