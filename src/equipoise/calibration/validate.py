@@ -151,7 +151,8 @@ def validate(
         commonest = Counter(_reason(row, outcomes) for row in tested).most_common(3)
         missing = tuple(f"{plural(count, 'row')}: {why}" for why, count in commonest)
         raise EvidenceError(
-            f"none of {len(tested):,} rows can be predicted", missing=missing or ("rows of measurements",)
+            f"none of {plural(len(tested), 'row')} can be predicted",
+            missing=missing or ("rows of measurements",),
         )
     seen = {tuple(row.cells.items()) for row in second_part}
     same = any(tuple(row.cells.items()) in seen for row in first_part if row.reason is None)
