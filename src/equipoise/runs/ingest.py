@@ -422,8 +422,8 @@ def _timed(row: TextRow, batch: int | None, sequence_tokens: float | None) -> di
     if not found:
         raise DataError(
             f"{row.place}: {lacking or 'no time'}; expected a column time_to_train_s, samples_per_s, step_s "
-            f"and {BATCH}, or tokens_per_s and {SEQUENCE}: rename it, or `ingest --column samples_per_s=NAME` "
-            "names it"
+            f"and {BATCH}, or tokens_per_s and {SEQUENCE}: rename it, or `--column samples_per_s=NAME` of "
+            "`ingest` says which it is"
         )
     return found
 
