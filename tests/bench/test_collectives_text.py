@@ -175,6 +175,8 @@ def test_what_the_columns_leave_open_is_asked_for(read):
     assert reasons(read(NO_REDOP)) == {"unknown": 1}
     assert "all_gather, all_to_all" in read(NO_REDOP).rejected.rows()[0]["first"]
     assert only(read(NO_REDOP, operation="all_gather")).operation == "all_gather"
+    assert "as all_gather.txt" in read(NO_REDOP).rejected.rows()[0]["first"]
+    assert only(read(NO_REDOP, name="all_gather.txt")).operation == "all_gather"
     assert only(read(NO_REDOP, name="run_alltoall_2.log")).operation == "all_to_all"
     assert only(read("$ ./build/all_gather_perf -b 32M -g 8\n" + NO_REDOP)).operation == "all_gather"
     assert only(read("# Collective test starting: alltoall_perf\n" + NO_REDOP)).operation == "all_to_all"
