@@ -184,9 +184,10 @@ def _run(
     operation = operation_of(clues, table.programs)
     if operation is None:
         open_to = ", ".join(each for each in clues.possible if clues.allow(each)) or ", ".join(clues.possible)
+        example = f"{open_to.partition(', ')[0]}.txt"
         return (
-            f"the operation is not known: {open_to}; name it in the file's name, as {open_to.partition(', ')[0]}"
-            ".txt, or with --ops of `collectives`"
+            f"the operation is not known: {open_to}; name it in the file's name, as {example}, or with --ops "
+            "of `collectives`"
         )
     # Those that are cut off count up to the last.
     listed = max(table.devices) + 1 if table.devices and not table.num_listed_again else None
