@@ -5,7 +5,6 @@ them apart.
 """
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any, Final, get_args
@@ -59,15 +58,10 @@ def wrong_words(err: typer.TyperException, command: Any, ctx: Any) -> UsageError
     return _unknown_option(option, command, ctx, list(declared))
 
 
-def refuse_repeated(given: Sequence[Any]) -> None:
-    """Refuse an option of one value that was typed twice: one of the two would be dropped unsaid.
-
-    given: the parameters as often as they were typed. A flag may be repeated: it says the same again.
-    """
-    for param, num_times in Counter(given).items():
-        if num_times > 1 and param.param_type_name == "option" and not (param.multiple or param.is_flag):
-            meaning = _meaning(param).partition(" [default")[0].rstrip(".")
-            raise UsageError(f"{_name(param)} is given {num_times} times; expected one value: {meaning}")
+def repeated(param: Any, num_times: int) -> UsageError:  # noqa: ANN401 - typer's own
+    """For an option of one value that was typed several times."""
+    meaning = _meaning(param).partition(" [default")[0].rstrip(".")
+    return UsageError(f"{_name(param)} is given {num_times} times; expected one value: {meaning}")
 
 
 def _unknown_option(option: str, command: Any, ctx: Any, declared: Sequence[str]) -> UsageError:  # noqa: ANN401

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct
 
-from equipoise.errors import DataError, SpecError
+from equipoise.errors import DataError, SpecError, UsageError
 from equipoise.runs import ReaderResult, Row, RowRejection, SourceFacts, Tally, UnknownName
 from equipoise.runs.readers import READERS
 from equipoise.runs.readers.cells import (
@@ -99,9 +99,13 @@ def ingest(
     into: a folder for runs.parquet and scores.parquet, written whole or not at all; nothing is written when
     no entry was found. num_workers: processes that parse, as many as there are cores unless given; the tables
     do not depend on it. catalogue: what names mean; the shipped one unless given. limits: of each source.
+    Exports of trackers are read as import_runs reads them.
     Raises DataError when a path cannot be opened. Bad content never raises: it is counted in the report.
     """
     named = [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
+    if are_exports(named):
+        folder = None if into is None else Path(into)
+        return import_runs(named, columns={}, constants={}, into=folder, catalogue=catalogue)
     works = [work for path in named for work in _works(path, limits or ReadLimits())]
     results = _parsed(works, progress, num_workers or _num_cores())
     readings, rejected = _assembled(works, results, catalogue or shipped())
@@ -273,6 +277,17 @@ NO_SCORE = "imported runs; no official score"
 # The names that a catalogue knows, and the file to edit where it does not.
 _EDITS = {"workload": workload.EDIT, "accelerator": hardware.EDIT}
 _TEXTS = ("system", "submitter", PRECISION, "framework", STRATEGY)
+
+
+def are_exports(paths: Sequence[Path]) -> bool:
+    """Whether files are exports of trackers, by their names. Raises UsageError where only some are."""
+    exports = [path for path in paths if path.suffix.lower() in SUFFIXES and path.is_file()]
+    if exports and len(exports) < len(paths):
+        num_others = len(paths) - len(exports)
+        raise UsageError(
+            f"{exports[0].name} is an export, {num_others} others are not; ingest them separately"
+        )
+    return bool(exports)
 
 
 def import_runs(
