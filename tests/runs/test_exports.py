@@ -71,6 +71,17 @@ def test_extra_p_lines_give_their_repetitions():
     assert np.allclose(found.time_s, np.round(900_000 / np.array(RATES), 1))
 
 
+def test_a_folder_of_tables_stands_for_its_runs(tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text("num_gpus,samples_per_s\n1,100\n2,190\n4,350\n")
+    import_runs([path], columns={}, constants={}, into=tmp_path / "tables")
+    found = read_measurements(tmp_path / "tables")
+    assert found.num_accelerators.tolist() == [1, 2, 4]
+    assert found.time_s == pytest.approx([1e6 / 100, 1e6 / 190, 1e6 / 350])
+    with pytest.raises(DataError, match="a folder; expected a CSV or Parquet file"):
+        read_measurements(tmp_path)
+
+
 def test_two_columns_that_look_the_same_are_not_chosen_between(tmp_path):
     path = tmp_path / "runs.csv"
     path.write_text(
