@@ -174,6 +174,8 @@ def test_a_rate_in_tokens_is_one_in_samples_where_their_length_is_stated(tmp_pat
     [
         # Hugging Face's Trainer writes all_results.json and trainer_state.json as one document.
         ('{\n  "epoch": 3.0,\n  "train_samples_per_second": 27.1\n}\n', "one whole object a line"),
+        # What pandas' to_json(orient="records") writes.
+        ('[{"num_gpus": 1, "step_ms": 412.5}, {"num_gpus": 2, "step_ms": 213.1}]', "one object a line"),
         # The log of Megatron-LM: no table, whatever its lines hold.
         (
             "using world size: 8, data-parallel size: 8\n iteration 10/ 1000 | lm loss: 9.1 |\n",

@@ -74,6 +74,10 @@ def exported(path: Path, columns: Mapping[str, str] | None = None) -> Exported:
     stated = {ours: column_name(theirs) for ours, theirs in (columns or {}).items()}
     aliases = (each for known in (_ALIASES, _TIMES) for names in known.values() for each in names)
     text = text_of(path, also=(*stated.values(), *aliases))
+    if _is_json_list(text):
+        raise DataError(
+            f"{path.name}: one JSON list; expected one object a line (`jq -c '.[]' FILE` writes them), or CSV"
+        )
     if text.lstrip()[:1] == "{":
         if _is_of_extrap(text):
             return _of_extrap(text, path.name, stated)
@@ -264,6 +268,11 @@ def _in_unit(ours: str, cell: str) -> str:
     seconds = _clock_s(cell) or duration_s(cell) if len(cell) <= MAX_TEXT else None
     unit = duration_s(f"1 {ours.rpartition('_')[2]}")
     return cell if seconds is None or unit is None else repr(seconds / unit)
+
+
+def _is_json_list(text: str) -> bool:
+    """Whether a text begins as a list of objects does, as pandas and jq write it."""
+    return re.match(r"\s*\[\s*\{", text) is not None
 
 
 def _is_of_extrap(text: str) -> bool:
