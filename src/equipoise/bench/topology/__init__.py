@@ -158,8 +158,8 @@ def _notes(tables: dict[str, _AmdTable]) -> Iterator[str]:
             yield "The table of weights is missing; without it the number of hops of XGMI links is not known."
         if "PCIE" in types and "hops" not in tables:
             yield (
-                "The tables of weights and hops are missing; without one of them it is not known whether links "
-                "over PCIe stay inside a NUMA node."
+                "The tables of weights and hops are missing; without one of them it is not known whether "
+                "links over PCIe stay inside a NUMA node."
             )
 
 
