@@ -57,6 +57,24 @@ def test_version_is_that_of_the_package():
     assert equipoise("--version").stdout == f"equipoise {__version__}\n"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        (("advise", "bert", "--accelerator", "h100", "--runs", "one", "--runs", "two"), "--runs"),
+        (("advise", "bert", "--here", "--max", "8", "--max-accelerators", "16"), "--max-accelerators"),
+        (("topology", "topology.txt", "--accelerator", "v100", "--accelerator=a100"), "--accelerator"),
+    ],
+)
+def test_an_option_of_one_value_that_is_given_twice_is_refused(arguments, option):
+    ended = equipoise(*arguments)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith(f"equipoise: {option} is given 2 times; ")
+
+
+def test_a_flag_may_be_repeated():
+    assert equipoise("explain", "marginal", "--json", "--json").returncode == 0
+
+
 @pytest.mark.parametrize(("arguments", "code"), [(["--version"], 0), (["no-such-verb"], 2)])
 def test_what_others_do_at_the_end_is_done(arguments, code, tmp_path):
     written = tmp_path / "written"

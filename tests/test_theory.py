@@ -113,7 +113,7 @@ def test_too_little_evidence_is_said_in_the_document_too(mine):
     found = document(ended)
     assert found["status"] == "not_enough_evidence"
     (missing,) = found["missing"]
-    assert re.match("1 rows: .*measured: ", missing)
+    assert re.match("1 row: .*measured: ", missing)
     ended = in_process("validate", mine(HEADER + ROW + ROW), "--split", "leave-hidden-out", "--json")
     assert ended.returncode == 3
     assert document(ended)["status"] == "not_enough_evidence"

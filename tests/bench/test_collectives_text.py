@@ -175,11 +175,31 @@ def test_what_the_columns_leave_open_is_asked_for(read):
     assert reasons(read(NO_REDOP)) == {"unknown": 1}
     assert "all_gather, all_to_all" in read(NO_REDOP).rejected.rows()[0]["first"]
     assert only(read(NO_REDOP, operation="all_gather")).operation == "all_gather"
+    assert "as all_gather.txt" in read(NO_REDOP).rejected.rows()[0]["first"]
+    assert only(read(NO_REDOP, name="all_gather.txt")).operation == "all_gather"
     assert only(read(NO_REDOP, name="run_alltoall_2.log")).operation == "all_to_all"
     assert only(read("$ ./build/all_gather_perf -b 32M -g 8\n" + NO_REDOP)).operation == "all_gather"
     assert only(read("# Collective test starting: alltoall_perf\n" + NO_REDOP)).operation == "all_to_all"
     # What the columns rule out is not believed: a file may be misnamed.
     assert only(read(TWO_RANKS, name="alltoall.txt")).operation == "all_reduce"
+
+
+# Issue 214 of nccl-tests: what sendrecv_perf printed on two nodes, with `sum` though it reduces nothing; not checked in place.
+SEND = (
+    "        8192          2048     float     sum      -1    31.76    0.26    0.26      0    31.59    0.26    0.26    N/A\n"
+    "     8388608       2097152     float     sum      -1   1100.2    7.62    7.62      0   1099.0    7.63    7.63    N/A\n"
+)
+
+
+def test_a_send_between_two_ranks_is_no_all_reduce(read):
+    assert only(read(ranks("a", "b") + HEADER + SEND)).operation == "send"
+    assert only(read(ranks("a", "b") + HEADER + SEND.replace("N/A", "  0"))).operation == "all_reduce"
+    assert only(read(ranks("a", "b", "c") + HEADER + SEND, name="sendrecv.txt")).num_ranks == 3
+    named = only(read("# Collective test starting: sendrecv_perf\n" + ranks("a", "b") + HEADER + SEND))
+    assert (named.operation, named.num_nodes) == ("send", 2)
+    # Without a check nothing tells them apart.
+    unchecked = SEND.replace("      0   ", "    N/A   ")
+    assert "all_reduce, send" in read(ranks("a", "b") + HEADER + unchecked).rejected.rows()[0]["first"]
 
 
 def test_several_runs_in_one_log_stay_apart(read):

@@ -104,6 +104,16 @@ def test_weights_tell_hops_over_infinity_fabric_where_hops_say_one():
     assert found.devices[0].numa_affinity == "3"
 
 
+@pytest.mark.parametrize(("kind", "words"), [("XGMI", "number of hops"), ("PCIE", "NUMA node")])
+def test_what_a_missing_table_of_weights_leaves_open_depends_on_the_links(kind, words):
+    found = topology(
+        f"=== Link Type between two GPUs ===\n       GPU0 GPU1\nGPU0   0    {kind}\nGPU1   {kind} 0\n"
+    )
+    (note,) = found.notes
+    assert "weights" in note
+    assert words in note
+
+
 def test_amd_smi_names_devices_by_their_address():
     table = "{}:\n             0000:03:00.0 0000:0c:00.0\n0000:03:00.0 {a:12} {b}\n0000:0c:00.0 {b:12} {a}\n"
     found = topology(

@@ -4,7 +4,6 @@ import io
 import json
 import math
 import os
-import re
 import subprocess
 import tarfile
 import tracemalloc
@@ -18,6 +17,7 @@ from hypothesis import strategies as st
 from equipoise.bench.trace import activity, read_traces
 from equipoise.bench.trace.activity import Spans, covered_ns, merged, union
 from equipoise.bench.trace.stream import TraceStream
+from equipoise.diagnose.stragglers import lateness
 from equipoise.errors import DataError
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -295,14 +295,42 @@ def test_traces_of_the_host_alone_say_what_they_cannot_tell(read):
     assert "ProfilerActivity.CUDA" in trace.notes[0]
 
 
-def test_a_trace_that_was_cut_is_read_up_to_there(read):
-    events = [kernel(MATMUL, 10 * at, 5) for at in range(50)]
+@pytest.mark.parametrize("name", ["cut.json", "cut.json.gz"])
+def test_a_cut_trace_is_refused_since_its_events_are_not_in_order_of_time(read, name):
+    # As Kineto writes them: kernels after all operators. Read up to the cut, the first step would be idle.
+    events = [
+        marked(1, 0, 250),
+        marked(2, 250, 250),
+        *(kernel(MATMUL, 10 * at, 5) for at in range(49, -1, -1)),
+    ]
     whole = json.dumps(document(events)).encode()
-    (trace,) = read(whole[: len(whole) // 2])
-    assert 20 < round(trace.steps[0].compute_s / 5e-6) < 30
-    assert re.search(r"\bcut\b", trace.notes[0])
-    (trace,) = read(gzip.compress(whole, 0)[: len(whole) // 2], name="cut.json.gz")
-    assert re.search(r"\bcut\b", trace.notes[0])
+    content = gzip.compress(whole, 0) if name.endswith(".gz") else whole
+    assert [parts(step)[0] for step in read(content, name=name)[0].steps] == pytest.approx([125e-6, 125e-6])
+    with pytest.raises(DataError, match="cut before its end"):
+        read(content[: len(content) // 2], name=name)
+
+
+def test_files_of_the_cycles_of_a_schedule_are_one_rank(tmp_path):
+    for rank in (0, 1):
+        for first in (3, 8):  # as tensorboard_trace_handler writes with schedule(repeat=2)
+            at = 100 * first
+            events = [marked(first, at, 100), kernel(MATMUL, at, 60), kernel(NCCL, at + 60, 20 + 10 * rank)]
+            (tmp_path / f"host_{rank}.{first}.pt.trace.json").write_text(json.dumps(document(events, rank)))
+    found = read_traces([tmp_path])
+    assert [(each.rank, [step.number for step in each.steps]) for each in found.ranks] == [
+        (0, [3, 8]),
+        (1, [3, 8]),
+    ]
+    assert list(found.ranks[1].collectives.step) == [0, 1]
+    assert [each.late_s for each in lateness(found.ranks)] == pytest.approx([10e-6, 0.0])
+
+
+def test_a_step_that_a_rank_has_twice_is_refused(tmp_path):
+    for name in ("one.json", "two.json"):
+        (tmp_path / name).write_text(json.dumps(document([marked(3, 0, 100), kernel(MATMUL, 0, 60)])))
+    found = read_traces([tmp_path])
+    assert len(found.ranks) == 1
+    assert "step 3" in found.rejected.rows()[0]["first"]
 
 
 def test_odd_events_are_left_out_and_counted(read):

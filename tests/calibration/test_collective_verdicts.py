@@ -176,10 +176,10 @@ def test_a_published_figure_decides_where_there_is_one():
     found = bandwidth(links_of(run_of(at_bus_rate(235e9))))
     assert found.expected == 235.26e9
     assert found.low == pytest.approx(235.26e9 * (1 - PUBLISHED_MARGIN))
-    # None is published for 4 ranks: the model, under its priors.
+    # None is published for 4 ranks: the model, not fitted.
     four = bandwidth(links_of(run_of(at_bus_rate(230e9, num_ranks=4), num_ranks=4)))
     assert four.verdict == "normal"
-    assert [each.partition(" ")[0] for each in four.evidence] == ["model"]
+    assert ["performance model" in each for each in four.evidence] == [True]
 
 
 @pytest.mark.parametrize(("rate", "verdict"), [(22e9, "normal"), (2e9, "slow"), (90e9, "fast")])

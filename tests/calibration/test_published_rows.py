@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from equipoise.calibration.published import read_rows
-from equipoise.calibration.published.executions import chosen, read_executions, with_executions
+from equipoise.calibration.published.executions import chosen, read_executions, software_of, with_executions
 from equipoise.calibration.published.quantities import count_in, quantity
 from equipoise.calibration.published.set_ups import collective_of, known_workload, model_of, strategy_words
 from equipoise.calibration.validate import validate
@@ -694,6 +694,21 @@ def test_files_of_runs_are_read_as_advise_reads_them(tmp_path, column, figure):
     assert found.strategy.precision == "bf16"
     (predicted,) = validate([path]).verdicts
     assert predicted.predicted is not None
+
+
+@pytest.mark.parametrize(
+    ("framework", "name"), [("torchtitan", "torchtitan"), ("NeMo 25.04", "megatron_core")]
+)
+def test_the_software_of_a_run_is_that_of_its_column(tmp_path, framework, name):
+    # Their strategy is FSDP too, which alone is taken for FSDP of 2023.
+    path = tmp_path / "mine.csv"
+    path.write_text(
+        "workload,accelerator,num_gpus,global_batch_size,seq_len,step_ms,precision,framework,strategy\n"
+        f"llama31_8b,h100,8,32,8192,3300,bf16,{framework},fsdp\n"
+    )
+    (found,) = read_rows([path])
+    assert found.reason is None
+    assert software_of(found).name == name
 
 
 def test_what_is_neither_published_rows_nor_runs_is_refused_with_both(tmp_path):

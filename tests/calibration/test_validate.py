@@ -187,9 +187,9 @@ def test_every_row_has_a_verdict_in_its_own_unit(write):
 
 
 def test_nothing_expressed_is_not_enough_evidence(write):
-    with pytest.raises(EvidenceError, match="1 rows") as err:
+    with pytest.raises(EvidenceError, match="none of 1 row") as err:
         validate([write(_step(unit="parsecs"))])
-    assert re.search("1 rows: unit 'parsecs'", err.value.missing[0])
+    assert re.search("1 row: unit 'parsecs'", err.value.missing[0])
     with pytest.raises(EvidenceError, match="none of 0 rows"):
         validate([write()])
 

@@ -187,3 +187,16 @@ def test_runs_of_names_are_joined():
     assert named(["GPU0"]) == "GPU0"
     assert named([f"GPU{i}" for i in range(9, 12)]) == "GPU9-GPU11"
     assert named(["GPU0", "GPU2", "mlx5_0", "mlx5_1"]) == "GPU0, GPU2, mlx5_0 and mlx5_1"
+
+
+def test_a_single_processor_has_no_link_between_sockets():
+    # A GH200 has one socket; its GPU is a NUMA node of its own, and the card is SYS to it.
+    text = "\n".join(
+        sentences(
+            meaning(
+                read(b"\tGPU0\tNIC0\tCPU Affinity\nGPU0\t X \tSYS\t0-71\nNIC0\tSYS\t X \t\n", where="pasted")
+            )
+        )
+    )
+    assert "What GPU0 sends " in text
+    assert "NUMA nodes or sockets" in text

@@ -195,6 +195,30 @@ def test_what_a_budget_is_enough_for_is_another_record():
     assert found.frame().height == 1
 
 
+def test_jobs_are_a_file_or_mappings(tmp_path):
+    path = tmp_path / "jobs.toml"
+    path.write_text('[[job]]\nname = "own"\ntimes = { 8 = "3 h", 16 = "1.6 h" }\n')
+    listed = [{"name": "own", "times": {8: "3 h", 16: "1.6 h"}}]
+    of_file, of_list = (equipoise.allocate(jobs, accelerator="16x h100") for jobs in (path, listed))
+    assert of_list.frame().equals(of_file.frame())
+    assert of_list.frame()["end_s"].to_list() == [1.6 * 3600]
+    with pytest.raises(UsageError, match="objective is 'fun'; expected one of time, makespan, cost, energy"):
+        equipoise.allocate(listed, accelerator="16x h100", objective="fun")
+
+
+def test_an_argument_that_is_a_word_of_python_is_offered_as_it_can_be_typed():
+    with pytest.raises(TypeError, match=r", from_, "):
+        equipoise.predict(times_from="mine.csv")
+
+
+def test_exports_are_ingested_as_by_the_command(tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text("num_gpus,samples_per_s\n8,100\n16,190\n")
+    assert equipoise.ingest(path).runs["samples_per_s"].to_list() == [100.0, 190.0]
+    with pytest.raises(UsageError, match="separately"):
+        equipoise.ingest([path, tmp_path])
+
+
 def test_several_trainings_share_a_pool(tmp_path):
     path = tmp_path / "jobs.toml"
     path.write_text('[[job]]\nname = "a"\ntimes = { 8 = "2 h", 16 = "1 h" }\n')

@@ -88,6 +88,21 @@ def test_the_rates_of_collectives_are_those_of_the_fit(collectives):
     assert len(ranges) == len(fit.curve.regimes)
 
 
+def test_the_headline_of_collectives_names_what_is_slow(tmp_path):
+    # 32 MiB in 4,190 us are 8.0 GB/s, of 24 over PCIe 4.0 x16: what sendrecv_perf printed between two RTX 3090.
+    path = tmp_path / "sendrecv.txt"
+    path.write_text(
+        "".join(
+            f"#  Rank {rank} Group 0 Pid 1 on ws device {rank} [0x01] NVIDIA GeForce RTX 3090\n"
+            for rank in (0, 1)
+        )
+        + "    16777216       4194304     float     sum      -1   2130.1    7.88    7.88      0   2129.0    7.88    7.88    N/A\n"
+        + "    33554432       8388608     float     sum      -1   4190.7    8.01    8.01      0   4188.0    8.01    8.01    N/A\n"
+    )
+    found = judged(read_files([path], operation=None))
+    assert text(COLLECTIVES, found, full=False).splitlines()[2] == "Slow: bus rate of send over 2 ranks"
+
+
 def test_the_parts_of_a_traced_step_sum_to_it(trace):
     rows = keys(TRACE, trace, "ranks")
     assert [row["Rank"] for row in rows] == [0, 3, 6, 7]

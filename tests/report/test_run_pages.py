@@ -7,13 +7,16 @@ from typing import get_args
 
 import polars as pl
 import pytest
+import typer
 from msgspec.structs import replace
 from rich.console import Console
 
+from equipoise.bench.phases import EXPOSED, PARTS
 from equipoise.bench.summary import Spread
 from equipoise.bench.sweep import planned
 from equipoise.bench.trial import FinishedTrial, Store, folders_below, is_watched, sweep_progress
 from equipoise.bench.watching.record import RankFile, RecordedStep, run_folder
+from equipoise.cli.app import app
 from equipoise.decide.combine import PlanKind
 from equipoise.diagnose.sweeps import sweep_now
 from equipoise.diagnose.watched_runs import watched_now
@@ -187,11 +190,11 @@ def test_how_far_a_sweep_is_comes_from_its_folder(tmp_path):
 # --- watched loops
 
 
-def loop(out, run, step_s, *, rank=0, num_ranks=1, workload="net", num=60, ended=True):
-    """What a rank leaves whose steps took so long: half of it forward, a quarter input; with 8 samples."""
+def loop(out, run, step_s, *, rank=0, num_ranks=1, workload="net", num=60, ended=True, waits="input"):
+    """What a rank leaves whose steps took so long: half of it forward, a quarter waits; with 8 samples."""
     about = {"rank": rank, "num_ranks": num_ranks, "workload": workload, "conditions": {"host": HOSTILE}}
     file = RankFile(run_folder(out, run), about)
-    split = {"input": 0.25, "forward": 0.5, "backward": 0.25, "optimizer": 0.0, "rest": 0.0, "step": 1.0}
+    split = dict.fromkeys(PARTS, 0.0) | {"forward": 0.5, "backward": 0.25, waits: 0.25, "step": 1.0}
     seconds = {name: share * step_s for name, share in split.items()}
     file.add(
         [
@@ -202,6 +205,19 @@ def loop(out, run, step_s, *, rank=0, num_ranks=1, workload="net", num=60, ended
     if ended:
         file.add([{"end": {"memory_bytes": 2**20}}])
     file.close()
+
+
+def test_the_command_that_measures_exchanges_is_of_the_model_ranks_and_batch_watched(tmp_path):
+    for rank in (0, 1):
+        name = "20250102T000000-abcdef"
+        loop(tmp_path, name, 0.04, rank=rank, num_ranks=2, workload="mine:net", waits=EXPOSED)
+    (gain,) = watched_now(tmp_path).runs[0].gains
+    words = re.search(r"equipoise (bench .*) measures", gain)[1].split()
+    assert words[1] == "mine:net"
+    given = dict(zip(words[2::2], words[3::2], strict=True))
+    assert (given["--sizes"], given["--batch"]) == ("1,2", "16")
+    command = typer.main.get_command(app(("bench",))).commands["bench"]
+    assert set(given) <= {name for each in command.params for name in each.opts}
 
 
 def test_watched_loops_show_rates_phases_and_ranks(tmp_path):

@@ -115,6 +115,20 @@ def test_columns_that_do_not_fit_are_named_below_the_table():
     assert max(map(cell_len, text.splitlines())) <= 80
 
 
+def test_a_badge_without_a_title_keeps_its_room_and_an_empty_column_gives_way():
+    columns = [Column(title=name, is_number=True) for name in ("N", "Time", "USD", "Hours")]
+    texts = ("16", "8.94 ms", "\N{EN DASH}", "3.98")
+    row = (
+        *(Cell(text=each) for each in texts),
+        Cell(text="", badge=Badge(text="extrapolated", tone="quiet")),
+    )
+    table = Table(name="t", caption="T", columns=(*columns, Column(title="")), rows=(row,))
+    wide, narrow = (printed(lambda console: show(table, console), width=width) for width in (60, 38))
+    assert "No room" not in wide
+    assert {"extrapolated", "3.98"} <= set(narrow.split())
+    assert "No room for: USD;" in narrow
+
+
 @pytest.mark.parametrize(("encoding", "star"), [("utf-8", "★"), ("ascii", "*")])
 def test_the_marked_row_has_a_star_where_its_badge_has_no_room(encoding, star):
     columns = (Column(title="N", is_number=True), Column(title="Name"), Column(title="Status"))

@@ -71,6 +71,17 @@ def test_extra_p_lines_give_their_repetitions():
     assert np.allclose(found.time_s, np.round(900_000 / np.array(RATES), 1))
 
 
+def test_a_folder_of_tables_stands_for_its_runs(tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text("num_gpus,samples_per_s\n1,100\n2,190\n4,350\n")
+    import_runs([path], columns={}, constants={}, into=tmp_path / "tables")
+    found = read_measurements(tmp_path / "tables")
+    assert found.num_accelerators.tolist() == [1, 2, 4]
+    assert found.time_s == pytest.approx([1e6 / 100, 1e6 / 190, 1e6 / 350])
+    with pytest.raises(DataError, match="a folder; expected a CSV or Parquet file"):
+        read_measurements(tmp_path)
+
+
 def test_two_columns_that_look_the_same_are_not_chosen_between(tmp_path):
     path = tmp_path / "runs.csv"
     path.write_text(
@@ -151,8 +162,50 @@ def test_a_rate_in_tokens_is_one_in_samples_where_their_length_is_stated(tmp_pat
     (row,) = import_runs([path], columns={}, constants={}).runs.rows(named=True)
     assert row["samples_per_s"] == 20.0
     path.write_text("num_gpus,tokens_per_second\n8,81920\n")
-    with pytest.raises(DataError, match="sequence_tokens"):
+    with pytest.raises(DataError, match="tokens_per_s without sequence_tokens"):
         import_runs([path], columns={}, constants={})
+    path.write_text("num_gpus,step_ms,batch\n8,120,64\n")
+    with pytest.raises(DataError, match="step_ms without global_batch_samples"):
+        import_runs([path], columns={}, constants={})
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        # Hugging Face's Trainer writes all_results.json and trainer_state.json as one document.
+        ('{\n  "epoch": 3.0,\n  "train_samples_per_second": 27.1\n}\n', "one whole object a line"),
+        # What pandas' to_json(orient="records") writes.
+        ('[{"num_gpus": 1, "step_ms": 412.5}, {"num_gpus": 2, "step_ms": 213.1}]', "one object a line"),
+        # The log of Megatron-LM: no table, whatever its lines hold.
+        (
+            "using world size: 8, data-parallel size: 8\n iteration 10/ 1000 | lm loss: 9.1 |\n",
+            "no column of times",
+        ),
+    ],
+)
+def test_what_is_no_table_is_called_that(tmp_path, text, words):
+    path = tmp_path / "found"
+    path.write_text(text)
+    with pytest.raises(DataError, match=words):
+        read_measurements(path)
+
+
+def test_a_rate_of_one_accelerator_is_times_their_number(tmp_path):
+    # torchtitan and Megatron-Bridge state tokens per second of one GPU: 11,800 x 8 / 4,096 = 23.05 samples a second.
+    path = tmp_path / "mine.csv"
+    path.write_text("num_gpus,tokens/s/GPU,seq_len\n8,11800,4096\n16,11600,4096\n32,11200,4096\n")
+    rows = import_runs([path], columns={}, constants={}).runs
+    assert rows["samples_per_s"].to_list() == [23.046875, 45.3125, 87.5]
+    found = read_measurements(path)
+    assert found.time_s == pytest.approx([1e6 / 94_400, 1e6 / 185_600, 1e6 / 358_400])
+    assert any("tokens/s/gpu" in note and "num_accelerators" in note for note in found.notes)
+    with pytest.raises(
+        DataError, match=r"of one accelerator; --column tokens_per_s_per_accelerator=tokens/s/gpu"
+    ):
+        read_measurements(path, columns={"tokens_per_s": "tokens/s/GPU"})
+    path.write_text("num_gpus,tgs\n8,11800\n16,11600\n32,fast\n")
+    with pytest.raises(DataError, match=r"row 3, column tgs: found 'fast'"):
+        read_measurements(path, columns={"tokens_per_s_per_accelerator": "tgs"})
 
 
 def test_rows_that_cannot_be_read_are_counted_and_the_others_kept(tmp_path):

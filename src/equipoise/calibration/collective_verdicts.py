@@ -254,7 +254,7 @@ def _on_latency(found: Verdict, machine: RunLinks | str) -> Verdict:
         high=belief.high_s,
         link=machine.link,
         link_byte_per_s=machine.bus_byte_per_s,
-        evidence=("model: perfmodel.collectives under its priors",),
+        evidence=("the performance model, not fitted",),
     )
 
 
@@ -274,7 +274,9 @@ def _on_bandwidth(found: Verdict, machine: RunLinks | str) -> Verdict:
         expected = max(each.bus_byte_per_s for each in published)
         low, high = expected * (1 - PUBLISHED_MARGIN), expected * (1 + PUBLISHED_MARGIN)
     if belief is not None:
-        evidence.append(f"model {format_si(moved / belief.seconds, 'B/s', digits=4)} under its priors")
+        evidence.append(
+            f"the performance model, not fitted: {format_si(moved / belief.seconds, 'B/s', digits=4)}"
+        )
         if not published:
             expected, low, high = (moved / each for each in (belief.seconds, belief.high_s, belief.low_s))
     verdict = _compared(found.measured, low, high, more_is_faster=True)

@@ -47,10 +47,14 @@ def machine_of(row: PublishedRow) -> Machine:
     """The rates of the accelerators of a row. Raises SpecError where its catalogue does not know them."""
     nodes = nodes_of(row)
     if nodes is None:
-        raise SpecError(
-            f"hardware {echo(row.hardware)} names no known system or accelerator; add it with --hardware"
-        )
+        raise SpecError(_unknown_hardware(row))
     return machine(nodes)
+
+
+def _unknown_hardware(row: PublishedRow) -> str:
+    if not row.hardware:
+        return "no hardware: expected a column accelerator or hardware"
+    return f"hardware {echo(row.hardware)} names no known system or accelerator; add it with --hardware"
 
 
 _Arrays = TypeVar("_Arrays", Load, Machine, StrategyGrid)
@@ -302,7 +306,7 @@ def _refusal(row: PublishedRow) -> str | None:
     except SpecError as err:
         return str(err)
     if cluster is None:
-        return f"hardware {echo(row.hardware)} names no known system or accelerator; add it with --hardware"
+        return _unknown_hardware(row)
     if row.num_accelerators > cluster.node_size and row.num_accelerators % cluster.node_size:
         return f"{row.num_accelerators} ranks do not fill nodes of {cluster.node_size}"
     return None

@@ -34,6 +34,7 @@ from equipoise.errors import EvidenceError, SpecError
 from equipoise.intervals import LEVEL
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.strategy import PRIORS_ONLY
+from equipoise.units import plural
 
 BasisOf: TypeAlias = Callable[[PublishedRow], Basis | None]
 
@@ -148,9 +149,10 @@ def validate(
     found = [each for each in outcomes.values() if not isinstance(each, str)]
     if not found:
         commonest = Counter(_reason(row, outcomes) for row in tested).most_common(3)
-        missing = tuple(f"{count} rows: {why}" for why, count in commonest)
+        missing = tuple(f"{plural(count, 'row')}: {why}" for why, count in commonest)
         raise EvidenceError(
-            f"none of {len(tested):,} rows can be predicted", missing=missing or ("rows of measurements",)
+            f"none of {plural(len(tested), 'row')} can be predicted",
+            missing=missing or ("rows of measurements",),
         )
     seen = {tuple(row.cells.items()) for row in second_part}
     same = any(tuple(row.cells.items()) in seen for row in first_part if row.reason is None)

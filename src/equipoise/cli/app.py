@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from importlib import import_module
@@ -89,9 +90,14 @@ class _PlainWords:
             if "process_value" not in vars(each):
                 each.process_value = _reading_of(each)
         try:
+            *_, given = self.make_parser(ctx).parse_args(list(args))  # type: ignore[attr-defined]
             rest: list[str] = super().parse_args(ctx, args)  # type: ignore[misc]
         except typer.TyperException as err:
             raise complaints.wrong_words(err, self, ctx) from err
+        # The parser would keep the last value alone; a flag says the same again.
+        for each, num_times in Counter(given).items():
+            if num_times > 1 and each.param_type_name == "option" and not (each.multiple or each.is_flag):
+                raise complaints.repeated(each, num_times)
         return rest
 
 

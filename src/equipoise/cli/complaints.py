@@ -58,6 +58,12 @@ def wrong_words(err: typer.TyperException, command: Any, ctx: Any) -> UsageError
     return _unknown_option(option, command, ctx, list(declared))
 
 
+def repeated(param: Any, num_times: int) -> UsageError:  # noqa: ANN401 - typer's own
+    """For an option of one value that was typed several times."""
+    meaning = _meaning(param).partition(" [default")[0].rstrip(".")
+    return UsageError(f"{_name(param)} is given {num_times} times; expected one value: {meaning}")
+
+
 def _unknown_option(option: str, command: Any, ctx: Any, declared: Sequence[str]) -> UsageError:  # noqa: ANN401
     """For an option that a verb has not, with what may be meant."""
     what = f"`{ctx.command_path}` has no option"

@@ -54,21 +54,15 @@ def ingest(
     catalogue = inputs.own_catalogue
     with output.answering():
         from equipoise.report.pages.orientation import ingest_page
-        from equipoise.runs.ingest import SUFFIXES, import_runs
+        from equipoise.runs.ingest import are_exports, import_runs
         from equipoise.runs.ingest import ingest as read
         from equipoise.runs.readers.exports import columns_of
         from equipoise.runs.sources.gate import ReadLimits
 
         if into is not None:
             expect_folder(into)
-        exports = [path for path in paths if path.suffix.lower() in SUFFIXES and path.is_file()]
-        if exports and len(exports) < len(paths):
-            raise UsageError(
-                f"{exports[0].name} is an export, {len(paths) - len(exports)} others are not; "
-                "ingest them separately"
-            )
         constants = stated(workload=workload, accelerator=accelerator)
-        if exports:
+        if are_exports(paths):
             report = import_runs(
                 paths,
                 into=into,

@@ -333,7 +333,7 @@ def _timed(system: RequestedSystem, rates: Rates, found: PredictedTime, curve: T
         num_accelerators=found.num_accelerators,
         estimate=Estimate(
             estimator="measured" if is_measured else "published",
-            name=f"law {curve.law.name}",
+            name=f"{curve.law.name} law of {'your measured times' if is_measured else 'published results'}",
             time_s=found.time,
             log_sd=log_sd(found.time),
             why=""

@@ -308,8 +308,9 @@ def _cards(topology: Topology) -> Iterator[str]:
     parts = [f"{named(nearest[name])} {name}" for name in sorted(nearest, key=rank)]
     if parts:
         yield f"Nearest network card of each: {'; '.join(parts)}."
-    if "SYS" in nearest:
-        yield f"What {named(nearest['SYS'])} send to other machines crosses the link between sockets."
+    if far := nearest.get("SYS"):
+        send = "sends" if len(far) == 1 else "send"
+        yield f"What {named(far)} {send} to other machines crosses {what_lies_between('SYS')}."
 
 
 def _slices(topology: Topology) -> Iterator[str]:

@@ -137,7 +137,7 @@ def _seen(files: RunFiles) -> WatchedRun:
         uneven=uneven(step_s) if step_s else None,
         samples_per_s=found.rate(batch) if found and batch else None,
         phases={name: share * found.value for name, share in shares.items()} if found and has_parts else {},
-        gains=tuple(gains(shares)),
+        gains=tuple(gains(shares, watched)),
         course=_course(now),
         ranks=tuple(_rank(record, watched.numbers) for record in now.records),
         status=now.status,

@@ -1,13 +1,13 @@
 """`allocate` as a function: several trainings on one pool, each a question as `advise` asks it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias, Unpack
+from typing import Any, Final, Literal, TypeAlias, Unpack, get_args
 
 from equipoise.decide.allocation import Allocation, job_times
 from equipoise.decide.allocation import allocate as best_schedule
-from equipoise.decide.allocation.jobs import JobsFile, clock_s, read_jobs, read_prices, tariff_of
+from equipoise.decide.allocation.jobs import JobsFile, clock_s, jobs_of, read_jobs, read_prices, tariff_of
 from equipoise.decide.allocation.problem import pool_of
 from equipoise.decide.question.query import values
 from equipoise.errors import UsageError
@@ -54,7 +54,7 @@ def _shown_allocation() -> Presentation[Allocation]:
 
 
 def allocate(
-    jobs: str | PathLike[str],
+    jobs: str | PathLike[str] | Sequence[Mapping[str, Any]],
     *,
     objective: AllocationObjective = "time",
     electricity_by_hour: str | PathLike[str] | None = None,
@@ -64,19 +64,31 @@ def allocate(
 ) -> Result[Allocation]:
     """Several trainings on one pool of accelerators: who gets how many, and when.
 
-    jobs: a TOML file in the form of docs/decide/allocate.md. accelerator, among `fields`: the pool, as
-    "64x h100". objective: what is minimised. electricity_by_hour: a CSV file of prices; begin: the time of
-    day, "HH:MM". allow_code: as of `advise`, for the jobs of the file.
+    jobs: a TOML file in the form of docs/decide/allocate.md, or a mapping for each job. accelerator, among
+    `fields`: the pool, as "64x h100". objective: what is minimised. electricity_by_hour: a CSV file of
+    prices; begin: the time of day, "HH:MM". allow_code: as of `advise`, for the jobs of a file.
     Errors as of `advise`.
     """
+    if objective not in get_args(AllocationObjective):
+        expected = ", ".join(get_args(AllocationObjective))
+        raise UsageError(f"objective is {str(objective)[:40]!r}; expected one of {expected}")
     given = {
         name: each for name, each in given_fields("allocate", None, fields).items() if name != "workload"
     }
-    file = read_jobs(Path(jobs))
-    if not allow_code:
-        refuse_code((job.workload for job in file.jobs), where=jobs)
+    if isinstance(jobs, str | PathLike):
+        file = read_jobs(Path(jobs))
+        if not allow_code:
+            refuse_code((job.workload for job in file.jobs), where=jobs)
+    else:
+        file = jobs_of({"job": [_table_of(each) for each in jobs]}, where="jobs", folder=Path())
     prices = None if electricity_by_hour is None else read_prices(Path(electricity_by_hour))
     return allocation_of(file, given, objective=objective, prices=prices, begin=begin)
+
+
+def _table_of(job: Mapping[str, Any]) -> dict[str, Any]:
+    """A job as a file states it: sizes of its times as text."""
+    times = job.get("times")
+    return {**job, "times": {str(size): each for size, each in times.items()}} if times else dict(job)
 
 
 def allocation_of(

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -350,7 +351,7 @@ def _hidden(block: Table, widths: Mapping[int, int]) -> Text | None:
     badged = _place_of_badge(block)
     titles = []
     for place, column in enumerate(block.columns):
-        if place in widths or not column.title:  # what has no title is said beside the table too
+        if place in widths or not column.title:
             continue
         badge = (
             block.rows[block.marked][place].badge if place == badged and block.marked is not None else None
@@ -363,7 +364,7 @@ def _column_widths(block: Table, width: int) -> dict[int, int]:
     """The width of each column shown: first what each needs at least, then the rest to those that want it."""
     widths: dict[int, int] = {}
     room = width + COLUMN_GAP
-    for place in sorted(range(len(block.columns)), key=lambda place: block.columns[place].is_wide):
+    for place in sorted(range(len(block.columns)), key=partial(_rank_of, block)):
         if block.columns[place].is_wide and width < WIDE_COLUMNS:
             continue
         least = _least_width(block, place)
@@ -378,6 +379,16 @@ def _column_widths(block: Table, width: int) -> dict[int, int]:
             wanted[place] -= 1
             room -= 1
     return dict(sorted(widths.items()))
+
+
+def _rank_of(block: Table, place: int) -> tuple[bool, bool, bool]:
+    """When a column gets its room: badges without a title first, as nothing else names them; then by place.
+
+    Wide columns come last, and before them those that hold nothing.
+    """
+    column, cells = block.columns[place], [row[place] for row in block.rows]
+    is_empty = all(not each.badge and each.text in ("", DASH) for each in cells)
+    return column.is_wide, is_empty, bool(column.title) or is_empty
 
 
 def _least_width(block: Table, place: int) -> int:

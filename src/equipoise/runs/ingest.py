@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct
 
-from equipoise.errors import DataError, SpecError
+from equipoise.errors import DataError, SpecError, UsageError
 from equipoise.runs import ReaderResult, Row, RowRejection, SourceFacts, Tally, UnknownName
 from equipoise.runs.readers import READERS
 from equipoise.runs.readers.cells import (
@@ -99,9 +99,13 @@ def ingest(
     into: a folder for runs.parquet and scores.parquet, written whole or not at all; nothing is written when
     no entry was found. num_workers: processes that parse, as many as there are cores unless given; the tables
     do not depend on it. catalogue: what names mean; the shipped one unless given. limits: of each source.
+    Exports of trackers are read as import_runs reads them.
     Raises DataError when a path cannot be opened. Bad content never raises: it is counted in the report.
     """
     named = [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
+    if are_exports(named):
+        folder = None if into is None else Path(into)
+        return import_runs(named, columns={}, constants={}, into=folder, catalogue=catalogue)
     works = [work for path in named for work in _works(path, limits or ReadLimits())]
     results = _parsed(works, progress, num_workers or _num_cores())
     readings, rejected = _assembled(works, results, catalogue or shipped())
@@ -275,6 +279,17 @@ _EDITS = {"workload": workload.EDIT, "accelerator": hardware.EDIT}
 _TEXTS = ("system", "submitter", PRECISION, "framework", STRATEGY)
 
 
+def are_exports(paths: Sequence[Path]) -> bool:
+    """Whether files are exports of trackers, by their names. Raises UsageError where only some are."""
+    exports = [path for path in paths if path.suffix.lower() in SUFFIXES and path.is_file()]
+    if exports and len(exports) < len(paths):
+        num_others = len(paths) - len(exports)
+        raise UsageError(
+            f"{exports[0].name} is an export, {num_others} others are not; ingest them separately"
+        )
+    return bool(exports)
+
+
 def import_runs(
     paths: Sequence[Path],
     *,
@@ -400,24 +415,30 @@ def _run(
 def _timed(row: TextRow, batch: int | None, sequence_tokens: float | None) -> dict[str, float]:
     """Seconds to train and samples per second, from the columns that state either, tokens, or steps."""
     found: dict[str, float] = {}
+    lacking = ""
     for name in row.cells:
         unit = TIMED.fullmatch(name)
         if unit is None or not row.cells[name].strip():
             continue
         value = amount(row, name)
         if unit[3] == "tokens":
-            if sequence_tokens is not None:
+            if sequence_tokens is None:
+                lacking = f"{name} without {SEQUENCE}"
+            else:
                 found.setdefault("samples_per_s", value / UNIT_S[unit[4]] / sequence_tokens)
         elif unit[3]:
             found["samples_per_s"] = value / UNIT_S[unit[4]]
         elif unit[1] == "time_to_train":
             found["time_to_train_s"] = value * UNIT_S[unit[2]]
-        elif batch is not None:
+        elif batch is None:
+            lacking = f"{name} without {BATCH}"
+        else:
             found.setdefault("samples_per_s", batch / (value * UNIT_S[unit[2]]))
     if not found:
         raise DataError(
-            f"{row.place}: no time; expected a column time_to_train_s, samples_per_s, step_s and {BATCH}, or "
-            f"tokens_per_s and {SEQUENCE}: rename it, or `ingest --column samples_per_s=NAME` names it"
+            f"{row.place}: {lacking or 'no time'}; expected a column time_to_train_s, samples_per_s, step_s "
+            f"and {BATCH}, or tokens_per_s and {SEQUENCE}: rename it, or `--column samples_per_s=NAME` of "
+            "`ingest` says which it is"
         )
     return found
 

@@ -117,7 +117,7 @@ def _read(path: Path) -> dict[str, Any]:
     kind = found.get("_class_name") if isinstance(found, dict) else None
     is_of_diffusers = isinstance(kind, str) and len(kind) <= MOST_NAME and kind.isprintable()
     if not isinstance(found, dict) or (found.get("model_type") is None and not is_of_diffusers):
-        raise SpecError(f"{path}: no model_type; expected the config.json of a model")
+        raise SpecError(f"{path}: no model_type; expected a config.json of transformers or diffusers")
     return found
 
 

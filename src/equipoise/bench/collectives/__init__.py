@@ -30,6 +30,7 @@ class Operation(Struct, frozen=True, kw_only=True):
     ring_passes: int = 0
     is_cut: bool = False
     reduces: bool = False
+    is_in_place: bool = True
     is_rooted: bool = False
     is_measured: bool = False
 

@@ -233,6 +233,7 @@ def _row(number: int, result: Mapping[str, Any]) -> PrintedRow:
         root=None if root is None else int(root),
         sides=(sides[0], sides[1]),
         num_wrong=max(counted) if counted else None,
+        is_checked=(wrongs[0] is not None, wrongs[1] is not None),
     )
 
 

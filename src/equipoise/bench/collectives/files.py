@@ -177,13 +177,18 @@ def _run(
         possible=possible_operations(all_rows[0].redop, all_rows[0].root),
         parts=parts.pop() if len(parts) == 1 else None,
         bounds=fraction_bounds(_sides(all_rows)),
+        is_in_place_checked=_is_in_place_checked(all_rows),
     )
     if _silent(all_rows):
         return "one rank: no data were sent; nccl-tests without MPI=1 runs separately in every process"
     operation = operation_of(clues, table.programs)
     if operation is None:
         open_to = ", ".join(each for each in clues.possible if clues.allow(each)) or ", ".join(clues.possible)
-        return f"the operation is not known: {open_to}; give it with --ops"
+        example = f"{open_to.partition(', ')[0]}.txt"
+        return (
+            f"the operation is not known: {open_to}; name it in the file's name, as {example}, or with --ops "
+            "of `collectives`"
+        )
     # Those that are cut off count up to the last.
     listed = max(table.devices) + 1 if table.devices and not table.num_listed_again else None
     num_ranks = ranks_of(operation, listed, clues)
@@ -203,6 +208,12 @@ def _run(
         device=names.pop() if len(names) == 1 else None,
         timings=tuple(timing_of(row, operation, num_ranks, num_nodes) for row in rows),
     )
+
+
+def _is_in_place_checked(rows: Sequence[PrintedRow]) -> bool | None:
+    """Whether results in place were checked as those out of place were; None where no row shows it."""
+    checked = {in_place for out_of_place, in_place in (row.is_checked for row in rows) if out_of_place}
+    return checked.pop() if len(checked) == 1 else None
 
 
 def _silent(rows: Sequence[PrintedRow]) -> bool:

@@ -113,11 +113,13 @@ class Clues(Struct, frozen=True, kw_only=True):
 
     possible: operations that print such columns. parts: see num_parts; None where unknown or rows differ.
     bounds: of busbw / algbw; None where rows contradict each other.
+    is_in_place_checked: whether results in place were checked; None where none were.
     """
 
     possible: Sequence[str]
     parts: int | None
     bounds: tuple[float, float] | None
+    is_in_place_checked: bool | None = None
 
     def allow(self, operation: str) -> bool:
         """Whether the rows can be of this operation."""
@@ -134,7 +136,16 @@ def operation_of(clues: Clues, stated: Sequence[str]) -> str | None:
     named = [each for each in stated if each in allowed]
     if named:
         return named[0]
+    if len(allowed) > 1 and clues.is_in_place_checked is not None:
+        # Between two ranks an all-reduce and a send print alike but for this.
+        allowed = [each for each in allowed if _is_checked(each) in (None, clues.is_in_place_checked)]
     return allowed[0] if len(allowed) == 1 else None
+
+
+def _is_checked(operation: str) -> bool | None:
+    """Whether nccl-tests checks what a reducing operation does in place; None of others."""
+    known = BY_NAME[operation]
+    return known.is_in_place if known.reduces else None
 
 
 def ranks_of(operation: str, listed: int | None, clues: Clues) -> int | None:
@@ -179,7 +190,10 @@ _SIDE_WIDTHS = (4, 8, 5, 9)
 
 
 class PrintedRow(Struct, frozen=True, kw_only=True):
-    """One row as printed. num_wrong: None where the column is N/A, or holds an error and not a count."""
+    """One row as printed. num_wrong: None where the column is N/A, or holds an error and not a count.
+
+    is_checked: of each side, whether its results were: whether #wrong is not N/A.
+    """
 
     line: int
     payload_bytes: int
@@ -189,6 +203,7 @@ class PrintedRow(Struct, frozen=True, kw_only=True):
     root: int | None
     sides: tuple[Side | None, Side | None]
     num_wrong: int | None
+    is_checked: tuple[bool, bool] = (False, False)
 
 
 class PrintedTable(Struct, kw_only=True):
@@ -340,6 +355,7 @@ def _row(number: int, head: re.Match[str]) -> PrintedRow | None:
         root=root,
         sides=(_side(tokens[:width]), _side(tokens[width:])),
         num_wrong=max(counted) if counted else None,
+        is_checked=(tokens[3] != "N/A", tokens[width + 3] != "N/A"),
     )
 
 

@@ -153,7 +153,14 @@ def _notes(tables: dict[str, _AmdTable]) -> Iterator[str]:
     if "type" not in tables:
         yield "The table of link types is missing; without it the classes of links are not known."
     elif "weight" not in tables:
-        yield "The table of weights is missing; without it the number of hops of XGMI links is not known."
+        types = {cell.upper() for row in tables["type"].rows.values() for cell in row}
+        if "XGMI" in types:
+            yield "The table of weights is missing; without it the number of hops of XGMI links is not known."
+        if "PCIE" in types and "hops" not in tables:
+            yield (
+                "The tables of weights and hops are missing; without one of them it is not known whether "
+                "links over PCIe stay inside a NUMA node."
+            )
 
 
 MOST_BYTES = 4_000_000

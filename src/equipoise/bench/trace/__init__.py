@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from equipoise.bench.trace.activity import Activity, DeviceActivity, Spans, covered_ns, merged, union
@@ -182,7 +183,13 @@ def rank_traces(pieces: Iterator[bytes], where: str) -> list[RankTrace]:
         activity.add(batch)
     if activity.first_ns is None:
         raise DataError(f"{where}: {_nothing(activity, is_cut=stream.is_cut)}")
-    notes = tuple(_notes(activity, is_cut=stream.is_cut))
+    if stream.is_cut:
+        # Operators stand before kernels, neither in order of time: what is missing is of every step.
+        raise DataError(
+            f"{where}: cut before its end; events are not written in order of time, so that no step is "
+            "whole: copy or export it again"
+        )
+    notes = tuple(_notes(activity))
     rank, world_size = _identity(stream.metadata, where)
     devices: list[tuple[int | None, DeviceActivity]] = [*sorted(activity.devices.items())]
     found = []
@@ -226,9 +233,7 @@ def _has_communication(activity: Activity) -> bool:
     return bool(activity.devices) or not (activity.num_launches and not activity.host.communication.start)
 
 
-def _notes(activity: Activity, *, is_cut: bool) -> Iterator[str]:
-    if is_cut:
-        yield "the file is cut before its end; everything before was read"
+def _notes(activity: Activity) -> Iterator[str]:
     if activity.num_odd:
         yield f"{plural(activity.num_odd, 'event')} without numeric times: excluded"
     if not activity.devices and _has_communication(activity):
@@ -346,7 +351,46 @@ def read_traces(paths: Sequence[Path], *, progress: Progress | None = None) -> T
         named = ", ".join(str(path) for path in paths[:3])
         raise first or DataError(f"{named}: no trace in it; expected files that end in {', '.join(SUFFIXES)}")
     found.sort(key=lambda each: (each.rank is None, each.rank or 0, each.device or 0))
-    return Traces(ranks=tuple(found), rejected=rejected)
+    return Traces(ranks=tuple(_joined(found, rejected)), rejected=rejected)
+
+
+def _joined(traces: Sequence[RankTrace], rejected: Tally) -> Iterator[RankTrace]:
+    """One record per rank and device: a profiler with a schedule writes a file for each of its cycles.
+
+    A file with a step that an earlier one has is of another run, or a copy: it is refused.
+    """
+    of_rank: dict[tuple[int | None, int | None, str], RankTrace] = {}
+    for each in traces:
+        key = (each.rank, each.device, each.where if each.rank is None else "")
+        before = of_rank.get(key)
+        if before is None:
+            of_rank[key] = each
+            continue
+        numbers = {step.number for step in before.steps}
+        again = [step.number for step in each.steps if step.number in numbers]
+        if again:
+            step = "steps without a number" if again[0] is None else f"step {again[0]}"
+            detail = f"rank {each.rank} has {step} in {before.where} too; of another run, or a copy"
+            rejected.refuse("same_rank", each.where, detail)
+            continue
+        of_rank[key] = _with_steps(before, each)
+    yield from of_rank.values()
+
+
+def _with_steps(first: RankTrace, then: RankTrace) -> RankTrace:
+    """A rank's trace with the steps of another file of it."""
+    one, two = first.collectives, then.collectives
+    return replace(
+        first,
+        steps=(*first.steps, *then.steps),
+        notes=tuple(dict.fromkeys((*first.notes, *then.notes))),
+        collectives=Collectives(
+            group=(*one.group, *two.group),
+            step=np.concatenate([one.step, two.step + len(first.steps)]),
+            start_s=np.concatenate([one.start_s, two.start_s]),
+            seconds=np.concatenate([one.seconds, two.seconds]),
+        ),
+    )
 
 
 def _files(path: Path) -> list[Path]:

@@ -162,10 +162,9 @@ def _slowest(
 # A part that takes less is not worth a line.
 _WORTH_FRACTION = 0.1
 
-_NAMES = {EXPOSED: "communication exposed"}
+_NAMES = {EXPOSED: "exposed communication"}
 _WAYS = {
-    EXPOSED: "larger batches, accumulated gradients, compression: "
-    "`equipoise bench --strategy ddp,accumulate:4,fp16` measures them",
+    EXPOSED: "larger batches, accumulated gradients, compression: {bench} measures them",
     INPUT: "more workers or prefetching in the data loader",
     OPTIMIZER: "an optimizer with fused=True or foreach=True",
     REST: "fewer .item(), prints and logs per step",
@@ -189,18 +188,24 @@ def summary(watched: CombinedRun) -> str:
             f"  communication runs {whole_percent(total)} of the time, {whole_percent(hidden)} of it "
             "overlapped with computation"
         )
-    lines += [f"  {line}" for line in gains(shares)]
+    lines += [f"  {line}" for line in gains(shares, watched)]
     return "\n".join([*lines, *_notes(watched, step_s)])
 
 
-def gains(shares: Mapping[str, float]) -> list[str]:
+def gains(shares: Mapping[str, float], watched: CombinedRun) -> list[str]:
     """What a step could gain, a line for each part that takes enough of it, and how.
 
     shares: of phases in the time of the steps.
     Assumes the other parts take as long as before. Source: Amdahl 1967.
     """
+    workload = watched.about["workload"]
+    model = workload if ":" in (workload or "") else "MODULE:FUNCTION"
+    sizes = f"--sizes 1,{watched.num_ranks}"
+    batch = f" --batch {watched.batch_samples}" if watched.batch_samples else ""
+    bench = f"equipoise bench {model} {sizes}{batch} --strategy ddp,accumulate:4,fp16"
     return [
-        f"without {_NAMES.get(name, name)} a step is at most {1 / (1 - share):.2f} times as fast: {way}"
+        f"without {_NAMES.get(name, name)} a step is at most {1 / (1 - share):.2f} times as fast: "
+        f"{way.format(bench=bench)}"
         for name, way in _WAYS.items()
         if _WORTH_FRACTION <= (share := shares.get(name, 0.0)) < 1
     ]

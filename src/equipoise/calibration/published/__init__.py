@@ -329,6 +329,8 @@ def _cells_of_run(row: TextRow, units: Mapping[str, str]) -> dict[str, str]:
     """The cells of a run by their names here, with the first of its times that it states."""
     timed = next((name for name in units if row.cells[name].strip()), next(iter(units)))
     renamed = {ours: row.cells.get(theirs, "") for ours, theirs in _OF_RUNS.items()}
+    # Tables of papers name the software with the strategy; runs have a column of their own for it.
+    renamed["parallel_config"] = f"{row.cells.get('framework', '')} {renamed['parallel_config']}".strip()
     return {**row.cells, **renamed, "measured": row.cells[timed], "unit": units[timed]}
 
 

@@ -67,6 +67,8 @@ def model_of(row: TextRow, catalogue: Catalogue | None = None) -> Model:
     heads = count(row, "heads", most=_MAX_HEADS)
     catalogued = known.transformer if known else None
     if layers is None and hidden is None and heads is None:
+        if not name:
+            raise DataError("no model: expected a column workload, or layers, hidden and heads")
         if known is None:
             raise DataError(
                 f"workload {echo(name)}: the row states no layers, hidden and heads, and the catalogue does "

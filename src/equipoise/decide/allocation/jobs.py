@@ -43,6 +43,8 @@ _OF_QUESTION: Final = frozenset(
     and name != "workload"
     and (each.group == "training" or name in {"fixed", "software"})
 )
+# Of a file of measured times they choose rows; nothing else that is trained matters to times.
+_CHOOSING_ROWS: Final = frozenset({"precision", "global_batch"})
 _OF_FILE = frozenset({"job", "electricity_usd_per_kwh", "begin"})
 
 
@@ -305,6 +307,14 @@ def _job(found: Mapping[str, Any], where: str, folder: Path | None) -> JobReques
         raise DataError(
             f"{job.where}: has {' and '.join(given) or 'nothing'}; expected workload, config, times or file"
         )
+    if times or file is not None:
+        what, used = ("times", frozenset[str]()) if times else ("file", _CHOOSING_ROWS)
+        unused = [key for key in found if key in _OF_QUESTION - used]
+        if unused:
+            raise DataError(
+                f"{job.where}: has {what} and {' and '.join(unused)}; {what} states how long the complete "
+                f"training takes, whatever it is: leave {'it' if len(unused) == 1 else 'them'} out"
+            )
     training = values({key: each for key, each in found.items() if key in _OF_QUESTION}, where=where)
     if config is not None and folder is not None:
         training["config"] = folder / config

@@ -21,7 +21,7 @@ from equipoise.report.blocks import (
     table_of,
     words,
 )
-from equipoise.report.format import ABSENT, DASH, listed, sentence
+from equipoise.report.format import ABSENT, DASH, sentence
 from equipoise.units import GIB, MIB, MICROSECOND_S, SI_PREFIXES, format_percent, plural
 
 _GB: Final = SI_PREFIXES["G"]
@@ -30,6 +30,7 @@ _EXPONENT_FROM: Final = 999.5
 # Of one screen.
 _MOST_ROWS: Final = 12
 _MOST_VERDICTS: Final = 4
+_MOST_NAMED: Final = 2
 
 
 # --- words
@@ -115,12 +116,28 @@ def _about(found: Links) -> str:
 
 
 def _headline(found: Links) -> str:
-    """How many of the figures are normal."""
+    """What is not normal, or that all figures are."""
     known = [each.verdict for each in found.verdicts if each.verdict != "unknown"]
     if not known:
         return "No verdict: nothing comparable is known"
-    counts = [f"{known.count(name)} {name}" for name in ("normal", "slow", "fast") if name in known]
-    return f"{plural(len(known), 'figure')} compared: {listed(counts)}"
+    odd = [words for name in ("slow", "fast") if (words := _odd(found, name))]
+    num_normal = known.count("normal")
+    if not odd:
+        return f"{plural(len(known), 'figure')} compared: {num_normal} normal"
+    rest = [f"{num_normal} of {plural(len(known), 'figure')} normal"] if num_normal else []
+    return "; ".join([*odd, *rest])
+
+
+def _odd(found: Links, verdict: str) -> str:
+    """The figures of a verdict by name, as `Slow: bus rate of all_reduce over 8 ranks`; empty without any."""
+    same = dict.fromkeys(
+        f"{_measured(each)[1].partition(' ')[2]} of {_title(each.run)}"
+        for each in found.verdicts
+        if each.verdict == verdict
+    )
+    shown = [*same][:_MOST_NAMED]
+    more = f" and {len(same) - len(shown)} more" if len(same) > len(shown) else ""
+    return f"{verdict.capitalize()}: {', '.join(shown)}{more}" if shown else ""
 
 
 # --- fits

@@ -378,7 +378,7 @@ def _brief(found: SweepNow, _: int) -> tuple[Block, ...]:
 
 
 def _failure(each: Failure) -> tuple[Span, ...]:
-    words = sentence(f"{each.trial.workload}, {_way(each.trial)}: {each.reason}.")
+    words = sentence(f"{each.trial.workload}, {_way(each.trial)}: {each.reason.rstrip('.')}.")
     return (Strong(f"Failed {each.num_trials}{TIMES}: "), words)
 
 

@@ -119,7 +119,10 @@ def _matrix(found: Meaning) -> PairMatrix:
     titles = {each.name: each.title for each in topology.devices}
     titles |= {each.name: each.title for each in topology.nics}
     classes = sorted({link.link_class for link in topology.links if link.link_class}, key=rank)
-    legend = [(Badge(text=name, tone=_tone(name)), what_lies_between(name)) for name in classes]
+    alike: dict[str, list[str]] = {}
+    for name in classes:
+        alike.setdefault(what_lies_between(name), []).append(name)
+    legend = [(Badge(text=", ".join(same), tone=_tone(same[0])), between) for between, same in alike.items()]
     if any(link.link_class is None and not link.conflict and not link.peers for link in topology.links):
         legend.append((Badge(text="?", tone="quiet"), "unknown"))
     return PairMatrix(
@@ -292,7 +295,12 @@ def _brief(found: Meaning, _: int) -> tuple[Block, ...]:
         *((_matrix(found),) if is_drawn else ()),
         *(_brief_gains(found) if found.gains else ()),
         bullets(map(sentence, unknown)),
-        more_note("link rates", "crossovers", "which accelerators to use"),
+        more_note(
+            *(() if is_drawn or not topology.links else ("the link of every pair",)),
+            "link rates",
+            "crossovers",
+            "which accelerators to use",
+        ),
     )
 
 

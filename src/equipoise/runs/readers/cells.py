@@ -28,14 +28,18 @@ OF_RUNS = ("energy_j", SEQUENCE, "framework", "num_nodes", "system", "submitter"
 
 UNIT_S = {"ms": MILLISECOND_S, "s": 1.0, "min": MINUTE_S, "h": HOUR_S, "d": DAY_S}
 TIMED = re.compile(rf"(time_to_train|step)_({'|'.join(UNIT_S)})|(samples|tokens)_per_(s|min|h)")
+# The rate of one accelerator, as torchtitan and Megatron-Bridge print it: the rate of all over their number.
+PER_ACCELERATOR = re.compile(r"((?:samples|tokens)_per_(?:s|min|h))_per_accelerator")
 
 
 def wanted_column(name: str) -> bool:
     """Whether a column, by its name in lower case, has a meaning here."""
     named = (SIZE, BATCH, STATUS, *ENTRY, *SERIES, *OF_RUNS)
-    return name in named or TIMED.fullmatch(name) is not None
+    return name in named or any(each.fullmatch(name) for each in (TIMED, PER_ACCELERATOR))
 
 
+# In a folder that `bench`, `watch` or `ingest` wrote. The store has the name too, and loads Polars.
+RUNS_FILE = "runs.parquet"
 MAX_FILE_BYTES = 16 * MIB
 MAX_ROWS = 10_000
 MAX_COLUMNS = 1_000
@@ -138,9 +142,12 @@ def _rows(
 def text_of(path: Path, *, also: Sequence[str] = ()) -> str:
     """The file as text: of a Parquet file the CSV of its columns that have a meaning, and of `also`.
 
+    Of a folder that `bench` or `watch` wrote, its table of runs.
     Raises DataError when it is absent, no regular file, too large or not text.
     """
-    data = read_input(path, MAX_FILE_BYTES, expected="a CSV or Parquet file")
+    table_of_folder = path / RUNS_FILE
+    whole = table_of_folder if table_of_folder.is_file() else path
+    data = read_input(whole, MAX_FILE_BYTES, expected="a CSV or Parquet file")
     if data.startswith(_PARQUET_MAGIC):
         return probed(__name__, csv_text.__name__, [path.name, *also], data, where=path.name)
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):

@@ -21,6 +21,7 @@ from equipoise.runs.readers.cells import (
     MAX_COLUMNS,
     MAX_ROWS,
     MAX_TEXT,
+    PER_ACCELERATOR,
     SIZE,
     STATUS,
     TIMED,
@@ -46,6 +47,7 @@ _FINISHED = frozenset({"finished", "success", "ok"})
 _DURATION = "duration"
 _LINE_BYTES = 64 * 1024
 _EXTRAP_EXPECTED = 'expected {"params": {"p": 8}, "metric": "time_to_train_s", "value": 1.5}'
+_OF_ONE = re.compile(r"(?:/|_per_|\bper_)(?:gpu|device|accelerator|chip|card|gcd)s?\b")
 _CLOCK = re.compile(r"(?:(\d{1,5})-)?(\d{1,6}):([0-5]\d):([0-5]\d(?:\.\d{1,9})?)", re.ASCII)
 
 
@@ -72,6 +74,10 @@ def exported(path: Path, columns: Mapping[str, str] | None = None) -> Exported:
     stated = {ours: column_name(theirs) for ours, theirs in (columns or {}).items()}
     aliases = (each for known in (_ALIASES, _TIMES) for names in known.values() for each in names)
     text = text_of(path, also=(*stated.values(), *aliases))
+    if _is_json_list(text):
+        raise DataError(
+            f"{path.name}: one JSON list; expected one object a line (`jq -c '.[]' FILE` writes them), or CSV"
+        )
     if text.lstrip()[:1] == "{":
         if _is_of_extrap(text):
             return _of_extrap(text, path.name, stated)
@@ -161,7 +167,40 @@ def _renamed(
         f"{theirs} as {ours}" for ours, theirs in sources.items() if ours not in stated and ours != theirs
     ]
     notes = (f"{tool or where}: read {', '.join(aliased)}.",) if aliased else ()
-    return Exported(header=(*kept, *sources), rows=renamed, notes=notes, theirs=other_names)
+    return _of_all(Exported(header=(*kept, *sources), rows=renamed, notes=notes, theirs=other_names))
+
+
+def _of_all(found: Exported) -> Exported:
+    """The rows with the rates of one accelerator, where no column has that of all, as rates of all.
+
+    A rate or a number of accelerators that is none stays as it is, and is refused where it is read.
+    """
+    named = {each[0]: each[1] for name in found.header if (each := PER_ACCELERATOR.fullmatch(name))}
+    named = {one: every for one, every in named.items() if every not in found.header}
+    if not named:
+        return found
+    theirs = {**found.theirs, **{every: found.theirs.get(one, one) for one, every in named.items()}}
+    rows = []
+    for row in found.rows:
+        size = row.cells.get(SIZE, "")
+        rates = {every: _product(row.cells[one], size) for one, every in named.items()}
+        rows.append(replace(row, theirs=theirs, cells={**row.cells, **rates}))
+    notes = tuple(f"{theirs[every]} is of one accelerator: times {SIZE}." for every in named.values())
+    return replace(
+        found,
+        header=(*found.header, *named.values()),
+        rows=tuple(rows),
+        notes=(*found.notes, *notes),
+        theirs=theirs,
+    )
+
+
+def _product(rate: str, size: str) -> str:
+    """A rate times a number of accelerators, as cells have them; the rate where either is no number."""
+    try:
+        return repr(float(rate) * float(size)) if rate.strip() else rate
+    except ValueError:
+        return rate
 
 
 def _stated(header: Sequence[str], ours: str, theirs: str, where: str) -> str:
@@ -169,6 +208,11 @@ def _stated(header: Sequence[str], ours: str, theirs: str, where: str) -> str:
     if ours != theirs and TIMED.fullmatch(ours) and TIMED.fullmatch(_bare(theirs)):
         raise DataError(
             f"{where}: --column {ours}={theirs}: the column states its own unit; leave this option out"
+        )
+    one = f"{ours}_per_accelerator"
+    if PER_ACCELERATOR.fullmatch(one) and _OF_ONE.search(theirs):
+        raise DataError(
+            f"{where}: --column {ours}={theirs}: by its name of one accelerator; --column {one}={theirs}"
         )
     found = [name for name in header if theirs in {name, _bare(name)}]
     exact = [name for name in found if name == theirs] or found
@@ -226,13 +270,18 @@ def _in_unit(ours: str, cell: str) -> str:
     return cell if seconds is None or unit is None else repr(seconds / unit)
 
 
+def _is_json_list(text: str) -> bool:
+    """Whether a text begins as a list of objects does, as pandas and jq write it."""
+    return re.match(r"\s*\[\s*\{", text) is not None
+
+
 def _is_of_extrap(text: str) -> bool:
-    """Whether the first of some JSON lines is a measurement as Extra-P writes it, or none can be read."""
+    """Whether the first of some JSON lines is a measurement as Extra-P writes it."""
     first = next((line for line in text.split("\n") if line.strip()), "")
     try:
         found: Any = parsed_json(first) if len(first) <= _LINE_BYTES else None
     except (ValueError, RecursionError):
-        return True
+        return '"params"' in first or '"metric"' in first
     return not isinstance(found, dict) or "params" in found or "metric" in found
 
 
@@ -241,7 +290,7 @@ def _of_objects(text: str, where: str) -> tuple[list[str], list[TextRow]]:
 
     Values that are lists or objects are left out: no column here has such. Raises DataError for other lines.
     """
-    expected = 'expected one object a line, as {"num_accelerators": 8, "samples_per_s": 412.5}'
+    expected = 'expected one whole object a line, as {"num_accelerators": 8, "samples_per_s": 412.5}'
     found: list[tuple[str, dict[str, str]]] = []
     for place, cells in _json_lines(text, where, expected):
         if not isinstance(cells, dict) or len(cells) > MAX_COLUMNS or len(found) == MAX_ROWS:

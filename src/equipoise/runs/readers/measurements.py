@@ -108,11 +108,12 @@ def read_measurements(
     """
     found = exported(path, columns)
     header, kept = found.header, list(found.rows)
+    filled = [name for name in header if not kept or any(row.cells[name].strip() for row in kept)]
+    # First what is no table of measurements, as a log of a trainer: only then cells matter.
+    timed, notes = _timed_column(filled or header, path.name, found.theirs)
     fault = next((row.fault for row in kept if row.fault), None)
     if fault:
         raise DataError(fault)
-    filled = [name for name in header if not kept or any(row.cells[name].strip() for row in kept)]
-    timed, notes = _timed_column(filled, path.name, found.theirs)
     notes = [*found.notes, *notes]
     if SIZE not in header:
         raise DataError(
