@@ -220,6 +220,18 @@ def test_where_sizes_end_is_said_of_a_step_that_would_pay(limited_by):
     assert second.endswith(f"pays, but {ENDS[limited_by]}")
 
 
+def test_steps_are_those_between_usual_sizes():
+    answer = made_answer()
+    before, after = candidate(28, is_between=True), candidate(36, is_between=True)
+    crowded = replace(answer, candidates=(*answer.candidates, before, after))
+    assert larger(crowded) == larger(answer)
+    assert {each.num_accelerators for each in crowded.listed} == {8, 16, 32, 64}
+    # Recommended, such a size is listed, and is compared with the usual ones about it.
+    taken = replace(crowded, recommended=before)
+    assert {each.num_accelerators for each in taken.listed} == {8, 16, 28, 32, 64}
+    assert [each[: each.index(":")] for each in larger(taken)] == ["Yes, 28 over 16", "No, 32 over 28"]
+
+
 def test_the_steps_to_and_from_a_size_take_two_lines():
     # Up to sizes of four digits, steps that pay; a third line where both fail by the time to start.
     answer = made_answer()

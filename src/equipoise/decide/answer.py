@@ -125,7 +125,8 @@ class Candidate(Struct, frozen=True, kw_only=True):
     precision is not stated. disagreement: the factor by which the interval of the time was widened because
     estimators differ, 1 where they do not. speedup: over the smallest size known of the system, with its own
     interval: errors that both share cancel. order_bound: the time of another chip that work_s was moved to,
-    because no better chip of a maker is slower.
+    because no better chip of a maker is slower. is_between: of a size between the usual ones, tried because
+    one size is the best by what is asked.
     """
 
     JSON_PROPERTIES: ClassVar[tuple[str, ...]] = (
@@ -172,6 +173,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
     order_bound: OrderBound | None = None
     disagreement: float
     grade: Grade
+    is_between: bool = False
 
     @property
     def id(self) -> str:
@@ -451,6 +453,14 @@ class Answer(Struct, frozen=True, kw_only=True, dict=True):
             return launch_snippets(best.strategy, nodes, workload=self.workload, settings=self.settings)
         except SpecError:
             return ()
+
+    @property
+    def listed(self) -> tuple[Candidate, ...]:
+        """Candidates of usual sizes, and those of other sizes that are recommended or offered."""
+        refusal = self.refusal
+        named = (self.recommended, *((refusal.cheapest, refusal.fastest) if refusal is not None else ()))
+        kept = {each.id for each in named if each is not None} | {each.candidate for each in self.offers}
+        return tuple(each for each in self.candidates if not each.is_between or each.id in kept)
 
     @property
     def without_commitment(self) -> Candidate | None:

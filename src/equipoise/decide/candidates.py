@@ -235,6 +235,7 @@ def _priced(
         order_bound=sized.order_bound,
         disagreement=sized.disagreement,
         grade=sized.grade,
+        is_between=size in assessment.sizes.between,
     )
     return replace(candidate, constraints=constraints(query, assessment, candidate))
 

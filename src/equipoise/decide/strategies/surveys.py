@@ -136,7 +136,8 @@ def size_range(
         )
     usual = units.at_least(usual_most(query, system, flop))
     most = min(limits) if limits else max((usual, *known, *also_sizes))
-    tried = _ladder(units, 1, most) | {each for each in known if each <= most}
+    # Without a limit the most is a usual size or one with results: whole nodes next below it add nothing.
+    tried = _ladder(units, 1, most, has_end=bool(limits)) | {each for each in known if each <= most}
     kept = {*sorted(tried | set(also_sizes))[-(MAX_SIZES - 1) :], *_beyond(units, most)}
     between = _between(units, 1, most) - kept if also_between else set()
     return SizeRange(
@@ -181,10 +182,14 @@ class _Units(Struct, frozen=True, kw_only=True):
         return size if self.may_be(size) else size // self.node_size * self.node_size
 
 
-def _ladder(units: _Units, fewest: int, most: int) -> set[int]:
-    """Doublings of the units, both ends; of cards in no rack every number up to a few in one host."""
+def _ladder(units: _Units, fewest: int, most: int, *, has_end: bool = True) -> set[int]:
+    """Doublings of the units, the ends; of cards in no rack every number up to a few in one host.
+
+    has_end: whether the most that is whole nodes is among them.
+    """
     few = 0 if units.is_whole_nodes else min(_SMALL, units.node_size)
-    sizes = units.doublings(most) | {fewest, units.whole_below(most), *range(1, few + 1)}
+    ends = {fewest, units.whole_below(most)} if has_end else {fewest}
+    sizes = units.doublings(most) | ends | {*range(1, few + 1)}
     return {each for each in sizes if fewest <= each <= most and units.may_be(each)} or {fewest, most}
 
 

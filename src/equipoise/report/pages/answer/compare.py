@@ -159,7 +159,7 @@ def _place(each: Candidate, scale: float) -> tuple[float, float] | None:
 def money_chart(answer: Answer) -> Chart | None:
     """Money against time of every system, with the lines on which a system costs as much as the choice."""
     best, order = answer.recommended, shown_groups(answer)
-    priced = [each for each in answer.candidates if each.group in order and _place(each, 1.0)]
+    priced = [each for each in answer.listed if each.group in order and _place(each, 1.0)]
     offered = {each.candidate for each in answer.offers}
     taken_s = [each.time_s.value for each in priced if each.id in offered and each.time_s is not None]
     if len(priced) < 2 or not taken_s:  # noqa: PLR2004 - a line has two points
@@ -262,12 +262,12 @@ _MOST_SYSTEMS: Final = 8  # of the short form, where systems for rent are compar
 
 def comparison_blocks(answer: Answer) -> tuple[Block, ...]:
     """The charts and the table of every candidate."""
-    known = [each for each in answer.candidates if each.time_s is not None]
+    known = [each for each in answer.listed if each.time_s is not None]
     best = answer.recommended
     charts = () if len(known) < 2 else (time_chart("answer-times", known, best),)  # noqa: PLR2004
     return (
         Panels(charts=charts, legend="System"),
-        sizes_table(answer, answer.candidates),
+        sizes_table(answer, answer.listed),
         Fold(
             name="answer-estimates",
             title="Estimates and strategy of each",
@@ -311,9 +311,15 @@ def sizes_table(answer: Answer, candidates: Sequence[Candidate], *, is_brief: bo
         "answer-sizes",
         columns,
         candidates,
-        caption="Around the choice" if is_brief else "Every system and size",
+        caption="Around the choice" if is_brief else f"Every system and size{_left_out(answer)}",
         marked=None if answer.recommended is None else head.place_of(answer.recommended, candidates),
     )
+
+
+def _left_out(answer: Answer) -> str:
+    """How many candidates lie between the usual sizes and are not listed."""
+    num_between = len(answer.candidates) - len(answer.listed)
+    return f"; {plural(num_between, 'size')} between these in --json" if num_between else ""
 
 
 def _lead_columns(answer: Answer, *, is_brief: bool = False) -> Iterator[ColumnOf]:
@@ -349,7 +355,7 @@ def _estimates_table(answer: Answer) -> Table:
         words("Strategy", lambda each: strategy_cell(each.strategy_text)),
     )
     caption = "Working time by each estimator with its weight, and what the strategy needs"
-    return table_of("answer-estimates", columns, answer.candidates, caption=caption)
+    return table_of("answer-estimates", columns, answer.listed, caption=caption)
 
 
 def _estimate(name: EstimatorName) -> Callable[[Candidate], Cell | None]:
@@ -413,7 +419,7 @@ def around_choice(answer: Answer, num_rows: int) -> tuple[Candidate, ...]:
     else:
         others = [each.candidate for each in answer.offers if each.group != best.group]
         near = sorted(
-            (each for each in answer.candidates if each.group == best.group),
+            (each for each in answer.listed if each.group == best.group),
             key=lambda each: _distance(each, best),
         )
         # What the lines above name comes first, the next smaller size of it.

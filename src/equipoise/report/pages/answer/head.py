@@ -415,8 +415,8 @@ def groups(candidates: Sequence[Candidate]) -> dict[Group, list[Candidate]]:
 
 
 def same_group(answer: Answer, of: Candidate) -> list[Candidate]:
-    """The candidates of the same system and terms whose time is known, the smallest size first."""
-    known = [each for each in answer.candidates if each.time_s is not None]
+    """The listed candidates of the same system and terms whose time is known, the smallest size first."""
+    known = [each for each in answer.listed if each.time_s is not None]
     return groups(known).get(of.group, [])
 
 

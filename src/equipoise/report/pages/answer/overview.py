@@ -166,7 +166,7 @@ def _heading(answer: Answer, refusal: Refusal) -> tuple[Block, ...]:
 def _without_times(answer: Answer) -> Iterator[str]:
     """Why no size of a system has a time, and what would help."""
     sizes: dict[tuple[str, str], list[int]] = {}
-    for each in answer.candidates:
+    for each in answer.listed:
         sizes.setdefault((each.title, each.why_not or "no estimate"), []).append(each.num_accelerators)
     for (title, why), some in sizes.items():
         yield f"{listed([count(size) for size in some])} x {title}: {why}."
@@ -248,7 +248,7 @@ def _matrix(answer: Answer) -> PairMatrix:
     """Time and money of each size of each system, or the limit that it breaks."""
     groups = compare.shown_groups(answer)
     cells: dict[int, dict[Group, Badge]] = {}
-    for each in answer.candidates:
+    for each in answer.listed:
         cells.setdefault(each.num_accelerators, {})[each.group] = _badge(answer, each)
     for system in answer.systems:
         for unfit in system.unfit:
