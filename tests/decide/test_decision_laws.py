@@ -157,7 +157,7 @@ def test_a_limit_whose_double_shares_out_no_batch_is_still_the_questions(most, l
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_steps_beyond_a_single_size_are_judged_up_to_the_largest_shown(size):
-    found = ask(SMALL, accelerators=str(size), max_accelerators=None)
+    found = ask(SMALL, accelerators=str(size), max_accelerators=None, node_size=2)
     shown = [each.num_accelerators for each in found.candidates]
     assert shown == [size, 2 * size, 4 * size, 8 * size]
     ended = [each for each in found.equilibria if each.limited_by is not None]

@@ -82,7 +82,7 @@ def _screen(answer: Answer, num_rows: int) -> tuple[Block, ...]:
     return (
         *(overview.refusal_blocks(answer) if answer.recommended is None else ()),
         *(note(sentence(each)) for each in why),
-        *overview.memory_blocks(answer),
+        *(overview.memory_blocks(answer) if answer.recommended is None else ()),
         *figures,
         *((compare.sizes_table(answer, shown, is_brief=True),) if len(shown) > 1 else ()),
         *((prose(f"Nothing fits on {where}: see the notes."),) if unfit else ()),
