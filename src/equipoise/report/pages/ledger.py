@@ -29,8 +29,8 @@ def _headline(found: LedgerReport) -> str:
         return f"{plural(found.num_added, 'measurement')} added."
     if found.num_added is not None:
         return (
-            "Nothing new was measured of any prediction: workload, accelerator and number must agree, and runs "
-            "that a prediction was made from do not count."
+            "Nothing new was measured of any prediction: workload, accelerator and number must agree, and "
+            "runs that a prediction was made from do not count."
         )
     return f"{plural(len(found.entries), 'prediction')}."
 
