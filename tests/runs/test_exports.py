@@ -202,7 +202,7 @@ def test_a_rate_of_one_accelerator_is_times_their_number(tmp_path):
     with pytest.raises(DataError, match="--column tokens_per_s_per_accelerator=tokens/s/gpu"):
         read_measurements(path, columns={"tokens_per_s": "tokens/s/GPU"})
     path.write_text("num_gpus,tgs\n8,11800\n16,11600\n32,fast\n")
-    with pytest.raises(DataError, match="row 3, .*tgs.*'fast'"):
+    with pytest.raises(DataError, match=r"row 3, .*tgs.*'fast'"):
         read_measurements(path, columns={"tokens_per_s_per_accelerator": "tgs"})
 
 
