@@ -104,7 +104,7 @@ def test_weights_tell_hops_over_infinity_fabric_where_hops_say_one():
     assert found.devices[0].numa_affinity == "3"
 
 
-@pytest.mark.parametrize(("kind", "words"), [("XGMI", "number of hops"), ("PCIE", "NUMA node")])
+@pytest.mark.parametrize(("kind", "words"), [("XGMI", "hops"), ("PCIE", "NUMA")])
 def test_what_a_missing_table_of_weights_leaves_open_depends_on_the_links(kind, words):
     found = topology(
         f"=== Link Type between two GPUs ===\n       GPU0 GPU1\nGPU0   0    {kind}\nGPU1   {kind} 0\n"

@@ -306,7 +306,7 @@ def test_a_cut_trace_is_refused_since_its_events_are_not_in_order_of_time(read, 
     whole = json.dumps(document(events)).encode()
     content = gzip.compress(whole, 0) if name.endswith(".gz") else whole
     assert [parts(step)[0] for step in read(content, name=name)[0].steps] == pytest.approx([125e-6, 125e-6])
-    with pytest.raises(DataError, match="cut before its end"):
+    with pytest.raises(DataError, match=r"\bcut\b"):
         read(content[: len(content) // 2], name=name)
 
 

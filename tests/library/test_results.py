@@ -202,7 +202,7 @@ def test_jobs_are_a_file_or_mappings(tmp_path):
     of_file, of_list = (equipoise.allocate(jobs, accelerator="16x h100") for jobs in (path, listed))
     assert of_list.frame().equals(of_file.frame())
     assert of_list.frame()["end_s"].to_list() == [1.6 * 3600]
-    with pytest.raises(UsageError, match="objective is 'fun'; expected one of time, makespan, cost, energy"):
+    with pytest.raises(UsageError, match=r"objective.*'fun'.*time, makespan, cost, energy"):
         equipoise.allocate(listed, accelerator="16x h100", objective="fun")
 
 

@@ -1,5 +1,6 @@
 """Pages of collectives, traces and backtests: the numbers of their blocks, and that both renderings hold."""
 
+import re
 from io import StringIO
 from pathlib import Path
 
@@ -100,7 +101,8 @@ def test_the_headline_of_collectives_names_what_is_slow(tmp_path):
         + "    33554432       8388608     float     sum      -1   4190.7    8.01    8.01      0   4188.0    8.01    8.01    N/A\n"
     )
     found = judged(read_files([path], operation=None))
-    assert text(COLLECTIVES, found, full=False).splitlines()[2] == "Slow: bus rate of send over 2 ranks"
+    headline = text(COLLECTIVES, found, full=False).splitlines()[2]
+    assert re.match(r"Slow: .*\bsend\b.*\b2 ranks$", headline)
 
 
 def test_the_parts_of_a_traced_step_sum_to_it(trace):

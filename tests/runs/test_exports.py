@@ -78,7 +78,7 @@ def test_a_folder_of_tables_stands_for_its_runs(tmp_path):
     found = read_measurements(tmp_path / "tables")
     assert found.num_accelerators.tolist() == [1, 2, 4]
     assert found.time_s == pytest.approx([1e6 / 100, 1e6 / 190, 1e6 / 350])
-    with pytest.raises(DataError, match="a folder; expected a CSV or Parquet file"):
+    with pytest.raises(DataError, match=r"folder.*CSV"):
         read_measurements(tmp_path)
 
 
@@ -173,13 +173,13 @@ def test_a_rate_in_tokens_is_one_in_samples_where_their_length_is_stated(tmp_pat
     ("text", "words"),
     [
         # Hugging Face's Trainer writes all_results.json and trainer_state.json as one document.
-        ('{\n  "epoch": 3.0,\n  "train_samples_per_second": 27.1\n}\n', "one whole object a line"),
+        ('{\n  "epoch": 3.0,\n  "train_samples_per_second": 27.1\n}\n', "one .*object"),
         # What pandas' to_json(orient="records") writes.
-        ('[{"num_gpus": 1, "step_ms": 412.5}, {"num_gpus": 2, "step_ms": 213.1}]', "one object a line"),
+        ('[{"num_gpus": 1, "step_ms": 412.5}, {"num_gpus": 2, "step_ms": 213.1}]', "one object.*jq"),
         # The log of Megatron-LM: no table, whatever its lines hold.
         (
             "using world size: 8, data-parallel size: 8\n iteration 10/ 1000 | lm loss: 9.1 |\n",
-            "no column of times",
+            "no column.*time_to_train_s",
         ),
     ],
 )
@@ -199,12 +199,10 @@ def test_a_rate_of_one_accelerator_is_times_their_number(tmp_path):
     found = read_measurements(path)
     assert found.time_s == pytest.approx([1e6 / 94_400, 1e6 / 185_600, 1e6 / 358_400])
     assert any("tokens/s/gpu" in note and "num_accelerators" in note for note in found.notes)
-    with pytest.raises(
-        DataError, match=r"of one accelerator; --column tokens_per_s_per_accelerator=tokens/s/gpu"
-    ):
+    with pytest.raises(DataError, match="--column tokens_per_s_per_accelerator=tokens/s/gpu"):
         read_measurements(path, columns={"tokens_per_s": "tokens/s/GPU"})
     path.write_text("num_gpus,tgs\n8,11800\n16,11600\n32,fast\n")
-    with pytest.raises(DataError, match=r"row 3, column tgs: found 'fast'"):
+    with pytest.raises(DataError, match=r"row 3, .*tgs.*'fast'"):
         read_measurements(path, columns={"tokens_per_s_per_accelerator": "tgs"})
 
 

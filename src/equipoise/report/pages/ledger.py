@@ -28,7 +28,10 @@ def _headline(found: LedgerReport) -> str:
     if found.num_added:
         return f"{plural(found.num_added, 'measurement')} added."
     if found.num_added is not None:
-        return "Nothing new was measured of any prediction: workload, accelerator and number must agree."
+        return (
+            "Nothing new was measured of any prediction: workload, accelerator and number must agree, and "
+            "runs that a prediction was made from do not count."
+        )
     return f"{plural(len(found.entries), 'prediction')}."
 
 
