@@ -167,6 +167,31 @@ def test_the_accuracy_table_of_the_readme_states_the_records():
     assert row("0049-usual-batches-by-training-length.md")[0] == "; ".join(map(_median, pretrainings))
 
 
+def test_how_wrong_estimators_are_is_stated_as_recorded():
+    rows = dict(
+        re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", (DOCS / "decide" / "advice.md").read_text(), re.MULTILINE)
+    )
+
+    def data(file):
+        return json.loads((ROOT / "src" / "equipoise" / "data" / file).read_text())
+
+    record, chips = data("combined.json")["record"], data("transfer.json")["records"]
+    jumps, doublings = record["by_jump"], record["carried_log_sd"]
+    expected = {
+        "published": [
+            *(each["published_scale"] for each in jumps),
+            *(doublings[place] for place in (1, 3, 5)),
+        ],
+        "published, transferred from another chip": [each["log_sd"] for each in chips],
+        "model": [
+            *(each["modelled_log_sd"] for each in jumps),
+            *(record["modelled_log_sd"][kind] for kind in ("transformer", "other")),
+        ],
+    }
+    for name, values in expected.items():
+        assert re.findall(r"\b\d\.\d+\b", rows[name]) == [f"{value:.2f}" for value in values]
+
+
 def test_commands_of_the_readme_are_whole():
     commands = [session.command for session in sessions.sessions(ROOT / "README.md")]
     assert commands

@@ -400,10 +400,9 @@ def _memory(planned: MemoryUse) -> str:
         return f"{amounts.memory(planned.needed_bytes)} memory"
     needed, whole = amounts.apart(planned.needed_bytes, held, "B")
     chance = planned.fits_probability
-    likely = (
-        "" if chance is None or chance >= _SURELY_FITS else f", {amounts.probability(chance)} likely to fit"
-    )
-    return f"{needed} of {whole} memory{likely}"
+    if chance is None or chance >= _SURELY_FITS:
+        return f"{needed} of {whole} memory"
+    return f"{needed} of {whole}, {amounts.probability(chance)} likely to fit"
 
 
 def groups(candidates: Sequence[Candidate]) -> dict[Group, list[Candidate]]:
