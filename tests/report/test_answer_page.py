@@ -18,7 +18,7 @@ from equipoise.economics import Offer
 from equipoise.library.decisions import candidate_rows
 from equipoise.report import format as amounts
 from equipoise.report import html, terminal
-from equipoise.report.blocks import Facts, Table, Tiles
+from equipoise.report.blocks import Facts, PairMatrix, Table, Tiles
 from equipoise.report.figures import charts, figure_json
 from equipoise.report.pages.answer import ANSWER
 from equipoise.report.pages.answer.compare import around_choice, flip_words, money_chart
@@ -45,14 +45,14 @@ def facts(answer):
     }
 
 
-def tables(answer):
+def tables(answer, kind=Table):
     return {
         block.name: block
         for _, blocks in ANSWER.content(answer)
         for each in blocks
         for group in (*getattr(each, "groups", ()), getattr(each, "blocks", ()))
         for block in (each, *group)
-        if isinstance(block, Table)
+        if isinstance(block, kind)
     }
 
 
@@ -230,6 +230,17 @@ def test_steps_are_those_between_usual_sizes():
     taken = replace(crowded, recommended=before)
     assert {each.num_accelerators for each in taken.listed} == {8, 16, 28, 32, 64}
     assert [each[: each.index(":")] for each in larger(taken)] == ["Yes, 28 over 16", "No, 32 over 28"]
+
+
+def test_a_size_that_is_listed_for_one_system_has_the_word_of_each():
+    answer = made_answer()
+    b200 = answer.candidates[-1]
+    between = (candidate(28, is_between=True), replace(b200, num_accelerators=28, is_between=True))
+    crowded = replace(answer, candidates=(*answer.candidates, *between), recommended=between[0])
+    (matrix,) = tables(crowded, PairMatrix).values()
+    words = {name: badges for name, _, badges in matrix.rows}
+    assert all(words["28"])
+    assert "28" not in {name for name, _, _ in tables(answer, PairMatrix)["answer-matrix"].rows}
 
 
 def test_the_steps_to_and_from_a_size_take_two_lines():

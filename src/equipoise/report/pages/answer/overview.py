@@ -248,8 +248,10 @@ def _matrix(answer: Answer) -> PairMatrix:
     """Time and money of each size of each system, or the limit that it breaks."""
     groups = compare.shown_groups(answer)
     cells: dict[int, dict[Group, Badge]] = {}
-    for each in answer.listed:
-        cells.setdefault(each.num_accelerators, {})[each.group] = _badge(answer, each)
+    listed_sizes = {each.num_accelerators for each in answer.listed}
+    for each in answer.candidates:
+        if each.num_accelerators in listed_sizes:
+            cells.setdefault(each.num_accelerators, {})[each.group] = _badge(answer, each)
     for system in answer.systems:
         for unfit in system.unfit:
             for group in (each for each in groups if each[0] == system.name):
