@@ -498,7 +498,14 @@ def _beyond_limits(before, after):
             for each in before["candidates"]
             if each["num_accelerators"] > largest.get(each["accelerator"], math.inf)
         }
+    if not _has_best_size(after["question"]):
+        found |= {each["id"] for each in before["candidates"] if each["is_between"]}
     return found
+
+
+def _has_best_size(question):
+    """Whether one size is the best by what is asked; else it is where returns diminish, between usual sizes."""
+    return question["objective"] != "balance" or question["deadline_s"] or question["budget_usd"]
 
 
 def freedom(before, after, *, by="limit"):
@@ -506,7 +513,8 @@ def freedom(before, after, *, by="limit"):
 
     More strategies may make a candidate faster; nothing else may change its numbers. What a refusal names beyond
     the limit of size is shown for that refusal alone: it may not be taken, and need not be there afterwards. Nor
-    need sizes that were tried because a deadline needs them, where a later one, or none, needs no such.
+    need sizes that were tried because a deadline needs them, where a later one, or none, needs no such, nor those
+    between the usual ones, where afterwards no limit of time or money and no objective makes one size the best.
     """
     found = []
     beyond = _beyond_limits(before, after)

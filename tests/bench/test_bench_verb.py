@@ -290,7 +290,7 @@ def test_a_terminal_is_left_as_it_was_after_its_line_of_progress(here):
 def test_a_busy_machine_is_noticed_before_and_while_measuring(here):
     spin = "import os\nwhile True: pass"
     # 200 steps, 0.1 s, have fitted between two turns of the scheduler where other tests ran beside this one.
-    quick = (*QUICK, "--steps", "3000")
+    quick = ("--batch", "16", "--steps", "3000", "--launcher", "inprocess")
     with subprocess.Popen([INTERPRETER, "-c", spin]) as other:
         ended = bench("mlp", *quick, "--sizes", "1", "--repeat", "1", "--out", "busy", "--json", cwd=here)
         other.kill()

@@ -20,7 +20,24 @@ def model():
     return torch.nn.Linear(64, 64), torch.ones(32, 64), lambda output: output.square().mean()
 """
 ASKED = ("train:model", "--find", "--sizes", "1,2", "--batch", "16", "--strategy", "ddp,localsgd:4")
-QUICK = ("--steps", "4", "--trials", "2", "--repeat", "1", "--launcher", "inprocess", "--out", "found")
+
+
+def quick(trials):
+    return (
+        "--steps",
+        "4",
+        "--trials",
+        str(trials),
+        "--repeat",
+        "1",
+        "--launcher",
+        "inprocess",
+        "--out",
+        "found",
+    )
+
+
+QUICK = quick(trials=2)
 
 
 def bench(*arguments, cwd):
@@ -49,7 +66,7 @@ def test_a_search_runs_keeps_and_tells_what_it_tried(tmp_path):
     assert float(printed.replace(",", "")) == pytest.approx(search["best"]["samples_per_s"], rel=1e-3)
     assert files == {path: path.stat().st_mtime_ns for path in tmp_path.glob("found/runs/*/trials/*.json")}
     # Other options are another search.
-    other = bench(*ASKED, *QUICK, "--trials", "3", "--resume", cwd=tmp_path)
+    other = bench(*ASKED, *quick(trials=3), "--resume", cwd=tmp_path)
     assert other.returncode == 2
     assert "other options" in " ".join(other.stderr.split())
 

@@ -1023,17 +1023,20 @@ def test_what_is_stated_to_lie_on_the_host_is_not_called_chosen():
     asked = PRETRAINING | {"accelerators": "8", "max_accelerators": None}
     stated = ask(asked, fix=["offload=optimizer"])
     assert stated.recommended.strategy.offload == "optimizer"
-    assert not any("on the host" in words for words in stated.chosen_for_you)
+    assert not any("host" in words for words in stated.chosen_for_you)
     # 8.03e9 parameters with 12 bytes of states each, on 8 accelerators.
-    (words,) = (each for each in stated.notes if "on the host" in each)
+    (words,) = (each for each in stated.notes if "host" in each)
     assert float(re.search(r"([\d.]+) GB", words)[1]) == pytest.approx(12 * 8.03 / 8, rel=0.01)
+
+
+def numbers_of(words):
+    return set(re.findall(r"[\d.]+\d|\d", words))
 
 
 def test_a_result_that_more_accelerators_results_beat_at_as_much_work_is_called_slow():
     # ResNet-50 on A100 SXM4 80 GB: one result of 32, 774 s; the best of 64 takes 270 s: 32 need 540 s at most.
     found = ask(workload="resnet50", accelerator=[A100], max_accelerators=32)
-    (note,) = (each for each in found.notes if "with as much work" in each)
-    assert {"32", "64", "12.9", "9.0"} <= set(re.findall(r"[\d.]+\d|\d", note))
+    assert any({"32", "64", "12.9", "9.0"} <= numbers_of(each) for each in found.notes)
     # Of 405B parameters, memory may be why 256 GB200 take more than twice as long as 512.
     large = ask(workload="llama31_405b", accelerator=["gb200"], accelerators="256..512")
-    assert not any("with as much work" in each for each in large.notes)
+    assert not any({"256", "512"} <= numbers_of(each) for each in large.notes)

@@ -284,7 +284,7 @@ def test_no_flip_is_at_more_flop_than_the_peak():
 
 def test_every_field_of_a_candidate_is_compared_or_derived():
     derived = {"system", "title", "accelerator", "num_accelerators", "terms", "constraints", "estimates", "model",
-               "user_run", "interrupted", "electricity_usd", "charges"}  # fmt: skip
+               "user_run", "interrupted", "electricity_usd", "charges", "is_between"}  # fmt: skip
     assert {*AMOUNTS, *FACTS, *derived} == set(Candidate.__struct_fields__)
 
 
