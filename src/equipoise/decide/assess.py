@@ -95,13 +95,23 @@ class Assessment(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
+class AlsoTried(Struct, frozen=True, kw_only=True):
+    """Sizes that are estimated besides the usual ones: some by number, and whether those between them."""
+
+    sizes: tuple[int, ...] = ()
+    between: bool = False
+
+
+NO_OTHERS: Final = AlsoTried()
+
+
 class Inputs(Struct, frozen=True, kw_only=True):
     """What every system of a question is assessed with.
 
     unrestricted: the training without `--fix` and `--precision`, of which results were published; None where
     neither is stated.
-    scores: None where nothing published may be used. also_sizes: to estimate besides those that the question
-    chooses from. also_between: whether sizes between the usual ones are among those.
+    scores: None where nothing published may be used. also: sizes to estimate besides those that the question
+    chooses from.
     """
 
     query: TrainingQuery
@@ -110,8 +120,7 @@ class Inputs(Struct, frozen=True, kw_only=True):
     catalogue: Catalogue
     scores: Scores | None
     user: UserEvidence
-    also_sizes: tuple[int, ...] = ()
-    also_between: bool = False
+    also: AlsoTried = NO_OTHERS
 
     def runs_on(self, accelerator: str) -> tuple[UserRun, ...]:
         """The user's set-ups measured on an accelerator, or on what is not stated; empty without runs."""
@@ -127,8 +136,8 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
         system,
         flop=inputs.training.stated_flop,
         known=_known_sizes(inputs, system),
-        also_sizes=inputs.also_sizes,
-        also_between=inputs.also_between,
+        also_sizes=inputs.also.sizes,
+        also_between=inputs.also.between,
         fixed_ranks=_fixed_ranks(inputs.training.choices),
     )
     chip = system.cluster.accelerator

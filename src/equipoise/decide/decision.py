@@ -21,6 +21,8 @@ from equipoise.decide.answer import (
     about_fixed,
 )
 from equipoise.decide.assess import (
+    NO_OTHERS,
+    AlsoTried,
     Assessment,
     Inputs,
     assess,
@@ -102,8 +104,8 @@ def answer(
     """
     known = catalogue or catalogue_of(query.hardware, query.workloads)
     with threadpool_limits(limits=1):  # the matrices are small: threads would only wait for each other
-        has_best = _has_best_size(query)
-        found = collect_candidates(query, known, scores, also_between=has_best, progress=progress)
+        also = AlsoTried(between=_has_best_size(query))
+        found = collect_candidates(query, known, scores, also=also, progress=progress)
         first = answer_of(found)
         if all(each.time_s is None for each in first.candidates) and not _needs_memory(first.refusal):
             return _with_near_sizes(first, found, scores)
@@ -112,9 +114,8 @@ def answer(
         least = _least_in_time(first.refusal, found, scores)
         needed = _size_beyond_usual(found, least)
         if needed is not None:
-            found = collect_candidates(
-                query, known, scores, also_sizes=(needed,), also_between=has_best, progress=progress
-            )
+            also = replace(also, sizes=(needed,))
+            found = collect_candidates(query, known, scores, also=also, progress=progress)
             first = answer_of(found)
             if first.refusal is None:
                 return first
@@ -139,38 +140,21 @@ def collect_candidates(
     scores: Scores | None,
     *,
     runs: UserRuns | None = None,
-    also_sizes: tuple[int, ...] = (),
-    also_between: bool = False,
+    also: AlsoTried = NO_OTHERS,
     progress: Progress | None = None,
 ) -> Collected:
     """The candidates of every system of a question.
 
-    runs: of the user's own, in place of those of the question's folder. also_sizes: to estimate besides.
-    also_between: whether to estimate sizes between the usual ones.
+    runs: of the user's own, in place of those of the question's folder.
     Raises as `answer` does.
     """
     if runs is None and not query.rests_on_files:
         systems = _systems(query, catalogue)
-        inputs, assessments = _assessed_alike(
-            without_choice(query),
-            catalogue,
-            scores,
-            also_sizes=also_sizes,
-            also_between=also_between,
-            progress=progress,
-        )
+        inputs, assessments = _assessed_alike(without_choice(query), catalogue, scores, also, progress)
         inputs = replace(inputs, query=query)
         assessments = tuple(replace(one, system=each) for one, each in zip(assessments, systems, strict=True))
     else:
-        inputs, assessments = _assessed(
-            query,
-            catalogue,
-            scores,
-            runs=runs,
-            also_sizes=also_sizes,
-            also_between=also_between,
-            progress=progress,
-        )
+        inputs, assessments = _assessed(query, catalogue, scores, also, progress, runs=runs)
     found: list[SystemCandidates] = []
     refused: list[EvidenceError] = []
     for assessment in assessments:
@@ -217,35 +201,24 @@ def _assessed_alike(
     query: TrainingQuery,
     catalogue: Catalogue,
     scores: Scores | None,
-    *,
-    also_sizes: tuple[int, ...],
-    also_between: bool,
+    also: AlsoTried,
     progress: Progress | None,
 ) -> tuple[Inputs, tuple[Assessment, ...]]:
     """As `_assessed`, kept for the next question that differs in its choice alone, as when a slider moves.
 
     query: `without_choice`, so that nothing in an assessment can depend on it.
     """
-    return _assessed(
-        query,
-        catalogue,
-        scores,
-        runs=None,
-        also_sizes=also_sizes,
-        also_between=also_between,
-        progress=progress,
-    )
+    return _assessed(query, catalogue, scores, also, progress)
 
 
 def _assessed(
     query: TrainingQuery,
     catalogue: Catalogue,
     scores: Scores | None,
-    *,
-    runs: UserRuns | None,
-    also_sizes: tuple[int, ...],
-    also_between: bool,
+    also: AlsoTried,
     progress: Progress | None,
+    *,
+    runs: UserRuns | None = None,
 ) -> tuple[Inputs, tuple[Assessment, ...]]:
     """What a question is answered with, and its systems assessed; arguments as `collect_candidates`."""
     systems = _systems(query, catalogue)
@@ -264,8 +237,7 @@ def _assessed(
         catalogue=catalogue,
         scores=scores,
         user=user,
-        also_sizes=also_sizes,
-        also_between=also_between,
+        also=also,
     )
     assessments = []
     for number, system in enumerate(systems):
@@ -304,7 +276,7 @@ def _least_in_time(refusal: Refusal, found: Collected, scores: Scores | None) ->
             scores,
             runs=found.inputs.user.runs,
             # Where no limit is stated, all up to the next usual size are tried afterwards.
-            also_between=query.max_accelerators is not None,
+            also=AlsoTried(between=query.max_accelerators is not None),
         )
         tried = {each.system.name: each.allowed for each in farther.systems}
         for one in found.systems:

@@ -28,7 +28,7 @@ from equipoise.calibration.forecasts import (
     workload_in,
 )
 from equipoise.decide.answer import Answer, Candidate, TimeValue, about_fixed
-from equipoise.decide.assess import Assessment
+from equipoise.decide.assess import AlsoTried, Assessment
 from equipoise.decide.candidates import amount_limits, timed_candidate
 from equipoise.decide.decision import answer_of, collect_candidates, rule_of
 from equipoise.decide.evidence import Estimate
@@ -203,7 +203,9 @@ def _of_answer(
     runs = None if own is None else UserRuns(where=own.where, trainings=own, notes=own.notes)
     sizes = () if query.sizes is None else query.sizes.listed
     # All sizes are looked at: where returns diminish does not depend on which times are asked for.
-    collected = collect_candidates(replace(query, sizes=None), catalogue, scores, runs=runs, also_sizes=sizes)
+    collected = collect_candidates(
+        replace(query, sizes=None), catalogue, scores, runs=runs, also=AlsoTried(sizes=sizes)
+    )
     found, assessment = answer_of(collected), collected.systems[0].assessment
     published = assessment.published
     curve = None if published is None else published.curve

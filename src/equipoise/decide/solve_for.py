@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from threadpoolctl import threadpool_limits
 
 from equipoise.decide.answer import Candidate
-from equipoise.decide.assess import Inputs, nothing_fits
+from equipoise.decide.assess import AlsoTried, Inputs, nothing_fits
 from equipoise.decide.candidates import SystemCandidates, with_budget
 from equipoise.decide.decision import Collected, collect_candidates
 from equipoise.decide.model_family import (
@@ -215,7 +215,9 @@ class _Asked(Struct, frozen=True, kw_only=True):
         query = replace(self.query, ask=None, training_samples=samples)
         batch = training(query, self.known, self.scores).global_batch_samples
         if batch not in self.found:
-            self.found[batch] = collect_candidates(query, self.known, self.scores, also_sizes=self.also_sizes)
+            self.found[batch] = collect_candidates(
+                query, self.known, self.scores, also=AlsoTried(sizes=self.also_sizes)
+            )
         return self.found[batch]
 
 

@@ -22,7 +22,7 @@ from equipoise.decide.allocation.problem import (
 )
 from equipoise.decide.allocation.schedule import in_turn, replayed, schedule, split
 from equipoise.decide.answer import Candidate
-from equipoise.decide.assess import nothing_fits
+from equipoise.decide.assess import AlsoTried, nothing_fits
 from equipoise.decide.candidates import timed_candidate
 from equipoise.decide.decision import collect_candidates
 from equipoise.decide.evidence import Estimate
@@ -109,7 +109,7 @@ def _estimated(job: JobRequest, pool: Pool, scores: Scores | None, catalogue: Ca
     wanted = _within_pool(job.sizes, pool)
     query = question_of(job, pool)
     try:
-        found = collect_candidates(query, catalogue, scores, also_sizes=wanted).systems[0]
+        found = collect_candidates(query, catalogue, scores, also=AlsoTried(sizes=wanted)).systems[0]
     except UsageError as err:
         if query.is_to_target:
             raise UsageError(
