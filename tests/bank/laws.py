@@ -498,14 +498,7 @@ def _beyond_limits(before, after):
             for each in before["candidates"]
             if each["num_accelerators"] > largest.get(each["accelerator"], math.inf)
         }
-    if not _has_best_size(after["question"]):
-        found |= {each["id"] for each in before["candidates"] if each["is_between"]}
-    return found
-
-
-def _has_best_size(question):
-    """Whether one size is the best by what is asked; else it is where returns diminish, between usual sizes."""
-    return question["objective"] != "balance" or question["deadline_s"] or question["budget_usd"]
+    return found | {each["id"] for each in before["candidates"] if each.get("is_between")}
 
 
 def freedom(before, after, *, by="limit"):
@@ -514,7 +507,7 @@ def freedom(before, after, *, by="limit"):
     More strategies may make a candidate faster; nothing else may change its numbers. What a refusal names beyond
     the limit of size is shown for that refusal alone: it may not be taken, and need not be there afterwards. Nor
     need sizes that were tried because a deadline needs them, where a later one, or none, needs no such, nor those
-    between the usual ones, where afterwards no limit of time or money and no objective makes one size the best.
+    between the usual ones, where afterwards no limit keeps a system from its size of balance.
     """
     found = []
     beyond = _beyond_limits(before, after)

@@ -104,9 +104,13 @@ def answer(
     """
     known = catalogue or catalogue_of(query.hardware, query.workloads)
     with threadpool_limits(limits=1):  # the matrices are small: threads would only wait for each other
-        also = AlsoTried(between=_has_best_size(query))
+        also = AlsoTried(between=query.objective != "balance")
         found = collect_candidates(query, known, scores, also=also, progress=progress)
         first = answer_of(found)
+        if not also.between and _is_limited(first):
+            also = AlsoTried(between=True)
+            found = collect_candidates(query, known, scores, also=also, progress=progress)
+            first = answer_of(found)
         if all(each.time_s is None for each in first.candidates) and not _needs_memory(first.refusal):
             return _with_near_sizes(first, found, scores)
         if first.refusal is None:
@@ -174,12 +178,20 @@ def collect_candidates(
     return Collected(inputs=inputs, systems=tuple(found), refused=tuple(refused))
 
 
-def _has_best_size(query: TrainingQuery) -> bool:
-    """Whether one size is the best by what the question states: sizes between the usual ones are tried too.
+def _is_limited(found: Answer) -> bool:
+    """Whether a limit of time or money keeps a system from its size of balance.
 
-    Where returns diminish is judged by steps between usual sizes.
+    One size is then the best that keeps the limit, and sizes between the usual ones are tried too; where
+    returns diminish is judged by steps between usual sizes.
     """
-    return query.objective != "balance" or (query.deadline_s or query.budget_usd) is not None
+    query = found.question
+    if (query.deadline_s or query.budget_usd) is None:
+        return False
+    balance = {each.name: each.balance_size for each in found.systems}
+    return found.refusal is not None or any(
+        not each.is_feasible or found.candidate(each.candidate).num_accelerators != balance[each.system]
+        for each in found.offers
+    )
 
 
 def _systems(query: TrainingQuery, catalogue: Catalogue) -> tuple[RequestedSystem, ...]:
