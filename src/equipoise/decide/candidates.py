@@ -452,9 +452,8 @@ def _curve(
     central = np.array([times[size].known_time_s.value for size in sizes])
     stretch = np.array([times[size].work_s.value for size in sizes])
     shown = assessment.sizes.shown_most
-    between = assessment.sizes.between
-    members = [each for each in members if each.num_accelerators not in between]
-    wanted = [each.num_accelerators for each in members if each.num_accelerators <= shown]
+    usual = [each.num_accelerators for each in members if not each.is_between]
+    wanted = [size for size in usual if size <= shown]
     is_whole = not wanted or sizes[-1] >= max(wanted)
     return SizeCurve(
         sizes=sizes,

@@ -478,9 +478,9 @@ def _poor_results(assessment: Assessment, best: Candidate) -> Iterator[str]:
             or not _is_plain(assessment, size)
         ):
             continue
-        number = f"{len(results[size])} published result{'s' if results[size][1:] else ''}"
         yield (
-            f"{size:,} have {number}, {format_duration(best_s[size])} at best, though {at_most[1]:,} took "
+            f"{size:,} have {plural(len(results[size]), 'published result')}, "
+            f"{format_duration(best_s[size])} at best, though {at_most[1]:,} took "
             f"{format_duration(best_s[at_most[1]])}: {size:,} with as much work in all need no more than "
             f"{format_duration(at_most[0])}. Runs of your own would tell (--runs)."
         )
