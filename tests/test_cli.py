@@ -436,10 +436,35 @@ def test_interrupting_ingest_exits_130_and_leaves_nothing(tmp_path, data_dir):
     _wait_until_it_reads(process, rounds)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the workers get it too
     printed, message = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert printed == ""
-    assert message == "equipoise: interrupted\n"
+    assert (process.returncode, printed, message) == (130, "", "equipoise: interrupted\n")
     assert not into.exists() or list(into.iterdir()) == []
+
+
+# A module that loses the first KeyboardInterrupt, as callbacks of the import system do, and then has work.
+_LOSES_AN_INTERRUPT = """
+import os, signal, sys, time
+from equipoise.cli import app
+
+class Finalized:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0)
+
+app.count_interrupts()
+Finalized()
+try:
+    time.sleep(30)
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+def test_an_interrupt_that_a_finalizer_loses_still_interrupts():
+    ended = subprocess.run(
+        [sys.executable, "-c", _LOSES_AN_INTERRUPT], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert ended.returncode == 130
+    assert ended.stderr == ""
 
 
 def _wait_until_it_reads(process, rounds):

@@ -319,6 +319,7 @@ def _complain(sentence: str) -> None:
 
 # Ctrl-C, remembered: other libraries lose the KeyboardInterrupt or raise something else in its place.
 _received: list[int] = []  # signal numbers, since the process began
+_AGAIN_S = 0.01  # after which a Ctrl-C that was lost is raised again
 
 
 def count_interrupts() -> None:
@@ -336,9 +337,17 @@ def _remembered(number: int, _frame: FrameType | None) -> None:
     _received.append(number)
     # What is left half-done would say so, as coroutines and callbacks do that lose the exception.
     warnings.simplefilter("ignore")
-    sys.unraisablehook = _quiet
+    sys.unraisablehook = _raised_again
     raise KeyboardInterrupt
 
 
-def _quiet(_lost: object) -> None:
-    """Say nothing of an exception that nobody can catch."""
+def _raised_again(lost: "sys.UnraisableHookArgs") -> None:
+    """Say nothing of an exception that nobody can catch, but interrupt once more if it was a Ctrl-C.
+
+    Finalizers and callbacks of weak references lose it, as those do that the import system runs at each
+    module. A moment later the code around them runs, which can be interrupted.
+    """
+    if issubclass(lost.exc_type, KeyboardInterrupt):
+        again = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), signal.SIGINT))
+        again.daemon = True
+        again.start()

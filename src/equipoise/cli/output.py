@@ -14,13 +14,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event, Thread, current_thread, main_thread
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from msgspec import Struct
 
 from equipoise import errors
-from equipoise.cli.app import printable, write
+from equipoise.cli.app import printable, was_interrupted, write
 from equipoise.cli.options import INPUTS, OUTPUTS, asked_parameter
 from equipoise.decide.question.field import Verb
 from equipoise.decide.question.query import FIELDS, fields_of
@@ -207,7 +207,10 @@ class ProgressLine:
         """Note what is under way and how much of the total is done; 0 where the total is not known.
 
         left_s: seconds that the rest takes; unless given, at the pace since the first update.
+        Raises KeyboardInterrupt where a Ctrl-C was pressed and compiled code lost it.
         """
+        if was_interrupted() and current_thread() is main_thread():
+            raise KeyboardInterrupt
         now_s = time.monotonic()
         if not self._total:
             self._begun_s, self._first_done = now_s, done

@@ -1,6 +1,7 @@
 """Worker processes that parse shares of sources: children of this interpreter, safe to start anywhere."""
 
 import gc
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -155,6 +156,8 @@ class _Worker(Struct):
 def _started() -> _Worker | None:
     """A new worker; None where this interpreter cannot start another."""
     ours, theirs = Pipe()
+    # A Ctrl-C on its way is this process's; the worker begins with it blocked, as it inherits that.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         process = subprocess.Popen(
             [sys.executable or "", "-I", "-c", _BOOT, str(theirs.fileno()), *sys.path],
@@ -167,6 +170,7 @@ def _started() -> _Worker | None:
         return None
     finally:
         theirs.close()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return _Worker(process, ours)
 
 
