@@ -20,11 +20,27 @@ SWEEP = """
 import json, os, signal, sys, threading, time, warnings
 from pathlib import Path
 
-# Ray waits 30 s for a node's processes by default: too short beside other work.
+# Ray's own processes wait 30 s for each other by default: too short beside other work.
 slow = {"RAY_raylet_start_wait_time_s": "150"}
 os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", **slow}
 import ray
+from ray._private import services
 from ray.cluster_utils import Cluster
+
+# A node has 30 s to appear, which no setting changes.
+find_node = services.get_node
+
+def find_slow_node(*named):
+    ends_s = time.monotonic() + 150
+    while True:
+        try:
+            return find_node(*named)
+        except RuntimeError:
+            if time.monotonic() > ends_s:
+                raise
+        time.sleep(0.1)
+
+services.get_node = find_slow_node
 
 small = {"object_store_memory": 100 << 20, "include_dashboard": False}
 # Left alone, Ray takes some 15 s to notice that a node is gone, and its workers yield to all else that computes.
